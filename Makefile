@@ -5,9 +5,11 @@ TORCH_PIP ?=
 VENV      := .venv
 BIN       := $(VENV)/bin
 OUT       ?= joma-out
-JOBS      ?= 2
+JOBS      ?= $(shell $(PYTHON) tests/cores.py)
+SHUFFLE   ?=
+PYTEST    = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(if $(SHUFFLE),--shuffle $(SHUFFLE))
 
-.PHONY: setup run test lint types unit quick-machines machines docs smoke bench chaos dist lock clean
+.PHONY: setup run test test-all lint types unit long quick-machines machines docs smoke bench chaos fuzz dist lock clean
 .DEFAULT_GOAL := run
 
 setup: $(VENV)/.ready
@@ -28,8 +30,16 @@ $(VENV)/.ready: requirements/lock.txt requirements/triton.txt pyproject.toml
 run: setup
 	$(BIN)/joma verify --scale quick --out $(OUT)
 
-test: setup lint types unit quick-machines docs smoke
+# What uses one core runs side by side, before the tests, which use all.
+test: setup
+	$(MAKE) -j $(JOBS) lint types docs smoke
+	$(MAKE) unit
+	$(MAKE) quick-machines
 	@echo "make test: all passed"
+
+# And the tests that are marked as long. SHUFFLE=7 runs all tests in another order, the same for the same number.
+test-all: test long
+	@echo "make test-all: all passed"
 
 lint: setup
 	$(BIN)/ruff check .
@@ -39,7 +49,10 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
+	$(PYTEST) -m "not long"
+
+long: setup
+	$(PYTEST) -m long || test $$? = 5  # that of pytest where no test is marked
 
 # The tests that compute and those that deal with time, as other machines would run them; see the script.
 quick-machines: setup
@@ -64,10 +77,16 @@ bench: setup
 chaos: setup
 	$(BIN)/python tests/chaos/run.py
 
+# Spoiled inputs for everything that joma reads; those that reach new code are spoiled further. Not part of `test`.
+fuzz: setup
+	$(BIN)/python tests/fuzz/fuzz.py 10000 --guided --minutes 20 --keep surprises
+
+# Build, then install what was built into a clean environment and run it there: pip takes minutes, and needs an index.
 dist: setup
 	rm -rf dist
 	$(BIN)/python -m hatchling build
 	@ls dist
+	$(BIN)/python tests/check_dist.py dist
 
 # For maintainers, with uv installed: resolve the lock anew (torch stays out, see above).
 lock:

@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cores import cores
+
 TESTS = Path(__file__).parent
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 NUMERIC = ("theory", "measure", "claims", "probes", "optim", "training", "models", "cache")
@@ -48,12 +50,13 @@ SLOW = (
 )
 QUICK_SLOW = (
     "scale",
-    "host",
+    "host/test_children.py",
+    "host/test_exit_status.py",
+    "host/test_files.py",
     "runs/test_processes.py",
     "claims/test_execute.py",
     "scan/sources/test_lying_hub.py",
 )
-JOBS = 2  # quick machines side by side
 PYTHONS = ("3.11", "3.12", "3.13")
 PROBE = "import hypothesis, pytest, safetensors, sys, torch; print(sys.version.split()[0], torch.__version__)"
 
@@ -158,7 +161,7 @@ def main() -> int:
     every = quick_machines() if options.quick else machines(options.python)
     chosen = [machine for machine in every if options.only in machine.name]
     found: list[Found] = []
-    with ThreadPoolExecutor(JOBS if options.quick else 1) as pool:
+    with ThreadPoolExecutor(cores() if options.quick else 1) as pool:
         for machine, one in zip(chosen, pool.map(tested, chosen), strict=True):
             print(f"{machine.name:<40} {one.words}", flush=True)
             if one.failed:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import hypothesis
 import numpy as np
 import pytest
+from shuffle import shuffled
 
 from joma.claims.verdicts import by_residual
 from joma.figures.style import panels
@@ -28,6 +29,17 @@ from joma.studies import Claim, Drawing, NotRun, Study
 # How long an example takes says how busy the machine is, not whether the code is right.
 hypothesis.settings.register_profile("joma", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("joma")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in another order, one for each seed")
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest then puts together again what shares a costly parameter
+def pytest_collection_modifyitems(config, items):
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        items[:] = shuffled(items, seed, lambda item: item.path)
 
 
 @pytest.hookimpl(wrapper=True)

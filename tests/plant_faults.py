@@ -25,6 +25,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from cores import cores
 from planting.equivalent import EQUIVALENT
 from planting.fault import Fault, draw, faults_of, lines_of_rooms, named
 from planting.plant import plant
@@ -91,7 +92,7 @@ def main() -> int:
     parser.add_argument("--missed", action="store_true", help="with --again: those alone that no test saw")
     parser.add_argument("--seed", type=int, default=SEED, help="another draw")
     parser.add_argument("--count", type=int, default=FAULTS, help="how many beside those written by hand")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="how many at a time")
+    parser.add_argument("--jobs", type=int, default=cores(), help="how many at a time")
     parser.add_argument("--watched", type=Path, metavar="FOLDER", help="where it is kept which test runs what")
     parser.add_argument("--out", type=Path, help="where the record goes; results/planted_faults.json for a full draw")
     options = parser.parse_args()

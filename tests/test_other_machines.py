@@ -104,11 +104,34 @@ def test_numpys_memory_begins_elsewhere():
     assert printed(code) == ["16", "32", "48"]
 
 
+@pytest.fixture
+def any_python(monkeypatch):
+    """Interpreters are taken as they are named: asking each what it has would load torch there."""
+    asked = []
+
+    def answers(command, **_):
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0, "3.99.1 2.99.0\n", "")
+
+    monkeypatch.setattr(others.subprocess, "run", answers)
+    monkeypatch.setattr(others.shutil, "which", lambda name: f"/bin/{name}")
+    return asked
+
+
+def test_an_interpreter_is_asked_what_it_has(any_python):
+    assert others.other_python("python3.99") == others.Machine(
+        "Python 3.99.1, torch 2.99.0", {}, python="/bin/python3.99"
+    )
+    assert any_python == [["/bin/python3.99", "-c", others.PROBE]]
+
+
+@pytest.mark.usefixtures("any_python")
 def test_the_machines_name_tests_that_are_there():
     for machine in [*others.quick_machines(), *others.machines([sys.executable])]:
         assert all((TESTS / path).exists() for path in machine.paths)
 
 
+@pytest.mark.usefixtures("any_python")
 def test_what_means_nothing_on_arm_is_said(monkeypatch):
     monkeypatch.setattr(others, "X86", False)
     monkeypatch.setattr(others.platform, "machine", lambda: "aarch64")

@@ -26,6 +26,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
+from cores import cores
+
 from chaos.score import Score, Setting
 from chaos.warm import Warm
 
@@ -139,7 +141,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=KILLS, metavar="N", help=f"in all (default: {KILLS})")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", choices=ORDER, metavar="SUBJECT", help=", ".join(ORDER))
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="subjects side by side (default: 2)")
+    parser.add_argument(
+        "--jobs", type=int, default=cores(), metavar="N", help="subjects side by side (default: one per core)"
+    )
     parser.add_argument("--short", action="store_true", help="the few rounds that are a test")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument(

@@ -1,20 +1,22 @@
 """Commands that start processes, given from a folder with hostile files: none of these is run, all else is as ever."""
 
+import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
-from planted_files import MODULES, Planted, installed_command, plain_environment
+from planted_files import HOME, MODULES, Planted, installed_command, plain_environment
 from tiny_models import TOKENS, fresh
 
 SCAN = ("scan", ".", "--measures", "entropy", "--text", "t.txt")
-CACHE = ("cache", ".", "--text", "t.txt", "--policies", "window", "--keep", "8")
+CACHE = ("cache", ".", "--text", "t.npy", "--policies", "window", "--keep", "8")
 VERIFY = ("verify", "block", "lemma1", "-j", "2")
 
 
 @pytest.fixture
 def model(tmp_path):
-    """The folder of a checkpoint with its tokenizer, and a text beside the weights."""
+    """The folder of a checkpoint with its tokenizer, a text and token ids beside the weights."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -23,6 +25,7 @@ def model(tmp_path):
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(TOKENS)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    np.save(folder / "t.npy", np.arange(200) % TOKENS)
     (folder / "t.txt").write_text(" ".join(f"w{i % TOKENS}" for i in range(200)))
     return folder
 
@@ -38,18 +41,24 @@ def given(command, folder, out, **environment):
     )
 
 
-@pytest.mark.parametrize("arguments", [SCAN, CACHE], ids=["scan", "cache"])
-def test_a_checkpoint_is_measured_from_within_its_folder(model, tmp_path, arguments):
+def test_a_checkpoint_is_measured_from_within_its_folder(model, tmp_path):
+    """By both commands, in one process that loads transformers once. The scan starts one more, for the tokenizer.
+
+    Both processes find what PYTHONPATH names: that somebody wrote.
+    """
     planted = Planted(model, tmp_path / "marks")
-    done = given([*installed_command(tmp_path / "bin"), *arguments], model, tmp_path / "out")
+    named = Planted(tmp_path / "named", tmp_path / "marks of named", ("sitecustomize",))
+    path = os.pathsep.join([str(HOME), str(named.folder)])
+    done = given(installed_command(tmp_path / "bin", SCAN, CACHE), model, tmp_path / "out", PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert list((tmp_path / "out").rglob("*.sqlite"))
+    assert {place.name.partition("-")[0] for place in (tmp_path / "out").rglob("*.sqlite")} == {"scan", "cache"}
     assert planted.run == []
+    assert len(list(named.marks.iterdir())) == 2
 
 
 def test_studies_run_side_by_side(tmp_path):
     planted = Planted(tmp_path / "here", tmp_path / "marks")
-    done = given([*installed_command(tmp_path / "bin"), *VERIFY], planted.folder, tmp_path / "out")
+    done = given(installed_command(tmp_path / "bin", VERIFY), planted.folder, tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(list((tmp_path / "out" / "runs").glob("*.sqlite"))) == 2
     assert planted.run == []
@@ -58,7 +67,7 @@ def test_studies_run_side_by_side(tmp_path):
 @pytest.mark.parametrize(
     ("command", "modules"),
     [
-        (("joma", *VERIFY), MODULES),
+        (("joma", "verify", "lemma1"), MODULES),
         (("joma.studies", "lemma1"), ("numpy", "torch", "safetensors", "json", "argparse")),
     ],
     ids=["joma", "joma.studies"],
@@ -69,15 +78,6 @@ def test_python_m_takes_the_working_folder_off_its_path(tmp_path, command, modul
     done = given([sys.executable, "-m", *command], planted.folder, tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert planted.run == []
-
-
-def test_the_tokenizers_process_finds_what_pythonpath_names(model, tmp_path, monkeypatch):
-    from joma.scan.model.text import token_ids
-
-    named = Planted(tmp_path / "named", tmp_path / "marks", ("sitecustomize",))
-    monkeypatch.setenv("PYTHONPATH", str(named.folder))
-    assert token_ids(model, "w3 w1 w4", "it") == [3, 1, 4]
-    assert named.run == ["sitecustomize"]
 
 
 def test_workers_find_what_pythonpath_names(tmp_path, monkeypatch):

@@ -6,7 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from in_process import joma
 from page_blocks import ELSEWHERE, ROOT, blocks, pages, text_of
+
+from joma.studies.foreign import VARIABLE
 
 OUTSIDE = ("joma verify path/to/sparser.py", "joma run path/to/sparser.py --tokens 20")
 STUDY, TEST = "src/joma/studies/linear/sparser.py", "tests/studies/linear/test_sparser.py"
@@ -71,20 +74,34 @@ def test_the_study_passes_strict_types(checkout, tmp_path):
     passes(ROOT, "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(alone), cwd=ROOT)
 
 
-def test_its_own_test_passes_and_every_study_is_asked_of_it(checkout):
+BOTH = """\
+import sys
+import pytest
+from joma.cli.main import main
+sys.exit(pytest.main(sys.argv[1:]) or main(["verify", "sparser", "--out", "out"]))
+"""
+
+
+def test_its_own_test_passes_every_study_is_asked_of_it_and_joma_verifies_it(checkout):
+    """In one process, which loads torch once."""
+    (checkout / "both.py").write_text(BOTH)
     drawn = "tests/studies/test_every_drawing.py::test_every_figure_says_what_is_seen[sparser]"
-    assert "5 passed" in passes(checkout, "pytest", "-q", "-p", "no:cacheprovider", TEST, drawn)
-
-
-def test_joma_verifies_it(checkout):
-    assert "1 holds" in passes(checkout, "joma", "verify", "sparser", "--out", "out")
+    printed = passes(checkout, "both", "-q", "-p", "no:cacheprovider", TEST, drawn)
+    assert "5 passed" in printed
+    assert "1 holds" in printed
 
 
 @pytest.mark.parametrize("command", OUTSIDE)
-def test_it_runs_from_any_folder(tmp_path, command):
+def test_it_runs_from_any_folder(tmp_path, command, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
     (tmp_path / "path/to").mkdir(parents=True)
     (tmp_path / "path/to/sparser.py").write_text(pasted()[STUDY], encoding="utf-8")
-    assert "1 holds" in passes(ROOT, *command.split(), "--out", "out", cwd=tmp_path)
+    try:
+        done = joma(*command.split()[1:], "--out", "out", cwd=tmp_path)
+    finally:
+        sys.modules.pop("joma_study_sparser", None)
+    assert done.returncode == 0, done.stderr
+    assert "1 holds" in done.stdout
 
 
 def test_it_is_in_the_list(checkout):

@@ -4,19 +4,25 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from in_process import joma
 from kept_records import RECORDS, WHY
 from page_blocks import ELSEWHERE, REASONS, ROOT, Block, blocks, commands, pages
 from patience import PATIENCE
 
+from joma.scan.model.loading import tokenized
+
 MOST_UNRUN = 40
 """More unrun blocks than this, and the manual is no longer tested."""
 PAGES = [page for page in pages() if blocks(page)]
+QUOTED = re.compile(r"'[^']*'|\"[^\"$`\\\\]*\"")
+OF_THE_SHELL = re.compile(r"[|&;<>$`*?~]")
 NUMBER = re.compile(r"[-−+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 
 
@@ -53,10 +59,24 @@ def runs_python(block, names):
 
 
 def runs_console(block):
-    script = "set -e\n" + "\n".join(commands(block))
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, f"{block}: {done.stderr}"
-    return done.stdout
+    printed = ""
+    for line in commands(block):
+        done = runs_line(line)
+        assert done.returncode == 0, f"{block}: {done.stderr}"
+        printed += done.stdout
+    return printed
+
+
+def runs_line(line):
+    """A command of joma runs in this process, which has loaded torch; what needs a shell, in a shell."""
+    command, tells, _ = line.partition(' || echo "status $?"')
+    words = shlex.split(command)
+    if words[0] != "joma" or OF_THE_SHELL.search(QUOTED.sub("", command)):
+        return subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=PATIENCE)
+    done = joma(*words[1:])
+    if tells and done.returncode:
+        return subprocess.CompletedProcess(words, 0, f"{done.stdout}status {done.returncode}\n", done.stderr)
+    return done
 
 
 def runs(block, names):
@@ -79,6 +99,7 @@ def beside_the_checkout(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("JOMA_DATA", raising=False)
+    monkeypatch.setattr("joma.scan.model.text.token_ids", tokenized)  # in this process, to save the time of another
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -134,6 +155,22 @@ def test_no_block_of_another_kind_hides_code():
 )
 def test_output_is_compared(shown, printed, loose, expected):
     assert same(shown, printed, loose=loose) is expected
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "printed"),
+    [
+        ("joma list thm22", 2, ""),
+        ('joma list thm22 || echo "status $?"', 0, "status 2\n"),
+        ("joma list 'thm2*'", 2, ""),
+        ("joma --version | wc -l", 0, "1\n"),
+        ("echo one && false", 1, "one\n"),
+    ],
+)
+@pytest.mark.usefixtures("beside_the_checkout")
+def test_a_line_ends_as_in_a_shell(line, status, printed):
+    done = runs_line(line)
+    assert (done.returncode, done.stdout.replace(" ", "")) == (status, printed.replace(" ", ""))
 
 
 def test_a_block_that_prints_something_else_is_found():

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from mutations import spoiled, spoiled_json
+from mutations import spoiled, spoiled_archive, spoiled_header, spoiled_json
 from safetensors.torch import load, save, save_file
-from targets import Target, spoiled_archive, spoiled_header
+from target import Target
 
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.opening import ALONE

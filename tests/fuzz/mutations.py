@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
+import zipfile
 from random import Random
 from typing import Any
 
@@ -86,6 +88,35 @@ def spoiled_json(content: bytes, random: Random, pool: list[bytes]) -> bytes:
         return json.dumps(value).encode()
     except (ValueError, RecursionError):  # no JSON any more, or too deep to be changed
         return spoiled(content, random, pool)
+
+
+def spoiled_header(content: bytes, random: Random, pool: list[bytes]) -> bytes:
+    """Mostly the JSON of the header, with a length that fits: what lies behind it is only reached so."""
+    length = int.from_bytes(content[:8], "little")
+    if random.random() < 0.3 or length > len(content):
+        return spoiled(content, random, pool)
+    others = [one[8:] for one in pool]
+    header = spoiled_json(content[8 : 8 + length], random, others)
+    return len(header).to_bytes(8, "little") + header + content[8 + length :]
+
+
+def spoiled_archive(content: bytes, random: Random, pool: list[bytes]) -> bytes:
+    """Mostly one record, in an archive that is whole again: what lies behind the checksums is only reached so."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            records = {name: archive.read(name) for name in archive.namelist()}
+    except Exception:
+        return spoiled(content, random, pool)
+    if random.random() < 0.25 or not records:
+        return spoiled(content, random, pool)
+    pickles = [name for name in records if name.endswith("data.pkl")]
+    name = random.choice(pickles if pickles and random.random() < 0.8 else list(records))
+    records[name] = spoiled(records[name], random, list(records.values()))
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in records.items():
+            archive.writestr(name, data)
+    return stream.getvalue()
 
 
 def _changed(value: Any, random: Random) -> Any:

@@ -42,9 +42,10 @@ def plain_environment(**more):
     return {**kept, "PYTHONPATH": str(HOME), **more}
 
 
-def installed_command(folder):
-    """`joma` as pip installs it: a script, and Python looks in the folder of the script."""
+def installed_command(folder, *commands):
+    """`joma` as pip installs it: a script, and Python looks in the folder of the script. One command after another."""
     folder.mkdir()
     script = folder / "joma"
-    script.write_text("import sys\nfrom joma.cli.main import main\nsys.exit(main())\n")
+    call = f"any(main([*words, *sys.argv[1:]]) for words in {commands!r})"
+    script.write_text(f"import sys\nfrom joma.cli.main import main\nsys.exit({call})\n")
     return [sys.executable, str(script)]

@@ -1,11 +1,10 @@
 """Studies of other people: named by a file, by JOMA_STUDIES or by an entry point, and refused in one sentence."""
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
+from in_process import joma
 
 from joma import studies
 from joma.host.errors import BadInput
@@ -56,12 +55,6 @@ def file(tmp_path):
     return place
 
 
-def joma(*arguments, cwd, **environment):
-    command = [sys.executable, "-P", "-m", "joma", *map(str, arguments)]
-    known = {key: value for key, value in os.environ.items() if key != foreign.VARIABLE}
-    return subprocess.run(command, cwd=cwd, env=known | environment, capture_output=True, text=True)
-
-
 def test_a_file_is_verified_alone_and_among_others(file, tmp_path):
     for names in ([file.name], [file.name, "thm5"]):  # alone in this process, and in processes of their own
         done = joma("verify", *names, "--out", tmp_path / "out", cwd=tmp_path)
@@ -90,14 +83,20 @@ def test_the_variable_makes_it_known_to_every_command(file, tmp_path):
     assert joma("verify", "one-is", cwd=tmp_path).returncode == 2
 
 
-def test_an_entry_point_makes_it_known(file, tmp_path):
+def test_an_entry_point_makes_it_known(file, tmp_path, monkeypatch):
     package = tmp_path / "site"
     (package / "mine-1.0.dist-info").mkdir(parents=True)
     (package / "mine-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     (package / "mine-1.0.dist-info/entry_points.txt").write_text("[joma.studies]\none-is = mine\n")
     (package / "mine.py").write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
-    path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
-    done = joma("verify", "one-is", "--out", tmp_path / "out", cwd=tmp_path, PYTHONPATH=path)
+    monkeypatch.syspath_prepend(str(package))
+    foreign._offered.cache_clear()
+    try:
+        done = joma("verify", "one-is", "--out", tmp_path / "out", cwd=tmp_path)
+    finally:
+        monkeypatch.undo()
+        foreign._offered.cache_clear()
+        sys.modules.pop("mine", None)
     assert done.returncode == 0, done.stderr
     assert "joma verify one-is" in (tmp_path / "out/findings.json").read_text()
 

@@ -14,6 +14,7 @@ from joma.claims.contract import silent
 from joma.claims.execute import execute, plain_config
 from joma.claims.finding import Finding
 from joma.runs import Run
+from joma.scan.model.loading import tokenized
 from joma.studies import load
 from joma.studies.checkpoints.fig7 import run as fig7
 from joma.studies.checkpoints.fig7 import study as findings
@@ -36,6 +37,14 @@ def test_a_series_that_cannot_be_trained_is_refused_with_the_config():
 def test_a_given_series_was_trained_once():
     with pytest.raises(ValueError, match="seeds must be 1 with a series, which was trained once, got 2"):
         dataclasses.replace(STUDY.quick, series="somewhere", seeds=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process():
+    """The tokenizer works in this process, to save the time of another; tests/scan has those of the other one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("joma.scan.model.text.token_ids", tokenized)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,52 @@
+"""As many tests run side by side as there are cores, and in another order if one asks for it."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import cores
+import pytest
+from shuffle import shuffled
+
+
+@pytest.mark.parametrize(("text", "expected"), [("200000 100000", 2), ("150000 100000", 2), ("max 100000", 10**6)])
+def test_a_quota_is_counted_in_cores(text, expected):
+    assert cores.quota(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("usable", "given", "expected"), [(16, "max", 16), (16, "400000", 4), (1, "max", 2), (3, "900000", 3)]
+)
+def test_the_lesser_of_affinity_and_quota_counts_and_two_at_least(usable, given, expected, tmp_path, monkeypatch):
+    (tmp_path / "cpu.max").write_text(f"{given} 100000\n")
+    monkeypatch.setattr(cores, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(usable)), raising=False)
+    assert cores.cores() == expected
+    (tmp_path / "cpu.max").unlink()
+    assert cores.cores() == max(usable, 2)
+
+
+TESTS = [(file, number) for file in "abcdef" for number in range(6)]
+
+
+def test_another_order_keeps_files_together_and_loses_no_test():
+    order = shuffled(TESTS, 7, lambda test: test[0])
+    assert sorted(order) == TESTS
+    assert len([file for at, (file, _) in enumerate(order) if at == 0 or order[at - 1][0] != file]) == 6
+
+
+def test_files_and_the_tests_of_each_change_places_and_a_seed_gives_the_same_order_again():
+    first, other = (shuffled(TESTS, seed, lambda test: test[0]) for seed in (7, 8))
+    assert first == shuffled(TESTS, 7, lambda test: test[0]) != other
+    assert list(dict.fromkeys(file for file, _ in first)) != list("abcdef")
+    assert any([number for file, number in first if file == one] != list(range(6)) for one in "abcdef")
+
+
+@pytest.mark.parametrize("seed", [7, None])
+def test_pytest_runs_them_in_the_order_of_the_seed(seed, request):
+    loaded = request.config.pluginmanager.get_plugins()
+    own = next(one for one in loaded if getattr(one, "__file__", "") == str(Path(__file__).with_name("conftest.py")))
+    items = [SimpleNamespace(path=file, number=number) for file, number in TESTS]
+    own.pytest_collection_modifyitems(SimpleNamespace(getoption={"--shuffle": seed}.get), items)
+    expected = TESTS if seed is None else shuffled(TESTS, seed, lambda test: test[0])
+    assert [(item.path, item.number) for item in items] == expected
