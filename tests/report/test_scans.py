@@ -150,13 +150,14 @@ def test_without_matplotlib_the_page_has_tables_and_says_what_to_install(
 
 
 def test_two_scans_on_one_axis(scanned: Path, tmp_path: Path) -> None:
-    other = record(tmp_path / "runs" / "scan-other-1.sqlite", **{"spectral_norm/mlp": np.ones(2)})
+    more = {"spectral_norm/mlp": np.ones(2), "stable_rank/mlp": np.array([1.0, 3.0])}
+    other = record(tmp_path / "runs" / "scan-other-1.sqlite", **more)
     shown = read_scan(scanned), read_scan(other)
     html = write_comparison(shown, tmp_path / "both.html", made_by="joma scan --compare").read_text(encoding="utf-8")
     assert html.count("<figure") == 1
     assert "&lt;tiny&gt; (1) and &lt;tiny&gt; (2)" in html
     assert "Only &lt;tiny&gt; (2) has spectral_norm/mlp." in html
-    assert '<th scope="row">stable_rank/mlp</th><td>6.5</td><td>6.5</td><td>0</td>' in html
+    assert '<th scope="row">stable_rank/mlp</th><td>6.5</td><td>2</td><td>-4.5</td>' in html
     assert '<th scope="col">&lt;tiny&gt; (2) − &lt;tiny&gt; (1)</th>' in html  # which is taken from which
     assert '<th scope="col">difference</th>' not in html
 

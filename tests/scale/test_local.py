@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE, until
 
+from joma.scale import local
 from joma.scale.local import Done, Going, Lost, Task, side_by_side
 
 HERE = "scale_tasks"
@@ -65,6 +66,56 @@ def test_a_task_that_says_nothing_is_given_up_and_the_others_go_on(tmp_path, mon
     assert "said nothing for 8 s" in found["bad"].reason
     assert isinstance(found["b"], Done)
     assert isinstance(found["c"], Done)
+
+
+def test_a_task_that_talks_is_not_given_up_however_long_it_takes(tmp_path, monkeypatch):
+    """Every word of it comes 5 s after the one before; only a silence of 8 s would be too long."""
+    clock, enough = [0.0], tmp_path / "enough"
+    monkeypatch.setattr(local, "monotonic", lambda: clock[0])
+    works = [Task("a", {"mine": str(tmp_path / "mine"), "others": str(enough)})]
+    events = []
+    for event in side_by_side(f"{HERE}:meet", works, jobs=1, silence=8.0):
+        events.append(event)
+        clock[0] += 5.0
+        if len(events) == 3:
+            enough.touch()
+    assert all(isinstance(event, Going) for event in events[:3])
+    assert isinstance(events[-1], Done)
+
+
+class Ending:
+    """A process that ends so many seconds after SIGTERM, on a clock of its own."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds, self.told, self.ended, self.running = clock, seconds, None, "", self
+
+    def terminate(self):
+        self.told = self.clock[0]
+
+    def wait(self, timeout=None):
+        if self.ended:
+            return
+        end = self.told + self.seconds
+        if timeout is not None and end > self.clock[0] + timeout:
+            self.clock[0] += timeout
+            raise subprocess.TimeoutExpired("worker", timeout)
+        self.clock[0], self.ended = max(self.clock[0], end), "by itself"
+
+    def kill(self):
+        self.ended = self.ended or ("by itself" if self.clock[0] >= self.told + self.seconds else "killed")
+
+    def close(self):
+        assert self.ended
+
+
+def test_processes_have_the_patience_of_a_signal_to_write_what_they_have_and_no_more(monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(local, "monotonic", lambda: clock[0])
+    team = [Ending(clock, seconds) for seconds in (local.PATIENCE, 1.0, local.PATIENCE, 1e6, 0.0)]
+    local._stop(team)
+    assert [one.ended for one in team] == ["by itself"] * 3 + ["killed", "by itself"]
+    assert {one.told for one in team} == {1000.0}  # all at once, not one after the other
+    assert clock[0] <= 1000.0 + local.PATIENCE + 10
 
 
 def test_what_a_task_prints_is_no_answer(capfd):

@@ -21,13 +21,14 @@ def gptq(rng, inputs=64, outputs=32, bits=4, group=16, *, second=False, shuffled
     """(parts, weight in float64)."""
     groups = inputs // group
     values = rng.integers(0, 2**bits, (inputs, outputs))
-    zeros = rng.integers(1, 2**bits, (groups, outputs))
+    zeros = rng.integers(0, 2**bits, (groups, outputs))
+    zeros[0, 0], zeros[-1, -1] = 0, 2**bits - 1  # less one, the first is stored as the largest
     scales = rng.uniform(0.01, 0.1, (groups, outputs)).astype(np.float16)
     of = np.arange(inputs) // group
     of = rng.permutation(of) if shuffled else of
     parts = {
         "qweight": words(values, bits),
-        "qzeros": words((zeros if second else zeros - 1).T, bits).T.contiguous(),
+        "qzeros": words((zeros if second else (zeros - 1) % 2**bits).T, bits).T.contiguous(),
         "scales": torch.from_numpy(scales),
     }
     if order:
