@@ -58,7 +58,7 @@ def test_studies_run_side_by_side(tmp_path):
 @pytest.mark.parametrize(
     ("command", "modules"),
     [
-        (("joma", *VERIFY), MODULES),
+        (("joma", "verify", "lemma1"), MODULES),
         (("joma.studies", "lemma1"), ("numpy", "torch", "safetensors", "json", "argparse")),
     ],
     ids=["joma", "joma.studies"],
