@@ -255,6 +255,9 @@ def places(*distances):
 def test_a_step_off_the_path_is_compared_with_the_nearest_of_the_earlier_ones():
     what = "off the path: 10.0 times as far from step 5, the last one, as the earlier step 2 is"
     assert judged(places(10, 4, 3, 30, 1, 0)) == {3: what}
+    # Of the first step one step may say otherwise: it still is where training began.
+    what = "off the path: 3.0 times as far from step 4, the last one, as the earlier step 0 is"
+    assert judged(places(10, 30, 8, 4, 0)) == {1: what}
 
 
 def test_final_era_weights_are_compared_with_the_farthest_of_the_later_ones():
