@@ -70,7 +70,12 @@ def allocated() -> Scan:
         "layer 1 QK": [[0, -1], [0, 0], [0, 0.25]],
         "last norm": [[0, 0], [0, 0], [0, 0]],
     }
-    loss: dict[str, list[list[float]]] = {"layer 0 QK": [[-4], [0], [0]], "output": [[0], [-2], [-1]]}
+    loss: dict[str, list[list[float]]] = {
+        "layer 0 QK": [[-4], [0], [0]],
+        "layer 0 MLP": [[0], [-2], [0.5]],
+        "layer 1 MLP": [[0], [-1], [-1]],
+        "output": [[0], [0], [-1]],
+    }
     curves = (
         allocation("entropy", [Row(at, None, f"layer {at}") for at in (0, 1)], entropy, 0.01),
         allocation("loss", [Row(None, None, "loss")], loss, 0.03),
@@ -85,7 +90,7 @@ def test_parts_are_added_up_over_the_steps_by_kind(allocated: Scan) -> None:
         "entropy, layer 0": {own: [0, -2, -3, 0], "embeddings": [0, 0, 0, 1], change: [0, -2, -3, 1]},
         "entropy, layer 1": {own: [0, -1, -1, -0.75], others: [0, 0, 0.25, 0.25], "MLP": [0, 0, 0.25, 0.5],
                              change: [0, -1, -0.5, 0]},
-        "loss": {others: [0, -4, -4, -4], "output": [0, 0, -2, -3], change: [0, -4, -6, -7]},
+        "loss": {others: [0, -4, -4, -4], "MLP": [0, 0, -3, -3.5], "output": [0, 0, 0, -1], change: [0, -4, -7, -8.5]},
     }  # fmt: skip
     panels = parts.given[0]
     assert [panel.title for panel in panels] == list(expected)
@@ -94,6 +99,7 @@ def test_parts_are_added_up_over_the_steps_by_kind(allocated: Scan) -> None:
         assert dict(zip(panel.rows, panel.values.T.tolist(), strict=True)) == expected[panel.title]
     assert "entropy, layer 0: the change " in parts.caption
     assert "of which embeddings +1" in parts.caption
+    assert re.search(r"loss: the change .*, of which QK of other layers \S+, MLP \S+ and output ", parts.alt)
     assert "miss no interval's change by more than 0.03 nats" in parts.caption  # the worst, of entropy or loss
 
 
@@ -165,12 +171,12 @@ def test_experts_stand_in_their_own_row_and_column() -> None:
 
 def test_of_heads_the_first_the_middle_and_the_last_step_with_numbers_are_shown() -> None:
     values = np.full((6, 1, 2), NAN)
-    values[1:] = np.arange(10.0).reshape(5, 1, 2)
+    values[2:] = np.arange(8.0).reshape(4, 1, 2)
     curve = Curve("entropy", None, (Row(0, None, "layer 0"),), ("0", "1"), values)
     heads: Any = pictures_of(scan_of(curve, steps=(0, 10, 20, 30, 40, 50)), "entropy")[-1]
-    assert [title for title, _ in heads.given[0]] == ["step 10", "step 30", "step 50"]
+    assert [title for title, _ in heads.given[0]] == ["step 20", "step 40", "step 50"]
     assert heads.given[0][1][1].tolist() == [[4.0, 5.0]]
-    assert "The lowest at the last step is 8 in layer 0, head 0" in heads.caption
+    assert "The lowest at the last step is 6 in layer 0, head 0" in heads.caption
 
 
 def test_where_one_of_two_has_a_single_checkpoint_the_last_ones_are_compared() -> None:
