@@ -1,5 +1,6 @@
 """Around the measuring: lines of progress, the time that is left, which fingerprints and which pairs go together."""
 
+from contextlib import contextmanager
 from threading import Event
 from types import SimpleNamespace
 
@@ -8,7 +9,8 @@ import pytest
 import torch
 
 from joma.runs import Run
-from joma.scan.errors import Fault
+from joma.scan.errors import CheckpointError, Fault
+from joma.scan.model.allocation import Pair
 from joma.scan.sweep import pairs, sweeping
 from joma.scan.sweep.record import stored_scan
 
@@ -108,3 +110,79 @@ def test_of_recorded_pairs_each_step_has_the_nearest_one_before_it(tmp_path):
     assert np.isnan(curve.cells[0]).all()
     assert curve.cells[1:, 0].tolist() == [[2, 0.5, 0, 7], [24, 0.5, 2, 7], [48, 0.5, 4, 7]]
     assert curve.cells[1:, 1].tolist() == [[-1, 0.25, 0, 8], [-1, 0.25, 2, 8], [-1, 0.25, 4, 8]]
+
+
+class Along:
+    """Steps, some of which cannot be loaded, and a measure of pairs: 100 times the earlier, plus the later."""
+
+    def __init__(self, steps, broken=()):
+        self.places = [
+            SimpleNamespace(step=step, name=f"step{step}", folder=lambda at=step: at_hand(at)) for step in steps
+        ]
+        self.broken, self.loaded, self.called, self.said = broken, [], [], []
+        self.series, self.device, self.tokens, self.seq_len = SimpleNamespace(axis="step"), None, torch.arange(4), None
+        self.curves = ("demo/all",)
+
+    def pair_measures(self):
+        return {"demo": self}
+
+    def load(self, step, device, between):
+        self.loaded.append(step)
+        if step in self.broken:
+            raise CheckpointError(f"step {step} is damaged")
+        return step
+
+    def call(self, earlier, later, tokens, between, seq_len):
+        self.called.append((earlier, later))
+        return Pair({"demo/all": np.array([[100.0 * earlier + later, 0.0]])}, ("change", "error"), (), "well")
+
+    def swept(self, run):
+        return pairs.sweep_pairs(self, run, "demo", self.places, self.said.append, lambda doing: None)
+
+
+@contextmanager
+def at_hand(step):
+    yield step
+
+
+@pytest.fixture
+def run(tmp_path):
+    with Run.create(tmp_path / "run.sqlite", study="scan", config={}) as run:
+        yield run
+
+
+def numbers(run):
+    names = filter(pairs.is_pair, run.names())
+    return {
+        (name.rpartition("-")[2], step): run.at(name, step)[0, 0] for name in names for step in run.steps(name).tolist()
+    }
+
+
+def test_neighbours_are_measured_with_each_checkpoint_loaded_once(run):
+    series = Along([0, 2, 4])
+    chain = series.swept(run)
+    assert (chain.pairs, chain.faults, series.loaded) == ([(0, 2), (2, 4)], [], [0, 2, 4])
+    assert numbers(run) == {("0", 2): 2.0, ("2", 4): 204.0}
+    assert [line.partition("; ")[0] for line in series.said] == ["[1/2] step 0 to 2  demo: well",
+                                                                 "[2/2] step 2 to 4  demo: well"]  # fmt: skip
+
+
+def test_after_a_pair_that_is_recorded_the_next_begins_with_its_own_checkpoint(run):
+    Along([2, 4]).swept(run)
+    series = Along([0, 2, 4, 8])
+    assert series.swept(run).pairs == [(0, 2), (2, 4), (4, 8)]
+    assert series.called == [(0, 2), (4, 8)]
+    assert numbers(run) == {("2", 4): 204.0, ("0", 2): 2.0, ("4", 8): 408.0}
+    assert Along([0, 2, 4, 8], broken=(0, 2, 4, 8)).swept(run).faults == []  # all is there: nothing is loaded
+
+
+def test_one_that_cannot_be_loaded_is_passed_over_wherever_it_stands(run):
+    first = Along([0, 2, 4], broken=(0,))
+    chain = first.swept(run)
+    assert (chain.pairs, [fault.step for fault in chain.faults]) == ([(2, 4)], [0])
+    middle = Along([5, 6, 7], broken=(6,))
+    chain = middle.swept(run)
+    assert (chain.pairs, [fault.step for fault in chain.faults]) == ([(5, 7)], [6])
+    assert (middle.loaded, middle.called) == ([5, 6, 7], [(5, 7)])
+    last = Along([8, 9], broken=(9,)).swept(run)
+    assert (last.pairs, [fault.step for fault in last.faults], last.faults[0].measure) == ([], [9], "demo")
