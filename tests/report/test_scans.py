@@ -106,6 +106,11 @@ def test_a_later_sweep_forgets_only_what_it_looked_at(told: Path) -> None:
         before = run.last_step("about")
         remember(run, dataclasses.replace(stored_scan(run), faults=[]), [100])
         assert run.last_step("about") == before  # nothing new, nothing written
+        refusing = dataclasses.replace(stored_scan(run), curves={}, refused={"stable_rank": "needs more"})
+        remember(run, refusing, [100])
+        assert set(stored_scan(run).refused) == {"alpha", "stable_rank"}
+        remember(run, dataclasses.replace(stored_scan(run), refused={}), [100])
+        assert set(stored_scan(run).refused) == {"alpha"}  # what has a curve by now is not refused any more
 
 
 def test_the_figures_say_what_is_seen(shown: ShownScan) -> None:
