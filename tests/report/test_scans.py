@@ -110,6 +110,9 @@ def test_a_later_sweep_forgets_only_what_it_looked_at(told: Path) -> None:
         remember(run, refusing, [100])
         assert set(stored_scan(run).refused) == {"alpha", "stable_rank"}
         remember(run, dataclasses.replace(stored_scan(run), refused={}), [100])
+        remember(run, dataclasses.replace(stored_scan(run), seq_len=64), [100])
+        remember(run, dataclasses.replace(stored_scan(run), seq_len=None, notes=("without a text",)), [100])
+        assert (stored_scan(run).seq_len, stored_scan(run).notes[-1]) == (64, "without a text")
         assert set(stored_scan(run).refused) == {"alpha"}  # what has a curve by now is not refused any more
 
 

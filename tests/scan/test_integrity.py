@@ -260,6 +260,13 @@ def test_a_step_off_the_path_is_compared_with_the_nearest_of_the_earlier_ones():
     assert judged(places(10, 30, 8, 4, 0)) == {1: what}
 
 
+def test_most_of_the_earlier_steps_decide_who_is_off_the_path():
+    """Step 3 is farther from the first step than two of the three that it contradicts; step 1 is on the other side."""
+    found = judged(places(10, -12, 8, 30, 19, 1, 0))
+    assert sorted(found) == [3, 4]
+    assert all("off the path" in what for what in found.values())
+
+
 def test_final_era_weights_are_compared_with_the_farthest_of_the_later_ones():
     what = "final-era weights: the later step 3 is 16.0 times as far from step 5, the last one"
     assert judged(places(10, 0.5, 6, 8, 1, 0)) == {1: what}
