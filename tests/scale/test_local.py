@@ -1,15 +1,18 @@
 """Side by side: all tasks are done, whatever happens to one of them, and nothing is left behind."""
 
+import io
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from patience import PATIENCE, until
 
-from joma.scale import local
+from joma.scale import local, worker
 from joma.scale.local import Done, Going, Lost, Task, side_by_side
 
 HERE = "scale_tasks"
@@ -58,9 +61,9 @@ def test_a_task_that_goes_wrong_costs_only_itself(how, reason):
 
 
 def test_a_task_that_says_nothing_is_given_up_and_the_others_go_on(tmp_path, monkeypatch):
-    """Minutes pass once the task hangs, and not before: a process may take any time to start."""
+    """Nine seconds pass once the task hangs, and none before: a process may take any time to start."""
     hangs = tmp_path / "hangs"
-    monkeypatch.setattr("joma.scale.local.monotonic", lambda: 100.0 * hangs.exists())
+    monkeypatch.setattr("joma.scale.local.monotonic", lambda: 9.0 * hangs.exists())
     works = tasks("bad", "b", "c", how="hang", file=str(hangs))
     found = ended(side_by_side(f"{HERE}:go_wrong", works, jobs=1, silence=8.0))
     assert "said nothing for 8 s" in found["bad"].reason
@@ -166,3 +169,31 @@ def test_tasks_that_load_the_same_go_to_one_process_where_there_is_a_choice(tmp_
     assert len(by_load["a"]) == len(by_load["b"]) == 1
     alone = ended(side_by_side(f"{HERE}:whoami", [Task(str(n), {}, "a") for n in range(4)], jobs=2))
     assert len({event.value for event in alone.values()}) == 2
+
+
+def test_a_process_takes_what_nobody_else_has_loaded_or_what_it_has_loaded_itself():
+    tasks = [Task("1", {}, "a"), Task("2", {}, "b"), Task("3", {}), Task("4", {}, "a")]
+
+    def chosen(mine, *others):
+        team = [SimpleNamespace(loads=set(loads)) for loads in (mine, *others)]
+        works = local._Works("f", 1, 2, list(tasks), team)
+        found = works.chosen(team[0])
+        assert works.waiting == [task for task in tasks if task is not found]
+        return found.name
+
+    assert chosen("") == "1"
+    assert chosen("", "a") == "2"
+    assert chosen("a", "a") == "1"  # both have it by now
+    assert chosen("", "ab") == "3"  # a task that names nothing
+    tasks[2:3] = []
+    assert chosen("", "ab") == "1"  # no choice is left
+
+
+def test_a_worker_passes_on_a_word_now_and_then(monkeypatch):
+    now, to = [0.0], io.StringIO()
+    monkeypatch.setattr(worker, "monotonic", lambda: now[0])
+    words = worker._Words(to)
+    for at in range(1, 8):
+        now[0] = 0.75 * worker.EVERY * at
+        words(at / 10, f"part {at}")
+    assert [json.loads(line)["doing"] for line in to.getvalue().splitlines()] == ["part 2", "part 4", "part 6"]
