@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from patience import PATIENCE, until
+from patience import PATIENCE, not_for_ever, until
 
 from joma.scale import local, worker
 from joma.scale.local import Done, Going, Lost, Task, side_by_side
@@ -65,7 +65,8 @@ def test_a_task_that_says_nothing_is_given_up_and_the_others_go_on(tmp_path, mon
     hangs = tmp_path / "hangs"
     monkeypatch.setattr("joma.scale.local.monotonic", lambda: 9.0 * hangs.exists())
     works = tasks("bad", "b", "c", how="hang", file=str(hangs))
-    found = ended(side_by_side(f"{HERE}:go_wrong", works, jobs=1, silence=8.0))
+    with not_for_ever():
+        found = ended(side_by_side(f"{HERE}:go_wrong", works, jobs=1, silence=8.0))
     assert "said nothing for 8 s" in found["bad"].reason
     assert isinstance(found["b"], Done)
     assert isinstance(found["c"], Done)
