@@ -61,6 +61,7 @@ def runs_python(block, names):
 def runs_console(block):
     printed = ""
     for line in commands(block):
+        assert not line.startswith(("cd ", "export ")), f"{block}: a shell that ends with its line forgets {line!r}"
         done = runs_line(line)
         assert done.returncode == 0, f"{block}: {done.stderr}"
         printed += done.stdout

@@ -188,8 +188,9 @@ def test_another_way_would_be_noticed(code):
 def test_modules_are_imported_by_names_that_are_written_in_the_source():
     """`import_module` with a name that is put together: each place is known, and none takes it from a file."""
     found = set()
-    for path in sorted((HOME / "joma").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    texts = {path: path.read_text(encoding="utf-8") for path in (HOME / "joma").rglob("*.py")}
+    for path, text in texts.items():
+        for node in ast.walk(ast.parse(text)) if "import_module" in text else ():
             called = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")
             if called and not isinstance(node.args[0], ast.Constant):
                 found.add((Path(path).relative_to(HOME / "joma").as_posix(), ast.unparse(node.args[0])))

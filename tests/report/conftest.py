@@ -1,18 +1,23 @@
-"""Two small studies that show everything a page can: all verdicts, nasty text, alike figures, one that cannot run."""
+"""Two small studies that show everything a page can (all verdicts, nasty text, alike figures, one that cannot run), and
+a browser to look at it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from in_browser import ARGUMENTS, CHROMIUM, patient
+from patience import PATIENCE
 
 from joma.claims.contract import Claim, Drawing, NotRun, Progress, Study
 from joma.claims.execute import Result, execute
 from joma.claims.verdicts import by_effect, by_residual
 from joma.figures.style import panels
 from joma.measure.intervals import compare
+from joma.report import write_report
 from joma.runs import Run
 
 NASTY = "<script>alert('x')</script> & \"quotes\""
@@ -81,3 +86,42 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     """Both studies, carried out: seven claims, one for each verdict."""
     folder: Path = tmp_path_factory.mktemp("runs")
     return [execute(study, study.quick, folder) for study in (NEAR, FAR)]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium or google-chrome is installed")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=1000 * PATIENCE)
+        browser.new_context, browser.new_page = patient(browser.new_context), patient(browser.new_page)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(results: list[Result], tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_report(results, tmp_path_factory.mktemp("page"), scale="quick").as_uri()
+
+
+@pytest.fixture(scope="module")
+def context(browser: Any) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: Any, address: str) -> Iterator[Any]:
+    """The page at 1280 px. A console error, an exception or a request for anything but the file fails the test."""
+    page = context.new_page()
+    troubles: list[str] = []
+    page.on("console", lambda message: message.type in ("error", "warning") and troubles.append(message.text))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("request", lambda request: request.url.split("#")[0] != address and troubles.append(request.url))
+    page.goto(address)
+    yield page
+    page.evaluate("localStorage.clear()")
+    page.close()
+    assert troubles == []

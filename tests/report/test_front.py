@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from html import escape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
 from joma.figures.style import house_style, panels, to_svg
 from joma.measure.intervals import compare
 from joma.report.claims.cards import CARDS, cards
-from joma.report.claims.front import headline, holding, surprises
+from joma.report.claims.front import headline, holding, summary, surprises
 from joma.report.claims.kept import KeptFinding
 from joma.report.claims.layout import Entry, Section, lay_out
 from joma.report.claims.panels import kept_panels
@@ -319,3 +320,13 @@ def test_what_contradicts_the_source_is_the_most_notable() -> None:
     verdicts: list[Verdict] = ["holds", "undecided", "only qualitative", "not run", "not above its control", "fails"]
     ordered = ["fails", "not above its control", "only qualitative", "holds", "undecided", "not run"]
     assert sorted(verdicts, key=notable) == ordered
+
+
+def test_the_time_of_computing_is_that_of_this_run() -> None:
+    sections: Any = [
+        SimpleNamespace(result=SimpleNamespace(run=run, seconds=seconds, cached=cached), verdicts=["holds"])
+        for run, seconds, cached in (("a", 30.0, False), ("b", 12.0, False), ("c", 500.0, True), (None, 7.0, False))
+    ]
+    said = summary(sections, "quick")
+    assert "in 4 studies, quick scale, 42 s of computing, 1 taken from finished records." in said
+    assert "of computing" not in summary(sections[2:3], "quick")

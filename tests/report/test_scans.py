@@ -11,6 +11,7 @@ import pytest
 
 from joma.claims.execute import Result
 from joma.report import read_scan, scan_runs, show_scan, write_comparison, write_report, write_scan_page
+from joma.report.scans.shown import ShownScan
 from joma.runs import Run
 from joma.scan import Fault
 from joma.scan.sweep.record import remember, stored_scan
@@ -45,6 +46,12 @@ def scanned(tmp_path: Path) -> Path:
     return record(tmp_path / "runs" / "scan-tiny-0123456789.sqlite")
 
 
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> ShownScan:
+    """The same with its pictures, which take long to draw: to be looked at and left as it is."""
+    return read_scan(record(tmp_path_factory.mktemp("shown") / "runs" / "scan-tiny-0123456789.sqlite"))
+
+
 @pytest.fixture
 def told(scanned: Path) -> Path:
     """The same, with what was left out."""
@@ -59,9 +66,8 @@ def told(scanned: Path) -> Path:
     return scanned
 
 
-def test_a_scan_is_read_from_its_run(scanned: Path) -> None:
+def test_a_scan_is_read_from_its_run(scanned: Path, shown: ShownScan) -> None:
     assert scan_runs(scanned.parents[1]) == [scanned]
-    shown = read_scan(scanned)
     assert shown.error is None
     assert shown.found is not None
     assert shown.found.steps == list(STEPS)
@@ -84,8 +90,8 @@ def test_a_study_with_a_name_like_a_scan_is_none(scanned: Path) -> None:
 
 
 def test_what_was_left_out_is_read_back(told: Path) -> None:
-    found = read_scan(told).found
-    assert found is not None
+    with Run.open(told) as run:
+        found = stored_scan(run)
     assert found.steps == [0, 200]
     assert [fault.measure for fault in found.faults] == [None, "entropy"]
     assert (found.refused, found.notes, found.coverage) == (
@@ -100,10 +106,18 @@ def test_a_later_sweep_forgets_only_what_it_looked_at(told: Path) -> None:
         before = run.last_step("about")
         remember(run, dataclasses.replace(stored_scan(run), faults=[]), [100])
         assert run.last_step("about") == before  # nothing new, nothing written
+        refusing = dataclasses.replace(stored_scan(run), curves={}, refused={"stable_rank": "needs more"})
+        remember(run, refusing, [100])
+        assert set(stored_scan(run).refused) == {"alpha", "stable_rank"}
+        remember(run, dataclasses.replace(stored_scan(run), refused={}), [100])
+        remember(run, dataclasses.replace(stored_scan(run), seq_len=64), [100])
+        remember(run, dataclasses.replace(stored_scan(run), seq_len=None, notes=("without a text",)), [100])
+        assert (stored_scan(run).seq_len, stored_scan(run).notes[-1]) == (64, "without a text")
+        assert set(stored_scan(run).refused) == {"alpha"}  # what has a curve by now is not refused any more
 
 
-def test_the_figures_say_what_is_seen(scanned: Path) -> None:
-    pictures = read_scan(scanned).pictures
+def test_the_figures_say_what_is_seen(shown: ShownScan) -> None:
+    pictures = shown.pictures
     assert [one.name for one in pictures["stable_rank"]] == ["stable_rank-curves", "stable_rank-heat"]
     assert [one.name for one in pictures["entropy"]] == ["entropy-curves", "entropy-heat", "entropy-heads"]
     assert [one.name for one in pictures["coherence"]] == ["coherence-curves"]
@@ -149,14 +163,17 @@ def test_without_matplotlib_the_page_has_tables_and_says_what_to_install(
     assert "Where they end" in both
 
 
-def test_two_scans_on_one_axis(scanned: Path, tmp_path: Path) -> None:
-    other = record(tmp_path / "runs" / "scan-other-1.sqlite", **{"spectral_norm/mlp": np.ones(2)})
-    shown = read_scan(scanned), read_scan(other)
-    html = write_comparison(shown, tmp_path / "both.html", made_by="joma scan --compare").read_text(encoding="utf-8")
+def test_two_scans_on_one_axis(shown: ShownScan, tmp_path: Path) -> None:
+    more = {"spectral_norm/mlp": np.ones(2), "stable_rank/mlp": np.array([1.0, 3.0])}
+    with Run.open(record(tmp_path / "runs" / "scan-other-1.sqlite", **more)) as run:
+        other = show_scan(stored_scan(run), run, draw=False)
+    html = write_comparison((shown, other), tmp_path / "both.html", made_by="joma scan --compare").read_text(
+        encoding="utf-8"
+    )
     assert html.count("<figure") == 1
     assert "&lt;tiny&gt; (1) and &lt;tiny&gt; (2)" in html
     assert "Only &lt;tiny&gt; (2) has spectral_norm/mlp." in html
-    assert '<th scope="row">stable_rank/mlp</th><td>6.5</td><td>6.5</td><td>0</td>' in html
+    assert '<th scope="row">stable_rank/mlp</th><td>6.5</td><td>2</td><td>-4.5</td>' in html
     assert '<th scope="col">&lt;tiny&gt; (2) − &lt;tiny&gt; (1)</th>' in html  # which is taken from which
     assert '<th scope="col">difference</th>' not in html
 

@@ -51,6 +51,16 @@ def test_csv_is_a_long_table_whose_numbers_come_back(run: Run) -> None:
     assert len(found) == 2 + 4 + 2
 
 
+def test_no_spreadsheet_takes_a_name_for_a_formula(tmp_path: Path) -> None:
+    words = ["=1+1", "+1", "-x", "@sum", "a=b"]
+    with Run.create(tmp_path / "b.joma", study="demo", config={}) as run:
+        for step, word in enumerate(words):
+            run.append(word, step, [-2.5], dims={"matrix": [word]})
+        found = rows(export(run, "csv"))
+    kept = ["'=1+1", "'+1", "'-x", "'@sum", "a=b"]
+    assert [(row["series"], row["matrix"], row["value"]) for row in found] == [(word, word, "-2.5") for word in kept]
+
+
 def test_every_dimension_has_a_column_of_its_name(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     with Run.create(tmp_path / "b.joma", study="demo", config={}) as run:

@@ -101,6 +101,7 @@ def test_names_last(run: Run, tmp_path: Path) -> None:
         (("layer",), r"has \(layer\), got an array of shape \(1, 2\)"),
         ((), r"has no dimensions, got an array of shape \(1, 2\)"),
         ({"layer": None, "head": ["a"]}, r"has 1 labels? along head, got an array \(1, 2\)"),
+        ({"layer": None, "head": ["a", "b", "c"]}, r"has 3 labels along head, got an array \(1, 2\)"),
         ({"layer": None, "head": "ab"}, "must be a list of words or numbers"),
         ({"layer": None, "head": [None, None]}, "must be a list of words or numbers"),
     ],

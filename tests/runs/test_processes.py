@@ -215,6 +215,8 @@ def test_a_run_that_is_being_written_cannot_be_deleted(tmp_path: Path) -> None:
     with Run.open(path) as run:
         assert run.last_step("x") is not None
     (tmp_path / "a.sqlite-part.checkpoint").touch()
+    for ending in ("-wal", "-shm", "-journal"):  # SQLite would play them into the next run of this name
+        (tmp_path / f"a.sqlite{ending}").write_bytes(b"left over")
     (tmp_path / "b.sqlite").touch()
     Run.delete(path)
     assert [left.name for left in tmp_path.iterdir()] == ["b.sqlite"]

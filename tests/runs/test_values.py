@@ -17,7 +17,7 @@ from joma.runs import Run, RunError, plain_config
 from joma.runs.values import DTYPES, Packed, checksum_of, pack, unpack, unpack_all
 
 arrays = st.sampled_from(sorted(DTYPES)).flatmap(
-    lambda dtype: hnp.arrays(np.dtype(dtype), hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+    lambda dtype: hnp.arrays(np.dtype(dtype), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
 )
 
 

@@ -1,14 +1,18 @@
 """Side by side: all tasks are done, whatever happens to one of them, and nothing is left behind."""
 
+import io
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from patience import PATIENCE, until
+from patience import PATIENCE, not_for_ever, until
 
+from joma.scale import local, worker
 from joma.scale.local import Done, Going, Lost, Task, side_by_side
 
 HERE = "scale_tasks"
@@ -57,14 +61,65 @@ def test_a_task_that_goes_wrong_costs_only_itself(how, reason):
 
 
 def test_a_task_that_says_nothing_is_given_up_and_the_others_go_on(tmp_path, monkeypatch):
-    """Minutes pass once the task hangs, and not before: a process may take any time to start."""
+    """Nine seconds pass once the task hangs, and none before: a process may take any time to start."""
     hangs = tmp_path / "hangs"
-    monkeypatch.setattr("joma.scale.local.monotonic", lambda: 100.0 * hangs.exists())
+    monkeypatch.setattr("joma.scale.local.monotonic", lambda: 9.0 * hangs.exists())
     works = tasks("bad", "b", "c", how="hang", file=str(hangs))
-    found = ended(side_by_side(f"{HERE}:go_wrong", works, jobs=1, silence=8.0))
+    with not_for_ever():
+        found = ended(side_by_side(f"{HERE}:go_wrong", works, jobs=1, silence=8.0))
     assert "said nothing for 8 s" in found["bad"].reason
     assert isinstance(found["b"], Done)
     assert isinstance(found["c"], Done)
+
+
+def test_a_task_that_talks_is_not_given_up_however_long_it_takes(tmp_path, monkeypatch):
+    """Every word of it comes 5 s after the one before; only a silence of 8 s would be too long."""
+    clock, enough = [0.0], tmp_path / "enough"
+    monkeypatch.setattr(local, "monotonic", lambda: clock[0])
+    works = [Task("a", {"mine": str(tmp_path / "mine"), "others": str(enough)})]
+    events = []
+    for event in side_by_side(f"{HERE}:meet", works, jobs=1, silence=8.0):
+        events.append(event)
+        clock[0] += 5.0
+        if len(events) == 3:
+            enough.touch()
+    assert all(isinstance(event, Going) for event in events[:3])
+    assert isinstance(events[-1], Done)
+
+
+class Ending:
+    """A process that ends so many seconds after SIGTERM, on a clock of its own."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds, self.told, self.ended, self.running = clock, seconds, None, "", self
+
+    def terminate(self):
+        self.told = self.clock[0]
+
+    def wait(self, timeout=None):
+        if self.ended:
+            return
+        end = self.told + self.seconds
+        if timeout is not None and end > self.clock[0] + timeout:
+            self.clock[0] += timeout
+            raise subprocess.TimeoutExpired("worker", timeout)
+        self.clock[0], self.ended = max(self.clock[0], end), "by itself"
+
+    def kill(self):
+        self.ended = self.ended or ("by itself" if self.clock[0] >= self.told + self.seconds else "killed")
+
+    def close(self):
+        assert self.ended
+
+
+def test_processes_have_the_patience_of_a_signal_to_write_what_they_have_and_no_more(monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(local, "monotonic", lambda: clock[0])
+    team = [Ending(clock, seconds) for seconds in (local.PATIENCE, 1.0, local.PATIENCE, 1e6, 0.0)]
+    local._stop(team)
+    assert [one.ended for one in team] == ["by itself"] * 3 + ["killed", "by itself"]
+    assert {one.told for one in team} == {1000.0}  # all at once, not one after the other
+    assert clock[0] <= 1000.0 + local.PATIENCE + 10
 
 
 def test_what_a_task_prints_is_no_answer(capfd):
@@ -115,3 +170,31 @@ def test_tasks_that_load_the_same_go_to_one_process_where_there_is_a_choice(tmp_
     assert len(by_load["a"]) == len(by_load["b"]) == 1
     alone = ended(side_by_side(f"{HERE}:whoami", [Task(str(n), {}, "a") for n in range(4)], jobs=2))
     assert len({event.value for event in alone.values()}) == 2
+
+
+def test_a_process_takes_what_nobody_else_has_loaded_or_what_it_has_loaded_itself():
+    tasks = [Task("1", {}, "a"), Task("2", {}, "b"), Task("3", {}), Task("4", {}, "a")]
+
+    def chosen(mine, *others):
+        team = [SimpleNamespace(loads=set(loads)) for loads in (mine, *others)]
+        works = local._Works("f", 1, 2, list(tasks), team)
+        found = works.chosen(team[0])
+        assert works.waiting == [task for task in tasks if task is not found]
+        return found.name
+
+    assert chosen("") == "1"
+    assert chosen("", "a") == "2"
+    assert chosen("a", "a") == "1"  # both have it by now
+    assert chosen("", "ab") == "3"  # a task that names nothing
+    tasks[2:3] = []
+    assert chosen("", "ab") == "1"  # no choice is left
+
+
+def test_a_worker_passes_on_a_word_now_and_then(monkeypatch):
+    now, to = [0.0], io.StringIO()
+    monkeypatch.setattr(worker, "monotonic", lambda: now[0])
+    words = worker._Words(to)
+    for at in range(1, 8):
+        now[0] = 0.75 * worker.EVERY * at
+        words(at / 10, f"part {at}")
+    assert [json.loads(line)["doing"] for line in to.getvalue().splitlines()] == ["part 2", "part 4", "part 6"]

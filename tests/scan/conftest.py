@@ -1,8 +1,10 @@
 """Fixtures; what builds them is in checkpoint_series, which tests may import."""
 
+import shutil
+
 import pytest
 import torch
-from checkpoint_series import LAYERS, WIDTH, WORDS, make_series
+from checkpoint_series import LAYERS, WIDTH, WORDS, make_series, scan
 from patience import PATIENCE
 
 from joma.host import limits
@@ -32,7 +34,24 @@ def neox():
     return GPTNeoXForCausalLM(config)
 
 
+@pytest.fixture(scope="session")
+def pristine(neox, tmp_path_factory):
+    """A folder with step0, step1, step2, step10, step100: sorted by name they would be in the wrong order.
+
+    It is to be read and left as it is.
+    """
+    return make_series(neox, tmp_path_factory.mktemp("pristine") / "series", (0, 1, 2, 10, 100))
+
+
 @pytest.fixture
-def series(neox, tmp_path):
-    """A folder with step0, step1, step2, step10, step100: sorted by name they would be in the wrong order."""
-    return make_series(neox, tmp_path / "series", (0, 1, 2, 10, 100))
+def series(pristine, tmp_path):
+    """The same, for a test to spoil."""
+    return shutil.copytree(pristine, tmp_path / "series")
+
+
+@pytest.fixture(scope="session")
+def scanned(pristine, tmp_path_factory):
+    """What a scan of it finds, with one job and without options."""
+    status, found = scan(pristine, "--jobs", 1, out=tmp_path_factory.mktemp("scanned"))
+    assert status == 0
+    return found

@@ -33,12 +33,23 @@ def test_training_that_wanders_is_no_fault(steps, seed, noise):
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(5, 40), st.integers(0, 2**32), st.data())
-def test_a_tensor_that_only_trembles_is_no_fault(steps, seed, data):
-    """Steps that are all the same distance apart, as after convergence at a constant rate."""
+@given(st.lists(st.floats(1.0, 1.9), min_size=2, max_size=40), st.integers(0, 2**32))
+def test_a_tensor_that_only_trembles_is_no_fault(lengths, seed):
+    """No step is twice as far from the last one as another, as after convergence at a constant rate."""
     generator = np.random.default_rng(seed)
-    base = generator.standard_normal(SAMPLES)
-    assert judged(base + 1e-3 * generator.standard_normal((steps, SAMPLES))) == {}
+    base, shakes = generator.standard_normal(SAMPLES), generator.standard_normal((len(lengths), SAMPLES))
+    shakes *= 0.1 * np.array(lengths)[:, None] / np.linalg.norm(shakes, axis=1, keepdims=True)
+    assert judged([*(base + shakes), base]) == {}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(1e-3, 0.045), min_size=2, max_size=40, unique=True), st.integers(0, 2**32))
+def test_a_tensor_that_moved_once_and_then_hardly_at_all_is_no_fault(lengths, seed):
+    """What is left of the way to the last step is below a twentieth of it: rounding, in any order."""
+    generator = np.random.default_rng(seed)
+    base, ways = generator.standard_normal(SAMPLES), generator.standard_normal((len(lengths) + 1, SAMPLES))
+    ways *= 10 * np.array([1.0, *lengths])[:, None] / np.linalg.norm(ways, axis=1, keepdims=True)
+    assert judged([*(base + ways), base]) == {}
 
 
 @settings(max_examples=50, deadline=None)
@@ -244,11 +255,33 @@ def places(*distances):
 def test_a_step_off_the_path_is_compared_with_the_nearest_of_the_earlier_ones():
     what = "off the path: 10.0 times as far from step 5, the last one, as the earlier step 2 is"
     assert judged(places(10, 4, 3, 30, 1, 0)) == {3: what}
+    # Of the first step one step may say otherwise: it still is where training began.
+    what = "off the path: 3.0 times as far from step 4, the last one, as the earlier step 0 is"
+    assert judged(places(10, 30, 8, 4, 0)) == {1: what}
+
+
+def test_most_of_the_earlier_steps_decide_who_is_off_the_path():
+    """Step 3 is farther from the first step than two of the three that it contradicts; step 1 is on the other side."""
+    found = judged(places(10, -12, 8, 30, 19, 1, 0))
+    assert sorted(found) == [3, 4]
+    assert all("off the path" in what for what in found.values())
 
 
 def test_final_era_weights_are_compared_with_the_farthest_of_the_later_ones():
     what = "final-era weights: the later step 3 is 16.0 times as far from step 5, the last one"
     assert judged(places(10, 0.5, 6, 8, 1, 0)) == {1: what}
+
+
+def test_a_jump_is_one_by_more_than_half_and_beyond_a_twentieth_of_the_way():
+    """Steps 1 and 2: the later one is the farther one. Distances from the last step, of which 10 is the longest."""
+    for distances, found in {
+        (10, 3.0, 5.9, 0): [],  # more than half as far
+        (10, 2.9, 5.9, 0): [1],
+        (10, 0.2, 0.49, 0): [],  # too near to the last one, both of them
+        (10, 0.2, 0.51, 0): [1],
+        (10, 5.9, 2.9, 0): [],  # nearer with time, as training is
+    }.items():
+        assert sorted(judged(places(*distances))) == found, distances
 
 
 def test_of_very_many_tensors_the_gate_looks_at_some_that_lie_evenly():

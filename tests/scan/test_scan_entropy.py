@@ -320,6 +320,7 @@ def test_texts_that_do_not_do(series, tokens, tmp_path):
     np.save(tmp_path / "floats.npy", np.ones(100))
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     np.save(tmp_path / "large.npy", np.arange(WORDS + 1))
+    np.save(tmp_path / "negative.npy", np.arange(WORDS) - 1)
     (tmp_path / "text.txt").write_text("hello")
     for name, word in (
         ("short.npy", "10 tokens, and at least 16 are needed: give 6 more tokens"),
@@ -328,6 +329,7 @@ def test_texts_that_do_not_do(series, tokens, tmp_path):
         ("missing.txt", "cannot be read"),
         ("text.txt", "no tokenizer"),
         ("large.npy", "token 64, and the model knows 0 to 63"),
+        ("negative.npy", "token -1, and the model knows 0 to 63"),
     ):
         with pytest.raises(ValueError, match=word):
             scan(series, "--measures", "entropy", "--text", tmp_path / name, out=tmp_path / "out")

@@ -166,6 +166,24 @@ def test_a_summary_counts_the_steps_and_layers_that_are_beyond_and_no_others():
     ]
 
 
+def test_a_rule_speaks_of_its_own_layer_and_group_the_first_layer_too():
+    rows = tuple(Row(layer, None, f"layer {layer}") for layer in range(3))
+    groups = [Curve("alpha", group, rows, ("alpha",), np.array([[1.0, 2.0, 3.0]])) for group in ("mlp", "mlp_down")]
+    found = Scan("a", [5], [], {one.name: one for one in groups})
+    for place, layers in {"@0": [0], "@2": [2], "": [0, 1, 2]}.items():
+        for group, curves in {"/mlp": ["alpha/mlp"], "": ["alpha/mlp", "alpha/mlp_down"]}.items():
+            said = [(one.curve, one.row) for one in violations([f"alpha{group}{place}>0"], found)]
+            assert said == [(curve, f"layer {layer}") for curve in curves for layer in layers]
+
+
+def test_a_number_on_the_threshold_is_beyond_it_only_where_the_rule_says_or_equal():
+    curve = Curve("alpha", "mlp", (Row(0, None, "x"),), ("alpha",), np.array([[1.0], [2.0], [3.0]]))
+    found = Scan("a", [10, 20, 30], [], {curve.name: curve})
+    beyond = {"<2": [1.0], "<=2": [1.0, 2.0], ">2": [3.0], ">=2": [2.0, 3.0], "<-2e0": [], "> .25e1": [3.0]}
+    for rule, values in beyond.items():
+        assert [one.value for one in violations([f"alpha{rule}"], found)] == values, rule
+
+
 def test_rules_speak_of_heads_quantities_and_experts():
     heads = Curve("entropy", None, (Row(0, None, "layer 0"),), ("0", "1"), np.array([[[0.5, 2.0]]]))
     many = Curve("coherence", "embedding", (Row(None, None, "wte"),), ("mean", "q0.5"), np.array([[[0.1, 0.4]]]))

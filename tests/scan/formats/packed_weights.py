@@ -21,13 +21,14 @@ def gptq(rng, inputs=64, outputs=32, bits=4, group=16, *, second=False, shuffled
     """(parts, weight in float64)."""
     groups = inputs // group
     values = rng.integers(0, 2**bits, (inputs, outputs))
-    zeros = rng.integers(1, 2**bits, (groups, outputs))
+    zeros = rng.integers(0, 2**bits, (groups, outputs))
+    zeros[0, 0], zeros[-1, -1] = 0, 2**bits - 1  # less one, the first is stored as the largest
     scales = rng.uniform(0.01, 0.1, (groups, outputs)).astype(np.float16)
     of = np.arange(inputs) // group
     of = rng.permutation(of) if shuffled else of
     parts = {
         "qweight": words(values, bits),
-        "qzeros": words((zeros if second else zeros - 1).T, bits).T.contiguous(),
+        "qzeros": words((zeros if second else (zeros - 1) % 2**bits).T, bits).T.contiguous(),
         "scales": torch.from_numpy(scales),
     }
     if order:
@@ -103,7 +104,7 @@ def fp8(rng, shape=(300, 200), blocks=None, dtype=torch.float8_e4m3fn, ending="w
     return {"weight": values, ending: torch.from_numpy(np.array(scale))}, weight
 
 
-def compressed(rng, outputs=16, inputs=64, bits=4, group=16, *, zero=False):
+def compressed(rng, outputs=16, inputs=64, bits=4, group=16, *, zero=False, shuffled=False):
     half = 2 ** (bits - 1)
     values = rng.integers(-half, half, (outputs, inputs))
     scale = rng.uniform(0.01, 0.1, (outputs, inputs // group)).astype(np.float32)
@@ -113,6 +114,9 @@ def compressed(rng, outputs=16, inputs=64, bits=4, group=16, *, zero=False):
         "weight_scale": torch.from_numpy(scale),
         "weight_shape": torch.tensor([outputs, inputs]),
     }
+    if shuffled:
+        of = rng.permutation(of)
+        parts["weight_g_idx"] = torch.from_numpy(of.astype(np.int32))
     offset = np.zeros((outputs, inputs // group), np.int64)
     if zero:
         offset = rng.integers(-half, half, offset.shape)

@@ -104,6 +104,21 @@ def test_an_adapter_alone_and_with_its_base(tmp_path, case):
     assert torch.equal(merged[same], before[same] if same in before else before[f"transformer.{same}"])
 
 
+def test_the_core_is_the_one_that_moves_as_smoothly_as_its_factors(tmp_path):
+    """Triangles with a positive diagonal: those of Cholesky, of s B and of A."""
+    from safetensors.torch import load_file
+
+    adapted(tmp_path, llama(), **CASES["plain"][1])
+    factors = {
+        name: value.double().numpy() for name, value in load_file(tmp_path / "adapter_model.safetensors").items()
+    }
+    for name, core in tensors_of(LocalFolder(tmp_path, 0)).items():
+        module = f"base_model.model.{name.removesuffix('.weight')}"
+        a, b = factors[f"{module}.lora_A.weight"], 8 / 4 * factors[f"{module}.lora_B.weight"]
+        expected = np.linalg.cholesky(b.T @ b).T @ np.linalg.cholesky(a @ a.T)
+        np.testing.assert_allclose(core.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_the_base_that_an_adapter_names_is_used_if_it_is_here(tmp_path):
     model = llama()
     model.save_pretrained(tmp_path / "base")

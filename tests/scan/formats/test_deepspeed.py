@@ -219,6 +219,11 @@ def test_zero_stage_3_that_is_not_whole_names_the_converter(tmp_path):
     content = torch.load(model)
     torch.save({**content, "frozen_param_shapes": {"c": torch.Size([2])}}, model)
     assert "lacks its slice of c" in refusal(LocalFolder(tmp_path, 0).open)
+    for rank in (0, 1):  # one number too few in the slices of both
+        path = tmp_path / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt"
+        short = {"frozen_param_shapes": {"c": torch.Size([3])}, "frozen_param_fragments": {"c": torch.ones(1)}}
+        torch.save({**torch.load(path), **short}, path)
+    assert "the slices of c do not fill its shape (3,)" in refusal(LocalFolder(tmp_path, 0).open)
     content["param_shapes"][0]["b.weight"] = torch.Size([30, 3])
     torch.save(content, model)
     said = refusal(LocalFolder(tmp_path, 0).open)

@@ -10,11 +10,13 @@ from format_files import notes_of, random, refusal, tensors_of
 from joma.scan.sources.folder import LocalFile, LocalFolder
 
 
-def gguf_file(path, tensors, architecture="llama"):
+def gguf_file(path, tensors, architecture="llama", alignment=None):
     """tensors: (array, type) by name; the library quantises and writes them."""
     gguf = pytest.importorskip("gguf")
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(2)
+    if alignment:
+        writer.add_custom_alignment(alignment)
     writer.add_token_list(["a", "b", "é漢"])
     writer.add_array("numbers", [1, 2, 3])
     for name, (value, kind) in tensors.items():
@@ -54,6 +56,15 @@ def test_gguf_by_its_definition(tmp_path):
     np.testing.assert_array_equal(found["token_embd.weight"].numpy(), value.astype(np.float16))
     np.testing.assert_array_equal(found["output_norm.weight"].numpy(), value[0])
     assert notes_of(place) == ("1 tensor was dequantised from Q8_0 (GGUF)",)
+
+
+@pytest.mark.parametrize("alignment", [8, 256])
+def test_gguf_with_an_alignment_of_its_own(tmp_path, alignment):
+    value = random(3, 5).numpy()
+    tensors = {GGUF_UP: (value, "F32"), "output_norm.weight": (value[0], "F32")}
+    found = tensors_of(LocalFile(gguf_file(tmp_path / "a.gguf", tensors, alignment=alignment), 0))
+    np.testing.assert_array_equal(found[GGUF_UP].numpy(), value)
+    np.testing.assert_array_equal(found["output_norm.weight"].numpy(), value[0])
 
 
 @pytest.mark.parametrize("kind", ["BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0"])

@@ -35,6 +35,7 @@ def must_be(place, weight, said, name=f"{LAYER}.weight"):
         assert checkpoint.file_of(name) == "model.safetensors"
         part = checkpoint.read(f"{name}[2:5]")
         assert torch.equal(part, value[2:5])
+        assert torch.equal(checkpoint.read(f"{name}[1:6:2]"), value[1:6:2])
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -53,6 +54,11 @@ def test_gptq_without_order_without_config_and_with_settings_in_a_file_of_their_
     place = folder_of(tmp_path, parts)
     (tmp_path / "quantize_config.json").write_text(json.dumps({"bits": 4, "checkpoint_format": "gptq_v2"}))
     must_be(place, weight, "dequantised from GPTQ with 4 bits")
+
+
+def test_gptq_of_more_inputs_than_are_unpacked_at_a_time(tmp_path):
+    parts, weight = packed.gptq(np.random.default_rng(0), inputs=2112, outputs=8, group=64)
+    must_be(folder_of(tmp_path, parts, {"quant_method": "gptq"}), weight, "dequantised from GPTQ with 4 bits")
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -91,6 +97,9 @@ def test_int8_with_scales_by_row(tmp_path):
     values, scale = rng.integers(-127, 128, (6, 10)).astype(np.int8), rng.uniform(0.1, 1, (6, 1)).astype(np.float32)
     parts = {"weight": torch.from_numpy(values), "weight_scale": torch.from_numpy(scale)}
     must_be(folder_of(tmp_path, parts), values * scale.astype(np.float64), "dequantised from int8")
+    zero = rng.integers(-20, 20, (6, 1))
+    parts["weight_zero_point"] = torch.from_numpy(zero.astype(np.int8))
+    must_be(folder_of(tmp_path, parts), (values - zero) * scale.astype(np.float64), "dequantised from int8")
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -99,6 +108,8 @@ def test_compressed_tensors(tmp_path, bits, zero):
     parts, weight = packed.compressed(np.random.default_rng(6), bits=bits, zero=zero)
     settings = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
     said = f"dequantised from compressed-tensors with {bits} bits"
+    must_be(folder_of(tmp_path, parts, settings), weight, said)
+    parts, weight = packed.compressed(np.random.default_rng(6), bits=bits, zero=zero, shuffled=True)
     must_be(folder_of(tmp_path, parts, settings), weight, said)
 
 

@@ -60,6 +60,19 @@ def test_what_is_held_stays(tmp_path):
             assert file.exists()
 
 
+def test_what_is_held_counts_once_and_at_its_promise(tmp_path):
+    cache = DiskCache(tmp_path, 100)
+    other = get(cache, "z/1/other", 30, age=1)
+    with cache.hold("a/1", 60, "a"):
+        get(cache, "a/1/file", 50)
+        with cache.hold("b/1", 10, "b"):  # 60 + 30 + 10: nothing has to go
+            assert other.exists()
+        with cache.hold("a/1", 20, "a"), cache.hold("b/1", 10, "b"):  # two users of one checkpoint share its files
+            assert other.exists()
+        with cache.hold("b/1", 11, "b"):  # one byte too many, though not all that was promised is there yet
+            assert not other.exists()
+
+
 def test_what_another_process_holds_stays(tmp_path):
     """Another cache of the same folder sees what another process would: locks are per open file."""
     one, other = DiskCache(tmp_path, 100), DiskCache(tmp_path, 100)

@@ -1,0 +1,151 @@
+"""What can be asked for, what is refused and how, and what is loaded for that."""
+
+import dataclasses
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from joma import studies
+from joma.claims.contract import SCALES
+from joma.claims.execute import command_line, plain_config
+from joma.cli.main import main
+from joma.cli.options import parse
+
+
+def test_a_misspelt_command_gets_a_suggestion_and_case_does_not_matter(capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["verfy"])
+    assert exit.value.code == 2
+    assert "did you mean 'verify'?" in capsys.readouterr().err
+    assert main(["LIST", "THM2"]) == 0
+    assert capsys.readouterr().out == "thm2  Theorem 2: winner take all under a linear MLP\n"
+    assert main([]) == 0
+    assert "usage: joma" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["verify", "list", "show", "report", "scan", "export"])
+def test_an_unknown_option_is_one_sentence_with_the_command_that_helps(command, capsys):
+    required = {"show": ["thm2"], "report": ["x"], "scan": ["x"], "export": ["x", "--to", "csv"]}.get(command, [])
+    with pytest.raises(SystemExit) as exit:
+        main([command, *required, "--verbos"])
+    assert exit.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"joma {command} --help" in error
+
+
+def test_the_list_is_instant_and_loads_no_torch():
+    command = [sys.executable, "-X", "importtime", "-m", "joma", "list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "| torch" not in done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(studies.names())
+    assert all(studies.title(name) == studies.load(name).title for name in studies.names())
+
+
+def test_options_of_every_study_can_be_read_and_say_what_they_are():
+    for name in studies.names():
+        study = studies.load(name)
+        for scale in SCALES:
+            assert parse(study, ["--scale", scale]).config == study.preset(scale)
+    rates = parse(studies.load("thm1-rates"), ["--rates", "1", "1", "3", "4"]).config.rates
+    assert rates == ((1.0, 1.0), (3.0, 4.0))
+    with pytest.raises(ValueError, match="groups of 2"):
+        parse(studies.load("thm1-rates"), ["--rates", "1", "2", "3"])
+
+
+def test_the_command_that_repeats_a_run_gives_its_config_back():
+    study = studies.load("thm1-rates")
+    config = dataclasses.replace(study.quick, rates=((1.0, 1.0), (3.0, 4.0)), steps=30)
+    _, _, name, *options = shlex.split(command_line(study, plain_config(config)))
+    assert name == "thm1-rates"
+    assert parse(study, options).config == config
+
+
+def test_options_are_typed_and_the_nearest_name_is_suggested(with_toy, tmp_path, capsys):
+    for arguments, hint in ((["--sice", "3"], "--size"), (["--size", "three"], "--size")):
+        with pytest.raises(SystemExit) as exit:
+            main(["run", "toy", *arguments])
+        assert exit.value.code == 2
+        assert hint in capsys.readouterr().err
+
+
+def test_what_only_the_config_knows_is_refused_before_anything_runs(tmp_path, capsys):
+    assert main(["run", "thm2", "--horizon", "2", "--out", str(tmp_path / "out")]) == 2
+    assert "horizon must lie between 0 and 1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["verify", "thm22"], "did you mean 'thm2'?"),
+        (["run", "toy", "--size", "0"], "size must be at least 1"),
+        (["verify", "toy", "--out", "/tmp", "--json", "/nowhere/findings.json"], "there is no folder /nowhere"),
+        (["report", "/nowhere"], "holds no runs"),
+        (["export", "/nowhere.sqlite", "--to", "csv"], "/nowhere.sqlite"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_two(with_toy, arguments, sentence, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("joma: ")
+    assert error.count("\n") == 1
+    assert sentence in error
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [(".", "json must be a file, but "), ("x" * 252, "cannot be written: File name too long")],  # .NAME.new is longer
+)
+def test_json_that_cannot_be_written_is_refused_before_the_work(with_toy, tmp_path, capsys, name, sentence):
+    (tmp_path / "there").mkdir()
+    target, out = tmp_path / "there" / name, tmp_path / "out"
+    assert main(["verify", "toy", "--out", str(out), "--json", str(target)]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert not (out / "runs").exists()
+    assert not list((tmp_path / "there").iterdir())
+
+
+def test_out_must_be_a_folder(with_toy, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["verify", "toy", "--out", str(tmp_path / "file")]) == 2
+    assert "out must be a folder" in capsys.readouterr().err
+
+
+def test_list_names_every_study_and_claim(capsys):
+    assert main(["list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["studies"]
+    assert [s["name"] for s in listed] == list(studies.names())
+    names = [c["name"] for s in listed for c in s["claims"]]
+    assert len(names) >= 40
+    assert all(len({c["name"] for c in s["claims"]}) == len(s["claims"]) for s in listed)
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_run_without_a_study_says_how(flag, capsys):
+    assert main(["run", flag]) == 0
+    assert "joma run STUDY --help" in capsys.readouterr().out
+    assert main(["run"]) == 2
+    assert "a study must be named" in capsys.readouterr().err
+
+
+def test_python_m_joma_is_joma():
+    said = subprocess.run(
+        [sys.executable, "-m", "joma", "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    assert said.startswith("joma ")
+
+
+def test_help_loads_nothing_that_takes_long():
+    """How long it takes is measured by benchmarks/bench_startup.py."""
+    command = [sys.executable, "-X", "importtime", "-m", "joma.cli.main", "--help"]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    names = {line.rpartition("|")[2].strip() for line in loaded.splitlines()}
+    assert "joma.cli.parser" in names
+    assert not {"torch", "numpy", "scipy", "matplotlib", "rich", "transformers", "sqlite3"} & names
+    assert sum(name.startswith("joma") for name in names) < 40

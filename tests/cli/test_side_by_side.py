@@ -1,0 +1,70 @@
+"""Several studies in one command: their numbers, and what one that dies or Ctrl-C leaves."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from patience import PATIENCE
+
+from joma.cli.main import main
+from joma.scale import local
+
+
+def test_what_is_finished_when_a_command_is_interrupted_can_be_shown(tmp_path):
+    command = [sys.executable, "-m", "joma", "verify", "lemma6", "fig6", "--out", str(tmp_path), "-j", "2"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in running.stdout:
+        if "lemma6" in line and "hold" in line:
+            running.send_signal(signal.SIGINT)
+            break
+    _, error = running.communicate(timeout=PATIENCE)
+    error = "".join(line for line in error.splitlines(keepends=True) if not re.match(r"  \S+ +\d+% ", line))  # if slow
+    hint = f"joma: 1 of 2 studies finished; a page that shows them: joma report {tmp_path}\n"
+    assert error == hint + "joma: interrupted; the same command goes on where this one stopped\n"
+    assert running.returncode == 130
+
+
+@pytest.fixture(scope="module")
+def both_ways(tmp_path_factory):
+    """Findings of three quick studies, one after another and side by side; one of two processes has two of them."""
+    folders = {jobs: tmp_path_factory.mktemp(f"jobs-{jobs}") for jobs in (1, 2)}
+    for jobs, folder in folders.items():
+        assert main(["verify", "block", "thm5", "thm4", "-j", str(jobs), "--out", str(folder)]) == 0
+    return [json.loads((folder / "findings.json").read_text())["studies"] for folder in folders.values()]
+
+
+def test_numbers_do_not_depend_on_how_many_run_side_by_side(both_ways):
+    for study in (study for found in both_ways for study in found):
+        del study["seconds"]
+        for finding in study["findings"]:
+            del finding["provenance"]["created"]
+    assert both_ways[0] == both_ways[1]
+    assert [study["name"] for study in both_ways[0]] == ["block", "thm5", "thm4"]
+
+
+def test_alone_and_beside_others_a_study_gives_the_same(tmp_path, both_ways):
+    command = [sys.executable, "-m", "joma", "verify", "block", "--out", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    (alone,) = json.loads((tmp_path / "findings.json").read_text())["studies"]
+    assert [f["evidence"] for f in alone["findings"]] == [f["evidence"] for f in both_ways[0][0]["findings"]]
+
+
+def test_a_study_that_dies_takes_no_other_along(tmp_path, capsys, monkeypatch):
+    """Its process is killed as soon as it says something; the other study is judged all the same."""
+    real = local._Process.hear
+
+    def hear(self, message):
+        if self.task and self.task.name == "table1":
+            self.running.kill()
+        return real(self, message)
+
+    monkeypatch.setattr(local._Process, "hear", hear)
+    assert main(["verify", "table1", "thm5", "-j", "2", "--out", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert "broke: its process died of SIGKILL" in told
+    assert "broken: table1" in told
+    broken, judged = json.loads((tmp_path / "findings.json").read_text())["studies"]
+    assert (broken["findings"], len(judged["findings"])) == ([], 14)

@@ -1,0 +1,72 @@
+"""What tests of pages do with a browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+from patience import PATIENCE
+
+CHROMIUM = next((p for name in ("chromium", "/usr/bin/chromium", "google-chrome") if (p := shutil.which(name))), None)
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def patient(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Contexts and pages that wait for as long as a busy machine takes; playwright's own patience is 30 s."""
+
+    def made(**options: Any) -> Any:
+        one = make(**options)
+        one.set_default_timeout(1000 * PATIENCE)
+        return one
+
+    return made
+
+
+def sources(page: Any) -> list[str]:
+    """Where the claims come from that can be seen."""
+    shown: list[str] = page.locator(".claim:visible .source").all_inner_texts()
+    return shown
+
+
+def chip(page: Any, verdict: str) -> Any:
+    return page.locator(f'.chip[data-verdict="{verdict}"]')
+
+
+def said(page: Any) -> str:
+    words: str = page.locator("#shown").inner_text()
+    return words
+
+
+def elements(page: Any) -> int:
+    count: int = page.evaluate("document.querySelectorAll('*').length")
+    return count
+
+
+def violations_on(browser: Any, address: str, theme: str, width: int, folds: str) -> list[tuple[str, str]]:
+    """What axe finds wrong with a page."""
+    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    context = browser.new_context(
+        viewport={"width": width, "height": 844}, color_scheme=theme, reduced_motion="reduce", bypass_csp=True
+    )
+    page = context.new_page()
+    page.goto(address)
+    if folds == "open":
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # everything is awake and open
+    page.evaluate(axe)
+    # What is drawn inside a figure has tests of its own, and there is so much of it that axe would take minutes.
+    page.locator("svg").evaluate_all("all => all.forEach(svg => svg.replaceChildren())")
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    context.close()
+    assert found["testEngine"]["name"] == "axe-core"
+    return [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]]

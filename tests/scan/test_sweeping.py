@@ -1,0 +1,189 @@
+"""Around the measuring: lines of progress, the time that is left, which fingerprints and which pairs go together."""
+
+from contextlib import contextmanager
+from threading import Event
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from joma.runs import Run
+from joma.scan.errors import CheckpointError, Fault
+from joma.scan.model.allocation import Pair
+from joma.scan.sweep import pairs, sweeping
+from joma.scan.sweep.record import stored_scan
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time, to be set."""
+    now = [1000.0]
+    monkeypatch.setattr(sweeping, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(pairs, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_line_has_the_mean_over_layers_of_heads_all_and_of_quantities_the_first():
+    values = {
+        "stable_rank/mlp": np.array([2.0, 4.0]),
+        "coherence/embedding": np.array([[0.25, 0.5, 0.75]]),
+        "entropy": torch.tensor([[1.0, 2.0], [3.0, torch.nan]]),
+    }
+    values |= {f"alpha/g{at}": np.array([float(at), at + 1.0]) for at in range(6)}
+    plan = SimpleNamespace(curve_names=lambda: [*values, "alpha/not measured"])
+    faults = [Fault(0, "step0", None, None, "NaN", "sparsity")] * 2
+    assert sweeping._line(plan, values, faults) == (
+        "stable_rank, mean over layers: mlp 3; coherence: embedding 0.25; entropy, mean over layers: 2; "
+        "alpha, mean over layers: g0 0.5, g1 1.5, g2 2.5, g3 3.5, 2 more; left out: sparsity"
+    )
+    assert sweeping._line(plan, {}, []) == "nothing new"
+
+
+def test_silence_is_broken_once_it_is_too_long_and_then_counts_anew(clock):
+    said, stop = [], Event()
+    between = sweeping._between("step 7", stop, said.append)
+    for at, doing in enumerate("abcdefg"):
+        between(doing)
+        clock[0] += sweeping._SILENCE * 0.4
+        assert len(said) == at // 3
+    assert said == ["step 7  d", "step 7  g"]
+    stop.set()
+    with pytest.raises(sweeping._Stopped):
+        between("h")
+
+
+def test_the_time_left_is_that_of_the_steps_that_took_work(clock):
+    left = pairs.TimeLeft(6)
+    assert left.after(False) == ""  # nothing is known of the pace
+    clock[0] += 10
+    assert left.after(True) == "; 40 s left"  # four are left
+    assert left.after(False) == "; 30 s left"
+    clock[0] += 20
+    assert left.after(True) == "; 30 s left"  # 15 s each
+    assert left.after(True) == "; 10 s left"
+    assert left.after(True) == ""
+
+
+def test_fingerprints_are_those_of_the_steps_that_are_used(tmp_path):
+    """A group that lacks a step is compared apart from the others, by the steps that it has."""
+    groups = {"mlp": ("a", "b"), "attention_o": ("c",), "embedding": ("d",)}
+    plan = SimpleNamespace(groups=groups, gated=groups.get)
+    with Run.create(tmp_path / "run.sqlite", study="scan", config={}) as run:
+        for step in (0, 1, 2, 3):
+            values = {}
+            for at, (group, tensors) in enumerate(groups.items()):
+                if (group, step) != ("embedding", 3):
+                    place = np.arange(len(tensors)) + 10 * at + 100 * step
+                    values |= {f"checksum/{group}": place, f"sketch/{group}": np.repeat(place[:, None], 2, 1) + 0.5}
+            run.record(step, values)
+        together, apart = sweeping._prints(plan, run, [1, 3])
+    steps, sketches, checksums = together
+    assert steps == [1, 3]
+    assert {name: found.tolist() for name, found in checksums.items()} == {
+        "a": [100, 300], "b": [101, 301], "c": [110, 310]
+    }  # fmt: skip
+    assert {name: found[:, 0].tolist() for name, found in sketches.items()} == {
+        "a": [100.5, 300.5], "b": [101.5, 301.5], "c": [110.5, 310.5]
+    }  # fmt: skip
+    assert (apart[0], apart[2]["d"].tolist()) == ([1], [120])
+
+
+def test_of_recorded_pairs_each_step_has_the_nearest_one_before_it(tmp_path):
+    """Steps 0, 2, 4 and 8; that from 0 to 4 was measured before step 2 appeared, and step 8 is left out."""
+    columns = ("change", "error", "embeddings")
+    config = {"source": "a", "groups": {}}
+    with Run.create(tmp_path / "run.sqlite", study="scan", config=config) as run:
+        for since, step in ((0, 4), (4, 8), (0, 2), (2, 4)):
+            numbers = np.array([[10.0 * since + step, 0.5, 7.0], [-1.0, 0.25, 8.0]])
+            dims = {"layer": None, "quantity": columns}
+            run.record(step, {f"allocation/entropy/from-{since}": numbers}, dims={
+                f"allocation/entropy/from-{since}": dims})  # fmt: skip
+        names = [name for name in run.names() if pairs.is_pair(name)]
+        assert pairs.finest(run, names, ()) == {"allocation/entropy": [(0, 2), (2, 4), (4, 8)]}
+        assert pairs.finest(run, names, {8}) == {"allocation/entropy": [(0, 2), (2, 4)]}
+        assert pairs.finest(run, names, {2}) == {"allocation/entropy": [(0, 4), (4, 8)]}
+        assert pairs.finest(run, names, {0, 2, 4}) == {}
+        curve = stored_scan(run).curves["allocation/entropy"]
+    assert curve.columns == ("change", "error", "since", "embeddings")
+    assert [row.layer for row in curve.rows] == [0, 1]
+    assert np.isnan(curve.cells[0]).all()
+    assert curve.cells[1:, 0].tolist() == [[2, 0.5, 0, 7], [24, 0.5, 2, 7], [48, 0.5, 4, 7]]
+    assert curve.cells[1:, 1].tolist() == [[-1, 0.25, 0, 8], [-1, 0.25, 2, 8], [-1, 0.25, 4, 8]]
+
+
+class Along:
+    """Steps, some of which cannot be loaded, and a measure of pairs: 100 times the earlier, plus the later."""
+
+    def __init__(self, steps, broken=()):
+        self.places = [
+            SimpleNamespace(step=step, name=f"step{step}", folder=lambda at=step: at_hand(at)) for step in steps
+        ]
+        self.broken, self.loaded, self.called, self.said = broken, [], [], []
+        self.series, self.device, self.tokens, self.seq_len = SimpleNamespace(axis="step"), None, torch.arange(4), None
+        self.curves = ("demo/all",)
+
+    def pair_measures(self):
+        return {"demo": self}
+
+    def load(self, step, device, between):
+        self.loaded.append(step)
+        if step in self.broken:
+            raise CheckpointError(f"step {step} is damaged")
+        return step
+
+    def call(self, earlier, later, tokens, between, seq_len):
+        self.called.append((earlier, later))
+        return Pair({"demo/all": np.array([[100.0 * earlier + later, 0.0]])}, ("change", "error"), (), "well")
+
+    def swept(self, run):
+        return pairs.sweep_pairs(self, run, "demo", self.places, self.said.append, lambda doing: None)
+
+
+@contextmanager
+def at_hand(step):
+    yield step
+
+
+@pytest.fixture
+def run(tmp_path):
+    with Run.create(tmp_path / "run.sqlite", study="scan", config={}) as run:
+        yield run
+
+
+def numbers(run):
+    names = [name for name in run.names() if pairs.is_pair(name) and name.startswith("demo/")]
+    return {
+        (name.rpartition("-")[2], step): run.at(name, step)[0, 0] for name in names for step in run.steps(name).tolist()
+    }
+
+
+def test_neighbours_are_measured_with_each_checkpoint_loaded_once(run):
+    series = Along([0, 2, 4])
+    chain = series.swept(run)
+    assert (chain.pairs, chain.faults, series.loaded) == ([(0, 2), (2, 4)], [], [0, 2, 4])
+    assert numbers(run) == {("0", 2): 2.0, ("2", 4): 204.0}
+    assert [line.partition("; ")[0] for line in series.said] == ["[1/2] step 0 to 2  demo: well",
+                                                                 "[2/2] step 2 to 4  demo: well"]  # fmt: skip
+
+
+def test_after_a_pair_that_is_recorded_the_next_begins_with_its_own_checkpoint(run):
+    Along([2, 4]).swept(run)
+    run.record(8, {"other/all/from-4": np.ones((1, 2))})  # of another measure: it says nothing of this one
+    series = Along([0, 2, 4, 8])
+    assert series.swept(run).pairs == [(0, 2), (2, 4), (4, 8)]
+    assert series.called == [(0, 2), (4, 8)]
+    assert numbers(run) == {("2", 4): 204.0, ("0", 2): 2.0, ("4", 8): 408.0}
+    assert Along([0, 2, 4, 8], broken=(0, 2, 4, 8)).swept(run).faults == []  # all is there: nothing is loaded
+
+
+def test_one_that_cannot_be_loaded_is_passed_over_wherever_it_stands(run):
+    first = Along([0, 2, 4], broken=(0,))
+    chain = first.swept(run)
+    assert (chain.pairs, [fault.step for fault in chain.faults]) == ([(2, 4)], [0])
+    middle = Along([5, 6, 7], broken=(6,))
+    chain = middle.swept(run)
+    assert (chain.pairs, [fault.step for fault in chain.faults]) == ([(5, 7)], [6])
+    assert (middle.loaded, middle.called) == ([5, 6, 7], [(5, 7)])
+    last = Along([8, 9], broken=(9,)).swept(run)
+    assert (last.pairs, [fault.step for fault in last.faults], last.faults[0].measure) == ([], [9], "demo")
