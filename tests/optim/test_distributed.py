@@ -1,4 +1,4 @@
-"""Processes that train together train as one does: DDP, compact gradients, FSDP2; in pairs out of four, and all four."""
+"""Processes that train together train as one does: DDP, compact gradients, FSDP2; pairs out of four, and all four."""
 
 import subprocess
 import sys
@@ -83,7 +83,9 @@ def test_a_step_that_one_process_cannot_make_none_of_its_group_makes(found):
 def test_memory_is_what_lies_on_a_process(found):
     """The pair has everything once: float32 weights, as many gradients, and compact momenta with those of the rest."""
     entries = sum(each.numel() for each in network().parameters())
-    compact = sum(RANK * max(each.shape) for each in network().parameters() if each.ndim == 2 and min(each.shape) > RANK)
+    compact = sum(
+        RANK * max(each.shape) for each in network().parameters() if each.ndim == 2 and min(each.shape) > RANK
+    )
     rest = sum(each.numel() for each in network().parameters() if each.ndim == 1)
     for first in (0, PAIR):
         one, other = (found[rank]["bytes"] for rank in range(first, first + PAIR))
