@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small_ensembles import Killed, batch, ensemble, fresh, language_models
+from small_ensembles import Killed, batch, fresh, language_models, layers
 from torch import Tensor
 
 from joma.runs import Run
@@ -23,9 +23,9 @@ from joma.training.engine import Engine
 def several() -> dict[str, Ensemble]:
     """Ensembles that differ in size, length, measuring points and groups."""
     return {
-        "a": ensemble(),
-        "b": ensemble(members=2, optimizer=Optimizer("sgd", rate=1e-2), steps=31, measure_at=(0, 7, 20)),
-        "c": ensemble(together=2, steps=25, measure_at=(11,)),
+        "a": layers(),
+        "b": layers(members=2, optimizer=Optimizer("sgd", rate=1e-2), steps=31, measure_at=(0, 7, 20)),
+        "c": layers(together=2, steps=25, measure_at=(11,)),
     }
 
 
@@ -142,7 +142,7 @@ def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
         return batch(step, members)
 
     with pytest.raises(KeyboardInterrupt):
-        train(ensemble(batch=impatient), fresh(tmp_path / "a.sqlite"))
+        train(layers(batch=impatient), fresh(tmp_path / "a.sqlite"))
 
 
 def test_too_little_memory_for_all_at_once(tmp_path: Path, alone: Run, monkeypatch: pytest.MonkeyPatch) -> None:
