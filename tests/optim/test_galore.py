@@ -150,8 +150,28 @@ def test_what_is_no_matrix_or_is_named_passes_as_it_would_alone():
         assert torch.equal(model.get_parameter(name), alone.get_parameter(name)), name
 
 
+def test_a_matrix_is_projected_if_its_shorter_side_is_above_the_rank_and_not_below_the_smallest():
+    sides = {"a": (3, 9), "b": (9, 4), "c": (5, 9), "d": (9, 6)}
+    given = [(name, nn.Parameter(torch.zeros(shape))) for name, shape in sides.items()]
+    chosen = lambda **options: "".join(matrix.name for matrix in GaLore(given, **options).matrices)
+    assert [chosen(rank=3), chosen(rank=4), chosen(rank=2)] == ["bcd", "cd", "abcd"]
+    assert [chosen(rank=2, smallest=least) for least in (3, 4, 5, 6)] == ["abcd", "bcd", "cd", "d"]
+    assert [chosen(rank=Energy(0.9, most=20, least=least)) for least in (3, 4)] == ["bcd", "cd"]
+
+
+def test_the_rank_that_an_energy_chooses_has_bounds():
+    shares = torch.tensor([0.5, 0.2, 0.15, 0.1, 0.05])
+    cases = {(0.5, 5, 1): 1, (0.51, 5, 1): 2, (0.85, 5, 1): 3, (0.85, 2, 1): 2, (0.5, 5, 4): 4, (1.0, 9, 1): 5}
+    assert {case: Energy(*case).choose(shares) for case in cases} == cases
+    assert Energy(0.5, most=9, least=8).choose(shares) == 5
+
+
 def test_names_say_what_is_left_out():
     model = network()
+    chosen = {"One.Head.weight": True, "heads.weight": False, "a.HEAD_b": True, "wte.x": True, "only.this": True}
+    given = [(name, nn.Parameter(torch.zeros(8, 9))) for name in chosen]
+    projected = [matrix.name for matrix in GaLore(given, rank=4, skip=["head", "wte", "only.this"]).matrices]
+    assert projected == [name for name, skipped in chosen.items() if not skipped]
     assert len(GaLore(model.named_parameters(), rank=4, skip=["layers"]).matrices) == 2
     assert [m.name for m in GaLore(model, rank=4, skip=()).matrices] == [
         "layers.0.weight", "layers.2.weight", "lm_head.weight",
@@ -299,6 +319,20 @@ def test_clipping_comes_before_coupled_decay_as_it_does_with_torch():
         weight.grad = torch.randn(4, 7, dtype=torch.float64)
         plain.grad = weight.grad.clone()
         nn.utils.clip_grad_norm_([plain], 0.5)
+        optimizer.step()
+        alone.step()
+    torch.testing.assert_close(weight, plain)
+
+
+def test_coupled_decay_shrinks_where_the_loss_is_to_rise():
+    weight = nn.Parameter(torch.ones(4, 7, dtype=torch.float64))
+    plain = nn.Parameter(weight.detach().clone())
+    options = {"lr": 0.1, "weight_decay": 0.5, "maximize": True}
+    group = {"params": [weight], "rank": 4, "scale": 1.0}
+    optimizer, alone = GaLore([group], torch.optim.SGD, decay="coupled", **options), torch.optim.SGD([plain], **options)
+    for seed in range(3):
+        weight.grad = weights_and_gradients((4, 7), 0, seed)[0]
+        plain.grad = weight.grad.clone()
         optimizer.step()
         alone.step()
     torch.testing.assert_close(weight, plain)

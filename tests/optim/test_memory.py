@@ -21,6 +21,10 @@ OPTIMIZERS = {
     "RMSprop": (torch.optim.RMSprop, {"momentum": 0.5, "centered": True}),
     "Adagrad": (torch.optim.Adagrad, {}),
     "Adafactor": (torch.optim.Adafactor, {}),
+    "NAdam": (torch.optim.NAdam, {}),
+    "RAdam": (torch.optim.RAdam, {}),
+    "Adamax": (torch.optim.Adamax, {}),
+    "RMSprop alone": (torch.optim.RMSprop, {}),
 }
 
 
@@ -46,6 +50,15 @@ def test_the_formula_is_what_is_measured(name):
         is_near(row)
     for row in trained(lambda model: GaLore(model, inner, rank=4, **options)).rows:
         is_near(row)
+
+
+def test_muon_keeps_a_momentum_alone():
+    model = nn.Linear(9, 5, bias=False)
+    optimizer = GaLore(model, torch.optim.Muon, rank=2)
+    model(torch.ones(2, 9)).sum().backward()
+    optimizer.step()
+    row = memory(model, optimizer).total
+    assert row.formula.states == row.measured.states == 4 * 2 * 9
 
 
 def test_galore_in_numbers():

@@ -210,6 +210,22 @@ def test_a_state_that_is_gone_or_damaged_is_one_sentence(tmp_path: Path) -> None
         train_all({"twin": branch(base, of="base", at=12)}, run)
 
 
+def test_a_state_of_another_run_is_not_taken(tmp_path: Path) -> None:
+    """As where somebody removed the run by hand; those of a run with a longer name are not this one's to forget."""
+    base = ensemble(steps=3, measure_at=(), keep_at=(2,))
+    trained(tmp_path, {"base": base}).close()
+    (tmp_path / "run.sqlite").unlink()
+    (tmp_path / "run.sqlite2-base.step2.kept").write_bytes(b"")
+    with Run.create(tmp_path / "run.sqlite", study="branches", config={}) as run:
+        run.created = "2001-01-01T00:00:00+00:00"  # runs of one second would not differ
+        with pytest.raises(RunError, match="step 2, from which a branch begins, is of another run"):
+            train_all({"twin": branch(base, of="base", at=2)}, run)
+        train_all({"base": base, "twin": branch(base, of="base", at=2)}, run)  # made anew, and taken
+        assert same(run, "base", "twin")
+        forget_kept(run)
+        assert [path.name for path in tmp_path.glob("*.kept")] == ["run.sqlite2-base.step2.kept"]
+
+
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     base, run = ensemble(), Run.create(tmp_path / "run.sqlite", study="branches", config={})
     with pytest.raises(ValueError, match=r"at must be one of the steps whose state is kept, \[7, 12\], got 8"):

@@ -34,7 +34,7 @@ from joma.models.dropout import keys
 from joma.runs import Run, RunError
 from joma.training import Optimizer, next_token_loss, train
 from joma.training.engine import Engine, room_to_compile
-from joma.training.trainer import products
+from joma.training.trainer import fitting, products
 
 
 @pytest.fixture
@@ -134,14 +134,39 @@ def test_a_killed_run_ends_with_the_same_numbers(tmp_path: Path, together: int) 
     whole.close()
 
 
-def test_groups_give_what_one_ensemble_gives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("measure_at", [(0, 3), ()], ids=["in turns", "one after the other"])
+def test_groups_give_what_one_ensemble_gives(tmp_path: Path, measure_at: tuple[int, ...]) -> None:
+    """Without a measuring point before the end, an engine that has trained one group to its end takes the next."""
+    itself = {"weights": weights, "bias": lambda network, members: network.out_bias}  # the second is no copy
     runs = [fresh(tmp_path / f"{together}.sqlite") for together in (5, 3, 1)]
     for run, together in zip(runs, (5, 3, 1), strict=True):
-        train(ensemble(together=together, steps=6, measure_at=(0, 3)), run)
+        train(ensemble(together=together, steps=6, measure_at=measure_at, measures=itself), run)
     for run in runs[1:]:
-        np.testing.assert_allclose(run.array("weights"), runs[0].array("weights"), atol=1e-9)
+        for name in ("weights", "bias", "train_loss"):
+            np.testing.assert_allclose(run.array(name), runs[0].array(name), atol=1e-9)
     for run in runs:
         run.close()
+
+
+def test_a_checkpoint_of_another_split_is_ignored(tmp_path: Path) -> None:
+    with fresh(tmp_path / "whole.sqlite") as whole, fresh(tmp_path / "killed.sqlite") as run:
+        train(layers(), whole)
+        with pytest.raises(Killed):
+            train(layers(together=5, batch=dies_at(9)), run, checkpoint_every=0.0)
+        train(layers(together=2), run)
+        np.testing.assert_allclose(run.array("weights"), whole.array("weights"), atol=1e-12)
+
+
+def test_as_many_are_trained_at_once_as_caches_and_memory_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member of `layers` has 30 weights of 8 bytes, its widest side 5, and reads 4 x 5 tokens."""
+    for bytes_at_once, together in ((10**9, 5), (3 * 20 * 5 * 8, 3), (3 * 20 * 5 * 8 - 1, 2), (1, 1)):
+        monkeypatch.setattr("joma.training.trainer.AT_ONCE", bytes_at_once)
+        assert fitting(layers()) == together
+    monkeypatch.setattr("joma.training.trainer.AT_ONCE", 10**9)
+    for members_of_memory, together in ((9, 5), (4, 4), (0, 1)):  # half of it: weights, gradients, moments and as much
+        pages = {"SC_PHYS_PAGES": members_of_memory * 8 * 30 * 2, "SC_PAGE_SIZE": 8}
+        monkeypatch.setattr("joma.training.trainer.os.sysconf", pages.__getitem__)
+        assert fitting(layers()) == together
 
 
 def test_a_checkpoint_of_another_run_is_ignored(tmp_path: Path) -> None:
@@ -190,6 +215,15 @@ def test_a_member_that_diverges_is_marked_and_the_others_go_on(run: Run) -> None
     assert 0 < marked[4] < 12
     assert np.isfinite(run.at("weights", 12)[:4]).all()
     assert np.isfinite(run.at("train_loss", 12)[:4]).all()
+
+
+def test_who_comes_after_a_member_that_diverged_is_not_marked(run: Run) -> None:
+    """In groups of 2, 1 and 2 members, one trained to its end after the other: the last has the place of the first."""
+    rates = (1e200, *RATES[1:])
+    train(layers(optimizer=Optimizer("sgd", rate=rates), together=2, measure_at=()), run)
+    assert 0 < run.at("diverged_at", 12)[0] < 12
+    assert (run.at("diverged_at", 12)[1:] == -1).all()
+    assert np.isfinite(run.at("train_loss", 12)[1:]).all()
 
 
 @pytest.mark.parametrize(
