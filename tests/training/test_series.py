@@ -70,18 +70,19 @@ def test_it_is_trained_as_a_loop_by_hand_would(series):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)  # a step of Adam is 1e-2 long
 
 
-def test_the_seed_decides(tmp_path):
-    """Over more than one pass through the text, each in another order."""
-    short, text = replace(TINY, steps=6, batch=64), source_text(20_000)
-    first, again, other = (
-        train_series(tmp_path / str(place), text, replace(short, seed=seed), save_at=[])
-        for place, seed in enumerate((0, 0, 1))
-    )
-    assert first == again
-    assert first != other
+def test_seed_and_text_decide_and_a_folder_with_another_series_is_trained_anew(tmp_path):
+    """Over more than one pass through the text, each in an order of its own."""
+    short, text = replace(TINY, steps=4, batch=32, layers=1), source_text(6_000)
+    first = train_series(tmp_path / "a", text, short, save_at=[])
+    assert train_series(tmp_path / "b", text, short, save_at=[]) == first
+    assert train_series(tmp_path / "a", text, replace(short, seed=1), save_at=[]) != first
+    assert train_series(tmp_path / "b", text[3_000:] + text[:3_000], short, save_at=[]) != first
+    assert not list(tmp_path.glob("b/step*"))
+    assert train_series(tmp_path / "b", text, short, save_at=[4]) == first
+    assert [path.name for path in tmp_path.glob("b/step*")] == ["step4"]
 
 
-def test_a_whole_series_is_left_alone_and_another_config_is_not(series):
+def test_a_whole_series_is_left_alone(series):
     folder, losses = series
     before = (folder / "step30" / "model.safetensors").stat().st_mtime_ns
     assert train_series(folder, source_text(100_000), TINY, save_at=[0, 10, 30]) == losses
