@@ -107,6 +107,24 @@ def test_compiling_is_told_and_does_not_count_as_pace(monkeypatch: pytest.Monkey
     assert heard[1:] == ["new: 2 networks, step 60 of 100, loss 1.000, 10 s left"]
 
 
+def test_the_share_is_that_of_the_work() -> None:
+    """Steps that are left, times members, weights and tokens: 100 * 2 * 2 * 1 of one, 30 * 4 * 3 * 5 of the other."""
+    one = SimpleNamespace(
+        steps=100, first=0, members=2,
+        networks=lambda members: torch.nn.Linear(1, 1), batch=lambda step, members: (torch.ones(1),),
+    )  # fmt: skip
+    other = SimpleNamespace(
+        steps=50, first=20, members=4,
+        networks=lambda members: torch.nn.Linear(2, 1), batch=lambda step, members: (torch.ones(5),),
+    )  # fmt: skip
+    teller = Teller({"one": one, "other": other}, lambda share, doing: None)  # type: ignore[dict-item]
+    assert teller.share == 0
+    teller.step["other"] = 35
+    assert teller.share == pytest.approx(1800 / 2200 / 2)
+    teller.step["one"] = 25
+    assert teller.share == pytest.approx(1800 / 2200 / 2 + 400 / 2200 / 4)
+
+
 @pytest.mark.parametrize("side_by_side", [True, False])
 def test_an_interrupt_loses_nothing(tmp_path: Path, alone: Run, side_by_side: bool) -> None:
     """Ctrl-C in the middle of a step: a checkpoint is made at the end of the turn, and nothing is trained twice."""
