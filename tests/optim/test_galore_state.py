@@ -86,6 +86,9 @@ def test_what_a_scheduler_changed_comes_back():
     assert again.param_groups[0]["lr"] == 0.03
     assert again.inner.param_groups[0]["lr"] == 0.03
     assert again.skipped == 5
+    again.param_groups[0]["lr"] = 0.07  # and what it changes later is heard
+    again.step()
+    assert {group["lr"] for group in again.inner.param_groups} == {0.07}
 
 
 def test_a_state_of_plain_steps_goes_on_per_layer():
