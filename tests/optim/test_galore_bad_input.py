@@ -52,6 +52,10 @@ REFUSED = {
         lambda: GaLore([("a", WEIGHT), ("b", WEIGHT)], rank=2),
         "params holds one parameter twice, as a and as b",
     ),
+    "twice, later": (
+        lambda: GaLore([("a", WEIGHT), ("b", matrix()), ("c", WEIGHT)], rank=2),
+        "params holds one parameter twice, as a and as c",
+    ),
     "twice in groups": (
         lambda: GaLore([{"params": [WEIGHT]}, {"params": [WEIGHT]}], rank=2),
         "twice, as group 0, parameter 0 and as group 1, parameter 0",

@@ -5,9 +5,11 @@ import json
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 from training import loss_of, network, train
 
 from joma.optim import Energy, GaLore, memory
+from joma.optim.memory import _readable
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of bfloat16, on a CPU that has none
 
@@ -19,6 +21,10 @@ OPTIMIZERS = {
     "RMSprop": (torch.optim.RMSprop, {"momentum": 0.5, "centered": True}),
     "Adagrad": (torch.optim.Adagrad, {}),
     "Adafactor": (torch.optim.Adafactor, {}),
+    "NAdam": (torch.optim.NAdam, {}),
+    "RAdam": (torch.optim.RAdam, {}),
+    "Adamax": (torch.optim.Adamax, {}),
+    "RMSprop alone": (torch.optim.RMSprop, {}),
 }
 
 
@@ -44,6 +50,15 @@ def test_the_formula_is_what_is_measured(name):
         is_near(row)
     for row in trained(lambda model: GaLore(model, inner, rank=4, **options)).rows:
         is_near(row)
+
+
+def test_muon_keeps_a_momentum_alone():
+    model = nn.Linear(9, 5, bias=False)
+    optimizer = GaLore(model, torch.optim.Muon, rank=2)
+    model(torch.ones(2, 9)).sum().backward()
+    optimizer.step()
+    row = memory(model, optimizer).total
+    assert row.formula.states == row.measured.states == 4 * 2 * 9
 
 
 def test_galore_in_numbers():
@@ -94,6 +109,25 @@ def test_an_optimizer_that_is_not_known_is_measured():
     assert "not known" in str(table)
     is_unknown = trained(lambda model: GaLore(model, torch.optim.Rprop, rank=4))
     assert is_unknown.rows[0].formula is None
+
+
+def test_what_is_held_is_counted_and_not_what_is_seen():
+    """A number seen as a matrix is a number, a part of a larger memory its own part, a wrapper what it wraps."""
+    model = nn.Linear(6, 5, bias=False)
+    optimizer = GaLore(model, rank=2)
+    two = TwoTensor(torch.zeros(5, 6), torch.zeros(5, 6))
+    views = {4: torch.ones(1, 1).expand(5, 6), 4 * 30: torch.zeros(50, 6)[:5], 2 * 4 * 30: two}
+    for held, gradient in views.items():
+        model.weight.grad = gradient
+        assert memory(model, optimizer).total.measured.gradients == held
+    assert memory(model, optimizer).total.measured.weights == 4 * 30
+
+
+def test_units():
+    counts = [999, 1000, 1024, 999 * 1024, 1000 * 1024, 1 << 20, 1 << 30, 5 << 40]
+    assert [_readable(count) for count in counts] == [
+        "999 B", "0.977 KiB", "1 KiB", "999 KiB", "0.977 MiB", "1 MiB", "1 GiB", "5.12e+03 GiB",
+    ]  # fmt: skip
 
 
 def test_the_table_prints_and_adds_up():

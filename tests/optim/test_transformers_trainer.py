@@ -13,6 +13,7 @@ from joma.optim.transformers_trainer import FromModel, galore_for
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
+STEPS = 5
 TEXT = [
     {"input_ids": row, "labels": row} for row in torch.randint(60, (48, 12), generator=torch.Generator().manual_seed(0))
 ]
@@ -28,12 +29,31 @@ def model() -> nn.Module:
 
 def arguments(folder: Path, **more):
     plain = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "logging_strategy": "no"}
-    size = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_steps": 6, "learning_rate": 0.02}
+    size = {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "max_steps": STEPS,
+        "learning_rate": 0.02,
+    }
     return transformers.TrainingArguments(output_dir=str(folder), weight_decay=0.1, **{**plain, **size, **more})
 
 
+class Text(torch.utils.data.Dataset):
+    """Knows which rows were read."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return len(TEXT)
+
+    def __getitem__(self, at: int):
+        self.read.append(at)
+        return TEXT[at]
+
+
 def trained(network: nn.Module, said, resume: bool = False, **how):
-    trainer = transformers.Trainer(network, said, train_dataset=TEXT, **how)
+    trainer = transformers.Trainer(network, said, train_dataset=Text(), **how)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of the Trainer's own parts
         trainer.train(resume_from_checkpoint=resume)
@@ -44,17 +64,20 @@ def galore_of(trainer) -> GaLore:
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 
-def by_hand(steps: int = 6) -> nn.Module:
-    """The same training without the Trainer: its batches, accumulation, clipping and linear schedule."""
+def by_hand(read: list[int]) -> nn.Module:
+    """The same training without the Trainer: accumulation, clipping, linear schedule; biases and norms not decayed."""
     network = model()
-    optimizer = FromModel()(network, rank=4, refresh=2, lr=0.02, weight_decay=0.1)
-    torch.manual_seed(42)
-    order = order_of_trainer()
-    for step in range(steps):
+    named = [*network.named_parameters()]
+    groups = [
+        {"params": [(name, each) for name, each in named if each.ndim == 2], "weight_decay": 0.1},
+        {"params": [(name, each) for name, each in named if each.ndim == 1], "weight_decay": 0.0},
+    ]
+    optimizer = GaLore(groups, rank=4, refresh=2, lr=0.02)
+    for step in range(STEPS):
         for group in optimizer.param_groups:
-            group["lr"] = 0.02 * (1 - step / steps)
-        for place in range(2):
-            rows = torch.stack([TEXT[at]["input_ids"] for at in order[step][place]])
+            group["lr"] = 0.02 * (1 - step / STEPS)
+        for half in (read[8 * step : 8 * step + 4], read[8 * step + 4 : 8 * step + 8]):
+            rows = torch.stack([TEXT[at]["input_ids"] for at in half])
             (network(rows, labels=rows).loss / 2).backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
@@ -62,52 +85,35 @@ def by_hand(steps: int = 6) -> nn.Module:
     return network
 
 
-def order_of_trainer() -> list[list[list[int]]]:
-    """Which rows the Trainer reads: taken from its own loader."""
-    seen: list[int] = []
-
-    class Watched(torch.utils.data.Dataset):
-        def __len__(self) -> int:
-            return len(TEXT)
-
-        def __getitem__(self, at: int):
-            seen.append(at)
-            return TEXT[at]
-
-    network = model()
-    how = {"optimizers": (torch.optim.SGD(network.parameters(), 0.0), None)}
-    trainer = transformers.Trainer(network, arguments(Path("unused")), train_dataset=Watched(), **how)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trainer.train()
-    return [[seen[8 * step + 4 * half :][:4] for half in range(2)] for step in range(6)]
-
-
-@pytest.mark.parametrize("way", ["optimizers", "factory"])
-def test_the_trainer_trains_as_a_loop_does(tmp_path, monkeypatch, way):
-    monkeypatch.chdir(tmp_path)
-    network, said = model(), arguments(tmp_path)
-    if way == "optimizers":
-        how = {"optimizers": (galore_for(network, said, rank=4, refresh=2), None)}
-    else:
-        chosen = {"rank": 4, "refresh": 2, "lr": 0.02, "weight_decay": 0.1}
-        how = {"optimizer_cls_and_kwargs": (FromModel, chosen)}
-    trainer = trained(network, said, **how)
-    assert isinstance(galore_of(trainer), GaLore)
-    assert len(galore_of(trainer).matrices) == 14  # 7 in each of 2 layers; embeddings and head pass
-    for mine, theirs in zip(network.parameters(), by_hand().parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_a_training_resumes_where_it_was(tmp_path):
+def test_the_trainer_trains_as_a_loop_does_and_resumes_in_the_other_way(tmp_path):
+    """One training serves both ways of making GaLore: the second goes on from what the first one saved."""
     whole, said = model(), arguments(tmp_path, save_strategy="steps", save_steps=3)
-    trained(whole, said, optimizers=(galore_for(whole, said, rank=4, refresh=2), None))
+    first = trained(whole, said, optimizers=(galore_for(whole, said, rank=4, refresh=2), None))
+    read = first.train_dataset.read
+    assert sorted(set(read)) != read  # in an order of its own
+    for mine, theirs in zip(whole.parameters(), by_hand(read).parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     assert (tmp_path / "checkpoint-3" / "optimizer.pt").is_file()
-    (tmp_path / "checkpoint-6").rename(tmp_path / "done")
-    again = model()
-    trained(again, said, resume=True, optimizers=(galore_for(again, said, rank=4, refresh=2), None))
+    (tmp_path / f"checkpoint-{STEPS}").rename(tmp_path / "done")
+    again, chosen = model(), {"rank": 4, "refresh": 2, "lr": 0.02, "weight_decay": 0.1}
+    second = trained(again, said, resume=True, optimizer_cls_and_kwargs=(FromModel, chosen))
+    for trainer in (first, second):
+        assert isinstance(galore_of(trainer), GaLore)
+        assert len(galore_of(trainer).matrices) == 14  # 7 in each of 2 layers; embeddings and head pass
+        assert {matrix.count for matrix in galore_of(trainer).matrices} == {STEPS}
     for mine, theirs in zip(again.parameters(), whole.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_the_trainer_makes_it_with_the_options_it_is_given(tmp_path):
+    """Before anything is loaded: a state would bring the options it was saved with."""
+    chosen = {"rank": 4, "refresh": 2, "lr": 0.02, "weight_decay": 0.1, "scale": 0.5}
+    trainer = transformers.Trainer(model(), arguments(tmp_path), optimizer_cls_and_kwargs=(FromModel, chosen))
+    decayed, others = trainer.create_optimizer().param_groups
+    assert {key: decayed[key] for key in chosen} == chosen
+    assert {key: others[key] for key in chosen} == chosen | {"weight_decay": 0.0}
+    assert {each.ndim for each in decayed["params"]} == {2}
+    assert {each.ndim for each in others["params"]} == {1}
 
 
 def test_arguments_reach_the_inner_optimizer_as_far_as_it_knows_them(tmp_path):

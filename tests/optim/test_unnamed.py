@@ -45,9 +45,31 @@ def test_without_a_matrix_like_a_vocabulary_none_is_named():
 
 
 def test_two_vocabularies_are_both_named():
-    tables = [nn.Parameter(torch.zeros(rows, 8)) for rows in (900, 700, 60)]
+    """More than 8 rows per column; columns per row are none."""
+    tables = [nn.Parameter(torch.zeros(shape)) for shape in ((900, 8), (65, 8), (64, 8), (8, 900))]
     (said,), _, _ = warned(lambda: GaLore(tables, rank=4))
-    assert "(700 x 8 and 900 x 8 look like a vocabulary)" in said
+    assert "(65 x 8 and 900 x 8 look like a vocabulary)" in said
+
+
+def test_matrices_with_names_are_not_counted_among_those_without():
+    tables = [nn.Parameter(torch.zeros(900, 8)) for _ in range(4)]
+    (said,), _, _ = warned(lambda: GaLore([("a", tables[0]), tables[1], ("b", tables[2]), tables[3]], rank=4))
+    assert said.startswith("params has 2 matrices without names")
+    said, optimizer, _ = warned(lambda: GaLore([("a", tables[0]), tables[1], ("b", tables[2])], rank=4))
+    assert said == []
+    assert [matrix.name for matrix in optimizer.matrices] == ["a", "group 0, parameter 1", "b"]
+
+
+def test_embeddings_of_a_module_are_known_by_their_kind():
+    """Whatever their names, in the midst of a model or as the model itself."""
+    model = nn.ModuleDict({"table": nn.Embedding(90, 16), "bag": nn.EmbeddingBag(90, 16), "up": nn.Linear(16, 64)})
+    for deeper in (model, nn.Sequential(model)):
+        assert [matrix.name.split(".")[-2] for matrix in GaLore(deeper, rank=4).matrices] == ["up"]
+    for alone in (nn.Embedding(90, 16), nn.EmbeddingBag(90, 16)):
+        with pytest.raises(ValueError, match="no matrix is projected"):
+            GaLore(alone, rank=4)
+    named = GaLore(model.named_parameters(), rank=4)  # names alone say nothing of the kind
+    assert [matrix.name.split(".")[0] for matrix in named.matrices] == ["table", "bag", "up"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Small ensembles of decoders: of float64 on a CPU, compared to the bit; of larger ones on a GPU."""
+"""Small ensembles: of decoders in float64 on a CPU, compared to the bit; of a single layer; of larger ones on a GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from joma.models import Decoder, DecoderConfig
+from joma.models.dropout import dropout
 from joma.runs import Run
 from joma.training import Ensemble, Optimizer, next_token_loss
 
@@ -45,6 +46,28 @@ def ensemble(**changes: Any) -> Ensemble:
         "measure_at": (0, 5),
     }  # fmt: skip
     return Ensemble(**(whole | changes))
+
+
+class Layer(nn.Module):
+    """One layer that guesses the next tokens from the last ones, with dropout: for tests that ask for no decoder."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        super().__init__()
+        drawn = [torch.randn(5, 6, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        matrix, bias = torch.stack(drawn).double().split([5, 1], dim=-1)
+        self.matrix, self.bias = nn.Parameter(matrix.contiguous()), nn.Parameter(bias.mT.contiguous())
+        self.register_buffer("seeds", torch.tensor(seeds, dtype=torch.int32))
+
+
+def layer_loss(layer: Layer, batch: tuple[Tensor, ...], noise: Tensor) -> Tensor:
+    tokens, following = (each.double() / 11 for each in batch)
+    return (dropout(tokens @ layer.matrix, 0.2, noise, 1) + layer.bias - following).square().flatten(1).mean(1)
+
+
+def layers(**changes: Any) -> Ensemble:
+    """As `ensemble`, in a tenth of the time."""
+    made = {"networks": lambda members: Layer([SEEDS[member] for member in members]), "loss": layer_loss}
+    return ensemble(**(made | changes))
 
 
 def language_models(layers: int = 2, **changes: Any) -> Ensemble:

@@ -1,10 +1,10 @@
-"""The loss at chosen positions against a plain cross-entropy in float64."""
+"""The losses of decoders against plain cross-entropies in float64."""
 
 import torch
 import torch.nn.functional as F
 
 from joma.models import Decoder, DecoderConfig
-from joma.training import answer_loss
+from joma.training import answer_loss, class_loss, next_token_loss
 
 CONFIG = DecoderConfig(vocabulary=11, width=8, heads=2, mlp=12, context=4, norm="pre-layer", tied=True)
 
@@ -30,6 +30,22 @@ def test_equals_a_plain_cross_entropy_over_the_asked_positions():
         )
         for one, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_next_tokens_and_classes_are_plain_cross_entropies():
+    """At every position, and at the last one alone; of one text for all members, or of one for each."""
+    for members in ((), (2,)):
+        decoder = Decoder(CONFIG, seeds=[3, 4]).double()
+        luck = torch.Generator().manual_seed(1)
+        tokens, following = (torch.randint(11, (*members, 5, 4), generator=luck) for _ in range(2))
+        logits = decoder(tokens)
+        for found, read, wanted in (
+            (next_token_loss(decoder, (tokens, following)), logits, following),
+            (class_loss(decoder, (tokens, following[..., 2])), logits[:, :, -1], following[..., 2]),
+        ):
+            wanted = wanted.expand(read.shape[:-1])
+            plain = [F.cross_entropy(read[m].reshape(-1, 11), wanted[m].flatten()) for m in range(2)]
+            torch.testing.assert_close(found, torch.stack(plain), rtol=1e-12, atol=1e-12)
 
 
 def test_what_is_not_asked_is_not_judged():

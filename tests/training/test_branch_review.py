@@ -152,12 +152,14 @@ def test_a_branch_made_of_another_ensemble_begins_with_a_state_of_its_own(tmp_pa
 
 
 def test_what_was_frozen_can_learn_again(tmp_path: Path) -> None:
-    """The optimizer has no state of it, and begins with none."""
+    """The optimizer has no state of it, and begins with none: nor with that of the group before it."""
     base = made()
     twin = branch(base, of="base", at=4, frozen=["embedding", *QK], keep_at=(7,))
     third = branch(twin, of="twin", at=7)
+    groups = branch(twin, of="twin", at=7, together=2, measure_at=())  # each is trained to its end
     with fresh(tmp_path / "a.sqlite") as run:
-        train_all({"base": base, "twin": twin, "third": third}, run)
+        train_all({"base": base, "twin": twin, "third": third, "groups": groups}, run)
+        np.testing.assert_allclose(run.array("groups/weights")[-1], run.array("third/weights")[-1], atol=1e-12)
         names = [name for name, _ in networks([0]).named_parameters()]
         way = run.array("third/moved")[-1][:, names.index("embedding")]
         assert (way > 0).all()

@@ -41,7 +41,7 @@ def test_plain_path_equals_torch() -> None:
         torch.testing.assert_close(ours.detach(), theirs, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize(("positions", "width", "vocabulary"), [(5, 6, 70), (9, 8, 128), (8, 3, 9000)])
+@pytest.mark.parametrize(("positions", "width", "vocabulary"), [(5, 6, 70), (9, 8, 128), (3, 3, 2100)])
 def test_kernels(positions: int, width: int, vocabulary: int) -> None:
     from joma.training._cross_entropy_triton import SCALE, extended, gradient_in_place
 

@@ -22,6 +22,7 @@ from small_ensembles import (
     fresh,
     full,
     language_models,
+    layers,
     networks,
     weights,
 )
@@ -33,7 +34,7 @@ from joma.models.dropout import keys
 from joma.runs import Run, RunError
 from joma.training import Optimizer, next_token_loss, train
 from joma.training.engine import Engine, room_to_compile
-from joma.training.trainer import products
+from joma.training.trainer import fitting, products
 
 
 @pytest.fixture
@@ -71,8 +72,8 @@ def test_records_measures_losses_and_divergence(run: Run) -> None:
 )
 def test_equals_torch_optim_on_each_member_alone(run: Run, optimizer: Optimizer) -> None:
     train(ensemble(optimizer=optimizer), run)
-    for member, rate in enumerate(RATES):
-        alone = networks([member])
+    for member in (1, 4):
+        alone, rate = networks([member]), RATES[member]
         theirs = torch_optimizer(alone, optimizer, rate)
         losses = []
         for step in range(12):
@@ -98,73 +99,99 @@ def torch_optimizer(network: Decoder, ours: Optimizer, rate: float) -> torch.opt
 
 
 @pytest.mark.parametrize("together", [5, 2])
-@pytest.mark.parametrize("last_batch", [0, 3, 5, 9, 11])
-def test_a_killed_run_ends_with_the_same_numbers(tmp_path: Path, together: int, last_batch: int) -> None:
+def test_a_killed_run_ends_with_the_same_numbers(tmp_path: Path, together: int) -> None:
     whole = fresh(tmp_path / "whole.sqlite")
-    train(ensemble(together=together), whole)
-    run = fresh(tmp_path / "killed.sqlite")
-    calls = 0
+    train(layers(together=together), whole)
+    for last_batch in (0, 3, 5, 9, 11):
+        run = fresh(tmp_path / f"killed{last_batch}.sqlite")
+        calls = 0
 
-    def deadly(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
-        nonlocal calls
-        calls += 1
-        if step == last_batch and calls > last_batch:
-            raise Killed
-        return batch(step, members)
+        def deadly(step: int, members: Sequence[int], last: int = last_batch) -> tuple[Tensor, ...]:
+            nonlocal calls
+            calls += 1
+            if step == last and calls > last:
+                raise Killed
+            return batch(step, members)
 
-    with pytest.raises(Killed):
-        train(ensemble(together=together, batch=deadly), run, checkpoint_every=0.0)
-    run.close()
-    run = Run.open(run.path, write=True)
-    asked: list[int] = []
+        with pytest.raises(Killed):
+            train(layers(together=together, batch=deadly), run, checkpoint_every=0.0)
+        run.close()
+        run = Run.open(run.path, write=True)
+        asked: list[int] = []
 
-    def counted(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
-        asked.append(step)
-        return batch(step, members)
+        def counted(step: int, members: Sequence[int], asked: list[int] = asked) -> tuple[Tensor, ...]:
+            asked.append(step)
+            return batch(step, members)
 
-    train(ensemble(together=together, batch=counted), run)
-    for name in whole.names():
-        assert whole.steps(name).tolist() == run.steps(name).tolist()
-        np.testing.assert_array_equal(whole.array(name), run.array(name))
-    if last_batch == 11 and together == 5:
-        assert min(asked) >= 10  # it did go on, and not begin again
-    assert not list(tmp_path.glob("*.checkpoint*"))
-    whole.close(), run.close()
+        train(layers(together=together, batch=counted), run)
+        for name in whole.names():
+            assert whole.steps(name).tolist() == run.steps(name).tolist()
+            np.testing.assert_array_equal(whole.array(name), run.array(name))
+        if last_batch == 11 and together == 5:
+            assert min(asked) >= 10  # it did go on, and not begin again
+        assert not list(tmp_path.glob("*.checkpoint*"))
+        run.close()
+    whole.close()
 
 
-def test_groups_give_what_one_ensemble_gives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("measure_at", [(0, 3), ()], ids=["in turns", "one after the other"])
+def test_groups_give_what_one_ensemble_gives(tmp_path: Path, measure_at: tuple[int, ...]) -> None:
+    """Without a measuring point before the end, an engine that has trained one group to its end takes the next."""
+    itself = {"weights": weights, "bias": lambda network, members: network.out_bias}  # the second is no copy
     runs = [fresh(tmp_path / f"{together}.sqlite") for together in (5, 3, 1)]
     for run, together in zip(runs, (5, 3, 1), strict=True):
-        train(ensemble(together=together), run)
+        train(ensemble(together=together, steps=6, measure_at=measure_at, measures=itself), run)
     for run in runs[1:]:
-        np.testing.assert_allclose(run.array("weights"), runs[0].array("weights"), atol=1e-9)
+        for name in ("weights", "bias", "train_loss"):
+            np.testing.assert_allclose(run.array(name), runs[0].array(name), atol=1e-9)
     for run in runs:
         run.close()
+
+
+def test_a_checkpoint_of_another_split_is_ignored(tmp_path: Path) -> None:
+    with fresh(tmp_path / "whole.sqlite") as whole, fresh(tmp_path / "killed.sqlite") as run:
+        train(layers(), whole)
+        with pytest.raises(Killed):
+            train(layers(together=5, batch=dies_at(9)), run, checkpoint_every=0.0)
+        train(layers(together=2), run)
+        np.testing.assert_allclose(run.array("weights"), whole.array("weights"), atol=1e-12)
+
+
+def test_as_many_are_trained_at_once_as_caches_and_memory_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member of `layers` has 30 weights of 8 bytes, its widest side 5, and reads 4 x 5 tokens."""
+    for bytes_at_once, together in ((10**9, 5), (3 * 20 * 5 * 8, 3), (3 * 20 * 5 * 8 - 1, 2), (1, 1)):
+        monkeypatch.setattr("joma.training.trainer.AT_ONCE", bytes_at_once)
+        assert fitting(layers()) == together
+    monkeypatch.setattr("joma.training.trainer.AT_ONCE", 10**9)
+    for members_of_memory, together in ((9, 5), (4, 4), (0, 1)):  # half of it: weights, gradients, moments and as much
+        pages = {"SC_PHYS_PAGES": members_of_memory * 8 * 30 * 2, "SC_PAGE_SIZE": 8}
+        monkeypatch.setattr("joma.training.trainer.os.sysconf", pages.__getitem__)
+        assert fitting(layers()) == together
 
 
 def test_a_checkpoint_of_another_run_is_ignored(tmp_path: Path) -> None:
     first = fresh(tmp_path / "a.sqlite")
     with pytest.raises(Killed):
-        train(ensemble(batch=dies_at(9)), first, checkpoint_every=0.0)
+        train(layers(batch=dies_at(9)), first, checkpoint_every=0.0)
     first.close()
     (kept,) = tmp_path.glob("*.checkpoint")
     for damaged in (kept.read_bytes()[:100], b""):
         kept.write_bytes(damaged)
         (tmp_path / "a.sqlite").unlink()
         with fresh(tmp_path / "a.sqlite") as again:
-            train(ensemble(), again)
+            train(layers(), again)
             assert again.steps("weights").tolist() == [0, 5, 12]
 
 
 def test_a_whole_checkpoint_of_another_run_is_ignored_too(tmp_path: Path) -> None:
     first = fresh(tmp_path / "a.sqlite")
     with pytest.raises(Killed):
-        train(ensemble(batch=dies_at(9)), first, checkpoint_every=0.0)
+        train(layers(batch=dies_at(9)), first, checkpoint_every=0.0)
     first.close()
     (tmp_path / "a.sqlite").unlink()  # its checkpoint stays, as after somebody removed the run by hand
     with fresh(tmp_path / "a.sqlite") as again:
         again.created = "2001-01-01T00:00:00+00:00"  # runs of one second would not differ
-        train(ensemble(), again)
+        train(layers(), again)
         assert again.steps("weights").tolist() == [0, 5, 12]
 
 
@@ -173,9 +200,9 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path, m
     with monkeypatch.context() as patch:
         patch.setattr("safetensors.torch.save_file", full)
         with pytest.raises(RunError, match=r"no checkpoint could be written to .* No space left"):
-            train(ensemble(), run, checkpoint_every=0.0)
+            train(layers(), run, checkpoint_every=0.0)
     assert not list(tmp_path.glob("*.new"))
-    train(ensemble(), run)
+    train(layers(), run)
     assert run.last_step("weights") == 12
     run.close()
 
@@ -188,6 +215,15 @@ def test_a_member_that_diverges_is_marked_and_the_others_go_on(run: Run) -> None
     assert 0 < marked[4] < 12
     assert np.isfinite(run.at("weights", 12)[:4]).all()
     assert np.isfinite(run.at("train_loss", 12)[:4]).all()
+
+
+def test_who_comes_after_a_member_that_diverged_is_not_marked(run: Run) -> None:
+    """In groups of 2, 1 and 2 members, one trained to its end after the other: the last has the place of the first."""
+    rates = (1e200, *RATES[1:])
+    train(layers(optimizer=Optimizer("sgd", rate=rates), together=2, measure_at=()), run)
+    assert 0 < run.at("diverged_at", 12)[0] < 12
+    assert (run.at("diverged_at", 12)[1:] == -1).all()
+    assert np.isfinite(run.at("train_loss", 12)[1:]).all()
 
 
 @pytest.mark.parametrize(
@@ -308,7 +344,7 @@ def test_what_takes_long_to_save_is_saved_less_often(run: Run, monkeypatch: pyte
 
     monkeypatch.setattr("joma.training.trainer.monotonic", lambda: now)
     monkeypatch.setattr("joma.training.trainer.Checkpoint.save", slow)
-    train(ensemble(batch=batch_of_a_second, steps=250), run, checkpoint_every=15.0)
+    train(layers(batch=batch_of_a_second, steps=250), run, checkpoint_every=15.0)
     assert len(saves) == 3
     assert saves[0] < 30
     assert all(later - sooner > 100 for sooner, later in pairwise(saves))

@@ -1,6 +1,7 @@
 """A series of our own is laid out as transformers does it, learns, and repeats itself."""
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from joma.training.series import _model
 
 pytest.importorskip("transformers", reason="transformers is not installed here (the extra hf)")
 
-TINY = SeriesConfig(layers=2, width=32, heads=2, vocabulary=300, context=32, batch=8, steps=30, rate=1e-2)
+TINY = SeriesConfig(layers=2, width=32, heads=2, vocabulary=300, context=32, batch=8, steps=30, rate=1e-2, warmup=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +41,48 @@ def test_checkpoints_load_with_their_tokenizer(series):
     assert not torch.equal(first.gpt_neox.embed_in.weight, last.gpt_neox.embed_in.weight)
 
 
-def test_the_same_seed_gives_the_same_losses(series, tmp_path):
-    assert train_series(tmp_path, source_text(100_000), TINY, save_at=[0, 10, 30]) == series[1]
+def test_it_is_trained_as_a_loop_by_hand_would(series):
+    """From what it saved first: windows in a shuffled order, a rate that rises and falls, AdamW, a clipped gradient."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder, losses = series
+    model, there = (AutoModelForCausalLM.from_pretrained(folder / f"step{step}") for step in (0, 10))
+    lines, tokenizer = source_text(100_000).splitlines(keepends=True), AutoTokenizer.from_pretrained(folder / "step0")
+    pieces = ["".join(lines[start : start + 500]) for start in range(0, len(lines), 500)]
+    tokens = torch.tensor([token for piece in pieces for token in tokenizer(piece)["input_ids"]])
+    windows = tokens[: len(tokens) // 33 * 33].view(-1, 33)
+    order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(TINY.seed))
+    adam = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.01)
+    for step in range(10):
+        rising = (step + 1) / 3  # 3 of 30 steps
+        adam.param_groups[0]["lr"] = 0.01 * min(rising, 0.55 + 0.45 * math.cos(math.pi * max(step - 3, 0) / 27))
+        rows = windows[order[8 * step : 8 * step + 8]]
+        logits = model(rows[:, :-1]).logits.flatten(0, 1)
+        loss = -logits.log_softmax(-1)[range(len(logits)), rows[:, 1:].flatten()].mean()
+        adam.zero_grad()
+        loss.backward()
+        norm = torch.cat([each.grad.flatten() for each in model.parameters()]).norm()
+        for each in model.parameters():
+            each.grad *= min(1.0, 1.0 / float(norm + 1e-6))
+        adam.step()
+        assert float(loss.detach()) == pytest.approx(losses[step], rel=1e-4)
+    for mine, theirs in zip(model.parameters(), there.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)  # a step of Adam is 1e-2 long
 
 
-def test_a_whole_series_is_left_alone_and_another_config_is_not(series):
+def test_seed_and_text_decide_and_a_folder_with_another_series_is_trained_anew(tmp_path):
+    """Over more than one pass through the text, each in an order of its own."""
+    short, text = replace(TINY, steps=4, batch=32, layers=1), source_text(6_000)
+    first = train_series(tmp_path / "a", text, short, save_at=[])
+    assert train_series(tmp_path / "b", text, short, save_at=[]) == first
+    assert train_series(tmp_path / "a", text, replace(short, seed=1), save_at=[]) != first
+    assert train_series(tmp_path / "b", text[3_000:] + text[:3_000], short, save_at=[]) != first
+    assert not list(tmp_path.glob("b/step*"))
+    assert train_series(tmp_path / "b", text, short, save_at=[4]) == first
+    assert [path.name for path in tmp_path.glob("b/step*")] == ["step4"]
+
+
+def test_a_whole_series_is_left_alone(series):
     folder, losses = series
     before = (folder / "step30" / "model.safetensors").stat().st_mtime_ns
     assert train_series(folder, source_text(100_000), TINY, save_at=[0, 10, 30]) == losses

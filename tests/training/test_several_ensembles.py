@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small_ensembles import Killed, batch, ensemble, fresh, language_models
+from small_ensembles import Killed, batch, fresh, language_models, layers
 from torch import Tensor
 
 from joma.runs import Run
@@ -23,9 +23,9 @@ from joma.training.engine import Engine
 def several() -> dict[str, Ensemble]:
     """Ensembles that differ in size, length, measuring points and groups."""
     return {
-        "a": ensemble(),
-        "b": ensemble(members=2, optimizer=Optimizer("sgd", rate=1e-2), steps=31, measure_at=(0, 7, 20)),
-        "c": ensemble(together=2, steps=25, measure_at=(11,)),
+        "a": layers(),
+        "b": layers(members=2, optimizer=Optimizer("sgd", rate=1e-2), steps=31, measure_at=(0, 7, 20)),
+        "c": layers(together=2, steps=25, measure_at=(11,)),
     }
 
 
@@ -107,6 +107,24 @@ def test_compiling_is_told_and_does_not_count_as_pace(monkeypatch: pytest.Monkey
     assert heard[1:] == ["new: 2 networks, step 60 of 100, loss 1.000, 10 s left"]
 
 
+def test_the_share_is_that_of_the_work() -> None:
+    """Steps that are left, times members, weights and tokens: 100 * 2 * 2 * 1 of one, 30 * 4 * 3 * 5 of the other."""
+    one = SimpleNamespace(
+        steps=100, first=0, members=2,
+        networks=lambda members: torch.nn.Linear(1, 1), batch=lambda step, members: (torch.ones(1),),
+    )  # fmt: skip
+    other = SimpleNamespace(
+        steps=50, first=20, members=4,
+        networks=lambda members: torch.nn.Linear(2, 1), batch=lambda step, members: (torch.ones(5),),
+    )  # fmt: skip
+    teller = Teller({"one": one, "other": other}, lambda share, doing: None)  # type: ignore[dict-item]
+    assert teller.share == 0
+    teller.step["other"] = 35
+    assert teller.share == pytest.approx(1800 / 2200 / 2)
+    teller.step["one"] = 25
+    assert teller.share == pytest.approx(1800 / 2200 / 2 + 400 / 2200 / 4)
+
+
 @pytest.mark.parametrize("side_by_side", [True, False])
 def test_an_interrupt_loses_nothing(tmp_path: Path, alone: Run, side_by_side: bool) -> None:
     """Ctrl-C in the middle of a step: a checkpoint is made at the end of the turn, and nothing is trained twice."""
@@ -142,7 +160,7 @@ def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
         return batch(step, members)
 
     with pytest.raises(KeyboardInterrupt):
-        train(ensemble(batch=impatient), fresh(tmp_path / "a.sqlite"))
+        train(layers(batch=impatient), fresh(tmp_path / "a.sqlite"))
 
 
 def test_too_little_memory_for_all_at_once(tmp_path: Path, alone: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 from patience import PATIENCE
-from small_ensembles import Killed, batch, dies_at, ensemble, fresh, full
+from small_ensembles import Killed, batch, dies_at, fresh, full, layers
 from torch import Tensor
 
 from joma.host.exit_status import answer
@@ -26,7 +26,7 @@ SCRIPT = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from small_ensembles import batch, ensemble, fresh
+from small_ensembles import batch, fresh, layers
 from joma.host import interrupts
 from joma.host.exit_status import OK, answer
 from joma.runs import Run
@@ -36,14 +36,14 @@ interrupts.PATIENCE = 600.0  # the turn ends, however slow the machine is
 path, how = Path(sys.argv[1]), sys.argv[2]
 
 def told(step, members):
-    if step == 25:
+    if step == 7:
         print("training", flush=True)
         sys.stdin.readline()
     return batch(step, members)
 
 def command():
     with Run.open(path, write=True) if path.exists() else fresh(path) as run:
-        train(ensemble(batch=told, steps=100_000, measure_at=(5,)), run)
+        train(layers(batch=told, steps=100_000, measure_at=(5,)), run)
     return OK
 
 sys.exit(answer(command) if how == "command" else command())
@@ -80,11 +80,11 @@ def test_a_process_at_sigterm_writes_a_checkpoint(tmp_path: Path, how: str, stat
         asked.append(step)
         return batch(step, members)
 
-    train(ensemble(batch=counted, steps=50, measure_at=(5,)), run)
-    assert min(step for step in asked if step > 0) == 30  # the end of the turn of step 25
+    train(layers(batch=counted, steps=20, measure_at=(5,)), run)
+    assert min(step for step in asked if step > 0) == 10  # the end of the turn of step 7
     whole = fresh(tmp_path / "whole.sqlite")
-    train(ensemble(steps=50, measure_at=(5,)), whole)
-    np.testing.assert_array_equal(run.at("weights", 50), whole.at("weights", 50))
+    train(layers(steps=20, measure_at=(5,)), whole)
+    np.testing.assert_array_equal(run.at("weights", 20), whole.at("weights", 20))
     run.close(), whole.close()
 
 
@@ -102,7 +102,7 @@ def test_sigterm_sent_twice_by_timeout_is_one(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("joma.host.interrupts.ECHO", 1e9)  # however long the machine takes for two in a row
     monkeypatch.setattr("joma.host.interrupts.PATIENCE", PATIENCE)
     run = fresh(tmp_path / "a.sqlite")
-    twice = ensemble(batch=signals_at(7, signal.SIGTERM, signal.SIGTERM))
+    twice = layers(batch=signals_at(7, signal.SIGTERM, signal.SIGTERM))
     assert answer(lambda: train(twice, run)) == 143  # type: ignore[arg-type, func-returns-value]
     assert list(tmp_path.glob("*.checkpoint"))
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -112,7 +112,7 @@ def test_sigterm_sent_twice_by_timeout_is_one(tmp_path: Path, monkeypatch: pytes
 def test_a_second_sigterm_later_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("joma.host.interrupts.ECHO", 0.0)
     run = fresh(tmp_path / "a.sqlite")
-    twice = ensemble(batch=signals_at(7, signal.SIGTERM, signal.SIGTERM))
+    twice = layers(batch=signals_at(7, signal.SIGTERM, signal.SIGTERM))
     assert answer(lambda: train(twice, run)) == 143  # type: ignore[arg-type, func-returns-value]
     assert not list(tmp_path.glob("*.checkpoint"))
     run.close()
@@ -131,7 +131,7 @@ def test_a_turn_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch:
         return batch(step, members)
 
     run = fresh(tmp_path / "a.sqlite")
-    assert answer(lambda: train(ensemble(batch=stuck), run)) == 143  # type: ignore[arg-type, func-returns-value]
+    assert answer(lambda: train(layers(batch=stuck), run)) == 143  # type: ignore[arg-type, func-returns-value]
     assert not list(tmp_path.glob("*.checkpoint"))
     run.close()
 
@@ -144,7 +144,7 @@ def test_what_goes_wrong_after_a_signal_is_said(tmp_path: Path, capsys: pytest.C
         return batch(step, members)
 
     run = fresh(tmp_path / "a.sqlite")
-    assert answer(lambda: train(ensemble(batch=broken), run)) == 143  # type: ignore[arg-type, func-returns-value]
+    assert answer(lambda: train(layers(batch=broken), run)) == 143  # type: ignore[arg-type, func-returns-value]
     said = capsys.readouterr().err
     assert said == (
         "joma: interrupted; on the way out RuntimeError: the device is gone; the same command goes on from the last "
@@ -158,7 +158,7 @@ def test_a_handler_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     handler = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:
         with fresh(tmp_path / "a.sqlite") as run:
-            train(ensemble(batch=signals_at(7, signal.SIGTERM)), run)
+            train(layers(batch=signals_at(7, signal.SIGTERM)), run)
             assert run.last_step("weights") == 12
     finally:
         signal.signal(signal.SIGTERM, handler)
@@ -172,7 +172,7 @@ def test_an_interrupt_on_a_full_disk_ends_the_command(
     """And says where the next one begins. Were it an error like others, `joma verify` would go on to the next study."""
     run = fresh(tmp_path / "a.sqlite")
     monkeypatch.setattr(safetensors.torch, "save_file", full)
-    stopped = ensemble(batch=signals_at(7, number))
+    stopped = layers(batch=signals_at(7, number))
     assert answer(lambda: train(stopped, run)) == status  # type: ignore[arg-type, func-returns-value]
     said = capsys.readouterr().err
     assert said.startswith("joma: interrupted; no checkpoint could be written to ")
@@ -196,9 +196,9 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     monkeypatch.setattr(safetensors.torch, "save_file", once)
     if reopened:
         with pytest.raises(Killed):
-            train(ensemble(batch=dies_at(7)), run, checkpoint_every=0.0)
+            train(layers(batch=dies_at(7)), run, checkpoint_every=0.0)
     with pytest.raises(RunError, match=r"goes on from the last checkpoint, at step 5$"):
-        train(ensemble(), run, checkpoint_every=0.0)
+        train(layers(), run, checkpoint_every=0.0)
     assert not list(tmp_path.glob("*.new"))
     run.close()
 
@@ -209,14 +209,14 @@ def test_a_checkpoint_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("joma.training._telling.monotonic", lambda: next(clock))
     run = fresh(tmp_path / "a.sqlite")
     with pytest.raises(Killed):
-        train_all({"a": ensemble(), "b": ensemble(batch=dies_at(11))}, run, checkpoint_every=0.0)
+        train_all({"a": layers(), "b": layers(batch=dies_at(11))}, run, checkpoint_every=0.0)
     (kept,) = tmp_path.glob("*.checkpoint")
     spoiled = bytearray(kept.read_bytes())
     spoiled[-5] ^= 1  # one bit of one weight
     kept.write_bytes(spoiled)
     kept.with_name(kept.name.replace("-b.", "-a.")).write_bytes(b"")
     heard: list[str] = []
-    several = {name: ensemble() for name in "abc"}
+    several = {name: layers() for name in "abc"}
     train_all(several, run, progress=lambda share, doing: heard.append(doing), checkpoint_every=9e9)
     anew = "b: checkpoint unreadable, training begins anew"
     assert heard[0] == anew

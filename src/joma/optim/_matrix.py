@@ -276,11 +276,13 @@ def are_finite(tensors: Sequence[Tensor]) -> Tensor:
         finite = torch.stack([norm.isfinite().to(norms[0].device) for norm in norms])
     else:
         finite = torch.stack(norms).isfinite()
-    if not any(map(is_sharded, tensors)):
+    meshes: dict[Any, None] = {one.device_mesh: None for one in tensors if is_sharded(one)}  # type: ignore[attr-defined]
+    if not meshes:
         return finite
-    # Where one process sees a fault, all must: otherwise some would step and others would not.
+    # Where one process sees a fault, all that hold parts must: otherwise some would step and others would not.
     everywhere = finite.to(torch.int32)
-    dist.all_reduce(everywhere, dist.ReduceOp.MIN)
+    for group in (mesh.get_group(dimension) for mesh in meshes for dimension in range(mesh.ndim)):
+        dist.all_reduce(everywhere, dist.ReduceOp.MIN, group=group)
     return everywhere.bool()
 
 

@@ -202,9 +202,10 @@ class Engine:
                     if len(values) != len(self.members):
                         got = f"{counted(len(values), 'value')} for {counted(len(self.members), 'member')}"
                         raise ValueError(f"measure {part!r} gave {got}")
-                    found[part] = values.detach().cpu()
+                    # A copy: what a measure gives may be the weights themselves, and the next group takes their place.
+                    found[part] = values.detach().to("cpu", copy=True)
             found["train_loss"] = (self.loss_sum / self.loss_count).cpu()
-            found["diverged_at"] = self.diverged_at.cpu()
+            found["diverged_at"] = self.diverged_at.to("cpu", copy=True)
         return found
 
     def mean_loss(self) -> float:

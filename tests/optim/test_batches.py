@@ -1,0 +1,103 @@
+"""Matrices that are alike are worked on together, and nothing of one becomes another's: options, subspaces, seeds."""
+
+import numpy as np
+import pytest
+import torch
+from oracle import SlowGaLore
+from torch import nn
+
+from joma.optim import GaLore, _matrix, find_projector
+from joma.optim._matrix import in_batches
+
+
+def drawn(count, shape=(5, 9), seed=0):
+    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_groups_of_one_shape_have_their_own_options(coupled):
+    """Two matrices in one group, two in two others; each as the slow version makes it alone."""
+    options = [
+        {"scale": 0.25, "lr": 0.1, "weight_decay": 0.3, "refresh": 2},
+        {"scale": 1.5, "lr": 0.02, "weight_decay": 0.0, "refresh": 2},
+        {"scale": 0.5, "lr": 0.1, "weight_decay": 2.0, "refresh": 3},
+    ]
+    of = [0, 0, 1, 2]
+    starts = drawn(4)
+    weights = [nn.Parameter(start.clone()) for start in starts]
+    groups = [
+        {"params": [(f"{number} {place}", weights[place]) for place in range(4) if of[place] == number], **one}
+        for number, one in enumerate(options)
+    ]
+    how = "coupled" if coupled else "decoupled"
+    optimizer = GaLore(groups, torch.optim.Adam, rank=3, projector="exact", decay=how, lr=9.0)
+    slow = [
+        SlowGaLore(start.numpy(), rank=3, refresh=one["refresh"], scale=one["scale"], lr=one["lr"],
+                   decay=one["weight_decay"], coupled=coupled)
+        for start, one in zip(starts, (options[number] for number in of), strict=True)
+    ]  # fmt: skip
+    for step in range(5):
+        gradients = drawn(4, seed=1 + step)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient.clone()
+        optimizer.step()
+        for weight, gradient, matrix, one in zip(weights, gradients, optimizer.matrices, slow, strict=True):
+            one.step(gradient.numpy(), matrix.basis.numpy())
+            np.testing.assert_allclose(weight.detach().numpy(), one.weight, rtol=1e-9, atol=1e-9)
+
+
+def test_a_batch_has_one_group_shape_rank_and_precision_and_is_not_too_large(monkeypatch):
+    shapes = [(5, 9)] * 5 + [(9, 5), (5, 8)]
+    groups = [
+        {"params": [("a", nn.Parameter(torch.zeros(5, 9))), ("b", nn.Parameter(torch.zeros(5, 9).double()))]},
+        {"params": [(f"c{place}", nn.Parameter(torch.zeros(shape))) for place, shape in enumerate(shapes)]},
+        {"params": [("d", nn.Parameter(torch.zeros(5, 9)))], "rank": 3},
+    ]
+    matrices = GaLore(groups, rank=2).matrices
+    for most, of_group in ((1 << 22, ["c0 c1 c2 c3 c4"]), (2 * 45, ["c0 c1", "c2 c3", "c4"]), (89, "c0 c1 c2 c3 c4")):
+        monkeypatch.setattr(_matrix, "MOST_ENTRIES", most)
+        found = [" ".join(matrix.name for matrix in batch) for batch in in_batches(matrices)]
+        assert found == ["a", "b", *(of_group if isinstance(of_group, list) else of_group.split()), "c5", "c6", "d"]
+
+
+def test_every_matrix_and_every_refresh_has_a_random_subspace_of_its_own():
+    weights = [nn.Parameter(each) for each in drawn(3, (8, 12))]
+    optimizer = GaLore(weights, rank=2, refresh=1, projector="random", skip=())
+    bases = []
+    for step in range(3):
+        for weight, gradient in zip(weights, drawn(3, (8, 12), seed=1 + step), strict=True):
+            weight.grad = gradient
+        optimizer.step()
+        bases += [matrix.basis for matrix in optimizer.matrices]
+    for place, one in enumerate(bases):
+        torch.testing.assert_close(one.T @ one, torch.eye(2).double())
+        for other in bases[:place]:  # the largest cosine between two planes: 1 if they share a direction
+            assert float(torch.linalg.matrix_norm(one.T @ other, 2)) < 0.999
+
+
+@pytest.mark.parametrize("kind", ["randomized", "random"])
+def test_seeds_differ_between_refreshes_and_not_by_company(monkeypatch, kind):
+    """What is drawn beside the last subspace shows nowhere else. A matrix has its seeds whoever steps with it."""
+    asked = []
+
+    def watched(gradient, rank, kind, *, seed=0, **options):
+        asked.append(seed)
+        return find_projector(gradient, rank, kind, seed=seed, **options)
+
+    monkeypatch.setattr(_matrix, "find_projector", watched)
+
+    def seeds(present, seed):
+        """Of each refresh, by the matrices that have a gradient."""
+        asked.clear()
+        weights = [nn.Parameter(each) for each in drawn(3)]
+        optimizer = GaLore(weights, rank=2, refresh=2, projector=kind, skip=(), seed=seed)
+        for step in range(6):
+            for place in present:
+                weights[place].grad = drawn(3, seed=step)[place]
+            optimizer.step()
+        return list(asked)
+
+    first, other = seeds((0, 1, 2), 0), seeds((0, 1, 2), 1)
+    assert len(first) == (3 if kind == "randomized" else 9)
+    assert len({*first, *other}) == 2 * len(first)
+    assert seeds((1, 2), 0) == (first if kind == "randomized" else [one for n, one in enumerate(first) if n % 3])

@@ -1,0 +1,94 @@
+"""The search for leading directions, step by step: its polynomials, their degrees, when it ends, what it keeps."""
+
+from math import acos, acosh, cos, cosh
+
+import numpy as np
+import pytest
+import torch
+from numpy.polynomial import chebyshev
+
+from joma.optim._subspace_iteration import DEGREE, GROWTH, ROUNDS, _filter, gram_product, orthonormalize, search
+
+
+def counting(product):
+    made = []
+    return made, lambda block: made.append(1) or product(block)
+
+
+def test_a_filter_is_the_chebyshev_polynomial_of_each_matrix():
+    """On diagonal matrices every entry is multiplied with T(2 a / edge - 1); degree 1 is the matrix itself."""
+    values = torch.tensor([[3.0, 1.0, 0.4, 0.0]] * 4).double()
+    edges, degrees = torch.tensor([0.7, 0.5, 0.9, 0.7]).double(), [6, 1, 3, 2]
+    basis = torch.linspace(-1, 1, 32).double().reshape(4, 4, 2)
+    found = _filter(lambda block: values[..., None] * block, basis, values[..., None] * basis, edges, degrees)
+    for number, degree in enumerate(degrees):
+        a = values[number].numpy()
+        factor = chebyshev.chebval(2 * a / float(edges[number]) - 1, [0] * degree + [1]) if degree > 1 else a
+        np.testing.assert_allclose(found[number].numpy(), factor[:, None] * basis[number].numpy(), rtol=1e-12)
+
+
+def polynomial(degree, x):
+    return cosh(degree * acosh(x)) if x > 1 else cos(degree * acos(x))
+
+
+def test_it_ends_by_what_a_round_gains_per_product():
+    """Of diag(1, 1/2) from (1, 1), by hand: the first round is one product, so it may gain a sixth of the tolerance."""
+    energy = lambda x, y: (x**2 + y**2 / 2) / (x**2 + y**2)
+    before, now = energy(1, 1 / 2), energy(1, 1 / 4)  # after one product and after two
+    first = (now - before) / now
+    x, y = (polynomial(DEGREE, 2 * a / now - 1) for a in (1.0, 0.5))  # a block of one has its edge at its quotient
+    then = energy(x, y / 4)
+    second = (then - now) / then
+    start = torch.tensor([[[1.0], [1.0]]]).double() / 2**0.5
+    gram = torch.diag(torch.tensor([1.0, 0.5])).double()
+    rounds = {6 * first * 1.01: (3, (1, 1 / 4)), 6 * first * 0.99: (9, (x, y / 4)), second * 1.01: (9, (x, y / 4))}
+    for tolerance, (products, direction) in rounds.items():
+        made, product = counting(lambda block: gram @ block)
+        found = search(product, start, 1, tolerance)[0, :, 0]
+        assert len(made) == products
+        wanted = torch.tensor(direction).double()
+        torch.testing.assert_close(found.abs(), (wanted / wanted.norm()).abs(), rtol=0, atol=1e-5)
+    made, product = counting(lambda block: gram @ block)
+    assert search(product, start, 1, second * 0.99) is not None
+    assert len(made) > 9
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.5, 2.0, 3.0, 10.0, 1000.0])
+def test_the_degree_is_the_largest_that_does_not_amplify_too_much(ratio):
+    """Exact eigenvectors stay what they are, and a tolerance that nothing reaches lets all rounds be counted."""
+    gram = torch.diag(torch.tensor([1.0, 1 / ratio, 1e-9])).double()
+    made, product = counting(lambda block: gram @ block)
+    assert search(product, torch.eye(3, 2).double()[None], 1, -1.0) is None
+    fitting = [degree for degree in range(1, DEGREE + 1) if cosh(degree * acosh(2 * ratio - 1)) <= GROWTH]
+    assert len(made) == 3 + (ROUNDS - 1) * max(fitting, default=1)
+
+
+def test_only_the_best_of_a_block_must_settle():
+    """Two directions that have settled beside one that has not: with rank 2 the search ends in its first round."""
+    gram = torch.diag(torch.tensor([1.0, 0.9, 0.1, 0.05])).double()
+    start = torch.eye(4, 3).double()
+    start[:, 2] = torch.tensor([0.0, 0.0, 1.0, 1.0]).double() / 2**0.5
+    for rank, goes_on in ((2, False), (3, True)):
+        made, product = counting(lambda block: gram @ block)
+        search(product, start[None], rank, 1e-4)
+        assert (len(made) > 3) == goes_on
+
+
+@pytest.mark.parametrize(("rows", "block"), [(5, 2), (200, 2)], ids=["formed", "not formed"])
+def test_the_product_is_that_with_the_gram_matrix(rows, block):
+    luck = torch.Generator().manual_seed(0)
+    wide = torch.randn(3, rows, 210, generator=luck, dtype=torch.float64)
+    vectors = torch.randn(3, rows, block, generator=luck, dtype=torch.float64)
+    expected = np.einsum("bij,bkj,bkl->bil", wide.numpy(), wide.numpy(), vectors.numpy(), optimize=True)
+    np.testing.assert_allclose(gram_product(wide, block)(vectors).numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_one_round_keeps_the_span_of_columns_that_are_almost_one():
+    """A difference of 1e-3 between two columns is 1e-6 in their Gram matrix, which float32 would not hold."""
+    luck = torch.Generator().manual_seed(0)
+    first, second, third = torch.linalg.qr(torch.randn(40, 3, generator=luck, dtype=torch.float64))[0].T
+    block = torch.stack([first, first + 1e-3 * second, first + 1e-3 * third], dim=1).float()
+    basis = orthonormalize(block, rounds=1).double()
+    torch.testing.assert_close(basis.T @ basis, torch.eye(3).double(), rtol=0, atol=1e-5)
+    for direction in (first, second, third):
+        assert float((basis.T @ direction).norm()) > 1 - 1e-4
