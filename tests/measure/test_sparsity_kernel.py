@@ -33,14 +33,14 @@ MASKS = {
     "causal": ((1, 1, 20, 53), {}),  # the last block sees two blocks of keys in full and one in part
     "all keys": ((1, 1, 20, 37), {"causal": False}),
     "window": ((1, 1, 20, 53), {"window": 21}),  # the last block: one of keys in part, one in full, one in part
-    "window both ways": ((1, 1, 37, 37), {"window": 16, "causal": False}),  # the second block: as above
+    "window both ways": ((1, 1, 37, 37), {"window": 20, "causal": False}),  # the second block: as above
     "soft cap": ((1, 1, 20, 20), {"softcap": 2.0}),
     "alibi": ((1, 2, 20, 20), {"bias": NUMBERS[None, :, :1]}),
     "masking bias": ((1, 2, 20, 20), {"bias": ADDED[None]}),
     "padding": ((2, 1, 20, 20), {"key_padding": PADDING}),
     "learned logits": ((1, 2, 20, 20), {"sinks": NUMBERS[:, 0, 0]}),
     "learned key": ((1, 2, 20, 20), {"sink_key": NUMBERS[:1, 0, :16]}),
-    "packed": ((1, 1, 37, 37), {"cu_seqlens": [0, 5, 6, 29, 37]}),
+    "packed": ((1, 1, 37, 37), {"cu_seqlens": [0, 5, 6, 34, 37]}),
     "packed by sample": ((2, 1, 21, 21), {"cu_seqlens": [[0, 5, 17, 21], [0, 1, 21, 21]], "causal": False}),
     "everything": (
         (1, 2, 20, 20),
