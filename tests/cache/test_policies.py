@@ -141,10 +141,13 @@ def test_draws_are_numbers_that_other_machines_have_too():
 
 
 def test_sequences_are_read_alone_however_many_come_together(models, tokens, monkeypatch):
-    together = losses(models["llama"], tokens, "random", BUDGET)
-    monkeypatch.setattr("joma.cache._losses.NUMBERS", 1)
-    torch.testing.assert_close(losses(models["llama"], tokens, "random", BUDGET), together, rtol=0, atol=1e-12)
-    assert not torch.allclose(losses(models["llama"], tokens, "random", BUDGET, seed=1), together)
+    """The draws of `random` go by a sequence's place among all: in batches of two and then one, or one by one."""
+    text = torch.cat([tokens, tokens.flip(1), tokens[:1]])
+    together = losses(models["llama"], text, "random", BUDGET)
+    for rows in (2, 1):
+        monkeypatch.setattr("joma.cache._losses.NUMBERS", rows * LENGTH * 4 * LENGTH)
+        torch.testing.assert_close(losses(models["llama"], text, "random", BUDGET), together, rtol=0, atol=1e-12)
+    assert not torch.allclose(losses(models["llama"], text, "random", BUDGET, seed=1), together)
 
 
 def test_random_draws_any_key_as_often():
