@@ -138,10 +138,10 @@ def test_rounding_is_that_of_the_coarser_type(parameters, measure, eps):
     states = [{"x": torch.tensor(one, dtype=parameters)} for one in ([1.0, 2.0, 1.0], [3.0, 0.0, 2.0])]
     groups = {"a": [("x", 0)], "b": [("x", 1)], "c": [("x", 2)]}
     cancelling = allocate(lambda p: p["x"].to(measure).sum(), states, groups, tolerance=1e-18)  # from 4 to 5
-    assert cancelling.allowed.item() == pytest.approx(16 * eps * 5, rel=1e-6)
+    assert cancelling.allowed.item() == pytest.approx(16 * eps * 5, rel=1e-6, abs=0)
     third = allocate(lambda p: (p["x"].to(measure) - 1.5).sum(), states, groups, tolerance=1e-18)  # parts 2, -2, 1
-    assert third.allowed.item() == pytest.approx(16 * eps * 5, rel=1e-6)
+    assert third.allowed.item() == pytest.approx(16 * eps * 5, rel=1e-6, abs=0)
     ends = allocate(lambda p: (p["x"].to(measure) + 5).sum(), states[::-1], groups, tolerance=1e-18)  # from 20 to 19
-    assert ends.allowed.item() == pytest.approx(16 * eps * 20, rel=1e-6)
+    assert ends.allowed.item() == pytest.approx(16 * eps * 20, rel=1e-6, abs=0)
     assert allocate(lambda p: p["x"].to(measure).sum(), states, groups, absolute=0.25).allowed.item() == 0.25
     assert allocate(lambda p: p["x"].to(measure).sum(), states, groups, tolerance=0.5).allowed.item() == 0.5
