@@ -6,10 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from slow_cache import slow_losses
 from tiny_models import LENGTH, TOKENS, without_cache
 
 from joma.cache import CacheError, _attention, evicting, losses, rule
 from joma.cache.models import cannot_be_cut
+from joma.cache.policies import Call, h2o, h2o_oracle, snapkv, top_k
 from joma.host.errors import BadInput
 
 
@@ -31,8 +33,11 @@ def test_a_model_without_a_cache_to_cut(kind, sentence, tokens):
 
 
 def test_a_window_longer_than_the_text_is_no_window(tokens):
-    model = without_cache("sliding")
-    assert losses(model, tokens[:, :8], "h2o", 0.5).shape == (2, 7)
+    """Where the model forgets nothing by itself, the policy alone decides: as the oracle, which knows no window."""
+    model, few = without_cache("sliding").eval(), tokens[:, :8]
+    wanted = slow_losses(model, few, "h2o", 4, recent=2)
+    torch.testing.assert_close(losses(model, few, "h2o", 0.5), wanted, rtol=0, atol=1e-6)
+    assert (wanted - losses(model, few)).abs().max() > 1e-5
 
 
 def test_what_a_config_says():
@@ -80,7 +85,8 @@ def test_budgets_leave_room_for_the_own_key_first():
     assert (rule("sinks", 3, LENGTH).sinks, rule("sinks", 3, LENGTH).recent) == (2, 1)
     assert (rule("random", 5, LENGTH).sinks, rule("random", 5, LENGTH).recent) == (3, 2)
     assert (rule("h2o", 0.2, 100).budget, rule("h2o", 0.2, 100).recent) == (20, 10)  # 10 % heavy and 10 % recent
-    assert rule("window", 0.1, 30).budget == 3
+    assert rule("window", 0.28, 25).budget == 7  # not 8, though 0.28 * 25 > 7 in Python
+    assert [rule("window", keep, 30).budget for keep in (0.1, 0.11, 1 - 1e-6, 1e-12)] == [3, 4, 30, 1]
     assert rule("window", np.int64(7), 30).budget == 7
     assert rule("window", 0.1, 30, sinks=2).sinks == 0
 
@@ -97,14 +103,24 @@ def test_a_model_in_training_mode_is_left_there(models, tokens):
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 def test_half_precision_chooses_in_single(models, tokens):
+    """In bfloat16 many weights are equal, and which of them is kept would be chance."""
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(2, heads, 30, 8, generator=generator).bfloat16() for heads in (4, 2))
+    for policy in (h2o, h2o_oracle, snapkv, top_k):
+        settled = rule(policy.__name__.replace("_", "-"), 8, 30)
+        half, exact = (
+            policy(Call(settled, query.to(kind), key.to(kind), 0.3, torch.zeros(2, 2, 0, dtype=scores)))
+            for kind, scores in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64))
+        )
+        assert torch.equal(half.seen, exact.seen), policy
     model = deepcopy(models["llama"]).to(torch.bfloat16)
     for policy in ("sinks", "h2o", "top-k"):
         found = losses(model, tokens, policy, 0.25)
         assert found.dtype == torch.float32
         assert found.isfinite().all()
-    with torch.no_grad(), evicting(model, "sinks", 10) as cache:
+    with torch.no_grad(), evicting(model, "h2o", 10) as cache:
         model(input_ids=tokens, past_key_values=cache)
-    assert cache.layers[0].keys.dtype == torch.bfloat16
+    assert (cache.layers[0].keys.dtype, cache.layers[0].scores.dtype) == (torch.bfloat16, torch.float32)
 
 
 def test_attention_that_cannot_be_counted_anew_are_refused(models, tokens, monkeypatch):

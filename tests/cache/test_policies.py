@@ -1,8 +1,9 @@
 """Every policy against the oracle that goes token by token, and against the mistakes that others made."""
 
+import itertools
 import math
 from copy import deepcopy
-from functools import cache
+from functools import partial
 
 import pytest
 import torch
@@ -15,21 +16,25 @@ from joma.cache.policies import Call, random, top_k, uniform_draws
 BUDGET = 10
 
 
-@cache
-def draws(layer):
-    """The draws of `random`: only its numbers are taken from joma.cache, not what is done with them."""
-    key = torch.zeros(2, 4, LENGTH, 4, dtype=torch.float64)
-    return uniform_draws(Call(rule("random", 2, LENGTH), key, key, 1.0, key[:, :, :0, 0], layer=layer)).tolist()
+def draw(layer, row, head, position, seed=0):
+    """What `random` draws for one key: splitmix64 of one number after the other, in Python's integers."""
+    number = seed
+    for part in (layer, row, head, position):
+        number = splitmix64(number + part)
+    return (number >> 11) / 2**53
 
 
-def draw(layer, row, head, position):
-    return draws(layer)[row][head][position]
+def splitmix64(number):
+    number = (number + 0x9E3779B97F4A7C15) % 2**64
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    number = (number ^ number >> 27) * 0x94D049BB133111EB % 2**64
+    return number ^ number >> 31
 
 
-def oracle(model, tokens, policy, budget=BUDGET, wrong="", **given):
+def oracle(model, tokens, policy, budget=BUDGET, wrong="", seed=0, **given):
     settled = rule(policy, budget, LENGTH, **given)
-    options = {"sinks": settled.sinks, "recent": settled.recent, "prompt": settled.prompt, "draw": draw}
-    return slow_losses(model, tokens, policy, budget, wrong=wrong, **options)
+    options = {"sinks": settled.sinks, "recent": settled.recent, "prompt": settled.prompt}
+    return slow_losses(model, tokens, policy, budget, wrong=wrong, **options, draw=partial(draw, seed=seed))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,6 +60,7 @@ def test_a_policy_is_what_the_oracle_does_token_by_token(models, tokens, kind, p
         ("snapkv", {"prompt": 7}),
         ("random", {"sinks": 0, "recent": 0.2}),
         ("random", {"recent": 1.0}),
+        ("random", {"seed": 2**62 + 3}),
     ],
 )
 def test_options_mean_what_they_say(models, tokens, policy, options):
@@ -124,11 +130,24 @@ def test_top_k_is_monotone(models, tokens):
     assert far[0] > far[1] > far[2]
 
 
+def test_draws_are_numbers_that_other_machines_have_too():
+    """They depend on seed, layer, row, head and position alone, and on none of them in the same way."""
+    assert splitmix64(0) == 0xE220A8397B1DCDAF  # as published
+    key, seed = torch.zeros(2, 3, 4, 1, dtype=torch.float64), 2**63 - 1
+    call = Call(rule("random", 2, 4, seed=seed), key, key, 1.0, key[:, :, :0, 0], seen=7, layer=5, row=11)
+    for row, head, position in itertools.product(range(2), range(3), range(4)):
+        wanted = draw(5, 11 + row, head, 7 + position, seed)
+        assert uniform_draws(call)[row, head, position].item() == wanted
+
+
 def test_sequences_are_read_alone_however_many_come_together(models, tokens, monkeypatch):
-    together = losses(models["llama"], tokens, "random", BUDGET)
-    monkeypatch.setattr("joma.cache._losses.NUMBERS", 1)
-    torch.testing.assert_close(losses(models["llama"], tokens, "random", BUDGET), together, rtol=0, atol=1e-12)
-    assert not torch.allclose(losses(models["llama"], tokens, "random", BUDGET, seed=1), together)
+    """The draws of `random` go by a sequence's place among all: in batches of two and then one, or one by one."""
+    text = torch.cat([tokens, tokens.flip(1), tokens[:1]])
+    together = losses(models["llama"], text, "random", BUDGET)
+    for rows in (2, 1):
+        monkeypatch.setattr("joma.cache._losses.NUMBERS", rows * LENGTH * 4 * LENGTH)
+        torch.testing.assert_close(losses(models["llama"], text, "random", BUDGET), together, rtol=0, atol=1e-12)
+    assert not torch.allclose(losses(models["llama"], text, "random", BUDGET, seed=1), together)
 
 
 def test_random_draws_any_key_as_often():

@@ -90,12 +90,42 @@ def test_a_model_saved_without_a_cache_reads_new_tokens_alone(models, tmp_path):
 
 
 def test_beams_take_their_scores_with_them(models):
+    """The text that three beams arrive at has the likelihood that it has when it is read alone."""
     options = {"max_new_tokens": 12, "do_sample": False, "num_beams": 3, "pad_token_id": 0, "eos_token_id": None}
+    options |= {"return_dict_in_generate": True, "output_scores": True}
     prompt = torch.tensor([[5, 6, 7, 8, 9, 10]])
     with evicting(models["gpt2"], "h2o", 8) as cache:
-        ids = models["gpt2"].generate(prompt, past_key_values=cache, **options)
-    assert ids.shape == (1, 18)
+        found = models["gpt2"].generate(prompt, past_key_values=cache, **options)
+    with torch.no_grad(), evicting(models["gpt2"], "h2o", 8) as alone:
+        logits = models["gpt2"](input_ids=found.sequences, past_key_values=alone).logits
+    likely = logits.log_softmax(-1)[0, 5:-1].gather(1, found.sequences[0, 6:, None])
+    torch.testing.assert_close(found.sequences_scores.item(), likely.mean().item(), rtol=0, atol=1e-5)
     assert cache.positions().shape == (3, 4, 8)
+
+
+@pytest.mark.parametrize("policy", ["h2o", "snapkv", "window"])
+def test_rows_that_change_places_take_all_with_them(models, tokens, policy):
+    """Keys, values, positions and scores: what is read next is as if the rows had stood there from the start."""
+    model = models["gpt2"]
+
+    def read_on(change, rows):
+        with torch.no_grad(), evicting(model, policy, 8, prompt=15) as cache:
+            model(input_ids=tokens[:, :20], past_key_values=cache)
+            change(cache)
+            logits = model(input_ids=tokens[rows, 20:30], past_key_values=cache).logits
+            return logits, cache.positions(1)
+
+    with torch.no_grad(), evicting(model, policy, 8, prompt=15) as cache:
+        whole = model(input_ids=tokens[:, :30], past_key_values=cache).logits[:, 20:]
+        held = cache.positions(1)
+    for change, rows in (
+        (lambda cache: cache.reorder_cache(torch.tensor([1, 0, 1])), [1, 0, 1]),
+        (lambda cache: cache.batch_select_indices(torch.tensor([1])), [1]),
+        (lambda cache: cache.batch_repeat_interleave(2), [0, 0, 1, 1]),
+    ):
+        logits, positions = read_on(change, rows)
+        torch.testing.assert_close(logits, whole[rows], rtol=0, atol=1e-12)
+        assert torch.equal(positions, held[rows])
 
 
 def test_snapkv_takes_the_first_call_for_its_prompt(models, tokens):

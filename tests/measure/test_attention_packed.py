@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.measure import _attention_blocks as blocks
-from joma.measure._attention_problem import Problem
 from joma.measure.attention import AttentionStats, attention_stats, attention_stats_reference, attention_with_stats
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
@@ -28,17 +27,17 @@ def bounds(lengths):
     return [0, *torch.tensor(lengths).cumsum(0).tolist()]
 
 
-lengths = st.lists(st.integers(0, 30), min_size=1, max_size=7).filter(any)
+lengths = st.lists(st.integers(0, 15), min_size=1, max_size=5).filter(any)
 masks = st.fixed_dictionaries(
     {
         "causal": st.booleans(),
-        "window": st.none() | st.integers(1, 35),
+        "window": st.none() | st.integers(1, 18),
         "softcap": st.none() | st.just(3.0),
     }
 )
 
 
-@settings(max_examples=40 if DEVICE == "cpu" else 6, deadline=None)  # on CUDA every kind of mask is compiled
+@settings(max_examples=25 if DEVICE == "cpu" else 6, deadline=None)  # on CUDA every kind of mask is compiled
 @given(st.integers(0, 10**6), lengths, masks, st.sampled_from([1.0, 12.0]), st.sampled_from([40, 1 << 20]))
 def test_packed_equals_each_document_alone(seed, lengths, mask, spread, elements):
     ends = bounds(lengths)
@@ -55,26 +54,6 @@ def test_packed_equals_each_document_alone(seed, lengths, mask, spread, elements
             for name, a, b, c in zip(stats._fields, stats, packed, bare, strict=True):
                 torch.testing.assert_close(b[:, :, start:stop], a, **CLOSE, msg=lambda m, name=name: f"{name}: {m}")
                 assert torch.equal(b, c) or torch.allclose(b, c, atol=1e-6)
-
-
-@settings(max_examples=4, deadline=None)
-@given(st.integers(0, 10**6), lengths, masks)
-def test_the_kernel_on_packed_rows(seed, lengths, mask):
-    pytest.importorskip("triton", reason="Triton is not installed here")
-    from joma.measure._attention_triton import launch
-
-    ends = bounds(lengths)
-    q, k, v = draw(seed, ends[-1], heads=2, kv_heads=1, batch=1)
-    problem = Problem.of(q, k, v, cu_seqlens=ends, **mask)
-    *stats, output = launch(problem, (16, 16, 4, 2) if DEVICE == "cpu" else None)
-    want = attention_stats_reference(q, k, cu_seqlens=ends, **mask)
-    for name, a, b in zip(want._fields, stats, want, strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
-    torch.testing.assert_close(output.double(), _exact(q, k, v, cu_seqlens=ends, **mask), rtol=0, atol=1e-4)
-
-
-def _exact(q, k, v, **options):
-    return attention_with_stats(q.double(), k.double(), v.double(), **options)[0]
 
 
 @pytest.mark.parametrize("path", [attention_stats, attention_stats_reference])
@@ -161,15 +140,17 @@ def test_gradients_flow_through_documents_and_sinks():
         second, b = attention_with_stats(q, k, v, cu_seqlens=[0, 2, 6], sinks=logits, sink_in_entropy=True)
         return first, a.entropy, a.lse, second, b.entropy, b.self_mass
 
-    assert torch.autograd.gradcheck(outputs, tuple(t.requires_grad_() for t in (*tensors, *sinks)))
+    assert torch.autograd.gradcheck(outputs, tuple(t.requires_grad_() for t in (*tensors, *sinks)), fast_mode=True)
 
 
-def test_no_tensor_of_queries_times_keys_on_packed_rows():
+def test_no_tensor_of_queries_times_keys_on_packed_rows(monkeypatch):
     from test_attention_stats import LargestTensor
 
-    q, k, v = (x[:1].cpu() for x in draw(7, 5000, heads=1, kv_heads=1))
+    length = 1000
+    monkeypatch.setattr(blocks, "ELEMENTS", 1 << 16)
+    q, k, v = (x[:1].cpu() for x in draw(7, length, heads=1, kv_heads=1))
     with LargestTensor() as largest:
-        output, stats = attention_with_stats(q, k, v, cu_seqlens=[0, 1200, 1300, 5000])
-    assert largest.numbers <= blocks.ELEMENTS < 5000 * 5000 / 4
+        output, stats = attention_with_stats(q, k, v, cu_seqlens=[0, 240, 260, length])
+    assert largest.numbers <= blocks.ELEMENTS < length * length / 4
     assert isinstance(stats, AttentionStats)
     assert output.shape == q.shape

@@ -119,9 +119,17 @@ def test_a_wider_window_sees_more_of_the_past():
 
 
 def test_arrays_of_a_record():
-    steps, curves = np.array([0, 10, 20, 40]), np.ones((3, 2, 4), np.float32)
-    assert backtest(steps, curves).made.shape == (3, 2, 1)
-    assert backtest_earlier_runs(steps, curves).made.dtype == torch.float64
+    """(runs, layers, points) in float32: only step 20 has a past and a future, and what is made of it is float64."""
+    steps, curves = np.array([0, 10, 20, 40]), np.arange(24, dtype=np.float32).reshape(3, 2, 4) ** 2 / 7
+    exact = torch.from_numpy(curves).double()
+    plain, by_runs = backtest(steps, curves), backtest_earlier_runs(steps, curves)
+    assert torch.equal(plain.made, exact[..., 2:3])
+    for found in (plain, by_runs):
+        assert (found.at.tolist(), found.to.tolist()) == ([20], [40])
+        assert torch.equal(found.truth, exact[..., 3:])
+    grown = exact[..., 3:] - exact[..., 2:3]
+    others = torch.stack([(grown[1] + grown[2]) / 2, (grown[0] + grown[2]) / 2, (grown[0] + grown[1]) / 2])
+    torch.testing.assert_close(by_runs.made, exact[..., 2:3] + others, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(

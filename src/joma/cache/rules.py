@@ -98,7 +98,7 @@ def budget_of(keep: float, seq_len: int) -> int:
         return int(keep)
     if not 0 < keep <= 1:
         raise BadInput(f"keep is a share above 0 and at most 1, or a whole number of keys, got {keep}")
-    return math.ceil(keep * seq_len - 1e-9)  # 0.1 * 30 is a little more than 3
+    return max(1, math.ceil(keep * seq_len - 1e-9))  # 0.28 * 25 is a little more than 7, as numbers are rounded
 
 
 def is_integer(number: object) -> bool:

@@ -1,0 +1,151 @@
+"""The kernel of attention statistics against the float64 matrix, on every kind of mask.
+
+On a CPU it runs under Triton's interpreter, in float32 (its bf16 product is wrong there). With JOMA_TEST_DEVICE=cuda
+the same tests run compiled, in bf16 too. Either way time goes by the number of programs and of kinds of kernels, so
+each shape is the smallest that meets the edges of its mask in blocks of 16 queries and 16 keys.
+"""
+
+import os
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sparsity_oracle import matrix
+
+from joma.measure._attention_problem import Problem, Sink
+from joma.measure.attention import AttentionStats, attention_stats_reference
+
+pytest.importorskip("triton", reason="Triton is not installed here")
+
+from joma.measure._attention_triton import covers, launch
+
+DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
+TOLERANCE = {torch.float32: 5e-5, torch.bfloat16: 2e-3}
+BLOCKS = (16, 16, 4, 2) if DEVICE == "cpu" else None
+
+# By name: batch, heads, key-value heads, queries, keys, and the mask.
+CASES = {
+    "grouped heads": ((2, 4, 2, 5, 37), {}),
+    "causal": ((1, 1, 1, 20, 53), {}),  # the last block sees two blocks of keys in full and one in part
+    "all keys": ((1, 2, 1, 20, 37), {"causal": False}),
+    "fewer keys than queries": ((1, 1, 1, 20, 9), {"causal": False}),  # the first queries have no own key
+    "window": ((1, 1, 1, 20, 53), {"window": 21}),  # the last block: one of keys in part, one in full, one in part
+    "narrow window": ((1, 1, 1, 37, 37), {"window": 7}),
+    "window both ways": ((1, 1, 1, 37, 37), {"window": 20, "causal": False}),  # the second block: as above
+    "narrow window both ways": ((1, 1, 1, 20, 20), {"window": 5, "causal": False}),
+    "soft cap": ((1, 1, 1, 5, 20), {"softcap": 4.0}),
+    "alibi": ((2, 2, 1, 5, 20), {"bias": (1, 2, 1, 20)}),
+    "full bias": ((2, 2, 1, 5, 20), {"bias": (2, 2, 5, 20)}),
+    "sinks": ((1, 2, 1, 5, 20), {"sinks": True}),
+    "padding": ((2, 1, 1, 20, 20), {"key_padding": True}),
+    "own scale": ((1, 1, 1, 5, 20), {"scale": 0.3}),
+    "packed": ((1, 1, 1, 37, 37), {"cu_seqlens": [0, 5, 6, 34, 37]}),  # the last block of queries is in two documents
+    "packed, all keys": ((2, 1, 1, 37, 37), {"cu_seqlens": [[0, 5, 29, 37], [0, 1, 37, 37]], "causal": False}),
+    "everything": (
+        (2, 2, 1, 20, 20),
+        {
+            "cu_seqlens": [0, 11, 20],
+            "window": 7,
+            "softcap": 6.0,
+            "bias": (2, 2, 20, 20),
+            "sinks": True,
+            "key_padding": True,
+        },
+    ),
+}
+
+F32, BF16 = torch.float32, torch.bfloat16
+KINDS = [(case, F32) for case in CASES]
+if DEVICE != "cpu":
+    KINDS = [*((case, BF16) for case in CASES), *((case, F32) for case in ("causal", "packed", "everything"))]
+
+
+def draw(seed, batch, heads, kv_heads, queries, keys, dtype=torch.float32, spread=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(batch, heads, queries, 16, generator=generator) * spread
+    k, v = torch.randn(2, batch, kv_heads, keys, 16, generator=generator)
+    return tuple(tensor.to(dtype) for tensor in (q, k, v))
+
+
+def options(given, heads, keys):
+    """Turn the shapes and flags of CASES into tensors."""
+    generator = torch.Generator().manual_seed(0)
+    made = dict(given)
+    if "bias" in made:
+        made["bias"] = torch.randn(made["bias"], generator=generator)
+    if "sinks" in made:
+        made["sinks"] = torch.randn(heads, generator=generator)
+    if "key_padding" in made:
+        real = torch.rand(2, keys, generator=generator) > 0.4
+        real[0, :10] = False  # the first queries of this sample see nothing at all
+        made["key_padding"] = real
+    return made
+
+
+def close(got, want: AttentionStats, tolerance):
+    for name, a, b in zip(AttentionStats._fields, got, want, strict=True):
+        scale = max(1.0, b[b.isfinite()].abs().max().item()) if name == "effective_keys" else 1.0
+        assert a.dtype == torch.float32
+        a = a.double().cpu()
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=tolerance * scale, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def kernel(q, k, v=None, **given):
+    given = {name: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
+    sinks = given.pop("sinks", None)
+    problem = Problem.of(q.to(DEVICE), k.to(DEVICE), None if v is None else v.to(DEVICE), **given)
+    assert covers(problem)
+    found = launch(problem, BLOCKS)
+    return found if sinks is None else Sink.of(problem, sinks, None, None, counted=False).applied(found)
+
+
+@pytest.mark.parametrize(("case", "dtype"), KINDS)
+def test_the_kernel_agrees_with_the_matrix(case, dtype):
+    shape, mask = CASES[case]
+    q, k, v = draw(1, *shape, dtype=dtype)
+    given = options(mask, shape[1], shape[4])
+    *stats, output = kernel(q, k, v, **given)
+    close(stats, attention_stats_reference(q, k, **given), TOLERANCE[dtype])
+    weights, _ = matrix(q, k, **given)
+    exact = weights @ v.double().repeat_interleave(shape[1] // shape[2], 1)
+    torch.testing.assert_close(output.double().cpu(), exact, rtol=0, atol=1e-5 if dtype == torch.float32 else 2e-2)
+
+
+def test_the_kernel_without_values_reads_nothing_beyond_the_bias():
+    """The last block has rows that are no queries. What lies behind the bias would overflow: warnings are errors."""
+    q, k, _ = draw(1, 1, 2, 1, 20, 20)
+    size = 2 * 20 * 20
+    memory = torch.full((size + 64 * 20,), 3e38, device=DEVICE)
+    bias = memory[:size].view(1, 2, 20, 20).normal_()
+    close(kernel(q, k, bias=bias), attention_stats_reference(q, k, bias=bias.cpu()), TOLERANCE[q.dtype])
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 40),
+    st.integers(0, 30),
+    st.booleans(),
+    st.none() | st.integers(1, 45),
+    st.sampled_from([1.0, 16.0]),
+)
+def test_the_kernel_on_any_shape(seed, queries, more, causal, window, spread):
+    q, k, _ = draw(seed, 1, 1, 1, queries, queries + more, spread=spread)
+    stats = kernel(q, k, causal=causal, window=window)
+    close(stats, attention_stats_reference(q, k, causal=causal, window=window), 5e-5)
+    assert (stats[0] >= 0).all()
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.lists(st.integers(0, 25), min_size=1, max_size=5).filter(any),
+    st.booleans(),
+    st.none() | st.integers(1, 35),
+)
+def test_the_kernel_on_packed_rows(seed, lengths, causal, window):
+    ends = [0, *torch.tensor(lengths).cumsum(0).tolist()]
+    q, k, _ = draw(seed, 1, 1, 1, ends[-1], ends[-1])
+    given = {"cu_seqlens": ends, "causal": causal, "window": window}
+    close(kernel(q, k, **given), attention_stats_reference(q, k, **given), 1e-4)
