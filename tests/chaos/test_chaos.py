@@ -19,6 +19,7 @@ def warm(tmp_path_factory):
         yield loaded
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("subject", sorted(ORDER))
 def test_nothing_is_lost_and_nothing_is_wrong(subject, warm, tmp_path):
     score = disturbed(subject, warm, tmp_path, SHORT[subject], seed=0, short=True)

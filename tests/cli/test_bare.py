@@ -21,6 +21,7 @@ def test_progress_on_a_bare_machine_goes_to_standard_error(with_toy, tmp_path, c
     assert "toy  50%" not in shown.out
 
 
+@pytest.mark.long
 def test_a_bare_machine_can_run_studies(tmp_path):
     """`python -m joma.studies` must not import what a GPU machine may lack: flows, quantiles and roots are our own."""
     wanted = ["cdag-angles", "thm4", "thm1-coherence", "lemma4"]

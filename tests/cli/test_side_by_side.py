@@ -13,6 +13,7 @@ from joma.cli.main import main
 from joma.scale import local
 
 
+@pytest.mark.long
 def test_what_is_finished_when_a_command_is_interrupted_can_be_shown(tmp_path):
     command = [sys.executable, "-m", "joma", "verify", "lemma6", "fig6", "--out", str(tmp_path), "-j", "2"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -36,6 +37,7 @@ def both_ways(tmp_path_factory):
     return [json.loads((folder / "findings.json").read_text())["studies"] for folder in folders.values()]
 
 
+@pytest.mark.long
 def test_numbers_do_not_depend_on_how_many_run_side_by_side(both_ways):
     for study in (study for found in both_ways for study in found):
         del study["seconds"]

@@ -41,6 +41,7 @@ def given(command, folder, out, **environment):
     )
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_measured_from_within_its_folder(model, tmp_path):
     """By both commands, in one process that loads transformers once. The scan starts one more, for the tokenizer.
 
@@ -56,6 +57,7 @@ def test_a_checkpoint_is_measured_from_within_its_folder(model, tmp_path):
     assert len(list(named.marks.iterdir())) == 2
 
 
+@pytest.mark.long
 def test_studies_run_side_by_side(tmp_path):
     planted = Planted(tmp_path / "here", tmp_path / "marks")
     done = given(installed_command(tmp_path / "bin", VERIFY), planted.folder, tmp_path / "out")

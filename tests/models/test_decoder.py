@@ -310,6 +310,7 @@ def test_members_attend_alone_whatever_the_kind(kind: str) -> None:
     assert not torch.allclose(both(TOKENS)[1], changed(TOKENS)[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS[2:])  # softmax is compiled by many other tests, off-by-one is like the third
 def test_every_kind_of_attention_is_compiled_whole(kind: str) -> None:
     """On a GPU a block is one graph, with the gradients of the plain one."""

@@ -32,6 +32,7 @@ def graphs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [

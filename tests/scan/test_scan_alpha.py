@@ -90,6 +90,7 @@ def test_large_matrices_are_measured_side_by_side(scanned, monkeypatch, cores, j
     assert found.curves["alpha/mlp"].values[0].tolist() == pytest.approx(wanted(tensors)["alpha/mlp"], rel=1e-9)
 
 
+@pytest.mark.long
 def test_matrices_side_by_side_stay_within_memory(scanned, monkeypatch):
     seen, results = [], reading._results
     monkeypatch.setattr(SWEEP, "cores", lambda: 3)

@@ -265,6 +265,7 @@ def test_steps_by_text():
         steps_of("1:2:3:4", there)
 
 
+@pytest.mark.long
 def test_memory_stays_near_one_tensor(tmp_path):
     """Eight matrices of 16 MB each; the peak beyond a scan of small ones must stay far below their sum."""
     small, large = tmp_path / "small.safetensors", tmp_path / "large.safetensors"

@@ -36,6 +36,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_losses_are_made_of_parts(case):
     loss, networks, batch, parts = CASES[case]

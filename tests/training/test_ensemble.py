@@ -298,6 +298,7 @@ def test_refuses_a_gpu_that_is_not_there() -> None:
         ensemble(device="cuda")
 
 
+@pytest.mark.long
 def test_an_engine_compiles_the_parts_of_its_step() -> None:
     """Here by a compiler that a CPU has time for; on a GPU it is another."""
     states = []

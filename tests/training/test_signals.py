@@ -50,6 +50,7 @@ sys.exit(answer(command) if how == "command" else command())
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("how", "status"), [("command", 143), ("library", -signal.SIGTERM)])
 def test_a_process_at_sigterm_writes_a_checkpoint(tmp_path: Path, how: str, status: int) -> None:
     """A command ends as at Ctrl-C; a program that calls `train` dies of the signal as before, but a turn later."""
