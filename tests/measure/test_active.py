@@ -170,3 +170,20 @@ def test_bad_input_gets_one_sentence(call, sentence):
 def test_every_public_name_is_tested_here():
     public = {name for name, value in vars(measure).items() if getattr(value, "__module__", "") == measure.__name__}
     assert {name for name in public if not name.startswith("_")} <= set(globals()) | {"Agreement", "Predictor"}
+
+
+def test_a_head_whose_parts_cancel_is_measured_in_single_precision():
+    mixed = torch.tensor([[[1.0, -1.0]]])
+    output = torch.tensor([[1.0, 2.0], [1.0, 2.0 + 2**-12]])
+    assert measure.head_contributions(mixed, output).item() == pytest.approx(2**-12, rel=1e-3)
+    wide = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows = torch.randn(6, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    by_hand = torch.stack([(wide[h] @ rows[3 * h : 3 * h + 3]).norm(dim=-1) for h in range(2)], -1)
+    torch.testing.assert_close(measure.head_contributions(wide, rows), by_hand)
+    mixed_types = measure.head_contributions(wide.float(), rows)
+    assert mixed_types.dtype == torch.float64
+    torch.testing.assert_close(mixed_types, by_hand, rtol=1e-5, atol=1e-6)
+
+
+def test_the_smallest_numbers_are_carried_too():
+    assert measure.carried([[3e-310, 1e-310]], [[True, False]]).item() == pytest.approx(0.75, rel=1e-6)

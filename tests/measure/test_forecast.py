@@ -166,3 +166,14 @@ def test_arrays_of_a_record():
 def test_refusals(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_no_skill_where_nothing_could_be_avoided_or_is_known():
+    with pytest.raises(ValueError, match="persisted is the truth in every run"):
+        skill(made=[[1.0]], truth=[[2.0]], persisted=[[2.0]])
+    for name in ("made", "truth", "persisted"):
+        given = {"made": [[1.0]], "truth": [[2.0]], "persisted": [[3.0]]} | {name: [[float("nan")]]}
+        with pytest.raises(
+            ValueError, match=f"^{name} must be finite, got NaN or infinity: leave out runs that diverged"
+        ):
+            skill(**given)

@@ -148,3 +148,20 @@ def test_bytes_of_one_matrix():
 def test_bad_input_gets_its_sentence(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_a_part_of_1e13th_that_outlives_the_others_is_seen():
+    """diag: G_t = (1 - rate lambda)^t g. The last part starts at 1e-13 of the whole and is of rank 2 in the end."""
+    g = torch.zeros(3, 3, dtype=torch.float64)
+    g[0, 0], g[1, 1], g[2, 2] = 1.0, 1e-13, 0.6e-13
+    b, c = (
+        torch.diag(torch.tensor([1.0, 0.01, 0.01], dtype=torch.float64))[None],
+        torch.eye(3, dtype=torch.float64)[None],
+    )
+    t = torch.tensor([0.0, 20.0, 200.0], dtype=torch.float64)
+    factors = torch.stack([0.5**t, 0.995**t, 0.995**t], -1)
+    numbers = factors * g.diagonal()
+    true = numbers.square().sum(-1) / numbers.square().amax(-1)
+    bound = galore.stable_rank_bound(g, b, c, t, rate=0.5)
+    assert (bound >= true * (1 - 1e-9)).all(), (bound, true)
+    assert bound[-1].item() == pytest.approx(1.36, rel=1e-6)

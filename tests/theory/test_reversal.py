@@ -195,3 +195,24 @@ def test_the_smallest_power_is_the_smallest():
 def test_bad_input_gets_its_sentence(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+def test_a_row_that_was_not_visited_has_its_second_derivative():
+    """Of e^g - 1 + (M - 1) g = M eta s: g'' = -eta^2 / M at s = 0; finite steps bend it as they do a moment later."""
+    s = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(reversal.row_gap(s, tokens=100, rate=0.5), s, create_graph=True)
+    (second,) = torch.autograd.grad(first, s)
+    assert first.item() == pytest.approx(0.5, rel=1e-12)
+    assert second.item() == pytest.approx(-(0.5**2) / 100, rel=1e-12)
+
+    def bends(at):
+        s = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+        (first,) = torch.autograd.grad(reversal.sgd_gap(s, tokens=7, rate=0.5), s, create_graph=True)
+        return first.item(), torch.autograd.grad(first, s)[0].item()
+
+    assert bends(0.0) == pytest.approx(bends(1e-5), rel=1e-4)
+
+
+def test_visits_that_would_never_end_are_refused():
+    with pytest.raises(ValueError, match=r"visits are gone through one by one, at most 10,000,000; row_gap"):
+        reversal.row_recursion(2**70, tokens=100, rate=0.5)

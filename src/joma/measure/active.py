@@ -56,10 +56,11 @@ def head_contributions(mixed: Number, output: Number) -> Tensor:
     if not output.shape[-2]:
         raise ValueError(f"mixed and output must hold at least one head, got {tuple(mixed.shape)}")
     _must_broadcast(mixed.shape[:-3], output.shape[:-2], "mixed and output")
-    slices = output.unflatten(-2, (mixed.shape[-3], -1))
-    # |v O|^2 = v O O^T v^T: no tensor of tokens x width
-    squares: Tensor = (mixed @ (slices @ slices.mT) * mixed).sum(-1)
-    return squares.clamp_(min=0.0).sqrt_().mT
+    dtype = torch.promote_types(mixed.dtype, output.dtype)
+    slices = output.to(dtype).unflatten(-2, (mixed.shape[-3], -1))
+    # |v O| = |v R^T| with O^T = Q R: no tensor of tokens x width, and no squares whose differences would be lost
+    lengths: Tensor = torch.linalg.vector_norm(mixed.to(dtype) @ torch.linalg.qr(slices.mT, mode="r").R.mT, dim=-1)
+    return lengths.mT
 
 
 def carrying(contributions: Number, share: float) -> Tensor:
@@ -118,7 +119,7 @@ def carried(contributions: Number, sets: Number) -> Tensor:
     except RuntimeError:
         raise ValueError(f"sets must broadcast to {tuple(each.shape)}, got {tuple(chosen.shape)}") from None
     total = each.sum(-1)
-    return torch.where(total > 0, (each * chosen).sum(-1) / total.clamp(min=torch.finfo(each.dtype).tiny), 1.0)
+    return torch.where(total > 0, (each * chosen).sum(-1) / torch.where(total > 0, total, 1.0), 1.0)
 
 
 def typical(contributions: Number) -> Tensor:

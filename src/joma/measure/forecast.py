@@ -186,8 +186,13 @@ def skill(made: Number, truth: Number, persisted: Number) -> Tensor:
     if not first.shape == second.shape == third.shape or first.ndim < 1:
         shapes = ", ".join(str(tuple(one.shape)) for one in (first, second, third))
         raise ValueError(f"made, truth and persisted must have one shape, (runs, ...), got {shapes}")
+    for name, value in zip(given, (first, second, third), strict=True):
+        if not value.isfinite().all():
+            raise ValueError(f"{name} must be finite, got NaN or infinity: leave out runs that diverged")
     error, still = ((one - second).square().flatten(1).mean(1) if one.ndim > 1 else (one - second).square()
                     for one in (first, third))  # fmt: skip
+    if not still.any():
+        raise ValueError("persisted is the truth in every run: there is no error that a forecast could avoid")
     return (still - error) / still.mean()
 
 

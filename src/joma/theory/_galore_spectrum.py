@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 SAME = 1e-9  # eigenvalues that differ by less, as a share of the largest, are one
-NONE = 1e-12  # a part that is smaller than this share of the whole is rounding
+NONE = 16 * torch.finfo(torch.float64).eps  # times the root of mn: a part that is a smaller share is rounding
 ROUNDED = 1e-6  # what single precision may take from symmetry and from zero eigenvalues
 LARGEST = 4096  # of m n: the operator has its square of numbers
 
@@ -33,7 +33,7 @@ class Spectrum:
 
     def least(self, g: Tensor) -> Tensor:
         """Below this size a part of g is rounding, (...)."""
-        return torch.mul(torch.linalg.matrix_norm(g), NONE)
+        return torch.mul(torch.linalg.matrix_norm(g), NONE * len(self.values) ** 0.5)
 
     def present(self, g: Tensor) -> Tensor:
         """Along which eigenvectors g has a part, (..., mn)."""

@@ -21,6 +21,8 @@ from joma.host.arguments import Number, at_least_dims, integer, not_negative, po
 from joma.host.words import brief_repr
 from joma.theory._guard import guarded
 
+_MOST_VISITS = 10_000_000
+
 
 @guarded
 def row_gap(visits: Number, *, tokens: Number, rate: Number) -> Tensor:
@@ -108,6 +110,9 @@ def row_recursion(visits: int, *, tokens: Number, rate: Number) -> Tensor:
     tensor([0.0000, 0.5000, 0.9968], dtype=torch.float64)
     """
     steps = integer(visits, "visits", 0)
+    if steps > _MOST_VISITS:
+        raise ValueError(f"visits are gone through one by one, at most {_MOST_VISITS:,}; row_gap and sgd_gap take any "
+                         f"number, got {steps:,}")  # fmt: skip
     count, speed = together(tokens=_tokens(tokens), rate=positive(rate, "rate"))
     others, push = torch.log(count.double() - 1), torch.log(count.double()) + torch.log(speed.double())
     gaps = [torch.zeros_like(others)]
@@ -224,9 +229,10 @@ def _gap_and_others(
     dtype, s, m, eta = _row(visits, tokens, rate)
     zero = s == 0
     gap = _solve(torch.log(m), torch.log(eta), torch.log(torch.where(zero, 1e-300, s)), finite=finite)
-    # Without a visit only the derivative is left to give.
-    first_order = s * eta / (1 - eta / (2 * m)) if finite else s * eta
-    return torch.where(zero, first_order, gap), torch.log(m - 1), dtype
+    # Without a visit only derivatives are left to give: of a g + b g^2 = M eta s, which the law is to second order.
+    a, b = (m - eta / 2, 0.5 - eta / 4 * (1 - 1 / m)) if finite else (m, 0.5)
+    first = m * eta * s / a
+    return torch.where(zero, first - b * first.square() / a, gap), torch.log(m - 1), dtype
 
 
 def _row(visits: Number, tokens: Number, rate: Number, **more: Tensor) -> tuple[Any, ...]:
