@@ -16,5 +16,9 @@ EQUIVALENT: dict[str, str] = {
         "All labels change sign, those that are fitted and those that are asked for: the classifiers change sign too, "
         "and every accuracy stays. The planes are random in sign anyway."
     ),
+    "studies/inductive_bias/inductive_bias/random_labels.py Digits._stream | wrong key kept | "
+    "return streams(self.config.seed, [seed], step, device=self.config.device)[0] | 0 -> -1": (
+        "One seed is given and one stream comes back: the first is the last."
+    ),
 }
 """From the key of a fault (Fault.key of plant_faults.py) to why no test can see it."""

@@ -286,8 +286,16 @@ def test_signals_follow_the_note(example):
     torch.testing.assert_close(delta[0], g[0] * (f[0] > 0))
 
 
+def test_seeds_of_any_size_make_networks():
+    """As keys of random numbers on a device they have 31 bits; the weights are drawn with all of them."""
+    network = net.LatentMLP([2**40 + 7, 7], 6, 5, 3)
+    assert network.seeds.tolist() == [7, 7]
+    assert not torch.equal(network.first[0], network.first[1])
+
+
 def test_counts_against_plain_loops(example):
     network, data = example
+    network.second.data[:, 0] = 0.0  # edges without a sign are with no rule
     found = dict(zip(net.COLUMNS, net.measure(network, data).T.tolist(), strict=True))
     seen = net.signals(network, data.x, data.labels)
 
