@@ -76,4 +76,5 @@ def settings(config):
 
 
 def _counts(name):
-    return not any(word in name for word in CLOCK)
+    bits = name == "identity" or name.startswith("checksum/")  # of a scan: the last digit of a weight changes them
+    return not bits and not any(word in name for word in CLOCK)

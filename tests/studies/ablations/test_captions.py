@@ -35,6 +35,7 @@ def test_bars_are_told_with_the_largest_and_the_smallest(tmp_path):
 
 def test_the_alternative_text_follows_every_line(tmp_path):
     lines, bars = drawn(tmp_path / "run", curves(0.5, noise=0.0), curves(0.0, noise=0.0))
+    assert "in 1 of 2 variants: “residual”; not in “no residual”." in lines.caption  # none at all is not beyond chance
     assert "“residual” falls from 2 to 1 nats at step 20, then rises to 1.5 nats" in lines.description
     assert "“no residual” falls from 2 to 1 nats" in lines.description
     assert "“no residual”: no residual, layer 1 1 nats, layer 2 1 nats. Rebound of" in bars.description

@@ -286,8 +286,14 @@ def test_signals_follow_the_note(example):
     torch.testing.assert_close(delta[0], g[0] * (f[0] > 0))
 
 
+def test_seeds_of_any_size_make_networks():
+    """As keys of random numbers on a device they have 31 bits."""
+    assert net.LatentMLP([2**40 + 7, 8], 6, 5, 3).seeds.tolist() == [7, 8]
+
+
 def test_counts_against_plain_loops(example):
     network, data = example
+    network.second.data[:, 0] = 0.0  # edges without a sign are with no rule
     found = dict(zip(net.COLUMNS, net.measure(network, data).T.tolist(), strict=True))
     seen = net.signals(network, data.x, data.labels)
 

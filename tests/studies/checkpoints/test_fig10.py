@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from every_study import says_what_is_seen
+from pins import pin
 from records import altered, changed, found, verdicts
 
 from joma.claims.contract import silent
@@ -30,6 +31,8 @@ def result(tmp_path_factory):
     shares = []
     found = execute(STUDY, SMALL, tmp_path_factory.mktemp("out"), progress=lambda share, doing: shares.append(share))
     assert shares == sorted(shares)
+    with Run.open(found.run) as run:
+        pin(STUDY, SMALL, run)
     return found
 
 

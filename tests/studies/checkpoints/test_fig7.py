@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from pins import pin
 from records import altered, changed, found, verdicts
 
 from joma.claims.contract import silent
@@ -49,7 +50,10 @@ def one_process():
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    return execute(STUDY, TINY, tmp_path_factory.mktemp("out"))
+    found = execute(STUDY, TINY, tmp_path_factory.mktemp("out"))
+    with Run.open(found.run) as run:
+        pin(STUDY, TINY, run)
+    return found
 
 
 def test_it_runs_judges_and_draws(result):
@@ -59,6 +63,8 @@ def test_it_runs_judges_and_draws(result):
     with Run.open(result.run) as run:
         assert run.value("layers/stable rank").shape == (len(run.value("steps")), 2)
         assert run.value("coherence").shape == (3, 3, 2)
+        steps = run.value("steps")
+        assert run.value("coherence/steps").tolist() == [steps[0], steps[len(steps) // 2], steps[-1]]
 
 
 def test_one_network_decides_nothing(result):

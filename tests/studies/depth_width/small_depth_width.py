@@ -22,5 +22,6 @@ TINY = DepthWidthConfig(
     valid_samples=20,
     points=2,
     timed=False,
+    seed=1,
 )
 TEXTS, TREES = ("sympy", "wikitext-2", SHUFFLED), (DEEP, FLAT)

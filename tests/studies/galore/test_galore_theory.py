@@ -11,7 +11,16 @@ from joma.studies.galore.galore_theory import study as claims
 from joma.studies.galore.galore_theory.run import GaloreTheoryConfig
 
 SMALL = GaloreTheoryConfig(
-    draws=2, steps=12, inputs=6, networks=2, classes=(10, 1000), searches=20, settled=2, tokens=3, nodes=2
+    draws=2,
+    steps=12,
+    inputs=6,
+    networks=2,
+    classes=(10, 1000),
+    searches=20,
+    settled=2,
+    tokens=3,
+    nodes=2,
+    seed=1,
 )
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 

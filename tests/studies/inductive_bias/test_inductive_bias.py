@@ -250,6 +250,19 @@ def test_images_are_replaced_as_said():
     assert torch.equal(digits.read(labels.TEST, "shuffled pixels", 0)[0], test[:, orders])
 
 
+def test_accuracy_and_loss_are_means_over_all_images_however_many_are_read_at_once(monkeypatch):
+    monkeypatch.setattr(labels, "CHUNK", 7)  # 30 images: four whole parts and a rest
+    digits, who = labels.Digits(TINY), [("true labels", 1), ("random labels", 2)]
+    weight = torch.randn(2, 64, 10, generator=torch.Generator().manual_seed(0))
+    accuracy, loss = digits.accuracy(lambda pixels: pixels @ weight, labels.TEST, who)
+    for member, (kind, seed) in enumerate(who):
+        pixels, wanted = digits.read(labels.TEST, kind, seed)
+        logits = (pixels.double() @ weight[member].double()).numpy()
+        own = logits[np.arange(30), wanted.numpy()]
+        assert accuracy[member].item() == pytest.approx((own == logits.max(1)).mean())
+        assert loss[member].item() == pytest.approx((np.log(np.exp(logits).sum(1)) - own).mean(), rel=1e-4)
+
+
 def test_an_epoch_reads_every_image_once():
     digits = labels.Digits(TINY)
     pixels = digits.read(labels.TRAIN, "true labels", 1)[0]
