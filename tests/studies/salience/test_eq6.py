@@ -14,7 +14,7 @@ from joma.studies.salience.eq6 import study as judge
 from joma.studies.salience.eq6 import study as study
 from joma.studies.salience.eq6.run import TARGETS, Eq6Config
 
-SMALL = replace(STUDY.quick, draws=6, checked=2)
+SMALL = replace(STUDY.quick, draws=6, checked=2, seed=1)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 QUALITATIVE, OPEN = "only qualitative", "undecided"
 NAN = put((0,), np.nan)

@@ -9,6 +9,7 @@ import torch
 from every_study import draws_labelled_figures
 from records import altered, carried_out, changed, found, verdicts
 
+from joma.claims import guards
 from joma.claims.contract import silent
 from joma.claims.execute import execute, judge, plain_config
 from joma.claims.finding import Finding
@@ -245,6 +246,45 @@ def test_stories_are_fluent_and_cutting_their_cache_costs(stories):
     assert found["cut"][0, 0].mean() > found["cut"][1, 0].mean()
 
 
+@pytest.mark.parametrize("own_head", [False, True])
+def test_every_tensor_of_a_file_finds_its_place(tmp_path, own_head):
+    """llama2.c turns the rows 2i and 2i + 1 of a head of queries or keys together, transformers i and i + half."""
+    dim, hidden, layers, heads, kv_heads, words, length = sizes = (16, 12, 2, 2, 1, 10, 5)
+    width, source = dim // heads, np.random.default_rng(0)
+
+    def drawn(*shape):
+        return source.standard_normal(shape).astype("<f4")
+
+    by_layer = {"input_layernorm": (dim,), "self_attn.q_proj": (dim, dim), "self_attn.k_proj": (width, dim),
+                "self_attn.v_proj": (width, dim), "self_attn.o_proj": (dim, dim), "post_attention_layernorm": (dim,),
+                "mlp.gate_proj": (hidden, dim), "mlp.down_proj": (dim, hidden), "mlp.up_proj": (hidden, dim)}  # fmt: skip
+    embedding, norm, tables, head = drawn(words, dim), drawn(dim), drawn(2, length, width // 2), drawn(words, dim)
+    parts = {name: drawn(layers, *shape) for name, shape in by_layer.items()}
+    header = np.array([*sizes[:5], -words if own_head else words, length], "<i4")
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"".join(part.tobytes() for part in (
+        header, embedding, *parts.values(), norm, tables, *([head] if own_head else []))))  # fmt: skip
+    model = load_stories(path)
+    assert not model.training
+    state = {name: value.numpy() for name, value in model.state_dict().items()}
+    np.testing.assert_array_equal(state["model.embed_tokens.weight"], embedding)
+    np.testing.assert_array_equal(state["model.norm.weight"], norm)
+    np.testing.assert_array_equal(state["lm_head.weight"], head if own_head else embedding)
+    for layer in range(layers):
+        for name, part in parts.items():
+            loaded, written_down = state[f"model.layers.{layer}.{name}.weight"], part[layer]
+            if "q_proj" in name or "k_proj" in name:
+                for row in range(len(written_down)):
+                    first, within = row // width * width, row % width
+                    np.testing.assert_array_equal(
+                        loaded[first + within % 2 * (width // 2) + within // 2], written_down[row]
+                    )
+            else:
+                np.testing.assert_array_equal(loaded, written_down)
+    assert (model.config.num_attention_heads, model.config.num_key_value_heads) == (heads, kv_heads)
+    assert (model.config.max_position_embeddings, model.config.rms_norm_eps) == (length, 1e-5)
+
+
 def test_a_damaged_file_of_stories_is_one_sentence(tmp_path, monkeypatch):
     folder = tmp_path / "stories260K"
     folder.mkdir()
@@ -290,3 +330,8 @@ def test_what_is_not_there_is_not_run(tmp_path, monkeypatch):
     if not torch.cuda.is_available():
         result = execute(STUDY, replace(TINY, device="cuda"), tmp_path / "cuda")
         assert "device cuda needs a CUDA GPU" in result.findings[0].measured
+    monkeypatch.setattr(guards, "find_spec", lambda name: None)
+    result = execute(STUDY, TINY, tmp_path / "bare")
+    assert {finding.verdict for finding in result.findings} == {"not run"}
+    assert "transformers is not installed (the extra hf)" in result.findings[0].measured
+    assert "joma verify kv-cache" in result.findings[0].measured
