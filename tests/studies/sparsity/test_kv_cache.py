@@ -255,9 +255,11 @@ def test_every_tensor_of_a_file_finds_its_place(tmp_path, own_head):
     def drawn(*shape):
         return source.standard_normal(shape).astype("<f4")
 
+    # fmt: off
     by_layer = {"input_layernorm": (dim,), "self_attn.q_proj": (dim, dim), "self_attn.k_proj": (width, dim),
                 "self_attn.v_proj": (width, dim), "self_attn.o_proj": (dim, dim), "post_attention_layernorm": (dim,),
-                "mlp.gate_proj": (hidden, dim), "mlp.down_proj": (dim, hidden), "mlp.up_proj": (hidden, dim)}  # fmt: skip
+                "mlp.gate_proj": (hidden, dim), "mlp.down_proj": (dim, hidden), "mlp.up_proj": (hidden, dim)}
+    # fmt: on
     embedding, norm, tables, head = drawn(words, dim), drawn(dim), drawn(2, length, width // 2), drawn(words, dim)
     parts = {name: drawn(layers, *shape) for name, shape in by_layer.items()}
     header = np.array([*sizes[:5], -words if own_head else words, length], "<i4")
