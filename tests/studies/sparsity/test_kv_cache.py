@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ pytest.importorskip("transformers", reason="transformers is not installed here (
 
 STUDY = kv_cache.STUDY
 TINY = KvCacheConfig(layers=1, width=16, heads=2, vocabulary=270, context=32, batch=2, steps=2, checkpoints=(1,),
-                     seeds=1, characters=30_000, held_out=3_000, sequences=4, sinks=1)  # fmt: skip
+                     seeds=1, characters=30_000, held_out=3_000, sequences=4, sinks=1, seed=1)  # fmt: skip
 NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"
 STEPS, SEQUENCES = (0, 50, 100), 30
 CONFIG = KvCacheConfig(seeds=4, steps=100, checkpoints=(50,), sequences=SEQUENCES)
@@ -322,6 +323,19 @@ def test_a_damaged_file_of_stories_is_one_sentence(tmp_path, monkeypatch):
 def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         replace(KvCacheConfig(), **changes)
+
+
+def test_both_kinds_of_text_are_held_out(tmp_path, monkeypatch):
+    """The last four characters: two of WikiText-2, which train.txt has not, and two of the source."""
+    folder = tmp_path / "wikitext-2"
+    folder.mkdir()
+    (folder / "train.txt").write_text("words to train on ", encoding="utf-8")
+    (folder / "valid.txt").write_text("VALID", encoding="utf-8")
+    monkeypatch.setenv("JOMA_DATA", str(tmp_path))
+    monkeypatch.setattr(measures, "source_text", lambda characters: "0123456789abcdef"[:characters])
+    size = SimpleNamespace(characters=10, held_out=4, wikitext=True)
+    assert measures._corpus(size) == "words to train on 01234567VA89"
+    assert measures._corpus(SimpleNamespace(characters=10, wikitext=False)) == "0123456789"
 
 
 def test_what_is_not_there_is_not_run(tmp_path, monkeypatch):
