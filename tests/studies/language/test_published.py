@@ -24,6 +24,7 @@ from joma.studies.language._published import (
     NOISES,
     SEEDS,
     Distance,
+    differs,
     distances,
     distances_by_seed,
     find_stored,
@@ -227,7 +228,8 @@ def seeds(ours, without_rises, at_start, spread=0.001):
     ("ours", "without_rises", "at_start", "spread", "verdict"),
     [
         (0.06, 0.4, 0.9, 0.01, "holds"),
-        (0.37, 0.4, 0.9, 0.001, "only qualitative"),  # nearer by less than what matters
+        (0.34, 0.4, 0.9, 0.001, "holds"),
+        (0.37, 0.4, 0.9, 0.001, "only qualitative"),  # nearer by less than what matters, 0.05
         (0.4, 0.4, 0.9, 0.01, "not above its control"),
         (0.06, 0.9, 0.061, 0.001, "not above its control"),  # the nearer of two controls counts
         (0.3, 0.4, 0.9, 0.1, "undecided"),
@@ -236,6 +238,22 @@ def seeds(ours, without_rises, at_start, spread=0.001):
 )
 def test_single_runs_must_be_nearer_than_their_controls(near, ours, without_rises, at_start, spread, verdict):
     assert near([ROW], [seeds(ours, without_rises, at_start, spread)]).verdict == verdict
+
+
+def test_what_matters_is_told(near):
+    for claim in (fig6.CURVES, fig8.CURVES):
+        assert claim.matters == 0.05
+    assert "nearer by at least 0.05 nats RMS" in near([ROW]).expected
+    assert "Mean curves are within 0.1 nats" in near([ROW]).expected
+
+
+def test_a_recipe_that_differs_is_told_in_words():
+    paper = plain_config(fig6.STUDY.paper)
+    assert not differs(paper)
+    assert differs(paper | {"width": 7}) == "width is 7, not 200"
+    assert differs(paper | {"width": 7, "heads": 3, "streams": 9}).endswith(" (and 2 more options differ)")
+    assert differs(paper | {"width": 7, "heads": 3}, rate=2.0).endswith(" (and 2 more options differ)")
+    assert differs(paper, rate=2.0) == f"rate is {paper['rate']}, not 2.0"
 
 
 def test_curves_that_hardly_rise_are_held_against_their_start(near):

@@ -75,6 +75,17 @@ def test_rounding_moves_every_weight_by_one_unit_and_nothing_else(ensemble):
     assert ensemble.networks([0]).seeds.equal(ensemble.networks([of_kind("rounding")]).seeds)
 
 
+def test_rounding_moves_each_seed_its_own_way(ensemble):
+    """Twins whose weights all moved alike would have more in common than rounding."""
+    ups = []
+    for place in range(2):
+        seed, twin = weights(ensemble, place), weights(ensemble, of_kind("rounding", place))
+        assert ((seed.view(torch.int32) - twin.view(torch.int32)).abs() == (seed != 0)).all()
+        ups.append(twin > seed)
+    drawn = weights(ensemble, 0) != 0
+    assert (ups[0] == ups[1])[drawn].float().mean().item() == pytest.approx(0.5, abs=0.05)
+
+
 def test_every_other_twin_differs_in_its_one_thing(ensemble):
     whats = {}
     for kind in KINDS[2:]:

@@ -69,6 +69,12 @@ def test_flattened_frequencies_keep_every_word_apart():
     assert effective_words(ZIPF) < 3 < 10 < effective_words(flat) <= 20
 
 
+def test_a_seed_decides_which_label_an_occurrence_takes():
+    one, same, other = (flattened(ZIPF, 20, seed=seed).tokens["train"] for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
 def test_as_many_labels_as_words_change_nothing_and_fewer_are_refused():
     assert torch.equal(flattened(ZIPF, 4).tokens["train"], ZIPF.tokens["train"])
     with pytest.raises(CorpusError, match="labels must be at least 4, one per word, got 3"):

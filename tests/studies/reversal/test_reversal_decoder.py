@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
-from records import carried_out, found, verdicts
+from records import carried_out, changed, found, verdicts
 
 from joma.claims.execute import plain_config
 from joma.runs import Run
@@ -197,6 +197,21 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path):
     assert curse.details["networks left out"] == {"did not learn": 1.0}
 
 
+def test_a_network_that_diverged_on_its_way_does_not_count(tmp_path):
+    """It is marked from there on; at the start it was sound."""
+
+    def mark(name, step, value):
+        marked = np.array(value)
+        if step and name.endswith("/diverged_at"):
+            marked[1::SEEDS] = 5  # the second seed of every condition
+        return marked
+
+    marked = changed(record(tmp_path / "sound"), tmp_path / "marked", mark)
+    curse = found(STUDY, marked, study.CURSE)
+    assert curse.main.seeds == SEEDS - 1
+    assert curse.details["networks left out"]["did not learn"] >= 1
+
+
 def test_a_run_goes_on_after_an_interrupt(tiny_run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, TINY, tiny_run, tmp_path / "again", after=0.0)
 
@@ -270,6 +285,8 @@ def test_the_measures_of_matrices():
     ("options", "sentence"),
     [
         ({"both": 1.0}, r"both must leave at least 4 of 24 pairs with one direction, and some with two, got 1\.0"),
+        ({"both": 0.0}, r"both must leave .*, got 0\.0"),
+        ({"both": 0.86}, r"both must leave at least 4 of 24 pairs with one direction.*, got 0\.86"),  # 3 of them
         ({"entities": (2, 3)}, r"entities must hold 1, and 2 or 3 at most, got \(2, 3\)"),
         ({"rates": (0.01,)}, r"rates must be one per depth, 2, got \(0\.01,\)"),
         ({"depths": (2, 2)}, r"depths must be values that differ, got \(2, 2\)"),
@@ -284,3 +301,7 @@ def test_the_measures_of_matrices():
 def test_refusals(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         taught.ReversalDecoderConfig(**options)
+
+
+def test_four_pairs_with_one_direction_are_enough():
+    assert taught.ReversalDecoderConfig(both=0.84).both == 0.84  # 3.84 of 24, rounded

@@ -14,7 +14,7 @@ from joma.studies.salience.eq6 import study as judge
 from joma.studies.salience.eq6 import study as study
 from joma.studies.salience.eq6.run import TARGETS, Eq6Config
 
-SMALL = replace(STUDY.quick, draws=6, checked=2)
+SMALL = replace(STUDY.quick, draws=6, checked=2, seed=1)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 QUALITATIVE, OPEN = "only qualitative", "undecided"
 NAN = put((0,), np.nan)
@@ -236,3 +236,16 @@ def test_without_attention_the_components_move_alike():
 def test_sizes_that_make_no_sense_are_refused(sizes, sentence):
     with pytest.raises(ValueError, match=sentence):
         Eq6Config(**sizes)
+
+
+def test_the_long_run_follows_eq_6(monkeypatch):
+    """Its end is the target whatever the speed, so the speed is looked at."""
+    fields = []
+    monkeypatch.setattr(figure, "integrate", lambda field, v0, t: fields.append((field, v0, t)) or [v0])
+    for attention in (True, False):
+        figure.long_run((0.5, 2.0), (-2.0, 3.0), attention=attention)
+    v = torch.tensor([[-1.0, 0.3], [1.5, 2.5]], dtype=torch.float64)
+    for (field, v0, t), factor in zip(fields, (np.exp(v.numpy() ** 2 / 2), 1.0), strict=True):
+        np.testing.assert_allclose(field(0.0, v), (np.array([0.5, 2.0]) - v.numpy()) * factor, rtol=1e-12)
+        assert v0.tolist() == [[-2.0, -2.0], [3.0, 3.0]]
+        assert list(t) == [0.0, 30.0]

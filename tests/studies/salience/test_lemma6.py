@@ -140,3 +140,11 @@ def test_what_is_asked_of_every_study(run, tmp_path):
 def test_sizes_that_make_no_sense_are_refused(sizes, sentence):
     with pytest.raises(ValueError, match=sentence):
         Lemma6Config(**sizes)
+
+
+def test_a_peak_is_found_inside_and_at_both_ends():
+    inside = study._peak(lambda x: 2 - (x - 1.2345) ** 2, 6.0)
+    np.testing.assert_allclose(inside, [1.2345, 2.0], atol=1e-6)
+    np.testing.assert_allclose(study._peak(lambda x: x**2, 6.0), [6.0, 36.0], atol=1e-6)
+    first = 6.0 / 400  # the grid begins there, not at zero
+    np.testing.assert_allclose(study._peak(lambda x: -x, 6.0), [first, -first], atol=1e-6)

@@ -52,6 +52,7 @@ def _forms(finding):
         ("v", put((1, 0), np.nan), "equal-f", OPEN),
         ("predicted ratio", lambda x: x * (1 + 1e-6), "depth-ratio", FAILS),
         ("predicted ratio", NAN, "depth-ratio", FAILS),
+        ("predicted ratio", add((3, 0, 1), 0.01), "depth-ratio", FAILS),  # one pair at one time
         ("lambda", add((0, 0), 5.0), "lambda-bound", FAILS),
         ("lambda", NAN, "lambda-bound", FAILS),
         ("corrected/Lambda", add((0, 1), -0.5), "lambda-condition", FAILS),
@@ -93,6 +94,10 @@ def test_a_clock_that_runs_without_attention_too_shows_nothing(run, tmp_path):
     spoiled = {"v": -mu * np.expm1(-t), "F of v": t + 0 * mu}
     with changed(run, tmp_path / "run", lambda name, step, value: spoiled.get(name, value)) as copy:
         assert found(STUDY, copy, study.CLOCK).verdict == BLIND
+
+
+def test_curves_are_drawn_over_times_of_double_precision(run):
+    np.testing.assert_allclose(run.value("curve/t"), 10 ** np.linspace(-1, 3, 200), rtol=1e-12)
 
 
 def test_a_ratio_without_deviation_shows_nothing_of_it(run, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from every_study import draws_labelled_figures
 from records import altered, carried_out, changed, found, verdicts
 
+from joma.claims import guards
 from joma.claims.contract import silent
 from joma.claims.execute import execute, judge, plain_config
 from joma.claims.finding import Finding
@@ -25,7 +27,7 @@ pytest.importorskip("transformers", reason="transformers is not installed here (
 
 STUDY = kv_cache.STUDY
 TINY = KvCacheConfig(layers=1, width=16, heads=2, vocabulary=270, context=32, batch=2, steps=2, checkpoints=(1,),
-                     seeds=1, characters=30_000, held_out=3_000, sequences=4, sinks=1)  # fmt: skip
+                     seeds=1, characters=30_000, held_out=3_000, sequences=4, sinks=1, seed=1)  # fmt: skip
 NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"
 STEPS, SEQUENCES = (0, 50, 100), 30
 CONFIG = KvCacheConfig(seeds=4, steps=100, checkpoints=(50,), sequences=SEQUENCES)
@@ -245,6 +247,47 @@ def test_stories_are_fluent_and_cutting_their_cache_costs(stories):
     assert found["cut"][0, 0].mean() > found["cut"][1, 0].mean()
 
 
+@pytest.mark.parametrize("own_head", [False, True])
+def test_every_tensor_of_a_file_finds_its_place(tmp_path, own_head):
+    """llama2.c turns the rows 2i and 2i + 1 of a head of queries or keys together, transformers i and i + half."""
+    dim, hidden, layers, heads, kv_heads, words, length = sizes = (16, 12, 2, 2, 1, 10, 5)
+    width, source = dim // heads, np.random.default_rng(0)
+
+    def drawn(*shape):
+        return source.standard_normal(shape).astype("<f4")
+
+    # fmt: off
+    by_layer = {"input_layernorm": (dim,), "self_attn.q_proj": (dim, dim), "self_attn.k_proj": (width, dim),
+                "self_attn.v_proj": (width, dim), "self_attn.o_proj": (dim, dim), "post_attention_layernorm": (dim,),
+                "mlp.gate_proj": (hidden, dim), "mlp.down_proj": (dim, hidden), "mlp.up_proj": (hidden, dim)}
+    # fmt: on
+    embedding, norm, tables, head = drawn(words, dim), drawn(dim), drawn(2, length, width // 2), drawn(words, dim)
+    parts = {name: drawn(layers, *shape) for name, shape in by_layer.items()}
+    header = np.array([*sizes[:5], -words if own_head else words, length], "<i4")
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"".join(part.tobytes() for part in (
+        header, embedding, *parts.values(), norm, tables, *([head] if own_head else []))))  # fmt: skip
+    model = load_stories(path)
+    assert not model.training
+    state = {name: value.numpy() for name, value in model.state_dict().items()}
+    np.testing.assert_array_equal(state["model.embed_tokens.weight"], embedding)
+    np.testing.assert_array_equal(state["model.norm.weight"], norm)
+    np.testing.assert_array_equal(state["lm_head.weight"], head if own_head else embedding)
+    for layer in range(layers):
+        for name, part in parts.items():
+            loaded, written_down = state[f"model.layers.{layer}.{name}.weight"], part[layer]
+            if "q_proj" in name or "k_proj" in name:
+                for row in range(len(written_down)):
+                    first, within = row // width * width, row % width
+                    np.testing.assert_array_equal(
+                        loaded[first + within % 2 * (width // 2) + within // 2], written_down[row]
+                    )
+            else:
+                np.testing.assert_array_equal(loaded, written_down)
+    assert (model.config.num_attention_heads, model.config.num_key_value_heads) == (heads, kv_heads)
+    assert (model.config.max_position_embeddings, model.config.rms_norm_eps) == (length, 1e-5)
+
+
 def test_a_damaged_file_of_stories_is_one_sentence(tmp_path, monkeypatch):
     folder = tmp_path / "stories260K"
     folder.mkdir()
@@ -282,6 +325,19 @@ def test_refusals(changes, sentence):
         replace(KvCacheConfig(), **changes)
 
 
+def test_both_kinds_of_text_are_held_out(tmp_path, monkeypatch):
+    """The last four characters: two of WikiText-2, which train.txt has not, and two of the source."""
+    folder = tmp_path / "wikitext-2"
+    folder.mkdir()
+    (folder / "train.txt").write_text("words to train on ", encoding="utf-8")
+    (folder / "valid.txt").write_text("VALID", encoding="utf-8")
+    monkeypatch.setenv("JOMA_DATA", str(tmp_path))
+    monkeypatch.setattr(measures, "source_text", lambda characters: "0123456789abcdef"[:characters])
+    size = SimpleNamespace(characters=10, held_out=4, wikitext=True)
+    assert measures._corpus(size) == "words to train on 01234567VA89"
+    assert measures._corpus(SimpleNamespace(characters=10, wikitext=False)) == "0123456789"
+
+
 def test_what_is_not_there_is_not_run(tmp_path, monkeypatch):
     monkeypatch.delenv("JOMA_DATA", raising=False)
     result = execute(STUDY, replace(TINY, wikitext=True), tmp_path)
@@ -290,3 +346,8 @@ def test_what_is_not_there_is_not_run(tmp_path, monkeypatch):
     if not torch.cuda.is_available():
         result = execute(STUDY, replace(TINY, device="cuda"), tmp_path / "cuda")
         assert "device cuda needs a CUDA GPU" in result.findings[0].measured
+    monkeypatch.setattr(guards, "find_spec", lambda name: None)
+    result = execute(STUDY, TINY, tmp_path / "bare")
+    assert {finding.verdict for finding in result.findings} == {"not run"}
+    assert "transformers is not installed (the extra hf)" in result.findings[0].measured
+    assert "joma verify kv-cache" in result.findings[0].measured

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from pins import pin
 from records import altered, changed, found, verdicts
 
 from joma.claims.execute import execute, plain_config
@@ -33,7 +34,10 @@ CLAIMS = [claim.name for claim in STUDY.claims]
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    return execute(STUDY, SMALL, tmp_path_factory.mktemp("python-hierarchy"))
+    made = execute(STUDY, SMALL, tmp_path_factory.mktemp("python-hierarchy"))
+    with Run.open(made.run) as run:
+        pin(STUDY, SMALL, run)
+    return made
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from joma.claims.contract import Progress
 from joma.data.text import Corpus
 from joma.models.decoder import Decoder
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe
-from joma.recipes.language.training import validation_sequences, with_words
+from joma.recipes.language.training import needs_its_device, validation_sequences, with_words
 from joma.runs import Run
 from joma.studies.rebound._points import Measure, spread_points, train_measured
 from joma.studies.rebound.forecast.record import WORDS, Form, Past, keep_scores, logit_shift, past_of_words
@@ -161,6 +161,7 @@ def run(config: ForecastConfig, run: Run, progress: Progress) -> None:
     first = next(iter(variants.values())).with_(rates=(config.sgd_rate,))
     variants[f"SGD, {names[config.layers[0]]}"] = first.with_optimizer(kind="sgd", renew_every=None)
     points = spread_points(config.every, config.steps)
+    needs_its_device(first, run)
 
     def follow(variant: Recipe) -> Words:
         seen = with_words(text, variant.decoder.vocabulary)

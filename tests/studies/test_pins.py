@@ -1,0 +1,124 @@
+"""The pins: every study has some, and they see what they are for."""
+
+import json
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pins
+import pytest
+from kept_records import RECORDS
+
+from joma import studies
+from joma.runs import Run
+
+WITHOUT: dict[str, str] = {}
+"""Studies that have no pins, and why."""
+STUDY = SimpleNamespace(name="a-study", version=3)
+ARRAY = np.arange(1.0, 7.0).reshape(2, 3)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the run that is pinned here."""
+
+    rate: float = 0.5
+    device: str = "cpu"
+
+
+CONFIG = Config()
+
+
+def test_every_study_has_a_pin():
+    there = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in pins.FOLDER.glob("*.json")}
+    assert there.keys() == set(studies.names()) - WITHOUT.keys()
+    for name, kept in there.items():
+        version = f"version {studies.load(name).version}, "
+        assert any(key.startswith(version) and arrays for key, arrays in kept.items()), f"{name} was pinned long ago"
+
+
+@pytest.fixture
+def pinned(tmp_path, monkeypatch):
+    """Pin a run of these arrays: the first is kept, later ones are compared with it."""
+    monkeypatch.setattr(pins, "FOLDER", tmp_path / "pinned")
+    monkeypatch.setattr(pins, "judge", lambda study, run: [])
+
+    def run(config=CONFIG, study=STUDY, **arrays):
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.sqlite"
+        with Run.create(path, study=study.name, config={}) as run:
+            for name, array in arrays.items():
+                run.keep(name, lambda array=array: array)
+            pins.pin(study, config, run)
+
+    monkeypatch.setenv("JOMA_PIN", "keep")
+    run(a=ARRAY, b=ARRAY, seconds=ARRAY)
+    monkeypatch.delenv("JOMA_PIN")
+    return run
+
+
+def changed(where, value):
+    array = ARRAY.copy()
+    array[where] = value
+    return array
+
+
+def test_the_same_numbers_pass(pinned):
+    pinned(a=ARRAY, b=ARRAY, seconds=ARRAY)
+    pinned(a=ARRAY * (1 + 1e-4), b=ARRAY.astype(np.float32), seconds=ARRAY)  # as another machine rounds
+    pinned(a=ARRAY, b=ARRAY, seconds=9 * ARRAY)  # a clock's
+    pinned(Config(device="cuda"), a=ARRAY, b=ARRAY, seconds=ARRAY)
+
+
+@pytest.mark.parametrize(
+    "b",
+    [
+        pytest.param(changed((1, 2), 6.2), id="a number is changed"),
+        pytest.param(changed((0, 0), -1.0), id="a sign is"),
+        pytest.param(changed((0, 0), np.nan), id="a number is no number"),
+        pytest.param(changed((0, 0), np.inf), id="a number is not finite"),
+        pytest.param(ARRAY.T.copy(), id="transposed"),
+        pytest.param(ARRAY.T.reshape(2, 3), id="transposed in the same shape"),
+        pytest.param(ARRAY[::-1].copy(), id="rows change places"),
+        pytest.param(ARRAY[..., ::-1].copy(), id="columns change places"),
+        pytest.param(ARRAY + 0.05, id="all are shifted"),
+        pytest.param(ARRAY[:1].copy(), id="a row is missing"),
+    ],
+)
+def test_other_numbers_fail(pinned, b):
+    with pytest.raises(AssertionError, match=r"\bb of a-study"):
+        pinned(a=ARRAY, b=b, seconds=ARRAY)
+
+
+def test_other_arrays_fail(pinned):
+    with pytest.raises(AssertionError, match="a-study records other arrays"):
+        pinned(a=ARRAY, seconds=ARRAY)
+    with pytest.raises(AssertionError, match="a-study records other arrays"):
+        pinned(a=ARRAY, b=ARRAY, c=ARRAY, seconds=ARRAY)
+
+
+def test_other_settings_and_versions_are_other_runs(pinned):
+    pinned(Config(rate=0.25), a=-ARRAY)
+    pinned(study=SimpleNamespace(name="a-study", version=4), a=-ARRAY)
+
+
+def test_findings_are_pinned_where_no_record_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(pins, "FOLDER", tmp_path / "pinned")
+    monkeypatch.setenv("JOMA_PIN", "keep")
+    told = {"effect": 0.5, "cases": [1.0, 2], "sure": True, "provenance": {"seconds": 9.0}, "says": "words"}
+
+    def finding(verdict="holds", **more):
+        claim = SimpleNamespace(name="a-claim")
+        return SimpleNamespace(claim=claim, verdict=verdict, as_json=lambda: told | more)
+
+    def pin(*findings):
+        with Run.create(tmp_path / f"{len(list(tmp_path.iterdir()))}.sqlite", study="a-study", config={}) as run:
+            monkeypatch.setattr(pins, "judge", lambda study, run: findings)
+            pins.pin(STUDY, Config(), run)
+
+    assert not (RECORDS / "a-study").exists()
+    pin(finding())
+    monkeypatch.delenv("JOMA_PIN")
+    pin(finding(provenance={"seconds": 2.0}))
+    for other in ((), (finding("fails"),), (finding(effect=0.6),), (finding(cases=[2, 1.0]),)):
+        with pytest.raises(AssertionError):
+            pin(*other)
