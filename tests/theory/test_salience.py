@@ -297,6 +297,17 @@ def test_gradients_where_nothing_moves():
     torch.testing.assert_close(slope, torch.ones(3, dtype=torch.float64))  # long converged: v is mu
 
 
+def test_rows_at_rest_have_their_gradient():
+    """Near rest (mu - v)' = -(mu - v) exp(|mu|^2/2), so dv/dmu = 1 - exp(-t exp(|mu|^2/2))."""
+    rows = torch.tensor([[1.0, 0.5], [0.0, 0.0]], dtype=torch.float64)
+    mu = rows.clone().requires_grad_()
+    v = salience.matrix_trajectory(mu, [0.4], v0=rows)
+    torch.testing.assert_close(v[0], rows)
+    (slope,) = torch.autograd.grad(v.sum(), mu)
+    speed = torch.tensor([[0.625], [0.0]], dtype=torch.float64).exp()
+    torch.testing.assert_close(slope, (1 - (-0.4 * speed).exp()).expand(2, 2), rtol=1e-9, atol=0)
+
+
 def test_mixed_batches_do_not_disturb_each_other():
     mu, v0 = uniform(7, 40, low=-8, high=8), uniform(8, 40, low=-8, high=8)
     t = torch.tensor([0.0, 1e-9, 0.05, 2.0], dtype=torch.float64)
