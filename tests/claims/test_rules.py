@@ -59,7 +59,7 @@ def test_a_wider_interval_never_turns_undecided_into_a_verdict(difference, half,
         assert of_effect(effect(difference, 1.5 * half, matters=matters)) == "undecided"
 
 
-@pytest.mark.parametrize("ends", [(NAN, NAN), (NAN, 1.0), (0.2, math.inf)])
+@pytest.mark.parametrize("ends", [(NAN, NAN), (NAN, 1.0), (0.2, math.inf), (-math.inf, 0.05), (-math.inf, -0.2)])
 def test_without_an_interval_nothing_is_decided(ends):
     assert of_effect(Effect(0.5, ends, 0.0, (0.0, 0.0), 5, 0.1)) == "undecided"
 
@@ -145,10 +145,14 @@ def test_the_printed_form_comes_first(printed, corrected, verdict):
 
 
 def test_where_neither_form_holds_what_could_not_be_told_comes_first():
-    undecided, failed = Evidence({"": effect(0.0, 0.5)}), Evidence({"": effect(-1.0, 0.5)})
-    null = Evidence({"": effect(0.0, 0.05)})
-    assert judged(failed, undecided) == judged(undecided, failed) == "undecided"
-    assert judged(failed, null) == "not above its control"
+    in_order = {
+        "undecided": Evidence({"": effect(0.0, 0.5)}),
+        "only qualitative": Evidence({"": effect(0.06, 0.05)}),
+        "not above its control": Evidence({"": effect(0.0, 0.05)}),
+        "fails": Evidence({"": effect(-1.0, 0.5)}),
+    }
+    for (place, (first, one)), (later, (second, other)) in product(enumerate(in_order.items()), repeat=2):
+        assert judged(one, other) == (first if place <= later else second)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import io
 import random
 import tokenize
 from keyword import iskeyword
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -129,6 +131,12 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(python_source, "find_spec", lambda name: None)
     with pytest.raises(CorpusError, match=r"the source of sympy, which is not installed: pip install sympy==1\.14\.0"):
         source_text(10)
+
+
+def test_of_a_package_in_several_places_the_first_is_read(monkeypatch):
+    spec = SimpleNamespace(submodule_search_locations=["first", "second"])
+    monkeypatch.setattr(python_source, "find_spec", lambda name: spec)
+    assert source_folder() == Path("first")
 
 
 def test_text_is_deterministic_and_cut():

@@ -1,5 +1,8 @@
 """Installed Python source and WikiText as byte pairs: each content once, no file on both sides, limits, refusals."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 
@@ -82,6 +85,18 @@ def test_long_texts_are_cut_without_loss():
     pieces = _subwords._lines([text, "short"])
     assert len(pieces) > 3
     assert "".join(pieces) == text + _subwords.END + "short" + _subwords.END
+
+
+def test_texts_that_are_encoded_in_several_calls_are_all_kept(monkeypatch):
+    class Pairs:
+        def encode_batch_fast(self, texts):
+            return [SimpleNamespace(ids=list(text.removesuffix(_subwords.END).encode()) + [0]) for text in texts]
+
+    monkeypatch.setattr(_subwords, "_TOGETHER", 2)
+    assert (
+        _subwords._ids(Pairs(), ["ab", "c", "d", "e", "fg"]).numpy().tobytes()
+        == np.array(list(b"ab\0c\0d\0e\0fg\0"), np.int32).tobytes()
+    )
 
 
 def test_refusals(folders, wiki, tmp_path, monkeypatch):

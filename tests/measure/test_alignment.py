@@ -112,8 +112,9 @@ def test_linear_probe_is_least_squares(samples, neurons, ridge):
         prediction, truth = slow_ridge(x[i], y[i], new[i], ridge), wanted[i].numpy()
         expected = [np.corrcoef(prediction[:, j], truth[:, j])[0, 1] for j in range(3)]
         r2 = 1 - ((truth - prediction) ** 2).sum(0) / ((truth - truth.mean(0)) ** 2).sum(0)
-        np.testing.assert_allclose(found.per_latent[i], expected, rtol=0, atol=1e-8)
-        np.testing.assert_allclose(found.r2[i], r2, rtol=1e-7, atol=1e-7)
+        within = min(1e-8, 1e-12 / ridge)  # a small ridge leaves a matrix that is hard to invert
+        np.testing.assert_allclose(found.per_latent[i], expected, rtol=0, atol=within)
+        np.testing.assert_allclose(found.r2[i], r2, rtol=10 * within, atol=10 * within)
     assert (found.ridge == ridge).all()
 
 

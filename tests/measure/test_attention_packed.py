@@ -154,3 +154,9 @@ def test_no_tensor_of_queries_times_keys_on_packed_rows(monkeypatch):
     assert largest.numbers <= blocks.ELEMENTS < length * length / 4
     assert isinstance(stats, AttentionStats)
     assert output.shape == q.shape
+
+
+def test_the_value_of_a_sink_needs_its_key():
+    q, value = torch.zeros(1, 2, 4, 8), torch.zeros(2, 8)
+    with pytest.raises(ValueError, match="sink_value belongs to a sink_key, and none is given"):
+        attention_with_stats(q, q, q, sink_value=value)

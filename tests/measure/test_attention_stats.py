@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.measure import _attention_blocks as blocks
 from joma.measure import attention
-from joma.measure._attention_problem import Problem, Sink
+from joma.measure._attention_problem import Problem, Sink, _column
 from joma.measure.attention import AttentionStats, attention_stats, attention_stats_reference, attention_with_stats
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
@@ -137,6 +137,12 @@ def test_rows_that_see_nothing_follow_the_rule():
     for name, value in zip(stats._fields, stats, strict=True):
         assert (value == (-torch.inf if name in ("lse", "max_logit") else 0)).all(), name
     assert (output == 0).all()
+
+
+def test_a_key_that_a_query_does_not_see_has_no_mass():
+    p = torch.tensor([0.5, 0.3, 0.2]).expand(1, 2, 5, 3)
+    found = _column(p, torch.tensor([[-2, -1, 0, 2, 3]]))
+    torch.testing.assert_close(found, torch.tensor([0.0, 0.0, 0.5, 0.2, 0.0]).expand(1, 2, 5))
 
 
 def test_output_is_attention():

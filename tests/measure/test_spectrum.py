@@ -35,6 +35,27 @@ def test_these_really_go_that_way(name, way, monkeypatch):
     assert found.probability == 1 - 1e-6
 
 
+def test_the_matrices_of_a_stack_and_their_values_share_the_odds_of_failure(monkeypatch):
+    """Three matrices, two values each, and two ways that may be tried: 12 chances to fail."""
+    asked = []
+    for way in ("_by_factor", "_by_lanczos"):
+        monkeypatch.setattr(f"joma.measure.spectrum.{way}", lambda *given: asked.append(given[-2]))
+    found = spectrum(torch.randn(3, 260, 260, generator=rng()), count=2, failure=0.012)
+    assert asked == pytest.approx([0.001, 0.001])
+    assert found.probability == pytest.approx(0.988)
+
+
+def test_lanczos_looks_again_when_it_expects_to_be_done_and_at_most_twice_as_far(monkeypatch):
+    looks, certify = [], _lanczos.certify
+    monkeypatch.setattr(_lanczos, "certify", lambda found, *more: looks.append(found.steps) or certify(found, *more))
+    with going("lanczos"):
+        found = spectrum(torch.randn(600, 640, generator=rng()), tolerance=1e-4)
+    assert looks[:2] == [8, 12]  # nothing is known of the rate at the first: half as far again
+    assert len(looks) > 2
+    assert all(now < later <= 2 * now for now, later in pairwise(looks))
+    assert found.iterations == looks[-1]
+
+
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**31 - 1), st.sampled_from([1e-2, 1e-3, 1e-4]), st.integers(1, 3), st.floats(0, 3))

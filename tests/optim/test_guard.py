@@ -43,6 +43,9 @@ def test_a_step_that_is_not_does_not_happen_and_is_counted(at):
     bad_step(model, optimizer)
     assert same(model, before)
     assert optimizer.skipped == 1
+    bad_step(model, optimizer)
+    assert same(model, before)
+    assert optimizer.skipped == 2
     train(model, optimizer, 7 - at)
     assert same(model, train(other, GaLore(other, **OPTIONS), 7))
     assert {matrix.count for matrix in optimizer.matrices} == {7}

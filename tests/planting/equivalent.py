@@ -35,5 +35,12 @@ EQUIVALENT: dict[str, str] = {
     "fine = torch.linspace(fine[max(best - 1, 0)], fine[min(best + 1, len(fine) - 1)], 60, dtype=torch.float64) | "
     "torch.float64 -> torch.float32": "Only the times at which a flat minimum is looked for: the entropies there are "
     "float64 either way, and the smallest moves by 2e-11, less than the grid is off.",
+    "measure/power_law.py _fitted | stale | usable[:, -1] = False  # a tail of one | usable[:, -1] -> _": (
+        "The mean of a tail of one lies exactly 0 above its beginning, which EVEN has refused already."
+    ),
+    "probes/lengths.py lengths_of | off by one | "
+    "most = max(1, most - 1 - (padding if isinstance(padding, int) and padding > 0 else 0)) |  >  ->  >= ": (
+        "A padding token of number 0 takes 0 away, as no padding token does."
+    ),
 }
 """From the key of a fault (Fault.key of plant_faults.py) to why no test can see it."""

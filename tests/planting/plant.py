@@ -43,6 +43,7 @@ class Planted:
 def plant(faults: list[Fault], tests_of: Callable[[Fault], tuple[str, ...]], jobs: int) -> dict[str, str]:
     """Plant them all, `jobs` at a time; what the tests made of each, by its key: "caught", "missed" or "hung"."""
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "agg"}
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # as tests/conftest.py: what is loaded here may load triton
     for name in HEAVY:
         with suppress(ImportError):
             importlib.import_module(name)

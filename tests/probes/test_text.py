@@ -10,7 +10,7 @@ import torch
 from architectures import TOKENS, build, inputs
 from llama2c import load_model, load_pieces
 
-from joma.probes import ProbeError, attention_entropy, collect
+from joma.probes import ProbeError, attention_entropy, attention_means, collect
 
 
 def text(length=150):
@@ -85,6 +85,12 @@ def test_a_text_that_does_not_fit_gets_one_sentence(options, sentence):
     tokens = options.pop("tokens", text(250))
     with pytest.raises(ValueError, match=sentence):
         attention_entropy(build("gpt_neox"), tokens, **options)
+
+
+def test_means_of_sparsity_need_a_number_of_keys():
+    for given in (None, 0):
+        with pytest.raises(ValueError, match=rf"^sparsity must be a number of keys, at least 1,.* got {given}$"):
+            attention_means(build("gpt_neox"), text(), sparsity=given)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")

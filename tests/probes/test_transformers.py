@@ -9,7 +9,7 @@ from architectures import BEYOND_SDPA, CAUSAL, ENCODERS, build, inputs
 from torch import nn
 
 from joma.measure.attention import AttentionStats
-from joma.probes import Probe, ProbeError, _masks, collect
+from joma.probes import Probe, ProbeError, _masks, _transformers, collect
 
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
 
@@ -292,6 +292,14 @@ def test_several_calls_accumulate_and_keep_false_keeps_the_means():
     assert torch.equal(bare.mean_entropy(), kept.mean_entropy())
     every = torch.cat([call.entropy.transpose(1, 2).flatten(0, 1) for call in kept.stats[kept.layers[1]]])
     torch.testing.assert_close(kept.mean_entropy()[1], every.double().mean(0))
+
+
+def test_where_two_probes_watch_the_first_names_the_layer():
+    model = build("gpt_neox")
+    layer, x = model.gpt_neox.layers[0].attention, torch.ones(1, 4, 3, 4)
+    said = r"^GPTNeoXForCausalLM: gpt_neox\.layers\.0\.attention passes 'score_mod' to its attention"
+    with collect(model), collect(model.gpt_neox), pytest.raises(ProbeError, match=said):
+        _transformers._attention(layer, x, x, x, None, score_mod=object())
 
 
 def test_two_models_at_once_and_a_model_inside_another_module():

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,12 @@ SAME, NOTHING = 2e-3, 1e-6
 CLOCK = ("second", "time", "per_s", "speed")
 """In the names of arrays that a clock decides."""
 
+DEPENDS = {
+    "depth-width": ("sympy",), "fig7": ("sympy", "transformers"), "fig10": ("sympy", "transformers"),
+    "kv-cache": ("sympy", "transformers"), "python-hierarchy": ("sympy",),
+}  # fmt: skip
+"""What beside torch decides the numbers of a study."""
+
 
 def pin(study, config, run):
     """Compare a run with what is kept of it; keep it where JOMA_PIN says so."""
@@ -37,7 +44,7 @@ def pin(study, config, run):
             now[f"finding {finding.claim.name}: {finding.verdict}"] = summary(np.array(found, dtype=np.float64))
     path = FOLDER / f"{study.name}.json"
     kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    key = f"version {study.version}, {settings(config)}"
+    key = f"version {study.version}, {settings(config)}{libraries(study.name)}"
     if os.environ.get("JOMA_PIN") == "keep":
         kept[key] = now
         FOLDER.mkdir(exist_ok=True)
@@ -49,6 +56,11 @@ def pin(study, config, run):
             assert now[name][0] == shape, f"{name} of {study.name} has another shape than before"
             far = SAME * abs(before[1]) + NOTHING
             np.testing.assert_allclose(now[name][1:], before, rtol=0, atol=far, err_msg=f"{name} of {study.name}")
+
+
+def libraries(study):
+    """The versions of what gives a study its text or its network: with others nothing is known."""
+    return "".join(f", {name} {version(name)}" for name in DEPENDS.get(study, ()))
 
 
 def summary(array):

@@ -78,6 +78,12 @@ def test_states_of_a_block(method):
                 assert refusal(lambda name=name, value=value: call(**{**given, name: value}), wrong) is None, kind
 
 
+def test_states_of_a_block_that_do_not_go_together():
+    """Their last leading dimensions differ, and nothing else."""
+    with pytest.raises(ValueError, match=r"shapes do not fit together: x \(\), w \(2,\), z \(3,\)"):
+        BLOCK.velocity(W.expand(2, 6, 2), Z.expand(3, 2, 3))
+
+
 def test_the_start_of_a_block():
     for name, good in (("w0", W), ("z0", Z)):
         for value in (*spoiled(good), good.to("meta"), good.long(), with_last(good, torch.nan), good[None], good[1:]):

@@ -238,6 +238,7 @@ def test_drift_of_many_logits_beside_one_path_of_weights(kind):
         (lambda: first_integral(Z, V, kind="softmax"), "softmax conserves nothing, see softmax_estimate"),
         (lambda: first_integral(Z, V, kind="linear", temperature=2.0), "temperature belongs to 'exp'"),
         (lambda: first_integral(Z + 1, V, kind=torch.cosh), "sigma/sigma' cannot be integrated from 0 to z = 1"),
+        (lambda: first_integral([[0.5, 2.5, 4.0]], torch.ones(1, 3, 1), kind=torch.sin), "to z = 2.5; does"),
         (lambda: first_integral(Z + 2, V, kind=torch.sin), "does sigma' vanish there"),
         (lambda: first_integral(Z + 1, V, kind=torch.ones_like), "cannot be integrated"),
         (lambda: first_integral_over_queries([0.0], [[1.0]]), r"z must have shape \(..., queries, tokens\)"),

@@ -80,6 +80,17 @@ def test_a_token_is_infinite_from_its_blow_up_on_and_the_losers_stop_there():
     assert after[3] == 0
 
 
+def test_the_moment_of_the_blow_up_spoils_no_gradient():
+    """With kappa = pi/2 erf grows by delta t / norm, so that a token of delta 1 is at infinity at t = 1 exactly."""
+    norm = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    winner, loser = linear.trajectory([1.0, 0.5], [1.0], kappa=torch.pi / 2, norm=norm)[0]
+    assert winner == torch.inf
+    loser.backward()
+    # v = 2 / sqrt(pi) erfinv(1 / (2 norm)), and erfinv' = sqrt(pi)/2 exp(erfinv^2)
+    slope = -0.5 * torch.erfinv(torch.tensor(0.5, dtype=torch.float64)).square().exp()
+    torch.testing.assert_close(norm.grad, slope, rtol=1e-12, atol=0)
+
+
 def test_winner_depends_on_the_start():
     end = linear.blow_up_time([1.0, 0.6], z0=[0.0, 2.0])
     torch.testing.assert_close(end, torch.tensor([1.2533, 0.2827], dtype=torch.float64), rtol=0, atol=1e-4)

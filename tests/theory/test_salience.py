@@ -237,6 +237,13 @@ def test_rows_follow_the_flow(seed):
         torch.testing.assert_close(salience.matrix_trajectory(mu, t, v0=start), flow, rtol=0, atol=TOL)
 
 
+def test_times_of_rows_keep_their_digits():
+    """A row of one node is a token: 0.3 and 1.1 are no numbers of float32."""
+    t = torch.tensor([0.3, 1.1], dtype=torch.float64)
+    flow = integrate(lambda time, v: (0.8 - v) * torch.exp(v * v / 2), torch.zeros(1, 1), t)
+    torch.testing.assert_close(salience.matrix_trajectory([[0.8]], t), flow, rtol=0, atol=1e-11)
+
+
 def test_stable_rank_drops_and_recovers_while_the_rank_stays():
     mu = uniform(5, 12, 6, low=-1, high=1) * torch.linspace(0.5, 2.5, 12, dtype=torch.float64)[:, None]
     t = torch.linspace(0, 40, 200, dtype=torch.float64)
@@ -288,6 +295,17 @@ def test_gradients_where_nothing_moves():
     v = salience.trajectory(mu, [1e9])
     (slope,) = torch.autograd.grad(v.sum(), mu)
     torch.testing.assert_close(slope, torch.ones(3, dtype=torch.float64))  # long converged: v is mu
+
+
+def test_rows_at_rest_have_their_gradient():
+    """Near rest (mu - v)' = -(mu - v) exp(|mu|^2/2), so dv/dmu = 1 - exp(-t exp(|mu|^2/2))."""
+    rows = torch.tensor([[1.0, 0.5], [0.0, 0.0]], dtype=torch.float64)
+    mu = rows.clone().requires_grad_()
+    v = salience.matrix_trajectory(mu, [0.4], v0=rows)
+    torch.testing.assert_close(v[0], rows)
+    (slope,) = torch.autograd.grad(v.sum(), mu)
+    speed = torch.tensor([[0.625], [0.0]], dtype=torch.float64).exp()
+    torch.testing.assert_close(slope, (1 - (-0.4 * speed).exp()).expand(2, 2), rtol=1e-9, atol=0)
 
 
 def test_mixed_batches_do_not_disturb_each_other():
