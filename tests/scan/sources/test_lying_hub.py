@@ -211,3 +211,9 @@ def test_more_bytes_than_were_asked_for() -> None:
                 continue
             with pytest.raises(CheckpointError, match="the hub sent more bytes than asked for"):
                 source.read_into(10, memoryview(buffer))
+
+
+def test_a_list_that_comes_in_many_pieces_is_one() -> None:
+    listed = list(range(60_000))  # 350 kB, more than is received at once
+    with lying({"/list": plain(listed)}) as address, not_for_ever():
+        assert list(hub_client.listing(f"{address}/list", {})) == [listed]
