@@ -112,3 +112,8 @@ def test_a_signal_that_somebody_else_handles_stays_with_them(number):
         assert heard == [number] * 2
     finally:
         signal.signal(number, before)
+
+
+def test_an_error_where_signals_wait_is_raised_as_it_is():
+    with pytest.raises(KeyError, match="lost"), interrupts.signals_noted():
+        raise KeyError("lost")
