@@ -41,3 +41,9 @@ def test_whole_numbers_become_float64_where_real_ones_are_asked_for():
     for found in (real(torch.tensor([large]), "w"), as_numbers([large], "w")):
         assert found.dtype == torch.float64
         assert found.tolist() == [large]
+
+
+def test_what_is_no_real_number_is_refused_and_not_cut_to_one():
+    for given in ([1 + 2j], torch.tensor([1.0]).numpy().astype("complex64"), ["1"], [None], [[1], [1, 2]]):
+        with pytest.raises(ValueError, match="w must be a real number, a list or an array of them, or a tensor"):
+            as_numbers(given, "w")
