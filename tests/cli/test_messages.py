@@ -64,3 +64,11 @@ def test_names_keep_their_capitals_and_defaults_are_said(capsys):
             main([command, "--help"])
         said = " ".join(capsys.readouterr().out.split()).replace("joma- out", "joma-out")
         assert all(one in said for one in words), command
+
+
+def test_a_limit_that_is_no_number_is_refused_before_anything_is_done(monkeypatch, capsys):
+    monkeypatch.setenv("JOMA_LIMITS", "LAYERS=many")
+    assert main(["list"]) == 2
+    said = capsys.readouterr()
+    assert said.err == "joma: JOMA_LIMITS takes NAME=NUMBER, as in LAYERS=5000, got 'LAYERS=many'\n"
+    assert not said.out

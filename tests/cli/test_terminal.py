@@ -160,3 +160,19 @@ def test_a_window_is_as_wide_as_it_says_and_a_tiny_one_is_not_believed(monkeypat
         monkeypatch.setenv("COLUMNS", told)
         assert wrapping.columns(Window()) == width
     assert wrapping.columns(io.StringIO()) is None
+
+
+def test_the_numbers_of_one_list_begin_in_one_column(capsys):
+    lines = printed(results(fails=20, opens=0, gone=0), capsys)
+    listed = [line for line in lines if "/fails-" in line]
+    assert len({len(line.split()[0]) for line in listed}) > 2
+    assert {line.index("size 2") for line in listed} == {max(len(line.split()[0]) for line in listed) + 4}
+
+
+def test_what_is_not_listed_of_any_verdict_is_given_back(capsys):
+    done = results(fails=90, opens=181, gone=18)
+    unlisted = Screen([]).attention(done, ATTENTION)
+    listed = re.findall(r"^  (\S+/\S+-\d+)", capsys.readouterr().out, re.M)
+    everything = [finding.id for one in done for finding in one.findings]
+    assert len(everything) == 90 + 181 + 18
+    assert sorted([*listed, *(one.id for one in unlisted)]) == sorted(everything)

@@ -104,6 +104,15 @@ def test_text_has_the_colour_of_the_page_and_its_leader_that_of_the_line():
     assert labels.leaders[0].get_linestyle() == "--"
 
 
+def test_a_leader_is_as_thick_as_its_line_and_never_too_thin_to_be_seen():
+    with house_style():
+        _, (axis,) = panels()
+        for width in (0.4, 3.0):
+            axis.plot([0, 1], [0, width], lw=width, label=f"{width}")
+        labels = label_lines(axis)
+    assert [leader.get_linewidth() for leader in labels.leaders] == [1.2, 3.0]
+
+
 def test_lines_without_numbers_and_notes_are_labelled_at_the_bottom():
     with house_style():
         figure, (axis,) = panels()

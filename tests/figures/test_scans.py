@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joma.figures._end_labels import EndLabels
-from joma.figures.scans import Panel, by_layer, changes_over_steps, curves_by_layer
+from joma.figures.scans import Panel, by_layer, changes_over_steps, compared, curves_by_layer
 from joma.figures.style import house_style
 
 
@@ -37,8 +37,10 @@ def test_of_many_layers_some_between_the_first_and_the_last_are_named(layers):
 def test_changes_have_one_scale_for_both_ways_with_zero_in_its_middle():
     with house_style():
         axis, bar = changes_over_steps([panel(3)]).axes
-    low, high = axis.get_images()[0].get_clim()
-    assert (low, high) == (-12.0, 12.0)
+    (image,) = axis.get_images()
+    assert image.get_clim() == (-12.0, 12.0)
+    assert image.get_array().tolist() == [[1.0, 2.0, 4.0], [2.0, 4.0, 8.0], [3.0, 6.0, 12.0]]  # a row per layer
+    assert image.origin == "lower"
     assert bar.get_ylabel() == "change since step 0"
 
 
@@ -58,3 +60,15 @@ def test_a_level_to_compare_with_is_drawn_and_named():
         (level,) = [line for line in drawn.get_lines() if line.get_label() == "uniform"]
         assert set(level.get_ydata()) == {3.5}
     assert "uniform" not in [line.get_label() for line in other.get_lines()]
+
+
+def test_of_two_models_the_mean_over_the_layers_that_were_measured_is_drawn():
+    one = Panel("rank", [0, 10, 20], ["layer 0", "layer 1"], np.array([[1.0, 3.0], [np.nan, 5.0], [np.nan, np.nan]]))
+    other = Panel("rank", [0, 10], ["layer 0"], np.array([[7.0], [8.0]]))
+    with house_style():
+        (axis,) = compared([(one, other)], ("a", "b")).axes
+    drawn = {line.get_label(): line for line in axis.get_lines() if line.get_linewidth() == 2.2}
+    np.testing.assert_array_equal(drawn["a"].get_ydata(), [2.0, 5.0, np.nan])
+    assert list(drawn["b"].get_ydata()) == [7.0, 8.0]
+    thin = [line for line in axis.get_lines() if line.get_linewidth() == 0.7]
+    np.testing.assert_array_equal([line.get_ydata() for line in thin], one.values.T)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from joma.host.arguments import integer, number, together, within
+from joma.host.arguments import as_numbers, integer, number, real, together, within
 
 
 def test_the_ends_of_a_range_belong_to_it():
@@ -34,3 +34,16 @@ def test_the_finer_type_wins_whichever_comes_first_and_plain_numbers_follow():
     for tensors in ({"a": single, "b": double}, {"a": double, "b": single}):
         assert [(one.dtype, one.shape) for one in together(**tensors)] == [(torch.float64, (3, 2))] * 2
     assert {one.dtype for one in together(a=single, b=torch.tensor(2.0, dtype=torch.float64))} == {torch.float32}
+
+
+def test_whole_numbers_become_float64_where_real_ones_are_asked_for():
+    large = 2**40 + 1  # float32 has no such number
+    for found in (real(torch.tensor([large]), "w"), as_numbers([large], "w")):
+        assert found.dtype == torch.float64
+        assert found.tolist() == [large]
+
+
+def test_what_is_no_real_number_is_refused_and_not_cut_to_one():
+    for given in ([1 + 2j], torch.tensor([1.0]).numpy().astype("complex64"), ["1"], [None], [[1], [1, 2]]):
+        with pytest.raises(ValueError, match="w must be a real number, a list or an array of them, or a tensor"):
+            as_numbers(given, "w")

@@ -98,3 +98,22 @@ def test_a_lack_of_memory_is_no_fault_of_joma(capsys, error):
 
     assert answer(command) == 1
     assert capsys.readouterr().err == "joma: there is not enough memory; what was recorded is safe\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_somebody_else_handles_stays_with_them(number):
+    heard = []
+    before = signal.signal(number, lambda number, frame: heard.append(number))
+    try:
+        with interrupts.signals_noted() as noted:
+            signal.raise_signal(number)
+        assert (heard, noted) == ([number], {})
+        signal.raise_signal(number)
+        assert heard == [number] * 2
+    finally:
+        signal.signal(number, before)
+
+
+def test_an_error_where_signals_wait_is_raised_as_it_is():
+    with pytest.raises(KeyError, match="lost"), interrupts.signals_noted():
+        raise KeyError("lost")

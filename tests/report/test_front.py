@@ -330,3 +330,10 @@ def test_the_time_of_computing_is_that_of_this_run() -> None:
     said = summary(sections, "quick")
     assert "in 4 studies, quick scale, 42 s of computing, 1 taken from finished records." in said
     assert "of computing" not in summary(sections[2:3], "quick")
+
+
+def test_at_most_three_findings_surprise_and_the_most_notable_come_first() -> None:
+    held = [entry(exact(0.0, name=f"held-{at}")) for at in range(3)]
+    failed = [entry(exact(0.3, name=f"failed-{at}")) for at in range(2)]
+    assert surprises([*held, *failed]) == ["As printed. This fails."] * 2 + ["As printed. This holds."]
+    assert len(surprises(failed)) == 2

@@ -121,3 +121,15 @@ def test_thinning_keeps_the_ends_and_the_extremes() -> None:
     assert len(line.y) < 70
     assert (min(line.y), max(line.y)) == (-3.0, 5.0)
     assert (line.x[0], line.x[-1]) == (0.0, 4999.0)
+
+
+def test_words_stand_beside_their_ticks_and_below_the_middle_of_the_axis() -> None:
+    line = Line("a", "#026ed0", (0.0, 10.0), (0.0, 10.0))
+    html = panel_html(Panel("height", "width", "one run", (line,)), "This run")
+    words = {(anchor, said): (float(x), float(y)) for x, y, anchor, said in re.findall(
+        r'<text x="([\d.]+)" y="([\d.]+)" style="text-anchor:(\w+)">([^<]*)<', html)}  # fmt: skip
+    expected = {("middle", "width"): (223.0, 221.0)}  # the middle of 58 and 388
+    for at in range(6):  # 0, 2, ... 10, on axes from 58 to 388 and from 180 up to 28
+        expected["middle", str(2 * at)] = (58 + 66.0 * at, 198.0)
+        expected["end", str(2 * at)] = (50.0, pytest.approx(180 - 30.4 * at + 5, abs=0.06))
+    assert words == expected

@@ -120,3 +120,10 @@ def test_paths(path: str, short: str) -> None:
 @pytest.mark.parametrize("odd", ["", "no picture", "<svg><g></svg>", "<svg></g></svg>", "<p></p>", "<svg>"])
 def test_what_is_no_whole_picture_comes_back_as_it_was(odd: str) -> None:
     assert compact_svg(odd) == odd
+
+
+def test_places_and_sizes_are_kept_to_tenths() -> None:
+    small = compact_svg('<svg><rect x="1.2345" y="2.26" width="3.04" height="10.96" style="fill:red"/></svg>')
+    assert dict(re.findall(r'(x|y|width|height)="([^"]*)"', small)) == {
+        "x": "1.2", "y": "2.3", "width": "3", "height": "11"
+    }  # fmt: skip

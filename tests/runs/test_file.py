@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -101,6 +102,18 @@ def test_a_folder_that_is_a_file_or_has_too_long_a_name(path: Path) -> None:
             Run.open(bad)
         with pytest.raises(RunError, match="cannot be"):
             Run.create(bad, study="demo", config={})
+
+
+def test_a_path_that_sqlite_cannot_open_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "x" / ("y" * 200)
+    longest = folder / ("z" * (480 - len(os.fsencode(folder)) - 1))
+    with pytest.raises(RunError, match=r"has a path of 481 bytes, and a run's has at most 480$"):
+        Run.create(f"{longest}z", study="demo", config={})
+    assert not (tmp_path / "x").exists()
+    with Run.create(longest, study="demo", config={}) as run:
+        run.append("x", 0, 1.0)
+    with Run.open(longest) as run:
+        assert run.at("x", 0) == 1.0
 
 
 def test_create_makes_folders_and_refuses_what_exists(tmp_path: Path) -> None:

@@ -16,6 +16,12 @@ def threads(arguments, progress):
     return os.environ["OMP_NUM_THREADS"]
 
 
+def limit(arguments, progress):
+    from joma.host import limits
+
+    return limits.LAYERS
+
+
 def go_wrong(arguments, progress):
     if arguments["name"] != "bad":
         return "well"

@@ -44,6 +44,11 @@ def test_every_process_has_the_threads_that_were_asked_for_whatever_runs_beside_
         assert [event.value for event in found.values()] == [str(threads)] * 2
 
 
+def test_every_process_has_the_limits_of_the_environment(monkeypatch):
+    monkeypatch.setenv("JOMA_LIMITS", "LAYERS=77")
+    assert ended(side_by_side(f"{HERE}:limit", tasks("a"), jobs=1))["a"].value == 77
+
+
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
@@ -198,3 +203,8 @@ def test_a_worker_passes_on_a_word_now_and_then(monkeypatch):
         now[0] = 0.75 * worker.EVERY * at
         words(at / 10, f"part {at}")
     assert [json.loads(line)["doing"] for line in to.getvalue().splitlines()] == ["part 2", "part 4", "part 6"]
+
+
+def test_why_a_process_ended():
+    assert local._cause(0) == "its process ended with status 0"
+    assert local._cause(-signal.SIGTERM) == "its process died of SIGTERM"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from joma.scan.errors import CheckpointError
+from joma.scan.errors import CheckpointError, Unmeasurable
 from joma.scan.sweep import reading
 
 CPU = torch.device("cpu")
@@ -72,6 +72,34 @@ def test_every_tensor_has_a_stream_of_its_own_whatever_is_measured_beside_it(sid
     together = reading._results(measure, list(named), list(named.values()), CPU)
     assert together == [(float(at), zlib.crc32(name.encode())) for at, name in enumerate(named)]
     assert [reading._results(measure, [name], [w], CPU)[0] for name, w in named.items()] == together
+
+
+def test_a_measure_that_refuses_a_tensor_is_left_out_from_there_on_and_the_others_go_on():
+    asked = []
+
+    def refusing(name, error):
+        def compute(w, generator):
+            asked.append(name)
+            if w.sum() == 0:
+                raise error
+            return w.sum().item()
+
+        return compute
+
+    errors = {"own": Unmeasurable("no such matrix"), "foreign": ValueError("it overflows")}
+    measures = {
+        name: SimpleNamespace(compute=refusing(name, error), pick=lambda found: [found], stacked=None)
+        for name, error in errors.items()
+    }
+    measures["none"] = SimpleNamespace(compute=lambda w, generator: w.sum().item(), pick=lambda w: [w], stacked=None)
+    rows, wrong = {name: [] for name in measures}, {}
+    for name, w in {"a": torch.ones(2, 2), "b": torch.zeros(2, 2), "c": torch.ones(2, 3)}.items():
+        reading._measure(measures, [name], [w], CPU, rows, wrong)
+    assert rows == {"own": [4.0], "foreign": [4.0], "none": [4.0, 0.0, 6.0]}
+    assert list(wrong) == ["own", "foreign"]
+    assert wrong["own"] is errors["own"]
+    assert (str(wrong["foreign"]), wrong["foreign"].tensor) == ("it overflows", "b")
+    assert asked == ["own", "foreign"] * 2  # of the third nobody asks them
 
 
 def test_a_checkpoint_of_another_architecture_is_left_out(monkeypatch):

@@ -134,9 +134,24 @@ def packed_by_an_extension(found):
         info.transform_descriptors = ["stream.zstd"]
 
 
+def no_chunks(found):
+    found.state_dict_metadata["rows"].chunks = None
+
+
+def chunks_that_are_none(found):
+    found.state_dict_metadata["rows"].chunks[1] = 7
+
+
+def no_format(found):
+    found.state_dict_metadata["rows"].properties.dtype = None
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
+        (no_chunks, "'rows' without a number format and chunks"),
+        (chunks_that_are_none, "'rows' without a number format and chunks"),
+        (no_format, "'rows' without a number format and chunks"),
         (lead_out, "which is no file beside it"),
         (no_name, "which is no file beside it"),
         (too_large, "do not make up its shape"),

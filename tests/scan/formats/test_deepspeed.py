@@ -49,6 +49,8 @@ def test_deepspeed_model_states(tmp_path, parts):
     optimizer = {"optimizer_state_dict": {"exp_avg": random(5)}}
     torch.save(optimizer, tmp_path / "zero_pp_rank_0_mp_rank_00_optim_states.pt")  # of ZeRO stages 1 and 2: left aside
     must_hold(LocalFolder(tmp_path, 0), weights)
+    with LocalFolder(tmp_path, 0).open() as checkpoint:
+        assert all(torch.equal(checkpoint.read_rows(name, 1, 5), value[1:5]) for name, value in weights.items())
     said = notes_of(LocalFolder(tmp_path, 0))
     assert said == () if parts == 1 else f"joined from {parts} tensor-parallel files" in said[0]
     if parts == 1:

@@ -154,6 +154,11 @@ GPTQ, INT8, NF4, FP8, COMPRESSED, MX = (
 STATE = "weight.quant_state.bitsandbytes__nf4"
 
 
+def state_of_shape(*shape):
+    text = json.dumps({"quant_type": "nf4", "blocksize": 64, "shape": list(shape)})
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
 @pytest.mark.parametrize(
     ("parts", "settings", "sentence"),
     [
@@ -166,6 +171,8 @@ STATE = "weight.quant_state.bitsandbytes__nf4"
         (spoiled(INT8, "weight_format", torch.tensor(2, dtype=torch.uint8)), {}, "in the order of one kind of GPU"),
         (spoiled(INT8, "SCB", torch.ones(3)), {}, "it has 32 rows and 3 scales"),
         (spoiled(NF4, STATE, torch.zeros(5, dtype=torch.uint8)), {}, "does not say what its shape"),
+        (spoiled(NF4, STATE, state_of_shape()), {}, "does not say what its shape"),
+        (spoiled(NF4, STATE, state_of_shape(4, 4, 4, 3, 2)), {}, "does not say what its shape"),
         (spoiled(NF4, "weight.absmax", torch.ones(2)), {}, "2 scales do not fit 384 numbers"),
         (spoiled(NF4, "weight", torch.zeros(7, 1, dtype=torch.uint8)), {}, "it has 7 bytes"),
         (spoiled(FP8, "weight_scale_inv", torch.ones(7, 3)), {}, "do not fit"),

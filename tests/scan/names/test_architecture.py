@@ -347,6 +347,16 @@ def test_patterns_add_and_replace():
         pick_groups({}, ["none"], names, None)
 
 
+def test_a_pattern_for_the_mlp_replaces_its_gate_too():
+    """A gate beside other matrices would be that of none of them; a gate of one's own stays."""
+    gate, up, down = (f"layers.0.mlp.{part}_proj.weight" for part in ("gate", "up", "down"))
+    names = [gate, up, down, "layers.0.q"]
+    assert find_groups(names, {}) == {"mlp": (up,), "mlp_down": (down,), "mlp_gate": (gate,)}
+    mine = {"mlp": r"layers\.0\.q"}
+    assert find_groups(names, mine) == {"mlp": ("layers.0.q",), "mlp_down": (down,)}
+    assert find_groups(names, mine | {"mlp_gate": r".*up_proj.*"})["mlp_gate"] == (up,)
+
+
 def test_a_pattern_takes_a_stack_of_matrices_apart():
     found = find_groups(["h.0.w"], {"mine": r"h\.0\.w"}, shape=lambda name: (3, 4, 5))
     assert found == {"mine": ("h.0.w[0]", "h.0.w[1]", "h.0.w[2]")}

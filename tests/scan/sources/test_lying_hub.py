@@ -19,6 +19,7 @@ from patience import not_for_ever
 from joma.host import hub as hub_client
 from joma.host import limits
 from joma.scan import CheckpointError, open_series
+from joma.scan.sources.hub import HubBytes
 
 NAME = "someone/model"
 COMMIT = "a" * 40
@@ -195,3 +196,24 @@ def test_one_broken_revision_costs_only_itself(series: Path, monkeypatch: pytest
     assert found["steps"] == [0, 1, 2, 100]
     (left_out,) = found["left_out"]
     assert "status 500" in left_out["what"]
+
+
+def test_more_bytes_than_were_asked_for() -> None:
+    """From the middle of a file: how many are wanted is not where they end."""
+    for sent in (10, 11, 15):
+        buffer = bytearray(10)
+        answer = plain(bytes(range(sent)), 206, Content_Range="bytes 10-19/40")
+        with lying({"/file": answer}) as address, not_for_ever():
+            source = HubBytes("file", f"{address}/file", 40, {})
+            if sent == 10:
+                source.read_into(10, memoryview(buffer))
+                assert bytes(buffer) == bytes(range(10))
+                continue
+            with pytest.raises(CheckpointError, match="the hub sent more bytes than asked for"):
+                source.read_into(10, memoryview(buffer))
+
+
+def test_a_list_that_comes_in_many_pieces_is_one() -> None:
+    listed = list(range(60_000))  # 350 kB, more than is received at once
+    with lying({"/list": plain(listed)}) as address, not_for_ever():
+        assert list(hub_client.listing(f"{address}/list", {})) == [listed]

@@ -117,7 +117,6 @@ class TorchFile(TensorFile):
         self._source.prefetch(_begin(value) + first, stop - first)
 
     def close(self) -> None:
-        self._values.clear()
         self._source.close()
 
     def _loaded(self) -> tuple[Any, Sequence[zipfile.ZipInfo | _Record]]:
