@@ -53,28 +53,35 @@ def plant(faults: list[Fault], tests_of: Callable[[Fault], tuple[str, ...]], job
     with tempfile.TemporaryDirectory() as folder:
         trees = [copy_of_the_tree(Path(folder) / str(i)) for i in range(min(jobs, len(faults)))]
         waiting, running = list(reversed(faults)), dict[int, Planted]()
-        while waiting or running:
-            while waiting and trees:
-                fault, tree = waiting.pop(), trees.pop()
-                tests = tests_of(fault)
-                planted = Planted(
-                    fault, tree, (tree / "src" / "joma" / fault.file).read_text("utf-8"), time.monotonic()
-                )
-                planted.target.write_text(fault.planted(planted.sound), encoding="utf-8")
-                running[_test(tree, tests)] = planted
-            time.sleep(0.02)
-            for process, planted in list(running.items()):
-                outcome = _outcome(process, planted)
-                if outcome is None:
-                    continue
-                planted.target.write_text(planted.sound, encoding="utf-8")
-                trees.append(planted.tree)
-                del running[process]
-                found[planted.fault.key] = outcome
-                took = time.monotonic() - planted.start
-                print(f"{len(found):3}/{len(faults)} {outcome:6} {took:4.0f} s  {planted.fault}", flush=True)
-                if outcome == "no test":
-                    print((planted.tree.parent / "output.txt").read_text("utf-8")[-1500:], flush=True)
+        # Ended from outside, it takes along what it started: a fault may make a test run for ever.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        try:
+            while waiting or running:
+                while waiting and trees:
+                    fault, tree = waiting.pop(), trees.pop()
+                    tests = tests_of(fault)
+                    planted = Planted(
+                        fault, tree, (tree / "src" / "joma" / fault.file).read_text("utf-8"), time.monotonic()
+                    )
+                    planted.target.write_text(fault.planted(planted.sound), encoding="utf-8")
+                    running[_test(tree, tests)] = planted
+                time.sleep(0.02)
+                for process, planted in list(running.items()):
+                    outcome = _outcome(process, planted)
+                    if outcome is None:
+                        continue
+                    planted.target.write_text(planted.sound, encoding="utf-8")
+                    trees.append(planted.tree)
+                    del running[process]
+                    found[planted.fault.key] = outcome
+                    took = time.monotonic() - planted.start
+                    print(f"{len(found):3}/{len(faults)} {outcome:6} {took:4.0f} s  {planted.fault}", flush=True)
+                    if outcome == "no test":
+                        print((planted.tree.parent / "output.txt").read_text("utf-8")[-1500:], flush=True)
+        finally:
+            for process in running:
+                with suppress(ProcessLookupError):
+                    os.killpg(process, signal.SIGKILL)
     return found
 
 
@@ -85,6 +92,7 @@ def _test(tree: Path, tests: tuple[str, ...]) -> int:
         return process
     status = 70
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
         os.chdir(tree)
         output = os.open(tree.parent / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
