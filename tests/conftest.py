@@ -95,6 +95,16 @@ def toy():
     return study, computed
 
 
+@pytest.fixture(autouse=True)
+def variables_as_before():
+    """A test that names a study or a folder in the environment leaves none of it to the next."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("JOMA_")}
+    yield
+    for name in [name for name in os.environ if name.startswith("JOMA_") and name not in before]:
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def ctrl_c_as_in_a_terminal():
     """What a shell starts in the background ignores Ctrl-C; tests that raise it must not depend on that."""

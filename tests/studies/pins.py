@@ -33,6 +33,8 @@ DEPENDS = {
     "kv-cache": ("sympy", "transformers"), "python-hierarchy": ("sympy",),
 }  # fmt: skip
 """What beside torch decides the numbers of a study."""
+READS_WHAT_IS_THERE = ("depth-width",)
+"""Without a folder of their own these read what text the machine has."""
 
 
 def pin(study, config, run):
@@ -44,6 +46,8 @@ def pin(study, config, run):
             now[f"finding {finding.claim.name}: {finding.verdict}"] = summary(np.array(found, dtype=np.float64))
     path = FOLDER / f"{study.name}.json"
     kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if study.name in READS_WHAT_IS_THERE and not config.data:
+        return
     key = f"version {study.version}, {settings(config)}{libraries(study.name)}"
     if os.environ.get("JOMA_PIN") == "keep":
         kept[key] = now
