@@ -47,7 +47,7 @@ def watch(folder: Path, jobs: int) -> None:
         "-p",
         "planting.watch",
         "-m",
-        "not browser",
+        "not browser and not long",
     ]
     paths = [str(ROOT / "src"), str(ROOT / "tests"), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = os.environ | {"JOMA_WATCH": str(folder), "PYTHONPATH": os.pathsep.join(paths)}
