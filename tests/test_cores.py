@@ -1,10 +1,12 @@
 """As many tests run side by side as there are cores, and in another order if one asks for it."""
 
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import cores
+import in_memory
 import pytest
 from shuffle import shuffled
 
@@ -50,3 +52,13 @@ def test_pytest_runs_them_in_the_order_of_the_seed(seed, request):
     own.pytest_collection_modifyitems(SimpleNamespace(getoption={"--shuffle": seed}.get), items)
     expected = TESTS if seed is None else shuffled(TESTS, seed, lambda test: test[0])
     assert [(item.path, item.number) for item in items] == expected
+
+
+def test_tests_write_to_memory_only_where_there_is_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(in_memory, "FOLDER", tmp_path)
+    monkeypatch.setattr(in_memory, "ENOUGH", shutil.disk_usage(tmp_path).free // 2)
+    assert in_memory.in_memory() == str(tmp_path)
+    monkeypatch.setattr(in_memory, "ENOUGH", shutil.disk_usage(tmp_path).total + 1)
+    assert in_memory.in_memory() == ""
+    monkeypatch.setattr(in_memory, "FOLDER", tmp_path / "none")
+    assert in_memory.in_memory() == ""

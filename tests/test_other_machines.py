@@ -145,6 +145,7 @@ def test_an_interpreter_that_is_not_there_is_left_out():
     assert others.tested(others.other_python("python0.1")).words == "left out: not found"
 
 
+@pytest.mark.long
 def test_a_failure_is_told(tmp_path):
     (tmp_path / "test_wrong.py").write_text("def test_wrong():\n    assert 1 == 2\n\ndef test_right():\n    pass\n")
     found = others.tested(others.Machine("any", {}, [str(tmp_path / "test_wrong.py")]))

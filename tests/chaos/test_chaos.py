@@ -28,6 +28,7 @@ def test_nothing_is_lost_and_nothing_is_wrong(subject, warm, tmp_path):
     assert score.disturbances or score.skipped
 
 
+@pytest.mark.long
 def test_what_is_lost_is_noticed(warm, tmp_path):
     """The suite itself: a run whose last acknowledged record is taken out, and one with another number in it."""
     import sqlite3

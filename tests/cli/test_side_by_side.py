@@ -47,6 +47,7 @@ def test_numbers_do_not_depend_on_how_many_run_side_by_side(both_ways):
     assert [study["name"] for study in both_ways[0]] == ["block", "thm5", "thm4"]
 
 
+@pytest.mark.long
 def test_alone_and_beside_others_a_study_gives_the_same(tmp_path, both_ways):
     command = [sys.executable, "-m", "joma", "verify", "block", "--out", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
@@ -54,6 +55,7 @@ def test_alone_and_beside_others_a_study_gives_the_same(tmp_path, both_ways):
     assert [f["evidence"] for f in alone["findings"]] == [f["evidence"] for f in both_ways[0][0]["findings"]]
 
 
+@pytest.mark.long
 def test_a_study_that_dies_takes_no_other_along(tmp_path, capsys, monkeypatch):
     """Its process is killed as soon as it says something; the other study is judged all the same."""
     real = local._Process.hear

@@ -106,6 +106,7 @@ def test_a_command_that_judged_nothing_says_so_at_its_end_and_in_its_status(with
     assert path.startswith("report: ")
 
 
+@pytest.mark.long
 def test_no_encoding_can_cost_the_files(tmp_path):
     command = [sys.executable, "-m", "joma", "verify", "lemma6", "-v", "--out", str(tmp_path)]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}

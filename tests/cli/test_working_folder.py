@@ -66,6 +66,7 @@ def test_studies_run_side_by_side(tmp_path):
     assert planted.run == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "modules"),
     [

@@ -82,6 +82,7 @@ sys.exit(pytest.main(sys.argv[1:]) or main(["verify", "sparser", "--out", "out"]
 """
 
 
+@pytest.mark.long
 def test_its_own_test_passes_every_study_is_asked_of_it_and_joma_verifies_it(checkout):
     """In one process, which loads torch once."""
     (checkout / "both.py").write_text(BOTH)

@@ -103,7 +103,12 @@ def beside_the_checkout(tmp_path, monkeypatch):
     monkeypatch.setattr("joma.scan.model.text.token_ids", tokenized)  # in this process, to save the time of another
 
 
-@pytest.mark.parametrize("page", PAGES)
+LONG = ("docs/how-to/scan-checkpoints.md", "docs/how-to/run-on-a-gpu.md", "docs/how-to/train-an-ensemble.md")
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.long) if page in LONG else page for page in PAGES]
+)
 @pytest.mark.usefixtures("beside_the_checkout")
 def test_the_page_runs_from_top_to_bottom(page, monkeypatch):
     """Files last for the page, names for one section: it can be pasted alone."""

@@ -50,6 +50,7 @@ def test_compiled_parts_give_the_same_numbers(changes: dict[str, object]) -> Non
             torch.testing.assert_close(compiled, plain, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.long
 def test_a_block_is_compiled_once_and_depths_share_the_rest() -> None:
     with room_to_compile():
         counters.clear()

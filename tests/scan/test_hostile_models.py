@@ -108,6 +108,7 @@ def test_tokenizers_that_panic(checkpoint, changes, sentence):
 ABORTS = {"type": "BPE", "vocab": {"a": 0, "é": 1, "aé": 2}, "merges": [["a", "é"]], "continuing_subword_prefix": "x"}
 
 
+@pytest.mark.long
 def test_a_tokenizer_that_ends_its_process(checkpoint, tmp_path, capfd):
     (tmp_path / "text.txt").write_text("a" * 100)
     printed = said(with_tokenizer(checkpoint, model=ABORTS), tmp_path / "text.txt", tmp_path / "out", capfd)
@@ -172,6 +173,7 @@ def test_an_adapter_beside_a_model_is_not_loaded(checkpoint, tokens, tmp_path, c
     assert "joma runs no model with an adapter: merge the two, or move the adapter away" in printed
 
 
+@pytest.mark.long
 def test_the_tokenizers_process_asks_no_server_for_what_a_config_names(checkpoint, monkeypatch):
     config = {"model_type": "maskformer", "backbone": "someone/model", "use_timm_backbone": False}
     (checkpoint / "config.json").write_text(json.dumps(config))

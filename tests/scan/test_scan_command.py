@@ -68,6 +68,7 @@ def test_jobs_change_nothing(pristine, scanned, tmp_path):
     assert scan(pristine, "--jobs", "3", out=tmp_path)[1]["curves"] == scanned["curves"]
 
 
+@pytest.mark.long
 def test_a_killed_scan_goes_on_with_the_same_numbers(pristine, scanned, tmp_path):
     script = (
         "import os, sys\n"

@@ -139,6 +139,7 @@ def test_an_interrupt_stops_a_running_model_at_its_next_layer(series, tokens, tm
     assert told[1:] == ["0 of 32 tokens"] * 4
 
 
+@pytest.mark.long
 def test_texts_are_read_with_the_models_own_tokenizer(neox, tmp_path):
     folder = make_series(neox, tmp_path / "series", (0, 1))
     for step in folder.iterdir():

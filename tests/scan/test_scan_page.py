@@ -29,6 +29,7 @@ def tokens(tmp_path):
     return tmp_path / "tokens.npy"
 
 
+@pytest.mark.long
 def test_a_whole_scan_ends_in_its_page(series, tokens, tmp_path, capsys):
     change(series / "step2", lambda t: t["gpt_neox.embed_in.weight"][0, 0].fill_(torch.nan))
     out = tmp_path / "out"

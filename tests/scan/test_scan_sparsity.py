@@ -69,6 +69,7 @@ def test_entropy_that_is_there_is_kept_and_sparsity_is_added(three, tokens, tmp_
     assert capsys.readouterr().out.count("recorded already") == 3
 
 
+@pytest.mark.long
 def test_page_thresholds_and_comparison(three, tokens, tmp_path, capsys):
     out = tmp_path / "out"
     rules = ("--fail-if", "sparsity/effective_share@1>0.5", "--fail-if", "sparsity/first_4<0")

@@ -55,6 +55,7 @@ def file(tmp_path):
     return place
 
 
+@pytest.mark.long
 def test_a_file_is_verified_alone_and_among_others(file, tmp_path):
     for names in ([file.name], [file.name, "thm5"]):  # alone in this process, and in processes of their own
         done = joma("verify", *names, "--out", tmp_path / "out", cwd=tmp_path)

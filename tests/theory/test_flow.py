@@ -145,6 +145,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.long
 def test_theory_and_measure_need_no_scipy():
     """All of both rooms is imported where scipy cannot be; only the methods that are scipy's own are refused."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_SCIPY], capture_output=True, text=True, check=False)

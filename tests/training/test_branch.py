@@ -171,6 +171,7 @@ def built(together: int | None, **dies: int) -> dict[str, Ensemble]:
     return {name: replace(one, batch=_dying(dies[name])) if name in dies else one for name, one in ensembles.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("together", "kills"),
     [(None, [("base", 7), ("twin", 7), ("twin", 18)]), (2, [("base", 6), ("base", 12), ("twin", 8)])],

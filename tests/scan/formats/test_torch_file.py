@@ -194,6 +194,7 @@ for name in ("w", "rest"):
 """
 
 
+@pytest.mark.long
 def test_a_file_that_is_cut_while_it_is_open_is_a_fault_and_not_the_end_of_the_process(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", CUT, tmp_path / "a.pt"], capture_output=True, text=True, timeout=PATIENCE

@@ -79,6 +79,7 @@ def test_one_network_decides_nothing(result):
             assert finding.main.seeds == 1
 
 
+@pytest.mark.long
 def test_networks_of_several_seeds_stand_beside_each_other(result, tmp_path):
     """The first is the network of one seed, the second is another; killed in between, the run goes on."""
     two = dataclasses.replace(TINY, seeds=2)
