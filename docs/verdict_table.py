@@ -15,6 +15,7 @@ SHORT = {
     "holds": "✓",
     "holds as corrected": "†",
     "only qualitative": "≈",
+    "mixed": "±",
     "not above its control": "≤",
     "undecided": "?",
     "fails": "✗",

@@ -20,6 +20,7 @@ from pathlib import Path
 from joma.claims.execute import command_line, judge
 from joma.claims.finding import Finding, Provenance
 from joma.claims.ledger import SCHEMA, VERSION
+from joma.claims.multiplicity import judged_together
 from joma.figures.style import house_style
 from joma.host.files import write_json
 from joma.report.claims.panel_readers import READERS, panel_of
@@ -78,9 +79,15 @@ def panels_of(run: Run) -> dict:
 def kept() -> dict:
     """What is kept of all records: of every study where its run comes from, of every finding what is shown of it."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RECORDS.glob("*/findings.json"))]
+    every = judged_together([Finding.from_json(one) for record in records for one in record["findings"]])
+    together = {finding.id: finding for finding in every}
     return {
         "studies": {record["study"]: origin(record) for record in records},
-        "findings": {one["id"]: short(one, record["command"]) for record in records for one in record["findings"]},
+        "findings": {
+            one["id"]: short(together[one["id"]], one, record["command"])
+            for record in records
+            for one in record["findings"]
+        },
     }
 
 
@@ -92,20 +99,22 @@ def origin(record: dict) -> dict:
     }
 
 
-def short(finding: dict, command: str) -> dict:
-    """What is shown of a kept finding; what it has not, and a command that is the record's, is left out."""
-    again = Finding.from_json(finding)
+def short(again: Finding, finding: dict, command: str) -> dict:
+    """What is shown of a kept finding, and its q among all; what it has not, and the record's command, is left out."""
     names = ("verdict", "expected", "control", "tolerance", "command")
     numbers = ("effect", "interval", "control_effect", "unit", "seeds")
     found = {name: finding[name] for name in (*names, *numbers)} | {
         "measured": again.measured if isinstance(again.measured, str) else finding["measured"],
         "control": again.control,
+        "remarks": again.remarks,
+        "q": again.q,
+        "level": again.main.level if again.main and again.main.level != 0.95 else None,
         "claim_sha256": finding["provenance"]["claim_sha256"],
         "brief": again.brief,
         "what": again.main.what if again.main and any(end is not None for end in again.main.limits) else None,
     }
     found["command"] = None if found["command"] == command else found["command"]
-    return {name: value for name, value in found.items() if value not in (None, "")}
+    return {name: value for name, value in found.items() if value not in (None, "", [])}
 
 
 def head() -> str:

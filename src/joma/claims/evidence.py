@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from joma.claims.limits import Limits, limits_of
-from joma.measure.intervals import Comparison, seeds_to_decide
+from joma.measure.intervals import Comparison, p_value, seeds_to_decide
 
 Relation = Literal["<=", "<", ">=", ">"]
 
@@ -36,6 +36,8 @@ class Test:
     must: Relation
     bound: float
     unit: str = ""
+    seeds_to_decide: int | None = None
+    """Of a number that chance leaves open (it is not a number then): so many seeds would tell, if that is known."""
 
     @property
     def passes(self) -> bool:
@@ -54,12 +56,14 @@ class Test:
     def as_json(self) -> dict[str, Any]:
         """Plain data; `from_json` gives the test back."""
         value, bound = plain(self.value), plain(self.bound)
-        return {"what": self.what, "value": value, "must": self.must, "bound": bound, "unit": self.unit}
+        written = {"what": self.what, "value": value, "must": self.must, "bound": bound, "unit": self.unit}
+        return written if self.seeds_to_decide is None else written | {"seeds_to_decide": self.seeds_to_decide}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Test:
         """The test that `as_json` wrote."""
-        return Test(data["what"], number(data["value"]), data["must"], number(data["bound"]), data["unit"])
+        value, bound = number(data["value"]), number(data["bound"])
+        return Test(data["what"], value, data["must"], bound, data["unit"], data.get("seeds_to_decide"))
 
 
 def at_most(what: str, value: float, bound: float, unit: str = "") -> Test:
@@ -96,8 +100,8 @@ class Effect:
 
     >>> from joma.measure.intervals import compare
     >>> gain = Effect.of(compare([0.72, 0.70, 0.74], [0.68, 0.67, 0.69]), matters=0.02)
-    >>> round(gain.effect, 2), [round(end, 3) for end in gain.interval], round(gain.control_effect, 2)
-    (0.72, [0.695, 0.745], 0.68)
+    >>> round(gain.effect, 2), [round(end, 3) for end in gain.interval], gain.level, round(gain.control_effect, 2)
+    (0.72, [0.663, 0.777], 0.99, 0.68)
     """
 
     effect: float
@@ -113,6 +117,8 @@ class Effect:
     """Of the interval."""
     over: str = "seeds"
     """What was drawn several times: seeds, matrices, networks."""
+    freedom: int | None = None
+    """Degrees of freedom of the interval; None in records that do not say: then as many as seeds, less one."""
 
     def __post_init__(self) -> None:
         if not self.matters > 0 or not math.isfinite(self.matters):
@@ -126,7 +132,7 @@ class Effect:
         """The effect of a comparison with its control."""
         return Effect(
             found.value, (found.low, found.high), found.control, (found.control_low, found.control_high), found.seeds,
-            float(matters), ceiling, unit, what, found.level, over,
+            float(matters), ceiling, unit, what, found.level, over, found.freedom,
         )  # fmt: skip
 
     @property
@@ -160,11 +166,44 @@ class Effect:
         return self.ceiling is None or self.control_effect + self.matters <= self.ceiling
 
     @property
+    def size_shown(self) -> bool:
+        """Whether all of the interval is at least what matters, and not its middle alone."""
+        return self.low >= self.matters
+
+    @property
+    def slightly_reversed(self) -> bool:
+        """Whether it is below its control beyond chance, by less than what matters."""
+        return self.high < 0 and self.difference > -self.matters
+
+    @property
+    def against_constant(self) -> bool:
+        """Whether its control is a number that is known, such as 0 or chance, and was not measured over seeds."""
+        return self.control_interval[0] == self.control_interval[1]
+
+    @property
+    def p(self) -> float:
+        """How often chance alone gives at least this difference, either way."""
+        freedom = max(self.seeds - 1, 0) if self.freedom is None else self.freedom
+        return p_value(self.difference, self.half_width, self.level, freedom)
+
+    @property
     def seeds_to_decide(self) -> int | None:
-        """With so many seeds the interval could not hold both zero and an effect that matters; None if unknown."""
+        """With so many seeds the interval holds zero or what matters, not both, in four of five cases; None if unknown.
+
+        The truth is taken to be what was measured, and further seeds to be as unlike as these.
+        """
         if not self.fits:
             return None
-        return seeds_to_decide(self.half_width, self.seeds, self.matters / 2, level=self.level)
+        return seeds_to_decide(
+            self.difference, self.half_width, self.seeds, (0.0, self.matters), level=self.level, freedom=self.freedom
+        )
+
+    def moved(self, half_widths: float) -> Effect:
+        """The effect with its interval moved by so many halves of it; the control stays."""
+        by = half_widths * self.half_width
+        if not math.isfinite(by):
+            return self
+        return replace(self, effect=self.effect + by, interval=(self.interval[0] + by, self.interval[1] + by))
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; `from_json` gives the effect back."""
@@ -180,6 +219,7 @@ class Effect:
             "unit": self.unit,
             "level": self.level,
             "over": self.over,
+            "freedom": self.freedom,
         }
 
     @staticmethod
@@ -191,7 +231,7 @@ class Effect:
         return Effect(
             number(data["effect"]), (low, high), number(data["control_effect"]), (control_low, control_high),
             int(data["seeds"]), float(data["matters"]), data["ceiling"], data["unit"], data["what"], data["level"],
-            over,
+            over, data.get("freedom"),
         )  # fmt: skip
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, isfinite
+from math import inf, isfinite, isnan
 from typing import Any
 
 from joma.claims import sentences
 from joma.claims.claim import Claim
 from joma.claims.evidence import Effect, Evidence, Test, number, plain
-from joma.claims.rules import Verdict, judged, of_effect
+from joma.claims.rules import Verdict, is_fragile, judged, of_effect
+
+MOST_FALSE = 0.05
+"""A verdict whose q is above this says so: more than one in twenty of those like it may be chance."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Finding:
     """What would run it, or what repeats it."""
     study: str = ""
     provenance: Provenance = Provenance()
+    q: float | None = None
+    """Of an empirical claim that was judged with others: see `joma.claims.multiplicity`."""
 
     def __post_init__(self) -> None:
         name = self.claim.name
@@ -94,6 +99,72 @@ class Finding:
         """By the rules of `joma.claims.rules`."""
         return "not run" if self.printed is None else judged(self.printed, self.corrected)
 
+    @cached_property
+    def fragile(self) -> bool:
+        """Whether the verdict changes when effects move by a quarter of half their intervals."""
+        return self.printed is not None and is_fragile(self.printed, self.corrected)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the verdict alone does not tell: "size shown", "reversed in part", "slightly reversed", "fragile", q."""
+        effects = self._deciding
+        said = []
+        if self.verdict in ("holds", "holds as corrected") and effects and all(one.size_shown for one in effects):
+            said.append("size shown")
+        if self.verdict in ("only qualitative", "not above its control"):
+            reversed_in = {"fails" if of_effect(one) == "fails" else "slightly" for one in effects if one.high < 0}
+            said += ["reversed in part"] if "fails" in reversed_in else ["slightly reversed"] if reversed_in else []
+        said += ["fragile"] if self.fragile else []
+        claimed = self.verdict not in ("undecided", "not above its control")
+        return [*said, f"q {self.q:.2g}"] if claimed and self.q is not None and self.q > MOST_FALSE else said
+
+    @property
+    def told(self) -> str:
+        """The verdict with its remarks.
+
+        >>> from joma.claims.evidence import at_most
+        >>> claim = Claim("winner", "JoMA Thm 2", "One token takes all attention.")
+        >>> Finding(claim, "one token", Evidence(tests=(at_most("others' share", 0.0, 1e-9),))).told
+        'holds'
+        """
+        return f"{self.verdict} ({', '.join(self.remarks)})" if self.remarks else self.verdict
+
+    @property
+    def _deciding(self) -> list[Effect]:
+        """The effects of the form that decides."""
+        if self.printed is None:
+            return []
+        as_corrected = self.verdict == "holds as corrected" and self.corrected is not None
+        return list((self.corrected if as_corrected and self.corrected else self.printed).effects.values())
+
+    @property
+    def p(self) -> float | None:
+        """Of an empirical claim: how often chance alone gives at least as much, either way.
+
+        Where the verdict rests on all cases, that of the weakest. Where it rests on some (only qualitative), that of
+        the strongest times their number; where it rests on some of either sign (mixed), the weaker of the two.
+        """
+        effects = self._deciding
+        if not effects:
+            return None
+        if self.verdict not in ("only qualitative", "mixed"):
+            return max(effect.p for effect in effects)
+        sides = [[effect.p for effect in effects if sign * effect.difference > 0] for sign in (1, -1)]
+        some = [min(1.0, len(effects) * min(side)) for side in sides if side]
+        return max(some, default=1.0) if self.verdict == "mixed" else (some[0] if sides[0] else 1.0)
+
+    @property
+    def seeds_to_decide(self) -> int | None:
+        """Of an undecided claim: with so many seeds all that chance leaves open would probably be decided."""
+        if self.printed is None or self.verdict != "undecided":
+            return None
+        forms = [form for form in (self.printed, self.corrected) if form is not None]
+        needed = [
+            one.seeds_to_decide for form in forms for one in form.effects.values() if of_effect(one) == "undecided"
+        ]
+        needed += [one.seeds_to_decide for form in forms for one in (*form.tests, *form.controls) if isnan(one.value)]
+        return max(known) if (known := [one for one in needed if one]) and len(known) == len(needed) else None
+
     @property
     def measured(self) -> float | str:
         """In words, or the number where there is one alone."""
@@ -117,11 +188,8 @@ class Finding:
     @property
     def main(self) -> Effect | None:
         """Of an empirical claim the effect that decides: of several cases the least favourable."""
-        if self.printed is None or not self.printed.effects:
-            return None
-        corrected = self.verdict == "holds as corrected" and self.corrected is not None
-        effects = (self.corrected if corrected and self.corrected else self.printed).effects.values()
-        return min(effects, key=lambda one: one.low / one.matters if isfinite(one.low) else -inf)
+        effects = self._deciding
+        return min(effects, key=lambda one: one.low / one.matters if isfinite(one.low) else -inf) if effects else None
 
     @property
     def tolerance(self) -> float | None:
@@ -165,6 +233,10 @@ class Finding:
             "uses": list(self.claim.uses),
             "expected": self.expected,
             "verdict": self.verdict,
+            "remarks": self.remarks,
+            "fragile": self.fragile,
+            "p": self.p,
+            "q": self.q,
             "measured": plain(measured) if isinstance(measured, float) else measured,
             "control": control,
             "effect": None if main is None else plain(main.effect),
@@ -175,7 +247,8 @@ class Finding:
             "ceiling": self.claim.ceiling if main is None else main.ceiling,
             "unit": self.claim.unit,
             "seeds": None if main is None else main.seeds,
-            "seeds_to_decide": None if main is None or self.verdict != "undecided" else main.seeds_to_decide,
+            "level": None if main is None else main.level,
+            "seeds_to_decide": self.seeds_to_decide,
             "residuals": {form: plain(value) for form, value in self.residuals.items()},
             "tolerance": None if self.tolerance is None else plain(self.tolerance),
             "cases": self._cases(),
@@ -213,7 +286,7 @@ class Finding:
         provenance = {name: given[name] for name in Provenance.__dataclass_fields__}
         return Finding(
             claim, data["expected"], printed, corrected, _details(data["cases"]), data["reason"], data["command"],
-            data["id"].rpartition("/")[0], Provenance(**provenance),
+            data["id"].rpartition("/")[0], Provenance(**provenance), data.get("q"),
         )  # fmt: skip
 
 

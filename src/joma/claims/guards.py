@@ -7,6 +7,7 @@ left. Controls are not: a number that one of its controls reaches as well says n
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from math import inf, isfinite, nan
 from typing import Any
@@ -21,7 +22,7 @@ from joma.claims.rules import Verdict, of_effect
 from joma.claims.verdicts import Compared, by_effect, not_run
 from joma.host.devices import lacking
 from joma.host.extras import install_command
-from joma.measure.intervals import Comparison
+from joma.measure.intervals import Comparison, seeds_to_decide
 
 
 def at_paper_scale(study: str) -> str:
@@ -92,7 +93,7 @@ def clears(what: str, found: Comparison, unit: str = "", *, matters: float = inf
     (False, nan)
     """
     low, high = found.low - found.control, found.high - found.control
-    return above(f"lower end of {what}", nan if low <= 0 and high >= matters else low, 0.0, unit)
+    return _or_open(above(f"lower end of {what}", low, 0.0, unit), found, (0.0, matters), low <= 0 and high >= matters)
 
 
 def no_more(what: str, found: Comparison, most: float, unit: str = "") -> Test:
@@ -106,7 +107,17 @@ def no_more(what: str, found: Comparison, most: float, unit: str = "") -> Test:
     (False, nan)
     """
     low, high = found.low - found.control, found.high - found.control
-    return at_most(f"upper end of {what}", nan if low <= most < high else high, most, unit)
+    return _or_open(at_most(f"upper end of {what}", high, most, unit), found, (most, most), low <= most < high)
+
+
+def _or_open(test: Test, found: Comparison, between: tuple[float, float], is_open: bool) -> Test:
+    """The test; where chance leaves it open, without a value and with the seeds that would tell."""
+    if not is_open:
+        return test
+    needed = seeds_to_decide(
+        found.difference, found.half_width, found.seeds, between, level=found.level, freedom=found.freedom
+    )
+    return replace(test, value=nan, seeds_to_decide=needed)
 
 
 _WORST_FIRST: tuple[Verdict, ...] = ("fails", "not above its control", "undecided", "only qualitative", "holds")
@@ -146,8 +157,9 @@ def beyond(claim: Claim, what: str, found: Comparison) -> Test:
     >>> beyond(claim, "gap beyond the untrained network's", compare([44.0, 45.0, 43.0], [59.0, 60.0, 58.0])).value
     -15.0
     """
-    value = nan if _verdict(claim, found) == "undecided" else found.difference
-    return at_least(what, value, claim.matters or inf, claim.unit)
+    matters = claim.matters or inf
+    test = at_least(what, found.difference, matters, claim.unit)
+    return _or_open(test, found, (0.0, matters), _verdict(claim, found) == "undecided")
 
 
 def _verdict(claim: Claim, found: Comparison) -> Verdict:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import joma
 from joma.claims.finding import Finding
+from joma.claims.multiplicity import judged_together
 from joma.claims.rules import VERDICTS, Verdict
 from joma.host import limits
 from joma.host.errors import BadInput
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
     from joma.claims.execute import Result
 
 SCHEMA, VERSION = "joma-findings", 2
+
+
+def with_q(results: Sequence[Result]) -> list[Result]:
+    """The results of one command; each empirical finding knows its q among all of them."""
+    together = iter(judged_together([finding for result in results for finding in result.findings]))
+    return [replace(result, findings=[next(together) for _ in result.findings]) for result in results]
 
 
 def findings_json(results: Sequence[Result]) -> dict[str, Any]:

@@ -1,19 +1,25 @@
 """From numbers to a verdict. These rules read evidence and nothing else, so that a verdict can be worked out again.
 
-An effect is judged by the interval of effect - control (95 %) and by the smallest difference that matters:
+An effect is judged by the interval of effect - control (95 %, or 99 % over four seeds or fewer) and by the smallest
+difference that matters:
 
-    above zero, at least what matters                       holds
-    above zero, smaller than what matters                   only qualitative
-    below zero                                              fails
+    above zero, the difference at least what matters        holds
+    above zero, the difference smaller                      only qualitative
+    below zero, the difference at least what matters        fails
+    below zero, the difference smaller                      not above its control (slightly reversed)
     holds zero and nothing that matters                     not above its control
     holds zero and something that matters, or is unknown    undecided
 
 An effect that could not fit between its control and its ceiling is undecided too. A claim with several cases holds
-where every case does. What an undecided case might still become is tried out: where it cannot change the verdict of the
-whole, the whole is decided.
+where every case does; where some are above their controls and another fails, it is mixed. What an undecided case might
+still become is tried out: where it cannot change the verdict of the whole, the whole is decided.
+
+A verdict is fragile if it changes when effects move by a quarter of half their intervals: another machine may round
+its way there.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import combinations
 from math import isfinite, isnan
 from typing import Literal, get_args
@@ -21,12 +27,14 @@ from typing import Literal, get_args
 from joma.claims.evidence import Effect, Evidence, Test
 
 Verdict = Literal[
-    "holds", "holds as corrected", "only qualitative", "not above its control", "undecided", "fails", "not run"
+    "holds", "holds as corrected", "only qualitative", "mixed", "not above its control", "undecided", "fails", "not run"
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 _DECIDED: tuple[Verdict, ...] = ("holds", "only qualitative", "not above its control", "fails")
-_BETTER: tuple[Verdict, ...] = ("undecided", *_DECIDED[1:])
+_BETTER: tuple[Verdict, ...] = ("undecided", "only qualitative", "mixed", "not above its control", "fails")
 """Where neither form of a claim holds, the first of these that one of them got."""
+NUDGE = 0.25
+"""Of half an interval."""
 
 
 def judged(printed: Evidence, corrected: Evidence | None = None) -> Verdict:
@@ -46,6 +54,26 @@ def judged(printed: Evidence, corrected: Evidence | None = None) -> Verdict:
     return next(verdict for verdict in _BETTER if verdict in (first, second))
 
 
+def is_fragile(printed: Evidence, corrected: Evidence | None = None) -> bool:
+    """Whether the verdict changes when the effects, all or one of them, move by a quarter of half their intervals.
+
+    >>> from joma.measure.intervals import compare
+    >>> near, far = (Effect.of(compare([v, v + 0.1, v + 0.2, v, v + 0.1]), matters=0.05) for v in (0.02, 0.3))
+    >>> is_fragile(Evidence({"": near})), is_fragile(Evidence({"": far}))
+    (True, False)
+    """
+    now = judged(printed, corrected)
+    cases = {None, *printed.effects, *(corrected.effects if corrected else ())}
+    return any(judged(_moved(printed, by, case), corrected and _moved(corrected, by, case)) != now
+               for by in (-NUDGE, NUDGE) for case in cases)  # fmt: skip
+
+
+def _moved(evidence: Evidence, by: float, case: str | None) -> Evidence:
+    """With one case moved, or all of them if None."""
+    effects = {name: one.moved(by) if case in (None, name) else one for name, one in evidence.effects.items()}
+    return replace(evidence, effects=effects)
+
+
 def of_evidence(evidence: Evidence) -> Verdict:
     """The verdict on one form of a claim."""
     return _of_effects(evidence) if evidence.effects else _of_tests(evidence)
@@ -61,7 +89,7 @@ def of_effect(effect: Effect) -> Verdict:
     if effect.seeds < 2 or not (isfinite(effect.low) and isfinite(effect.high)):
         return "undecided"
     if effect.high < 0:
-        return "fails"
+        return "not above its control" if effect.slightly_reversed else "fails"
     if not effect.fits:
         return "undecided"
     if effect.low > 0:
@@ -76,7 +104,7 @@ def together(verdicts: Iterable[Verdict], then: Callable[[Verdict], Verdict] = l
     it too: where the size is missed for certain, the claim cannot hold any more.
 
     >>> together(["holds", "undecided"]), together(["holds", "fails", "undecided"])
-    ('undecided', 'only qualitative')
+    ('undecided', 'mixed')
     """
     several = list(verdicts)
     known = frozenset(several) - {"undecided"}
@@ -92,13 +120,13 @@ def _whole(verdicts: frozenset[Verdict]) -> Verdict:
     if verdicts == {"holds"}:
         return "holds"
     if verdicts & {"holds", "only qualitative"}:
-        return "only qualitative"
+        return "mixed" if "fails" in verdicts else "only qualitative"
     return "fails" if verdicts == {"fails"} else "not above its control"
 
 
 def _of_effects(evidence: Evidence) -> Verdict:
     def then(found: Verdict) -> Verdict:
-        if found not in ("holds", "only qualitative"):
+        if found not in ("holds", "only qualitative", "mixed"):
             return found
         if unmet := _unmet(evidence.controls):
             return unmet

@@ -98,12 +98,14 @@ def missing(printed: Evidence, corrected: Evidence | None = None) -> str:
 
     >>> from joma.measure.intervals import compare
     >>> missing(Evidence({"": Effect.of(compare([0.3, 0.0, 0.3], 0.0), matters=0.1)}))
-    'it could have seen a difference of at least 0.43; 49 seeds would decide'
+    'it could have seen a difference of at least 1.0; 9 seeds would probably decide'
     """
     parts = []
     for evidence in filter(None, (printed, corrected)):
         open_cases = {case: one for case, one in evidence.effects.items() if of_effect(one) == "undecided"}
         parts += _by_case({case: _missing(effect) for case, effect in open_cases.items()})
+        parts += [f"{test.what}: {_would_decide(test.seeds_to_decide, 'seeds')}"
+                  for test in (*evidence.tests, *evidence.controls) if test.seeds_to_decide]  # fmt: skip
     return "; ".join(dict.fromkeys(parts))
 
 
@@ -118,7 +120,11 @@ def _missing(effect: Effect) -> str:
             f"{show(effect.ceiling or 0.0, effect.unit)}"
         )
     seen = f"it could have seen a difference of at least {_rounded(effect)(effect.half_width)}{_unit(effect)}"
-    return f"{seen}; {effect.seeds_to_decide or 'no known number of'} {effect.over} would decide"
+    return f"{seen}; {_would_decide(effect.seeds_to_decide, effect.over)}"
+
+
+def _would_decide(count: int | None, over: str) -> str:
+    return f"{count} {over} would probably decide" if count else f"no known number of {over} would decide"
 
 
 def _evidence(evidence: Evidence) -> str:
@@ -140,7 +146,17 @@ def _effects(effects: Mapping[str, Effect]) -> str:
 
 def _value(effect: Effect) -> str:
     rounded = _rounded(effect)
-    return f"{rounded(effect.effect)}{_unit(effect)} {interval(effect.interval, effect.limits, rounded)}"
+    ends = interval(effect.interval, effect.limits, rounded)
+    return f"{rounded(effect.effect)}{_unit(effect)} {ends}{level(effect)}"
+
+
+def level(effect: Effect) -> str:
+    """The level of its interval, where it is not the usual 95 %.
+
+    >>> level(Effect(0.5, (0.4, 0.6), 0.0, (0.0, 0.0), 3, 0.1, level=0.99))
+    ' at 99 %'
+    """
+    return "" if effect.level == 0.95 or not isfinite(effect.half_width) else f" at {100 * effect.level:.4g} %"
 
 
 def _by_case(said: Mapping[str, str]) -> list[str]:
@@ -154,8 +170,10 @@ def _by_case(said: Mapping[str, str]) -> list[str]:
 def _control(effect: Effect) -> str:
     low, high = effect.control_interval
     rounded = _rounded(effect)
-    spread = f" {interval((low, high), effect.limits, rounded)}" if low != high else ""
-    return f"{rounded(effect.control_effect)}{_unit(effect)}{spread}"
+    shown = f"{rounded(effect.control_effect)}{_unit(effect)}"
+    if effect.against_constant:
+        return f"the constant {shown}"
+    return f"{shown} {interval((low, high), effect.limits, rounded)}{level(effect)}"
 
 
 def interval(ends: tuple[float, float], limits: Limits, rounded: Callable[[float], str]) -> str:

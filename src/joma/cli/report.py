@@ -84,7 +84,7 @@ def _command(stored: Sequence[Path], out: Path | None) -> str:
 
 
 def _written(found: Sequence[tuple[str, Callable[[], Result]]], scans: list[Path], place: Path, command: str) -> int:
-    from joma.claims.ledger import findings_json
+    from joma.claims.ledger import findings_json, with_q
     from joma.cli.terminal import Screen
     from joma.report import write_report
 
@@ -94,6 +94,7 @@ def _written(found: Sequence[tuple[str, Callable[[], Result]]], scans: list[Path
             screen.progress(name, 0.0, "judging and drawing")
             results.append(judged())
             screen.finished(results[-1])
+    results = with_q(results)
     if results:
         write_json(place / "findings.json", findings_json(results))
     page = write_report(results, place, scale="as stored", scans=scans, command=command)

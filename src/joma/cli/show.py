@@ -106,7 +106,7 @@ def _missing(wanted: str, claims: Mapping[str, Claim], options: argparse.Namespa
 def _head(found: Finding | KeptFinding) -> str:
     from joma.claims.finding import Finding
 
-    return clean(f"{found.id}: {found.verdict}") + ("" if isinstance(found, Finding) else " at paper scale")
+    return clean(f"{found.id}: {found.told}") + ("" if isinstance(found, Finding) else " at paper scale")
 
 
 def text(found: Finding | KeptFinding, width: int | None = None) -> str:
@@ -125,6 +125,7 @@ def text(found: Finding | KeptFinding, width: int | None = None) -> str:
         "measured": found.measured if isinstance(found.measured, str) else number(found.measured),
         "control": found.control,
         "matters": None if claim.matters is None else f"a difference of {number(claim.matters, claim.unit)}",
+        "q": None if found.q is None else number(found.q),
         "tolerance": None if found.tolerance is None else number(found.tolerance),
         "text": other_text(origin.text_sha256) or None,
         "rests on": ", ".join(claim.uses) or None,

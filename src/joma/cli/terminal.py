@@ -28,8 +28,8 @@ from joma.report.markup import duration
 from joma.studies import names
 
 _COLOUR: dict[Verdict, str] = {
-    "holds": "green", "holds as corrected": "cyan", "only qualitative": "yellow", "not above its control": "magenta",
-    "undecided": "blue", "fails": "red", "not run": "bright_black",
+    "holds": "green", "holds as corrected": "cyan", "only qualitative": "yellow", "mixed": "yellow",
+    "not above its control": "magenta", "undecided": "blue", "fails": "red", "not run": "bright_black",
 }  # fmt: skip
 ATTENTION: tuple[Verdict, ...] = ("fails", "undecided", "not run")
 """What the last lines are about where nobody asks for more."""
@@ -128,7 +128,7 @@ class Screen:
                 self._line()
                 self._line(Text(f"{result.study.name}: {result.study.title}", style="bold"))
             for finding in found:
-                self._line(Text(f"  {finding.id}: ").append(finding.verdict, _COLOUR[finding.verdict]))
+                self._line(Text(f"  {finding.id}: ").append(finding.told, _COLOUR[finding.verdict]))
                 claim = f"{finding.claim.says} ({finding.claim.source})"
                 for line in (claim, finding.brief, _paper(finding)):
                     self._hanging(" " * 6, Text(clean(line)), indent=6)
@@ -256,10 +256,12 @@ def _sentence(findings: Sequence[Finding], seconds: float) -> Text:
     some = f"{claims - skipped} judged, {skipped} not run" if skipped else "all judged"
     head += some if skipped < claims else "none was judged"
     judged = [finding for finding in findings if finding.verdict != "not run"]
-    return Text(head + (". " if judged else "")).append_text(_counts(judged)).append(".")
+    fragile = sum(finding.fragile for finding in judged)
+    end = f". {fragile} of these verdicts {'is' if fragile == 1 else 'are'} fragile." if fragile else "."
+    return Text(head + (". " if judged else "")).append_text(_counts(judged)).append(end)
 
 
 def _paper(finding: Finding) -> str:
     """What a kept run at paper scale said of the same claim, where it said something else."""
     kept = kept_of(finding.id, finding.claim)
-    return f"At paper scale: {kept.verdict}" if kept and kept.verdict != finding.verdict else ""
+    return f"At paper scale: {kept.told}" if kept and kept.verdict != finding.verdict else ""

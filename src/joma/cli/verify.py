@@ -137,7 +137,9 @@ def _carry_out(names: list[str], wish: _Wish, make: Callable[[Listener], Iterato
         for result in make(screen.progress):
             results.append(result)
             screen.finished(result)
-    results.sort(key=lambda result: names.index(result.study.name))
+    from joma.claims.ledger import with_q
+
+    results = with_q(sorted(results, key=lambda result: names.index(result.study.name)))
     _write_and_print(results, wish, screen)
     if any(result.error for result in results):
         return BROKEN

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from functools import lru_cache
-from math import cos, exp, isfinite, lgamma, nan, pi, sin, sqrt, tan
+from math import atan, cos, exp, isfinite, lgamma, nan, pi, sin, sqrt, tan
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers
 from joma.host.words import brief_repr
+
+FEW_SEEDS, ASSURANCE, TINY = 4, 0.8, 1e-300
 
 
 @brief_repr
@@ -105,7 +107,7 @@ class Comparison(NamedTuple):
     low and high are the ends of the interval of value - control, moved by control: they lie on the scale of `value`,
     and `low > control` says that the value is above its control beyond chance. NaN where fewer than two seeds are left.
 
-    >>> found = compare([0.72, 0.70, 0.74], [0.68, 0.67, 0.69])
+    >>> found = compare([0.72, 0.70, 0.74, 0.71, 0.73], [0.68, 0.67, 0.69, 0.66, 0.70])
     >>> found.low > found.control
     True
     """
@@ -120,6 +122,8 @@ class Comparison(NamedTuple):
     """Of the pairs that are finite."""
     level: float = 0.95
     """With which probability the interval holds the truth, were the numbers Gaussian."""
+    freedom: int = 0
+    """Degrees of freedom of the interval; 0 where there is none."""
 
     @property
     def difference(self) -> float:
@@ -132,19 +136,30 @@ class Comparison(NamedTuple):
         return (self.high - self.low) / 2
 
 
-def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level: float = 0.95) -> Comparison:
+def usual_level(seeds: int) -> float:
+    """The level of an interval over so many seeds: 95 %, and 99 % for four or fewer.
+
+    Whether four numbers are Gaussian cannot be seen. Where they are not, an interval of 95 % holds the truth less often.
+
+    >>> usual_level(4), usual_level(5)
+    (0.99, 0.95)
+    """
+    return 0.99 if seeds <= FEW_SEEDS else 0.95
+
+
+def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level: float | None = None) -> Comparison:
     """`values` over seeds, compared with `control`: both means, and the t interval of their difference.
 
     - values: one number per seed; seeds with a number that is not finite are left out
     - control: as many numbers, of the same seeds or of others; or one number that is known
     - paired: whether the control has the same seeds, which is narrower; if not, the interval is Welch's
-    - level: of the interval
+    - level: of the interval; if None, that of `usual_level`
 
     With fewer than two seeds left, the interval is NaN: nothing is known of chance.
 
     >>> gain = compare([0.72, 0.70, 0.74], [0.68, 0.67, 0.69])
-    >>> round(gain.difference, 4), round(gain.half_width, 4), gain.seeds
-    (0.04, 0.0248, 3)
+    >>> round(gain.difference, 4), round(gain.half_width, 4), gain.seeds, gain.level
+    (0.04, 0.0573, 3, 0.99)
     """
     first, second = _row(values, "values"), _row(control, "control")
     known = as_numbers(control, "control").ndim == 0
@@ -157,35 +172,81 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
     if paired or known:
         both = np.isfinite(first) & np.isfinite(second)
         first, second = first[both], second[both]
-        half = _half_width(first - second, level)
+        seeds = len(first)
+        freedom = max(seeds - 1, 0)
     else:
         first, second = first[np.isfinite(first)], second[np.isfinite(second)]
-        half = _welch(first, second, level)
+        seeds = min(len(first), len(second))
+        freedom = _welch_freedom(first, second)
+    level = usual_level(seeds) if level is None else level
+    error = _error(first - second) if paired or known else _welch_error(first, second)
+    half = t_quantile(level, freedom) * error if freedom else nan
     value, other = (float(row.mean()) if len(row) else nan for row in (first, second))
     other = float(_row(control, "control")[0]) if known else other
     around = 0.0 if known else _half_width(second, level)
     ends = (value - half, value + half, other - around, other + around)
-    return Comparison(value, other, *ends, min(len(first), len(second)), level)
+    return Comparison(value, other, *ends, seeds, level, freedom)
 
 
-def seeds_to_decide(half_width: float, seeds: int, wanted: float, *, level: float = 0.95) -> int | None:
-    """With how many seeds an interval would be no wider than `wanted` on either side, were they as unlike as these.
+def p_value(difference: float, half_width: float, level: float, freedom: int) -> float:
+    """How often chance alone gives at least this difference, either way; from a t interval of the level.
+
+    1 where there is no interval, and so nothing that speaks against chance.
+
+    >>> round(p_value(0.04, 0.0248, 0.95, 2), 4)
+    0.0201
+    """
+    if freedom < 1 or not (isfinite(difference) and isfinite(half_width)):
+        return 1.0
+    if half_width == 0:
+        return 0.0 if difference else 1.0
+    t = abs(difference) * t_quantile(level, freedom) / half_width
+    return max(1 - _within(atan(t / sqrt(freedom)), freedom), 0.0)
+
+
+def seeds_to_decide(
+    difference: float, half_width: float, seeds: int, between: tuple[float, float], *,
+    level: float | None = None, freedom: int | None = None, assurance: float = ASSURANCE,
+) -> int | None:  # fmt: skip
+    """With how many seeds an interval no longer holds both numbers of `between`, with probability `assurance`.
+
+    - difference, half_width, seeds, level, freedom: the interval as it is. The truth is taken to be there, and further
+      seeds to be as unlike as these. level: if None, that of `usual_level`; freedom: if None, seeds - 1
+    - between: nothing and what matters, say. Twice the same number: the interval is to lie on one side of it
 
     None where nothing is known of how unlike seeds are, or where it would take more than a million.
 
-    >>> seeds_to_decide(0.2, 5, 0.05)
-    43
+    >>> seeds_to_decide(0.02, 0.2, 5, (0.0, 0.1)), seeds_to_decide(0.3, 0.4, 5, (0.0, 0.1))
+    (28, 12)
     """
-    if seeds < 2 or not isfinite(half_width) or not wanted > 0:
+    low, high = between
+    if seeds < 2 or not (isfinite(half_width) and isfinite(difference)) or not low <= high:
         return None
-    spread = half_width * sqrt(seeds) / t_quantile(level, seeds - 1)
+    freedom = seeds - 1 if freedom is None else freedom
+    spread = half_width * sqrt(seeds) / t_quantile(usual_level(seeds) if level is None else level, freedom)
 
     def enough(count: int) -> bool:
-        return t_quantile(level, min(count - 1, 1000)) * spread / sqrt(count) <= wanted
+        now = usual_level(count) if level in (None, usual_level(seeds)) else level
+        free = max(1, round(freedom / (seeds - 1) * (count - 1)))
+        error = spread / sqrt(count)
+        half = t_quantile(now, min(free, 1000)) * error * _errors_of_spread(min(free, 1000))
+        reach = torch.special.ndtr(torch.stack([low + half - difference, high - half - difference]) / max(error, TINY))
+        still_open = torch.where(2 * half < high - low, 0.0, reach[0] - reach[1])
+        return 1 - float(still_open.mean()) >= assurance
 
     counts = range(2, 1_000_001)
     found = bisect_left(counts, True, key=enough)
     return counts[found] if found < len(counts) else None
+
+
+@lru_cache(maxsize=64)
+def _errors_of_spread(freedom: int) -> Tensor:
+    """An estimated standard deviation over the true one: 400 values, as likely as each other."""
+    grid = torch.linspace(0, 1 + 8 / sqrt(freedom), 20001, dtype=torch.float64)[1:]
+    log_density = (freedom - 1) * grid.log() - freedom * grid.square() / 2
+    share = (log_density - log_density.max()).exp().cumsum(0)
+    middles = (torch.arange(400, dtype=torch.float64) + 0.5) / 400
+    return grid[torch.searchsorted(share / share[-1], middles)]
 
 
 def _row(values: Number, name: str) -> np.ndarray:
@@ -199,16 +260,24 @@ def _row(values: Number, name: str) -> np.ndarray:
 
 
 def _half_width(row: np.ndarray, level: float) -> float:
-    return nan if len(row) < 2 else t_quantile(level, len(row) - 1) * float(row.std(ddof=1)) / sqrt(len(row))
+    return nan if len(row) < 2 else t_quantile(level, len(row) - 1) * _error(row)
 
 
-def _welch(first: np.ndarray, second: np.ndarray, level: float) -> float:
-    """Half of Welch's interval, its degrees of freedom rounded down: the wider, safer side."""
+def _error(row: np.ndarray) -> float:
+    """The standard error of a mean."""
+    return nan if len(row) < 2 else float(row.std(ddof=1)) / sqrt(len(row))
+
+
+def _welch_error(first: np.ndarray, second: np.ndarray) -> float:
+    return sqrt(_error(first) ** 2 + _error(second) ** 2)
+
+
+def _welch_freedom(first: np.ndarray, second: np.ndarray) -> int:
+    """Welch's degrees of freedom, rounded down: the wider, safer side. 0 where there is no interval."""
     if min(len(first), len(second)) < 2:
-        return nan
-    parts = [float(row.var(ddof=1)) / len(row) for row in (first, second)]
-    total = sum(parts)
-    if total == 0:
-        return 0.0
-    freedom = total**2 / sum(part**2 / (len(row) - 1) for part, row in zip(parts, (first, second), strict=True))
-    return t_quantile(level, max(1, int(min(freedom, 1e5)))) * sqrt(total)
+        return 0
+    parts = [_error(row) ** 2 for row in (first, second)]
+    if not sum(parts):
+        return len(first) + len(second) - 2
+    freedom = sum(parts) ** 2 / sum(part**2 / (len(row) - 1) for part, row in zip(parts, (first, second), strict=True))
+    return max(1, int(min(freedom, 1e5)))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -38,6 +38,13 @@ class KeptFinding:
     tolerance: float | None = None
     command: str = ""
     provenance: Provenance = field(default_factory=Provenance)
+    remarks: Sequence[str] = ()
+    q: float | None = None
+
+    @property
+    def told(self) -> str:
+        """The verdict with its remarks, as that of a `Finding`."""
+        return f"{self.verdict} ({', '.join(self.remarks)})" if self.remarks else self.verdict
 
     @staticmethod
     def from_json(id: str, claim: Claim, data: Mapping[str, Any]) -> KeptFinding:
@@ -46,7 +53,8 @@ class KeptFinding:
         main = None
         if "effect" in data and claim.matters is not None:
             main = Effect.from_json({**unknown, "matters": claim.matters, **data})
-        names = ("verdict", "measured", "brief", "expected", "control", "tolerance", "command", "provenance")
+        names = ("verdict", "measured", "brief", "expected", "control", "tolerance", "command", "provenance",
+                 "remarks", "q")  # fmt: skip
         return KeptFinding(id, claim, main=main, **{name: data[name] for name in names if name in data})
 
     def as_json(self) -> dict[str, Any]:
@@ -58,6 +66,8 @@ class KeptFinding:
             **{name: getattr(claim, name) for name in ("source", "says", "corrected", "empirical", "uses")},
             "expected": self.expected,
             "verdict": self.verdict,
+            "remarks": list(self.remarks),
+            "q": self.q,
             "measured": plain(self.measured) if isinstance(self.measured, float) else self.measured,
             "control": self.control,
             **{name: numbers.get(name) for name in ("effect", "interval", "control_effect")},

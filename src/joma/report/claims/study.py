@@ -22,6 +22,7 @@ from joma.report.markup import Anchors, command, duration, rows
 
 if TYPE_CHECKING:
     from joma.claims.execute import Result
+    from joma.report.claims.kept import KeptFinding
 
 NOTABLE = 3
 _COMMAND = re.compile(r"([A-Z_]+=\S+ )?(joma|python) ")
@@ -50,15 +51,24 @@ def claim_html(entry: Entry) -> str:
     finding, claim = entry.finding, entry.finding.claim
     work, kind, number = claim.source.rsplit(" ", 2)  # never "Thm" without its number
     other = '<span class="paper">from another text</span>' if other_text(finding.provenance.text_sha256) else ""
-    paper = f'<span class="paper">at paper scale {mark(entry.kept.verdict)}</span>' if entry.kept else ""
+    paper = (
+        f'<span class="paper">at paper scale {mark(entry.kept.verdict)}{remarked(entry.kept)}</span>'
+        if entry.kept
+        else ""
+    )
     fixed = f'<span class="corrected"><i>Corrected:</i> {escape(claim.corrected)}</span>' if claim.corrected else ""
     return (
         f'<details class="claim {css(finding.verdict)}" id="{entry.anchor}" data-verdict="{finding.verdict}">\n'
-        f'<summary>{mark(finding.verdict)} <span class="source">{escape(work)} '
+        f'<summary>{mark(finding.verdict)}{remarked(finding)} <span class="source">{escape(work)} '
         f'<span class="place">{escape(kind)} {escape(number)}</span></span>\n'
         f'<span class="says">{escape(claim.says)}</span>{fixed}{paper}{other}</summary>\n'
         f"{_numbers(entry)}\n</details>"
     )
+
+
+def remarked(found: Finding | KeptFinding) -> str:
+    """What the verdict alone does not tell, in small beside it."""
+    return "".join(f' <span class="remark">{escape(word)}</span>' for word in found.remarks)
 
 
 def _numbers(entry: Entry) -> str:
@@ -68,12 +78,12 @@ def _numbers(entry: Entry) -> str:
         given["Reason"] = finding.reason if _elsewhere(finding) else finding.measured
     else:
         given |= {"Expected": finding.expected, "Measured": finding.measured, "Control": finding.control}
-        given |= {"Matters": claim.matters, "Tolerance": finding.tolerance}
+        given |= {"Matters": claim.matters, "q": finding.q, "Tolerance": finding.tolerance}
         given |= {"Text": other_text(finding.provenance.text_sha256) or None}
         given |= {"Rests on": ", ".join(claim.uses) or None}
     if kept:
         measured = kept.measured if isinstance(kept.measured, str) else show(kept.measured)
-        given["At paper scale"] = f"{kept.verdict} ({kept.provenance.machine}): {measured}"
+        given["At paper scale"] = f"{kept.told}, {kept.provenance.machine}: {measured}"
     shown = {name: escape(v) if isinstance(v, str) else show(v) for name, v in given.items() if v is not None}
     return f"<dl>{rows(shown)}</dl>"
 
@@ -123,7 +133,9 @@ def _outcome(section: Section, picture: str) -> str:
         at = f'<span class="at">{" at paper scale" if entry.at_paper_scale else ""}</span>'
         claim = f'<a href="#{entry.anchor}">{escape(entry.finding.claim.says)}</a>'
         brief = f'<span class="brief">{escape(entry.best.brief)}</span>'
-        items += f'<li class="{css(entry.verdict)}">{mark(entry.verdict)}{at} {claim} {brief}</li>'
+        items += (
+            f'<li class="{css(entry.verdict)}">{mark(entry.verdict)}{remarked(entry.best)}{at} {claim} {brief}</li>'
+        )
     return f'<div class="outcome"><div class="came-out"><ul class="notable">{items}</ul>{note}</div>{picture}</div>'
 
 

@@ -8,7 +8,7 @@ from math import isfinite, log10
 
 from joma.claims.contract import VERDICTS, Verdict
 from joma.claims.evidence import Effect
-from joma.claims.sentences import interval, show
+from joma.claims.sentences import interval, level, show
 from joma.report.claims.layout import Entry, Section, entries
 from joma.report.markup import NOTHING, duration
 
@@ -27,6 +27,7 @@ TEXT: dict[Verdict, VerdictText] = {
     "holds": VerdictText("✓", "holds", "hold", "Yes."),
     "holds as corrected": VerdictText("†", "holds as corrected", "hold as corrected", "Yes, after a correction."),
     "only qualitative": VerdictText("≈", "is only qualitative", "are only qualitative", "Only in part."),
+    "mixed": VerdictText("±", "is mixed", "are mixed", "In part; elsewhere the opposite."),
     "not above its control": VerdictText(
         "≤", "is not above its control", "are not above their controls", "No sign of it."
     ),
@@ -37,14 +38,15 @@ TEXT: dict[Verdict, VerdictText] = {
 _MEANS: dict[Verdict, str] = {
     "holds": "True as the source states it, by the test and the tolerance written in the study.",
     "holds as corrected": "The printed form fails its test. The corrected form, given with the claim, passes.",
-    "only qualitative": "The direction is right. The size or the form that the source gives is not.",
-    "not above its control": "The interval over seeds leaves no room for an effect that would matter.",
+    "only qualitative": "Above its control, but smaller than what would matter, of another form, or only in some cases.",
+    "mixed": "Some cases are above their controls. In others the opposite was measured.",
+    "not above its control": "The interval over seeds leaves no room for an effect that would matter, or a control shows as much.",
     "undecided": "The interval holds both no effect and one that would matter. More seeds or a larger run would tell.",
     "fails": "The opposite was measured, or no form of the claim passes its test.",
     "not run": "Nothing was measured or learned. The reason and the command are given.",
 }
 _NOTABLE: tuple[Verdict, ...] = (
-    "fails", "not above its control", "only qualitative", "holds as corrected", "holds", "undecided", "not run"
+    "fails", "mixed", "not above its control", "only qualitative", "holds as corrected", "holds", "undecided", "not run"
 )  # fmt: skip
 
 
@@ -219,7 +221,7 @@ def _with_interval(effect: Effect) -> str:
     if not all(map(isfinite, ends)):
         return shown
     bare = interval(ends, effect.limits, lambda end: _rounded(effect, end).removesuffix(effect.unit).rstrip())
-    return f"{shown} {bare}"
+    return f"{shown} {bare}{level(effect)}"
 
 
 def _rounded(effect: Effect, number: float) -> str:
