@@ -139,7 +139,7 @@ class Comparison(NamedTuple):
 def usual_level(seeds: int) -> float:
     """The level of an interval over so many seeds: 95 %, and 99 % for four or fewer.
 
-    Whether four numbers are Gaussian cannot be seen. Where they are not, an interval of 95 % holds the truth less often.
+    Whether four numbers are Gaussian cannot be seen. Where they are not, an interval holds the truth less often.
 
     >>> usual_level(4), usual_level(5)
     (0.99, 0.95)

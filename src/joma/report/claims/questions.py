@@ -50,7 +50,7 @@ QUESTIONS = (
              "in the second of two layers own queries and keys change entropy by {effect} {seeds}; "
              "all weights below it by {control}."),
     Question("Can the theory foretell attention?", "forecast/theorem-1-foretells",
-             "the skill of Theorem 1 over “no change” is {effect} {seeds}; that of earlier runs is {control}."),
+             "the skill of Theorem 1 over “no change” is {effect} {seeds}; the best control is at {control}."),
     Question("Do neurons learn the hidden tree?", "table1/lowest-latents-align",
              "a latent correlates with its best neuron by {effect} {seeds}; before training by {control}."),
 )  # fmt: skip

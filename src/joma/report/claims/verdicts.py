@@ -38,9 +38,9 @@ TEXT: dict[Verdict, VerdictText] = {
 _MEANS: dict[Verdict, str] = {
     "holds": "True as the source states it, by the test and the tolerance written in the study.",
     "holds as corrected": "The printed form fails its test. The corrected form, given with the claim, passes.",
-    "only qualitative": "Above its control, but smaller than what would matter, of another form, or only in some cases.",
+    "only qualitative": "Above its control, but smaller than what matters, of another form, or only in some cases.",
     "mixed": "Some cases are above their controls. In others the opposite was measured.",
-    "not above its control": "The interval over seeds leaves no room for an effect that would matter, or a control shows as much.",
+    "not above its control": "The interval leaves no room for an effect that would matter, or a control shows as much.",
     "undecided": "The interval holds both no effect and one that would matter. More seeds or a larger run would tell.",
     "fails": "The opposite was measured, or no form of the claim passes its test.",
     "not run": "Nothing was measured or learned. The reason and the command are given.",

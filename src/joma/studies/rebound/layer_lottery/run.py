@@ -31,6 +31,7 @@ from joma.claims.contract import Progress
 from joma.data.text import Corpus, streams
 from joma.measure.correlation import pearson
 from joma.measure.intervals import Comparison, compare
+from joma.measure.rebound import drop_and_rebound
 from joma.models.decoder import Decoder
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, ensemble, frequency_loss, recipe
 from joma.recipes.language.curves import LEARNED, alive, best_loss, curve
@@ -171,10 +172,16 @@ def members(run: Run, kind: str) -> np.ndarray:
 
 
 def patterns(run: Run) -> dict[str, np.ndarray]:
-    """By name, (members, layers)."""
-    curves = entropies(run)
-    start, low, end = curves[:, 0], curves.min(1), curves[:, -1]
-    return {"drop": start - low, "rebound": end - low, "end": end}
+    """By name, (members, layers): each network is read at the valley of the mean of the others, as in all studies.
+
+    Until the records had been seen each was read at its own lowest point, where its noise makes every rebound larger.
+    """
+    curves, known = entropies(run), learned(run)
+    found = {name: np.full_like(curves[:, 0], np.nan) for name in PATTERNS}
+    drop, back = drop_and_rebound(np.moveaxis(curves[known], -1, 0))
+    for name, values in zip(PATTERNS, (drop, back, curves[known][:, -1].T), strict=True):
+        found[name][known] = np.asarray(values).T
+    return found
 
 
 def inner(layers: int) -> slice:
