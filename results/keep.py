@@ -70,6 +70,13 @@ def keep(path: Path, commit: str | None) -> dict:
     return panels
 
 
+def judge_again(path: Path) -> None:
+    """Judge a record whose run was not copied, from the numbers of its findings."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["findings"] = [Finding.from_json(finding).as_json() for finding in record["findings"]]
+    write_json(path, record)
+
+
 def panels_of(run: Run) -> dict:
     """What cards draw of a run, by claim."""
     found = {claim: panel_of(claim, run) for claim in READERS if claim.startswith(f"{run.study}/")}
@@ -131,6 +138,9 @@ def main() -> None:
     panels = json.loads(PANELS.read_text(encoding="utf-8"))  # a record that is not copied keeps the panel it had
     for path in options.runs or sorted(RECORDS.glob("*/*.sqlite")):
         panels |= keep(path, options.commit)
+    for path in () if options.runs else sorted(RECORDS.glob("*/findings.json")):
+        if not any(path.parent.glob("*.sqlite")):
+            judge_again(path)
     write_json(KEPT, kept())
     write_json(PANELS, {claim: panels[claim] for claim in READERS if claim in panels})
 

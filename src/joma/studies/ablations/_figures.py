@@ -67,7 +67,7 @@ def _band(axis: Axes, steps: np.ndarray, curves: np.ndarray, colour: str, label:
 
 
 def draw_summary(run: Run, variants: Sequence[str], name: str, of: Quantity = ENTROPY) -> Drawing:
-    """Bars of drop and rebound by variant and layer, with 95 % intervals over seeds."""
+    """Bars of drop and rebound by variant and layer, with intervals over seeds."""
     layers = int(run.config["layers"])
     figure, axes = panels(2, width=4.3, height=0.8 + (0.1 + 0.17 * layers) * len(variants))
     places = [[row * (layers + 0.6) + layer for layer in range(layers)] for row in range(len(variants))]
@@ -137,7 +137,8 @@ def _summary_caption(run: Run, variants: Sequence[str], of: Quantity) -> str:
         )
     return (
         f"{finding} Bars: means over {run.config['seeds']} seeds of the drop to the lowest point and of the rebound "
-        "after it; thin lines: 95 % intervals. Each seed is read at the lowest point of the other seeds, so noise "
+        "after it; thin lines: intervals (95 %; 99 % over four seeds or fewer). Each seed is read at the lowest "
+        "point of the other seeds, so noise "
         "alone gives a rebound below zero as often as above."
     )
 

@@ -178,13 +178,13 @@ def _layer(index: int) -> str:
 def needs(claim: Claim, run: Run, *, part: Part, full: str, without: str, of: Quantity = ENTROPY) -> Finding:
     """Does `part`, drop or rebound, need what `full` has and `without` lacks?
 
-    Every layer of `full` is compared with its twin, seed by seed (95 %), and with none at all (99 %), for a part that
+    Every layer of `full` is compared with its twin, seed by seed, and with none at all (99 %), for a part that
     is not there needs nothing; the harder of the two counts. holds: every layer exceeds both by what matters, and no
     layer of the twin has as much of it as matters.
     """
     expected = (
         f"in every layer, {of.name} has a {part} with {full} (99 %); it is larger than with {without}, by at least "
-        f"{show(claim.matters or 0.0, claim.unit)} and beyond chance (95 %); with {without} it is too small to matter"
+        f"{show(claim.matters or 0.0, claim.unit)} and beyond chance; with {without} it is too small to matter"
     )
     if finding := cannot_tell(claim, run, expected, full, without, of=of):
         return finding

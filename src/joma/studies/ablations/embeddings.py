@@ -74,7 +74,7 @@ def _better(run: Run) -> Finding:
     """
     expected = (
         f"after the same number of steps, a validation loss at least {BETTER} nats lower than with frozen vectors, "
-        "beyond chance (95 %)"
+        "beyond chance"
     )
     if finding := twins.cannot_tell(BETTER_LEARNED, run, expected, "learned", may_be_idle=("frozen",)):
         return finding
@@ -93,7 +93,7 @@ def _alike(run: Run) -> Finding:
     """Coherence, the mean |cos| between words, at the end: by which share it exceeds that of frozen random vectors."""
     expected = (
         f"a mean |cos| between words at least {show(ALIKE, '%')} larger than that of frozen random vectors, beyond "
-        "chance (95 %)"
+        "chance"
     )
     if finding := twins.cannot_tell(ALIKE_LEARNED, run, expected, "learned"):
         return finding
@@ -114,7 +114,7 @@ def _logits(run: Run) -> Finding:
     """Theorem 1's estimate in the first layer: with orthonormal vectors, against random ones and against frequency."""
     expected = (
         f"a correlation over words of at least {HIGH}; larger than with random vectors, and larger than the absolute "
-        f"correlation with log frequency, each by at least {MARGIN} and beyond chance (95 %)"
+        f"correlation with log frequency, each by at least {MARGIN} and beyond chance"
     )
     if "orthonormal/estimate/theorem" not in run:
         reason = "with several heads the theorem does not say which logits it means"

@@ -60,7 +60,7 @@ def _together(run: Run) -> Finding:
     """Over measuring points: does rank go with entropy more than any slow trend does, such as the log of time?"""
     expected = (
         f"in every layer, rank and entropy have a correlation over training of at least {CLOSE}; it exceeds the "
-        f"absolute correlation of rank with log time by at least {MARGIN} and beyond chance (95 %)"
+        f"absolute correlation of rank with log time by at least {MARGIN} and beyond chance"
     )
     if finding := twins.cannot_tell(TOGETHER, run, expected, "ReLU", of=RANK):
         return finding

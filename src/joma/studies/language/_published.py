@@ -210,7 +210,7 @@ def near_stored(claim: Claim, run: Run) -> Finding:
     """
     expected = (
         "single runs are nearer to the published runs than two controls: the same curves without their rises, and flat "
-        f"curves at their start; nearer by at least {NEARER:g} nats RMS and by more than seeds differ (95 %). Mean "
+        f"curves at their start; nearer by at least {NEARER:g} nats RMS and by more than seeds differ. Mean "
         f"curves are within {NEAR:g} nats; above L = 5 or a rate of 1e-3, within twice the noise of the published seeds"
     )
     command = f"JOMA_DATA=FOLDER joma verify {run.study} --scale paper"

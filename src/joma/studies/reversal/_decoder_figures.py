@@ -37,7 +37,7 @@ def draw_over_training(scores: Record[C], shown: Mapping[str, C], lines: Mapping
 
 
 def draw_bars(axis: Axes, names: Sequence[str], depths: Sequence[int], values: Callable[[str, int], Any]) -> None:
-    """The mean of (seeds,) `values` of every name and depth, with its 95 % interval."""
+    """The mean of (seeds,) `values` of every name and depth, with its interval."""
     for place, (depth, colour) in enumerate(zip(depths, depth_colours(len(depths)), strict=True)):
         rows = np.arange(len(names)) + (place - (len(depths) - 1) / 2) * 0.36
         found = [compare(values(name, depth)) for name in names]

@@ -294,7 +294,7 @@ class Record(Generic[C]):
         known, unknown, what = (words[name] for name in ("known", "unknown", "what"))
         expected = (
             f"{known} at least {show(GAP, '%')} more likely than the {unknown}, and a {unknown} that is less than "
-            f"{show(LITTLE, '%')} above the uniform guess of {show(self.uniform, '%')}, beyond chance (95 %)"
+            f"{show(LITTLE, '%')} above the uniform guess of {show(self.uniform, '%')}, beyond chance"
         )
         size, details = (
             self.over_uniform(f"the {unknown}", cases, kind),

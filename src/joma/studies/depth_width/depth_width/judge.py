@@ -209,7 +209,7 @@ def _deeper_on(kind: str, run: Run) -> Finding:
     """The deepest shape against the shallowest, each at its own best rate."""
     claim = DEEPER[kind]
     expected = (
-        f"the deepest shape has a loss at least {MATTERS} nats below that of the shallowest, beyond chance (95 %), and "
+        f"the deepest shape has a loss at least {MATTERS} nats below that of the shallowest, beyond chance, and "
         "the gain exceeds what the next-best rate changes"
     )
     if kind not in kinds_of(run):
@@ -232,7 +232,7 @@ def _deeper_on(kind: str, run: Run) -> Finding:
 
 def _best(run: Run) -> Finding:
     """The shallowest shape against the best deeper one, which other seeds chose, on every data set."""
-    expected = f"on every data set a deeper shape has a loss at least {MATTERS} nats lower, beyond chance (95 %)"
+    expected = f"on every data set a deeper shape has a loss at least {MATTERS} nats lower, beyond chance"
     sweeps = [Sweep(run, kind) for kind in DEEPER if kind in kinds_of(run)]
     if reason := next(filter(None, (_idle(sweep, 0) or _none_deeper(sweep) for sweep in sweeps)), ""):
         return not_run(BEST, expected, reason, PAPER)
@@ -280,7 +280,7 @@ def _order(run: Run) -> Finding:
 def _more(claim: Claim, one: Sweep, other: Sweep, *, control_learns: bool, details: Numbers) -> Finding:
     expected = (
         f"a deeper shape gains at least {MATTERS} nats more on {words(one.kind)} than on {words(other.kind)}, beyond "
-        "chance (95 %)"
+        "chance"
     )
     asked = (one, other) if control_learns else (one,)
     if reason := next(filter(None, (_idle(sweep, 0) or _none_deeper(sweep) for sweep in asked)), ""):

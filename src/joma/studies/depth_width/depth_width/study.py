@@ -92,7 +92,8 @@ def _caption(sweeps: list[Sweep]) -> str:
     beyond = f" On {listing(edge)}, the best rate of some shape is at the edge of the grid." if edge else ""
     return (
         f"{' '.join(gains)} All shapes of a panel have the same number of parameters. Blue: each shape at its own best "
-        "rate, mean and 95 % interval over seeds. Differences between shapes are taken seed by seed. The rate of a "
+        "rate, mean over seeds and its interval (95 %; 99 % over four seeds or fewer). Differences between "
+        "shapes are taken seed by seed. The rate of a "
         "seed is chosen on the other seeds and on other validation data. Thin, from indigo (lowest) to lime (highest): "
         "one rate for all shapes, mean over seeds. An arrow at an edge marks a loss beyond the panel, with its value."
         f"{beyond} The last panel shows what depth costs at equal size."

@@ -242,7 +242,8 @@ def _draw_gains(scores: Scores) -> Drawing:
         finding = f"Training adds most, {most}, and least, {least}."
     caption = (
         f"{finding} The gain is the held-out correlation of the best neuron minus that of the untrained network, mean "
-        "over ρ < 1. Bars: 95 % intervals over seeds, paired with the untrained network. Height 1 is next to the "
+        "over ρ < 1. Bars: intervals over seeds (95 %; 99 % over four or fewer), paired with the untrained "
+        "network. Height 1 is next to the "
         "tokens."
     )
     return Drawing("gain-by-block", caption, figure)

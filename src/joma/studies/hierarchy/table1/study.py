@@ -213,8 +213,9 @@ def _draw_training(scores: Scores) -> Drawing:
     caption = (
         "Where the neuron is chosen on one half of the classes and scored on the other half, training moves the "
         f"correlation {moves('held out')}. Where it is chosen on all classes, as in the table, training moves "
-        f"it {moves('best neuron')}. Dots: measuring points, means over all columns and seeds. Bands: 95 % "
-        "interval of the difference from the untrained networks (dotted), paired by seed."
+        f"it {moves('best neuron')}. Dots: measuring points, means over all columns and seeds. Bands: "
+        "interval (95 %; 99 % over four seeds or fewer) of the difference from the untrained networks (dotted), "
+        "paired by seed."
     )
     return Drawing("over-training", caption, figure)
 

@@ -163,7 +163,7 @@ def judge_bottom(run: Run) -> Finding:
     """Top half minus bottom half, at the end; before training it is the control."""
     expected = (
         f"at every depth the top half of the layers ends above the bottom half; this gap is at least {FLAT:g} nats "
-        "larger than before training, and larger by more than seeds differ (95 %)"
+        "larger than before training, and larger by more than seeds differ"
     )
     variants = _variants(run, fewest=2)
     if finding := _too_few(BOTTOM, expected, run, variants):
@@ -186,9 +186,7 @@ def judge_bottom(run: Run) -> Finding:
 
 def judge_deeper(run: Run) -> Finding:
     """The control of a depth is the one before it, seed by seed; and the deepest must be below the shallowest."""
-    expected = (
-        f"each depth has a loss at least {CLOSE:g} nats below the depth before, and by more than seeds differ (95 %)"
-    )
+    expected = f"each depth has a loss at least {CLOSE:g} nats below the depth before, and by more than seeds differ"
     variants = _variants(run)
     if finding := _too_few(DEEPER, expected, run, variants, fewest=2):
         return finding
@@ -214,7 +212,8 @@ def judge_losses(name: str, run: Run) -> Finding:
     claim, printed = LOSSES[name], PRINTED[name]
     expected = (
         ", ".join(f"{loss:.3f} (L = {layers})" for layers, loss in printed.items())
-        + f"; each loss is within {CLOSE:g} nats of its own printed one, and nearer to it than to any other (95 %)"
+        + f"; each loss is within {CLOSE:g} nats of its own printed one, and nearer to it than to any other, "
+        "beyond chance"
     )
     wanted: dict[str, Any] = {"corpus": name, "layers": list(printed), "rate": 1e-4}
     config = run.config if name == "wikitext-2" else {**run.config, "steps": PAPER["steps"]}  # five epochs, not twenty

@@ -156,7 +156,7 @@ def _too_few(claim: Claim, expected: str, run: Run, *, fewest: int) -> Finding |
 
 def judge_best(run: Run) -> Finding:
     """The loss of the best other rate minus that of the printed one, seed by seed."""
-    expected = f"the lowest loss is at {PRINTED_BEST:g}, by at least 0.02 nats and by more than seeds differ (95 %)"
+    expected = f"the lowest loss is at {PRINTED_BEST:g}, by at least 0.02 nats and by more than seeds differ"
     command = "JOMA_DATA=FOLDER joma verify fig8 --scale paper"
     if reason := differs(run.config, layers=5, rates=list(STUDY.paper.rates)) or not_wikitext_2(run):
         return not_run(BEST, expected, reason, command)
@@ -271,7 +271,7 @@ def judge_large(run: Run) -> Finding:
     """The largest rate that learns: what it loses of the untrained network's entropy, against the best rate."""
     expected = (
         f"in every layer entropy ends below {show(SPARSE, '%')} of its start; it ends lower than at the best rate, by "
-        f"at least {show(SPARSE, '%')} of the start and by more than seeds differ (95 %)"
+        f"at least {show(SPARSE, '%')} of the start and by more than seeds differ"
     )
     if finding := _too_few(LARGE, expected, run, fewest=2):
         return finding

@@ -55,7 +55,7 @@ def judge_skill(claim: Claim, names: dict[record.Form, str], run: Run) -> Findin
     """
     expected = (
         "entropy and logits at step 2t are foretold with a skill above that of no change and of every other control, "
-        f"by at least {100 * MATTERS:g} % of the squared error of persistence and by more than seeds differ (95 %)"
+        f"by at least {100 * MATTERS:g} % of the squared error of persistence and by more than seeds differ"
     )
     trained = [name.removesuffix("/rates") for name in run.names() if name.endswith("/rates")]
     by_optimizer = record.variants_of(run)
@@ -166,7 +166,8 @@ def _skill_caption(run: Run, learned: Learned) -> str:
         f"Skill of forecasts of attention at step 2t, over all t and all networks. {' '.join(parts)} Skill is the part "
         "of the squared error of no change (persistence) that a forecast avoids: 100 % is perfect, 0 % is no change, "
         f"less is worse. Lines: mean over {run.config['seeds']} seeds on {called(run.config['corpus'])}; bands (not of "
-        f"the straight lines): 95 % interval, cut at {number(BEST, '%')}. Below {number(-LINEAR, '%')} the axis is "
+        f"the straight lines): interval (95 %; 99 % over four seeds or fewer), cut at {number(BEST, '%')}. "
+        f"Below {number(-LINEAR, '%')} the axis is "
         "logarithmic."
     )
 

@@ -91,7 +91,7 @@ def _left_out(run: Run) -> dict[str, dict[str, float]]:
 def judge_position(claim: Claim, which: Callable[[int], slice], run: Run) -> Finding:
     """The correlation between seeds; position must also explain most of the variance, and more than shuffled layers."""
     expected = (
-        f"the patterns of two seeds correlate, by at least {QUARTER:g} and beyond chance (95 %); position explains at "
+        f"the patterns of two seeds correlate, by at least {QUARTER:g} and beyond chance; position explains at "
         f"least {MOST:.0%} of the variance within a network"
     )
     if finding := _too_few(claim, expected, run):
@@ -113,7 +113,7 @@ def judge_position(claim: Claim, which: Callable[[int], slice], run: Run) -> Fin
 
 def judge_halves(claim: Claim, name: str, run: Run) -> Finding:
     """Top half minus bottom half; layers that are shuffled have a difference of zero."""
-    expected = f"the difference is at least {claim.matters:g} nats and beyond chance (95 %)"
+    expected = f"the difference is at least {claim.matters:g} nats and beyond chance"
     if finding := _too_few(claim, expected, run):
         return finding
     each = lottery.patterns(run)[name][lottery.members(run, "seed")]
@@ -133,7 +133,7 @@ def judge_twins(claim: Claim, kinds: tuple[str, ...], run: Run) -> Finding:
     """Where entropy ends, layer by layer, as a deviation from the mean of the other seeds: twins beside strangers."""
     expected = (
         f"what is special to a network is alike in its twin: a correlation of at least {SAME:g}, above that of other "
-        "seeds beyond chance (95 %)"
+        "seeds beyond chance"
     )
     if finding := _too_few(claim, expected, run, kinds):
         return finding

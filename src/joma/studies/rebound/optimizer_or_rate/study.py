@@ -103,7 +103,7 @@ def judge_rate(run: Run) -> Finding:
     """The smallest rate that reaches a level beside the largest that does, seed by seed, with either optimizer."""
     expected = (
         f"at every loss level and with both optimizers, the first layer's entropy is at least {MATTERS:g} nats lower "
-        "at the largest rate than at the smallest, and by more than seeds differ (95 %)"
+        "at the largest rate than at the smallest, and by more than seeds differ"
     )
     cases, details = {}, {}
     for optimizer, level in product(record.OPTIMIZERS, levels(run)):
@@ -125,7 +125,7 @@ def judge_optimizer(run: Run) -> Finding:
     """
     expected = (
         f"at every loss level, the first layer's entropy is at least {MATTERS:g} nats lower with SGD than with an Adam "
-        "that takes as many steps to the level, and by more than seeds differ (95 %)"
+        "that takes as many steps to the level, and by more than seeds differ"
     )
     cases, details = {}, {}
     for level in levels(run):
@@ -260,7 +260,7 @@ def _alike_caption(run: Run, readings: dict[float, list[record.Reading]]) -> str
         finding += f"At equal loss and {name}, Adam minus SGD is {listing(parts)}. " if parts else ""
     return (
         f"{finding or 'No rate of SGD is as fast as one of Adam, or goes as far. '}Each dot is one rate, written "
-        f"beside it: mean over {run.config['seeds']} seeds with 95 % interval. "
+        f"beside it: mean over {run.config['seeds']} seeds with its interval (95 %; 99 % over four or fewer). "
         "If only speed (top) or way (bottom) mattered, both optimizers would lie on one line. If nothing mattered at "
         "equal loss, both lines would be flat and equal. Way: how far the first layer's queries and keys are from "
         "their start. Rates of SGD beyond all of Adam's are not in the differences."

@@ -141,7 +141,8 @@ def draw_bars(run: Run) -> Drawing:
     finding = f"On the way back, a layer's own queries and keys bring, in nats: {'; '.join(own)}."
     caption = (
         f"{finding if own else 'No layer comes back here.'} Bars are the parts of the change of entropy, by group of "
-        f"weights, means of {run.config['seeds']} seeds with 95 % intervals; left from the start to the valley, right "
+        f"weights, means of {run.config['seeds']} seeds with intervals (95 %; 99 % over four or fewer); left "
+        "from the start to the valley, right "
         "from the valley to the end. Of networks with more than two layers the mean over those layers is shown that "
         "come back, or over all higher ones if only their mean does."
     )

@@ -32,7 +32,7 @@ def judge_own(claim: Claim, cases_of: Callable[[Run], list[cause.Case]], run: Ru
     """On the way back, the part of a layer's own queries and keys beside that of everything else."""
     expected = (
         f"from the valley to the end, own queries and keys raise the entropy by at least {MATTERS:g} nats more than "
-        "all else does, beyond chance (95 %)"
+        "all else does, beyond chance"
     )
     cases = cases_of(run)
     if finding := _tells_nothing(claim, expected, run, cases):
@@ -51,7 +51,7 @@ def judge_lower_mlp(claim: Claim, run: Run) -> Finding:
     """In higher layers, the MLPs below beside the group of weights that comes nearest to them."""
     expected = (
         f"from the valley to the end, MLPs below raise the entropy of higher layers by at least {MATTERS:g} nats more "
-        "than any other group of weights does, beyond chance (95 %)"
+        "than any other group of weights does, beyond chance"
     )
     cases = cause.higher_layers(run)
     if finding := _tells_nothing(claim, expected, run, cases):
@@ -67,7 +67,7 @@ def judge_lower_mlp(claim: Claim, run: Run) -> Finding:
 def judge_twin(claim: Claim, frozen: str, run: Run) -> Finding:
     """The rebound from the valley to the end beside that of twins with a part frozen, seed by seed."""
     expected = (
-        f"entropy rises at least {MATTERS:g} nats less with {frozen} frozen from the valley on, beyond chance (95 %), "
+        f"entropy rises at least {MATTERS:g} nats less with {frozen} frozen from the valley on, beyond chance, "
         "and what is left is too small to matter"
     )
     cases = cause.first_layers(run) + (cause.higher_layers(run) if frozen != "embeddings" else [])

@@ -52,7 +52,7 @@ def judge_slope(what: str, factor: str, run: Run) -> Finding:
     control = "with shuffled words" if factor == "queries" else "base networks of other seeds give"
     expected = (
         f"log step of the {what} by log {factor}: a slope {'above' if sign > 0 else 'below'} 0, by at least "
-        f"{MATTERS:g} and by more than {control} (95 %)"
+        f"{MATTERS:g} and by more than {control}"
     ) + (f"; within {NEAR:g} of -1" if factor == "rate" else "")
     cases, details = {}, {}
     for place, (variant, layer) in record.places(run).items():
@@ -164,7 +164,7 @@ def _draw_slopes(axis: Axes, run: Run) -> None:
     for slope, style in ((0.0, "-"), (-1.0, ":")):
         axis.axvline(slope, color=CONTROL, lw=0.9, ls=style)
     axis.set_yticks([-row for row in range(len(FACTORS))], ["rate", "words", "flatness", "embeddings", "queries"])
-    axis.set(xlabel="slope, log by log (dotted: inverse)", ylabel="factor", title="Slopes, 95 % (hollow: fall)")
+    axis.set(xlabel="slope, log by log (dotted: inverse)", ylabel="factor", title="Slopes and intervals (hollow: fall)")
     axis.set_ylim(-len(FACTORS) + 0.4, 0.6)
 
 

@@ -166,7 +166,7 @@ def _draw_ways(scores: chains.Scores) -> Drawing:
         f"With {layers_of(depths[0])}, {at_once} of the held-out chains are answered at once and {steps} step by step "
         f"from the network's own answers. Networks that were taught compositions with their steps write {written} of "
         f"them rightly, with the steps of other chains {others}. Bars are means over networks that learned what they "
-        "were taught, lines their 95 % intervals, cut at 0 and 100 %."
+        "were taught, lines their intervals (95 %; 99 % over four or fewer), cut at 0 and 100 %."
     )
     return Drawing("chain-ways", caption if np.isfinite(shares).all() else NOBODY, figure)
 

@@ -69,7 +69,7 @@ def _draw_cures(scores: facts.Scores) -> Drawing:
         f"With {layers_of(depths[0])}, the reverse has probability {number(reverse[facts.BASE])} as published and "
         f"{number(reverse[best])} with '{best}'. As published, the right reverse beats {number(beaten, '%')} of its "
         "rivals, which are the answers to other untrained reverses of the same relation; chance is 50 %. Bars are "
-        "means over networks that learned, lines their 95 % intervals, cut at 0 and 100 %."
+        "means over networks that learned, lines their intervals (95 %; 99 % over four or fewer), cut at 0 and 100 %."
     )
     return Drawing("reversal-cures", caption if np.isfinite(reverse[facts.BASE]) else NOBODY, figure)
 
