@@ -25,6 +25,7 @@ def test_the_caption_names_the_variants_that_rebound(tmp_path):
     assert "in 1 of 2 variants: “residual”; not in “no residual”." in one.caption
     assert none.caption.startswith("Neither variant shows a drop and a rebound")
     assert "“residual” 1 and 0.5 nats; “no residual” 1 and 0.4 nats" in both.caption
+    assert f"mean of {TWO_LAYERS.seeds} seeds while training on Python source" in both.caption
 
 
 def test_bars_are_told_with_the_largest_and_the_smallest(tmp_path):

@@ -48,6 +48,13 @@ def test_it_runs_on_both_readings_and_goes_on_where_it_was_killed(tmp_path):
         assert all(np.array_equal(run.array(name), before[name], equal_nan=True) for name in names)
 
 
+def test_points_are_every_so_many_steps():
+    """5 is 2 times 2 and one more: the end is measured anyway."""
+    config = replace(TINY, steps=5, every=2)
+    reading = Reading(torch.zeros(8, 17, dtype=torch.long), torch.zeros(3, 17, dtype=torch.long), 60)
+    assert Members(config, COPY, KINDS[0], reading).ensemble().points == [0, 2, 4, 5]
+
+
 def written(path, *, softmax=0.4, second=0.01, start=0.01, replaced=0.3, text=None, spread=0.01, fetched=0.1, loss=2.0,
             **others):  # fmt: skip
     """A record in which every claim holds; softmax's mass on the first key, and that of the `others` by kind."""
