@@ -61,7 +61,7 @@ def test_verdicts(run):
 
 @dataclass
 class Clockwork:
-    """w' = t³ and z' = z: Runge-Kutta of fourth order is exact for the first, and its factor is known for the second."""
+    """w' = t³ and z' = z: Runge-Kutta is exact for the first, and its factor of each step is known for the second."""
 
     attention: object
     activation: object = None

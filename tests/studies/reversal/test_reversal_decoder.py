@@ -306,7 +306,7 @@ def test_the_measures_of_matrices():
         ({"depths": (2, 2)}, r"depths must be values that differ, got \(2, 2\)"),
         ({"cured": (5,)}, r"cured must be among the depths \(1, 2\), got \(5,\)"),
         ({"slower": (0.1,)}, r"slower must be rates below 0\.015, that of the others, got \(0\.1,\)"),
-        ({"long": 10}, "long must be more than 80, the steps of the others, got 10"),
+        ({"long": 80}, "long must be more than 80, the steps of the others, got 80"),
         ({"seeds": 1}, "seeds must be at least 2, for an interval, got 1"),
         ({"look_at": (80,)}, r"look_at must lie between 0 and 80, the end, got \(80,\)"),
         ({"heads": 3}, "width 40 cannot be shared by 3 heads"),
