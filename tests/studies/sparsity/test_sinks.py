@@ -15,7 +15,7 @@ from joma.data.text import Corpus, CorpusError
 from joma.figures.style import house_style
 from joma.models import Decoder
 from joma.runs import Run
-from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, without_fetching
+from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, sequences_of, without_fetching
 from joma.studies.sparsity.sinks import STUDY
 from joma.studies.sparsity.sinks import study as findings
 from joma.studies.sparsity.sinks.run import KEYS, KINDS, Members, SinksConfig, _mass, uniform
@@ -173,6 +173,16 @@ def test_the_made_language_is_what_it_says():
     certain = Reading(torch.tensor([[5, 5, 0, 5, 0, 5, 0, 5]]), torch.zeros(1, 8), 6, 1)
     assert without_fetching(certain) == 0.0
     assert 0.5 < without_fetching(made) < np.log(12)
+
+
+def test_every_epoch_reads_all_in_an_order_of_its_own():
+    train = torch.arange(100, 108)[:, None].expand(8, 3)
+    read = torch.stack([sequences_of(train, step, 3) for step in range(4)])  # two steps an epoch: two are left over
+    assert read.shape == (4, 3, 3)
+    first, second = (part.flatten().tolist() for part in (read[:2, :, 0], read[2:, :, 0]))
+    assert len(set(first)) == len(set(second)) == 6
+    assert first != second
+    assert sorted(sequences_of(train, 0, 20)[:, 0].tolist()) == list(range(100, 108))
 
 
 def test_members_begin_alike_and_read_what_their_first_token_says():
