@@ -47,5 +47,17 @@ EQUIVALENT: dict[str, str] = {
     "host/words.py _container | off by one | plain = len(value) <= longest and all(isinstance(one, int | float | str |"
     " None) for one in inside) |  <=  ->  < ": "So many entries are written in three times as many characters or more,"
     " too many for the check below.",
+    "studies/depth_width/depth_width/study.py _fastest | accumulation | "
+    "curves = [sweep.curves[i, :, sweep.best_rate(i)].mean(-1) for i in range(len(sweep.layers))] | mean -> sum": (
+        "Only the lowest of several shapes is named, and all have as many seeds: their sums are ordered as their means."
+    ),
+    "studies/depth_width/depth_width/trees.py TreeReader.__init__ | wrong key kept | "
+    "self.vocabulary, self.context = trees[0].hblt.vocabulary, trees[0].hblt.length | 0 -> -1 (2)": (
+        "Tokens of all trees are joined in one array, which torch refuses where their lengths differ."
+    ),
+    "studies/rebound/forecast/run.py entropy_after.look | axis | "
+    "total[:, layer] = torch.special.entr((value + moved).softmax(-1)).sum(-1).mean((1, 2, 3)) | -1 -> -2": (
+        "There are as many queries as keys: all entries are added and divided by the same number either way."
+    ),
 }
 """From the key of a fault (Fault.key of plant_faults.py) to why no test can see it."""
