@@ -79,7 +79,11 @@ def test_one_line_per_study_and_at_most_forty_more(columns, fails, opens, gone, 
     monkeypatch.setattr(terminal, "columns", lambda _: columns)
     lines = printed(results(fails=fails, opens=opens, gone=gone), capsys)
     of_studies = [line for line in lines if re.match(r" ?\d+/\d+  ", line)]
-    assert len(of_studies) == len(studies.names())
+    every = len(studies.names())
+    digits = len(str(every))
+    assert [line.partition("  ")[0] if digits == 1 else line[: 2 * digits + 1] for line in of_studies] == [
+        f"{at:>{digits}}/{every}" for at in range(1, every + 1)
+    ]
     assert len(lines) <= len(of_studies) + 40
     assert lines[-1] == "report: joma-out/report.html"
     listed = sum(bool(re.match(r"  \S+/(fails|open|gone)-\d+", line)) for line in lines)
