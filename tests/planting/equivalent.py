@@ -51,5 +51,7 @@ EQUIVALENT: dict[str, str] = {
     'known += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")][:1] |  +=  ->  = ': (
         "The list is still empty there: nothing is lost."
     ),
+    "report/claims/panel_readers.py _one_layer | wrong key kept | "
+    'rows = layer_curves(run, "L1")[0] | 0 -> -1': "The network has one layer: its first is its last.",
 }
 """From the key of a fault (Fault.key of plant_faults.py) to why no test can see it."""
