@@ -53,5 +53,7 @@ EQUIVALENT: dict[str, str] = {
     ),
     "report/claims/panel_readers.py _one_layer | wrong key kept | "
     'rows = layer_curves(run, "L1")[0] | 0 -> -1': "The network has one layer: its first is its last.",
+    'report/svg.py _mark | off by one | line = _Node("path", {"d": short_path("M" + places[1:], every=True), '
+    '"style": f"fill:none;marker:url(#{name})"}) | 1 -> 1 + 1': "Only the space between M and its first number goes.",
 }
 """From the key of a fault (Fault.key of plant_faults.py) to why no test can see it."""
