@@ -110,6 +110,14 @@ def test_a_report_is_of_one_folder_or_of_runs(tmp_path):
     assert report._command([Path("a")], None) == "joma report a"
 
 
+def test_a_scan_without_numbers_has_no_page(tmp_path):
+    path = tmp_path / "scan-a.sqlite"
+    Run.create(path, study="scan", config={"source": "a", "groups": {}}).close()
+    with pytest.raises(RunError, match=r"^scan-a\.sqlite holds no measured step$"):
+        report._report(SimpleNamespace(stored=[path], out=None), [])
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_runs_that_cannot_be_exported_do_not_stop_the_others(monkeypatch, capsys):
     def exported(run, to, out):
         if "bad" in str(run):
