@@ -275,3 +275,25 @@ def test_the_last_lines_say_where_to_look(capsys, tmp_path, monkeypatch):
     assert last(broken)[-1] != last(broken)[-2]
     assert last(broken)[-2] == ("runs of other studies are in this folder, too; a page of all: joma report 'T/my out'")
     assert not any("other studies" in line for line in last(fine))
+
+
+class Window(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_in_a_window_every_study_at_work_has_a_bar(monkeypatch):
+    monkeypatch.setattr("sys.stdout", Window())
+    monkeypatch.setattr(terminal, "columns", lambda _: 80)
+    screen = Screen(["near", "a-far-one"])
+    for name, share, doing in (("near", 0.1, "a"), ("a-far-one", 0.2, "b"), ("near", 0.75, "c\x1b[2J")):
+        screen.progress(name, share, doing)
+
+    def bars():
+        tasks = screen._progress.tasks
+        return [(task.description, task.completed, task.total, task.fields["doing"]) for task in tasks]
+
+    other = ("a-far-one", 0.2, 1.0, "b")
+    assert bars() == [("near     ", 0.75, 1.0, "c\\u001b[2J"), other]
+    screen.finished(Done(SimpleNamespace(name="near"), []))
+    assert bars() == [other]
