@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import erf
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,26 @@ def test_the_panel_of_the_theorems_from_a_fresh_run(tmp_path: Path) -> None:
         printed, corrected = panel.lines
         assert max(printed.y) > 0.1
         assert max(corrected.y) < 1e-10
+
+
+def test_the_panel_of_the_theorems_tells_the_largest_difference_between_six_tokens(tmp_path: Path) -> None:
+    """By a loop: of the seven tokens the one with the smallest delta is left out, the others are compared with the
+    one whose delta is largest."""
+    draw = np.random.default_rng(5)
+    share, v = np.array([0.0, 0.5, 0.75, 1.0]), draw.uniform(0.2, 1.5, (2, 4, 7))
+    delta = np.array([[0.3, -0.9, 0.1, 0.5, -0.6, 0.4, 0.7], [1.0] * 7])
+    with Run.create(tmp_path / "a.sqlite", study="thm2", config={}) as run:
+        for name, value in {"share": share, "zero/v": v, "delta": delta}.items():
+            run.keep(name, lambda value=value: value)
+        panel = panel_of(SHOWN_FOR_THEOREMS, run)
+    assert panel is not None
+    for line, scale in zip(panel.lines, (2.0, 2.0**0.5), strict=True):
+        largest = []
+        for at in (1, 2, 3):
+            value = [erf(v[0, at, token] / scale) / delta[0, token] for token in range(7)]
+            largest.append(max(abs(value[token] / value[1] - 1) for token in (0, 3, 4, 5, 6)))
+        assert line.x == (0.5, 0.75, 1.0)
+        assert line.y == pytest.approx(largest, rel=1e-3)  # kept to four digits
 
 
 def test_a_claim_without_a_reader_has_no_panel(tmp_path: Path) -> None:

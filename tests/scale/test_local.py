@@ -259,3 +259,24 @@ def test_a_worker_answers_with_a_value_or_with_why_there_is_none(monkeypatch):
     assert said == [(0.5, "half")] * 2
     with pytest.raises(BrokenPipeError):
         worker._carried_out(lambda *_: (_ for _ in ()).throw(BrokenPipeError), {}, print)
+
+
+def test_the_first_tasks_go_to_processes_of_their_own_by_what_they_load(monkeypatch):
+    class Process:
+        def __init__(self, function, threads, queue):
+            self.made, self.loads, self.given = (function, threads), set(), []
+
+        def give(self, task):
+            self.given.append(task.name)
+            self.loads |= {task.shared_load}
+
+    monkeypatch.setattr(local, "_Process", Process)
+    works = [Task("1", {}, "a"), Task("2", {}, "a"), Task("3", {}, "b"), Task("4", {}, "b")]
+    team = local._Works("f", 5, 3, list(works))
+    team.start()
+    assert [one.given for one in team.team] == [["1"], ["3"], ["2"]]  # the third has no choice
+    assert {one.made for one in team.team} == {("f", 5)}
+    assert [task.name for task in team.waiting] == ["4"]
+    few = local._Works("f", 5, 3, works[3:])
+    few.start()
+    assert ([one.given for one in few.team], few.waiting) == ([["4"]], [])
