@@ -59,5 +59,17 @@ EQUIVALENT: dict[str, str] = {
     "total[:, layer] = torch.special.entr((value + moved).softmax(-1)).sum(-1).mean((1, 2, 3)) | -1 -> -2": (
         "There are as many queries as keys: all entries are added and divided by the same number either way."
     ),
+    "host/memory.py free_memory | accumulation | "
+    'known += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")][:1] |  +=  ->  = ': (
+        "The list is still empty there: nothing is lost."
+    ),
+    "report/claims/panel_readers.py _one_layer | wrong key kept | "
+    'rows = layer_curves(run, "L1")[0] | 0 -> -1': "The network has one layer: its first is its last.",
+    'report/svg.py _mark | off by one | line = _Node("path", {"d": short_path("M" + places[1:], every=True), '
+    '"style": f"fill:none;marker:url(#{name})"}) | 1 -> 1 + 1': "Only the space between M and its first number goes.",
+    "runs/store.py Run.last_step | wrong key kept | "
+    "return None if step is None else self._checked_steps([step], name)[0] | 0 -> -1": (
+        "One step is given and one comes back: the first is the last."
+    ),
 }
 """From the key of a fault (Fault.key of plant_faults.py) to why no test can see it."""
