@@ -121,6 +121,9 @@ def test_coherence_of_embeddings(monkeypatch):
     made = Decoder(DecoderConfig(vocabulary=60, width=8, mlp=8), [0, 1])
     found = probe.embedding_coherence(made)
     torch.testing.assert_close(found.float(), coherence(made.embedding).mean, rtol=1e-5, atol=0)
+    unit = made.embedding.double() / made.embedding.double().norm(dim=-1, keepdim=True)
+    above = torch.einsum("mid,mjd->mij", unit, unit).abs().triu(1).sum((1, 2)) / (60 * 59 / 2)
+    torch.testing.assert_close(found, above, rtol=1e-12, atol=0)
     orthonormal = Decoder(DecoderConfig(vocabulary=8, width=8, mlp=8, embeddings="orthonormal"), [0])
     assert probe.embedding_coherence(orthonormal).item() < 1e-6
     monkeypatch.setattr(probe, "WORDS", 40)
