@@ -7,7 +7,8 @@ import torch
 from matrices import rng
 
 from joma.measure import _lanczos
-from joma.measure._lanczos import GRID, _on_grid, block_lanczos, least_overlap, worst_case_excess
+from joma.measure._lanczos import GRID, Bounds, _on_grid, block_lanczos, least_overlap, worst_case_excess
+from joma.measure.spectrum import _by_lanczos
 
 
 def test_every_space_holds_what_its_definition_says(monkeypatch):
@@ -33,7 +34,7 @@ def test_every_space_holds_what_its_definition_says(monkeypatch):
 
 
 def test_the_grid_and_its_bounds_are_those_of_the_formula():
-    """A quarter of the points up to the tolerance less the rounding, or half of the tolerance; the others to the end."""
+    """A quarter of the points up to the tolerance less the rounding, or to half of it; the others to the end."""
     luck = rng(2)
     theta = torch.tensor([[0.9, 0.5, 0.2], [1.0, 0.7, 0.1]], dtype=torch.float64)
     entry = torch.randn(2, 2, 3, generator=luck, dtype=torch.float64)
@@ -62,3 +63,20 @@ def test_odds_and_worst_case_by_hand():
     assert math.isclose(least_overlap(3, 10, 1e-8), 8 * 0.1 / (math.e * math.sqrt(10)))
     x = math.cosh(5 * 0.3)  # T_5 at cosh(0.3)
     assert math.isclose(worst_case_excess(3, 1 / x), math.sinh(0.3) ** 2)
+
+
+def test_the_next_look_is_where_the_last_two_meet_the_aim(monkeypatch):
+    """What is missing falls by one a step and is gone after 30: half as far again, twice as far, then 6 / 1.2 steps."""
+    looks = []
+
+    def look(krylov, count, *more):
+        looks.append(krylov.steps)
+        missing = torch.full((1, count), 30.0 - krylov.steps)
+        first = torch.eye(krylov.rows.shape[1], count)[None]
+        return Bounds(squares=missing, excess=missing, missing=missing, coefficients=first)
+
+    monkeypatch.setattr(_lanczos, "certify", look)
+    w = torch.randn(1, 64, 70, generator=rng())
+    found = _by_lanczos(w, torch.zeros(1, 64, 0), 2, 1, 1e-4, 1e-6, rng(1))
+    assert looks == [8, 12, 24, 29, 30]
+    assert found.iterations.tolist() == [30]
