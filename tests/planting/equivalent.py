@@ -70,5 +70,12 @@ EQUIVALENT: dict[str, str] = {
     "theory/_radial_law.py RadialLaw._theta1 | off by one | return torch.where(s < 0, tail, 1 - tail) |  <  ->  <= ": (
         "At 0 the tail is one half but for rounding, as no law here has mass at a point: 1 less it is the same."
     ),
+    "models/llama.py Llama.__init__ | accumulation | "
+    "angles = torch.outer(torch.arange(config.context, dtype=torch.float64), speeds).repeat(1, 2) | "
+    "torch.float64 -> torch.float32": (
+        "Positions are whole numbers, which float32 holds, and their product with speeds of float64 is float64."
+    ),
+    "training/cross_entropy.py _save | wrong key kept | ctx.sizes = (inputs[0].shape[1], *inputs[1].shape[1:]) | "
+    "0 -> -1": "The first of the inputs are the features, the last the targets: both have as many positions.",
 }
 """From the key of a fault (Fault.key of plant_faults.py) to why no test can see it."""
