@@ -71,5 +71,35 @@ EQUIVALENT: dict[str, str] = {
     "return None if step is None else self._checked_steps([step], name)[0] | 0 -> -1": (
         "One step is given and one comes back: the first is the last."
     ),
+    "data/samples.py write_sequences | off by one | if length > count: |  >  ->  >= ": (
+        "Where the sequence is as long as the vocabulary no pad is put before it, and that changes nothing."
+    ),
+    "measure/_lanczos.py block_lanczos | transposed | "
+    "taken.append(Step((diagonal + diagonal.mT) / 2, following, drift)) | diagonal.mT -> diagonal": (
+        "y^T y is its own transpose but for the last bit, and the eigenvalues are taken from one triangle alone."
+    ),
+    "measure/registry.py leading_spectrum | wrong key kept | return _leading_spectra(w[None], generator)[0] | "
+    "0 -> -1": "A stack of one matrix is given: the first result is the last.",
+    "optim/_matrix.py _bases | wrong key kept | "
+    "return _stack([matrix.basis for matrix in batch if matrix.basis is not None], batch[0].dtype) | 0 -> -1": (
+        "The matrices of a batch have one precision (in_batches): that of the first is that of the last."
+    ),
+    "optim/projector.py _randomized | accumulation | "
+    "overlap = (directions[..., :known] * start[..., :known].to(directions.dtype)).sum(-2, keepdim=True) | "
+    "sum -> mean": "Only the sign of the overlap is used, and a mean has the sign of its sum.",
+    "probes/_own.py watching.before | wrong key kept | "
+    "real[0] = torch.ones_like(ids, dtype=torch.bool) if isinstance(ids, Tensor) else None | 0 -> -1": (
+        "A list of one place, which two functions share: the first is the last."
+    ),
+    "theory/_radial_law.py RadialLaw._theta1 | off by one | return torch.where(s < 0, tail, 1 - tail) |  <  ->  <= ": (
+        "At 0 the tail is one half but for rounding, as no law here has mass at a point: 1 less it is the same."
+    ),
+    "models/llama.py Llama.__init__ | accumulation | "
+    "angles = torch.outer(torch.arange(config.context, dtype=torch.float64), speeds).repeat(1, 2) | "
+    "torch.float64 -> torch.float32": (
+        "Positions are whole numbers, which float32 holds, and their product with speeds of float64 is float64."
+    ),
+    "training/cross_entropy.py _save | wrong key kept | ctx.sizes = (inputs[0].shape[1], *inputs[1].shape[1:]) | "
+    "0 -> -1": "The first of the inputs are the features, the last the targets: both have as many positions.",
 }
 """From the key of a fault (Fault.key of plant_faults.py) to why no test can see it."""
