@@ -15,6 +15,7 @@ from joma.claims.execute import (
     execute,
     plain_config,
     run_path,
+    seconds_of,
 )
 from joma.report import write_report
 from joma.runs import Run, RunError
@@ -252,3 +253,15 @@ def test_where_no_run_is_finished_nothing_is_stored(tmp_path):
         assert stored_runs(tmp_path) == []
         run.finish()
     assert [name for name, path in stored_runs(tmp_path) if path] == ["thm5"]
+
+
+def test_a_time_is_one_number_from_zero_on(tmp_path):
+    for at, (value, fine) in enumerate(((0.0, True), (2.5, True), (-1e-9, False), (np.inf, False), (np.nan, False),
+                                        ([1.0], False), (1j, False))):  # fmt: skip
+        with Run.create(tmp_path / f"{at}.sqlite", study="toy", config={}) as run:
+            run.keep("seconds", lambda value=value: value)
+            if fine:
+                assert seconds_of(run) == value
+            else:
+                with pytest.raises(RunError, match="is damaged: the time that it took cannot be read"):
+                    seconds_of(run)

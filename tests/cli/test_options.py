@@ -134,6 +134,15 @@ def test_run_without_a_study_says_how(flag, capsys):
     assert "a study must be named" in capsys.readouterr().err
 
 
+def test_without_arguments_those_of_the_process_are_read(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["joma", "list", "thm2"])
+    assert main() == 0
+    assert capsys.readouterr().out == "thm2  Theorem 2: winner take all under a linear MLP\n"
+    monkeypatch.setattr(sys, "argv", ["joma"])
+    assert main() == 0
+    assert capsys.readouterr().out.startswith("usage: joma ")
+
+
 def test_python_m_joma_is_joma():
     said = subprocess.run(
         [sys.executable, "-m", "joma", "--version"], capture_output=True, text=True, check=True

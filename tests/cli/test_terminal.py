@@ -4,6 +4,7 @@ import io
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -79,7 +80,11 @@ def test_one_line_per_study_and_at_most_forty_more(columns, fails, opens, gone, 
     monkeypatch.setattr(terminal, "columns", lambda _: columns)
     lines = printed(results(fails=fails, opens=opens, gone=gone), capsys)
     of_studies = [line for line in lines if re.match(r" ?\d+/\d+  ", line)]
-    assert len(of_studies) == len(studies.names())
+    every = len(studies.names())
+    digits = len(str(every))
+    assert [line.partition("  ")[0] if digits == 1 else line[: 2 * digits + 1] for line in of_studies] == [
+        f"{at:>{digits}}/{every}" for at in range(1, every + 1)
+    ]
     assert len(lines) <= len(of_studies) + 40
     assert lines[-1] == "report: joma-out/report.html"
     listed = sum(bool(re.match(r"  \S+/(fails|open|gone)-\d+", line)) for line in lines)
@@ -176,3 +181,119 @@ def test_what_is_not_listed_of_any_verdict_is_given_back(capsys):
     everything = [finding.id for one in done for finding in one.findings]
     assert len(everything) == 90 + 181 + 18
     assert sorted([*listed, *(one.id for one in unlisted)]) == sorted(everything)
+
+
+def test_blocks_are_taken_while_there_is_room():
+    blocks = [([], ["a"] * size) for size in (2, 3, 1, 1)]
+    assert terminal._that_fit(blocks, 5) == (blocks[:2], 0)
+    assert terminal._that_fit(blocks, 4) == (blocks[:1], 2)  # what is smaller and comes later does not jump the queue
+    assert terminal._that_fit(blocks, 7) == (blocks, 0)
+    assert terminal._that_fit(blocks, 1) == ([], 1)
+
+
+def test_the_last_sentence_counts_what_was_judged_and_what_came_of_it():
+    one, two, three = (by(0) for by in (failing, undecided, left_alone))
+    for findings, words in (
+        ([one], "1 claim in 3 min 20 s: all judged. 1 fails."),
+        ([one, one, two], "3 claims in 3 min 20 s: all judged. 1 undecided, 2 fail."),
+        ([one, three, three], "3 claims in 3 min 20 s: 1 judged, 2 not run. 1 fails."),
+        ([three, three], "2 claims in 3 min 20 s: none was judged."),
+    ):
+        assert terminal._sentence(findings, 200.0).plain == words
+
+
+def test_every_claim_is_printed_with_its_numbers_wrapped_or_whole(capsys, monkeypatch):
+    study = SimpleNamespace(name="near", title="Near by")
+    found = [replace(failing(1), study="near"), replace(left_alone(2), study="near")]
+    done = [Done(study, found), Done(SimpleNamespace(name="far", title="Far"), [])]
+    whole = [
+        "",
+        "near: Near by",
+        "  near/fails-1: fails",
+        "      It is small. (JoMA Thm 1)",
+        "      size 2 (needed: at most 1)",
+        "  near/gone-2: not run",
+        "      It is far. (JoMA Thm 1)",
+        "      reason 2",
+    ]
+    for columns, expected in (
+        (None, whole),
+        (
+            30,
+            [
+                *whole[:3],
+                "      It is small. (JoMA Thm",
+                "      1)",
+                "      size 2 (needed: at most",
+                "      1)",
+                *whole[5:],
+            ],
+        ),
+    ):
+        monkeypatch.setattr(terminal, "columns", lambda _, columns=columns: columns)
+        Screen(["near"]).all(done, ("fails", "not run"))
+        assert capsys.readouterr().out.splitlines() == expected
+    Screen(["near"]).all(done, ("fails",))
+    assert "gone-2" not in capsys.readouterr().out
+
+
+def test_a_study_that_broke_or_ran_is_one_line(capsys, monkeypatch):
+    screen = Screen(["near", "a-far-one", "x"])
+    screen.finished(
+        Done(SimpleNamespace(name="near"), [failing(0), failing(1), undecided(0)], cached=False, seconds=61.26)
+    )
+    screen.finished(Done(SimpleNamespace(name="a-far-one"), [failing(0)]))
+    screen.finished(Done(SimpleNamespace(name="x"), [], error="RuntimeError: boom"))
+    assert capsys.readouterr().out.splitlines() == [
+        "1/3  near         61.3 s  1 undecided, 2 fail",
+        "2/3  a-far-one    cached  1 fails",
+        "3/3  x                    broke: RuntimeError: boom",
+    ]
+
+
+def test_the_last_lines_say_where_to_look(capsys, tmp_path, monkeypatch):
+    def last(*done, report=tmp_path / "my out" / "report.html"):
+        Screen([]).summary(done, report, more=["to see more: x"])
+        return capsys.readouterr().out.replace(str(tmp_path), "T").splitlines()
+
+    fine = Done(SimpleNamespace(name="thm2"), [failing(0)], run=Path("a"))
+    broken = Done(SimpleNamespace(name="near"), [], error="boom", pictures=[])
+    head = "1 claim in 0 s: all judged. 1 fails."
+    monkeypatch.setattr(terminal, "monotonic", lambda: 7.0)
+    end = "report: T/my out/report.html"
+    assert last(fine) == ["", head, "to see more: x", end]
+    assert last(fine, broken, broken) == ["", head, "to see more: x", "broken: near, near", end]
+    fine.pictures = []
+    none = last(fine)
+    assert none[:3] == ["", head, "to see more: x"]
+    assert re.match(r"the report has no figures: .* brings matplotlib$", none[3])
+    assert last(broken, report=None) == [
+        "", "to see more: x", "broken: near", "nothing could be judged, so no report was written"
+    ]  # fmt: skip
+    (tmp_path / "my out" / "runs").mkdir(parents=True)
+    (tmp_path / "my out" / "runs" / "thm2-1a.sqlite").touch()
+    assert last(broken)[-1] != last(broken)[-2]
+    assert last(broken)[-2] == ("runs of other studies are in this folder, too; a page of all: joma report 'T/my out'")
+    assert not any("other studies" in line for line in last(fine))
+
+
+class Window(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_in_a_window_every_study_at_work_has_a_bar(monkeypatch):
+    monkeypatch.setattr("sys.stdout", Window())
+    monkeypatch.setattr(terminal, "columns", lambda _: 80)
+    screen = Screen(["near", "a-far-one"])
+    for name, share, doing in (("near", 0.1, "a"), ("a-far-one", 0.2, "b"), ("near", 0.75, "c\x1b[2J")):
+        screen.progress(name, share, doing)
+
+    def bars():
+        tasks = screen._progress.tasks
+        return [(task.description, task.completed, task.total, task.fields["doing"]) for task in tasks]
+
+    other = ("a-far-one", 0.2, 1.0, "b")
+    assert bars() == [("near     ", 0.75, 1.0, "c\\u001b[2J"), other]
+    screen.finished(Done(SimpleNamespace(name="near"), []))
+    assert bars() == [other]

@@ -145,6 +145,19 @@ def test_text_is_deterministic_and_cut():
     assert source_text(50_000) == source_text(80_000)[:50_000]
 
 
+def test_text_is_every_file_up_to_the_cut(tmp_path, monkeypatch):
+    """The first in order is the longest, and one is not UTF-8: whoever counts wrongly stops too early or reads on."""
+    (tmp_path / "latin.py").write_bytes(b"x = '\xe9'\n")
+    names = sorted(("a.py", "b.py", "c.py", "d.py"), key=lambda name: hashlib.sha256(name.encode()).digest())
+    parts = [f"# {name} " + "." * length + "\n" for name, length in zip(names, (40, 3, 0, 11), strict=True)]
+    for name, part in zip(names, parts, strict=True):
+        (tmp_path / name).write_text(part)
+    monkeypatch.setattr(python_source, "source_folder", lambda: tmp_path)
+    whole = "".join(part + "\f" for part in parts)
+    assert [source_text(n) for n in range(1, len(whole) + 3)] == [whole[:n] for n in range(1, len(whole) + 3)]
+    assert source_text() == whole
+
+
 def test_bad_length():
     with pytest.raises(ValueError, match="characters must be at least 1"):
         source_text(0)

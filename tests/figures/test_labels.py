@@ -146,3 +146,12 @@ def test_spread_boxes_do_not_overlap_and_stay_inside_where_they_can(pairs):
 
 def test_boxes_that_have_room_are_not_moved():
     assert spread([2.0, 8.0, 5.0], [1.0, 1.0, 1.0], 0.0, 10.0) == [2.0, 8.0, 5.0]
+
+
+def test_boxes_that_collide_stand_where_they_want_to_be_on_average():
+    """By hand: boxes of 1 and 3 that both want 5 would begin at 4.5 and, above the first, at 2.5: 3.5 on average."""
+    assert spread([5.0, 5.0], [1.0, 3.0], 0.0, 20.0) == [4.0, 6.0]
+    # They begin at 4.5, 6.3 - 1.5 - 1 = 3.8 and 7.6 - 1 - 4 = 2.6 if each alone chose; (4.5 + 3.8 + 2.6) / 3 = 3.6333
+    assert spread([7.6, 5.0, 6.3], [2.0, 1.0, 3.0], 0.0, 20.0) == pytest.approx([8.6333, 4.1333, 6.1333], abs=1e-4)
+    assert spread([19.0, 18.5, 2.0], [1.0, 3.0, 1.0], 0.0, 20.0) == [19.5, 17.5, 2.0]
+    assert spread([0.1, 0.2, 9.0], [1.0, 3.0, 1.0], 0.0, 20.0) == [0.5, 2.5, 9.0]

@@ -17,6 +17,17 @@ def spread_out(**options):
     return Bilinear(4, 5, [3, 4], queries=2, spread=0.7, dtype=torch.float64, **options)
 
 
+def test_every_member_begins_with_what_its_seed_draws():
+    """In float64 whatever the precision, first y and then z, which is kept divided by the root of the ratio."""
+    model = Bilinear(4, 5, [3, 7], queries=2, ratio=[0.25, 4.0], spread=0.7, dtype=torch.float64)
+    for member, (seed, root) in enumerate(((3, 0.5), (7, 2.0))):
+        luck = torch.Generator().manual_seed(seed)
+        y, z = (0.7 * torch.randn(*shape, generator=luck, dtype=torch.float64) for shape in ((4, 5), (2, 4)))
+        torch.testing.assert_close(model.y[member], y, rtol=1e-14, atol=0)
+        torch.testing.assert_close(model.scaled_z[member], z / root, rtol=1e-14, atol=0)
+        torch.testing.assert_close(model.z[member], z, rtol=1e-14, atol=0)
+
+
 @pytest.mark.parametrize("norm", ["unit", "softmax", "none"])
 def test_the_expected_gradient_is_the_flow(norm):
     model = spread_out(norm=norm, ratio=0.3)

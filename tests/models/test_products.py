@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import Tensor
 
-from joma.models.products import linear
+from joma.models.products import LARGEST, SCALE, _HalfProduct, half_products, linear
 
 
 def test_gradients() -> None:
@@ -21,3 +23,37 @@ def test_gradients() -> None:
 def test_transposed_weights() -> None:
     x, w = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
     torch.testing.assert_close(linear(x, w.mT, torch.zeros(2, 5)), x @ w.mT)
+
+
+def test_half_products_and_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, whose products of half factors have sums in float32; gradients of 1e-7, below what half holds."""
+
+    def bmm(a: Tensor, b: Tensor, *, out_dtype: torch.dtype) -> Tensor:
+        assert a.dtype == b.dtype == torch.half
+        return a.to(out_dtype) @ b.to(out_dtype)
+
+    monkeypatch.setattr(torch, "bmm", bmm)
+    generator = torch.Generator().manual_seed(3)
+    x, w, given = (torch.randn(*shape, generator=generator) for shape in ((2, 3, 4), (2, 4, 5), (2, 3, 5)))
+    x, w = x.requires_grad_(), w.requires_grad_()
+    for size in (1.0, 1e-7):
+        found = _HalfProduct.apply(x, w)
+        by_x, by_w = torch.autograd.grad(found, (x, w), given * size)
+        assert found.dtype == by_x.dtype == by_w.dtype == torch.float32
+        torch.testing.assert_close(found, x @ w, rtol=0, atol=1e-2)
+        torch.testing.assert_close(by_x / size, given @ w.mT, rtol=0, atol=1e-2)
+        torch.testing.assert_close(by_w / size, x.mT @ given, rtol=0, atol=1e-2)
+    one = torch.ones(1, 1, 1, requires_grad=True)
+    for size in (1e9, -1e9):  # held at the largest number that half has
+        (most,) = torch.autograd.grad(_HalfProduct.apply(one, torch.ones(1, 1, 1)), one, torch.full((1, 1, 1), size))
+        assert most.item() == pytest.approx(LARGEST / SCALE if size > 0 else -LARGEST / SCALE)
+
+
+def test_half_ends_where_it_began() -> None:
+    from joma.models.products import _HALF
+
+    with half_products():
+        with half_products(False):
+            assert not _HALF["on"]
+        assert _HALF["on"]
+    assert not _HALF["on"]

@@ -1,5 +1,7 @@
 """Matrices that are alike are worked on together, and nothing of one becomes another's: options, subspaces, seeds."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -100,4 +102,31 @@ def test_seeds_differ_between_refreshes_and_not_by_company(monkeypatch, kind):
     first, other = seeds((0, 1, 2), 0), seeds((0, 1, 2), 1)
     assert len(first) == (3 if kind == "randomized" else 9)
     assert len({*first, *other}) == 2 * len(first)
+    # As ever, so that a run can be made again by a later version: by seed, matrix and update, 1,000,003 apart.
+    matrices, far = (range(1) if kind == "randomized" else range(3)), 1_000_003
+    start = far if kind == "randomized" else far**2
+    assert other == [start + matrix * far + count for count in (0, 2, 4) for matrix in matrices]
     assert seeds((1, 2), 0) == (first if kind == "randomized" else [one for n, one in enumerate(first) if n % 3])
+
+
+def test_whether_all_is_finite_is_asked_of_those_who_hold_parts(monkeypatch):
+    """Each process group of each mesh once: processes that train other matrices wait for nobody."""
+
+    class Mesh(tuple):
+        ndim = property(len)
+        get_group = tuple.__getitem__
+
+    first, second = Mesh(["rows"]), Mesh(["copies", "columns"])
+    part = lambda mesh, *numbers: SimpleNamespace(device_mesh=mesh, to_local=lambda: torch.tensor(numbers))
+    monkeypatch.setattr(_matrix, "is_sharded", lambda each: hasattr(each, "device_mesh"))
+    asked = []
+
+    def reduced(finite, operation, group):
+        asked.append((operation, group))
+        finite[1] = min(finite[1], int(group != "columns"))  # another process has seen a fault in the second
+
+    monkeypatch.setattr(_matrix.dist, "all_reduce", reduced)
+    tensors = [part(first, 1.0, 2.0), part(first), part(second, 3.0), part(second, 4.0, torch.inf), torch.ones(2)]
+    assert _matrix.are_finite(tensors).tolist() == [True, False, True, False, True]
+    least = torch.distributed.ReduceOp.MIN
+    assert asked == [(least, "rows"), (least, "copies"), (least, "columns")]

@@ -76,6 +76,29 @@ def test_bfloat16_keeps_its_float32_state():
     assert goes_on(partial(GaLore, rank=4, refresh=3, lr=0.01), lambda: network(torch.bfloat16))
 
 
+def test_a_state_with_other_ranks_parts_what_was_worked_on_together():
+    """Two matrices of one shape and one rank have stepped as one batch; in the state that comes their ranks differ."""
+
+    def made(*ranks):
+        """After a step with gradients of these ranks."""
+        weights = [nn.Parameter(torch.zeros(6, 9)) for _ in ranks]
+        optimizer = GaLore(weights, torch.optim.SGD, rank=Energy(1.0, most=4), lr=1.0, scale=1.0, skip=())
+        gradients = [torch.diag_embed(torch.tensor([3.0, 2.0, 1.0]) * (torch.arange(3) < rank)) for rank in ranks]
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = nn.functional.pad(gradient, (0, 6, 0, 3))
+        optimizer.step()
+        return weights, optimizer
+
+    (one, two), optimizer = made(2, 2)
+    optimizer.load_state_dict(made(1, 3)[1].state_dict())
+    assert [matrix.rank for matrix in optimizer.matrices] == [1, 3]
+    before = one.detach().clone(), two.detach().clone()
+    one.grad = two.grad = torch.ones(6, 9)
+    optimizer.step()
+    for weight, start, rank in ((one, before[0], 1), (two, before[1], 3)):  # the first directions are the first rows
+        torch.testing.assert_close(weight.detach() - start, -(torch.arange(6) < rank)[:, None].expand(6, 9).float())
+
+
 def test_what_a_scheduler_changed_comes_back():
     model = network()
     optimizer = GaLore(model, rank=4, lr=0.1)

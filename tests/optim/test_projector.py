@@ -78,6 +78,7 @@ def test_the_directions_are_singular_vectors_in_order():
     assert not found.exact
     assert torch.allclose((found.basis * left[:, :6]).sum(0).abs(), torch.ones(6).double(), atol=1e-4)
     assert torch.allclose(found.energies, values[:6] ** 2 / (values**2).sum(), rtol=1e-4)
+    torch.testing.assert_close(found.basis.mT @ found.basis, torch.eye(6).double(), rtol=0, atol=1e-12)
 
 
 def test_a_stack_is_done_as_its_matrices_are():

@@ -47,5 +47,59 @@ EQUIVALENT: dict[str, str] = {
     "host/words.py _container | off by one | plain = len(value) <= longest and all(isinstance(one, int | float | str |"
     " None) for one in inside) |  <=  ->  < ": "So many entries are written in three times as many characters or more,"
     " too many for the check below.",
+    "studies/depth_width/depth_width/study.py _fastest | accumulation | "
+    "curves = [sweep.curves[i, :, sweep.best_rate(i)].mean(-1) for i in range(len(sweep.layers))] | mean -> sum": (
+        "Only the lowest of several shapes is named, and all have as many seeds: their sums are ordered as their means."
+    ),
+    "studies/depth_width/depth_width/trees.py TreeReader.__init__ | wrong key kept | "
+    "self.vocabulary, self.context = trees[0].hblt.vocabulary, trees[0].hblt.length | 0 -> -1 (2)": (
+        "Tokens of all trees are joined in one array, which torch refuses where their lengths differ."
+    ),
+    "studies/rebound/forecast/run.py entropy_after.look | axis | "
+    "total[:, layer] = torch.special.entr((value + moved).softmax(-1)).sum(-1).mean((1, 2, 3)) | -1 -> -2": (
+        "There are as many queries as keys: all entries are added and divided by the same number either way."
+    ),
+    "host/memory.py free_memory | accumulation | "
+    'known += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")][:1] |  +=  ->  = ': (
+        "The list is still empty there: nothing is lost."
+    ),
+    "report/claims/panel_readers.py _one_layer | wrong key kept | "
+    'rows = layer_curves(run, "L1")[0] | 0 -> -1': "The network has one layer: its first is its last.",
+    'report/svg.py _mark | off by one | line = _Node("path", {"d": short_path("M" + places[1:], every=True), '
+    '"style": f"fill:none;marker:url(#{name})"}) | 1 -> 1 + 1': "Only the space between M and its first number goes.",
+    "runs/store.py Run.last_step | wrong key kept | "
+    "return None if step is None else self._checked_steps([step], name)[0] | 0 -> -1": (
+        "One step is given and one comes back: the first is the last."
+    ),
+    "data/samples.py write_sequences | off by one | if length > count: |  >  ->  >= ": (
+        "Where the sequence is as long as the vocabulary no pad is put before it, and that changes nothing."
+    ),
+    "measure/_lanczos.py block_lanczos | transposed | "
+    "taken.append(Step((diagonal + diagonal.mT) / 2, following, drift)) | diagonal.mT -> diagonal": (
+        "y^T y is its own transpose but for the last bit, and the eigenvalues are taken from one triangle alone."
+    ),
+    "measure/registry.py leading_spectrum | wrong key kept | return _leading_spectra(w[None], generator)[0] | "
+    "0 -> -1": "A stack of one matrix is given: the first result is the last.",
+    "optim/_matrix.py _bases | wrong key kept | "
+    "return _stack([matrix.basis for matrix in batch if matrix.basis is not None], batch[0].dtype) | 0 -> -1": (
+        "The matrices of a batch have one precision (in_batches): that of the first is that of the last."
+    ),
+    "optim/projector.py _randomized | accumulation | "
+    "overlap = (directions[..., :known] * start[..., :known].to(directions.dtype)).sum(-2, keepdim=True) | "
+    "sum -> mean": "Only the sign of the overlap is used, and a mean has the sign of its sum.",
+    "probes/_own.py watching.before | wrong key kept | "
+    "real[0] = torch.ones_like(ids, dtype=torch.bool) if isinstance(ids, Tensor) else None | 0 -> -1": (
+        "A list of one place, which two functions share: the first is the last."
+    ),
+    "theory/_radial_law.py RadialLaw._theta1 | off by one | return torch.where(s < 0, tail, 1 - tail) |  <  ->  <= ": (
+        "At 0 the tail is one half but for rounding, as no law here has mass at a point: 1 less it is the same."
+    ),
+    "models/llama.py Llama.__init__ | accumulation | "
+    "angles = torch.outer(torch.arange(config.context, dtype=torch.float64), speeds).repeat(1, 2) | "
+    "torch.float64 -> torch.float32": (
+        "Positions are whole numbers, which float32 holds, and their product with speeds of float64 is float64."
+    ),
+    "training/cross_entropy.py _save | wrong key kept | ctx.sizes = (inputs[0].shape[1], *inputs[1].shape[1:]) | "
+    "0 -> -1": "The first of the inputs are the features, the last the targets: both have as many positions.",
 }
 """From the key of a fault (Fault.key of plant_faults.py) to why no test can see it."""

@@ -117,10 +117,28 @@ def test_ranks_of_weights_and_gradients(decoder):
 
 
 @torch.no_grad()
+def test_a_validation_in_float64_keeps_its_digits(decoder, monkeypatch):
+    """Over several pieces of the text."""
+    precise = Decoder(CONFIG, [4, 5, 6]).double()
+    precise.load_state_dict(
+        {name: value.to(precise.state_dict()[name]) for name, value in decoder.state_dict().items()}
+    )
+    inputs, targets = text(5, 9), text(5, 9, seed=1)
+    monkeypatch.setattr(probe, "AT_ONCE", 2 * 9 * decoder.out.shape[1])
+    found = probe.validation(precise, inputs, targets, cross_entropy)["loss"]
+    right = targets.expand(3, 5, 9)[..., None]
+    wanted = -precise(inputs).log_softmax(-1).gather(-1, right).flatten(1).mean(-1)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0)
+
+
+@torch.no_grad()
 def test_coherence_of_embeddings(monkeypatch):
     made = Decoder(DecoderConfig(vocabulary=60, width=8, mlp=8), [0, 1])
     found = probe.embedding_coherence(made)
     torch.testing.assert_close(found.float(), coherence(made.embedding).mean, rtol=1e-5, atol=0)
+    unit = made.embedding.double() / made.embedding.double().norm(dim=-1, keepdim=True)
+    above = torch.einsum("mid,mjd->mij", unit, unit).abs().triu(1).sum((1, 2)) / (60 * 59 / 2)
+    torch.testing.assert_close(found, above, rtol=1e-12, atol=0)
     orthonormal = Decoder(DecoderConfig(vocabulary=8, width=8, mlp=8, embeddings="orthonormal"), [0])
     assert probe.embedding_coherence(orthonormal).item() < 1e-6
     monkeypatch.setattr(probe, "WORDS", 40)

@@ -188,3 +188,39 @@ def test_where_one_of_two_has_a_single_checkpoint_the_last_ones_are_compared() -
         ("one", ["0", "1"], [2.0, 4.0]),
         ("other", ["0", "1"], [7.0, 9.0]),
     ]
+
+
+def test_a_caption_tells_the_course_of_six_groups_and_counts_the_others() -> None:
+    """Each group rises from its number to twice that, in the mean over its two layers."""
+    for count in (6, 7, 9):
+        rows = (Row(0, None, "h.0.w"), Row(1, None, "h.1.w"))
+        every = [
+            Curve("alpha", f"g{at}", rows, ("alpha",), np.array([[at + 1.0, at + 3.0], [2 * at + 3.0, 2 * at + 5.0]]))
+            for at in range(count)
+        ]
+        picture: Any = pictures_of(scan_of(*every, steps=(0, 10)), "alpha")[0]
+        told = [f"g{at} rises from {at + 2} to {2 * at + 4}" for at in range(6)]
+        told += [f"{count - 6} more are in the table below"] if count > 6 else []
+        which = "one line per layer, from the first (blue) to the last (ochre). Mean over layers"
+        assert picture.caption.partition(" over ")[2] == f"2 checkpoints, {which}: {'; '.join(told)}."
+        assert picture.alt.endswith(f"layer 0 rises from {count} to {2 * count + 1}; layer 1 rises from "
+                                    f"{count + 2} to {2 * count + 3}.")  # fmt: skip
+        assert len(picture.given[0]) == count
+
+
+def test_one_checkpoint_is_told_by_the_range_of_its_layers() -> None:
+    found = scan_of(layers("alpha", [[5.0, NAN, 2.5]]), steps=(4000,))
+    (picture,) = pictures_of(found, "alpha")
+    assert picture.caption.endswith("of the one checkpoint, layer by layer: mlp from 2.5 to 5.")
+    assert "at step 4,000, layers to the right, one line per group. mlp from 2.5 to 5." in picture.alt
+
+
+def test_two_scans_are_compared_by_curves_that_both_have() -> None:
+    one = scan_of(layers("alpha", [[5.0, 7.0], [2.0, 4.0]]), layers("beta", [[1.0, 1.0]] * 2), steps=(0, 10))
+    other = scan_of(layers("alpha", [[7.0, 9.0], [9.0, 11.0]]), steps=(3, 5))
+    (picture,) = compared_pictures((one, other), ("one", "other"))
+    drawn: Any = picture
+    assert picture.caption.endswith("α, mlp, mean over layers: one falls from 6 to 3; other rises from 8 to 10.")
+    ((first, second),) = drawn.given[0]
+    assert (first.steps, second.steps, drawn.given[1]) == ([0, 10], [3, 5], ("one", "other"))
+    assert compared_pictures((one, scan_of(layers("gamma", [[1.0]]), steps=(0,))), ("a", "b")) == ()

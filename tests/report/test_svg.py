@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from joma.figures.style import house_style, panels, to_svg
-from joma.report.svg import compact_svg, short_path
+from joma.report.svg import _letters, compact_svg, short_path
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +127,55 @@ def test_places_and_sizes_are_kept_to_tenths() -> None:
     assert dict(re.findall(r'(x|y|width|height)="([^"]*)"', small)) == {
         "x": "1.2", "y": "2.3", "width": "3", "height": "11"
     }  # fmt: skip
+
+
+EVERYTHING = """<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 90.123456 40" version="1.1" role="img">
+ <!-- a comment -->
+ <title>two</title>
+ <metadata>x</metadata>
+ <defs><style>*{}</style></defs>
+ <g id="figure_1"><g id="patch_1"><path d="M 0 0 L 1 1" style="fill: none"/></g>
+  <g id="axes_1" clip-path="url(#p1)">
+   <defs>
+    <path id="dot" d="M -1.256 0 L 1.254 0 z"/>
+    <path id="lost" d="M 0 0 L 2 2"/>
+    <g id="pair"><path id="inner" d="M 0 0 L 3 1"/></g>
+   </defs>
+   <use xlink:href="#dot" x="10.04" y="20" style="fill: red"/>
+   <use xlink:href="#dot" x="20" y="30.06" style="fill: red"/>
+   <text x="1.26" y="2" transform="rotate(-0 1 2)"
+    style="font: 9px 'DejaVu Sans'; fill: currentColor; text-anchor: start">a &lt; b</text>
+   <use xlink:href="#dot" x="40" y="20" style="fill: red"/>
+   <rect x="5" y="5" width="2.26" height="3" style="opacity: 0.12345"/>
+   <use xlink:href="#dot" x="50" y="20" style="fill: red"/>
+   <use xlink:href="#inner" x="7" y="8"/>
+   <use xlink:href="#inner" x="9" y="8" transform="translate(1.23456 2)"/>
+  </g>
+  <g><text x="3" y="4" transform="rotate(-90 3.456 4)"
+    style="font-family: 'DejaVu Sans', serif; fill: blue; text-anchor: middle"><tspan x="3.33">t</tspan></text></g>
+ </g>
+ <defs><clipPath id="p1"><rect x="1" y="2" width="80" height="30"/></clipPath>
+  <clipPath id="p2"><rect x="1" y="2" width="8" height="3"/></clipPath></defs>
+</svg>"""
+
+
+def test_of_a_picture_with_everything_all_that_is_seen_stays_and_nothing_else() -> None:
+    """Three dots of one look become one line of markers, at 10 20, 20 30.1 and 40 20; the fourth lies above a box."""
+    assert compact_svg(EVERYTHING) == (
+        '<svg viewBox="0 0 90.123456 40" role="img"><title>two</title><g clip-path="url(#d)"><defs>'
+        '<path id="a" d="M-1.26 0h2.51z"/><path id="b" d="M0 0l3 1"/></defs>'
+        '<marker id="c" markerUnits="userSpaceOnUse" style="overflow:visible;fill:red"><use href="#a"/>'
+        '</marker><path d="M10 20l10 10.1 20-10.1" style="fill:none;marker:url(#c)"/>'
+        '<text x="1.3" y="2" style="font:9px \'DejaVu Sans\'">a &lt; b</text>'
+        '<rect x="5" y="5" width="2.3" height="3" style="opacity:0.12"/>'
+        '<use x="50" y="20" style="fill:red" href="#a"/><use x="7" y="8" href="#b"/>'
+        '<use x="9" y="8" transform="translate(1.23 2)" href="#b"/></g>'
+        '<text x="3" y="4" transform="rotate(-90 3.46 4)" style="fill:blue;text-anchor:middle">'
+        '<tspan x="3.3">t</tspan></text><defs><clipPath id="d"><rect x="1" y="2" width="80" height="30"/>'
+        "</clipPath></defs></svg>"
+    )
+
+
+def test_short_names_count_with_letters() -> None:
+    given = [(0, "a"), (25, "z"), (26, "A"), (51, "Z"), (52, "ba"), (53, "bb"), (2703, "ZZ"), (2704, "baa")]
+    assert [_letters(number) for number, _ in given] == [name for _, name in given]

@@ -98,10 +98,10 @@ def test_parquet_keeps_large_integers_exactly(tmp_path: Path) -> None:
     with Run.create(tmp_path / "b.joma", study="demo", config={}) as run:
         run.append("checksum", 0, signed)
         run.append("checksum", 1, unsigned)
-        run.append("loss", 0, 0.5)
+        run.append("loss", 0, 0.1)
         table = parquet.read_table(export(run, "parquet"))
     assert [None if n is None else int(n) for n in table["integer"].to_pylist()] == [*signed, 2**64 - 1, None]
-    assert table["value"].to_pylist() == [None, -5.0, 2.0**53 - 1, None, None, 0.5]
+    assert table["value"].to_pylist() == [None, -5.0, 2.0**53 - 1, None, None, 0.1]  # to the last digit
 
 
 def test_parquet_holds_the_same_rows_and_what_the_run_knows(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

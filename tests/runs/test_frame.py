@@ -55,6 +55,7 @@ def test_all_series_fit_into_one_table(run: Run) -> None:
     assert list(frame.columns) == ["series", "step", "layer", "head", "matrix", "dim_0", "dim_1", "value"]
     assert frame["series"].tolist() == ["flag", "entropy", "entropy", "rank", "rank"]
     assert frame["value"].tolist() == [1.0, 0.5, 1.5, 2.0, 4.0]
+    assert frame["value"].dtype == np.float64  # of them all, the flag included
     assert frame["head"].isna().tolist() == [True, False, False, True, True]
     assert frame["head"].dropna().tolist() == [0, 1]
     assert frame["matrix"].dropna().tolist() == ["up", "down"]

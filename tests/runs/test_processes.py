@@ -163,6 +163,21 @@ def test_a_forked_child_neither_writes_nor_keeps_the_lock(tmp_path: Path) -> Non
             run.append("x", 0, 2.0)
 
 
+def test_in_another_process_nothing_is_read_or_written_and_the_file_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        run.append("x", 3, 1.5)
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: -7)
+            for use in (run.names, lambda: run.array("x"), lambda: run.append("x", 4, 2.5)):
+                with pytest.raises(RunError, match="was opened by another process, before a fork; open it again here"):
+                    use()
+            run.close()  # the parent's connection is not the child's to close
+        run.append("x", 4, 2.5)
+        assert run.array("x").tolist() == [1.5, 2.5]
+
+
 RACING = """
 import sys
 from joma.runs import Run, RunError

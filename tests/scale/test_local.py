@@ -208,3 +208,75 @@ def test_a_worker_passes_on_a_word_now_and_then(monkeypatch):
 def test_why_a_process_ended():
     assert local._cause(0) == "its process ended with status 0"
     assert local._cause(-signal.SIGTERM) == "its process died of SIGTERM"
+
+
+def test_memory_is_told_in_bytes(monkeypatch):
+    import resource
+
+    monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=7 if who == 0 else 1))
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert worker._memory() == 7168
+    monkeypatch.setattr(sys, "platform", "darwin")  # there it is in bytes already
+    assert worker._memory() == 7
+
+
+def test_what_a_process_says_becomes_events():
+    """As lines of JSON bring it, one after the other; None once there are no more."""
+    going, ended = Task("a", {"x": 1}, "torch"), SimpleNamespace(wait=lambda: -9)
+    process = object.__new__(local._Process)
+    process.__dict__ |= {"task": None, "heard": 0.0, "reason": "", "loads": set(), "running": SimpleNamespace()}
+    assert process.hear({"value": 1, "memory": 2}) is None  # a late word on a task that is over
+    process.running = SimpleNamespace(stdin=io.StringIO())
+    process.give(going)
+    assert (process.task, process.loads, process.running.stdin.getvalue()) == (going, {"torch"}, '{"x": 1}\n')
+    process.give(Task("b", {}))
+    assert process.loads == {"torch"}
+    process.task = going
+    assert process.hear({"share": 0.25, "doing": "reading"}) == Going(going, 0.25, "reading")
+    assert process.hear({"value": [1], "memory": 20}) == Done(going, [1], 20)
+    assert process.task is None
+    process.task = going
+    assert process.hear({"failed": "ValueError: no"}) == Lost(going, "ValueError: no")
+    for reason, said in (("", "its process died of SIGKILL: often the machine is out of memory"), ("slow", "slow")):
+        process.task, process.reason, process.running = going, reason, ended
+        assert process.hear(None) == Lost(going, said)
+    assert process.hear(None) is None
+
+
+def test_a_worker_answers_with_a_value_or_with_why_there_is_none(monkeypatch):
+    monkeypatch.setattr(worker, "_memory", lambda: 5)
+    said = []
+
+    def function(arguments, progress):
+        progress(0.5, "half")
+        return arguments["n"] / arguments["by"]
+
+    def carried_out(**arguments):
+        return worker._carried_out(function, arguments, lambda *words: said.append(words))
+
+    assert carried_out(n=3, by=2) == {"value": 1.5, "memory": 5}
+    assert carried_out(n=3, by=0) == {"failed": "ZeroDivisionError: division by zero"}
+    assert said == [(0.5, "half")] * 2
+    with pytest.raises(BrokenPipeError):
+        worker._carried_out(lambda *_: (_ for _ in ()).throw(BrokenPipeError), {}, print)
+
+
+def test_the_first_tasks_go_to_processes_of_their_own_by_what_they_load(monkeypatch):
+    class Process:
+        def __init__(self, function, threads, queue):
+            self.made, self.loads, self.given = (function, threads), set(), []
+
+        def give(self, task):
+            self.given.append(task.name)
+            self.loads |= {task.shared_load}
+
+    monkeypatch.setattr(local, "_Process", Process)
+    works = [Task("1", {}, "a"), Task("2", {}, "a"), Task("3", {}, "b"), Task("4", {}, "b")]
+    team = local._Works("f", 5, 3, list(works))
+    team.start()
+    assert [one.given for one in team.team] == [["1"], ["3"], ["2"]]  # the third has no choice
+    assert {one.made for one in team.team} == {("f", 5)}
+    assert [task.name for task in team.waiting] == ["4"]
+    few = local._Works("f", 5, 3, works[3:])
+    few.start()
+    assert ([one.given for one in few.team], few.waiting) == ([["4"]], [])

@@ -13,6 +13,7 @@ from patience import not_for_ever
 from joma.cli.main import main
 from joma.host import limits
 from joma.scan import CheckpointError
+from joma.scan.model import loading
 from joma.scan.model.loading import loaded_model, tokenized
 from joma.scan.model.text import token_ids
 
@@ -71,6 +72,42 @@ def test_a_model_of_too_many_parts_is_given_up_while_it_is_built(checkpoint, mon
     with pytest.raises(CheckpointError, match="more than 20 parts"):
         loaded_model(checkpoint, torch.device("cpu"))
     torch.nn.Sequential(*(torch.nn.Identity() for _ in range(30)))  # what others build is not counted
+
+
+def test_numbers_are_counted_over_all_parts_and_only_while_a_model_is_built(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MODEL_NUMBERS", 100)
+    (tmp_path / "a.safetensors").write_bytes(bytes(10))  # 80 numbers of 4 bits, fewer than anybody may have
+    (tmp_path / "notes.md").write_bytes(bytes(10**4))
+
+    def built(*widths):
+        with loading._as_large_as_its_files(tmp_path):
+            for width in widths:
+                torch.nn.Linear(width, 4)
+
+    built(10, 13)  # 40 + 4 and 52 + 4: a hundred
+    with pytest.raises(CheckpointError) as caught:
+        built(10, 14)
+    what = "a model of more than 100 numbers, and its files have 10 bytes"
+    assert str(caught.value) == f"its config describes {what}"
+    (tmp_path / "b.bin").write_bytes(bytes(3))  # 8 * (10 + 3) = 104
+    built(10, 14)
+    with pytest.raises(CheckpointError, match="more than 104 numbers, and its files have 13 bytes"):
+        built(10, 15)
+    torch.nn.Linear(100, 4)  # what others build is not counted
+
+
+def test_nothing_that_transformers_says_runs_through_the_lines_of_a_scan(tmp_path):
+    logging = pytest.importorskip("transformers").utils.logging
+    before = logging.get_verbosity()
+    (tmp_path / "adapter_config.json").write_text("{}")
+    try:
+        logging.set_verbosity_info()
+        with pytest.raises(CheckpointError, match="joma runs no model with an adapter"):
+            loaded_model(tmp_path, torch.device("cpu"))
+        assert logging.get_verbosity() == logging.ERROR
+        assert not logging.is_progress_bar_enabled()
+    finally:
+        logging.set_verbosity(before)
 
 
 BACKTRACKS = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}

@@ -193,3 +193,30 @@ def test_one_that_cannot_be_loaded_is_passed_over_wherever_it_stands(run):
 def test_times_are_said_in_seconds_minutes_and_hours():
     said = {0.2: "1 s", 89.4: "89 s", 120: "2 min", 5340: "89 min", 5400: "1 h 30 min", 7500: "2 h 5 min"}
     assert {seconds: time_in_words(seconds) for seconds in said} == said
+
+
+def test_what_was_found_is_over_the_steps_that_are_left(run):
+    """Of step 0 only the damaged group was read, step 2 is left out, and step 4 lacks a group."""
+    for step, values in {
+        0: {"rank/a": np.array([0.5])},
+        2: {"rank/b": np.array([2.5]), "rank/c": np.array([2.25])},
+        4: {"rank/a": np.array([4.5])},
+        8: {"rank/a": np.array([8.5]), "rank/b": np.array([8.25])},
+    }.items():
+        run.record(step, values)
+    places = [SimpleNamespace(step=step, name=f"step{step}", epoch=step // 4 or None) for step in (0, 2, 4, 6, 8)]
+    plan = SimpleNamespace(
+        series=SimpleNamespace(source="here", places=places), curve_names=lambda: [f"rank/{name}" for name in "abcd"],
+        refused={"entropy": "no model"}, coverage={"a": (1, 2)}, model_type="llama", warnings=("long",), seq_len=9,
+    )  # fmt: skip
+    faults = [Fault(2, "step2", None, None, "damaged"), Fault(0, "step0", None, None, "NaN", "rank/b")]
+    found = sweeping._found(plan, run, faults, ("a note",), [])
+    assert (found.source, found.steps, found.faults, found.looked_at) == ("here", [0, 4, 8], faults, 5)
+    assert {name: curve.values[:, 0].tolist() for name, curve in found.curves.items() if name == "rank/a"} == {
+        "rank/a": [0.5, 4.5, 8.5]
+    }
+    assert list(found.curves) == ["rank/a", "rank/b"]  # c was read at a step that is left out, and d nowhere
+    assert np.isnan(found.curves["rank/b"].values[:2]).all()
+    assert found.curves["rank/b"].values[2].tolist() == [8.25]
+    assert (found.epochs, found.refused, found.notes) == ({4: 1, 6: 1, 8: 2}, {"entropy": "no model"}, ("a note",))
+    assert (found.coverage, found.model_type, found.warnings, found.seq_len) == ({"a": (1, 2)}, "llama", ("long",), 9)

@@ -2,7 +2,7 @@
 
 Every run that a test makes with records.carried_out is compared with what the same settings gave before. Kept are, for
 each array, its mean, its mean size and a weighted sum (which sees entries change places), to three digits: other
-machines round otherwise. A change that is wanted is kept by
+machines round otherwise. Kept is also which arrays are of float32. A change that is wanted is kept by
 
 JOMA_PIN=keep python -m pytest tests/studies/ROOM/test_NAME.py
 
@@ -50,16 +50,40 @@ def pin(study, config, run):
         return
     key = f"version {study.version}, {settings(config)}{libraries(study.name)}"
     if os.environ.get("JOMA_PIN") == "keep":
+        _keep_singles(study.name, run)
         kept[key] = now
         FOLDER.mkdir(exist_ok=True)
         lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(kept[key])}" for key in sorted(kept))
         path.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
     elif key in kept:
         assert now.keys() == kept[key].keys(), f"{study.name} records other arrays than before"
+        _compare_singles(study.name, run)
         for name, (shape, *before) in kept[key].items():
             assert now[name][0] == shape, f"{name} of {study.name} has another shape than before"
             far = SAME * abs(before[1]) + NOTHING
             np.testing.assert_allclose(now[name][1:], before, rtol=0, atol=far, err_msg=f"{name} of {study.name}")
+
+
+def _compare_singles(study, run):
+    """Three digits do not show in which precision they were computed."""
+    single = _kept_singles().get(study)
+    if single is not None:
+        other = [name for name in run.names() if (run.array(name).dtype == np.float32) != (name in single)]
+        assert not other, f"{study} records these in another precision than before: {other}"
+
+
+def _kept_singles():
+    """By study: the arrays that are recorded in float32."""
+    path = FOLDER.with_name("pinned_float32.json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _keep_singles(study, run):
+    kept, here = _kept_singles(), set(run.names())
+    single = {name for name in here if run.array(name).dtype == np.float32}
+    kept[study] = sorted((set(kept.get(study, ())) - here) | single)
+    text = ",\n".join(f"{json.dumps(study)}: {json.dumps(kept[study])}" for study in sorted(kept))
+    FOLDER.with_name("pinned_float32.json").write_text("{\n" + text + "\n}\n", encoding="utf-8")
 
 
 def libraries(study):

@@ -2,7 +2,6 @@
 
 from pins import pin
 
-from joma.claims.contract import silent
 from joma.claims.execute import check_config, judge, plain_config
 from joma.runs import Run
 
@@ -13,7 +12,13 @@ def carried_out(study, config, path):
     """The study's run with `config`, still open."""
     check_config(config)
     run = Run.create(path, study=study.name, config=plain_config(config), version=study.version)
-    study.run(config, run, silent)
+    shares = [0.0]
+
+    def progress(share, doing):
+        assert shares[-1] <= share <= 1, f"{study.name} was at {shares[-1]}, and is at {share} ({doing})"
+        shares.append(share)
+
+    study.run(config, run, progress)
     pin(study, config, run)
     return run
 

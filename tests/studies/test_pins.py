@@ -35,6 +35,7 @@ def test_every_study_has_a_pin():
     for name, kept in there.items():
         version = f"version {studies.load(name).version}, "
         assert any(key.startswith(version) and arrays for key, arrays in kept.items()), f"{name} was pinned long ago"
+    assert pins._kept_singles().keys() == there.keys()
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def changed(where, value):
 
 def test_the_same_numbers_pass(pinned):
     pinned(a=ARRAY, b=ARRAY, seconds=ARRAY)
-    pinned(a=ARRAY * (1 + 1e-4), b=ARRAY.astype(np.float32), seconds=ARRAY)  # as another machine rounds
+    pinned(a=ARRAY * (1 + 1e-4), b=ARRAY, seconds=ARRAY)  # as another machine rounds
     pinned(a=ARRAY, b=ARRAY, seconds=9 * ARRAY)  # a clock's
     pinned(Config(device="cuda"), a=ARRAY, b=ARRAY, seconds=ARRAY)
 
@@ -87,6 +88,13 @@ def test_the_same_numbers_pass(pinned):
 def test_other_numbers_fail(pinned, b):
     with pytest.raises(AssertionError, match=r"\bb of a-study"):
         pinned(a=ARRAY, b=b, seconds=ARRAY)
+
+
+def test_another_precision_fails(pinned):
+    single = ARRAY.astype(np.float32)
+    with pytest.raises(AssertionError, match=r"a-study records these in another precision than before: \['b'\]"):
+        pinned(a=ARRAY, b=single, seconds=ARRAY)
+    pinned(a=ARRAY, b=ARRAY, seconds=ARRAY)
 
 
 def test_other_arrays_fail(pinned):

@@ -104,6 +104,16 @@ def test_a_relu_network_has_the_printed_gradient_and_a_square_its_degree():
         close(galore.reversible_gradient(jacobian, W, f.double(), y.double(), degree=degree), wanted, 1e-5)
 
 
+def test_a_degree_must_fit_whichever_argument_comes_in_several():
+    given = {"jacobian": torch.ones(3, 4), "w": torch.ones(4, 5), "f": torch.ones(5), "y": torch.ones(3)}
+    for name, alone in given.items():
+        several = {**given, name: alone.expand(2, *alone.shape)}
+        found = galore.reversible_gradient(**several, degree=torch.tensor([1.0, 2.0]))
+        close(found, torch.stack([torch.full((4, 5), 3 * (1 - 20 / degree)) for degree in (1.0, 2.0)]), 1e-6)
+        with pytest.raises(ValueError, match="degree"):
+            galore.reversible_gradient(**several, degree=torch.ones(3))
+
+
 def test_the_softmax_form_is_right_to_second_order():
     j, f, y = torch.randn(6, 4).double(), torch.randn(5).double(), torch.eye(6).double()[2]
     errors = []

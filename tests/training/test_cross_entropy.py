@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from joma.training import cross_entropy
-from joma.training.cross_entropy import half_logits
+from joma.training.cross_entropy import _loss_alone, _with_gradients, half_logits
 
 triton = pytest.importorskip("triton", reason="kernels need triton")
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
@@ -67,6 +70,43 @@ def test_kernels(positions: int, width: int, vocabulary: int) -> None:
     torch.testing.assert_close(logits[:, :positions, :vocabulary].double() / SCALE, gradient, rtol=1e-3, atol=1e-9)
     assert (logits[:, positions:] == 0).all()
     assert (logits[:, :, vocabulary:] == 0).all()
+
+
+def bmm(a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, out: Tensor | None = None) -> Tensor:
+    """torch.bmm, as a GPU has it: sums in float32, of half factors too."""
+    found = (a.float() @ b.float()).to(out_dtype or a.dtype)
+    return found if out is None else out.copy_(found)
+
+
+def test_in_pieces_it_is_the_same_loss_with_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does around its products: three members, two at a time, each with a weight of its own."""
+    pieces: list[int] = []
+
+    def watched(a: Tensor, b: Tensor, **options: Any) -> Tensor:
+        pieces.append(len(a))
+        return bmm(a, b, **options)
+
+    monkeypatch.setattr(torch, "bmm", watched)
+    monkeypatch.setattr(sys.modules["joma.training.cross_entropy"], "AT_ONCE", 2 * 2 * 8 * 128)
+    x, w, b, targets = problem(3, 5, 8, 70)
+    leaves = [t.requires_grad_() for t in (x, w, b)]
+    loss, *kept = _with_gradients(*leaves, targets)
+    assert pieces == [2, 2, 2, 1, 1, 1]  # logits and both gradients of two members, then of the third
+    each = torch.tensor([1.0, -2.0, 0.5])
+    found = torch.autograd.grad((loss * each).sum(), leaves)
+    expected = oracle(x, w, b, targets)
+    torch.testing.assert_close(loss.detach().double(), expected[0], rtol=0, atol=1e-3)
+    for ours, theirs in zip(found, expected[1:], strict=True):
+        wanted = theirs * each.double().view(3, *[1] * (theirs.ndim - 1))
+        for mine, other in zip(ours.double(), wanted, strict=True):
+            assert (mine - other).norm() < 0.005 * other.norm()
+    with torch.no_grad():
+        torch.testing.assert_close(_loss_alone(*leaves, targets), loss.detach())
+    fakes = FakeTensorMode()
+    of = [fakes.from_tensor(t.detach()) for t in (x, w, b, targets)]
+    with fakes:
+        assert [t.shape for t in _with_gradients(*of)] == [t.shape for t in (loss, *kept)]
+        assert _loss_alone(*of).shape == (3,)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="float16 products with float32 sums need a GPU")

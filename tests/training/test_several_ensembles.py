@@ -182,6 +182,26 @@ def test_too_little_memory_for_all_at_once(tmp_path: Path, alone: Run, monkeypat
         np.testing.assert_allclose(run.array(name), alone.array(name), rtol=1e-12)
 
 
+def test_a_network_that_does_not_fit_alone_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    told: list[str] = []
+
+    def full(engine: Engine, ensemble: Ensemble, members: Sequence[int], *, urgent: bool) -> None:
+        tried.append(len(members))
+        assert len(tried) < 9, "it does not end"
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Engine, "__init__", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        train(layers(members=5), fresh(tmp_path / "a.sqlite"), progress=lambda _, doing: told.append(doing))
+    assert tried == [5, 2, 2, 1]  # the first of one group, of two, of three and of five
+    assert [each.rpartition("with ")[2] for each in told if each.startswith("out of memory")] == [
+        "3 networks at a time",
+        "2 networks at a time",
+        "1 network at a time",
+    ]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["float32", "half-logits"])
 def test_side_by_side_on_streams_of_their_own(tmp_path: Path, precision: str) -> None:

@@ -94,9 +94,7 @@ class _Work:
         first, last = problem.visible(rows.start, rows.stop)
         at = (batch, heads, slice(None), rows)
         if last == first:
-            self.m[at], self.l[at], self.a[at] = _MASKED, 0.0, 0.0
-            if self.output is not None:
-                self.output[at] = 0.0
+            self.m[at], self.l[at], self.a[at] = _MASKED, 0.0, 0.0  # `finish` writes zeros where no key was met
             return
         q = self.q[at]
         shape = (*q.shape[:-1], last - first)

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from joma.scan import CheckpointError, open_series
+from joma.scan.sources import places
 from joma.scan.sources.series import moment_in
 
 WEIGHTS = {f"h.{layer}.mlp.c_fc.weight": torch.eye(4) * (layer + 1) for layer in range(2)}
@@ -288,6 +289,17 @@ def test_a_hub_that_cannot_be_reached_names_the_copy_in_the_cache(tmp_path, monk
     monkeypatch.setenv("HF_HUB_CACHE", str(cached("main")(tmp_path).parent))
     with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE=1 reads the copy in the cache"):
         open_series("owner/tiny", downloads=tmp_path)
+    with pytest.raises(CheckpointError, match=r"reached \(ConnectError\)$"):
+        open_series("owner/other", downloads=tmp_path)
+
+
+def test_revisions_are_believed_up_to_their_limit(tmp_path, monkeypatch):
+    model = cached("main", "step10", "step1k")(tmp_path)
+    monkeypatch.setattr(places, "_MOST_REFS", 3)
+    assert open_series(model, downloads=tmp_path).steps == [10, 1000]
+    monkeypatch.setattr(places, "_MOST_REFS", 2)
+    with pytest.raises(CheckpointError, match="refs holds more than 2 revisions"):
+        open_series(model, downloads=tmp_path)
 
 
 def test_a_pickle_is_not_run_to_learn_its_step(tmp_path):

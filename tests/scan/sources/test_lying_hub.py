@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -19,6 +20,7 @@ from patience import not_for_ever
 from joma.host import hub as hub_client
 from joma.host import limits
 from joma.scan import CheckpointError, open_series
+from joma.scan.sources import hub
 from joma.scan.sources.hub import HubBytes
 
 NAME = "someone/model"
@@ -217,3 +219,28 @@ def test_a_list_that_comes_in_many_pieces_is_one() -> None:
     listed = list(range(60_000))  # 350 kB, more than is received at once
     with lying({"/list": plain(listed)}) as address, not_for_ever():
         assert list(hub_client.listing(f"{address}/list", {})) == [listed]
+
+
+def test_small_files_are_read_up_to_a_limit_and_with_the_hash_that_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b'{"model_type": "llama"}'
+    monkeypatch.setattr(hub, "_SMALL", len(content))
+    blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+    class Ranges:
+        def read_into(self, start: int, buffer: memoryview) -> None:
+            buffer[:] = content[start : start + len(buffer)]
+
+    def read(size: int, sha256: str | None, blob: str) -> bytes:
+        revision = hub.HubRevision(None, "step7", COMMIT, 7)  # type: ignore[arg-type]
+        revision.__dict__["files"] = {"config.json": hub.Listed("config.json", size, sha256, blob)}
+        monkeypatch.setattr(hub.HubRevision, "_ranges", lambda self, file: Ranges())
+        return revision._small("config.json")
+
+    size = len(content)
+    assert read(size, None, blob) == content
+    assert read(size, hashlib.sha256(content).hexdigest(), "not asked") == content
+    for wrong in ((None, "0" * 40), ("0" * 64, blob)):
+        with pytest.raises(CheckpointError, match=r"^step7/config\.json does not have the hash that the hub lists$"):
+            read(size, *wrong)
+    with pytest.raises(CheckpointError, match=rf"^step7/config\.json has {size + 1} bytes, too many for JSON$"):
+        read(size + 1, None, blob)

@@ -11,8 +11,8 @@ from joma.studies.ablations._figures import COLOURS
 TWO_LAYERS = replace(residual.STUDY.quick, layers=2)
 
 
-def drawn(path, whole, without, **more):
-    run = record(path, {"residual": whole, "no residual": without}, config=TWO_LAYERS, **more)
+def drawn(path, whole, without, config=TWO_LAYERS, **more):
+    run = record(path, {"residual": whole, "no residual": without}, config=config, **more)
     with house_style():
         return residual.STUDY.draw(run)
 
@@ -25,6 +25,13 @@ def test_the_caption_names_the_variants_that_rebound(tmp_path):
     assert "in 1 of 2 variants: “residual”; not in “no residual”." in one.caption
     assert none.caption.startswith("Neither variant shows a drop and a rebound")
     assert "“residual” 1 and 0.5 nats; “no residual” 1 and 0.4 nats" in both.caption
+    assert " Drop and rebound (means over layers): " in both.caption
+    assert f"mean of {TWO_LAYERS.seeds} seeds while training on Python source" in both.caption
+
+
+def test_one_layer_is_no_mean(tmp_path):
+    alone, *_ = drawn(tmp_path / "run", curves(0.5)[..., :1], curves(0.4)[..., :1], replace(TWO_LAYERS, layers=1))
+    assert " Drop and rebound: " in alone.caption
 
 
 def test_bars_are_told_with_the_largest_and_the_smallest(tmp_path):

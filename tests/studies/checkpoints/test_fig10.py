@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from every_study import says_what_is_seen
 from pins import pin
 from records import altered, changed, found, verdicts
@@ -14,13 +16,24 @@ from joma.claims.execute import execute, plain_config
 from joma.claims.finding import Finding
 from joma.runs import Run
 from joma.studies.checkpoints.fig10 import STUDY
+from joma.studies.checkpoints.fig10 import run as training
 from joma.studies.checkpoints.fig10 import study as fig10
 from joma.studies.checkpoints.fig10.run import Fig10Config
 
 pytest.importorskip("transformers")
 
 SMALL = Fig10Config(
-    characters=120_000, texts=80, length=24, contexts=10, batch=8, steps=40, width=16, layers=1, vocabulary=150, seeds=2
+    characters=120_000,
+    texts=80,
+    length=24,
+    contexts=10,
+    batch=8,
+    steps=40,
+    width=16,
+    layers=1,
+    vocabulary=150,
+    seeds=2,
+    seed=2,
 )
 NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"
 HOLDS_PATTERNS, IS_LEARNED = "neurons-hold-unrelated-patterns", "superposition-is-learned"
@@ -59,7 +72,7 @@ def test_it_runs_judges_and_draws(result):
 def test_the_same_config_gives_the_same_findings_and_each_network_its_own_seed(result, tmp_path):
     again = execute(STUDY, SMALL, tmp_path, fresh=True, pictures=False)
     assert [f.as_json()["evidence"] for f in again.findings] == [f.as_json()["evidence"] for f in result.findings]
-    alone = execute(STUDY, dataclasses.replace(SMALL, seed=1, seeds=1), tmp_path, pictures=False)
+    alone = execute(STUDY, dataclasses.replace(SMALL, seed=3, seeds=1), tmp_path, pictures=False)
     with Run.open(result.run) as run, Run.open(alone.run) as second:
         for name in ("losses", "trained/patterns", "untrained/z", "trained/shuffled_score"):
             np.testing.assert_array_equal(run.value(f"seed 1/{name}"), second.value(name))
@@ -82,6 +95,45 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(result, tmp_path):
         with Run.open(result.run) as whole:
             for name in run.names():
                 np.testing.assert_array_equal(run.value(name), whole.value(name), err_msg=name)
+
+
+class Falling(torch.nn.Module):
+    """One weight, and itself as the loss: Adam then takes a step as long as its rate."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, **inputs):
+        return SimpleNamespace(loss=self.weight * 1)
+
+
+def test_the_rate_rises_over_twenty_steps_and_falls_to_nothing():
+    config, weight, wanted = dataclasses.replace(SMALL, steps=30), 1.0, []
+    for step in range(30):
+        rate = 3e-3 * min((step + 1) / 20, 1 - step / 30)
+        wanted.append(weight)
+        weight = weight * (1 - 0.01 * rate) - rate  # decay, and one step
+    assert training._train(Falling(), torch.arange(100), config, silent) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_neurons_are_shown_in_the_order_of_their_second_pattern():
+    """Groups of 4 and 2 contexts, of 3 and 3, and one of 6, which is a single pattern and not shown."""
+    group = torch.tensor([[0, 1, 0, 1, 0, 0], [2, 0, 0, 2, 2, 0], [0] * 6])
+    texts, positions = torch.tensor([[0, 1, 0, 1, 0, 1]] * 3), torch.tensor([[0, 1, 2, 3, 1, 2]] * 3)
+    found = SimpleNamespace(patterns=torch.tensor([2, 2, 1]), group=group, texts=texts, positions=positions)
+    keys, weights = torch.arange(4).expand(2, 4, 4), torch.arange(32.0).reshape(2, 4, 4)
+    layer = training.Layer(torch.zeros(2, 3), torch.zeros(2, 3), keys, weights)
+    shown = training._shown([found], [layer], [list("abcd"), list("efgh")])
+    assert shown["neuron"].tolist() == [[0, 1], [0, 0]]
+    assert shown["group"].tolist() == [[0, 0, 1, 1]] * 2
+    # The first two of each group. Neuron 1: contexts 1 and 2, then 0 and 3. Neuron 0: 0 and 2, then 1 and 3.
+    assert json.loads(shown["words"].tobytes()) == [
+        [["e", "f"], ["a", "b", "c"], ["a"], ["e", "f", "g", "h"]],
+        [["a"], ["a", "b", "c"], ["e", "f"], ["e", "f", "g", "h"]],
+    ]
+    assert shown["weight"].shape == (2, 4, training.SPAN)
+    assert shown["weight"][0, 0, -3:].tolist() == [0.0, 20.0, 21.0]  # text 1, query 1, keys 0 and 1
 
 
 def written(path, trained, untrained, shuffled, *, loss=2.0, vocabulary=150):
@@ -210,8 +262,6 @@ def test_a_model_folder_is_read_beside_its_untrained_twin(tmp_path):
     ],
 )
 def test_what_is_missing_is_named_with_a_command(tmp_path, change, reason):
-    import torch
-
     if "device" in change and torch.cuda.is_available():
         pytest.skip("there is CUDA here")
     result = execute(STUDY, dataclasses.replace(SMALL, **change), tmp_path)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -74,6 +75,15 @@ def run(tmp_path_factory):
 @pytest.fixture
 def reading():
     return Reading(TINY, read_text(TINY, silent))
+
+
+def test_the_loss_of_who_knows_frequencies_alone():
+    """Tokens 0, 1, 1, 1 of three, each seen once more: shares of 2/7, 4/7 and 1/7. The first of a row is not asked."""
+    text, config = SimpleNamespace(train=torch.tensor([0, 1, 1, 1])), SimpleNamespace(vocabulary=3)
+    held_out = {"one": torch.tensor([[2, 1, 0], [2, 2, 1]]), "other": torch.tensor([[0, 0]])}
+    of = Reading.by_frequency.func(SimpleNamespace(text=text, config=config, held_out=held_out))
+    wanted = {"one": -np.log([4 / 7, 2 / 7, 1 / 7, 4 / 7]).mean(), "other": -np.log(2 / 7)}
+    assert of == pytest.approx(wanted, rel=1e-12)
 
 
 def test_every_method_is_tried_at_every_rate_and_compared_with_every_seed(run):

@@ -65,6 +65,7 @@ SPOILED = [
     ("projection/settle/worst factor", lambda x: x + 1, "projection-converges", BLIND),
     ("projection/cycle/kappa", lambda x: -x, "projection-converges", BLIND),
     ("projection/peak/kappa over its condition", lambda x: 2 * x, "projection-converges", FAILS),
+    ("projection/peak/kappa over its condition", put(1, 1.5), "projection-converges", FAILS),
     ("projection/cycle/size", lambda x: x * (np.arange(len(x)) < 9), "projection-converges", HOLDS),
     ("rows/off/corrected", lambda x: x + 1e-9, "project-up-dynamics", FAILS),
     ("rows/off/eq. 44", nothing, "project-up-dynamics", BLIND),
@@ -133,6 +134,13 @@ def test_a_step_is_bounded_by_the_largest_norms_before_and_after_it():
     b2, c2 = 0.5 + 0.5 * abs(w2), 0.6 + 0.2 * abs(w2)
     assert abs(w2) < 2 - w1
     assert seen["corrected"].item() == pytest.approx(by_hand((w1, b1, c1), (w2, b2, c2), 0.5))
+
+
+def test_paths_are_followed_for_as_many_steps_as_are_asked_for():
+    still, one, two = (projection.settle(3, 3, 4, steps, seed=2) for steps in range(3))
+    assert still["left"].tolist() == [1.0] * 3
+    assert (two["left"] < 0.99 * one["left"]).all()
+    assert (one["left"] < 0.99).all()
 
 
 def test_memory_by_hand(run):

@@ -17,7 +17,7 @@ from joma.runs import Run
 from joma.studies.inductive_bias.inductive_bias import STUDY
 from joma.studies.inductive_bias.inductive_bias import hypercube as cube
 from joma.studies.inductive_bias.inductive_bias import random_labels as labels
-from joma.studies.inductive_bias.inductive_bias.networks import InductiveBiasConfig
+from joma.studies.inductive_bias.inductive_bias.networks import InductiveBiasConfig, spaced
 from joma.studies.inductive_bias.inductive_bias.random_labels import DECAY, DEEP, LINEAR, SHALLOW
 from joma.studies.inductive_bias.inductive_bias.record import Contrast, Fits
 
@@ -31,6 +31,11 @@ WITH_DECAY = cube.decayed(TINY.weight_decays[0])
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return carried_out(STUDY, TINY, tmp_path_factory.mktemp("runs") / "tiny")
+
+
+def test_points_are_closer_together_at_the_beginning_and_the_end_is_one():
+    assert spaced(100, 4) == (0, 6, 25, 56, 100)
+    assert spaced(3, 4) == (0, 1, 2, 3)  # some fall together
 
 
 LOSS = {cube.LINEAR: 5.134, WITH_DECAY: 5.040, cube.MLP: 5.039}

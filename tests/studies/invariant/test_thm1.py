@@ -1,9 +1,10 @@
 """The study of Theorem 1: its verdicts, and that each verdict follows the numbers of its claim and of its controls."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import torch
 from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, changed, found, verdicts
 
@@ -13,6 +14,8 @@ from joma.studies.invariant.thm1 import STUDY
 from joma.studies.invariant.thm1 import run as thm1
 from joma.studies.invariant.thm1 import study as claims
 from joma.studies.invariant.thm1.run import Thm1Config
+from joma.theory.attention import Attention
+from joma.theory.flow import State
 
 SMALL = replace(STUDY.quick, tokens=3, samples=6, steps=5, horizon=0.3, nodes=(1, 2), kink_steps=(10, 40))
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
@@ -54,6 +57,33 @@ def test_verdicts(run):
         "zero-start-exp": HOLDS,
         "zero-start-linear": FIXED,
     }
+
+
+@dataclass
+class Clockwork:
+    """w' = t³ and z' = z: Runge-Kutta is exact for the first, and its factor of each step is known for the second."""
+
+    attention: object
+    activation: object = None
+
+    def velocity(self, w, z, time):
+        return State(time**3 + 0 * w, z)
+
+    def project(self, w):
+        return w
+
+
+def test_kinks_are_passed_with_runge_kutta(monkeypatch):
+    start = State(torch.ones(2, 3, 3, 1, 1).double(), torch.ones(2, 3, 3, 1, 1).double())
+    monkeypatch.setattr(thm1, "_block", lambda config, kind: (Clockwork(Attention("exp", norm=1.0)), start))
+    monkeypatch.setattr(thm1, "pack", lambda z, w: (z, w))
+    h = 0.5
+    z, w = thm1._through_kinks(replace(SMALL, horizon=2 * 3 * h), 3)
+    assert w.shape == (4, 2, 3, 1, 1)
+    for n in range(4):
+        assert w[n].tolist() == pytest.approx(np.full((2, 3, 1, 1), 1 + (n * h) ** 4 / 4))
+        factor = 1 + h + h**2 / 2 + h**3 / 6 + h**4 / 24
+        assert z[n].tolist() == pytest.approx(np.full((2, 3, 1, 1), factor**n))
 
 
 @pytest.mark.parametrize("change", [OFF, NAN], ids=["off", "not a number"])

@@ -251,6 +251,7 @@ def test_a_recipe_that_differs_is_told_in_words():
     paper = plain_config(fig6.STUDY.paper)
     assert not differs(paper)
     assert differs(paper | {"width": 7}) == "width is 7, not 200"
+    assert differs(paper | {"width": 7, "heads": 3}).endswith(", not 200 (and 1 more options differ)")
     assert differs(paper | {"width": 7, "heads": 3, "streams": 9}).endswith(" (and 2 more options differ)")
     assert differs(paper | {"width": 7, "heads": 3}, rate=2.0).endswith(" (and 2 more options differ)")
     assert differs(paper, rate=2.0) == f"rate is {paper['rate']}, not 2.0"

@@ -1,5 +1,6 @@
 """What decoders of facts read and say, against plain loops."""
 
+import pytest
 import torch
 
 from joma.data.statements import Statements
@@ -32,7 +33,9 @@ def test_every_prompt_meets_every_answer():
     assert crossed.tokens[:, 0].tolist() == [0, 0, 4, 4]
 
 
-def test_answers_are_products_of_probabilities():
+@pytest.mark.parametrize("at_once", [2**17, 20], ids=["all rows at once", "two at once"])
+def test_answers_are_products_of_probabilities(at_once, monkeypatch):
+    monkeypatch.setattr(examples, "AT_ONCE", at_once)
     decoder = Decoder(DecoderConfig(vocabulary=11, width=8, mlp=8, context=5, norm="pre-layer"), seeds=[0, 1])
     asked = examples.next_tokens(FACTS) + examples.next_tokens(Statements(torch.tensor([[0, 8, 5]]), 1))
     table = examples.Tables.of([asked, asked], 5, "cpu")

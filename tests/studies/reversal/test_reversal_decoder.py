@@ -270,6 +270,20 @@ def test_a_batch_depends_on_step_and_member_alone():
     assert sorted(first.tolist()) == list(range(count))  # an epoch reads everything once
 
 
+def test_so_many_pairs_are_shown_one_by_one(monkeypatch):
+    monkeypatch.setattr(taught, "SHOWN", 3)
+    members = taught.FactNetworks(TINY, grouped(taught.conditions(vars(TINY)))["1 layer"])
+    facts = members.taught[1].facts
+    subjects, answers = facts.one_way.tokens[:3, 0], facts.test.tokens[:3, 0]
+    asked = torch.cat([facts.one_way.tokens[:3, :2], facts.test.tokens[:3, :2]])
+    decoder = members.networks([1])
+    with torch.no_grad():
+        found = members.matrices(decoder, [1])
+        told = decoder(asked[None])[0, :, -1]
+    assert found["attention"].shape == (1, 6, 6)
+    torch.testing.assert_close(found["logits"][0], told[:, torch.cat([subjects, answers])])
+
+
 def test_the_measures_of_matrices():
     matrix = np.zeros((1, 4, 4))
     matrix[0, :2, 2:] = [[5.0, 1.0], [2.0, 6.0]]
@@ -292,7 +306,7 @@ def test_the_measures_of_matrices():
         ({"depths": (2, 2)}, r"depths must be values that differ, got \(2, 2\)"),
         ({"cured": (5,)}, r"cured must be among the depths \(1, 2\), got \(5,\)"),
         ({"slower": (0.1,)}, r"slower must be rates below 0\.015, that of the others, got \(0\.1,\)"),
-        ({"long": 10}, "long must be more than 80, the steps of the others, got 10"),
+        ({"long": 80}, "long must be more than 80, the steps of the others, got 80"),
         ({"seeds": 1}, "seeds must be at least 2, for an interval, got 1"),
         ({"look_at": (80,)}, r"look_at must lie between 0 and 80, the end, got \(80,\)"),
         ({"heads": 3}, "width 40 cannot be shared by 3 heads"),

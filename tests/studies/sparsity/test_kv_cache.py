@@ -227,6 +227,48 @@ def test_shuffling_keeps_the_words_and_the_second_half():
     assert torch.equal(mixed[:, 10:], tokens[:, 10:])
     assert torch.equal(mixed[:, :10].sort().values, tokens[:, :10])
     assert not torch.equal(mixed, tokens)
+    assert not torch.equal(mixed, measures.shuffled(tokens, 4))
+
+
+def uniform(ids, **options):
+    """A model to which all words and all keys are alike."""
+    weights = torch.ones(len(ids), 2, 16, 16).tril()
+    logits = torch.zeros(len(ids), 1, 50)
+    return SimpleNamespace(attentions=[weights / weights.sum(-1, keepdim=True)], logits=logits, past_key_values=0)
+
+
+def test_a_seed_decides_what_is_drawn():
+    told = [written(uniform, 2, 8, seed).tolist() for seed in (1, 1, 2)]
+    assert told[0] == told[1] != told[2]
+    logits = 3 * torch.randn(1, 2, 16, 16, generator=torch.Generator().manual_seed(0))
+    sharp = logits.masked_fill(torch.ones(16, 16, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
+
+    def uneven(ids, **options):
+        return SimpleNamespace(attentions=[sharp.expand(len(ids), -1, -1, -1)])
+
+    ids = torch.zeros(6, 16, dtype=torch.long)
+    found = [measures.sparsity(uneven, ids, seed)["random zero"].tolist() for seed in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
+
+
+def test_all_that_is_drawn_has_the_seed_of_the_config(tmp_path, monkeypatch):
+    seen = {}
+    ids = torch.zeros(2, 16, dtype=torch.long)
+    model = SimpleNamespace(to=lambda device: uniform)
+
+    def note(name, at, result=ids):
+        monkeypatch.setattr(measures, name, lambda *args, **more: seen.setdefault(name, at(args, more)) * 0 + result)
+
+    note("losses", lambda args, more: more["seed"], torch.zeros(2, 16))
+    note("shuffled", lambda args, more: args[1])
+    note("written", lambda args, more: args[3])
+    monkeypatch.setattr(measures, "sparsity", lambda model, tokens, seed: seen.setdefault("sparsity", seed) and {})
+    monkeypatch.setattr(measures, "find_stories", lambda: tmp_path)
+    monkeypatch.setattr(measures, "load_stories", lambda path: model)
+    monkeypatch.setattr(measures, "_train_and_measure", lambda *args: None)
+    with Run.create(tmp_path / "run.sqlite", study=STUDY.name, config={}) as run:
+        measures.run(replace(TINY, seed=5), run, silent)
+    assert seen == dict.fromkeys(("losses", "shuffled", "written", "sparsity"), 5)
 
 
 @pytest.fixture

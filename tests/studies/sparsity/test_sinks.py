@@ -15,7 +15,7 @@ from joma.data.text import Corpus, CorpusError
 from joma.figures.style import house_style
 from joma.models import Decoder
 from joma.runs import Run
-from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, without_fetching
+from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, sequences_of, without_fetching
 from joma.studies.sparsity.sinks import STUDY
 from joma.studies.sparsity.sinks import study as findings
 from joma.studies.sparsity.sinks.run import KEYS, KINDS, Members, SinksConfig, _mass, uniform
@@ -46,6 +46,13 @@ def test_it_runs_on_both_readings_and_goes_on_where_it_was_killed(tmp_path):
         before = {name: run.array(name) for name in names}
         STUDY.run(TINY, run, lambda share, doing: None)
         assert all(np.array_equal(run.array(name), before[name], equal_nan=True) for name in names)
+
+
+def test_points_are_every_so_many_steps():
+    """5 is 2 times 2 and one more: the end is measured anyway."""
+    config = replace(TINY, steps=5, every=2)
+    reading = Reading(torch.zeros(8, 17, dtype=torch.long), torch.zeros(3, 17, dtype=torch.long), 60)
+    assert Members(config, COPY, KINDS[0], reading).ensemble().points == [0, 2, 4, 5]
 
 
 def written(path, *, softmax=0.4, second=0.01, start=0.01, replaced=0.3, text=None, spread=0.01, fetched=0.1, loss=2.0,
@@ -166,6 +173,16 @@ def test_the_made_language_is_what_it_says():
     certain = Reading(torch.tensor([[5, 5, 0, 5, 0, 5, 0, 5]]), torch.zeros(1, 8), 6, 1)
     assert without_fetching(certain) == 0.0
     assert 0.5 < without_fetching(made) < np.log(12)
+
+
+def test_every_epoch_reads_all_in_an_order_of_its_own():
+    train = torch.arange(100, 108)[:, None].expand(8, 3)
+    read = torch.stack([sequences_of(train, step, 3) for step in range(4)])  # two steps an epoch: two are left over
+    assert read.shape == (4, 3, 3)
+    first, second = (part.flatten().tolist() for part in (read[:2, :, 0], read[2:, :, 0]))
+    assert len(set(first)) == len(set(second)) == 6
+    assert first != second
+    assert sorted(sequences_of(train, 0, 20)[:, 0].tolist()) == list(range(100, 108))
 
 
 def test_members_begin_alike_and_read_what_their_first_token_says():

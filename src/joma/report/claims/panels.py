@@ -193,7 +193,7 @@ def _powers(low: float, high: float) -> list[tuple[float, str]]:
     if last - first < 3:
         doublings = [low * 2.0**count for count in range(40) if low * 2.0**count <= high * 1.001]
         every = max(1, ceil(len(doublings) / 4))
-        return [(value, f"{value:,.0f}" if value >= 1 else f"{value:.1g}") for value in doublings[::every]]
+        return [(value, f"{value:,.0f}" if value >= 10 else f"{value:.2g}") for value in doublings[::every]]
     every = max(1, ceil((last - first + 1) / 5))
     powers = range(last, first - 1, -every)
     return [(10.0**power, f"10{str(power).translate(_RAISED)}" if power else "1") for power in powers]

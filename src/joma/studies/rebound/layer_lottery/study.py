@@ -208,7 +208,7 @@ def draw_map(run: Run) -> Drawing:
 
 def _sorted(end: np.ndarray, seeds: np.ndarray) -> np.ndarray:
     """Seeds by what differs most between them: the first principal component of the deviations from the mean."""
-    if len(seeds) < 2:
+    if not len(seeds):
         return seeds
     deviations = end[seeds] - end[seeds].mean(0)
     return np.asarray(seeds[np.argsort(np.linalg.svd(deviations, full_matrices=False)[0][:, 0])])
