@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joma.claims.evidence import Effect, Evidence, above, at_least, at_most, below
-from joma.claims.rules import VERDICTS, judged, of_effect, of_evidence, together
+from joma.claims.rules import VERDICTS, is_fragile, judged, of_effect, of_evidence, together
 
 NAN = float("nan")
 finite = st.floats(-10, 10)
@@ -32,6 +32,8 @@ def effect(difference, half, *, control=0.0, matters=0.1, seeds=5, ceiling=None)
         (0.06, 0.07, "undecided"),
         (0.00, 0.20, "undecided"),
         (-0.20, 0.05, "fails"),
+        (-0.10, 0.05, "fails"),
+        (-0.09, 0.05, "not above its control"),  # slightly reversed
     ],
 )
 def test_the_interval_and_what_matters_decide(difference, half, verdict):
@@ -46,11 +48,13 @@ def test_every_verdict_says_what_its_interval_says(difference, half, matters, co
     says = {
         "holds": low > 0 and one.difference >= matters,
         "only qualitative": low > 0 and one.difference < matters,
-        "fails": high < 0,
-        "not above its control": low <= 0 <= high < matters,
+        "fails": high < 0 and one.difference <= -matters,
+        "not above its control": (high < 0 and one.difference > -matters) or low <= 0 <= high < matters,
         "undecided": low <= 0 and high >= matters,
     }
     assert [verdict for verdict, true in says.items() if true] == [of_effect(one)]
+    assert one.size_shown == (low >= matters)
+    assert one.slightly_reversed == (high < 0 and one.difference > -matters)
 
 
 @given(difference=finite, half=widths, matters=positive)
@@ -72,6 +76,7 @@ def test_a_control_too_near_the_ceiling_leaves_no_room_to_see_anything():
     assert of_effect(effect(0.01, 0.02, control=0.95, ceiling=1.0)) == "undecided"
     assert of_effect(effect(0.01, 0.02, control=0.85, ceiling=1.0)) == "not above its control"
     assert of_effect(effect(-0.2, 0.02, control=0.95, ceiling=1.0)) == "fails"
+    assert of_effect(effect(-0.05, 0.02, control=0.95, ceiling=1.0)) == "not above its control"
 
 
 @pytest.mark.parametrize(
@@ -80,11 +85,14 @@ def test_a_control_too_near_the_ceiling_leaves_no_room_to_see_anything():
         (["holds", "holds"], "holds"),
         (["holds", "only qualitative"], "only qualitative"),
         (["holds", "not above its control"], "only qualitative"),
-        (["holds", "fails"], "only qualitative"),
+        (["holds", "fails"], "mixed"),
+        (["only qualitative", "fails"], "mixed"),
+        (["holds", "not above its control", "fails"], "mixed"),
+        (["holds", "fails", "undecided"], "mixed"),
         (["not above its control", "fails"], "not above its control"),
         (["fails", "fails"], "fails"),
         (["holds", "undecided"], "undecided"),
-        (["only qualitative", "undecided"], "only qualitative"),
+        (["only qualitative", "undecided"], "undecided"),  # it may become mixed
         (["not above its control", "undecided"], "undecided"),
         (["undecided"], "undecided"),
     ],
@@ -105,7 +113,8 @@ def test_an_undecided_case_can_only_hide_what_it_could_become():
 def test_a_size_that_is_missed_decides_what_an_open_case_cannot_change():
     missed, held, still_open = at_least("share", 0.5, 0.9), effect(0.3, 0.05), effect(0.0, 0.5)
     assert of_evidence(Evidence({"1": held, "2": still_open})) == "undecided"
-    assert of_evidence(Evidence({"1": held, "2": still_open}, (missed,))) == "only qualitative"
+    assert of_evidence(Evidence({"1": held, "2": still_open}, (missed,))) == "undecided"  # it may become mixed
+    assert of_evidence(Evidence({"1": held, "2": effect(-0.3, 0.05), "3": still_open}, (missed,))) == "mixed"
     assert of_evidence(Evidence({"1": still_open}, (missed,))) == "undecided"
     assert of_evidence(Evidence({"1": held, "2": still_open}, controls=(missed,))) == "not above its control"
 
@@ -117,6 +126,7 @@ def test_size_and_controls_bear_on_a_favourable_verdict_alone():
     assert of_evidence(Evidence(held, (bad,))) == "only qualitative"
     assert of_evidence(Evidence(held, (at_least("share", NAN, 0.9),))) == "undecided"
     assert of_evidence(Evidence(held, controls=(bad,))) == "not above its control"
+    assert of_evidence(Evidence({**held, "2": effect(-0.3, 0.05)}, controls=(bad,))) == "not above its control"
     assert of_evidence(Evidence(held, controls=(at_least("twin", NAN, 0.9),))) == "undecided"
     assert of_evidence(Evidence(held, controls=(at_least("twin", NAN, 0.9), bad))) == "not above its control"
     assert of_evidence(Evidence(null, (good,), controls=(good,))) == "not above its control"
@@ -148,6 +158,7 @@ def test_where_neither_form_holds_what_could_not_be_told_comes_first():
     in_order = {
         "undecided": Evidence({"": effect(0.0, 0.5)}),
         "only qualitative": Evidence({"": effect(0.06, 0.05)}),
+        "mixed": Evidence({"1": effect(0.3, 0.05), "2": effect(-0.3, 0.05)}),
         "not above its control": Evidence({"": effect(0.0, 0.05)}),
         "fails": Evidence({"": effect(-1.0, 0.5)}),
     }
@@ -180,6 +191,46 @@ def test_effects_that_make_no_sense_are_refused():
         Evidence({"": effect(0.1, 0.1)}, direction=(above("x", 1, 0),))
 
 
-def test_the_seven_verdicts():
-    assert len(VERDICTS) == 7
+@pytest.mark.parametrize(
+    ("difference", "half", "is_so"),
+    [
+        (0.30, 0.10, False),
+        (0.12, 0.11, True),  # less by a quarter, and its interval holds zero
+        (0.105, 0.06, True),  # less by a quarter, and it is smaller than what matters
+        (0.00, 0.05, False),
+        (0.00, 0.09, True),  # more by a quarter, and its interval holds what matters
+        (-0.12, 0.05, False),
+        (-0.105, 0.05, True),  # less reversed by a quarter, and only slightly
+        (0.00, 0.20, False),  # undecided either way
+        (0.19, 0.20, True),  # undecided, and more by a quarter decides
+    ],
+)
+def test_a_verdict_is_fragile_where_a_quarter_of_half_the_interval_changes_it(difference, half, is_so):
+    one = effect(difference, half)
+    ends = {of_effect(effect(difference + by * half, half)) for by in (-0.25, 0.25)}
+    assert is_fragile(Evidence({"": one})) == is_so == (ends != {of_effect(one)})
+
+
+def test_one_case_that_moves_alone_can_make_it_fragile():
+    """Together both would go on to hold, or both fail to: it is the one that moves against the other."""
+    firm, near = effect(0.5, 0.1), effect(-0.12, 0.11)
+    assert judged(Evidence({"1": firm, "2": near})) == "mixed"
+    assert is_fragile(Evidence({"1": firm, "2": near}))
+    assert not is_fragile(Evidence({"1": firm, "2": effect(-0.5, 0.1)}))
+
+
+def test_the_corrected_form_can_be_the_fragile_one():
+    fails, near, firm = (Evidence({"": effect(by, 0.05)}) for by in (-0.5, 0.105, 0.5))
+    assert is_fragile(fails, near)
+    assert not is_fragile(fails, firm)
+    assert not is_fragile(Evidence(tests=(at_most("off by", 0.0, 1e-9),)))
+
+
+def test_what_has_no_interval_does_not_move():
+    lost = Effect(0.5, (NAN, NAN), 0.0, (0.0, 0.0), 1, 0.1)
+    assert not is_fragile(Evidence({"": lost}))
+
+
+def test_the_eight_verdicts():
+    assert len(VERDICTS) == 8
     assert "undecided" in VERDICTS

@@ -39,7 +39,7 @@ def test_cases_are_named():
     several = Evidence({"layer 1": GAIN, "layer 2": other})
     said = "rebound over 6 seeds: layer 1 0.50 nats [0.40, 0.60]; layer 2 0.70 nats [0.60, 0.80]"
     assert sentences.measured(several) == said
-    assert sentences.control(several) == "layer 1: 0.10 nats [0.05, 0.15]; layer 2: 0.20 nats"
+    assert sentences.control(several) == "layer 1: 0.10 nats [0.05, 0.15]; layer 2: the constant 0.20 nats"
 
 
 def test_cases_of_which_the_same_is_said_stand_together():
@@ -56,7 +56,7 @@ def test_cases_of_other_kinds_are_named_each():
 
 
 def test_a_known_control_has_no_interval():
-    assert sentences.control(Evidence({"": Effect(0.5, (0.4, 0.6), 0.0, (0.0, 0.0), 6, 0.2)})) == "0"
+    assert sentences.control(Evidence({"": Effect(0.5, (0.4, 0.6), 0.0, (0.0, 0.0), 6, 0.2)})) == "the constant 0"
 
 
 def test_a_single_number_stays_a_number():
@@ -78,7 +78,7 @@ def test_numbers_beside_are_shown_by_case():
     [
         (
             Effect(0.5, (-0.5, 1.5), 0.0, (0, 0), 4, 0.5),
-            "it could have seen a difference of at least 1.0; 27 seeds would",
+            "it could have seen a difference of at least 1.0; 15 seeds would probably decide",
         ),
         (
             Effect(0.5, (float("nan"),) * 2, 0.0, (0, 0), 1, 0.5),
@@ -108,5 +108,19 @@ def test_an_effect_has_the_digits_that_its_interval_gives_sense_to(effect, inter
     one = Effect(effect, interval, 0.0, (0.0, 0.0), 6, 0.1, unit=unit)
     assert (
         sentences.brief(Evidence({"": one}), None, one)
-        == f"{said}; control 0{unit if unit == '°' else ' ' + unit}".rstrip()
+        == f"{said}; control the constant 0{unit if unit == '°' else ' ' + unit}".rstrip()
     )
+
+
+def test_a_level_that_is_not_95_percent_is_said_with_every_interval():
+    few = replace(GAIN, level=0.99, seeds=3)
+    assert sentences.measured(Evidence({"": few})) == "rebound 0.50 nats [0.40, 0.60] at 99 % over 3 seeds"
+    assert sentences.control(Evidence({"": few})) == "0.10 nats [0.05, 0.15] at 99 %"
+    assert sentences.brief(Evidence({"": few}), None, few).startswith("0.50 nats [0.40, 0.60] at 99 %; control")
+    assert sentences.level(replace(GAIN, level=0.999)) == " at 99.9 %"
+
+
+def test_tests_that_chance_leaves_open_say_how_many_seeds_would_tell():
+    still_open = replace(at_most("upper end of the gap", float("nan"), 0.1), seeds_to_decide=10)
+    said = sentences.missing(Evidence({"": GAIN}, (still_open,)))
+    assert said == "upper end of the gap: 10 seeds would probably decide"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from joma.measure.intervals import compare, mean_interval, seeds_to_decide, t_quantile
+from joma.measure.intervals import compare, mean_interval, p_value, seeds_to_decide, t_quantile, usual_level
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 8, 9, 19, 50, 101, 1000, 20_001])
@@ -70,7 +70,7 @@ rows = st.lists(st.floats(-5, 5), min_size=2, max_size=12)
 @given(rows, st.integers(0, 2**32 - 1))
 def test_a_paired_comparison_is_the_interval_of_the_differences(first, seed):
     second = np.random.default_rng(seed).normal(size=len(first))
-    found = compare(first, second)
+    found = compare(first, second, level=0.95)
     alone = mean_interval(torch.tensor(first, dtype=torch.float64) - torch.from_numpy(second))
     assert found.difference == pytest.approx(float(alone.mean), abs=1e-12)
     assert found.low - found.control == pytest.approx(float(alone.low), abs=1e-9)
@@ -82,7 +82,7 @@ def test_a_paired_comparison_is_the_interval_of_the_differences(first, seed):
 def test_other_seeds_are_compared_as_welch_does(one, other, seed):
     generator = np.random.default_rng(seed)
     first, second = generator.normal(1, 2, one), generator.normal(0, 0.5, other)
-    found = compare(first, second, paired=False)
+    found = compare(first, second, paired=False, level=0.95)
     truth = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
     # Degrees of freedom are rounded down: never narrower, and at most by what one degree is worth.
     assert found.low - found.control <= truth.low + 1e-9
@@ -95,7 +95,7 @@ def test_other_seeds_are_compared_as_welch_does(one, other, seed):
 def test_a_known_number_as_control_has_no_interval_of_its_own():
     found = compare([1.0, 2.0, 3.0], 0.5)
     assert (found.control, found.control_low, found.control_high) == (0.5, 0.5, 0.5)
-    assert found.half_width == pytest.approx(float(mean_interval(torch.tensor([1.0, 2.0, 3.0])).half_width))
+    assert found.half_width == pytest.approx(float(mean_interval(torch.tensor([1.0, 2.0, 3.0]), level=0.99).half_width))
 
 
 def test_seeds_that_failed_are_left_out_in_pairs():
@@ -114,7 +114,7 @@ def test_with_fewer_than_two_seeds_nothing_is_known_of_chance(values):
 
 
 def test_a_higher_level_gives_a_wider_interval():
-    assert compare([1.0, 2.0, 4.0], level=0.99).half_width > 2 * compare([1.0, 2.0, 4.0]).half_width
+    assert compare([1.0, 2.0, 4.0], level=0.99).half_width > 2 * compare([1.0, 2.0, 4.0], level=0.95).half_width
 
 
 @pytest.mark.parametrize(
@@ -130,21 +130,64 @@ def test_comparisons_that_make_no_sense(arguments, sentence):
         compare(*arguments)
 
 
-@given(st.integers(2, 30), st.floats(0.01, 2), st.floats(0.01, 1))
-def test_so_many_seeds_decide_and_one_fewer_does_not(seeds, half, wanted):
-    spread = half * math.sqrt(seeds) / stats.t.ppf(0.975, seeds - 1)
+def test_four_seeds_or_fewer_are_judged_at_99_percent():
+    values = [0.3, 0.1, 0.4, 0.2, 0.25]
+    for seeds, level in ((2, 0.99), (3, 0.99), (4, 0.99), (5, 0.95)):
+        found = compare(values[:seeds])
+        assert (found.level, found.freedom, usual_level(seeds)) == (level, seeds - 1, level)
+        expected = stats.t.ppf((1 + level) / 2, seeds - 1) * stats.sem(values[:seeds])
+        assert found.half_width == pytest.approx(expected)
+    apart = compare(values, values[:3], paired=False)
+    assert apart.level == 0.99  # the fewer of the two decide
+    assert apart.freedom == math.floor(stats.ttest_ind(values, values[:3], equal_var=False).df)
 
-    def width(count):
-        return stats.t.ppf(0.975, count - 1) * spread / math.sqrt(count)
 
-    needed = seeds_to_decide(half, seeds, wanted)
-    if needed is None:
-        assert width(1_000_000) > wanted * (1 - 1e-3)
-        return
-    assert width(needed) <= wanted * (1 + 1e-3)
-    assert needed == 2 or width(needed - 1) > wanted * (1 - 2e-3)  # beyond 1000 seeds t is taken for that of 1000
+@given(st.integers(2, 12), st.floats(-2, 2), st.sampled_from([0.9, 0.95, 0.99]), st.integers(0, 2**32 - 1))
+def test_p_is_that_of_students_t(seeds, shift, level, seed):
+    values = np.random.default_rng(seed).normal(shift, 1, seeds)
+    found = compare(values, level=level)
+    p = p_value(found.difference, found.half_width, found.level, found.freedom)
+    assert p == pytest.approx(stats.ttest_1samp(values, 0.0).pvalue, rel=1e-6, abs=1e-12)
+    # At the level of the interval, p and the interval say the same.
+    assert (p < 1 - level) == (found.low > 0 or found.high < 0)
+
+
+def test_p_of_what_has_no_interval_or_no_spread():
+    assert p_value(1.0, math.nan, 0.95, 0) == 1.0
+    assert p_value(math.nan, 1.0, 0.95, 4) == 1.0
+    assert (p_value(0.5, 0.0, 0.95, 4), p_value(0.0, 0.0, 0.95, 4)) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("difference", "between"),
+    [(0.02, (0.0, 0.1)), (0.15, (0.0, 0.1)), (-0.08, (0.0, 0.1)), (0.05, (0.0, 0.1)), (0.3, (0.2, 0.2))],
+)
+def test_so_many_seeds_decide_in_four_of_five_experiments_and_fewer_do_not(difference, between):
+    """Played through: experiments with a true difference and spread, each judged by its own interval."""
+    now, half = 6, 0.2
+    spread = half * math.sqrt(now) / stats.t.ppf(0.975, now - 1)
+    needed = seeds_to_decide(difference, half, now, between)
+
+    def share_decided(count):
+        rows = np.random.default_rng(count).normal(difference, spread, (20_000, count))
+        level = 0.99 if count <= 4 else 0.95
+        reach = stats.t.ppf((1 + level) / 2, count - 1) * rows.std(1, ddof=1) / math.sqrt(count)
+        low, high = rows.mean(1) - reach, rows.mean(1) + reach
+        return 1 - np.mean((low <= between[0]) & (high >= between[1]))
+
+    assert share_decided(needed) > 0.79
+    assert share_decided(needed - 1) < 0.81
+
+
+def test_further_seeds_keep_a_level_of_their_own_and_the_freedom_of_pairs_that_are_none():
+    usual = seeds_to_decide(0.1, 0.4, 6, (0.0, 0.15))
+    assert seeds_to_decide(0.1, 0.4, 6, (0.0, 0.15), level=0.99) < usual  # the same half is of a smaller spread
+    assert seeds_to_decide(0.1, 0.4, 6, (0.0, 0.15), freedom=10) > usual  # and here of a larger one
 
 
 def test_nothing_known_needs_an_unknown_number_of_seeds():
-    assert seeds_to_decide(float("nan"), 1, 0.1) is None
-    assert seeds_to_decide(100.0, 3, 1e-6) is None
+    assert seeds_to_decide(0.1, float("nan"), 1, (0.0, 0.1)) is None
+    assert seeds_to_decide(float("nan"), 0.1, 5, (0.0, 0.1)) is None
+    assert seeds_to_decide(0.0, 100.0, 3, (0.0, 1e-6)) is None
+    assert seeds_to_decide(0.2, 0.1, 5, (0.2, 0.2)) is None  # on the bound itself no number of seeds decides
+    assert seeds_to_decide(0.2, 0.1, 5, (0.3, 0.2)) is None
