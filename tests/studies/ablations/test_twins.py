@@ -39,7 +39,7 @@ NEEDS = {
     "the twin rebounds too, but less": (curves(0.5), curves(0.2), "only qualitative"),
     "more in one layer, the same in the other": (curves(0.5), curves([0.0, 0.5]), "only qualitative"),
     "more in one layer, none in the other": (curves([0.5, 0.0]), curves(0.0), "only qualitative"),
-    "more in one layer, less in the other": (curves(0.5), curves([0.0, 1.0]), "only qualitative"),
+    "more in one layer, less in the other": (curves(0.5), curves([0.0, 1.0]), "mixed"),
     "real, but smaller than what matters": (curves(0.04), curves(0.0, draw=1), "only qualitative"),
     "as much in the twin": (curves(0.5), curves(0.5, draw=1), NONE),
     "none in either": (curves(0.0), curves(0.0, draw=1), NONE),
@@ -103,10 +103,12 @@ def with_half_width(mean, half_width, level, seeds=4):
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.95, "only qualitative"), (1.05, "undecided")])
-def test_the_interval_of_the_difference_decides_at_95_percent(tmp_path, share, expected):
+@pytest.mark.parametrize(("seeds", "level"), [(6, 0.95), (4, 0.99)])
+def test_the_interval_of_the_difference_decides_at_the_level_of_its_seeds(tmp_path, seeds, level, share, expected):
     """A surplus of 0.3 nats is six times what matters, and counts only if chance does not make it."""
-    surplus = with_half_width(0.3, 0.3 * share, 0.95)
-    finding = needs(tmp_path, curves(0.6, noise=0), curves(0.6 - surplus, noise=0))  # the twin rebounds too
+    surplus = with_half_width(0.3, 0.3 * share, level, seeds)
+    full, twin = (curves(back, noise=0, seeds=seeds) for back in (0.6, 0.6 - surplus))  # the twin rebounds too
+    finding = needs(tmp_path, full, twin)
     assert [round(one.difference, 6) for one in finding.printed.effects.values()] == [0.3, 0.3]
     assert finding.verdict == expected
 
@@ -275,7 +277,7 @@ def test_drops_are_those_of_the_measure(ablations, monkeypatch):
     gap = twins.differences(run, "ReLU", "identity", "drop")["layer 2"]
     pairs = twins.shape_of(run, "ReLU").drop[1] - twins.shape_of(run, "identity").drop[1]
     assert gap.difference == pytest.approx(pairs.mean())
-    assert gap.half_width == pytest.approx(4.302653 * pairs.std(ddof=1) / math.sqrt(3), rel=1e-6)
+    assert gap.half_width == pytest.approx(9.924843 * pairs.std(ddof=1) / math.sqrt(3), rel=1e-6)
 
 
 def test_a_relative_quantity_is_a_share_of_where_it_began(tmp_path):
