@@ -1,10 +1,13 @@
 """What the tests of ablations share: sizes that train in a second, and records whose patterns are made up."""
 
+import math
+
 import numpy as np
 from records import carried_out, verdicts
 from small_language_models import SMALL as SIZES
 
 from joma.claims.execute import plain_config
+from joma.measure.intervals import t_quantile
 from joma.runs import Run
 from joma.studies.ablations import dropout, embeddings, mlp_rank, nonlinearity, norm, optimizer, residual
 
@@ -83,6 +86,13 @@ def idle(*variants):
 
 
 POINTS = 5
+
+
+def with_half_width(mean, half_width, level, seeds=4):
+    """(seeds, 1): numbers with this mean, and an interval of this half-width at this level."""
+    spread = np.array([-1.0, 1.0] * (seeds // 2))
+    unit = t_quantile(level, seeds - 1) * spread.std(ddof=1) / math.sqrt(seeds)
+    return (mean + spread * half_width / unit)[:, None]
 
 
 def curves(back=0.5, drop=1.0, *, noise=0.002, seeds=4, layers=2, draw=0):

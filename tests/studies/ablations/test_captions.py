@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from small_ablations import curves, record
+from small_ablations import curves, record, with_half_width
 
 from joma.figures.style import contrast, house_style
 from joma.studies.ablations import residual
@@ -27,6 +27,13 @@ def test_the_caption_names_the_variants_that_rebound(tmp_path):
     assert "“residual” 1 and 0.5 nats; “no residual” 1 and 0.4 nats" in both.caption
     assert " Drop and rebound (means over layers): " in both.caption
     assert f"mean of {TWO_LAYERS.seeds} seeds while training on Python source" in both.caption
+
+
+def test_a_rebound_is_named_at_99_percent(tmp_path):
+    """Over six seeds: what 95 % would call a rebound is not one yet."""
+    whole, without = (curves(with_half_width(0.3, 0.29, level, 6), noise=0, seeds=6) for level in (0.99, 0.95))
+    lines, _ = drawn(tmp_path / "run", whole, without)
+    assert "in 1 of 2 variants: “residual”; not in “no residual”." in lines.caption
 
 
 def test_one_layer_is_no_mean(tmp_path):

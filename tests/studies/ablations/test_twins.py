@@ -8,12 +8,23 @@ import numpy as np
 import pytest
 import torch
 from records import HOLDS
-from small_ablations import NONE, SMALL, STUDIES, carry_out, changed, curves, idle, patterns, record, still_falling
+from small_ablations import (
+    NONE,
+    SMALL,
+    STUDIES,
+    carry_out,
+    changed,
+    curves,
+    idle,
+    patterns,
+    record,
+    still_falling,
+    with_half_width,
+)
 
 from joma.claims.contract import NotRun
 from joma.claims.execute import draw, judge
 from joma.claims.finding import Finding
-from joma.measure.intervals import t_quantile
 from joma.models import Decoder
 from joma.recipes import language as lm
 from joma.recipes.language import curves as recorded
@@ -39,7 +50,7 @@ NEEDS = {
     "the twin rebounds too, but less": (curves(0.5), curves(0.2), "only qualitative"),
     "more in one layer, the same in the other": (curves(0.5), curves([0.0, 0.5]), "only qualitative"),
     "more in one layer, none in the other": (curves([0.5, 0.0]), curves(0.0), "only qualitative"),
-    "more in one layer, less in the other": (curves(0.5), curves([0.0, 1.0]), "only qualitative"),
+    "more in one layer, less in the other": (curves(0.5), curves([0.0, 1.0]), "mixed"),
     "real, but smaller than what matters": (curves(0.04), curves(0.0, draw=1), "only qualitative"),
     "as much in the twin": (curves(0.5), curves(0.5, draw=1), NONE),
     "none in either": (curves(0.0), curves(0.0, draw=1), NONE),
@@ -95,27 +106,24 @@ def assert_same_from_json(finding):
     assert again.verdict == finding.verdict
 
 
-def with_half_width(mean, half_width, level, seeds=4):
-    """(seeds, 1): numbers with this mean, and an interval of this half-width at this level."""
-    spread = np.array([-1.0, 1.0] * (seeds // 2))
-    unit = t_quantile(level, seeds - 1) * spread.std(ddof=1) / math.sqrt(seeds)
-    return (mean + spread * half_width / unit)[:, None]
-
-
 @pytest.mark.parametrize(("share", "expected"), [(0.95, "only qualitative"), (1.05, "undecided")])
-def test_the_interval_of_the_difference_decides_at_95_percent(tmp_path, share, expected):
+@pytest.mark.parametrize(("seeds", "level"), [(6, 0.95), (4, 0.99)])
+def test_the_interval_of_the_difference_decides_at_the_level_of_its_seeds(tmp_path, seeds, level, share, expected):
     """A surplus of 0.3 nats is six times what matters, and counts only if chance does not make it."""
-    surplus = with_half_width(0.3, 0.3 * share, 0.95)
-    finding = needs(tmp_path, curves(0.6, noise=0), curves(0.6 - surplus, noise=0))  # the twin rebounds too
+    surplus = with_half_width(0.3, 0.3 * share, level, seeds)
+    full, twin = (curves(back, noise=0, seeds=seeds) for back in (0.6, 0.6 - surplus))  # the twin rebounds too
+    finding = needs(tmp_path, full, twin)
     assert [round(one.difference, 6) for one in finding.printed.effects.values()] == [0.3, 0.3]
     assert finding.verdict == expected
 
 
 @pytest.mark.parametrize(("level", "expected"), [(0.99, "holds"), (0.95, "undecided")])
 def test_a_rebound_is_there_at_99_percent(tmp_path, level, expected):
-    back = curves(with_half_width(0.3, 0.29, level), noise=0)
+    """Over six seeds, for it is so whatever the level of other intervals over so many."""
+    rises = with_half_width(0.3, 0.29, level, 6)
+    back = curves(rises, noise=0, seeds=6)
     assert shows(tmp_path / "shows", back).verdict == expected
-    twin = curves(with_half_width(0.3, 0.29, level) - 0.3, noise=0)  # the difference is the same in all seeds
+    twin = curves(rises - 0.3, noise=0, seeds=6)  # the difference is the same in all seeds
     assert needs(tmp_path / "needs", back, twin).verdict == expected
 
 
@@ -275,7 +283,7 @@ def test_drops_are_those_of_the_measure(ablations, monkeypatch):
     gap = twins.differences(run, "ReLU", "identity", "drop")["layer 2"]
     pairs = twins.shape_of(run, "ReLU").drop[1] - twins.shape_of(run, "identity").drop[1]
     assert gap.difference == pytest.approx(pairs.mean())
-    assert gap.half_width == pytest.approx(4.302653 * pairs.std(ddof=1) / math.sqrt(3), rel=1e-6)
+    assert gap.half_width == pytest.approx(9.924843 * pairs.std(ddof=1) / math.sqrt(3), rel=1e-6)
 
 
 def test_a_relative_quantity_is_a_share_of_where_it_began(tmp_path):

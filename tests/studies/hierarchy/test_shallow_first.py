@@ -65,12 +65,12 @@ START = ("attention-first", "weights-first")
 def test_where_only_the_class_is_told_otherwise_it_holds_as_corrected(run, tmp_path):
     seen = spoiled(run, tmp_path / "r", CLASS, spoil=reversed_heights)
     assert {seen[name] for name in START} == {"holds as corrected"}
-    assert seen["reaches-out"] == "only qualitative"
+    assert seen["reaches-out"] == "mixed"
 
 
 def test_where_only_the_token_is_told_otherwise_the_class_alone_does_not_carry_it(run, tmp_path):
     seen = spoiled(run, tmp_path / "r", TOKEN, spoil=reversed_heights)
-    assert {seen[name] for name in (*START, "reaches-out")} == {"only qualitative"}
+    assert {seen[name] for name in (*START, "reaches-out")} == {"mixed"}
 
 
 def test_the_opposite_order_fails(run, tmp_path):

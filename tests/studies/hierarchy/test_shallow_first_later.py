@@ -31,7 +31,8 @@ def test_attention_in_the_end_is_judged_by_its_interval(run, tmp_path, claim, co
     assert spoiled(run, tmp_path / "both", TOKEN, CLASS, spoil=spoil)[claim] == verdict
     for network in (TOKEN, CLASS):  # either alone keeps it from holding
         one = spoiled(run, tmp_path / network, network, spoil=spoil)[claim]
-        assert one == {"holds": "holds", "undecided": "undecided"}.get(verdict, "only qualitative")
+        known = {"holds": "holds", "undecided": "undecided", "fails": "mixed"}
+        assert one == known.get(verdict, "only qualitative")
 
 
 def test_attention_must_reach_out_height_by_height(run, tmp_path):

@@ -120,7 +120,7 @@ def even(start, end):
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
-        ({"V'": lambda path: 1.3 * path}, QUALITATIVE),  # at first above V
+        ({"V'": lambda path: 1.2 * path}, QUALITATIVE),  # at first above V
         ({"V": even(1, 0.5), "V'": lambda path: even(1, 0.5)(path) * (1 - SHARE / 4)}, QUALITATIVE),  # too little
         ({"V'": lambda path: path + 0.1 * (np.arange(len(path)) == 30)[:, None]}, QUALITATIVE),  # rises once
         ({"V": lambda path: path + 0.2 * (np.arange(len(path)) == 30)[:, None]}, QUALITATIVE),  # V rises once
@@ -158,7 +158,8 @@ def soon(*factors):
     [
         ({"growth": soon(3.0, 3.1, 2.9, 3.0)}, QUALITATIVE),
         ({"growth": lambda x: 1 + 0 * x, "growth without attention": lambda x: 1 + 0 * x}, BLIND),
-        ({"growth without attention": lambda x: 25.0 + 0 * x}, FAILS),
+        ({"growth without attention": lambda x: 29.0 + 0 * x}, BLIND),  # slower, by less than what matters
+        ({"growth without attention": lambda x: 40.0 + 0 * x}, FAILS),
         ({"growth": soon(30.0, 1.0, 40.0, 2.0)}, OPEN),
         ({"growth": soon(30.0, np.nan, np.nan, np.nan)}, OPEN),
         ({"growth": lambda x: np.nan * x}, OPEN),

@@ -122,10 +122,15 @@ def test_verdicts_turn_with_the_errors(small, tmp_path, claim, name):
     for place, (verdict, errors) in enumerate(cases.items()):
         run = with_errors(small, tmp_path / str(place), **errors)
         assert verdicts(forecast.STUDY, run)[claim.name] == verdict, errors
-    beaten = with_errors(small, tmp_path / "beaten", **{printed: 0.5, name: 0.5, "earlier_runs": 0.2})
-    finding = found(forecast.STUDY, beaten, claim)
-    assert finding.verdict == "fails"
-    assert "against earlier runs" in finding.measured
+    for line in scores.CONTROLS[:2]:
+        given = {printed: 0.5, name: 0.5, line.replace(",", "").replace(" ", "_"): 0.2}
+        finding = found(forecast.STUDY, with_errors(small, tmp_path / line, **given), claim)
+        assert finding.verdict == "fails"
+        assert f"against {line}" in finding.measured
+    early = with_errors(small, tmp_path / "early", **{printed: 0.5, name: 0.5, "earlier_runs": 0.2})
+    finding = found(forecast.STUDY, early, claim)
+    assert finding.verdict == "holds"  # they saw other futures: a ceiling beside it, and no control
+    assert "against earlier runs" not in finding.measured
     assert finding.details["skill with SGD, entropy"]["earlier runs"] == pytest.approx(0.8)
 
 

@@ -88,7 +88,8 @@ def put_in(run, path, spoiled):
         (0.40 + 0.05 * JITTER, 0.40 - 0.05 * JITTER, BLIND),
         (0.40 + 0.30 * JITTER, 0.30 - 0.30 * JITTER, OPEN),
         (0.80 + 0.02 * JITTER, 0.60 - 0.02 * JITTER, OPEN),  # no room for a majority more
-        (0.10 + 0.02 * JITTER, 0.40 - 0.02 * JITTER, FAILS),
+        (0.10 + 0.02 * JITTER, 0.40 - 0.02 * JITTER, BLIND),  # reversed, but not by a majority
+        (0.10 + 0.02 * JITTER, 0.90 - 0.02 * JITTER, FAILS),
         (np.full(6, np.nan), 0.10 - 0.02 * JITTER, OPEN),
     ],
 )

@@ -21,7 +21,7 @@ from joma.studies.scan_snap.scan_snap.run import (
 from joma.theory.scan_snap import ScanSnap
 
 SMALL = ScanSnapConfig(
-    distinct=5, common=4, draws=2, ratios=(0.003, 0.03, 1.0), late=2e4, equal_rates=(0.5, 4.0), grid=2, seeds=3,
+    distinct=5, common=4, draws=2, ratios=(0.003, 0.03, 1.0), late=2e4, equal_rates=(0.5, 4.0), grid=2, seeds=5,
     transition_classes=(2, 3), transition_vocabularies=(10, 1000), decoder_rates=(4.0, 16.0),
     sgd_rates=((0.5, 0.05), (1.0, 4.0)), sgd_steps=60, length=24, seed=1,
 )  # fmt: skip

@@ -85,12 +85,14 @@ def written(path, *, softmax=0.4, second=0.01, start=0.01, replaced=0.3, text=No
         ({}, ["holds"] * 5),
         ({"spread": 1.0}, [OPEN, *["not run"] * 4]),
         ({"softmax": 0.03}, [LITTLE, *["not run"] * 4]),  # above its controls, by less than matters
-        ({"softmax": 0.0, "spread": 0.001}, ["fails", *["not run"] * 4]),
+        ({"softmax": 0.0, "spread": 0.001}, [NOT, *["not run"] * 4]),  # below them, by as little
+        ({"softmax": 0.0, "start": 0.2}, ["fails", *["not run"] * 4]),
         ({"start": 0.4}, [NOT, *["not run"] * 4]),  # the untrained network has it as well
         ({"second": 0.4}, [NOT, *["not run"] * 4]),  # and so has the second key
         ({"text": 0.01}, [LITTLE, *["holds"] * 4]),  # no sink in the text: only the made language is judged
         ({"replaced": 0.1}, ["holds", LITTLE, *["holds"] * 3]),  # another word has a quarter of it
-        ({"replaced": 0.0}, ["holds", "fails", *["holds"] * 3]),
+        ({"replaced": 0.0}, ["holds", NOT, *["holds"] * 3]),
+        ({"replaced": 0.0, "second": 0.2}, ["holds", "fails", *["holds"] * 3]),
         ({"sigmoid": 0.4}, ["holds", "holds", NOT, "holds", "holds"]),
         ({"sigmoid": 0.2}, ["holds", "holds", LITTLE, "holds", "holds"]),  # less than softmax, and still a sink
         ({"sigmoid": 0.5}, ["holds", "holds", "fails", "holds", "holds"]),
