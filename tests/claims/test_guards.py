@@ -13,7 +13,7 @@ CLAIM = Claim("taught", "CDAG Thm 1", "Gradients teach.", matters=0.05, unit="%"
 SEEN = [0.80, 0.81, 0.79, 0.80]
 CONTROLS = {
     "holds": [0.50, 0.51, 0.49, 0.50],
-    "only qualitative": [0.78, 0.78, 0.78, 0.78],
+    "only qualitative": [0.77, 0.78, 0.76, 0.775],
     "undecided": [0.50, 0.90, 0.95, 0.40],
     "not above its control": SEEN,
     "fails": [0.90, 0.91, 0.89, 0.90],
@@ -41,7 +41,7 @@ def test_the_least_favourable_control_decides_whatever_the_order():
 
 
 def test_a_small_gain_is_harder_than_a_large_one_whose_interval_begins_lower():
-    large, small = compare([0.55, 0.58, 0.62, 0.65], 0.5), compare(SEEN, [one - 0.04 for one in SEEN])
+    large, small = compare([0.52, 0.55, 0.58, 0.62, 0.65, 0.68], 0.5), compare(SEEN, [one - 0.04 for one in SEEN])
     assert large.low - large.control < small.low - small.control
     assert (verdict(large), verdict(small)) == ("holds", "only qualitative")
     assert list(hardest(CLAIM, {"large": large, "small": small})) == ["small"]

@@ -97,4 +97,4 @@ def test_kept_verdicts_come_with_cut_intervals_too():
     found = kept_of(name, claim)
     assert "(cut)" in found.brief
     assert found.main.interval[1] > 1  # as computed
-    assert effect_texts(found.main)["effect"].endswith("100.0 (cut)]")
+    assert effect_texts(found.main)["effect"].endswith("100 (cut)] at 99 %")

@@ -78,7 +78,7 @@ def test_numbers_beside_are_shown_by_case():
     [
         (
             Effect(0.5, (-0.5, 1.5), 0.0, (0, 0), 4, 0.5),
-            "it could have seen a difference of at least 1.0; 15 seeds would probably decide",
+            "it could have seen a difference of at least 1.0; 14 seeds would probably decide",
         ),
         (
             Effect(0.5, (float("nan"),) * 2, 0.0, (0, 0), 1, 0.5),

@@ -103,7 +103,10 @@ def _no_json(word):
 
 @pytest.mark.parametrize("study", sorted(path.parent.name for path in ROOT.glob("results/*/findings.json")))
 def test_as_json_all_of_paper_scale_is_as_its_record_has_it(study, capsys):
-    """Numbers that are not finite too: JSON has no word for them. Sentences with an interval that is cut say so."""
+    """Numbers that are not finite too: JSON has no word for them. Sentences with an interval that is cut say so.
+
+    A record alone has no q: that is of all claims together.
+    """
     record = json.loads((ROOT / "results" / study / "findings.json").read_text(encoding="utf-8"))
     assert main(["show", study, "--scale", "paper", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out, parse_constant=_no_json)["findings"]
@@ -111,6 +114,9 @@ def test_as_json_all_of_paper_scale_is_as_its_record_has_it(study, capsys):
     assert {one["id"] for one in shown} == set(written)
     for one in shown:
         same = [name for name in one if name not in ("measured", "control") or "(cut)" not in str(one[name])]
+        one["remarks"] = [remark for remark in one["remarks"] if not remark.startswith("q ")]
+        same.remove("q")
+        assert (one["q"] is None) == (written[one["id"]]["p"] is None)
         assert {name: one[name] for name in same} == {name: written[one["id"]][name] for name in same}
 
 
@@ -122,7 +128,7 @@ def test_paper_scale_reads_as_its_record_does(capsys):
         lines = capsys.readouterr().out.splitlines()
         shown.append([line for line in lines if line.startswith(("measured", "control"))])
     assert shown[0] == shown[1]
-    assert shown[0][1].endswith("2.4 % [0 (cut), 5.4]")
+    assert shown[0][1].endswith("2 % [0 (cut), 8] at 99 %")
 
 
 def test_what_is_not_kept_at_paper_scale_says_so(stored, capsys):
