@@ -110,9 +110,14 @@ def test_where_no_signal_ends_the_process_each_has_its_own_limit(clock, monkeypa
     """The first process of a container does not die of SIGTERM."""
     sent = signal.raise_signal
     monkeypatch.setattr(interrupts.signal, "raise_signal", lambda number: None)
-    with pytest.raises(Terminated), signals_noted():
-        for number in (INT, TERM):
-            sent(number)
+
+    @signals_noted()
+    def turn():
+        sent(INT)
+        sent(TERM)
+
+    with pytest.raises(Terminated):
+        turn()
     assert [(timer.given[1], timer.did) for timer in Timer.made] == [
         (INT, ["started", "cancelled"]),
         (TERM, ["started", "cancelled"]),
