@@ -418,5 +418,5 @@ def test_bad_input_gets_one_sentence(call, sentence):
 
 def test_all_of_a_tree_goes_to_the_device():
     moved = tree(depth=3).to("meta")
-    assert moved.ancestor_heights().device.type == "meta"
     assert {parent.device.type for parent in moved._parents} == {"meta"}
+    assert moved.ancestor_heights().device.type == "meta"
