@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,10 +30,19 @@ def has_room() -> bool:
 def run(command: Sequence[str]) -> int:
     """Run it and return its status; without room in memory its files lie where the system says, and stay."""
     if not has_room():
-        return subprocess.run(command).returncode
+        return _waited_for(command, {})
     with tempfile.TemporaryDirectory(prefix="joma-tests-", dir=FOLDER, ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o711)  # some tests go on as another user, who has to get through
-        return subprocess.run(command, env=os.environ | {"TMPDIR": folder}).returncode
+        return _waited_for(command, {"TMPDIR": folder})
+
+
+def _waited_for(command: Sequence[str], more: dict[str, str]) -> int:
+    """Ctrl-C is for the command: it tells how far it came, and then its files are taken away."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        return subprocess.Popen(command, env=os.environ | more).wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,6 +86,17 @@ class Disk:
 
     def __getattr__(self, name):
         return getattr(self.real, name)
+
+
+def test_ctrl_c_is_for_the_command(tmp_path, monkeypatch):
+    """It is told to both, as a terminal does; the command ends in its own way, and its files are gone."""
+    monkeypatch.setattr(in_memory, "FOLDER", tmp_path)
+    monkeypatch.setattr(in_memory, "has_room", lambda: True)
+    both = "import os, signal, sys; os.kill(os.getppid(), signal.SIGINT); sys.exit(5)"
+    before = signal.getsignal(signal.SIGINT)
+    assert in_memory.run([sys.executable, "-c", both]) == 5
+    assert signal.getsignal(signal.SIGINT) == before
+    assert not list(tmp_path.iterdir())
 
 
 def test_memory_is_used_only_where_there_is_room_and_programs_may_be_loaded(tmp_path, monkeypatch):
