@@ -97,6 +97,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="where the record goes; results/planted_faults.json for a full draw")
     options = parser.parse_args()
     faults = choose(options)
+    if not faults:
+        sys.exit("there is no fault to plant: no file of src/joma, or no record, has what was asked for")
     if options.list:
         print(*faults, f"{len(faults)} faults", sep="\n")
         return 0
