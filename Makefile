@@ -10,8 +10,7 @@ SHUFFLE   ?=
 # Hundreds of processes are started below: what they load is compiled once, also where the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 # In memory, where there is room: a run that is stored asks the disk hundreds of times whether it has everything.
-MEMORY    := $(shell $(PYTHON) tests/in_memory.py)
-PYTEST    = $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(if $(SHUFFLE),--shuffle $(SHUFFLE))
+PYTEST    = $(BIN)/python tests/in_memory.py $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(if $(SHUFFLE),--shuffle $(SHUFFLE))
 
 .PHONY: setup run test test-all lint types unit long quick-machines machines docs smoke bench chaos fuzz dist lock clean
 .DEFAULT_GOAL := run

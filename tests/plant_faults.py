@@ -7,11 +7,11 @@ python tests/plant_faults.py --only linear/thm2   # all those of one file
 python tests/plant_faults.py --again RECORD       # those of a record; with --missed those it missed
 
 A fault is a small change of a kind that engineers make (planting/kinds.py): an index one off, a sign, an axis, a
-control dropped, one seed for all, a state that is not renewed. First all tests run once and are watched, to know which
-of them run which function; --watched FOLDER keeps that, or takes what is there. Then each fault is planted in a copy of
-the tree, and the tests that its function selects (planting/selection.py) must fail. Faults that change nothing are
-named, each with its reason, in planting/equivalent.py; they are neither planted nor counted. What is drawn is left
-alone: that is looked at.
+control dropped, one seed for all, a state that is not renewed. First all tests of `make unit` run once and are watched,
+to know which of them run which function; --watched FOLDER keeps that, or takes what is there. Then each fault is
+planted in a copy of the tree, and the tests that its function selects (planting/selection.py) must fail. Faults that
+change nothing are named, each with its reason, in planting/equivalent.py; they are neither planted nor counted. What is
+drawn is left alone: that is looked at.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="where the record goes; results/planted_faults.json for a full draw")
     options = parser.parse_args()
     faults = choose(options)
+    if not faults:
+        sys.exit("there is no fault to plant: no file of src/joma, or no record, has what was asked for")
     if options.list:
         print(*faults, f"{len(faults)} faults", sep="\n")
         return 0

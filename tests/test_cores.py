@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import signal
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -54,11 +56,64 @@ def test_pytest_runs_them_in_the_order_of_the_seed(seed, request):
     assert [(item.path, item.number) for item in items] == expected
 
 
-def test_tests_write_to_memory_only_where_there_is_room(tmp_path, monkeypatch):
+TELLS = """
+import os, stat, sys
+folder = os.environ.get("TMPDIR", "")
+mode = oct(stat.S_IMODE(os.stat(folder).st_mode)) if folder else ""
+open(sys.argv[1], "w").write(f"{folder} {mode}")
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_temporary_files_lie_in_memory_and_are_taken_away(used, tmp_path, monkeypatch):
+    monkeypatch.setattr(in_memory, "FOLDER", tmp_path / "memory")
+    monkeypatch.setattr(in_memory, "has_room", lambda: used)
+    monkeypatch.delenv("TMPDIR", raising=False)
+    (tmp_path / "memory").mkdir()
+    assert in_memory.run([sys.executable, "-c", TELLS, str(tmp_path / "told")]) == 3
+    folder, mode = (tmp_path / "told").read_text().split(" ")
+    assert folder.startswith(str(tmp_path / "memory")) if used else folder == ""
+    assert mode == ("0o711" if used else "")  # tests that go on as another user get through
+    assert not list((tmp_path / "memory").iterdir())
+
+
+class Disk:
+    """What the system says of a disk, but for its flags."""
+
+    def __init__(self, real, flags):
+        self.real, self.f_flag = real, flags
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+
+def test_ctrl_c_is_for_the_command(tmp_path, monkeypatch):
+    """It is told to both, as a terminal does; the command ends in its own way, and its files are gone."""
     monkeypatch.setattr(in_memory, "FOLDER", tmp_path)
+    monkeypatch.setattr(in_memory, "has_room", lambda: True)
+    both = "import os, signal, sys; os.kill(os.getppid(), signal.SIGINT); sys.exit(5)"
+    before = signal.getsignal(signal.SIGINT)
+    assert in_memory.run([sys.executable, "-c", both]) == 5
+    assert signal.getsignal(signal.SIGINT) == before
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_is_used_only_where_there_is_room_and_programs_may_be_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(in_memory, "FOLDER", tmp_path)
+    monkeypatch.setattr(in_memory, "NO_PROGRAMS", 0)
     monkeypatch.setattr(in_memory, "ENOUGH", shutil.disk_usage(tmp_path).free // 2)
-    assert in_memory.in_memory() == str(tmp_path)
+    assert in_memory.has_room()
+    monkeypatch.setattr(in_memory, "NO_PROGRAMS", 8)
+    real = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda folder: Disk(real, 8))
+    assert not in_memory.has_room()
+    monkeypatch.setattr(os, "statvfs", lambda folder: Disk(real, 0))
+    assert in_memory.has_room()
+    monkeypatch.setattr(os, "access", lambda folder, how: False)
+    assert not in_memory.has_room()
+    monkeypatch.setattr(os, "access", lambda folder, how: True)
     monkeypatch.setattr(in_memory, "ENOUGH", shutil.disk_usage(tmp_path).total + 1)
-    assert in_memory.in_memory() == ""
+    assert not in_memory.has_room()
     monkeypatch.setattr(in_memory, "FOLDER", tmp_path / "none")
-    assert in_memory.in_memory() == ""
+    assert not in_memory.has_room()

@@ -168,3 +168,18 @@ def test_a_cache_used_wrongly_gets_one_sentence(models, tokens):
         model(input_ids=tokens, past_key_values=cache)
     assert model.config._attn_implementation == "sdpa"
     assert repr(cache) == "EvictingCache(window, budget 8: 0 keys of 0)"
+
+
+def test_a_layer_answers_once_for_the_keys_that_came():
+    from joma.cache._layers import HeldLayer
+    from joma.cache.policies import Choice
+    from joma.cache.rules import rule
+
+    layer = HeldLayer(rule("full", 4, 8), None, lambda: None)
+    new = torch.zeros(1, 1, 2, 3)
+    keys, _ = layer.update(new, new)
+    layer.call(new, keys, 1.0, 0)
+    layer.settle(Choice())
+    assert layer.positions.tolist() == [[[0, 1]]]
+    with pytest.raises(CacheError, match="give its cache as past_key_values"):
+        layer.call(new, keys, 1.0, 0)

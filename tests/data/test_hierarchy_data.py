@@ -414,3 +414,9 @@ def table(classes=20, latents=(10, 20), children=2, **options):
 def test_bad_input_gets_one_sentence(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+def test_all_of_a_tree_goes_to_the_device():
+    moved = tree(depth=3).to("meta")
+    assert {parent.device.type for parent in moved._parents} == {"meta"}
+    assert moved.ancestor_heights().device.type == "meta"

@@ -191,3 +191,13 @@ def test_colour_bars_and_empty_panels_are_no_panels():
         figure.colorbar(left.imshow(np.eye(2)), ax=left)
         right.plot([0, 1], [0.0, 1.0], label="line")
     assert describe(figure).startswith("Two panels.")
+
+
+def test_marks_of_several_colours_go_by_the_first(axis):
+    from matplotlib.lines import Line2D
+
+    axis.scatter([0, 1, 2], [1.0, 2.0, 4.0], color=[BLUE, RED, RED])
+    handles = [Line2D([], [], color=BLUE, label="text"), Line2D([], [], color=RED, label="noise")]
+    axis.legend(handles=handles)
+    assert "“text”" in seen(axis)
+    assert "noise" not in seen(axis)

@@ -106,6 +106,24 @@ def test_a_second_signal_does_not_wait_but_the_echo_of_the_first_does(clock):
     assert len(Timer.made) == 1
 
 
+def test_where_no_signal_ends_the_process_each_has_its_own_limit(clock, monkeypatch):
+    """The first process of a container does not die of SIGTERM."""
+    sent = signal.raise_signal
+    monkeypatch.setattr(interrupts.signal, "raise_signal", lambda number: None)
+
+    @signals_noted()
+    def turn():
+        sent(INT)
+        sent(TERM)
+
+    with pytest.raises(Terminated):
+        turn()
+    assert [(timer.given[1], timer.did) for timer in Timer.made] == [
+        (INT, ["started", "cancelled"]),
+        (TERM, ["started", "cancelled"]),
+    ]
+
+
 def test_an_error_on_the_way_is_the_cause_and_alone_it_is_itself():
     @signals_noted()
     def turn():

@@ -56,6 +56,24 @@ def test_lanczos_looks_again_when_it_expects_to_be_done_and_at_most_twice_as_far
     assert found.iterations == looks[-1]
 
 
+def test_lanczos_looks_again_when_it_expects_the_last_of_a_stack_to_be_done(monkeypatch):
+    seen, certify = [], _lanczos.certify
+    monkeypatch.setattr(
+        _lanczos, "certify", lambda found, *more: seen.append((found.steps, certify(found, *more))) or seen[-1][1]
+    )
+    w = torch.randn(2, 300, 320, generator=rng(), dtype=torch.float32).double()
+    u, values, v = torch.linalg.svd(w[1], full_matrices=False)
+    values[0] *= 1.15  # a leader that is found sooner
+    w[1] = (u * values) @ v
+    with going("lanczos"):
+        found = spectrum(w, tolerance=1e-9)
+    first, second = (bounds.missing.flatten().tolist() for _, bounds in seen[:2])
+    assert all(late > soon > 0 for late, soon in (first, second))
+    ahead = math.ceil(second[0] / (1.2 * (first[0] - second[0]) / 4))
+    assert [steps for steps, _ in seen] == [8, 12, 12 + ahead]
+    assert found.iterations.tolist() == [12 + ahead] * 2
+
+
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**31 - 1), st.sampled_from([1e-2, 1e-3, 1e-4]), st.integers(1, 3), st.floats(0, 3))

@@ -25,6 +25,7 @@ OPTIMIZERS = {
     "RAdam": (torch.optim.RAdam, {}),
     "Adamax": (torch.optim.Adamax, {}),
     "RMSprop alone": (torch.optim.RMSprop, {}),
+    "RMSprop with momentum": (torch.optim.RMSprop, {"momentum": 0.5}),
 }
 
 

@@ -101,5 +101,32 @@ EQUIVALENT: dict[str, str] = {
     ),
     "training/cross_entropy.py _save | wrong key kept | ctx.sizes = (inputs[0].shape[1], *inputs[1].shape[1:]) | "
     "0 -> -1": "The first of the inputs are the features, the last the targets: both have as many positions.",
+    "cli/scan.py _page | wrong key kept | return write_scan_page(shown[0], options.out / "
+    'f"{done[0].run.stem}.html") | 0 -> -1': ("One scan is shown: the first is the last."),
+    'report/claims/panels.py _powers | off by one | return [(value, f"{value:,.0f}" if value >= 10 else '
+    'f"{value:.2g}") for value in doublings[::every]] |  >=  ->  > ': ("Ten is written 10 either way."),
+    'runs/export.py _write_parquet | wrong key kept | if len(batch["step"]) >= _ROWS_AT_ONCE: | "step" '
+    "-> 'integer'": ("Every column of a table has as many rows as the others."),
+    "scan/formats/opening.py _target | wrong key kept | return fitting[0] | 0 -> -1": (
+        "One is left, else it was refused above: the first is the last."
+    ),
+    "scan/formats/checkpoint.py choose_weights | wrong key kept | if len(fitting) == 1 and not "
+    "_SHARD.fullmatch(fitting[0]): | 0 -> -1": ("One file is there, as the same line says: the first is the last."),
+    "studies/galore/galore_lowrank/spectra.py spectrum_of | axis | fine = "
+    "grams.isfinite().all(-1).all(-1)[..., None] | -1 -> -2 (2)": (
+        "All entries of a matrix are asked, by rows first or by columns first."
+    ),
+    "studies/depth_width/depth_width/trees.py TreeReader.__init__ | wrong key kept | self.vocabulary, "
+    "self.context = trees[0].hblt.vocabulary, trees[0].hblt.length | 0 -> -1": (
+        "The vocabulary is one more than the length here, and torch refuses to join trees whose lengths differ."
+    ),
+    "studies/reversal/reversal_decoder/run.py FactNetworks.__init__ | wrong key kept | first, usual = "
+    "group[0], config.rates[config.depths.index(group[0].layers)] | 0 -> -1 (2)": (
+        "A group has one number of layers, which is in its name: that of the first is that of the last."
+    ),
+    'studies/sparsity/deja_vu/run.py Members._losses.kept | sign | return chosen if how == "predicted" '
+    "else chosen.roll(-(-chosen.shape[-2] // 2), -2) | -chosen.shape[-2] -> chosen.shape[-2]": (
+        "Half of n, rounded up, and less half of n, rounded down, lie n apart: turned by n all is where it was."
+    ),
 }
 """From the key of a fault (Fault.key of plant_faults.py) to why no test can see it."""

@@ -9,6 +9,7 @@ from own_architectures import build as build_own
 from own_architectures import tokens as own_tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from joma.measure.attention import logit_stats
 from joma.models import Decoder, DecoderConfig
 from joma.probes import (
     AttentionSparsity,
@@ -19,6 +20,7 @@ from joma.probes import (
     collect,
     collect_plain,
 )
+from joma.probes._sparsity import of_logits
 from joma.probes.decoder import ensemble_entropy
 
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
@@ -218,3 +220,13 @@ def test_the_same_on_a_gpu():
     for a, b in zip(on_cpu, on_gpu, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
     assert math.isfinite(float(on_gpu.top_tenth.mean()))
+
+
+def test_a_query_that_sees_no_key_has_no_mass():
+    """Its row is the lowest number everywhere, as padding makes it: no key of it is seen."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        low = torch.finfo(dtype).min
+        scores = torch.tensor([[[[0.0, math.log(3.0), low, low], [low] * 4]]], dtype=dtype)
+        found = of_logits(scores, logit_stats(scores), 2)
+        for name, wanted in (("top_tenth", 0.75), ("top_keys", 1.0), ("first_keys", 1.0)):
+            torch.testing.assert_close(getattr(found, name), torch.tensor([[[wanted, 0.0]]]), rtol=0, atol=2e-3)

@@ -70,6 +70,11 @@ def test_a_group_that_cannot_matter_is_exactly_zero(run: Run) -> None:
     assert parts[..., groups.index("layer 1 MLP"), 1].any()
 
 
+def test_a_twin_keeps_what_comes_after_it_left(text: Corpus) -> None:
+    twin = base(text).with_(branch_of="base", branch_at=20, keep_at=(10, 20, 30))
+    assert ensemble(twin, text).keep_at == (30,)
+
+
 def test_what_is_frozen_has_no_part(run: Run) -> None:
     groups, parts = allocated(run, "twin")
     assert run.steps("twin/allocation/parts").tolist() == [20, 30, 40]

@@ -11,8 +11,9 @@ import pytest
 
 from joma.claims.execute import Result
 from joma.report import read_scan, scan_runs, show_scan, write_comparison, write_report, write_scan_page
+from joma.report.scans import page
 from joma.report.scans.shown import ShownScan
-from joma.runs import Run
+from joma.runs import Run, RunError
 from joma.scan import Fault
 from joma.scan.sweep.record import remember, stored_scan
 
@@ -176,6 +177,26 @@ def test_two_scans_on_one_axis(shown: ShownScan, tmp_path: Path) -> None:
     assert '<th scope="row">stable_rank/mlp</th><td>6.5</td><td>2</td><td>-4.5</td>' in html
     assert '<th scope="col">&lt;tiny&gt; (2) − &lt;tiny&gt; (1)</th>' in html  # which is taken from which
     assert '<th scope="col">difference</th>' not in html
+
+
+def test_a_run_of_something_else_is_no_scan(tmp_path: Path) -> None:
+    config = {"source": "a", "model_type": "gpt2", "groups": {}}
+    with (
+        Run.create(tmp_path / "a.sqlite", study="other", config=config) as run,
+        pytest.raises(RunError, match=r"a\.sqlite is a run of 'other' and no scan"),
+    ):
+        stored_scan(run)
+
+
+def test_two_sources_are_named_by_the_shortest_ends_that_differ() -> None:
+    for first, second, names in (
+        ("a/x", "a/y", ("x", "y")),
+        ("a/x/1", "a/y/1", ("x/1", "y/1")),
+        ("x/1", "a/x/1", ("x/1", "a/x/1")),
+        ("a/x/1", "x/1", ("a/x/1", "x/1")),
+        ("a/x", "a/x", ("x (1)", "x (2)")),
+    ):
+        assert page._names(first, second) == names
 
 
 def with_notes(path: Path, *notes: str) -> Path:

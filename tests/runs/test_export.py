@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import csv
 import json
 import os
@@ -202,8 +203,8 @@ def _pipe(path: Path) -> None:
 
 
 def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(os.path.relpath(path))  # absolute, it could be too long
+    with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(path.parent):
+        listening.bind(path.name)  # with its folders it could be too long
 
 
 def _device(path: Path) -> None:

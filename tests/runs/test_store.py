@@ -148,6 +148,10 @@ def test_ragged_series_are_read_step_by_step(path: Path) -> None:
             run.array("x")
         with pytest.raises(RunError, match="has 2 steps, not one"):
             run.value("x")
+        for step, shown in ((2, r"\(2,\), \(3,\), \(4,\)"), (3, r"\(2,\), \(3,\), \(4,\), \.\.\.")):
+            run.append("x", step, np.zeros(step + 2))
+            with pytest.raises(RunError, match=rf"different shapes \({shown}\); read"):
+                run.array("x")
         assert run.at("x", 1).tolist() == [1, 2, 3]
 
 

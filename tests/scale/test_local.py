@@ -44,6 +44,22 @@ def test_every_process_has_the_threads_that_were_asked_for_whatever_runs_beside_
         assert [event.value for event in found.values()] == [str(threads)] * 2
 
 
+def test_a_worker_is_at_work_only_while_it_works(monkeypatch):
+    """At the end of its orders a worker at work stops, and one that has answered ends well."""
+    told = []
+
+    def listen(tasks, at_work):
+        told.append(at_work)
+        for line in ("1", "2", None):
+            tasks.put(line)
+
+    monkeypatch.setattr(worker, "_listen", listen)
+    to = io.StringIO()
+    worker._work(lambda arguments, progress: told[0].is_set(), to)
+    assert [json.loads(line)["value"] for line in to.getvalue().splitlines()] == [True, True]
+    assert not told[0].is_set()
+
+
 def test_every_process_has_the_limits_of_the_environment(monkeypatch):
     monkeypatch.setenv("JOMA_LIMITS", "LAYERS=77")
     assert ended(side_by_side(f"{HERE}:limit", tasks("a"), jobs=1))["a"].value == 77

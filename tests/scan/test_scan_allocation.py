@@ -302,3 +302,14 @@ def test_fewer_windows_at_a_time_where_the_vocabulary_is_large():
     for words, windows in ((50_304, 8), (262_144, 2), (2_000_000, 1)):
         assert _at_once(SimpleNamespace(vocab_size=words), 512) == windows
         assert windows == 1 or windows * 512 * words <= LOGITS
+
+
+def test_a_layer_that_is_called_twice_has_the_mean_of_both(trained, ids):
+    model = in_doubles(trained / "step8")
+    model.gpt_neox.layers[1] = model.gpt_neox.layers[0]
+    windows = torch.from_numpy(np.load(ids))[:32].view(2, CONTEXT)
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        want = by_weights(model, windows)(parameters)  # two entropies, and the loss
+    found = entropies_and_loss(model, windows)(parameters)
+    torch.testing.assert_close(found, torch.stack([want[:2].mean(), want[2]]), check_dtype=False, rtol=1e-5, atol=0)

@@ -160,17 +160,20 @@ def test_bad_input_gets_its_sentence(call, said):
         call()
 
 
-def test_a_part_of_1e13th_that_outlives_the_others_is_seen():
-    """diag: G_t = (1 - rate lambda)^t g. The last part starts at 1e-13 of the whole and is of rank 2 in the end."""
-    g = torch.zeros(3, 3, dtype=torch.float64)
+@pytest.mark.parametrize("side", [3, 8])
+def test_a_part_of_1e13th_that_outlives_the_others_is_seen(side):
+    """diag: G_t = (1 - rate lambda)^t g. The last part starts at 1e-13 of the whole and is of rank 2 in the end.
+
+    What counts as rounding grows with the root of the number of entries, not with the number.
+    """
+    g = torch.zeros(side, side, dtype=torch.float64)
     g[0, 0], g[1, 1], g[2, 2] = 1.0, 1e-13, 0.6e-13
-    b, c = (
-        torch.diag(torch.tensor([1.0, 0.01, 0.01], dtype=torch.float64))[None],
-        torch.eye(3, dtype=torch.float64)[None],
-    )
+    slow = torch.full((side,), 0.01, dtype=torch.float64)
+    slow[0] = 1.0
+    b, c = torch.diag(slow)[None], torch.eye(side, dtype=torch.float64)[None]
     t = torch.tensor([0.0, 20.0, 200.0], dtype=torch.float64)
     factors = torch.stack([0.5**t, 0.995**t, 0.995**t], -1)
-    numbers = factors * g.diagonal()
+    numbers = factors * g.diagonal()[:3]
     true = numbers.square().sum(-1) / numbers.square().amax(-1)
     bound = galore.stable_rank_bound(g, b, c, t, rate=0.5)
     assert (bound >= true * (1 - 1e-9)).all(), (bound, true)

@@ -110,6 +110,8 @@ def test_winner_growth_is_an_asymptote():
     assert (error.diff() < 0).all()
     assert error[0] < 0.016
     assert error[2] < 6e-4
+    start = linear.winner_growth([0.0]) ** 2  # W0(2 / pi): the smallest tau that there is
+    torch.testing.assert_close(start * start.exp(), torch.full_like(start, 2 / torch.pi))
 
 
 def test_batches_and_gradients():
@@ -244,6 +246,7 @@ def test_half_precision_is_float32_rounded_once(half):
         (lambda: linear.limits(torch.ones(2, 0)), "delta must hold at least one token"),
         (lambda: linear.row_trajectory([1.0], [0.1]), r"delta must have shape \(..., tokens, nodes\)"),
         (lambda: linear.winner_growth([1.0]), r"tau must lie in \[0, 1\)"),
+        (lambda: linear.winner_growth([-1e-9]), r"tau must lie in \[0, 1\)"),
     ],
 )
 def test_bad_input_gets_one_sentence(call, sentence):

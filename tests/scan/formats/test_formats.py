@@ -148,6 +148,25 @@ def test_a_legacy_file_that_is_cut_or_turned_is_refused(tmp_path):
     must_hold(LocalFile(path, 0), {"w": random(20, 20), "v": random(3)})
 
 
+def test_a_legacy_file_whose_storages_are_parts_of_others_is_refused(tmp_path):
+    from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
+
+    class Old(pickle.Pickler):
+        def persistent_id(self, one):
+            part = ("1", 0, 4)
+            return (
+                ("storage", torch.FloatStorage, "0", "cpu", 4, part) if isinstance(one, torch.UntypedStorage) else None
+            )
+
+    with (tmp_path / "a.pt").open("wb") as stream:
+        for part in (MAGIC_NUMBER, PROTOCOL_VERSION, {"little_endian": True}):
+            pickle.dump(part, stream, protocol=2)
+        Old(stream, protocol=2).dump({"w": torch.zeros(4).untyped_storage()})
+        pickle.dump(["0"], stream, protocol=2)
+        stream.write((4).to_bytes(8, "little") + bytes(16))
+    assert "parts of one another" in refusal(lambda: tensors_of(LocalFile(tmp_path / "a.pt", 0)))
+
+
 def test_a_compiled_model_is_refused_in_a_sentence(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

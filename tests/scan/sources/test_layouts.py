@@ -338,3 +338,14 @@ def test_revisions_of_the_hub(revisions, steps, epochs, aside, tmp_path, monkeyp
     assert series.epochs == epochs
     assert series.axis == ("epoch" if epochs == steps else "step")
     assert (aside in series.notes[0]) if aside else series.notes == ()
+
+
+def test_so_many_folders_without_a_checkpoint_are_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "_MOST_FOLDERS", 3)
+    for name in ("a/b", "c"):
+        (tmp_path / name).mkdir(parents=True)
+    write(tmp_path / "c" / "run" / "step10.pt")
+    with pytest.raises(CheckpointError, match="more than 3 folders hold no checkpoint; name the run itself"):
+        open_series(tmp_path, downloads=tmp_path)
+    monkeypatch.setattr(places, "_MOST_FOLDERS", 4)
+    assert [place.step for place in open_series(tmp_path, downloads=tmp_path).places] == [10]

@@ -164,13 +164,16 @@ def test_the_halves_share_no_sequence():
 
 
 def test_frequencies_are_what_a_reader_knows_without_learning():
-    assert reader_of(corpus()).known_without() == pytest.approx(np.log(200))
+    assert reader_of(corpus()).known_without() == pytest.approx(np.log(200), rel=1e-12)
 
 
-@pytest.mark.parametrize("length", [110, 150])
-def test_a_text_that_is_too_short_is_refused(length):
-    with pytest.raises(CorpusError, match="length must"):
-        reader_of(corpus(), length=length)
+@pytest.mark.parametrize(
+    ("length", "batch", "why"),
+    [(110, 2, "be below 100"), (150, 2, "be below 100"), (110, 1, "leave two sequences of the validation text")],
+)
+def test_a_text_that_is_too_short_is_refused(length, batch, why):
+    with pytest.raises(CorpusError, match=f"length must {why}"):
+        reader_of(corpus(), length=length, batch=batch)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, found, verdicts
 
-from joma.studies.galore.galore_theory import STUDY, projection
+from joma.studies.galore.galore_theory import STUDY, networks, projection
 from joma.studies.galore.galore_theory import study as claims
 from joma.studies.galore.galore_theory.run import GaloreTheoryConfig
 
@@ -176,3 +176,20 @@ def test_a_config_that_says_nothing_is_refused(given, sentence):
 
 def test_presets_differ():
     assert STUDY.quick != STUDY.paper
+
+
+def test_the_residual_block_adds_its_input(monkeypatch):
+    """The Jacobian of out relu(up relu(h) + up h), by hand, at the first draw: f, y, w, up, out in this order."""
+    seen, form = [], networks.galore.reversible_gradient
+    monkeypatch.setattr(
+        networks.galore, "reversible_gradient", lambda j, *more, **options: seen.append(j) or form(j, *more, **options)
+    )
+    networks.errors("residual ReLU", 1, seed=3)
+    generator = torch.Generator().manual_seed(3)
+    f, _ = (torch.randn(size, generator=generator, dtype=torch.float64) for size in (5, 4))
+    shapes = ((7, 5), (6, 7), (4, 6))
+    w, up, out = (torch.randn(s, generator=generator, dtype=torch.float64) / s[1] ** 0.5 for s in shapes)
+    h = w @ f
+    on = (up @ (h.clamp(min=0) + h) > 0).double()
+    assert on.any()
+    torch.testing.assert_close(seen[0], out @ (on[:, None] * up * (1 + (h > 0).double())))

@@ -10,6 +10,7 @@ from records import altered, carried_out, verdicts
 
 from joma.claims.execute import judge
 from joma.studies.isotropic.thm3 import STUDY
+from joma.studies.isotropic.thm3 import run as thm3
 from joma.studies.isotropic.thm3.study import Record
 
 CONFIG = replace(STUDY.quick, separations=(1.0, 4.0), steps=120, starts=4, seed=1)
@@ -157,3 +158,15 @@ def test_figures(run):
 
 def test_findings_survive_json(run):
     findings_survive_json(STUDY, run)
+
+
+def test_the_printed_form_is_asked_at_half_a_unit_of_length(monkeypatch):
+    asked, form = [], thm3.isotropic.printed_linearisation
+    monkeypatch.setattr(
+        thm3.isotropic, "printed_linearisation", lambda mu, xi, *more: asked.append((mu, xi)) or form(mu, xi, *more)
+    )
+    thm3._own(4.0)
+    ((mu, xi),) = asked
+    assert mu.tolist() == pytest.approx([0.5] + [0.0] * (thm3.DIMENSION - 1))
+    ratio = thm3.isotropic.critical_rays(2.0, thm3.LAW)  # |v| m = 2
+    assert float(xi) == pytest.approx(float(ratio.rho_minus))

@@ -1,5 +1,7 @@
 """More than one node: the verdicts, and that each follows the numbers of its claim, its controls and its intervals."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -199,3 +201,10 @@ def test_presets_differ():
 def test_a_flow_of_one_moment_is_refused():
     with pytest.raises(ValueError, match="steps must be at least 2"):
         Thm2RankConfig(steps=1)
+
+
+def test_blocks_are_drawn_by_the_seed():
+    first, again, other = (thm2_rank._follow_blocks(replace(SMALL, seed=seed))["delta"] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)
+    assert not torch.allclose(first, thm2_rank._follow_blocks(SMALL)["delta"])

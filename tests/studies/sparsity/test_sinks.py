@@ -177,6 +177,13 @@ def test_the_made_language_is_what_it_says():
     assert 0.5 < without_fetching(made) < np.log(12)
 
 
+def test_the_made_language_has_no_word_beyond_its_last(monkeypatch):
+    """Added up in float32, the chances of a row may end below 1, and luck may lie above."""
+    monkeypatch.setattr(torch, "rand", lambda *shape, generator: torch.full(shape, 1 - 2.0**-24))
+    made = copying(12, 3, 40, train=200, valid=5, seed=0)
+    assert made.train.max() == 11
+
+
 def test_every_epoch_reads_all_in_an_order_of_its_own():
     train = torch.arange(100, 108)[:, None].expand(8, 3)
     read = torch.stack([sequences_of(train, step, 3) for step in range(4)])  # two steps an epoch: two are left over
