@@ -211,6 +211,19 @@ def test_a_drop_that_seeds_leave_open_leaves_the_rebound_open(tmp_path):
         assert np.isnan(finding.printed.controls[0].value)
 
 
+def test_a_drop_must_be_there_at_99_percent_too(tmp_path):
+    """Three networks of six drop by 0.086 and three by 0.486: 0 is 3.2 errors away, and 99 % reach 4.0."""
+
+    def change(name, step, value):
+        if name.endswith("layers/stable rank"):
+            number = int(name.split("/")[0].removeprefix("seed ")) if name.startswith("seed") else 0
+            value = 1 + (value - 1) / 0.5 * (0.086 if number % 2 else 0.486)
+        return value
+
+    with written(tmp_path / "a.sqlite", seeds=6) as run, changed(run, tmp_path / "b.sqlite", change) as copy:
+        assert np.isnan(found(STUDY, copy, findings.RANK_TOP).printed.controls[0].value)
+
+
 def test_one_layer_that_is_not_almost_orthogonal_leaves_a_part(tmp_path):
     def spoil(name, step, value):
         value = value.copy()

@@ -1,7 +1,7 @@
 """Is it the MLP's nonlinearity that makes attention rebound? ReLU against GELU, the identity, and no MLP at all."""
 
 from joma.claims.contract import Claim, Finding, Study
-from joma.claims.evidence import at_least
+from joma.claims.guards import beyond
 from joma.claims.verdicts import by_effect
 from joma.measure.intervals import compare
 from joma.recipes.language import same_text
@@ -74,7 +74,7 @@ def _linear(run: Run) -> Finding:
         expected=expected,
         what="minus the rebound with identity",
         controls=[
-            at_least(f"{layer}: lower end of the {what}", found.low, MATTERS, "nats")
+            beyond(REBOUND, f"{layer}: {what}", found)
             for what, layers in needed.items()
             for layer, found in layers.items()
         ],

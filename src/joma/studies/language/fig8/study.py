@@ -228,9 +228,10 @@ def judge_together(run: Run) -> Finding:
     if not found.learned.all():
         part = correlation(back[found.learned], -found.losses[found.learned])
         details["only rates that learn"] = dict(zip(("correlation", "from", "to", "chance"), part, strict=True))
+    rates = int(np.isfinite(back).any(-1).sum())
     return by_effect(
         TOGETHER,
-        Comparison(value, 0.0, low, high, 0.0, 0.0, int(np.isfinite(back).any(-1).sum())),
+        Comparison(value, 0.0, low, high, 0.0, 0.0, rates, freedom=rates - 1),  # drawn anew, read as a t interval
         expected=expected,
         what="rank correlation",
         over="rates",
