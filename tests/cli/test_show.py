@@ -61,7 +61,7 @@ def test_kept_records_are_read_as_findings_are(place, capsys):
     record = json.loads((ROOT / "results/fig6/findings.json").read_text(encoding="utf-8"))
     (written,) = [one for one in record["findings"] if one["claim"] == "fig6-one-layer"]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"fig6/fig6-one-layer: {written['verdict']}"
+    assert (lines[0], written["remarks"]) == ("fig6/fig6-one-layer: holds (size shown)", ["size shown"])
     assert f"measured   {written['measured']}" in lines
     assert f"commit     {record['commit']}" in lines
     assert main(["show", "fig6/fig6-one-layer", "--out", str(ROOT / place), "--json"]) == 0
@@ -81,7 +81,8 @@ def test_paper_scale_comes_with_joma_and_needs_no_run(capsys, monkeypatch, tmp_p
     assert main(["show", "fig6", "--scale", "paper"]) == 0
     listed = capsys.readouterr().out.splitlines()
     for written in record["findings"]:
-        assert f"{written['id']}: {written['verdict']} at paper scale" in listed
+        remarks = f" ({', '.join(written['remarks'])})" if written["remarks"] else ""
+        assert f"{written['id']}: {written['verdict']}{remarks} at paper scale" in listed
         assert main(["show", written["id"], "--scale", "paper"]) == 0
         shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
         assert shown["claim"] == f"{written['says']} ({written['source']})"
@@ -93,6 +94,7 @@ def test_paper_scale_comes_with_joma_and_needs_no_run(capsys, monkeypatch, tmp_p
     assert main(["show", "fig6/fig6-one-layer", "--scale", "paper", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     (written,) = [one for one in record["findings"] if one["claim"] == "fig6-one-layer"]
+    assert 0 < shown.pop("q") < 0.01, "of all claims at paper scale together, so no record of one study has it"
     assert shown == {name: written[name] for name in shown}
     assert {"says", "expected", "verdict", "measured", "control", "command", "provenance"} <= set(shown)
 

@@ -125,7 +125,7 @@ def test_paper_scale_says_how_many_of_those_it_decides(capsys):
     screen = Screen(["fig6"])
     screen.attention(done, ATTENTION)
     said = capsys.readouterr().out
-    assert "8 not run, not listed here; 7 of them are decided at paper scale" in said
+    assert "8 not run, not listed here; 5 of them are decided at paper scale" in said
 
 
 def test_in_a_pipe_no_line_is_wrapped_and_progress_breaks_silence_only(capsys, monkeypatch):

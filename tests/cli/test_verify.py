@@ -162,7 +162,7 @@ def test_a_verdict_at_paper_scale_that_differs_stands_beside_the_quick_one():
     (claim,) = [one for one in claim if one.name == "weights-first"]
     assert kept()[name]["verdict"] == "holds as corrected"
     quick = replace(not_run(claim, "more", "too small", "joma verify"), study="shallow-first")
-    assert _paper(quick) == "At paper scale: holds as corrected"
+    assert _paper(quick) == "At paper scale: holds as corrected (size shown)"
     assert _paper(replace(quick, study="elsewhere")) == ""
 
 

@@ -38,6 +38,7 @@ CLAIMS = {
     "eq6": Claim("eq6", "JoMA eq. 6", "Attention becomes sparse, then dense.", matters=0.1),
     "fig5": Claim("fig5", "JoMA Fig. 5", "The effect can be seen.", matters=0.1),
     "fig4": Claim("fig4", "JoMA Fig. 4", "The effect is large.", matters=0.1, uses=("near/eq6",)),
+    "both": Claim("both", "JoMA Fig. 8", "In both layers the effect is large.", matters=0.1),
 }
 
 
@@ -55,6 +56,11 @@ JUDGED = {
         by_effect(CLAIMS["eq6"], compare([0.34, 0.32, 0.33], 0.25), expected="a dip"),
         by_effect(CLAIMS["fig5"], compare([0.9, -0.8, 0.1], 0.0), expected="above"),
         by_effect(CLAIMS["fig4"], compare([0.125, 0.13, 0.12], 0.12), expected="above"),
+        by_effect(
+            CLAIMS["both"],
+            {sign: compare([float(f"{sign}0.9"), float(f"{sign}0.91")]) for sign in "+-"},
+            expected="above",
+        ),
     )
 }
 
@@ -83,7 +89,7 @@ FAR = make_study("far", "Far: a study that cannot run", (Claim("far", "JoMA Fig.
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
-    """Both studies, carried out: seven claims, one for each verdict."""
+    """Both studies, carried out: eight claims, one for each verdict."""
     folder: Path = tmp_path_factory.mktemp("runs")
     return [execute(study, study.quick, folder) for study in (NEAR, FAR)]
 

@@ -72,12 +72,12 @@ def test_the_headline_counts_what_holds_and_what_was_corrected() -> None:
 
 def test_the_headline_tells_the_most_telling_number_where_it_is_true() -> None:
     holds, open_ = rebound(0.50, 0.52, 0.48), rebound(0.5, -0.5, 0.1)
-    assert headline([entry(holds)]) == ["Attention does drop and come back, by 0.50 nats [0.45, 0.55]."]
+    assert headline([entry(holds)]) == ["Attention does drop and come back, by 0.50 nats [0.39, 0.61] at 99 %."]
     assert headline([entry(open_)]) == ["The one empirical claim is undecided."]
     at_paper_scale = "Attention does drop and come back, by 0.50 nats [0.33, 0.67] at paper scale."
     assert headline([entry(open_, of_kept("holds"))]) == [at_paper_scale]
     assert headline([entry(holds, of_kept("fails"))]) == ["The one empirical claim fails at paper scale."]
-    assert headline([entry(holds, of_kept("not run"))])[0].endswith("[0.45, 0.55].")
+    assert headline([entry(holds, of_kept("not run"))])[0].endswith("[0.39, 0.61] at 99 %.")
 
 
 def test_with_nothing_judged_the_headline_says_so() -> None:
@@ -154,7 +154,10 @@ def test_cards_answer_the_questions_of_the_claims_that_are_there(results: list[R
     asked = QUESTIONS[0].asks
     html = cards(lay_out([_fig6(results, rebound(0.5, 0.52, 0.48)), results[1]], Anchors()), Anchors())
     assert f"<h3>{asked}</h3>" in html
-    assert '<strong class="answer">Yes.</strong> In this run: 0.500 nats [0.450, 0.550]; control 0 nats.' in html
+    assert (
+        '<strong class="answer">Yes.</strong> In this run: 0.50 nats [0.39, 0.61] at 99 %; control the constant 0 nats.'
+        in html
+    )
     assert 'href="#study-fig6-fig6-one-layer"' in html
     spoiled = cards(lay_out([_fig6(results, rebound(-0.5, -0.52, -0.48)), results[1]], Anchors()), Anchors())
     assert '<strong class="answer">No.</strong>' in spoiled
@@ -244,7 +247,7 @@ def test_a_card_of_this_run_shows_its_figure_only_if_it_can_be_read(results: lis
 def test_a_number_of_paper_scale_is_shown_as_one_of_this_run(measured: float | str, shown: str) -> None:
     finding = exact(0.0)
     kept = KeptFinding("thm2/growth", finding.claim, "holds", measured)
-    assert f"holds (): {shown}</dd>" in claim_html(Entry(finding, "a", kept))
+    assert f"holds, : {shown}</dd>" in claim_html(Entry(finding, "a", kept))
 
 
 def test_theorems_are_answered_together(sections: list[Section]) -> None:

@@ -16,11 +16,3 @@ def test_a_rebound_is_called_nothing_else():
         if (found := re.findall(r"\bcomebacks?\b", path.read_text(encoding="utf-8")))
     }
     assert told == {}
-
-
-def test_the_mean_curve_of_earlier_runs_has_one_name_on_the_front_page():
-    from joma.report.claims.questions import QUESTIONS
-    from joma.studies.rebound.forecast.record import CONTROLS
-
-    (forecast,) = [one for one in QUESTIONS if one.claim == "forecast/theorem-1-foretells"]
-    assert CONTROLS[-1] in forecast.text
