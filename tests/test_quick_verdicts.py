@@ -1,0 +1,72 @@
+"""Verdicts of quick scale on this machine are those that were kept on another, where neither chance nor rounding may
+decide."""
+
+import json
+import runpy
+
+import pytest
+from kept_records import RECORDS, needs_records
+
+from joma.claims.contract import silent
+from joma.claims.execute import judge, plain_config
+from joma.runs import Run
+from joma.studies import load, names
+
+pytestmark = needs_records
+SCRIPT = runpy.run_path(str(RECORDS / "quick.py")) if RECORDS.is_dir() else {}
+KEPT = json.loads((RECORDS / "quick.json").read_text(encoding="utf-8")) if RECORDS.is_dir() else {}
+SOON = 8.0  # seconds: what takes longer is compared by `python results/quick.py` after `make run`
+QUICK = sorted(name for name, seconds in KEPT.get("seconds", {}).items() if seconds < SOON)
+
+
+def test_every_claim_is_kept():
+    claims = {f"{name}/{claim.name}" for name in names() for claim in load(name).claims}
+    assert KEPT["findings"].keys() == claims
+    assert KEPT["machine"]
+    assert len(QUICK) >= 15
+
+
+def finding(verdict="holds", fragile=False):
+    return {"verdict": verdict, "fragile": fragile}
+
+
+def test_only_what_is_decided_and_not_fragile_must_agree():
+    differ = SCRIPT["differences"]
+    assert differ({"a/b": finding()}, {"a/b": finding()}) == []
+    assert differ({"a/b": finding()}, {"a/b": finding("fails")}) == ["a/b: holds where it was kept, fails here"]
+    assert differ({"a/b": finding()}, {"c/d": finding("fails")}) == []
+    for excused in (finding("fails", fragile=True), finding("undecided"), finding("not run")):
+        assert differ({"a/b": finding()}, {"a/b": excused}) == []
+        assert differ({"a/b": excused}, {"a/b": finding()}) == []
+
+
+def test_what_is_kept_says_of_itself_that_it_agrees(tmp_path, monkeypatch, capsys):
+    """The command as it is used, on a findings.json with one claim turned."""
+    one = {"id": "a/b", "effect": 1.0, "interval": None, "control_effect": 0.0, "level": 0.95}
+    written = {"studies": [{"name": "a", "seconds": 1.0, "findings": [one | finding()]}]}
+    origin = {"machine": "Arm", "created": "today"}
+    main = SCRIPT["main"]
+    for verdict, arguments, code in (("holds", ["--keep"], None), ("holds", [], 0), ("fails", [], 1)):
+        written["studies"][0]["findings"] = [one | finding(verdict) | {"provenance": origin}]
+        (tmp_path / "findings.json").write_text(json.dumps(written), encoding="utf-8")
+        monkeypatch.setattr("sys.argv", ["quick.py", str(tmp_path / "findings.json"), *arguments])
+        monkeypatch.setitem(main.__globals__, "KEPT", tmp_path / "quick.json")
+        if code is None:
+            main()
+        else:
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert ended.value.code == code
+    assert "1 claims are decided and not fragile on Arm; 1 of them differ here" in capsys.readouterr().out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", QUICK)
+def test_a_quick_study_comes_to_the_verdicts_that_were_kept(name, tmp_path):
+    study = load(name)
+    config = plain_config(study.quick)
+    with Run.create(tmp_path / "run.sqlite", study=name, config=config, version=study.version) as run:
+        study.run(study.quick, run, silent)
+        now = {one.id: {"verdict": one.verdict, "fragile": one.fragile} for one in judge(study, run)}
+    assert SCRIPT["differences"](KEPT["findings"], now) == []
+    assert now.keys() == {one for one in KEPT["findings"] if one.startswith(f"{name}/")}
