@@ -1,0 +1,203 @@
+"""Verdicts and intervals on the pages of results are those of the kept records, read from their JSON alone."""
+
+import json
+import re
+from itertools import chain
+
+import pytest
+from page_blocks import ROOT, text_of
+
+RECORDS = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob("results/*/findings.json"))]
+PAPER = {finding["id"]: finding for record in RECORDS for finding in record["findings"]}
+QUICK = json.loads((ROOT / "results/quick.json").read_text(encoding="utf-8"))["findings"]
+PAGES = [
+    f"docs/{part}/{path.name}" for part in ("results", "explanation") for path in sorted(ROOT.glob(f"docs/{part}/*.md"))
+]
+
+ROWS = {
+    "ablations": {
+        "the rebound needs the nonlinearity": "nonlinearity/rebound-needs-nonlinearity",
+        "the rebound needs an MLP": "nonlinearity/rebound-needs-mlp",
+        "attention stays sparse with a linear MLP": "nonlinearity/linear-mlp-stays-sparse",
+        "the drop needs the MLP": "nonlinearity/drop-needs-mlp",
+    },
+    "depth-width": {
+        "deeper is better on Python source": "depth-width/deeper-on-python",
+        "deeper is better on WikiText-2": "depth-width/deeper-on-wikitext",
+        "deeper is better on trees": "depth-width/deeper-on-trees",
+        "the best shape is deeper": "depth-width/best-shape-is-deeper",
+        "shape matters more than the rate": "depth-width/shape-matters-more-than-rate",
+        "deep trees favour depth": "depth-width/deep-trees-favour-depth",
+        "order favours depth": "depth-width/order-favours-depth",
+    },
+    "galore-lowrank": {
+        "gradients have a low stable rank": "galore-lowrank/gradient-is-low-rank",
+        "the stable rank falls during training": "galore-lowrank/gradient-rank-falls",
+        "a projector of rank m/4 keeps most of the energy": "galore-lowrank/quarter-rank-captures",
+        "the subspace changes slowly": "galore-lowrank/subspace-changes-slowly",
+        "V becomes low rank": "galore-lowrank/nodes-become-low-rank",
+        "training makes the gradient V′ even lower than V": "galore-lowrank/nodes-gradient-is-lower",
+        "rows that grow at different rates are the cause": "galore-lowrank/nodes-rows-carry-it",
+    },
+    "galore-table": {
+        "GaLore is close to full rank, and better than factors": "galore-table/close-to-full-rank",
+        "no method with low rank reaches full rank": "galore-table/full-rank-is-best",
+        "GaLore is better than LoRA and ReLoRA": "galore-table/better-than-adapters",
+        "factors are worst": "galore-table/factors-are-worst",
+        "the gradient's subspace is better than a random one": "galore-table/subspace-of-the-gradient",
+        "states take m r + 2 n r numbers": "galore-table/memory-of-states",
+        "the overhead is below a tenth of a step": "galore-table/little-overhead",
+        "the printed perplexities": "galore-table/printed-perplexities",
+    },
+    "rebound": {
+        "learning rate": "rebound-onset/valley-by-rate",
+        "number of words": "rebound-onset/valley-by-words",
+        "flatter frequencies of words": "rebound-onset/valley-by-flatness",
+        "frequency of the query's word": "rebound-onset/valley-by-queries",
+        "size of the initial embeddings": "rebound-onset/valley-by-embedding",
+    },
+    "scan-snap": {
+        "common tokens lose attention": "scan-snap/common-tokens-lose",
+        "distinct tokens gain; frequent ones faster": (
+            "scan-snap/distinct-tokens-gain scan-snap/frequent-tokens-grow-faster"
+        ),
+        "the same under SGD, one sequence per step": (
+            "scan-snap/sgd-common-tokens-lose scan-snap/sgd-distinct-tokens-gain "
+            "scan-snap/sgd-frequent-tokens-grow-faster"
+        ),
+        "Theorem 3, given its premise": "scan-snap/relative-gain",
+        "its premise: one gain for all": "scan-snap/one-gain-for-all",
+        "its bounds": "scan-snap/gain-bounds",
+        "Theorem 4, transition time": "scan-snap/transition-time",
+        "Theorem 4, late form": "scan-snap/late-growth",
+        "Theorem 4, slope 2K η_Z/η_Y": "scan-snap/late-slope",
+        "larger equal rates: earlier, larger B": "scan-snap/larger-rates-larger-growth",
+        "larger η_Y at fixed η_Z: smaller B": "scan-snap/faster-decoder-denser-attention",
+        "attention becomes sparser": "scan-snap/attention-sparser",
+        "attention freezes": "scan-snap/attention-frozen",
+    },
+    "sparse-attention": {
+        "Does attention become sparse in training?": "kv-cache/sparsity-arises-in-training",
+        "Is it as sparse as H2O says?": "kv-cache/attention-is-sparse",
+        "Do early and late queries share heavy hitters?": "kv-cache/heavy-hitters-stay",
+        "Does a fifth of the cache suffice?": "kv-cache/a-fifth-of-the-cache-suffices",
+        "Do the first tokens rescue the window?": "kv-cache/first-tokens-rescue-the-window",
+        "Does sparsity explain what eviction costs?": "kv-cache/sparsity-explains-what-eviction-costs",
+        "stories260K at a fifth of its cache?": "kv-cache/a-fifth-suffices-others-network",
+        "Does the first token draw attention?": "sinks/first-token-draws-attention",
+        "By its place, or as a word?": "sinks/place-not-word",
+        "Do sinks need softmax?": "sinks/sinks-need-softmax",
+        "Does a learned sink, or a key of logit 0, remove them?": (
+            "sinks/learned-sink-takes-over sinks/zero-sink-is-not-enough"
+        ),
+    },
+}  # fmt: skip
+"""By page: the first cell of a row, and the claims that the row puts into words."""
+
+VERDICT = r"(holds as corrected|holds|only qualitative|mixed|not above its control|undecided|fails|not run)"
+
+
+def verdict_cells(page):
+    """(first cell, verdict, whether it is said to be fragile) of every row of the page that has a verdict."""
+    for line in text_of(page).splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for cell in cells[1:] if line.startswith("|") else ():
+            if found := re.match(rf"{VERDICT}(?= \(|$|:| in )(.*)", cell):
+                yield cells[0], found[1], "(fragile)" in found[2]
+                break
+
+
+@pytest.mark.parametrize("page", ROWS)
+def test_verdicts_in_tables_are_those_of_the_records(page):
+    seen = set()
+    for row, verdict, fragile in verdict_cells(f"docs/results/{page}.md"):
+        for claim in ROWS[page][row].split():
+            kept = QUICK[claim] if row in seen else PAPER[claim]  # a second table is of quick scale
+            assert (verdict, fragile or not kept["fragile"] or page == "rebound") == (kept["verdict"], True), row
+        seen.add(row)
+    assert seen == set(ROWS[page])
+
+
+def test_no_other_page_has_a_table_of_verdicts():
+    others = [page for page in PAGES if "/results/" in page and page.split("/")[-1].removesuffix(".md") not in ROWS]
+    found = {page: rows for page in others if (rows := [row for row, *_ in verdict_cells(page)])}
+    assert found == {}
+
+
+NUMBER = r"[−-]?\d[\d,]*(?:\.\d+)?"
+UNIT = r"(?: ?(?:%|nats|°|doublings of time|octaves|points))?"
+OF_OTHER_RUNS = {
+    "depth-width": ["0.223 ± 0.017"],
+    "figure6": ["0.126 ± 0.011", "0.097 ± 0.010", "0.124 ± 0.044"],
+    "figure8": ["0.36 [−0.51, 0.99]"],
+    "galore-table": ["0.015 ± 0.021", "0.089 ± 0.051", "0.101 ± 0.080", "0.121 ± 0.120"],
+    "python-hierarchy": ["0.276 [0.243, 0.309]", "0.44 octaves [0.24, 0.64]"],
+}
+"""Numbers that no finding has: of a text whose run is not kept, of one text alone, of another reading, of a figure."""
+MADE_BY_SCRIPT = ("ablations", "reversal", "table1", "figure6")
+"""Pages whose tables are what a script prints (see test_tables): what stands in one may be said in a sentence."""
+
+
+def effects():
+    """(value, low, high) of every effect, of every control, and of every difference."""
+    for finding in PAPER.values():
+        forms = (finding["evidence"] or {}).values()
+        for one in chain.from_iterable(form["effects"].values() for form in forms if form):
+            yield from three_of(one["effect"], one["interval"], one["control_effect"], one["control_interval"])
+        for case in finding["cases"].values():
+            if isinstance(case, dict) and {"from", "to"} <= case.keys():
+                (value,) = (case[name] for name in ("skill", "correlation") if name in case)
+                yield value, case["from"], case["to"]
+    for finding in QUICK.values():
+        if finding["effect"] is not None:
+            yield from three_of(finding["effect"], finding["interval"], finding["control_effect"], (float("nan"),) * 2)
+
+
+def three_of(effect, interval, control, of_control):
+    low, high, control, effect, *ends = map(float, (*interval, control, effect, *of_control))
+    return [(effect, low, high), (control, *ends), (effect - control, low - control, high - control)]
+
+
+KNOWN = [
+    tuple(sorted((scale * low, scale * high))) + (scale * value,)
+    for value, low, high in effects()
+    for scale in (1, -1, 100, -100)
+]
+
+
+def rounds_to(number, written):
+    digits = len(written.partition(".")[2])
+    return abs(number - float(written.replace("−", "-").replace(",", ""))) <= 0.5000001 * 10**-digits
+
+
+def is_known(written):
+    """Whether some finding has this value with this interval, either way round, as a share or in percent."""
+    if "±" in written:
+        value, half = re.findall(NUMBER, written)
+        return any(rounds_to(one, value) and rounds_to((high - low) / 2, half) for low, high, one in KNOWN)
+    value, low, high = re.findall(NUMBER, written)
+    return any(rounds_to(one, value) and rounds_to(a, low) and rounds_to(b, high) for a, b, one in KNOWN)
+
+
+def intervals(page):
+    """All intervals of a page's sentences; its tables are held by their scripts."""
+    prose = " ".join(" ".join(line for line in text_of(page).splitlines() if not line.startswith("|")).split())
+    return re.findall(rf"{NUMBER}{UNIT} \[{NUMBER}, {NUMBER}\]|(?<![\d.]){NUMBER} ± {NUMBER}", prose)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_intervals_in_sentences_are_those_of_the_records(page):
+    name = page.split("/")[-1].removesuffix(".md")
+    rows = [line for line in text_of(page).splitlines() if line.startswith("|") and name in MADE_BY_SCRIPT]
+    table = "".join(rows).replace("\N{NO-BREAK SPACE}", " ")
+    unknown = [written for written in intervals(page) if not is_known(written) and f"{written} |" not in table]
+    excused = OF_OTHER_RUNS.get(name, [])
+    assert sorted(unknown) == sorted(excused)
+
+
+def test_there_are_intervals_to_compare():
+    assert sum(len(intervals(page)) for page in PAGES) > 100
+    assert is_known("0.50 nats [0.33, 0.67]")
+    assert not is_known("0.50 nats [0.32, 0.67]")
+    assert is_known("0.56 ± 0.05")
+    assert not is_known("0.56 ± 0.06")
