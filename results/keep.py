@@ -113,6 +113,7 @@ def short(again: Finding, finding: dict, command: str) -> dict:
     found = {name: finding[name] for name in (*names, *numbers)} | {
         "measured": again.measured if isinstance(again.measured, str) else finding["measured"],
         "control": again.control,
+        "shares_control": list(again.shares),
         "remarks": again.remarks,
         "q": again.q,
         "level": again.main.level if again.main and again.main.level != 0.95 else None,

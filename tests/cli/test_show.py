@@ -295,3 +295,12 @@ def _status(path):
 
     with Run.open(path) as run:
         return run.status
+
+
+def test_claims_beside_the_same_control_are_named(capsys):
+    assert main(["show", "galore-table/full-rank-is-best", "--scale", "paper"]) == 0
+    assert "same for   galore-table/factors-are-worst" in capsys.readouterr().out.splitlines()
+    assert main(["show", "galore-table/full-rank-is-best", "--scale", "paper", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["shares_control"] == ["galore-table/factors-are-worst"]
+    assert main(["show", "fig6/fig6-one-layer", "--scale", "paper"]) == 0
+    assert "same for" not in capsys.readouterr().out

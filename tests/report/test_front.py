@@ -250,6 +250,12 @@ def test_a_number_of_paper_scale_is_shown_as_one_of_this_run(measured: float | s
     assert f"holds, : {shown}</dd>" in claim_html(Entry(finding, "a", kept))
 
 
+def test_a_claim_says_which_others_share_its_control() -> None:
+    finding = dataclasses.replace(rebound(0.5, 0.52, 0.48), shares=("fig6/a", "fig6/b"))
+    assert "<dt>The same control in</dt><dd>fig6/a, fig6/b</dd>" in claim_html(entry(finding))
+    assert "The same control in" not in claim_html(entry(rebound(0.5, 0.52, 0.48)))
+
+
 def test_theorems_are_answered_together(sections: list[Section]) -> None:
     html = cards(sections, Anchors())
     assert "Are the theorems right as printed?" in html

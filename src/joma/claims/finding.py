@@ -75,6 +75,8 @@ class Finding:
     provenance: Provenance = Provenance()
     q: float | None = None
     """Of an empirical claim that was judged with others: see `joma.claims.multiplicity`."""
+    shares: tuple[str, ...] = ()
+    """Ids of claims that were judged beside the very same control: if it is off by chance, so are all of them."""
 
     def __post_init__(self) -> None:
         name = self.claim.name
@@ -239,6 +241,7 @@ class Finding:
             "q": self.q,
             "measured": plain(measured) if isinstance(measured, float) else measured,
             "control": control,
+            "shares_control": list(self.shares),
             "effect": None if main is None else plain(main.effect),
             "interval": None if main is None else [plain(end) for end in main.interval],
             "control_effect": None if main is None else plain(main.control_effect),
@@ -287,6 +290,7 @@ class Finding:
         return Finding(
             claim, data["expected"], printed, corrected, _details(data["cases"]), data["reason"], data["command"],
             data["id"].rpartition("/")[0], Provenance(**provenance), data.get("q"),
+            tuple(data.get("shares_control", ())),
         )  # fmt: skip
 
 

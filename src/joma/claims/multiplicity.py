@@ -2,12 +2,16 @@
 
 Of 195 claims without any effect, intervals of 95 % would call about ten an effect. `q_values` says for every claim how
 large the share of such mistakes is among all claims that speak as clearly against chance (Benjamini and Hochberg).
+Claims that were measured against the very same control are no independent witnesses: `judged_together` tells them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from joma.claims.finding import Finding
+
+Control = tuple[str, float, float, float]
+"""Study, mean and interval: equal to the last digit, it is one measurement."""
 
 
 def q_values(p: Mapping[str, float]) -> dict[str, float]:
@@ -26,7 +30,23 @@ def q_values(p: Mapping[str, float]) -> dict[str, float]:
 
 
 def judged_together(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, each empirical one that was judged with its q among all of these."""
+    """The findings, each empirical one with its q among all of these, and with those that share its control."""
     p = {finding.id: finding.p for finding in findings}
     q = q_values({id: value for id, value in p.items() if value is not None})
-    return [replace(finding, q=q.get(finding.id)) for finding in findings]
+    users: dict[Control, set[str]] = {}
+    for finding in findings:
+        for control in _measured_controls(finding):
+            users.setdefault(control, set()).add(finding.id)
+    return [replace(finding, q=q.get(finding.id), shares=_others(finding, users)) for finding in findings]
+
+
+def _measured_controls(finding: Finding) -> set[Control]:
+    """Constants are left out: they are the same by their meaning, and have no chance in them."""
+    effects = [one for form in (finding.printed, finding.corrected) if form for one in form.effects.values()]
+    return {(finding.study, one.control_effect, *one.control_interval) for one in effects
+            if one.control_interval[0] < one.control_interval[1]}  # fmt: skip
+
+
+def _others(finding: Finding, users: Mapping[Control, set[str]]) -> tuple[str, ...]:
+    shared = set().union(*(users[control] for control in _measured_controls(finding)))
+    return tuple(sorted(shared - {finding.id}))

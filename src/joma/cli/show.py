@@ -124,6 +124,7 @@ def text(found: Finding | KeptFinding, width: int | None = None) -> str:
         "expected": found.expected,
         "measured": found.measured if isinstance(found.measured, str) else number(found.measured),
         "control": found.control,
+        "same for": ", ".join(found.shares) or None,
         "matters": None if claim.matters is None else f"a difference of {number(claim.matters, claim.unit)}",
         "q": None if found.q is None else number(found.q),
         "tolerance": None if found.tolerance is None else number(found.tolerance),

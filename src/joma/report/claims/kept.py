@@ -40,6 +40,7 @@ class KeptFinding:
     provenance: Provenance = field(default_factory=Provenance)
     remarks: Sequence[str] = ()
     q: float | None = None
+    shares: Sequence[str] = ()
 
     @property
     def told(self) -> str:
@@ -55,7 +56,8 @@ class KeptFinding:
             main = Effect.from_json({**unknown, "matters": claim.matters, **data})
         names = ("verdict", "measured", "brief", "expected", "control", "tolerance", "command", "provenance",
                  "remarks", "q")  # fmt: skip
-        return KeptFinding(id, claim, main=main, **{name: data[name] for name in names if name in data})
+        given = {name: data[name] for name in names if name in data}
+        return KeptFinding(id, claim, main=main, shares=data.get("shares_control", ()), **given)
 
     def as_json(self) -> dict[str, Any]:
         """As a finding in findings.json, without its cases and its evidence."""
@@ -70,6 +72,7 @@ class KeptFinding:
             "q": self.q,
             "measured": plain(self.measured) if isinstance(self.measured, float) else self.measured,
             "control": self.control,
+            "shares_control": list(self.shares),
             **{name: numbers.get(name) for name in ("effect", "interval", "control_effect")},
             "unit": numbers.get("unit", claim.unit),
             "seeds": numbers.get("seeds"),

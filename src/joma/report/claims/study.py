@@ -78,6 +78,7 @@ def _numbers(entry: Entry) -> str:
         given["Reason"] = finding.reason if _elsewhere(finding) else finding.measured
     else:
         given |= {"Expected": finding.expected, "Measured": finding.measured, "Control": finding.control}
+        given |= {"The same control in": ", ".join(finding.shares) or None}
         given |= {"Matters": claim.matters, "q": finding.q, "Tolerance": finding.tolerance}
         given |= {"Text": other_text(finding.provenance.text_sha256) or None}
         given |= {"Rests on": ", ".join(claim.uses) or None}
