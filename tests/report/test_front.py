@@ -164,6 +164,20 @@ def test_cards_answer_the_questions_of_the_claims_that_are_there(results: list[R
     assert asked not in cards(lay_out([results[0], results[1]], Anchors()), Anchors())
 
 
+def test_a_card_is_no_firmer_than_its_verdict(results: list[Result]) -> None:
+    """Five seeds that clear what matters by a tenth of their interval, and five that do by far."""
+    near = rebound(0.04, 0.05, 0.06, 0.05, 0.055)
+    assert near.fragile
+    for finding, doubt in (
+        (near, True),
+        (dataclasses.replace(near, q=0.0612), True),
+        (rebound(0.5, 0.52, 0.48), False),
+    ):
+        html = cards(lay_out([_fig6(results, finding), results[1]], Anchors()), Anchors())
+        marked = "fragile, q 0.061" if finding.q else "fragile"
+        assert (f"The verdict is marked: {marked}." in html) == doubt
+
+
 def test_cards_show_paper_scale_first_and_this_run_in_small(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:

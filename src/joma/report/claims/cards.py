@@ -56,6 +56,8 @@ def cards(sections: Sequence[Section], anchors: Anchors) -> str:
 def _card(asks: str, answer: str, numbers: str, entry: Entry, section: Section) -> Card:
     finding, at_paper_scale = entry.finding, entry.at_paper_scale
     here = f"This run: {finding.verdict} ({finding.brief})." if at_paper_scale else ""
+    doubts = [word for word in entry.best.remarks if word == "fragile" or word.startswith("q ")]
+    numbers += f" The verdict is marked: {', '.join(doubts)}." if doubts else ""
     return Card(asks, entry.verdict, answer, numbers, here, section, entry.anchor, finding.id, at_paper_scale)
 
 
