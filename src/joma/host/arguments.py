@@ -24,12 +24,13 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 def as_tensor(value: Number, name: str) -> Tensor:
     """`value` as a tensor: whole numbers and booleans stay what they are. For token ids, indices and masks.
 
-    An array lends its memory where torch can use it. A tensor comes back untouched, also one that torch.compile traces.
+    An array lends its memory where torch can use it. A tensor comes back untouched, also one that torch.compile traces;
+    one that is no plain array of real numbers is refused, which is seen without a look at its values.
 
     >>> as_tensor([3, 1], "tokens"), as_tensor(np.float32(0.5), "rate")
     (tensor([3, 1]), tensor(0.5000))
     """
-    return value if isinstance(value, Tensor) else _read(value, name)
+    return dense(value, name) if isinstance(value, Tensor) else _read(value, name)
 
 
 def as_numbers(value: Number, name: str) -> Tensor:
@@ -38,15 +39,13 @@ def as_numbers(value: Number, name: str) -> Tensor:
     >>> as_numbers([3, 1], "w")
     tensor([3., 1.], dtype=torch.float64)
     """
-    if isinstance(value, Tensor):
-        return value
-    tensor = _read(value, name)
-    return tensor if tensor.is_floating_point() else tensor.to(torch.float64)
+    tensor = as_tensor(value, name)
+    return tensor if isinstance(value, Tensor) or tensor.is_floating_point() else tensor.to(torch.float64)
 
 
 def real(value: Number, name: str, *, finite: bool = True) -> Tensor:
     """`value` as a floating tensor: no NaN, no complex numbers and, unless asked otherwise, no infinities."""
-    tensor = dense(as_tensor(value, name), name)
+    tensor = as_tensor(value, name)
     if tensor.is_meta:
         raise ValueError(f"{name} must hold numbers, got a meta tensor of shape {tuple(tensor.shape)}")
     if not tensor.is_floating_point():
@@ -65,16 +64,16 @@ def dense(tensor: Tensor, name: str) -> Tensor:
     if tensor.layout != torch.strided:
         raise ValueError(f"{name} must be a dense tensor, got {tensor.layout}")
     if tensor.is_floating_point() and tensor.dtype not in FLOATS:
-        raise ValueError(f"{name} must be float16, bfloat16, float32 or float64, got {tensor.dtype}")
+        raise ValueError(f"{name} must be float16, bfloat16, float32 or float64, got {tensor.dtype}: convert it first")
     return tensor
 
 
 def floating(value: Number, name: str) -> Tensor:
     """`dense` and of floating type: for what is called at every step, where looking at values would cost too much."""
-    tensor = value if isinstance(value, Tensor) else as_numbers(value, name)
-    if tensor.dtype in FLOATS and tensor.layout is torch.strided:
+    tensor = as_numbers(value, name)
+    if tensor.dtype in FLOATS:
         return tensor
-    raise ValueError(f"{name} must hold floating numbers, got {dense(tensor, name).dtype}")
+    raise ValueError(f"{name} must hold floating numbers, got {tensor.dtype}")
 
 
 def positive(value: Number, name: str) -> Tensor:
