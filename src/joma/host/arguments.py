@@ -120,15 +120,17 @@ def integer(value: int, name: str, low: int) -> int:
     return int(value)
 
 
-def number(value: object, name: str, *, above: float = -math.inf, least: float = -math.inf) -> float:
-    """One finite number, above `above` and not below `least`: scales, rates, powers."""
+def number(
+    value: object, name: str, *, above: float = -math.inf, least: float = -math.inf, finite: bool = True
+) -> float:
+    """One finite number, above `above` and not below `least`: scales, rates, powers. finite=False: any number."""
     try:
-        got = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+        got = None if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        got = math.nan
-    if not (above < got < math.inf and got >= least):
+        got = None
+    if got is None or (finite and not (above < got < math.inf and got >= least)):
         limit = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
-        raise ValueError(f"{name} must be a finite number{limit}, got {shown(value)}")
+        raise ValueError(f"{name} must be a {'finite ' if finite else ''}number{limit}, got {shown(value)}")
     return got
 
 

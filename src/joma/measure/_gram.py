@@ -7,7 +7,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers
+from joma.host.arguments import Number, floating
 from joma.host.products import float32_products
 
 BLOCK = 64  # Rows of a triangle that is made as a square: with fewer, products are slow, with more, too much is made.
@@ -25,9 +25,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 
 def checked(given: Number) -> Tensor:
-    w = as_numbers(given, "w")
-    if not w.is_floating_point():
-        raise ValueError(f"w must hold real floating numbers, got {w.dtype}")
+    w = floating(given, "w")
     if w.ndim < 2 or 0 in w.shape[-2:]:
         raise ValueError(f"w must have shape (..., rows, columns), none of the two empty, got {tuple(w.shape)}")
     return w

@@ -87,8 +87,9 @@ def attention_stats(
       number of keys, (documents + 1,) or (batch, documents + 1). Every number is then that of the document alone, and
       sink_mass is the attention on the first key of the query's own document
 
-    A sink joins the denominator of every query. The masses on the real keys then sum to less than 1, and the sink has
-    e^(its logit - lse). max_logit is always that of the real keys.
+    Values are not looked at, which would keep a GPU waiting: infinite ones may give NaN, but for a bias of -inf, which
+    hides keys. A sink joins the denominator of every query. The masses on the real keys then sum to less than 1, and
+    the sink has e^(its logit - lse). max_logit is always that of the real keys.
 
     >>> import torch
     >>> q = torch.zeros(1, 1, 3, 4)
@@ -145,7 +146,8 @@ def logit_stats(logits: Number, *, first: Number | None = None, own: Number | No
 
     Masked is -inf, or the lowest number of the logits' type, as models add it. `first` and `own` (queries,) say which
     columns hold the first key and the query's own: unless given, column 0, and the columns that align the last query
-    with the last key. A column that is not there (-1) has mass 0. A few rows are worked at a time.
+    with the last key. A column that is not there (-1) has mass 0. A logit of +inf gives NaN. A few rows are worked at a
+    time.
 
     >>> import torch
     >>> logit_stats(torch.zeros(1, 1, 2, 4)).effective_keys

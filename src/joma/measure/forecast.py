@@ -3,7 +3,8 @@
 A forecaster gets the past of a curve, (points,) steps and (..., points) values, and a later step. It gives the value
 at that step. `backtest` goes over a recorded curve: from every point at step t it asks for the value at step
 `ahead` * t. It hands over the past alone, so that no forecaster can see what it is asked for.
-Any function of (steps, curve, to) is a forecaster: that of a theory, say.
+Any function of (steps, curve, to) is a forecaster: that of a theory, say. A curve that holds NaN or infinity is
+foretold as it is: leave out runs that diverged.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, must_be_callable, number
+from joma.host.arguments import Number, as_numbers, must_be_callable, number, real
 from joma.host.words import brief_repr
 
 Forecaster = Callable[[Tensor, Tensor, float], Tensor]
@@ -87,7 +88,7 @@ def earlier_runs(steps: Number, curve: Number, to: float, *, runs_steps: Number,
     """
     at, past = _past(steps, curve)
     places, known = _past(runs_steps, runs, "runs_steps", "runs")
-    if known.ndim < 2 or known.shape[1:-1] != past.shape[:-1]:
+    if known.ndim < 2 or not len(known) or known.shape[1:-1] != past.shape[:-1]:
         wanted = f"(runs, {', '.join(map(str, past.shape[:-1])) + ', ' if past.ndim > 1 else ''}points)"
         raise ValueError(f"runs must have shape {wanted} to go with curve, got {tuple(known.shape)}")
     mean = known.mean(0)
@@ -176,30 +177,27 @@ def skill(made: Number, truth: Number, persisted: Number) -> Tensor:
         (its error by persistence - its error by the forecast) / (error by persistence, mean over runs),
 
     errors being means of squares over all but the first dimension. The mean over runs is therefore 1 - MSE / MSE of
-    persistence over all of them, and no run counts for more because it happened to stand still.
+    persistence over all of them, and no run counts for more because it happened to stand still. Leave out runs that
+    diverged.
 
     >>> skill(made=[[1.0, 2.0]], truth=[[1.0, 4.0]], persisted=[[3.0, 4.0]])
     tensor([0.], dtype=torch.float64)
     """
     given = {"made": made, "truth": truth, "persisted": persisted}
-    first, second, third = (as_numbers(value, name).double() for name, value in given.items())
+    first, second, third = (real(value, name).double() / 2 for name, value in given.items())
     if not first.shape == second.shape == third.shape or first.ndim < 1:
         shapes = ", ".join(str(tuple(one.shape)) for one in (first, second, third))
         raise ValueError(f"made, truth and persisted must have one shape, (runs, ...), got {shapes}")
-    for name, value in zip(given, (first, second, third), strict=True):
-        if not value.isfinite().all():
-            raise ValueError(f"{name} must be finite, got NaN or infinity: leave out runs that diverged")
-    error, still = ((one - second).square().flatten(1).mean(1) if one.ndim > 1 else (one - second).square()
-                    for one in (first, third))  # fmt: skip
-    if not still.any():
+    size = (third - second).abs().amax() if second.numel() else 0.0
+    if not size:
         raise ValueError("persisted is the truth in every run: there is no error that a forecast could avoid")
+    # in units of the largest error of persistence: no square of it leaves the range
+    error, still = (((one - second) / size).square().reshape(len(one), -1).mean(1) for one in (first, third))
     return (still - error) / still.mean()
 
 
 def _past(steps: Number, curve: Number, steps_name: str = "steps", curve_name: str = "curve") -> tuple[Tensor, Tensor]:
     at, values = as_numbers(steps, steps_name), as_numbers(curve, curve_name)
-    if at.is_complex() or values.is_complex():
-        raise ValueError(f"{steps_name} and {curve_name} must be real numbers, got {at.dtype} and {values.dtype}")
     if at.ndim != 1 or not len(at) or not bool((at.double().diff() > 0).all() & (at[0] >= 0) & at.isfinite().all()):
         raise ValueError(f"{steps_name} must be one row of increasing numbers from 0 on, got {tuple(at.shape)}")
     if values.ndim < 1 or values.shape[-1] != len(at):

@@ -110,7 +110,7 @@ def squared_singular_values(w: Number) -> Tensor:
 
     They are found from the Gram matrix of the smaller side n, in float64: n^2 m flops for n x m and about as long
     again for n^3, a third of what an SVD without vectors takes. Each is off by about 1e-15 of the largest, which
-    matters only to those below 1e-10 of it. Without a gradient.
+    matters only to those below 1e-10 of it. A square beyond the range of float64 is infinite. Without a gradient.
 
     >>> squared_singular_values([[3.0, 0.0, 0.0], [0.0, 0.0, 2.0]])
     tensor([4., 9.], dtype=torch.float64)
@@ -130,7 +130,8 @@ def _squares(stack: Tensor) -> Tensor:
     scale = scaling(stack)[1]
     make = gram if stack.shape[-2] <= _SMALL_SIDE else lower_gram
     eigenvalues: Tensor = torch.linalg.eigvalsh(make(stack, scale))
-    return eigenvalues.clamp_min_(0.0) / scale.to(stack.device)[:, None].square()
+    size = scale.to(stack.device)[:, None]
+    return eigenvalues.clamp_min_(0.0) / size / size  # whose square could be 0
 
 
 def _fitted(x: Tensor, *, floor: float = 0.0) -> PowerLaw:

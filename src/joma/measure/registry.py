@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from joma.host.words import brief_repr
+from joma.measure._gram import checked
 from joma.measure.embedding import coherence
 from joma.measure.power_law import LEAST, power_law_of_squares, squared_singular_values
 from joma.measure.spectrum import spectrum
@@ -115,12 +116,12 @@ def axis_of(name: str) -> str:
     >>> axis_of("alpha"), axis_of("my_measure")
     ('power-law exponent α', 'my measure')
     """
-    return MEASURES[name].axis if name in MEASURES else name.replace("_", " ")
+    return MEASURES[name].axis if name in MEASURES else str(name).replace("_", " ")
 
 
 def leading_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float]:
     """Stable rank and spectral norm of one matrix, to the tolerance."""
-    return _leading_spectra(w[None], generator)[0]
+    return _leading_spectra(checked(w)[None], generator)[0]
 
 
 def _leading_spectra(stack: Tensor, generator: torch.Generator | None = None) -> list[tuple[float, float]]:
@@ -131,7 +132,7 @@ def _leading_spectra(stack: Tensor, generator: torch.Generator | None = None) ->
 
 def full_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float, float | ValueError]:
     """Stable rank, spectral norm and alpha of one matrix from all of its singular values; nothing is drawn."""
-    return full_spectra(w[None])[0]
+    return full_spectra(checked(w)[None])[0]
 
 
 def full_spectra(stack: Tensor) -> list[tuple[float, float, float | ValueError]]:

@@ -10,7 +10,8 @@ For each head `heavy_hitters` finds the keys that most attention goes to, and `s
 
 q (batch, heads, queries, width) and k (batch, kv_heads, keys, width) are as in `attention_stats`, and so are the
 options that every function takes: scale, window, bias, softcap, sinks, sink_key, key_padding, cu_seqlens. A learned
-sink takes mass and is no key, so the masses of all keys then sum to less than 1. Queries that see no key have 0.
+sink takes mass and is no key, so the masses of all keys then sum to less than 1. Queries that see no key have 0. As
+there, infinite numbers may give NaN, but for a bias of -inf.
 
 `sparsity_stats` gives most of them at once, in two passes over the keys.
 
