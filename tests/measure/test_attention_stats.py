@@ -211,7 +211,7 @@ SAME = {"q": torch.zeros(1, 2, 5, 8)}
     ("change", "sentence"),
     [
         ({"q": torch.zeros(2, 3, 4)}, "q and k must be"),
-        ({"q": torch.zeros(1, 3, 4, 8)}, "heads must be a multiple of kv_heads"),
+        ({"q": torch.zeros(1, 3, 4, 8)}, "the heads of q must be a multiple of those of k, got 3 and 2"),
         ({"q": torch.zeros(1, 2, 4, 9)}, "disagree on batch or width"),
         ({"q": torch.zeros(1, 2, 0, 8)}, "must not be empty"),
         ({"q": torch.zeros(1, 2, 6, 8)}, "causal attention aligns"),

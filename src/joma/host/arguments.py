@@ -140,6 +140,12 @@ def must_be_callable(value: object, name: str) -> None:
         raise ValueError(f"{name} must be a function of a tensor, got {shown(value)}")
 
 
+def must_be_generator(value: object, name: str = "generator") -> None:
+    """`value` must be one of torch's."""
+    if not isinstance(value, torch.Generator):
+        raise ValueError(f"{name} must be a torch.Generator, got {shown(value)}")
+
+
 def at_least_dims(tensor: Tensor, name: str, dims: int, meaning: str) -> Tensor:
     """`tensor` if it has `dims` dimensions or more; `meaning` says which, e.g. '(..., tokens, nodes)'."""
     if tensor.ndim < dims:

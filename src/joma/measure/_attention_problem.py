@@ -82,8 +82,8 @@ class Problem:
         batch, heads, queries, width = q.shape
         keys = k.shape[2]
         if causal and queries > keys:
-            raise ValueError(f"causal attention aligns the last query and the last key: {queries} queries, {keys} keys")
-        window = None if window is None else integer(window, "window", 1)
+            raise ValueError(f"q must have no more queries than k has keys if causal, got {queries} and {keys}")
+        window = None if window is None else min(integer(window, "window", 1), queries + keys)
         softcap = None if softcap is None else number(softcap, "softcap", above=0.0)
         factor = 1 / sqrt(width) if scale is None else number(scale, "scale")
         if key_padding is not None and (key_padding.shape != (batch, keys) or key_padding.dtype != torch.bool):
@@ -214,7 +214,7 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:
     if min(q.shape) < 1 or min(k.shape) < 1:
         raise ValueError(f"q and k must not be empty, got {tuple(q.shape)} and {tuple(k.shape)}")
     if q.shape[1] % k.shape[1]:
-        raise ValueError(f"heads must be a multiple of kv_heads, got {q.shape[1]} and {k.shape[1]}")
+        raise ValueError(f"the heads of q must be a multiple of those of k, got {q.shape[1]} and {k.shape[1]}")
     if v is not None and (v.ndim != 4 or v.shape[:3] != k.shape[:3]):
         raise ValueError(f"v must be (batch, kv_heads, keys, width) like k {tuple(k.shape)}, got {tuple(v.shape)}")
 

@@ -86,6 +86,8 @@ def active(scores: Number, budget: float) -> Tensor:
     tensor([[False,  True,  True, False]])
     """
     scores = at_least_dims(_exact(scores, "scores", finite=False), "scores", 1, "(..., units)")
+    if not scores.shape[-1]:
+        raise ValueError(f"scores must hold at least one unit, got {tuple(scores.shape)}")
     count = units_of(budget, scores.shape[-1])
     order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :count]
     return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, order, True)
@@ -97,7 +99,7 @@ def units_of(budget: float, units: int) -> int:
     >>> units_of(0.2, 8), units_of(0.01, 8)
     (2, 1)
     """
-    return max(1, round(_share(budget, "budget") * integer(units, "units", 1)))
+    return max(1, round(_share(budget, "budget") * number(integer(units, "units", 1), "units")))
 
 
 def carried(contributions: Number, sets: Number) -> Tensor:

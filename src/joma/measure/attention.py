@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, as_tensor
+from joma.host.arguments import Number, as_numbers, as_tensor, floating
 from joma.host.words import brief_repr
 from joma.measure import _attention_blocks
 from joma.measure._attention_problem import Masks, Problem, Sink
@@ -134,8 +134,8 @@ def attention_with_stats(
     (tensor([0., 1., 2.]), tensor([1., 2., 3.]))
     """
     problem = Problem.of(
-        q, k, v, causal=causal, scale=scale, window=window, bias=bias, softcap=softcap, key_padding=key_padding,
-        cu_seqlens=cu_seqlens,
+        q, k, as_numbers(v, "v"), causal=causal, scale=scale, window=window, bias=bias, softcap=softcap,
+        key_padding=key_padding, cu_seqlens=cu_seqlens,
     )  # fmt: skip
     *stats, output = _solve(problem, Sink.of(problem, sinks, sink_key, sink_value, sink_in_entropy))
     return output, AttentionStats(*stats)
@@ -153,7 +153,7 @@ def logit_stats(logits: Number, *, first: Number | None = None, own: Number | No
     >>> logit_stats(torch.zeros(1, 1, 2, 4)).effective_keys
     tensor([[[4., 4.]]])
     """
-    s = as_numbers(logits, "logits").detach()
+    s = floating(logits, "logits").detach()
     if s.ndim != 4 or min(s.shape) < 1:
         raise ValueError(f"logits must be (batch, heads, queries, keys), none of them 0, got {tuple(s.shape)}")
     queries, keys = s.shape[2:]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, floating, integer, shown, within
+from joma.host.arguments import Number, floating, integer, must_be_generator, shown, within
 from joma.host.words import brief_repr
 from joma.measure._gram import compute_dtype
 from joma.theory.radial import Ball
@@ -80,6 +80,7 @@ def coherence(
         raise ValueError(f"quantiles must be one list, got shape {tuple(levels.shape)}")
     if generator is None:
         generator = torch.Generator().manual_seed(0)
+    must_be_generator(generator)
     lead, width = vectors.shape[:-2], vectors.shape[-1]
     with torch.no_grad():
         stack = vectors.detach().reshape(-1, *vectors.shape[-2:])

@@ -92,7 +92,7 @@ def earlier_runs(steps: Number, curve: Number, to: float, *, runs_steps: Number,
         wanted = f"(runs, {', '.join(map(str, past.shape[:-1])) + ', ' if past.ndim > 1 else ''}points)"
         raise ValueError(f"runs must have shape {wanted} to go with curve, got {tuple(known.shape)}")
     mean = known.mean(0)
-    return past[..., -1] + value_at(places, mean, to) - value_at(places, mean, float(at[-1]))
+    return past[..., -1] + _read(places, mean, to, "to") - _read(places, mean, float(at[-1]), "the last of steps")
 
 
 def value_at(steps: Number, curve: Number, step: float) -> Tensor:
@@ -101,10 +101,13 @@ def value_at(steps: Number, curve: Number, step: float) -> Tensor:
     >>> value_at([1, 4, 16], [3.0, 2.0, 1.0], 8)
     tensor(1.5000, dtype=torch.float64)
     """
-    at, values = _past(steps, curve)
-    step = number(step, "step")
+    return _read(*_past(steps, curve), step, "step")
+
+
+def _read(at: Tensor, values: Tensor, step: float, name: str) -> Tensor:
+    step = number(step, name)
     if not at[0] <= step <= NEARLY * at[-1]:
-        raise ValueError(f"step must lie between {at[0]:g} and {at[-1]:g}, which are recorded, got {step:g}")
+        raise ValueError(f"{name} must lie between {at[0]:g} and {at[-1]:g}, which are recorded, got {step:g}")
     right = int(torch.searchsorted(at, step).clamp(1 if len(at) > 1 else 0, len(at) - 1))
     left = max(right - 1, 0)
     if at[right] <= step or left == right:
@@ -128,9 +131,9 @@ def backtest(
     """
     must_be_callable(forecaster, "forecaster")
     at, values = _past(steps, curve)
-    number(first, "first")
-    if not number(ahead, "ahead") > 1:
-        raise ValueError(f"ahead must be above 1: the step foretold is ahead * t, got {ahead!r}")
+    first, ahead = number(first, "first"), number(ahead, "ahead")
+    if not ahead > 1:
+        raise ValueError(f"ahead must be above 1: the step foretold is ahead * t, got {ahead:g}")
     second = int((at > 0).int().argmax()) + 1
     places = [i for i in range(second, len(at)) if at[i] >= first and ahead * at[i] <= NEARLY * at[-1]]
     if not places:
@@ -142,7 +145,7 @@ def backtest(
         made.append(as_numbers(forecaster(at[: i + 1], values[..., : i + 1], step), "what forecaster gives").to(values))
         if (got := tuple(made[-1].shape)) != (wanted := tuple(values.shape[:-1])):
             raise ValueError(f"forecaster must give {wanted}, one number per curve, got {got}")
-    truth = [value_at(at, values, step) for step in to]
+    truth = [_read(at, values, step, "ahead") for step in to]
     return Backtest(at[places], torch.tensor(to).to(at), torch.stack(made, -1), torch.stack(truth, -1))
 
 
@@ -212,9 +215,9 @@ def _later(to: float, at: Tensor) -> Tensor:
 
 def _slope(x: Tensor, at: Tensor, values: Tensor, window: float) -> Tensor:
     """Of least squares over the points since step t / window, in any case the last two, (...); 0 of a single one."""
-    if not number(window, "window") > 1:
+    if not (share := number(window, "window")) > 1:
         raise ValueError(f"window must be above 1: the slope is that since step t / window, got {window!r}")
-    recent = at >= at[-1] / window / NEARLY
+    recent = at >= at[-1] / share / NEARLY
     recent[-2:] = True
     centred = x[recent] - x[recent].mean()
     spread = centred.square().sum()

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from joma.host.arguments import Number, as_numbers, integer, number, real, shown
 from joma.host.words import brief_repr
+from joma.measure._gram import magnitude
 
-FEW_SEEDS, ASSURANCE, TINY = 4, 0.8, 1e-300
+FEW_SEEDS, ASSURANCE, TINY, FREEDOMS = 4, 0.8, 1e-300, 10**5
 
 
 @brief_repr
@@ -61,8 +62,7 @@ def mean_interval(values: Number, *, dim: int = 0, level: float = 0.95) -> MeanI
     count = wide.shape[dim]
     if count < 2:
         raise ValueError(f"values must have at least 2 entries along dim {dim} for an interval, got {count}")
-    # by a power of two, which costs no digits: no square leaves the range
-    size = torch.exp2(wide.detach().abs().amax(dim).clamp_min(TINY).log2().floor())
+    size = magnitude(wide.abs().amax(dim))  # no square leaves the range
     scaled = wide / size.unsqueeze(dim)
     return MeanInterval(scaled.mean(dim) * size, t_quantile(level, count - 1) / sqrt(count) * scaled.std(dim) * size)
 
@@ -72,15 +72,17 @@ def t_quantile(level: float, freedom: int) -> float:
 
     With t = sqrt(n) tan(a) that probability is a finite sum (Abramowitz & Stegun 26.7.3-4), and its slope in a is
     c cos^(n-1)(a). It is increasing and concave in a, so Newton's steps from a = 0 never pass the root.
-    Right to 1e-8 (relative) for levels from 0.001 on and up to 10^5 degrees; beyond 10^6 it hardly changes, and is
-    that of 10^6.
+    Right to 1e-8 (relative) for levels from 0.001 on. Beyond 10^5 degrees it is z + (z^3 + z) / 4n, z the Gaussian's.
 
     >>> round(t_quantile(0.95, 4), 6)
     2.776445
     """
     if not 0 < number(level, "level") <= 1 - 1e-6:  # closer to 1 rounding would eat into the digits
         raise ValueError(f"level must lie above 0 and be at most 1 - 1e-6, got {level!r}")
-    return _t_quantile(float(level), min(integer(freedom, "freedom", 1), 10**6))
+    if integer(freedom, "freedom", 1) > FREEDOMS:
+        z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+        return z + (z**3 + z) / 4 / min(freedom, 2**60)
+    return _t_quantile(float(level), int(freedom))
 
 
 @lru_cache(maxsize=256)
@@ -198,8 +200,12 @@ def p_value(difference: float, half_width: float, level: float, freedom: int) ->
     >>> round(p_value(0.04, 0.0248, 0.95, 2), 4)
     0.0201
     """
-    difference, half_width = _pair((difference, half_width), "difference", "half_width")
-    if integer(freedom, "freedom", 0) < 1 or not (isfinite(difference) and isfinite(half_width)):
+    difference, half_width = (
+        number(difference, "difference", finite=False),
+        number(half_width, "half_width", finite=False),
+    )
+    freedom = min(integer(freedom, "freedom", 0), FREEDOMS)
+    if freedom < 1 or not (isfinite(difference) and isfinite(half_width)):
         return 1.0
     if half_width == 0:
         return 0.0 if difference else 1.0
@@ -222,9 +228,15 @@ def seeds_to_decide(
     >>> seeds_to_decide(0.02, 0.2, 5, (0.0, 0.1)), seeds_to_decide(0.3, 0.4, 5, (0.0, 0.1))
     (28, 12)
     """
-    difference, half_width = _pair((difference, half_width), "difference", "half_width")
-    low, high = _pair(between, "between", "between")
-    freedom = max(integer(seeds, "seeds", 0) - 1, 1) if freedom is None else integer(freedom, "freedom", 1)
+    difference, half_width = (
+        number(difference, "difference", finite=False),
+        number(half_width, "half_width", finite=False),
+    )
+    if (ends := as_numbers(between, "between")).shape != (2,):
+        raise ValueError(f"between must be two numbers, got {shown(between)}")
+    low, high = ends.tolist()
+    number(integer(seeds, "seeds", 0), "seeds")
+    freedom = max(seeds - 1, 1) if freedom is None else min(integer(freedom, "freedom", 1), 2**60)
     assurance = number(assurance, "assurance")
     if seeds < 2 or not (isfinite(half_width) and isfinite(difference)) or not low <= high:
         return None
@@ -254,13 +266,6 @@ def _errors_of_spread(freedom: int) -> Tensor:
     return grid[torch.searchsorted(share / share[-1], middles)]
 
 
-def _pair(given: tuple[float, float], *names: str) -> tuple[float, float]:
-    """Two numbers, NaN and infinity among them."""
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise ValueError(f"{names[0]} must be two numbers, got {shown(given)}")
-    return number(given[0], names[0], finite=False), number(given[1], names[1], finite=False)
-
-
 def _row(values: Number, name: str) -> np.ndarray:
     """As one row of float64, whatever it came as."""
     tensor = as_numbers(values, name)
@@ -278,8 +283,8 @@ def _error(row: np.ndarray) -> float:
     """The standard error of a mean."""
     if len(row) < 2:
         return nan
-    size = np.exp2(np.floor(np.log2(max(np.abs(row).max(), TINY))))  # as in `mean_interval`
-    return float((row / size).std(ddof=1)) / sqrt(len(row)) * float(size)
+    size = float(magnitude(torch.tensor(np.abs(row).max())))  # no square leaves the range
+    return float((row / size).std(ddof=1)) / sqrt(len(row)) * size
 
 
 def _welch_error(first: np.ndarray, second: np.ndarray) -> float:

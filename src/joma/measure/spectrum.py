@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, number, real, shown
+from joma.host.arguments import Number, as_numbers, must_be_generator, number, real, shown
 from joma.host.words import brief_repr
 from joma.measure import _factor, _lanczos
 from joma.measure._gram import checked, compute_dtype, full_precision, gram, scaling
@@ -106,6 +106,9 @@ def spectrum(
     if known is not None and (known.ndim != w.ndim or known.shape[:-1] != (*w.shape[:-2], side)):
         wanted = f"shape (..., {side}, vectors), {side} being the smaller side of w {tuple(w.shape)}"
         raise ValueError(f"start must have {wanted}, got {tuple(known.shape)}")
+    if generator is None:
+        generator = torch.Generator(w.device).manual_seed(0)
+    must_be_generator(generator)
     warm = 0 if known is None else known.shape[-1]
     with torch.no_grad(), full_precision(w.device):
         stack = w.detach().reshape(-1, *w.shape[-2:])
@@ -114,8 +117,6 @@ def spectrum(
         eps = torch.finfo(compute_dtype(w)).eps
         exact = side <= GRAM_SIDE or 4 * width > side or tolerance < FINEST * eps
         factor = side <= (FACTOR_SIDE_CPU if _factor.on_cpu(w) else FACTOR_SIDE) and count <= FACTOR_COUNT
-        if generator is None:
-            generator = torch.Generator(w.device).manual_seed(0)
         earlier = (
             stack.new_zeros(len(stack), side, 0) if known is None else known.detach().reshape(len(stack), side, -1)
         )

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from joma.host.arguments import Number, as_tensor, described, integer, not_negative, real
 from joma.host.words import brief_repr
+from joma.measure._gram import magnitude
 
 _RELATED = 0.99  # quantile of shuffled pairs above which a pair is related
 _GROUP = 3  # contexts that make a pattern: a triangle
@@ -108,13 +109,14 @@ def superposition(
     ids = words[text]  # (neurons * contexts, m) that each context's query attends to, and how much each gets
     mass = (torch.arange(words.shape[1], device=words.device) <= query[:, None]).to(torch.float32)
     if keys is not None and weights is not None:
-        ids, mass = ids.gather(1, keys[text, query]), weights[text, query].float()
+        ids, mass = ids.gather(1, keys[text, query]), weights[text, query]
+        mass = (mass / magnitude(mass.amax(1, keepdim=True))).float()  # in range: only shares count
     count = torch.zeros(int(words.max()) + 1, device=words.device)  # of texts with the token
     for row in words:
         count[row.unique()] += 1
     value = mass * (len(words) / count.clamp(min=1)).log()[ids]
     # All contexts dealt out anew, as often as it takes to have enough sets.
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed % 2**63)
     deals = [torch.randperm(len(text), generator=generator) for _ in range(max(1, -(-_SETS // (5 * len(texts)))))]
     shuffled = torch.cat(deals).view(-1, contexts)[:_SETS].to(texts.device)  # (sets, contexts)
     shuffled = shuffled[(text[shuffled] != text[shuffled[:, :1]]).any(1)]  # a text is compared with others alone
