@@ -360,7 +360,7 @@ X, Y = torch.zeros(6, 3), torch.zeros(6, 2)
         (lambda: held_out_correlation(X, Y, **fresh(X + torch.inf, Y)), "fresh_activity must be finite"),
         (lambda: linear_probe(X, Y, **fresh(X, Y + torch.nan)), "fresh_latents must be finite"),
         (lambda: linear_probe(X, Y, **fresh(X, Y), ridge=0.0), "ridge must be a number or numbers of at least 1e-10"),
-        (lambda: linear_probe(X, Y, **fresh(X, Y), ridge=(1.0, torch.nan)), "ridge must be"),
+        (lambda: linear_probe(X, Y, **fresh(X, Y), ridge=(1.0, torch.nan)), "ridge contains NaN"),
         (lambda: linear_probe(X, Y, **fresh(X, Y), ridge=()), "ridge must be"),
         (lambda: linear_probe(X[:3], Y[:3], **fresh(X, Y)), "at least 4 samples to choose a ridge"),
     ],

@@ -120,6 +120,13 @@ def integer(value: int, name: str, low: int) -> int:
     return int(value)
 
 
+def at_most(value: int, name: str, most: int, meaning: str, *, low: int = 1) -> int:
+    """A whole number from `low` to `most`, of which `meaning` says what it is."""
+    if (found := integer(value, name, low)) > most:
+        raise ValueError(f"{name} must be at most {meaning}, {most}, got {shown(value)}")
+    return found
+
+
 def number(
     value: object, name: str, *, above: float = -math.inf, least: float = -math.inf, finite: bool = True
 ) -> float:

@@ -82,7 +82,7 @@ class Problem:
         batch, heads, queries, width = q.shape
         keys = k.shape[2]
         if causal and queries > keys:
-            raise ValueError(f"q must have no more queries than k has keys if causal, got {queries} and {keys}")
+            raise ValueError(f"causal attention aligns the last of q and the last of k: {queries} queries, {keys} keys")
         window = None if window is None else min(integer(window, "window", 1), queries + keys)
         softcap = None if softcap is None else number(softcap, "softcap", above=0.0)
         factor = 1 / sqrt(width) if scale is None else number(scale, "scale")

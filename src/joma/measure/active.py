@@ -33,7 +33,7 @@ def neuron_contributions(hidden: Number, output: Number) -> Tensor:
     tensor([[5., 2.]], dtype=torch.float64)
     """
     hidden, output = _exact(hidden, "hidden"), _exact(output, "output")
-    if hidden.ndim < 2 or output.ndim < 2 or hidden.shape[-1] != output.shape[-2]:
+    if hidden.ndim < 2 or output.ndim < 2 or hidden.shape[-1] != output.shape[-2] or not output.shape[-1]:
         wanted = "(..., tokens, neurons) and (..., neurons, width)"
         raise ValueError(f"hidden and output must be {wanted}, got {tuple(hidden.shape)} and {tuple(output.shape)}")
     common_shape(hidden=hidden.shape[:-2], output=output.shape[:-2])
@@ -49,11 +49,10 @@ def head_contributions(mixed: Number, output: Number) -> Tensor:
     tensor([[5., 2.]], dtype=torch.float64)
     """
     mixed, output = _exact(mixed, "mixed"), _exact(output, "output")
-    if mixed.ndim < 3 or output.ndim < 2 or mixed.shape[-3] * mixed.shape[-1] != output.shape[-2]:
-        wanted = "(..., heads, tokens, head width) and (..., heads * head width, width)"
+    size = mixed.shape[-3] * mixed.shape[-1] if mixed.ndim > 2 else 0
+    if output.ndim < 2 or 0 in output.shape[-2:] or size != output.shape[-2]:
+        wanted = "(..., heads, tokens, head width) and (..., heads * head width, width), none of the widths 0"
         raise ValueError(f"mixed and output must be {wanted}, got {tuple(mixed.shape)} and {tuple(output.shape)}")
-    if not output.shape[-2]:
-        raise ValueError(f"mixed and output must hold at least one head, got {tuple(mixed.shape)}")
     common_shape(mixed=mixed.shape[:-3], output=output.shape[:-2])
     dtype = torch.promote_types(mixed.dtype, output.dtype)
     slices = output.to(dtype).unflatten(-2, (mixed.shape[-3], -1))
@@ -248,8 +247,6 @@ def _shares(each: Tensor) -> Tensor:
 
 def _lengths(x: Tensor) -> Tensor:
     """Over the last dimension, of numbers whose squares may leave the range."""
-    if not x.shape[-1]:
-        return x.sum(-1)
     size = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
     length: Tensor = torch.linalg.vector_norm(x / size, dim=-1) * size[..., 0]
     return length

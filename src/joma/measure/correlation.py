@@ -6,11 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, at_least_dims, common_shape, number
+from joma.host.arguments import Number, as_numbers, common_shape, number
 from joma.measure._gram import compute_dtype
 from joma.measure._standardised import paired
-
-_ROWS = "(..., numbers)"
 
 
 def pearson(x: Number, y: Number, *, constant: float = float("nan")) -> Any:
@@ -24,8 +22,8 @@ def pearson(x: Number, y: Number, *, constant: float = float("nan")) -> Any:
     >>> round(float(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 7.0]))), 4)
     0.9934
     """
-    first, second = at_least_dims(as_numbers(x, "x"), "x", 1, _ROWS), at_least_dims(as_numbers(y, "y"), "y", 1, _ROWS)
-    if first.shape[-1] != second.shape[-1] or not first.shape[-1]:
+    first, second = as_numbers(x, "x"), as_numbers(y, "y")
+    if not first.ndim or first.shape[-1:] != second.shape[-1:] or not first.shape[-1]:
         raise ValueError(f"x and y must be as many last, got {tuple(first.shape)} and {tuple(second.shape)}")
     common_shape(x=first.shape, y=second.shape)
     instead = number(constant, "constant", finite=False)

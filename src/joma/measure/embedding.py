@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, floating, integer, must_be_generator, shown, within
+from joma.host.arguments import Number, at_most, floating, integer, must_be_generator, within
 from joma.host.words import brief_repr
 from joma.measure._gram import compute_dtype
 from joma.theory.radial import Ball
@@ -109,8 +109,7 @@ def random_mean_cosine(width: int) -> float:
     >>> round(random_mean_cosine(3), 6)
     0.5
     """
-    width = _checked_width(width)
-    if width <= 2:
+    if at_most(width, "width", WIDEST, "2^40") <= 2:
         return 1.0 if width == 1 else 2 / pi
     return Ball(width - 2).mean_distance  # its law is that of a uniform ball in two dimensions less (Archimedes)
 
@@ -122,14 +121,8 @@ def random_cosine_quantiles(width: int, levels: Number) -> Tensor:
     tensor([0.2500, 0.5000], dtype=torch.float64)
     """
     share = within(levels, "levels", 0.0, 1.0).detach().cpu().double()
-    found = _quantiles_of_random(_checked_width(width), tuple(share.flatten().tolist()))
+    found = _quantiles_of_random(at_most(width, "width", WIDEST, "2^40"), tuple(share.flatten().tolist()))
     return torch.tensor(found, dtype=torch.float64).reshape(share.shape)
-
-
-def _checked_width(width: int) -> int:
-    if integer(width, "width", 1) > WIDEST:
-        raise ValueError(f"width must be at most {WIDEST}, got {shown(width)}")
-    return int(width)
 
 
 @lru_cache(maxsize=256)

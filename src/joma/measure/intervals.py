@@ -200,10 +200,8 @@ def p_value(difference: float, half_width: float, level: float, freedom: int) ->
     >>> round(p_value(0.04, 0.0248, 0.95, 2), 4)
     0.0201
     """
-    difference, half_width = (
-        number(difference, "difference", finite=False),
-        number(half_width, "half_width", finite=False),
-    )
+    difference = number(difference, "difference", finite=False)
+    half_width = number(half_width, "half_width", finite=False)
     freedom = min(integer(freedom, "freedom", 0), FREEDOMS)
     if freedom < 1 or not (isfinite(difference) and isfinite(half_width)):
         return 1.0
@@ -228,10 +226,8 @@ def seeds_to_decide(
     >>> seeds_to_decide(0.02, 0.2, 5, (0.0, 0.1)), seeds_to_decide(0.3, 0.4, 5, (0.0, 0.1))
     (28, 12)
     """
-    difference, half_width = (
-        number(difference, "difference", finite=False),
-        number(half_width, "half_width", finite=False),
-    )
+    difference = number(difference, "difference", finite=False)
+    half_width = number(half_width, "half_width", finite=False)
     if (ends := as_numbers(between, "between")).shape != (2,):
         raise ValueError(f"between must be two numbers, got {shown(between)}")
     low, high = ends.tolist()

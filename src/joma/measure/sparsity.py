@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, shown
+from joma.host.arguments import Number, at_most, shown
 from joma.host.words import brief_repr
 from joma.measure._attention_blocks import EMPTY
 from joma.measure._gram import compute_dtype
@@ -38,7 +38,6 @@ from joma.measure._sparsity_blocks import (
     Attention,
     Block,
     Options,
-    at_most,
     checked_keep,
     checked_queries,
     checked_threshold,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, must_be_generator, number, real, shown
+from joma.host.arguments import Number, as_numbers, at_most, must_be_generator, number, real
 from joma.host.words import brief_repr
 from joma.measure import _factor, _lanczos
 from joma.measure._gram import checked, compute_dtype, full_precision, gram, scaling
@@ -98,8 +98,7 @@ def spectrum(
     """
     w = checked(w)
     side = min(w.shape[-2:])
-    if not (isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= side):
-        raise ValueError(f"count must be a whole number from 1 to {side}, the smaller side of w, got {shown(count)}")
+    count = at_most(count, "count", side, "the smaller side of w")
     if not 0 < number(tolerance, "tolerance") < 1 or not 0 < number(failure, "failure") < 1:
         raise ValueError(f"tolerance and failure must lie between 0 and 1, got {tolerance!r} and {failure!r}")
     known = None if start is None else real(start, "start").to(w.device)

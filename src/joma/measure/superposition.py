@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_tensor, described, integer, not_negative, real
+from joma.host.arguments import Number, as_tensor, at_most, described, integer, not_negative, real
 from joma.host.words import brief_repr
 from joma.measure._gram import magnitude
 
@@ -100,8 +100,8 @@ def superposition(
     height, position, tokens = real(height, "height"), _places(position, "position"), _places(tokens, "tokens")
     keys = None if keys is None else _places(keys, "keys")
     weights = None if weights is None else not_negative(weights, "weights")
-    contexts, seed = integer(contexts, "contexts", _GROUP), integer(seed, "seed", 0)
-    _check(height, position, tokens, keys, weights, contexts)
+    _check(height, position, tokens, keys, weights)
+    contexts = at_most(contexts, "contexts", len(height), "the number of texts", low=_GROUP)
     texts = height.topk(contexts, dim=0).indices.T.contiguous()  # (neurons, contexts)
     positions = position.T.gather(1, texts)
     text, query = texts.flatten(), positions.flatten()
@@ -116,7 +116,7 @@ def superposition(
         count[row.unique()] += 1
     value = mass * (len(words) / count.clamp(min=1)).log()[ids]
     # All contexts dealt out anew, as often as it takes to have enough sets.
-    generator = torch.Generator().manual_seed(seed % 2**63)
+    generator = torch.Generator().manual_seed(integer(seed, "seed", 0) % 2**63)
     deals = [torch.randperm(len(text), generator=generator) for _ in range(max(1, -(-_SETS // (5 * len(texts)))))]
     shuffled = torch.cat(deals).view(-1, contexts)[:_SETS].to(texts.device)  # (sets, contexts)
     shuffled = shuffled[(text[shuffled] != text[shuffled[:, :1]]).any(1)]  # a text is compared with others alone
@@ -137,31 +137,23 @@ def superposition(
     )
 
 
-def _check(
-    height: Tensor, position: Tensor, tokens: Tensor, keys: Tensor | None, weights: Tensor | None, contexts: int
-) -> None:
-    if height.ndim != 2 or position.shape != height.shape:
+def _check(height: Tensor, position: Tensor, tokens: Tensor, keys: Tensor | None, weights: Tensor | None) -> None:
+    if height.ndim != 2 or 0 in height.shape or position.shape != height.shape:
         shapes = f"{tuple(height.shape)}, {tuple(position.shape)}"
-        raise ValueError(f"height and position must both be (texts, neurons), got {shapes}")
-    if 0 in height.shape:
-        raise ValueError(f"height must hold at least one text and one neuron, got {tuple(height.shape)}")
+        raise ValueError(f"height and position must both be (texts, neurons), neither of them 0, got {shapes}")
     if tokens.ndim != 2 or len(tokens) != len(height) or 0 in tokens.shape:
         wanted = f"(texts, length) of the same {len(height)} texts"
         raise ValueError(f"tokens must be ids {wanted}, got {tuple(tokens.shape)}")
     for name, places in (("position", position), ("keys", keys)):
         if places is not None and bool((places >= tokens.shape[1]).any()):
             raise ValueError(f"{name} must be from 0 to {tokens.shape[1] - 1}, got {int(places.max())}")
-    if contexts > len(height):
-        raise ValueError(f"contexts must be from {_GROUP} to the number of texts, {len(height)}, got {contexts}")
     if (keys is None) != (weights is None):
         raise ValueError("keys and weights come together")
+    each = () if keys is None else keys.shape[-1:]
     for name, given in (("keys", keys), ("weights", weights)):
-        if given is not None and (given.ndim != 3 or given.shape[:2] != tokens.shape or not given.shape[2]):
+        if given is not None and (given.shape != (*tokens.shape, *each) or 0 in given.shape):
             wanted = "(texts, length, m), the first two those of tokens"
             raise ValueError(f"{name} must be {wanted}, got {tuple(given.shape)}")
-    if keys is not None and weights is not None and keys.shape != weights.shape:
-        shapes = f"{tuple(keys.shape)} and {tuple(weights.shape)}"
-        raise ValueError(f"keys and weights must have one shape, got {shapes}")
 
 
 def _places(given: Number, name: str) -> Tensor:
