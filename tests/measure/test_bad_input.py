@@ -89,6 +89,7 @@ def arrays_spoiled(function, name, x):
     """What is done to an array, the new value, and how the call must then be answered."""
     room, optional = room_of(function), inspect.signature(function).parameters.get(name)
     yield from ((kind, value, {"refused": True}) for kind, value in not_numbers(x))
+    yield "meta", x.to("meta"), {"refused": True}
     if optional is not None and optional.default is not None:
         yield "None", None, {"refused": True}
     unseen = room in UNSEEN or function is correlation.pearson

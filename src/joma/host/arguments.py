@@ -46,8 +46,6 @@ def as_numbers(value: Number, name: str) -> Tensor:
 def real(value: Number, name: str, *, finite: bool = True) -> Tensor:
     """`value` as a floating tensor: no NaN, no complex numbers and, unless asked otherwise, no infinities."""
     tensor = as_tensor(value, name)
-    if tensor.is_meta:
-        raise ValueError(f"{name} must hold numbers, got a meta tensor of shape {tuple(tensor.shape)}")
     if not tensor.is_floating_point():
         tensor = tensor.to(torch.float64)
     if tensor.isnan().any():
@@ -58,11 +56,13 @@ def real(value: Number, name: str, *, finite: bool = True) -> Tensor:
 
 
 def dense(tensor: Tensor, name: str) -> Tensor:
-    """A tensor that torch can compute with, whatever its values: no complex, sparse or 8-bit numbers."""
+    """A tensor that torch can compute with, whatever its values: no complex, sparse, 8-bit or missing numbers."""
     if tensor.is_complex():
         raise ValueError(f"{name} must be real, got {tensor.dtype}")
     if tensor.layout != torch.strided:
         raise ValueError(f"{name} must be a dense tensor, got {tensor.layout}")
+    if tensor.is_meta:
+        raise ValueError(f"{name} must hold numbers, got a meta tensor of shape {tuple(tensor.shape)}")
     if tensor.is_floating_point() and tensor.dtype not in FLOATS:
         raise ValueError(f"{name} must be float16, bfloat16, float32 or float64, got {tensor.dtype}: convert it first")
     return tensor
@@ -70,10 +70,10 @@ def dense(tensor: Tensor, name: str) -> Tensor:
 
 def floating(value: Number, name: str) -> Tensor:
     """`dense` and of floating type: for what is called at every step, where looking at values would cost too much."""
-    tensor = as_numbers(value, name)
+    tensor = value if isinstance(value, Tensor) and value.layout is torch.strided else as_numbers(value, name)
     if tensor.dtype in FLOATS:
         return tensor
-    raise ValueError(f"{name} must hold floating numbers, got {tensor.dtype}")
+    raise ValueError(f"{name} must hold floating numbers, got {dense(tensor, name).dtype}")
 
 
 def positive(value: Number, name: str) -> Tensor:

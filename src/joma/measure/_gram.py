@@ -7,7 +7,7 @@ from math import prod, sqrt
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, floating
+from joma.host.arguments import Number, as_numbers, floating
 from joma.host.products import float32_products
 
 SMALL_SIDE = 256
@@ -27,7 +27,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 
 def checked(given: Number) -> Tensor:
-    w = floating(given, "w")
+    w = floating(as_numbers(given, "w"), "w")
     if w.ndim < 2 or 0 in w.shape[-2:]:
         raise ValueError(f"w must have shape (..., rows, columns), none of the two empty, got {tuple(w.shape)}")
     return w

@@ -153,7 +153,7 @@ def logit_stats(logits: Number, *, first: Number | None = None, own: Number | No
     >>> logit_stats(torch.zeros(1, 1, 2, 4)).effective_keys
     tensor([[[4., 4.]]])
     """
-    s = floating(logits, "logits").detach()
+    s = floating(as_numbers(logits, "logits"), "logits").detach()
     if s.ndim != 4 or min(s.shape) < 1:
         raise ValueError(f"logits must be (batch, heads, queries, keys), none of them 0, got {tuple(s.shape)}")
     queries, keys = s.shape[2:]

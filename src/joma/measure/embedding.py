@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, at_most, floating, integer, must_be_generator, within
+from joma.host.arguments import Number, as_numbers, at_most, floating, integer, must_be_generator, within
 from joma.host.words import brief_repr
 from joma.measure._gram import compute_dtype
 from joma.theory.radial import Ball
@@ -69,7 +69,8 @@ def coherence(
     >>> round(c.random_mean, 4)
     0.6366
     """
-    vectors, levels = floating(vectors, "vectors"), within(quantiles, "quantiles", 0, 1).detach().cpu().double()
+    vectors = floating(as_numbers(vectors, "vectors"), "vectors")
+    levels = within(quantiles, "quantiles", 0, 1).detach().cpu().double()
     if vectors.ndim < 2 or vectors.shape[-2] < 2 or vectors.shape[-1] < 1:
         wanted = "shape (..., tokens, width), at least two tokens"
         raise ValueError(f"vectors must have {wanted}, got {tuple(vectors.shape)}")
