@@ -134,7 +134,7 @@ def test_the_training_run_keeps_its_random_numbers():
     [
         (lambda: coherence(torch.ones(3)), "vectors must have shape"),
         (lambda: coherence(torch.ones(1, 3)), "at least two tokens"),
-        (lambda: coherence(torch.ones(3, 3, dtype=torch.int64)), "real floating numbers"),
+        (lambda: coherence(torch.ones(3, 3, dtype=torch.int64)), "vectors must hold floating numbers"),
         (lambda: coherence(torch.tensor([[1.0], [torch.inf]])), "must be finite"),
         (lambda: coherence(torch.ones(3, 3), sample=1), "sample must be"),
         (lambda: coherence(torch.ones(3, 3), quantiles=(1.5,)), "quantiles must lie in"),

@@ -305,8 +305,8 @@ def test_short_forms():
     [
         (torch.ones(3), "w must have shape"),
         (torch.ones(2, 0), "w must have shape"),
-        (torch.ones(2, 2, dtype=torch.int64), "w must hold real floating numbers"),
-        (torch.ones(2, 2, dtype=torch.complex64), "w must hold real floating numbers"),
+        (torch.ones(2, 2, dtype=torch.int64), "w must hold floating numbers"),
+        (torch.ones(2, 2, dtype=torch.complex64), "w must be real, got torch.complex64"),
         (torch.tensor([[1.0, torch.nan]]), "w must be finite"),
         (torch.full((300, 400), torch.inf), "w must be finite"),
     ],
@@ -320,11 +320,11 @@ def test_bad_matrices_get_one_sentence(function, w, sentence):
     ("options", "sentence"),
     [
         ({"count": 0}, "count must be"),
-        ({"count": 5}, "from 1 to 4"),
+        ({"count": 5}, "count must be at most the smaller side of w, 4, got 5"),
         ({"tolerance": 0.0}, "tolerance and failure"),
         ({"failure": 1.0}, "tolerance and failure"),
         ({"start": torch.ones(5, 1)}, "start must have shape"),
-        ({"start": torch.full((4, 1), torch.nan)}, "start must be finite"),
+        ({"start": torch.full((4, 1), torch.nan)}, "start contains NaN"),
     ],
 )
 def test_bad_options_get_one_sentence(options, sentence):

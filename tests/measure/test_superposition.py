@@ -100,11 +100,11 @@ def test_same_seed_same_numbers_and_another_seed_another_shuffle():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"contexts": 2}, "contexts must be from 3 to the number of texts, 30, got 2"),
-        ({"contexts": 31}, "contexts must be from 3 to the number of texts, 30, got 31"),
+        ({"contexts": 2}, "contexts must be a whole number of at least 3, got 2"),
+        ({"contexts": 31}, "contexts must be at most the number of texts, 30, got 31"),
         ({"keys": None}, "keys and weights come together"),
         ({"keys": torch.zeros(30, 4, dtype=torch.long)}, r"keys must be \(texts, length, m\)"),
-        ({"height": torch.full((30, 12), torch.nan)}, "height holds a NaN or an infinity"),
+        ({"height": torch.full((30, 12), torch.nan)}, "height contains NaN"),
         ({"height": torch.zeros(30)}, r"must both be \(texts, neurons\)"),
         ({"position": torch.full((30, 12), 9)}, "position must be from 0 to 8"),
         (

@@ -78,8 +78,10 @@ EQUIVALENT: dict[str, str] = {
     "taken.append(Step((diagonal + diagonal.mT) / 2, following, drift)) | diagonal.mT -> diagonal": (
         "y^T y is its own transpose but for the last bit, and the eigenvalues are taken from one triangle alone."
     ),
-    "measure/registry.py leading_spectrum | wrong key kept | return _leading_spectra(w[None], generator)[0] | "
-    "0 -> -1": "A stack of one matrix is given: the first result is the last.",
+    "measure/registry.py leading_spectrum | wrong key kept | "
+    "return _leading_spectra(_of_dims(w, 2)[None], generator)[0] | 0 -> -1": (
+        "A stack of one matrix is given: the first result is the last."
+    ),
     "optim/_matrix.py _bases | wrong key kept | "
     "return _stack([matrix.basis for matrix in batch if matrix.basis is not None], batch[0].dtype) | 0 -> -1": (
         "The matrices of a batch have one precision (in_batches): that of the first is that of the last."

@@ -52,8 +52,8 @@ def wanted(tensors):
 def test_one_pass_gives_all_three(scanned, side, monkeypatch):
     """Large matrices go side by side, small ones in a stack; no matrix is decomposed twice."""
     monkeypatch.setattr(SWEEP, "cores", lambda: 2)
-    calls, find = [], registry.squared_singular_values
-    monkeypatch.setattr(registry, "squared_singular_values", lambda w: (calls.append(len(w)), find(w))[1])
+    calls, find = [], registry.unit_squares
+    monkeypatch.setattr(registry, "unit_squares", lambda w: (calls.append(len(w)), find(w))[1])
     monkeypatch.setattr(registry, "spectrum", None)
     tensors = weights(7, side)
     found = scanned(tensors, "stable_rank", "spectral_norm", "alpha")
@@ -64,7 +64,7 @@ def test_one_pass_gives_all_three(scanned, side, monkeypatch):
 
 
 def test_without_alpha_no_whole_spectrum_is_found(scanned, monkeypatch):
-    monkeypatch.setattr(registry, "squared_singular_values", None)
+    monkeypatch.setattr(registry, "unit_squares", None)
     tensors = weights(7, 300)
     found = scanned(tensors, "stable_rank")
     assert found.curves["stable_rank/mlp"].values[0].tolist() == pytest.approx(

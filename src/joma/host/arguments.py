@@ -24,12 +24,13 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 def as_tensor(value: Number, name: str) -> Tensor:
     """`value` as a tensor: whole numbers and booleans stay what they are. For token ids, indices and masks.
 
-    An array lends its memory where torch can use it. A tensor comes back untouched, also one that torch.compile traces.
+    An array lends its memory where torch can use it. A tensor comes back untouched, also one that torch.compile traces;
+    one that is no plain array of real numbers is refused, which is seen without a look at its values.
 
     >>> as_tensor([3, 1], "tokens"), as_tensor(np.float32(0.5), "rate")
     (tensor([3, 1]), tensor(0.5000))
     """
-    return value if isinstance(value, Tensor) else _read(value, name)
+    return dense(value, name) if isinstance(value, Tensor) else _read(value, name)
 
 
 def as_numbers(value: Number, name: str) -> Tensor:
@@ -38,17 +39,13 @@ def as_numbers(value: Number, name: str) -> Tensor:
     >>> as_numbers([3, 1], "w")
     tensor([3., 1.], dtype=torch.float64)
     """
-    if isinstance(value, Tensor):
-        return value
-    tensor = _read(value, name)
-    return tensor if tensor.is_floating_point() else tensor.to(torch.float64)
+    tensor = as_tensor(value, name)
+    return tensor if isinstance(value, Tensor) or tensor.is_floating_point() else tensor.to(torch.float64)
 
 
 def real(value: Number, name: str, *, finite: bool = True) -> Tensor:
     """`value` as a floating tensor: no NaN, no complex numbers and, unless asked otherwise, no infinities."""
-    tensor = dense(as_tensor(value, name), name)
-    if tensor.is_meta:
-        raise ValueError(f"{name} must hold numbers, got a meta tensor of shape {tuple(tensor.shape)}")
+    tensor = as_tensor(value, name)
     if not tensor.is_floating_point():
         tensor = tensor.to(torch.float64)
     if tensor.isnan().any():
@@ -59,20 +56,22 @@ def real(value: Number, name: str, *, finite: bool = True) -> Tensor:
 
 
 def dense(tensor: Tensor, name: str) -> Tensor:
-    """A tensor that torch can compute with, whatever its values: no complex, sparse or 8-bit numbers."""
+    """A tensor that torch can compute with, whatever its values: no complex, sparse, 8-bit or missing numbers."""
     if tensor.is_complex():
         raise ValueError(f"{name} must be real, got {tensor.dtype}")
     if tensor.layout != torch.strided:
         raise ValueError(f"{name} must be a dense tensor, got {tensor.layout}")
+    if tensor.is_meta:
+        raise ValueError(f"{name} must hold numbers, got a meta tensor of shape {tuple(tensor.shape)}")
     if tensor.is_floating_point() and tensor.dtype not in FLOATS:
-        raise ValueError(f"{name} must be float16, bfloat16, float32 or float64, got {tensor.dtype}")
+        raise ValueError(f"{name} must be float16, bfloat16, float32 or float64, got {tensor.dtype}: convert it first")
     return tensor
 
 
 def floating(value: Number, name: str) -> Tensor:
     """`dense` and of floating type: for what is called at every step, where looking at values would cost too much."""
-    tensor = value if isinstance(value, Tensor) else as_numbers(value, name)
-    if tensor.dtype in FLOATS and tensor.layout is torch.strided:
+    tensor = value if isinstance(value, Tensor) and value.layout is torch.strided else as_numbers(value, name)
+    if tensor.dtype in FLOATS:
         return tensor
     raise ValueError(f"{name} must hold floating numbers, got {dense(tensor, name).dtype}")
 
@@ -121,15 +120,24 @@ def integer(value: int, name: str, low: int) -> int:
     return int(value)
 
 
-def number(value: object, name: str, *, above: float = -math.inf, least: float = -math.inf) -> float:
-    """One finite number, above `above` and not below `least`: scales, rates, powers."""
+def at_most(value: int, name: str, most: int, meaning: str, *, low: int = 1) -> int:
+    """A whole number from `low` to `most`, of which `meaning` says what it is."""
+    if (found := integer(value, name, low)) > most:
+        raise ValueError(f"{name} must be at most {meaning}, {most}, got {shown(value)}")
+    return found
+
+
+def number(
+    value: object, name: str, *, above: float = -math.inf, least: float = -math.inf, finite: bool = True
+) -> float:
+    """One finite number, above `above` and not below `least`: scales, rates, powers. finite=False: any number."""
     try:
-        got = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+        got = None if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        got = math.nan
-    if not (above < got < math.inf and got >= least):
+        got = None
+    if got is None or (finite and not (above < got < math.inf and got >= least)):
         limit = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
-        raise ValueError(f"{name} must be a finite number{limit}, got {shown(value)}")
+        raise ValueError(f"{name} must be a {'finite ' if finite else ''}number{limit}, got {shown(value)}")
     return got
 
 
@@ -137,6 +145,12 @@ def must_be_callable(value: object, name: str) -> None:
     """`value` must be something to call."""
     if not callable(value):
         raise ValueError(f"{name} must be a function of a tensor, got {shown(value)}")
+
+
+def must_be_generator(value: object, name: str = "generator") -> None:
+    """`value` must be one of torch's."""
+    if not isinstance(value, torch.Generator):
+        raise ValueError(f"{name} must be a torch.Generator, got {shown(value)}")
 
 
 def at_least_dims(tensor: Tensor, name: str, dims: int, meaning: str) -> Tensor:

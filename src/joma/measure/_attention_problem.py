@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, as_tensor
+from joma.host.arguments import Number, as_numbers, as_tensor, integer, number
 from joma.measure._gram import compute_dtype
 
 
@@ -82,13 +82,10 @@ class Problem:
         batch, heads, queries, width = q.shape
         keys = k.shape[2]
         if causal and queries > keys:
-            raise ValueError(f"causal attention aligns the last query and the last key: {queries} queries, {keys} keys")
-        if window is not None and window < 1:
-            raise ValueError(f"window must be at least 1, got {window}")
-        if softcap is not None and not softcap > 0:
-            raise ValueError(f"softcap must be positive, got {softcap}")
-        if scale is not None and not scale == scale:
-            raise ValueError("scale is NaN")
+            raise ValueError(f"causal attention aligns the last of q and the last of k: {queries} queries, {keys} keys")
+        window = None if window is None else min(integer(window, "window", 1), queries + keys)
+        softcap = None if softcap is None else number(softcap, "softcap", above=0.0)
+        factor = 1 / sqrt(width) if scale is None else number(scale, "scale")
         if key_padding is not None and (key_padding.shape != (batch, keys) or key_padding.dtype != torch.bool):
             got = f"{key_padding.dtype} {tuple(key_padding.shape)}"
             raise ValueError(f"key_padding must be bool ({batch}, {keys}), got {got}")
@@ -99,7 +96,6 @@ class Problem:
             except RuntimeError:
                 raise ValueError(f"bias must broadcast to {shape}, got {tuple(bias.shape)}") from None
         document = None if cu_seqlens is None else _documents(cu_seqlens, batch, queries, keys, q.device)
-        factor = 1 / sqrt(width) if scale is None else float(scale)
         return cls(q, k, v, causal, factor, window, bias, softcap, key_padding, document)
 
     @property
@@ -218,7 +214,7 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:
     if min(q.shape) < 1 or min(k.shape) < 1:
         raise ValueError(f"q and k must not be empty, got {tuple(q.shape)} and {tuple(k.shape)}")
     if q.shape[1] % k.shape[1]:
-        raise ValueError(f"heads must be a multiple of kv_heads, got {q.shape[1]} and {k.shape[1]}")
+        raise ValueError(f"the heads of q must be a multiple of those of k, got {q.shape[1]} and {k.shape[1]}")
     if v is not None and (v.ndim != 4 or v.shape[:3] != k.shape[:3]):
         raise ValueError(f"v must be (batch, kv_heads, keys, width) like k {tuple(k.shape)}, got {tuple(v.shape)}")
 

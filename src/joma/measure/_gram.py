@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import sqrt
+from math import prod, sqrt
 
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers
+from joma.host.arguments import Number, as_numbers, floating
 from joma.host.products import float32_products
 
+SMALL_SIDE = 256
+TOGETHER = 1 << 22  # Numbers of a stack, or of a table of distances, that are worked on at a time.
 BLOCK = 64  # Rows of a triangle that is made as a square: with fewer, products are slow, with more, too much is made.
 
 
@@ -25,12 +27,15 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 
 def checked(given: Number) -> Tensor:
-    w = as_numbers(given, "w")
-    if not w.is_floating_point():
-        raise ValueError(f"w must hold real floating numbers, got {w.dtype}")
+    w = floating(as_numbers(given, "w"), "w")
     if w.ndim < 2 or 0 in w.shape[-2:]:
         raise ValueError(f"w must have shape (..., rows, columns), none of the two empty, got {tuple(w.shape)}")
     return w
+
+
+def magnitude(x: Tensor) -> Tensor:
+    """The power of two at each number's size, at least 1e-300: to divide by it costs no digits."""
+    return torch.exp2(x.detach().abs().clamp_min(max(1e-300, torch.finfo(x.dtype).tiny)).log2().floor())
 
 
 def scaling(a: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,6 +56,22 @@ def scaling(a: Tensor) -> tuple[Tensor, Tensor]:
                 pieces = (row.double() / largest.to(a.device) for row in lines[i].split(64))
                 frobenius[i] = largest * sqrt(sum(float(piece.square().sum()) for piece in pieces))
         return frobenius, torch.where(frobenius > 0, 1 / frobenius, 1.0)
+
+
+def unit_squares(given: Number) -> tuple[Tensor, Tensor]:
+    """Squared singular values of every matrix after division by its norm, and 1 / norm: (..., smaller side), (...)."""
+    w = checked(given)
+    with torch.no_grad():
+        stack = w.detach().reshape(-1, *w.shape[-2:])
+        stack = stack if stack.shape[-2] <= stack.shape[-1] else stack.mT
+        make = gram if stack.shape[-2] <= SMALL_SIDE else lower_gram
+        found, scales = [], []
+        for some in stack.split(max(1, TOGETHER // prod(stack.shape[-2:]))):
+            scales.append(scaling(some)[1])
+            found.append(torch.linalg.eigvalsh(make(some, scales[-1])).clamp_min_(0.0))
+    return torch.cat(found).reshape(*w.shape[:-2], stack.shape[-2]), torch.cat(scales).to(w.device).reshape(
+        w.shape[:-2]
+    )
 
 
 def gram(a: Tensor, scale: Tensor) -> Tensor:

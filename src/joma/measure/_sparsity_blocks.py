@@ -151,14 +151,6 @@ def checked_keep(keep: object, keys: int) -> int | float:
     raise ValueError(f"keep must be {wanted}, got {shown(keep)}")
 
 
-def at_most(value: int, name: str, most: int, meaning: str) -> int:
-    """A whole number from 1 to `most`."""
-    found = integer(value, name, 1)
-    if found > most:
-        raise ValueError(f"{name} must be at most {meaning}, {most}, got {found}")
-    return found
-
-
 def checked_queries(queries: tuple[int, int] | None, count: int) -> slice:
     """Which of the queries: all, unless given."""
     if queries is None:

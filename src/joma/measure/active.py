@@ -13,15 +13,15 @@ Contributions are (..., tokens, units). Matrices are written as x @ output, so t
 transpose of torch.nn.Linear's weight. Numbers are float32, float64 for float64 inputs.
 """
 
-from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, as_tensor, at_least_dims, integer, number
+from joma.host.arguments import Number, as_tensor, at_least_dims, common_shape, integer, not_negative, number, real
 from joma.host.words import brief, brief_repr
+from joma.measure._gram import compute_dtype
 
 
 def neuron_contributions(hidden: Number, output: Number) -> Tensor:
@@ -33,12 +33,11 @@ def neuron_contributions(hidden: Number, output: Number) -> Tensor:
     tensor([[5., 2.]], dtype=torch.float64)
     """
     hidden, output = _exact(hidden, "hidden"), _exact(output, "output")
-    if hidden.ndim < 2 or output.ndim < 2 or hidden.shape[-1] != output.shape[-2]:
+    if hidden.ndim < 2 or output.ndim < 2 or hidden.shape[-1] != output.shape[-2] or not output.shape[-1]:
         wanted = "(..., tokens, neurons) and (..., neurons, width)"
         raise ValueError(f"hidden and output must be {wanted}, got {tuple(hidden.shape)} and {tuple(output.shape)}")
-    _must_broadcast(hidden.shape[:-2], output.shape[:-2], "hidden and output")
-    lengths: Tensor = torch.linalg.vector_norm(output, dim=-1)
-    return hidden.abs() * lengths[..., None, :]
+    common_shape(hidden=hidden.shape[:-2], output=output.shape[:-2])
+    return hidden.abs() * _lengths(output)[..., None, :]
 
 
 def head_contributions(mixed: Number, output: Number) -> Tensor:
@@ -50,17 +49,15 @@ def head_contributions(mixed: Number, output: Number) -> Tensor:
     tensor([[5., 2.]], dtype=torch.float64)
     """
     mixed, output = _exact(mixed, "mixed"), _exact(output, "output")
-    if mixed.ndim < 3 or output.ndim < 2 or mixed.shape[-3] * mixed.shape[-1] != output.shape[-2]:
-        wanted = "(..., heads, tokens, head width) and (..., heads * head width, width)"
+    size = mixed.shape[-3] * mixed.shape[-1] if mixed.ndim > 2 else 0
+    if output.ndim < 2 or 0 in output.shape[-2:] or size != output.shape[-2]:
+        wanted = "(..., heads, tokens, head width) and (..., heads * head width, width), none of the widths 0"
         raise ValueError(f"mixed and output must be {wanted}, got {tuple(mixed.shape)} and {tuple(output.shape)}")
-    if not output.shape[-2]:
-        raise ValueError(f"mixed and output must hold at least one head, got {tuple(mixed.shape)}")
-    _must_broadcast(mixed.shape[:-3], output.shape[:-2], "mixed and output")
+    common_shape(mixed=mixed.shape[:-3], output=output.shape[:-2])
     dtype = torch.promote_types(mixed.dtype, output.dtype)
     slices = output.to(dtype).unflatten(-2, (mixed.shape[-3], -1))
     # |v O| = |v R^T| with O^T = Q R: no tensor of tokens x width, and no squares whose differences would be lost
-    lengths: Tensor = torch.linalg.vector_norm(mixed.to(dtype) @ torch.linalg.qr(slices.mT, mode="r").R.mT, dim=-1)
-    return lengths.mT
+    return _lengths(mixed.to(dtype) @ torch.linalg.qr(slices.mT, mode="r").R.mT).mT
 
 
 def carrying(contributions: Number, share: float) -> Tensor:
@@ -87,7 +84,9 @@ def active(scores: Number, budget: float) -> Tensor:
     >>> active([[0.1, 0.7, 0.2, 0.0]], 0.5)
     tensor([[False,  True,  True, False]])
     """
-    scores = at_least_dims(_exact(scores, "scores"), "scores", 1, "(..., units)")
+    scores = at_least_dims(_exact(scores, "scores", finite=False), "scores", 1, "(..., units)")
+    if not scores.shape[-1]:
+        raise ValueError(f"scores must hold at least one unit, got {tuple(scores.shape)}")
     count = units_of(budget, scores.shape[-1])
     order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :count]
     return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, order, True)
@@ -99,7 +98,7 @@ def units_of(budget: float, units: int) -> int:
     >>> units_of(0.2, 8), units_of(0.01, 8)
     (2, 1)
     """
-    return max(1, round(_share(budget, "budget") * integer(units, "units", 1)))
+    return max(1, round(_share(budget, "budget") * number(integer(units, "units", 1), "units")))
 
 
 def carried(contributions: Number, sets: Number) -> Tensor:
@@ -149,7 +148,7 @@ class Predictor(NamedTuple):
 
     def __call__(self, features: Number) -> Tensor:
         """Scores (..., tokens, units)."""
-        known = at_least_dims(as_numbers(features, "features"), "features", 2, "(..., tokens, features)")
+        known = at_least_dims(real(features, "features"), "features", 2, "(..., tokens, features)")
         if known.shape[-1] != self.weight.shape[-2]:
             raise ValueError(f"features must be {self.weight.shape[-2]} per token, got {known.shape[-1]}")
         return known.to(self.weight) @ self.weight + self.bias
@@ -174,14 +173,14 @@ def fit_predictor(
     if x.ndim < 2 or x.shape[:-1] != each.shape[:-1]:
         shapes = f"{tuple(x.shape)} and {tuple(each.shape)}"
         raise ValueError(f"features and contributions must agree in all dimensions but the last, got {shapes}")
-    least = number(ridge, "ridge")
-    if not 0 <= least < torch.inf:
-        raise ValueError(f"ridge must be at least 0, got {least:g}")
-    if not x.isfinite().all():
-        raise ValueError("features must be finite, got NaN or infinity")
+    if not x.shape[-1]:
+        raise ValueError(f"features must be at least one per token, got {tuple(x.shape)}")
+    least = number(ridge, "ridge", least=0.0)
     if rank is not None and integer(rank, "rank", 1) > each.shape[-1]:
         raise ValueError(f"rank must lie between 1 and the number of units, {each.shape[-1]}, got {rank}")
     x, y = x.double(), _shares(each).double()
+    size = x.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    x = x / size  # no square leaves the range
     means = x.mean(-2, keepdim=True), y.mean(-2, keepdim=True)
     x, y = x - means[0], y - means[1]
     gram = x.mT @ x
@@ -192,7 +191,7 @@ def fit_predictor(
     if rank is not None:
         directions = torch.linalg.eigh(weight.mT @ gram @ weight).eigenvectors[..., -rank:]
         weight = weight @ directions @ directions.mT
-    return Predictor(weight.to(each), (means[1] - means[0] @ weight).to(each))
+    return Predictor((weight / size).to(each), (means[1] - means[0] @ weight).to(each))
 
 
 class Agreement(NamedTuple):
@@ -224,9 +223,12 @@ def agreement(contributions: Number, scores: Number, usual: Number, budget: floa
     contributions, scores (..., tokens, units): what happened, and what a predictor said. usual (..., 1, units): scores
     that are the same for all tokens, as `typical` of other tokens gives them.
     """
-    each, said, same = _contributions(contributions), _exact(scores, "scores"), _exact(usual, "usual")
+    each = _contributions(contributions)
+    said, same = _exact(scores, "scores", finite=False), _exact(usual, "usual", finite=False)
     if said.shape != each.shape:
         raise ValueError(f"scores must have the shape of contributions, {tuple(each.shape)}, got {tuple(said.shape)}")
+    if same.shape[-1:] != each.shape[-1:] or common_shape(contributions=each.shape, usual=same.shape) != each.shape:
+        raise ValueError(f"usual must be (..., 1, {each.shape[-1]}), one score per unit, got {tuple(same.shape)}")
     sets = {
         "best": active(each, budget),
         "predicted": active(said, budget),
@@ -243,26 +245,23 @@ def _shares(each: Tensor) -> Tensor:
     return each / each.sum(-1, keepdim=True).clamp(min=torch.finfo(each.dtype).tiny)
 
 
-def _exact(given: Number, name: str) -> Tensor:
-    found = as_numbers(given, name).detach()
-    return found.to(torch.promote_types(found.dtype, torch.float32))
+def _lengths(x: Tensor) -> Tensor:
+    """Over the last dimension, of numbers whose squares may leave the range."""
+    size = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    length: Tensor = torch.linalg.vector_norm(x / size, dim=-1) * size[..., 0]
+    return length
 
 
-def _must_broadcast(one: Sequence[int], other: Sequence[int], names: str) -> None:
-    try:
-        torch.broadcast_shapes(tuple(one), tuple(other))
-    except RuntimeError:
-        shapes = f"{tuple(one)} and {tuple(other)}"
-        raise ValueError(f"{names} must have leading dimensions that broadcast, got {shapes}") from None
+def _exact(given: Number, name: str, *, finite: bool = True) -> Tensor:
+    found = real(given, name, finite=finite).detach()
+    return found.to(compute_dtype(found))
 
 
 def _contributions(given: Number) -> Tensor:
-    each = _exact(given, "contributions")
+    each = not_negative(given, "contributions").detach()
     if each.ndim < 2 or not each.shape[-1] or not each.shape[-2]:
         raise ValueError(f"contributions must be (..., tokens, units), none of them 0, got {tuple(each.shape)}")
-    if not (each >= 0).all() or each.isinf().any():
-        raise ValueError("contributions must be at least 0 and no NaN or infinity")
-    return each
+    return each.to(compute_dtype(each))
 
 
 def _share(given: float, name: str) -> float:

@@ -19,9 +19,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, as_tensor
+from joma.host.arguments import Number, as_numbers, as_tensor, common_shape, real, shown
 from joma.host.words import brief_repr
 from joma.measure._gram import compute_dtype
+from joma.measure._standardised import paired, standardise
 
 TOGETHER = 1 << 24  #: Entries of activity that are held in float64 at once.
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -129,7 +130,7 @@ def _of_single_neurons(absolute: bool, **given: Number) -> Alignment:
             score, silent = value.abs() if absolute else value, neuron < 0
             if fresh:
                 index = neuron.clamp_min(0)[:, None].expand(-1, fresh[0].shape[-2], -1)
-                again, moves, still_varies = _paired(fresh[0].gather(-1, index), fresh[1])
+                again, moves, still_varies = paired(fresh[0].gather(-1, index), fresh[1])
                 score = torch.where(silent, 0.0, again * value.sign() if absolute else again)
                 varies, silent = varies & still_varies, silent | ~moves
             parts.append((score, neuron, varies, silent))
@@ -144,7 +145,7 @@ def linear_probe(
     *,
     fresh_activity: Number,
     fresh_latents: Number,
-    ridge: float | Sequence[float] = RIDGES,
+    ridge: Number = RIDGES,
 ) -> Probe:
     """Ridge regression of every latent on all neurons, scored on samples that had no part in the fit.
 
@@ -171,18 +172,19 @@ def linear_probe(
     """
     fresh_samples = {"fresh_activity": fresh_activity, "fresh_latents": fresh_latents}
     given, lead = _checked(activity=activity, latents=latents, **fresh_samples)
-    ridges = [float(one) for one in (ridge if isinstance(ridge, Sequence) else [ridge])]
-    if not ridges or not all(LEAST_RIDGE <= one < float("inf") for one in ridges):
-        raise ValueError(f"ridge must be a number or numbers of at least {LEAST_RIDGE:g}, got {ridge!r}")
+    asked = real(ridge, "ridge").detach().double()
+    if asked.ndim > 1 or not asked.numel() or bool((asked < LEAST_RIDGE).any()):
+        raise ValueError(f"ridge must be a number or numbers of at least {LEAST_RIDGE:g}, got {shown(ridge)}")
+    ridges = asked.reshape(-1).tolist()
     if len(ridges) > 1 and (samples := given["activity"].shape[-2]) < 4:
         raise ValueError(f"activity must have at least 4 samples to choose a ridge by halves, got {samples}")
     parts = []
     with torch.no_grad():
         for some, known, fresh, wanted in _groups(given, lead):
-            target = _standardise(known)
+            target = standardise(known)
             choice = _choose(some, target.unit, ridges)
             prediction = _predict(some, target.unit, fresh, ridges, choice)
-            value, moves, still_varies = _paired(prediction, wanted)
+            value, moves, still_varies = paired(prediction, wanted)
             truth = target.place(wanted)
             deviation = (truth - truth.mean(-2, keepdim=True)).square().sum(-2)
             r2 = 1 - (truth - prediction).square().sum(-2) / deviation
@@ -194,49 +196,13 @@ def linear_probe(
     return Probe(score, per_latent, torch.where(varies, r2, torch.nan).to(dtype), used.to(dtype), excluded, silent)
 
 
-class _Standardised(NamedTuple):
-    """Columns with mean 0 and length 1 (0 if constant), and how to bring other samples into the same frame."""
-
-    unit: Tensor
-    moves: Tensor  # (..., columns) bool
-    first: Tensor  # these four (..., 1, columns)
-    spread: Tensor
-    mean: Tensor
-    length: Tensor
-
-    def place(self, others: Tensor) -> Tensor:
-        return ((others.double() * 0.5 - self.first) / self.spread - self.mean) / self.length
-
-
-def _standardise(columns: Tensor) -> _Standardised:
-    """(..., samples, columns) of any scale and offset, without a threshold anywhere.
-
-    The first sample is subtracted first: what is constant becomes 0 exactly, and what hardly varies keeps its digits.
-    Divided by its largest entry, a column then holds a 0 and a +-1, so that its variance is far from under- and
-    overflow. The half keeps the difference of two huge numbers finite.
-    """
-    unit = columns.double() * 0.5
-    first = unit[..., :1, :].clone()
-    unit -= first
-    low, high = unit.aminmax(dim=-2, keepdim=True)
-    spread = torch.maximum(high, -low)
-    moves = spread > 0
-    spread = torch.where(moves, spread, 1.0)
-    unit /= spread
-    mean = unit.mean(-2, keepdim=True)
-    unit -= mean
-    length = torch.where(moves, torch.linalg.vector_norm(unit, dim=-2, keepdim=True), 1.0)
-    unit /= length
-    return _Standardised(unit, moves[..., 0, :], first, spread, mean, length)
-
-
 def _best(activity: Tensor, latents: Tensor, absolute: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Signed correlation of each latent with its best neuron, that neuron (-1: none), and which latents vary."""
-    known = _standardise(latents)
+    known = standardise(latents)
     step = max(1, TOGETHER // (activity.shape[0] * activity.shape[1]))
     pieces, moves = [], []
     for some in activity.split(step, dim=-1):
-        columns = _standardise(some)
+        columns = standardise(some)
         pieces.append((known.unit.mT @ columns.unit).clamp(-1.0, 1.0))
         moves.append(columns.moves)
     correlation, alive = torch.cat(pieces, dim=-1), torch.cat(moves, dim=-1)[:, None]  # (group, latents | 1, neurons)
@@ -244,12 +210,6 @@ def _best(activity: Tensor, latents: Tensor, absolute: bool) -> tuple[Tensor, Te
     neuron = torch.where(alive, rank, -torch.inf).argmax(-1, keepdim=True)
     value = correlation.gather(-1, neuron)[..., 0]
     return value, torch.where(alive.any(-1), neuron[..., 0], -1), known.moves
-
-
-def _paired(columns: Tensor, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Correlation of each column with its latent (0 if one of them is constant), and which of the two vary."""
-    left, right = _standardise(columns), _standardise(latents)
-    return (left.unit * right.unit).sum(-2).clamp(-1.0, 1.0), left.moves, right.moves
 
 
 def _choose(activity: Tensor, target: Tensor, ridges: Sequence[float]) -> Tensor:
@@ -280,7 +240,7 @@ def _predict(activity: Tensor, target: Tensor, fresh: Tensor, ridges: Sequence[f
 def _predictions(activity: Tensor, target: Tensor, fresh: Tensor, ridges: Sequence[float]) -> Iterator[Tensor]:
     """The same for all latents, ridge after ridge."""
     # The Gram matrix has trace 1 (0 if all neurons are constant), so its condition is at most 1 + 1 / ridge.
-    neurons = _standardise(activity)
+    neurons = standardise(activity)
     size = neurons.moves.sum(-1).clamp_min(1).double().sqrt()[:, None, None]
     x, new = neurons.unit / size, neurons.place(fresh) / size
     mean = target.mean(-2, keepdim=True)
@@ -337,9 +297,8 @@ def _checked(**given: Number) -> tuple[dict[str, Tensor], tuple[int, ...]]:
     }
     for name, tensor in tensors.items():
         columns = "neurons" if name.endswith("activity") else "latents"
-        if tensor.is_complex() or (columns == "neurons" and not tensor.is_floating_point()):
-            kind = "floating" if columns == "neurons" else "real"
-            raise ValueError(f"{name} must hold {kind} numbers, got {tensor.dtype}")
+        if columns == "neurons" and not tensor.is_floating_point():
+            raise ValueError(f"{name} must hold floating numbers, got {tensor.dtype}")
         if tensor.ndim < 2 or 0 in tensor.shape or tensor.shape[-2] < 2:
             shape = f"shape (..., samples, {columns}), two samples or more, nothing empty"
             raise ValueError(f"{name} must have {shape}, got {tuple(tensor.shape)}")
@@ -352,7 +311,4 @@ def _checked(**given: Number) -> tuple[dict[str, Tensor], tuple[int, ...]]:
         for name in ("activity", "latents"):
             if shapes[name][-1] != shapes[f"fresh_{name}"][-1]:
                 raise ValueError(f"{name} and fresh_{name} must have the same columns, got {listed}")
-    try:
-        return tensors, tuple(torch.broadcast_shapes(*(shape[:-2] for shape in shapes.values())))
-    except RuntimeError:
-        raise ValueError(f"leading dimensions do not fit together: {listed}") from None
+    return tensors, tuple(common_shape(**{name: tensor.shape[:-2] for name, tensor in tensors.items()}))

@@ -115,8 +115,7 @@ def allocate(
     tensor([4.], dtype=torch.float64)
     """
     must_be_callable(function, "function")
-    number(tolerance, "tolerance", above=0.0)
-    number(absolute, "absolute", least=0.0)
+    tolerance, absolute = number(tolerance, "tolerance", above=0.0), number(absolute, "absolute", least=0.0)
     integer(most, "most", ORDERS[0])
     if way not in ("auto", "backward", "forward"):
         raise ValueError(f"way must be auto, backward or forward, got {shown(way)}")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, as_tensor
+from joma.host.arguments import Number, as_numbers, as_tensor, floating
 from joma.host.words import brief_repr
 from joma.measure import _attention_blocks
 from joma.measure._attention_problem import Masks, Problem, Sink
@@ -87,8 +87,9 @@ def attention_stats(
       number of keys, (documents + 1,) or (batch, documents + 1). Every number is then that of the document alone, and
       sink_mass is the attention on the first key of the query's own document
 
-    A sink joins the denominator of every query. The masses on the real keys then sum to less than 1, and the sink has
-    e^(its logit - lse). max_logit is always that of the real keys.
+    Values are not looked at, which would keep a GPU waiting: infinite ones may give NaN, but for a bias of -inf, which
+    hides keys. A sink joins the denominator of every query. The masses on the real keys then sum to less than 1, and
+    the sink has e^(its logit - lse). max_logit is always that of the real keys.
 
     >>> import torch
     >>> q = torch.zeros(1, 1, 3, 4)
@@ -133,8 +134,8 @@ def attention_with_stats(
     (tensor([0., 1., 2.]), tensor([1., 2., 3.]))
     """
     problem = Problem.of(
-        q, k, v, causal=causal, scale=scale, window=window, bias=bias, softcap=softcap, key_padding=key_padding,
-        cu_seqlens=cu_seqlens,
+        q, k, as_numbers(v, "v"), causal=causal, scale=scale, window=window, bias=bias, softcap=softcap,
+        key_padding=key_padding, cu_seqlens=cu_seqlens,
     )  # fmt: skip
     *stats, output = _solve(problem, Sink.of(problem, sinks, sink_key, sink_value, sink_in_entropy))
     return output, AttentionStats(*stats)
@@ -145,13 +146,14 @@ def logit_stats(logits: Number, *, first: Number | None = None, own: Number | No
 
     Masked is -inf, or the lowest number of the logits' type, as models add it. `first` and `own` (queries,) say which
     columns hold the first key and the query's own: unless given, column 0, and the columns that align the last query
-    with the last key. A column that is not there (-1) has mass 0. A few rows are worked at a time.
+    with the last key. A column that is not there (-1) has mass 0. A logit of +inf gives NaN. A few rows are worked at a
+    time.
 
     >>> import torch
     >>> logit_stats(torch.zeros(1, 1, 2, 4)).effective_keys
     tensor([[[4., 4.]]])
     """
-    s = as_numbers(logits, "logits").detach()
+    s = floating(as_numbers(logits, "logits"), "logits").detach()
     if s.ndim != 4 or min(s.shape) < 1:
         raise ValueError(f"logits must be (batch, heads, queries, keys), none of them 0, got {tuple(s.shape)}")
     queries, keys = s.shape[2:]

@@ -6,30 +6,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers
+from joma.host.arguments import Number, as_numbers, common_shape, number
+from joma.measure._gram import compute_dtype
+from joma.measure._standardised import paired
 
 
 def pearson(x: Number, y: Number, *, constant: float = float("nan")) -> Any:
     """Pearson's correlation over the last dimension, batched over the leading ones, which broadcast.
 
-    x, y: tensors, arrays or lists of numbers. The answer is a tensor if one of the two is a tensor, else a numpy array
-    (or one number) in float64. constant: what is returned where one of the two does not vary, so that there is no
-    correlation: NaN, or 0 for a reader to whom "orders nothing" is enough.
+    x, y: tensors, arrays or lists of numbers, as many of one as of the other. The answer is a tensor if one of the two
+    is a tensor, else a numpy array (or one number) in float64. constant: what is returned where one of the two does not
+    vary, or holds NaN or infinity, so that there is no correlation: NaN, or 0 for a reader to whom "orders nothing" is
+    enough. Not differentiable.
 
     >>> round(float(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 7.0]))), 4)
     0.9934
     """
+    first, second = as_numbers(x, "x"), as_numbers(y, "y")
+    if not first.ndim or first.shape[-1:] != second.shape[-1:] or not first.shape[-1]:
+        raise ValueError(f"x and y must be as many last, got {tuple(first.shape)} and {tuple(second.shape)}")
+    common_shape(x=first.shape, y=second.shape)
+    instead = number(constant, "constant", finite=False)
+    with torch.no_grad():
+        found, *varies = (part[..., 0] for part in paired(first.detach()[..., None], second.detach()[..., None]))
+        found = torch.where(varies[0] & varies[1] & found.isfinite(), found, instead)
     if isinstance(x, Tensor) or isinstance(y, Tensor):
-        x, y = as_numbers(x, "x"), as_numbers(y, "y")
-        x, y = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
-        length = torch.linalg.vector_norm(x, dim=-1) * torch.linalg.vector_norm(y, dim=-1)
-        safe = length.clamp_min(torch.finfo(length.dtype).tiny)
-        return torch.where(length > 0, (x * y).sum(-1) / safe, constant)
-    first, second = _array(x, "x"), _array(y, "y")
-    first, second = first - first.mean(-1, keepdims=True), second - second.mean(-1, keepdims=True)
-    scale = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
-    products = (first * second).sum(-1)
-    return np.where(scale > 0, products / np.where(scale > 0, scale, 1.0), constant)[()]
+        return found.to(torch.promote_types(compute_dtype(first), compute_dtype(second)))
+    return found.numpy()[()]
 
 
 def spearman(x: Number, y: Number) -> float:
@@ -39,6 +42,8 @@ def spearman(x: Number, y: Number) -> float:
     -1.0
     """
     rows = _array(x, "x"), _array(y, "y")
+    if rows[0].shape != rows[1].shape:
+        raise ValueError(f"x and y must have one shape, got {rows[0].shape} and {rows[1].shape}")
     both = np.isfinite(rows[0]) & np.isfinite(rows[1])
     first, second = (_ranks(row[both]) for row in rows)
     return float("nan") if len(first) < 2 else float(pearson(first, second))

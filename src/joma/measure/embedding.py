@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, integer, within
+from joma.host.arguments import Number, as_numbers, at_most, floating, integer, must_be_generator, within
 from joma.host.words import brief_repr
 from joma.measure._gram import compute_dtype
 from joma.theory.radial import Ball
 
 CHUNK = 1 << 22  #: Entries of vectors held at once.
+WIDEST = 1 << 40  #: Vectors of this width have |cos| of about 1e-6.
 CLOSE = 1e-8  #: Relative size of a last Newton step: what is left after it is of the order of its square.
 
 
@@ -68,20 +69,19 @@ def coherence(
     >>> round(c.random_mean, 4)
     0.6366
     """
-    vectors, levels = as_numbers(vectors, "vectors"), as_numbers(quantiles, "quantiles").double()
-    if not vectors.is_floating_point():
-        raise ValueError(f"vectors must hold real floating numbers, got {vectors.dtype}")
+    vectors = floating(as_numbers(vectors, "vectors"), "vectors")
+    levels = within(quantiles, "quantiles", 0, 1).detach().cpu().double()
     if vectors.ndim < 2 or vectors.shape[-2] < 2 or vectors.shape[-1] < 1:
         wanted = "shape (..., tokens, width), at least two tokens"
         raise ValueError(f"vectors must have {wanted}, got {tuple(vectors.shape)}")
     if not all(piece.isfinite().all() for piece in vectors.reshape(-1, vectors.shape[-1]).split(1 << 14)):
         raise ValueError("vectors must be finite, got NaN or infinity")
-    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 2:
-        raise ValueError(f"sample must be a whole number of at least 2, got {sample!r}")
-    if levels.ndim != 1 or not bool(((levels >= 0) & (levels <= 1)).all()):
-        raise ValueError(f"quantiles must lie in [0, 1], in one list, got {levels.tolist()}")
+    sample = integer(sample, "sample", 2)
+    if levels.ndim != 1:
+        raise ValueError(f"quantiles must be one list, got shape {tuple(levels.shape)}")
     if generator is None:
         generator = torch.Generator().manual_seed(0)
+    must_be_generator(generator)
     lead, width = vectors.shape[:-2], vectors.shape[-1]
     with torch.no_grad():
         stack = vectors.detach().reshape(-1, *vectors.shape[-2:])
@@ -110,7 +110,7 @@ def random_mean_cosine(width: int) -> float:
     >>> round(random_mean_cosine(3), 6)
     0.5
     """
-    if integer(width, "width", 1) <= 2:
+    if at_most(width, "width", WIDEST, "2^40") <= 2:
         return 1.0 if width == 1 else 2 / pi
     return Ball(width - 2).mean_distance  # its law is that of a uniform ball in two dimensions less (Archimedes)
 
@@ -122,7 +122,7 @@ def random_cosine_quantiles(width: int, levels: Number) -> Tensor:
     tensor([0.2500, 0.5000], dtype=torch.float64)
     """
     share = within(levels, "levels", 0.0, 1.0).detach().cpu().double()
-    found = _quantiles_of_random(integer(width, "width", 1), tuple(share.flatten().tolist()))
+    found = _quantiles_of_random(at_most(width, "width", WIDEST, "2^40"), tuple(share.flatten().tolist()))
     return torch.tensor(found, dtype=torch.float64).reshape(share.shape)
 
 

@@ -3,7 +3,8 @@
 A forecaster gets the past of a curve, (points,) steps and (..., points) values, and a later step. It gives the value
 at that step. `backtest` goes over a recorded curve: from every point at step t it asks for the value at step
 `ahead` * t. It hands over the past alone, so that no forecaster can see what it is asked for.
-Any function of (steps, curve, to) is a forecaster: that of a theory, say.
+Any function of (steps, curve, to) is a forecaster: that of a theory, say. A curve that holds NaN or infinity is
+foretold as it is: leave out runs that diverged.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, must_be_callable, number
+from joma.host.arguments import Number, as_numbers, must_be_callable, number, real
 from joma.host.words import brief_repr
 
 Forecaster = Callable[[Tensor, Tensor, float], Tensor]
@@ -87,11 +88,11 @@ def earlier_runs(steps: Number, curve: Number, to: float, *, runs_steps: Number,
     """
     at, past = _past(steps, curve)
     places, known = _past(runs_steps, runs, "runs_steps", "runs")
-    if known.ndim < 2 or known.shape[1:-1] != past.shape[:-1]:
+    if known.ndim < 2 or not len(known) or known.shape[1:-1] != past.shape[:-1]:
         wanted = f"(runs, {', '.join(map(str, past.shape[:-1])) + ', ' if past.ndim > 1 else ''}points)"
         raise ValueError(f"runs must have shape {wanted} to go with curve, got {tuple(known.shape)}")
     mean = known.mean(0)
-    return past[..., -1] + value_at(places, mean, to) - value_at(places, mean, float(at[-1]))
+    return past[..., -1] + _read(places, mean, to, "to") - _read(places, mean, float(at[-1]), "the last of steps")
 
 
 def value_at(steps: Number, curve: Number, step: float) -> Tensor:
@@ -100,10 +101,13 @@ def value_at(steps: Number, curve: Number, step: float) -> Tensor:
     >>> value_at([1, 4, 16], [3.0, 2.0, 1.0], 8)
     tensor(1.5000, dtype=torch.float64)
     """
-    at, values = _past(steps, curve)
-    step = number(step, "step")
+    return _read(*_past(steps, curve), step, "step")
+
+
+def _read(at: Tensor, values: Tensor, step: float, name: str) -> Tensor:
+    step = number(step, name)
     if not at[0] <= step <= NEARLY * at[-1]:
-        raise ValueError(f"step must lie between {at[0]:g} and {at[-1]:g}, which are recorded, got {step:g}")
+        raise ValueError(f"{name} must lie between {at[0]:g} and {at[-1]:g}, which are recorded, got {step:g}")
     right = int(torch.searchsorted(at, step).clamp(1 if len(at) > 1 else 0, len(at) - 1))
     left = max(right - 1, 0)
     if at[right] <= step or left == right:
@@ -127,9 +131,9 @@ def backtest(
     """
     must_be_callable(forecaster, "forecaster")
     at, values = _past(steps, curve)
-    number(first, "first")
-    if not number(ahead, "ahead") > 1:
-        raise ValueError(f"ahead must be above 1: the step foretold is ahead * t, got {ahead!r}")
+    first, ahead = number(first, "first"), number(ahead, "ahead")
+    if not ahead > 1:
+        raise ValueError(f"ahead must be above 1: the step foretold is ahead * t, got {ahead:g}")
     second = int((at > 0).int().argmax()) + 1
     places = [i for i in range(second, len(at)) if at[i] >= first and ahead * at[i] <= NEARLY * at[-1]]
     if not places:
@@ -141,7 +145,7 @@ def backtest(
         made.append(as_numbers(forecaster(at[: i + 1], values[..., : i + 1], step), "what forecaster gives").to(values))
         if (got := tuple(made[-1].shape)) != (wanted := tuple(values.shape[:-1])):
             raise ValueError(f"forecaster must give {wanted}, one number per curve, got {got}")
-    truth = [value_at(at, values, step) for step in to]
+    truth = [_read(at, values, step, "ahead") for step in to]
     return Backtest(at[places], torch.tensor(to).to(at), torch.stack(made, -1), torch.stack(truth, -1))
 
 
@@ -176,30 +180,27 @@ def skill(made: Number, truth: Number, persisted: Number) -> Tensor:
         (its error by persistence - its error by the forecast) / (error by persistence, mean over runs),
 
     errors being means of squares over all but the first dimension. The mean over runs is therefore 1 - MSE / MSE of
-    persistence over all of them, and no run counts for more because it happened to stand still.
+    persistence over all of them, and no run counts for more because it happened to stand still. Leave out runs that
+    diverged.
 
     >>> skill(made=[[1.0, 2.0]], truth=[[1.0, 4.0]], persisted=[[3.0, 4.0]])
     tensor([0.], dtype=torch.float64)
     """
     given = {"made": made, "truth": truth, "persisted": persisted}
-    first, second, third = (as_numbers(value, name).double() for name, value in given.items())
+    first, second, third = (real(value, name).double() / 2 for name, value in given.items())
     if not first.shape == second.shape == third.shape or first.ndim < 1:
         shapes = ", ".join(str(tuple(one.shape)) for one in (first, second, third))
         raise ValueError(f"made, truth and persisted must have one shape, (runs, ...), got {shapes}")
-    for name, value in zip(given, (first, second, third), strict=True):
-        if not value.isfinite().all():
-            raise ValueError(f"{name} must be finite, got NaN or infinity: leave out runs that diverged")
-    error, still = ((one - second).square().flatten(1).mean(1) if one.ndim > 1 else (one - second).square()
-                    for one in (first, third))  # fmt: skip
-    if not still.any():
+    size = (third - second).abs().amax() if second.numel() else 0.0
+    if not size:
         raise ValueError("persisted is the truth in every run: there is no error that a forecast could avoid")
+    # in units of the largest error of persistence: no square of it leaves the range
+    error, still = (((one - second) / size).square().reshape(len(one), -1).mean(1) for one in (first, third))
     return (still - error) / still.mean()
 
 
 def _past(steps: Number, curve: Number, steps_name: str = "steps", curve_name: str = "curve") -> tuple[Tensor, Tensor]:
     at, values = as_numbers(steps, steps_name), as_numbers(curve, curve_name)
-    if at.is_complex() or values.is_complex():
-        raise ValueError(f"{steps_name} and {curve_name} must be real numbers, got {at.dtype} and {values.dtype}")
     if at.ndim != 1 or not len(at) or not bool((at.double().diff() > 0).all() & (at[0] >= 0) & at.isfinite().all()):
         raise ValueError(f"{steps_name} must be one row of increasing numbers from 0 on, got {tuple(at.shape)}")
     if values.ndim < 1 or values.shape[-1] != len(at):
@@ -214,9 +215,9 @@ def _later(to: float, at: Tensor) -> Tensor:
 
 def _slope(x: Tensor, at: Tensor, values: Tensor, window: float) -> Tensor:
     """Of least squares over the points since step t / window, in any case the last two, (...); 0 of a single one."""
-    if not number(window, "window") > 1:
+    if not (share := number(window, "window")) > 1:
         raise ValueError(f"window must be above 1: the slope is that since step t / window, got {window!r}")
-    recent = at >= at[-1] / window / NEARLY
+    recent = at >= at[-1] / share / NEARLY
     recent[-2:] = True
     centred = x[recent] - x[recent].mean()
     spread = centred.square().sum()

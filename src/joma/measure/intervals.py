@@ -2,17 +2,18 @@
 
 from bisect import bisect_left
 from functools import lru_cache
-from math import atan, cos, exp, isfinite, lgamma, nan, pi, sin, sqrt, tan
+from math import atan, cos, exp, hypot, isfinite, lgamma, nan, pi, sin, sqrt, tan
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers
+from joma.host.arguments import Number, as_numbers, integer, number, real, shown
 from joma.host.words import brief_repr
+from joma.measure._gram import magnitude
 
-FEW_SEEDS, ASSURANCE, TINY = 4, 0.8, 1e-300
+FEW_SEEDS, ASSURANCE, TINY, FREEDOMS = 4, 0.8, 1e-300, 10**5
 
 
 @brief_repr
@@ -54,35 +55,38 @@ def mean_interval(values: Number, *, dim: int = 0, level: float = 0.95) -> MeanI
     >>> round(gain.mean.item(), 4), round(gain.half_width.item(), 4)
     (0.04, 0.0248)
     """
-    values = as_numbers(values, "values")
-    if values.is_complex():
-        raise ValueError(f"values must be real numbers, got {values.dtype}")
-    if not -values.ndim <= dim < values.ndim:
-        raise ValueError(f"dim must name a dimension of values {tuple(values.shape)}, got {dim}")
-    count = values.shape[dim]
+    wide = real(values, "values").double()
+    dim = integer(dim, "dim", -wide.ndim)
+    if dim >= wide.ndim:
+        raise ValueError(f"dim must name a dimension of values {tuple(wide.shape)}, got {dim}")
+    count = wide.shape[dim]
     if count < 2:
         raise ValueError(f"values must have at least 2 entries along dim {dim} for an interval, got {count}")
-    wide = values.to(torch.float64)
-    if not wide.isfinite().all():
-        raise ValueError("values must be finite, got NaN or infinity")
-    return MeanInterval(wide.mean(dim), t_quantile(level, count - 1) / sqrt(count) * wide.std(dim))
+    size = magnitude(wide.abs().amax(dim))  # no square leaves the range
+    scaled = wide / size.unsqueeze(dim)
+    return MeanInterval(scaled.mean(dim) * size, t_quantile(level, count - 1) / sqrt(count) * scaled.std(dim) * size)
 
 
-@lru_cache(maxsize=256)
 def t_quantile(level: float, freedom: int) -> float:
     """The t below which |T| stays with probability `level`, T of Student's law with `freedom` degrees.
 
     With t = sqrt(n) tan(a) that probability is a finite sum (Abramowitz & Stegun 26.7.3-4), and its slope in a is
     c cos^(n-1)(a). It is increasing and concave in a, so Newton's steps from a = 0 never pass the root.
-    Right to 1e-8 (relative) for levels from 0.001 on and up to 10^5 degrees.
+    Right to 1e-8 (relative) for levels from 0.001 on. Beyond 10^5 degrees it is z + (z^3 + z) / 4n, z the Gaussian's.
 
     >>> round(t_quantile(0.95, 4), 6)
     2.776445
     """
-    if not 0 < level <= 1 - 1e-6:  # closer to 1 rounding would eat into the digits
+    if not 0 < number(level, "level") <= 1 - 1e-6:  # closer to 1 rounding would eat into the digits
         raise ValueError(f"level must lie above 0 and be at most 1 - 1e-6, got {level!r}")
-    if freedom < 1 or freedom != int(freedom):
-        raise ValueError(f"freedom must be a whole number of at least 1, got {freedom!r}")
+    if integer(freedom, "freedom", 1) > FREEDOMS:
+        z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+        return z + (z**3 + z) / 4 / min(freedom, 2**60)
+    return _t_quantile(float(level), int(freedom))
+
+
+@lru_cache(maxsize=256)
+def _t_quantile(level: float, freedom: int) -> float:
     c = 2 / sqrt(pi) * exp(lgamma((freedom + 1) / 2) - lgamma(freedom / 2))
     angle = 0.0
     while (step := (level - _within(angle, freedom)) / (c * cos(angle) ** (freedom - 1))) > 1e-15 * angle:
@@ -144,7 +148,7 @@ def usual_level(seeds: int) -> float:
     >>> usual_level(4), usual_level(5)
     (0.99, 0.95)
     """
-    return 0.99 if seeds <= FEW_SEEDS else 0.95
+    return 0.99 if integer(seeds, "seeds", 0) <= FEW_SEEDS else 0.95
 
 
 def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level: float | None = None) -> Comparison:
@@ -196,6 +200,9 @@ def p_value(difference: float, half_width: float, level: float, freedom: int) ->
     >>> round(p_value(0.04, 0.0248, 0.95, 2), 4)
     0.0201
     """
+    difference = number(difference, "difference", finite=False)
+    half_width = number(half_width, "half_width", finite=False)
+    freedom = min(integer(freedom, "freedom", 0), FREEDOMS)
     if freedom < 1 or not (isfinite(difference) and isfinite(half_width)):
         return 1.0
     if half_width == 0:
@@ -219,10 +226,16 @@ def seeds_to_decide(
     >>> seeds_to_decide(0.02, 0.2, 5, (0.0, 0.1)), seeds_to_decide(0.3, 0.4, 5, (0.0, 0.1))
     (28, 12)
     """
-    low, high = between
+    difference = number(difference, "difference", finite=False)
+    half_width = number(half_width, "half_width", finite=False)
+    if (ends := as_numbers(between, "between")).shape != (2,):
+        raise ValueError(f"between must be two numbers, got {shown(between)}")
+    low, high = ends.tolist()
+    number(integer(seeds, "seeds", 0), "seeds")
+    freedom = max(seeds - 1, 1) if freedom is None else min(integer(freedom, "freedom", 1), 2**60)
+    assurance = number(assurance, "assurance")
     if seeds < 2 or not (isfinite(half_width) and isfinite(difference)) or not low <= high:
         return None
-    freedom = seeds - 1 if freedom is None else freedom
     spread = half_width * sqrt(seeds) / t_quantile(usual_level(seeds) if level is None else level, freedom)
 
     def enough(count: int) -> bool:
@@ -252,9 +265,8 @@ def _errors_of_spread(freedom: int) -> Tensor:
 def _row(values: Number, name: str) -> np.ndarray:
     """As one row of float64, whatever it came as."""
     tensor = as_numbers(values, name)
-    if tensor.is_complex() or tensor.ndim > 1:
-        got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-        raise ValueError(f"{name} must be one row of numbers, one per seed, got {got}")
+    if tensor.ndim > 1:
+        raise ValueError(f"{name} must be one row of numbers, one per seed, got shape {tuple(tensor.shape)}")
     row: np.ndarray = tensor.detach().reshape(-1).double().cpu().numpy()
     return row
 
@@ -265,19 +277,23 @@ def _half_width(row: np.ndarray, level: float) -> float:
 
 def _error(row: np.ndarray) -> float:
     """The standard error of a mean."""
-    return nan if len(row) < 2 else float(row.std(ddof=1)) / sqrt(len(row))
+    if len(row) < 2:
+        return nan
+    size = float(magnitude(torch.tensor(np.abs(row).max())))  # no square leaves the range
+    return float((row / size).std(ddof=1)) / sqrt(len(row)) * size
 
 
 def _welch_error(first: np.ndarray, second: np.ndarray) -> float:
-    return sqrt(_error(first) ** 2 + _error(second) ** 2)
+    return hypot(_error(first), _error(second))
 
 
 def _welch_freedom(first: np.ndarray, second: np.ndarray) -> int:
     """Welch's degrees of freedom, rounded down: the wider, safer side. 0 where there is no interval."""
     if min(len(first), len(second)) < 2:
         return 0
-    parts = [_error(row) ** 2 for row in (first, second)]
-    if not sum(parts):
+    errors = _error(first), _error(second)
+    if not max(errors):
         return len(first) + len(second) - 2
+    parts = [(error / max(errors)) ** 2 for error in errors]
     freedom = sum(parts) ** 2 / sum(part**2 / (len(row) - 1) for part, row in zip(parts, (first, second), strict=True))
     return max(1, int(min(freedom, 1e5)))

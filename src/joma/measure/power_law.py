@@ -6,7 +6,6 @@ of few eigenvalues means little. It is no test either: Gaussian matrices of side
 alphas from 4 to 30. Their distance tells: it is above 0.1.
 """
 
-from math import prod
 from typing import NamedTuple
 
 import torch
@@ -14,13 +13,11 @@ from torch import Tensor
 
 from joma.host.arguments import Number, real
 from joma.host.words import brief_repr
-from joma.measure._gram import checked, gram, lower_gram, scaling
+from joma.measure._gram import TOGETHER, unit_squares
 
 LEAST = 20  #: Fewer values are refused: WeightWatcher goes over to another estimator there, and neither says much.
 FLOOR = 1e-10  #: Eigenvalues below this share of the largest are rounding, or as good as zero, and begin no tail.
 EVEN = 1e-9  #: A tail whose mean logarithm is no further above its beginning is one number repeated, not a power law.
-_SMALL_SIDE = 256
-_TOGETHER = 1 << 22  # numbers of a stack, or of a table of distances, that are worked on at a time
 _CANDIDATES = 128
 
 
@@ -85,7 +82,9 @@ def spectral_power_law(w: Number) -> PowerLaw:
     >>> round(float(fit.alpha), 2)
     2.03
     """
-    return power_law_of_squares(squared_singular_values(w))
+    squares, scale = unit_squares(w)
+    found = power_law_of_squares(squares)
+    return found._replace(xmin=found.xmin / scale / scale)
 
 
 def power_law_of_squares(squares: Number) -> PowerLaw:
@@ -110,27 +109,13 @@ def squared_singular_values(w: Number) -> Tensor:
 
     They are found from the Gram matrix of the smaller side n, in float64: n^2 m flops for n x m and about as long
     again for n^3, a third of what an SVD without vectors takes. Each is off by about 1e-15 of the largest, which
-    matters only to those below 1e-10 of it. Without a gradient.
+    matters only to those below 1e-10 of it. A square beyond the range of float64 is infinite. Without a gradient.
 
     >>> squared_singular_values([[3.0, 0.0, 0.0], [0.0, 0.0, 2.0]])
     tensor([4., 9.], dtype=torch.float64)
     """
-    w = checked(w)
-    with torch.no_grad():
-        stack = w.detach().reshape(-1, *w.shape[-2:])
-        stack = stack if stack.shape[-2] <= stack.shape[-1] else stack.mT
-        side = stack.shape[-2]
-        pieces = [_squares(some) for some in stack.split(max(1, _TOGETHER // prod(stack.shape[-2:])))]
-        found = torch.cat(pieces) if len(stack) else stack.new_zeros(0, side, dtype=torch.float64)
-    return found.reshape(*w.shape[:-2], side)
-
-
-def _squares(stack: Tensor) -> Tensor:
-    """Of some matrices that are not taller than wide. Norm 1 first: squares of any weights then stay in range."""
-    scale = scaling(stack)[1]
-    make = gram if stack.shape[-2] <= _SMALL_SIDE else lower_gram
-    eigenvalues: Tensor = torch.linalg.eigvalsh(make(stack, scale))
-    return eigenvalues.clamp_min_(0.0) / scale.to(stack.device)[:, None].square()
+    squares, scale = unit_squares(w)
+    return squares / scale[..., None] / scale[..., None]  # the square of a scale could be 0
 
 
 def _fitted(x: Tensor, *, floor: float = 0.0) -> PowerLaw:
@@ -153,7 +138,7 @@ def _fitted(x: Tensor, *, floor: float = 0.0) -> PowerLaw:
 def _distances(logs: Tensor, above: Tensor, rest: Tensor) -> Tensor:
     """The Kolmogorov-Smirnov distance for every tail, (matrices, values): some candidates at a time, from theirs on."""
     found = []
-    step = max(1, min(_CANDIDATES, _TOGETHER // (logs.numel() or 1)))
+    step = max(1, min(_CANDIDATES, TOGETHER // (logs.numel() or 1)))
     for first in range(0, logs.shape[-1], step):
         these = slice(first, first + step)
         beyond = (logs[:, None, first:] - logs[:, these, None]) / above[:, these, None]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, as_tensor
+from joma.host.arguments import Number, as_tensor, at_least_dims, integer, number, real
 from joma.host.words import brief_repr
 from joma.measure.intervals import mean_interval
 
@@ -87,24 +87,22 @@ def rebound(
     >>> r.drops, r.rebounds, r.valley
     (tensor([True, True]), tensor([ True, False]), tensor([24, 39]))
     """
-    curve = as_numbers(curve, "curve")
+    curve = real(curve, "curve")
     meaning = "(..., seeds, points)" if over_seeds else "(..., points)"
-    if curve.ndim < 1 + over_seeds or not curve.is_floating_point():
-        raise ValueError(f"curve must be a floating tensor {meaning}, got {tuple(curve.shape)} {curve.dtype}")
+    if curve.ndim < 1 + bool(over_seeds):
+        raise ValueError(f"curve must have shape {meaning}, got {tuple(curve.shape)}")
     points = curve.shape[-1]
     if over_seeds and (curve.shape[-2] < FEWEST_SEEDS or points < 3):
         wanted = f"at least {FEWEST_SEEDS} seeds and 3 points, {meaning}"
         raise ValueError(f"curve must have {wanted}, got {tuple(curve.shape)}")
     if not over_seeds and points < FEWEST_POINTS:
         raise ValueError(f"curve must have at least {FEWEST_POINTS} points to know its own noise, got {points}")
-    if not curve.isfinite().all():
-        raise ValueError("curve must be finite, got NaN or infinity")
-    if not (share >= 0 and sigmas > 0 and 0 < confidence < 1):
-        wanted = "share must be >= 0, sigmas > 0 and confidence between 0 and 1"
-        raise ValueError(f"{wanted}, got {share!r}, {sigmas!r}, {confidence!r}")
-    if groups < FEWEST_POINTS - 1:
-        raise ValueError(f"groups must be at least {FEWEST_POINTS - 1}, got {groups!r}")
+    share, sigmas = number(share, "share", least=0.0), number(sigmas, "sigmas", above=0.0)
+    if not number(confidence, "confidence", above=0.0) < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence!r}")
+    groups = integer(groups, "groups", FEWEST_POINTS - 1)
     at = torch.arange(points) if steps is None else as_tensor(steps, "steps")
+    real(at, "steps")
     if at.shape != (points,) or not bool((at.diff() > 0).all()):
         raise ValueError(f"steps must be {points} increasing numbers, one for each point of the curve")
     curve, at = curve.double(), at.to(curve.device)
@@ -137,12 +135,14 @@ def _by_roughness(curve: Tensor, sigmas: float, groups: int) -> tuple[Tensor, Te
 def drop_and_rebound(curve: Number) -> tuple[Tensor, Tensor]:
     """Drop and rebound of every seed, each read at the valley of the mean of the others: its noise chooses no place.
 
-    curve: (..., seeds, points) -> (..., seeds) each.
+    curve: (..., seeds, points) -> (..., seeds) each. A single seed has no others, and is read at its first point.
 
     >>> drop_and_rebound(torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.5, 2.0], [3.0, 1.0, 2.5]]))
     (tensor([2.0000, 1.5000, 2.0000]), tensor([1.0000, 0.5000, 1.5000]))
     """
-    curve = as_numbers(curve, "curve")
+    curve = at_least_dims(real(curve, "curve"), "curve", 2, "(..., seeds, points)")
+    if not curve.shape[-1]:
+        raise ValueError(f"curve must have at least one point, (..., seeds, points), got {tuple(curve.shape)}")
     others = curve.sum(-2, keepdim=True) - curve
     low = curve.gather(-1, others.argmin(-1, keepdim=True))[..., 0]
     return curve[..., 0] - low, curve[..., -1] - low

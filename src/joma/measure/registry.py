@@ -11,9 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from joma.host.arguments import shown
 from joma.host.words import brief_repr
+from joma.measure._gram import checked, unit_squares
 from joma.measure.embedding import coherence
-from joma.measure.power_law import LEAST, power_law_of_squares, squared_singular_values
+from joma.measure.power_law import LEAST, power_law_of_squares
 from joma.measure.spectrum import spectrum
 
 TOLERANCE = 1e-3  #: Relative, of stable ranks and spectral norms.
@@ -115,12 +117,14 @@ def axis_of(name: str) -> str:
     >>> axis_of("alpha"), axis_of("my_measure")
     ('power-law exponent α', 'my measure')
     """
+    if not isinstance(name, str):
+        raise ValueError(f"name must be that of a measure, got {shown(name)}")
     return MEASURES[name].axis if name in MEASURES else name.replace("_", " ")
 
 
 def leading_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float]:
     """Stable rank and spectral norm of one matrix, to the tolerance."""
-    return _leading_spectra(w[None], generator)[0]
+    return _leading_spectra(_of_dims(w, 2)[None], generator)[0]
 
 
 def _leading_spectra(stack: Tensor, generator: torch.Generator | None = None) -> list[tuple[float, float]]:
@@ -131,15 +135,21 @@ def _leading_spectra(stack: Tensor, generator: torch.Generator | None = None) ->
 
 def full_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float, float | ValueError]:
     """Stable rank, spectral norm and alpha of one matrix from all of its singular values; nothing is drawn."""
-    return full_spectra(w[None])[0]
+    return full_spectra(_of_dims(w, 2)[None])[0]
 
 
-def full_spectra(stack: Tensor) -> list[tuple[float, float, float | ValueError]]:
-    """Stable rank, spectral norm and alpha of matrices of one shape, or why a matrix has no alpha."""
-    squares = squared_singular_values(stack)
+def full_spectra(w: Tensor) -> list[tuple[float, float, float | ValueError]]:
+    """Stable rank, spectral norm and alpha of matrices (matrices, rows, columns), or why a matrix has no alpha."""
+    squares, scale = unit_squares(_of_dims(w, 3))
     top = squares[:, -1]
     ranks = torch.where(top > 0, squares.sum(-1) / top, 0.0)
-    return list(zip(ranks.tolist(), top.sqrt().tolist(), map(_exponent, squares), strict=True))
+    return list(zip(ranks.tolist(), (top.sqrt() / scale).tolist(), map(_exponent, squares), strict=True))
+
+
+def _of_dims(w: Tensor, dims: int) -> Tensor:
+    if checked(w).ndim != dims:
+        raise ValueError(f"w must have {dims} dimensions, the last two rows and columns, got {tuple(w.shape)}")
+    return w
 
 
 def _exponent(squares: Tensor) -> float | ValueError:

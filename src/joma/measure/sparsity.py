@@ -10,7 +10,8 @@ For each head `heavy_hitters` finds the keys that most attention goes to, and `s
 
 q (batch, heads, queries, width) and k (batch, kv_heads, keys, width) are as in `attention_stats`, and so are the
 options that every function takes: scale, window, bias, softcap, sinks, sink_key, key_padding, cu_seqlens. A learned
-sink takes mass and is no key, so the masses of all keys then sum to less than 1. Queries that see no key have 0.
+sink takes mass and is no key, so the masses of all keys then sum to less than 1. Queries that see no key have 0. As
+there, infinite numbers may give NaN, but for a bias of -inf.
 
 `sparsity_stats` gives most of them at once, in two passes over the keys.
 
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, shown
+from joma.host.arguments import Number, at_most, shown
 from joma.host.words import brief_repr
 from joma.measure._attention_blocks import EMPTY
 from joma.measure._gram import compute_dtype
@@ -37,7 +38,6 @@ from joma.measure._sparsity_blocks import (
     Attention,
     Block,
     Options,
-    at_most,
     checked_keep,
     checked_queries,
     checked_threshold,

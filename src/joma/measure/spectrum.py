@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers
+from joma.host.arguments import Number, as_numbers, at_most, must_be_generator, number, real
 from joma.host.words import brief_repr
 from joma.measure import _factor, _lanczos
 from joma.measure._gram import checked, compute_dtype, full_precision, gram, scaling
@@ -98,17 +98,16 @@ def spectrum(
     """
     w = checked(w)
     side = min(w.shape[-2:])
-    if not (isinstance(count, int) and 1 <= count <= side):
-        raise ValueError(f"count must be a whole number from 1 to {side}, the smaller side of w, got {count!r}")
-    if not 0 < tolerance < 1 or not 0 < failure < 1:
+    count = at_most(count, "count", side, "the smaller side of w")
+    if not 0 < number(tolerance, "tolerance") < 1 or not 0 < number(failure, "failure") < 1:
         raise ValueError(f"tolerance and failure must lie between 0 and 1, got {tolerance!r} and {failure!r}")
-    known = None if start is None else as_numbers(start, "start").to(w.device)
-    if known is not None:
-        if known.ndim != w.ndim or known.shape[:-1] != (*w.shape[:-2], side):
-            wanted = f"shape (..., {side}, vectors), {side} being the smaller side of w {tuple(w.shape)}"
-            raise ValueError(f"start must have {wanted}, got {tuple(known.shape)}")
-        if not known.isfinite().all():
-            raise ValueError("start must be finite, got NaN or infinity")
+    known = None if start is None else real(start, "start").to(w.device)
+    if known is not None and (known.ndim != w.ndim or known.shape[:-1] != (*w.shape[:-2], side)):
+        wanted = f"shape (..., {side}, vectors), {side} being the smaller side of w {tuple(w.shape)}"
+        raise ValueError(f"start must have {wanted}, got {tuple(known.shape)}")
+    if generator is None:
+        generator = torch.Generator(w.device).manual_seed(0)
+    must_be_generator(generator)
     warm = 0 if known is None else known.shape[-1]
     with torch.no_grad(), full_precision(w.device):
         stack = w.detach().reshape(-1, *w.shape[-2:])
@@ -117,8 +116,6 @@ def spectrum(
         eps = torch.finfo(compute_dtype(w)).eps
         exact = side <= GRAM_SIDE or 4 * width > side or tolerance < FINEST * eps
         factor = side <= (FACTOR_SIDE_CPU if _factor.on_cpu(w) else FACTOR_SIDE) and count <= FACTOR_COUNT
-        if generator is None:
-            generator = torch.Generator(w.device).manual_seed(0)
         earlier = (
             stack.new_zeros(len(stack), side, 0) if known is None else known.detach().reshape(len(stack), side, -1)
         )

@@ -22,8 +22,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, as_tensor
+from joma.host.arguments import Number, as_tensor, at_most, described, integer, not_negative, real
 from joma.host.words import brief_repr
+from joma.measure._gram import magnitude
 
 _RELATED = 0.99  # quantile of shuffled pairs above which a pair is related
 _GROUP = 3  # contexts that make a pattern: a triangle
@@ -43,7 +44,7 @@ class Superposition(NamedTuple):
     score: Tensor
     """(neurons,) one minus the mean cosine between a neuron's contexts."""
     z: Tensor
-    """(neurons,) the score in standard deviations of `shuffled_score` from its mean."""
+    """(neurons,) the score in standard deviations of `shuffled_score` from its mean; NaN where those are all equal."""
     patterns: Tensor
     """(neurons,) groups of at least three related contexts."""
     group: Tensor
@@ -66,7 +67,7 @@ def peaks(activations: Number) -> tuple[Tensor, Tensor]:
     >>> peaks(torch.tensor([[[0.0], [3.0], [1.0]]]))
     (tensor([[3.]]), tensor([[1]]))
     """
-    activations = as_numbers(activations, "activations")
+    activations = real(activations, "activations")
     if activations.ndim != 3 or 0 in activations.shape:
         raise ValueError(f"activations must be (texts, length, neurons), got {tuple(activations.shape)}")
     largest = activations.max(1)
@@ -96,26 +97,29 @@ def superposition(
     >>> found.score[:3], found.patterns[:3]
     (tensor([0., 1., 1.]), tensor([1, 0, 0]))
     """
-    height, position = as_numbers(height, "height"), as_tensor(position, "position")
-    tokens = as_tensor(tokens, "tokens")
-    keys = None if keys is None else as_tensor(keys, "keys")
-    weights = None if weights is None else as_numbers(weights, "weights")
-    _check(height, position, tokens, keys, weights, contexts)
+    height, position, tokens = real(height, "height"), _places(position, "position"), _places(tokens, "tokens")
+    keys = None if keys is None else _places(keys, "keys")
+    weights = None if weights is None else not_negative(weights, "weights")
+    _check(height, position, tokens, keys, weights)
+    contexts = at_most(contexts, "contexts", len(height), "the number of texts", low=_GROUP)
     texts = height.topk(contexts, dim=0).indices.T.contiguous()  # (neurons, contexts)
     positions = position.T.gather(1, texts)
     text, query = texts.flatten(), positions.flatten()
-    ids = tokens[text]  # (neurons * contexts, m) that each context's query attends to, and how much each gets
-    mass = (torch.arange(tokens.shape[1], device=tokens.device) <= query[:, None]).to(torch.float32)
+    words: Tensor = tokens.unique(return_inverse=True)[1]  # ids may be large
+    ids = words[text]  # (neurons * contexts, m) that each context's query attends to, and how much each gets
+    mass = (torch.arange(words.shape[1], device=words.device) <= query[:, None]).to(torch.float32)
     if keys is not None and weights is not None:
-        ids, mass = ids.gather(1, keys[text, query]), weights[text, query].float()
-    count = torch.zeros(int(tokens.max()) + 1, device=tokens.device)  # of texts with the token
-    for row in tokens:
+        ids, mass = ids.gather(1, keys[text, query]), weights[text, query]
+        mass = (mass / magnitude(mass.amax(1, keepdim=True))).float()  # in range: only shares count
+    count = torch.zeros(int(words.max()) + 1, device=words.device)  # of texts with the token
+    for row in words:
         count[row.unique()] += 1
-    value = mass * (len(tokens) / count.clamp(min=1)).log()[ids]
+    value = mass * (len(words) / count.clamp(min=1)).log()[ids]
     # All contexts dealt out anew, as often as it takes to have enough sets.
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(integer(seed, "seed", 0) % 2**63)
     deals = [torch.randperm(len(text), generator=generator) for _ in range(max(1, -(-_SETS // (5 * len(texts)))))]
     shuffled = torch.cat(deals).view(-1, contexts)[:_SETS].to(texts.device)  # (sets, contexts)
+    shuffled = shuffled[(text[shuffled] != text[shuffled[:, :1]]).any(1)]  # a text is compared with others alone
     control, compared = _cosines(ids, value, text, shuffled)
     related = torch.quantile(control[compared][: 1 << 23], _RELATED)
     own, pairs = _cosines(ids, value, text, torch.arange(len(text), device=text.device).view(texts.shape))
@@ -133,26 +137,31 @@ def superposition(
     )
 
 
-def _check(
-    height: Tensor, position: Tensor, tokens: Tensor, keys: Tensor | None, weights: Tensor | None, contexts: int
-) -> None:
-    if height.ndim != 2 or position.shape != height.shape:
+def _check(height: Tensor, position: Tensor, tokens: Tensor, keys: Tensor | None, weights: Tensor | None) -> None:
+    if height.ndim != 2 or 0 in height.shape or position.shape != height.shape:
         shapes = f"{tuple(height.shape)}, {tuple(position.shape)}"
-        raise ValueError(f"height and position must both be (texts, neurons), got {shapes}")
-    if not height.isfinite().all():
-        raise ValueError("height holds a NaN or an infinity")
-    if tokens.ndim != 2 or len(tokens) != len(height) or tokens.dtype.is_floating_point or int(tokens.min()) < 0:
-        raise ValueError(f"tokens must be ids (texts, length) of the same {len(height)} texts")
-    if int(position.min()) < 0 or int(position.max()) >= tokens.shape[1]:
-        raise ValueError(f"position must be from 0 to {tokens.shape[1] - 1}")
-    if not _GROUP <= contexts <= len(height):
-        raise ValueError(f"contexts must be from {_GROUP} to the number of texts, {len(height)}, got {contexts}")
+        raise ValueError(f"height and position must both be (texts, neurons), neither of them 0, got {shapes}")
+    if tokens.ndim != 2 or len(tokens) != len(height) or 0 in tokens.shape:
+        wanted = f"(texts, length) of the same {len(height)} texts"
+        raise ValueError(f"tokens must be ids {wanted}, got {tuple(tokens.shape)}")
+    for name, places in (("position", position), ("keys", keys)):
+        if places is not None and bool((places >= tokens.shape[1]).any()):
+            raise ValueError(f"{name} must be from 0 to {tokens.shape[1] - 1}, got {int(places.max())}")
     if (keys is None) != (weights is None):
         raise ValueError("keys and weights come together")
+    each = () if keys is None else keys.shape[-1:]
     for name, given in (("keys", keys), ("weights", weights)):
-        if given is not None and (given.ndim != 3 or given.shape[:2] != tokens.shape):
+        if given is not None and (given.shape != (*tokens.shape, *each) or 0 in given.shape):
             wanted = "(texts, length, m), the first two those of tokens"
             raise ValueError(f"{name} must be {wanted}, got {tuple(given.shape)}")
+
+
+def _places(given: Number, name: str) -> Tensor:
+    """Whole numbers from 0 on."""
+    found = as_tensor(given, name)
+    if found.is_floating_point() or found.dtype == torch.bool or bool((found < 0).any()):
+        raise ValueError(f"{name} must be whole numbers from 0 on, got {described(found)}")
+    return found.long()
 
 
 def _cosines(ids: Tensor, value: Tensor, text: Tensor, sets: Tensor) -> tuple[Tensor, Tensor]:

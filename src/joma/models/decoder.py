@@ -198,7 +198,7 @@ class Decoder(nn.Module):
         nothing is dropped. look: called with what passes by in every layer.
         """
         config = self.config
-        tokens = as_tensor(tokens, "tokens")
+        tokens = tokens if isinstance(tokens, Tensor) else as_tensor(tokens, "tokens")
         self._check(tokens)
         places = {"none": None, "learned": getattr(self, "position", None), "sinusoidal": self.sinusoids}
         x = _embed(tokens, self.embedding, places[config.positions], config, noise)

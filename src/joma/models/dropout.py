@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, as_tensor
+from joma.host.arguments import Number, as_tensor, floating
 from joma.models.parts import compiled_part
 
 _SIGN = 1 << 31
@@ -47,7 +47,7 @@ def dropout(x: Number, probability: float, key: Number, place: int) -> Tensor:
     >>> round(kept.float().mean().item(), 2)
     0.8
     """
-    x = as_numbers(x, "x")
+    x = floating(x, "x")
     if probability == 0:
         return x
     index = torch.arange(math.prod(x.shape[1:]), device=x.device, dtype=torch.int32).view(x.shape[1:])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers
+from joma.host.arguments import Number, floating
 
 _HALF = {"on": False}
 """For the whole process. A compiled step must see the change: torch.compile guards an entry of a dict, cannot trace a
@@ -42,7 +42,7 @@ def linear(x: Number, weight: Number, bias: Number) -> Tensor:
     tensor([4.])
     """
     result: Tensor
-    x, weight, bias = as_numbers(x, "x"), as_numbers(weight, "weight"), as_numbers(bias, "bias")
+    x, weight, bias = floating(x, "x"), floating(weight, "weight"), floating(bias, "bias")
     if x.device.type == "cpu" and not torch.compiler.is_compiling():  # torch 2.11 loses gradients around `add_`
         result = _OnProcessor.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     elif _HALF["on"]:

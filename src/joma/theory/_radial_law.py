@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, integer, number, real, shown
+from joma.host.arguments import Number, integer, must_be_generator, number, real, shown
 from joma.theory._guard import half_in_single
 from joma.theory._quadrature import half_line, with_slope
 
@@ -125,8 +125,8 @@ class RadialLaw(ABC):
 
     def sample(self, count: int, *, generator: torch.Generator | None = None) -> Tensor:
         """`count` independent x': (count, dimension), float64, on the generator's device."""
-        if not isinstance(generator, torch.Generator | None):
-            raise ValueError(f"generator must be a torch.Generator or None, got {shown(generator)}")
+        if generator is not None:
+            must_be_generator(generator)
         radii = self._radii(integer(count, "count", 1), generator)
         return radii[:, None] * directions(int(count), self.dimension, generator)
 
