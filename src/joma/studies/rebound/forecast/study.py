@@ -86,7 +86,7 @@ def judge_skill(claim: Claim, names: dict[record.Form, str], run: Run) -> Findin
 
 
 def _cases(claim: Claim, run: Run, variants: list[str], forecaster: str) -> dict[str, Comparison]:
-    found = {}
+    found: dict[str, Comparison] = {}
     for quantity in record.QUANTITIES:
         ours = record.skill_of(run, variants, quantity, forecaster)
         against = {"no change": compare(ours, 0.0)}
