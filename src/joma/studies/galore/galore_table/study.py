@@ -375,7 +375,7 @@ STUDY = Study(
         "products of two factors, Muon, and GaLore with one rate for all weights. Each method first tries all rates at "
         "a short horizon. Its best rate is then used at the long horizon, with several seeds. All methods read the "
         "same batches in the same order, with the same warm-up, cosine and clipping. The control is full rank at its "
-        "own best rate. A verdict comes from the interval over seeds of the difference of held-out losses. A network that "
-        "knows no more than how frequent tokens are does not count."
+        "own best rate. A verdict comes from the interval over seeds of the difference of held-out losses. A network "
+        "that knows no more than how frequent tokens are does not count."
     ),
 )  # fmt: skip
