@@ -33,6 +33,66 @@ STEPS, SEQUENCES = (0, 50, 100), 30
 CONFIG = KvCacheConfig(seeds=4, steps=100, checkpoints=(50,), sequences=SEQUENCES)
 
 
+def test_lines_are_said_twice_in_words_of_the_text():
+    text = "one two two three three three " * 20
+    lines = measures.said_twice(text, 7, 1000, 0).splitlines()
+    assert lines[::2] == lines[1::2]
+    assert len(set(lines)) == len(lines) // 2 > 5
+    assert {len(line.split()) for line in lines} == {7}
+    assert {word for line in lines for word in line.split()} == {"one", "two", "three"}
+    assert 900 < len("\n".join(lines)) < 1200
+    assert measures.said_twice(text, 7, 1000, 1).splitlines() != lines
+
+
+def test_networks_that_look_far_back_are_trained_beside_the_others(tmp_path, monkeypatch):
+    monkeypatch.delenv("JOMA_DATA", raising=False)
+    texts = []
+    train = measures.train_series
+
+    def seen(folder, text, config, **options):
+        texts.append(text)
+        return train(folder, text, config, **options)
+
+    monkeypatch.setattr(measures, "train_series", seen)
+    with carried_out(STUDY, replace(TINY, far=True, block=5), tmp_path / "run.sqlite") as run:
+        for name in ("loss", "permuted", "cut", "effective by sequence"):
+            assert run.array(f"far/seed 0/{name}").shape == run.array(f"seed 0/{name}").shape
+        assert not np.array_equal(run.array("far/seed 0/loss"), run.array("seed 0/loss"))
+        assert [one.kind for one in (measures.Series(run), measures.Series(run, measures.FAR))] == ["", "far/"]
+    far = texts[1].splitlines()
+    assert far[:-1:2] == far[1::2][: len(far[:-1:2])]
+    assert texts[0] != texts[1]
+
+
+@pytest.mark.parametrize(
+    ("worth", "costs", "verdict"),
+    [
+        (1.0, {}, "holds"),
+        (0.0, {}, NOT),  # distant words are worth nothing: no cut could hurt
+        (1.0, {"h2o": 0.3, "random": 0.6, "window": 0.6}, LITTLE),  # better than the others, and far from free
+        (1.0, {"h2o": 0.3}, "fails"),
+    ],
+)
+def test_what_far_networks_lose(tmp_path, worth, costs, verdict):
+    """As the others are judged, and only if what is far back matters to them."""
+    with record(tmp_path / "near.sqlite", **costs) as near:
+        far = Run.create(tmp_path / "far.sqlite", study=STUDY.name, config=near.config, version=STUDY.version)
+        for name in near.names():
+            for step, value in zip(near.steps(name), near.array(name), strict=True):
+                far.record(int(step), {name: value})
+                value = near.array(name.replace("permuted", "loss"))[list(near.steps(name)).index(step)] + (
+                    worth if name.endswith("permuted") else 0.0
+                )
+                far.record(int(step), {f"far/{name}": value})
+        finding = found(STUDY, far, findings.FAR_SUFFICES)
+        assert finding.verdict == verdict
+        assert finding.printed.controls[0].value == pytest.approx(worth)
+        assert found(STUDY, near, findings.FAR_SUFFICES).verdict == "not run"
+        with house_style():
+            names = [drawing.name for drawing in STUDY.draw(far)]
+        assert names == ["cost-by-share", "sparsity-and-cost", "cost-by-share-far-back"]
+
+
 def test_it_runs_goes_on_where_it_was_killed_and_leaves_no_checkpoints(tmp_path, monkeypatch):
     monkeypatch.delenv("JOMA_DATA", raising=False)
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -24,6 +25,8 @@ from joma.training.series import SeriesConfig, train_series
 
 ZERO = 0.01
 """H2O's zero: a weight below this share of the largest of its query."""
+FREQUENT = 2000
+"""Words from which those that are said twice are drawn."""
 HEAVY = 0.1
 """The share of the keys that count as heavy hitters."""
 
@@ -152,6 +155,10 @@ class KvCacheConfig(StudyConfig):
     """Characters at the end of the text that are not trained on, and that everything is measured on."""
     wikitext: bool = False
     """Train on WikiText-2 as well, found through JOMA_DATA."""
+    far: bool = False
+    """Train networks on words in random order too, in blocks that are said twice: they must look far back."""
+    block: int = 150
+    """Words of such a block: as many lie between a word and where it was said before."""
     keeps: Annotated[tuple[float, ...], Within(0, 1, open=True)] = (0.1, 0.2, 0.5)
     """Shares of the cache that are kept; 0.2 is what is judged."""
     policies: Annotated[tuple[str, ...], OneOf(*POLICIES[1:])] = (*NEEDED, "top-k")
@@ -193,12 +200,14 @@ def run(config: KvCacheConfig, run: Run, progress: Progress) -> None:
     needs_device(config.device, COMMAND)
     text = _corpus(config)
     remember_source(run)
-    for number in range(config.seeds):
+    texts = {"": text} | ({FAR: said_twice(text, config.block, len(text), config.seed)} if config.far else {})
+    networks = [(kind, number) for kind in texts for number in range(config.seeds)]
+    for count, (kind, number) in enumerate(networks):
 
-        def of_this(share: float, doing: str, number: int = number) -> None:
-            progress(0.9 * (number + share) / config.seeds, f"network {number + 1}: {doing}")
+        def of_this(share: float, doing: str, count: int = count) -> None:
+            progress(0.9 * (count + share) / len(networks), f"network {count + 1}: {doing}")
 
-        _train_and_measure(config, number, text, run, of_this)
+        _train_and_measure(config, prefix(number, kind), number, texts[kind], run, of_this)
     progress(0.9, "stories260K")
     path = find_stories()
     if path is not None and "stories/loss" not in run:
@@ -212,16 +221,30 @@ def _answers(config: KvCacheConfig, model: Any, tokens: Tensor) -> dict[str, Ten
     return answers(model, tokens, config.policies, config.keeps, config.sinks, seed=config.seed)
 
 
-def prefix(number: int) -> str:
-    """Before the names of all that is recorded of a network."""
-    return f"seed {number}/"
+FAR = "far/"
 
 
-def _train_and_measure(config: KvCacheConfig, number: int, text: str, run: Run, progress: Progress) -> None:
+def prefix(number: int, kind: str = "") -> str:
+    """Before the names of all that is recorded of a network; kind: `FAR` for one that reads what is said twice."""
+    return f"{kind}seed {number}/"
+
+
+def said_twice(text: str, block: int, characters: int, seed: int) -> str:
+    """Frequent words of the text, drawn at random: a line of `block` of them, the same line again, then a new one.
+
+    What comes next in a line is known from the line before it, and from nothing else.
+    """
+    words = np.array([word for word, _ in Counter(text.split()).most_common(FREQUENT)])
+    lines = ceil(characters / (2 * block * (sum(map(len, words)) / len(words) + 1)))
+    drawn = words[np.random.default_rng(seed).integers(len(words), size=(lines, block))]
+    return "".join(2 * (" ".join(line) + "\n") for line in drawn)
+
+
+def _train_and_measure(config: KvCacheConfig, place: str, number: int, text: str, run: Run, progress: Progress) -> None:
     """One network: its series of checkpoints, measured one by one. The checkpoints do not stay."""
     from joma.scan.model.loading import loaded_model
 
-    place, folder = prefix(number), run.path.with_suffix(f".series{number}")
+    folder = run.path.with_suffix(f".series-{place.strip('/').replace('/', '-').replace(' ', '-')}")
     done = set(run.steps(f"{place}loss").tolist()) if f"{place}loss" in run else set()
     if not done >= set(config.at):
         losses = train_series(
@@ -274,14 +297,14 @@ FIFTH = 0.2  # of the cache, as H2O says
 
 
 class Series:
-    """What a run recorded of the networks that learned, over checkpoints."""
+    """What a run recorded of the networks that learned, over checkpoints. kind: see `prefix`."""
 
-    def __init__(self, run: Run) -> None:
-        self.run, config = run, run.config
+    def __init__(self, run: Run, kind: str = "") -> None:
+        self.run, self.kind, config = run, kind, run.config
         self.policies, self.keeps = list(config["policies"]), [float(keep) for keep in config["keeps"]]
-        self.steps = run.steps("seed 0/loss")
+        self.steps = run.steps(f"{prefix(0, kind)}loss")
         numbers = range(int(config["seeds"]))
-        last = [run.array(f"{prefix(n)}loss")[-1].mean() for n in numbers]
+        last = [run.array(f"{prefix(n, kind)}loss")[-1].mean() for n in numbers]
         self.kept = [n for n in numbers if beats_guessing(last[n], config["vocabulary"])]
         lost = float(len(numbers) - len(self.kept))
         self.left_out = {"left out because they did not learn": {"networks": lost}} if lost else {}
@@ -289,7 +312,7 @@ class Series:
 
     def of(self, name: str) -> Any:
         """(seeds, checkpoints, ...) of the networks that learned."""
-        return np.stack([self.run.array(f"{prefix(number)}{name}") for number in self.kept])
+        return np.stack([self.run.array(f"{prefix(number, self.kind)}{name}") for number in self.kept])
 
     def mean(self, name: str, checkpoint: int = -1) -> Any:
         """(seeds,) at a checkpoint, mean over all else."""

@@ -10,7 +10,7 @@ from joma.claims.claim import Claim
 from joma.claims.contract import Drawing, Study
 from joma.claims.evidence import at_least, at_most
 from joma.claims.finding import Finding
-from joma.claims.guards import hardest
+from joma.claims.guards import beyond, hardest
 from joma.claims.verdicts import by_effect, not_run
 from joma.figures.bands import mean_and_band
 from joma.figures.labels import label_lines
@@ -21,7 +21,7 @@ from joma.figures.types import Axes
 from joma.measure.correlation import pearson
 from joma.measure.intervals import compare
 from joma.runs import Run
-from joma.studies.sparsity.kv_cache.run import COMMAND, FIFTH, KvCacheConfig, Series, run
+from joma.studies.sparsity.kv_cache.run import COMMAND, FAR, FIFTH, KvCacheConfig, Series, prefix, run
 
 NATS = 0.02  # of a loss: smaller costs count as none, as in Figures 6 and 8
 KEYS = 0.1  # of all keys: a tenth of a cache more or less
@@ -73,6 +73,13 @@ EXPLAINS = Claim(
     ceiling=1.0,
     uses=("kv-cache/sparsity-arises-in-training",),
 )
+FAR_SUFFICES = Claim(
+    "a-fifth-suffices-far-back",
+    "H2O Sec. 3",
+    "In a network that must look far back, the fifth of the keys with the most attention does almost as well as all.",
+    **OF_LOSS,
+    uses=("kv-cache/a-fifth-of-the-cache-suffices",),
+)
 STORIES = Claim(
     "a-fifth-suffices-others-network",
     "H2O Sec. 3",
@@ -81,9 +88,11 @@ STORIES = Claim(
 )
 
 
-def _judge(claim: Claim, expected: str, evidence: Callable[[Series], dict[str, Any]], run: Run) -> Finding:
+def _judge(
+    claim: Claim, expected: str, evidence: Callable[[Series], dict[str, Any]], run: Run, kind: str = ""
+) -> Finding:
     """Of networks that learned. evidence: what `by_effect` takes."""
-    series = Series(run)
+    series = Series(run, kind)
     if not series.kept:
         return not_run(claim, expected, UNLEARNED, COMMAND)
     found = evidence(series)
@@ -136,6 +145,23 @@ def _fifth(series: Series) -> dict[str, Any]:
             "distant words in random order": {"cost, in nats": worth},
         },
     }
+
+
+def _far(run: Run) -> Finding:
+    """Of networks for which distant words are worth something: if they were not, no cut could hurt."""
+    expected = (
+        "at a fifth of the cache, H2O's choice costs at most 0.02 nats, and 0.02 nats less than random keys and than "
+        "the window; distant words in random order cost 0.02 nats or more"
+    )
+    if f"{prefix(0, FAR)}loss" not in run:
+        return not_run(FAR_SUFFICES, expected, "no network was trained on words that are said twice", COMMAND)
+
+    def evidence(series: Series) -> dict[str, Any]:
+        worth = compare(series.mean("permuted"), series.mean("loss"))
+        needed = beyond(FAR_SUFFICES, "cost of distant words in random order", worth)
+        return _fifth(series) | {"controls": [needed]}
+
+    return _judge(FAR_SUFFICES, expected, evidence, run, FAR)
 
 
 def _against_h2o(claim: Claim, cost: dict[str, Any]) -> dict[str, Any]:
@@ -242,6 +268,7 @@ _EXPECTED: dict[Claim, tuple[str, Callable[[Series], dict[str, Any]]]] = {
 }
 CLAIMS: dict[Claim, Callable[[Run], Finding]] = {
     **{claim: partial(_judge, claim, *judged) for claim, judged in _EXPECTED.items()},
+    FAR_SUFFICES: _far,
     STORIES: _stories,
 }
 
@@ -253,13 +280,15 @@ OVER_TRAINING = ("window", "sinks", "h2o", "random")
 def draw(run: Run) -> list[Drawing]:
     """Nothing where no network learned."""
     series = Series(run)
-    return [_by_share(series), _over_training(series)] if series.kept else []
+    drawn = [_by_share(series), _over_training(series)] if series.kept else []
+    far = Series(run, FAR) if f"{prefix(0, FAR)}loss" in run else None
+    return [*drawn, _by_share(far)] if far and far.kept else drawn
 
 
 def _by_share(series: Series) -> Drawing:
     """The study's networks at a few steps, on one scale; stories260K beside them, on its own."""
     shown = sorted({1, len(series.steps) // 2 + 1, len(series.steps) - 1} & set(range(len(series.steps))))
-    with_stories = "stories/loss" in series.run
+    with_stories = "stories/loss" in series.run and not series.kind
     figure, axes = panels(len(shown) + with_stories, width=3.5)
     for axis, at in zip(axes, shown, strict=False):
         costs = {one: np.stack([series.cost(one, keep, at) for keep in series.keeps]) for one in series.policies}
@@ -278,13 +307,16 @@ def _by_share(series: Series) -> Drawing:
     # With their signs: a cut cache may also do better.
     listed = listing(f"{policy} {cost:+.3f}".replace(" -", " −") for policy, cost in ranked)
     scale = " The panel of stories260K has its own scale; the others share one." if with_stories else ""
+    which = (
+        "In networks that read every line of random words twice, a fifth" if series.kind else "After training, a fifth"
+    )
     caption = (
-        f"After training, a fifth of the cache costs, in nats per token: {listed}. The whole cache has a loss of "
+        f"{which} of the cache costs, in nats per token: {listed}. The whole cache has a loss of "
         f"{number(float(series.mean('loss').mean()), 'nats')}. Lines are means over {len(series.kept)} networks, bands "
         "go from the lowest to the highest. The loss is that of the last quarter of each sequence. top-k evicts "
         f"nothing and lets every query choose; random protects the same first and last keys as h2o.{scale}"
     )
-    return Drawing("cost-by-share", caption, figure)
+    return Drawing("cost-by-share-far-back" if series.kind else "cost-by-share", caption, figure)
 
 
 def _panel(axis: Axes, series: Series, costs: dict[str, Any], title: str) -> None:
@@ -338,7 +370,7 @@ STUDY = Study(
         layers=6, width=512, heads=8, vocabulary=16_384, context=512, batch=8, steps=1_500, rate=1e-3,
         checkpoints=(16, 64, 256, 512, 1000), characters=4_000_000, held_out=200_000, wikitext=True,
         keeps=(0.05, 0.1, 0.2, 0.5), policies=("window", "sinks", "h2o", "h2o-oracle", "snapkv", "random", "top-k"),
-        sinks=4, sequences=24, stories=24, stories_length=256, seeds=3, device="cuda",
+        far=True, sinks=4, sequences=24, stories=24, stories_length=256, seeds=5, device="cuda",
     ),
     run=run,
     draw=draw,
@@ -349,6 +381,7 @@ STUDY = Study(
         "of keys, the same first and last ones protected, the rest drawn by chance. Sparsity is measured on the same "
         "text. Its controls are the untrained network and Gaussian logits of the same spread. The cost of eviction is "
         "regressed on sparsity and on the loss over sequences and checkpoints, because a better network has more to "
-        "lose. stories260K, a small Llama trained by others, is measured on stories that it wrote itself."
+        "lose. Other networks read lines of random words, each line twice: they must look back over a whole line, so "
+        "that a cut can hurt. stories260K, a small Llama trained by others, is measured on stories of its own."
     ),
 )  # fmt: skip
