@@ -303,7 +303,7 @@ STUDY = Study(
         maps_at=(30, 60, 90),
         seeds=5,
     ),
-    paper=ScanSnapDecoderConfig(**language.PAPER | {"steps": 10_000, "every": 500, "valid_sequences": 60}, seeds=5),
+    paper=ScanSnapDecoderConfig(**language.PAPER | {"steps": 10_000, "every": 500, "valid_sequences": 60}, seeds=10),
     run=run,
     draw=draw,
     check=language.same_text,

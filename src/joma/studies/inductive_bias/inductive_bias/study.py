@@ -320,7 +320,7 @@ STUDY = Study(
     # The source states none of these sizes. Informative coordinates, batch and temperature follow from its printed loss
     # of the linear row (5.134); the outputs were chosen after a probe in which only 20 came near the MLP's (5.039).
     paper=InductiveBiasConfig(
-        seeds=5, inputs=50, informative=10, outputs=20, hidden=512, batch=512, adam_rate=1e-3,
+        seeds=9, inputs=50, informative=10, outputs=20, hidden=512, batch=512, adam_rate=1e-3,
         weight_decays=(1e-4, 1e-3), contrast_steps=15_000, tasks=5, samples=5000, images=50_000, test_images=10_000,
         side=28, noise=0.35, vary=1.0, width=512, image_batch=250, epochs=60, image_decay=0.95,
         image_weight_decay=5e-4, points=30, device="cuda",

@@ -327,7 +327,7 @@ STUDY = Study(
     quick=PythonHierarchyConfig(),
     paper=PythonHierarchyConfig(
         tokens=2_000_000, held_out=0.2, vocabulary=4096, layers=4, width=256, heads=4, mlp=1024, context=256,
-        dropout=0.2, batch=16, steps=3000, rate=5e-4, points=16, seeds=5, shuffled=2, windows=128, device="cuda",
+        dropout=0.2, batch=16, steps=3000, rate=5e-4, points=16, seeds=5, shuffled=5, windows=128, device="cuda",
     ),
     run=run,
     draw=draw,
