@@ -305,8 +305,8 @@ STUDY = Study(
     quick=DejaVuConfig(),
     paper=DejaVuConfig(
         corpus="wikitext-2", tokens=1_000_000_000, vocabulary=4_000, layers=6, width=512, heads=8, mlp=2048,
-        length=128, batch=16, steps=1_500, measure_at=(50, 100, 200, 400, 800), rate=5e-4, sequences=32, device="cuda",
-        precision="tf32",
+        length=128, batch=16, steps=1_500, measure_at=(50, 100, 200, 400, 800), rate=5e-4, sequences=32, seeds=5,
+        device="cuda", precision="tf32",
     ),
     run=run,
     draw=draw,
