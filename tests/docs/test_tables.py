@@ -1,6 +1,7 @@
 """The tables of results in the manual are what their scripts print from the kept records."""
 
 import importlib
+import json
 import sys
 from contextlib import ExitStack
 
@@ -41,6 +42,24 @@ def test_a_table_is_what_its_script_prints(name, record, page, script, monkeypat
     assert printed.count("|") > 20
     assert not lacking(page, printed)
     assert lacking(page, printed.replace("0.9", "0.8").replace("5.3", "5.2").replace("1.00", "0.99"))
+
+
+@needs_records
+def test_what_is_undecided_has_its_price(script, capsys):
+    table = script("undecided_table")
+    table.main()
+    printed = capsys.readouterr().out
+    assert not lacking("docs/results/undecided.md", printed)
+    shown = [line for line in text_of("docs/results/undecided.md").splitlines() if line.startswith("| `")]
+    assert [row for _, row in table.rows()] == shown
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*/findings.json"))]
+    open_ones = [one for record in found for one in record["findings"] if one["verdict"] == "undecided"]
+    kept, priced = sum(len(record["findings"]) for record in found), len(table.rows())
+    said = f"**{len(open_ones)} of {kept} claims at paper scale are undecided. {priced} of them say"
+    assert said in text_of("docs/results/undecided.md")
+    assert f"| {len(open_ones)} claims are undecided:" in text_of("docs/results/index.md")
+    (record,) = [one for one in found if one["study"] == "deja-vu"]
+    assert f"| 3 | 5 | {record['seconds'] * 5 / 3 / 60:.0f} |" in printed
 
 
 @needs_records
