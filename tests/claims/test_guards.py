@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from joma.claims.claim import Claim
-from joma.claims.guards import beyond, hardest, no_more, of_learned
+from joma.claims.guards import beats_guessing, beyond, hardest, no_more, of_learned
 from joma.claims.verdicts import by_effect
 from joma.measure.intervals import compare
 
@@ -99,3 +100,8 @@ def test_a_bound_on_a_gain_is_on_what_is_beyond_the_control():
     small, large = (no_more("gain", compare([seen] * 3, [0.5] * 3), 0.2) for seen in (0.6, 0.8))
     assert (small.passes, large.passes) == (True, False)
     assert (small.value, large.value) == pytest.approx((0.1, 0.3))
+
+
+def test_a_network_learned_if_it_is_a_tenth_below_guessing():
+    losses = np.array([0.0, 0.89 * np.log(7), 0.91 * np.log(7), np.nan])
+    assert beats_guessing(losses, 7).tolist() == [True, True, False, False]

@@ -162,6 +162,7 @@ ONES = torch.ones(3, 4)
             lambda: head_contributions(torch.ones(0, 4, 2), torch.ones(0, 2)),
             "mixed and output must be .*none of the",
         ),
+        (lambda: agreement(ONES, ONES, ONES[:1, :1], 0.5), r"usual must be \(..., 1, 4\), one score per unit, got"),
         (lambda: agreement(ONES, ONES[:2], ONES[:1], 0.5), r"scores must have the shape of contributions, \(3, 4\)"),
     ],
 )

@@ -28,7 +28,15 @@ def test_leading_dimensions_broadcast():
 def test_what_does_not_vary_correlates_with_nothing(kind):
     flat, other = kind(np.ones(4)), kind(np.arange(4.0))
     assert np.isnan(float(pearson(flat, other)))
-    assert float(pearson(flat, other, constant=0.0)) == 0.0
+    assert np.isnan(float(pearson(other, flat)))
+    assert float(pearson(flat, other, constant=0.5)) == float(pearson(other, flat, constant=0.5)) == 0.5
+    for number in (np.nan, np.inf):
+        assert float(pearson(kind(np.array([1.0, number, 2.0, 4.0])), other, constant=0.5)) == 0.5
+
+
+def test_what_hardly_varies_keeps_its_digits():
+    x, y = 1.1e12 + np.array([0.3, 1.1, 2.7, 4.9]), np.array([1.0, 0.0, 5.0, 3.0])
+    assert pearson(x, y) == pytest.approx(stats.pearsonr(x - x[0], y).statistic, abs=1e-14)  # that difference is exact
 
 
 @given(st.lists(st.integers(0, 5), min_size=3, max_size=20), st.integers(0, 2**32 - 1))

@@ -10,7 +10,7 @@ import torch
 from measure.calls import CONTEXTS
 from scipy import stats
 
-from joma.measure import active, correlation, forecast, intervals, power_law, registry, superposition
+from joma.measure import active, attention, correlation, forecast, intervals, power_law, registry, superposition
 
 SCALES = (2.0**-1000, 2.0**1000)
 each_scale = pytest.mark.parametrize("scale", SCALES, ids=["tiny", "huge"])
@@ -127,3 +127,13 @@ def test_sets_of_one_text_compare_nothing():
     found = superposition.superposition(height, torch.full((texts, neurons), 4), tokens, contexts=3)
     assert not found.shuffled_score.isnan().any()
     assert not found.z.isnan().any()
+
+
+@pytest.mark.parametrize("window", [5, 6, 2**70, 10**400])
+def test_a_window_beyond_all_keys_hides_none(window):
+    q = torch.zeros(1, 1, 5, 4)
+    found = attention.attention_stats(q, q, causal=False, window=window)
+    torch.testing.assert_close(found.effective_keys, torch.full((1, 1, 5), 5.0))
+    q = q[:, :, :2]  # aligned with the last keys: the first of the two is the fourth
+    found = attention.attention_stats(q, torch.zeros(1, 1, 5, 4), window=window)
+    torch.testing.assert_close(found.effective_keys, torch.tensor([[[4.0, 5.0]]]))

@@ -187,7 +187,7 @@ def test_further_seeds_keep_a_level_of_their_own_and_the_freedom_of_pairs_that_a
 
 def test_nothing_known_needs_an_unknown_number_of_seeds():
     assert seeds_to_decide(0.1, float("nan"), 1, (0.0, 0.1)) is None
-    assert seeds_to_decide(0.1, float("nan"), 1, (0.0, 0.1), freedom=0) is None  # as `compare` gives it of one seed
+    assert seeds_to_decide(0.1, 0.2, 5, (0.0, 0.1), freedom=0) is None  # as `compare` says it where there is none
     assert seeds_to_decide(float("nan"), 0.1, 5, (0.0, 0.1)) is None
     assert seeds_to_decide(0.0, 100.0, 3, (0.0, 1e-6)) is None
     assert seeds_to_decide(0.2, 0.1, 5, (0.2, 0.2)) is None  # on the bound itself no number of seeds decides

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from joma.measure.rebound import rebound
+from joma.measure.rebound import drop_and_rebound, rebound
 from joma.runs import Run
 
 
@@ -147,3 +147,21 @@ def test_a_constant_curve_neither_drops_nor_rebounds():
 def test_bad_input_gets_one_sentence(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+def test_twins_do_not_choose_each_others_valley():
+    """By a loop over the definition; without twins the answer is that of no groups."""
+    curve = torch.from_numpy(np.random.default_rng(3).standard_normal((2, 6, 9)))
+    groups = [0, 0, 1, 2, 2, 2]
+    drop, back = drop_and_rebound(curve, groups)
+    for layer in range(2):
+        for seed in range(6):
+            others = [curve[layer, one] for one in range(6) if groups[one] != groups[seed]]
+            low = curve[layer, seed, torch.stack(others).mean(0).argmin()]
+            assert drop[layer, seed] == pytest.approx(float(curve[layer, seed, 0] - low))
+            assert back[layer, seed] == pytest.approx(float(curve[layer, seed, -1] - low))
+    assert not torch.equal(drop, drop_and_rebound(curve)[0])
+    alone = drop_and_rebound(curve, list(range(6)))
+    torch.testing.assert_close(alone, drop_and_rebound(curve))
+    with pytest.raises(ValueError, match=r"groups must have one number for each of the 6 seeds, got shape \(5,\)"):
+        drop_and_rebound(curve, [0] * 5)

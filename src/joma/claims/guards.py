@@ -9,7 +9,7 @@ left. Controls are not: a number that one of its controls reaches as well says n
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from math import inf, isfinite, nan
+from math import inf, isfinite, log, nan
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,15 @@ def needs_transformers(study: str) -> None:
     """Raise `NotRun` where transformers is not installed."""
     if find_spec("transformers") is None:
         raise NotRun("transformers is not installed (the extra hf)", f"{install_command('hf')} && joma verify {study}")
+
+
+def beats_guessing(loss: Any, choices: int) -> Any:
+    """Whether a network learned, where its record has no other loss to compare with: a tenth below that of guessing.
+
+    >>> beats_guessing(0.6, 2), beats_guessing(0.69, 2)
+    (True, False)
+    """
+    return loss <= 0.9 * log(choices)
 
 
 def of_learned(

@@ -232,9 +232,9 @@ def seeds_to_decide(
         raise ValueError(f"between must be two numbers, got {shown(between)}")
     low, high = ends.tolist()
     number(integer(seeds, "seeds", 0), "seeds")
-    freedom = max(seeds - 1, 1) if freedom is None else min(integer(freedom, "freedom", 0), 2**60)
+    freedom = seeds - 1 if freedom is None else min(integer(freedom, "freedom", 0), 2**60)
     assurance = number(assurance, "assurance")
-    if min(seeds - 1, freedom) < 1 or not (isfinite(half_width) and isfinite(difference)) or not low <= high:
+    if seeds < 2 or freedom < 1 or not (isfinite(half_width) and isfinite(difference)) or not low <= high:
         return None
     spread = half_width * sqrt(seeds) / t_quantile(usual_level(seeds) if level is None else level, freedom)
 

@@ -132,10 +132,11 @@ def _by_roughness(curve: Tensor, sigmas: float, groups: int) -> tuple[Tensor, Te
     return level[..., 0], low, level[..., -1], margins, middle[place]
 
 
-def drop_and_rebound(curve: Number) -> tuple[Tensor, Tensor]:
+def drop_and_rebound(curve: Number, groups: Number | None = None) -> tuple[Tensor, Tensor]:
     """Drop and rebound of every seed, each read at the valley of the mean of the others: its noise chooses no place.
 
-    curve: (..., seeds, points) -> (..., seeds) each. A single seed has no others, and is read at its first point.
+    - curve: (..., seeds, points) -> (..., seeds) each. A single seed has no others, and is read at its first point.
+    - groups: (seeds,) a number for each: those of the same one, such as twins, do not count as others. None: no twins
 
     >>> drop_and_rebound(torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.5, 2.0], [3.0, 1.0, 2.5]]))
     (tensor([2.0000, 1.5000, 2.0000]), tensor([1.0000, 0.5000, 1.5000]))
@@ -143,9 +144,18 @@ def drop_and_rebound(curve: Number) -> tuple[Tensor, Tensor]:
     curve = at_least_dims(real(curve, "curve"), "curve", 2, "(..., seeds, points)")
     if not curve.shape[-1]:
         raise ValueError(f"curve must have at least one point, (..., seeds, points), got {tuple(curve.shape)}")
-    others = curve.sum(-2, keepdim=True) - curve
+    own = curve if groups is None else _same(groups, curve.shape[-2]).to(curve) @ curve
+    others = curve.sum(-2, keepdim=True) - own
     low = curve.gather(-1, others.argmin(-1, keepdim=True))[..., 0]
     return curve[..., 0] - low, curve[..., -1] - low
+
+
+def _same(groups: Number, seeds: int) -> Tensor:
+    """(seeds, seeds) bool."""
+    of = real(groups, "groups")
+    if of.shape != (seeds,):
+        raise ValueError(f"groups must have one number for each of the {seeds} seeds, got shape {tuple(of.shape)}")
+    return of[:, None] == of
 
 
 def _by_seeds(curve: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

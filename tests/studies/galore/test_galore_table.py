@@ -64,6 +64,7 @@ TINY = names.GaloreTableConfig(
     steps=6,
     looks=2,
     held_out=16,
+    close_seeds=4,
 )
 
 
@@ -90,10 +91,20 @@ def test_every_method_is_tried_at_every_rate_and_compared_with_every_seed(run):
     table = Table(run)
     for method in METHODS:
         assert np.isfinite(table.ends(SWEEP, method)).all()
-        assert len(table.long_trials(method)) == 3
+        assert len(table.long_trials(method)) == (4 if method in (names.GALORE, names.SCALED) else 3)
         assert run.value(f"{table.long_trials(method)[0]}/losses").shape == (6,)
         assert run.value(f"{table.long_trials(method)[0]}/held out").shape == (2, 1)
     assert table.best_of(SWEEP, names.GALORE) == table.rates[int(table.ends(SWEEP, names.GALORE).argmin())]
+
+
+def test_unscaled_galore_has_one_rate_for_all_weights():
+    """The two differ by GaLore's scale alone, so the fourth corner beside full rank with one rate and with two."""
+    network = network_of("plain", TINY)
+    scales = {}
+    for method in (names.GALORE, names.UNSCALED):
+        (optimizer,) = optimizers_of(method, network, TINY, 0.01, 0)
+        scales[method] = {group["scale"] for group in optimizer.param_groups if "scale" in group}
+    assert scales == {names.GALORE: {0.25}, names.UNSCALED: {1.0}}
 
 
 def test_full_rank_may_choose_the_lower_neighbour_at_the_long_horizon(run, tmp_path):
@@ -133,7 +144,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(run, tmp_path, monk
     monkeypatch.setattr(Trainer, "carry_out", carry_out)
     STUDY.run(some, again, silent)
     compared = [name for name in again.names() if name.endswith(("/losses", "/held out"))]
-    assert len(compared) == 2 * (3 * 2 + 1 + 3 * 3)
+    assert len(compared) == 2 * (3 * 2 + 1 + 3 * 3 + 1)
     for name in compared:
         np.testing.assert_array_equal(again.value(name), run.value(name))
 
@@ -144,7 +155,7 @@ def made(path, ends, *, spread=0.001, config=STUDY.quick, seconds=None, states=N
     record.keep("text/by frequency", lambda: np.array([5.0]), dims={"source": ["Python"]})
     noise = np.random.default_rng(0)
     for method in config.methods:
-        for seed in range(config.seeds):
+        for seed in range(config.close_seeds if method in config.close and config.close_seeds > 1 else config.seeds):
             loss = ends[method] + spread * noise.standard_normal()
             for horizon, rate in ((SWEEP, rates[0]), (SWEEP, rates[1]), (LONG, rates[0])):
                 if horizon == LONG or seed == 0:
@@ -184,6 +195,19 @@ def test_the_figures_name_the_best_method_and_the_gap(tmp_path):
     )
     assert re.search(r"“mean over seeds” is 33.1 at full rank, .* and 73.\d at low rank", ends.description)
     assert loss.caption.startswith("Full rank ends with the lowest training loss, low rank with the highest.")
+
+
+def test_close_methods_are_compared_over_all_of_their_seeds_and_all_four_corners_are_told(tmp_path):
+    some = (names.FULL, names.SCALED, names.GALORE, names.UNSCALED, names.LOW)
+    config = dataclasses.replace(STUDY.quick, methods=some, close_seeds=5)
+    ends = AS_PRINTED | {names.UNSCALED: 3.8}
+    record = made(tmp_path / "run", ends, config=config, spread=0.001)
+    table = Table(record)
+    assert [table.more(names.GALORE, other).seeds for other in (names.SCALED, names.FULL)] == [5, 3]
+    told = found(STUDY, record, claims.CLOSE).details
+    for pair, gap in (("unscaled GaLore minus full rank", 0.3), ("GaLore minus unscaled GaLore", -0.28)):
+        assert told[pair]["nats"] == pytest.approx(gap, abs=0.005)
+    assert told["GaLore minus scaled full rank"]["half of its interval"] < 0.005
 
 
 def of(record, claim):

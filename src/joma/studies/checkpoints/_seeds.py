@@ -1,11 +1,10 @@
 """Records of several networks of one study: where each stands, and which of them learned."""
 
-from math import log
 from typing import Any
 
+from joma.claims.guards import beats_guessing
 from joma.runs import Run
 
-FALLEN = 0.1  # of ln(vocabulary), what guessing loses: networks whose loss ends less below it have not learned
 LAST = 10  # steps over which the loss at the end is averaged
 UNLEARNED = "no network learned to predict the next token"
 
@@ -29,10 +28,9 @@ def learned(run: Run, losses: str) -> list[int]:
 
     losses: the series with the loss at every step of training. A network without one was trained elsewhere.
     """
-    bound = (1 - FALLEN) * log(run.config["vocabulary"])
 
     def below(values: Any) -> bool:
-        return not len(values) or bool(values[-LAST:].mean() <= bound)
+        return not len(values) or bool(beats_guessing(values[-LAST:].mean(), run.config["vocabulary"]))
 
     found = []
     for number in range(networks(run)):

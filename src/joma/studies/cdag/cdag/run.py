@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log, prod
+from math import prod
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from joma.claims.config import Least, StudyConfig, Within
 from joma.claims.contract import Progress
-from joma.claims.guards import at_paper_scale, needs_device
+from joma.claims.guards import at_paper_scale, beats_guessing, needs_device
 from joma.data.ahead import Ahead, sent, turns
 from joma.data.hierarchy import HBLT
 from joma.data.samples import streams
@@ -20,7 +20,6 @@ from joma.studies.cdag.cdag import network as net
 from joma.studies.cdag.cdag.network import COLUMNS
 from joma.training import Ensemble, Optimizer, train_all
 
-FALLEN = 0.1  # of ln(classes), what guessing loses: networks whose loss falls by less have not learned
 SMALL, USUAL, RESIDUALS = "small start", "usual start", "residual"
 
 
@@ -75,7 +74,7 @@ def unlearned(run: Run, name: str) -> str | None:
     if not sound(run, name).any():
         return f"all networks of the kind {name!r} diverged"
     loss = _of_sound(run, name, run.array(f"{name}/loss"))
-    if (loss[0] - loss.min(0)).mean() < FALLEN * log(run.config["classes"]):
+    if not beats_guessing(loss.min(0).mean(), run.config["classes"]):
         return f"networks of the kind {name!r} did not learn the classes"
     return None
 

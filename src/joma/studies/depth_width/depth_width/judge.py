@@ -11,13 +11,12 @@ from joma.claims.guards import clears
 from joma.claims.verdicts import Numbers, by_effect, not_run
 from joma.measure.intervals import compare
 from joma.recipes.language import PYTHON, called
+from joma.recipes.language.curves import LEARNED
 from joma.runs import Run
 from joma.studies.depth_width.depth_width.networks import record_name
 from joma.studies.depth_width.depth_width.texts import SHUFFLED
 
 DEEP, FLAT = "deep tree", "flat tree"
-LEARNED = 0.05
-"""Nats by which a loss must lie below that of a reader who knows nothing, for a network to have learned."""
 
 
 def kinds_of(run: Run) -> dict[str, tuple[str, int]]:

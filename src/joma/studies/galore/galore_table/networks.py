@@ -19,22 +19,23 @@ from joma.models.llama import Llama, LlamaConfig
 from joma.optim import GaLore
 from joma.optim.projector import Kind
 
-FULL, SCALED, GALORE, RANDOM, LORA, RELORA, LOW, MUON = METHODS = (
-    "full rank", "full rank, scaled", "GaLore", "random projection", "LoRA", "ReLoRA", "low rank", "Muon"
+FULL, SCALED, GALORE, RANDOM, LORA, RELORA, LOW, MUON, UNSCALED = METHODS = (
+    "full rank", "full rank, scaled", "GaLore", "random projection", "LoRA", "ReLoRA", "low rank", "Muon",
+    "GaLore, unscaled",
 )  # fmt: skip
 PYTHON, INSTALLED = TEXTS = (PACKAGE, "wikitext-2 and installed python")
 
 
 def shown(method: str) -> str:
     """How figures and findings call a method: its own name has a comma, which spoils lists."""
-    return "scaled full rank" if method == SCALED else method
+    return {SCALED: "scaled full rank", UNSCALED: "unscaled GaLore"}.get(method, method)
 
 
 @dataclass(frozen=True)
 class GaloreTableConfig(StudyConfig):
     """LLaMAs trained by several methods. Each method first finds its best rate at a short horizon."""
 
-    methods: Annotated[tuple[str, ...], OneOf(*METHODS)] = METHODS[:-1]
+    methods: Annotated[tuple[str, ...], OneOf(*METHODS)] = METHODS[:-2]
     """Which are trained."""
     text: Annotated[str, OneOf(*TEXTS)] = PYTHON
     """`sympy`: the source of sympy, cut by Python's lexer. Or `wikitext-2 and installed python`, as byte pairs."""
@@ -70,6 +71,10 @@ class GaloreTableConfig(StudyConfig):
     looks: int = 1
     """How often the held-out loss is measured in a long run."""
     seeds: int = 3
+    close_seeds: int = 1
+    """Of the methods in `close`, if more than `seeds`."""
+    close: Annotated[tuple[str, ...], OneOf(*METHODS)] = (GALORE, SCALED)
+    """Methods that end so near to each other that few seeds do not tell them apart."""
     neighbours: Annotated[tuple[str, ...], OneOf(*METHODS)] = (FULL,)
     """Methods that try the next lower rate at the long horizon too."""
     held_out: int = 64
@@ -99,7 +104,7 @@ class GaloreTableConfig(StudyConfig):
 
 KIND = {LORA: "adapted", RELORA: "adapted", LOW: "factored"}
 """Of networks; those of other methods are plain. Methods with the same kind share its compiled code."""
-PROJECTORS: dict[str, Kind] = {GALORE: "randomized", RANDOM: "random"}
+PROJECTORS: dict[str, Kind] = {GALORE: "randomized", RANDOM: "random", UNSCALED: "randomized"}
 WARM_UP, LAST = 0.1, 0.1  # of the steps, and of the rate: the recipe of the paper
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -226,7 +231,8 @@ def optimizers_of(method: str, network: Llama, config: GaloreTableConfig, rate: 
     """What trains a network by a method. A group of parameters may have a share of the rate."""
     options: dict[str, Any] = {"lr": rate, "weight_decay": 0.0, "fused": True}  # no weight decay, as in the paper
     if method in PROJECTORS:  # a step with a gradient that is not finite is skipped: nothing is learned, nothing counts
-        own: dict[str, Any] = {"rank": config.rank, "refresh": config.refresh, "scale": config.share, "seed": seed}
+        scale = 1.0 if method == UNSCALED else config.share  # 1: one rate for all weights, as full rank has it
+        own: dict[str, Any] = {"rank": config.rank, "refresh": config.refresh, "scale": scale, "seed": seed}
         return [GaLore(network, AdamW, projector=PROJECTORS[method], nonfinite="skip", **own, **options)]
     if method not in (SCALED, MUON):
         return [AdamW(trained(network), **options)]

@@ -142,6 +142,7 @@ def run(config: GaloreTableConfig, run: Run, progress: Progress) -> None:
     remember(reading, run)
     trainer = Trainer(config, reading)
     total = len(config.methods) * (len(config.rates) * config.sweep_steps + config.seeds * config.steps)
+    total += max(config.close_seeds - config.seeds, 0) * len(config.close) * config.steps
     done = 0
     for horizon, trial in trials(config, run):
         name = place(horizon, trial.method, trial.rate, trial.seed)
@@ -166,7 +167,8 @@ def trials(config: GaloreTableConfig, run: Run) -> Iterator[tuple[str, Trial]]:
                 yield LONG, Trial(method, lower[-1], config.seed, config.steps)
     for method in config.methods:  # the first ones carry most claims: what is stopped early has them
         chosen = Table(run).rate(method)
-        for seed in range(config.seed + 1, config.seed + config.seeds):
+        seeds = max(config.seeds, config.close_seeds) if method in config.close else config.seeds
+        for seed in range(config.seed + 1, config.seed + seeds):
             if chosen is not None:
                 yield LONG, Trial(method, chosen, seed, config.steps)
 
@@ -286,7 +288,8 @@ class Table:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.rates: list[float] = sorted(run.config["rates"])
-        self.seeds = [int(run.config["seed"]) + seed for seed in range(int(run.config["seeds"]))]
+        count = max(int(run.config["seeds"]), int(run.config.get("close_seeds", 1)))
+        self.seeds = [int(run.config["seed"]) + seed for seed in range(count)]
         self.tried: list[str] = [method for method in METHODS if method in run.config["methods"]]
         self.tokens_per_step = int(run.config["batch"]) * int(run.config["context"])
         self._there = set(run.names())

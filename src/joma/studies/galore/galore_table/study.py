@@ -18,7 +18,18 @@ from joma.host.words import counted
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.galore.galore_table import networks as methods
-from joma.studies.galore.galore_table.networks import FULL, GALORE, LORA, LOW, MUON, RANDOM, RELORA, SCALED, shown
+from joma.studies.galore.galore_table.networks import (
+    FULL,
+    GALORE,
+    LORA,
+    LOW,
+    MUON,
+    RANDOM,
+    RELORA,
+    SCALED,
+    UNSCALED,
+    shown,
+)
 from joma.studies.galore.galore_table.run import SWEEP, Table, run, same_text
 
 LOOKS: dict[str, dict[str, Any]] = {
@@ -30,6 +41,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     RELORA: {"color": GREEN, "ls": "--"},
     LOW: {"color": RED},
     MUON: {"color": PURPLE},
+    UNSCALED: {"color": BLUE, "ls": "--"},
 }
 SMOOTH = 20
 """A loss curve is a mean over a part of its steps, one in so many."""
@@ -235,9 +247,9 @@ def _gaps(table: Table) -> dict[str, Any]:
     return {
         "size": (at_most("GaLore minus tuned full rank", value, bound, "nats"),),
         "details": {
-            f"GaLore minus {shown(method)}": {"nats": found.difference, "half of its interval": found.half_width}
-            for method, found in {method: table.more(GALORE, method) for method in (FULL, methods.SCALED)}.items()
-            if found.seeds
+            f"{shown(one)} minus {shown(other)}": {"nats": found.difference, "half of its interval": found.half_width}
+            for one, other in ((GALORE, FULL), (GALORE, SCALED), (UNSCALED, FULL), (GALORE, UNSCALED))
+            if (found := table.more(one, other)).seeds
         },
     }
 
@@ -351,19 +363,19 @@ STUDY = Study(
     paper=methods.GaloreTableConfig(
         methods=methods.METHODS, text=methods.INSTALLED, source=110_000_000, vocabulary=32_000, width=512, mlp=1376,
         heads=8, layers=8, context=256, batch=128, at_once=128, rank=128, refresh=200, alpha=32.0,
-        rates=(0.01, 0.005, 0.001, 0.0005, 0.0001), restarts=4, sweep_steps=80, steps=512, looks=4,
-        neighbours=(FULL, methods.SCALED, GALORE), held_out=768, device="cuda",
+        rates=(0.01, 0.005, 0.002, 0.001, 0.0005, 0.0001), restarts=4, sweep_steps=80, steps=512, looks=4,
+        close_seeds=10, neighbours=(FULL, methods.SCALED, GALORE), held_out=768, device="cuda",
     ),
     run=run,
     draw=draw,
     check=same_text,
     about=(
-        "A LLaMA is trained by eight methods: AdamW with one rate, AdamW with a smaller rate in the blocks (GaLore's "
+        "A LLaMA is trained by nine methods: AdamW with one rate, AdamW with a smaller rate in the blocks (GaLore's "
         "scale), GaLore, GaLore with random subspaces, LoRA on frozen initial weights, ReLoRA, weights that are "
-        "products of two factors, and Muon. Each method first tries all rates at a short horizon. Its best rate is "
-        "then used at the long horizon, with several seeds. All methods read the same batches in the same order, with "
-        "the same warm-up, cosine and clipping. The control is full rank at its own best rate. A verdict comes from "
-        "the interval over seeds of the difference of held-out losses. A network that knows no more than how frequent "
-        "tokens are does not count."
+        "products of two factors, Muon, and GaLore with one rate for all weights. Each method first tries all rates at "
+        "a short horizon. Its best rate is then used at the long horizon, with several seeds. All methods read the "
+        "same batches in the same order, with the same warm-up, cosine and clipping. The control is full rank at its "
+        "own best rate. A verdict comes from the interval over seeds of the difference of held-out losses. A network "
+        "that knows no more than how frequent tokens are does not count."
     ),
 )  # fmt: skip

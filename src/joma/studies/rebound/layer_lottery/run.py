@@ -172,13 +172,13 @@ def members(run: Run, kind: str) -> np.ndarray:
 
 
 def patterns(run: Run) -> dict[str, np.ndarray]:
-    """By name, (members, layers): each network is read at the valley of the mean of the others, as in all studies.
+    """By name, (members, layers): each network is read at the valley of the mean of the others but for its twins.
 
     Until the records had been seen each was read at its own lowest point, where its noise makes every rebound larger.
     """
     curves, known = entropies(run), learned(run)
     found = {name: np.full_like(curves[:, 0], np.nan) for name in PATTERNS}
-    drop, back = drop_and_rebound(np.moveaxis(curves[known], -1, 0))
+    drop, back = drop_and_rebound(np.moveaxis(curves[known], -1, 0), run.value(f"{NETWORKS}/of")[known])
     for name, values in zip(PATTERNS, (drop, back, curves[known][:, -1].T), strict=True):
         found[name][known] = np.asarray(values).T
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import log, sqrt
+from math import sqrt
 from typing import Annotated, Any, NamedTuple, get_args
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from joma.claims.config import Least, OneOf, Within
 from joma.claims.contract import Progress
-from joma.claims.guards import at_paper_scale, needs_device
+from joma.claims.guards import at_paper_scale, beats_guessing, needs_device
 from joma.claims.verdicts import Numbers
 from joma.measure import active as activity
 from joma.measure.active import Predictor, active, carried, carrying, fit_predictor, typical
@@ -242,7 +242,6 @@ def _embedded(decoder: Decoder, tokens: Tensor) -> Tensor:
     return x.flatten(1, 2)
 
 
-FALLEN = 0.1  # of the loss of guessing: networks that end less below it have not learned
 NATS = 0.02  # of a loss: units that are worth less are not missed, whichever are left out; as in Figures 6 and 8
 
 
@@ -251,9 +250,8 @@ class Active:
 
     def __init__(self, run: Run) -> None:
         self.run, self.config = run, recorded_config(DejaVuConfig, run)
-        guessing = log(int(run.value("words")))
         self.learned = {
-            one: self.over_steps(one, NEURONS, "loss")[-1, :, 0] <= (1 - FALLEN) * guessing
+            one: beats_guessing(self.over_steps(one, NEURONS, "loss")[-1, :, 0], int(run.value("words")))
             for one in self.config.activations
         }
         """By activation, (seeds,) bool."""

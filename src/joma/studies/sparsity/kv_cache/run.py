@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, log
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from joma.cache import POLICIES, losses
 from joma.claims.config import Least, OneOf, StudyConfig, Within
 from joma.claims.contract import NotRun, Progress
-from joma.claims.guards import at_paper_scale, needs_device, needs_transformers
+from joma.claims.guards import at_paper_scale, beats_guessing, needs_device, needs_transformers
 from joma.claims.text_source import remember_source
 from joma.data.python_source import source_text
 from joma.runs import Run
@@ -271,7 +271,6 @@ def _corpus(config: KvCacheConfig) -> str:
 
 
 FIFTH = 0.2  # of the cache, as H2O says
-FALLEN = 0.1  # of the loss of guessing: networks that end less below it have not learned
 
 
 class Series:
@@ -281,9 +280,9 @@ class Series:
         self.run, config = run, run.config
         self.policies, self.keeps = list(config["policies"]), [float(keep) for keep in config["keeps"]]
         self.steps = run.steps("seed 0/loss")
-        bound = (1 - FALLEN) * log(config["vocabulary"])
         numbers = range(int(config["seeds"]))
-        self.kept = [n for n in numbers if run.array(f"{prefix(n)}loss")[-1].mean() <= bound]
+        last = [run.array(f"{prefix(n)}loss")[-1].mean() for n in numbers]
+        self.kept = [n for n in numbers if beats_guessing(last[n], config["vocabulary"])]
         lost = float(len(numbers) - len(self.kept))
         self.left_out = {"left out because they did not learn": {"networks": lost}} if lost else {}
         """For the reader; empty where all count."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log
 from typing import Annotated, Any, get_args
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from joma.claims.config import Least, OneOf
 from joma.claims.contract import Progress
-from joma.claims.guards import at_paper_scale, needs_device
+from joma.claims.guards import at_paper_scale, beats_guessing, needs_device
 from joma.claims.verdicts import Numbers
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Attention, Decoder, DecoderConfig
@@ -208,7 +207,6 @@ def _mass(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(masses, 1), torch.stack(totals, 1)
 
 
-FALLEN = 0.1  # of the loss of guessing: networks that read the text and end less below it have not learned
 FETCHED = 0.5  # of the loss after a trigger without attention: networks that keep more have not learned to attend
 READINGS = {COPY: "made language", TEXT: "text"}
 """As findings and figures call them."""
@@ -233,8 +231,8 @@ class Sinks:
         """(seeds,) bool. In the made language, whether it attends where it must: one that never does needs no sink."""
         if reading == COPY:
             return self.over_steps(reading, kind, "fetched", first)[-1] <= FETCHED * float(self.run.value("unfetched"))
-        guessing = log(int(self.run.value(f"{reading}/words")) + 1)  # with the fixed first token
-        return self.over_steps(reading, kind, "loss", first)[-1] <= (1 - FALLEN) * guessing
+        words = int(self.run.value(f"{reading}/words")) + 1  # with the fixed first token
+        return beats_guessing(self.over_steps(reading, kind, "loss", first)[-1], words)
 
     def mean(self, reading: str, kind: str, what: str = "mass", first: str = "fixed", step: int = -1) -> Any:
         """(seeds, ...), mean over layers and heads, of the networks that learned."""

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joma.claims.guards import beats_guessing
 from joma.data.errors import CorpusError
 from joma.data.python_source import PythonTokens
 from joma.measure.alignment import held_out_correlation, linear_probe
@@ -192,7 +193,6 @@ def token_score(scored: Half, latents: int) -> Tensor:
 
 
 FEWEST = 3  # levels that must have been learned (interval above 0) before an order can be spoken of
-FALLEN = 0.1  # of ln(vocabulary), what guessing loses: networks whose loss ends less below it have not learned
 
 
 class Scores:
@@ -214,13 +214,13 @@ class Scores:
             self.written = np.full_like(every[:, :1], np.nan)  # so that there is a picture
         self.token: Any = self.by_level(run.value("token")[sound[:seeds] | self.alone])
         self.loss = float(np.mean(run.array("train_loss")[-1][:seeds][sound[:seeds]])) if not self.alone else np.nan
-        self.guessing = float(np.log(run.config["vocabulary"]))
+        self.vocabulary = int(run.config["vocabulary"])
 
     @property
     def unlearned(self) -> str | None:
         if self.alone:
             return "all networks on the text as written diverged"
-        if not self.loss <= (1 - FALLEN) * self.guessing:
+        if not beats_guessing(self.loss, self.vocabulary):
             return "the networks did not learn to predict the next token"
         return None
 
