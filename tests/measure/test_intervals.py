@@ -196,8 +196,8 @@ def test_seeds_that_decide_are_those_of_the_noncentral_t(now, half, groups):
         return stats.nct.sf(bound, freedom, 0.3 * math.sqrt(count) / spread)
 
     expected = next(count for count in range(2, 100) if power(count) >= 0.8)
-    for given in (None, level(now)):
-        found = seeds_to_decide(0.3, half, now, (0.0, 0.1), level=given, freedom=groups * (now - 1))
+    for said in (None, level(now)):
+        found = seeds_to_decide(0.3, half, now, (0.0, 0.1), level=said, freedom=groups * (now - 1))
         assert found == expected
 
 
