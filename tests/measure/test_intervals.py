@@ -139,6 +139,8 @@ def test_four_seeds_or_fewer_are_judged_at_99_percent():
         assert found.half_width == pytest.approx(expected)
     apart = compare(values, values[:3], paired=False)
     assert apart.level == 0.99  # the fewer of the two decide
+    around = stats.t.ppf(0.995, 2) * stats.sem(values[:3])  # and the control's own interval has the same level
+    assert (apart.control_low, apart.control_high) == pytest.approx((apart.control - around, apart.control + around))
     assert apart.freedom == math.floor(stats.ttest_ind(values, values[:3], equal_var=False).df)
 
 
