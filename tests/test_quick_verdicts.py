@@ -47,7 +47,10 @@ def test_what_is_kept_says_of_itself_that_it_agrees(tmp_path, monkeypatch, capsy
     origin = {"machine": "Arm", "created": "today"}
     main = SCRIPT["main"]
     for verdict, arguments, code in (("holds", ["--keep"], None), ("holds", [], 0), ("fails", [], 1)):
-        written["studies"][0]["findings"] = [one | finding(verdict) | {"provenance": origin}]
+        unsure = [
+            {**one, "id": f"a/{what}", **finding(what), "provenance": origin} for what in ("undecided", "not run")
+        ]
+        written["studies"][0]["findings"] = [one | finding(verdict) | {"provenance": origin}, *unsure]
         (tmp_path / "findings.json").write_text(json.dumps(written), encoding="utf-8")
         monkeypatch.setattr("sys.argv", ["quick.py", str(tmp_path / "findings.json"), *arguments])
         monkeypatch.setitem(main.__globals__, "KEPT", tmp_path / "quick.json")

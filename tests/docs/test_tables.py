@@ -83,6 +83,18 @@ def test_the_gallery_has_a_card_per_study_with_the_kept_verdicts(script):
         assert f"`joma verify {name}`" in card
 
 
+def test_the_last_row_of_the_verdict_table_counts_either_scale(script, tmp_path, monkeypatch, capsys):
+    """One claim of quick scale, and all that are kept of its study."""
+    study = {"name": "thm2", "title": "Theorem 2", "findings": [{"verdict": "mixed"}]}
+    (tmp_path / "findings.json").write_text(json.dumps({"studies": [study]}), encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["verdict_table.py", str(tmp_path / "findings.json")])
+    script("verdict_table").main()
+    row, last = capsys.readouterr().out.splitlines()[-2:]
+    kept = len(json.loads((RESULTS / "thm2/findings.json").read_text(encoding="utf-8"))["findings"])
+    assert f"**1 claims, {kept} of them kept at paper scale** | 1± |" in last
+    assert row.split("|")[3:] == last.split("|")[3:]
+
+
 def test_the_picture_of_the_ablations_has_few_panels_and_names_every_line_in_each(script):
     from joma.figures.style import house_style
 
