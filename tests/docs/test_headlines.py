@@ -93,7 +93,7 @@ def costs():
     return (
         f"cache costs {ends[0]} in our network, and H2O's choice is not better than the last keys ({ours['h2o']:.3f} "
         f"and {ours['window']:.3f} nats, less apart than the 0.02 that would matter). In stories260K, which others "
-        f"trained, it costs {ends[1]}."
+        f"trained, it costs {ends[1]} (a fragile verdict)."
     )
 
 
