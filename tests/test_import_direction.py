@@ -144,8 +144,8 @@ def test_no_files_import_each_other():
 
 
 def test_an_import_is_seen_inside_anything():
-    heads = ("def f():", "class A:", "if a:", "if a: pass\nelse:", "while a:", "for a in b:", "with a:", "async def f():",
-             "try: pass\nexcept A:", "try: pass\nfinally:")  # fmt: skip
+    heads = ("def f():", "class A:", "if a:", "if a: pass\nelse:", "while a:", "for a in b:", "with a:",
+             "async def f():", "try: pass\nexcept A:", "try: pass\nfinally:")  # fmt: skip
     for code in (*(f"{head}\n import joma.cli" for head in heads), "match a:\n case 1:\n  import joma.cli"):
         assert set(imported(code)) == {"cli"}, code
         inner = code.replace("\n", "\n ")
