@@ -1,5 +1,6 @@
 """What several tests share: the Triton interpreter, a small synthetic study that is right or wrong at will, a text."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -40,6 +41,13 @@ def pytest_collection_modifyitems(config, items):
     seed = config.getoption("--shuffle")
     if seed is not None:
         items[:] = shuffled(items, seed, lambda item: item.path)
+
+
+def pytest_collection_finish():
+    """What was imported stays: there is no need to look through it for garbage again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 20, 50)
 
 
 @pytest.hookimpl(wrapper=True)
