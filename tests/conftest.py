@@ -106,11 +106,17 @@ def toy():
 @pytest.fixture(autouse=True)
 def variables_as_before():
     """A test that names a study or a folder in the environment leaves none of it to the next."""
-    before = {name: value for name, value in os.environ.items() if name.startswith("JOMA_")}
+    before = os.environ._data.copy()  # as the system has them: to decode all of them takes longer than most tests
     yield
-    for name in [name for name in os.environ if name.startswith("JOMA_") and name not in before]:
-        del os.environ[name]
-    os.environ.update(before)
+    if os.environ._data != before:
+        before = {name: value for name, value in map(_decoded, before.items()) if name.startswith("JOMA_")}
+        for name in [name for name in os.environ if name.startswith("JOMA_") and name not in before]:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _decoded(pair):
+    return tuple(os.fsdecode(part) for part in pair)
 
 
 @pytest.fixture(autouse=True, scope="session")
