@@ -50,6 +50,10 @@ def pytest_collection_finish():
     gc.set_threshold(5_000, 20, 50)
 
 
+def pytest_unconfigure():
+    gc.unfreeze()  # else some libraries tell at the end of what was never taken away
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     """Skip what Triton's interpreter cannot do: old ones (3.6) turn arrays of one number into a number, which numpy 2.5
