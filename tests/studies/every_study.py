@@ -43,7 +43,8 @@ def ends_the_same_after_an_interrupt(study, config, whole, path, *, after):
 def draws_labelled_figures(study, run):
     from matplotlib import rc_context
 
-    with house_style(), rc_context({"axes.titley": 1.0}):  # else matplotlib looks for room above every panel, for long
+    # Else matplotlib looks for room above every panel, for long.
+    with run.remembering(), house_style(), rc_context({"axes.titley": 1.0}):
         drawings = study.draw(run)
         for drawing in drawings:
             is_laid_out_and_drawn(drawing.figure)

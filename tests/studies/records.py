@@ -1,11 +1,13 @@
 """What the tests of several studies share: a run, what is found on it, and copies of it with their series spoiled."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 from pins import pin
 
 from joma.claims.execute import check_config, judge, plain_config
-from joma.runs import Run, RunError
+from joma.runs import Run
 
 HOLDS = {"holds", "holds as corrected"}
 
@@ -34,25 +36,50 @@ def found(study, run, claim):
     return finding
 
 
-def changed(run, path, change):
-    """A copy of the run in which every entry of every series went through change(name, step, value)."""
-    copy, steps = Run.create(path, study=run.study, config=run.config, version=run.version), {}
-    for name in run.names():
-        for step, value in entries(run, name):
-            steps.setdefault(step, {})[name] = change(name, step, value)
-    for step, values in steps.items():  # a step at a time: a transaction for every entry would take most of the time
-        copy.record(step, values)
-    return copy
+READ = {"study", "config", "version", "seed", "versions", "machine", "created", "status", "names", "steps", "dims",
+        "last_step", "remembering"}  # fmt: skip
+"""What a changed run has of the run that it is made of."""
 
 
-def entries(run, name):
-    """(step, value) of a series: at once where all are of one shape, which takes a tenth of the time."""
-    steps = run.steps(name).tolist()
-    try:
-        together = run.array(name)
-        return [(step, together[at, ...]) for at, step in enumerate(steps)]
-    except RunError:  # of several shapes
-        return [(step, run.at(name, step)) for step in steps]
+class changed:
+    """The run as judges and figures read it, every entry of every series gone through change(name, step, value).
+
+    Nothing is written: to copy a run takes longer than to judge it. path: where the copy would be.
+    """
+
+    def __init__(self, run, path, change):
+        self.run, self.path, self.change, self.known = run, Path(path), change, {}
+
+    def __getattr__(self, name):
+        if name not in READ:
+            raise AttributeError(f"a changed run has no {name}: it is read, and never written")
+        return getattr(self.run, name)
+
+    def __contains__(self, name):
+        return name in self.run
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def close(self):
+        pass
+
+    def array(self, name):
+        if name not in self.known:
+            together, steps = self.run.array(name), self.run.steps(name).tolist()
+            changes = [self.change(name, step, together[at, ...]) for at, step in enumerate(steps)]
+            self.known[name] = np.stack([np.asarray(value) for value in changes])
+        return self.known[name].copy()
+
+    def at(self, name, step):
+        return np.array(self.change(name, int(step), self.run.at(name, step)))
+
+    def value(self, name):
+        self.run.value(name)  # refused where there are several
+        return self.array(name)[0, ...]
 
 
 def altered(run, path, name, change):
