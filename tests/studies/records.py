@@ -70,16 +70,31 @@ class changed:
     def array(self, name):
         if name not in self.known:
             together, steps = self.run.array(name), self.run.steps(name).tolist()
-            changes = [self.change(name, step, together[at, ...]) for at, step in enumerate(steps)]
-            self.known[name] = np.stack([np.asarray(value) for value in changes])
+            for at, step in enumerate(steps):
+                if (name, step) not in self.known:
+                    self.known[name, step] = np.array(self.change(name, step, together[at, ...]))
+            self.known[name] = np.stack([self.known[name, step] for step in steps])
         return self.known[name].copy()
 
     def at(self, name, step):
-        return np.array(self.change(name, int(step), self.run.at(name, step)))
+        if (name, step) not in self.known:  # once, as some changes are drawn
+            self.known[name, step] = np.array(self.change(name, int(step), self.run.at(name, step)))
+        return self.known[name, step].copy()
 
     def value(self, name):
         self.run.value(name)  # refused where there are several
         return self.array(name)[0, ...]
+
+
+def copied(run, path, change=lambda name, step, value: value):
+    """The same as a run of its own: to be gone on with, or where a change needs all series in their order."""
+    copy, steps = Run.create(path, study=run.study, config=run.config, version=run.version), {}
+    for name in run.names():
+        for step in map(int, run.steps(name)):
+            steps.setdefault(step, {})[name] = change(name, step, run.at(name, step))
+    for step, values in steps.items():  # a step at a time: a transaction for every entry would take most of the time
+        copy.record(step, values)
+    return copy
 
 
 def altered(run, path, name, change):
