@@ -227,6 +227,17 @@ def test_what_else_is_said_of_quick_scale_still_stands():
         assert QUICK[one]["verdict"] == "undecided"
 
 
+def test_fragile_verdicts_are_counted():
+    quick, paper = (sum(finding["fragile"] for finding in found.values()) for found in (QUICK, FOUND))
+    page = " ".join(text_of("docs/explanation/many-claims.md").split())
+    assert (
+        f"At quick scale {quick} of {len(QUICK)} verdicts are fragile, at paper scale {paper} of {len(FOUND)}." in page
+    )
+    table = " ".join(text_of("docs/results/index.md").split())
+    assert f"{quick} of them are fragile" in table
+    assert f"{paper} of these verdicts are fragile" in table
+
+
 def test_the_number_of_claims_is_that_of_the_studies():
     from joma.studies import load, names
 
