@@ -63,6 +63,18 @@ def test_what_is_kept_says_of_itself_that_it_agrees(tmp_path, monkeypatch, capsy
     assert "1 claims are decided and not fragile on Arm; 1 of them differ here" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("content", [None, "no JSON", "{}", "[]", '{"studies": []}'])
+def test_what_is_no_findings_file_is_refused_in_one_sentence(tmp_path, monkeypatch, capsys, content):
+    path = tmp_path / "findings.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["quick.py", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        SCRIPT["main"]()
+    assert ended.value.code == 2
+    assert f"{path} is no findings.json of `joma verify`" in capsys.readouterr().err
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", QUICK)
 def test_a_quick_study_comes_to_the_verdicts_that_were_kept(name, tmp_path):

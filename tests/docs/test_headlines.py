@@ -232,8 +232,6 @@ def test_fragile_verdicts_are_counted():
     page = " ".join(text_of("docs/explanation/many-claims.md").split())
     said = f"At quick scale {quick} of {len(QUICK)} verdicts are fragile, at paper scale {paper} of {len(FOUND)}."
     assert said in page
-        f"At quick scale {quick} of {len(QUICK)} verdicts are fragile, at paper scale {paper} of {len(FOUND)}." in page
-    )
     table = " ".join(text_of("docs/results/index.md").split())
     assert f"{quick} of them are fragile" in table
     assert f"{paper} of these verdicts are fragile" in table
