@@ -51,7 +51,10 @@ def main() -> None:
     parser.add_argument("findings", type=Path, help="what `joma verify` wrote")
     parser.add_argument("--keep", action="store_true", help="keep it as the one to compare with")
     options = parser.parse_args()
-    now = told(options.findings)
+    try:
+        now = told(options.findings)
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        parser.error(f"{options.findings} is no findings.json of `joma verify` with a claim that was run")
     if options.keep:
         write_json(KEPT, now)
         print(f"kept: {KEPT.name}, {len(now['findings'])} claims")

@@ -58,7 +58,8 @@ def strings(code: str, *, of_errors: bool) -> Iterator[str]:
 @pytest.mark.parametrize("room", sorted({path.name for path in HOUSE.iterdir() if path.is_dir()} - {"cli"}))
 def test_messages_of_the_library_do_not_speak_of_options(room):
     for path in sorted((HOUSE / room).rglob("*.py")):
-        for text in strings(path.read_text(encoding="utf-8"), of_errors=room in WITH_COMMANDS):
+        code = path.read_text(encoding="utf-8")
+        for text in strings(code, of_errors=room in WITH_COMMANDS) if "--" in code else ():
             assert not OPTION.search(text), f"{path.relative_to(HOUSE)}: {text}"
 
 

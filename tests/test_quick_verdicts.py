@@ -47,7 +47,10 @@ def test_what_is_kept_says_of_itself_that_it_agrees(tmp_path, monkeypatch, capsy
     origin = {"machine": "Arm", "created": "today"}
     main = SCRIPT["main"]
     for verdict, arguments, code in (("holds", ["--keep"], None), ("holds", [], 0), ("fails", [], 1)):
-        written["studies"][0]["findings"] = [one | finding(verdict) | {"provenance": origin}]
+        unsure = [
+            {**one, "id": f"a/{what}", **finding(what), "provenance": origin} for what in ("undecided", "not run")
+        ]
+        written["studies"][0]["findings"] = [one | finding(verdict) | {"provenance": origin}, *unsure]
         (tmp_path / "findings.json").write_text(json.dumps(written), encoding="utf-8")
         monkeypatch.setattr("sys.argv", ["quick.py", str(tmp_path / "findings.json"), *arguments])
         monkeypatch.setitem(main.__globals__, "KEPT", tmp_path / "quick.json")
@@ -58,6 +61,18 @@ def test_what_is_kept_says_of_itself_that_it_agrees(tmp_path, monkeypatch, capsy
                 main()
             assert ended.value.code == code
     assert "1 claims are decided and not fragile on Arm; 1 of them differ here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [None, "no JSON", "{}", "[]", '{"studies": []}'])
+def test_what_is_no_findings_file_is_refused_in_one_sentence(tmp_path, monkeypatch, capsys, content):
+    path = tmp_path / "findings.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["quick.py", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        SCRIPT["main"]()
+    assert ended.value.code == 2
+    assert f"{path} is no findings.json of `joma verify`" in capsys.readouterr().err
 
 
 @pytest.mark.long

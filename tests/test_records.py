@@ -50,6 +50,18 @@ def test_what_a_report_shows_of_paper_scale_is_what_is_kept():
 
 
 @needs_records
+def test_a_record_without_its_run_is_judged_from_its_numbers(tmp_path):
+    """With the verdict of other rules and without a key that came later, as an older record has them."""
+    record = json.loads((RECORDS / "thm2/findings.json").read_text(encoding="utf-8"))
+    older = json.loads(json.dumps(record))
+    older["findings"][0] |= {"verdict": "fails", "remarks": ["fragile"]}
+    del older["findings"][1]["shares_control"]
+    (tmp_path / "findings.json").write_text(json.dumps(older), encoding="utf-8")
+    runpy.run_path(str(RECORDS / "keep.py"))["judge_again"](tmp_path / "findings.json")
+    assert json.loads((tmp_path / "findings.json").read_text(encoding="utf-8")) == record
+
+
+@needs_records
 def test_keeping_one_record_again_leaves_the_panels_of_the_others_and_its_commit(tmp_path, monkeypatch):
     """On a copy: what is under results/ is not touched."""
     results, report = tmp_path / "results", tmp_path / KEPT

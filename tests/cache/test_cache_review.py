@@ -158,8 +158,10 @@ def test_what_is_no_number_gets_one_sentence(models, tokens, options, sentence):
 
 
 def test_complex_tokens_and_empty_sequences_get_one_sentence(models, tokens):
-    with pytest.raises(BadInput, match="tokens must be token ids"):
+    with pytest.raises(ValueError, match=r"tokens must be real, got torch\.complex64"):
         losses(models["gpt2"], tokens.to(torch.complex64))
+    with pytest.raises(BadInput, match="tokens must be token ids"):
+        losses(models["gpt2"], tokens > 3)
     with pytest.raises(BadInput, match="seq_len must be a number of tokens, at least 1, got 0"):
         rule("window", 0.5, 0)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from joma.claims.claim import Claim
-from joma.claims.guards import beats_guessing, beyond, hardest, no_more, of_learned
+from joma.claims.guards import beats_guessing, beyond, clears, hardest, no_more, of_learned
 from joma.claims.verdicts import by_effect
-from joma.measure.intervals import compare
+from joma.measure.intervals import Comparison, compare, seeds_to_decide
 
 CLAIM = Claim("taught", "CDAG Thm 1", "Gradients teach.", matters=0.05, unit="%", ceiling=1.0)
 SEEN = [0.80, 0.81, 0.79, 0.80]
@@ -105,3 +105,44 @@ def test_a_bound_on_a_gain_is_on_what_is_beyond_the_control():
 def test_a_network_learned_if_it_is_a_tenth_below_guessing():
     losses = np.array([0.0, 0.89 * np.log(7), 0.91 * np.log(7), np.nan])
     assert beats_guessing(losses, 7).tolist() == [True, True, False, False]
+
+
+def test_what_chance_leaves_open_has_no_value_and_tells_the_seeds():
+    """Beside a bound, and beside others' seeds: the level is none of the usual, the freedom Welch's."""
+    others = compare([0.1, 0.0, 0.4, 0.2], [0.02, 0.01, 0.0], paired=False, level=0.999)
+    for found in (compare([0.1, 0.0, 0.4], level=0.999), others):
+        now = (found.difference, found.half_width, found.seeds)
+        known = {"level": 0.999, "freedom": found.freedom}
+        for test, between in (
+            (no_more("gain", found, 0.2), (0.2, 0.2)),
+            (clears("gain", found, matters=0.05), (0.0, 0.05)),
+            (beyond(CLAIM, "gain", found), (0.0, 0.05)),
+        ):
+            assert math.isnan(test.value)
+            assert test.seeds_to_decide == seeds_to_decide(*now, between, **known) > found.seeds
+            assert test.seeds_to_decide != seeds_to_decide(*now, between)  # as if it were an interval of the usual kind
+
+
+def test_what_is_known_for_certain_is_not_open():
+    """In numbers that float64 has: an end on the bound."""
+    assert no_more("gain", compare([0.5] * 3, [0.25] * 3), 0.25).passes
+    touches = Comparison(0.375, 0.25, 0.25, 0.5, 0.25, 0.25, 5, freedom=4)
+    assert math.isnan(clears("gain", touches, matters=0.25).value)
+    assert clears("gain", touches, matters=0.5).value == 0.0
+    assert clears("gain", touches._replace(low=0.3), matters=0.25).passes
+    for test in (no_more("gain", touches, 1.0), clears("gain", touches)):
+        assert test.seeds_to_decide is None
+
+
+def test_a_further_control_that_leaves_no_room_is_open():
+    """Above 0.97 nothing can be 0.05 more, where 1 is the most."""
+    near = compare([0.98, 0.981, 0.979, 0.98, 0.98], [0.97, 0.971, 0.969, 0.97, 0.97])
+    assert math.isnan(beyond(CLAIM, "gain", near).value)
+    assert beyond(Claim("taught", "CDAG Thm 1", "Gradients teach.", matters=0.05), "gain", near).value < 0.05
+
+
+def test_so_many_networks_must_have_learned():
+    words = {"expected": "more", "reason": "too few networks learned", "command": "joma verify cdag"}
+    for seeds, fewest, run in ((2, 3, False), (3, 3, True), (2, 1, True)):
+        found = of_learned(CLAIM, compare(SEEN[:seeds], 0.5), fewest=fewest, **words)
+        assert (found.verdict != "not run") == run

@@ -5,9 +5,12 @@ import json
 import pytest
 
 from joma import studies
+from joma.claims.claim import Claim
 from joma.claims.execute import Result, plain_config
-from joma.claims.ledger import findings_json, read_findings, rests_on, verdicts_named
+from joma.claims.ledger import findings_json, read_findings, rests_on, verdicts_named, with_q
+from joma.claims.verdicts import by_effect
 from joma.host.errors import BadInput
+from joma.measure.intervals import compare
 
 
 def test_what_is_written_reads_back(toy, tmp_path):
@@ -52,6 +55,19 @@ def test_a_broken_study_is_in_the_ledger(toy):
     study, _ = toy
     result = Result(study, plain_config(study.quick), 0.0, [], [], "joma verify toy", None, "ValueError: no room")
     assert findings_json([result])["studies"][0]["error"] == "ValueError: no room"
+
+
+def test_q_is_of_all_studies_of_one_command(toy):
+    """Two studies with one claim each: the clearer p counts twice, the other once."""
+    study, _ = toy
+    clear, weak = ([0.3, 0.31, 0.29, 0.3, 0.3], [0.3, -0.1, 0.2, 0.1, 0.1])
+    found = [by_effect(Claim(f"claim-{at}", "JoMA Fig. 6", "More.", matters=0.05), compare(values), expected="more")
+             for at, values in enumerate((clear, weak))]  # fmt: skip
+    results = [Result(study, {}, 0.0, [one], [], "joma verify toy", None) for one in found]
+    together = with_q(results)
+    assert [one.findings[0].q for one in together] == pytest.approx([2 * found[0].p, found[1].p])
+    assert [one.findings[0].claim.name for one in together] == ["claim-0", "claim-1"]
+    assert [one.findings[0].q for one in results] == [None, None]
 
 
 def test_verdicts_by_name():

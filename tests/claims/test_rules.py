@@ -68,6 +68,13 @@ def test_without_an_interval_nothing_is_decided(ends):
     assert of_effect(Effect(0.5, ends, 0.0, (0.0, 0.0), 5, 0.1)) == "undecided"
 
 
+def test_ends_that_lie_on_a_bound():
+    """In numbers that float64 has: what matters is not left out, and zero is not exceeded."""
+    assert of_effect(effect(0.0, 0.5, matters=0.5)) == "undecided"
+    assert of_effect(effect(0.25, 0.25, matters=1.0)) == "not above its control"
+    assert of_effect(effect(-0.25, 0.25, matters=0.125)) == "not above its control"
+
+
 def test_one_seed_decides_nothing():
     assert of_effect(effect(0.5, 0.0, seeds=1)) == "undecided"
 
@@ -77,6 +84,8 @@ def test_a_control_too_near_the_ceiling_leaves_no_room_to_see_anything():
     assert of_effect(effect(0.01, 0.02, control=0.85, ceiling=1.0)) == "not above its control"
     assert of_effect(effect(-0.2, 0.02, control=0.95, ceiling=1.0)) == "fails"
     assert of_effect(effect(-0.05, 0.02, control=0.95, ceiling=1.0)) == "not above its control"
+    assert of_effect(effect(0.3, 0.02, control=0.65, ceiling=1.0)) == "holds"  # the control needs the room
+    assert of_effect(effect(0.25, 0.125, control=0.5, matters=0.5, ceiling=1.0)) == "only qualitative"  # just enough
 
 
 @pytest.mark.parametrize(
@@ -125,6 +134,8 @@ def test_size_and_controls_bear_on_a_favourable_verdict_alone():
     assert of_evidence(Evidence(held, (good,))) == "holds"
     assert of_evidence(Evidence(held, (bad,))) == "only qualitative"
     assert of_evidence(Evidence(held, (at_least("share", NAN, 0.9),))) == "undecided"
+    assert of_evidence(Evidence(held, (at_least("share", NAN, 0.9), good))) == "undecided"
+    assert of_evidence(Evidence(held, (at_least("share", NAN, 0.9), bad))) == "only qualitative"  # it cannot hold
     assert of_evidence(Evidence(held, controls=(bad,))) == "not above its control"
     assert of_evidence(Evidence({**held, "2": effect(-0.3, 0.05)}, controls=(bad,))) == "not above its control"
     assert of_evidence(Evidence(held, controls=(at_least("twin", NAN, 0.9),))) == "undecided"
@@ -197,6 +208,8 @@ def test_effects_that_make_no_sense_are_refused():
         (0.30, 0.10, False),
         (0.12, 0.11, True),  # less by a quarter, and its interval holds zero
         (0.105, 0.06, True),  # less by a quarter, and it is smaller than what matters
+        (0.110, 0.045, True),  # 0.25 x 0.045 = 0.01125 is more than 0.010
+        (0.112, 0.045, False),  # and less than 0.012
         (0.00, 0.05, False),
         (0.00, 0.09, True),  # more by a quarter, and its interval holds what matters
         (-0.12, 0.05, False),
@@ -219,10 +232,28 @@ def test_one_case_that_moves_alone_can_make_it_fragile():
     assert not is_fragile(Evidence({"1": firm, "2": effect(-0.5, 0.1)}))
 
 
+def test_a_verdict_can_be_fragile_by_all_cases_alone_or_by_one_alone():
+    """Two that are nearly decided: with one decided the whole stays open, with both it holds.
+
+    And one of either sign, wide and near zero: moved alone it is decided, and together one takes the other's place.
+    """
+    near = effect(0.19, 0.2)
+    assert is_fragile(Evidence({"1": near, "2": near}))
+    up, down = effect(0.9, 1.0), effect(-1.05, 1.0)
+    either = Evidence({"1": up, "2": down})
+    assert [of_evidence(Evidence({"1": up.moved(by), "2": down.moved(by)})) for by in (-0.25, 0, 0.25)] == 3 * [
+        "undecided"
+    ]
+    assert is_fragile(either)
+    assert is_fragile(Evidence({"": effect(-0.5, 0.05)}), either)  # whose cases the printed form does not have
+
+
 def test_the_corrected_form_can_be_the_fragile_one():
     fails, near, firm = (Evidence({"": effect(by, 0.05)}) for by in (-0.5, 0.105, 0.5))
     assert is_fragile(fails, near)
     assert not is_fragile(fails, firm)
+    assert is_fragile(near, fails)
+    assert not is_fragile(firm, fails)
     assert not is_fragile(Evidence(tests=(at_most("off by", 0.0, 1e-9),)))
 
 

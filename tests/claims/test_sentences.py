@@ -118,9 +118,11 @@ def test_a_level_that_is_not_95_percent_is_said_with_every_interval():
     assert sentences.control(Evidence({"": few})) == "0.10 nats [0.05, 0.15] at 99 %"
     assert sentences.brief(Evidence({"": few}), None, few).startswith("0.50 nats [0.40, 0.60] at 99 %; control")
     assert sentences.level(replace(GAIN, level=0.999)) == " at 99.9 %"
+    assert sentences.level(replace(GAIN, level=0.99, interval=(float("nan"),) * 2)) == ""
 
 
 def test_tests_that_chance_leaves_open_say_how_many_seeds_would_tell():
     still_open = replace(at_most("upper end of the gap", float("nan"), 0.1), seeds_to_decide=10)
     said = sentences.missing(Evidence({"": GAIN}, (still_open,)))
     assert said == "upper end of the gap: 10 seeds would probably decide"
+    assert sentences.missing(Evidence({"": GAIN}, controls=(still_open,))) == said

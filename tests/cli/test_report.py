@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 from html import escape
 
 import pytest
@@ -22,6 +23,20 @@ def test_report_judges_stored_runs_again_and_rewrites_report_and_findings(stored
     assert re.match(r"1/1  toy +cached  1 holds\nreport: ", capsys.readouterr().out)
     assert json.loads((stored_toy / "findings.json").read_text()) == wanted
     assert (stored_toy / "report.html").exists()
+
+
+def test_findings_know_their_q_before_they_are_written(stored_toy, monkeypatch):
+    """Of `joma report`, and of `joma verify`; the q itself is tested with the ledger."""
+
+    def marked(results):
+        return [replace(one, findings=[replace(each, q=0.25) for each in one.findings]) for one in results]
+
+    monkeypatch.setattr("joma.claims.ledger.with_q", marked)
+    for command in (["report", str(stored_toy)], ["verify", "toy", "--out", str(stored_toy)]):
+        (stored_toy / "findings.json").unlink()
+        assert main(command) == 0
+        (study,) = json.loads((stored_toy / "findings.json").read_text())["studies"]
+        assert [one["q"] for one in study["findings"]] == [0.25]
 
 
 def test_report_of_kept_records_shows_those_alone_and_can_go_elsewhere(with_toy, tmp_path, monkeypatch):

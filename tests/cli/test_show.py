@@ -297,6 +297,15 @@ def _status(path):
         return run.status
 
 
+def test_an_empirical_claim_has_its_q_and_a_mathematical_one_its_tolerance(capsys):
+    for claim, there, away in (("fig6/fig6-one-layer", "q", "tolerance"), ("thm2/closed-form", "tolerance", "q")):
+        assert main(["show", claim, "--scale", "paper"]) == 0
+        lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
+        kept = json.loads((ROOT / "src/joma/report/claims/kept.json").read_text(encoding="utf-8"))["findings"][claim]
+        assert float(lines[there]) == pytest.approx(kept[there], rel=0.05)
+        assert away not in lines
+
+
 def test_claims_beside_the_same_control_are_named(capsys):
     assert main(["show", "galore-table/full-rank-is-best", "--scale", "paper"]) == 0
     assert "same for   galore-table/factors-are-worst" in capsys.readouterr().out.splitlines()

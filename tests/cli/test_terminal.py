@@ -202,6 +202,22 @@ def test_the_last_sentence_counts_what_was_judged_and_what_came_of_it():
         assert terminal._sentence(findings, 200.0).plain == words
 
 
+def nearly(at: int) -> Finding:
+    """Holds, and would not if its mean were a quarter of half its interval lower."""
+    claim = Claim(f"near-{at}", "JoMA Fig. 6", "It comes back.", matters=0.05, unit="nats")
+    return by_effect(claim, compare([0.04, 0.05, 0.06, 0.05, 0.055]), expected="a rebound")
+
+
+def test_fragile_verdicts_are_counted_and_marked(capsys):
+    for count, words in ((1, "1 of these verdicts is fragile."), (2, "2 of these verdicts are fragile.")):
+        said = terminal._sentence([failing(0), *map(nearly, range(count)), left_alone(1)], 200.0).plain
+        assert said.endswith(f"1 fails. {words}")
+    Screen(["near"]).all(
+        [Done(SimpleNamespace(name="near", title="Near by"), [replace(nearly(1), q=0.07)])], ("holds",)
+    )
+    assert "  /near-1: holds (fragile, q 0.07)" in capsys.readouterr().out.splitlines()
+
+
 def test_every_claim_is_printed_with_its_numbers_wrapped_or_whole(capsys, monkeypatch):
     study = SimpleNamespace(name="near", title="Near by")
     found = [replace(failing(1), study="near"), replace(left_alone(2), study="near")]

@@ -16,6 +16,7 @@ import pytest
 
 from joma import studies
 from joma.claims.contract import NotRun
+from joma.claims.execute import Picture
 from joma.claims.verdicts import not_run
 from joma.cli.main import main
 from joma.cli.terminal import _paper
@@ -42,7 +43,7 @@ def test_verify_writes_report_and_json(with_toy, tmp_path, capsys):
     assert (tmp_path / "out" / "report.html").exists()
 
 
-def test_a_page_of_one_study_says_how_to_see_the_others(with_toy, tmp_path, capsys):
+def test_a_page_of_one_study_says_how_to_see_the_others(with_toy, tmp_path, capsys, undrawn):
     assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
     assert "a page of all" not in capsys.readouterr().out
     (tmp_path / "runs" / "scan-model-0123456789.sqlite").touch()  # a scan is no study
@@ -53,7 +54,7 @@ def test_a_page_of_one_study_says_how_to_see_the_others(with_toy, tmp_path, caps
     assert said in capsys.readouterr().out
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then(with_toy, tmp_path, capsys, monkeypatch):
+def test_without_a_terminal_progress_is_a_line_now_and_then(with_toy, tmp_path, capsys, monkeypatch, undrawn):
     monkeypatch.setattr("joma.cli.terminal._PLAIN_EVERY", 0.0)
     assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr()
@@ -115,8 +116,15 @@ def test_no_encoding_can_cost_the_files(tmp_path):
     assert (tmp_path / "report.html").is_file()
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Nothing is drawn for the page: to draw takes most of the time, and what is printed shows none of it."""
+    picture = Picture("a", "A.", "<svg></svg>", "Nothing is seen.")
+    monkeypatch.setattr("joma.claims.execute.draw", lambda study, run: [picture])
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
-def test_what_an_encoding_lacks_is_written_in_letters_that_it_has(encoding, stored_claims, monkeypatch):
+def test_what_an_encoding_lacks_is_written_in_letters_that_it_has(encoding, stored_claims, monkeypatch, undrawn):
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     monkeypatch.setattr(sys, "stdout", stream)
     assert main(["verify", "lemma6", "-v", "--out", str(stored_claims)]) == 0
@@ -126,7 +134,7 @@ def test_what_an_encoding_lacks_is_written_in_letters_that_it_has(encoding, stor
 
 
 @pytest.mark.parametrize("columns", [60, 100, 150])
-def test_lines_fit_the_window_and_end_without_spaces(columns, tmp_path, capsys, monkeypatch, stored_claims):
+def test_lines_fit_the_window_and_end_without_spaces(columns, capsys, monkeypatch, stored_claims, undrawn):
     monkeypatch.setattr("joma.cli.terminal.columns", lambda _: columns)
     for more in ([], ["-v"], ["--claims", "holds"]):
         assert main(["verify", "lemma6", *more, "--out", str(stored_claims)]) == 0
@@ -143,7 +151,7 @@ def stored_claims(tmp_path_factory):
     return folder
 
 
-def test_colour_is_for_terminals_and_can_be_refused(stored_claims, capsys, monkeypatch):
+def test_colour_is_for_terminals_and_can_be_refused(stored_claims, capsys, monkeypatch, undrawn):
     for variable, coloured in ((None, False), ("FORCE_COLOR", True), ("NO_COLOR", False)):
         if variable:
             monkeypatch.setenv(variable, "1")

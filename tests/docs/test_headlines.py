@@ -93,7 +93,7 @@ def costs():
     return (
         f"cache costs {ends[0]} in our network, and H2O's choice is not better than the last keys ({ours['h2o']:.3f} "
         f"and {ours['window']:.3f} nats, less apart than the 0.02 that would matter). In stories260K, which others "
-        f"trained, it costs {ends[1]}."
+        f"trained, it costs {ends[1]} (a fragile verdict)."
     )
 
 
@@ -225,6 +225,16 @@ def test_what_else_is_said_of_quick_scale_still_stands():
     assert QUICK["reversal-decoder/no-trace-of-the-reverse"]["verdict"] == "not above its control"
     for one in ("kv-cache/sparsity-arises-in-training", "kv-cache/sparsity-explains-what-eviction-costs"):
         assert QUICK[one]["verdict"] == "undecided"
+
+
+def test_fragile_verdicts_are_counted():
+    quick, paper = (sum(finding["fragile"] for finding in found.values()) for found in (QUICK, FOUND))
+    page = " ".join(text_of("docs/explanation/many-claims.md").split())
+    said = f"At quick scale {quick} of {len(QUICK)} verdicts are fragile, at paper scale {paper} of {len(FOUND)}."
+    assert said in page
+    table = " ".join(text_of("docs/results/index.md").split())
+    assert f"{quick} of them are fragile" in table
+    assert f"{paper} of these verdicts are fragile" in table
 
 
 def test_the_number_of_claims_is_that_of_the_studies():

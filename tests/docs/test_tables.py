@@ -1,6 +1,7 @@
 """The tables of results in the manual are what their scripts print from the kept records."""
 
 import importlib
+import json
 import sys
 from contextlib import ExitStack
 
@@ -44,6 +45,24 @@ def test_a_table_is_what_its_script_prints(name, record, page, script, monkeypat
 
 
 @needs_records
+def test_what_is_undecided_has_its_price(script, capsys):
+    table = script("undecided_table")
+    table.main()
+    printed = capsys.readouterr().out
+    assert not lacking("docs/results/undecided.md", printed)
+    shown = [line for line in text_of("docs/results/undecided.md").splitlines() if line.startswith("| `")]
+    assert [row for _, row in table.rows()] == shown
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*/findings.json"))]
+    open_ones = [one for record in found for one in record["findings"] if one["verdict"] == "undecided"]
+    kept, priced = sum(len(record["findings"]) for record in found), len(table.rows())
+    said = f"**{len(open_ones)} of {kept} claims at paper scale are undecided. {priced} of them say"
+    assert said in text_of("docs/results/undecided.md")
+    assert f"| {len(open_ones)} claims are undecided:" in text_of("docs/results/index.md")
+    (record,) = [one for one in found if one["study"] == "deja-vu"]
+    assert f"| 3 | 5 | {record['seconds'] * 5 / 3 / 60:.0f} |" in printed
+
+
+@needs_records
 def test_the_tables_of_the_ablations_are_what_their_script_prints(script):
     pytest.importorskip("matplotlib")
     summary = script("ablation_summary")
@@ -62,6 +81,18 @@ def test_the_gallery_has_a_card_per_study_with_the_kept_verdicts(script):
         if paper := table.kept(name):
             assert f"paper scale {table.shown(paper)}" in card, name
         assert f"`joma verify {name}`" in card
+
+
+def test_the_last_row_of_the_verdict_table_counts_either_scale(script, tmp_path, monkeypatch, capsys):
+    """One claim of quick scale, and all that are kept of its study."""
+    study = {"name": "thm2", "title": "Theorem 2", "findings": [{"verdict": "mixed"}]}
+    (tmp_path / "findings.json").write_text(json.dumps({"studies": [study]}), encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["verdict_table.py", str(tmp_path / "findings.json")])
+    script("verdict_table").main()
+    row, last = capsys.readouterr().out.splitlines()[-2:]
+    kept = len(json.loads((RESULTS / "thm2/findings.json").read_text(encoding="utf-8"))["findings"])
+    assert f"**1 claims, {kept} of them kept at paper scale** | 1± |" in last
+    assert row.split("|")[3:] == last.split("|")[3:]
 
 
 def test_the_picture_of_the_ablations_has_few_panels_and_names_every_line_in_each(script):

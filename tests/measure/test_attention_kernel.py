@@ -8,6 +8,7 @@ each shape is the smallest that meets the edges of its mask in blocks of 16 quer
 import os
 
 import pytest
+import quick_interpreter
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ pytest.importorskip("triton", reason="Triton is not installed here")
 from joma.measure._attention_triton import covers, launch
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
+quick_interpreter.install()
 TOLERANCE = {torch.float32: 5e-5, torch.bfloat16: 2e-3}
 BLOCKS = (16, 16, 4, 2) if DEVICE == "cpu" else None
 

@@ -139,6 +139,8 @@ def test_four_seeds_or_fewer_are_judged_at_99_percent():
         assert found.half_width == pytest.approx(expected)
     apart = compare(values, values[:3], paired=False)
     assert apart.level == 0.99  # the fewer of the two decide
+    around = stats.t.ppf(0.995, 2) * stats.sem(values[:3])  # and the control's own interval has the same level
+    assert (apart.control_low, apart.control_high) == pytest.approx((apart.control - around, apart.control + around))
     assert apart.freedom == math.floor(stats.ttest_ind(values, values[:3], equal_var=False).df)
 
 
@@ -177,6 +179,28 @@ def test_so_many_seeds_decide_in_four_of_five_experiments_and_fewer_do_not(diffe
 
     assert share_decided(needed) > 0.79
     assert share_decided(needed - 1) < 0.81
+
+
+@pytest.mark.parametrize(
+    ("now", "half", "groups"), [(3, 1.0, 1), (4, 0.6, 1), (6, 0.25, 1), (6, 0.25, 2), (6, 0.3, 2), (3, 1.0, 2)]
+)
+def test_seeds_that_decide_are_those_of_the_noncentral_t(now, half, groups):
+    """Far above what matters: the power of a t test, of pairs or of two groups, at 99 % up to four seeds, then 95 %."""
+
+    def level(count):
+        return 0.99 if count <= 4 else 0.95
+
+    spread = half * math.sqrt(now) / stats.t.ppf((1 + level(now)) / 2, groups * (now - 1))
+
+    def power(count):
+        freedom = groups * (count - 1)
+        bound = stats.t.ppf((1 + level(count)) / 2, freedom)
+        return stats.nct.sf(bound, freedom, 0.3 * math.sqrt(count) / spread)
+
+    expected = next(count for count in range(2, 100) if power(count) >= 0.8)
+    for said in (None, level(now)):
+        found = seeds_to_decide(0.3, half, now, (0.0, 0.1), level=said, freedom=groups * (now - 1))
+        assert found == expected
 
 
 def test_further_seeds_keep_a_level_of_their_own_and_the_freedom_of_pairs_that_are_none():

@@ -9,6 +9,7 @@ import os
 from functools import cache
 
 import pytest
+import quick_interpreter
 import sparsity_oracle as oracle
 import torch
 from hypothesis import given, settings
@@ -23,6 +24,7 @@ triton = pytest.importorskip("triton", reason="Triton is not installed here")
 from joma.measure._sparsity_cuda import Blocks, Ends, Passes, top  # noqa: E402
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
+quick_interpreter.install()
 SMALL = Blocks(16, 16, 4, 2) if DEVICE == "cpu" else None
 PADDING = torch.rand(2, 20, generator=torch.Generator().manual_seed(5)) > 0.4
 PADDING[0, :7] = False  # the first queries of this sample see nothing at all

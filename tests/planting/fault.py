@@ -63,7 +63,7 @@ NAMED = (
     ("claims/rules.py", "if not effect.fits:", "if False:"),
     ("claims/rules.py", "effect.seeds < 2 or", ""),
     ("measure/intervals.py", "np.isfinite(first) & ", ""),
-    ("measure/intervals.py", "row.std(ddof=1)", "row.std()"),
+    ("measure/intervals.py", "(row / size).std(ddof=1)", "(row / size).std()"),
     ("measure/intervals.py", "if paired or known:", "if True:"),
     ("training/series.py", "write_text(done,", "done.write_text("),
 )  # fmt: skip

@@ -264,6 +264,12 @@ def test_a_number_of_paper_scale_is_shown_as_one_of_this_run(measured: float | s
     assert f"holds, : {shown}</dd>" in claim_html(Entry(finding, "a", kept))
 
 
+def test_an_end_that_rounds_to_nothing_has_no_sign() -> None:
+    found = Effect(-0.0851, (-0.169, -0.0007), 0.0, (0.0, 0.0), 6, 0.1, unit="%")
+    assert effect_texts(found)["effect"] == "-9 % [-17, 0]"
+    assert effect_texts(found)["opposite"] == "9 % [0, 17]"
+
+
 def test_a_claim_says_which_others_share_its_control() -> None:
     finding = dataclasses.replace(rebound(0.5, 0.52, 0.48), shares=("fig6/a", "fig6/b"))
     assert "<dt>The same control in</dt><dd>fig6/a, fig6/b</dd>" in claim_html(entry(finding))

@@ -42,13 +42,26 @@ def ends_the_same_after_an_interrupt(study, config, whole, path, *, after):
 
 
 def draws_labelled_figures(study, run):
-    with house_style():
+    from matplotlib import rc_context
+
+    # Else matplotlib looks for room above every panel, for long.
+    with run.remembering(), house_style(), rc_context({"axes.titley": 1.0}):
         drawings = study.draw(run)
         for drawing in drawings:
-            drawing.figure.draw_without_rendering()  # all that a file needs, but for writing it
+            is_laid_out_and_drawn(drawing.figure)
             says_what_is_seen(drawing)
             assert all(axes.get_xlabel() and axes.get_ylabel() for axes in drawing.figure.axes)
     assert drawings
+
+
+def is_laid_out_and_drawn(figure):
+    """All that a file needs, but for writing it; and for the small ticks, which take longer than all else."""
+    from joma.figures._settled import settle
+
+    for axes in figure.axes:
+        axes.minorticks_off()
+    settle(figure)
+    figure.draw_without_rendering()
 
 
 def says_what_is_seen(drawing):

@@ -1,5 +1,9 @@
 """What the tests of several studies share: a run, what is found on it, and copies of it with their series spoiled."""
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 from pins import pin
 
 from joma.claims.execute import check_config, judge, plain_config
@@ -28,11 +32,62 @@ def verdicts(study, run):
 
 
 def found(study, run, claim):
-    return next(finding for finding in judge(study, run) if finding.claim is claim)
+    (finding,) = judge(replace(study, claims={claim: study.claims[claim]}), run)
+    return finding
 
 
-def changed(run, path, change):
-    """A copy of the run in which every entry of every series went through change(name, step, value)."""
+READ = {"study", "config", "version", "seed", "versions", "machine", "created", "status", "names", "steps", "dims",
+        "last_step", "remembering"}  # fmt: skip
+"""What a changed run has of the run that it is made of."""
+
+
+class changed:
+    """The run as judges and figures read it, every entry of every series gone through change(name, step, value).
+
+    Nothing is written: to copy a run takes longer than to judge it. path: where the copy would be.
+    """
+
+    def __init__(self, run, path, change):
+        self.run, self.path, self.change, self.known = run, Path(path), change, {}
+
+    def __getattr__(self, name):
+        if name not in READ:
+            raise AttributeError(f"a changed run has no {name}: it is read, and never written")
+        return getattr(self.run, name)
+
+    def __contains__(self, name):
+        return name in self.run
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def close(self):
+        pass
+
+    def array(self, name):
+        if name not in self.known:
+            together, steps = self.run.array(name), self.run.steps(name).tolist()
+            for at, step in enumerate(steps):
+                if (name, step) not in self.known:
+                    self.known[name, step] = np.array(self.change(name, step, together[at, ...]))
+            self.known[name] = np.stack([self.known[name, step] for step in steps])
+        return self.known[name].copy()
+
+    def at(self, name, step):
+        if (name, step) not in self.known:  # once, as some changes are drawn
+            self.known[name, step] = np.array(self.change(name, int(step), self.run.at(name, step)))
+        return self.known[name, step].copy()
+
+    def value(self, name):
+        self.run.value(name)  # refused where there are several
+        return self.array(name)[0, ...]
+
+
+def copied(run, path, change=lambda name, step, value: value):
+    """The same as a run of its own: to be gone on with, or where a change needs all series in their order."""
     copy, steps = Run.create(path, study=run.study, config=run.config, version=run.version), {}
     for name in run.names():
         for step in map(int, run.steps(name)):

@@ -30,7 +30,7 @@ def test_every_figure_says_what_is_seen(name):
             pytest.skip(WHY)
         assert asked, f"nothing draws {name}"
         return
-    with Run.open(KEPT[name]) as run, house_style():
+    with Run.open(KEPT[name]) as run, run.remembering(), house_style():
         drawings = load(name).draw(run)
     assert drawings
     for drawing in drawings:

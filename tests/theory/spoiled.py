@@ -1,7 +1,7 @@
 """What can be done to a good argument, and how to tell a sentence of ours from an error of somebody else."""
 
+import linecache
 import re
-import traceback
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,11 @@ def complaint(error, name):
 
     Ours is what a `raise` inside joma made, a ValueError, in one line.
     """
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    ours = last.filename.startswith(HOUSE) and (last.line or "").startswith("raise")
+    last = error.__traceback__
+    while last.tb_next is not None:  # traceback.extract_tb would look on the disk whether any of the files has changed
+        last = last.tb_next
+    file = last.tb_frame.f_code.co_filename
+    ours = file.startswith(HOUSE) and linecache.getline(file, last.tb_lineno).strip().startswith("raise")
     if not ours or not isinstance(error, ValueError) or "\n" in str(error):
         return f"{type(error).__name__} that is no sentence of ours: {error}"
     return None if re.search(rf"\b{name}\b", str(error)) else f"does not name {name}: {error}"

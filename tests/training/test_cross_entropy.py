@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+import quick_interpreter
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,6 +18,7 @@ from joma.training.cross_entropy import _loss_alone, _with_gradients, half_logit
 
 triton = pytest.importorskip("triton", reason="kernels need triton")
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
+quick_interpreter.install()
 
 
 def problem(members: int, positions: int, width: int, vocabulary: int, spread: float = 1.0) -> tuple[Tensor, ...]:

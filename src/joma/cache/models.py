@@ -15,7 +15,6 @@ from joma.probes import lengths
 from joma.probes._support import INTERFACE, can_probe, way
 
 _way = cache(way)  # transformers reads the code of a class of models to tell
-_NO_IDS = (torch.bool, torch.complex32, torch.complex64, torch.complex128)
 
 
 def cannot_be_cut(config: Any) -> str | None:
@@ -86,7 +85,7 @@ def must_be_tokens(model: nn.Module, tokens: Any) -> Tensor:
     """(sequences, length) that the model can read."""
     ids = as_tensor(tokens, "tokens")
     ids = ids[None] if ids.ndim == 1 else ids
-    if ids.ndim != 2 or ids.numel() == 0 or ids.dtype.is_floating_point or ids.dtype in _NO_IDS:
+    if ids.ndim != 2 or ids.numel() == 0 or ids.dtype.is_floating_point or ids.dtype is torch.bool:
         raise BadInput(f"tokens must be token ids, (sequences, length), got {ids.dtype} {tuple(ids.shape)}")
     if ids.shape[1] < 2:
         raise BadInput("tokens must have at least 2 per sequence, one to read and one to predict, got 1")

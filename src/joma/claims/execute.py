@@ -150,7 +150,8 @@ def not_run_at_all(study: Study, config: dict[str, Any], reason: NotRun) -> Resu
 
 def judge(study: Study, run: Run) -> list[Finding]:
     """The findings of a recorded run: one for each claim, in the study's order, with where they come from."""
-    by_claim = {finding.claim.name: finding for finding in study.judge(run)}
+    with run.remembering():
+        by_claim = {finding.claim.name: finding for finding in study.judge(run)}
     wanted = [claim.name for claim in study.claims]
     if set(by_claim) != set(wanted):
         raise RuntimeError(f"study {study.name!r} judged {sorted(by_claim)}, but claims {sorted(wanted)}")
@@ -182,7 +183,7 @@ def draw(study: Study, run: Run) -> list[Picture]:
     """The figures of a recorded run as SVG; none where matplotlib is not installed (the extra `viz`)."""
     if find_spec("matplotlib") is None:
         return []
-    with house_style():
+    with house_style(), run.remembering():
         drawn = [(drawing, drawing.description) for drawing in study.draw(run)]
         return [Picture(one.name, one.caption, to_svg(one.figure, title=seen), seen) for one, seen in drawn]
 

@@ -131,7 +131,7 @@ def _of_effects(evidence: Evidence) -> Verdict:
         if unmet := _unmet(evidence.controls):
             return unmet
         if found == "holds" and not _pass(evidence.tests):
-            return "undecided" if any(isnan(test.value) for test in evidence.tests) else "only qualitative"
+            return "undecided" if _unknown(evidence.tests) else "only qualitative"
         return found
 
     return together(map(of_effect, evidence.effects.values()), then)
@@ -149,8 +149,12 @@ def _unmet(controls: tuple[Test, ...]) -> Verdict | None:
     """What a control that is not as it must be makes of a favourable verdict."""
     if _pass(controls):
         return None
-    unknown = all(test.passes or isnan(test.value) for test in controls)
-    return "undecided" if unknown else "not above its control"
+    return "undecided" if _unknown(controls) else "not above its control"
+
+
+def _unknown(tests: tuple[Test, ...]) -> bool:
+    """Whether none is missed for certain."""
+    return all(test.passes or isnan(test.value) for test in tests)
 
 
 def _pass(tests: tuple[Test, ...]) -> bool:

@@ -35,7 +35,7 @@ def share_errors(found: Sequence[Comparison]) -> Any:
 
     >>> from joma.measure.intervals import compare
     >>> share_errors([compare([0.0, 0.1], 0.0)]).round(2).tolist()
-    [[0.05], [0.64]]
+    [[0.05], [0.95]]
     """
     means = np.array([one.value for one in found])
     low, high = (np.clip([getattr(one, end) for one in found], 0.0, 1.0) for end in ("low", "high"))

@@ -18,6 +18,9 @@ from joma.runs.errors import RunError, sqlite_errors_explained
 from joma.runs.lock import WriterLock
 from joma.runs.values import Packed, checksum_of, unpack
 
+_SMALL = 2**20
+"""Bytes of an array that is remembered: of larger ones reading is not what takes time."""
+
 
 class Session:
     """What `Run` reads and writes through. Its answers are what they should be, or a `RunError`."""
@@ -31,6 +34,8 @@ class Session:
         self._connection: file.Connection | None = connection
         self._lock = lock
         self._one_at_a_time = threading.RLock()
+        self._remembered: dict[tuple[str, ...], np.ndarray] | None = None
+        self._remembering = 0  # how many ask for it: threads may share a run
         self._process = os.getpid()
 
     def close(self) -> None:
@@ -43,6 +48,35 @@ class Session:
                     if self._connection is not None:
                         self._connection.close()
                         self._connection = None
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Inside, a series that was read once is not read from the file again: judges ask for the same ones many times.
+
+        What this run writes is seen at once; what another process adds is seen after the block.
+        """
+        with self._one_at_a_time:
+            self._remembering += 1
+            self._remembered = {} if self._remembered is None else self._remembered
+        try:
+            yield
+        finally:
+            with self._one_at_a_time:
+                self._remembering -= 1
+                self._remembered = self._remembered if self._remembering else None
+
+    def _once(self, what: str, name: str, read: Callable[[str], np.ndarray]) -> np.ndarray:
+        """What `read` finds of a series, remembered inside `remembering`; each caller may change what it gets."""
+        memory = self._remembered
+        if memory is None or not isinstance(name, str):
+            return read(name)
+        found = memory.get((what, name))
+        if found is None:
+            found = read(name)
+            if found.nbytes > _SMALL:
+                return found
+            memory[what, name] = found
+        return found.copy()
 
     def _meta(self, key: str, *kinds: type) -> Any:
         """What the run knows about itself, of these kinds; a file that was tampered with may hold anything there."""
@@ -105,6 +139,8 @@ class Session:
     def _transaction(self) -> Iterator[file.Connection]:
         with self._usable() as connection:
             self._must_be_writable()
+            if self._remembered is not None:
+                self._remembered.clear()
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection

@@ -257,6 +257,9 @@ class Run(Session):
 
     def steps(self, name: str) -> np.ndarray:
         """The recorded steps of a series, ascending: (steps,) int64."""
+        return self._once("steps", name, self._steps)
+
+    def _steps(self, name: str) -> np.ndarray:
         rows = self._rows(f"SELECT step {_OF_SERIES} ORDER BY step", name) or self._no_series(name)
         self._must_be_all(name, len(rows))
         return np.array(self._checked_steps([step for (step,) in rows], name), dtype=np.int64)
@@ -268,6 +271,9 @@ class Run(Session):
 
     def array(self, name: str) -> np.ndarray:
         """A series as one array (steps, ...), ordered by step. Mixed dtypes are promoted as numpy does."""
+        return self._once("array", name, self._array)
+
+    def _array(self, name: str) -> np.ndarray:
         rows = self._rows(f"SELECT step, {_PACKED} {_OF_SERIES} ORDER BY step", name) or self._no_series(name)
         self._must_be_all(name, len(rows))
         with self._naming_the_file():
@@ -292,6 +298,9 @@ class Run(Session):
 
     def value(self, name: str) -> np.ndarray:
         """The single entry of a series, as `keep` records it."""
+        return self._once("value", name, self._value)
+
+    def _value(self, name: str) -> np.ndarray:
         steps = self.steps(name)
         if len(steps) != 1:
             raise RunError(f"{name!r} in {self.path} has {len(steps)} steps, not one; read it with array()")

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from records import carried_out, verdicts
+from records import carried_out, found
 from small_language_models import SMALL as SIZES
 
 from joma.claims.execute import plain_config
@@ -48,7 +48,7 @@ class changed:
 
 
 def verdict(run, claim):
-    return verdicts(STUDIES[run.study], run)[claim.name]
+    return found(STUDIES[run.study], run, claim).verdict
 
 
 def patterns(measure="valid/entropy", noise=0.001, **by_variant):

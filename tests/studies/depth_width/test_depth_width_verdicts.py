@@ -94,6 +94,13 @@ def test_networks_that_learned_nothing_tell_nothing(tiny, tmp_path):
     assert "networks of 2 layers learned nothing" in found(STUDY, some, _claims.DEEPER["sympy"]).reason
 
 
+def test_a_loss_must_be_well_below_that_of_frequencies_to_be_learned(tiny, tmp_path):
+    known = float(Sweep(made(tiny, tmp_path / "any"), "sympy").known_without)
+    for away, learned in ((-0.06, True), (-0.04, False), (0.04, False)):
+        run = made(tiny, tmp_path / f"{away}", sympy=losses(known + away, 0.5))
+        assert (found(STUDY, run, _claims.DEEPER["sympy"]).verdict != "not run") == learned
+
+
 def test_shuffled_text_need_not_be_learned(tiny, tmp_path):
     kinds = {"sympy": losses(0.5), SHUFFLED: losses(9.0, 9.0)}
     assert judged(tiny, tmp_path / "made", _claims.ORDER, **kinds) == "holds"

@@ -20,18 +20,6 @@ from joma.studies.galore.galore_table import networks as names
 from joma.studies.galore.galore_table import study as claims
 from joma.studies.galore.galore_table.networks import (
     METHODS,
-    Adapted,
-    Factored,
-    merge_and_restart,
-    network_of,
-    optimizers_of,
-    orthogonal,
-    rate_share,
-    restarts_at,
-    rewarmed,
-    set_rates,
-    start,
-    trained,
 )
 from joma.studies.galore.galore_table.run import (
     LONG,
@@ -45,7 +33,7 @@ from joma.studies.galore.galore_table.run import (
     read_text,
     remember,
 )
-from joma.studies.galore.galore_table.study import operations_per_token, states_by_formula
+from joma.studies.galore.galore_table.study import states_by_formula
 
 TINY = names.GaloreTableConfig(
     methods=METHODS,
@@ -95,16 +83,6 @@ def test_every_method_is_tried_at_every_rate_and_compared_with_every_seed(run):
         assert run.value(f"{table.long_trials(method)[0]}/losses").shape == (6,)
         assert run.value(f"{table.long_trials(method)[0]}/held out").shape == (2, 1)
     assert table.best_of(SWEEP, names.GALORE) == table.rates[int(table.ends(SWEEP, names.GALORE).argmin())]
-
-
-def test_unscaled_galore_has_one_rate_for_all_weights():
-    """The two differ by GaLore's scale alone, so the fourth corner beside full rank with one rate and with two."""
-    network = network_of("plain", TINY)
-    scales = {}
-    for method in (names.GALORE, names.UNSCALED):
-        (optimizer,) = optimizers_of(method, network, TINY, 0.01, 0)
-        scales[method] = {group["scale"] for group in optimizer.param_groups if "scale" in group}
-    assert scales == {names.GALORE: {0.25}, names.UNSCALED: {1.0}}
 
 
 def test_full_rank_may_choose_the_lower_neighbour_at_the_long_horizon(run, tmp_path):
@@ -288,67 +266,6 @@ def test_the_formula_counts_what_is_kept(run):
     assert table.bytes(names.GALORE)["states"] < table.bytes(names.FULL)["states"]
 
 
-def test_operations_are_those_that_torch_counts():
-    from torch.utils.flop_counter import FlopCounterMode
-
-    network, tokens = network_of("plain", TINY), torch.zeros(2, TINY.context, dtype=torch.long)
-    with FlopCounterMode(display=False) as counter:
-        network(tokens).sum().backward()
-    attention = 6 * TINY.layers * TINY.context * TINY.width  # half of each square product is masked
-    products = counter.get_flop_counts()["Global"][torch.ops.aten.mm]
-    assert products / tokens.numel() == operations_per_token(plain_config(TINY)) - attention
-
-
-def test_the_rate_warms_up_and_falls_to_a_tenth():
-    shares = [rate_share(step, 100) for step in range(100)]
-    assert max(shares) == shares[9] == 1
-    assert shares[-1] == pytest.approx(0.1)
-    assert np.diff(shares[9:]).max() < 0
-    again = [rewarmed(step, 100, 4) for step in range(100)]
-    assert restarts_at(100, 4) == {25, 50, 75}
-    assert again[25] == shares[25] / 2
-    assert again[:25] == shares[:25]
-    assert again[40] == shares[40]
-
-
-def test_blocks_of_the_scaled_kind_have_a_smaller_rate():
-    network = network_of("plain", TINY)
-    (optimizer,) = optimizers_of(names.SCALED, network, TINY, 0.01, 0)
-    set_rates([optimizer], 0.02)
-    blocks, others = optimizer.param_groups
-    assert (blocks["lr"], others["lr"]) == (0.02 * TINY.share, 0.02)
-    assert len(blocks["params"]) == 7 * TINY.layers
-    assert sum(len(group["params"]) for group in (blocks, others)) == len(trained(network))
-
-
-def test_factors_have_the_spread_of_the_matrix_and_adapters_begin_at_nothing():
-    plain = torch.nn.Linear(300, 200, bias=False)
-    source = torch.Generator().manual_seed(0)
-    factored, adapted = Factored(plain, 50), Adapted(plain, 50, 25.0)
-    factored.restart(source)
-    adapted.restart(source)
-    assert (factored.up @ factored.down).std().item() == pytest.approx(0.02, rel=0.1)
-    x = torch.randn(4, 300)
-    torch.testing.assert_close(adapted(x), plain(x))
-    adapted.up.data.normal_()
-    torch.testing.assert_close(adapted(x), x @ (plain.weight + 0.5 * adapted.up @ adapted.down).T, rtol=1e-4, atol=1e-4)
-
-
-def test_a_restart_keeps_the_function_and_begins_new_factors():
-    network = network_of("adapted", TINY)
-    start(network, 3)
-    with torch.no_grad():
-        for name, weight in network.named_parameters():
-            if name.endswith("up"):
-                weight.normal_()
-    tokens = torch.zeros(1, 5, dtype=torch.long)
-    before, factor = network(tokens).detach(), network.blocks[0].query.down.clone()
-    merge_and_restart(network, torch.Generator().manual_seed(1))
-    torch.testing.assert_close(network(tokens), before, rtol=1e-4, atol=1e-4)
-    assert not network.blocks[0].query.up.any()
-    assert not torch.equal(factor, network.blocks[0].query.down)
-
-
 def test_a_trial_restarts_with_fresh_factors_and_a_fresh_optimizer(reading, monkeypatch):
     """6 steps and 3 restarts: before steps 2 and 4. Adam has then counted 2 steps at the end, not 6."""
     drawn, made, config = [], [], dataclasses.replace(TINY, restarts=3, sweep_steps=3)
@@ -370,20 +287,6 @@ def test_a_trial_restarts_with_fresh_factors_and_a_fresh_optimizer(reading, monk
     assert len({tuple(factor.flatten().tolist()) for factor in drawn}) == 4  # each restart of each seed draws anew
     for optimizer in made:
         assert {float(state["step"]) for state in optimizer.state.values()} == {2.0}
-
-
-def test_only_factors_and_the_rest_are_trained():
-    trained_names = {name for name, weight in network_of("adapted", TINY).named_parameters() if weight.requires_grad}
-    assert "blocks.0.query.down" in trained_names
-    assert "embedding.weight" in trained_names
-    assert "blocks.0.query.weight" not in trained_names
-
-
-def test_muon_makes_updates_orthogonal():
-    generator = torch.Generator().manual_seed(0)
-    for rows, columns in ((8, 20), (20, 8)):
-        values = torch.linalg.svdvals(orthogonal(torch.randn(3, rows, columns, generator=generator)))
-        assert 0.5 < values.min() < values.max() < 1.3
 
 
 def test_every_window_is_read_once_per_epoch(reading):

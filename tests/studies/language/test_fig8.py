@@ -337,3 +337,18 @@ def test_figures(sweep):
 def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         fig8.Fig8Config(**changes)
+
+
+def test_rank_correlations_of_many_draws_are_those_of_one_by_one():
+    """Beside scipy; with ties, with numbers that are missing, and where nothing varies."""
+    scipy_stats = pytest.importorskip("scipy.stats")
+    luck = np.random.default_rng(0)
+    first, second = luck.integers(5, size=(2, 30, 12)).astype(float)
+    first[luck.random(first.shape) < 0.2] = np.nan
+    second[luck.random(first.shape) < 0.1] = np.inf
+    second[3] = 2.0
+    together = fig8._spearmans(first, second)
+    for row, (x, y) in enumerate(zip(first, second, strict=True)):
+        both = np.isfinite(x) & np.isfinite(y)
+        wanted = np.nan if row == 3 else scipy_stats.spearmanr(x[both], y[both]).statistic
+        assert together[row] == pytest.approx(wanted, abs=1e-12, nan_ok=True)

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from records import carried_out, changed, found
+from records import carried_out, copied, found
 from small_language_models import SIZES, SMALL, as_the_paper
 
 from joma.claims.contract import silent
@@ -321,16 +321,16 @@ def test_stored_curves_are_compared_and_not_kept(study, data_folder, tmp_path, m
         ]
         (tmp_path / "reference" / "wikitext2_runs.json").write_text(json.dumps(stored))
         monkeypatch.setattr(_published, "NOISES", 1e9 if shift < 0.1 else 0.0)  # 0.02 is above 1e-3
-        run = changed(first, tmp_path / f"{shift}", lambda name, step, value: value)
+        run = copied(first, tmp_path / f"{shift}")
         study.run(config, run, silent)  # trained already
         assert run.value("stored")[:, 2] == pytest.approx([shift], abs=1e-6)
         assert run.value("stored by seed")[0, :3, 0] == pytest.approx([shift] * 3, abs=1e-6)
         finding = found(study.STUDY, run, study.CURVES)
         assert finding.main.seeds == 3
         assert finding.printed.tests[0].passes == (shift < 0.1)
-    none = changed(first, tmp_path / "no curves", lambda name, step, value: value)
+    none = copied(first, tmp_path / "no curves")
     none.keep("stored", lambda: np.zeros((0, 8)))
     assert "has no curves of these depths, rates" in found(study.STUDY, none, study.CURVES).reason
     (tmp_path / "reference" / "wikitext2_runs.json").write_text("[3]")
     with pytest.raises(ValueError, match="not a list of runs"):
-        study.run(config, changed(first, tmp_path / "damaged", lambda name, step, value: value), silent)
+        study.run(config, copied(first, tmp_path / "damaged"), silent)

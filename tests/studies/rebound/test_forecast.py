@@ -127,6 +127,10 @@ def test_verdicts_turn_with_the_errors(small, tmp_path, claim, name):
         finding = found(forecast.STUDY, with_errors(small, tmp_path / line, **given), claim)
         assert finding.verdict == "fails"
         assert f"against {line}" in finding.measured
+    worse = {line.replace(",", "").replace(" ", "_"): 3.0 for line in scores.CONTROLS[:2]}
+    finding = found(forecast.STUDY, with_errors(small, tmp_path / "worse", **{printed: 1.5, name: 1.5}, **worse), claim)
+    assert finding.verdict == "fails"  # better than straight lines, and worse than no change
+    assert "against no change" in finding.measured
     early = with_errors(small, tmp_path / "early", **{printed: 0.5, name: 0.5, "earlier_runs": 0.2})
     finding = found(forecast.STUDY, early, claim)
     assert finding.verdict == "holds"  # they saw other futures: a ceiling beside it, and no control

@@ -290,6 +290,26 @@ def test_each_network_is_read_at_the_valley_of_the_others(tmp_path):
         assert np.isnan(after[name][3]).all()
 
 
+def test_twins_of_a_network_choose_no_valley_for_it(tmp_path):
+    """Twins of the first network are lowest at the start: others are read there, the first one is not."""
+    plain = made(tmp_path / "run", position=1.0)
+    of = plain.value(f"{NETWORKS}/of")
+    twins = np.flatnonzero((of == of[0]) & (np.arange(len(of)) > 0))
+    strangers = np.flatnonzero(of != of[0])
+
+    def spoiled(name, step, value):
+        if name.endswith("/entropy") and step == 0:
+            value = value.copy()
+            value[twins] = -1e6
+        return value
+
+    before, after = patterns(plain), patterns(changed(plain, tmp_path / "spoiled", spoiled))
+    assert (before["drop"][0] > 0.5).all()
+    np.testing.assert_allclose(after["drop"][0], before["drop"][0])
+    np.testing.assert_allclose(after["drop"][strangers], 0.0, atol=1e-12)
+    assert len(twins) > 1
+
+
 def test_patterns_and_halves(tmp_path):
     run = made(tmp_path / "run", position=1.0, own=np.zeros((8, LAYERS)))
     rebound = patterns(run)["rebound"][0]

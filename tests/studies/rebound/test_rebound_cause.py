@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from records import carried_out, changed, found, verdicts
+from records import carried_out, changed, copied, found, verdicts
 
 from joma.claims.execute import draw
 from joma.figures.style import house_style
@@ -62,7 +62,7 @@ def made(run, path, *, rise=RISE, twins=None, split=None, spread=0.01, gap=0.0, 
             return share * parts if what.endswith("parts") else share * parts.sum(1) + gap * (step <= until)
         return value
 
-    return changed(run, path, change)
+    return copied(run, path, change)
 
 
 def parts_made(groups, layers, split, seeds):

@@ -110,6 +110,15 @@ def test_verdicts_follow_the_record(tmp_path, planted, expected):
             assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == finding.verdict
 
 
+def test_text_is_learned_a_tenth_below_guessing_with_the_first_token_among_the_words(tmp_path):
+    """Of 300 words and a first token: 0.9 ln 301 is 5.1364, and 0.9 ln 300 would be 5.1334."""
+    judged = {}
+    for loss in (2.0, 5.135, 5.138):
+        with written(tmp_path / f"{loss}.sqlite", fetched=1.1, loss=loss) as run:
+            judged[loss] = list(verdicts(STUDY, run).values())
+    assert judged[5.135] == judged[2.0] != judged[5.138] == ["not run"] * 5
+
+
 def test_a_kind_that_never_attends_proves_nothing(tmp_path):
     """It has no sink because it has no attention: left out, and where all are, not run."""
     with written(tmp_path / "a.sqlite") as run:

@@ -76,6 +76,7 @@ class KeptFinding:
             **{name: numbers.get(name) for name in ("effect", "interval", "control_effect")},
             "unit": numbers.get("unit", claim.unit),
             "seeds": numbers.get("seeds"),
+            "level": numbers.get("level"),
             "tolerance": self.tolerance,
             "command": self.command,
             "provenance": {"claim_sha256": claim.sha256, **self.provenance.as_json()},

@@ -230,5 +230,5 @@ def _rounded(effect: Effect, number: float) -> str:
     if not isfinite(number) or not isfinite(width) or not width > 0 or scale * abs(effect.effect) < 0.01:
         return show(number, effect.unit)
     decimals = min(max(round(1.3 - log10(scale * width)), 0), 3)
-    shown = f"{scale * number:.{decimals}f}" if number else "0"
+    shown = f"{round(scale * number, decimals) + 0.0:.{decimals}f}" if number else "0"  # no sign where nothing is left
     return f"{shown}°" if effect.unit == "°" else f"{shown} {effect.unit}".rstrip()

@@ -253,12 +253,15 @@ def correlation(back: np.ndarray, gains: np.ndarray) -> Correlation:
     """Of (rates, seeds): its interval by drawing rates and, within them, seeds anew; the control exchanges rates."""
     generator = np.random.default_rng(0)
     rates, seeds = back.shape
-    drawn, exchanged = np.empty((2, RESAMPLES))
-    for place in range(RESAMPLES):
+    draws, orders = [], []
+    for _ in range(RESAMPLES):
         rows = generator.integers(rates, size=(rates, 1))
-        columns = generator.integers(seeds, size=(rates, seeds))
-        drawn[place] = spearman(back[rows, columns], gains[rows, columns])
-        exchanged[place] = abs(spearman(back, gains[generator.permutation(rates)]))
+        draws.append(rows * seeds + generator.integers(seeds, size=(rates, seeds)))
+        orders.append(generator.permutation(rates))
+    places = np.stack(draws).reshape(RESAMPLES, -1)
+    drawn = _spearmans(back.ravel()[places], gains.ravel()[places])
+    as_they_are = np.broadcast_to(back.ravel(), places.shape)
+    exchanged = np.abs(_spearmans(as_they_are, gains[np.stack(orders)].reshape(RESAMPLES, -1)))
 
     def quantile(values: np.ndarray, level: float) -> float:
         known = values[np.isfinite(values)]
@@ -266,6 +269,22 @@ def correlation(back: np.ndarray, gains: np.ndarray) -> Correlation:
 
     ends = quantile(drawn, 0.025), quantile(drawn, 0.975)
     return Correlation(spearman(back, gains), *ends, quantile(exchanged, 0.95))
+
+
+def _spearmans(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """`spearman` of every row: (rows, entries) each -> (rows,)."""
+    known = np.isfinite(first) & np.isfinite(second)
+
+    def centred(values: np.ndarray) -> np.ndarray:
+        """Ranks by counting, equal ones share theirs; less their mean, and 0 where nothing is known."""
+        pair = values[:, None, :], values[:, :, None]
+        below, same = (relation(*pair) & known[:, None, :] for relation in (np.less, np.equal))
+        ranks = np.where(known, below.sum(-1) + same.sum(-1) / 2, 0.0)
+        return np.where(known, ranks - ranks.sum(-1, keepdims=True) / known.sum(-1, keepdims=True).clip(1), 0.0)
+
+    one, other = centred(first), centred(second)
+    lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
+    return np.where(lengths > 0, (one * other).sum(-1) / np.where(lengths > 0, lengths, 1.0), np.nan)
 
 
 def judge_large(run: Run) -> Finding:
