@@ -54,13 +54,14 @@ def test_networks_that_look_far_back_are_trained_beside_the_others(tmp_path, mon
         return train(folder, text, config, **options)
 
     monkeypatch.setattr(measures, "train_series", seen)
-    with carried_out(STUDY, replace(TINY, far=True, block=5), tmp_path / "run.sqlite") as run:
+    far = replace(TINY, far=True, far_characters=20_000, line=5, far_batch=4, far_vocabulary=300)
+    with carried_out(STUDY, far, tmp_path / "run.sqlite") as run:
         for name in ("loss", "permuted", "cut", "effective by sequence"):
             assert run.array(f"far/seed 0/{name}").shape == run.array(f"seed 0/{name}").shape
         assert not np.array_equal(run.array("far/seed 0/loss"), run.array("seed 0/loss"))
         assert [one.kind for one in (measures.Series(run), measures.Series(run, measures.FAR))] == ["", "far/"]
-    far = texts[1].splitlines()
-    assert far[:-1:2] == far[1::2][: len(far[:-1:2])]
+    lines = texts[1].splitlines()[:-1]  # held out is the end: it may cut a line
+    assert all(one == again for one, again in zip(lines[::2], lines[1::2], strict=False))
     assert texts[0] != texts[1]
 
 
@@ -186,7 +187,8 @@ GOOD = {"stories": {"h2o": 0.01}}
 def test_verdicts_follow_the_record(tmp_path, planted, expected):
     with record(tmp_path / "run.sqlite", **GOOD | planted) as run:
         seen = verdicts(STUDY, run)
-        assert seen == {claim.name: "holds" for claim in STUDY.claims} | expected
+        near = {claim.name: "holds" for claim in STUDY.claims} | {"a-fifth-suffices-far-back": "not run"}
+        assert seen == near | expected
         for finding in STUDY.judge(run):
             assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == finding.verdict
 

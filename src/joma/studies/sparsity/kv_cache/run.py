@@ -4,7 +4,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
@@ -131,6 +131,8 @@ def _overlap(weights: Tensor) -> tuple[Tensor, float]:
 
 
 COMMAND = at_paper_scale("kv-cache")
+FAR = "far/"
+"""Kind of the networks that read what is said twice."""
 NEEDED = ("window", "sinks", "h2o", "random")
 """Policies that claims compare."""
 
@@ -156,9 +158,12 @@ class KvCacheConfig(StudyConfig):
     wikitext: bool = False
     """Train on WikiText-2 as well, found through JOMA_DATA."""
     far: bool = False
-    """Train networks on words in random order too, in blocks that are said twice: they must look far back."""
-    block: int = 150
-    """Words of such a block: as many lie between a word and where it was said before."""
+    """Train other networks on random words, in lines that are said twice: they must look far back."""
+    far_characters: int = 30_000_000
+    line: int = 150
+    """Words of such a line: as many lie between a word and where it was said before."""
+    far_batch: int = 32
+    far_vocabulary: int = 4096
     keeps: Annotated[tuple[float, ...], Within(0, 1, open=True)] = (0.1, 0.2, 0.5)
     """Shares of the cache that are kept; 0.2 is what is judged."""
     policies: Annotated[tuple[str, ...], OneOf(*POLICIES[1:])] = (*NEEDED, "top-k")
@@ -181,12 +186,14 @@ class KvCacheConfig(StudyConfig):
             raise ValueError(f"keeps must hold 0.2, which is judged, got {self.keeps}")
         if any(step >= self.steps for step in self.checkpoints):
             raise ValueError(f"checkpoints must lie below {self.steps}, the last step, got {self.checkpoints}")
-        self.series(0)  # what cannot be trained is refused now
+        for kind in ("", FAR):  # what cannot be trained is refused now
+            self.series(0, kind)
 
-    def series(self, number: int) -> SeriesConfig:
-        """Of the network with this number."""
+    def series(self, number: int, kind: str = "") -> SeriesConfig:
+        """Of the network with this number; kind: see `prefix`."""
         names = ("layers", "width", "heads", "vocabulary", "context", "batch", "steps", "rate")
-        return SeriesConfig(**{name: getattr(self, name) for name in names}, seed=self.seed + number)
+        near = SeriesConfig(**{name: getattr(self, name) for name in names}, seed=self.seed + number)
+        return replace(near, batch=self.far_batch, vocabulary=self.far_vocabulary) if kind else near
 
     @property
     def at(self) -> list[int]:
@@ -200,14 +207,16 @@ def run(config: KvCacheConfig, run: Run, progress: Progress) -> None:
     needs_device(config.device, COMMAND)
     text = _corpus(config)
     remember_source(run)
-    texts = {"": text} | ({FAR: said_twice(text, config.block, len(text), config.seed)} if config.far else {})
+    texts = {"": text}
+    if config.far:
+        texts[FAR] = said_twice(text, config.line, config.far_characters, config.seed)
     networks = [(kind, number) for kind in texts for number in range(config.seeds)]
     for count, (kind, number) in enumerate(networks):
 
         def of_this(share: float, doing: str, count: int = count) -> None:
             progress(0.9 * (count + share) / len(networks), f"network {count + 1}: {doing}")
 
-        _train_and_measure(config, prefix(number, kind), number, texts[kind], run, of_this)
+        _train_and_measure(config, number, kind, texts[kind], run, of_this)
     progress(0.9, "stories260K")
     path = find_stories()
     if path is not None and "stories/loss" not in run:
@@ -221,36 +230,35 @@ def _answers(config: KvCacheConfig, model: Any, tokens: Tensor) -> dict[str, Ten
     return answers(model, tokens, config.policies, config.keeps, config.sinks, seed=config.seed)
 
 
-FAR = "far/"
-
-
 def prefix(number: int, kind: str = "") -> str:
-    """Before the names of all that is recorded of a network; kind: `FAR` for one that reads what is said twice."""
+    """Before the names of all that is recorded of a network; kind: nothing, or `FAR`."""
     return f"{kind}seed {number}/"
 
 
-def said_twice(text: str, block: int, characters: int, seed: int) -> str:
-    """Frequent words of the text, drawn at random: a line of `block` of them, the same line again, then a new one.
+def said_twice(text: str, line: int, characters: int, seed: int) -> str:
+    """Frequent words of the text, drawn at random: a line of so many words, the same line again, then a new one.
 
-    What comes next in a line is known from the line before it, and from nothing else.
+    What comes next in a line is known from the line before it, and from nothing else. A word has letters only, so that
+    it is one token: a network that must put words together as well learns to copy much later.
     """
-    words = np.array([word for word, _ in Counter(text.split()).most_common(FREQUENT)])
-    lines = ceil(characters / (2 * block * (sum(map(len, words)) / len(words) + 1)))
-    drawn = words[np.random.default_rng(seed).integers(len(words), size=(lines, block))]
-    return "".join(2 * (" ".join(line) + "\n") for line in drawn)
+    common = Counter(word for word in text.split() if word.isalpha()).most_common(FREQUENT)
+    words = np.array([word for word, _ in common])
+    lines = ceil(characters / (2 * line * (sum(map(len, words)) / len(words) + 1)))
+    drawn = words[np.random.default_rng(seed).integers(len(words), size=(lines, line))]
+    return "".join(2 * (" ".join(one) + "\n") for one in drawn)
 
 
-def _train_and_measure(config: KvCacheConfig, place: str, number: int, text: str, run: Run, progress: Progress) -> None:
+def _train_and_measure(config: KvCacheConfig, number: int, kind: str, text: str, run: Run, progress: Progress) -> None:
     """One network: its series of checkpoints, measured one by one. The checkpoints do not stay."""
     from joma.scan.model.loading import loaded_model
 
-    folder = run.path.with_suffix(f".series-{place.strip('/').replace('/', '-').replace(' ', '-')}")
+    place, folder = prefix(number, kind), run.path.with_suffix(f".{kind.strip('/')}series{number}")
     done = set(run.steps(f"{place}loss").tolist()) if f"{place}loss" in run else set()
     if not done >= set(config.at):
         losses = train_series(
             folder,
             text[: -config.held_out],
-            config.series(number),
+            config.series(number, kind),
             device=config.device,
             save_at=config.at,
             progress=lambda share, doing: progress(0.6 * share, doing),
@@ -305,7 +313,8 @@ class Series:
         self.steps = run.steps(f"{prefix(0, kind)}loss")
         numbers = range(int(config["seeds"]))
         last = [run.array(f"{prefix(n, kind)}loss")[-1].mean() for n in numbers]
-        self.kept = [n for n in numbers if beats_guessing(last[n], config["vocabulary"])]
+        words = config["far_vocabulary" if kind else "vocabulary"]
+        self.kept = [n for n in numbers if beats_guessing(last[n], words)]
         lost = float(len(numbers) - len(self.kept))
         self.left_out = {"left out because they did not learn": {"networks": lost}} if lost else {}
         """For the reader; empty where all count."""
