@@ -103,6 +103,19 @@ def test_rebounds_must_exceed_chance_and_what_matters(tmp_path, back, spread, ve
     assert verdicts(fig6.STUDY, run)["fig6-one-layer"] == verdicts(fig6.STUDY, run)["fig6-top-layers"] == verdict
 
 
+def test_entropy_that_still_falls_at_the_end_tells_nothing_of_a_rebound(tmp_path):
+    """Lowest at the last point with every seed: nobody knows what comes after it. One seed that rises speaks."""
+    falls = down_and_up(np.ones((5, 1)), 0.5 + 0.01 * SEEDS)
+    falls[:] = np.linspace(3.0, 2.0, falls.shape[1])[:, None] + 0.01 * SEEDS[:, None]
+    run = made(tmp_path / "falls", L1=depth(falls), L2=depth(np.repeat(falls, 2, axis=2)))
+    finding = found(fig6.STUDY, run, fig6.ONE)
+    assert finding.verdict == verdicts(fig6.STUDY, run)["fig6-top-layers"] == "undecided"
+    assert finding.details["still falling at the end, so they do not tell"] == {"layers": 1.0}
+    falls[0, -2] -= 0.5
+    run = made(tmp_path / "one rises", L1=depth(falls))
+    assert "still falling" not in found(fig6.STUDY, run, fig6.ONE).measured
+
+
 def test_what_never_dropped_does_not_come_back(tmp_path):
     """Neither a rise from the start on, nor one after a drop that seeds do not agree on."""
     cases = ((0.0, "not above its control"), (0.3 + 0.3 * SEEDS, "undecided"), (1.0 + 0.5 * SEEDS, "undecided"))

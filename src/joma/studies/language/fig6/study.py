@@ -134,21 +134,26 @@ def judge_rebounds(claim: Claim, variants_of: Callable[[Run], Depths], run: Run)
     variants = variants_of(run)
     if finding := _too_few(claim, expected, run, variants):
         return finding
-    cases, details, shares, lower = {}, {}, [], []
+    cases, details, shares, lower, falling = {}, {}, [], [], 0
     for layers, name in variants.items():
         for layer, pair in enumerate(zip(*curves.drops_and_rebounds(run, name), strict=True)):
+            down, up = (compare(part, 0.0, level=0.99) for part in pair)
+            # It drops, and is lowest at its last point with every seed: it may come back later, or never.
+            falls = down.low > 0 and not np.nan_to_num(pair[1]).any()
             # A layer that does not drop has nothing to come back from: the one with the lower interval decides.
-            found = min((compare(part, 0.0, level=0.99) for part in pair), key=lambda one: one.low)
-            found = found if _tells(run, name) else NOTHING
+            found = min(down, up, key=lambda one: one.low) if _tells(run, name) and not falls else NOTHING
             if layer < layers // 2:
                 lower.append(found.low > 0)
                 continue
+            falling += falls
             drop, back = map(curves.mean_over_seeds, pair)
             cases[case := f"L = {layers}, layer {layer + 1}"] = found
             details[case] = {"drop": drop, "rebound": back}
             shares.append(back / drop if drop > 0 else nan)
     if lower:
         details["lower layers"] = {"that drop and come back": float(sum(lower)), "of": float(len(lower))}
+    if falling:
+        details["still falling at the end, so they do not tell"] = {"layers": float(falling)}
     return by_effect(
         claim,
         cases,
