@@ -58,7 +58,7 @@ def test_what_is_undecided_has_its_price(script, capsys):
     said = f"**{len(open_ones)} of {kept} claims at paper scale are undecided. {priced} of them say"
     assert said in text_of("docs/results/undecided.md")
     assert f"| {len(open_ones)} claims are undecided:" in text_of("docs/results/index.md")
-    (record,) = [one for one in found if one["study"] == "deja-vu"]
+    (record,) = [one for one in found if one["study"] == "fig6"]
     assert f"| 3 | 5 | {record['seconds'] * 5 / 3 / 60:.0f} |" in printed
 
 
