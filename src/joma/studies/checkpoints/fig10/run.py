@@ -61,7 +61,7 @@ class Fig10Config(StudyConfig):
     layers: int = 2
     vocabulary: int = 600
     device: str = "cpu"
-    seeds: int = 3
+    seeds: int = 6
     """Networks that are trained here, for an interval over seeds; a given model was trained once."""
     seed: int = 0
 

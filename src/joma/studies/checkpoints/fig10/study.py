@@ -172,7 +172,8 @@ STUDY = Study(
     },
     quick=Fig10Config(),
     paper=Fig10Config(
-        model="EleutherAI/pythia-70m", texts=4000, length=128, characters=10_000_000, device="cuda", seeds=1
+        characters=10_000_000, texts=3000, length=128, batch=64, steps=2000, width=256, layers=4, vocabulary=8000,
+        device="cuda", seeds=8,
     ),
     run=run,
     draw=lambda run: [_draw_scores(run), *([_draw_contexts(run)] if len(run.value("shown/neuron")) else [])],
