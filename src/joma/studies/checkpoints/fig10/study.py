@@ -186,4 +186,4 @@ STUDY = Study(
         "are compared over networks of several seeds. A single given model has no interval, so its findings are "
         "undecided."
     ),
-)
+)  # fmt: skip
