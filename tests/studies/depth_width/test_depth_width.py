@@ -47,6 +47,7 @@ def test_sizes_are_recorded(tiny, config):
         assert np.isnan(fact["seconds per step"])  # not timed
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_the_same(config, tiny, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, config, tiny, tmp_path / "again", after=0.1)
 

@@ -422,7 +422,11 @@ def test_the_default_seed_gives_the_numbers_of_seed_zero(run):
     np.testing.assert_array_equal(run.value("one/z"), softmax.one_sample(2, seed=0)["z"].numpy())
 
 
-def test_what_is_asked_of_every_study(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, TINY, run, tmp_path / "run", after=0.35)
+def test_what_is_asked_of_every_study(run):
     draws_labelled_figures(STUDY, run)
     findings_survive_json(STUDY, run)
+
+
+@pytest.mark.long
+def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
+    ends_the_same_after_an_interrupt(STUDY, TINY, run, tmp_path / "run", after=0.35)

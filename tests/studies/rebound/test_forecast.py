@@ -86,6 +86,7 @@ def test_what_theorem_1_foretells_while_training_is_what_the_record_says(small):
     )
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_with_the_same_numbers(small, data_folder, tmp_path):
     """What Theorem 1 foretells rests on what was recorded before: it must be there when the run is taken up."""
     config = ForecastConfig(**CONFIG, data=str(data_folder))
