@@ -17,6 +17,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("JOMA_CACHE", tempfile.mkdtemp(prefix="joma-cache-"))
 
 from dataclasses import dataclass
+from functools import cache
 
 import hypothesis
 import numpy as np
@@ -129,6 +130,34 @@ def ctrl_c_as_in_a_terminal():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def installed_source_is_read_once():
+    """The text that small networks read is the source of an installed package, which does not change meanwhile."""
+    from joma.data import python_source
+
+    read, digest, installed = python_source._sources, python_source._digest, cache(python_source.source_folder)
+    kept = {}
+
+    def read_once(root):
+        if root != installed():
+            return read(root)
+        if "files" not in kept:
+            kept["files"] = read(root)
+        return kept["files"]
+
+    def digest_once(sources):
+        if sources is not kept.get("files"):
+            return digest(sources)
+        if "digest" not in kept:
+            kept["digest"] = digest(sources)
+        return kept["digest"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_source, "_sources", read_once)
+        patch.setattr(python_source, "_digest", digest_once)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A short form of what `python tests/fuzz/fuzz.py 10000` does: every kind, a hundred spoiled inputs or a few hundred."""
+"""A short form of what `python tests/fuzz/fuzz.py 10000` does: every kind, a hundred spoiled inputs or more."""
 
 import math
 from pathlib import Path

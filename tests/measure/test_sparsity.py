@@ -175,7 +175,7 @@ def test_a_share_that_is_a_whole_number_of_keys_is_not_rounded_up():
     assert heavy_hitters(q, q, 0.28).keys.shape[-1] == 7
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 20),

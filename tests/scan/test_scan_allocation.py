@@ -206,6 +206,7 @@ def test_an_interrupted_scan_goes_on_where_it_stopped(trained, ids, whole, tmp_p
     assert found["steps"] == list(STEPS)
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_appears_later_makes_new_pairs(trained, ids, whole, tmp_path, capsys):
     arguments = (trained, "--measures", "allocation", "--text", ids)
     few = scan(*arguments, "--steps", "0,4,8", out=tmp_path)[1]

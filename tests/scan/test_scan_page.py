@@ -280,6 +280,7 @@ def test_tiny_matrices_are_measured_by_one_thread(series, tmp_path, monkeypatch)
         torch.set_num_threads(before)
 
 
+@pytest.mark.long
 def test_many_experts_have_a_page_and_few_fingerprints(tmp_path, monkeypatch):
     (tmp_path / "moe").mkdir()
     for step in (0, 10):

@@ -28,7 +28,7 @@ def of_every_call(rooms, *, slow_later=False):
     """Turn a test of one call into a test of all calls of a room, one after another. What fails is named.
 
     rooms: {room: calls}. One item per room and not per call: to collect thousands takes longer than to run them.
-    slow_later: calls that are slow, for a test that makes dozens of each, are an item of their own among the long tests.
+    slow_later: for tests that make dozens of each call; those that are slow are an item of their own, a long one.
     """
     items = list(rooms)
     if slow_later:

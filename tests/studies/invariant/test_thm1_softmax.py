@@ -7,7 +7,7 @@ import pytest
 from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, changed, found, verdicts
 
-from joma.claims.execute import draw, judge
+from joma.claims.execute import judge
 from joma.runs import Run
 from joma.studies.invariant.thm1_softmax import STUDY
 from joma.studies.invariant.thm1_softmax import judge as claims
@@ -405,7 +405,7 @@ def test_a_run_stored_before_there_was_a_seed_is_judged_and_drawn(run, tmp_path)
         old.record(0, {name: run.value(name) for name in run.names()})
         assert [f.verdict for f in judge(STUDY, old)] == [f.verdict for f in judge(STUDY, run)]
         assert judge(STUDY, old)[0].command.startswith("joma run thm1-softmax --tokens 8")
-        assert len(draw(STUDY, old)) == len(draw(STUDY, run)) == 2
+        assert len(STUDY.draw(old)) == len(STUDY.draw(run)) == 2
 
 
 def test_networks_have_a_seed_each_from_the_first_on(run, tmp_path):
