@@ -111,17 +111,21 @@ def toy():
 @pytest.fixture(autouse=True)
 def variables_as_before():
     """A test that names a study or a folder in the environment leaves none of it to the next."""
-    before = os.environ._data.copy()  # as the system has them: to decode all of them takes longer than most tests
+    before = _ours()
     yield
-    if os.environ._data != before:
-        before = {name: value for name, value in map(_decoded, before.items()) if name.startswith("JOMA_")}
-        for name in [name for name in os.environ if name.startswith("JOMA_") and name not in before]:
-            del os.environ[name]
-        os.environ.update(before)
+    now = _ours()
+    if now != before:
+        for name in now.keys() - before.keys():
+            del os.environ[os.fsdecode(name)]
+        os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, value in before.items()})
 
 
-def _decoded(pair):
-    return tuple(os.fsdecode(part) for part in pair)
+def _ours():
+    """As the system has them: to decode all variables takes longer than most tests."""
+    return {name: value for name, value in os.environ._data.items() if name.startswith(OURS)}
+
+
+OURS = os.environ.encodekey("JOMA_")
 
 
 @pytest.fixture(autouse=True, scope="session")

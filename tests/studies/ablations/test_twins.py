@@ -227,7 +227,9 @@ def test_an_untrained_network_tells_nothing(ablations, name):
     assert {finding.verdict for finding in judge(STUDIES[name], changed(run, still))} == {"not run"}
 
 
-@pytest.mark.parametrize("name", ["nonlinearity", "embeddings", "mlp-rank"])
+@pytest.mark.parametrize(
+    "name", ["mlp-rank", *(pytest.param(name, marks=pytest.mark.long) for name in ("nonlinearity", "embeddings"))]
+)
 def test_a_rate_of_zero_tells_nothing(data_folder, tmp_path, name):
     run = carry_out(STUDIES[name], data_folder, tmp_path / "run", rate=0.0, steps=12)
     assert {finding.verdict for finding in judge(STUDIES[name], run)} == {"not run"}
