@@ -35,8 +35,13 @@ def test_a_kept_panel_is_what_its_record_gives(claim: str) -> None:
 
 
 def test_a_panel_is_written_as_it_is_read() -> None:
-    line = {"label": "one", "colour": "#026ed0", "x": [0.0, 1.0], "y": [2.0, 3.0], "low": [1.0, 2.0], "high": [3.0, 4.0]}
-    written = {"y": "entropy", "x": "step", "about": "5 seeds", "lines": [line | {"dashes": "dotted"}]}
+    line = {"label": "one", "colour": "#026ed0", "dashes": "dotted", "x": [0.0, 1.0], "y": [2.0, 3.0]}
+    written = {
+        "y": "entropy",
+        "x": "step",
+        "about": "5 seeds",
+        "lines": [line | {"low": [1.0, 2.0], "high": [3.0, 4.0]}],
+    }
     written |= {"log_x": True, "log_y": False}
     assert Panel.from_json(written).as_json() == written
 

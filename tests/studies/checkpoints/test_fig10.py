@@ -83,6 +83,7 @@ def test_each_network_has_its_own_seed(result, tmp_path):
         assert not np.array_equal(run.value("losses"), run.value("seed 1/losses"))
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(result, tmp_path):
     class Killed(Exception):
         pass
