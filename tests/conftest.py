@@ -24,9 +24,7 @@ import numpy as np
 import pytest
 from shuffle import shuffled
 
-from joma.claims.verdicts import by_residual
-from joma.figures.style import panels
-from joma.studies import Claim, Drawing, NotRun, Study
+# What joma needs is loaded where it is used: the process that only hands out the tests need not wait for torch.
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 hypothesis.settings.register_profile("joma", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -74,13 +72,14 @@ class Config:
     fail_at: str = ""
 
 
-CLAIM = Claim("all-ones", "JoMA Thm 1", "Every entry is 1.")
-
-
 @pytest.fixture
 def toy():
     """The study, and a list of what its `run` computed."""
-    computed = []
+    from joma.claims.verdicts import by_residual
+    from joma.figures.style import panels
+    from joma.studies import Claim, Drawing, NotRun, Study
+
+    claim, computed = Claim("all-ones", "JoMA Thm 1", "Every entry is 1."), []
 
     def run(config, run, progress):
         def one(name):
@@ -97,14 +96,14 @@ def toy():
 
     def judge(run):
         worst = max(abs(run.value(name) - 1).max() for name in ("first", "second"))
-        return by_residual(CLAIM, printed=float(worst), tolerance=1e-6, expected="1 everywhere")
+        return by_residual(claim, printed=float(worst), tolerance=1e-6, expected="1 everywhere")
 
     def draw(run):
         figure, (axis,) = panels()
         axis.plot(run.value("first"))
         return [Drawing("toy", "Ones.", figure)]
 
-    study = Study("toy", "A toy", 1, {CLAIM: judge}, Config(), Config(size=30), run, draw)
+    study = Study("toy", "A toy", 1, {claim: judge}, Config(), Config(size=30), run, draw)
     return study, computed
 
 
