@@ -219,6 +219,7 @@ def test_a_checkpoint_that_appears_later_makes_new_pairs(trained, ids, whole, tm
         assert stored_scan(run).as_json()["curves"] == found["curves"]
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_cannot_be_loaded_is_passed_over(trained, ids, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "series")
     change(folder / "step2", lambda t: t["gpt_neox.embed_in.weight"][0, 0].fill_(torch.nan))
