@@ -114,8 +114,12 @@ LONG = (
     "docs/explanation/many-claims.md",
     "docs/explanation/theory/scan_snap.md",
     "docs/explanation/measures/allocation.md",
+    "docs/explanation/measures/active.md",
+    "docs/explanation/measures/sparsity.md",
+    "docs/explanation/data/text.md",
+    "docs/explanation/data/python_source.md",
 )
-"""They take a second or more. The first pages that a reader pastes, README.md and the tutorial, are not among them."""
+"""They take about a second or more. The first pages that a reader pastes, README.md and the tutorial, are not among them."""
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,10 @@ def test_a_run_at_paper_scale_is_repeated_at_paper_scale(tmp_path):
     assert finding.command == "joma run residual --scale paper --rate 3.33333e-05"
 
 
-@pytest.mark.parametrize("name", STUDIES)
+LATER = ("nonlinearity", "norm", "dropout")  # what the others do too
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LATER)) for name in STUDIES])
 def test_all_variants_are_recorded_judged_and_drawn(ablations, name):
     run, study = ablations(name), STUDIES[name]
     variants = {entry.split("/")[0] for entry in run.names() if entry.endswith("/loss by frequency")}

@@ -70,6 +70,7 @@ def timed(tmp_path_factory):
         return carried_out(STUDY, replace(TINY, timed=True), folder / "run.sqlite")
 
 
+@pytest.mark.long
 def test_steps_are_timed(timed, tmp_path):
     """By a clock that gives every step 2 s and every measurement 0.5 s: only the time between measurements counts."""
 
@@ -86,6 +87,7 @@ def test_steps_are_timed(timed, tmp_path):
     assert "“time of a step”" in STUDY.draw(timed)[0].description
 
 
+@pytest.mark.long
 def test_a_text_that_is_not_there_is_not_run(timed):
     run = timed
     of = found(STUDY, run, _claims.DEEPER["wikitext-2"])

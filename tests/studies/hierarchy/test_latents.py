@@ -200,7 +200,7 @@ def test_a_control_that_chance_may_hide_is_unknown():
     assert clears("gain", compare([0.5, 0.6], [0.4, 0.5]), matters=0.1).passes
 
 
-@BOTH
+@BOTH_IN_TIME
 def test_figures(tiny, tiny_runs, tmp_path, name):
     with house_style():
         drawings = tiny[name][0].draw(tiny_runs[name])
@@ -211,7 +211,7 @@ def test_figures(tiny, tiny_runs, tmp_path, name):
     assert len(drawings) == 2
 
 
-@BOTH
+@BOTH_IN_TIME
 def test_figures_are_drawn_around_a_network_that_diverged(tiny, tiny_runs, tmp_path, name):
     def lose(value):
         value = value.copy()

@@ -292,7 +292,7 @@ def test_a_seed_that_diverged_has_no_part_in_it(near):
     assert (finding.verdict, finding.main.seeds) == ("holds", 3)
 
 
-@pytest.mark.parametrize("study", [fig6, fig8])
+@pytest.mark.parametrize("study", [fig6, pytest.param(fig8, marks=pytest.mark.long)])
 def test_stored_curves_are_compared_and_not_kept(study, data_folder, tmp_path, monkeypatch, no_other_text):
     options = {"layers": (1,), "rate": 0.02} if study is fig6 else {"layers": 1, "rates": (0.02, 1e-3, 0.1)}
     config = (fig6.Fig6Config if study is fig6 else fig8.Fig8Config)(
