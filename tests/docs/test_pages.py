@@ -119,7 +119,7 @@ LONG = (
     "docs/explanation/data/text.md",
     "docs/explanation/data/python_source.md",
 )
-"""They take about a second or more. The first pages that a reader pastes, README.md and the tutorial, are not among them."""
+"""They take about a second or more. The first that a reader pastes, README.md and the tutorial, are not among them."""
 
 
 @pytest.mark.parametrize(
