@@ -17,15 +17,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("JOMA_CACHE", tempfile.mkdtemp(prefix="joma-cache-"))
 
 from dataclasses import dataclass
+from functools import cache
 
 import hypothesis
 import numpy as np
 import pytest
 from shuffle import shuffled
 
-from joma.claims.verdicts import by_residual
-from joma.figures.style import panels
-from joma.studies import Claim, Drawing, NotRun, Study
+# What joma needs is loaded where it is used: the process that only hands out the tests need not wait for torch.
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 hypothesis.settings.register_profile("joma", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -73,13 +72,14 @@ class Config:
     fail_at: str = ""
 
 
-CLAIM = Claim("all-ones", "JoMA Thm 1", "Every entry is 1.")
-
-
 @pytest.fixture
 def toy():
     """The study, and a list of what its `run` computed."""
-    computed = []
+    from joma.claims.verdicts import by_residual
+    from joma.figures.style import panels
+    from joma.studies import Claim, Drawing, NotRun, Study
+
+    claim, computed = Claim("all-ones", "JoMA Thm 1", "Every entry is 1."), []
 
     def run(config, run, progress):
         def one(name):
@@ -96,31 +96,35 @@ def toy():
 
     def judge(run):
         worst = max(abs(run.value(name) - 1).max() for name in ("first", "second"))
-        return by_residual(CLAIM, printed=float(worst), tolerance=1e-6, expected="1 everywhere")
+        return by_residual(claim, printed=float(worst), tolerance=1e-6, expected="1 everywhere")
 
     def draw(run):
         figure, (axis,) = panels()
         axis.plot(run.value("first"))
         return [Drawing("toy", "Ones.", figure)]
 
-    study = Study("toy", "A toy", 1, {CLAIM: judge}, Config(), Config(size=30), run, draw)
+    study = Study("toy", "A toy", 1, {claim: judge}, Config(), Config(size=30), run, draw)
     return study, computed
 
 
 @pytest.fixture(autouse=True)
 def variables_as_before():
     """A test that names a study or a folder in the environment leaves none of it to the next."""
-    before = os.environ._data.copy()  # as the system has them: to decode all of them takes longer than most tests
+    before = _ours()
     yield
-    if os.environ._data != before:
-        before = {name: value for name, value in map(_decoded, before.items()) if name.startswith("JOMA_")}
-        for name in [name for name in os.environ if name.startswith("JOMA_") and name not in before]:
-            del os.environ[name]
-        os.environ.update(before)
+    now = _ours()
+    if now != before:
+        for name in now.keys() - before.keys():
+            del os.environ[os.fsdecode(name)]
+        os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, value in before.items()})
 
 
-def _decoded(pair):
-    return tuple(os.fsdecode(part) for part in pair)
+def _ours():
+    """As the system has them: to decode all variables takes longer than most tests."""
+    return {name: value for name, value in os.environ._data.items() if name.startswith(OURS)}
+
+
+OURS = os.environ.encodekey("JOMA_")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -129,6 +133,34 @@ def ctrl_c_as_in_a_terminal():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def installed_source_is_read_once():
+    """The text that small networks read is the source of an installed package, which does not change meanwhile."""
+    from joma.data import python_source
+
+    read, digest, installed = python_source._sources, python_source._digest, cache(python_source.source_folder)
+    kept = {}
+
+    def read_once(root):
+        if root != installed():
+            return read(root)
+        if "files" not in kept:
+            kept["files"] = read(root)
+        return kept["files"]
+
+    def digest_once(sources):
+        if sources is not kept.get("files"):
+            return digest(sources)
+        if "digest" not in kept:
+            kept["digest"] = digest(sources)
+        return kept["digest"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_source, "_sources", read_once)
+        patch.setattr(python_source, "_digest", digest_once)
+        yield
 
 
 @pytest.fixture(scope="session")

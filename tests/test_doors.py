@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import joma
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +23,15 @@ def test_every_room_is_reached_but_the_command_line():
     assert set(dir(joma)) == rooms - {"cli"} | {"__version__"}
 
 
-def test_rooms_load_when_they_are_named():
-    code = "import joma, sys; assert 'torch' not in sys.modules; [getattr(joma, part) for part in dir(joma)]"
+def test_a_room_loads_when_it_is_named():
+    code = (
+        "import joma, sys; assert not {'torch', 'joma.host'} & {*sys.modules}; assert joma.host.__name__ == 'joma.host'"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
+    assert all(getattr(joma, part) for part in dir(joma))
+
+
+@pytest.mark.long
+def test_every_room_loads_in_a_fresh_process():
+    code = "import joma; [getattr(joma, part) for part in dir(joma)]"
     subprocess.run([sys.executable, "-P", "-c", code], check=True)

@@ -61,6 +61,7 @@ def test_a_record_without_its_run_is_judged_from_its_numbers(tmp_path):
     assert json.loads((tmp_path / "findings.json").read_text(encoding="utf-8")) == record
 
 
+@pytest.mark.long
 @needs_records
 def test_keeping_one_record_again_leaves_the_panels_of_the_others_and_its_commit(tmp_path, monkeypatch):
     """On a copy: what is under results/ is not touched."""

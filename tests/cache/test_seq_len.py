@@ -221,6 +221,7 @@ def story(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_a_trained_model_is_read_at_its_length_and_a_window_costs(story, tmp_path, capsys):
     assert cache(story, tmp_path, "honest", policy="window") == 0
     found = written(tmp_path)
@@ -229,6 +230,7 @@ def test_a_trained_model_is_read_at_its_length_and_a_window_costs(story, tmp_pat
     assert "warning" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_twice_the_length_of_training_is_seen_though_the_config_allows_it(story, tmp_path, capsys):
     """There a plain window beats the whole cache: the config cannot say so, the numbers do."""
     assert cache(story, tmp_path / "a", "generous", "--seq-len", "1024", policy="window") == 0

@@ -31,6 +31,7 @@ def added(story, policy, keep, **options):
     return found[:, LENGTH // 2 :].mean().item()
 
 
+@pytest.mark.long
 def test_top_k_costs_less_as_more_is_kept(story):
     costs = [added(story, "top-k", keep) for keep in (0.05, 0.1, 0.2, 0.5)]
     assert costs == sorted(costs, reverse=True)
@@ -38,6 +39,7 @@ def test_top_k_costs_less_as_more_is_kept(story):
     assert abs(costs[-1]) < 0.005
 
 
+@pytest.mark.long
 def test_who_knows_the_attention_loses_less_than_chance(story):
     best, oracle, causal, chance = (added(story, p, 0.2, sinks=0) for p in ("top-k", "h2o-oracle", "h2o", "random"))
     assert best < oracle < causal < chance

@@ -159,10 +159,8 @@ def test_judging_must_cover_every_claim(toy, tmp_path):
         )
 
 
-def test_one_damaged_record_does_not_hide_the_others(tmp_path):
-    for name in ("thm5", "thm2"):
-        study = load(name)
-        execute(study, study.quick, tmp_path, pictures=False)
+def test_one_damaged_record_does_not_hide_the_others(two_records, tmp_path):
+    shutil.copytree(two_records, tmp_path, dirs_exist_ok=True)
     (damaged,) = tmp_path.glob("runs/thm5-*.sqlite")
     damaged.write_bytes(damaged.read_bytes()[:2000])
     (tmp_path / "runs" / "foreign.sqlite").write_bytes(b"no run" * 200)

@@ -127,6 +127,7 @@ def scanned(tmp_path, capsys):
     return tmp_path / "out"
 
 
+@pytest.mark.long
 def test_scans_have_their_section_beside_studies_and_alone(scanned, capsys):
     assert main(["report", str(scanned)]) == 0
     assert "training" in (scanned / "report.html").read_text()

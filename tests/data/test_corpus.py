@@ -166,6 +166,7 @@ def test_one_flipped_bit_in_what_is_remembered_is_noticed(folder, cache):
     assert kept.read_bytes() != bytes(content)  # mended for the next time
 
 
+@pytest.mark.long
 def test_wikitext_2_has_the_published_counts():
     folder = Path(os.environ.get("JOMA_DATA", "")) / "wikitext-2"
     if not os.environ.get("JOMA_DATA") or not folder.is_dir():

@@ -93,9 +93,10 @@ def test_the_order_is_that_of_a_hash_of_the_names(tmp_path):
     assert found == sorted(expected, key=expected.get)
 
 
+INSTALLED = source_release()
 reference = pytest.mark.skipif(
-    source_release().sha256 != REFERENCE.sha256,
-    reason=f"sympy {source_release().version} is installed, and the numbers below are of {REFERENCE.version}",
+    INSTALLED.sha256 != REFERENCE.sha256,
+    reason=f"sympy {INSTALLED.version} is installed, and the numbers below are of {REFERENCE.version}",
 )
 
 

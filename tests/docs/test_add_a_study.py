@@ -66,6 +66,7 @@ def test_both_files_pass_ruff(checkout):
     passes(checkout, "ruff", "format", "--check", STUDY, TEST)
 
 
+@pytest.mark.long
 def test_the_study_passes_strict_types(checkout, tmp_path):
     """In the checkout itself, whose cache knows the types of everything else."""
     pytest.importorskip("mypy")

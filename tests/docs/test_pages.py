@@ -103,7 +103,23 @@ def beside_the_checkout(tmp_path, monkeypatch):
     monkeypatch.setattr("joma.scan.model.text.token_ids", tokenized)  # in this process, to save the time of another
 
 
-LONG = ("docs/how-to/scan-checkpoints.md", "docs/how-to/run-on-a-gpu.md", "docs/how-to/train-an-ensemble.md")
+LONG = (
+    "docs/how-to/scan-checkpoints.md",
+    "docs/how-to/run-on-a-gpu.md",
+    "docs/how-to/train-an-ensemble.md",
+    "docs/how-to/measure-a-model.md",
+    "docs/how-to/cache.md",
+    "docs/how-to/galore.md",
+    "docs/how-to/read-a-verdict.md",
+    "docs/explanation/many-claims.md",
+    "docs/explanation/theory/scan_snap.md",
+    "docs/explanation/measures/allocation.md",
+    "docs/explanation/measures/active.md",
+    "docs/explanation/measures/sparsity.md",
+    "docs/explanation/data/text.md",
+    "docs/explanation/data/python_source.md",
+)
+"""They take about a second or more. The first that a reader pastes, README.md and the tutorial, are not among them."""
 
 
 @pytest.mark.parametrize(

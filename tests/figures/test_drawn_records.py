@@ -55,8 +55,8 @@ def unmarked(axis):
 @pytest.mark.parametrize(
     ("study", "name"),
     [
-        ("depth-width", "loss-against-depth"),
-        ("depth-width", "loss-over-steps"),
+        pytest.param("depth-width", "loss-against-depth", marks=pytest.mark.long),
+        pytest.param("depth-width", "loss-over-steps", marks=pytest.mark.long),
         ("forecast", "forecast-skill"),
         ("forecast", "forecast-paths"),
         ("kv-cache", "cost-by-share"),

@@ -40,7 +40,7 @@ def none_overlap(labels):
 
 
 @pytest.mark.parametrize("yscale", ["linear", "log"])
-@pytest.mark.parametrize("count", [1, 2, 5, 9])
+@pytest.mark.parametrize("count", [1, 9, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 5))])
 def test_labels_never_overlap_and_stay_inside_the_figure(count, yscale):
     ends = 10.0 ** np.random.default_rng(count).uniform(-2, 2, count)
     figure, labels = labelled(ends, yscale=yscale)

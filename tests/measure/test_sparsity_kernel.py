@@ -59,8 +59,15 @@ MASKS = {
 F32, BF16 = torch.float32, torch.bfloat16
 # The interpreter is slow: masks that differ from others only before the kernels are left to the blocks' tests.
 MOST = ["causal", "window", "window both ways", "padding", "learned key", "packed by sample", "masking bias"]
-MASSES = [(mask, F32) for mask in (*MOST, "everything")]
-TOP = [(mask, F32) for mask in ("window", "masking bias", "packed by sample", "everything")]
+LATER = ("window", "masking bias")  # "window both ways" and "everything" go the same ways
+
+
+def of_each(*masks):
+    return [pytest.param(mask, F32, marks=[pytest.mark.long] * (mask in LATER)) for mask in masks]
+
+
+MASSES = of_each(*MOST, "everything")
+TOP = of_each("window", "masking bias", "packed by sample", "everything")
 if DEVICE != "cpu":
     MASSES = TOP = [*((mask, BF16) for mask in MASKS), ("causal", F32), ("everything", F32)]
 

@@ -113,6 +113,7 @@ def stories():
     return Path(folder) / "stories260K"
 
 
+@pytest.mark.long
 def test_a_trained_model_tells_a_story_and_attends_sharply(stories):
     model = load_model(stories / "stories260K.bin")
     pieces = load_pieces(stories / "tok512.bin")

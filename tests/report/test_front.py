@@ -223,6 +223,7 @@ def test_a_card_of_paper_scale_draws_what_is_kept_and_nothing_of_this_run(
     assert "<svg" not in cards(pages, Anchors()).partition("</article>")[0]  # absent, and not that of this run
 
 
+@pytest.mark.long
 @needs_records
 def test_a_card_of_this_run_draws_its_own_curves_and_says_whose_they_are(
     results: list[Result], monkeypatch: pytest.MonkeyPatch

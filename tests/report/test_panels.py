@@ -34,6 +34,18 @@ def test_a_kept_panel_is_what_its_record_gives(claim: str) -> None:
         assert panel_of(claim, run) == kept_panels()[claim]
 
 
+def test_a_panel_is_written_as_it_is_read() -> None:
+    line = {"label": "one", "colour": "#026ed0", "dashes": "dotted", "x": [0.0, 1.0], "y": [2.0, 3.0]}
+    written = {
+        "y": "entropy",
+        "x": "step",
+        "about": "5 seeds",
+        "lines": [line | {"low": [1.0, 2.0], "high": [3.0, 4.0]}],
+    }
+    written |= {"log_x": True, "log_y": False}
+    assert Panel.from_json(written).as_json() == written
+
+
 def test_every_question_has_its_panel() -> None:
     assert set(kept_panels()) == {*(question.claim for question in QUESTIONS), SHOWN_FOR_THEOREMS}
 

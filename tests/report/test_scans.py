@@ -21,24 +21,22 @@ STEPS = (0, 100, 200)
 GROUPS = {"mlp": ["h.0.w", "h.1.w"], "embedding": ["wte"]}
 
 
-def record(path: Path, version: int = 1, **more: np.ndarray) -> Path:
-    """A scan of three checkpoints with two layers."""
+def record(path: Path, version: int = 1, without: tuple[str, ...] = (), **more: np.ndarray) -> Path:
+    """A scan of three checkpoints with two layers. without: what was not measured, and need not be drawn."""
     path.parent.mkdir(exist_ok=True)
     config = {"source": "owner/<tiny>", "model_type": "gpt2", "groups": GROUPS}
     with Run.create(path, study="scan", config=config, version=version) as run:
         for step in STEPS:
-            run.record(
-                step,
-                {
-                    "stable_rank/mlp": np.array([4.0 + step / 100, 9.0 - step / 100]),
-                    "coherence/embedding": np.array([[0.25, 0.1, 0.9]]),
-                    "entropy": np.array([[1.0, 3.0], [2.0, np.nan]]),
-                    "sketch/mlp": np.zeros((2, 8)),
-                    "checksum/mlp": np.zeros(2),
-                    "identity": 7,
-                    **more,
-                },
-            )
+            measured = {
+                "stable_rank/mlp": np.array([4.0 + step / 100, 9.0 - step / 100]),
+                "coherence/embedding": np.array([[0.25, 0.1, 0.9]]),
+                "entropy": np.array([[1.0, 3.0], [2.0, np.nan]]),
+                "sketch/mlp": np.zeros((2, 8)),
+                "checksum/mlp": np.zeros(2),
+                "identity": 7,
+                **more,
+            }
+            run.record(step, {name: value for name, value in measured.items() if name not in without})
     return path
 
 
@@ -205,22 +203,32 @@ def with_notes(path: Path, *notes: str) -> Path:
     return path
 
 
-def test_entropy_is_drawn_beside_uniform_attention_where_its_windows_are_known(scanned: Path, tmp_path: Path) -> None:
-    assert "uniform" not in read_scan(scanned).pictures["entropy"][0].svg  # nothing says how the text was cut
+ENTROPY = ("coherence/embedding", "stable_rank/mlp", "sketch/mlp", "checksum/mlp")
+"""What is not needed where only entropy is looked at."""
+
+
+def test_entropy_is_drawn_beside_uniform_attention_where_its_windows_are_known(
+    shown: ShownScan, tmp_path: Path
+) -> None:
+    assert "uniform" not in shown.pictures["entropy"][0].svg  # nothing says how the text was cut
+    scanned = record(tmp_path / "runs" / "scan-a.sqlite", without=ENTROPY[:1])
     shown = read_scan(with_notes(scanned, "entropy, sparsity read a.txt: 3 windows of 4 tokens"))
     curves = shown.pictures["entropy"][0]
     level = np.log([1, 2, 3, 4]).mean()
     assert f"Dotted: uniform attention, {level:.3g} nats" in curves.caption
     assert "uniform" in curves.svg
     assert "uniform" not in shown.pictures["stable_rank"][0].svg
-    other = with_notes(record(tmp_path / "runs" / "scan-b.sqlite"), "entropy reads a.txt: 1 window of 9 tokens")
+    other = with_notes(
+        record(tmp_path / "runs" / "scan-b.sqlite", without=ENTROPY), "entropy reads a.txt: 1 window of 9 tokens"
+    )
     both = write_comparison((shown, read_scan(other)), tmp_path / "both.html", made_by="joma")
     assert "uniform attention" not in both.read_text(encoding="utf-8")  # of two lengths there is no one level
     same = write_comparison((shown, shown), tmp_path / "same.html", made_by="joma")
     assert "uniform attention" in same.read_text(encoding="utf-8")
 
 
-def test_two_lengths_of_windows_in_one_scan_give_no_level(scanned: Path) -> None:
+def test_two_lengths_of_windows_in_one_scan_give_no_level(tmp_path: Path) -> None:
+    scanned = record(tmp_path / "runs" / "scan-a.sqlite", without=ENTROPY)
     several = (f"entropy reads a.txt: 2 windows of {length} tokens" for length in (4, 8))
     assert "uniform" not in read_scan(with_notes(scanned, *several)).pictures["entropy"][0].svg
 

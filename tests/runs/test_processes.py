@@ -59,7 +59,14 @@ def kill(process: subprocess.Popen[str]) -> list[str]:
     return lines[: lines.rfind("\n") + 1].split()  # a line cut by the kill was not acknowledged
 
 
-@pytest.mark.parametrize(("journal", "rounds"), [("wal", ROUNDS), ("rollback", max(ROUNDS // 2, 1))])
+@pytest.mark.parametrize(
+    ("journal", "rounds"),
+    [
+        ("wal", max(ROUNDS // 2, 1)),
+        ("rollback", 1),
+        *(pytest.param(kind, ROUNDS, marks=pytest.mark.long) for kind in ("wal", "rollback")),
+    ],
+)
 def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path, journal: str, rounds: int) -> None:
     path, dice, acknowledged = tmp_path / "a.joma", random.Random(1), -1
     Run.create(path, study="demo", config={}).close()

@@ -206,6 +206,7 @@ def test_an_interrupted_scan_goes_on_where_it_stopped(trained, ids, whole, tmp_p
     assert found["steps"] == list(STEPS)
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_appears_later_makes_new_pairs(trained, ids, whole, tmp_path, capsys):
     arguments = (trained, "--measures", "allocation", "--text", ids)
     few = scan(*arguments, "--steps", "0,4,8", out=tmp_path)[1]
@@ -218,6 +219,7 @@ def test_a_checkpoint_that_appears_later_makes_new_pairs(trained, ids, whole, tm
         assert stored_scan(run).as_json()["curves"] == found["curves"]
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_cannot_be_loaded_is_passed_over(trained, ids, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "series")
     change(folder / "step2", lambda t: t["gpt_neox.embed_in.weight"][0, 0].fill_(torch.nan))

@@ -127,6 +127,7 @@ def test_a_rule_that_could_never_fail_is_refused(series, tmp_path, capsys, rule,
     assert said.endswith(("(--fail-if RULE)\n", "(--measures NAMES)\n"))
 
 
+@pytest.mark.long
 def test_many_numbers_beyond_a_threshold_are_summed_up_first(series, tmp_path, capsys):
     arguments = ("--fail-if", "stable_rank<1e9", "--fail-if", "stable_rank/mlp@1>0", "--fail-if", "stable_rank<0")
     code, found = scan(series, *arguments, out=tmp_path)
@@ -200,6 +201,7 @@ def test_rules_speak_of_heads_quantities_and_experts():
     assert said("stable_rank<=3") == ["epoch 7, layer 0, expert 1: stable_rank/mlp_experts is 3"]
 
 
+@pytest.mark.long
 def test_two_sources_on_one_axis(series, neox, tmp_path, capsys):
     from checkpoint_series import make_series
 
@@ -280,6 +282,7 @@ def test_tiny_matrices_are_measured_by_one_thread(series, tmp_path, monkeypatch)
         torch.set_num_threads(before)
 
 
+@pytest.mark.long
 def test_many_experts_have_a_page_and_few_fingerprints(tmp_path, monkeypatch):
     (tmp_path / "moe").mkdir()
     for step in (0, 10):

@@ -73,6 +73,7 @@ def test_a_length_of_before_positions_were_rescaled_is_the_default(tokens, tmp_p
     assert "trained on at most 12 before its positions were rescaled (original_max_position_embeddings)" in warning
 
 
+@pytest.mark.long
 def test_beyond_training_is_said_on_screen_in_json_in_the_record_and_on_the_page(series, tokens, tmp_path, capsys):
     words = ["scan", series, "--measures", "entropy", "--text", tokens, "--out", tmp_path / "out", "--seq-len", 20]
     words += ["--json", tmp_path / "a.json"]

@@ -22,10 +22,23 @@ TESTS = {path.stem.removeprefix("test_").replace("_", "-"): path for path in Pat
 ASKED = ("draws_labelled_figures(", "says_what_is_seen(")
 
 
-@pytest.mark.parametrize("name", names())
+def draws_itself(name):
+    """Whether a study's own tests ask this of its small run."""
+    return any(call in TESTS[name].read_text(encoding="utf-8") for call in ASKED)
+
+
+LARGE = ("rebound-cause", "rebound-onset", "layer-lottery", "forecast", "depth-width", "galore-lowrank", "fig8", "fig6",
+         "reversal-decoder", "hblt-alignment", "optimizer-or-rate")  # fmt: skip
+"""Records that take half a second or more."""
+NAMES = [
+    pytest.param(name, marks=pytest.mark.long) if name in LARGE and draws_itself(name) else name for name in names()
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_figure_says_what_is_seen(name):
     if name not in KEPT:
-        asked = any(call in TESTS[name].read_text(encoding="utf-8") for call in ASKED)
+        asked = draws_itself(name)
         if not asked and not RECORDS.is_dir():
             pytest.skip(WHY)
         assert asked, f"nothing draws {name}"

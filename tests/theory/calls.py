@@ -24,14 +24,21 @@ CALLS = {
 """By the module that makes the function public."""
 
 
-def of_every_call(rooms):
+def of_every_call(rooms, *, slow_later=False):
     """Turn a test of one call into a test of all calls of a room, one after another. What fails is named.
 
     rooms: {room: calls}. One item per room and not per call: to collect thousands takes longer than to run them.
+    slow_later: for tests that make dozens of each call; those that are slow are an item of their own, a long one.
     """
+    items = list(rooms)
+    if slow_later:
+        slow = {f"{room}, slow": [call for call in calls if call.slow] for room, calls in rooms.items()}
+        slow = {room: calls for room, calls in slow.items() if calls}
+        rooms = {room: [call for call in calls if not call.slow] for room, calls in rooms.items()} | slow
+        items += [pytest.param(room, marks=pytest.mark.long) for room in slow]
 
     def decorated(test):
-        @pytest.mark.parametrize("room", rooms)
+        @pytest.mark.parametrize("room", items)
         def every(room):
             assert rooms[room]
             for call in rooms[room]:

@@ -133,6 +133,7 @@ ISOTROPIC = [
         lambda m: listed(m, m, m),
         {"law": HEAVY, "side": 1},
         may_be="nan",
+        slow=True,
     ),
     Call(
         isotropic.printed_critical_point,
@@ -140,6 +141,7 @@ ISOTROPIC = [
         lambda m, gap: listed(*[fit(m, gap)] * 4),
         {"law": HEAVY},
         may_be="nan",
+        slow=True,
     ),
     Call(isotropic.crossing_value, {}, lambda: (), LAW),
     Call(isotropic.printed_existence, {}, lambda: (), LAW),
@@ -149,6 +151,7 @@ ISOTROPIC = [
         lambda **given: listed(*[fit(*given.values())] * 4),
         LAW,
         may_be="nan",
+        slow=True,
     ),
     Call(isotropic.linearisation, {**CRITICAL, "decay": 0.1}, critical_shape, LAW),
     Call(isotropic.printed_linearisation, CRITICAL, critical_shape, LAW),
@@ -165,6 +168,7 @@ RADIAL = [
         lambda **given: next(iter(given.values())),
         name=f"{type(law).__name__}.{method}",
         may_be="",
+        slow=isinstance(law, radial.RadialDensity) and method == "inverse_theta1",
     )
     for law in LAWS
     for method, argument, low in (

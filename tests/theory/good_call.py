@@ -35,6 +35,8 @@ class Call:
     """'inf' and 'nan' where the docstring says that the answer can be."""
     quick: bool = False
     """Called at every step of a flow or of training: looks at shapes and types, not at values."""
+    slow: bool = False
+    """Searches for its answer: a hundred calls of it take a second or more."""
     choices: Mapping[str, Any] = field(default_factory=dict)
     """Other values that an argument of `others` may have."""
 

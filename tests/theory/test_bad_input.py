@@ -39,7 +39,8 @@ from joma.theory import (
 )
 
 HALF = {torch.float16: 2**-10, torch.bfloat16: 2**-7}
-each_call = of_every_call({room: [call for call in calls if call.arrays] for room, calls in CALLS.items()})
+WITH_ARRAYS = {room: [call for call in calls if call.arrays] for room, calls in CALLS.items()}
+each_call, each_quick_call = of_every_call(WITH_ARRAYS), of_every_call(WITH_ARRAYS, slow_later=True)
 WITH_CHOICES = {room: [call for call in calls if call.others] for room, calls in CALLS.items()}
 
 
@@ -149,17 +150,17 @@ def test_values_without_a_number_are_refused(call):
         assert not faults(call, lambda name, x: not_finite(x) if name in call.infinite else ())
 
 
-@each_call
+@each_quick_call
 def test_other_shapes_are_answered_in_the_right_shape_or_refused(call):
     assert not faults(call, lambda name, value: other_shapes(value))
 
 
-@each_call
+@each_quick_call
 def test_extreme_numbers_give_no_nan(call):
     assert not faults(call, lambda name, value: extremes(value), any_value=call.quick, overflow=True)
 
 
-@each_call
+@each_quick_call
 def test_the_layout_in_memory_does_not_matter(call):
     reference = parts(call())
     for name, argument in call.arrays.items():
@@ -170,7 +171,7 @@ def test_the_layout_in_memory_does_not_matter(call):
                 torch.testing.assert_close(part, same, rtol=1e-12, atol=1e-12, msg=f"{name} {kind}")
 
 
-@each_call
+@each_quick_call
 def test_whole_numbers_are_numbers(call):
     def changes(name, value):
         x = as_tensor(value).round().long()

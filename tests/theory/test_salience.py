@@ -223,7 +223,7 @@ def test_entropy_drops_and_recovers():
     assert entropy[-1].item() == pytest.approx(torch.special.entr(last).sum().item(), abs=1e-9)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seeds)
 def test_rows_follow_the_flow(seed):
     mu, v0 = uniform(seed, 2, 3, 2, low=-1.5, high=1.5)
@@ -281,7 +281,7 @@ def test_batches_and_gradients():
     assert salience.trajectory(mu, t, v0=v0).shape == (2, 2, 3)
     for function in (salience.trajectory, salience.depth):
         assert torch.autograd.gradcheck(lambda m, t, v: function(m, t, v0=v), (mu, t, v0))
-        assert torch.autograd.gradgradcheck(lambda m, t, v: function(m, t, v0=v), (mu, t, v0))
+        assert torch.autograd.gradgradcheck(lambda m, t, v: function(m, t, v0=v), (mu, t, v0), fast_mode=True)
     assert torch.autograd.gradcheck(lambda m, v: salience.matrix_trajectory(m, [0.2], v0=v), (mu, v0))
     assert torch.autograd.gradcheck(lambda m, v: salience.linear_attention_trajectory(m, [0.2], v0=v), (mu, v0))
     r = torch.tensor([[-0.5], [0.6]], dtype=torch.float64, requires_grad=True)

@@ -43,7 +43,7 @@ QK = parameter_groups(CONFIG)["QK"]
 
 @pytest.mark.parametrize(
     ("base", "twin", "together"),
-    [(ADAM, None, 5), (HEAVY, DECAYED, 3)],
+    [(ADAM, None, 5), pytest.param(HEAVY, DECAYED, 3, marks=pytest.mark.long)],
     ids=["adam", "momentum to adamw"],
 )
 def test_kills_here_and_there_change_nothing(

@@ -65,7 +65,7 @@ def small(folder):
     return path
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_damage_gives_the_same_tensors_as_the_library_or_an_error(tmp_path, data):
     content = bytearray(small(tmp_path).read_bytes())

@@ -15,6 +15,7 @@ def test_every_kind_shows_the_pattern_or_not(ablations, claim, variant):
     must_show(ablations("norm"), claim, variant)
 
 
+@pytest.mark.long
 def test_a_variant_that_diverges_is_said_to(ablations):
     def diverges(count):
         def change(name, step, value):

@@ -54,6 +54,7 @@ def test_sgd_that_diverged_is_repeated_with_rates_of_its_own(ablations):
     assert all(finding.verdict == "holds" for finding in others)
 
 
+@pytest.mark.long
 def test_a_state_that_was_never_renewed_tells_nothing(data_folder, tmp_path):
     run = carry_out(STUDIES["optimizer"], data_folder, tmp_path / "run", tokens=3000, steps=12)
     assert "Adam, state kept/rates" not in run

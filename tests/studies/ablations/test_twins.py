@@ -199,7 +199,10 @@ def test_a_run_at_paper_scale_is_repeated_at_paper_scale(tmp_path):
     assert finding.command == "joma run residual --scale paper --rate 3.33333e-05"
 
 
-@pytest.mark.parametrize("name", STUDIES)
+LATER = ("nonlinearity", "norm", "dropout")  # what the others do too
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LATER)) for name in STUDIES])
 def test_all_variants_are_recorded_judged_and_drawn(ablations, name):
     run, study = ablations(name), STUDIES[name]
     variants = {entry.split("/")[0] for entry in run.names() if entry.endswith("/loss by frequency")}
@@ -227,7 +230,9 @@ def test_an_untrained_network_tells_nothing(ablations, name):
     assert {finding.verdict for finding in judge(STUDIES[name], changed(run, still))} == {"not run"}
 
 
-@pytest.mark.parametrize("name", ["nonlinearity", "embeddings", "mlp-rank"])
+@pytest.mark.parametrize(
+    "name", ["mlp-rank", *(pytest.param(name, marks=pytest.mark.long) for name in ("nonlinearity", "embeddings"))]
+)
 def test_a_rate_of_zero_tells_nothing(data_folder, tmp_path, name):
     run = carry_out(STUDIES[name], data_folder, tmp_path / "run", rate=0.0, steps=12)
     assert {finding.verdict for finding in judge(STUDIES[name], run)} == {"not run"}

@@ -69,9 +69,13 @@ def test_it_runs_judges_and_draws(result):
         assert finding.details["neurons"] == {"of each network": 64}
 
 
-def test_the_same_config_gives_the_same_findings_and_each_network_its_own_seed(result, tmp_path):
+@pytest.mark.long
+def test_the_same_config_gives_the_same_findings(result, tmp_path):
     again = execute(STUDY, SMALL, tmp_path, fresh=True, pictures=False)
     assert [f.as_json()["evidence"] for f in again.findings] == [f.as_json()["evidence"] for f in result.findings]
+
+
+def test_each_network_has_its_own_seed(result, tmp_path):
     alone = execute(STUDY, dataclasses.replace(SMALL, seed=3, seeds=1), tmp_path, pictures=False)
     with Run.open(result.run) as run, Run.open(alone.run) as second:
         for name in ("losses", "trained/patterns", "untrained/z", "trained/shuffled_score"):
@@ -79,6 +83,7 @@ def test_the_same_config_gives_the_same_findings_and_each_network_its_own_seed(r
         assert not np.array_equal(run.value("losses"), run.value("seed 1/losses"))
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(result, tmp_path):
     class Killed(Exception):
         pass

@@ -351,6 +351,7 @@ def test_without_a_gpu_the_paper_scale_is_not_run(tmp_path):
     assert "device cuda needs a CUDA GPU" in result.findings[0].measured
 
 
+@pytest.mark.long
 def test_too_few_checkpoints_are_not_judged(tmp_path):
     few = dataclasses.replace(TINY, steps=4, every=4)
     assert {finding.verdict for finding in execute(STUDY, few, tmp_path).findings} == {"not run"}

@@ -47,6 +47,7 @@ def test_sizes_are_recorded(tiny, config):
         assert np.isnan(fact["seconds per step"])  # not timed
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_the_same(config, tiny, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, config, tiny, tmp_path / "again", after=0.1)
 
@@ -69,6 +70,7 @@ def timed(tmp_path_factory):
         return carried_out(STUDY, replace(TINY, timed=True), folder / "run.sqlite")
 
 
+@pytest.mark.long
 def test_steps_are_timed(timed, tmp_path):
     """By a clock that gives every step 2 s and every measurement 0.5 s: only the time between measurements counts."""
 
@@ -85,6 +87,7 @@ def test_steps_are_timed(timed, tmp_path):
     assert "“time of a step”" in STUDY.draw(timed)[0].description
 
 
+@pytest.mark.long
 def test_a_text_that_is_not_there_is_not_run(timed):
     run = timed
     of = found(STUDY, run, _claims.DEEPER["wikitext-2"])

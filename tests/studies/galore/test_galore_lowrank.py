@@ -284,9 +284,13 @@ def test_a_network_that_diverged_is_left_out_and_named(run, tmp_path):
                 says_what_is_seen(drawing)
 
 
-def test_every_study(run, config, tmp_path):
+def test_every_study(run):
     findings_survive_json(STUDY, run)
     draws_labelled_figures(STUDY, run)
+
+
+@pytest.mark.long
+def test_an_interrupted_run_ends_with_the_same_numbers(run, config, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, config, run, tmp_path / "run", after=0.3)
 
 

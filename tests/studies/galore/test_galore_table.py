@@ -105,6 +105,7 @@ def test_figures_and_verdicts_come_from_the_record(run):
     draws_labelled_figures(STUDY, run)
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(run, tmp_path, monkeypatch):
     some = dataclasses.replace(TINY, methods=(names.FULL, names.GALORE, names.RELORA))
     carry_out, done = Trainer.carry_out, []

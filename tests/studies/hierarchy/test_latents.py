@@ -23,6 +23,7 @@ from joma.studies.hierarchy.hblt_alignment import run as trees
 from joma.studies.hierarchy.table1 import run as sets
 
 BOTH = pytest.mark.parametrize("name", ["table1", "hblt-alignment"])
+BOTH_IN_TIME = pytest.mark.parametrize("name", ["table1", pytest.param("hblt-alignment", marks=pytest.mark.long)])
 
 
 def members(name, config):
@@ -47,7 +48,7 @@ def test_networks_that_did_not_learn_are_no_evidence(tiny, tmp_path, name):
     assert "networks learned their task (0 diverged)" in found[0].reason
 
 
-@BOTH
+@BOTH_IN_TIME
 def test_an_interrupted_run_ends_with_the_same_numbers(tiny, tiny_runs, tmp_path, monkeypatch, name):
     class Stop(Exception):
         pass
@@ -76,7 +77,7 @@ def test_an_interrupted_run_ends_with_the_same_numbers(tiny, tiny_runs, tmp_path
             np.testing.assert_array_equal(run.array(series), tiny_runs[name].array(series), err_msg=series)
 
 
-@BOTH
+@BOTH_IN_TIME
 def test_groups_that_take_turns_end_with_the_same_numbers(tiny, tiny_runs, tmp_path, name):
     study, config = tiny[name]
     run = carried_out(study, dataclasses.replace(config, together=2), tmp_path / "run")
@@ -199,7 +200,7 @@ def test_a_control_that_chance_may_hide_is_unknown():
     assert clears("gain", compare([0.5, 0.6], [0.4, 0.5]), matters=0.1).passes
 
 
-@BOTH
+@BOTH_IN_TIME
 def test_figures(tiny, tiny_runs, tmp_path, name):
     with house_style():
         drawings = tiny[name][0].draw(tiny_runs[name])
@@ -210,7 +211,7 @@ def test_figures(tiny, tiny_runs, tmp_path, name):
     assert len(drawings) == 2
 
 
-@BOTH
+@BOTH_IN_TIME
 def test_figures_are_drawn_around_a_network_that_diverged(tiny, tiny_runs, tmp_path, name):
     def lose(value):
         value = value.copy()

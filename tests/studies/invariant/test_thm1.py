@@ -230,9 +230,13 @@ def test_controls_and_other_data_draw_from_streams_of_their_own(monkeypatch):
     assert len({0, 1, 2, *last}) == 7
 
 
-def test_every_study(run, tmp_path):
+def test_every_study(run):
     findings_survive_json(STUDY, run)
     draws_labelled_figures(STUDY, run)
+
+
+@pytest.mark.long
+def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
 
 

@@ -7,7 +7,7 @@ import pytest
 from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, changed, found, verdicts
 
-from joma.claims.execute import draw, judge
+from joma.claims.execute import judge
 from joma.runs import Run
 from joma.studies.invariant.thm1_softmax import STUDY
 from joma.studies.invariant.thm1_softmax import judge as claims
@@ -405,7 +405,7 @@ def test_a_run_stored_before_there_was_a_seed_is_judged_and_drawn(run, tmp_path)
         old.record(0, {name: run.value(name) for name in run.names()})
         assert [f.verdict for f in judge(STUDY, old)] == [f.verdict for f in judge(STUDY, run)]
         assert judge(STUDY, old)[0].command.startswith("joma run thm1-softmax --tokens 8")
-        assert len(draw(STUDY, old)) == len(draw(STUDY, run)) == 2
+        assert len(STUDY.draw(old)) == len(STUDY.draw(run)) == 2
 
 
 def test_networks_have_a_seed_each_from_the_first_on(run, tmp_path):
@@ -422,7 +422,11 @@ def test_the_default_seed_gives_the_numbers_of_seed_zero(run):
     np.testing.assert_array_equal(run.value("one/z"), softmax.one_sample(2, seed=0)["z"].numpy())
 
 
-def test_what_is_asked_of_every_study(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, TINY, run, tmp_path / "run", after=0.35)
+def test_what_is_asked_of_every_study(run):
     draws_labelled_figures(STUDY, run)
     findings_survive_json(STUDY, run)
+
+
+@pytest.mark.long
+def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
+    ends_the_same_after_an_interrupt(STUDY, TINY, run, tmp_path / "run", after=0.35)

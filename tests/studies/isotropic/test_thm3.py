@@ -148,6 +148,7 @@ def test_where_two_forms_compete_the_corrected_one_is_nearer(run):
         assert finding.residuals["corrected"] < 0.1 * finding.residuals["printed"], finding.claim.name
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, CONFIG, run, tmp_path / "run", after=0.15)
 

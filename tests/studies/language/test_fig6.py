@@ -343,6 +343,7 @@ def test_a_seed_that_diverged_is_left_out_of_every_number(tmp_path):
         assert finding.details["diverged and left out"], claim.name
 
 
+@pytest.mark.long
 def test_a_depth_that_diverges_is_said_to(data_folder, tmp_path):
     config = fig6.Fig6Config(**SMALL | {"steps": 16}, data=str(data_folder), rate=1e30)
     run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")

@@ -58,6 +58,10 @@ def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_p
     assert largest.verdict == "not run"
     assert largest.reason == "the largest rate that learns, 0.02, has the lowest loss"
     assert len(draw(fig8.STUDY, run)) == 1
+
+
+@pytest.mark.long
+def test_where_every_rate_diverges_nothing_is_run(data_folder, tmp_path):
     everything = fig8.Fig8Config(**SMALL, data=str(data_folder), layers=1, rates=(1e28, 1e29, 1e30))
     result = execute(fig8.STUDY, everything, tmp_path)
     assert {finding.verdict for finding in result.findings} == {"not run"}

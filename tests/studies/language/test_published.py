@@ -35,7 +35,7 @@ from joma.studies.language.fig8 import study as fig8
 
 
 @pytest.mark.skipif("JOMA_DATA" not in os.environ, reason="needs the data under JOMA_DATA")
-@pytest.mark.parametrize("layers", [1, 2, 5, 10])
+@pytest.mark.parametrize("layers", [2, *(pytest.param(layers, marks=pytest.mark.long) for layers in (1, 5, 10))])
 def test_the_stored_runs_begin_with_our_weights(layers):
     stored = find_stored("")
     if stored is None:
@@ -292,7 +292,7 @@ def test_a_seed_that_diverged_has_no_part_in_it(near):
     assert (finding.verdict, finding.main.seeds) == ("holds", 3)
 
 
-@pytest.mark.parametrize("study", [fig6, fig8])
+@pytest.mark.parametrize("study", [fig6, pytest.param(fig8, marks=pytest.mark.long)])
 def test_stored_curves_are_compared_and_not_kept(study, data_folder, tmp_path, monkeypatch, no_other_text):
     options = {"layers": (1,), "rate": 0.02} if study is fig6 else {"layers": 1, "rates": (0.02, 1e-3, 0.1)}
     config = (fig6.Fig6Config if study is fig6 else fig8.Fig8Config)(

@@ -204,7 +204,8 @@ def test_a_flow_of_one_moment_is_refused():
 
 
 def test_blocks_are_drawn_by_the_seed():
-    first, again, other = (thm2_rank._follow_blocks(replace(SMALL, seed=seed))["delta"] for seed in (1, 1, 2))
+    few = replace(SMALL, steps=2)
+    first, again, other = (thm2_rank._follow_blocks(replace(few, seed=seed))["delta"] for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.allclose(first, other)
-    assert not torch.allclose(first, thm2_rank._follow_blocks(SMALL)["delta"])
+    assert not torch.allclose(first, thm2_rank._follow_blocks(few)["delta"])

@@ -48,7 +48,7 @@ def test_what_is_recorded(small):
     findings_survive_json(forecast.STUDY, small)
 
 
-@pytest.mark.parametrize("last", [8, 16])
+@pytest.mark.parametrize("last", [8, pytest.param(16, marks=pytest.mark.long)])
 def test_the_future_of_a_run_moves_none_of_its_forecasts(small, tmp_path, last):
     """All that was recorded of the first seed after step `last` is spoiled, as measures would have given it."""
 
@@ -86,6 +86,7 @@ def test_what_theorem_1_foretells_while_training_is_what_the_record_says(small):
     )
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_with_the_same_numbers(small, data_folder, tmp_path):
     """What Theorem 1 foretells rests on what was recorded before: it must be there when the run is taken up."""
     config = ForecastConfig(**CONFIG, data=str(data_folder))

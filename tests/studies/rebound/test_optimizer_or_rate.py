@@ -41,6 +41,7 @@ def test_figures_say_what_is_seen(small):
     draws_labelled_figures(study.STUDY, small)
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_with_the_same_numbers(small, data_folder, tmp_path):
     config = study.OptimizerOrRateConfig(**CONFIG, data=str(data_folder))
     ends_the_same_after_an_interrupt(study.STUDY, config, small, tmp_path / "run", after=0.4)

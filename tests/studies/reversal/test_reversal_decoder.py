@@ -212,6 +212,7 @@ def test_a_network_that_diverged_on_its_way_does_not_count(tmp_path):
     assert curse.details["networks left out"]["did not learn"] >= 1
 
 
+@pytest.mark.long
 def test_a_run_goes_on_after_an_interrupt(tiny_run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, TINY, tiny_run, tmp_path / "again", after=0.0)
 

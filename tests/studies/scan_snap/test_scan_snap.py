@@ -245,6 +245,7 @@ def test_findings_survive_json(run):
     findings_survive_json(STUDY, run)
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_the_same(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.25)
 

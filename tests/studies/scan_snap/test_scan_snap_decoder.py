@@ -137,9 +137,13 @@ def test_networks_that_learn_nothing_do_not_count(run, tmp_path):
     assert "learned no more than how frequent words are" in reason
 
 
-def test_every_study(run, config, tmp_path):
+def test_every_study(run):
     findings_survive_json(study.STUDY, run)
     draws_labelled_figures(study.STUDY, run)
+
+
+@pytest.mark.long
+def test_an_interrupted_run_ends_with_the_same_numbers(run, config, tmp_path):
     ends_the_same_after_an_interrupt(study.STUDY, config, run, tmp_path / "run", after=0.3)
 
 

@@ -341,6 +341,7 @@ def test_seeds_that_differ_leave_one_node_below_its_size(tmp_path):
         assert seen.verdict == LITTLE
 
 
+@pytest.mark.long
 def test_a_network_that_diverged_is_left_out_and_counted(tmp_path):
     def mark(value, *members):
         value = value.copy()
