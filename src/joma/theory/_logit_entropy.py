@@ -119,7 +119,7 @@ def _integrals(variance: Tensor, n: Tensor, *, slope: bool = False) -> Tensor:
         for part in choice.nonzero()[:, 0].split(_CHUNK):  # bounds the memory of a long batch
             if len(part):
                 answer = answer.index_copy(1, part, _sums(v[part, None], keys[part, None], smooth, slope))
-    return answer.reshape(-1, *variance.shape)
+    return answer.reshape(1 + slope, *variance.shape)
 
 
 def _sums(v: Tensor, n: Tensor, smooth: _Smooth, slope: bool) -> Tensor:

@@ -2,6 +2,13 @@
 
 Entropy. If the logits of a query over n keys are independent and Gaussian with one variance s2, the expected entropy of
 their softmax is a function of s2 and n alone, `gaussian_entropy`. `random_energy_entropy` is its limit for many keys.
+
+Focus and dilution. Gradient flow of one attention layer learns first what all queries want of a key, because all of
+them push along the mean of the input (`focus_ratio`). What it has stored is read through the input of now. So if the
+layers below shrink that mean, the shared logits fall while the weights still grow. `gain` follows this along any path,
+`turning_gain` says where it turns, and two kinds of fall have closed forms. Nothing is fitted. Assumed are: logits so
+small that attention is near uniform, fixed values and targets, a square loss, words that keep orthonormal directions,
+an input that is given from outside, equally frequent query words (or a mean that outweighs them), no Adam.
 """
 
 import math
@@ -11,7 +18,24 @@ from torch import Tensor
 
 from joma.host.arguments import Number, not_negative, together, within
 from joma.theory import _logit_entropy
+from joma.theory._dilution import (
+    Reads,
+    exponential_gain,
+    exponential_turn,
+    focus_ratio,
+    gain,
+    power_gain,
+    power_turn,
+    reads,
+    turning_gain,
+)
 from joma.theory._guard import guarded
+
+__all__ = [
+    "MOST_KEYS", "Reads", "critical_variance", "exponential_gain", "exponential_turn", "focus_ratio", "frozen_entropy",
+    "gain", "gaussian_entropy", "power_gain", "power_turn", "random_energy_entropy", "reads", "turning_gain",
+    "variance_of_entropy",
+]  # fmt: skip
 
 MOST_KEYS = _logit_entropy.MOST_KEYS
 """The largest n: beyond it the densities of single keys leave the range of float64."""
