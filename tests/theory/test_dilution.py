@@ -22,15 +22,18 @@ class Layer:
         draw = torch.Generator().manual_seed(seed)
         self.queries, self.keys = torch.tensor(queries).double(), torch.tensor(keys).double()
         self.share, self.words = share, len(keys)
-        self.overlap = overlap or (lambda t: 1.0)
-        self.basis = torch.linalg.qr(torch.randn(2 * self.words + 1, 2 * self.words + 1, generator=draw).double()).Q
+        self.overlap = overlap
+        size_of_input = self.words * (1 if overlap is None else 2) + 1
+        self.basis = torch.linalg.qr(torch.randn(size_of_input, size_of_input, generator=draw).double()).Q
         self.v = torch.randn(self.words, 7, generator=draw).double()
         common, own = torch.randn(7, generator=draw).double(), torch.randn(self.words, 7, generator=draw).double()
         self.y = self.keys @ self.v + size * (common + 0.5 * own)
 
     def input(self, t):
-        a, r = math.sqrt(self.share(t)), self.overlap(t)
-        words = r * self.basis[1 : self.words + 1] + math.sqrt(1 - r * r) * self.basis[self.words + 1 :]
+        a, words = math.sqrt(self.share(t)), self.basis[1 : self.words + 1]
+        if self.overlap is not None:
+            r = self.overlap(t)
+            words = r * words + math.sqrt(1 - r * r) * self.basis[self.words + 1 :]
         return a * self.basis[0] + math.sqrt(1 - a * a) * words
 
     def loss(self, z):
