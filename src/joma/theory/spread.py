@@ -8,7 +8,8 @@ them push along the mean of the input (`focus_ratio`). What it has stored is rea
 layers below shrink that mean, the shared logits fall while the weights still grow. `gain` follows this along any path,
 `turning_gain` says where it turns, and two kinds of fall have closed forms. Nothing is fitted. Assumed are: logits so
 small that attention is near uniform, fixed values and targets, a square loss, words that keep orthonormal directions,
-an input that is given from outside, equally frequent query words (or a mean that outweighs them), no Adam.
+an input that is given from outside, equally frequent query words (or a mean that outweighs them), and A itself as the
+weights, under plain gradient flow: no product of W_Q and W_K, no Adam.
 """
 
 import math
