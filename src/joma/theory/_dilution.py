@@ -19,7 +19,7 @@ an eigenvector of K with eigenvalue k each is its part of C times one gain y(t),
 
 f is what is read. It counts twice: once when A stores, once when A is read. With one component y obeys
 
-    y' = (f'/f) y + f^2 (1 - k y).
+    y' = (f'/f) y + f^2 (1 - k y) = f^2 (1 - (k + g) y),   g = (1/f^2)'/2.
 """
 
 from typing import NamedTuple
@@ -117,10 +117,10 @@ def gain(t: Number, read: Number, *, curvature: Number = 0.0) -> Tensor:
 
 @guarded
 def turning_gain(read: Number, fall: Number, *, curvature: Number = 0.0) -> Tensor:
-    """y where it turns, for any path of one component: f^2/(fall + k f^2), fall = -d ln f/dt > 0 there.
+    """y where it turns, for any path of one component: 1/(k + g), g = fall/f^2, fall = -d ln f/dt > 0 there.
 
-    Before y reaches this it rises, and beyond it falls. As a share of the optimum 1/k it is k f^2/(k f^2 + fall): the
-    layer holds its preference only as far as it learns faster than its input changes. All broadcast.
+    Below this y rises, above it falls; where g settles, y tends to it. As a share of the optimum 1/k it is k/(k + g): the
+    layer holds its preference as far as it learns faster than its input changes. All broadcast.
 
     >>> turning_gain(0.5, 0.1), turning_gain(0.5, 0.1, curvature=[0.4, 40.0])
     (tensor(2.5000, dtype=torch.float64), tensor([1.2500, 0.0248], dtype=torch.float64))
@@ -193,7 +193,7 @@ def power_gain(t: Number, read: Number, tau: Number, power: Number) -> Tensor:
 def power_turn(tau: Number, power: Number) -> Tensor:
     """When `power_gain` turns: tau ((power/(2 power - 1))^(1/(1 - power)) - 1). Infinite for a power up to 1/2.
 
-    So the preference fades only if what is read falls faster than 1/sqrt t: then the integral of f^2 stays finite.
+    So the preference fades only if what is read falls faster than 1/sqrt t.
 
     >>> power_turn(1.0, [0.5, 0.6, 1.0, 2.0])
     tensor([    inf, 14.5885,  1.7183,  0.5000], dtype=torch.float64)
