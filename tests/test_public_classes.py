@@ -20,7 +20,7 @@ from joma.data.latent_sets import Published, Table1Column
 from joma.models import Bilinear, Decoder, DecoderConfig, JomaBlock, Llama, LlamaConfig
 from joma.probes import collect_plain
 from joma.scan.sources.downloads import MadeFiles
-from joma.theory import cdag, flow, hierarchy, isotropic, linear, radial, salience, scan_snap
+from joma.theory import cdag, flow, hierarchy, isotropic, linear, radial, salience, scan_snap, spread
 from joma.theory.attention import Attention
 from joma.training import Ensemble, Optimizer, Origin, SeriesConfig, next_token_loss
 
@@ -179,6 +179,7 @@ EXAMPLES = {
     "theory._critical.Linearisation": lambda folder: isotropic.printed_linearisation(
         [2.0, 0.0], -1.0, [2.0, 0.0], 1.0, 1.0, LAW
     ),
+    "theory._dilution.Reads": lambda folder: spread.reads(MANY / 100, 8),
     "theory._mixture.HyperplaneMean": lambda folder: isotropic.hyperplane_mean([2.0, 0.0], MANY, [0.0, 1.0], LAW),
     "theory._mixture.Thetas": lambda folder: isotropic.thetas(MANY, LAW),
     "theory._mixture.Velocity": lambda folder: isotropic.velocity([1.0, 0.0], MANY, [[1.0, 0.0]], [1.0], LAW),

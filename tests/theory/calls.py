@@ -6,6 +6,7 @@ from theory.calls_of_galore import GALORE
 from theory.calls_of_isotropic import ISOTROPIC, RADIAL
 from theory.calls_of_reversal import REVERSAL
 from theory.calls_of_scan_snap import SCAN_SNAP
+from theory.calls_of_spread import SPREAD
 from theory.calls_of_structure import ATTENTION, CDAG, HIERARCHY, INVARIANT
 
 CALLS = {
@@ -20,6 +21,7 @@ CALLS = {
     "reversal": REVERSAL,
     "salience": SALIENCE,
     "scan_snap": SCAN_SNAP,
+    "spread": SPREAD,
 }
 """By the module that makes the function public."""
 

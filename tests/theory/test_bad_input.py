@@ -36,6 +36,7 @@ from joma.theory import (
     reversal,
     salience,
     scan_snap,
+    spread,
 )
 
 HALF = {torch.float16: 2**-10, torch.bfloat16: 2**-7}
@@ -104,7 +105,20 @@ def test_the_good_call_has_its_shape(call):
 
 
 def test_every_public_function_is_here():
-    rooms = (attention, cdag, galore, hierarchy, invariant, isotropic, linear, radial, reversal, salience, scan_snap)
+    rooms = (
+        attention,
+        cdag,
+        galore,
+        hierarchy,
+        invariant,
+        isotropic,
+        linear,
+        radial,
+        reversal,
+        salience,
+        scan_snap,
+        spread,
+    )
     for room in rooms:
         called = {call.function.__name__ for call in CALLS[room.__name__.split(".")[-1]]}
         assert public_functions(room) - SPECIAL <= called, room.__name__
