@@ -1,0 +1,229 @@
+"""Sums over queries that the spread of logits follows from, and that add up over batches of text.
+
+With S_i the covariance of the keys that query i sees, and p_i = q_i - m its distance from a mean query m:
+
+    sum of p_i' S_i p_i      sum of S_i p_i      sum of S_i
+
+give the variance of all logits, split by any other mean query. So texts are read piece by piece, and the answer does
+not depend on how they were cut.
+
+Where every query sees one interval of keys (causal, window, packed, padded), no queries x keys product is formed. Keys
+go in blocks of B. Of whole blocks the number, the sum and the sum of outer products are added up once: an interval is
+the difference of two such states, and the keys of the blocks that it cuts, which are multiplied directly. That is
+about T d (d + B) multiplications for T d T / 2, and T d d / B numbers of states.
+
+Digits: keys are centred first. A block's products are taken about the mean of the block, and states whose difference is
+needed are float64. Rows are centred before their squares are summed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from joma.measure._attention_problem import Problem
+from joma.measure._gram import compute_dtype
+
+NUMBERS = {"cpu": 1 << 21, "cuda": 1 << 28}
+"""Numbers that the largest temporary tensors have together: a processor's cache, or 1 GiB on a GPU."""
+
+
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+"""The fields of `joma.measure.spread.SpreadSums`."""
+
+
+class Plan(NamedTuple):
+    """Runs of neighbouring queries that see the same whole blocks of keys, at most a block of queries each."""
+
+    queries: Tensor
+    """(runs, B), clipped at the last query."""
+    inside: Tensor
+    """(runs, B): which of them belong to the run."""
+    first: Tensor
+    """(runs,): the first whole block, and `last` is the one after the last. Keys before and after are cut blocks."""
+    last: Tensor
+    cut_left: bool
+    """Whether any query sees a part of the block before `first`."""
+    from_start: bool
+    """Whether whole blocks begin with the first one in every run, so that no difference is needed."""
+
+
+def plan(low: Tensor, high: Tensor, size: int) -> Plan:
+    """low, high: (queries,) on the CPU, the interval of keys of each."""
+    first = (low + size - 1) // size
+    last = torch.maximum(high // size, first)
+    new = F.pad((first.diff() != 0) | (last.diff() != 0), (1, 0), value=True)
+    at = torch.arange(len(low))
+    begun = torch.where(new, at, 0).cummax(0).values
+    start = (new | ((at - begun) % size == 0)).nonzero()[:, 0]
+    stop = F.pad(start[1:], (0, 1), value=len(low))
+    queries = start[:, None] + torch.arange(size)
+    inside = queries < stop[:, None]
+    seeing = high > low
+    cut_left = bool((seeing & (low < first * size)).any())
+    from_start = bool((first[start][last[start] > first[start]] == 0).all())
+    return Plan(queries.clamp(max=len(low) - 1), inside, first[start], last[start], cut_left, from_start)
+
+
+def interval_sums(problem: Problem, real: Tensor | None) -> Found:
+    """Where neither a bias nor a soft cap is given; real (batch, queries): which queries count."""
+    q, k, exact = problem.q, problem.k, compute_dtype(problem.q)
+    (samples, kv_heads, keys, width), group = k.shape, q.shape[1] // k.shape[1]
+    low, high = problem.interval
+    seen = _seen(problem)
+    counts = (seen > 0) if real is None else (seen > 0) & real
+    weight = torch.where(counts, 1 / seen.clamp(min=1), 0.0).to(exact)
+    rows = counts.sum() * (samples // len(counts))
+    mean = _mean_query(q, counts, rows) * problem.scale
+    logs = (torch.where(counts, seen, 1).double() if exact == torch.float64 else torch.where(counts, seen, 1)).log()
+    size = min(128, max(32, 1 << (width - 1).bit_length()))
+    # Samples with documents of their own have plans of their own.
+    apart = len(low) > 1
+    plans = [plan(a, b, size) for a, b in zip(low.cpu(), high.cpu(), strict=True)]
+    pair = keys * (width + size * (2 if plans[0].cut_left else 1)) + keys // size * width * width
+    pair += group * problem.queries * (2 * width + size * (2 if plans[0].cut_left else 1))
+    most = max(1, NUMBERS.get(q.device.type, NUMBERS["cpu"]) // pair)
+    found = []
+    for some in range(0, kv_heads, most):
+        heads = slice(some, min(some + most, kv_heads))
+        step = 1 if apart else max(1, most // (heads.stop - heads.start))
+        own_heads = slice(heads.start * group, heads.stop * group)
+        each = []
+        for begin in range(0, samples, step):
+            at = slice(begin, min(begin + step, samples))
+            mine = at if len(weight) > 1 else slice(None)
+            padding = None if problem.key_padding is None else problem.key_padding[at]
+            p = torch.sub(q[at, own_heads].to(exact) * problem.scale, mean[own_heads, None].to(exact))
+            i = begin if apart else 0
+            each.append(
+                _Part(plans[i], size, k[at, heads].to(exact), padding).sums(
+                    p.unflatten(1, (-1, group)), weight[mine], low[i], high[i]
+                )
+            )
+        found.append([torch.stack(parts).sum(0) for parts in zip(*each, strict=True)])
+    outer, pulled, own = (torch.cat(parts) for parts in zip(*found, strict=True))
+    heads_of = mean.new_ones(q.shape[1])
+    total = logs.sum(dtype=mean.dtype) * (samples // len(counts))
+    everywhere = outer.repeat_interleave(group, 0)
+    return rows * heads_of, mean, everywhere, pulled.flatten(0, 1), own.flatten(), 0 * heads_of, total * heads_of
+
+
+def _seen(problem: Problem) -> Tensor:
+    """(batch or 1, queries): how many keys each query sees."""
+    low, high = problem.interval
+    if problem.key_padding is None:
+        return high - low
+    before = F.pad(problem.key_padding.to(low.device).long().cumsum(1), (1, 0))
+    ends = (end.expand(len(before), -1) for end in (low, high))
+    first, last = (before.gather(1, end) for end in ends)
+    return last - first
+
+
+def _mean_query(q: Tensor, counts: Tensor, rows: Tensor) -> Tensor:
+    """(heads, width), counts (batch or 1, queries)."""
+    wide = wide_dtype(q)
+    if bool(counts.all()):
+        return q.mean((0, 2), dtype=wide)
+    weighed = torch.where(counts[:, None, :, None], q, 0.0)
+    return weighed.sum((0, 2), dtype=wide) / rows.clamp(min=1)
+
+
+def wide_dtype(x: Tensor) -> torch.dtype:
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
+class _Part:
+    """Some samples and key heads under one plan: keys in blocks, and the states before every block."""
+
+    def __init__(self, plan: Plan, size: int, k: Tensor, padding: Tensor | None) -> None:
+        self.size, self.keys = size, k.shape[2]
+        self.plan = Plan(*(x.to(k.device) if isinstance(x, Tensor) else x for x in plan))
+        blocks = -(-self.keys // size)
+        real = k.new_ones(1, self.keys) if padding is None else padding.to(k)
+        real = real[:, None, :, None]
+        k = (k - (k * real).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)).mul_(real)
+        short = blocks * size - self.keys
+        self.k = (F.pad(k, (0, 0, 0, short)) if short else k).unflatten(2, (blocks, size))
+        self.real = (F.pad(real, (0, 0, 0, short)) if short else real).unflatten(2, (blocks, size))
+        count = self.real.sum(3)  # (samples or 1, 1, blocks, 1)
+        self.mean = self.k.sum(3) / count.clamp(min=1)
+        local = (self.k - self.mean[..., None, :]) * self.real
+        wide = k.dtype if plan.from_start else wide_dtype(k)
+        outer, mean, count = (local.mT @ local).to(wide), self.mean.to(wide), count.to(wide)
+        outer += (count * mean)[..., None] * mean[..., None, :]
+        self.count, self.sum = _states(count, 2), _states(count * mean, 2)
+        self.outer = _states(outer, 2)
+
+    def sums(self, p: Tensor, weight: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum of S (kv heads, width, width), of S p (kv heads, group, width), of p' S p (kv heads, group).
+
+        p (samples, kv heads, group, queries, width), weight (samples or 1, queries): 1 / keys seen, 0: does not count.
+        """
+        plan, exact = self.plan, p.dtype
+        whole, about, inner = (x.to(exact) for x in self._whole())
+        seen = self._cut_mask(low, high)  # (samples or 1, 1, runs, 1, B, cut keys)
+        k = self._cut_keys(about)
+        p = p[:, :, :, plan.queries].transpose(2, 3)  # (samples, kv heads, runs, group, B, width)
+        w = (weight[:, plan.queries] * plan.inside)[:, None, :, None].to(exact)  # (samples or 1, 1, runs, 1, B)
+        n_cut, n_whole = seen.sum(-1), whole[..., None, None]
+        s = (p.flatten(3, 4) @ k.mT).view(*p.shape[:-1], -1).mul_(seen)
+        mean = s.sum(-1) / n_cut.clamp(min=1)
+        s.addcmul_(mean[..., None], seen, value=-1)
+        through = (p.flatten(3, 4) @ inner).view_as(p)
+        row = (through * p).sum(-1) + s.square().sum(-1) + n_whole * n_cut * w * mean.square()
+        own = _over(w * row, 3)
+        lift = w.square() * n_whole * mean
+        g = (w[..., None, :] @ s + lift[..., None, :] @ seen)[..., 0, :]
+        pulled = _over((w[..., None, :] @ through)[..., 0, :] + g @ k, 2)
+        mask = seen[:, :, :, 0]
+        each = (w[:, :, :, 0, None] @ mask)[..., 0, :]  # how much every cut key weighs
+        center = (mask @ k) * w[:, :, :, 0, :, None]
+        outer = inner * w.sum((3, 4))[..., None, None] + k.mT @ (k * each[..., None]) - center.mT @ center
+        return tuple(x.to(wide_dtype(p)) for x in (_over(outer, 2), pulled, own))  # type: ignore[return-value]
+
+    def _whole(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of every run's whole blocks: number of keys, mean, and sum of outer products about it."""
+        first, last = self.plan.first, self.plan.last
+        if self.plan.from_start:
+            # An empty range may begin anywhere: it ends where it begins, and its state must be nothing.
+            last = torch.where(last > first, last, 0)
+            count, total, outer = (x.index_select(2, last) for x in (self.count, self.sum, self.outer))
+        else:
+            count, total, outer = (
+                x.index_select(2, last) - x.index_select(2, first) for x in (self.count, self.sum, self.outer)
+            )
+        mean = total / count.clamp(min=1)
+        outer -= total[..., None] * mean[..., None, :]
+        nearest = self.mean.index_select(2, last.clamp(max=self.mean.shape[2] - 1)).to(mean)
+        return count[..., 0], torch.where(count > 0, mean, nearest), outer
+
+    def _cut_blocks(self) -> list[Tensor]:
+        return [self.plan.first - 1, self.plan.last] if self.plan.cut_left else [self.plan.last]
+
+    def _cut_keys(self, about: Tensor) -> Tensor:
+        """(samples, kv heads, runs, cut keys, width): keys of the blocks that a run's queries see in part."""
+        last = self.k.shape[2] - 1
+        parts = [self.k.index_select(2, block.clamp(0, last)) for block in self._cut_blocks()]
+        return torch.cat(parts, 3) - about[..., None, :] if len(parts) > 1 else parts[0] - about[..., None, :]
+
+    def _cut_mask(self, low: Tensor, high: Tensor) -> Tensor:
+        size, last = self.size, self.k.shape[2] - 1
+        within = torch.arange(size, device=low.device)
+        key = torch.cat([block[:, None] * size + within for block in self._cut_blocks()], 1)[:, None]
+        a, b = (end[self.plan.queries][..., None] for end in (low, high))
+        seen = (key >= a) & (key < b) & self.plan.inside[..., None]  # (runs, B, cut keys)
+        real = torch.cat([self.real.index_select(2, block.clamp(0, last)) for block in self._cut_blocks()], 3)
+        return seen[:, None].to(self.k) * real.mT[..., None, :, :]
+
+
+def _states(x: Tensor, dim: int) -> Tensor:
+    """Sums over the blocks before each block, and over all."""
+    return torch.cat([torch.zeros_like(x.narrow(dim, 0, 1)), x.cumsum(dim)], dim)
+
+
+def _over(x: Tensor, kept: int) -> Tensor:
+    """x (samples, kv heads, runs, ...) summed over samples and runs, and over what follows the first `kept` others."""
+    return x.sum((0, 2)) if kept == 2 else x.sum((0, 2, *range(4, x.ndim)))

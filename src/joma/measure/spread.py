@@ -1,0 +1,179 @@
+"""How far a query's logits spread over its keys, and how much of that is one taste for keys that all queries share.
+
+The entropy of attention follows the variance s2 of a query's logits over the n keys that it sees: for Gaussian logits
+
+    H = ln n - s2 / 2   to second order in their size.
+
+A query is the mean query of its head plus the rest, q = m + (q - m), so every row's variance has three parts:
+
+    shared    the variance of m.k over the keys: a fixed preference (sinks, frequent words)
+    specific  that of (q - m).k: what this query asks for beyond it
+    cross     twice their covariance
+
+and s2 = shared + specific + cross. Why s2 is what it is, `factors` says: s2 = growth x alignment x context.
+
+Cost. T queries and T keys of width d need T d (d + B) multiplications in place of T T d / 2, and never T x T memory
+(`_spread_sums` has the way). The floor is reading q and k once. With a bias or a soft cap every logit is formed, a few
+rows at a time. Without gradients.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any, NamedTuple, Unpack
+
+import torch
+from torch import Tensor
+
+from joma.host.arguments import Number, as_numbers, as_tensor, floating, number
+from joma.host.words import brief_repr
+from joma.measure._attention_problem import Masks, Problem
+from joma.measure._gram import compute_dtype, full_precision
+from joma.measure._spread_blocks import block_sums
+from joma.measure._spread_sums import interval_sums
+
+
+@brief_repr
+class Spread(NamedTuple):
+    """The mean variance of a query's logits over its keys and its parts, each (heads,); logits are in nats.
+
+    - variance: of the logits as softmax gets them; shared + specific + cross + added
+    - shared, specific, cross: of the products q.k; shared and specific are never negative, cross can be
+    - added: what a bias and a soft cap add to the variance, and 0 without them. It can be negative
+    - uniform: the mean of ln n over queries, which is the entropy if all logits of a query are equal
+
+    >>> import torch
+    >>> q = torch.ones(1, 1, 2, 1)
+    >>> spread(q, torch.tensor([[[[0.0], [2.0]]]]), causal=False)
+    Spread(variance=tensor([1.]), shared=tensor([1.]), specific=tensor([0.]), cross=tensor([0.]), \
+added=tensor([0.]), uniform=tensor([0.6931]))
+    """
+
+    variance: Tensor
+    shared: Tensor
+    specific: Tensor
+    cross: Tensor
+    added: Tensor
+    uniform: Tensor
+
+    def to(self, dtype: torch.dtype) -> Spread:
+        """The same numbers in another type."""
+        return Spread(*(part.to(dtype) for part in self))
+
+    @property
+    def second_order_entropy(self) -> Tensor:
+        """uniform - variance / 2: the entropy of attention as long as logits are small, whatever their shape."""
+        return self.uniform - self.variance / 2
+
+
+def spread(
+    q: Number,
+    k: Number,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window: int | None = None,
+    bias: Number | None = None,
+    softcap: float | None = None,
+    key_padding: Number | None = None,
+    cu_seqlens: Number | None = None,
+    query_padding: Number | None = None,
+) -> Spread:
+    """The variance of a query's logits over the keys that it sees, averaged over queries and batch, and its parts.
+
+    - q: (batch, heads, queries, width)
+    - k: (batch, kv_heads, keys, width); heads are a multiple of kv_heads
+    - causal, scale, window, key_padding, cu_seqlens: as in `attention_stats`
+    - bias, softcap: as there. The parts are those of the products q.k; what bias and cap do to the variance is `added`.
+      A bias of -inf hides keys, so any mask can be given. Every logit is then formed, a few rows at a time
+    - query_padding: (batch, queries), True for real queries; None: all are
+
+    The mean query is that of all queries that count, over batch and positions. A query counts if it is real and sees a
+    key. If none does, everything is NaN. A learned sink is no key: it changes nothing here. Adding one vector to all
+    keys changes nothing, nor does a constant that is added to all logits of a query. Numbers are float32 (float64 for
+    float64 inputs). Infinite numbers give NaN.
+
+    >>> import torch
+    >>> q, k = torch.randn(2, 2, 4, 64, 16, generator=torch.Generator().manual_seed(0))
+    >>> found = spread(q + 1, k)
+    >>> bool((found.shared > found.specific / 4).all())
+    True
+    >>> spread(q[:, :, :1].expand_as(q)[:1], k[:1]).specific.abs().max() < 1e-9
+    tensor(True)
+    """
+    masks: Any = {"window": window, "bias": bias, "softcap": softcap, "key_padding": key_padding}
+    return spread_sums(
+        q, k, causal=causal, scale=scale, cu_seqlens=cu_seqlens, query_padding=query_padding, **masks
+    ).spread.to(compute_dtype(as_numbers(q, "q")))
+
+
+@brief_repr
+class SpreadSums(NamedTuple):
+    """Sums over queries that a spread follows from, so that a text can be read in pieces. float64, by head.
+
+    With S the covariance of the keys that a query sees, m the mean query and p = q - m, both times the logits' scale:
+
+    - rows: (heads,) the number of queries
+    - mean: (heads, width) m
+    - outer, pulled, own: sums of S (heads, width, width), of S p (heads, width) and of p' S p (heads,)
+    - added: (heads,) sum of what bias and soft cap add to the variance
+    - logs: (heads,) sum of ln n
+
+    >>> import torch
+    >>> q, k = torch.randn(2, 4, 1, 32, 8, generator=torch.Generator().manual_seed(0))
+    >>> pieces = spread_sums(q[:3], k[:3]).joined(spread_sums(q[3:], k[3:])).spread
+    >>> torch.allclose(pieces.shared.float(), spread(q, k).shared)
+    True
+    """
+
+    rows: Tensor
+    mean: Tensor
+    outer: Tensor
+    pulled: Tensor
+    own: Tensor
+    added: Tensor
+    logs: Tensor
+
+    @property
+    def spread(self) -> Spread:
+        """What all the queries give."""
+        rows = torch.where(self.rows > 0, self.rows, torch.nan)
+        shared = torch.einsum("hd,hde,he->h", self.mean, self.outer, self.mean).clamp(min=0) / rows
+        specific, added = self.own.clamp(min=0) / rows, self.added / rows
+        cross = 2 * (self.mean * self.pulled).sum(-1) / rows
+        return Spread(shared + specific + cross + added, shared, specific, cross, added, self.logs / rows)
+
+    def joined(self, other: SpreadSums) -> SpreadSums:
+        """Of the queries of both: the mean query becomes that of all."""
+        rows = self.rows + other.rows
+        other = SpreadSums(*(part.to(rows) for part in other))
+        mean = self.mean + (other.rows / rows.clamp(min=1))[:, None] * (other.mean - self.mean)
+        pairs = zip(self._about(mean)[2:], other._about(mean)[2:], strict=True)
+        return SpreadSums(rows, mean, *(a + b for a, b in pairs))
+
+    def _about(self, mean: Tensor) -> SpreadSums:
+        """The same queries, with another vector in place of their mean."""
+        step = mean - self.mean
+        dragged = torch.einsum("hde,he->hd", self.outer, step)
+        own = self.own - 2 * (step * self.pulled).sum(-1) + (step * dragged).sum(-1)
+        return self._replace(mean=mean, pulled=self.pulled - dragged, own=own)
+
+
+def spread_sums(
+    q: Number, k: Number, *, causal: bool = True, query_padding: Number | None = None, **masks: Unpack[Masks]
+) -> SpreadSums:
+    """What `spread` is computed from, with its arguments: `joined` adds up the sums of several batches.
+
+    >>> import torch
+    >>> q = torch.zeros(1, 2, 5, 8)
+    >>> spread_sums(q, q).rows
+    tensor([5., 5.], dtype=torch.float64)
+    """
+    problem = Problem.of(floating(q, "q").detach(), floating(k, "k").detach(), None, causal=causal, **masks)
+    real = None if query_padding is None else as_tensor(query_padding, "query_padding").to(problem.q.device)
+    wanted = (problem.q.shape[0], problem.queries)
+    if real is not None and (real.shape != wanted or real.dtype != torch.bool):
+        raise ValueError(f"query_padding must be bool {wanted}, got {real.dtype} {tuple(real.shape)}")
+    way = interval_sums if problem.bias is None and problem.softcap is None else block_sums
+    with torch.no_grad(), full_precision(problem.q.device):
+        return SpreadSums(*way(problem, real))
