@@ -56,7 +56,7 @@ def _block(problem: Problem, mean: Tensor, real: Tensor | None, b: int, at: slic
     exact, seen = compute_dtype(problem.q), _seen(problem, b, at)
     first, last = problem.visible(at.start, at.stop)
     counts, n = _counts(seen, real, b, at), seen.sum(-1)
-    w = torch.where(counts, 1 / n.clamp(min=1), 0.0).to(exact)  # (heads or 1, queries)
+    w = torch.where(counts, 1 / n.clamp(min=1).to(exact), 0.0)  # (heads or 1, queries)
     m = mean.to(exact)
     p = problem.q[b, :, at].to(exact) * problem.scale - m[:, None]
     group = len(m) // problem.k.shape[1]

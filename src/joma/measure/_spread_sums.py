@@ -31,6 +31,8 @@ NUMBERS = {"cpu": 1 << 21, "cuda": 1 << 28}
 """Numbers that the largest temporary tensors have together: a processor's cache, or 1 GiB on a GPU."""
 
 
+BLOCKS = (32, 128)
+"""Keys in a block, at least and at most."""
 Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 """The fields of `joma.measure.spread.SpreadSums`."""
 
@@ -48,7 +50,7 @@ class Plan(NamedTuple):
     cut_left: bool
     """Whether any query sees a part of the block before `first`."""
     from_start: bool
-    """Whether whole blocks begin with the first one in every run, so that no difference is needed."""
+    """Whether whole blocks begin with the first key in every run, so that no difference is needed."""
 
 
 def plan(low: Tensor, high: Tensor, size: int) -> Plan:
@@ -64,7 +66,7 @@ def plan(low: Tensor, high: Tensor, size: int) -> Plan:
     inside = queries < stop[:, None]
     seeing = high > low
     cut_left = bool((seeing & (low < first * size)).any())
-    from_start = bool((first[start][last[start] > first[start]] == 0).all())
+    from_start = not cut_left and bool((first[start][last[start] > first[start]] == 0).all())
     return Plan(queries.clamp(max=len(low) - 1), inside, first[start], last[start], cut_left, from_start)
 
 
@@ -75,11 +77,11 @@ def interval_sums(problem: Problem, real: Tensor | None) -> Found:
     low, high = problem.interval
     seen = _seen(problem)
     counts = (seen > 0) if real is None else (seen > 0) & real
-    weight = torch.where(counts, 1 / seen.clamp(min=1), 0.0).to(exact)
+    weight = torch.where(counts, 1 / seen.clamp(min=1).to(exact), 0.0)
     rows = counts.sum() * (samples // len(counts))
     mean = _mean_query(q, counts, rows) * problem.scale
-    logs = (torch.where(counts, seen, 1).double() if exact == torch.float64 else torch.where(counts, seen, 1)).log()
-    size = min(128, max(32, 1 << (width - 1).bit_length()))
+    logs = torch.where(counts, seen, 1).to(exact).log()
+    size = min(BLOCKS[1], max(BLOCKS[0], 1 << (width - 1).bit_length()))  # states and cut blocks then cost the same
     # Samples with documents of their own have plans of their own.
     apart = len(low) > 1
     plans = [plan(a, b, size) for a, b in zip(low.cpu(), high.cpu(), strict=True)]
@@ -140,7 +142,7 @@ class _Part:
 
     def __init__(self, plan: Plan, size: int, k: Tensor, padding: Tensor | None) -> None:
         self.size, self.keys = size, k.shape[2]
-        self.plan = Plan(*(x.to(k.device) if isinstance(x, Tensor) else x for x in plan))
+        self.plan = Plan(*(x.to(k.device) for x in plan[:4]), *plan[4:])
         blocks = -(-self.keys // size)
         real = k.new_ones(1, self.keys) if padding is None else padding.to(k)
         real = real[:, None, :, None]
@@ -163,7 +165,8 @@ class _Part:
         p (samples, kv heads, group, queries, width), weight (samples or 1, queries): 1 / keys seen, 0: does not count.
         """
         plan, exact = self.plan, p.dtype
-        whole, about, inner = (x.to(exact) for x in self._whole())
+        count, center, spread = self._whole()
+        whole, about, inner = count.to(exact), center.to(exact), spread.to(exact)
         seen = self._cut_mask(low, high)  # (samples or 1, 1, runs, 1, B, cut keys)
         k = self._cut_keys(about)
         p = p[:, :, :, plan.queries].transpose(2, 3)  # (samples, kv heads, runs, group, B, width)
@@ -178,11 +181,16 @@ class _Part:
         lift = w.square() * n_whole * mean
         g = (w[..., None, :] @ s + lift[..., None, :] @ seen)[..., 0, :]
         pulled = _over((w[..., None, :] @ through)[..., 0, :] + g @ k, 2)
-        mask = seen[:, :, :, 0]
-        each = (w[:, :, :, 0, None] @ mask)[..., 0, :]  # how much every cut key weighs
-        center = (mask @ k) * w[:, :, :, 0, :, None]
-        outer = inner * w.sum((3, 4))[..., None, None] + k.mT @ (k * each[..., None]) - center.mT @ center
-        return tuple(x.to(wide_dtype(p)) for x in (_over(outer, 2), pulled, own))  # type: ignore[return-value]
+        outer = _over(inner * w.sum((3, 4))[..., None, None], 2).to(wide_dtype(p))
+        outer += self._cut_outer(k.to(spread), seen[:, :, :, 0].to(spread), w[:, :, :, 0].to(spread))
+        return outer, pulled.to(outer), own.to(outer)
+
+    @staticmethod
+    def _cut_outer(k: Tensor, seen: Tensor, w: Tensor) -> Tensor:
+        """What cut keys k (..., cut keys, width) add to the sum of S; seen (..., B, cut keys), w (..., B)."""
+        each = (w[..., None, :] @ seen).mT  # how much every key weighs
+        center = (seen @ k) * w[..., None]
+        return _over(k.mT @ (k * each) - center.mT @ center, 2)
 
     def _whole(self) -> tuple[Tensor, Tensor, Tensor]:
         """Of every run's whole blocks: number of keys, mean, and sum of outer products about it."""

@@ -19,7 +19,6 @@ rows at a time. Without gradients.
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import Any, NamedTuple, Unpack
 
 import torch
