@@ -142,7 +142,8 @@ class _Part:
 
     def __init__(self, plan: Plan, size: int, k: Tensor, padding: Tensor | None) -> None:
         self.size, self.keys = size, k.shape[2]
-        self.plan = Plan(*(x.to(k.device) for x in plan[:4]), *plan[4:])
+        moved = {name: getattr(plan, name).to(k.device) for name in ("queries", "inside", "first", "last")}
+        self.plan = plan._replace(**moved)
         blocks = -(-self.keys // size)
         real = k.new_ones(1, self.keys) if padding is None else padding.to(k)
         real = real[:, None, :, None]

@@ -19,7 +19,9 @@ rows at a time. Without gradients.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Unpack
+from importlib.util import find_spec
+from math import sqrt
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -44,8 +46,7 @@ class Spread(NamedTuple):
     >>> import torch
     >>> q = torch.ones(1, 1, 2, 1)
     >>> spread(q, torch.tensor([[[[0.0], [2.0]]]]), causal=False)
-    Spread(variance=tensor([1.]), shared=tensor([1.]), specific=tensor([0.]), cross=tensor([0.]), \
-added=tensor([0.]), uniform=tensor([0.6931]))
+    Spread(variance=[1], shared=[1], specific=[0], cross=[0], added=[0], uniform=[0.6931])
     """
 
     variance: Tensor
@@ -54,10 +55,6 @@ added=tensor([0.]), uniform=tensor([0.6931]))
     cross: Tensor
     added: Tensor
     uniform: Tensor
-
-    def to(self, dtype: torch.dtype) -> Spread:
-        """The same numbers in another type."""
-        return Spread(*(part.to(dtype) for part in self))
 
     @property
     def second_order_entropy(self) -> Tensor:
@@ -100,10 +97,13 @@ def spread(
     >>> spread(q[:, :, :1].expand_as(q)[:1], k[:1]).specific.abs().max() < 1e-9
     tensor(True)
     """
-    masks: Any = {"window": window, "bias": bias, "softcap": softcap, "key_padding": key_padding}
-    return spread_sums(
-        q, k, causal=causal, scale=scale, cu_seqlens=cu_seqlens, query_padding=query_padding, **masks
-    ).spread.to(compute_dtype(as_numbers(q, "q")))
+    problem, real = _checked(
+        q, k, query_padding, causal=causal, scale=scale, window=window, bias=bias, softcap=softcap,
+        key_padding=key_padding, cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+    with torch.no_grad():
+        found = _by_kernel(problem, real) or _sums(problem, real).spread
+    return Spread(*(part.to(compute_dtype(problem.q)) for part in found))
 
 
 @brief_repr
@@ -168,11 +168,129 @@ def spread_sums(
     >>> spread_sums(q, q).rows
     tensor([5., 5.], dtype=torch.float64)
     """
+    return _sums(*_checked(q, k, query_padding, causal=causal, **masks))
+
+
+def _checked(
+    q: Number, k: Number, query_padding: Number | None, *, causal: bool, **masks: Unpack[Masks]
+) -> tuple[Problem, Tensor | None]:
+    """The problem, and which queries are real."""
     problem = Problem.of(floating(q, "q").detach(), floating(k, "k").detach(), None, causal=causal, **masks)
     real = None if query_padding is None else as_tensor(query_padding, "query_padding").to(problem.q.device)
     wanted = (problem.q.shape[0], problem.queries)
     if real is not None and (real.shape != wanted or real.dtype != torch.bool):
         raise ValueError(f"query_padding must be bool {wanted}, got {real.dtype} {tuple(real.shape)}")
+    return problem, real
+
+
+def _by_kernel(problem: Problem, real: Tensor | None) -> Spread | None:
+    """Where there is a GPU, and a kernel that is faster than running sums."""
+    if not problem.q.is_cuda or find_spec("triton") is None:
+        return None
+    from joma.measure._spread_triton import covers, launch
+
+    if not covers(problem):
+        return None
+    shared, specific, cross, uniform = launch(problem, real)
+    return Spread(shared + specific + cross, shared, specific, cross, torch.zeros_like(cross), uniform)
+
+
+def _sums(problem: Problem, real: Tensor | None) -> SpreadSums:
     way = interval_sums if problem.bias is None and problem.softcap is None else block_sums
     with torch.no_grad(), full_precision(problem.q.device):
         return SpreadSums(*way(problem, real))
+
+
+@brief_repr
+class Factors(NamedTuple):
+    """Why logits spread as they do: variance = growth x alignment x context, each (heads,).
+
+    - growth: |A|^2, A = W_Q' W_K times the scale: how large the weights are
+    - alignment: tr(M C) / |A|^2: how well their directions meet those of the inputs x. C is the covariance of x, and M
+      the second moment of A' x + scale W_K' b_Q, which is what a query multiplies its keys' inputs by
+    - context: the variance over tr(M C): what the keys that a query sees differ in, compared with keys drawn from all
+      of the text
+    - shared: the part of tr(M C) that the mean query has
+    - mean_share: |mean x|^2 / mean |x|^2, one number
+    - rank: the participation rank of the inputs, (tr C)^2 / tr(C C), one number: along how many directions they vary
+
+    >>> import torch
+    >>> x = torch.randn(3, 50, 8, generator=torch.Generator().manual_seed(0))
+    >>> w = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(1))
+    >>> found = factors(w, w, x, variance=torch.tensor([2.0, 3.0]))
+    >>> found.growth * found.alignment * found.context
+    tensor([2., 3.])
+    """
+
+    growth: Tensor
+    alignment: Tensor
+    context: Tensor
+    shared: Tensor
+    mean_share: Tensor
+    rank: Tensor
+
+
+def factors(
+    w_q: Number,
+    w_k: Number,
+    x: Number,
+    *,
+    variance: Number,
+    b_q: Number | None = None,
+    scale: float | None = None,
+) -> Factors:
+    """Growth, alignment and context of an attention layer whose logits are scale (W_Q x + b_Q).(W_K y + b_K).
+
+    - w_q: (heads, width, inputs), one matrix per head, as nn.Linear holds them: queries are x @ w_q.T
+    - w_k: (kv_heads, width, inputs); a bias of the keys adds one number to all logits of a query, and is not asked for
+    - x: (..., inputs), what the layer reads, after its norm: all tokens of a text
+    - variance: (heads,), of `spread`, on the same text
+    - b_q: (heads, width), or None
+    - scale: of the logits; None: 1/sqrt(width)
+
+    This needs weights that a logit is a product of. Rotary positions turn queries and keys by their distance, so that
+    there is one A per distance and none of these factors: use `spread` alone, which needs no A. The same goes for
+    norms between the weights and the product (QK norm). A itself, inputs x inputs, is never formed: everything is a
+    product of matrices width x width. The rank takes one Gram matrix of the inputs. float32 (float64 for float64).
+
+    >>> import torch
+    >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+    >>> found = factors([[[2.0, 0.0]]], [[[0.0, 3.0]]], x, variance=[36.0], scale=1.0)
+    >>> found.growth, found.alignment, found.context, found.mean_share, found.rank
+    (tensor([36.]), tensor([1.]), tensor([1.]), tensor(0.5000), tensor(1.))
+    """
+    tokens, query, key = floating(x, "x"), floating(w_q, "w_q"), floating(w_k, "w_k")
+    if query.ndim != 3 or key.ndim != 3 or query.shape[1:] != key.shape[1:] or query.shape[0] % key.shape[0]:
+        wanted = "(heads, width, inputs) and (kv_heads, width, inputs), heads a multiple of kv_heads"
+        raise ValueError(f"w_q and w_k must be {wanted}, got {tuple(query.shape)} and {tuple(key.shape)}")
+    heads, width, inputs = query.shape
+    if tokens.ndim < 2 or tokens.shape[-1] != inputs or tokens.numel() < 2 * inputs:
+        raise ValueError(f"x must be two or more tokens (..., {inputs}), got {tuple(tokens.shape)}")
+    bias = None if b_q is None else floating(b_q, "b_q")
+    s2 = as_numbers(variance, "variance")
+    for name, given, shape in (("b_q", bias, (heads, width)), ("variance", s2, (heads,))):
+        if given is not None and given.shape != shape:
+            raise ValueError(f"{name} must be {shape}, got {tuple(given.shape)}")
+    factor = 1 / sqrt(width) if scale is None else number(scale, "scale")
+    exact, at = compute_dtype(tokens), tokens.device
+    with torch.no_grad(), full_precision(at):
+        rows = tokens.detach().reshape(-1, inputs).to(exact)
+        mean = rows.mean(0)
+        centred = rows - mean
+        a, b = (w.detach().to(at, exact) for w in (query, key))
+        group = heads // len(b)
+        growth = factor**2 * ((a @ a.mT) * (b @ b.mT).repeat_interleave(group, 0)).sum((1, 2))
+        q = mean @ a.mT if bias is None else mean @ a.mT + bias.detach().to(at, exact)  # (heads, width)
+        keys, asked = (torch.stack([_covariance(centred @ w.mT) for w in each]) for each in (b, a))
+        keys = keys.repeat_interleave(group, 0)
+        shared = factor**2 * torch.einsum("hd,hde,he->h", q, keys, q)
+        product = shared + factor**2 * (asked * keys).sum((1, 2))
+        size, around = mean.square().sum(), centred.square().sum(1).mean()
+        few = centred if len(centred) <= inputs else centred.mT
+        rank = around**2 / ((few @ few.mT) / len(centred)).square().sum()
+    s2 = s2.to(at, exact)
+    return Factors(growth, product / growth, s2 / product, shared, size / (size + around), rank)
+
+
+def _covariance(x: Tensor) -> Tensor:
+    return x.mT @ x / len(x)

@@ -276,6 +276,8 @@ def _attend(
     x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, drop: _Dropper, see: See
 ) -> Tensor:
     members, batch, length, width = shape
+    if see is not None:
+        see("input", x.view(shape))
     qkv = linear(x, w["qkv"], w["qkv_bias"])
     query, key, value = (
         part.view(members, batch, length, config.heads, -1).transpose(2, 3) for part in qkv.split(width, dim=-1)
