@@ -65,8 +65,9 @@ def statistics(
 ) -> dict[str, Tensor]:  # fmt: skip
     """The wanted statistics of the model in a folder, each (layers, heads), from one reading of its tokens.
 
-    wanted: "entropy" (in nats), and fields of `joma.probes.AttentionSparsity` and `joma.measure.spread.Spread`. NaN stands for heads that a layer does
-    not have. seq_len: tokens per window; None: as `joma.probes.attention_entropy` chooses.
+    wanted: "entropy" (in nats), and fields of `joma.probes.AttentionSparsity` and of `joma.measure.spread.Spread`.
+    NaN stands for heads that a layer does not have. seq_len: tokens per window; None: as
+    `joma.probes.attention_entropy` chooses.
     """
     from joma import probes
 
