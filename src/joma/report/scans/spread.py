@@ -24,9 +24,11 @@ def split_picture(scan: Scan, curves: Sequence[Curve]) -> Picture:
     labels, _ = layers_of(by_name[WHOLE])
     parts = np.stack([layers_of(by_name[name])[1] for name in (*COLOURS, WHOLE)], axis=-1)  # (steps, layers, 4)
     unit, texts = f"variance of logits ({MEASURES['spread'].unit})", _texts(scan, labels, parts)
+    ends = np.where(np.isfinite(parts[..., -1]).any(axis=0), np.nan_to_num(parts[-1, :, -1]), -1.0)
+    largest = texts[int(ends.argmax())]
     about = "The variance of a query's logits over its keys, mean over heads, and what it consists of"
     if len(scan.steps) == 1:
-        caption = f"{about}, layer by layer. {texts[-1]}"
+        caption = f"{about}, layer by layer. Largest, {largest}"
         alt = f"Bars, layers to the right, stacked by part. {' '.join(texts)}"
         ways, rows = [("one checkpoint", parts[0, :, :-1])], [label.removeprefix("layer ") for label in labels]
         options = {"rows": rows, "colours": COLOURS, "unit": unit}
@@ -34,7 +36,7 @@ def split_picture(scan: Scan, curves: Sequence[Curve]) -> Picture:
     axis, steps = steps_axis(scan)
     chosen = np.unique(np.linspace(0, len(labels) - 1, min(len(labels), _PANELS)).round().astype(int)).tolist()
     panels = [drawn.Panel(labels[at], steps, [*COLOURS, WHOLE], parts[:, at], axis) for at in chosen]
-    caption = f"{about}, over {len(scan.steps)} checkpoints. {texts[-1]}"
+    caption = f"{about}, over {len(scan.steps)} checkpoints. Largest in the end, {largest}"
     alt = f"One panel per layer, parts stacked as areas. {' '.join(texts[at] for at in chosen)}"
     return draw_picture("spread-split", caption, alt, drawn.areas_over_steps, panels, colours=COLOURS, unit=unit)
 
