@@ -134,7 +134,8 @@ def test_members_of_a_decoder_and_why_their_logits_spread(norm):
                 torch.testing.assert_close(got[member, layer], exact, **CLOSE)
             # tr(M C) needs no weights: E[q q'] and the covariance of keys, here token by token
             q, k, x = q.transpose(0, 1).flatten(1, 2), k.transpose(0, 1).flatten(1, 2), x.flatten(0, 1)
-            product = torch.stack([(a @ torch.cov(b.T, correction=0) * a).sum(-1).mean() / 8 for a, b in zip(q, k)])
+            each = zip(q, k, strict=True)
+            product = torch.stack([(a @ torch.cov(b.T, correction=0) * a).sum(-1).mean() / 8 for a, b in each])
             got = torch.stack([getattr(factors, name)[member, layer] for name in ("growth", "alignment", "context")])
             torch.testing.assert_close(got.prod(0).double(), want.variance, **CLOSE)
             torch.testing.assert_close((got[0] * got[1]).double(), product, **CLOSE)

@@ -26,7 +26,7 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, as_tensor, floating, number
+from joma.host.arguments import Number, as_numbers, as_tensor, dense, floating, number
 from joma.host.words import brief_repr
 from joma.measure._attention_problem import Masks, Problem
 from joma.measure._gram import compute_dtype, full_precision
@@ -87,7 +87,8 @@ def spread(
     The mean query is that of all queries that count, over batch and positions. A query counts if it is real and sees a
     key. If none does, everything is NaN. A learned sink is no key: it changes nothing here. Adding one vector to all
     keys changes nothing, nor does a constant that is added to all logits of a query. Numbers are float32 (float64 for
-    float64 inputs). Infinite numbers give NaN.
+    float64 inputs). Where squares leave the range of numbers, that is refused on a CPU, and gives NaN on a GPU, which
+    would have to wait for a look at them.
 
     >>> import torch
     >>> q, k = torch.randn(2, 2, 4, 64, 16, generator=torch.Generator().manual_seed(0))
@@ -102,7 +103,7 @@ def spread(
         key_padding=key_padding, cu_seqlens=cu_seqlens,
     )  # fmt: skip
     with torch.no_grad():
-        found = _by_kernel(problem, real) or _sums(problem, real).spread
+        found = _by_kernel(problem, real) or _must_be_finite(_sums(problem, real)).spread
     return Spread(*(part.to(compute_dtype(problem.q)) for part in found))
 
 
@@ -159,16 +160,25 @@ class SpreadSums(NamedTuple):
 
 
 def spread_sums(
-    q: Number, k: Number, *, causal: bool = True, query_padding: Number | None = None, **masks: Unpack[Masks]
+    q: Number,
+    k: Number,
+    *,
+    causal: bool = True,
+    query_padding: Number | None = None,
+    finite: bool = True,
+    **masks: Unpack[Masks],
 ) -> SpreadSums:
     """What `spread` is computed from, with its arguments: `joined` adds up the sums of several batches.
+
+    finite: whether sums that are not finite are refused, on a CPU; if not, a head that diverged gives NaN.
 
     >>> import torch
     >>> q = torch.zeros(1, 2, 5, 8)
     >>> spread_sums(q, q).rows
     tensor([5., 5.], dtype=torch.float64)
     """
-    return _sums(*_checked(q, k, query_padding, causal=causal, **masks))
+    sums = _sums(*_checked(q, k, query_padding, causal=causal, **masks))
+    return _must_be_finite(sums) if finite else sums
 
 
 def _checked(
@@ -181,6 +191,16 @@ def _checked(
     if real is not None and (real.shape != wanted or real.dtype != torch.bool):
         raise ValueError(f"query_padding must be bool {wanted}, got {real.dtype} {tuple(real.shape)}")
     return problem, real
+
+
+def _must_be_finite(sums: SpreadSums) -> SpreadSums:
+    """To ask a GPU would make it wait."""
+    if sums.rows.device.type != "cpu":
+        return sums
+    parts = (*sums, *(part[sums.rows > 0] for part in sums.spread))
+    if not all(bool(part.isfinite().all()) for part in parts):
+        raise ValueError("q, k and bias must be finite, and so small that the squares of their sums are finite too")
+    return sums
 
 
 def _by_kernel(problem: Problem, real: Tensor | None) -> Spread | None:
@@ -238,6 +258,7 @@ def factors(
     variance: Number,
     b_q: Number | None = None,
     scale: float | None = None,
+    finite: bool = True,
 ) -> Factors:
     """Growth, alignment and context of an attention layer whose logits are scale (W_Q x + b_Q).(W_K y + b_K).
 
@@ -247,11 +268,13 @@ def factors(
     - variance: (heads,), of `spread`, on the same text
     - b_q: (heads, width), or None
     - scale: of the logits; None: 1/sqrt(width)
+    - finite: whether factors that are not finite are refused, on a CPU; if not, a layer that diverged gives NaN
 
     This needs weights that a logit is a product of. Rotary positions turn queries and keys by their distance, so that
     there is one A per distance and none of these factors: use `spread` alone, which needs no A. The same goes for
     norms between the weights and the product (QK norm). A itself, inputs x inputs, is never formed: everything is a
-    product of matrices width x width. The rank takes one Gram matrix of the inputs. float32 (float64 for float64).
+    product of matrices width x width. The rank takes one Gram matrix of the inputs. A ratio to zero is 0. float32
+    (float64 for float64).
 
     >>> import torch
     >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
@@ -259,14 +282,15 @@ def factors(
     >>> found.growth, found.alignment, found.context, found.mean_share, found.rank
     (tensor([36.]), tensor([1.]), tensor([1.]), tensor(0.5000), tensor(1.))
     """
-    tokens, query, key = floating(x, "x"), floating(w_q, "w_q"), floating(w_k, "w_k")
-    if query.ndim != 3 or key.ndim != 3 or query.shape[1:] != key.shape[1:] or query.shape[0] % key.shape[0]:
+    tokens, query, key = (floating(dense(as_numbers(w, n), n), n) for w, n in ((x, "x"), (w_q, "w_q"), (w_k, "w_k")))
+    matched = query.ndim == key.ndim == 3 and query.shape[1:] == key.shape[1:] and 0 not in (*query.shape, len(key))
+    if not matched or len(query) % len(key):
         wanted = "(heads, width, inputs) and (kv_heads, width, inputs), heads a multiple of kv_heads"
         raise ValueError(f"w_q and w_k must be {wanted}, got {tuple(query.shape)} and {tuple(key.shape)}")
     heads, width, inputs = query.shape
     if tokens.ndim < 2 or tokens.shape[-1] != inputs or tokens.numel() < 2 * inputs:
         raise ValueError(f"x must be two or more tokens (..., {inputs}), got {tuple(tokens.shape)}")
-    bias = None if b_q is None else floating(b_q, "b_q")
+    bias = None if b_q is None else floating(dense(as_numbers(b_q, "b_q"), "b_q"), "b_q")
     s2 = as_numbers(variance, "variance")
     for name, given, shape in (("b_q", bias, (heads, width)), ("variance", s2, (heads,))):
         if given is not None and given.shape != shape:
@@ -287,9 +311,16 @@ def factors(
         product = shared + factor**2 * (asked * keys).sum((1, 2))
         size, around = mean.square().sum(), centred.square().sum(1).mean()
         few = centred if len(centred) <= inputs else centred.mT
-        rank = around**2 / ((few @ few.mT) / len(centred)).square().sum()
-    s2 = s2.to(at, exact)
-    return Factors(growth, product / growth, s2 / product, shared, size / (size + around), rank)
+        rank = _ratio(around**2, ((few @ few.mT) / len(centred)).square().sum())
+        s2 = s2.to(at, exact)
+        found = Factors(growth, _ratio(product, growth), _ratio(s2, product), shared, _ratio(size, size + around), rank)
+    if finite and at.type == "cpu" and not all(bool(part.isfinite().all()) for part in found):
+        raise ValueError("w_q, w_k, b_q, x and variance must be finite, and so small that their squares are finite too")
+    return found
+
+
+def _ratio(a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(b == 0, 0.0, a / torch.where(b == 0, 1.0, b))
 
 
 def _covariance(x: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ def ensemble_spread(decoder: Decoder, tokens: Number) -> tuple[Spread, Factors]:
     w_q, w_k = (w.unflatten(-1, (decoder.config.heads, -1)).permute(0, 1, 3, 4, 2) for w in (query, key))
     b_q = bias.unflatten(-1, (decoder.config.heads, -1))  # (members, layers, heads, head width)
     each = [
-        factors(w_q[m, at], w_k[m, at], x[m], variance=spread.variance[m, at], b_q=b_q[m, at])
+        factors(w_q[m, at], w_k[m, at], x[m], variance=spread.variance[m, at], b_q=b_q[m, at], finite=False)
         for m in range(decoder.members)
         for at, x in enumerate(inputs)
     ]
@@ -131,7 +131,7 @@ def layer_sums(decoder: Decoder, tokens: Number, inputs: list[Tensor] | None = N
             query.append(value.detach().transpose(0, 1).flatten(1, 2))
         elif name == "key":
             key = value.detach().transpose(0, 1).flatten(1, 2)
-            found.append(spread_sums(query.pop(), key, causal=decoder.config.causal))
+            found.append(spread_sums(query.pop(), key, causal=decoder.config.causal, finite=False))
 
     decoder.features(as_tensor(tokens, "tokens"), look=look)
     return found
