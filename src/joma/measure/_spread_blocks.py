@@ -67,9 +67,10 @@ def _block(problem: Problem, mean: Tensor, real: Tensor | None, b: int, at: slic
     k = k - about
     each, shift = k.repeat_interleave(group, 0), about.repeat_interleave(group, 0)
     mask = seen.to(exact)
-    s = _centred(p @ each.mT, mask, n)
-    product = p @ each.mT + m[:, None] @ each.mT
-    rest = torch.zeros_like(product)
+    specific = p @ each.mT
+    product = specific + m[:, None] @ each.mT
+    s = _centred(specific, mask, n)
+    rest = torch.zeros(1, 1, 1).to(product)
     if problem.softcap is not None:
         logit = product + ((p + m[:, None]) * shift).sum(-1, keepdim=True)
         rest = problem.softcap * torch.tanh(logit / problem.softcap) - logit
