@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from joma.measure._attention_problem import Problem
+from joma.measure._attention_triton import _blocks as attention_blocks
 from joma.measure._attention_triton import covers as attention_covers
 
 LONGEST = 32_768
@@ -123,7 +124,7 @@ def launch(
         mean = torch.where(real[:, None, :, None], q, 0.0).sum((0, 2), dtype=torch.float32) / real.sum().clamp(min=1)
     center = k.mean(2, dtype=torch.float32)
     t = q.new_empty(batch, heads, keys, dtype=torch.float32)
-    rows, columns, warps, stages = blocks or ((128, 128, 8, 3) if width <= 64 else (128, 64, 8, 3))
+    rows, columns, warps, stages = blocks or attention_blocks(problem)
     strides = (heads, group)
     _taste[(triton.cdiv(keys, columns), batch * heads)](
         k, mean, center, t, *k.stride(), *strides, keys, scale, WIDTH=width, BN=columns

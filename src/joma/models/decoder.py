@@ -33,7 +33,8 @@ Look = Callable[[int, str, Tensor], None]
 """Called with the layer, the name and the value of what passes by.
 
 In turn: input, query, key, logits, attention, mixed, hidden, stream. `input` is what queries, keys and values are made
-of, after a norm that stands before them. `attention` is what goes to keys: without softmax it need not sum to one. `logits` are the keys' own. `mixed` are the values that each head mixed, before the output matrix.
+of, after a norm that stands before them. `attention` is what goes to keys: without softmax it need not sum to one.
+`logits` are the keys' own. `mixed` are the values that each head mixed, before the output matrix.
 """
 
 
