@@ -158,8 +158,8 @@ def test_what_padded_places_hold_does_not_matter(small):
     for bias in ({}, {"bias": torch.zeros(1, 1, 1, 29, device=DEVICE)}):
         given = options({"key_padding": True, "query_padding": True}) | bias
         before = spread(q, k, **given)
-        other = torch.where(given["query_padding"][:, None, :, None], q, 1e3)
-        seen = torch.where(given["key_padding"][:, None, :, None], k, -1e3)
+        other = torch.where(given["query_padding"][:, None, :, None], q, torch.nan)
+        seen = torch.where(given["key_padding"][:, None, :, None], k, torch.inf)
         torch.testing.assert_close(table(spread(other, seen, **given)), table(before), rtol=1e-5, atol=1e-7)
 
 

@@ -23,7 +23,7 @@ def block_sums(problem: Problem, real: Tensor | None) -> Found:
     for b, at in blocks:
         counts = _counts(_seen(problem, b, at), real, b, at).to(wide)
         rows += counts.sum(-1)
-        mean += (q[b, :, at].to(wide) * counts[..., None]).sum(1)
+        mean += torch.where(counts[..., None] > 0, q[b, :, at].to(wide), 0.0).sum(1)
     mean *= problem.scale / rows.clamp(min=1)[:, None]
     kinds = ((heads, width, width), (heads, width), (heads,), (heads,), (heads,))
     total = [q.new_zeros(kind, dtype=wide) for kind in kinds]
@@ -59,6 +59,7 @@ def _block(problem: Problem, mean: Tensor, real: Tensor | None, b: int, at: slic
     w = torch.where(counts, 1 / n.clamp(min=1).to(exact), 0.0)  # (heads or 1, queries)
     m = mean.to(exact)
     p = problem.q[b, :, at].to(exact) * problem.scale - m[:, None]
+    p = torch.where(counts[..., None], p, 0.0)  # a query that does not count may be anything
     group = len(m) // problem.k.shape[1]
     k = problem.k[b, :, first:last].to(exact)
     if problem.key_padding is not None:

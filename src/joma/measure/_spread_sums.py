@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from joma.measure._attention_blocks import slices
 from joma.measure._attention_problem import Problem
 from joma.measure._gram import compute_dtype
 
@@ -72,45 +73,47 @@ def plan(low: Tensor, high: Tensor, size: int) -> Plan:
 
 def interval_sums(problem: Problem, real: Tensor | None) -> Found:
     """Where neither a bias nor a soft cap is given; real (batch, queries): which queries count."""
-    q, k, exact = problem.q, problem.k, compute_dtype(problem.q)
-    (samples, kv_heads, keys, width), group = k.shape, q.shape[1] // k.shape[1]
-    low, high = problem.interval
-    seen = _seen(problem)
-    counts = (seen > 0) if real is None else (seen > 0) & real
-    weight = torch.where(counts, 1 / seen.clamp(min=1).to(exact), 0.0)
-    rows = counts.sum() * (samples // len(counts))
+    q, exact, seen = problem.q, compute_dtype(problem.q), _seen(problem)
+    counts = (seen > 0) if real is None else (seen > 0) & real  # (batch or 1, queries)
+    alike = q.shape[0] // len(counts)  # samples that one row of counts stands for
+    rows = counts.sum() * alike
     mean = _mean_query(q, counts, rows) * problem.scale
-    logs = torch.where(counts, seen, 1).to(exact).log()
-    size = min(BLOCKS[1], max(BLOCKS[0], 1 << (width - 1).bit_length()))  # states and cut blocks then cost the same
-    # Samples with documents of their own have plans of their own.
-    apart = len(low) > 1
+    weight = torch.where(counts, 1 / seen.clamp(min=1).to(exact), 0.0)
+    outer, pulled, own = _by_parts(problem, mean.to(exact), counts, weight)
+    logs = torch.where(counts, seen, 1).to(exact).log().sum(dtype=mean.dtype) * alike
+    each = mean.new_ones(q.shape[1])
+    everywhere = outer.repeat_interleave(len(each) // len(outer), 0)
+    return rows * each, mean, everywhere, pulled.flatten(0, 1), own.flatten(), 0 * each, logs * each
+
+
+def _by_parts(problem: Problem, mean: Tensor, counts: Tensor, weight: Tensor) -> list[Tensor]:
+    """Sums of S, S p and p' S p by key head, over as many samples and heads at a time as `NUMBERS` allow."""
+    q, k, group = problem.q, problem.k, problem.q.shape[1] // problem.k.shape[1]
+    size = min(BLOCKS[1], max(BLOCKS[0], 1 << (q.shape[3] - 1).bit_length()))  # states cost as much as cut blocks
+    low, high = problem.interval
     plans = [plan(a, b, size) for a, b in zip(low.cpu(), high.cpu(), strict=True)]
-    pair = keys * (width + size * (2 if plans[0].cut_left else 1)) + keys // size * width * width
-    pair += group * problem.queries * (2 * width + size * (2 if plans[0].cut_left else 1))
-    most = max(1, NUMBERS.get(q.device.type, NUMBERS["cpu"]) // pair)
+    apart = len(plans) > 1  # samples with documents of their own
+    most = _at_a_time(problem, size, cut_left=any(one.cut_left for one in plans))
     found = []
-    for some in range(0, kv_heads, most):
-        heads = slice(some, min(some + most, kv_heads))
-        step = 1 if apart else max(1, most // (heads.stop - heads.start))
-        own_heads = slice(heads.start * group, heads.stop * group)
+    for heads in slices(0, k.shape[1], most):
         each = []
-        for begin in range(0, samples, step):
-            at = slice(begin, min(begin + step, samples))
-            mine = at if len(weight) > 1 else slice(None)
-            padding = None if problem.key_padding is None else problem.key_padding[at]
-            p = torch.sub(q[at, own_heads].to(exact) * problem.scale, mean[own_heads, None].to(exact))
-            i = begin if apart else 0
-            each.append(
-                _Part(plans[i], size, k[at, heads].to(exact), padding).sums(
-                    p.unflatten(1, (-1, group)), weight[mine], low[i], high[i]
-                )
-            )
+        for at in slices(0, q.shape[0], 1 if apart else max(1, most // (heads.stop - heads.start))):
+            mine, i = at if len(weight) > 1 else slice(None), at.start if apart else 0
+            asking = slice(heads.start * group, heads.stop * group)
+            p = q[at, asking].to(mean) * problem.scale - mean[asking, None]
+            p = torch.where(counts[mine, None, :, None], p, 0.0)  # a query that does not count may be anything
+            padding = None if problem.key_padding is None else problem.key_padding[at].to(q.device)
+            part = _Part(plans[i], size, k[at, heads].to(mean), padding)
+            each.append(part.sums(p.unflatten(1, (-1, group)), weight[mine], low[i], high[i]))
         found.append([torch.stack(parts).sum(0) for parts in zip(*each, strict=True)])
-    outer, pulled, own = (torch.cat(parts) for parts in zip(*found, strict=True))
-    heads_of = mean.new_ones(q.shape[1])
-    total = logs.sum(dtype=mean.dtype) * (samples // len(counts))
-    everywhere = outer.repeat_interleave(group, 0)
-    return rows * heads_of, mean, everywhere, pulled.flatten(0, 1), own.flatten(), 0 * heads_of, total * heads_of
+    return [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+
+def _at_a_time(problem: Problem, size: int, *, cut_left: bool) -> int:
+    """Pairs of a sample and a key head."""
+    width, group, cut = problem.q.shape[3], problem.q.shape[1] // problem.k.shape[1], size * (1 + cut_left)
+    pair = problem.keys * (width + cut + width * width // size) + group * problem.queries * (2 * width + cut)
+    return max(1, NUMBERS.get(problem.q.device.type, NUMBERS["cpu"]) // pair)
 
 
 def _seen(problem: Problem) -> Tensor:
@@ -127,8 +130,6 @@ def _seen(problem: Problem) -> Tensor:
 def _mean_query(q: Tensor, counts: Tensor, rows: Tensor) -> Tensor:
     """(heads, width), counts (batch or 1, queries)."""
     wide = wide_dtype(q)
-    if bool(counts.all()):
-        return q.mean((0, 2), dtype=wide)
     weighed = torch.where(counts[:, None, :, None], q, 0.0)
     return weighed.sum((0, 2), dtype=wide) / rows.clamp(min=1)
 
@@ -145,9 +146,11 @@ class _Part:
         moved = {name: getattr(plan, name).to(k.device) for name in ("queries", "inside", "first", "last")}
         self.plan = plan._replace(**moved)
         blocks = -(-self.keys // size)
-        real = k.new_ones(1, self.keys) if padding is None else padding.to(k)
-        real = real[:, None, :, None]
-        k = (k - (k * real).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)).mul_(real)
+        real = k.new_ones(1, 1, self.keys, 1)
+        if padding is not None:
+            real = padding.to(k)[:, None, :, None]
+            k = torch.where(real > 0, k, 0.0)
+        k = (k - k.sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)).mul_(real)
         short = blocks * size - self.keys
         self.k = (F.pad(k, (0, 0, 0, short)) if short else k).unflatten(2, (blocks, size))
         self.real = (F.pad(real, (0, 0, 0, short)) if short else real).unflatten(2, (blocks, size))
@@ -178,11 +181,11 @@ class _Part:
         s.addcmul_(mean[..., None], seen, value=-1)
         through = (p.flatten(3, 4) @ inner).view_as(p)
         row = (through * p).sum(-1) + s.square().sum(-1) + n_whole * n_cut * w * mean.square()
-        own = _over(w * row, 3)
+        own = (w * row).sum((0, 2, 4))
         lift = w.square() * n_whole * mean
         g = (w[..., None, :] @ s + lift[..., None, :] @ seen)[..., 0, :]
-        pulled = _over((w[..., None, :] @ through)[..., 0, :] + g @ k, 2)
-        outer = _over(inner * w.sum((3, 4))[..., None, None], 2).to(wide_dtype(p))
+        pulled = ((w[..., None, :] @ through)[..., 0, :] + g @ k).sum((0, 2))
+        outer = (inner * w.sum((3, 4))[..., None, None]).sum((0, 2)).to(wide_dtype(p))
         outer += self._cut_outer(k.to(spread), seen[:, :, :, 0].to(spread), w[:, :, :, 0].to(spread))
         return outer, pulled.to(outer), own.to(outer)
 
@@ -191,7 +194,7 @@ class _Part:
         """What cut keys k (..., cut keys, width) add to the sum of S; seen (..., B, cut keys), w (..., B)."""
         each = (w[..., None, :] @ seen).mT  # how much every key weighs
         center = (seen @ k) * w[..., None]
-        return _over(k.mT @ (k * each) - center.mT @ center, 2)
+        return (k.mT @ (k * each) - center.mT @ center).sum((0, 2))
 
     def _whole(self) -> tuple[Tensor, Tensor, Tensor]:
         """Of every run's whole blocks: number of keys, mean, and sum of outer products about it."""
@@ -231,8 +234,3 @@ class _Part:
 def _states(x: Tensor, dim: int) -> Tensor:
     """Sums over the blocks before each block, and over all."""
     return torch.cat([torch.zeros_like(x.narrow(dim, 0, 1)), x.cumsum(dim)], dim)
-
-
-def _over(x: Tensor, kept: int) -> Tensor:
-    """x (samples, kv heads, runs, ...) summed over samples and runs, and over what follows the first `kept` others."""
-    return x.sum((0, 2)) if kept == 2 else x.sum((0, 2, *range(4, x.ndim)))

@@ -150,5 +150,5 @@ def launch(
     )
     if real is None:
         return each.mean((1, 3)).unbind(0)
-    counts = real[:, None].to(each)
-    return ((each * counts).sum((1, 3)) / torch.where(counts.sum() > 0, counts.sum(), torch.nan)).unbind(0)
+    rows = torch.where(real.any(), real.sum(), torch.nan)
+    return (torch.where(real[:, None], each, 0.0).sum((1, 3)) / rows).unbind(0)
