@@ -209,7 +209,7 @@ class _Part:
             )
         mean = total / count.clamp(min=1)
         outer -= total[..., None] * mean[..., None, :]
-        nearest = self.mean.index_select(2, last.clamp(max=self.mean.shape[2] - 1)).to(mean)
+        nearest = self.mean.index_select(2, self.plan.last.clamp(max=self.mean.shape[2] - 1)).to(mean)
         return count[..., 0], torch.where(count > 0, mean, nearest), outer
 
     def _cut_blocks(self) -> list[Tensor]:
@@ -219,7 +219,7 @@ class _Part:
         """(samples, kv heads, runs, cut keys, width): keys of the blocks that a run's queries see in part."""
         last = self.k.shape[2] - 1
         parts = [self.k.index_select(2, block.clamp(0, last)) for block in self._cut_blocks()]
-        return torch.cat(parts, 3) - about[..., None, :] if len(parts) > 1 else parts[0] - about[..., None, :]
+        return (torch.cat(parts, 3) if len(parts) > 1 else parts[0]) - about[..., None, :]
 
     def _cut_mask(self, low: Tensor, high: Tensor) -> Tensor:
         size, last = self.size, self.k.shape[2] - 1

@@ -150,5 +150,5 @@ def launch(
     )
     if real is None:
         return each.mean((1, 3)).unbind(0)
-    rows = torch.where(real.any(), real.sum(), torch.nan)
-    return (torch.where(real[:, None], each, 0.0).sum((1, 3)) / rows).unbind(0)
+    number = torch.where(real.any(), real.sum(), torch.nan)
+    return (torch.where(real[:, None], each, 0.0).sum((1, 3)) / number).unbind(0)
