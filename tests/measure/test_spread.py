@@ -146,6 +146,18 @@ def test_keys_that_drift_lose_no_digits(small):
         close(spread(q, k, **given), slow_spread(q.cpu(), k.cpu(), **given))
 
 
+def test_documents_far_from_each_other_lose_no_digits(small):
+    """Sums over all documents before are a hundred thousand times what is left of their difference."""
+    q, k = draw(12, queries=96, keys=96, batch=1, heads=2, kv_heads=1)
+    k = k + 100 * (torch.arange(96, device=DEVICE) // 24)[:, None]
+    given = {"cu_seqlens": [0, 24, 48, 72, 96]}
+    close(spread(q, k, **given), slow_spread(q.cpu(), k.cpu(), **given))
+    given = {"cu_seqlens": [0, 21, 48, 72, 96], "window": 17}
+    moved = k.clone()
+    moved[:, :, 21:24] += 100  # they begin the second document
+    close(spread(q, moved, **given), slow_spread(q.cpu(), moved.cpu(), **given))
+
+
 def test_no_query_that_counts():
     q, k = draw(7)
     for given in ({}, {"bias": torch.zeros(1, 1, 1, 29, device=DEVICE)}):
