@@ -57,6 +57,13 @@ def test_the_kernel_is_as_key_by_key(case, padded, dtype):
     torch.testing.assert_close(got[3], want[5], rtol=1e-9, atol=1e-9)
 
 
+def test_keys_far_from_zero_lose_no_digits():
+    q, k, _ = draw(*CASES["causal, grouped heads"][:-1], torch.float32)
+    found = torch.stack(kernel.launch(Problem.of(q.to(DEVICE), (k + 100).to(DEVICE), None), None, BLOCKS)).cpu()
+    want = slow_spread(q, k + 100)
+    assert ((found[:3] - want[1:4]) / want[1:3].sum(0)).abs().max() < 1e-5
+
+
 def test_a_view_of_queries_in_another_order_of_memory():
     q, k, _ = draw(*CASES["causal, grouped heads"][:-1], torch.float32)
     mixed = [x.transpose(1, 2).contiguous().transpose(1, 2).to(DEVICE) for x in (q, k)]
