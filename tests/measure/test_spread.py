@@ -309,3 +309,13 @@ def test_wrong_arguments_get_one_sentence(wrong, says):
     q, k = draw(11)
     with pytest.raises(ValueError, match=says):
         spread(q, k, **wrong)
+
+
+def test_a_window_of_whole_blocks_makes_one_run_per_block():
+    """Runs are padded to a block of queries, so that twice as many take twice the time."""
+    at = torch.arange(64)
+    for window in (16, 15):
+        found = _spread_sums.plan((at - window + 1).clamp(min=0), at + 1, 8)
+        assert len(found.first) <= (10 if window == 16 else 16)
+        assert bool((found.inside.sum(1) > 0).all())
+        assert found.queries[found.inside].tolist() == at.tolist()

@@ -56,7 +56,14 @@ class Plan(NamedTuple):
 
 def plan(low: Tensor, high: Tensor, size: int) -> Plan:
     """low, high: (queries,) on the CPU, the interval of keys of each."""
-    first = (low + size - 1) // size
+    whole = (low + size - 1) // size
+    # A block that an interval sees from its very first key may count as cut. Under a window of whole blocks, first and
+    # last blocks then change at the same queries, and runs are half as many.
+    shifted = torch.where(low > 0, low // size + 1, 0)
+    return min((_runs(low, high, first, size) for first in (whole, shifted)), key=lambda found: len(found.first))
+
+
+def _runs(low: Tensor, high: Tensor, first: Tensor, size: int) -> Plan:
     last = torch.maximum(high // size, first)
     new = F.pad((first.diff() != 0) | (last.diff() != 0), (1, 0), value=True)
     at = torch.arange(len(low))
@@ -65,8 +72,7 @@ def plan(low: Tensor, high: Tensor, size: int) -> Plan:
     stop = F.pad(start[1:], (0, 1), value=len(low))
     queries = start[:, None] + torch.arange(size)
     inside = queries < stop[:, None]
-    seeing = high > low
-    cut_left = bool((seeing & (low < first * size)).any())
+    cut_left = bool(((high > low) & (low < first * size)).any())
     from_start = not cut_left and bool((first[start][last[start] > first[start]] == 0).all())
     return Plan(queries.clamp(max=len(low) - 1), inside, first[start], last[start], cut_left, from_start)
 
