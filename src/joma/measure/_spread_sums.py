@@ -53,18 +53,18 @@ class Plan(NamedTuple):
     from_start: bool
     """Whether whole blocks begin with the first key in every run, so that no difference is needed."""
 
+    @property
+    def any_whole(self) -> bool:
+        """Whether any run sees a whole block: short sequences do not, and need no states. Only on the CPU."""
+        return bool((self.last > self.first).any())
+
 
 def plan(low: Tensor, high: Tensor, size: int) -> Plan:
     """low, high: (queries,) on the CPU, the interval of keys of each."""
-    whole = (low + size - 1) // size
-    # A block that an interval sees from its very first key may count as cut. Under a window of whole blocks, first and
-    # last blocks then change at the same queries, and runs are half as many.
-    shifted = torch.where(low > 0, low // size + 1, 0)
-    return min((_runs(low, high, first, size) for first in (whole, shifted)), key=lambda found: len(found.first))
-
-
-def _runs(low: Tensor, high: Tensor, first: Tensor, size: int) -> Plan:
-    last = torch.maximum(high // size, first)
+    first = (low + size - 1) // size
+    # The block of the last key counts as cut even where all of it is seen: causal queries then change their last block
+    # together with their own block, and with the first one under a window of whole blocks.
+    last = torch.maximum((high - 1) // size, first)
     new = F.pad((first.diff() != 0) | (last.diff() != 0), (1, 0), value=True)
     at = torch.arange(len(low))
     begun = torch.where(new, at, 0).cummax(0).values
@@ -72,9 +72,9 @@ def _runs(low: Tensor, high: Tensor, first: Tensor, size: int) -> Plan:
     stop = F.pad(start[1:], (0, 1), value=len(low))
     queries = start[:, None] + torch.arange(size)
     inside = queries < stop[:, None]
-    cut_left = bool(((high > low) & (low < first * size)).any())
-    from_start = not cut_left and bool((first[start][last[start] > first[start]] == 0).all())
-    return Plan(queries.clamp(max=len(low) - 1), inside, first[start], last[start], cut_left, from_start)
+    first, last, cut_left = first[start], last[start], bool(((high > low) & (low < first * size)).any())
+    from_start = not cut_left and bool((first[last > first] == 0).all())
+    return Plan(queries.clamp(max=len(low) - 1), inside, first, last, cut_left, from_start)
 
 
 def interval_sums(problem: Problem, real: Tensor | None) -> Found:
@@ -95,7 +95,8 @@ def interval_sums(problem: Problem, real: Tensor | None) -> Found:
 def _by_parts(problem: Problem, mean: Tensor, counts: Tensor, weight: Tensor) -> list[Tensor]:
     """Sums of S, S p and p' S p by key head, over as many samples and heads at a time as `NUMBERS` allow."""
     q, k, group = problem.q, problem.k, problem.q.shape[1] // problem.k.shape[1]
-    size = min(BLOCKS[1], max(BLOCKS[0], 1 << (q.shape[3] - 1).bit_length()))  # states cost as much as cut blocks
+    wanted = min(q.shape[3], problem.keys)  # of the width, states cost as much as cut blocks
+    size = min(BLOCKS[1], max(BLOCKS[0], 1 << (wanted - 1).bit_length()))
     low, high = problem.interval
     plans = [plan(a, b, size) for a, b in zip(low.cpu(), high.cpu(), strict=True)]
     apart = len(plans) > 1  # samples with documents of their own
@@ -162,9 +163,11 @@ class _Part:
         self.real = (F.pad(real, (0, 0, 0, short)) if short else real).unflatten(2, (blocks, size))
         count = self.real.sum(3)  # (samples or 1, 1, blocks, 1)
         self.mean = self.k.sum(3) / count.clamp(min=1)
+        self.any_whole, self.wide = plan.any_whole, k.dtype if plan.from_start else wide_dtype(k)
+        if not self.any_whole:
+            return
         local = (self.k - self.mean[..., None, :]) * self.real
-        wide = k.dtype if plan.from_start else wide_dtype(k)
-        outer, mean, count = (local.mT @ local).to(wide), self.mean.to(wide), count.to(wide)
+        outer, mean, count = (local.mT @ local).to(self.wide), self.mean.to(self.wide), count.to(self.wide)
         outer += (count * mean)[..., None] * mean[..., None, :]
         self.count, self.sum = _states(count, 2), _states(count * mean, 2)
         self.outer = _states(outer, 2)
@@ -174,36 +177,42 @@ class _Part:
 
         p (samples, kv heads, group, queries, width), weight (samples or 1, queries): 1 / keys seen, 0: does not count.
         """
-        plan, exact = self.plan, p.dtype
-        count, center, spread = self._whole()
-        whole, about, inner = count.to(exact), center.to(exact), spread.to(exact)
-        seen = self._cut_mask(low, high)  # (samples or 1, 1, runs, 1, B, cut keys)
-        k = self._cut_keys(about)
+        plan = self.plan
+        about = self.mean.index_select(2, plan.last.clamp(max=self.mean.shape[2] - 1))
+        if self.any_whole:
+            n_whole, about, inner = self._whole(about)
+        seen, k = self._cut_mask(low, high), self._cut_keys(about)  # the mask: (samples or 1, 1, runs, 1, B, cut keys)
         p = p[:, :, :, plan.queries].transpose(2, 3)  # (samples, kv heads, runs, group, B, width)
-        w = (weight[:, plan.queries] * plan.inside)[:, None, :, None].to(exact)  # (samples or 1, 1, runs, 1, B)
-        n_cut, n_whole = seen.sum(-1), whole[..., None, None]
+        w = (weight[:, plan.queries] * plan.inside)[:, None, :, None]  # (samples or 1, 1, runs, 1, B)
+        n_cut = seen.sum(-1)
         s = (p.flatten(3, 4) @ k.mT).view(*p.shape[:-1], -1).mul_(seen)
         mean = s.sum(-1) / n_cut.clamp(min=1)
         s.addcmul_(mean[..., None], seen, value=-1)
-        through = (p.flatten(3, 4) @ inner).view_as(p)
-        row = (through * p).sum(-1) + s.square().sum(-1) + n_whole * n_cut * w * mean.square()
-        own = (w * row).sum((0, 2, 4))
-        lift = w.square() * n_whole * mean
-        g = (w[..., None, :] @ s + lift[..., None, :] @ seen)[..., 0, :]
-        pulled = ((w[..., None, :] @ through)[..., 0, :] + g @ k).sum((0, 2))
-        outer = (inner * w.sum((3, 4))[..., None, None]).sum((0, 2)).to(wide_dtype(p))
-        outer += self._cut_outer(k.to(spread), seen[:, :, :, 0].to(spread), w[:, :, :, 0].to(spread))
-        return outer, pulled.to(outer), own.to(outer)
+        row, g = s.square().sum(-1), w[..., None, :] @ s
+        outer = self._cut_outer(k, seen[:, :, :, 0], w[:, :, :, 0])
+        pulled = torch.zeros_like(outer[:, :1])
+        if self.any_whole:  # their logits have mean 0, as `about` is the mean of these keys
+            through = (p.flatten(3, 4) @ inner).view_as(p)
+            row += (through * p).sum(-1) + n_whole * n_cut * w * mean.square()
+            g = g + (w.square() * n_whole * mean)[..., None, :] @ seen
+            pulled = (w[..., None, :] @ through)[..., 0, :].sum((0, 2)).to(outer)
+            outer += (inner * w.sum((3, 4))[..., None, None]).sum((0, 2))
+        pulled = pulled + (g[..., 0, :] @ k).sum((0, 2))
+        return outer, pulled, (w * row).sum((0, 2, 4)).to(outer)
 
-    @staticmethod
-    def _cut_outer(k: Tensor, seen: Tensor, w: Tensor) -> Tensor:
-        """What cut keys k (..., cut keys, width) add to the sum of S; seen (..., B, cut keys), w (..., B)."""
-        each = (w[..., None, :] @ seen).mT  # how much every key weighs
+    def _cut_outer(self, k: Tensor, seen: Tensor, w: Tensor) -> Tensor:
+        """What cut keys k (samples, kv heads, runs, cut keys, width) add to the sum of S, (kv heads, width, width).
+
+        seen (samples or 1, 1, runs, B, cut keys), w (samples or 1, 1, runs, B).
+        """
+        k, seen, w = (x.to(self.wide) for x in (k, seen, w))
+        each = (w[..., None, :] @ seen).mT.expand(*k.shape[:-1], 1)  # how much every key weighs
         center = (seen @ k) * w[..., None]
-        return (k.mT @ (k * each) - center.mT @ center).sum((0, 2))
+        k, each, center = (x.transpose(0, 1).flatten(1, 3) for x in (k, each, center))
+        return (k.mT @ (k * each) - center.mT @ center).to(wide_dtype(k))
 
-    def _whole(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Of every run's whole blocks: number of keys, mean, and sum of outer products about it."""
+    def _whole(self, nearest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of every run's whole blocks: number of keys, mean, or `nearest` where there are none, and outer products."""
         first, last = self.plan.first, self.plan.last
         if self.plan.from_start:
             # An empty range may begin anywhere: it ends where it begins, and its state must be nothing.
@@ -215,8 +224,8 @@ class _Part:
             )
         mean = total / count.clamp(min=1)
         outer -= total[..., None] * mean[..., None, :]
-        nearest = self.mean.index_select(2, self.plan.last.clamp(max=self.mean.shape[2] - 1)).to(mean)
-        return count[..., 0], torch.where(count > 0, mean, nearest), outer
+        about = torch.where(count > 0, mean.to(nearest), nearest)
+        return count[..., None].to(nearest), about, outer.to(nearest)
 
     def _cut_blocks(self) -> list[Tensor]:
         return [self.plan.first - 1, self.plan.last] if self.plan.cut_left else [self.plan.last]
