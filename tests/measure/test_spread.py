@@ -131,6 +131,12 @@ def test_types(dtype, mask, small):
     close(found, slow_spread(q.cpu(), k.cpu(), **_on_cpu(given)), 1e-12 if exact else 1e-5)
 
 
+def test_a_short_document_that_begins_with_a_block_has_nothing_before(small):
+    q, k = draw(13, queries=32, keys=32, batch=1, heads=2, kv_heads=1)
+    for given in ({"cu_seqlens": [0, 24, 32]}, {"cu_seqlens": [0, 24, 32], "causal": False}):
+        close(spread(q, k, **given), slow_spread(q.cpu(), k.cpu(), **given))
+
+
 def test_keys_far_from_zero_lose_no_digits(small):
     """Key biases of real models are a hundred times as large as what tells keys apart."""
     q, k = draw(5)
