@@ -241,7 +241,7 @@ class _Part:
         within = torch.arange(size, device=low.device)
         key = torch.cat([block[:, None] * size + within for block in self._cut_blocks()], 1)[:, None]
         a, b = (end[self.plan.queries][..., None] for end in (low, high))
-        seen = (key >= a) & (key < b) & self.plan.inside[..., None]  # (runs, B, cut keys)
+        seen = (key >= a) & (key < b)  # (runs, B, cut keys)
         real = torch.cat([self.real.index_select(2, block.clamp(0, last)) for block in self._cut_blocks()], 3)
         return seen[:, None].to(self.k) * real.mT[..., None, :, :]
 
