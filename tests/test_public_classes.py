@@ -148,6 +148,13 @@ EXAMPLES = {
         torch.rand(50, 30) + 1
     ),
     "measure.spectrum.Spectrum": lambda folder: importlib.import_module("joma.measure.spectrum").spectrum(W),
+    "measure.spread.Factors": lambda folder: importlib.import_module("joma.measure.spread").factors(
+        W, W, W[0], variance=MANY[:7]
+    ),
+    "measure.spread.Spread": lambda folder: importlib.import_module("joma.measure.spread").spread(W[None], W[None]),
+    "measure.spread.SpreadSums": lambda folder: importlib.import_module("joma.measure.spread").spread_sums(
+        W[None], W[None]
+    ),
     "measure.superposition.Superposition": lambda folder: importlib.import_module(
         "joma.measure.superposition"
     ).superposition(W[0], torch.zeros(40, 60, dtype=torch.long), torch.arange(40)[:, None]),

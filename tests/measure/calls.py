@@ -21,6 +21,7 @@ from joma.measure import (
     registry,
     sparsity,
     spectrum,
+    spread,
     superposition,
 )
 
@@ -38,6 +39,7 @@ SEEN = {
     "key_padding": torch.tensor([[True, True, True, False, True]]),
     "cu_seqlens": torch.tensor([0, 2, 5]),
 }
+MASKED = {name: value for name, value in SEEN.items() if name != "sinks"} | {"query_padding": SEEN["key_padding"]}
 CONTEXTS = {
     "height": torch.rand(60, 3, generator=GENERATOR),
     "position": torch.randint(4, (60, 3), generator=GENERATOR),
@@ -106,6 +108,18 @@ CALLS = {
     spectrum.spectral_norm: ({"w": W}, {}),
     spectrum.leading_singular_values: ({"w": W}, {"count": 2}),
     spectrum.effective_rank: ({"w": W}, {}),
+    spread.spread: ({"q": Q, "k": K, **MASKED}, {}),
+    spread.spread_sums: ({"q": Q, "k": K, **MASKED}, {}),
+    spread.factors: (
+        {
+            "w_q": W,
+            "w_k": W.flip(0).contiguous(),
+            "x": W.flatten(0, 1),
+            "variance": W[:, 0, 0].abs(),
+            "b_q": W[:, :, 0],
+        },
+        {},
+    ),
     superposition.peaks: ({"activations": W}, {}),
     superposition.superposition: (CONTEXTS, {"contexts": 4}),
 }

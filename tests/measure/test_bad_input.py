@@ -14,7 +14,7 @@ import torch
 from measure.calls import CALLS, SEEN, WITHOUT_ARRAYS, parts, public_functions
 from theory.spoiled import complaint, extremes, not_finite, not_numbers, other_shapes, with_last
 
-from joma.measure import alignment, correlation, embedding, intervals, registry, superposition
+from joma.measure import alignment, correlation, embedding, intervals, registry, spread, superposition
 
 NO_NUMBERS = (float("nan"), "many", b"1", None, object(), {"a": 1}, 1j, np.array(["a"]), torch.ones(2, 2))
 """What no option is: neither a number, nor a name, nor a function."""
@@ -41,6 +41,7 @@ CONSTANT = {
     correlation.pearson: ("x", "y"),
     correlation.spearman: ("x", "y"),
     embedding.coherence: ("vectors",),
+    spread.spread: ("key_padding", "query_padding", "bias"),
     superposition.superposition: ("tokens", "weights"),
 }
 """Arguments that tell nothing where all is one number: NaN, as the docstring says."""

@@ -153,11 +153,12 @@ def test_look_sees_every_layer() -> None:
     decoder = Decoder(SMALL, seeds=[0, 1])
     seen: dict[tuple[int, str], Tensor] = {}
     decoder.features(TOKENS, look=lambda layer, name, value: seen.__setitem__((layer, name), value))
-    names = ("query", "key", "logits", "attention", "mixed", "hidden", "stream")
+    names = ("input", "query", "key", "logits", "attention", "mixed", "hidden", "stream")
     assert set(seen) == {(layer, name) for layer in range(2) for name in names}
     assert seen[1, "attention"].shape == (2, 3, 2, 6, 6)
     assert seen[1, "hidden"].shape == (2, 3, 6, 12)
     torch.testing.assert_close(seen[0, "attention"].sum(-1), torch.ones(2, 3, 2, 6))
+    torch.testing.assert_close(seen[1, "input"], seen[0, "stream"])  # no norm stands before this attention
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ def add_parser(commands: Any) -> None:
         "--measures",
         default="stable_rank",
         metavar="NAMES",
-        help="any of stable_rank, spectral_norm, alpha, coherence, entropy, sparsity, allocation; separated by commas "
-        "(default: stable_rank)",
+        help="any of stable_rank, spectral_norm, alpha, coherence, entropy, sparsity, spread, allocation; separated by "
+        "commas (default: stable_rank)",
     )
     add("--groups", metavar="NAMES", help="groups of matrices, as mlp,attention_q (default: all that are found)")
     add("--root", metavar="NAME", help="which model, where a checkpoint holds several, as ema")

@@ -125,6 +125,33 @@ def parts_over_steps(shown: Sequence[Panel], *, colours: Mapping[str, str], unit
     return figure
 
 
+def areas_over_steps(shown: Sequence[Panel], *, colours: Mapping[str, str], unit: str) -> Figure:
+    """One panel each: parts stacked as areas over the steps, those below zero downwards, and their sum as a line.
+
+    The last row of a panel is the sum, the others are parts. A step without numbers is a gap.
+
+    >>> panel = Panel("layer 0", [0, 100], ["shared", "cross", "all"], np.array([[1.0, -0.5, 0.5], [2.0, 0.5, 2.5]]))
+    >>> len(areas_over_steps([panel], colours={"shared": BLUE, "cross": ORANGE}, unit="nats²").axes)
+    1
+    """
+    figure, axes = _grid(len(shown))
+    for axis, panel in zip(axes, shown, strict=True):
+        axis.set_title(panel.title)
+        axis.axhline(0.0, color=INK, lw=0.5)
+        for sign in (1, -1):
+            floor = np.zeros(len(panel.steps))
+            for at, name in enumerate(panel.rows[:-1]):
+                top = floor + sign * np.maximum(sign * panel.values[:, at], 0.0)
+                axis.fill_between(panel.steps, floor, top, color=colours[name], alpha=0.75, lw=0)
+                floor = top
+        _line(axis, panel.steps, panel.values[:, -1], color=INK, lw=1.6)
+        _steps(axis, panel)
+    for first in axes[::COLUMNS]:
+        first.set_ylabel(unit)
+    _legend(figure, {**colours, shown[0].rows[-1]: INK})
+    return figure
+
+
 def stacked_parts(
     ways: Sequence[tuple[str, np.ndarray]], *, rows: Sequence[str], colours: Mapping[str, str], unit: str
 ) -> Figure:

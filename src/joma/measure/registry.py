@@ -247,6 +247,23 @@ _ALL = (
         ),
     ),
     Measure(
+        name="spread",
+        title="spread of attention logits",
+        unit="nats²",
+        meaning="The variance of a query's logits over the keys that it sees, a mean over queries on the text, and its "
+        "parts. Shared: the variance that the mean query of the head gives, one taste for keys that all queries have. "
+        "Specific: that of what each query asks for beyond it. Cross: twice their covariance. The parts sum to the "
+        "variance, but for what a bias or a soft cap of the logits adds.",
+        needs="model",
+        columns=("variance", "shared", "specific", "cross"),
+        column_titles={
+            "variance": "variance of a query's logits",
+            "shared": "shared by all queries",
+            "specific": "specific to a query",
+            "cross": "twice their covariance",
+        },
+    ),
+    Measure(
         name="allocation",
         title="change of attention entropy by parameters",
         unit="nats",

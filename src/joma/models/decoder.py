@@ -32,8 +32,9 @@ Positions = Literal["none", "sinusoidal", "learned"]
 Look = Callable[[int, str, Tensor], None]
 """Called with the layer, the name and the value of what passes by.
 
-In turn: query, key, logits, attention, mixed, hidden, stream. `attention` is what goes to keys: without softmax it need
-not sum to one. `logits` are the keys' own. `mixed` are the values that each head mixed, before the output matrix.
+In turn: input, query, key, logits, attention, mixed, hidden, stream. `input` is what queries, keys and values are made
+of, after a norm that stands before them. `attention` is what goes to keys: without softmax it need not sum to one.
+`logits` are the keys' own. `mixed` are the values that each head mixed, before the output matrix.
 """
 
 
@@ -276,6 +277,8 @@ def _attend(
     x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, drop: _Dropper, see: See
 ) -> Tensor:
     members, batch, length, width = shape
+    if see is not None:
+        see("input", x.view(shape))
     qkv = linear(x, w["qkv"], w["qkv_bias"])
     query, key, value = (
         part.view(members, batch, length, config.heads, -1).transpose(2, 3) for part in qkv.split(width, dim=-1)

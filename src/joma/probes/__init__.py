@@ -4,7 +4,13 @@ from joma.probes._plain import collect_plain
 from joma.probes._record import Probe, ProbeError
 from joma.probes._sparsity import AttentionSparsity
 from joma.probes._support import can_probe
-from joma.probes._text import attention_entropy, attention_means, attention_sparsity
+from joma.probes._text import (
+    attention_entropy,
+    attention_means,
+    attention_sparsity,
+    attention_spread,
+    probe_text,
+)
 from joma.probes._transformers import collect
 
 __all__ = [
@@ -14,7 +20,9 @@ __all__ = [
     "attention_entropy",
     "attention_means",
     "attention_sparsity",
+    "attention_spread",
     "can_probe",
     "collect",
     "collect_plain",
+    "probe_text",
 ]

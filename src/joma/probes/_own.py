@@ -54,6 +54,11 @@ _REFUSED = {
 }
 
 
+def no_queries(name: str) -> str:
+    """The sentence on a model whose logits are seen, and not what they are products of."""
+    return f"{name} models compute attention by themselves, so that joma sees no queries whose mean could be taken"
+
+
 @contextmanager
 def watching(model: nn.Module, model_type: str, probe: Probe) -> Iterator[None]:
     """Record into `probe` what the attention modules of `model` compute inside the block."""
@@ -108,6 +113,8 @@ class _Watching(Watching):
             raise ProbeError(
                 f"{self.probe.model_name}: {name} applies softmax in an unknown way: it cannot be measured"
             )
+        if self.probe.with_spread:
+            raise ProbeError(no_queries(self.probe.model_name))
         logits, first, own = scores.detach(), None, None  # the columns of the first key and of the query's own
         if "Longformer" in self.attending:  # (batch, queries, heads, 2 window + 1): column j is key i + j - window
             window: Any = module.one_sided_attn_window_size

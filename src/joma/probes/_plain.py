@@ -14,12 +14,15 @@ from joma.measure.attention import attention_stats
 from joma.probes._masks import as_bias
 from joma.probes._record import Probe, ProbeError, inner, uncompiled
 from joma.probes._sparsity import of_products
+from joma.probes._spread import spread_of_products
 
 _MULTIHEAD = signature(F.multi_head_attention_forward)
 
 
 @contextmanager
-def collect_plain(model: nn.Module, *, keep: bool = True, sparsity: int | None = None) -> Iterator[Probe]:
+def collect_plain(
+    model: nn.Module, *, keep: bool = True, sparsity: int | None = None, spread: bool = False
+) -> Iterator[Probe]:
     """Collect the statistics of every attention that `model` computes inside the `with` block, by calling module.
 
     Seen are torch.nn.functional.scaled_dot_product_attention and nn.MultiheadAttention (with what is built on it:
@@ -31,7 +34,7 @@ def collect_plain(model: nn.Module, *, keep: bool = True, sparsity: int | None =
     term of the entropy, as in the weights that nn.MultiheadAttention returns.
 
     Queries and keys of three dimensions (batch, length, width) count as one head. What torch.compile has compiled runs
-    uncompiled inside the block. sparsity: as in `collect`.
+    uncompiled inside the block. sparsity, spread: as in `collect`.
 
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     >>> with collect_plain(layer) as probe:
@@ -40,7 +43,7 @@ def collect_plain(model: nn.Module, *, keep: bool = True, sparsity: int | None =
     (['self_attn'], [[4.0, 4.0]])
     """
     model = inner(model)
-    probe = Probe(model, keep=keep, sparsity=sparsity)
+    probe = Probe(model, keep=keep, sparsity=sparsity, spread=spread)
     with probe.watch(model), uncompiled(), following(probe) as caller, Watching(probe, caller):
         yield probe
 
@@ -128,7 +131,10 @@ def _measure(probe: Probe, name: str, q: Tensor, k: Tensor, real: Tensor | None,
     with torch.no_grad():
         q, k = q.detach(), k.detach()
         stats = attention_stats(q, k, **options)
-        probe.record(name, stats, real, None if probe.top is None else of_products(q, k, stats, probe.top, options))
+        sparsity = None if probe.top is None else of_products(q, k, stats, probe.top, options)
+        probe.record(
+            name, stats, real, sparsity, spread_of_products(q, k, real, options) if probe.with_spread else None
+        )
 
 
 def _four(tensor: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from joma.host.errors import JomaError
 from joma.host.words import counted, short
 from joma.measure.attention import AttentionStats
+from joma.measure.spread import Spread, SpreadSums
 from joma.probes._sparsity import AttentionSparsity
 
 _COMPILED = "_orig_mod"  # what torch.compile calls the module inside the one it hands back
@@ -44,7 +45,8 @@ class Probe:
     `stats[name]` lists one `AttentionStats` a call, each tensor (batch, heads, queries); it stays empty under
     keep=False. `mean` averages over everything seen so far. Padded queries and queries that see no key at all count
     in no mean. A module that several layers share appears once, with the calls of all of them. Where sparsity was asked
-    for, `sparsity[name]` lists one `AttentionSparsity` per call, and `mean` knows its fields too.
+    for, `sparsity[name]` lists one `AttentionSparsity` per call, and `mean` knows its fields too. Where the spread of
+    logits was asked for, `mean_spread` has it, and `spread[name]` the sums of all calls.
 
     >>> from joma.probes import collect_plain
     >>> layer = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -54,11 +56,20 @@ class Probe:
     (['MultiheadAttention'], torch.Size([1, 2]))
     """
 
-    def __init__(self, model: nn.Module, *, keep: bool, sparsity: int | None = None, gradients: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        keep: bool,
+        sparsity: int | None = None,
+        spread: bool = False,
+        gradients: bool = False,
+    ) -> None:
         """Not for callers: `collect` and `collect_plain` make probes.
 
         model: whose attention is watched. keep: whether the statistics of every call are kept, and not the means alone.
-        sparsity: the number of keys of `top_keys`; None: it is not measured. gradients: whether they stay in `stats`.
+        sparsity: the number of keys of `top_keys`; None: it is not measured. spread: whether that of logits is, too.
+        gradients: whether they stay in `stats`.
         """
         must_be_keys(sparsity)
         self.model_name = type(model).__name__
@@ -69,7 +80,8 @@ class Probe:
         }
         self.stats: dict[str, list[AttentionStats]] = {}
         self.sparsity: dict[str, list[AttentionSparsity]] = {}
-        self.top, self.gradients = sparsity, gradients
+        self.spread: dict[str, SpreadSums] = {}
+        self.top, self.with_spread, self.gradients = sparsity, spread, gradients
         self.single_pass = False
         self.running, self._keep = False, keep
         self.calls, self._calls_before = 0, 0  # in all, and before the forward pass under way
@@ -107,6 +119,17 @@ class Probe:
         """Every field (layers, heads), where sparsity was asked for."""
         return AttentionSparsity(*(self.mean(name) for name in AttentionSparsity._fields))
 
+    def mean_spread(self) -> Spread:
+        """How far logits spread, and the parts of that, each (layers, heads), where it was asked for.
+
+        The mean query of a head is that of all calls, so it does not matter how a text was cut into batches.
+        """
+        if not self.with_spread:
+            raise ValueError("the spread of logits was not measured: ask for it with collect(model, spread=True)")
+        each = {name: sums.spread for name, sums in self.spread.items()}
+        tables = ({name: one[at] for name, one in each.items()} for at in range(len(Spread._fields)))
+        return Spread(*map(self._table, tables))
+
     def largest_logit(self) -> Tensor:
         """(layers, heads), float64, on the CPU: the largest logit of all queries and calls.
 
@@ -122,7 +145,12 @@ class Probe:
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=torch.nan)
 
     def record(
-        self, name: str, stats: AttentionStats, real: Tensor | None, sparsity: AttentionSparsity | None = None
+        self,
+        name: str,
+        stats: AttentionStats,
+        real: Tensor | None,
+        sparsity: AttentionSparsity | None = None,
+        spread: SpreadSums | None = None,
     ) -> None:
         """Add one call's statistics; `real` (batch, queries) is False for padded queries."""
         self.calls += 1
@@ -131,6 +159,8 @@ class Probe:
             self.stats.setdefault(name, []).append(stats if self.gradients else plain)
         if self._keep and sparsity is not None:
             self.sparsity.setdefault(name, []).append(sparsity)
+        if spread is not None:
+            self.spread[name] = self.spread[name].joined(spread) if name in self.spread else spread
         # MPS has no float64; elsewhere a long text's mean is exact to the last digit shown.
         wide = torch.float32 if plain.entropy.device.type == "mps" else torch.float64
         counts = plain.max_logit > -torch.inf

@@ -7,7 +7,7 @@ from inspect import getsource
 from typing import Any
 
 from joma.host.extras import how_to_install
-from joma.probes._own import ATTENDING
+from joma.probes._own import ATTENDING, ON_SDPA, no_queries
 
 INTERFACE, OWN = "interface", "own"
 _ATTENTION = re.compile(r"ALL_ATTENTION_FUNCTIONS|AutoModel|^class \w*Attention\w*\(", re.MULTILINE)
@@ -15,10 +15,11 @@ _ATTENTION = re.compile(r"ALL_ATTENTION_FUNCTIONS|AutoModel|^class \w*Attention\
 _SELECTED = re.compile(r"attention_interface\([^()]*\bindices=")
 
 
-def can_probe(config: Any, *, gradients: bool = False) -> str | None:
+def can_probe(config: Any, *, gradients: bool = False, spread: bool = False) -> str | None:
     """Why `attention_entropy` cannot measure models of a transformers config, in one sentence; None where it can.
 
     Only the config and transformers' own code are read, no weights. gradients: whether the entropy must have one too.
+    spread: whether the spread of logits is asked for.
 
     >>> from transformers import GPT2Config, MambaConfig
     >>> can_probe(GPT2Config()) is None
@@ -40,6 +41,8 @@ def can_probe(config: Any, *, gradients: bool = False) -> str | None:
         return unseen(kind)
     if gradients and OWN in ways:
         return no_gradient(kind)
+    if spread and OWN in ways and kind not in ON_SDPA:
+        return no_queries(kind)
     code = []
     for each in classes:
         try:

@@ -1,4 +1,4 @@
-"""Attention entropy and sparsity of a model on text, in bounded memory."""
+"""Attention entropy, sparsity and spread of a model on text, in bounded memory."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from joma.host.arguments import Number, as_tensor
 from joma.host.devices import lacking
 from joma.host.words import counted
+from joma.measure.spread import Spread, SpreadSums
 from joma.models.decoder import Decoder
 from joma.probes._own import ATTENDING
 from joma.probes._record import Probe, ProbeError, inner, must_be_keys
 from joma.probes._sparsity import KEEP, AttentionSparsity
 from joma.probes._transformers import collect
-from joma.probes.decoder import ensemble_entropy, ensemble_sparsity
+from joma.probes.decoder import ensemble_entropy, ensemble_sparsity, layer_sums, spread_of_layers
 from joma.probes.lengths import SEQ_LEN, default_seq_len, lengths_of
 
 LOGITS = 1 << 26
@@ -115,6 +116,65 @@ def attention_means(
     return probe.mean_entropy(), probe.mean_sparsity()
 
 
+def attention_spread(
+    model: nn.Module,
+    tokens: Number,
+    *,
+    context: int | None = None,
+    batch: int = 8,
+    device: torch.device | str | None = None,
+    single_pass: bool | None = None,
+) -> Spread:
+    """How far a model's logits spread over keys on a text, and how much of that all queries share: (layers, heads).
+
+    The fields are those of `joma.measure.spread.spread`, in float64; of a `Decoder` each is (members, layers, heads).
+    The mean query is that of the whole text. Everything else is as in `attention_entropy`. Models that compute
+    attention by themselves are refused, because their queries are not seen.
+
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> found = attention_spread(GPT2Model(shape), torch.arange(40) % 9)
+    >>> torch.allclose(found.shared + found.specific + found.cross, found.variance)
+    True
+    """
+    model, batches = _batches(model, tokens, context, batch, device, single_pass)
+    if isinstance(model, Decoder):
+        total: list[SpreadSums] = []
+        with torch.inference_mode():
+            for some in batches:
+                each = layer_sums(model, some)
+                total = [a.joined(b) for a, b in zip(total, each, strict=True)] if total else each
+        return Spread(*(part.cpu() for part in spread_of_layers(model, total)))
+    return _of_transformers(model, batches, single_pass, None, spread=True).mean_spread()
+
+
+def probe_text(
+    model: nn.Module,
+    tokens: Number,
+    *,
+    sparsity: int | None = None,
+    spread: bool = False,
+    context: int | None = None,
+    batch: int = 8,
+    device: torch.device | str | None = None,
+    single_pass: bool | None = None,
+) -> Probe:
+    """A probe that has read a text: everything that is asked for, from one reading.
+
+    sparsity, spread: as in `collect`. Everything else is as in `attention_entropy`, for a model of transformers.
+
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> probe = probe_text(GPT2Model(shape), torch.arange(40) % 9, spread=True)
+    >>> probe.mean_entropy().shape, probe.mean_spread().shared.shape
+    (torch.Size([2, 4]), torch.Size([2, 4]))
+    """
+    if isinstance(inner(model), Decoder):
+        raise ValueError("probe_text reads with models of transformers; a Decoder has attention_entropy and its like")
+    model, batches = _batches(model, tokens, context, batch, device, single_pass)
+    return _of_transformers(model, batches, single_pass, sparsity, spread=spread)
+
+
 def _batches(
     model: nn.Module, tokens: Number, context: int | None, batch: int, device: Any, single_pass: bool | None
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
@@ -146,7 +206,12 @@ def _mean_of_members(
 
 
 def _of_transformers(
-    model: nn.Module, batches: tuple[Tensor, ...], single_pass: bool | None, sparsity: int | None
+    model: nn.Module,
+    batches: tuple[Tensor, ...],
+    single_pass: bool | None,
+    sparsity: int | None,
+    *,
+    spread: bool = False,
 ) -> Probe:
     # The base model leaves out the head over the vocabulary, which no attention depends on.
     base: Any = getattr(model, "base_model", model)
@@ -154,7 +219,8 @@ def _of_transformers(
     at, training, single = next(base.parameters()).device, model.training, single_pass is not False
     try:
         model.eval()
-        with torch.inference_mode(), collect(base, keep=False, single_pass=single, sparsity=sparsity) as probe:
+        watched = collect(base, keep=False, single_pass=single, sparsity=sparsity, spread=spread)
+        with torch.inference_mode(), watched as probe:
             for ids in batches:
                 base(input_ids=ids.to(at), **options)
     finally:

@@ -15,9 +15,10 @@ from torch.nn import Module
 from joma.host.extras import how_to_install
 from joma.measure.attention import attention_stats, attention_with_stats
 from joma.probes._masks import seen_by, structure
-from joma.probes._own import ON_SDPA, watching
+from joma.probes._own import ON_SDPA, no_queries, watching
 from joma.probes._record import Probe, ProbeError, inner, uncompiled
 from joma.probes._sparsity import of_products
+from joma.probes._spread import spread_of_products
 from joma.probes._support import INTERFACE, OWN, no_gradient, unseen, way
 
 NAME = "joma_stats"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
@@ -28,7 +29,13 @@ threads of a model that spreads its own work."""
 
 @contextmanager
 def collect(
-    model: Module, *, keep: bool = True, single_pass: bool = False, sparsity: int | None = None, gradients: bool = False
+    model: Module,
+    *,
+    keep: bool = True,
+    single_pass: bool = False,
+    sparsity: int | None = None,
+    spread: bool = False,
+    gradients: bool = False,
 ) -> Iterator[Probe]:
     """Collect the attention statistics of every forward pass of a transformers model inside the `with` block.
 
@@ -36,6 +43,7 @@ def collect(
     - keep: whether every call is kept; False keeps the running means alone, so that memory does not grow
     - single_pass: statistics come out of the pass that computes the output (faster; logits then agree within rounding)
     - sparsity: also measures `AttentionSparsity`, with this number of `top_keys`: four more passes over logits
+    - spread: also measures `joma.measure.spread`, for `mean_spread`; not of models that compute attention by themselves
     - gradients: leaves the graph in `stats`, so that a mean entropy can be differentiated by the model's parameters;
       models that compute attention by themselves have none
 
@@ -63,12 +71,14 @@ def collect(
     model = inner(model)
     configs = _configs(model)
     before = [config._attn_implementation_internal for config in configs]
-    probe = Probe(model, keep=keep, sparsity=sparsity, gradients=gradients)
+    probe = Probe(model, keep=keep, sparsity=sparsity, spread=spread, gradients=gradients)
     probe.single_pass = single_pass
     try:
         own = _own_way(model)
         if own and gradients:
             raise ProbeError(no_gradient(type(model).__name__))
+        if own and spread and own not in ON_SDPA:
+            raise ProbeError(no_queries(type(model).__name__))
         if own in ON_SDPA:
             for config in configs:
                 config._attn_implementation_internal = "sdpa"
@@ -192,5 +202,6 @@ def _attention(
     options["scale"] = scaling
     for probe in listening:
         sparsity = None if probe.top is None else of_products(query.detach(), k.detach(), stats, probe.top, options)
-        probe.record(probe.names[module], stats, seen.real, sparsity)
+        spread = spread_of_products(query.detach(), k.detach(), seen.real, options) if probe.with_spread else None
+        probe.record(probe.names[module], stats, seen.real, sparsity, spread)
     return result, None

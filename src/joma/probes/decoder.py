@@ -15,6 +15,7 @@ from torch import Tensor
 from joma.host.arguments import Number, as_numbers, as_tensor
 from joma.measure.attention import attention_stats
 from joma.measure.correlation import pearson
+from joma.measure.spread import Factors, Spread, SpreadSums, factors, spread_sums
 from joma.models.decoder import Decoder
 from joma.probes._sparsity import KEEP, of_products
 
@@ -83,6 +84,63 @@ def ensemble_sparsity(decoder: Decoder, tokens: Number, *, keep: int = KEEP) -> 
 
     decoder.features(as_tensor(tokens, "tokens"), look=look)
     return tuple(torch.stack(found, 2).unbind())
+
+
+def ensemble_spread(decoder: Decoder, tokens: Number) -> tuple[Spread, Factors]:
+    """How far logits spread over keys and why, of one batch in one pass: fields (members, layers, heads).
+
+    `mean_share` and `rank` of the factors are those of what a layer reads, (members, layers). Decoders have no rotary
+    positions, so that the factors exist. tokens: as in `ensemble_entropy`. For texts of any length see
+    `joma.probes.attention_spread`.
+
+    >>> from joma.models import DecoderConfig
+    >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8, layers=2, heads=2), seeds=[0, 1, 2])
+    >>> spread, factors = ensemble_spread(decoder, torch.arange(40).view(4, 10) % 9)
+    >>> spread.shared.shape, factors.rank.shape
+    (torch.Size([3, 2, 2]), torch.Size([3, 2]))
+    >>> torch.allclose(factors.growth * factors.alignment * factors.context, spread.variance.float())
+    True
+    """
+    inputs: list[Tensor] = []
+    spread = spread_of_layers(decoder, layer_sums(decoder, tokens, inputs))
+    query, key, _ = (part.detach() for part in _weight(decoder, "qkv").split(decoder.config.width, dim=-1))
+    bias = _weight(decoder, "qkv_bias").detach()[..., : decoder.config.width]
+    w_q, w_k = (w.unflatten(-1, (decoder.config.heads, -1)).permute(0, 1, 3, 4, 2) for w in (query, key))
+    b_q = bias.unflatten(-1, (decoder.config.heads, -1))  # (members, layers, heads, head width)
+    each = [
+        factors(w_q[m, at], w_k[m, at], x[m], variance=spread.variance[m, at], b_q=b_q[m, at], finite=False)
+        for m in range(decoder.members)
+        for at, x in enumerate(inputs)
+    ]
+    shape = (decoder.members, decoder.config.layers)
+    return spread, Factors(*(torch.stack(parts).unflatten(0, shape) for parts in zip(*each, strict=True)))
+
+
+def layer_sums(decoder: Decoder, tokens: Number, inputs: list[Tensor] | None = None) -> list[SpreadSums]:
+    """The sums of `joma.measure.spread` of every layer, with the heads of all members as heads.
+
+    inputs: a list that gets what every layer reads, (members, sequences, length, width).
+    """
+    found: list[SpreadSums] = []
+    query: list[Tensor] = []
+
+    def look(layer: int, name: str, value: Tensor) -> None:
+        if name == "input" and inputs is not None:
+            inputs.append(value.detach())
+        elif name == "query":
+            query.append(value.detach().transpose(0, 1).flatten(1, 2))
+        elif name == "key":
+            key = value.detach().transpose(0, 1).flatten(1, 2)
+            found.append(spread_sums(query.pop(), key, causal=decoder.config.causal, finite=False))
+
+    decoder.features(as_tensor(tokens, "tokens"), look=look)
+    return found
+
+
+def spread_of_layers(decoder: Decoder, layers: list[SpreadSums]) -> Spread:
+    """The spread of such sums, each field (members, layers, heads)."""
+    each = zip(*(sums.spread for sums in layers), strict=True)
+    return Spread(*(torch.stack(parts).unflatten(1, (decoder.members, -1)).transpose(0, 1) for parts in each))
 
 
 def validation(decoder: Decoder, inputs: Number, targets: Number, cross_entropy: CrossEntropy) -> dict[str, Tensor]:

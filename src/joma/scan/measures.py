@@ -14,7 +14,7 @@ from torch import Tensor
 from joma.host.errors import BadInput
 from joma.measure.registry import MEASURES, WeightMeasure, full_spectra, full_spectrum, leading_spectrum
 from joma.scan.model.allocation import Pair, allocated, loaded_whole, must_have_gradients
-from joma.scan.model.running import Between, must_attend
+from joma.scan.model.running import Between, must_attend, must_show_queries
 
 
 @dataclass(frozen=True)
@@ -69,5 +69,5 @@ def _taken(name: str, *, full: bool) -> Measure:
             return replace(measure, compute=full_spectrum, stacked=full_spectra, side_by_side=True)
         return measure
     if measure.needs == "model":
-        return ModelMeasure(measure.curves, must_attend)
+        return ModelMeasure(measure.curves, must_show_queries if name == "spread" else must_attend)
     return PairMeasure(tuple(measure.curves), loaded_whole, allocated, must_have_gradients)

@@ -8,10 +8,11 @@ import numpy as np
 from joma.claims.execute import Picture
 from joma.figures import scans as drawn
 from joma.figures.reading import course, listing, number
-from joma.measure.registry import axis_of
+from joma.measure.registry import MEASURES, axis_of
 from joma.report.figures import draw_picture
 from joma.report.scans.allocation import allocation_pictures
 from joma.report.scans.curves import curve_title, group_title, layers_of, measure_title, steps_axis, uniform_entropy
+from joma.report.scans.spread import split_picture
 from joma.scan.result.curves import Curve, Scan, mean_of
 
 _MOST = 6  # groups whose course stands in a caption
@@ -22,7 +23,10 @@ def pictures_of(scan: Scan, measure: str) -> tuple[Picture, ...]:
     curves = [curve for curve in scan.curves.values() if curve.measure == measure]
     if measure == "allocation":
         return allocation_pictures(scan, curves)
-    found = [_over_steps(scan, curves) if len(scan.steps) > 1 else _over_layers(scan, curves)]
+    if measure == "spread" and {curve.group for curve in curves} == set(MEASURES["spread"].columns):
+        found = [split_picture(scan, curves)]
+    else:
+        found = [_over_steps(scan, curves) if len(scan.steps) > 1 else _over_layers(scan, curves)]
     if len(scan.steps) > 1 and any(len(layers_of(curve)[0]) > 1 for curve in curves):
         found.append(_changes(scan, curves))
     found += [_heads(scan, curve) for curve in curves if curve.by_head and len(curve.columns) > 1]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from joma.host.errors import BadInput
 from joma.measure.registry import KEPT
+from joma.measure.spread import Spread
 from joma.scan.errors import CheckpointError, Unmeasurable
 from joma.scan.formats.tensor_file import FLOATS, check_finite
 from joma.scan.model.loading import loaded_config, loaded_model
@@ -49,14 +50,24 @@ def must_attend(config: Any, name: str) -> None:
         raise CheckpointError(f"{name}: {why}")
 
 
+def must_show_queries(config: Any, name: str) -> None:
+    """Refuse a model whose logits could not be split by its mean query."""
+    must_attend(config, name)
+    from joma.probes import can_probe
+
+    if why := can_probe(config, spread=True):
+        raise CheckpointError(f"{name}: {why}")
+
+
 def statistics(
     folder: Path, tokens: Tensor, device: torch.device, between: Between, wanted: Collection[str], *,
     seq_len: int | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """The wanted statistics of the model in a folder, each (layers, heads), from one reading of its tokens.
 
-    wanted: "entropy" (in nats), and fields of `joma.probes.AttentionSparsity`. NaN stands for heads that a layer does
-    not have. seq_len: tokens per window; None: as `joma.probes.attention_entropy` chooses.
+    wanted: "entropy" (in nats), and fields of `joma.probes.AttentionSparsity` and of `joma.measure.spread.Spread`.
+    NaN stands for heads that a layer does not have. seq_len: tokens per window; None: as
+    `joma.probes.attention_entropy` chooses.
     """
     from joma import probes
 
@@ -65,17 +76,17 @@ def statistics(
         model = loaded_model(folder, device)
         must_be_finite(model)
         _watch(model, len(tokens), between)
-        options: dict[str, Any] = {"context": seq_len, "device": device}
+        sparse, spread = (not set(wanted).isdisjoint(kind._fields) for kind in (probes.AttentionSparsity, Spread))
         try:
-            if set(wanted) == {"entropy"}:
-                return {"entropy": probes.attention_entropy(model, tokens, **options)}
-            entropy, sparsity = probes.attention_means(model, tokens, sparsity=KEPT, **options)
+            probe = probes.probe_text(
+                model, tokens, sparsity=KEPT if sparse else None, spread=spread, context=seq_len, device=device
+            )
         except BadInput:
             raise
         except ValueError as error:  # a model that cannot be probed
             raise Unmeasurable(str(error)) from None
-    found = {"entropy": entropy, **sparsity._asdict()}
-    return {name: found[name] for name in wanted}
+    spreads = probe.mean_spread()._asdict() if spread else {}
+    return {name: spreads[name] if name in spreads else probe.mean(name) for name in wanted}
 
 
 def must_be_finite(model: Any) -> None:

@@ -1,0 +1,126 @@
+"""The spread of logits over a series: numbers of the probe, one reading of the text, and a page with the split."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_series import LAYERS, WORDS, make_series, save_model, scan
+
+from joma.cli.main import main
+from joma.figures import scans as drawn
+from joma.figures.style import BLUE, GREY, ORANGE
+from joma.measure.registry import MEASURES
+from joma.probes import attention_spread
+from joma.report.scans import spread as pictures
+from joma.scan.names.architecture import Row
+from joma.scan.result.curves import Curve, Scan
+
+CURVES = list(MEASURES["spread"].curves)
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(0, WORDS, 200))
+    return tmp_path / "tokens.npy"
+
+
+@pytest.fixture
+def two(neox, tmp_path):
+    return make_series(neox, tmp_path / "series", (0, 10))
+
+
+def test_numbers_are_those_of_the_probe_from_one_reading(two, tokens, tmp_path, monkeypatch):
+    from transformers import AutoModel
+
+    running = sys.modules["joma.scan.model.running"]
+    loaded, read = running.loaded_model, []
+    monkeypatch.setattr(
+        running, "loaded_model", lambda folder, device: (read.append(folder), loaded(folder, device))[1]
+    )
+    status, found = scan(two, "--measures", "entropy,sparsity,spread", "--text", tokens, out=tmp_path / "out")
+    assert (status, len(read)) == (0, 2)
+    assert CURVES == ["spread/variance", "spread/shared", "spread/specific", "spread/cross"]
+    assert [name for name in found["curves"] if name.startswith("spread")] == CURVES
+    ids = torch.from_numpy(np.load(tokens))
+    for at, step in enumerate(found["steps"]):
+        want = attention_spread(AutoModel.from_pretrained(two / f"step{step}"), ids, context=16)._asdict()
+        for name in CURVES:
+            curve = found["curves"][name]
+            assert curve["columns_are"] == "heads"
+            got = torch.tensor(curve["values"][at]).double()
+            assert got.shape == (LAYERS, 4)
+            torch.testing.assert_close(got, want[name.partition("/")[2]], rtol=1e-5, atol=1e-9)
+    values = {name: np.array(found["curves"][name]["values"]) for name in CURVES}
+    parts = values["spread/shared"] + values["spread/specific"] + values["spread/cross"]
+    np.testing.assert_allclose(parts, values["spread/variance"], rtol=1e-6)
+
+
+def test_a_model_whose_queries_are_not_seen_is_refused_before_it_is_read(tokens, tmp_path):
+    from transformers import GPTJConfig, GPTJForCausalLM
+
+    config = GPTJConfig(vocab_size=WORDS, n_embd=16, n_layer=1, n_head=2, n_positions=16, rotary_dim=4)
+    save_model(GPTJForCausalLM(config), tmp_path / "series" / "step0")
+    status, found = scan(tmp_path / "series", "--measures", "entropy,spread", "--text", tokens, out=tmp_path / "out")
+    assert status == 3
+    assert "sees no queries" in found["refused"]["spread"]
+    assert list(found["curves"]) == ["entropy"]
+
+
+@pytest.mark.long
+def test_the_page_has_the_split(two, tokens, tmp_path, capsys):
+    words = ["scan", two, "--measures", "spread", "--text", tokens, "--out", tmp_path / "out"]
+    assert main(list(map(str, words))) == 0
+    page = next((tmp_path / "out").glob("*.html")).read_text()
+    assert "one taste for keys that all queries have" in page
+    assert "over 2 checkpoints. Largest in the end, layer" in page
+
+
+def made(values, steps):
+    """A scan whose spread has these values, (steps, layers, parts), of one head."""
+    values = np.asarray(values, dtype=float)
+    rows = tuple(Row(at, None, f"layer {at}") for at in range(values.shape[1]))
+    curves = {
+        f"spread/{name}": Curve("spread", name, rows, ("0",), values[:, :, at, None], heads=True)
+        for at, name in enumerate(MEASURES["spread"].columns)
+    }
+    return Scan("series", steps, [], curves)
+
+
+def captured(monkeypatch, scan):
+    seen = {}
+
+    def draw(name, caption, alt, function, shown, **options):
+        seen.update(caption=caption, alt=alt, function=function, shown=shown, figure=function(shown, **options))
+
+    monkeypatch.setattr(pictures, "draw_picture", draw)
+    pictures.split_picture(scan, list(scan.curves.values()))
+    return seen
+
+
+def test_areas_are_stacked_up_and_down(monkeypatch):
+    values = [[[1.5, 1.0, 1.0, -0.5], [0.5, 0.1, 0.4, 0.0]], [[4.0, 2.0, 1.0, 1.0], [6.0, 1.0, 4.0, 1.0]]]
+    seen = captured(monkeypatch, made(values, [0, 100]))
+    assert seen["function"] is drawn.areas_over_steps
+    assert "Largest in the end, layer 1: the variance rises from 0.5 to 6" in seen["caption"]
+    assert "in the end shared 1, specific 4, cross 1." in seen["caption"]
+    first = seen["figure"].axes[0]
+    tops = [area.get_paths()[0].vertices[:, 1] for area in first.collections]
+    assert [round(float(top.max()), 9) for top in tops[:3]] == [2.0, 3.0, 4.0]
+    assert min(float(top.min()) for top in tops) == -0.5
+    assert first.get_lines()[-1].get_ydata().tolist() == [1.5, 4.0]
+
+
+def test_one_checkpoint_has_bars(monkeypatch):
+    seen = captured(monkeypatch, made([[[1.5, 1.0, 1.0, -0.5], [0.5, 0.1, 0.4, 0.0]]], [7]))
+    assert seen["function"] is drawn.stacked_parts
+    assert "layer 0: the variance is 1.5; shared 1, specific 1, cross −0.5." in seen["caption"]
+
+
+def test_a_step_without_numbers_is_a_gap(monkeypatch):
+    values = np.ones((3, 1, 4))
+    values[1] = np.nan
+    values[2] = 2.0
+    seen = captured(monkeypatch, made(values, [0, 10, 20]))
+    assert "in the end shared 2" in seen["caption"]
+    assert {"shared": BLUE, "specific": ORANGE, "cross": GREY} == pictures.COLOURS
