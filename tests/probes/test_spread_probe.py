@@ -93,6 +93,16 @@ def test_plain_modules_and_their_sinks():
     torch.testing.assert_close(probe.mean_spread().variance, variance([w[..., :-1]]), **CLOSE)  # a sink is no key
 
 
+def test_padded_queries_of_plain_modules_do_not_count():
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x, padded = torch.randn(2, 9, 8), torch.zeros(2, 9, dtype=torch.bool)
+    padded[0, 6:] = True
+    with torch.no_grad(), collect_plain(layer, spread=True) as probe:
+        _, w = layer(x, x, x, key_padding_mask=padded, average_attn_weights=False)
+    torch.testing.assert_close(probe.mean_spread().variance, variance([w], ~padded), **CLOSE)
+
+
 def test_a_model_whose_queries_are_not_seen_is_refused():
     model = build_own("gptj")
     assert "compute attention by themselves" in can_probe(model.config, spread=True)

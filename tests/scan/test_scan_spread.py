@@ -13,6 +13,8 @@ from joma.figures.style import BLUE, GREY, ORANGE
 from joma.measure.registry import MEASURES
 from joma.probes import attention_spread
 from joma.report.scans import spread as pictures
+from joma.scan.errors import CheckpointError
+from joma.scan.model.running import must_show_queries
 from joma.scan.names.architecture import Row
 from joma.scan.result.curves import Curve, Scan
 
@@ -65,6 +67,14 @@ def test_a_model_whose_queries_are_not_seen_is_refused_before_it_is_read(tokens,
     assert status == 3
     assert "sees no queries" in found["refused"]["spread"]
     assert list(found["curves"]) == ["entropy"]
+
+
+def test_what_is_no_language_model_is_refused_by_name():
+    """Not by what the probe says: it knows how to look at attention of any kind."""
+    from transformers import ViTConfig
+
+    with pytest.raises(CheckpointError, match=r"step0 \(vit\) is no language model"):
+        must_show_queries(ViTConfig(), "step0")
 
 
 @pytest.mark.long
@@ -124,3 +134,8 @@ def test_a_step_without_numbers_is_a_gap(monkeypatch):
     seen = captured(monkeypatch, made(values, [0, 10, 20]))
     assert "in the end shared 2" in seen["caption"]
     assert {"shared": BLUE, "specific": ORANGE, "cross": GREY} == pictures.COLOURS
+
+
+def test_of_many_layers_the_first_and_the_last_have_a_panel(monkeypatch):
+    seen = captured(monkeypatch, made(np.ones((2, 11, 4)), [0, 10]))
+    assert [panel.title for panel in seen["shown"]] == [f"layer {at}" for at in (0, 2, 4, 6, 8, 10)]
