@@ -107,9 +107,15 @@ def test_entropy_that_still_falls_at_the_end_tells_nothing_of_a_rebound(tmp_path
     """Lowest at the last point with every seed: nobody knows what comes after it. One seed that rises speaks."""
     falls = down_and_up(np.ones((5, 1)), 0.5 + 0.01 * SEEDS)
     falls[:] = np.linspace(3.0, 2.0, falls.shape[1])[:, None] + 0.01 * SEEDS[:, None]
-    run = made(tmp_path / "falls", L1=depth(falls), L2=depth(np.repeat(falls, 2, axis=2)))
+    mixed = np.concatenate([falls, down_and_up(np.ones((5, 1)), 0.5 + 0.01 * SEEDS)], axis=2)[:, :, [1, 1, 0, 1]]
+    config = fig6.Fig6Config(**SMALL, layers=(1, 4), rate=0.02, seeds=5)
+    run = made(tmp_path / "falls", config, L1=depth(falls), L4=depth(mixed))
     finding = found(fig6.STUDY, run, fig6.ONE)
-    assert finding.verdict == verdicts(fig6.STUDY, run)["fig6-top-layers"] == "undecided"
+    assert finding.verdict == "not run"
+    assert "still falls at the end" in finding.reason
+    assert "more --steps than 48" in finding.command
+    finding = found(fig6.STUDY, run, fig6.TOP)  # of its two layers one comes back
+    assert finding.verdict == "undecided"
     assert finding.details["still falling at the end, so they do not tell"] == {"layers": 1.0}
     falls[0, -2] -= 0.5
     run = made(tmp_path / "one rises", L1=depth(falls))

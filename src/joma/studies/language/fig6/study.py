@@ -152,6 +152,9 @@ def judge_rebounds(claim: Claim, variants_of: Callable[[Run], Depths], run: Run)
             shares.append(back / drop if drop > 0 else nan)
     if lower:
         details["lower layers"] = {"that drop and come back": float(sum(lower)), "of": float(len(lower))}
+    if falling == len(cases):
+        reason = "entropy still falls at the end of training, with every seed: whether it comes back later is not seen"
+        return not_run(claim, expected, reason, f"joma run fig6 with more --steps than {run.config['steps']}")
     if falling:
         details["still falling at the end, so they do not tell"] = {"layers": float(falling)}
     return by_effect(
