@@ -15,6 +15,8 @@ from joma.host.files import as_json, usable_file, write_json
 from joma.host.printing import say
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from joma.measure.intervals import Comparison
     from joma.studies.rebound.forecast.board import Score
     from joma.studies.rebound.forecast.entries import Entry
@@ -50,10 +52,14 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
 
     given = {one: _found(one) for one in options.forecaster}
     screen = sys.stderr if options.json == "-" else sys.stdout
-    say("fitting joma's own entries on the open runs", sys.stderr)
     sealed, seal = kept_runs.sealed_runs(), kept_runs.seal_of()
-    entries = given | board.standing(kept_runs.open_runs(), seal["first"])
-    scores = [board.score(entry, name, sealed, first=seal["first"]) for name, entry in entries.items()]
+
+    def scored(entries: Mapping[str, Entry]) -> list[Score]:
+        return [board.score(entry, name, sealed, first=seal["first"]) for name, entry in entries.items()]
+
+    scores = scored(given)  # first, so that a fault in them is known at once
+    say("fitting joma's own entries on the open runs", sys.stderr)
+    scores += scored(board.standing(kept_runs.open_runs(), seal["first"]))
     _print(sorted(scores, key=lambda one: -one.skill.value), screen)
     content = {"scores": [one.as_json() for one in scores], "sealed": seal}
     if options.json == "-":

@@ -20,7 +20,7 @@ from joma.studies.rebound.forecast import entries
 from joma.studies.rebound.forecast import record as scores
 from joma.studies.rebound.forecast import study as forecast
 from joma.studies.rebound.forecast.by_theory import Past, along_equation_6, drift, equation_6, logit_shift, tie, until
-from joma.studies.rebound.forecast.history import open_and_sealed
+from joma.studies.rebound.forecast.history import histories, open_and_sealed
 from joma.studies.rebound.forecast.run import ForecastConfig, Words, entropy_after, look_at_words
 from joma.theory import salience
 
@@ -143,6 +143,61 @@ def test_verdicts_turn_with_the_errors(small, tmp_path, claim, name):
     assert finding.details["skill with SGD, entropy"]["earlier runs"] == pytest.approx(0.8)
 
 
+def test_the_law_is_held_against_every_control(small, tmp_path):
+    law, claim = "focus_and_dilution", forecast.LAW
+    assert found(forecast.STUDY, with_errors(small, tmp_path / "a", **{law: 0.5}), claim).verdict == "holds"
+    assert found(forecast.STUDY, with_errors(small, tmp_path / "b", **{law: 1.5}), claim).verdict == "fails"
+    assert found(forecast.STUDY, with_errors(small, tmp_path / "c"), claim).verdict == "not above its control"
+    for place, control in enumerate((*scores.CONTROLS, *scores.FITTED)):
+        given = {law: 0.5, control.replace(" ", "_"): 0.2}
+        finding = found(forecast.STUDY, with_errors(small, tmp_path / str(place), **given), claim)
+        assert finding.verdict == "fails"
+        assert f"against {control}" in finding.measured
+    better = found(forecast.STUDY, with_errors(small, tmp_path / "d", **{law: 0.5, "damped_trend": 0.7}), claim)
+    assert better.verdict == "holds"
+    early = found(forecast.STUDY, with_errors(small, tmp_path / "e", **{law: 0.5, "earlier_runs": 0.2}), claim)
+    assert early.verdict == "holds"  # a ceiling, no control
+    assert early.details["skill with SGD"]["earlier runs"] == pytest.approx(0.8)
+    assert early.details["skill"][entries.LAW] == pytest.approx(0.5)
+    assert early.details["constants"] == dict(
+        zip(("line", "kept", "moved", "law"), small.value("constants").tolist(), strict=True)
+    )
+
+
+def test_constants_are_fitted_on_open_seeds_and_scores_are_of_the_others(small, tmp_path):
+    """Spoiled judged seeds leave the constants; a spoiled open seed moves them."""
+    runs = [one for variant in VARIANTS for one in histories(small, variant, open_and_sealed(small, variant)[0])]
+    assert len(runs) == 6
+    np.testing.assert_allclose(small.value("constants"), entries.fit(runs, 8))
+    for variant in VARIANTS:
+        assert open_and_sealed(small, variant) == ([0, 1], [2, 3, 4])
+        truth = curve(small, variant, "valid/entropy")[0].mean(-1)[2:]  # (judged, points, layers)
+        steps, at = steps_of(small, variant).tolist(), small.value(f"{variant}/at")
+        for place, t in enumerate(at):
+            if 2 * t in steps:
+                still = truth[:, steps.index(t)] - truth[:, steps.index(2 * t)]
+                kept = small.value(f"{variant}/entropy/persistence")[:, :, place]
+                np.testing.assert_allclose(kept, still**2, atol=1e-9)
+        earlier = curve(small, variant, "valid/entropy")[0].mean(-1)[:2].mean(0)
+        told = truth[0, steps.index(16)] + earlier[steps.index(32)] - earlier[steps.index(16)]
+        np.testing.assert_allclose(small.value(f"{variant}/told/earlier runs")[0, :, at.tolist().index(16)], told)
+
+
+def test_late_steps_are_scored_apart(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(forecast, "LATE", 16)
+
+    def worse_early(name, step, value):
+        if name.endswith("/valid/loss"):
+            return value * 0 + (9.0 if step == 0 else 0.1)
+        if f"/entropy/{entries.LAW}" in name:
+            return np.broadcast_to(np.array([4.0, 4.0, 0.5, 0.5]), value.shape)
+        return np.ones_like(value) if "/entropy/" in name and "words" not in name else value
+
+    details = found(forecast.STUDY, changed(small, tmp_path / "late", worse_early), forecast.LAW).details
+    assert details["skill"][entries.LAW] == pytest.approx(1 - 2.25)
+    assert details["skill from t = 16 on"][entries.LAW] == pytest.approx(0.5)
+
+
 def test_networks_that_learned_nothing_foretell_nothing(small, tmp_path):
     idle = changed(small, tmp_path / "idle", lambda name, step, value: value + 9 * name.endswith("/valid/loss"))
     for finding in (found(forecast.STUDY, idle, claim) for claim in forecast.STUDY.claims):
@@ -230,6 +285,8 @@ def test_entropies_that_follow_equation_6_are_foretold(scale):
     [
         ({"first": 4}, "first must be at least 8, 2 times every, got 4"),
         ({"steps": 15}, "steps must be at least 16, 2 times first, got 15"),
+        ({"open_seeds": 3}, "open_seeds must be 1 to 2, so that 3 of 5 seeds are left to judge, got 3"),
+        ({"open_seeds": 0}, "open_seeds must be at least 1, got 0"),
         ({"heads": 2}, "heads must be 1: with several the theorem does not say whose logits, got 2"),
     ],
 )
