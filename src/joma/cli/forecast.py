@@ -15,8 +15,6 @@ from joma.host.files import as_json, usable_file, write_json
 from joma.host.printing import say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from joma.measure.intervals import Comparison
     from joma.studies.rebound.forecast.board import Score
     from joma.studies.rebound.forecast.entries import Entry
@@ -54,12 +52,8 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     screen = sys.stderr if options.json == "-" else sys.stdout
     sealed, seal = kept_runs.sealed_runs(), kept_runs.seal_of()
 
-    def scored(entries: Mapping[str, Entry]) -> list[Score]:
-        return [board.score(entry, name, sealed, first=seal["first"]) for name, entry in entries.items()]
-
-    scores = scored(given)  # first, so that a fault in them is known at once
-    say("fitting joma's own entries on the open runs", sys.stderr)
-    scores += scored(board.standing(kept_runs.open_runs(), seal["first"]))
+    entries = given | board.standing(seal["constants"])
+    scores = [board.score(entry, name, sealed, first=seal["first"]) for name, entry in entries.items()]
     _print(sorted(scores, key=lambda one: -one.skill.value), screen)
     content = {"scores": [one.as_json() for one in scores], "sealed": seal}
     if options.json == "-":

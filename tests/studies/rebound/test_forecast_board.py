@@ -5,6 +5,7 @@ Histories are made here by hand; what the law must say of them is computed anew,
 
 import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +13,11 @@ import torch
 
 from joma.host.errors import BadInput, FileError
 from joma.measure.forecast import skill
+from joma.runs import Run
 from joma.studies.rebound.forecast import kept_runs
 from joma.studies.rebound.forecast.board import LATE, score, standing
 from joma.studies.rebound.forecast.entries import (
     SHARES,
-    Constants,
     _entropy,
     came,
     damped_line,
@@ -31,6 +32,7 @@ from joma.studies.rebound.forecast.history import History
 
 STEPS = np.array([0, *(round(8 * 2 ** (n / 2)) for n in range(17))], dtype=float)  # to 2,048
 FIRST = 64
+ROOT = Path(__file__).parents[3]
 
 
 def sampled_entropy(variance, n_keys, draws=4000):
@@ -93,7 +95,7 @@ def test_the_past_holds_nothing_of_the_future():
 
 def test_no_entry_moves_with_the_future():
     whole = history()
-    for entry in standing({"Adam, 2 layers": [history(1), history(2)]}, FIRST).values():
+    for entry in standing((0.5, 0.9, 0.6, 0.7)).values():
         told = made(entry, whole, FIRST)
         for last in (64, 512):
             after = whole.steps > last
@@ -195,13 +197,38 @@ def test_the_law_is_fitted_where_it_holds():
     assert found.skill.value > 0.95
 
 
-def test_constants_come_from_open_runs_alone():
-    first, second = standing(networks(seeds=2), FIRST), standing({"Adam, 2 layers": [history(7)]}, FIRST)
-    assert list(first) == ["no change", "damped line in log t", "damped trend", "focus and dilution"]
-    assert first["damped trend"].keywords != second["damped trend"].keywords
-    assert fitted(Constants(0.1, 0.2, 0.3, 0.4))["focus and dilution"].keywords == {"share": 0.4}
-    assert fitted(Constants(0.1, 0.2, 0.3, 0.4))["damped line in log t"].keywords == {"share": 0.1}
-    assert fitted(Constants(0.1, 0.2, 0.3, 0.4))["damped trend"].keywords == {"kept": 0.2, "moved": 0.3}
+def test_every_entry_gets_its_own_constants():
+    found = standing((0.1, 0.2, 0.3, 0.4))
+    assert list(found) == ["no change", "damped line in log t", "damped trend", "focus and dilution"]
+    assert found["damped line in log t"].keywords == {"share": 0.1}
+    assert found["damped trend"].keywords == {"kept": 0.2, "moved": 0.3}
+    assert found["focus and dilution"].keywords == {"share": 0.4}
+
+
+@pytest.mark.long
+def test_the_kept_constants_are_those_of_the_open_runs():
+    everyone = [one for seeds in kept_runs.open_runs().values() for one in seeds]
+    seal = kept_runs.seal_of()
+    np.testing.assert_allclose(fit(everyone, seal["first"]), seal["constants"], rtol=1e-5)
+
+
+def test_the_kept_runs_are_those_of_the_record():
+    """And their scores are the skills that the study found, by other code."""
+    record = json.loads((ROOT / "results/forecast/findings.json").read_text())
+    law = next(one for one in record["findings"] if one["id"].endswith("focus-and-dilution-foretells"))
+    seal = kept_runs.seal_of()
+    assert seal["commit"] == record["commit"]
+    for name, entry in standing(seal["constants"]).items():
+        found = score(entry, name)
+        if name != "no change":
+            assert found.skill.value == pytest.approx(law["cases"]["skill"][name], abs=1e-4)
+    with Run.open(ROOT / "results/forecast/forecast.sqlite") as run:
+        opened, sealed = kept_runs.open_runs(), kept_runs.sealed_runs()
+        for name in opened:
+            kept = np.moveaxis(run.array(f"{name}/valid/entropy").mean(-1), 0, -1)  # (seeds, layers, points)
+            both = np.stack([one.entropy for one in (*opened[name], *sealed[name])])
+            np.testing.assert_allclose(both, kept, rtol=1e-6)
+            assert (len(opened[name]), len(sealed[name])) == (4, 8)
 
 
 def test_scores_are_the_skill_of_the_measure():

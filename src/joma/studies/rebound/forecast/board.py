@@ -16,7 +16,7 @@ import numpy as np
 from joma.host.errors import BadInput
 from joma.measure.forecast import backtest
 from joma.measure.intervals import Comparison, compare
-from joma.studies.rebound.forecast.entries import Entry, came, fit, fitted, made, no_change
+from joma.studies.rebound.forecast.entries import Constants, Entry, came, fitted, made, no_change
 from joma.studies.rebound.forecast.history import History
 from joma.studies.rebound.forecast.kept_runs import Networks, seal_of, sealed_runs
 
@@ -66,10 +66,9 @@ def score(entry: Entry, name: str = "", runs: Networks | None = None, *, first: 
     return Score(name, _skill(errors, still), _skill(*later))
 
 
-def standing(open_histories: Networks, first: float) -> dict[str, Entry]:
-    """joma's own entries by name, with constants fitted on the open runs."""
-    everyone = [one for seeds in open_histories.values() for one in seeds]
-    return {"no change": no_change, **fitted(fit(everyone, first))}
+def standing(constants: Sequence[float]) -> dict[str, Entry]:
+    """joma's own entries by name. constants: as `Constants` has them, fitted on the open runs; the seal holds them."""
+    return {"no change": no_change, **fitted(Constants(*constants))}
 
 
 def _checked(entry: Entry, name: str, network: str) -> Entry:

@@ -17,6 +17,7 @@ from joma.host.errors import FileError
 from joma.host.files import atomically, write_json
 from joma.runs import Run
 from joma.studies.rebound.forecast.history import OF_LAYERS, History, histories, open_and_sealed
+from joma.studies.rebound.forecast.record import CONSTANTS
 
 FOLDER = Path(__file__).parent / "kept_runs"
 OPEN, SEALED, SEAL = "open.npz", "sealed.npz", "seal.json"
@@ -42,7 +43,7 @@ def sealed_runs(folder: Path = FOLDER) -> Networks:
 
 
 def seal_of(folder: Path = FOLDER) -> dict[str, Any]:
-    """The hash of the sealed file, the first t from which something is foretold, and where the runs come from."""
+    """The hash of the sealed file, the first t, the constants that open runs gave, and where the runs come from."""
     content: dict[str, Any] = json.loads((folder / SEAL).read_text())
     return content
 
@@ -56,7 +57,8 @@ def seal(run: Run, folder: Path, origin: Mapping[str, Any]) -> None:
         common = sorted(set.intersection(*(set(pair[place]) for pair in seeds)))
         _write(folder / name, {variant: histories(run, variant, common) for variant in variants})
     digest = sha256((folder / SEALED).read_bytes()).hexdigest()
-    write_json(folder / SEAL, {"sha256": digest, "first": run.config["first"], **origin})
+    fitted = run.value(CONSTANTS).tolist()
+    write_json(folder / SEAL, {"sha256": digest, "first": run.config["first"], CONSTANTS: fitted, **origin})
 
 
 def _write(path: Path, networks: Networks) -> None:
