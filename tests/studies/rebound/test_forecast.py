@@ -196,6 +196,8 @@ def test_late_steps_are_scored_apart(small, tmp_path, monkeypatch):
     details = found(forecast.STUDY, changed(small, tmp_path / "late", worse_early), forecast.LAW).details
     assert details["skill"][entries.LAW] == pytest.approx(1 - 2.25)
     assert details["skill from t = 16 on"][entries.LAW] == pytest.approx(0.5)
+    assert details["above damped trend"]["skill"] == pytest.approx(-1.25)
+    assert details["above damped line in log t from t = 16 on"]["skill"] == pytest.approx(0.5)
 
 
 def test_networks_that_learned_nothing_foretell_nothing(small, tmp_path):

@@ -4,6 +4,7 @@ Histories are made here by hand; what the law must say of them is computed anew,
 """
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -212,6 +213,10 @@ def test_the_kept_constants_are_those_of_the_open_runs():
     np.testing.assert_allclose(fit(everyone, seal["first"]), seal["constants"], rtol=1e-5)
 
 
+def percent(skill):
+    return rf"{100 * skill.value:.0f} % \[{100 * skill.low:.0f}, {100 * skill.high:.0f}\]"
+
+
 def test_the_kept_runs_are_those_of_the_record():
     """And their scores are the skills that the study found, by other code."""
     record = json.loads((ROOT / "results/forecast/findings.json").read_text())
@@ -221,6 +226,8 @@ def test_the_kept_runs_are_those_of_the_record():
     for name, entry in standing(seal["constants"]).items():
         found = score(entry, name)
         if name != "no change":
+            row = rf"{name}\W.*\| {percent(found.skill)} \| {percent(found.late)} \|"
+            assert re.search(row, (ROOT / "docs/results/rebound.md").read_text()), row
             assert found.skill.value == pytest.approx(law["cases"]["skill"][name], abs=1e-4)
     with Run.open(ROOT / "results/forecast/forecast.sqlite") as run:
         opened, sealed = kept_runs.open_runs(), kept_runs.sealed_runs()

@@ -93,14 +93,17 @@ LATE = 500
 
 
 def _late_skill(run: Run, variants: list[str], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Means over seeds, over all t and from t = LATE on."""
-    late = run.value(f"{variants[0]}/at") >= LATE
-    whole = {name: mean_over_seeds(record.skill_of(run, variants, "entropy", name)) for name in names}
-    found = {"skill": whole}
-    if late.any():
-        found[f"skill from t = {LATE} on"] = {
-            name: mean_over_seeds(record.skill_of(run, variants, "entropy", name, origins=late)) for name in names
-        }
+    """Means over seeds, and by how much the law is above each fitted control: over all t and from t = LATE on."""
+    at = run.value(f"{variants[0]}/at")
+    found = {}
+    for when, chosen in {"": at > 0, f" from t = {LATE} on": at >= LATE}.items():
+        if not chosen.any():
+            continue
+        skills = {name: record.skill_of(run, variants, "entropy", name, origins=chosen) for name in names}
+        found[f"skill{when}"] = {name: mean_over_seeds(skill) for name, skill in skills.items()}
+        for control in record.FITTED:
+            above = compare(skills[entries.LAW] - skills[control])
+            found[f"above {control}{when}"] = {"skill": above.value, "from": above.low, "to": above.high}
     return found
 
 
