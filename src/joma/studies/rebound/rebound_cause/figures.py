@@ -1,4 +1,7 @@
-"""Three figures of what brings attention back: the parts over training, the parts of both ways, and the twins."""
+"""Figures of what brings attention back: the parts over training, the parts of both ways, and the twins.
+
+Twins with nothing but MLPs frozen have a figure of their own, by layer, where there are any.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,7 +10,7 @@ import numpy as np
 from joma.claims.contract import Drawing
 from joma.figures.bands import mean_and_band
 from joma.figures.reading import listing
-from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, panels, step_axis
+from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, depth_colours, panels, step_axis
 from joma.figures.types import Axes, Figure
 from joma.measure.intervals import compare
 from joma.recipes.language import called
@@ -25,7 +28,7 @@ NAMES = {
     "lower norms": "norms below",
     "lower QK": "queries and keys below",
 }
-TWINS = {"": INK, "QK": BLUE, cause.BLOCK: RED, "embeddings": ORANGE}
+TWINS = {"": INK, "QK": BLUE, cause.BLOCK: RED, "embeddings": ORANGE, cause.MLP: GREEN}
 """What is frozen, and its colour; first the network in which nothing is."""
 WAYS: dict[cause.Way, str] = {"down": "Way down: start to valley", "back": "Way back: valley to end"}
 BAR = 0.8  # the height of a bar; a case stands off the next by half of it
@@ -177,9 +180,8 @@ def draw_twins(run: Run) -> Drawing:
     figure, axes = panels(columns, -(-len(cases) // columns), width=3.2, height=2.5 if columns > 1 else 3.2)
     networks = {}  # by case and by what is frozen, the name of the network: first the one in which nothing is
     for case in cases:
-        twins = {frozen: cause.twin_name(case.base, frozen) for frozen in reversed(cause.FROZEN)}
-        there = {frozen: name for frozen, name in twins.items() if f"{name}/valid/entropy" in run}
-        networks[case] = {"": case.base} | there
+        frozen_there = [frozen for frozen in reversed(cause.frozen_in(run, case.base)) if frozen in TWINS]
+        networks[case] = {"": case.base} | {frozen: cause.twin_name(case.base, frozen) for frozen in frozen_there}
     for axis, (case, variants) in zip(axes, networks.items(), strict=False):
         for frozen, variant in reversed(variants.items()):  # nothing frozen is drawn on top
             steps = steps_of(run, variant)
@@ -193,7 +195,7 @@ def draw_twins(run: Run) -> Drawing:
     for axis in axes[len(cases) :]:
         axis.remove()
     seen = [frozen for frozen in TWINS if any(frozen in variants for variants in networks.values())]
-    _legend(figure, [(_frozen(name), TWINS[name]) for name in seen], columns=(1, 2, 4)[columns - 1])
+    _legend(figure, [(_frozen(name), TWINS[name]) for name in seen], columns=(1, 2, 3)[columns - 1])
     return Drawing("twins-from-the-valley", _twins_caption(run, networks), figure)
 
 
@@ -203,7 +205,7 @@ def _frozen(name: str) -> str:
 
 def _twins_caption(run: Run, networks: Mapping[cause.Case, Mapping[str, str]]) -> str:
     back, rose = [], []
-    for frozen in cause.FROZEN:  # in how many cases entropy comes back although this is frozen
+    for frozen in (*cause.FROZEN, cause.MLP):  # in how many cases entropy comes back although this is frozen
         chosen = [case.mean(cause.rises(run, names[frozen])) for case, names in networks.items() if frozen in names]
         count = sum(cause.comes_back(rise) for rise in chosen)
         back += [f"in {count} of {len(chosen)} panels with {_frozen(frozen)}"] if chosen else []
@@ -217,3 +219,51 @@ def _twins_caption(run: Run, networks: Mapping[cause.Case, Mapping[str, str]]) -
         f"group of weights frozen in all layers. Changes of entropy from there to the end, in nats: {'; '.join(rose)}. "
         f"Lines: means of {run.config['seeds']} seeds; bands: their range."
     )
+
+
+def with_mlp_twins(run: Run) -> list[str]:
+    """The bases that have twins with nothing but MLPs frozen."""
+    return [base for base in cause.bases(run) if cause.MLP in cause.frozen_in(run, base)]
+
+
+def draw_mlp_twins(run: Run) -> Drawing:
+    """By layer, how far entropy rises with the MLP of one layer frozen, with all of them, with queries and keys."""
+    bases = with_mlp_twins(run)
+    figure, axes = panels(len(bases), width=4.2, height=3.0)
+    looks = _mlp_looks(run, bases)
+    for axis, base in zip(axes, bases, strict=True):
+        for frozen, (colour, style) in looks.items():
+            if not frozen or frozen in cause.frozen_in(run, base):
+                _by_layer(axis, cause.rises(run, cause.twin_name(base, frozen) if frozen else base), colour, style)
+        axis.axhline(0, color=INK, lw=0.6, label="no change")
+        axis.set(title=base, xlabel="layer", ylabel="change of entropy (nats)")
+    _legend(figure, [(_frozen(frozen), colour) for frozen, (colour, _) in looks.items()], columns=3)
+    left = []  # of higher layers that come back
+    for case in cause.higher_layers(run):
+        if case.base in bases:
+            rises = {
+                name: case.mean(cause.rises(run, name)) for name in (case.base, cause.twin_name(case.base, cause.MLP))
+            }
+            before, after = (_signed(compare(rise).value) for rise in rises.values())
+            left.append(f"{after} nats instead of {before} in {case.name}")
+    finding = f"With all MLPs frozen from the valley on, entropy changes by {listing(left)}." if left else ""
+    caption = (
+        f"{finding or 'No higher layer comes back here.'} By layer, the change of entropy from the valley to the end, "
+        "with nothing frozen and in twins with the MLP of one layer, all MLPs, or all queries and keys frozen. "
+        f"Points: means of {run.config['seeds']} seeds with intervals (95 %; 99 % over four or fewer)."
+    )
+    return Drawing("mlp-twins", caption, figure)
+
+
+def _mlp_looks(run: Run, bases: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """By what is frozen, colour and line: single layers from the first to the last, the others as in all figures."""
+    alone = max(([one for one in cause.frozen_in(run, base) if one not in TWINS] for base in bases), key=len)
+    single = {one: (colour, ":") for one, colour in zip(alone, depth_colours(len(alone)), strict=True)}
+    return {"": (INK, "-"), "QK": (BLUE, "--"), cause.MLP: (GREEN, "-")} | single
+
+
+def _by_layer(axis: Axes, rises: np.ndarray, colour: str, style: str) -> None:
+    found = [compare(rise) for rise in rises]
+    layers, reach = np.arange(1, len(found) + 1), [np.nan_to_num(one.half_width) for one in found]
+    axis.errorbar(layers, [one.value for one in found], reach, color=colour, ls=style, marker="o", ms=4, capsize=2)
+    axis.set_xticks(layers, [str(layer) for layer in layers])
