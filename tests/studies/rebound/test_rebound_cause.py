@@ -247,7 +247,8 @@ def test_networks_that_diverged_are_said(run, tmp_path):
 
 
 def test_figures_say_what_the_record_has(run, tmp_path):
-    copy = made(run, tmp_path / "a.sqlite", split={"own QK": -0.1, "lower MLP": 0.3, "embeddings": 0.2})
+    split = {"own QK": -0.1, "lower MLP": 0.3, "embeddings": 0.2}
+    copy = made(run, tmp_path / "a.sqlite", split=split, error=0.02)
     with house_style():
         over, bars, twins, alone = draw(STUDY, copy)
     assert "2 layers: layer 2: +0.40 (own queries and keys −0.10, embeddings +0.20, MLPs below +0.30)" in over.caption
@@ -260,6 +261,7 @@ def test_figures_say_what_the_record_has(run, tmp_path):
         in (over.caption)
     )
     assert "−0.10 of +0.10 in 1 layer" in bars.caption
+    assert "Numerical errors of the parts of a case are at most 0.02 nats together." in bars.caption
     assert "2 layers, no MLP: 3 seeds, valley at step 12." in bars.caption
     assert "2 layers, no MLP: layer 2 0.1 nats" in bars.alt
     assert "1 layer: +0.40 with nothing frozen" in twins.caption

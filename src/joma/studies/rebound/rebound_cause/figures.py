@@ -141,13 +141,15 @@ def draw_bars(run: Run) -> Drawing:
     for case in cause.first_layers(run) + cause.higher_layers(run):
         split = cause.mean_parts(run, case)
         own.append(f"{_signed(split['own QK'])} of {_signed(split['change'])} in {case.name}")
+    off = [case.mean(cause.error_of_way(run, case.base, way)) for case in cases for way in WAYS]
     finding = f"On the way back, a layer's own queries and keys bring, in nats: {'; '.join(own)}."
     caption = (
         f"{finding if own else 'No layer comes back here.'} Bars are the parts of the change of entropy, by group of "
         f"weights, means of {run.config['seeds']} seeds with intervals (95 %; 99 % over four or fewer); left "
         "from the start to the valley, right "
         "from the valley to the end. Of networks with more than two layers the mean over those layers is shown that "
-        "come back, or over all higher ones if only their mean does."
+        "come back, or over all higher ones if only their mean does. Numerical errors of the parts of a case are at "
+        f"most {max(compare(error).value for error in off):.2g} nats together."
     )
     for name in cause.altered(run):
         caption += f" {name}: {len(run.value(f'{name}/seeds'))} seeds, valley at step {cause.valley_of(run, name):,}."
@@ -188,7 +190,8 @@ def draw_twins(run: Run) -> Drawing:
             later = steps >= cause.valley_of(run, case.base)
             rows = case.mean(cause.entropies(run, variant))[:, later]
             rows = rows[np.isfinite(rows).all(1)]
-            mean_and_band(axis, steps[later], rows - rows[:, :1], over=0, color=TWINS[frozen])
+            rows = rows - rows[:, :1]
+            mean_and_band(axis, steps[later], rows, over=0, color=TWINS[frozen], label=_frozen(frozen))
         axis.axhline(0, color=INK, lw=0.6, label="no change")
         axis.set(title=_titled(case), ylabel="change of entropy (nats)")
         step_axis(axis)
@@ -230,40 +233,39 @@ def draw_mlp_twins(run: Run) -> Drawing:
     """By layer, how far entropy rises with the MLP of one layer frozen, with all of them, with queries and keys."""
     bases = with_mlp_twins(run)
     figure, axes = panels(len(bases), width=4.2, height=3.0)
-    looks = _mlp_looks(run, bases)
+    colours = _mlp_colours(run, bases)
     for axis, base in zip(axes, bases, strict=True):
-        for frozen, (colour, style) in looks.items():
-            if not frozen or frozen in cause.frozen_in(run, base):
-                _by_layer(axis, cause.rises(run, cause.twin_name(base, frozen) if frozen else base), colour, style)
+        for frozen in ("", *(frozen for frozen in colours if frozen in cause.frozen_in(run, base))):
+            rises = cause.rises(run, cause.twin_name(base, frozen) if frozen else base)
+            _by_layer(axis, rises, color=colours[frozen], label=_frozen(frozen), alone=frozen not in TWINS)
         axis.axhline(0, color=INK, lw=0.6, label="no change")
         axis.set(title=base, xlabel="layer", ylabel="change of entropy (nats)")
-    _legend(figure, [(_frozen(frozen), colour) for frozen, (colour, _) in looks.items()], columns=3)
+    _legend(figure, [(_frozen(frozen), colour) for frozen, colour in colours.items()], columns=3)
     left = []  # of higher layers that come back
     for case in cause.higher_layers(run):
         if case.base in bases:
-            rises = {
-                name: case.mean(cause.rises(run, name)) for name in (case.base, cause.twin_name(case.base, cause.MLP))
-            }
-            before, after = (_signed(compare(rise).value) for rise in rises.values())
-            left.append(f"{after} nats instead of {before} in {case.name}")
+            names = (cause.twin_name(case.base, cause.MLP), case.base)
+            twin, base = (_signed(compare(case.mean(cause.rises(run, name))).value) for name in names)
+            left.append(f"{twin} nats instead of {base} in {case.name}")
     finding = f"With all MLPs frozen from the valley on, entropy changes by {listing(left)}." if left else ""
     caption = (
         f"{finding or 'No higher layer comes back here.'} By layer, the change of entropy from the valley to the end, "
         "with nothing frozen and in twins with the MLP of one layer, all MLPs, or all queries and keys frozen. "
-        f"Points: means of {run.config['seeds']} seeds with intervals (95 %; 99 % over four or fewer)."
+        f"Points: means of {run.config['seeds']} seeds; bands, not drawn for single layers: their range."
     )
     return Drawing("mlp-twins", caption, figure)
 
 
-def _mlp_looks(run: Run, bases: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """By what is frozen, colour and line: single layers from the first to the last, the others as in all figures."""
+def _mlp_colours(run: Run, bases: Sequence[str]) -> dict[str, str]:
+    """By what is frozen: single layers from the first to the last, the others as in all figures."""
     alone = max(([one for one in cause.frozen_in(run, base) if one not in TWINS] for base in bases), key=len)
-    single = {one: (colour, ":") for one, colour in zip(alone, depth_colours(len(alone)), strict=True)}
-    return {"": (INK, "-"), "QK": (BLUE, "--"), cause.MLP: (GREEN, "-")} | single
+    single = dict(zip(alone, depth_colours(len(alone) + 1)[1:], strict=True))  # the first is near that of QK
+    return {frozen: TWINS[frozen] for frozen in ("", "QK", cause.MLP)} | single
 
 
-def _by_layer(axis: Axes, rises: np.ndarray, colour: str, style: str) -> None:
-    found = [compare(rise) for rise in rises]
-    layers, reach = np.arange(1, len(found) + 1), [np.nan_to_num(one.half_width) for one in found]
-    axis.errorbar(layers, [one.value for one in found], reach, color=colour, ls=style, marker="o", ms=4, capsize=2)
+def _by_layer(axis: Axes, rises: np.ndarray, *, alone: bool, **style: str) -> None:
+    """Over layers, the mean of (layers, seeds) and its band; with one layer's MLP frozen alone, a line without it."""
+    rows, layers = rises.T[np.isfinite(rises).all(0)], np.arange(1, len(rises) + 1)
+    shade, line = (0.0, ":") if alone else (0.2, "-")
+    mean_and_band(axis, layers, rows, over=0, shade=shade, ls=line, marker="o", ms=4, **style)
     axis.set_xticks(layers, [str(layer) for layer in layers])
