@@ -284,8 +284,8 @@ def error_of_way(run: Run, variant: str, way: Way) -> np.ndarray:
 def beyond_error(part: np.ndarray, control: np.ndarray, error: np.ndarray) -> np.ndarray:
     """A part moved towards its control by the numerical error, and not past it: what is left of their difference.
 
-    >>> beyond_error(np.array([0.5, 0.1, 0.1]), np.array([0.1, 0.5, 0.15]), np.array([0.1, 0.1, 0.1])).tolist()
-    [0.4, 0.2, 0.15]
+    >>> beyond_error(np.array([5.0, 1.0, 1.0]), np.array([1.0, 5.0, 1.5]), np.array([1.0, 1.0, 1.0])).tolist()
+    [4.0, 2.0, 1.5]
     """
     apart = part - control
     return np.asarray(control + np.sign(apart) * np.maximum(np.abs(apart) - error, 0.0))
