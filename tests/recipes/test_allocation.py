@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from joma.data.text import Corpus
 from joma.models import products
 from joma.models.decoder import Decoder
-from joma.models.groups import parameter_groups
+from joma.models.groups import Part, parameter_groups
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
 from joma.recipes.language.allocation import allocation, frozen_parts, layer_entropies
 from joma.recipes.language.curves import allocated, curve
@@ -68,6 +69,52 @@ def test_a_group_that_cannot_matter_is_exactly_zero(run: Run) -> None:
     after = [i for i, name in enumerate(groups) if name in ("output", "layer 1 MLP") or name.startswith("layer 2")]
     assert not parts[..., after, 0].any()
     assert parts[..., groups.index("layer 1 MLP"), 1].any()
+
+
+def test_errors_of_parts_are_recorded_one_by_one(run: Run) -> None:
+    errors, parts = (allocated(run, "base", what)[1] for what in ("part_errors", "parts"))
+    assert errors.shape == parts.shape
+    assert np.isfinite(errors).all()
+    assert (errors[parts != 0] > 0).all()
+    assert not errors[parts == 0].any(), "what cannot matter has no error"
+    assert errors.max() < 0.1 * np.abs(parts).max()
+
+
+def test_parts_are_as_near_to_the_truth_as_their_errors_say(text: Corpus) -> None:
+    """The truth: two hundred midpoints in float64, on a long way with many kinks."""
+    shape, tokens = base(text).decoder, text.tokens["valid"][:60].long().view(6, 10)
+    decoder = Decoder(shape, [0])
+    before = {name: p.detach().clone() for name, p in decoder.named_parameters()}
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in decoder.parameters():
+            p += 0.3 * torch.randn(p.shape, generator=generator)
+    found = allocation(shape, tokens, 6)["allocation"](decoder, before, [0])
+    off = (found["parts"][0] - parts_by_midpoints(decoder, before, tokens)).abs()
+    assert off.max() > 1e-4, "there are kinks to miss"
+    # Single parts can be further off than they moved last: what bounds a part is the sum of the errors.
+    assert bool((off.sum(0) <= found["part_errors"][0].sum(0) + 3e-5).all())
+
+
+def parts_by_midpoints(decoder: Decoder, before: dict[str, Tensor], tokens: Tensor, count: int = 200) -> Tensor:
+    """(groups, layers) of one member, slowly: the sum over small steps of gradient times step."""
+    start = {name: p.double() for name, p in before.items()}
+    move = {name: p.detach().double() - start[name] for name, p in decoder.named_parameters()}
+    wide, done = deepcopy(decoder).double(), {name: torch.zeros(2, *p.shape).double() for name, p in start.items()}
+    for node in (np.arange(count) + 0.5) / count:
+        here = {name: (start[name] + node * move[name]).requires_grad_() for name in start}
+        for layer, entropy in enumerate(layer_entropies(wide, here, tokens)[0]):
+            slopes = torch.autograd.grad(entropy, list(here.values()), retain_graph=True, materialize_grads=True)
+            for name, slope in zip(here, slopes, strict=True):
+                done[name][layer] += slope * move[name] / count
+    groups = parameter_groups(decoder.config, by_layer=True).values()
+    return torch.stack([sum(_of_layers(done, part) for part in group) for group in groups])  # type: ignore[arg-type]
+
+
+def _of_layers(done: dict[str, Tensor], part: Part) -> Tensor:
+    """What a group has of a parameter, (layers,)."""
+    name, index = (part, ...) if isinstance(part, str) else part
+    return torch.stack([of_layer[index].sum() for of_layer in done[name]])
 
 
 def test_a_twin_keeps_what_comes_after_it_left(text: Corpus) -> None:

@@ -1,26 +1,38 @@
 """What brings attention back, on a made-up language: what is recorded, and that its judges can be turned."""
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from every_study import ends_the_same_after_an_interrupt
 from records import carried_out, changed, copied, found, verdicts
 
 from joma.claims.execute import draw
+from joma.data.text import Corpus
 from joma.figures.style import house_style
+from joma.models.groups import parameter_groups
+from joma.recipes.language import corpus, ensemble
 from joma.recipes.language import curves as recorded
+from joma.runs import Run
 from joma.studies.rebound.rebound_cause import STUDY
 from joma.studies.rebound.rebound_cause import run as record
 from joma.studies.rebound.rebound_cause import study as claims
 from joma.studies.rebound.rebound_cause.run import BLOCK, ReboundCauseConfig
+from joma.training import train_all
 
 SMALL = {
     "corpus": "wikitext-2", "vocabulary": 40, "width": 8, "mlp": 8, "streams": 4, "valid_streams": 3, "length": 6,
     "sequence": 5, "valid_sequences": 6, "allocate": 6, "steps": 14, "deep_steps": 14, "every": 2, "valley": 4,
-    "seeds": 3, "layers": (1, 2), "twins": (1, 2), "altered": True, "rate": 0.02,
+    "seeds": 3, "layers": (1, 2), "twins": (1, 2), "altered": True, "rate": 0.02, "mlp_twins": True, "own_order": True,
 }  # fmt: skip
 NONE = "not above its control"
-TWINS = {claims.NEEDS_QK: "QK", claims.NEEDS_BLOCK: BLOCK, claims.NEEDS_EMBEDDINGS: "embeddings"}
+TWINS = {
+    claims.NEEDS_QK: "QK", claims.NEEDS_BLOCK: BLOCK, claims.NEEDS_EMBEDDINGS: "embeddings",
+    claims.NEEDS_LOWER_MLP: "MLP",
+}  # fmt: skip
 RISE = 0.4
 """Of a layer that comes back, in records that are made up."""
 
@@ -31,11 +43,11 @@ def run(data_folder, tmp_path_factory):
     return carried_out(STUDY, config, tmp_path_factory.mktemp("cause") / "run.sqlite")
 
 
-def made(run, path, *, rise=RISE, twins=None, split=None, spread=0.01, gap=0.0, until=99, loss=1.0):
+def made(run, path, *, rise=RISE, twins=None, split=None, spread=0.01, gap=0.0, until=99, loss=1.0, error=0.0):
     """A copy in which every layer falls by 1 and rises by `rise`; twins by what is frozen rise by theirs.
 
     split: the parts of the way back by kind of weights, own QK all of it unless said. gap: what parts miss in each
-    interval up to step `until`. spread: by how much seeds differ.
+    interval up to step `until`. spread: by how much seeds differ. error: the numerical errors of all parts of a way.
     """
     split = {"own QK": rise, **(split or {})}
     groups = {}
@@ -45,15 +57,20 @@ def made(run, path, *, rise=RISE, twins=None, split=None, spread=0.01, gap=0.0, 
 
     def change(name, step, value):
         variant, _, what = name.partition("/")
-        frozen = next((part for part in TWINS.values() if variant.endswith(f"{part} frozen")), "")
+        frozen = variant.partition(", ")[2].removesuffix(" frozen")
         seeds = spread * (np.arange(len(value)) - 1) if np.ndim(value) else 0.0
         if what == "groups":
             groups[variant] = json.loads(bytes(value).decode())
         if what == "valid/loss":
             return value * 0 + (9.0 if step == 0 else loss)
         if what == "valid/entropy":
-            back = (twins or {}).get(frozen, rise) + seeds[:, None, None] * (-1 if frozen else 1)
+            back = (twins or {}).get(frozen, rise) + seeds[:, None, None] * (-1 if variant.endswith("frozen") else 1)
             return level(name, step, back) + 0 * value
+        if what == "allocation/part_errors":  # through one group, the same in every interval
+            ways = run.steps(name) > record.valley_of(run, variant)
+            value = np.zeros_like(value)
+            value[:, 0] = error / (ways.sum() if step > record.valley_of(run, variant) else max((~ways).sum() - 1, 1))
+            return value
         if what in ("allocation/change", "allocation/parts") and step:
             valley, at = record.valley_of(run, variant), run.steps(name).tolist()
             gone = step - at[at.index(step) - 1]
@@ -89,10 +106,18 @@ def test_parts_add_up_and_what_attention_cannot_see_has_none(run):
     assert not record.parts_of_way(run, "2 layers, no MLP", "back")["lower MLP"].any()
 
 
+@pytest.mark.long
+def test_a_kill_changes_nothing(run, data_folder, tmp_path):
+    config = ReboundCauseConfig(**SMALL, data=str(data_folder))
+    ends_the_same_after_an_interrupt(STUDY, config, run, tmp_path / "again.sqlite", after=0.6)
+
+
 def test_twins_leave_their_base_at_the_valley(run):
     for base in ("1 layer", "2 layers"):
         whole = recorded.curve(run, base, "valid/entropy")[0]
-        for frozen in TWINS.values():
+        alone = ["MLP", "layer 1 MLP"] if base == "2 layers" else []
+        assert record.frozen_in(run, base) == ["QK", BLOCK, "embeddings", *alone]
+        for frozen in record.frozen_in(run, base):
             twin = f"{base}, {frozen} frozen"
             assert recorded.steps_of(run, twin).tolist() == [4, 8, 12, 14]
             twins = recorded.curve(run, twin, "valid/entropy")[0]
@@ -135,9 +160,53 @@ def test_what_must_move_for_attention_to_come_back(run, tmp_path, claim, frozen)
         assert {of[other.name] for other in TWINS if other is not claim} == {NONE}
     cases = set(found(STUDY, copy, claim).printed.effects)
     higher = set() if claim is claims.NEEDS_EMBEDDINGS else {"2 layers: layer 2"}
-    assert cases == {"1 layer", "2 layers: layer 1"} | higher
+    first = set() if claim is claims.NEEDS_LOWER_MLP else {"1 layer", "2 layers: layer 1"}
+    assert cases == first | higher
     wide = made(run, tmp_path / "wide.sqlite", twins={frozen: 0.35}, spread=0.05)
     assert verdicts(STUDY, wide)[claim.name] == "undecided"
+
+
+def test_the_rise_without_lower_mlps_stands_beside_that_of_all_twins(run, tmp_path):
+    left = {"MLP": 0.1, "layer 1 MLP": 0.2, "QK": 0.3}
+    finding = found(STUDY, made(run, tmp_path / "a.sqlite", twins=left, spread=1e-3), claims.NEEDS_LOWER_MLP)
+    effect = finding.printed.effects["2 layers: layer 2"]
+    assert (effect.effect, effect.control_effect) == (pytest.approx(RISE), pytest.approx(0.1))
+    rises = finding.details["2 layers: layer 2, rise by what is frozen"]
+    assert rises == pytest.approx({"nothing": RISE, BLOCK: RISE, "embeddings": RISE, **left})
+
+
+def test_layers_that_come_back_without_a_twin_are_not_judged_by_it(run, tmp_path):
+    whole = made(run, tmp_path / "a.sqlite")
+
+    class Untwinned(changed):
+        def __contains__(self, name):
+            return "MLP frozen" not in name and name in self.run
+
+    bare = Untwinned(whole, tmp_path / "b.sqlite", lambda name, step, value: value)
+    finding = found(STUDY, bare, claims.NEEDS_LOWER_MLP)
+    assert (finding.verdict, finding.reason) == ("not run", "no network has a twin with MLP frozen")
+
+
+def test_only_what_numerical_errors_cannot_explain_counts(run, tmp_path):
+    """Both ways: neither a claim nor its refusal may rest on them."""
+    own, below = claims.OWN_HIGHER.name, claims.LOWER_MLP.name
+    wins, loses = {"own QK": 0.3, "lower MLP": 0.0}, {"own QK": 0.0, "lower MLP": 0.3}
+    for place, (split, error, of_own, of_below) in enumerate(
+        (
+            (wins, 0.0, "holds", "fails"),
+            (wins, 0.2, "holds", "fails"),
+            (wins, 0.29, "only qualitative", NONE),
+            (wins, 0.4, NONE, NONE),
+            (loses, 0.2, "fails", "holds"),
+            (loses, 0.29, NONE, "only qualitative"),
+            (loses, 0.4, NONE, NONE),
+        )
+    ):
+        copy = made(run, tmp_path / f"{place}.sqlite", split=split, error=error, spread=1e-4)
+        of = verdicts(STUDY, copy)
+        assert (of[own], of[below]) == (of_own, of_below), (split, error)
+        said = found(STUDY, copy, claims.OWN_HIGHER).details["numerical error of parts, together"]
+        assert said["2 layers: layer 2"] == pytest.approx(error)
 
 
 def test_parts_that_do_not_close_or_come_from_nowhere(run, tmp_path):
@@ -178,9 +247,10 @@ def test_networks_that_diverged_are_said(run, tmp_path):
 
 
 def test_figures_say_what_the_record_has(run, tmp_path):
-    copy = made(run, tmp_path / "a.sqlite", split={"own QK": -0.1, "lower MLP": 0.3, "embeddings": 0.2})
+    split = {"own QK": -0.1, "lower MLP": 0.3, "embeddings": 0.2}
+    copy = made(run, tmp_path / "a.sqlite", split=split, error=0.02)
     with house_style():
-        over, bars, twins = draw(STUDY, copy)
+        over, bars, twins, alone = draw(STUDY, copy)
     assert "2 layers: layer 2: +0.40 (own queries and keys −0.10, embeddings +0.20, MLPs below +0.30)" in over.caption
     assert (
         "2 layers: layer 2, since the valley, change of entropy (nats) by training step: “the whole change” ri"
@@ -191,20 +261,38 @@ def test_figures_say_what_the_record_has(run, tmp_path):
         in (over.caption)
     )
     assert "−0.10 of +0.10 in 1 layer" in bars.caption
+    assert "Numerical errors of the parts of a case are at most 0.02 nats together." in bars.caption
     assert "2 layers, no MLP: 3 seeds, valley at step 12." in bars.caption
     assert "2 layers, no MLP: layer 2 0.1 nats" in bars.alt
     assert "1 layer: +0.40 with nothing frozen" in twins.caption
     assert "Entropy comes back beyond chance in 3 of 3 panels with QK frozen" in twins.caption
     assert "“MLPs below”: 2 layers: layer 2 0.3 nats" in bars.alt
     assert "Three panels. 1 layer, change of entropy (nats) by training step: “QK frozen” rises from 0 to" in twins.alt
+    assert "+0.40 nats instead of +0.40 in 2 layers: layer 2" in alone.caption
+    assert "“layer 1 MLP frozen”" in alone.alt
+
+
+def test_a_run_without_twins_of_mlps_has_no_figure_of_them(run, monkeypatch):
+    for name in ("draw_parts", "draw_bars", "draw_twins", "draw_mlp_twins"):
+        monkeypatch.setattr(claims, name, lambda run, name=name: name)
+    assert claims.draw(run)[-2:] == ["draw_twins", "draw_mlp_twins"]
+    monkeypatch.setattr(record, "frozen_in", lambda run, base: list(record.FROZEN))
+    assert claims.draw(run) == ["draw_parts", "draw_bars", "draw_twins"]
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"valley": 14}, "valley must be below 14, where training ends, got 14"),
+        (
+            {"twins": (1, 5)},
+            "mlp_twins needs a depth from 2 to 9 among layers and twins, got layers 1, 2 and twins 1, 5",
+        ),
         ({"layers": (0, 2)}, "layers must be at least 1, got 0"),
-        ({"layers": (1,)}, "altered needs 2 among the layers and more than 12 steps, got layers 1 and 14 steps"),
+        (
+            {"layers": (1,), "mlp_twins": False},
+            "altered needs 2 among the layers and more than 12 steps, got layers 1 and 14 steps",
+        ),
         ({"steps": 12}, "altered needs 2 among the layers and more than 12 steps, got layers 1, 2 and 12 steps"),
     ],
 )
@@ -223,6 +311,52 @@ def test_higher_layers_are_taken_together_where_only_their_mean_comes_back(run, 
     assert record.higher_layers(run) == [record.Case("2 layers", (2,))]
     by_turns[1:] = -0.1
     assert record.higher_layers(run) == []
+
+
+def test_the_networks_of_the_paper_scale():
+    text = Corpus("x", tuple(map(str, range(50))), {"train": torch.zeros(40_000, dtype=torch.int32)}, "")
+    variants = record.plan(STUDY.paper, text)
+    alone = [name for name in variants if re.search(r"(layers|layer \d), (layer \d )?MLP frozen", name)]
+    assert alone == [
+        "2 layers, MLP frozen", "2 layers, layer 1 MLP frozen",
+        "5 layers, MLP frozen", *(f"5 layers, layer {n} MLP frozen" for n in (1, 2, 3, 4)),
+    ]  # fmt: skip
+    assert variants["5 layers, layer 3 MLP frozen"].frozen == ("layer 3 MLP",)
+    assert variants["5 layers, MLP frozen"].frozen == ("MLP",)
+    assert {variant.own_order for variant in variants.values()} == {True}
+    assert {variant.seeds[0] for variant in variants.values()} == {20}
+    twins = {name: variant for name, variant in variants.items() if variant.branch_of}
+    assert all(name.startswith(twin.branch_of) and twin.branch_at == 2_000 for name, twin in twins.items())
+    assert not any("MLP frozen" in name for name in record.plan(STUDY.quick, text)), "quick scale stays quick"
+    # What it costs beside the first version: steps of networks, whatever their depth.
+    work = {name: (one.steps - one.branch_at) * len(one.seeds) for name, one in variants.items()}
+    assert sum(work.values()) < 1.5 * sum(cost for name, cost in work.items() if name not in alone)
+
+
+@pytest.mark.parametrize("frozen", ["MLP", "layer 1 MLP", "layer 2 MLP"])
+def test_what_is_frozen_stays_and_all_else_moves(data_folder, tmp_path, frozen):
+    config = ReboundCauseConfig(**SMALL | {"layers": (3,), "twins": (3,), "altered": False}, data=str(data_folder))
+    text = corpus(config)
+    groups = parameter_groups(record.plan(config, text)["3 layers"].decoder, by_layer=True)
+
+    def weights(decoder, members):
+        named = dict(decoder.named_parameters())
+        parts = {
+            group: [named[part] if isinstance(part, str) else named[part[0]][part[1]] for part in some]
+            for group, some in groups.items()
+        }
+        return {group: torch.cat([part.flatten(1) for part in some], 1) for group, some in parts.items()}
+
+    names = ("3 layers", f"3 layers, {frozen} frozen")
+    plain = {name: ensemble(record.plan(config, text)[name].with_(allocate=0), text) for name in names}
+    with Run.create(tmp_path / "run.sqlite", study="x", config={}) as run:
+        train_all({name: replace(one, measures={"weights": weights}) for name, one in plain.items()}, run)
+        for group in groups:
+            base, twin = (run.array(f"{name}/weights/{group}") for name in names)
+            np.testing.assert_array_equal(twin[0], base[run.steps(f"{names[0]}/weights/{group}").tolist().index(4)])
+            stays = group == frozen or (frozen == "MLP" and group.endswith(" MLP"))
+            moved = np.abs(twin[-1] - twin[0]).max(1)
+            assert not moved.any() if stays else moved.all(), group
 
 
 def test_kinds_and_names_of_cases():

@@ -6,7 +6,7 @@ Curves, losses, rebounds, means over seeds; and why a record may show nothing.
 import json
 from collections.abc import Iterable
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -53,14 +53,16 @@ def layer_curves(run: Run, variant: str, measure: str = "valid/entropy", rate: i
     return np.moveaxis(values, 2, 0)
 
 
-def allocated(run: Run, variant: str) -> tuple[list[str], np.ndarray]:
+def allocated(run: Run, variant: str, what: Literal["parts", "part_errors"] = "parts") -> tuple[list[str], np.ndarray]:
     """The groups of parameters, and how much of each layer's change of entropy came through each of them.
+
+    what: that part, or its numerical error.
 
     (rates, seeds, points, groups, layers), each point since the one before; 0 at the first. Only of variants whose
     recipe asks for it, see `joma.recipes.language.Recipe.allocate`.
     """
     groups: list[str] = json.loads(bytes(run.value(f"{variant}/groups")).decode())
-    return groups, curve(run, variant, "allocation/parts")
+    return groups, curve(run, variant, f"allocation/{what}")
 
 
 def layer_rebounds(run: Run, variant: str, measure: str = "valid/entropy", rate: int = 0) -> Rebound | None:

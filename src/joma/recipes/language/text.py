@@ -6,13 +6,18 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from joma.claims.contract import NotRun, Progress, silent
 from joma.claims.text_source import remember_source
 from joma.data.text import Corpus, CorpusError, cut_vocabulary, find_corpus, python_corpus, streams, text_file
+from joma.host.seeds import generator
 from joma.recipes.language.config import PYTHON, TEXTS, LanguageModelConfig
 from joma.runs import Run
+
+PIECE = 20
+"""Sequences that stay together where the order of the text is the seed's: about a section of an article."""
 
 
 def corpus(config: LanguageModelConfig, progress: Progress = silent) -> Corpus:
@@ -61,10 +66,23 @@ def epoch_steps(text: Corpus, batch: int, length: int) -> int:
 
 
 def steps_to_read(text: Tensor, length: int) -> int:
-    """Steps in which streams (batch, tokens) are read once."""
-    if text.shape[1] <= length:
-        raise CorpusError(f"length must be below {text.shape[1]}, the number of tokens in a stream, got {length}")
-    return -(-(text.shape[1] - 1) // length)
+    """Steps in which streams (..., tokens) are read once."""
+    if text.shape[-1] <= length:
+        raise CorpusError(f"length must be below {text.shape[-1]}, the number of tokens in a stream, got {length}")
+    return -(-(text.shape[-1] - 1) // length)
+
+
+def in_own_order(tokens: Tensor, piece: int, seed: int) -> Tensor:
+    """The text (tokens,) cut into pieces of so many tokens, in an order that the seed decides.
+
+    Within a piece the text runs on, so that a network reads as before, only other passages first.
+
+    >>> in_own_order(torch.arange(7), 3, seed=1)
+    tensor([3, 4, 5, 0, 1, 2, 6])
+    """
+    pieces = tokens.split(piece)
+    order = torch.randperm(len(pieces), generator=generator(seed, "order of the text"))
+    return torch.cat([pieces[place] for place in order.tolist()])
 
 
 def remember_corpus(text: Corpus, run: Run) -> None:

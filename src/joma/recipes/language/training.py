@@ -15,6 +15,8 @@ members first (`joma.recipes.language.curves.curve` gives them back as (rates, s
     diverged_at               (members,)                  first step with a loss that is not finite; -1 if none
     allocation/parts          (members, groups, layers)   with `Recipe.allocate`: the change of each layer's entropy
                                                           since the measuring point before, by groups of parameters
+    allocation/part_errors    (members, groups, layers)   each part's numerical error: how far the nodes that
+                                                          were added last moved it
     allocation/change, /gap   (members, layers)           that change, and what the parts lack of it
 
 and once: <variant>/rates, <variant>/seeds, <variant>/loss by frequency (see `frequency_loss`), corpus/sizes (words,
@@ -39,7 +41,7 @@ from joma.probes import decoder as probe
 from joma.recipes import grid
 from joma.recipes.language.allocation import allocation, frozen_parts, group_names
 from joma.recipes.language.config import LanguageModelConfig
-from joma.recipes.language.text import epoch_steps, remember_corpus, steps_to_read
+from joma.recipes.language.text import PIECE, epoch_steps, in_own_order, remember_corpus, steps_to_read
 from joma.runs import Run
 from joma.training import Ensemble, Optimizer, branch, cross_entropy, next_token_loss, train_all
 from joma.training.ensemble import Precision
@@ -78,6 +80,9 @@ class Recipe:
     allocate: int = 0
     """Validation sequences on which the change of each layer's entropy, from measuring point to measuring point, is
     split by groups of parameters; 0: it is not."""
+    own_order: bool = False
+    """Whether every seed reads the training text in its own order, the same in every epoch: see
+    `joma.recipes.language.text.in_own_order`. If not, all read it from its beginning, as the original runs did."""
 
     @property
     def members(self) -> list[tuple[float, int]]:
@@ -169,12 +174,13 @@ def frequency_loss(variant: Recipe, text: Corpus) -> float:
 def ensemble(variant: Recipe, text: Corpus) -> Ensemble:
     """The members of one variant and what is measured on them."""
     shape, text = variant.decoder, with_words(text, variant.decoder.vocabulary)
-    read = streams(text.tokens["train"], variant.streams).long().to(variant.device)
-    epoch, last = steps_to_read(read, shape.context), read.shape[1] - 1 - shape.context
+    read = _training_streams(variant, text)
+    epoch, last = steps_to_read(read, shape.context), read.shape[-1] - 1 - shape.context
 
     def batch(step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
         first = min(step % epoch * shape.context, last)
-        inputs, targets = (read[:, at : at + shape.context].contiguous() for at in (first, first + 1))
+        theirs = read[members[0] : members[-1] + 1] if variant.own_order else read  # members of a group are neighbours
+        inputs, targets = (theirs[..., at : at + shape.context].contiguous() for at in (first, first + 1))
         return inputs, targets
 
     def networks(members: Sequence[int]) -> Decoder:
@@ -197,6 +203,16 @@ def ensemble(variant: Recipe, text: Corpus) -> Ensemble:
         return plain
     later = tuple(step for step in variant.keep_at if step > variant.branch_at)
     return branch(plain, of=variant.branch_of, at=variant.branch_at, frozen=plain.frozen, keep_at=later)
+
+
+def _training_streams(variant: Recipe, text: Corpus) -> Tensor:
+    """What is read in parallel: (streams, tokens) by all members, or (members, streams, tokens), each in its order."""
+    tokens = text.tokens["train"].long()
+    if not variant.own_order:
+        return streams(tokens, variant.streams).to(variant.device)
+    piece = PIECE * variant.decoder.context
+    by_seed = {seed: streams(in_own_order(tokens, piece, seed), variant.streams) for seed in variant.seeds}
+    return torch.stack([by_seed[seed] for _, seed in variant.members]).to(variant.device)
 
 
 def _windows(variant: Recipe, text: Corpus) -> tuple[Tensor, Tensor]:

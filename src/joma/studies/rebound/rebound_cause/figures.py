@@ -1,4 +1,7 @@
-"""Three figures of what brings attention back: the parts over training, the parts of both ways, and the twins."""
+"""Figures of what brings attention back: the parts over training, the parts of both ways, and the twins.
+
+Twins with nothing but MLPs frozen have a figure of their own, by layer, where there are any.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,7 +10,7 @@ import numpy as np
 from joma.claims.contract import Drawing
 from joma.figures.bands import mean_and_band
 from joma.figures.reading import listing
-from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, panels, step_axis
+from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, depth_colours, panels, step_axis
 from joma.figures.types import Axes, Figure
 from joma.measure.intervals import compare
 from joma.recipes.language import called
@@ -25,7 +28,7 @@ NAMES = {
     "lower norms": "norms below",
     "lower QK": "queries and keys below",
 }
-TWINS = {"": INK, "QK": BLUE, cause.BLOCK: RED, "embeddings": ORANGE}
+TWINS = {"": INK, "QK": BLUE, cause.BLOCK: RED, "embeddings": ORANGE, cause.MLP: GREEN}
 """What is frozen, and its colour; first the network in which nothing is."""
 WAYS: dict[cause.Way, str] = {"down": "Way down: start to valley", "back": "Way back: valley to end"}
 BAR = 0.8  # the height of a bar; a case stands off the next by half of it
@@ -138,13 +141,15 @@ def draw_bars(run: Run) -> Drawing:
     for case in cause.first_layers(run) + cause.higher_layers(run):
         split = cause.mean_parts(run, case)
         own.append(f"{_signed(split['own QK'])} of {_signed(split['change'])} in {case.name}")
+    off = [case.mean(cause.error_of_way(run, case.base, way)) for case in cases for way in WAYS]
     finding = f"On the way back, a layer's own queries and keys bring, in nats: {'; '.join(own)}."
     caption = (
         f"{finding if own else 'No layer comes back here.'} Bars are the parts of the change of entropy, by group of "
         f"weights, means of {run.config['seeds']} seeds with intervals (95 %; 99 % over four or fewer); left "
         "from the start to the valley, right "
         "from the valley to the end. Of networks with more than two layers the mean over those layers is shown that "
-        "come back, or over all higher ones if only their mean does."
+        "come back, or over all higher ones if only their mean does. Numerical errors of the parts of a case are at "
+        f"most {max(compare(error).value for error in off):.2g} nats together."
     )
     for name in cause.altered(run):
         caption += f" {name}: {len(run.value(f'{name}/seeds'))} seeds, valley at step {cause.valley_of(run, name):,}."
@@ -177,23 +182,23 @@ def draw_twins(run: Run) -> Drawing:
     figure, axes = panels(columns, -(-len(cases) // columns), width=3.2, height=2.5 if columns > 1 else 3.2)
     networks = {}  # by case and by what is frozen, the name of the network: first the one in which nothing is
     for case in cases:
-        twins = {frozen: cause.twin_name(case.base, frozen) for frozen in reversed(cause.FROZEN)}
-        there = {frozen: name for frozen, name in twins.items() if f"{name}/valid/entropy" in run}
-        networks[case] = {"": case.base} | there
+        frozen_there = [frozen for frozen in reversed(cause.frozen_in(run, case.base)) if frozen in TWINS]
+        networks[case] = {"": case.base} | {frozen: cause.twin_name(case.base, frozen) for frozen in frozen_there}
     for axis, (case, variants) in zip(axes, networks.items(), strict=False):
         for frozen, variant in reversed(variants.items()):  # nothing frozen is drawn on top
             steps = steps_of(run, variant)
             later = steps >= cause.valley_of(run, case.base)
             rows = case.mean(cause.entropies(run, variant))[:, later]
             rows = rows[np.isfinite(rows).all(1)]
-            mean_and_band(axis, steps[later], rows - rows[:, :1], over=0, color=TWINS[frozen])
+            rows = rows - rows[:, :1]
+            mean_and_band(axis, steps[later], rows, over=0, color=TWINS[frozen], label=_frozen(frozen))
         axis.axhline(0, color=INK, lw=0.6, label="no change")
         axis.set(title=_titled(case), ylabel="change of entropy (nats)")
         step_axis(axis)
     for axis in axes[len(cases) :]:
         axis.remove()
     seen = [frozen for frozen in TWINS if any(frozen in variants for variants in networks.values())]
-    _legend(figure, [(_frozen(name), TWINS[name]) for name in seen], columns=(1, 2, 4)[columns - 1])
+    _legend(figure, [(_frozen(name), TWINS[name]) for name in seen], columns=(1, 2, 3)[columns - 1])
     return Drawing("twins-from-the-valley", _twins_caption(run, networks), figure)
 
 
@@ -203,7 +208,7 @@ def _frozen(name: str) -> str:
 
 def _twins_caption(run: Run, networks: Mapping[cause.Case, Mapping[str, str]]) -> str:
     back, rose = [], []
-    for frozen in cause.FROZEN:  # in how many cases entropy comes back although this is frozen
+    for frozen in (*cause.FROZEN, cause.MLP):  # in how many cases entropy comes back although this is frozen
         chosen = [case.mean(cause.rises(run, names[frozen])) for case, names in networks.items() if frozen in names]
         count = sum(cause.comes_back(rise) for rise in chosen)
         back += [f"in {count} of {len(chosen)} panels with {_frozen(frozen)}"] if chosen else []
@@ -217,3 +222,50 @@ def _twins_caption(run: Run, networks: Mapping[cause.Case, Mapping[str, str]]) -
         f"group of weights frozen in all layers. Changes of entropy from there to the end, in nats: {'; '.join(rose)}. "
         f"Lines: means of {run.config['seeds']} seeds; bands: their range."
     )
+
+
+def with_mlp_twins(run: Run) -> list[str]:
+    """The bases that have twins with nothing but MLPs frozen."""
+    return [base for base in cause.bases(run) if cause.MLP in cause.frozen_in(run, base)]
+
+
+def draw_mlp_twins(run: Run) -> Drawing:
+    """By layer, how far entropy rises with the MLP of one layer frozen, with all of them, with queries and keys."""
+    bases = with_mlp_twins(run)
+    figure, axes = panels(len(bases), width=4.2, height=3.0)
+    colours = _mlp_colours(run, bases)
+    for axis, base in zip(axes, bases, strict=True):
+        for frozen in ("", *(frozen for frozen in colours if frozen in cause.frozen_in(run, base))):
+            rises = cause.rises(run, cause.twin_name(base, frozen) if frozen else base)
+            _by_layer(axis, rises, color=colours[frozen], label=_frozen(frozen), alone=frozen not in TWINS)
+        axis.axhline(0, color=INK, lw=0.6, label="no change")
+        axis.set(title=base, xlabel="layer", ylabel="change of entropy (nats)")
+    _legend(figure, [(_frozen(frozen), colour) for frozen, colour in colours.items()], columns=3)
+    left = []  # of higher layers that come back
+    for case in cause.higher_layers(run):
+        if case.base in bases:
+            names = (cause.twin_name(case.base, cause.MLP), case.base)
+            twin, base = (_signed(compare(case.mean(cause.rises(run, name))).value) for name in names)
+            left.append(f"{twin} nats instead of {base} in {case.name}")
+    finding = f"With all MLPs frozen from the valley on, entropy changes by {listing(left)}." if left else ""
+    caption = (
+        f"{finding or 'No higher layer comes back here.'} By layer, the change of entropy from the valley to the end, "
+        "with nothing frozen and in twins with the MLP of one layer, all MLPs, or all queries and keys frozen. "
+        f"Points: means of {run.config['seeds']} seeds; bands, not drawn for single layers: their range."
+    )
+    return Drawing("mlp-twins", caption, figure)
+
+
+def _mlp_colours(run: Run, bases: Sequence[str]) -> dict[str, str]:
+    """By what is frozen: single layers from the first to the last, the others as in all figures."""
+    alone = max(([one for one in cause.frozen_in(run, base) if one not in TWINS] for base in bases), key=len)
+    single = dict(zip(alone, depth_colours(len(alone) + 1)[1:], strict=True))  # the first is near that of QK
+    return {frozen: TWINS[frozen] for frozen in ("", "QK", cause.MLP)} | single
+
+
+def _by_layer(axis: Axes, rises: np.ndarray, *, alone: bool, **style: str) -> None:
+    """Over layers, the mean of (layers, seeds) and its band; with one layer's MLP frozen alone, a line without it."""
+    rows, layers = rises.T[np.isfinite(rises).all(0)], np.arange(1, len(rises) + 1)
+    shade, line = (0.0, ":") if alone else (0.2, "-")
+    mean_and_band(axis, layers, rows, over=0, shade=shade, ls=line, marker="o", ms=4, **style)
+    axis.set_xticks(layers, [str(layer) for layer in layers])

@@ -1,7 +1,8 @@
 """The networks of the study of causes: several depths, twins that go on from the valley with parts frozen, and others.
 
-Named by their depth: "2 layers". A twin is "2 layers, QK frozen", a network that differs from the beginning on is
-"2 layers, no MLP". The change of entropy is split by groups of weights in all but the twins.
+Named by their depth: "2 layers". A twin is "2 layers, QK frozen" or "5 layers, layer 3 MLP frozen", a network that
+differs from the beginning on is "2 layers, no MLP". The change of entropy is split by groups of weights in all but the
+twins.
 
 The record is read back by ways. The way down is from the start to the valley, the way back from the valley to the end.
 The valley is one step of the config for all depths, layers and seeds, decided before the run, and not the lowest point
@@ -32,6 +33,8 @@ FROZEN: dict[str, tuple[str, ...]] = {
     "embeddings": ("embeddings",),
 }
 """What twins have frozen, by groups of `joma.models.groups.parameter_groups`."""
+MLP = "MLP"
+"""Of the twins in which nothing but MLPs is frozen: those of all layers."""
 
 ALTERED: dict[str, Callable[[Recipe], Recipe]] = {
     "identity": lambda base: base.with_decoder(activation="identity"),
@@ -77,12 +80,20 @@ class ReboundCauseConfig(LanguageModelConfig):
     """Validation sequences on which changes of entropy are split by groups of weights."""
     altered: bool = False
     """Whether networks without residual, without MLP and with a linear MLP are trained beside those of two layers."""
+    mlp_twins: bool = False
+    """Whether depths that have twins, from two layers on, also have some with nothing but MLPs frozen: all of them, and
+    that of each layer below the last."""
+    own_order: bool = False
+    """Whether each seed reads the text in an order of its own, so that intervals hold that chance too."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         end = min(end_of(self, layers) for layers in self.layers)
         if self.valley >= end:
             raise ValueError(f"valley must be below {end}, where training ends, got {self.valley}")
+        if self.mlp_twins and not any(TWO <= layers < MANY for layers in {*self.layers} & {*self.twins}):
+            given = f"layers {', '.join(map(str, self.layers))} and twins {', '.join(map(str, self.twins))}"
+            raise ValueError(f"mlp_twins needs a depth from {TWO} to {MANY - 1} among layers and twins, got {given}")
         least = max(LATER.values()) * self.valley
         if self.altered and (TWO not in self.layers or least >= self.steps):
             given = f"layers {', '.join(map(str, self.layers))} and {self.steps} steps"
@@ -101,6 +112,25 @@ def base_name(layers: int) -> str:
 def twin_name(base: str, frozen: str) -> str:
     """Its twin with a part frozen from the valley on."""
     return f"{base}, {frozen} frozen"
+
+
+def layer_mlp(layer: int) -> str:
+    """The group of one layer's MLP, counted from 1."""
+    return f"layer {layer} MLP"
+
+
+def twins_of(config: ReboundCauseConfig, layers: int) -> dict[str, tuple[str, ...]]:
+    """What the twins of a depth have frozen, by the name of it.
+
+    >>> list(twins_of(ReboundCauseConfig(layers=(3,), twins=(3,), mlp_twins=True), 3))
+    ['QK', 'values, MLP and norms', 'embeddings', 'MLP', 'layer 1 MLP', 'layer 2 MLP']
+    """
+    if layers not in config.twins:
+        return {}
+    if layers >= MANY:
+        return {"QK": FROZEN["QK"]}
+    alone = [MLP, *map(layer_mlp, range(1, layers))] if config.mlp_twins and layers >= TWO else []
+    return FROZEN | {frozen: (frozen,) for frozen in alone}
 
 
 def altered_name(change: str) -> str:
@@ -137,16 +167,16 @@ def plan(config: ReboundCauseConfig, text: Corpus) -> dict[str, Recipe]:
     def base(layers: int) -> Recipe:
         every = config.every * (1 if layers <= TWO else 2)
         plain = recipe(config, text, layers=layers, rates=(config.rate,))
-        return plain.with_(steps=end_of(config, layers), every=every, allocate=config.allocate)
+        options = {"allocate": config.allocate, "own_order": config.own_order}
+        return plain.with_(steps=end_of(config, layers), every=every, **options)
 
     found: dict[str, Recipe] = {}
     for layers in config.layers:
         one, name = base(layers), base_name(layers)
         found[name] = one.with_(keep_at=(config.valley,))
-        for frozen, groups in FROZEN.items() if layers in config.twins else ():
-            if layers < MANY or frozen == "QK":
-                twin = one.with_(frozen=groups, branch_of=name, branch_at=config.valley, allocate=0)
-                found[twin_name(name, frozen)] = twin
+        for frozen, groups in twins_of(config, layers).items():
+            twin = one.with_(frozen=groups, branch_of=name, branch_at=config.valley, allocate=0)
+            found[twin_name(name, frozen)] = twin
     for change, alter in ALTERED.items() if config.altered else ():  # few seeds and points: no verdict hangs on them
         one = base(TWO)
         found[altered_name(change)] = alter(one).with_(seeds=one.seeds[:FEWEST_SEEDS], every=2 * one.every)
@@ -215,9 +245,12 @@ def valley_of(run: Run, variant: str) -> int:
     return valley_at(int(run.config["valley"]), variant)
 
 
-def parts(run: Run, variant: str) -> dict[str, np.ndarray]:
-    """By kind, the part of each change between measuring points, (layers, seeds, points); NaN for diverged seeds."""
-    groups, values = allocated(run, variant)
+def parts(run: Run, variant: str, what: Literal["parts", "part_errors"] = "parts") -> dict[str, np.ndarray]:
+    """By kind, the part of each change between measuring points, (layers, seeds, points); NaN for diverged seeds.
+
+    what: the part, or its numerical error, which is at most the sum over the groups of the kind.
+    """
+    groups, values = allocated(run, variant, what)
     values = np.where(alive(run, variant)[0][:, None, None, None], values[0], np.nan)  # (seeds, points, groups, layers)
     found = {kind: np.zeros((values.shape[-1], *values.shape[:2])) for kind in (*KINDS, BLIND)}
     for place, group in enumerate(groups):
@@ -236,6 +269,26 @@ def parts_of_way(run: Run, variant: str, way: Way) -> dict[str, np.ndarray]:
     """By kind, its part of the change on the whole way, (layers, seeds)."""
     chosen = on_the_way(run, variant, way)
     return {kind: values[..., chosen].sum(-1) for kind, values in parts(run, variant).items()}
+
+
+def error_of_way(run: Run, variant: str, way: Way) -> np.ndarray:
+    """The numerical errors of all its parts on the whole way, added up, (layers, seeds).
+
+    Of each part: how far the integral moved when nodes were last added. Where a ReLU has its kink a single part can be
+    further off than that, so that no part is taken to be known better than all of them together.
+    """
+    chosen = on_the_way(run, variant, way)
+    return np.asarray(sum(values[..., chosen].sum(-1) for values in parts(run, variant, "part_errors").values()))
+
+
+def beyond_error(part: np.ndarray, control: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """A part moved towards its control by the numerical error, and not past it: what is left of their difference.
+
+    >>> beyond_error(np.array([5.0, 1.0, 1.0]), np.array([1.0, 5.0, 1.5]), np.array([1.0, 1.0, 1.0])).tolist()
+    [4.0, 2.0, 1.5]
+    """
+    apart = part - control
+    return np.asarray(control + np.sign(apart) * np.maximum(np.abs(apart) - error, 0.0))
 
 
 def changes(run: Run, variant: str) -> np.ndarray:
@@ -311,6 +364,12 @@ def mean_parts(run: Run, case: Case, way: Way = "back") -> dict[str, float]:
     split = {"change": change_of_way(run, case.base, way)} | parts_of_way(run, case.base, way)
     seen = {kind: case.mean(split[kind]) for kind in ("change", *KINDS)}
     return {kind: compare(values).value for kind, values in seen.items() if kind == "change" or values.any()}
+
+
+def frozen_in(run: Run, base: str) -> list[str]:
+    """What the twins of a base have frozen, those with one layer's MLP last."""
+    names = [*FROZEN, MLP, *map(layer_mlp, range(1, len(rises(run, base))))]
+    return [frozen for frozen in names if f"{twin_name(base, frozen)}/valid/entropy" in run]
 
 
 def altered_cases(run: Run) -> list[Case]:

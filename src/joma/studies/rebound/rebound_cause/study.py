@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from joma.claims.contract import Claim, Finding, Study
+from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.evidence import above, at_most
 from joma.claims.guards import at_paper_scale, hardest
 from joma.claims.verdicts import by_effect, by_tests, not_run
@@ -19,7 +19,7 @@ from joma.recipes.language import PAPER, same_text
 from joma.recipes.language.curves import alive, diverged, learned_nothing
 from joma.runs import Run
 from joma.studies.rebound.rebound_cause import run as cause
-from joma.studies.rebound.rebound_cause.figures import draw_bars, draw_parts, draw_twins
+from joma.studies.rebound.rebound_cause.figures import draw_bars, draw_mlp_twins, draw_parts, draw_twins, with_mlp_twins
 from joma.studies.rebound.rebound_cause.run import MATTERS, ReboundCauseConfig, run
 
 CLOSE = 1e-3
@@ -40,10 +40,11 @@ def judge_own(claim: Claim, cases_of: Callable[[Run], list[cause.Case]], run: Ru
     found = {}
     for case in cases:
         split = {kind: case.mean(values) for kind, values in cause.parts_of_way(run, case.base, "back").items()}
-        found[case.name] = compare(split["own QK"], sum(split[kind] for kind in cause.KINDS if kind != "own QK"))
+        rest = np.asarray(sum(split[kind] for kind in cause.KINDS if kind != "own QK"))
+        found[case.name] = _apart(run, case, split["own QK"], rest)
     first = all(case.layers == (0,) for case in cases)
     cases += [case for case in cause.altered_cases(run) if (case.layers == (0,)) == first]
-    what = "own queries and keys; control: all else"
+    what = "own queries and keys, less numerical errors; control: all else"
     return by_effect(claim, found, expected=expected, what=what, details=_split(run, cases))
 
 
@@ -59,9 +60,12 @@ def judge_lower_mlp(claim: Claim, run: Run) -> Finding:
     found: dict[str, Comparison] = {}
     for case in cases:
         split = {kind: case.mean(values) for kind, values in cause.parts_of_way(run, case.base, "back").items()}
-        others = {kind: compare(split["lower MLP"], split[kind]) for kind in cause.KINDS if kind != "lower MLP"}
+        below = split["lower MLP"]
+        others = {kind: _apart(run, case, below, split[kind]) for kind in cause.KINDS if kind != "lower MLP"}
         found |= {f"{case.name}, against {kind}": one for kind, one in hardest(claim, others).items()}
-    return by_effect(claim, found, expected=expected, what="MLPs below", details=_split(run, cases))
+    return by_effect(
+        claim, found, expected=expected, what="MLPs below, less numerical errors", details=_split(run, cases)
+    )
 
 
 def judge_twin(claim: Claim, frozen: str, run: Run) -> Finding:
@@ -70,8 +74,11 @@ def judge_twin(claim: Claim, frozen: str, run: Run) -> Finding:
         f"entropy rises at least {MATTERS:g} nats less with {frozen} frozen from the valley on, beyond chance, "
         "and what is left is too small to matter"
     )
-    cases = cause.first_layers(run) + (cause.higher_layers(run) if frozen != "embeddings" else [])
-    cases = [case for case in cases if f"{cause.twin_name(case.base, frozen)}/valid/entropy" in run]
+    back = cause.first_layers(run) if frozen != cause.MLP else []
+    back += cause.higher_layers(run) if frozen != "embeddings" else []
+    cases = [case for case in back if frozen in cause.frozen_in(run, case.base)]
+    if back and not cases:
+        return not_run(claim, expected, f"no network has a twin with {frozen} frozen", at_paper_scale("rebound-cause"))
     twins = [cause.twin_name(case.base, frozen) for case in cases]
     if finding := _tells_nothing(claim, expected, run, cases, twins):
         return finding
@@ -82,8 +89,21 @@ def judge_twin(claim: Claim, frozen: str, run: Run) -> Finding:
         expected=expected,
         what=f"rise; control: {frozen} frozen",
         size=[at_most(f"{n}, rise with {frozen} frozen", compare(r).value, MATTERS, "nats") for n, r in left.items()],
-        details=diverged(run, [*{case.base: None for case in cases}, *twins]),
+        details=diverged(run, [*{case.base: None for case in cases}, *twins])
+        | (_beside(run, cases) if frozen == cause.MLP else {}),
     )
+
+
+def _beside(run: Run, cases: Iterable[cause.Case]) -> dict[str, dict[str, float]]:
+    """How far entropy rises in the network itself and in every twin of it: QK frozen too, and one layer's MLP alone."""
+    found = {}
+    for case in cases:
+        networks = {"nothing": case.base} | {
+            one: cause.twin_name(case.base, one) for one in cause.frozen_in(run, case.base)
+        }
+        rises = {frozen: compare(case.mean(cause.rises(run, name))).value for frozen, name in networks.items()}
+        found[f"{case.name}, rise by what is frozen"] = rises
+    return found
 
 
 def judge_closing(claim: Claim, run: Run) -> Finding:
@@ -113,8 +133,16 @@ def judge_closing(claim: Claim, run: Run) -> Finding:
     )
 
 
-def _split(run: Run, cases: Iterable[cause.Case]) -> dict[str, dict[str, float]]:
-    return {f"{case.name}, way back": cause.mean_parts(run, case) for case in cases}
+def _apart(run: Run, case: cause.Case, part: np.ndarray, control: np.ndarray) -> Comparison:
+    """A part on the way back beside another: only what their numerical errors cannot explain counts."""
+    error = case.mean(cause.error_of_way(run, case.base, "back"))
+    return compare(cause.beyond_error(part, control, error), control)
+
+
+def _split(run: Run, cases: Sequence[cause.Case]) -> dict[str, dict[str, float]]:
+    split = {f"{case.name}, way back": cause.mean_parts(run, case) for case in cases}
+    errors = {case.name: case.mean(cause.error_of_way(run, case.base, "back")) for case in cases}
+    return split | {"numerical error of parts, together": {name: compare(e).value for name, e in errors.items()}}
 
 
 def _tells_nothing(
@@ -184,6 +212,12 @@ LOWER_MLP = _claim(
     "What MLPs below have learned decides what attention above picks up. Tested in higher layers: of all groups of "
     "weights, MLPs below them raise their entropy most.",
 )
+NEEDS_LOWER_MLP = _claim(
+    "needs-lower-mlp-to-move",
+    "JoMA Sec. 5",
+    "What MLPs below have learned decides what attention above picks up. Tested in higher layers: with MLPs, and "
+    "nothing else, frozen from the valley on, attention does not become dense again.",
+)
 CLOSES = Claim(
     "parts-close",
     "JoMA Fig. 6",
@@ -192,10 +226,15 @@ CLOSES = Claim(
 )
 
 
+def draw(run: Run) -> list[Drawing]:
+    """All figures of a run."""
+    return [draw_parts(run), draw_bars(run), draw_twins(run), *([draw_mlp_twins(run)] if with_mlp_twins(run) else [])]
+
+
 STUDY = Study(
     name="rebound-cause",
     title="Why attention comes back: a layer's own weights, or what it reads",
-    version=1,
+    version=2,
     claims={
         OWN_FIRST: partial(judge_own, OWN_FIRST, cause.first_layers),
         OWN_HIGHER: partial(judge_own, OWN_HIGHER, cause.higher_layers),
@@ -203,23 +242,26 @@ STUDY = Study(
         NEEDS_BLOCK: partial(judge_twin, NEEDS_BLOCK, cause.BLOCK),
         NEEDS_EMBEDDINGS: partial(judge_twin, NEEDS_EMBEDDINGS, "embeddings"),
         LOWER_MLP: partial(judge_lower_mlp, LOWER_MLP),
+        NEEDS_LOWER_MLP: partial(judge_twin, NEEDS_LOWER_MLP, cause.MLP),
         CLOSES: partial(judge_closing, CLOSES),
     },
     quick=ReboundCauseConfig(),
     paper=ReboundCauseConfig(
-        **PAPER | {"valid_sequences": 40, "steps": 10_000, "every": 250, "seeds": 6}, dropout=0.2, length=35,
-        layers=(1, 2, 5, 10), twins=(1, 2, 5, 10), rate=1e-4, valley=2_000, deep_steps=6_000, allocate=100,
-        altered=True,
+        **PAPER | {"valid_sequences": 40, "steps": 10_000, "every": 250, "seeds": 6, "seed": 20}, dropout=0.2,
+        length=35, layers=(1, 2, 5, 10), twins=(1, 2, 5, 10), rate=1e-4, valley=2_000, deep_steps=6_000, allocate=100,
+        altered=True, mlp_twins=True, own_order=True,
     ),
     run=run,
-    draw=lambda run: [draw_parts(run), draw_bars(run), draw_twins(run)],
+    draw=draw,
     check=same_text,
     about=(
         "Figure 6's language models are trained, and the change of each layer's entropy is split by groups of weights: "
         "its own queries and keys, the embeddings, and the weights of layers below. The split is exact up to a closing "
-        "error that is reported. Twins go on from the valley with queries and keys, or values, MLPs and norms, or "
-        "embeddings frozen. Only layers that come back are judged. Networks of five and ten layers train for 6,000 "
-        "steps, the others for 10,000; with ten layers only queries and keys are frozen. Quick scale trains "
-        "small models on Python source."
+        "error that is reported, and so is the numerical error of every part. Twins go on from the valley with queries "
+        "and keys, or values, MLPs and norms, or embeddings frozen; with two and five layers also with nothing but "
+        "MLPs frozen, all of them or one layer's. Only layers that come back are judged. Every seed has its own "
+        "initial weights and its own order of the text. Networks of five and ten layers train for 6,000 steps, the "
+        "others for 10,000; with ten layers only queries and keys are frozen. Quick scale trains small "
+        "models on Python source, which all seeds read in one order."
     ),
 )  # fmt: skip

@@ -1,0 +1,127 @@
+"""Seeds that read the text in an order of their own: other text for another seed, the same text again for the same."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from joma.data.text import Corpus
+from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
+from joma.recipes.language.text import PIECE, in_own_order
+from joma.recipes.language.training import ensemble
+from joma.runs import Run
+from joma.training import train_all
+
+CONFIG = LanguageModelConfig(
+    tokens=20_000, vocabulary=60, width=8, mlp=8, streams=4, length=10, sequence=2, valid_sequences=3, steps=40,
+    every=10, dropout=0.1,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def text() -> Corpus:
+    return corpus(CONFIG)
+
+
+def base(text: Corpus) -> Recipe:
+    return recipe(CONFIG, text, rates=(1e-2,)).with_(own_order=True, keep_at=(20,))
+
+
+@pytest.fixture(scope="module")
+def run(text: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run.create(tmp_path_factory.mktemp("order") / "a.sqlite", study="x", config={})
+    twin = base(text).with_(branch_of="base", branch_at=20, keep_at=())
+    train_variants({"base": base(text), "twin": twin}, text, run, lambda share, doing: None)
+    return run
+
+
+def epoch_of(variant: Recipe, text: Corpus, member: int) -> Tensor:
+    """All that one member reads in an epoch, (streams, tokens); windows follow one another, the last one overlaps."""
+    made, length = ensemble(variant, text), variant.decoder.context
+    long = len(text.tokens["train"]) // variant.streams
+    found = torch.full((variant.streams, long), -1)
+    for step in range(-(-(long - 1) // length)):
+        inputs, targets = (part[0] for part in made.batch(step, [member]))
+        first = min(step * length, long - 1 - length)
+        found[:, first : first + length], found[:, first + 1 : first + 1 + length] = inputs, targets
+    return found
+
+
+def test_pieces_change_places_and_stay_whole() -> None:
+    words = torch.arange(95)
+    mine, other = (in_own_order(words, 10, seed) for seed in (1, 2))
+    assert torch.equal(mine.sort().values, words)
+    assert torch.equal(mine, in_own_order(words, 10, 1))
+    assert not torch.equal(mine, other)
+    assert not torch.equal(mine, words)
+    jumps = (mine.diff() != 1).nonzero().flatten() + 1
+    assert {int(mine[at]) % 10 for at in jumps} == {0}, "only pieces begin anew"
+
+
+def test_two_seeds_read_other_text_first_and_the_same_text_in_all(text: Corpus) -> None:
+    variant = base(text)
+    inputs, targets = ensemble(variant, text).batch(3, [0, 1, 2])
+    assert inputs.shape == targets.shape == (3, 4, 10)
+    assert torch.equal(inputs[..., 1:], targets[..., :-1])
+    assert not torch.equal(inputs[0], inputs[1])
+    first, second = (epoch_of(variant, text, member) for member in (0, 1))
+    counts = [torch.bincount(read.flatten(), minlength=60) for read in (first, second)]
+    assert int((counts[0] - counts[1]).abs().sum()) <= 2 * variant.streams, "but for what no stream has room for"
+    together = PIECE * 10
+    shared = in_own_order(text.tokens["train"].long(), together, variant.seeds[0])
+    assert torch.equal(first, shared[: first.numel()].view_as(first))
+
+
+def test_a_seed_decides_its_order_alone(text: Corpus) -> None:
+    """Whatever its place among the seeds, the rates and the groups that take turns."""
+    three = ensemble(base(text), text)
+    last = base(text).with_(seeds=base(text).seeds[2:], rates=(1e-3, 1e-2))
+    for step in (0, 7, 700):
+        alone, *_ = ensemble(last, text).batch(step, [0, 1])
+        assert torch.equal(three.batch(step, [2])[0][0], alone[0])
+        assert torch.equal(alone[0], alone[1]), "rates are compared on the same text"
+        assert torch.equal(three.batch(step, [1, 2])[0], three.batch(step, [0, 1, 2])[0][1:])
+
+
+def test_without_it_all_read_the_text_from_its_beginning(text: Corpus) -> None:
+    plain = ensemble(base(text).with_(own_order=False), text)
+    inputs, _ = plain.batch(0, [0, 1, 2])
+    assert inputs.shape == (4, 10)
+    assert torch.equal(inputs[0], text.tokens["train"][:10].long())
+
+
+def test_a_twin_goes_on_in_the_order_of_its_base(run: Run) -> None:
+    assert run.steps("twin/valid/loss").tolist() == [20, 30, 40]
+    np.testing.assert_array_equal(run.array("twin/valid/entropy"), run.array("base/valid/entropy")[2:])
+
+
+def test_the_order_shows_in_what_is_learned(text: Corpus, run: Run, tmp_path: Path) -> None:
+    other = Run.create(tmp_path / "a.sqlite", study="x", config={})
+    train_variants({"base": base(text).with_(own_order=False)}, text, other, lambda share, doing: None)
+    same, differs = (np.abs(run.array("base/valid/loss") - other.array("base/valid/loss"))[at] for at in (0, -1))
+    assert not same.any(), "the untrained networks are the same"
+    assert differs.min() > 1e-4
+
+
+class Kill(Exception):
+    """A kill at a step."""
+
+
+def test_a_kill_changes_nothing(text: Corpus, run: Run, tmp_path: Path) -> None:
+    whole = ensemble(base(text), text)
+
+    def dies(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        if step == 25:
+            raise Kill
+        return whole.batch(step, members)
+
+    again = Run.create(tmp_path / "a.sqlite", study="x", config={})
+    with pytest.raises(Kill):
+        train_all({"base": replace(whole, batch=dies)}, again, checkpoint_every=0)
+    train_all({"base": whole}, again)
+    for name in ("valid/loss", "valid/entropy", "train_loss"):
+        np.testing.assert_array_equal(again.array(f"base/{name}"), run.array(f"base/{name}"), err_msg=name)
