@@ -25,7 +25,7 @@ HELD = ("both sizes", "shared size", "specific size", "mixture", "weights")
     mixture         their sizes have the ratio of the valley, but s2 stays that of now
     weights         all logits are multiplied as if |A| were that of the valley
 """
-NODES = 24
+NODES = 16
 """Of the interpolation of Gaussian entropies between variances. The test has its error: below 1e-5 nats."""
 
 
@@ -157,5 +157,5 @@ def gaussian_mean(length: int, largest: float) -> Callable[[np.ndarray], np.ndar
         variance = torch.from_numpy(np.expm1(end * (place + 1) / 2)).clamp(min=0) / share
         return gaussian_entropy(variance[:, None], keys).mean(-1).numpy()
 
-    series = np.polynomial.chebyshev.chebinterpolate(at_nodes, NODES - 1)
+    series = np.polynomial.chebyshev.chebinterpolate(at_nodes, NODES - 1)  # type: ignore[type-var]
     return lambda s2: np.asarray(np.polynomial.chebyshev.chebval(2 * np.log1p(s2) / end - 1, series))

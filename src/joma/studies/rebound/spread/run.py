@@ -45,24 +45,24 @@ class SpreadConfig(LanguageModelConfig):
     """Models that differ in depth, and the one step at which the way back begins."""
 
     vocabulary: int = 80
-    width: int = 24
-    mlp: int = 24
+    width: int = 16
+    mlp: int = 16
     dropout: float = 0.0
-    streams: int = 64
+    streams: int = 8
     length: int = 16
     sequence: int = 5
-    valid_sequences: int = 4
-    steps: int = 220
+    valid_sequences: int = 3
+    steps: int = 96
     every: int = 8
     """The first measuring point after the start. Each later one is √2 times as late."""
     layers: Annotated[tuple[int, ...], Several(1)] = (1, 2)
     """With two among them, the controls are trained too."""
     rate: Annotated[float, Above(0)] = 1e-2
     """Of Adam."""
-    seeds: int = 4
-    valley: int = 100
+    seeds: int = 5
+    valley: int = 48
     """The step at which the way back begins, in all networks, decided before the run."""
-    deep_steps: int = 220
+    deep_steps: int = 96
     """The last step of networks of more than two layers."""
     others: bool = False
     """Whether networks trained with SGD, and networks with norms before and several heads, stand beside those of two
@@ -207,4 +207,5 @@ def _entropy(query: Tensor, key: Tensor, *, causal: bool) -> Tensor:
     if causal:
         seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
         logits = logits.masked_fill(~seen, -math.inf)
-    return torch.special.entr(logits.softmax(-1)).sum(-1).mean((1, 3), dtype=torch.float64)
+    each: Tensor = torch.special.entr(logits.softmax(-1)).sum(-1)
+    return each.mean((1, 3), dtype=torch.float64)

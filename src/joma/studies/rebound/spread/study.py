@@ -4,7 +4,7 @@ What matters was decided before any run at paper scale: 0.05 nats of entropy, as
 what grows first; a tenth of |A|² on the way back; 40 % of the rise beyond the control.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -115,7 +115,8 @@ def judge_alignment(run: Run) -> Finding:
     )
     if finding := _nothing(ALIGNS, expected, run):
         return finding
-    cases, found = _cases(run, record.all_cases), {}
+    cases = _cases(run, record.all_cases)
+    found: dict[str, Comparison] = {}
     for case in cases:
         ours = _logs(run, case, "alignment")
         against = {"growth": compare(ours, _logs(run, case, "growth"))}
@@ -150,7 +151,8 @@ def judge_fading(run: Run) -> Finding:
     cases = _cases(run, record.cases_back)
     if finding := _nothing(FADE, expected, run, cases):
         return finding
-    found, falls = {}, []
+    found: dict[str, Comparison] = {}
+    falls = []
     for case in cases:
         weights, logits = (_logs(run, case, what, back=True) for what in ("growth", "variance"))
         against = {"no change": compare(weights), "the change of ln s2": compare(weights, logits)}
@@ -251,7 +253,7 @@ def _cases(run: Run, of: Callable[[Run, str], list[Case]]) -> list[Case]:
     return [case for base in record.bases(run) if not record.unsound(run, base) for case in of(run, base)]
 
 
-def _left_out(run: Run) -> Mapping[str, dict[str, float]]:
+def _left_out(run: Run) -> dict[str, dict[str, float]]:
     return diverged(run, record.bases(run))
 
 
