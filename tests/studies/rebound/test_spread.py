@@ -99,7 +99,9 @@ def test_a_killed_run_goes_on_after_the_valley(run, data_folder, tmp_path):
     whole = carried_out(spread.STUDY, small, tmp_path / "whole")
     ends_the_same_after_an_interrupt(spread.STUDY, small, whole, tmp_path / "run", after=0.6)
     for name in whole.names():
-        np.testing.assert_array_equal(whole.array(name), run.array(name), err_msg=name)
+        np.testing.assert_allclose(
+            whole.array(name), run.array(name), rtol=1e-5, err_msg=name
+        )  # whatever stands beside
 
 
 # Logits by hand

@@ -292,7 +292,7 @@ def draw(run: Run) -> Drawing:
         _draw_entropy(entropy, run, case)
         _draw_factors(factors, run, case)
         for axis in (parts, entropy, factors):
-            axis.axvline(int(run.config["valley"]), color=INK, lw=0.6, ls=":")
+            axis.axvline(int(run.config["valley"]), color=INK, lw=0.6, ls=":", label="_the valley")
             axis.set(xscale="log", xlabel="training step")
             label_lines(axis)
     return Drawing("parts-of-spread", _caption(run, places), figure)
@@ -317,10 +317,10 @@ def _draw_parts(axis: Axes, run: Run, case: Case) -> None:
     for part, colour in PARTS.items():
         above = below + _mean(run, case, record.values(run, case.base, f"spread/{part}"))
         axis.fill_between(steps, below, above, color=colour, alpha=0.35, lw=0)
-        axis.plot(steps, above, color=colour, lw=1.0, label=part)
+        axis.plot(steps, above, color=colour, lw=1.0, label=part if part == "shared" else f"+ {part}")
         below = above
     total = _mean(run, case, record.values(run, case.base, "spread/variance"))
-    axis.plot(steps, total, color=INK, lw=1.4, label="with cross")
+    axis.plot(steps, total, color=INK, lw=1.4, label="+ cross")
     axis.set(ylabel="variance of logits", title=f"Parts, {case.name}")
     axis.set_ylim(bottom=0)
 
@@ -344,7 +344,6 @@ def _draw_factors(axis: Axes, run: Run, case: Case) -> None:
     for factor, colour in FACTORS.items():
         logs = np.log(record.values(run, case.base, f"spread/{factor}"))
         axis.plot(steps[1:], _mean(run, case, logs - logs[:, :, :1]), color=colour, label=factor)
-    axis.axhline(0, color=INK, lw=0.6)
     axis.set(ylabel="ln, since the start", title=f"Factors, {case.name}")
 
 
@@ -358,8 +357,8 @@ def _caption(run: Run, places: list[Case]) -> str:
             f"{number(logs['growth'])}; Gaussian logits miss the entropy by {number(error, 'nats')}"
         )
     return (
-        f"{'. '.join(said)}. Left: the variance of a query's logits over its keys and its parts; by the cross term the "
-        "black line differs from the areas. Middle: entropy, that of Gaussian logits of this variance, and that "
+        f"{'. '.join(said)}. Left: the variance of a query's logits over its keys: its parts, one upon the other; the "
+        "black line is all of it. Middle: entropy, that of Gaussian logits of this variance, and that "
         "of the network with its shared and specific logits brought back to the valley's sizes. Right: growth of "
         "weights, alignment with the input, context; their product is the variance. Dotted: the valley, step "
         f"{run.config['valley']:,}. Means over {run.config['seeds']} seeds on {called(run.config['corpus'])}."
