@@ -86,6 +86,11 @@ def log_change(run: Run, variant: str, what: str, *, back: bool = False) -> np.n
     return np.where(np.isfinite(change), change, np.nan)
 
 
+def case_logs(run: Run, case: Case, what: str, *, variant: str = "", back: bool = False) -> np.ndarray:
+    """`log_change` meant over the layers of a case, (seeds,); of another variant's same layers, if one is named."""
+    return case.mean(log_change(run, variant or case.base, what, back=back))
+
+
 def half_change(run: Run, variant: str, part: str) -> np.ndarray:
     """How far half of a part of s2 rises from valley to end, (layers, seeds): nats, to second order."""
     return _change(run, variant, values(run, variant, f"spread/{part}").mean(-1) / 2, back=True)

@@ -1,4 +1,4 @@
-"""The study `spread`: six claims, their judges and a picture.
+"""The study `spread`: six claims and their judges.
 
 What matters was decided before any run at paper scale: 0.05 nats of entropy, as in the ablations; a factor of two for
 what grows first; a tenth of |A|² on the way back; 40 % of the rise beyond the control.
@@ -8,20 +8,17 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from joma.claims.contract import Claim, Drawing, Finding, Study
+from joma.claims.contract import Claim, Finding, Study
 from joma.claims.evidence import at_least, at_most
 from joma.claims.guards import at_paper_scale, hardest, no_more
 from joma.claims.verdicts import by_effect, not_run
-from joma.figures.labels import label_lines
-from joma.figures.reading import number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, RED, panels
-from joma.figures.types import Axes
 from joma.measure.intervals import Comparison, compare
-from joma.recipes.language import PAPER, called, same_text
-from joma.recipes.language.curves import diverged, mean_over_seeds, steps_of
+from joma.recipes.language import PAPER, same_text
+from joma.recipes.language.curves import diverged, mean_over_seeds
 from joma.runs import Run
 from joma.studies.rebound.rebound_cause.run import MATTERS, Case
 from joma.studies.rebound.spread import record
+from joma.studies.rebound.spread.figures import draw
 from joma.studies.rebound.spread.run import SpreadConfig, run
 
 TWICE = 0.69
@@ -118,11 +115,11 @@ def judge_alignment(run: Run) -> Finding:
     cases = _cases(run, record.all_cases)
     found: dict[str, Comparison] = {}
     for case in cases:
-        ours = _logs(run, case, "alignment")
-        against = {"growth": compare(ours, _logs(run, case, "growth"))}
+        ours = record.case_logs(run, case, "alignment")
+        against = {"growth": compare(ours, record.case_logs(run, case, "growth"))}
         for what, control in record.controls(run, case.base).items():
             if what != record.EMBEDDINGS:
-                against[what] = compare(ours, _logs(run, case, "alignment", variant=control))
+                against[what] = compare(ours, record.case_logs(run, case, "alignment", variant=control))
         found |= {f"{case.name}, against {name}": one for name, one in hardest(ALIGNS, against).items()}
     details = _log_details(run, cases, ("growth", "alignment", "context"))
     return by_effect(ALIGNS, found, expected=expected, what="rise of ln of alignment", details=details)
@@ -136,7 +133,7 @@ def judge_shared_first(run: Run) -> Finding:
     if finding := _nothing(SHARED_FIRST, expected, run):
         return finding
     cases = _cases(run, record.all_cases)
-    found = {c.name: compare(_logs(run, c, "shared"), _logs(run, c, "specific")) for c in cases}
+    found = {c.name: compare(record.case_logs(run, c, "shared"), record.case_logs(run, c, "specific")) for c in cases}
     what = "rise of ln of the shared part; control: of the specific part"
     details = _log_details(run, cases, ("shared", "specific"))
     return by_effect(SHARED_FIRST, found, expected=expected, what=what, details=details)
@@ -154,7 +151,7 @@ def judge_fading(run: Run) -> Finding:
     found: dict[str, Comparison] = {}
     falls = []
     for case in cases:
-        weights, logits = (_logs(run, case, what, back=True) for what in ("growth", "variance"))
+        weights, logits = (record.case_logs(run, case, what, back=True) for what in ("growth", "variance"))
         against = {"no change": compare(weights), "the change of ln s2": compare(weights, logits)}
         found |= {f"{case.name}, against {name}": one for name, one in hardest(FADE, against).items()}
         falls.append(no_more(f"the change of ln s2, {case.name}", compare(logits), 0.0))
@@ -231,10 +228,6 @@ def _share(run: Run, case: Case, held: str) -> np.ndarray:
     return case.mean(record.removed(run, case.base, held)) / rise
 
 
-def _logs(run: Run, case: Case, what: str, *, variant: str = "", back: bool = False) -> np.ndarray:
-    return case.mean(record.log_change(run, variant or case.base, what, back=back))
-
-
 def _log_details(
     run: Run, cases: Iterable[Case], names: Iterable[str], *, back: bool = False
 ) -> dict[str, dict[str, float]]:
@@ -243,7 +236,9 @@ def _log_details(
     for case in cases:
         variants = {"": case.base, **({} if back else record.controls(run, case.base))}
         for what, variant in variants.items():
-            means = {name: mean_over_seeds(_logs(run, case, name, variant=variant, back=back)) for name in names}
+            means = {
+                name: mean_over_seeds(record.case_logs(run, case, name, variant=variant, back=back)) for name in names
+            }
             known = {name: mean for name, mean in means.items() if np.isfinite(mean)}
             found[f"{case.name}{', ' * bool(what)}{what}, rise of ln, {way}"] = known
     return found | _left_out(run)
@@ -276,93 +271,6 @@ def _nothing(claim: Claim, expected: str, run: Run, cases: list[Case] | None = N
         f"{found[most].value:.3f} nats ({found[most].low:.3f} to {found[most].high:.3f}), {most}"
     )
     return not_run(claim, expected, reason, at_paper_scale(run.study))
-
-
-PARTS = {"shared": BLUE, "specific": ORANGE}
-FACTORS = {"growth": RED, "alignment": BLUE, "context": CONTROL}
-
-
-def draw(run: Run) -> Drawing:
-    """One row per place: the parts of s2 as areas, entropy with what follows from s2, and the factors."""
-    places = _shown(run)
-    figure, axes = panels(3, len(places), width=3.7, height=2.6)
-    for row, case in enumerate(places):
-        parts, entropy, factors = axes[3 * row : 3 * row + 3]
-        _draw_parts(parts, run, case)
-        _draw_entropy(entropy, run, case)
-        _draw_factors(factors, run, case)
-        for axis in (parts, entropy, factors):
-            axis.axvline(int(run.config["valley"]), color=INK, lw=0.6, ls=":", label="_the valley")
-            axis.set(xscale="log", xlabel="training step")
-            label_lines(axis)
-    return Drawing("parts-of-spread", _caption(run, places), figure)
-
-
-def _shown(run: Run) -> list[Case]:
-    """The first depth's first layer, and the last layer of two."""
-    first, *others = record.bases(run)
-    places = [Case(first, (0,))]
-    two = next((base for base in others if len(record.values(run, base, "valid/entropy")) > 1), "")
-    return [*places, Case(two, (len(record.values(run, two, "valid/entropy")) - 1,))] if two else places
-
-
-def _mean(run: Run, case: Case, values: np.ndarray) -> np.ndarray:
-    """Over seeds that did not diverge and heads, after the start, (points,)."""
-    curves = case.mean(values).mean(-1)
-    return np.asarray([mean_over_seeds(column) for column in curves.T[1:]])
-
-
-def _draw_parts(axis: Axes, run: Run, case: Case) -> None:
-    steps, below = steps_of(run, case.base)[1:], np.zeros(1)
-    for part, colour in PARTS.items():
-        above = below + _mean(run, case, record.values(run, case.base, f"spread/{part}"))
-        axis.fill_between(steps, below, above, color=colour, alpha=0.35, lw=0)
-        axis.plot(steps, above, color=colour, lw=1.0, label=part if part == "shared" else f"+ {part}")
-        below = above
-    total = _mean(run, case, record.values(run, case.base, "spread/variance"))
-    axis.plot(steps, total, color=INK, lw=1.4, label="+ cross")
-    axis.set(ylabel="variance of logits", title=f"Parts, {case.name}")
-    axis.set_ylim(bottom=0)
-
-
-def _draw_entropy(axis: Axes, run: Run, case: Case) -> None:
-    steps = steps_of(run, case.base)
-    after = steps[1:] >= int(run.config["valley"])
-    entropy, held = (
-        _mean(run, case, record.values(run, case.base, w)) for w in ("valid/entropy", "spread/held/both sizes")
-    )
-    axis.plot(steps[1:], entropy, color=INK, label="measured")
-    axis.plot(
-        steps[1:], _mean(run, case, record.gaussian(run, case.base)), color=GREEN, ls="--", label="Gaussian logits"
-    )
-    axis.plot(steps[1:][after], held[after], color=RED, label="valley's sizes")
-    axis.set(ylabel="attention entropy (nats)", title=f"Entropy, {case.name}")
-
-
-def _draw_factors(axis: Axes, run: Run, case: Case) -> None:
-    steps = steps_of(run, case.base)
-    for factor, colour in FACTORS.items():
-        logs = np.log(record.values(run, case.base, f"spread/{factor}"))
-        axis.plot(steps[1:], _mean(run, case, logs - logs[:, :, :1]), color=colour, label=factor)
-    axis.set(ylabel="ln, since the start", title=f"Factors, {case.name}")
-
-
-def _caption(run: Run, places: list[Case]) -> str:
-    said = []
-    for case in places:
-        logs = {what: mean_over_seeds(_logs(run, case, what)) for what in ("alignment", "growth")}
-        error = mean_over_seeds(case.mean(record.errors(run, case.base)))
-        said.append(
-            f"{case.name}: to the valley ln of alignment moves by {number(logs['alignment'])} and ln of growth by "
-            f"{number(logs['growth'])}; Gaussian logits miss the entropy by {number(error, 'nats')}"
-        )
-    return (
-        f"{'. '.join(said)}. Left: the variance of a query's logits over its keys: its parts, one upon the other; the "
-        "black line is all of it. Middle: entropy, that of Gaussian logits of this variance, and that "
-        "of the network with its shared and specific logits brought back to the valley's sizes. Right: growth of "
-        "weights, alignment with the input, context; their product is the variance. Dotted: the valley, step "
-        f"{run.config['valley']:,}. Means over {run.config['seeds']} seeds on {called(run.config['corpus'])}."
-    )
 
 
 STUDY = Study(
