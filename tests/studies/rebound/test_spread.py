@@ -19,6 +19,7 @@ from joma.studies.rebound.spread.run import (
     in_random_order,
     plan,
     points,
+    spreading,
 )
 from joma.theory.spread import gaussian_entropy
 
@@ -78,12 +79,42 @@ def test_controls_start_as_their_base_and_differ_in_one_thing(run):
 
 
 def test_nothing_is_held_until_the_valley_is_past(run):
-    for variant in BASES:
+    for variant in (*BASES, *SHORT):
         entropy, steps = record.values(run, variant, "valid/entropy"), steps_of(run, variant)
         for held in record.HELD:
             scaled = record.values(run, variant, f"spread/held/{held}")
             np.testing.assert_allclose(scaled[:, :, steps <= 10], entropy[:, :, steps <= 10], atol=2e-6)
-            assert np.abs(scaled - entropy)[:, :, steps > 10].max() > 1e-5, held
+            moved = np.abs(scaled - entropy).max((0, 1, 3))
+            assert (moved[steps > 10] > 1e-6).all(), held
+
+
+def test_members_in_groups_are_held_at_their_own_sizes(run, config):
+    """Networks that do not fit into memory are measured a few at a time."""
+    text, name = corpus(config), "2 layers"
+    variant = plan(config, text)[name]
+    measure = spreading(torch.arange(12).view(2, 6), name, run, config.valley)
+    with torch.no_grad():
+        every, some = (
+            measure(Decoder(variant.decoder, [1 + m for m in group]), group) for group in ([0, 1, 2], [2, 1])
+        )
+    for what, values in some.items():
+        torch.testing.assert_close(values, every[what][[2, 1]], msg=what)
+    assert not torch.allclose(some["held/both sizes"], every["held/both sizes"][:2], atol=1e-3)
+
+
+def test_heads_are_averaged_by_their_logarithms_where_factors_are_compared(run, tmp_path):
+    variant = BASES[-1]
+
+    def unlike(name, step, value):
+        """One head doubles to the valley and halves after it, the other stays."""
+        if name != f"{variant}/spread/shared":
+            return value
+        return value * 0 + (np.array([4.0, 2.0]) if step == 10 else np.array([2.0, 2.0]))
+
+    copy = changed(run, tmp_path / "unlike", unlike)
+    np.testing.assert_allclose(record.log_change(copy, variant, "shared"), np.log(2) / 2)
+    np.testing.assert_allclose(record.log_change(copy, variant, "shared", back=True), -np.log(2) / 2)
+    np.testing.assert_allclose(record.half_change(copy, variant, "shared"), -0.5)
 
 
 @pytest.mark.long

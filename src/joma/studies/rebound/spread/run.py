@@ -134,7 +134,7 @@ def run(config: SpreadConfig, run: Run, progress: Progress) -> None:
         variant, read = variants[name], mixed if name.endswith(SHUFFLED) else text
         plain = ensemble(variant, read) if read is mixed else plain
         tokens = validation_sequences(variant, with_words(read, variant.decoder.vocabulary))[0]
-        measures = {"valid": plain.measures["valid"], "spread": _spreading(tokens, name, run, config.valley)}
+        measures = {"valid": plain.measures["valid"], "spread": spreading(tokens, name, run, config.valley)}
         return replace(plain, measures=measures, measure_at=points(config, variant.steps))
 
     command = f"joma run {run.study} --device cpu --precision float32, or on a machine with a GPU"
@@ -143,7 +143,7 @@ def run(config: SpreadConfig, run: Run, progress: Progress) -> None:
     keep_gaussian(run, list(variants), config.length)
 
 
-def _spreading(tokens: Tensor, variant: str, run: Run, valley: int) -> Measure:
+def spreading(tokens: Tensor, variant: str, run: Run, valley: int) -> Measure:
     """The spread, its factors, and the entropies with logits held at the sizes of the valley, read from the record."""
 
     def measure(decoder: Any, members: Sequence[int]) -> dict[str, Tensor]:
