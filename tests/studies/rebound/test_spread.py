@@ -1,0 +1,498 @@
+"""The study `spread` on a made-up language: what is recorded, logits rescaled by hand, judges that can be turned."""
+
+import numpy as np
+import pytest
+import torch
+from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
+from records import carried_out, changed, found, verdicts
+from small_language_models import SMALL
+
+from joma.models import Decoder, DecoderConfig
+from joma.recipes.language import corpus
+from joma.recipes.language.curves import steps_of
+from joma.studies.rebound.spread import record
+from joma.studies.rebound.spread import study as spread
+from joma.studies.rebound.spread.run import (
+    SpreadConfig,
+    entropies_scaled,
+    held_scales,
+    in_random_order,
+    plan,
+    points,
+    spreading,
+)
+from joma.theory.spread import gaussian_entropy
+
+pytestmark = pytest.mark.usefixtures("no_other_text")
+CONFIG = SMALL | {
+    "steps": 24, "deep_steps": 20, "every": 2, "valley": 10, "layers": (1, 2, 3), "others": True, "many_heads": 2,
+    "rate": 0.02, "sgd_rate": 0.5, "seeds": 3,
+}  # fmt: skip
+BASES = ("1 layer", "2 layers", "3 layers", "2 layers, SGD", "2 layers, norms before, 2 heads")
+SHORT = tuple(f"2 layers, {what}" for what in (record.SHUFFLED, record.QK, record.EMBEDDINGS))
+NONE = "not above its control"
+
+
+@pytest.fixture(scope="module")
+def config(data_folder):
+    return SpreadConfig(**CONFIG, data=str(data_folder))
+
+
+@pytest.fixture(scope="module")
+def run(config, tmp_path_factory):
+    return carried_out(spread.STUDY, config, tmp_path_factory.mktemp("spread") / "run.sqlite")
+
+
+def at(run, variant, what, step):
+    """(layers, seeds, heads) at a step."""
+    return record.values(run, variant, what)[:, :, steps_of(run, variant).tolist().index(step)]
+
+
+def test_what_is_recorded(run):
+    assert record.bases(run) == list(BASES)
+    for variant in (*BASES, *SHORT):
+        end = 10 if variant in SHORT else 20 if variant[0] == "3" else 24
+        assert steps_of(run, variant).tolist()[-1] == end
+        assert 10 in steps_of(run, variant)
+        parts = {part: run.array(f"{variant}/spread/{part}") for part in ("shared", "specific", "cross")}
+        variance = run.array(f"{variant}/spread/variance")
+        np.testing.assert_allclose(sum(parts.values()), variance, rtol=1e-5)
+        factors = [run.array(f"{variant}/spread/{factor}") for factor in ("growth", "alignment", "context")]
+        np.testing.assert_allclose(np.prod(factors, axis=0), variance, rtol=1e-5)
+        assert variance.shape[2:] == (int(variant[0]), 2 if "heads" in variant else 1)
+        assert run.array(f"{variant}/spread/rank").shape == variance.shape[:3]
+    draws_labelled_figures(spread.STUDY, run)
+    findings_survive_json(spread.STUDY, run)
+
+
+def test_controls_start_as_their_base_and_differ_in_one_thing(run):
+    base, shuffled, frozen, still = ("2 layers", *SHORT)
+    for variant in (frozen, still):
+        np.testing.assert_array_equal(at(run, variant, "valid/entropy", 0), at(run, base, "valid/entropy", 0))
+    assert (at(run, shuffled, "valid/entropy", 0) != at(run, base, "valid/entropy", 0)).all()
+    np.testing.assert_array_equal(at(run, shuffled, "spread/growth", 0), at(run, base, "spread/growth", 0))
+    growth = record.values(run, frozen, "spread/growth")
+    np.testing.assert_array_equal(growth, np.broadcast_to(growth[:, :, :1], growth.shape))
+    share = record.values(run, still, "spread/mean_share")
+    assert (share[0] == share[0][:, :1]).all()  # the first layer reads embeddings, which stay
+    assert (share[1] != share[1][:, :1])[:, 1:].all()
+
+
+def test_nothing_is_held_until_the_valley_is_past(run):
+    for variant in (*BASES, *SHORT):
+        entropy, steps = record.values(run, variant, "valid/entropy"), steps_of(run, variant)
+        for held in record.HELD:
+            scaled = record.values(run, variant, f"spread/held/{held}")
+            np.testing.assert_allclose(scaled[:, :, steps <= 10], entropy[:, :, steps <= 10], atol=2e-6)
+            moved = np.abs(scaled - entropy).max((0, 1, 3))
+            assert (moved[steps > 10] > 1e-6).all(), held
+
+
+def test_members_in_groups_are_held_at_their_own_sizes(run, config):
+    """Networks that do not fit into memory are measured a few at a time."""
+    text, name = corpus(config), "2 layers"
+    variant = plan(config, text)[name]
+    measure = spreading(torch.arange(12).view(2, 6), name, run, config.valley)
+    with torch.no_grad():
+        every, some = (
+            measure(Decoder(variant.decoder, [1 + m for m in group]), group) for group in ([0, 1, 2], [2, 1])
+        )
+    for what, values in some.items():
+        torch.testing.assert_close(values, every[what][[2, 1]], msg=what)
+    assert not torch.allclose(some["held/both sizes"], every["held/both sizes"][:2], atol=1e-3)
+
+
+def test_heads_are_averaged_by_their_logarithms_where_factors_are_compared(run, tmp_path):
+    variant = BASES[-1]
+
+    def unlike(name, step, value):
+        """One head doubles to the valley and halves after it, the other stays."""
+        if name != f"{variant}/spread/shared":
+            return value
+        return value * 0 + (np.array([4.0, 2.0]) if step == 10 else np.array([2.0, 2.0]))
+
+    copy = changed(run, tmp_path / "unlike", unlike)
+    np.testing.assert_allclose(record.log_change(copy, variant, "shared"), np.log(2) / 2)
+    np.testing.assert_allclose(record.log_change(copy, variant, "shared", back=True), -np.log(2) / 2)
+    np.testing.assert_allclose(record.half_change(copy, variant, "shared"), -0.5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("after", [0.15, 0.5])
+def test_an_interrupted_run_ends_with_the_same_numbers(run, config, tmp_path, after):
+    """What is held after the valley is read from the record: it must be there when the run is taken up."""
+    ends_the_same_after_an_interrupt(spread.STUDY, config, run, tmp_path / "run", after=after)
+
+
+def test_a_killed_run_goes_on_after_the_valley(run, data_folder, tmp_path):
+    """The same with one layer, stopped between the valley and the end."""
+    small = SpreadConfig(**CONFIG | {"layers": (1,), "others": False}, data=str(data_folder))
+    whole = carried_out(spread.STUDY, small, tmp_path / "whole")
+    ends_the_same_after_an_interrupt(spread.STUDY, small, whole, tmp_path / "run", after=0.6)
+    for name in whole.names():
+        np.testing.assert_allclose(
+            whole.array(name), run.array(name), rtol=1e-5, err_msg=name
+        )  # whatever stands beside
+
+
+# Logits by hand
+
+
+def by_hand(decoder, tokens, scale):
+    """Entropies and parts of the variance, (members, layers, heads, ...), from T x T logits built query by query.
+
+    scale(part, member, layer, head): what the shared and the specific logits are multiplied by.
+    """
+    inputs, config = [], decoder.config
+    decoder.features(tokens, look=lambda layer, name, x: inputs.append(x) if name == "input" else None)
+    width, d = config.width, config.width // config.heads
+    shape = (decoder.members, config.layers, config.heads)
+    entropy, parts = np.zeros(shape), np.zeros((*shape, 3))
+    for member, layer, head in np.ndindex(*shape):
+        x = inputs[layer][member].double().numpy()
+        weight, bias = (getattr(decoder, name)[member, layer].double().numpy() for name in ("qkv", "qkv_bias"))
+        own = slice(head * d, head * d + d)
+        q, k = ((x @ weight[:, p : p + width] + bias[p : p + width])[..., own] for p in (0, width))
+        mean = q.reshape(-1, d).mean(0)
+        rows = []
+        for window in range(len(q)):
+            for i in range(q.shape[1]):
+                a = scale("shared", member, layer, head) * (k[window, : i + 1] @ mean) / np.sqrt(d)
+                b = scale("specific", member, layer, head) * (k[window, : i + 1] @ (q[window, i] - mean)) / np.sqrt(d)
+                p = np.exp(a + b - (a + b).max())
+                p /= p.sum()
+                cross = 2 * (a * b).mean() - 2 * a.mean() * b.mean()
+                rows.append([-(p * np.log(p)).sum(), a.var(), b.var(), cross])
+        entropy[member, layer, head], *parts[member, layer, head] = np.mean(rows, axis=0)
+    return entropy, parts
+
+
+@pytest.fixture(scope="module")
+def network():
+    decoder = Decoder(DecoderConfig(vocabulary=20, width=8, mlp=8, layers=2, heads=2, context=7), seeds=[0, 1])
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        decoder.qkv.mul_(2)
+        decoder.qkv_bias.copy_(torch.randn(decoder.qkv_bias.shape, generator=generator))
+    return decoder, torch.randint(20, (5, 7), generator=generator)
+
+
+def test_rescaled_entropies_are_those_of_logits_built_by_hand(network):
+    decoder, tokens = network
+    with torch.no_grad():
+        one = torch.ones(2, 2, 2, dtype=torch.float64)
+        shared, specific = (one + torch.rand(2, 2, 2, generator=torch.Generator().manual_seed(s)) for s in (1, 2))
+        pairs = [(one, one), (shared, specific), (0 * one, one), (one, 0 * one)]
+        found_here = entropies_scaled(decoder, tokens, pairs)
+        for (a, b), entropy in zip(pairs, found_here, strict=True):
+            size = {"shared": a.numpy(), "specific": b.numpy()}
+            wanted, _ = by_hand(decoder, tokens, lambda part, *place, size=size: size[part][place])
+            np.testing.assert_allclose(entropy.numpy(), wanted, rtol=1e-5)
+
+
+def test_held_sizes_are_those_of_the_valley(network):
+    """Each way of holding gives logits whose parts, built by hand, have the sizes that it says."""
+    decoder, tokens = network
+    with torch.no_grad():
+        _, parts = by_hand(decoder, tokens, lambda *place: 1.0)
+        sizes = torch.from_numpy(parts)
+        now = dict(zip(("shared", "specific", "cross"), sizes.unbind(-1), strict=True))
+        now |= {"variance": sizes.sum(-1), "growth": torch.full((2, 2, 2), 4.0, dtype=torch.float64)}
+        then = {"shared": 3 * now["shared"], "specific": now["specific"] / 2, "growth": now["growth"] / 4}
+        held = dict(zip(record.HELD, held_scales(then, now), strict=True))
+
+        def sizes_of(way):
+            pair = dict(zip(("shared", "specific"), held[way], strict=True))
+            return by_hand(decoder, tokens, lambda part, *place: pair[part][place].item())[1]
+
+        both, mixture, weights = (sizes_of(way) for way in ("both sizes", "mixture", "weights"))
+        np.testing.assert_allclose(both[..., 0], 3 * parts[..., 0])
+        np.testing.assert_allclose(both[..., 1], parts[..., 1] / 2)
+        np.testing.assert_allclose(mixture.sum(-1), parts.sum(-1))
+        np.testing.assert_allclose(mixture[..., 0] / mixture[..., 1], 6 * parts[..., 0] / parts[..., 1])
+        np.testing.assert_allclose(weights, parts / 4)
+        np.testing.assert_allclose(sizes_of("shared size")[..., :2], parts[..., :2] * [3, 1])
+        np.testing.assert_allclose(sizes_of("specific size")[..., :2], parts[..., :2] * [1, 0.5])
+
+
+def test_parts_that_are_zero_stay_zero():
+    zero, one = torch.zeros(1), torch.ones(1)
+    now = {"shared": zero, "specific": one, "cross": zero, "variance": one, "growth": one}
+    for shared, specific in held_scales({"shared": one, "specific": one, "growth": one}, now):
+        assert torch.isfinite(shared).all()
+        assert torch.isfinite(specific).all()
+
+
+@pytest.mark.parametrize("largest", [0.0, 3.0, 60.0])
+def test_entropies_of_gaussian_logits_between_the_nodes(largest):
+    length = 9
+    s2 = np.unique([0.0, largest / 300, largest / 7, largest / 2, largest])
+    of = record.gaussian_mean(length, largest)
+    for one, entropy in zip(s2, of(s2), strict=True):
+        # rows of n logits of variance v have v (n - 1)/n in the mean
+        v = one / np.mean([(n - 1) / n for n in range(1, length + 1)])
+        wanted = np.mean([float(gaussian_entropy(v, float(n))) for n in range(1, length + 1)])
+        assert entropy == pytest.approx(wanted, abs=1e-5)
+
+
+def test_gaussian_entropies_are_those_of_logits_that_are_drawn():
+    """No formula: rows of Gaussian logits, their mean variance, and their mean entropy."""
+    draw, length = np.random.default_rng(0), 6
+    entropy, variance = [], []
+    for n in range(1, length + 1):
+        logits = draw.normal(size=(40_000, n)) * 1.4
+        p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        entropy.append(-(p * np.log(p)).sum(1).mean())
+        variance.append(logits.var(1).mean())
+    s2 = np.array([np.mean(variance)])
+    assert record.gaussian_mean(length, 4.0)(s2)[0] == pytest.approx(np.mean(entropy), abs=5e-3)
+
+
+def test_shuffled_words_are_as_frequent_as_before(config):
+    text = corpus(config)
+    mixed, again = in_random_order(text), in_random_order(text)
+    for split, tokens in text.tokens.items():
+        assert torch.equal(torch.bincount(mixed.tokens[split].long()), torch.bincount(tokens.long()))
+        assert (mixed.tokens[split] == tokens).float().mean() < 0.5
+        assert torch.equal(mixed.tokens[split], again.tokens[split])
+
+
+def test_the_plan_of_the_networks(config):
+    text = corpus(config)
+    networks = plan(config, text)
+    assert tuple(networks) == (*BASES, *SHORT)
+    assert networks["2 layers, SGD"].optimizer.kind == "sgd"
+    assert networks["2 layers, SGD"].rates == (0.5,)
+    before = networks["2 layers, norms before, 2 heads"].decoder
+    assert (before.norm, before.heads, before.layers) == ("pre-layer", 2, 2)
+    assert [networks[name].frozen for name in SHORT] == [(), ("QK",), ("embeddings",)]
+    alone = plan(SpreadConfig(**CONFIG | {"layers": (1,), "others": False}), text)
+    assert list(alone) == ["1 layer"]
+    assert points(config, 10) == (0, 2, 3, 4, 6, 8, 10)
+
+
+# Judges
+
+
+NOISE = np.array([-1.0, 0.0, 1.0])
+DOWN = {"alignment": 3.0, "growth": 0.2, "shared": 4.0, "specific": 2.0}
+BACK = {"growth": 0.2, "variance": -0.5, "alignment": -0.6}
+LOST = {"shared": 0.5, "specific": 0.2, "cross": 0.0}
+REMOVES = {"both sizes": 0.9, "mixture": 0.0, "weights": -0.2, "shared size": 0.5, "specific size": 0.4}
+CONTROLS = {record.SHUFFLED: 0.3, record.QK: 0.4, record.EMBEDDINGS: 9.0}
+"""By how much ln of alignment rises in the controls."""
+
+
+def made(run, path, *, rise=0.4, miss=0.02, apart=0.5, down=None, back=None, lost=None, removes=None, controls=None,
+         noise=1e-3, loss=0.1):  # fmt: skip
+    """A copy in which every layer does as told.
+
+    miss: error of the entropy that follows from s2. apart: how far the entropies of layers, and of seeds of one layer,
+    are from each other. down, back: rises of ln to the valley and after it. lost: half variances, in nats, that parts
+    lose after the valley, by which back is overruled. removes: shares of the rise. noise: how far seeds differ.
+    """
+    down, back, lost = DOWN | (down or {}), BACK | (back or {}), LOST | (lost or {})
+    removes, controls = REMOVES | (removes or {}), CONTROLS | (controls or {})
+    seeds = noise * NOISE
+
+    def entropy(variant, step, layers, heads):
+        """(seeds, layers, heads)."""
+        end = steps_of(run, variant)[-1]
+        after = max(step - 10, 0) / max(end - 10, 1)
+        level = apart * np.arange(layers) if layers > 1 else np.zeros(1)
+        turn = steps_of(run, variant).tolist().index(step) % 3  # at every third point one of the seeds is elsewhere
+        own = apart * (np.arange(3) == turn) if layers == 1 and 0 < step < end and step != 10 else np.zeros(3)
+        course = 2.0 - min(step, 10) / 10 + after * (rise + seeds)
+        return (course + own)[:, None, None] + level[None, :, None] + np.zeros((3, layers, heads))
+
+    def change(name, step, value):
+        variant, _, what = name.partition("/")
+        end = steps_of(run, variant)[-1] if variant in (*BASES, *SHORT) else 0
+        if what == "valid/loss":
+            return value * 0 + (9.0 if step == 0 else loss)
+        if what == "valid/entropy":
+            return entropy(variant, step, *value.shape[1:])
+        if what == "gaussian entropy":  # (points, seeds, layers, heads)
+            steps = steps_of(run, variant)
+            return np.array([entropy(variant, s, *value.shape[2:]) for s in steps]) + miss + seeds[:, None, None]
+        if what.startswith("spread/held/"):
+            share = removes[what.rpartition("/")[2]] + seeds[:, None, None]
+            return entropy(variant, step, *value.shape[1:]) - share * rise * (step == end)
+        if what.startswith("spread/"):
+            part, ours = what.partition("/")[2], down
+            if variant in SHORT and part == "alignment":
+                ours = down | {part: controls[variant.partition(", ")[2]]}
+            size = ours.get(part, 0.1) * min(step, 10) / 10 + back.get(part, 0.0) * max(step - 10, 0) / max(end - 10, 1)
+            noisy = seeds.reshape(3, *[1] * (value.ndim - 1)) * (step > 0) * (1 + (step > 10))
+            if part in lost and step >= 10:
+                return value * 0 + np.exp(ours.get(part, 0.1)) - (2 * lost[part] + noisy) * (step > 10)
+            return value * 0 + np.exp(size + noisy)
+        return value
+
+    return changed(run, path, change)
+
+
+def test_a_record_that_does_as_claimed(run, tmp_path):
+    assert set(verdicts(spread.STUDY, made(run, tmp_path / "run")).values()) == {"holds"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"miss": 0.15}, "only qualitative"),  # better than another's, and too far off
+        ({"apart": 0.0}, NONE),
+        ({"apart": 0.04, "miss": 0.0}, "only qualitative"),  # less than what matters
+        ({"noise": 0.3, "apart": 0.3}, "undecided"),
+    ],
+)
+def test_entropy_that_does_not_follow(run, tmp_path, changes, verdict):
+    assert found(spread.STUDY, made(run, tmp_path / "run", **changes), spread.FOLLOWS).verdict == verdict
+
+
+def test_the_entropy_of_another_may_fit_better(run, tmp_path):
+    def swap(name, step, value):
+        """Every layer has what the next one says, and every seed of one layer what the next one does."""
+        if not name.endswith("/gaussian entropy"):
+            return value
+        return np.roll(value, 1, axis=2 if value.shape[2] > 1 else 1)
+
+    swapped = changed(made(run, tmp_path / "made"), tmp_path / "swapped", swap)
+    assert found(spread.STUDY, swapped, spread.FOLLOWS).verdict == "fails"
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"down": {"growth": 2.9}}, "only qualitative"),
+        ({"down": {"growth": 5.0}}, "fails"),
+        ({"controls": {record.SHUFFLED: 2.9}}, "only qualitative"),
+        ({"controls": {record.QK: 3.0}}, "only qualitative"),  # two layers; others have growth as their control alone
+        ({"controls": {record.QK: 5.0}}, "mixed"),
+        ({"controls": {record.EMBEDDINGS: 0.0}}, "holds"),  # no control: weights can turn there
+    ],
+)
+def test_logits_that_grow_by_growing_weights(run, tmp_path, changes, verdict):
+    assert found(spread.STUDY, made(run, tmp_path / "run", **changes), spread.ALIGNS).verdict == verdict
+
+
+@pytest.mark.parametrize(("specific", "verdict"), [(3.9, "only qualitative"), (4.0, NONE), (6.0, "fails")])
+def test_what_is_specific_may_grow_first(run, tmp_path, specific, verdict):
+    copy = made(run, tmp_path / "run", down={"specific": specific})
+    assert found(spread.STUDY, copy, spread.SHARED_FIRST).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("back", "verdict"),
+    [
+        ({"growth": 0.05}, "only qualitative"),
+        ({"growth": -0.3}, "fails"),
+        ({"growth": 0.0}, NONE),
+        ({"variance": 0.1}, NONE),  # logits do not fade
+        ({"variance": 0.6, "growth": 0.2}, "fails"),
+    ],
+)
+def test_weights_that_shrink_or_logits_that_do_not(run, tmp_path, back, verdict):
+    assert found(spread.STUDY, made(run, tmp_path / "run", back=back), spread.FADE).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("lost", "verdict"),
+    [({"specific": 0.48}, "only qualitative"), ({"specific": 0.5}, NONE), ({"shared": 0.1}, "fails")],
+)
+def test_which_part_loses_more(run, tmp_path, lost, verdict):
+    copy = made(run, tmp_path / "run", lost=lost)
+    finding = found(spread.STUDY, copy, spread.SHARED_FADES)
+    assert finding.verdict == verdict
+    wanted = (LOST | lost)["shared"]
+    assert finding.details["1 layer, nats lost (half the variance)"]["shared"] == pytest.approx(wanted, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("removes", "verdict"),
+    [
+        ({"both sizes": 0.5}, "only qualitative"),  # more than the rivals, and less than 60 %
+        ({"both sizes": 0.3}, "only qualitative"),
+        ({"both sizes": -0.9}, "fails"),
+        ({"mixture": 0.3}, NONE),
+        ({"mixture": 0.9}, NONE),
+        ({"weights": 0.9}, NONE),
+        ({"weights": 1.5}, "fails"),
+        ({"shared size": -2.0, "specific size": -2.0}, "holds"),  # they stand beside
+    ],
+)
+def test_sizes_that_are_not_the_rebound(run, tmp_path, removes, verdict):
+    finding = found(spread.STUDY, made(run, tmp_path / "run", removes=removes), spread.SIZES)
+    assert finding.verdict == verdict
+    share = finding.details["1 layer, share of the rise removed by"]["both sizes"]
+    assert share == pytest.approx((REMOVES | removes)["both sizes"], abs=1e-6)
+
+
+def test_layers_that_fall_on_and_networks_that_learned_nothing_are_not_judged(run, tmp_path):
+    later = (spread.FADE, spread.SHARED_FADES, spread.SIZES)
+    for name, changes, reason in (
+        ("flat", {"rise": 0.0}, "no layer comes back by 0.05 nats beyond chance"),
+        ("small", {"rise": 0.04, "noise": 1e-4}, "the largest rise, from the valley to the end, is 0.040 nats"),
+        ("chance", {"rise": 0.1, "noise": 0.2}, "beyond chance"),
+    ):
+        copy = made(run, tmp_path / name, **changes)
+        for claim in later:
+            finding = found(spread.STUDY, copy, claim)
+            assert finding.verdict == "not run"
+            assert reason in finding.reason
+    idle = made(run, tmp_path / "idle", loss=9.0)
+    for claim in spread.STUDY.claims:
+        finding = found(spread.STUDY, idle, claim)
+        assert finding.verdict == "not run"
+        assert "learned no more than how frequent words are" in finding.reason
+
+
+def test_networks_that_diverged_are_left_out(run, tmp_path):
+    def lose(name, step, value):
+        if name == "2 layers, SGD/diverged_at":
+            return np.full_like(value, 3)
+        if name == "1 layer/diverged_at":
+            return np.where(np.arange(len(value)) < 1, 3, value)
+        return value
+
+    lost = changed(made(run, tmp_path / "made"), tmp_path / "lost", lose)
+    finding = found(spread.STUDY, lost, spread.SHARED_FIRST)
+    assert not any(case.startswith(("2 layers, SGD", "1 layer")) for case in finding.printed.effects)
+    assert "2 layers: layer 2" in finding.printed.effects
+    assert finding.details["diverged and left out"] == {"runs of 1 layer": 1.0, "runs of 2 layers, SGD": 3.0}
+    draws_labelled_figures(spread.STUDY, lost)
+
+
+def test_only_layers_that_come_back_are_in_the_way_back(run, tmp_path):
+    def flat(name, step, value):
+        """The first of two layers falls on."""
+        if name == "2 layers/valid/entropy" and step > 10:
+            value[:, 0] -= 1.0
+        return value
+
+    copy = changed(made(run, tmp_path / "made"), tmp_path / "flat", flat)
+    assert [case.name for case in record.cases_back(copy, "2 layers")] == ["2 layers: layer 2"]
+    assert [case.name for case in record.cases_back(copy, "3 layers")] == [
+        "3 layers: layer 1",
+        "3 layers: layers 2 to 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"valley": 24}, "valley must lie between 2 and 20, where training ends, got 24"),
+        ({"valley": 2}, "valley must lie between 2 and 20, where training ends, got 2"),
+        ({"layers": (1,)}, "others needs 2 among the layers, got 1"),
+        ({"many_heads": 3}, "many_heads must divide the width 8, got 3"),
+        ({"many_heads": 1}, "many_heads must be at least 2"),
+        ({"rate": 0.0}, "rate must be above 0"),
+    ],
+)
+def test_what_cannot_be_asked(changes, said):
+    with pytest.raises(ValueError, match=said):
+        SpreadConfig(**CONFIG | changes)
+
+
+def test_the_paper_s_preset_uses_seeds_that_nobody_looked_at():
+    paper = spread.STUDY.paper
+    assert (paper.seed, paper.seeds, paper.valley) == (20, 6, 2_000)
