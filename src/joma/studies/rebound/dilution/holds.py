@@ -82,7 +82,7 @@ class Mean(Hold):
     def draw(self, config: DecoderConfig, tokens: Tensor, draws: torch.Generator) -> Tensor:
         """A direction."""
         direction = torch.randn(config.width, generator=draws)
-        return direction / direction.norm()
+        return direction / _length(direction)
 
     def measure(self, seen: Tensors, tokens: Tensor) -> dict[str, Tensor]:
         """(members, width)."""
@@ -91,7 +91,7 @@ class Mean(Hold):
     def push(self, valley: Tensors, now: Tensors, drawn: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """The vector that is added."""
         shift = valley["mean"] - now["mean"]
-        return {"shift": drawn * shift.norm(dim=-1, keepdim=True) if self.elsewhere else shift}
+        return {"shift": drawn * _length(shift)[..., None] if self.elsewhere else shift}
 
     def change(self, push: Tensors) -> Change:
         """As `Hold` has it."""
@@ -99,7 +99,11 @@ class Mean(Hold):
 
     def miss(self, valley: Tensors, now: Tensors, tokens: Tensor) -> Tensor:
         """Distance of the means."""
-        return (now["mean"] - valley["mean"]).norm(dim=-1) / valley["mean"].norm(dim=-1)
+        return _length(now["mean"] - valley["mean"]) / _length(valley["mean"])
+
+
+def _length(x: Tensor) -> Tensor:
+    return x.square().sum(-1).sqrt()
 
 
 class Scaled(Change):
@@ -286,6 +290,7 @@ class Held(Decoder):
         """What holds, by layer."""
         return [self.hold.change(self._of(layer, "push", self._pushes)) for layer in range(self.config.layers)]
 
+    @torch.no_grad()
     def tend(self, step: int) -> None:
         """Before every step: at the step whose state is held, note it; then, every so often, push anew."""
         if step == self.at:
@@ -296,6 +301,7 @@ class Held(Decoder):
             for layer in range(self.config.layers):  # from below: what is above depends on it
                 self._push(layer)
 
+    @torch.no_grad()
     def miss(self) -> Tensor:
         """How far what is held is from its value at the valley now, (members, layers); 0 before that."""
         now = [self.hold.measure(seen, self.tokens) for seen in self._passing(self.changes(), self.tokens)]

@@ -24,8 +24,9 @@ from joma.studies.rebound._cases import MATTERS, Case
 from joma.studies.rebound.dilution import run as dilution
 from joma.studies.rebound.dilution.run import DilutionConfig, run, twin_name
 
-NEEDED, ALLOWED = 0.6, 0.2
-"""Shares of the rise: what a twin must remove at least to make the rebound, and what its control may remove."""
+NEEDED, ALLOWED, APART = 0.6, 0.2, 0.4
+"""Shares of the rise: what a twin must remove at least to make the rebound, what its control may remove, and how far
+apart the two must be."""
 LOOSE = 0.1
 """What is held may be off by this share of its value at the valley, or nothing was held."""
 PAPER_SEED = 20
@@ -39,7 +40,7 @@ def judge_hold(claim: Claim, held: str, run: Run) -> Finding:
     """The share of the rise that a twin removes beside what its control removes, seed by seed."""
     expected = (
         f"with {held} held from the valley on, at least {NEEDED:.0%} of the rise is gone, and less than {ALLOWED:.0%} "
-        f"with a push of the same size elsewhere; the difference is at least {claim.matters:.0%}, beyond chance"
+        f"with a push of the same size elsewhere; the difference is at least {APART:.0%}, beyond chance"
     )
     cases = dilution.judged_layers(run)
     if finding := _tells_nothing(claim, expected, held, run, cases):
@@ -175,7 +176,7 @@ def _signed(run: Run, case: Case, variant: str) -> str:
 def _claim(name: str, says: str) -> Claim:
     says = f"After it was sparse, attention becomes dense again. Tested here: {says}"
     uses = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")
-    return Claim(name, "JoMA Fig. 6", says, matters=NEEDED - ALLOWED, unit="%", uses=uses)
+    return Claim(name, "JoMA Fig. 6", says, matters=APART, unit="%", uses=uses)
 
 
 LOGITS = _claim(
