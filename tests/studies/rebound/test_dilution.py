@@ -12,12 +12,14 @@ from records import carried_out, changed, found, verdicts
 from joma.claims.execute import draw
 from joma.figures.style import house_style
 from joma.models import Decoder, DecoderConfig
+from joma.models.parts import compiled_parts
 from joma.recipes.language import curves as recorded
 from joma.studies.rebound.dilution import STUDY
 from joma.studies.rebound.dilution import run as record
 from joma.studies.rebound.dilution import study as claims
 from joma.studies.rebound.dilution.holds import Held, Mean, Sizes, Words
 from joma.studies.rebound.dilution.run import DilutionConfig, twin_name
+from joma.training import next_token_loss
 
 SMALL = {
     "corpus": "wikitext-2", "vocabulary": 40, "width": 8, "mlp": 8, "streams": 4, "valid_streams": 3, "length": 6,
@@ -359,3 +361,23 @@ def test_the_figure_says_what_the_record_has(run, tmp_path):
 def test_what_a_config_refuses(changes, words):
     with pytest.raises(ValueError, match=words):
         DilutionConfig(**SMALL | changes)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("hold", [Words(), Sizes(), Sizes(elsewhere=True), Mean()])
+def test_a_compiled_step_takes_a_hold_once_for_all_layers_and_reads_what_is_written_later(hold):
+    decoder, _ = drifted(hold)
+    batch = TEXT[:, :-1], TEXT[:, 1:]
+
+    def compiled():
+        with compiled_parts("eager"), torch._dynamo.config.patch(error_on_recompile=True):
+            return next_token_loss(decoder, batch)
+
+    torch.compiler.reset()
+    before = compiled()
+    torch.testing.assert_close(before, next_token_loss(decoder, batch))
+    shake(decoder, seed=7, by=0.1)
+    decoder.tend(20)
+    later = compiled()
+    torch.testing.assert_close(later, next_token_loss(decoder, batch))
+    assert (later - before).abs().min() > 1e-4

@@ -58,7 +58,7 @@ class DilutionConfig(LanguageModelConfig):
     sequence: int = 5
     valid_sequences: int = 10
     steps: int = 200
-    every: int = 50
+    every: int = 20
     """Steps between two measuring points on the way down; twice as many on the way back."""
     layers: tuple[int, ...] = (1,)
     rate: float = 1e-2
