@@ -14,12 +14,13 @@ from joma.figures.style import house_style
 from joma.models import Decoder, DecoderConfig
 from joma.models.parts import compiled_parts
 from joma.recipes.language import curves as recorded
+from joma.runs import Run
 from joma.studies.rebound.dilution import STUDY
 from joma.studies.rebound.dilution import run as record
 from joma.studies.rebound.dilution import study as claims
 from joma.studies.rebound.dilution.holds import Held, Mean, Sizes, Words
 from joma.studies.rebound.dilution.run import DilutionConfig, twin_name
-from joma.training import next_token_loss
+from joma.training import Ensemble, Optimizer, branch, next_token_loss, train_all
 
 SMALL = {
     "corpus": "wikitext-2", "vocabulary": 40, "width": 8, "mlp": 8, "streams": 4, "valid_streams": 3, "length": 6,
@@ -256,6 +257,28 @@ def test_a_run_that_was_stopped_ends_the_same(run, config, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, config, run, tmp_path / "again.sqlite", after=0.5)
 
 
+@pytest.mark.parametrize("hold", [Words(elsewhere=True), Sizes(), Mean()])
+def test_groups_that_take_turns_hold_what_all_together_hold(hold, tmp_path):
+    def networks(members):
+        return Held(SHAPE, list(members), hold, TEXT, at=3, every=2)
+
+    base = Ensemble(
+        members=3, networks=lambda members: Decoder(SHAPE, list(members)), loss=next_token_loss, steps=9,
+        batch=lambda step, members: (TEXT[:, :-1], TEXT[:, 1:]), optimizer=Optimizer("adam", rate=0.02), keep_at=(3,),
+        measure_at=(3,), measures={"out": lambda decoder, members: decoder.out.flatten(1)},
+    )  # fmt: skip
+    found = {}
+    for together in (3, 1):
+        twin = replace(branch(base, of="base", at=3), networks=networks, tend=Held.tend, together=together)
+        twin = replace(twin, measures=dict(base.measures) | {"miss": lambda decoder, members: decoder.miss()})
+        with Run.create(tmp_path / f"{together}.sqlite", study="x", config={}) as run:
+            train_all({"base": base, "twin": twin}, run)
+            found[together] = [run.array(f"{name}") for name in ("twin/out", "twin/miss", "base/out")]
+    for whole, parts in zip(found[3], found[1], strict=True):
+        np.testing.assert_allclose(whole, parts, rtol=1e-3, atol=1e-4)
+    assert np.abs(found[3][0] - found[3][2])[-1].max() > 1e-3
+
+
 # ---- judges
 
 
@@ -370,7 +393,7 @@ def test_a_compiled_step_takes_a_hold_once_for_all_layers_and_reads_what_is_writ
     batch = TEXT[:, :-1], TEXT[:, 1:]
 
     def compiled():
-        with compiled_parts("eager"), torch._dynamo.config.patch(error_on_recompile=True):
+        with compiled_parts("aot_eager"), torch._dynamo.config.patch(error_on_recompile=True):
             return next_token_loss(decoder, batch)
 
     torch.compiler.reset()

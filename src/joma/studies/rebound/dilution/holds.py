@@ -8,9 +8,9 @@ difference. It holds until the next time, and no gradient goes through it.
     sizes    the variance of logits through the mean query (shared) and the rest (specific): q = a m + b (q - m)
     mean     the mean of what attention reads: a vector is added
 
-A control gets a push of the same size elsewhere: the offsets on permuted words, the pushes of queries turned by a
-random rotation, a vector in a random direction. To hold sizes at their current value would push nothing, and one layer
-has no other layer to take sizes from, so neither would show what comes from being pushed at all.
+A control works out the same push from its own state and gets it elsewhere: the offsets on permuted words, the pushes of
+queries turned by a random rotation, a vector as long in a random direction. So it shows what comes of being pushed at
+all. To hold sizes at their current value would push nothing, and one layer has no other layer to take sizes from.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Hold(ABC):
     """What is held in every layer. Each function is of one layer, all members at once: (members, ...)."""
 
     elsewhere: bool = False
-    """Whether it is the control: a push of the same size that holds nothing."""
+    """Whether it is the control: a push that is as large and holds nothing."""
 
     @abstractmethod
     def draw(self, config: DecoderConfig, tokens: Tensor, draws: torch.Generator) -> Tensor:

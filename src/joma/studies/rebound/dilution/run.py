@@ -185,6 +185,6 @@ def removed(run: Run, case: Case, variant: str) -> np.ndarray:
 
 
 def misses(run: Run, case: Case, variant: str) -> float:
-    """How far the held thing was from its value at the valley: the largest mean over seeds of a layer and a point."""
+    """How far the held thing was from its value at the valley: the mean over seeds, layers and points after it."""
     values = curve(run, variant, "held/miss")[0][alive(run, variant)[0]]  # (seeds, points, layers)
-    return float(values[..., list(case.layers)].mean(0).max()) if len(values) else np.nan
+    return float(values[:, 1:, list(case.layers)].mean()) if len(values) else np.nan

@@ -28,7 +28,7 @@ NEEDED, ALLOWED, APART = 0.6, 0.2, 0.4
 """Shares of the rise: what a twin must remove at least to make the rebound, what its control may remove, and how far
 apart the two must be."""
 LOOSE = 0.1
-"""What is held may be off by this share of its value at the valley, or nothing was held."""
+"""What is held may be off by this share of its value at the valley, in the mean over points, or nothing was held."""
 PAPER_SEED = 20
 COLOURS = {
     dilution.BOTH: BLUE, dilution.SHARED: ORANGE, dilution.SPECIFIC: GREY, dilution.WORDS: GREEN, dilution.MEAN: RED,
