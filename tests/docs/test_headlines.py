@@ -45,9 +45,16 @@ def galore(form):
     return f"{abs(one['effect'] - one['control_effect']):.3f} ± {(high - low) / 2:.3f} nats{level(one)}"
 
 
-def worse(claim, form):
-    """By how much a forecast of entropy is worse than "no change", with its interval."""
-    return shown(claim, "entropy, against no change", digits=0, unit=" %", sign=-1, scale=100, form=form)
+def skills(names):
+    """The skill of forecasts of entropy over "no change", the second without its unit."""
+    cases = FOUND["forecast/focus-and-dilution-foretells"]["cases"]["skill"]
+    return [f"−{-100 * cases[name]:.0f}" for name in names]
+
+
+def damped_trend():
+    one = decided("forecast/focus-and-dilution-foretells")
+    low, high = (100 * end for end in one["control_interval"])
+    return f"{100 * one['control_effect']:.1f} % [{low:.1f}, {high:.1f}]"
 
 
 def other_seeds():
@@ -138,10 +145,18 @@ SAID = {
     "own queries and keys": (lambda: shown("rebound-cause/own-qk-higher-layers", "2 layers: layer 2", sign=-1), 1),
     "frozen values, MLPs and norms": (frozen, 1),
     "other seeds": (other_seeds, 1),
-    "Theorem 1, printed": (lambda: f"Theorem 1 adds {worse('forecast/theorem-1-foretells', 'printed')}", 1),
-    "Theorem 1, corrected": (lambda: f"and {worse('forecast/theorem-1-foretells', 'corrected')} as corrected", 1),
-    "equation 6, printed": (lambda: f"Equation 6 adds {worse('forecast/equation-6-foretells', 'printed')} and", 1),
-    "equation 6, corrected": (lambda: f"and {worse('forecast/equation-6-foretells', 'corrected')}. The mean", 1),
+    "Theorem 1": (
+        lambda: "a skill of {} % as printed and {} % as corrected".format(
+            *skills(["Theorem 1, as printed", "Theorem 1"])
+        ),
+        1,
+    ),
+    "equation 6": (lambda: "equation 6 {} and {} %".format(*skills(["eq. 6, as printed", "eq. 6"])), 1),
+    "focus and dilution": (
+        lambda: "has " + shown("forecast/focus-and-dilution-foretells", digits=1, unit=" %", scale=100),
+        1,
+    ),
+    "damped trend": (lambda: f"a damped trend with two {damped_trend()}", 1),
     "sparsity and cost": (
         lambda: "correlation is " + shown("kv-cache/sparsity-explains-what-eviction-costs", unit="", sign=-1),
         1,
@@ -184,6 +199,7 @@ def test_a_headline_has_the_number_of_its_record(name):
         ("rebound-cause/own-qk-higher-layers", "fails"),
         ("forecast/theorem-1-foretells", "not above its control"),
         ("forecast/equation-6-foretells", "fails"),
+        ("forecast/focus-and-dilution-foretells", "only qualitative"),
         ("kv-cache/a-fifth-of-the-cache-suffices", "not above its control"),
         ("kv-cache/a-fifth-suffices-others-network", "not above its control"),
         ("kv-cache/sparsity-arises-in-training", "holds"),
@@ -209,7 +225,8 @@ AT_QUICK = {
     "figure6": "{fig6/fig6-one-layer}.",
     "ablations": "{nonlinearity/linear-mlp-stays-sparse}.",
     "why-attention-comes-back": "{rebound-cause/higher-layers-by-lower-mlp}, since no layer comes back.",
-    "rebound": "Theorem 1 {forecast/theorem-1-foretells}, equation 6 {forecast/equation-6-foretells}.",
+    "rebound": "Theorem 1 {forecast/theorem-1-foretells}, equation 6 {forecast/equation-6-foretells}, the law "
+    "{forecast/focus-and-dilution-foretells}.",
     "sparse-attention": "{kv-cache/a-fifth-of-the-cache-suffices}.",
     "table1": "{table1/lowest-latents-align}.",
     "galore-table": "{galore-table/full-rank-is-best}.",

@@ -1,6 +1,7 @@
 """Forecasts of curves: each against a curve that it must foretell exactly, and none may see what it is asked for."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from joma.measure.forecast import (
     backtest,
     backtest_earlier_runs,
+    damped_trend,
     earlier_runs,
+    fit_damped_trend,
     linear,
     log_linear,
     persistence,
@@ -175,3 +178,39 @@ def test_no_skill_where_nothing_could_be_avoided_or_is_known():
         given = {"made": [[1.0]], "truth": [[2.0]], "persisted": [[3.0]]} | {name: [[float("nan")]]}
         with pytest.raises(ValueError, match=f"^{name} contains NaN"):
             skill(**given)
+
+
+def test_a_damped_line_goes_a_share_of_the_way():
+    curve = torch.randn(3, len(STEPS), generator=torch.Generator().manual_seed(1)).double()
+    full, still = log_linear(STEPS, curve, 200.0), curve[:, -1]
+    for share in (-0.5, 0.0, 0.3, 1.5):
+        torch.testing.assert_close(log_linear(STEPS, curve, 200.0, share=share), still + share * (full - still))
+
+
+@given(st.floats(-1, 2), st.floats(-1, 2), st.integers(0, 99))
+def test_a_damped_trend_by_hand(kept, moved, seed):
+    steps = torch.tensor([0.0, 3, 8, 16, 32]).double()
+    curve = torch.randn(2, 5, generator=torch.Generator().manual_seed(seed)).double()
+    away, half = curve[:, -1] - curve[:, 0], curve[:, 3] - curve[:, 0]
+    wanted = curve[:, 0] + kept * away + moved * (away - half)
+    torch.testing.assert_close(damped_trend(steps, curve, 64, kept=kept, moved=moved), wanted)
+
+
+def test_the_constants_of_a_trend_are_found_again():
+    """Curves made by the recursion itself, of several starts; step 1 is the first with a past."""
+    steps, kept, moved = 2.0 ** torch.arange(-1, 9), 0.9, 0.6
+    away = [torch.tensor([0.0, 0.0, 0.0]).double(), torch.tensor([1.0, 2.0, -1.0]).double()]
+    away[0] = torch.tensor([0.4, 1.5, 0.3]).double()
+    for _ in range(8):
+        away.append(kept * away[-1] + moved * (away[-1] - away[-2]))
+    start = torch.tensor([5.0, 4.0, 3.0]).double()
+    curves = torch.cat([start[:, None], start[:, None] + torch.stack(away, -1)], -1)
+    found = fit_damped_trend(torch.cat([torch.zeros(1), steps]), curves, first=1)
+    assert found == pytest.approx((kept, moved))
+    made = backtest(torch.cat([torch.zeros(1), steps]), curves, partial(damped_trend, kept=kept, moved=moved), first=1)
+    torch.testing.assert_close(made.made, made.truth)
+
+
+def test_a_trend_is_for_twice_the_step():
+    with pytest.raises(ValueError, match="to must be twice the last step, 256, got 200"):
+        damped_trend(STEPS, STEPS, 200, kept=1.0, moved=1.0)

@@ -64,17 +64,62 @@ def linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) -> T
     return past[..., -1] + _slope(at, at, past, window) * (_later(to, at) - at[-1])
 
 
-def log_linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) -> Tensor:
+def log_linear(steps: Number, curve: Number, to: float, *, window: float = 2.0, share: float = 1.0) -> Tensor:
     """As `linear`, in the logarithm of the step. Step 0 has none and is left out.
 
-    >>> log_linear([1, 2, 4], [4.0, 3.0, 2.0], to=8)
-    tensor(1.0000, dtype=torch.float64)
+    share: of the slope that it goes on with. Below 1 the line is damped: a curve that slows down.
+
+    >>> log_linear([1, 2, 4], [4.0, 3.0, 2.0], to=8), log_linear([1, 2, 4], [4.0, 3.0, 2.0], to=8, share=0.5)
+    (tensor(1.0000, dtype=torch.float64), tensor(1.5000, dtype=torch.float64))
     """
     at, past = _past(steps, curve)
     at, past = at[at > 0], past[..., at > 0]
     if not len(at):
         raise ValueError("steps must hold one above 0: step 0 has no logarithm")
-    return past[..., -1] + _slope(at.log(), at, past, window) * (_later(to, at) / at[-1]).log()
+    slope = number(share, "share") * _slope(at.log(), at, past, window)
+    return past[..., -1] + slope * (_later(to, at) / at[-1]).log()
+
+
+def damped_trend(steps: Number, curve: Number, to: float, *, kept: float, moved: float) -> Tensor:
+    """At twice the last step t: D(2t) = kept D(t) + moved (D(t) - D(t/2)), D being how far the curve is from its start.
+
+    kept, moved: with 1 and 1 it moves on as far as since t/2; `fit_damped_trend` gets them from other runs. Only of
+    to = 2t, for which these constants are. Shapes as in `persistence`; the past begins at step 0 or at most at t/2.
+
+    >>> damped_trend([0, 1, 2, 4], [5.0, 4.0, 3.0, 2.0], to=8, kept=1.0, moved=0.5)
+    tensor(1.5000, dtype=torch.float64)
+    """
+    at, past = _past(steps, curve)
+    if abs(float(_later(to, at)) / (2 * float(at[-1])) - 1) > NEARLY - 1:
+        raise ValueError(f"to must be twice the last step, {2 * float(at[-1]):g}, got {float(to):g}")
+    away, before = _trend_terms(at, past)
+    return past[..., 0] + number(kept, "kept") * away + number(moved, "moved") * (away - before)
+
+
+def fit_damped_trend(steps: Number, curves: Number, *, first: float = 1.0) -> tuple[float, float]:
+    """`kept` and `moved` of `damped_trend`, by least squares over all forecasts of whole curves (..., points).
+
+    >>> curve = [5.0, 4.0, 3.5, 3.25, 3.125]
+    >>> kept, moved = fit_damped_trend([0, 1, 2, 4, 8], [curve])
+    >>> round(kept, 6), round(moved, 6)
+    (1.0, 0.5)
+    """
+    at, values = _past(steps, curves, curve_name="curves")
+    truth = backtest(at, values, first=first)
+    terms = []
+    for step in truth.at:
+        until = at <= step
+        away, before = _trend_terms(at[until], values[..., until])
+        terms.append(torch.stack([away, away - before], -1).reshape(-1, 2))
+    wanted = (truth.truth - values[..., :1]).movedim(-1, 0).reshape(-1, 1)
+    # gelsd: curves that never moved leave both constants open, and get the smallest
+    kept, moved = torch.linalg.lstsq(torch.cat(terms).cpu(), wanted.cpu(), driver="gelsd").solution[:, 0].tolist()
+    return kept, moved
+
+
+def _trend_terms(at: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+    """How far the curve is from its start at the last step t and at t/2, (...) each."""
+    return past[..., -1] - past[..., 0], _read(at, past, float(at[-1]) / 2, "half the last step") - past[..., 0]
 
 
 def earlier_runs(steps: Number, curve: Number, to: float, *, runs_steps: Number, runs: Number) -> Tensor:

@@ -14,16 +14,19 @@ from joma.claims.execute import draw
 from joma.measure.forecast import backtest, persistence, skill
 from joma.models import Decoder, DecoderConfig
 from joma.probes.decoder import ensemble_entropy
-from joma.recipes.language.curves import alive, curve, steps_of
+from joma.recipes.language.curves import curve, steps_of
 from joma.studies.rebound._points import spread_points
+from joma.studies.rebound.forecast import entries
 from joma.studies.rebound.forecast import record as scores
 from joma.studies.rebound.forecast import study as forecast
-from joma.studies.rebound.forecast.record import Past, along_equation_6, drift, equation_6, logit_shift, tie
+from joma.studies.rebound.forecast.by_theory import Past, along_equation_6, drift, equation_6, logit_shift, tie, until
+from joma.studies.rebound.forecast.history import histories, open_and_sealed
 from joma.studies.rebound.forecast.run import ForecastConfig, Words, entropy_after, look_at_words
 from joma.theory import salience
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 CONFIG = SMALL | {"steps": 46, "every": 4, "words": 12, "first": 8, "rate": 0.02, "sgd_rate": 0.5, "layers": (1, 2)}
+CONFIG |= {"seeds": 5, "open_seeds": 2}
 VARIANTS = ("Adam, 1 layer", "Adam, 2 layers", "SGD, 1 layer")
 FOREVER = 1e6
 
@@ -50,20 +53,21 @@ def test_what_is_recorded(small):
 
 @pytest.mark.parametrize("last", [8, pytest.param(16, marks=pytest.mark.long)])
 def test_the_future_of_a_run_moves_none_of_its_forecasts(small, tmp_path, last):
-    """All that was recorded of the first seed after step `last` is spoiled, as measures would have given it."""
+    """All that was recorded of the first judged seed after step `last` is spoiled, as measures would have given it."""
 
     def spoil(name, step, value):
         if step <= last or not name.startswith(VARIANTS) or name.count("/") < 2:
             return value
         value = value.copy()
-        value[0] = FOREVER
+        value[2] = FOREVER  # the first that is judged
         return value
 
     spoiled = changed(small, tmp_path / "spoiled", spoil)
     for variant in VARIANTS:
-        kept = alive(small, variant)[0]
-        for make in (scores.entropy_forecasts, scores.logit_forecasts):
-            before, after = (make(run, variant, kept, 8) for run in (small, spoiled))
+        seeds = open_and_sealed(small, variant)
+        told = partial(scores.entropy_forecasts, entries=entries.fitted(entries.Constants(0.7, 0.9, 0.6, 0.8)))
+        for make in (told, scores.logit_forecasts):
+            before, after = (make(run, variant, seeds, 8) for run in (small, spoiled))
             known = before[scores.PERSISTENCE].at <= last
             assert 0 < known.sum() < len(known)
             for name in before:
@@ -75,14 +79,14 @@ def test_the_future_of_a_run_moves_none_of_its_forecasts(small, tmp_path, last):
 def test_what_theorem_1_foretells_while_training_is_what_the_record_says(small):
     """The entropy that was foretold at a step follows from the past in the record: the measure saw nothing else."""
     steps = steps_of(small, VARIANTS[0])
-    past = scores.past_of_words(small, VARIANTS[0], np.arange(3))
+    past = scores.past_of_words(small, VARIANTS[0], np.arange(5))
     assert past.steps.tolist() == steps.tolist() == spread_points(4, 46)
     sizes, shares = (torch.from_numpy(small.value(f"words/{name}").copy()) for name in ("sizes", "shares"))
-    shift = logit_shift(scores.until(past, 4), 2 * steps[4], sizes, shares)
-    again = logit_shift(scores.until(past, 4)._replace(logits=past.logits[:5] * 2), 2 * steps[4], sizes, shares)
+    shift = logit_shift(until(past, 4), 2 * steps[4], sizes, shares)
+    again = logit_shift(until(past, 4)._replace(logits=past.logits[:5] * 2), 2 * steps[4], sizes, shares)
     torch.testing.assert_close(again, 2 * shift)  # the tie is fitted to the logits
     torch.testing.assert_close(
-        (shares * past.logits).sum(-1), torch.zeros(len(steps), 3, 1).double(), atol=1e-6, rtol=0
+        (shares * past.logits).sum(-1), torch.zeros(len(steps), 5, 1).double(), atol=1e-6, rtol=0
     )
 
 
@@ -123,12 +127,12 @@ def test_verdicts_turn_with_the_errors(small, tmp_path, claim, name):
     for place, (verdict, errors) in enumerate(cases.items()):
         run = with_errors(small, tmp_path / str(place), **errors)
         assert verdicts(forecast.STUDY, run)[claim.name] == verdict, errors
-    for line in scores.CONTROLS[:2]:
+    for line in scores.CONTROLS:
         given = {printed: 0.5, name: 0.5, line.replace(",", "").replace(" ", "_"): 0.2}
         finding = found(forecast.STUDY, with_errors(small, tmp_path / line, **given), claim)
         assert finding.verdict == "fails"
         assert f"against {line}" in finding.measured
-    worse = {line.replace(",", "").replace(" ", "_"): 3.0 for line in scores.CONTROLS[:2]}
+    worse = {line.replace(",", "").replace(" ", "_"): 3.0 for line in scores.CONTROLS}
     finding = found(forecast.STUDY, with_errors(small, tmp_path / "worse", **{printed: 1.5, name: 1.5}, **worse), claim)
     assert finding.verdict == "fails"  # better than straight lines, and worse than no change
     assert "against no change" in finding.measured
@@ -137,6 +141,63 @@ def test_verdicts_turn_with_the_errors(small, tmp_path, claim, name):
     assert finding.verdict == "holds"  # they saw other futures: a ceiling beside it, and no control
     assert "against earlier runs" not in finding.measured
     assert finding.details["skill with SGD, entropy"]["earlier runs"] == pytest.approx(0.8)
+
+
+def test_the_law_is_held_against_every_control(small, tmp_path):
+    law, claim = "focus_and_dilution", forecast.LAW
+    assert found(forecast.STUDY, with_errors(small, tmp_path / "a", **{law: 0.5}), claim).verdict == "holds"
+    assert found(forecast.STUDY, with_errors(small, tmp_path / "b", **{law: 1.5}), claim).verdict == "fails"
+    assert found(forecast.STUDY, with_errors(small, tmp_path / "c"), claim).verdict == "not above its control"
+    for place, control in enumerate((*scores.CONTROLS, *scores.FITTED)):
+        given = {law: 0.5, control.replace(" ", "_"): 0.2}
+        finding = found(forecast.STUDY, with_errors(small, tmp_path / str(place), **given), claim)
+        assert finding.verdict == "fails"
+        assert f"against {control}" in finding.measured
+    better = found(forecast.STUDY, with_errors(small, tmp_path / "d", **{law: 0.5, "damped_trend": 0.7}), claim)
+    assert better.verdict == "holds"
+    early = found(forecast.STUDY, with_errors(small, tmp_path / "e", **{law: 0.5, "earlier_runs": 0.2}), claim)
+    assert early.verdict == "holds"  # a ceiling, no control
+    assert early.details["skill with SGD"]["earlier runs"] == pytest.approx(0.8)
+    assert early.details["skill"][entries.LAW] == pytest.approx(0.5)
+    assert early.details["constants"] == dict(
+        zip(("line", "kept", "moved", "law"), small.value("constants").tolist(), strict=True)
+    )
+
+
+def test_constants_are_fitted_on_open_seeds_and_scores_are_of_the_others(small, tmp_path):
+    """Spoiled judged seeds leave the constants; a spoiled open seed moves them."""
+    runs = [one for variant in VARIANTS for one in histories(small, variant, open_and_sealed(small, variant)[0])]
+    assert len(runs) == 6
+    np.testing.assert_allclose(small.value("constants"), entries.fit(runs, 8))
+    for variant in VARIANTS:
+        assert open_and_sealed(small, variant) == ([0, 1], [2, 3, 4])
+        truth = curve(small, variant, "valid/entropy")[0].mean(-1)[2:]  # (judged, points, layers)
+        steps, at = steps_of(small, variant).tolist(), small.value(f"{variant}/at")
+        for place, t in enumerate(at):
+            if 2 * t in steps:
+                still = truth[:, steps.index(t)] - truth[:, steps.index(2 * t)]
+                kept = small.value(f"{variant}/entropy/persistence")[:, :, place]
+                np.testing.assert_allclose(kept, still**2, atol=1e-9)
+        earlier = curve(small, variant, "valid/entropy")[0].mean(-1)[:2].mean(0)
+        told = truth[0, steps.index(16)] + earlier[steps.index(32)] - earlier[steps.index(16)]
+        np.testing.assert_allclose(small.value(f"{variant}/told/earlier runs")[0, :, at.tolist().index(16)], told)
+
+
+def test_late_steps_are_scored_apart(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(forecast, "LATE", 16)
+
+    def worse_early(name, step, value):
+        if name.endswith("/valid/loss"):
+            return value * 0 + (9.0 if step == 0 else 0.1)
+        if f"/entropy/{entries.LAW}" in name:
+            return np.broadcast_to(np.array([4.0, 4.0, 0.5, 0.5]), value.shape)
+        return np.ones_like(value) if "/entropy/" in name and "words" not in name else value
+
+    details = found(forecast.STUDY, changed(small, tmp_path / "late", worse_early), forecast.LAW).details
+    assert details["skill"][entries.LAW] == pytest.approx(1 - 2.25)
+    assert details["skill from t = 16 on"][entries.LAW] == pytest.approx(0.5)
+    assert details["above damped trend"]["skill"] == pytest.approx(-1.25)
+    assert details["above damped line in log t from t = 16 on"]["skill"] == pytest.approx(0.5)
 
 
 def test_networks_that_learned_nothing_foretell_nothing(small, tmp_path):
@@ -153,7 +214,7 @@ def test_a_seed_that_diverged_is_left_out(data_folder, tmp_path):
     assert f"{VARIANTS[0]}/at" in run
     assert f"{VARIANTS[2]}/at" not in run  # all diverged
     for claim in forecast.STUDY.claims:
-        assert found(forecast.STUDY, run, claim).details["diverged and left out"] == {"runs of SGD, 1 layer": 3.0}
+        assert found(forecast.STUDY, run, claim).details["diverged and left out"] == {"runs of SGD, 1 layer": 5.0}
 
 
 def test_figures_say_what_is_seen(small):
@@ -226,6 +287,8 @@ def test_entropies_that_follow_equation_6_are_foretold(scale):
     [
         ({"first": 4}, "first must be at least 8, 2 times every, got 4"),
         ({"steps": 15}, "steps must be at least 16, 2 times first, got 15"),
+        ({"open_seeds": 3}, "open_seeds must be 1 to 2, so that 3 of 5 seeds are left to judge, got 3"),
+        ({"open_seeds": 0}, "open_seeds must be at least 1, got 0"),
         ({"heads": 2}, "heads must be 1: with several the theorem does not say whose logits, got 2"),
     ],
 )

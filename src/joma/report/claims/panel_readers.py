@@ -67,7 +67,7 @@ def _higher_layers(run: Run) -> Panel | None:
 
 
 def _theorem_1(run: Run) -> Panel | None:
-    from joma.studies.rebound.forecast.record import CONTROLS, THEOREM, skill_by_step, variants_of
+    from joma.studies.rebound.forecast.record import EARLIER, THEOREM, skill_by_step, variants_of
 
     everyone = [name for variants in variants_of(run).values() for name in variants]
     if not everyone:
@@ -80,7 +80,7 @@ def _theorem_1(run: Run) -> Panel | None:
         return replace(found, y=y, low=low, high=high)
 
     lines = (
-        line("earlier runs (other seeds)", GREEN, CONTROLS[2]),
+        line("earlier runs (other seeds)", GREEN, EARLIER),
         line("Theorem 1, as printed", PRINTED, THEOREM["printed"], "dashed"),
         line_of("no change", INK, at[[0, -1]], np.zeros(2), dashes="dotted"),
     )

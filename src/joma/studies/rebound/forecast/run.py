@@ -14,6 +14,7 @@ The networks of `forecast`: what Theorem 1 foretells is measured while they trai
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -22,12 +23,17 @@ from torch import Tensor
 
 from joma.claims.contract import Progress
 from joma.data.text import Corpus
+from joma.measure.rebound import FEWEST_SEEDS
 from joma.models.decoder import Decoder
+from joma.probes.decoder import ensemble_spread
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe
 from joma.recipes.language.training import needs_its_device, validation_sequences, with_words
 from joma.runs import Run
 from joma.studies.rebound._points import Measure, spread_points, train_measured
-from joma.studies.rebound.forecast.record import WORDS, Form, Past, keep_scores, logit_shift, past_of_words
+from joma.studies.rebound.forecast.by_theory import Form, Past, logit_shift
+from joma.studies.rebound.forecast.entries import AHEAD
+from joma.studies.rebound.forecast.history import SPREAD
+from joma.studies.rebound.forecast.record import WORDS, keep_scores, past_of_words
 
 
 @dataclass(frozen=True)
@@ -117,9 +123,6 @@ def _squares(decoder: Decoder, layer: int, x: Tensor) -> Tensor:
     return torch.einsum("mslw,mwk->mslk", x, through).square().sum(-1)
 
 
-AHEAD = 2
-
-
 @dataclass(frozen=True)
 class ForecastConfig(LanguageModelConfig):
     """Small models of Python source, trained with Adam and, as the theory has it, with SGD."""
@@ -143,12 +146,18 @@ class ForecastConfig(LanguageModelConfig):
     """The most frequent words, whose logits are foretold."""
     first: int = 16
     """The first step from which something is foretold."""
+    seeds: int = 5
+    open_seeds: int = 2
+    """So many of the seeds, the first ones, are open: constants are fitted on them. The others judge."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, value, earlier in (("first", self.first, "every"), ("steps", self.steps, "first")):
             if value < (least := AHEAD * getattr(self, earlier)):
                 raise ValueError(f"{name} must be at least {least}, {AHEAD} times {earlier}, got {value}")
+        if not 1 <= self.open_seeds <= (most := self.seeds - FEWEST_SEEDS):
+            least = f"so that {FEWEST_SEEDS} of {self.seeds} seeds are left to judge"
+            raise ValueError(f"open_seeds must be 1 to {most}, {least}, got {self.open_seeds}")
         if self.heads > 1:
             raise ValueError(f"heads must be 1: with several the theorem does not say whose logits, got {self.heads}")
 
@@ -173,11 +182,20 @@ def run(config: ForecastConfig, run: Run, progress: Progress) -> None:
     one = next(iter(followed.values()))
     run.keep(f"{WORDS}/sizes", lambda: one.sizes.cpu().numpy())
     run.keep(f"{WORDS}/shares", lambda: one.shares.cpu().numpy())
-    measures = {name: {WORDS: _foretelling(words, name, run, points)} for name, words in followed.items()}
+    measures: dict[str, dict[str, Measure]] = {
+        name: {WORDS: _foretelling(words, name, run, points), SPREAD: partial(_spread, words.tokens)}
+        for name, words in followed.items()
+    }
     train_measured(variants, text, run, progress, points, measures)
-    for name in variants:
-        progress(0.96, f"{name}: making forecasts")
-        keep_scores(run, name, config.first)
+    progress(0.96, "making forecasts")
+    keep_scores(run, list(variants), config.first)
+
+
+def _spread(tokens: Tensor, decoder: Any, members: Sequence[int]) -> dict[str, Tensor]:
+    """How far logits spread and why: the fields of a `History`, (members, layers[, heads])."""
+    spread, why = ensemble_spread(decoder, tokens)
+    found = {name: getattr(spread, name) for name in ("variance", "shared", "specific", "cross")}
+    return found | {name: getattr(why, name) for name in ("growth", "alignment", "mean_share", "rank")}
 
 
 def _foretelling(words: Words, variant: str, run: Run, points: Sequence[int]) -> Measure:

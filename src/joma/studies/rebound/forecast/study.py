@@ -12,13 +12,14 @@ from joma.claims.verdicts import by_effect, not_run
 from joma.figures.beyond import mark_beyond
 from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, panels
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels
 from joma.figures.types import Axes
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language import PAPER, called, same_text
 from joma.recipes.language.curves import curve, diverged, learned_nothing, mean_over_seeds, steps_of
 from joma.runs import Run
-from joma.studies.rebound.forecast import record
+from joma.studies.rebound.forecast import entries, record
+from joma.studies.rebound.forecast.by_theory import Form
 from joma.studies.rebound.forecast.run import ForecastConfig, run
 
 MATTERS = 0.1
@@ -45,8 +46,68 @@ GROWTH = Claim(
     uses=("eq6/entropy-drops", "eq6/entropy-rebounds"),
 )
 
+LAW = Claim(
+    "focus-and-dilution-foretells",
+    "joma.theory.spread eq. gain",
+    "Attention reads what it has stored through its present input: shared logits through the mean of the input, the "
+    "others through the rest. Tested as a forecast: from step t, entropy at step 2t is foretold better than by no "
+    "change and by damped trends whose constants are fitted on the same runs.",
+    **SKILL,
+)
 
-def judge_skill(claim: Claim, names: dict[record.Form, str], run: Run) -> Finding:
+
+def judge_law(run: Run) -> Finding:
+    """The skill of the law for entropy, beside its hardest control: no change, a line, or a damped trend.
+
+    The law and the trends have constants, which are fitted on the open seeds. Only the other seeds are judged.
+    """
+    expected = (
+        "entropy at step 2t is foretold with a skill above that of no change, of both lines and of both damped trends, "
+        f"by at least {100 * MATTERS:g} % of the squared error of persistence and by more than seeds differ"
+    )
+    by_optimizer = record.variants_of(run)
+    everyone = [name for variants in by_optimizer.values() for name in variants]
+    if not everyone:
+        return _nothing_learned(LAW, expected, run)
+    ours = record.skill_of(run, everyone, "entropy", entries.LAW)
+    controls = (*record.CONTROLS, *record.FITTED)
+    against = {"no change": compare(ours, 0.0)}
+    against |= {name: compare(ours, record.skill_of(run, everyone, "entropy", name)) for name in controls}
+    details = {"constants": dict(zip(entries.Constants._fields, run.value(record.CONSTANTS).tolist(), strict=True))}
+    details |= _late_skill(run, everyone, (*controls, entries.LAW, *record.THEOREM.values(), *record.EQUATION.values()))
+    for optimizer, variants in by_optimizer.items():
+        for name in (*controls, record.EARLIER, entries.LAW) if variants else ():
+            mean = mean_over_seeds(record.skill_of(run, variants, "entropy", name))
+            details.setdefault(f"skill with {optimizer}", {})[name] = mean
+    return by_effect(
+        LAW,
+        {f"against {name}": one for name, one in hardest(LAW, against).items()},
+        expected=expected,
+        what="skill over persistence",
+        details=details | diverged(run, _trained(run)),
+    )
+
+
+LATE = 500
+"""Steps: from here on skill is given apart. Before, entropy dips once while the frequencies of words are learned."""
+
+
+def _late_skill(run: Run, variants: list[str], names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Means over seeds, and by how much the law is above each fitted control: over all t and from t = LATE on."""
+    at = run.value(f"{variants[0]}/at")
+    found = {}
+    for when, chosen in {"": at > 0, f" from t = {LATE} on": at >= LATE}.items():
+        if not chosen.any():
+            continue
+        skills = {name: record.skill_of(run, variants, "entropy", name, origins=chosen) for name in names}
+        found[f"skill{when}"] = {name: mean_over_seeds(skill) for name, skill in skills.items()}
+        for control in record.FITTED:
+            above = compare(skills[entries.LAW] - skills[control])
+            found[f"above {control}{when}"] = {"skill": above.value, "from": above.low, "to": above.high}
+    return found
+
+
+def judge_skill(claim: Claim, names: dict[Form, str], run: Run) -> Finding:
     """The skill of the forecaster that has these names, printed and corrected, of entropy and of logits.
 
     It is compared with that of its hardest control: "no change", whose skill is 0, or a straight line. Earlier runs
@@ -57,12 +118,10 @@ def judge_skill(claim: Claim, names: dict[record.Form, str], run: Run) -> Findin
         "entropy and logits at step 2t are foretold with a skill above that of no change and of every other control, "
         f"by at least {100 * MATTERS:g} % of the squared error of persistence and by more than seeds differ"
     )
-    trained = [name.removesuffix("/rates") for name in run.names() if name.endswith("/rates")]
     by_optimizer = record.variants_of(run)
     everyone = [name for variants in by_optimizer.values() for name in variants]
     if not everyone:
-        reasons = "; ".join(learned_nothing(run, name) for name in trained)
-        return not_run(claim, expected, reasons, f"joma run forecast with more --steps than {run.config['steps']}")
+        return _nothing_learned(claim, expected, run)
     details = {}
     for quantity in record.QUANTITIES:
         ours = compare(record.skill_of(run, everyone, quantity, names["corrected"]))
@@ -71,7 +130,7 @@ def judge_skill(claim: Claim, names: dict[record.Form, str], run: Run) -> Findin
     for optimizer, variants in by_optimizer.items():
         for quantity in record.QUANTITIES if variants else ():
             known = (record.KNOWN["corrected"],) if names == record.THEOREM and quantity == "logits" else ()
-            forecasters = (*record.CONTROLS, *names.values(), *known)
+            forecasters = (*record.CONTROLS, record.EARLIER, *names.values(), *known)
             details[f"skill with {optimizer}, {quantity}"] = {
                 name: mean_over_seeds(record.skill_of(run, variants, quantity, name)) for name in forecasters
             }
@@ -81,8 +140,17 @@ def judge_skill(claim: Claim, names: dict[record.Form, str], run: Run) -> Findin
         corrected=_cases(claim, run, everyone, names["corrected"]),
         expected=expected,
         what="skill over persistence",
-        details=details | diverged(run, trained),
+        details=details | diverged(run, _trained(run)),
     )
+
+
+def _trained(run: Run) -> list[str]:
+    return [name.removesuffix("/rates") for name in run.names() if name.endswith("/rates")]
+
+
+def _nothing_learned(claim: Claim, expected: str, run: Run) -> Finding:
+    reasons = "; ".join(learned_nothing(run, name) for name in _trained(run))
+    return not_run(claim, expected, reasons, f"joma run forecast with more --steps than {run.config['steps']}")
 
 
 def _cases(claim: Claim, run: Run, variants: list[str], forecaster: str) -> dict[str, Comparison]:
@@ -90,7 +158,7 @@ def _cases(claim: Claim, run: Run, variants: list[str], forecaster: str) -> dict
     for quantity in record.QUANTITIES:
         ours = record.skill_of(run, variants, quantity, forecaster)
         against = {"no change": compare(ours, 0.0)}
-        lines = record.CONTROLS[:2]
+        lines = record.CONTROLS
         against |= {name: compare(ours, record.skill_of(run, variants, quantity, name)) for name in lines}
         found |= {f"{quantity}, against {name}": one for name, one in hardest(claim, against).items()}
     return found
@@ -103,19 +171,25 @@ def draw(run: Run) -> list[Drawing]:
 
 
 LINES: dict[str, tuple[str, str, str]] = {
-    record.CONTROLS[2]: ("earlier runs", GREEN, "-"),
+    record.EARLIER: ("earlier runs", GREEN, "-"),
+    entries.TREND: ("damped trend", CONTROL, ":"),
     record.CONTROLS[1]: ("line in log t", CONTROL, "-"),
     record.CONTROLS[0]: ("line in t", CONTROL, "--"),
+    entries.LAW: ("focus and dilution", PURPLE, "-"),
     record.THEOREM["corrected"]: ("Theorem 1", BLUE, "-"),
     record.EQUATION["corrected"]: ("eq. 6", ORANGE, "-"),
 }
-"""Name, colour and dashes of every forecaster that is drawn."""
-PATHS = (record.CONTROLS[1], record.CONTROLS[2], record.THEOREM["corrected"], record.EQUATION["corrected"])
+"""Name, colour and dashes of every forecaster that is drawn; of logits there are fewer."""
+PATHS = (entries.TREND, entries.LAW, record.THEOREM["corrected"], record.EQUATION["corrected"])
 LINEAR = 1.0
 """Down to minus this the axis of skill is linear; below, where a forecast may be worse without limit, logarithmic."""
 BEST = 1.0  # no forecast can be better: an interval that reaches beyond is cut here
 NAMES = {"entropy": "entropy of every layer", "logits": "logits of frequent words"}
 Learned = Mapping[str, Sequence[str]]  # by optimizer, the variants that learned; no optimizer without any
+
+
+def _lines(run: Run, quantity: str) -> dict[str, tuple[str, str, str]]:
+    return {name: line for name, line in LINES.items() if quantity == "entropy" or name not in record.OF_ENTROPY}
 
 
 def draw_skill(run: Run, learned: Learned) -> Drawing:
@@ -124,9 +198,9 @@ def draw_skill(run: Run, learned: Learned) -> Drawing:
     places = [(quantity, optimizer) for quantity in record.QUANTITIES for optimizer in learned]
     for axis, (quantity, optimizer) in zip(axes, places, strict=False):
         at = run.value(f"{learned[optimizer][0]}/at")
-        for name, (label, colour, dashes) in LINES.items():
+        for name, (label, colour, dashes) in _lines(run, quantity).items():
             found = [compare(column) for column in record.skill_by_step(run, learned[optimizer], quantity, name).T]
-            if name not in record.CONTROLS[:2]:  # bands of all would hide each other
+            if colour != CONTROL:  # bands of all would hide each other
                 low, high = (np.minimum([getattr(one, end) for one in found], BEST) for end in ("low", "high"))
                 axis.fill_between(at, low, high, color=colour, alpha=0.15, lw=0)
             axis.plot(at, [one.value for one in found], color=colour, ls=dashes, label=label)
@@ -147,6 +221,10 @@ def draw_skill(run: Run, learned: Learned) -> Drawing:
     return Drawing("forecast-skill", _skill_caption(run, learned), figure)
 
 
+def _judged(run: Run) -> int:
+    return int(run.config["seeds"]) - int(run.config["open_seeds"])
+
+
 def _step_ticks(axis: Axes, at: np.ndarray) -> None:
     ticks = at[::4] if len(at) > 6 else at[::2]
     axis.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])
@@ -159,13 +237,15 @@ def _skill_caption(run: Run, learned: Learned) -> str:
     everyone = [name for variants in learned.values() for name in variants]
     parts = []
     for quantity in record.QUANTITIES:
-        means = {name: mean_over_seeds(record.skill_of(run, everyone, quantity, name)) for name in LINES}
+        means = {
+            name: mean_over_seeds(record.skill_of(run, everyone, quantity, name)) for name in _lines(run, quantity)
+        }
         scores = listing(f"{LINES[name][0]} {number(mean, '%')}" for name, mean in means.items())
         parts.append(f"{NAMES[quantity].capitalize()}: {scores}.")
     return (
         f"Skill of forecasts of attention at step 2t, over all t and all networks. {' '.join(parts)} Skill is the part "
         "of the squared error of no change (persistence) that a forecast avoids: 100 % is perfect, 0 % is no change, "
-        f"less is worse. Lines: mean over {run.config['seeds']} seeds on {called(run.config['corpus'])}; bands (not of "
+        f"less is worse. Lines: mean over {_judged(run)} seeds on {called(run.config['corpus'])}; bands (not of "
         f"the straight lines): interval (95 %; 99 % over four seeds or fewer), cut at {number(BEST, '%')}. "
         f"Below {number(-LINEAR, '%')} the axis is "
         "logarithmic."
@@ -178,7 +258,8 @@ def draw_paths(run: Run, learned: Learned) -> Drawing:
     figure, axes = panels(2, 2, width=4.3, height=2.5)
     if variant is None:
         return Drawing("forecast-paths", "Nothing was foretold.", figure)
-    steps, entropy = steps_of(run, variant), curve(run, variant, "valid/entropy")[0, 0, :, 0].mean(-1)
+    first = int(run.config["open_seeds"])
+    steps, entropy = steps_of(run, variant), curve(run, variant, "valid/entropy")[0, first, :, 0].mean(-1)
     at, spread = run.value(f"{variant}/at"), np.ptp(entropy)
     now, errors = np.interp(at, steps, entropy), []
     for axis, name in zip(axes, PATHS, strict=True):
@@ -195,9 +276,9 @@ def draw_paths(run: Run, learned: Learned) -> Drawing:
         error = float(np.sqrt(run.value(f"{variant}/entropy/{name}")[0, 0].mean()))
         errors.append(f"{number(error, 'nats')} ({label})")
     caption = (
-        f"What four forecasters say of one network ({variant}, first seed, layer 1). Each line goes from the entropy "
-        f"at step t to what is foretold for step 2t. The root mean square error is {listing(errors)}. An arrow at an "
-        "edge marks an end beyond the panel, with its value."
+        f"What four forecasters say of one network ({variant}, the first judged seed, layer 1). Each line goes from "
+        f"the entropy at step t to what is foretold for step 2t. The root mean square error is {listing(errors)}. An "
+        "arrow at an edge marks an end beyond the panel, with its value."
     )
     return Drawing("forecast-paths", caption, figure)
 
@@ -205,15 +286,16 @@ def draw_paths(run: Run, learned: Learned) -> Drawing:
 STUDY = Study(
     name="forecast",
     title="Forecast: what JoMA foretells of a real training",
-    version=1,
+    version=2,
     claims={
         FORETELLS: partial(judge_skill, FORETELLS, record.THEOREM),
         GROWTH: partial(judge_skill, GROWTH, record.EQUATION),
+        LAW: judge_law,
     },
     quick=ForecastConfig(),
     paper=ForecastConfig(
-        **PAPER | {"length": 35, "valid_sequences": 100, "steps": 11_585, "every": 8, "seeds": 6}, rate=1e-4,
-        sgd_rate=3.0, words=100, first=64,
+        **PAPER | {"length": 35, "valid_sequences": 100, "steps": 11_585, "every": 8, "seeds": 12, "seed": 20},
+        rate=1e-4, sgd_rate=3.0, words=100, first=64, open_seeds=4,
     ),
     run=run,
     draw=draw,
@@ -223,8 +305,10 @@ STUDY = Study(
         "foretold: the entropy of each layer, and the logits of the most frequent words. Theorem 1 gives logits from "
         "the MLP's weights, which go on as they did since step t/2. Eq. 6 gives the growth of these weights, with μ "
         "fitted to the past. For entropy, the curve of eq. 6 is fitted to the entropy's past. The controls are: no "
-        "change, a straight line in t and in log t through the past since t/2, and the mean curve of earlier runs (the "
-        "other seeds), moved to the present value. Skill is the part of the squared error of no change that a "
-        "forecast avoids. No forecast sees anything of its own run after step t."
+        "change, and a straight line in t and in log t through the past since t/2. The law of focus and dilution is "
+        "held against damped trends, too. The law and the trends have constants, which are fitted on the first seeds; "
+        "only the other seeds are judged. The mean curve of the first seeds, moved to the present value, stands beside "
+        "as a ceiling. Skill is the part of the squared error of no change that a forecast avoids. No forecast sees "
+        "anything of its own run after step t."
     ),
 )  # fmt: skip

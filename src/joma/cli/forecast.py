@@ -1,0 +1,114 @@
+"""`joma forecast`: scores anybody's forecast of attention entropy. Nothing heavy loads before it is called."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joma.host.errors import BadInput
+from joma.host.exit_status import OK
+from joma.host.files import as_json, usable_file, write_json
+from joma.host.printing import say
+
+if TYPE_CHECKING:
+    from joma.measure.intervals import Comparison
+    from joma.studies.rebound.forecast.board import Score
+    from joma.studies.rebound.forecast.entries import Entry
+
+_EPILOG = """\
+A forecaster is a function `forecast(history, t)` that gives the attention entropy of every layer at step 2t. It gets
+the past of a run up to step t: entropy, loss, how far logits spread and why. The file is run as it is: it is your code.
+Skill is the part of the squared error of "no change" that a forecast avoids: 100 % is perfect, less than 0 is worse.
+Without a forecaster the command prints joma's own entries.
+Exit status: 0 all well, 2 bad input."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add `forecast` to the subcommands of `joma`."""
+    parser = commands.add_parser(
+        "forecast",
+        help="score a forecast of attention entropy on kept training runs",
+        description="Score a forecast of attention entropy at step 2t, made at step t, on kept training runs.",
+        epilog=_EPILOG,
+    )
+    add = parser.add_argument
+    add("forecaster", nargs="*", metavar="FILE.py|MODULE:NAME",
+        help="a file with a function forecast(history, t), or any function by its name")  # fmt: skip
+    add("--json", metavar="FILE", help="write the scores there as JSON, too; - for standard output")
+    parser.set_defaults(call=call)
+
+
+def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
+    """Carry `joma forecast` out; returns the exit status. Bad input raises BadInput with one sentence."""
+    if options.json not in (None, "-"):
+        usable_file(Path(options.json), "--json")
+    from joma.studies.rebound.forecast import board, kept_runs
+
+    given = {one: _found(one) for one in options.forecaster}
+    screen = sys.stderr if options.json == "-" else sys.stdout
+    sealed, seal = kept_runs.sealed_runs(), kept_runs.seal_of()
+
+    entries = given | board.standing(seal["constants"])
+    scores = [board.score(entry, name, sealed, first=seal["first"]) for name, entry in entries.items()]
+    _print(sorted(scores, key=lambda one: -one.skill.value), screen)
+    content = {"scores": [one.as_json() for one in scores], "sealed": seal}
+    if options.json == "-":
+        say(as_json(content), keep="\n", end="")
+    elif options.json is not None:
+        write_json(Path(options.json), content)
+    return OK
+
+
+def _print(scores: list[Score], screen: Any) -> None:
+    from joma.studies.rebound.forecast.board import LATE
+
+    width = max(len(one.name) for one in scores)
+    say(f"{'skill over no change':{width}}  {'all t':>18}  {f'from t = {LATE}':>18}", screen, keep="\n")
+    for one in scores:
+        say(f"{one.name:{width}}  {_percent(one.skill):>18}  {_percent(one.late):>18}", screen, keep="\n")
+    skill = scores[0].skill
+    say(f"[,]: {100 * skill.level:g} % interval over {skill.seeds} sealed seeds", screen)
+
+
+def _percent(skill: Comparison) -> str:
+    return f"{100 * skill.value:.0f} % [{100 * skill.low:.0f}, {100 * skill.high:.0f}]"
+
+
+def _found(given: str) -> Entry:
+    """FILE.py, FILE.py:NAME or MODULE:NAME; in a file it is `forecast` if no name is given.
+
+    Naming a file is asking to run it.
+    """
+    place, _, name = given.rpartition(":")
+    if given.endswith(".py"):
+        place, name = given, "forecast"
+    if not place or not name:
+        raise BadInput(f"a forecaster is given as FILE.py, FILE.py:NAME or MODULE:NAME, got {given!r}")
+    found = getattr(_module(place), name, None)
+    if not callable(found):
+        raise BadInput(f"{place} has no function {name}(history, t)")
+    return found  # type: ignore[no-any-return]
+
+
+def _module(place: str) -> Any:
+    if not place.endswith(".py"):
+        try:
+            return import_module(place)
+        except ImportError as error:
+            raise BadInput(f"{place} cannot be imported: {error}") from error
+    path = Path(place)
+    if not path.is_file():
+        raise BadInput(f"there is no file {place} that could hold a forecaster")
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"{place} is no Python file")
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadInput(f"{place} broke while it was loaded: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,102 @@
+"""The benchmark of forecasts: anybody's `forecast(history, t)` on training runs that no constant was fitted on.
+
+The first seeds of the kept runs are open: whole histories, to look at and to fit on. The other seeds are sealed: an
+entry gets their past alone, and their file has a hash. That keeps accidents away and no one who wants to cheat: the
+file can be read by anybody.
+
+Skill is that of the study: the part of the squared error of "no change" that a forecast avoids, over all layers,
+networks and t. Its interval is over the sealed seeds.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from joma.host.errors import BadInput
+from joma.measure.forecast import backtest
+from joma.measure.intervals import Comparison, compare
+from joma.studies.rebound.forecast.entries import Constants, Entry, came, fitted, made, no_change
+from joma.studies.rebound.forecast.history import History
+from joma.studies.rebound.forecast.kept_runs import Networks, seal_of, sealed_runs
+
+LATE = 500
+"""Steps: skill is given over all t and from here on."""
+
+
+class Score(NamedTuple):
+    """How well an entry foretells the sealed runs: skill over no change, with its interval over seeds."""
+
+    name: str
+    skill: Comparison
+    late: Comparison
+    """The same from t = LATE on."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: plain numbers."""
+        parts = {"skill": self.skill, f"skill from t = {LATE} on": self.late}
+        numbers = {
+            key: {"value": one.value, "low": one.low, "high": one.high, "level": one.level, "seeds": one.seeds}
+            for key, one in parts.items()
+        }
+        return {"name": self.name, **numbers}
+
+
+def score(entry: Entry, name: str = "", runs: Networks | None = None, *, first: float | None = None) -> Score:
+    """Judge an entry on the sealed runs.
+
+    - entry: `entry(history, t)` gives the entropy of every layer at step 2t, (layers,)
+    - name: what it is called in messages; the function's own if it is empty
+    - runs, first: of your own, in place of the sealed ones and their first t
+
+    >>> score(lambda history, t: history.entropy[:, -1], "no change").skill.value
+    0.0
+    """
+    name = name or getattr(entry, "__name__", type(entry).__name__)
+    networks = sealed_runs() if runs is None else runs
+    start = float(seal_of()["first"]) if first is None else first
+    errors: list[np.ndarray] = []
+    still: list[np.ndarray] = []
+    for network, seeds in networks.items():
+        truth = np.stack([came(one, start) for one in seeds])
+        for way, into in ((_checked(entry, name, network), errors), (no_change, still)):
+            into.append((np.stack([made(way, one, start) for one in seeds]) - truth) ** 2)
+    late = [_late(seeds[0], start) for seeds in networks.values()]
+    later = [[part[..., after] for part, after in zip(some, late, strict=True)] for some in (errors, still)]
+    return Score(name, _skill(errors, still), _skill(*later))
+
+
+def standing(constants: Sequence[float]) -> dict[str, Entry]:
+    """joma's own entries by name. constants: as `Constants` has them, fitted on the open runs; the seal holds them."""
+    return {"no change": no_change, **fitted(Constants(*constants))}
+
+
+def _checked(entry: Entry, name: str, network: str) -> Entry:
+    """The same, whose answers are numbers of the right shape, or are refused in one sentence."""
+
+    def call(history: History, t: float) -> np.ndarray:
+        where = f"for {network} at t = {t:g}"
+        try:
+            answer = np.asarray(entry(history, t), dtype=np.float64)
+        except Exception as error:
+            raise BadInput(f"{name} raised {type(error).__name__} {where}: {error}") from error
+        if answer.shape != (history.n_layers,):
+            wanted = f"{(history.n_layers,)}, one entropy per layer"
+            raise BadInput(f"{name} gave shape {answer.shape} {where}; expected {wanted}")
+        if not np.isfinite(answer).all():
+            raise BadInput(f"{name} gave {answer.tolist()} {where}; every entropy must be a finite number")
+        return answer
+
+    return call
+
+
+def _late(history: History, first: float) -> np.ndarray:
+    return backtest(history.steps, history.entropy, first=first).at.numpy() >= LATE
+
+
+def _skill(errors: Sequence[np.ndarray], still: Sequence[np.ndarray]) -> Comparison:
+    """Over seeds, from squared errors (seeds, layers, origins) of every network; NaN where nothing is left."""
+    ours, plain = (np.concatenate([one.reshape(len(one), -1) for one in some], 1) for some in (errors, still))
+    if not plain.any():
+        return compare([])
+    return compare((plain.mean(1) - ours.mean(1)) / plain.mean())
