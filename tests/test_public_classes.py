@@ -18,6 +18,7 @@ from joma import data, measure, models, optim, probes, runs, scan, theory, train
 from joma.data.ahead import Ahead
 from joma.data.latent_sets import Published, Table1Column
 from joma.models import Bilinear, Decoder, DecoderConfig, JomaBlock, Llama, LlamaConfig
+from joma.models.change import Change
 from joma.probes import collect_plain
 from joma.scan.sources.downloads import MadeFiles
 from joma.theory import cdag, flow, hierarchy, isotropic, linear, radial, salience, scan_snap, spread
@@ -160,6 +161,7 @@ EXAMPLES = {
     ).superposition(W[0], torch.zeros(40, 60, dtype=torch.long), torch.arange(40)[:, None]),
     "models.bilinear.Bilinear": lambda folder: Bilinear(1_000, 2_000, range(3), queries=50, norm="softmax"),
     "models.block.JomaBlock": lambda folder: JomaBlock(torch.eye(300)[:, :200], torch.eye(300)[:, 200:], nodes=20),
+    "models.change.Change": lambda folder: Change(),
     "models.decoder.Decoder": lambda folder: decoder(),
     "models.decoder.DecoderConfig": lambda folder: DecoderConfig(vocabulary=28_782, layers=4, heads=8, dropout=0.1),
     "models.llama.Llama": lambda folder: Llama(LlamaConfig(vocabulary=500, width=64, mlp=172, heads=4, layers=2)),

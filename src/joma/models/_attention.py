@@ -30,15 +30,19 @@ def attend(
     sink: Tensor | None,
     drop: Callable[[Tensor], Tensor],
     see: See,
+    score: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """What the keys' values give to each query; all (members, batch, heads, length, head width).
 
-    sink: the learned logits (members, heads). drop: dropout on the weights. see: sees what passes by.
+    sink: the learned logits (members, heads). drop: dropout on the weights. see: sees what passes by. score: what
+    logits become, before keys are hidden, so that no change lets a query see what follows it.
     """
     shape = query.shape
     length = shape[-2]
     query, key, value = (part.flatten(0, 2) for part in (query, key, value))  # of one head a view, of several a copy
     logits = torch.bmm(query, key.mT).view(*shape[:-1], length) / math.sqrt(shape[-1])
+    if score is not None:
+        logits = score(logits)
     if causal:
         future = torch.ones(length, length, dtype=torch.bool, device=logits.device).triu(1)
         logits = logits.masked_fill(future, -math.inf)

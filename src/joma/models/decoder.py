@@ -20,6 +20,7 @@ from joma.host.arguments import Number, as_tensor
 from joma.host.words import brief, counted
 from joma.models._attention import Attention as Attention  # part of a decoder's config, so it is asked for here
 from joma.models._attention import See, attend
+from joma.models.change import Change
 from joma.models.dropout import dropout, onwards
 from joma.models.parts import compiled_part
 from joma.models.products import linear
@@ -36,6 +37,9 @@ In turn: input, query, key, logits, attention, mixed, hidden, stream. `input` is
 of, after a norm that stands before them. `attention` is what goes to keys: without softmax it need not sum to one.
 `logits` are the keys' own. `mixed` are the values that each head mixed, before the output matrix.
 """
+
+Alter = tuple[Change, Tensor] | None
+"""What is changed in one block, and the tokens that it reads."""
 
 
 def _same(x: Tensor) -> Tensor:
@@ -183,24 +187,31 @@ class Decoder(nn.Module):
         parameters = sum(parameter.numel() for parameter in self.parameters()) // self.members
         return f"Decoder({counted(self.members, 'member')} of {parameters:,} parameters: {sizes})"
 
-    def forward(self, tokens: Number, *, noise: Tensor | None = None, look: Look | None = None) -> Tensor:
+    def forward(
+        self, tokens: Number, *, noise: Tensor | None = None, look: Look | None = None, change: Sequence[Change] = ()
+    ) -> Tensor:
         """Logits at every position, (members, batch, length, outputs); arguments as in `features`."""
-        features = self.features(tokens, noise=noise, look=look)
+        features = self.features(tokens, noise=noise, look=look, change=change)
         return self.read(features.flatten(1, -2)).view(*features.shape[:-1], -1)
 
     def read(self, features: Number) -> Tensor:
         """Logits of features (members, positions, width)."""
         return linear(features, self.out.mT, self.out_bias)
 
-    def features(self, tokens: Number, *, noise: Tensor | None = None, look: Look | None = None) -> Tensor:
+    def features(
+        self, tokens: Number, *, noise: Tensor | None = None, look: Look | None = None, change: Sequence[Change] = ()
+    ) -> Tensor:
         """What the output matrix reads, (members, batch, length, width).
 
         tokens: (batch, length) or (members, batch, length). noise: what `joma.models.dropout.keys` gives; without it
-        nothing is dropped. look: called with what passes by in every layer.
+        nothing is dropped. look: called with what passes by in every layer. change: one for every layer, or () for
+        none; `look` sees what is left by them.
         """
         config = self.config
         tokens = tokens if isinstance(tokens, Tensor) else as_tensor(tokens, "tokens")
         self._check(tokens)
+        if len(change) not in (0, config.layers):
+            raise ValueError(f"change must be one for each of {config.layers} layers, or (), got {len(change)}")
         places = {"none": None, "learned": getattr(self, "position", None), "sinusoidal": self.sinusoids}
         x = _embed(tokens, self.embedding, places[config.positions], config, noise)
         shape = x.shape
@@ -211,7 +222,8 @@ class Decoder(nn.Module):
         for layer in range(config.layers):
             see = None if look is None else partial(look, layer)
             w = {name: layers[layer] for name, layers in blocks.items()}
-            x = _block(x, w, config, shape, None if noise is None else onwards(noise, 1 + drops * layer), see)
+            alter = (change[layer], tokens.view(-1, *tokens.shape[-2:])) if change else None
+            x = _block(x, w, config, shape, None if noise is None else onwards(noise, 1 + drops * layer), see, alter)
         if config.norm.startswith("pre"):
             x = _last_norm(x, self.last_scale, self.last_shift if config.norm == "pre-layer" else None)
         return x.view(shape)
@@ -254,12 +266,13 @@ def _embed(
 
 @compiled_part
 def _block(
-    x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, noise: Tensor | None, see: See
-) -> Tensor:
+    x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, noise: Tensor | None, see: See,
+    alter: Alter = None,
+) -> Tensor:  # fmt: skip
     """x (members, positions, width) through attention and MLP."""
     drop = _Dropper(config.dropout, noise)
     before, after = _norms(config.norm, w, "attention")
-    y = _attend(before(x), w, config, shape, drop, see)
+    y = _attend(before(x), w, config, shape, drop, see, alter)
     x = after(x + y if config.residual else y)
     if config.mlp:
         before, after = _norms(config.norm, w, "mlp")
@@ -274,23 +287,29 @@ def _block(
 
 
 def _attend(
-    x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, drop: _Dropper, see: See
+    x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, drop: _Dropper, see: See, alter: Alter
 ) -> Tensor:
     members, batch, length, width = shape
+    if alter is not None:
+        x = alter[0].read(x.view(shape)).flatten(1, 2)
     if see is not None:
         see("input", x.view(shape))
     qkv = linear(x, w["qkv"], w["qkv_bias"])
     query, key, value = (
         part.view(members, batch, length, config.heads, -1).transpose(2, 3) for part in qkv.split(width, dim=-1)
     )  # (members, batch, heads, length, head width)
+    score = None
+    if alter is not None:
+        query = alter[0].ask(query)
+        score = partial(alter[0].score, tokens=alter[1]) if alter[0].scores else None
     drops = drop.noise is not None and drop.probability > 0
-    if see is None and not drops and x.device.type == "cpu" and config.attention == "softmax":
+    if see is None and score is None and not drops and x.device.type == "cpu" and config.attention == "softmax":
         # nobody looks at the weights: torch's fused kernel takes half the time of many small products
         flat = [part.flatten(0, 1) for part in (query, key, value)]
         y = F.scaled_dot_product_attention(flat[0], flat[1], flat[2], is_causal=config.causal).view(query.shape)
     else:
         kind, sink = config.attention, w.get("sink")
-        y = attend(query, key, value, kind=kind, causal=config.causal, sink=sink, drop=drop, see=see)
+        y = attend(query, key, value, kind=kind, causal=config.causal, sink=sink, drop=drop, see=see, score=score)
     y = y.transpose(2, 3).reshape(members, batch * length, width)
     if config.projection:
         y = linear(y, w["projection"], w["projection_bias"])

@@ -166,6 +166,9 @@ class Engine:
                 torch._foreach_zero_(moment)
         self.step.fill_(step)
         self.age.fill_(1 + age)
+        if self.ensemble.tend is not None:
+            with torch.no_grad():
+                self.ensemble.tend(self.networks, step)
         batch = self.ensemble.batch(step, self.members)
         if self.captured is None:
             self._step(batch)

@@ -55,6 +55,9 @@ class Ensemble:
       What one pass finds can be given together, as a mapping: its parts are recorded as name/part.
     - between: between[name](networks, before, members) -> as a measure; `before` are the parameters at the measuring
       point before, by name. At the first point they are those that training began with.
+    - tend: tend(networks, step) is called before every step, without gradients, and may write into buffers of the
+      networks. A captured step goes on with what stands in them. What it writes must follow from the networks, which
+      are saved with their buffers, and from the step.
     - measure_at: measure after so many steps; 0 is the untrained network. The last step always belongs to it.
     - keep_at: keep the whole state after so many steps beside the run, for branches (see `joma.training.branch`)
     - frozen: parameters that stay what they are, by name; ("qkv", index) freezes qkv[index], all members first
@@ -92,6 +95,7 @@ class Ensemble:
     between: Mapping[str, Callable[[Any, Mapping[str, Tensor], Sequence[int]], Tensor | Mapping[str, Tensor]]] = field(
         default_factory=dict
     )
+    tend: Callable[[Any, int], None] | None = None
     measure_at: Sequence[int] = ()
     keep_at: Sequence[int] = ()
     frozen: Sequence[Any] = ()

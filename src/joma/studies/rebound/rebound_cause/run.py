@@ -12,7 +12,7 @@ of each curve.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -23,6 +23,11 @@ from joma.measure.rebound import FEWEST_SEEDS
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
 from joma.recipes.language.curves import alive, allocated, curve, steps_of
 from joma.runs import Run
+from joma.studies.rebound._cases import MATTERS as MATTERS
+from joma.studies.rebound._cases import Case as Case
+from joma.studies.rebound._cases import base_name as base_name
+from joma.studies.rebound._cases import comes_back as comes_back
+from joma.studies.rebound._cases import points
 from joma.training import Ensemble
 
 BLOCK = "values, MLP and norms"
@@ -100,15 +105,6 @@ class ReboundCauseConfig(LanguageModelConfig):
             raise ValueError(f"altered needs {TWO} among the layers and more than {least} steps, got {given}")
 
 
-def base_name(layers: int) -> str:
-    """The network that nothing is changed in.
-
-    >>> base_name(1), base_name(5)
-    ('1 layer', '5 layers')
-    """
-    return f"{layers} layer{'s' if layers > 1 else ''}"
-
-
 def twin_name(base: str, frozen: str) -> str:
     """Its twin with a part frozen from the valley on."""
     return f"{base}, {frozen} frozen"
@@ -152,15 +148,6 @@ def end_of(config: ReboundCauseConfig, layers: int) -> int:
     return config.steps if layers <= TWO else config.deep_steps
 
 
-def points(valley: int, end: int, every: int) -> tuple[int, ...]:
-    """Measuring points: closer on the way down, where entropy moves fast.
-
-    >>> points(4, 14, 2)
-    (0, 2, 4, 8, 12, 14)
-    """
-    return tuple(sorted({*range(0, valley, every), *range(valley, end, 2 * every), end}))
-
-
 def plan(config: ReboundCauseConfig, text: Corpus) -> dict[str, Recipe]:
     """All networks by their names."""
 
@@ -200,9 +187,6 @@ def run(config: ReboundCauseConfig, run: Run, progress: Progress) -> None:
 
 Way = Literal["down", "back"]
 
-MATTERS = 0.05
-"""Nats of entropy: about what curves of single runs of one recipe were seen to differ by (RMS). Decided before any run,
-as in the ablations."""
 KINDS = ("own QK", "embeddings", "lower MLP", "lower value and output", "lower norms", "lower QK")
 """Weights that a layer's attention can see: its own queries and keys, and what they read."""
 BLIND = "cannot matter"
@@ -311,34 +295,6 @@ def rises(run: Run, variant: str) -> np.ndarray:
     """How far entropy rises from the valley to the end, (layers, seeds)."""
     values, at = entropies(run, variant), int(np.searchsorted(steps_of(run, variant), valley_of(run, variant)))
     return np.asarray(values[..., -1] - values[..., at])
-
-
-def comes_back(rise: np.ndarray) -> bool:
-    """Whether a layer's rebound over seeds matters and is beyond chance."""
-    found = compare(rise)
-    return found.low > 0 and found.value >= MATTERS
-
-
-class Case(NamedTuple):
-    """Layers of one depth that are judged together, from 0 on."""
-
-    base: str
-    layers: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """As in "2 layers: layer 2"."""
-        if self.base == base_name(1):
-            return self.base
-        first = [layer for layer in self.layers if layer - 1 not in self.layers]
-        last = [layer for layer in self.layers if layer + 1 not in self.layers]
-        pairs = zip(first, last, strict=True)  # neighbours together: "2 to 4, 6"
-        ranges = ", ".join(f"{low + 1}" if low == high else f"{low + 1} to {high + 1}" for low, high in pairs)
-        return f"{self.base}: layer{'s' if len(self.layers) > 1 else ''} {ranges}"
-
-    def mean(self, values: np.ndarray) -> np.ndarray:
-        """Over its layers, of (layers, ...)."""
-        return np.asarray(values[list(self.layers)].mean(0))
 
 
 def first_layers(run: Run) -> list[Case]:
