@@ -29,7 +29,7 @@ NEEDED, ALLOWED, APART = 0.6, 0.2, 0.4
 apart the two must be."""
 LOOSE = 0.1
 """What is held may be off by this share of its value at the valley, in the mean over points, or nothing was held."""
-PAPER_SEED = 20
+PAPER_SEED = 60
 COLOURS = {
     dilution.BOTH: BLUE, dilution.SHARED: ORANGE, dilution.SPECIFIC: GREY, dilution.WORDS: GREEN, dilution.MEAN: RED,
 }  # fmt: skip

@@ -12,7 +12,8 @@ import torch
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.recipes.language.curves import alive, curve, learned_nothing, steps_of
 from joma.runs import Run
-from joma.studies.rebound.rebound_cause.run import TWO, Case, base_name, comes_back
+from joma.studies.rebound._cases import Case, base_name, comes_back
+from joma.studies.rebound.rebound_cause.run import TWO
 from joma.theory.spread import gaussian_entropy
 
 SGD = "SGD"

@@ -35,8 +35,9 @@ from joma.probes.decoder import ensemble_spread
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
 from joma.recipes.language.training import ensemble, validation_sequences, with_words
 from joma.runs import Run
+from joma.studies.rebound._cases import base_name
 from joma.studies.rebound._points import Measure, spread_points
-from joma.studies.rebound.rebound_cause.run import TWO, base_name
+from joma.studies.rebound.rebound_cause.run import TWO
 from joma.studies.rebound.spread.record import EMBEDDINGS, HELD, QK, SGD, SHUFFLED, keep_gaussian, norms_before
 
 
