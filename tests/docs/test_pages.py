@@ -23,7 +23,7 @@ MOST_UNRUN = 40
 PAGES = [page for page in pages() if blocks(page)]
 QUOTED = re.compile(r"'[^']*'|\"[^\"$`\\\\]*\"")
 OF_THE_SHELL = re.compile(r"[|&;<>$`*?~]")
-NUMBER = re.compile(r"[-−+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
+NUMBER = re.compile(r"[-−+]?\d+(?:,\d{3})*\.?\d*(?:e[-+]?\d+)?")  # a comma that ends a word is none of its digits
 
 
 def same(shown, printed, *, loose=False):
