@@ -166,6 +166,8 @@ def test_no_block_of_another_kind_hides_code():
 @pytest.mark.parametrize(
     ("shown", "printed", "loose", "expected"),
     [
+        ("alignment 3, context 0.73", "alignment 2.9, context 0.72", True, True),
+        ("alignment 3, context 0.73", "alignment 2.9, context 0.72", False, False),
         ("a 1.25", "a  1.25", False, True),
         ("a 1.25", "a 1.26", False, False),
         ("a 1.25", "a 1.26", True, True),
