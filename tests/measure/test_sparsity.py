@@ -1,7 +1,7 @@
 """Sparsity of attention: blocks against the float64 matrix on every kind of mask, and what must hold of any of it."""
 
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import sparsity_oracle as oracle
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from later import some_now
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.measure import _sparsity_blocks as blocks
@@ -89,7 +90,7 @@ def close(found, wanted, tolerance=2e-6):
     ("any_block", "dtype"),
     [
         ("small blocks", torch.float32),
-        ("one block", torch.float32),
+        pytest.param("one block", torch.float32, marks=pytest.mark.long),
         ("one block", torch.bfloat16),
         pytest.param("small blocks", torch.bfloat16, marks=pytest.mark.long),
     ],
@@ -110,7 +111,7 @@ def test_masses_agree_with_the_matrix(mask, dtype):
     close(effective_keys(q, k, **options), torch.where(seen.any(-1), entropy.exp(), 0.0), 2e-4)
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", some_now(MASKS, every=3))
 def test_all_at_once_is_each_for_itself(mask):
     options, (q, k, p, seen, _) = MASKS[mask], whole(mask)
     found = sparsity_stats(q, k, threshold=0.05, relative=False, first=4, **options)
@@ -125,8 +126,7 @@ def test_all_at_once_is_each_for_itself(mask):
 
 
 @pytest.mark.usefixtures("any_block")
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize(("even", "mask"), some_now(product([False, True], MASKS), every=3))
 def test_heavy_hitters_agree_with_the_matrix(mask, even):
     options, (q, k, p, seen, _) = MASKS[mask], whole(mask)
     for start, stop, among in ((0, LENGTH, LENGTH), (11, LENGTH, 11), (2, 3, LENGTH)):

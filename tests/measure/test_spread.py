@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
+from later import some_now
 from spread_oracle import slow_spread
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -88,7 +89,7 @@ def small(monkeypatch):
     monkeypatch.setattr(_spread_blocks, "ELEMENTS", 4 * 29 * 5)
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", some_now(MASKS, every=2))
 def test_every_mask_is_as_key_by_key(mask, small):
     q, k = draw(0)
     given = options(MASKS[mask])
@@ -99,7 +100,7 @@ def _on_cpu(given):
     return {name: x.cpu() if isinstance(x, torch.Tensor) else x for name, x in given.items()}
 
 
-@pytest.mark.parametrize("numbers", [1, 2000, 1 << 30])
+@pytest.mark.parametrize("numbers", some_now([2000, 1, 1 << 30], every=3))
 def test_how_many_heads_are_worked_at_a_time_does_not_matter(numbers, monkeypatch):
     monkeypatch.setattr(_spread_sums, "NUMBERS", {"cpu": numbers, "cuda": numbers})
     q, k = draw(1, batch=3, heads=6, kv_heads=3, queries=40, keys=40)
@@ -121,7 +122,7 @@ def test_more_queries_than_keys(small):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("mask", ["causal", "window", "alibi"])
+@pytest.mark.parametrize("mask", some_now(["causal", "window", "alibi"], every=3))
 def test_types(dtype, mask, small):
     q, k = draw(4, dtype=dtype)
     given = options(MASKS[mask])

@@ -1,9 +1,12 @@
 """GaLore against a slow float64 version of itself and the inner optimizer alone, and with every inner optimizer."""
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from later import some_now
 from oracle import SlowGaLore, SlowPublished
 from torch import nn
 from training import loss_of, near, network, same, train
@@ -114,8 +117,7 @@ def test_rotation_leaves_sgd_as_if_the_subspace_had_always_been_the_new_one():
     torch.testing.assert_close(weight.detach(), plain.detach(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("on_move", MOVES)
-@pytest.mark.parametrize("name", INNER)
+@pytest.mark.parametrize(("on_move", "name"), some_now(product(MOVES, INNER), every=2))
 def test_every_inner_optimizer_learns(name, on_move):
     inner, options = INNER[name]
     model = network()

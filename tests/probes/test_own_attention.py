@@ -1,10 +1,11 @@
 """Models that compute attention by themselves, against the weights that they return, and what is refused by config."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
+from later import some_now
 from own_architectures import CONFIGS, build, config, tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -32,8 +33,7 @@ def test_every_model_that_is_said_to_be_seen_is_tested():
     assert {kind.split(",")[0] for kind in CONFIGS} == set(ATTENDING)
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize(("padded", "kind"), some_now(product([True, False], CONFIGS), every=2))
 def test_entropy_is_that_of_the_weights_and_outputs_do_not_change(kind, padded):
     model, ids = build(kind), tokens()
     given = {"attention_mask": PADDED} if padded else {}

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from later import some_now
 
 from joma.studies.invariant._blocks import SMOOTH, draw_block, side_by_side
 from joma.theory.attention import Attention, value_and_derivative
@@ -34,8 +35,7 @@ def drift(c):
     return float((c - c[0]).abs().max())
 
 
-@pytest.mark.parametrize("residual", [True, False])
-@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize(("nodes", "residual"), some_now([(4, True), (1, True), (4, False), (1, False)], every=4))
 @pytest.mark.parametrize(
     ("kind", "temperature", "rates"),
     [
