@@ -207,6 +207,7 @@ ENTROPY = ("coherence/embedding", "stable_rank/mlp", "sketch/mlp", "checksum/mlp
 """What is not needed where only entropy is looked at."""
 
 
+@pytest.mark.long
 def test_entropy_is_drawn_beside_uniform_attention_where_its_windows_are_known(
     shown: ShownScan, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def test_lines_are_said_twice_in_words_of_the_text():
     assert measures.said_twice(text, 7, 1000, 1).splitlines() != lines
 
 
+@pytest.mark.long
 def test_networks_that_look_far_back_are_trained_beside_the_others(tmp_path, monkeypatch):
     monkeypatch.delenv("JOMA_DATA", raising=False)
     texts = []
