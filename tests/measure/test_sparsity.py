@@ -175,7 +175,7 @@ def test_a_share_that_is_a_whole_number_of_keys_is_not_rounded_up():
     assert heavy_hitters(q, q, 0.28).keys.shape[-1] == 7
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 20),
@@ -214,7 +214,7 @@ def test_what_holds_of_any_attention(seed, queries, more, causal, window, heads,
     assert torch.equal(effective_keys(q, k, **options), stats.effective_keys)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 20), st.floats(0.02, 0.98))
 def test_the_order_of_keys_does_not_matter(seed, keys, level):
     q, k = draw(seed, keys=keys)

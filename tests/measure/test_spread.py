@@ -193,7 +193,7 @@ def drawn(shape):
     return draw(seed, batch, group * kv_heads, kv_heads, length, length, width)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @hypothesis.given(shapes, intervals, st.data())
 def test_any_interval_is_as_key_by_key(shape, given, data):
     q, k = drawn(shape)
@@ -207,7 +207,7 @@ def test_any_interval_is_as_key_by_key(shape, given, data):
         close(spread(q, k, **given), slow_spread(q.cpu(), k.cpu(), **given))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @hypothesis.given(shapes, intervals)
 def test_parts_add_up_and_a_shift_of_all_keys_changes_nothing(shape, given):
     q, k = drawn(shape)
@@ -223,7 +223,7 @@ def test_parts_add_up_and_a_shift_of_all_keys_changes_nothing(shape, given):
     torch.testing.assert_close(table(scaled)[:5], 4 * table(found)[:5], rtol=1e-4, atol=1e-6)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @hypothesis.given(shapes, intervals)
 def test_one_query_for_all_rows_asks_nothing_of_its_own(shape, given):
     q, k = drawn(shape)
@@ -236,7 +236,7 @@ def test_one_query_for_all_rows_asks_nothing_of_its_own(shape, given):
     assert bool((alone.shared.abs() <= 1e-9 * alone.specific.clamp(min=1e-12)).all())
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @hypothesis.given(shapes, intervals, st.randoms(use_true_random=False))
 def test_heads_and_samples_can_change_places(shape, given, random):
     q, k = drawn(shape)

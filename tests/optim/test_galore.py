@@ -77,7 +77,7 @@ def test_plain_adam_can_follow_the_conventions_of_the_published_package(shape):
         torch.testing.assert_close(weight.detach(), torch.from_numpy(slow.weight), rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(1, 8), st.integers(1, 8), st.data())
 def test_any_shape_and_rank(rows, columns, data):
     rank = data.draw(st.integers(1, min(rows, columns)))

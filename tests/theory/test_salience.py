@@ -39,7 +39,7 @@ def test_trajectory_follows_the_flow(mu, v0):
     torch.testing.assert_close(closed, torch.from_numpy(flow.y[0]), rtol=0, atol=TOL)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.floats(-35, 35), st.floats(-35, 35), st.floats(0.001, 0.999))
 def test_every_start_and_target_is_met_at_its_time(mu, v0, share):
     """Choose where to end, ask the quadrature how long that takes, ask the trajectory where it is then."""
@@ -143,7 +143,7 @@ def test_time_to_is_the_integral_of_eq_79(r, mu):
     assert salience.remainder(r, mu).item() == pytest.approx(rest, rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seeds, st.floats(0.5, 12.0))
 def test_time_and_depth_are_inverse_to_each_other(seed, largest):
     mu = uniform(seed, 64, low=-largest, high=largest)

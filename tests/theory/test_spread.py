@@ -70,7 +70,7 @@ def test_ends():
     torch.testing.assert_close(far * torch.tensor([1e10, 1e20, 1e150], dtype=torch.float64), far[:1].expand(3) * 1e10)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(VARIANCES, KEYS, st.floats(1.01, 10))
 def test_entropy_falls_with_variance_and_rises_with_keys(variance, n, factor):
     here = spread.gaussian_entropy(variance, n)
@@ -116,7 +116,7 @@ def test_a_batch_is_its_elements():
     torch.testing.assert_close(back, v, rtol=1e-9, atol=0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.floats(0.001, 0.999), KEYS)
 def test_variance_of_entropy_gives_that_entropy(share, n):
     wanted = share * math.log(n)
