@@ -45,7 +45,7 @@ def with_adam(run, path, shares, *, order=1.0):
 
 
 def test_verdicts(run):
-    seen = verdicts(STUDY, run)
+    seen = dict(verdicts(STUDY, run))
     assert seen.pop("adam") in (FAILS, BLIND)
     assert seen == {
         "sgd-identity-exp": FIXED,
