@@ -85,14 +85,16 @@ def close(found, wanted, tolerance=2e-6):
 
 
 @pytest.mark.usefixtures("any_block")
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(
-    ("any_block", "dtype"),
+    ("any_block", "dtype", "mask"),
     [
-        ("small blocks", torch.float32),
-        pytest.param("one block", torch.float32, marks=pytest.mark.long),
-        ("one block", torch.bfloat16),
-        pytest.param("small blocks", torch.bfloat16, marks=pytest.mark.long),
+        *product(["small blocks"], [torch.float32], MASKS),
+        *some_now(product(["one block"], [torch.bfloat16], MASKS), every=3),
+        *(
+            pytest.param(block, dtype, mask, marks=pytest.mark.long)
+            for block, dtype in (("one block", torch.float32), ("small blocks", torch.bfloat16))
+            for mask in MASKS
+        ),
     ],
     indirect=["any_block"],
 )

@@ -185,6 +185,7 @@ def test_the_vector_of_a_padding_token_counts_where_the_text_holds_it(tmp_path):
     assert values[1, 0, columns.index("error")] < 1e-3 * abs(values[1, 0, 0]) + 1e-4
 
 
+@pytest.mark.long
 def test_an_interrupted_scan_goes_on_where_it_stopped(trained, ids, whole, tmp_path, monkeypatch, capsys):
     from joma.measure.registry import MEASURES
 
