@@ -63,7 +63,7 @@ def made(run, path, change):
 
 
 def test_verdicts_that_hold_at_any_size(several):
-    seen = verdicts(STUDY, several)
+    seen = dict(verdicts(STUDY, several))
     expected = {
         "softmax-published": QUALITATIVE,
         "eq17-sum": FIXED,
