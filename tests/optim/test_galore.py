@@ -117,7 +117,7 @@ def test_rotation_leaves_sgd_as_if_the_subspace_had_always_been_the_new_one():
     torch.testing.assert_close(weight.detach(), plain.detach(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("on_move", "name"), some_now(product(MOVES, INNER), every=2))
+@pytest.mark.parametrize(("name", "on_move"), some_now(product(INNER, MOVES), every=2))
 def test_every_inner_optimizer_learns(name, on_move):
     inner, options = INNER[name]
     model = network()
