@@ -123,6 +123,7 @@ def test_the_kernel_without_values_reads_nothing_beyond_the_bias():
     close(kernel(q, k, bias=bias), attention_stats_reference(q, k, bias=bias.cpu()), TOLERANCE[q.dtype])
 
 
+@pytest.mark.long
 @settings(max_examples=4, deadline=None)
 @given(
     st.integers(0, 10**6),
