@@ -47,8 +47,8 @@ def test_the_matrices_of_a_stack_and_their_values_share_the_odds_of_failure(monk
 def test_lanczos_looks_again_when_it_expects_to_be_done_and_at_most_twice_as_far(monkeypatch):
     looks, certify = [], _lanczos.certify
     monkeypatch.setattr(_lanczos, "certify", lambda found, *more: looks.append(found.steps) or certify(found, *more))
-    with going("lanczos"):
-        found = spectrum(torch.randn(600, 640, generator=rng()), tolerance=1e-4)
+    with going("lanczos"):  # in float64: in float32 rounding decides on some machines whether the tolerance is proven
+        found = spectrum(torch.randn(600, 640, generator=rng(), dtype=torch.float64), tolerance=1e-4)
     assert looks[:2] == [8, 12]  # nothing is known of the rate at the first: half as far again
     assert len(looks) > 2
     assert all(now < later <= 2 * now for now, later in pairwise(looks))
