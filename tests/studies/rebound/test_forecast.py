@@ -217,6 +217,7 @@ def test_a_seed_that_diverged_is_left_out(data_folder, tmp_path):
         assert found(forecast.STUDY, run, claim).details["diverged and left out"] == {"runs of SGD, 1 layer": 5.0}
 
 
+@pytest.mark.long
 def test_figures_say_what_is_seen(small):
     draws_labelled_figures(forecast.STUDY, small)
 

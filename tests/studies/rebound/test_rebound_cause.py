@@ -246,6 +246,7 @@ def test_networks_that_diverged_are_said(run, tmp_path):
     assert "too many runs of 2 layers, QK frozen diverged: 0 are left" in finding.reason
 
 
+@pytest.mark.long
 def test_figures_say_what_the_record_has(run, tmp_path):
     split = {"own QK": -0.1, "lower MLP": 0.3, "embeddings": 0.2}
     copy = made(run, tmp_path / "a.sqlite", split=split, error=0.02)
