@@ -495,4 +495,4 @@ def test_what_cannot_be_asked(changes, said):
 
 def test_the_paper_s_preset_uses_seeds_that_nobody_looked_at():
     paper = spread.STUDY.paper
-    assert (paper.seed, paper.seeds, paper.valley) == (20, 6, 2_000)
+    assert (paper.seed, paper.seeds, paper.valley) == (50, 6, 2_000)
