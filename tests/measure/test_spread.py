@@ -86,7 +86,7 @@ def small(monkeypatch):
     """Blocks of 8 keys, one or a few heads at a time, five queries of logits."""
     monkeypatch.setattr(_spread_sums, "BLOCKS", (8, 8))
     monkeypatch.setattr(_spread_sums, "NUMBERS", {"cpu": 1, "cuda": 1})
-    monkeypatch.setattr(_spread_blocks, "ELEMENTS", 4 * 29 * 5)
+    monkeypatch.setitem(_spread_blocks.ELEMENTS, "cpu", 4 * 29 * 5)
 
 
 @pytest.mark.parametrize("mask", MASKS)
