@@ -1,6 +1,7 @@
 """`joma forecast`: what it prints, what it writes, and what it refuses in one sentence."""
 
 import json
+import re
 
 import pytest
 
@@ -33,7 +34,14 @@ def test_a_forecast_of_ones_own_stands_in_the_table(mine, tmp_path, capsys):
     named = ["damped line in log t", "damped trend", "focus and dilution", "no change", str(mine), f"{mine}:rising"]
     assert sorted(name for line in table for name in named if line.startswith(f"{name} ")) == sorted(named)
     assert table[-2].startswith(f"{mine}:rising")  # the best first: this one is the worst
-    scores = {one["name"]: one["skill"] for one in json.loads((tmp_path / "scores.json").read_text())["scores"]}
+    content = json.loads((tmp_path / "scores.json").read_text())["scores"]
+    for one in content:
+        columns = (one["skill"], one["skill from t = 500 on"])
+        said = [f"{100 * s['value']:.0f} % [{100 * s['low']:.0f}, {100 * s['high']:.0f}]" for s in columns]
+        (line,) = (line for line in table if line.startswith(f"{one['name']}  "))
+        assert re.split(r"\s{2,}", line) == [one["name"], *said]
+        assert one["name"] == "no change" or said[0] != said[1]
+    scores = {one["name"]: one["skill"] for one in content}
     assert scores["no change"]["value"] == 0
     assert scores[f"{mine}:rising"]["value"] < -1
     assert scores[str(mine)]["low"] < scores[str(mine)]["value"] < scores[str(mine)]["high"]

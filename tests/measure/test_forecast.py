@@ -211,6 +211,7 @@ def test_the_constants_of_a_trend_are_found_again():
     torch.testing.assert_close(made.made, made.truth)
 
 
-def test_a_trend_is_for_twice_the_step():
-    with pytest.raises(ValueError, match="to must be twice the last step, 256, got 200"):
-        damped_trend(STEPS, STEPS, 200, kept=1.0, moved=1.0)
+@pytest.mark.parametrize("to", [200, 260, 512])
+def test_a_trend_is_for_twice_the_step(to):
+    with pytest.raises(ValueError, match=f"to must be twice the last step, 256, got {to}"):
+        damped_trend(STEPS, STEPS, to, kept=1.0, moved=1.0)
