@@ -22,7 +22,14 @@ from joma.studies.rebound.forecast import record as scores
 from joma.studies.rebound.forecast import study as forecast
 from joma.studies.rebound.forecast.by_theory import Past, along_equation_6, drift, equation_6, logit_shift, tie, until
 from joma.studies.rebound.forecast.history import histories, open_and_sealed
-from joma.studies.rebound.forecast.run import ForecastConfig, Words, _foretelling, entropy_after, look_at_words, words_of
+from joma.studies.rebound.forecast.run import (
+    ForecastConfig,
+    Words,
+    _foretelling,
+    entropy_after,
+    look_at_words,
+    words_of,
+)
 from joma.theory import salience
 
 pytestmark = pytest.mark.usefixtures("no_other_text")

@@ -213,13 +213,13 @@ def test_constants_are_those_of_all_runs_together():
     line = history(entropy=np.stack([np.log(np.maximum(STEPS, 1)), -np.log(np.maximum(STEPS, 1))]))
     past = np.where(STEPS < 1024, np.log(np.maximum(STEPS, 1)), np.log(1024))
     bent = history(entropy=np.stack([past, past]))
-    at = STEPS[(STEPS >= FIRST) & (2 * STEPS <= STEPS[-1])]
+    at = STEPS[(STEPS >= FIRST) & (STEPS[-1] >= 2 * STEPS)]
     logs, due, came_by = np.log(STEPS[1:]), [], []
     for curve in (*line.entropy, *bent.entropy):
         for t in at:
             recent = (STEPS[1:] >= t / 2 / 1.01) & (STEPS[1:] <= t)
             due.append(np.polyfit(logs[recent], curve[1:][recent], 1)[0] * np.log(2))
-            came_by.append(np.interp(np.log(2 * t), logs, curve[1:]) - curve[STEPS == t][0])
+            came_by.append(np.interp(np.log(2 * t), logs, curve[1:]) - curve[t == STEPS][0])
     wanted = np.dot(due, came_by) / np.dot(due, due)
     assert 0.5 < wanted < 0.95
     assert fit([line, bent], FIRST).line == pytest.approx(wanted, abs=0.0251)
