@@ -49,6 +49,23 @@ def test_a_forecast_of_ones_own_stands_in_the_table(mine, tmp_path, capsys):
     assert len(seal["sha256"]) == 64
 
 
+def test_a_file_may_have_dataclasses(tmp_path, capsys):
+    """They look for their module among those that are loaded."""
+    path = tmp_path / "shifted.py"
+    path.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n\n\n"
+        "@dataclass\n"
+        "class Shift:\n"
+        "    by: float = 0.0\n\n\n"
+        "def forecast(history, t):\n"
+        "    return history.entropy[:, -1] + Shift().by\n"
+    )
+    assert main(["forecast", str(path), "--json", "-"]) == 0
+    scores = {one["name"]: one["skill"]["value"] for one in json.loads(capsys.readouterr().out)["scores"]}
+    assert scores[str(path)] == 0
+
+
 def test_numbers_alone_on_standard_output(capsys):
     assert main(["forecast", "--json", "-"]) == 0
     content = json.loads(capsys.readouterr().out)
@@ -65,12 +82,14 @@ def test_numbers_alone_on_standard_output(capsys):
         ("json:nothing", "json has no function nothing(history, t)"),
         ("{mine}:constant", "has no function constant(history, t)"),
         ("{broken}", "broke while it was loaded: ZeroDivisionError: division by zero"),
+        ("broken:forecast", "broken broke while it was loaded: ZeroDivisionError: division by zero"),
         ("builtins:len", "builtins:len raised TypeError for Adam, 1 layer at t = 64: len() takes exactly one argument"),
     ],
 )
-def test_refusals(given, said, mine, capsys):
+def test_refusals(given, said, mine, capsys, monkeypatch):
     broken = mine.with_name("broken.py")
     broken.write_text("1 / 0")
+    monkeypatch.syspath_prepend(mine.parent)
     assert main(["forecast", given.format(mine=mine, broken=broken)]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert said in error
