@@ -324,6 +324,7 @@ def test_kept_runs_come_back_and_a_changed_file_is_refused(tmp_path):
     (tmp_path / kept_runs.SEALED).write_bytes(before + b" ")
     with pytest.raises(FileError, match="is not the file that was sealed"):
         kept_runs.sealed_runs(tmp_path)
-    (tmp_path / kept_runs.OPEN).write_bytes(b"nothing")
-    with pytest.raises(FileError, match="cannot be read"):
-        kept_runs.open_runs(tmp_path)
+    for damaged in (b"nothing", b"", before[: len(before) // 2], before[:-9]):
+        (tmp_path / kept_runs.OPEN).write_bytes(damaged)
+        with pytest.raises(FileError, match="cannot be read"):
+            kept_runs.open_runs(tmp_path)
