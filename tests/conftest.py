@@ -27,7 +27,9 @@ from shuffle import shuffled
 # What joma needs is loaded where it is used: the process that only hands out the tests need not wait for torch.
 
 # How long an example takes says how busy the machine is, not whether the code is right.
-hypothesis.settings.register_profile("joma", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    "joma", max_examples=50, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("joma")
 
 

@@ -1,7 +1,10 @@
 """Caches where it is easy to go wrong: short first calls, silent tokens, blocks in blocks, other types, odd numbers."""
 
+from itertools import product
+
 import pytest
 import torch
+from later import some_now
 from tiny_models import COMMON, LENGTH, fresh
 
 from joma.cache import CacheError, evicting, losses, rule
@@ -20,8 +23,7 @@ def streamed(model, tokens, policy, sizes, **options):
     return torch.nn.functional.cross_entropy(logits[:, :-1].mT, tokens[:, 1:], reduction="none"), cache
 
 
-@pytest.mark.parametrize("policy", ["h2o", "random"])
-@pytest.mark.parametrize("first", [1, 3])
+@pytest.mark.parametrize(("first", "policy"), some_now(product([1, 3], ["h2o", "random"]), every=3))
 def test_a_short_first_call_changes_nothing(models, tokens, policy, first):
     """As `generate` begins: the first call is the prompt of snapkv, and of no other policy."""
     whole = losses(models["gpt_neox"], tokens, policy, BUDGET)

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from later import some_now
 from slow_cache import slow_losses
 from tiny_models import KINDS, LENGTH, TOKENS
 
@@ -37,8 +38,7 @@ def oracle(model, tokens, policy, budget=BUDGET, wrong="", seed=0, **given):
     return slow_losses(model, tokens, policy, budget, wrong=wrong, **options, draw=partial(draw, seed=seed))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("kind", "policy"), some_now(itertools.product(KINDS, POLICIES), every=3))
 def test_a_policy_is_what_the_oracle_does_token_by_token(models, tokens, kind, policy):
     found = losses(models[kind], tokens, policy, BUDGET)
     # transformers' tables of rotations are in float32, and those of the oracle are not

@@ -2,11 +2,13 @@
 
 import json
 import os
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from later import some_now
 from llama2c import load_model
 from scipy import stats
 from tiny_models import COMMON, KINDS, LENGTH, TOKENS, fresh
@@ -256,8 +258,7 @@ class Largest(TorchDispatchMode):
         return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("kind", "policy"), some_now(product(KINDS, POLICIES), every=3))
 def test_a_long_sequence_is_read_in_blocks_of_queries(models, tokens, kind, policy, monkeypatch):
     whole = losses(models[kind], tokens, policy, 10)
     for block in (1, 7):
@@ -266,7 +267,7 @@ def test_a_long_sequence_is_read_in_blocks_of_queries(models, tokens, kind, poli
         torch.testing.assert_close(found, whole, rtol=0, atol=1e-6 if kind == "llama" else 1e-12)
 
 
-@pytest.mark.parametrize("policy", POLICIES[1:])
+@pytest.mark.parametrize("policy", some_now(POLICIES[1:], every=3))
 def test_no_tensor_has_all_queries_and_all_keys(models, policy, monkeypatch):
     length, heads = 256, 4
     model = fresh("llama").eval()

@@ -1,9 +1,11 @@
 """The cache that really forgets: it says what the masks say, token by token or many at a time, and stays small."""
 
 from copy import deepcopy
+from itertools import product
 
 import pytest
 import torch
+from later import some_now
 from tiny_models import KINDS, LENGTH
 
 from joma.cache import POLICIES, CacheError, evicting, losses
@@ -25,8 +27,7 @@ def read(model, tokens, policy, sizes, **options):
     return torch.nn.functional.cross_entropy(found[:, :-1].mT, tokens[:, 1:], reduction="none"), cache, most
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("policy", STREAMED)
+@pytest.mark.parametrize(("kind", "policy"), some_now(product(KINDS, STREAMED), every=2))
 def test_the_real_cache_says_what_the_masks_say(models, tokens, kind, policy):
     whole = losses(models[kind], tokens, policy, BUDGET, prompt=PROMPT)
     ways = ([1] * LENGTH, [7] * 5 + [5], [PROMPT, *[1] * 5, 15])

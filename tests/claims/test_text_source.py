@@ -92,7 +92,19 @@ def test_every_study_that_reads_this_text_remembers_it():
         assert calls >= (2 if room == "checkpoints" else 1), room
 
 
-@pytest.mark.parametrize("name", ["fig7", "fig10", "kv-cache", "python-hierarchy", "galore-table", "depth-width"])
+LATER = ("fig10", "python-hierarchy")  # they read their text for a second or more
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fig7",
+        "kv-cache",
+        "galore-table",
+        "depth-width",
+        *(pytest.param(name, marks=pytest.mark.long) for name in LATER),
+    ],
+)
 def test_it_is_kept_before_anything_is_trained(name, tmp_path, monkeypatch):
     """A run that is stopped at its first word of progress about training knows its text already."""
     study = load(name)

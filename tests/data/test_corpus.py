@@ -100,7 +100,7 @@ def by_pattern(line):
     return line.split()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(alphabet="aBéΣİ'\".,()!?;:<br />\t\u00a0@-", max_size=30), max_size=4))
 def test_words_agree_with_the_patterns_line_by_line(lines):
     assert basic_english("\n".join(lines)) == [word for line in lines for word in by_pattern(line)]
@@ -378,7 +378,7 @@ def test_a_missing_shard(parquet):
         wikitext(parquet)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.lists(st.sampled_from(["<br />", "<BR />", "<br", " ", "/>", "a", "é", "Σ", "\n", "\t", ".", "word", "\u3000"])),
     st.integers(1, 9),

@@ -70,10 +70,20 @@ def rivals_beaten():
     return f"{100 * one['control_effect']:.0f} % [{100 * low:.0f}, 100 (cut)]{level(one)}"
 
 
-def frozen():
-    one = decided("rebound-cause/needs-mlp-to-move", "5 layers: layers 2 to 3")
-    assert one["control_effect"] > one["effect"]
-    return f"come back by {one['control_effect']:.2f} nats, not less than with all weights free ({one['effect']:.2f};"
+def frozen(case):
+    """What all MLPs frozen leave of a rise."""
+    one = decided("rebound-cause/needs-lower-mlp-to-move", case)
+    left = f"{one['control_effect']:.2f}".replace("-", "−")
+    return f"{left} nats instead of {shown('rebound-cause/needs-lower-mlp-to-move', case, digits=3)}"
+
+
+def held(case):
+    return shown("dilution/logits-shrink", case, digits=0, unit=" %", scale=100)
+
+
+def one_order():
+    rise = FOUND["dilution/logits-shrink"]["cases"]["2 layers: layer 2, valley to end"]["rise of the base (nats)"]
+    return f"came back by {rise:.2f} nats"
 
 
 def counted():
@@ -138,12 +148,11 @@ SAID = {
     "linear MLP, layer 1": (lambda: linear("layer 1").removesuffix(" at 99 %"), 2),
     "linear MLP, layer 2": (lambda: linear("layer 2"), 2),
     "ReLU": (relu, 2),
-    "MLP below": (
-        lambda: shown("rebound-cause/higher-layers-by-lower-mlp", "2 layers: layer 2, against embeddings"),
-        1,
-    ),
-    "own queries and keys": (lambda: shown("rebound-cause/own-qk-higher-layers", "2 layers: layer 2", sign=-1), 1),
-    "frozen values, MLPs and norms": (frozen, 1),
+    "held sizes, one layer": (lambda: f"{held('1 layer')} of the rise with one layer", 2),
+    "held sizes, two layers": (lambda: held("2 layers: layer 2"), 1),
+    "frozen MLPs, five layers": (lambda: frozen("5 layers: layers 2 to 3"), 1),
+    "frozen MLPs, two layers": (lambda: frozen("2 layers: layer 2"), 1),
+    "one order of the text": (one_order, 1),
     "other seeds": (other_seeds, 1),
     "Theorem 1": (
         lambda: "a skill of {} % as printed and {} % as corrected".format(
@@ -195,8 +204,8 @@ def test_a_headline_has_the_number_of_its_record(name):
         ("fig6/fig6-one-layer", "holds"),
         ("fig6/fig6-top-layers", "undecided"),
         ("nonlinearity/linear-mlp-stays-sparse", "fails"),
-        ("rebound-cause/higher-layers-by-lower-mlp", "holds"),
-        ("rebound-cause/own-qk-higher-layers", "fails"),
+        ("rebound-cause/needs-lower-mlp-to-move", "holds"),
+        ("dilution/logits-shrink", "holds"),
         ("forecast/theorem-1-foretells", "not above its control"),
         ("forecast/equation-6-foretells", "fails"),
         ("forecast/focus-and-dilution-foretells", "only qualitative"),
@@ -224,7 +233,7 @@ QUICK = json.loads((ROOT / "results/quick.json").read_text(encoding="utf-8"))["f
 AT_QUICK = {
     "figure6": "{fig6/fig6-one-layer}.",
     "ablations": "{nonlinearity/linear-mlp-stays-sparse}.",
-    "why-attention-comes-back": "{rebound-cause/higher-layers-by-lower-mlp}, since no layer comes back.",
+    "why-attention-comes-back": "{rebound-cause/needs-lower-mlp-to-move}, since no layer comes back.",
     "rebound": "Theorem 1 {forecast/theorem-1-foretells}, equation 6 {forecast/equation-6-foretells}, the law "
     "{forecast/focus-and-dilution-foretells}.",
     "sparse-attention": "{kv-cache/a-fifth-of-the-cache-suffices}.",

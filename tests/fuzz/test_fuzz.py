@@ -16,12 +16,12 @@ _SLOW = {"config": 80, "tokenizer": 60, **dict.fromkeys(("zero", "layers", "fact
     ("kind", "share"),
     [
         pytest.param(kind, share, marks=[pytest.mark.long] * (share == 1), id=f"{kind}-{share}")
-        for share in (3, 1)
+        for share in (6, 1)
         for kind in TARGETS
     ],
 )
 def test_spoiled_inputs_are_read_or_refused_in_one_sentence(kind, share, tmp_path):
-    """A third of them, and all."""
+    """A sixth of them, and all."""
     if kind == "findings" and not RECORDS.is_dir():
         pytest.skip(WHY)
     if kind == "gguf":

@@ -53,7 +53,7 @@ def slow_ridge(x, y, new, ridge):
     return y.mean(0) + placed @ w
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**31 - 1),
     samples=st.integers(3, 30),
@@ -149,7 +149,7 @@ def everything(activity, latents, split):
     ]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(st.integers(0, 2**31 - 1), st.floats(-15, 15))
 def test_neurons_may_be_rescaled_shifted_and_permuted(seed, exponent):
     latents = bits(60, 3, seed=seed)

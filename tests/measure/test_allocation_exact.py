@@ -20,7 +20,7 @@ EACH = {"A": ["a"], "B": ["b"], "C": ["c"]}
 
 
 @given(st.lists(state, min_size=2, max_size=4))
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_quadratic_functions_are_exact_with_two_nodes(states):
     found = allocate(polynomial, states, EACH)
     assert found.closed.all()
@@ -43,7 +43,7 @@ def test_quadratic_functions_are_exact_with_two_nodes(states):
 @given(
     st.lists(state, min_size=2, max_size=3), st.permutations(["A", "B", "C"]), st.sampled_from(["forward", "backward"])
 )
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_permuted_labels_permute_the_answer(states, order, way):
     def rough(p):
         return torch.stack([torch.sin(p["a"] * p["b"]).sum() * p["c"].sum().tanh(), p["d"].prod().tanh()])
@@ -57,7 +57,7 @@ def test_permuted_labels_permute_the_answer(states, order, way):
 
 
 @given(st.lists(state, min_size=3, max_size=5))
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_intervals_are_independent_and_add_up(states):
     def smooth(p):
         return torch.stack([torch.tanh(p["a"] * p["b"]).sum(), p["c"].cos().sum() * p["d"].sum()])
@@ -72,7 +72,7 @@ def test_intervals_are_independent_and_add_up(states):
 
 
 @given(state, state, st.integers(0, 1), st.sampled_from(["forward", "backward"]))
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_a_group_may_be_a_part_of_a_parameter(start, end, cut, way):
     def whole(p):
         return (p["a"].prod() + p["b"].sum()).sin()

@@ -123,7 +123,8 @@ def test_the_kernel_without_values_reads_nothing_beyond_the_bias():
     close(kernel(q, k, bias=bias), attention_stats_reference(q, k, bias=bias.cpu()), TOLERANCE[q.dtype])
 
 
-@settings(max_examples=8, deadline=None)
+@pytest.mark.long
+@settings(max_examples=4, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 40),

@@ -37,7 +37,7 @@ masks = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25 if DEVICE == "cpu" else 6, deadline=None)  # on CUDA every kind of mask is compiled
+@settings(max_examples=12 if DEVICE == "cpu" else 6, deadline=None)  # on CUDA every kind of mask is compiled
 @given(st.integers(0, 10**6), lengths, masks, st.sampled_from([1.0, 12.0]), st.sampled_from([40, 1 << 20]))
 def test_packed_equals_each_document_alone(seed, lengths, mask, spread, elements):
     ends = bounds(lengths)

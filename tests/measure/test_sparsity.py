@@ -1,7 +1,7 @@
 """Sparsity of attention: blocks against the float64 matrix on every kind of mask, and what must hold of any of it."""
 
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import sparsity_oracle as oracle
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from later import some_now
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.measure import _sparsity_blocks as blocks
@@ -84,14 +85,16 @@ def close(found, wanted, tolerance=2e-6):
 
 
 @pytest.mark.usefixtures("any_block")
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(
-    ("any_block", "dtype"),
+    ("any_block", "dtype", "mask"),
     [
-        ("small blocks", torch.float32),
-        ("one block", torch.float32),
-        ("one block", torch.bfloat16),
-        pytest.param("small blocks", torch.bfloat16, marks=pytest.mark.long),
+        *product(["small blocks"], [torch.float32], MASKS),
+        *some_now(product(["one block"], [torch.bfloat16], MASKS), every=3),
+        *(
+            pytest.param(block, dtype, mask, marks=pytest.mark.long)
+            for block, dtype in (("one block", torch.float32), ("small blocks", torch.bfloat16))
+            for mask in MASKS
+        ),
     ],
     indirect=["any_block"],
 )
@@ -110,7 +113,7 @@ def test_masses_agree_with_the_matrix(mask, dtype):
     close(effective_keys(q, k, **options), torch.where(seen.any(-1), entropy.exp(), 0.0), 2e-4)
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", some_now(MASKS, every=3))
 def test_all_at_once_is_each_for_itself(mask):
     options, (q, k, p, seen, _) = MASKS[mask], whole(mask)
     found = sparsity_stats(q, k, threshold=0.05, relative=False, first=4, **options)
@@ -125,8 +128,7 @@ def test_all_at_once_is_each_for_itself(mask):
 
 
 @pytest.mark.usefixtures("any_block")
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize(("even", "mask"), some_now(product([False, True], MASKS), every=3))
 def test_heavy_hitters_agree_with_the_matrix(mask, even):
     options, (q, k, p, seen, _) = MASKS[mask], whole(mask)
     for start, stop, among in ((0, LENGTH, LENGTH), (11, LENGTH, 11), (2, 3, LENGTH)):
@@ -175,7 +177,7 @@ def test_a_share_that_is_a_whole_number_of_keys_is_not_rounded_up():
     assert heavy_hitters(q, q, 0.28).keys.shape[-1] == 7
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 20),
@@ -214,7 +216,7 @@ def test_what_holds_of_any_attention(seed, queries, more, causal, window, heads,
     assert torch.equal(effective_keys(q, k, **options), stats.effective_keys)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 20), st.floats(0.02, 0.98))
 def test_the_order_of_keys_does_not_matter(seed, keys, level):
     q, k = draw(seed, keys=keys)

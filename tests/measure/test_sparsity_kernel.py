@@ -134,6 +134,7 @@ def test_what_keys_receive_agrees_with_the_matrix(mask):
         assert (could.cpu() == seen[:, :, start:stop].any(-2)).all()
 
 
+@pytest.mark.long
 @settings(max_examples=3 if DEVICE == "cpu" else 10, deadline=None)  # on CUDA odd sizes are kernels of their own
 @given(
     st.integers(0, 10**6),

@@ -1,21 +1,20 @@
 """Spectra against a full SVD in float64; the certificate against matrices made to deceive it."""
 
 import math
-from itertools import islice, pairwise
+from itertools import islice, pairwise, product
 
 import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from later import some_now
 from matrices import HIDDEN, LARGE, WAYS, assert_certified, going, rng, with_values
 
 from joma.measure import _lanczos, stable_rank
 from joma.measure.spectrum import effective_rank, leading_singular_values, spectral_norm, spectrum
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("count", [1, 4])
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize(("name", "count", "way"), some_now(product(LARGE, [1, 4], WAYS), every=5))
 def test_the_certificate_is_true(name, count, way):
     w = LARGE[name]()
     with going(way):
@@ -48,8 +47,8 @@ def test_the_matrices_of_a_stack_and_their_values_share_the_odds_of_failure(monk
 def test_lanczos_looks_again_when_it_expects_to_be_done_and_at_most_twice_as_far(monkeypatch):
     looks, certify = [], _lanczos.certify
     monkeypatch.setattr(_lanczos, "certify", lambda found, *more: looks.append(found.steps) or certify(found, *more))
-    with going("lanczos"):
-        found = spectrum(torch.randn(600, 640, generator=rng()), tolerance=1e-4)
+    with going("lanczos"):  # in float64: in float32 rounding decides on some machines whether the tolerance is proven
+        found = spectrum(torch.randn(600, 640, generator=rng(), dtype=torch.float64), tolerance=1e-4)
     assert looks[:2] == [8, 12]  # nothing is known of the rate at the first: half as far again
     assert len(looks) > 2
     assert all(now < later <= 2 * now for now, later in pairwise(looks))
@@ -74,8 +73,8 @@ def test_lanczos_looks_again_when_it_expects_the_last_of_a_stack_to_be_done(monk
     assert found.iterations.tolist() == [12 + ahead] * 2
 
 
-@pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate])
+@pytest.mark.parametrize("way", some_now(WAYS, every=2))
+@settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**31 - 1), st.sampled_from([1e-2, 1e-3, 1e-4]), st.integers(1, 3), st.floats(0, 3))
 def test_any_decay_of_the_spectrum_any_seed(way, seed, tolerance, count, power):
     sigma = torch.rand(300, generator=rng(seed), dtype=torch.float64) ** power + 1e-3
@@ -88,13 +87,13 @@ def test_any_decay_of_the_spectrum_any_seed(way, seed, tolerance, count, power):
     ("name", "way", "starts"),
     [
         ("above the rest", "lanczos", 30),
-        ("alone in its row", "lanczos", 30),
+        pytest.param("alone in its row", "lanczos", 30, marks=pytest.mark.long),
         pytest.param("above the rest", "lanczos", 100, marks=pytest.mark.long),
         pytest.param("alone in its row", "lanczos", 100, marks=pytest.mark.long),
-        ("just above the bound", "lanczos", 30),
-        ("above a cluster", "lanczos", 30),
+        pytest.param("just above the bound", "lanczos", 30, marks=pytest.mark.long),
+        pytest.param("above a cluster", "lanczos", 30, marks=pytest.mark.long),
         ("just above the bound", "factor", 30),
-        ("above a cluster", "factor of an accelerator", 30),
+        ("above a cluster", "factor of an accelerator", 15),
     ],
 )
 def test_a_hidden_value_is_missed_no_more_often_than_promised(name, way, starts):
@@ -123,7 +122,7 @@ def test_a_warm_start_alone_would_certify_the_wrong_value(way):
     assert_certified(after, torch.diag(sigma))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", some_now(WAYS, every=2))
 def test_a_warm_start_does_not_need_more_steps(way):
     w = torch.randn(600, 1200, generator=rng())
     with going(way):
@@ -141,7 +140,7 @@ def test_the_vectors_are_singular_vectors():
     torch.testing.assert_close(image @ image.mT, torch.diag(found.values**2), rtol=0, atol=0.1)
 
 
-@pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e-18, 1e18, 1e30, 1e36])
+@pytest.mark.parametrize("scale", some_now([1e-38, 1e-30, 1e-18, 1e18, 1e30, 1e36], every=5))
 @pytest.mark.parametrize("shape", [(8, 5), (300, 310)])
 @pytest.mark.parametrize("way", WAYS)
 def test_scale_does_not_matter_even_where_squares_overflow(scale, shape, way):

@@ -4,10 +4,12 @@ With JOMA_TEST_DEVICE=cuda the same tests run compiled, in half precision too.
 """
 
 import os
+from itertools import product
 
 import pytest
 import quick_interpreter
 import torch
+from later import some_now
 from spread_oracle import slow_spread
 
 from joma.measure import spread as room
@@ -38,9 +40,7 @@ def draw(batch, heads, kv_heads, queries, keys, dtype):
     return q.to(dtype), k.to(dtype), torch.rand(batch, queries, generator=generator) > 0.4
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("padded", "case", "dtype"), some_now(product([True, False], CASES, DTYPES), every=3))
 def test_the_kernel_is_as_key_by_key(case, padded, dtype):
     *shape, causal = CASES[case]
     q, k, real = draw(*shape, dtype)

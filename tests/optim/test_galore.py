@@ -1,9 +1,12 @@
 """GaLore against a slow float64 version of itself and the inner optimizer alone, and with every inner optimizer."""
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from later import some_now
 from oracle import SlowGaLore, SlowPublished
 from torch import nn
 from training import loss_of, near, network, same, train
@@ -74,7 +77,7 @@ def test_plain_adam_can_follow_the_conventions_of_the_published_package(shape):
         torch.testing.assert_close(weight.detach(), torch.from_numpy(slow.weight), rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(1, 8), st.integers(1, 8), st.data())
 def test_any_shape_and_rank(rows, columns, data):
     rank = data.draw(st.integers(1, min(rows, columns)))
@@ -114,8 +117,7 @@ def test_rotation_leaves_sgd_as_if_the_subspace_had_always_been_the_new_one():
     torch.testing.assert_close(weight.detach(), plain.detach(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("on_move", MOVES)
-@pytest.mark.parametrize("name", INNER)
+@pytest.mark.parametrize(("name", "on_move"), some_now(product(INNER, MOVES), every=2))
 def test_every_inner_optimizer_learns(name, on_move):
     inner, options = INNER[name]
     model = network()

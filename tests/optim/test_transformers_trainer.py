@@ -85,6 +85,7 @@ def by_hand(read: list[int]) -> nn.Module:
     return network
 
 
+@pytest.mark.long
 def test_the_trainer_trains_as_a_loop_does_and_resumes_in_the_other_way(tmp_path):
     """One training serves both ways of making GaLore: the second goes on from what the first one saved."""
     whole, said = model(), arguments(tmp_path, save_strategy="steps", save_steps=3)

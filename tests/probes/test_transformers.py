@@ -321,6 +321,7 @@ def test_two_models_at_once_and_a_model_inside_another_module():
     assert (wrapper.inner.config._attn_implementation, other.config._attn_implementation) == ("sdpa", "eager")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("probed", ["compiled", "inner"])
 def test_a_compiled_model_is_measured_uncompiled(probed):
     model, given = build("gpt_neox"), inputs("gpt_neox")

@@ -204,6 +204,7 @@ class Kill(Exception):
     """A kill at a step."""
 
 
+@pytest.mark.long
 def test_a_kill_between_two_points_changes_nothing(text: Corpus, run: Run, tmp_path: Path) -> None:
     whole = ensemble(base(text), text)
 

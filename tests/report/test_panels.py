@@ -72,6 +72,7 @@ def test_kept_curves_show_what_the_sentences_tell() -> None:
     assert skills["earlier runs (other seeds)"] > 50 > 5 > skills["Theorem 1, as printed"]
 
 
+@pytest.mark.long
 def test_the_panel_of_the_theorems_from_a_fresh_run(tmp_path: Path) -> None:
     """Its record is not kept: the quick run has other sizes and the same printed and corrected forms."""
     study = load("thm2")

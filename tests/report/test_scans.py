@@ -207,6 +207,7 @@ ENTROPY = ("coherence/embedding", "stable_rank/mlp", "sketch/mlp", "checksum/mlp
 """What is not needed where only entropy is looked at."""
 
 
+@pytest.mark.long
 def test_entropy_is_drawn_beside_uniform_attention_where_its_windows_are_known(
     shown: ShownScan, tmp_path: Path
 ) -> None:
@@ -287,7 +288,9 @@ def test_the_page_shows_scans_beside_studies(results: list[Result], scanned: Pat
     )
 
 
-def test_scans_alone_make_a_page(scanned: Path, tmp_path: Path) -> None:
+def test_scans_alone_make_a_page(tmp_path: Path) -> None:
+    without = ("coherence/embedding", "entropy")  # one picture is enough
+    scanned = record(tmp_path / "runs" / "scan-tiny-0123456789.sqlite", without=without)
     html = write_report([], tmp_path, scale="quick", scans=[scanned]).read_text(encoding="utf-8")
     assert "1 series of checkpoints was measured" in html
 

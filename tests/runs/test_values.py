@@ -21,7 +21,7 @@ arrays = st.sampled_from(sorted(DTYPES)).flatmap(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(arrays)
 def test_every_array_comes_back_bit_for_bit(array: np.ndarray) -> None:
     back = unpack(pack(array, "x", 3), "x", 3)
@@ -30,7 +30,7 @@ def test_every_array_comes_back_bit_for_bit(array: np.ndarray) -> None:
     assert back.flags.writeable
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(arrays, min_size=1, max_size=4))
 def test_every_array_comes_back_from_a_file(tmp_path_factory: pytest.TempPathFactory, values: list[np.ndarray]) -> None:
     path = tmp_path_factory.mktemp("runs") / "a.joma"

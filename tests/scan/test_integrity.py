@@ -52,7 +52,7 @@ def test_a_tensor_that_moved_once_and_then_hardly_at_all_is_no_fault(lengths, se
     assert judged([*(base + ways), base]) == {}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(20, 154), st.floats(0.05, 0.6), st.integers(0, 2**32))
 def test_final_era_weights_are_found_even_when_they_are_the_majority(steps, share, seed):
     generator = np.random.default_rng(seed)
@@ -113,7 +113,7 @@ def found_in(series):
     return suspicions(steps, points, sums), not_yet_trained(steps, points, sums)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(6, 40), st.integers(0, 2**32), st.data())
 def test_layers_that_are_unfrozen_one_after_the_other_are_no_fault(steps, seed, data):
     generator = np.random.default_rng(seed)
@@ -129,7 +129,7 @@ def test_layers_that_are_unfrozen_one_after_the_other_are_no_fault(steps, seed, 
     assert untrained == begins
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(8, 40), st.integers(0, 2**32))
 def test_a_step_at_which_nothing_differs_from_the_first_is_a_copy(steps, seed):
     generator = np.random.default_rng(seed)
@@ -143,7 +143,7 @@ def test_a_step_at_which_nothing_differs_from_the_first_is_a_copy(steps, seed):
     assert untrained == {"a": 1, "b": 1}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(10, 40), st.integers(0, 2**32), st.data())
 def test_damage_is_still_found_in_a_layer_that_was_unfrozen_late(steps, seed, data):
     """A shard of another step, a shard that is stuck from some step on, one that falls back to the start."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_series import change, scan
+from later import some_now
 
 from joma.cli.main import main
 from joma.measure.allocation import allocate
@@ -135,7 +136,7 @@ def moved(model, size):
     return later
 
 
-@pytest.mark.parametrize("kind", ["gpt_neox", "llama", "gpt2", "phi3", "qwen3"])
+@pytest.mark.parametrize("kind", some_now(["gpt_neox", "llama", "gpt2", "phi3", "qwen3"], every=2))
 def test_small_steps_are_finite_differences_of_single_groups(kind):
     earlier = small(kind)
     with torch.no_grad():
@@ -184,6 +185,7 @@ def test_the_vector_of_a_padding_token_counts_where_the_text_holds_it(tmp_path):
     assert values[1, 0, columns.index("error")] < 1e-3 * abs(values[1, 0, 0]) + 1e-4
 
 
+@pytest.mark.long
 def test_an_interrupted_scan_goes_on_where_it_stopped(trained, ids, whole, tmp_path, monkeypatch, capsys):
     from joma.measure.registry import MEASURES
 

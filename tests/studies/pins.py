@@ -25,6 +25,9 @@ from joma.claims.execute import judge, plain_config
 FOLDER = Path(__file__).parent / "pinned"
 SAME, NOTHING = 2e-3, 1e-6
 """Relative to the mean size of the entries; below NOTHING a number is rounding."""
+ROUNDED = {"fig8": 10, "reversal-decoder": 10, "scan-snap-decoder": 10}
+"""Small trainings in which rounding grows: x86 and Arm differ in the third digit by up to 5 times SAME. Of all other
+studies, by at most a twentieth of it."""
 CLOCK = ("second", "time", "per_s", "speed")
 """In the names of arrays that a clock decides."""
 
@@ -60,7 +63,7 @@ def pin(study, config, run):
         _compare_singles(study.name, run)
         for name, (shape, *before) in kept[key].items():
             assert now[name][0] == shape, f"{name} of {study.name} has another shape than before"
-            far = SAME * abs(before[1]) + NOTHING
+            far = SAME * ROUNDED.get(study.name, 1) * abs(before[1]) + NOTHING
             np.testing.assert_allclose(now[name][1:], before, rtol=0, atol=far, err_msg=f"{name} of {study.name}")
 
 

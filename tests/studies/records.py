@@ -1,5 +1,6 @@
 """What the tests of several studies share: a run, what is found on it, and copies of it with their series spoiled."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +28,28 @@ def carried_out(study, config, path):
     return run
 
 
-def verdicts(study, run):
-    return {finding.claim.name: finding.verdict for finding in judge(study, run)}
+class verdicts(Mapping):
+    """Of a run, by the name of the claim. A claim is judged when it is asked for: most tests ask for one of many."""
+
+    def __init__(self, study, run):
+        self.study, self.run, self.known = study, run, {}
+
+    def __getitem__(self, name):
+        if name not in self.known:
+            claims = {claim.name: claim for claim in self.study.claims}
+            self.known[name] = found(self.study, self.run, claims[name]).verdict
+        return self.known[name]
+
+    def __iter__(self):
+        if len(self.known) < len(self):
+            self.known = {finding.claim.name: finding.verdict for finding in judge(self.study, self.run)}
+        return iter(self.known)
+
+    def __len__(self):
+        return len(self.study.claims)
+
+    def __repr__(self):
+        return repr(dict(self))
 
 
 def found(study, run, claim):

@@ -1,13 +1,14 @@
 """Every figure of every study has an alternative text that says what is seen.
 
-Studies with a kept record are drawn from it here. The tests of all others draw their own small run and ask the same.
+Studies with a kept record are drawn from it here, and laid out in long tests. The tests of all others draw their own
+small run and ask the same.
 """
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from every_study import says_what_is_seen
+from every_study import is_laid_out_and_drawn, says_what_is_seen
 from kept_records import RECORDS, WHY
 
 from joma.claims.contract import Drawing
@@ -48,6 +49,18 @@ def test_every_figure_says_what_is_seen(name):
     assert drawings
     for drawing in drawings:
         says_what_is_seen(drawing)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(KEPT.keys() & names()))
+def test_every_figure_finds_room(name):
+    """Laid out and drawn: a warning of matplotlib, or a formula that it cannot set, is an error here."""
+    from matplotlib import rc_context
+
+    # Else matplotlib looks for room above every panel, for long.
+    with Run.open(KEPT[name]) as run, run.remembering(), house_style(), rc_context({"axes.titley": 1.0}):
+        for drawing in load(name).draw(run):
+            is_laid_out_and_drawn(drawing.figure)
 
 
 @pytest.fixture

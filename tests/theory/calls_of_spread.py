@@ -30,7 +30,11 @@ def read_of(share: Shape, words: Shape) -> list[Shape]:
 SPREAD = [
     Call(spread.gaussian_entropy, {"variance": VARIANCE, "n": KEYS}, of_all(fit)),
     Call(
-        spread.variance_of_entropy, {"entropy": draw(61, 2, 1, low=0.1, high=0.6), "n": KEYS}, of_all(fit), may_be="inf"
+        spread.variance_of_entropy,
+        {"entropy": draw(61, 2, 1, low=0.1, high=0.6), "n": KEYS},
+        of_all(fit),
+        may_be="inf",
+        slow=True,
     ),
     Call(spread.critical_variance, {"n": KEYS}, of_all(fit)),
     Call(spread.random_energy_entropy, {"variance": VARIANCE, "n": KEYS}, of_all(fit)),
@@ -44,7 +48,7 @@ SPREAD = [
         of_all(fit),
     ),
     Call(spread.exponential_gain, {"t": T, **FALL, "curvature": 0.5}, along),
-    Call(spread.exponential_turn, {**FALL, "curvature": 0.5}, of_all(fit)),
+    Call(spread.exponential_turn, {**FALL, "curvature": 0.5}, of_all(fit), slow=True),
     Call(spread.power_gain, {"t": T, **FALL, "power": 0.7}, along),
     Call(
         spread.power_turn,

@@ -8,6 +8,7 @@ that names the argument.
 import inspect
 from types import ModuleType
 
+import pytest
 import torch
 from theory.calls import CALLS, of_every_call
 from theory.good_call import Misfit
@@ -164,25 +165,44 @@ def test_values_without_a_number_are_refused(call):
         assert not faults(call, lambda name, x: not_finite(x) if name in call.infinite else ())
 
 
+def half(call, changes):
+    """Every second change. Which ones depends on the call, so that each of them is made to some function."""
+    return list(changes)[len(str(call)) % 2 :: 2]
+
+
 @each_quick_call
 def test_other_shapes_are_answered_in_the_right_shape_or_refused(call):
+    assert not faults(call, lambda name, value: half(call, other_shapes(value)))
+
+
+@pytest.mark.long
+@each_call
+def test_all_other_shapes_are_answered_in_the_right_shape_or_refused(call):
     assert not faults(call, lambda name, value: other_shapes(value))
 
 
 @each_quick_call
 def test_extreme_numbers_give_no_nan(call):
+    assert not faults(call, lambda name, value: half(call, extremes(value)), any_value=call.quick, overflow=True)
+
+
+@pytest.mark.long
+@each_call
+def test_all_extreme_numbers_give_no_nan(call):
     assert not faults(call, lambda name, value: extremes(value), any_value=call.quick, overflow=True)
 
 
 @each_quick_call
 def test_the_layout_in_memory_does_not_matter(call):
+    """All arguments at once: one that minds is enough to change the answer."""
     reference = parts(call())
-    for name, argument in call.arrays.items():
-        for kind, value in other_layouts(argument):
-            if call.quick and not isinstance(value, torch.Tensor):
-                continue
-            for part, same in zip(parts(call(**{name: value})), reference, strict=True):
-                torch.testing.assert_close(part, same, rtol=1e-12, atol=1e-12, msg=f"{name} {kind}")
+    layouts = {name: dict(other_layouts(argument)) for name, argument in call.arrays.items()}
+    for kind in next(iter(layouts.values())):
+        given = {name: of[kind] for name, of in layouts.items()}
+        if call.quick and not all(isinstance(value, torch.Tensor) for value in given.values()):
+            continue
+        for part, same in zip(parts(call(**given)), reference, strict=True):
+            torch.testing.assert_close(part, same, rtol=1e-12, atol=1e-12, msg=kind)
 
 
 @each_quick_call

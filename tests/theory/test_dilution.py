@@ -253,7 +253,7 @@ def test_the_growth_of_one_over_f_squared_decides_what_is_left():
     assert fast[-1] < 1e-2
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.floats(0.2, 3), st.floats(0.2, 5), st.one_of(st.just(0.0), st.floats(1e-3, 300)))
 def test_where_an_exponential_fall_turns(f0, tau, k):
     turn = spread.exponential_turn(f0, tau, curvature=k)

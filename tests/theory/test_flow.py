@@ -40,7 +40,7 @@ def start(seed, block, *lead, nodes=NODES):
     return 0.5 * draw(seed + 3, *lead, width, nodes), 0.5 * draw(seed + 4, *lead, queries, TOKENS)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seeds, attentions, activations, st.booleans(), st.integers(1, 3))
 def test_velocity_is_the_gradient_of_the_objective(seed, attention, activation, residual, queries):
     """Eq. 2 is gradient ascent on E[sum_k g_k h_k] with g held fixed, eq. 9."""
@@ -99,7 +99,7 @@ def test_velocity_is_differentiable():
     assert torch.autograd.gradcheck(lambda w, z: tuple(block.velocity(w, z)), (w, z))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seeds, st.floats(0.1, 0.9))
 def test_a_linear_node_under_exp_attention_meets_theorem_2(seed, share):
     g = draw(seed, SAMPLES, 1)

@@ -45,7 +45,7 @@ def brute_force(branching, rho, p0, p_zero):
     return joint
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seeds, st.sampled_from([(1,), (3,), (2, 2), (1, 3), (3, 1, 1), (2, 1, 2), (1, 2, 2)]))
 def test_enumeration_is_brute_force(seed, branching):
     p0, p_zero = random_root(seed, 3, branching[0])
@@ -84,7 +84,7 @@ def test_enumeration_of_a_batch_of_trees():
         torch.testing.assert_close(batch.conditional[i], one.conditional)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seeds, correlations, st.sampled_from([(1, 2, 2), (2, 2, 2), (1, 2, 1, 2), (1, 2, 2, 2), (1, 1, 2, 1, 2, 2)]))
 def test_theorem_5_with_the_corrected_root(seed, rho, branching):
     p0, p_zero = random_root(seed, 4)
@@ -95,7 +95,7 @@ def test_theorem_5_with_the_corrected_root(seed, rho, branching):
     torch.testing.assert_close(closed, tree.conditional[below], rtol=TOL, atol=TOL)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seeds, correlations, st.sampled_from([(2,), (2, 1), (2, 2), (2, 1, 2), (2, 1, 1, 1)]))
 def test_pairs_that_meet_in_the_root(seed, rho, branching):
     p0, p_zero = random_root(seed, 3, 2)

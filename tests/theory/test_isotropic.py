@@ -70,7 +70,7 @@ def test_a_steep_sigmoid_is_a_step(law):
     torch.testing.assert_close(steep, step, rtol=0, atol=2e-3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seeds, st.sampled_from(LAWS), slopes, st.floats(0, 1))
 def test_velocity_and_hessian_are_derivatives_of_the_objective(seed, law, slope, decay):
     v, xi = draw(seed, 2, 4).requires_grad_(), draw(seed + 1, 2).requires_grad_()
@@ -136,7 +136,7 @@ def test_critical_rays_of_students_law():
     torch.testing.assert_close(back.rho_plus, ray.rho_minus)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.floats(1.2, 30), st.floats(0.1, 6), st.floats(0.2, 5), st.sampled_from([1, -1]))
 def test_nothing_moves_on_a_critical_ray(nu, m, length, side):
     law = StudentT(4, nu)

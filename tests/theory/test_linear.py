@@ -27,7 +27,7 @@ def solve_exp(delta, v0, z0, kappa, norm, t):
     return integrate(field, torch.cat([v0, z0[..., None]], -1), t)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seeds, st.floats(0.2, 4.0), st.floats(0.3, 3.0), st.floats(0.1, 0.99))
 def test_trajectory_follows_the_flow(seed, kappa, norm, share):
     delta, v0, z0 = draw(seed, 3, 5)
@@ -38,7 +38,7 @@ def test_trajectory_follows_the_flow(seed, kappa, norm, share):
     torch.testing.assert_close(closed, flow, rtol=TOL, atol=TOL)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seeds, st.floats(0.2, 4.0), st.floats(0.1, 0.95))
 def test_rows_follow_the_flow(seed, kappa, share):
     delta, v0 = draw(seed, 2, 4, 3)
@@ -51,7 +51,7 @@ def test_rows_follow_the_flow(seed, kappa, share):
     torch.testing.assert_close(closed, flow, rtol=TOL, atol=TOL)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seeds, st.floats(0.2, 4.0), st.floats(0.5, 2.0))
 def test_linear_attention_follows_the_flow(seed, kappa, norm):
     delta, v0 = draw(seed, 2, 4, 3)

@@ -108,7 +108,14 @@ def test_a_given_density_may_live_on_any_scale_and_is_differentiable():
 SAMPLED = [*LAWS, RadialDensity(3, lambda r: r * torch.exp(-r)), RadialDensity(2, torch.ones_like, radius=1.5)]
 
 
-@pytest.mark.parametrize("law", SAMPLED, ids=lambda law: f"{type(law).__name__}-{law.dimension}")
+ONE_OF_A_KIND = [id(law) for law in {type(law): law for law in SAMPLED}.values()]
+
+
+@pytest.mark.parametrize(
+    "law",
+    [pytest.param(law, marks=[pytest.mark.long] * (id(law) not in ONE_OF_A_KIND)) for law in SAMPLED],
+    ids=lambda law: f"{type(law).__name__}-{law.dimension}",
+)
 def test_samples_follow_the_marginal_in_every_direction(law):
     count = 1_000 if isinstance(law, RadialDensity) else 4_000
     x = law.sample(count, generator=torch.Generator().manual_seed(3))

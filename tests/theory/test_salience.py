@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from later import some_now
 from scipy.integrate import quad, solve_ivp
 from scipy.special import dawsn
 
@@ -38,7 +39,7 @@ def test_trajectory_follows_the_flow(mu, v0):
     torch.testing.assert_close(closed, torch.from_numpy(flow.y[0]), rtol=0, atol=TOL)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.floats(-35, 35), st.floats(-35, 35), st.floats(0.001, 0.999))
 def test_every_start_and_target_is_met_at_its_time(mu, v0, share):
     """Choose where to end, ask the quadrature how long that takes, ask the trajectory where it is then."""
@@ -73,7 +74,7 @@ CLOSE_STARTS = [(mu, mu - gap, (1, 8, 16, 22)) for mu in (15.0, 20.0, 27.0, 35.0
 FAR_STARTS = [(35.0, 5.0, (12,)), (28.6, 22.0, (16,)), (30.9, 16.5, (20,)), (13.8, 10.6, (18,))]
 
 
-@pytest.mark.parametrize(("mu", "v0", "many"), CLOSE_STARTS + FAR_STARTS)
+@pytest.mark.parametrize(("mu", "v0", "many"), some_now(CLOSE_STARTS + FAR_STARTS, every=3))
 def test_starts_at_large_v_are_met_at_their_time(mu, v0, many):
     """Where e^(-u^2/2) falls by many e-folds between v0 and mu, though they may be close: when it has by `folds`."""
     for folds in many:
@@ -142,7 +143,7 @@ def test_time_to_is_the_integral_of_eq_79(r, mu):
     assert salience.remainder(r, mu).item() == pytest.approx(rest, rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seeds, st.floats(0.5, 12.0))
 def test_time_and_depth_are_inverse_to_each_other(seed, largest):
     mu = uniform(seed, 64, low=-largest, high=largest)
@@ -349,7 +350,7 @@ def test_bad_input_gets_one_sentence(call, sentence):
         call()
 
 
-@pytest.mark.parametrize(("mu", "v0"), [(30.0, 29.0), (30.0, 20.0), (34.0, 30.0), (20.0, 19.0)])
+@pytest.mark.parametrize(("mu", "v0"), some_now([(30.0, 29.0), (30.0, 20.0), (34.0, 30.0), (20.0, 19.0)], every=2))
 def test_near_the_end_of_a_race_v_is_as_exact_as_its_time(mu, v0):
     """There v' is up to 1e10 times v over t: the last digit of t moves v in the seventh.
 

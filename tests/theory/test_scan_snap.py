@@ -45,7 +45,7 @@ def expected_loss(p, prior, query, y, z, norm):
 
 @pytest.mark.parametrize("norm", ["unit", "softmax", "none"])
 @pytest.mark.parametrize("queries", [1, 2])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(sizes=SIZES)
 def test_the_flow_descends_the_loss(norm, queries, sizes):
     """Its right-hand side is minus the gradient by autograd, also where spare outputs share one column."""
@@ -73,7 +73,7 @@ def test_the_gradient_by_finite_differences(sizes):
         assert moving.z[0, l].item() == pytest.approx(-(ends[0] - ends[1]).item() / (2 * step), abs=1e-7)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(sizes=SIZES)
 def test_the_sum_of_logits_is_conserved(sizes):
     p, prior, query, _, _ = drawn(*sizes, queries=2)

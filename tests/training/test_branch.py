@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from later import some_now
 
 from joma.models import Decoder, DecoderConfig
 from joma.models.groups import parameter_groups
@@ -66,7 +67,7 @@ def same(run: Run, one: str, other: str, *, rounding: float = 0.0) -> bool:
     )
 
 
-@pytest.mark.parametrize("together", [None, 2])
+@pytest.mark.parametrize("together", some_now([2, None], every=2))
 def test_a_twin_with_nothing_changed_is_its_base_again(tmp_path: Path, together: int | None) -> None:
     base = ensemble()
     run = trained(tmp_path, {"base": base, "twin": replace(branch(base, of="base", at=7), together=together)})

@@ -67,6 +67,7 @@ def test_kills_here_and_there_change_nothing(
         equal(whole, killed)
 
 
+@pytest.mark.long
 def test_a_kill_without_a_checkpoint_changes_nothing(tmp_path: Path) -> None:
     """Only the states that were kept are there: nothing is trained from a wrong place, nothing recorded twice."""
 

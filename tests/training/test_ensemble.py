@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from later import some_now
 from small_ensembles import (
     CONFIG,
     RATES,
@@ -62,13 +63,16 @@ def test_records_measures_losses_and_divergence(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "optimizer",
-    [
-        Optimizer("sgd", rate=RATES),
-        Optimizer("sgd", rate=RATES, momentum=0.9, weight_decay=0.01, clip=0.5),
-        Optimizer("adam", rate=RATES, weight_decay=0.01),
-        Optimizer("adam", rate=RATES, clip=0.5, renew_every=4),
-        Optimizer("adamw", rate=RATES, betas=(0.8, 0.95), weight_decay=0.1),
-    ],
+    some_now(
+        [
+            Optimizer("sgd", rate=RATES, momentum=0.9, weight_decay=0.01, clip=0.5),
+            Optimizer("sgd", rate=RATES),
+            Optimizer("adam", rate=RATES, clip=0.5, renew_every=4),
+            Optimizer("adam", rate=RATES, weight_decay=0.01),
+            Optimizer("adamw", rate=RATES, betas=(0.8, 0.95), weight_decay=0.1),
+        ],
+        every=2,
+    ),
 )
 def test_equals_torch_optim_on_each_member_alone(run: Run, optimizer: Optimizer) -> None:
     train(ensemble(optimizer=optimizer), run)
@@ -98,7 +102,7 @@ def torch_optimizer(network: Decoder, ours: Optimizer, rate: float) -> torch.opt
     return kind(network.parameters(), rate, betas=ours.betas, eps=ours.epsilon, weight_decay=ours.weight_decay)
 
 
-@pytest.mark.parametrize("together", [5, 2])
+@pytest.mark.parametrize("together", some_now([2, 5], every=2))
 def test_a_killed_run_ends_with_the_same_numbers(tmp_path: Path, together: int) -> None:
     whole = fresh(tmp_path / "whole.sqlite")
     train(layers(together=together), whole)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from later import some_now
 from small_ensembles import Killed, batch, fresh, language_models, layers
 from torch import Tensor
 
@@ -48,8 +50,7 @@ def test_side_by_side_gives_what_one_after_the_other_gives(tmp_path: Path, alone
     assert not list(tmp_path.glob("*.checkpoint"))
 
 
-@pytest.mark.parametrize("dies", ["a", "b", "c"])
-@pytest.mark.parametrize("side_by_side", [True, False])
+@pytest.mark.parametrize(("side_by_side", "dies"), some_now(product([True, False], "abc"), every=2))
 def test_several_ensembles_go_on_after_a_kill(tmp_path: Path, alone: Run, dies: str, side_by_side: bool) -> None:
     run = fresh(tmp_path / "killed.sqlite")
 

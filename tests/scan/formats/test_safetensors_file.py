@@ -26,7 +26,7 @@ def raw(tensor):
     return tensor.contiguous().reshape(-1).view(torch.uint8).tolist()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(
         st.text(max_size=8).filter(lambda name: name != "__metadata__"),
@@ -65,7 +65,7 @@ def small(folder):
     return path
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_damage_gives_the_same_tensors_as_the_library_or_an_error(tmp_path, data):
     content = bytearray(small(tmp_path).read_bytes())

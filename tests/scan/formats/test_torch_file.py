@@ -94,7 +94,7 @@ def everything(path):
         return error
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_damage_gives_the_right_tensors_or_an_error(tmp_path, data):
     content = bytearray(saved(tmp_path, STATE).read_bytes())

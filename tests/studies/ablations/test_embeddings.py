@@ -117,6 +117,7 @@ def test_embeddings_are_what_they_are_called(ablations):
     assert np.ptp(ends["learned"], axis=1).min() > 0
 
 
+@pytest.mark.long
 def test_several_heads_leave_theorem_1_open(data_folder, tmp_path):
     run = carry_out(STUDIES["embeddings"], data_folder, tmp_path / "run", heads=2, layers=1, steps=12)
     assert verdict(run, embeddings.LOGITS) == "not run"

@@ -199,7 +199,7 @@ def test_a_run_at_paper_scale_is_repeated_at_paper_scale(tmp_path):
     assert finding.command == "joma run residual --scale paper --rate 3.33333e-05"
 
 
-LATER = ("nonlinearity", "norm", "dropout")  # what the others do too
+LATER = ("nonlinearity", "norm", "dropout", "embeddings", "optimizer")  # what the others do too
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LATER)) for name in STUDIES])
@@ -230,9 +230,8 @@ def test_an_untrained_network_tells_nothing(ablations, name):
     assert {finding.verdict for finding in judge(STUDIES[name], changed(run, still))} == {"not run"}
 
 
-@pytest.mark.parametrize(
-    "name", ["mlp-rank", *(pytest.param(name, marks=pytest.mark.long) for name in ("nonlinearity", "embeddings"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["mlp-rank", "nonlinearity", "embeddings"])
 def test_a_rate_of_zero_tells_nothing(data_folder, tmp_path, name):
     run = carry_out(STUDIES[name], data_folder, tmp_path / "run", rate=0.0, steps=12)
     assert {finding.verdict for finding in judge(STUDIES[name], run)} == {"not run"}

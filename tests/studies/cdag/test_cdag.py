@@ -227,6 +227,7 @@ def test_figure_is_drawn(run):
         assert [drawing.name for drawing in STUDY.draw(run)] == ["cdag-in-training"]
 
 
+@pytest.mark.long
 def test_resumes_to_the_same_numbers(run, tmp_path, monkeypatch):
     class Killed(Exception):
         pass

@@ -12,7 +12,7 @@ from pins import pin
 from records import altered, changed, found, verdicts
 
 from joma.claims.contract import silent
-from joma.claims.execute import execute, plain_config
+from joma.claims.execute import execute, judge, plain_config
 from joma.claims.finding import Finding
 from joma.runs import Run
 from joma.scan.model.loading import tokenized
@@ -167,8 +167,9 @@ def written(path, *, seeds=4, spread=0.0, loss=1.0, cos=0.1, **moves):
 )
 def test_verdicts_follow_the_record(tmp_path, planted, expected):
     with written(tmp_path / "run.sqlite", **planted) as run:
-        assert list(verdicts(STUDY, run).values()) == expected
-        for finding in STUDY.judge(run):
+        findings = judge(STUDY, run)
+        assert [finding.verdict for finding in findings] == expected
+        for finding in findings:
             assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == finding.verdict
 
 

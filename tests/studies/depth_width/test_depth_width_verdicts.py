@@ -160,6 +160,7 @@ def test_networks_that_diverged_are_left_out_and_counted(tiny, tmp_path):
         says_what_is_seen(drawing)
 
 
+@pytest.mark.long
 def test_the_caption_follows_the_numbers(tiny, tmp_path):
     def caption(name, **kinds):
         return STUDY.draw(made(tiny, tmp_path / name, **kinds))[0].caption

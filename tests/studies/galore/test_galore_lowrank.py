@@ -268,6 +268,7 @@ def test_networks_that_learn_nothing_do_not_count(run, tmp_path):
         assert "learned no more than how frequent words are" in found(STUDY, copy, claims.LOW).reason
 
 
+@pytest.mark.long
 def test_a_network_that_diverged_is_left_out_and_named(run, tmp_path):
     def lose_one(name, step, value):
         if name == "1 layer/diverged_at":

@@ -47,6 +47,7 @@ def test_an_untrained_network_is_no_evidence(run, tmp_path):
     assert {name for name, verdict in verdicts(STUDY, stopped).items() if verdict != "not run"} == OF_DATA
 
 
+@pytest.mark.long
 def test_at_rate_zero_nothing_was_learned(tmp_path):
     still = carried_out(
         STUDY, replace(TINY, block_rate=0.0, decoder_rate=0.0, block_steps=3, decoder_steps=3), tmp_path / "r"
@@ -144,6 +145,7 @@ def test_a_small_lead_is_only_qualitative_and_an_unsteady_one_undecided(run, tmp
     assert {seen[name] for name in first} == {"undecided"}
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_to_the_numbers_it_would_have_had(run, tmp_path, monkeypatch):
     class Killed(Exception):
         pass

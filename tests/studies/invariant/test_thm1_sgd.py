@@ -45,7 +45,7 @@ def with_adam(run, path, shares, *, order=1.0):
 
 
 def test_verdicts(run):
-    seen = verdicts(STUDY, run)
+    seen = dict(verdicts(STUDY, run))
     assert seen.pop("adam") in (FAILS, BLIND)
     assert seen == {
         "sgd-identity-exp": FIXED,
@@ -174,10 +174,14 @@ def test_adam_is_shown_over_networks(run, tmp_path):
     assert main.high - main.low == pytest.approx(2 * 2.200985 * shares.std(ddof=1) / 12**0.5)
 
 
-def test_what_is_asked_of_every_study(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, TINY, run, tmp_path / "run", after=0.35)
+def test_what_is_asked_of_every_study(run):
     draws_labelled_figures(STUDY, run)
     findings_survive_json(STUDY, run)
+
+
+@pytest.mark.long
+def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
+    ends_the_same_after_an_interrupt(STUDY, TINY, run, tmp_path / "run", after=0.35)
 
 
 @pytest.mark.parametrize("rates", [(0.1,), (0.1, 0.1), (0.1, 0.0)])

@@ -63,7 +63,7 @@ def made(run, path, change):
 
 
 def test_verdicts_that_hold_at_any_size(several):
-    seen = verdicts(STUDY, several)
+    seen = dict(verdicts(STUDY, several))
     expected = {
         "softmax-published": QUALITATIVE,
         "eq17-sum": FIXED,
@@ -399,6 +399,7 @@ def test_one_seed_decides_nothing(run, tmp_path, claim):
         assert found(STUDY, copy, claim).verdict == OPEN
 
 
+@pytest.mark.long
 def test_a_run_stored_before_there_was_a_seed_is_judged_and_drawn(run, tmp_path):
     config = {key: value for key, value in run.config.items() if key != "seed"}
     with Run.create(tmp_path / "run", study=run.study, config=config, version=run.version) as old:
@@ -408,6 +409,7 @@ def test_a_run_stored_before_there_was_a_seed_is_judged_and_drawn(run, tmp_path)
         assert len(STUDY.draw(old)) == len(STUDY.draw(run)) == 2
 
 
+@pytest.mark.long
 def test_networks_have_a_seed_each_from_the_first_on(run, tmp_path):
     config = asdict(TINY) | {"seed": 1, "seeds": 3}
     with carried_out(STUDY, Thm1SoftmaxConfig(**config), tmp_path / "run") as later:

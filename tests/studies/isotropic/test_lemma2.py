@@ -157,6 +157,7 @@ def test_a_printed_form_that_gives_no_number_is_not_right(run, tmp_path):
         assert verdicts(STUDY, spoiled)["theta-slopes"] == FIXED
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, CONFIG, run, tmp_path / "run", after=0.15)
 

@@ -158,6 +158,7 @@ def test_without_a_law_that_reaches_one_quarter_the_laplace_law_decides(run, tmp
     assert [test.what for test in finding.printed.tests] == ["speed at critical points of the Laplace law"]
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, CONFIG, run, tmp_path / "run", after=0.15)
 

@@ -58,6 +58,7 @@ def test_an_untrained_network_tells_nothing(depths, tmp_path):
     assert set(verdicts(fig6.STUDY, still).values()) == {"not run"}
 
 
+@pytest.mark.long
 def test_a_rate_of_zero_tells_nothing(data_folder, tmp_path):
     config = fig6.Fig6Config(**SMALL | {"steps": 12}, data=str(data_folder), rate=0.0)
     run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")

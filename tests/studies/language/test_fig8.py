@@ -44,6 +44,7 @@ def test_an_untrained_network_tells_nothing(sweep, tmp_path):
     assert set(verdicts(fig8.STUDY, still).values()) == {"not run"}
 
 
+@pytest.mark.long
 def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_path):
     config = fig8.Fig8Config(**SMALL, data=str(data_folder), layers=1, rates=(0.01, 0.02, 1e30))
     run = carried_out(fig8.STUDY, config, tmp_path / "run.sqlite")

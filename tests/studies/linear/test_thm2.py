@@ -162,9 +162,13 @@ def test_a_share_that_the_saliencies_have_already_is_no_effect(run, tmp_path, la
     assert seen["one-hot"] == BLIND
 
 
-def test_every_study(run, tmp_path):
+def test_every_study(run):
     findings_survive_json(STUDY, run)
     draws_labelled_figures(STUDY, run)
+
+
+@pytest.mark.long
+def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
 
 

@@ -188,9 +188,13 @@ def test_what_a_reader_wants_to_know_stands_beside(run):
     assert beside == pytest.approx(means)
 
 
-def test_every_study(run, tmp_path):
+def test_every_study(run):
     findings_survive_json(STUDY, run)
     draws_labelled_figures(STUDY, run)
+
+
+@pytest.mark.long
+def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.35)
 
 
@@ -203,6 +207,7 @@ def test_a_flow_of_one_moment_is_refused():
         Thm2RankConfig(steps=1)
 
 
+@pytest.mark.long
 def test_blocks_are_drawn_by_the_seed():
     few = replace(SMALL, steps=2)
     first, again, other = (thm2_rank._follow_blocks(replace(few, seed=seed))["delta"] for seed in (1, 1, 2))

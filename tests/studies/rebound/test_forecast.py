@@ -311,6 +311,7 @@ def test_words_are_those_that_are_frequent_in_the_training_text():
     assert words.sizes.tolist() == [1, 1, 3]
 
 
+@pytest.mark.long
 def test_figures_say_what_is_seen(small):
     draws_labelled_figures(forecast.STUDY, small)
 

@@ -123,6 +123,7 @@ def test_an_exact_copy_ends_with_the_same_numbers(whole):
     assert np.abs(entropy[-1, 0] - entropy[-1, of_kind("dropout")]).max() > 1e-3
 
 
+@pytest.mark.long
 def test_it_goes_on_after_an_interrupt(small, whole, tmp_path, monkeypatch):
     record = Run.record
 

@@ -277,6 +277,7 @@ def test_networks_that_diverged_are_said(run, tmp_path):
     assert "too many runs of 2 layers, QK frozen diverged: 0 are left" in finding.reason
 
 
+@pytest.mark.long
 def test_figures_say_what_the_record_has(run, tmp_path):
     split = {"own QK": -0.1, "lower MLP": 0.3, "embeddings": 0.2}
     copy = made(run, tmp_path / "a.sqlite", split=split, error=0.02)
@@ -355,7 +356,7 @@ def test_the_networks_of_the_paper_scale():
     assert variants["5 layers, layer 3 MLP frozen"].frozen == ("layer 3 MLP",)
     assert variants["5 layers, MLP frozen"].frozen == ("MLP",)
     assert {variant.own_order for variant in variants.values()} == {True}
-    assert {variant.seeds[0] for variant in variants.values()} == {STUDY.paper.seed}
+    assert {variant.seeds[0] for variant in variants.values()} == {40}
     twins = {name: variant for name, variant in variants.items() if variant.branch_of}
     assert all(name.startswith(twin.branch_of) and twin.branch_at == 2_000 for name, twin in twins.items())
     assert not any("MLP frozen" in name for name in record.plan(STUDY.quick, text)), "quick scale stays quick"

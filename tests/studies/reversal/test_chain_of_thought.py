@@ -94,9 +94,13 @@ def test_numbers_of_one_moment_belong_to_the_held_out_chains():
     assert not set(own.tokens[:, 0].tolist()) & set(facts.test.tokens[:, 0].tolist())
 
 
-def test_every_study(run, tmp_path):
+def test_every_study(run):
     findings_survive_json(STUDY, run)
     draws_labelled_figures(STUDY, run)
+
+
+@pytest.mark.long
+def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.2)
 
 

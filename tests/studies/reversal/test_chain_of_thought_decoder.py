@@ -98,6 +98,7 @@ def test_steps_must_be_the_chains_own(tmp_path):
     assert of("worse", 0.3, 0.6) == "fails"
 
 
+@pytest.mark.long
 def test_a_run_goes_on_after_an_interrupt(tiny_run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, TINY, tiny_run, tmp_path / "again", after=0.0)
 

@@ -136,9 +136,13 @@ def test_the_power_comes_from_the_row_law():
     assert np.isnan(bounds(loss[:1], visits[:1], 3.0, 102, 0.5)["largest c"])
 
 
-def test_every_study(run, tmp_path):
+def test_every_study(run):
     findings_survive_json(STUDY, run)
     draws_labelled_figures(STUDY, run)
+
+
+@pytest.mark.long
+def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
     ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.2)
 
 

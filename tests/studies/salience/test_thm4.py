@@ -132,10 +132,14 @@ def _ratios(run):
     return depth[:, :, None] / depth[:, None, :]
 
 
-def test_what_is_asked_of_every_study(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.3)
+def test_what_is_asked_of_every_study(run):
     draws_labelled_figures(STUDY, run)
     findings_survive_json(STUDY, run)
+
+
+@pytest.mark.long
+def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
+    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.3)
 
 
 @pytest.mark.parametrize(

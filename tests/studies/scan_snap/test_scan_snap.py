@@ -225,6 +225,7 @@ def test_rates_are_a_clock(run):
     assert beside["rates only set the clock"]["largest difference of B at equal rate × time"] < 1e-7
 
 
+@pytest.mark.long
 def test_the_phase_plot_is_what_each_pair_of_rates_gives(run):
     """One flow per ratio serves a whole diagonal: compare with a flow of its own."""
     growth_there = phases(run)["growth"]

@@ -44,6 +44,7 @@ def test_lines_are_said_twice_in_words_of_the_text():
     assert measures.said_twice(text, 7, 1000, 1).splitlines() != lines
 
 
+@pytest.mark.long
 def test_networks_that_look_far_back_are_trained_beside_the_others(tmp_path, monkeypatch):
     monkeypatch.delenv("JOMA_DATA", raising=False)
     texts = []
@@ -189,10 +190,11 @@ GOOD = {"stories": {"h2o": 0.01}}
 )  # fmt: skip
 def test_verdicts_follow_the_record(tmp_path, planted, expected):
     with record(tmp_path / "run.sqlite", **GOOD | planted) as run:
-        seen = verdicts(STUDY, run)
+        findings = judge(STUDY, run)
+        seen = {finding.claim.name: finding.verdict for finding in findings}
         near = {claim.name: "holds" for claim in STUDY.claims} | {"a-fifth-suffices-far-back": "not run"}
         assert seen == near | expected
-        for finding in STUDY.judge(run):
+        for finding in findings:
             assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == finding.verdict
 
 
@@ -236,7 +238,7 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path):
             return value * 0 + 5.7 if name.endswith("/loss") and "seed" in name else value
 
         with changed(run, tmp_path / "c.sqlite", none) as copy, house_style():
-            seen = verdicts(STUDY, copy)
+            seen = dict(verdicts(STUDY, copy))
             assert seen.pop("a-fifth-suffices-others-network") == "holds"
             assert set(seen.values()) == {"not run"}
             assert STUDY.draw(copy) == []

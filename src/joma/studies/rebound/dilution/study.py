@@ -124,19 +124,27 @@ def draw_twins(run: Run) -> Drawing:
     from matplotlib.patches import Patch
 
     named = {NOTHING: INK} | COLOURS
-    handles = [Patch(color=colour, label=name) for name, colour in named.items()]
+    drawn = {name for case in layers for name in _shown(run, case, elsewhere=False)}
+    handles = [Patch(color=colour, label=name) for name, colour in named.items() if name in drawn]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(6, 2 * len(layers) + 1))
     return Drawing("twins-that-hold", _caption(run, layers), figure)
 
 
-def _shown(base: str, *, elsewhere: bool) -> Mapping[str, str]:
-    """Networks of a panel by what is held."""
+def _shown(run: Run, case: Case, *, elsewhere: bool) -> Mapping[str, str]:
+    """Networks of a panel by what is held. What slipped is left out, twin and control: nothing was held there."""
     held = [name for name in dilution.HOLDS if not (elsewhere and name in dilution.UNCONTROLLED)]
-    return {NOTHING: base} | {name: twin_name(base, name, elsewhere=elsewhere) for name in held}
+    held = [name for name in held if not _slipped(run, case, name)]
+    return {NOTHING: case.base} | {name: twin_name(case.base, name, elsewhere=elsewhere) for name in held}
+
+
+def _slipped(run: Run, case: Case, held: str) -> float:
+    """How far the held thing was off, if that is more than is allowed; else 0."""
+    off = dilution.misses(run, case, twin_name(case.base, held))
+    return off if off > LOOSE else 0.0
 
 
 def _lines(axis: Axes, run: Run, case: Case, *, elsewhere: bool) -> None:
-    for held, variant in reversed(list(_shown(case.base, elsewhere=elsewhere).items())):  # nothing held is drawn on top
+    for held, variant in reversed(list(_shown(run, case, elsewhere=elsewhere).items())):  # nothing held is drawn on top
         steps = steps_of(run, variant)
         later = steps >= int(run.config["valley"])
         rows = case.mean(dilution.entropies(run, variant))[:, later]
@@ -151,7 +159,7 @@ def _caption(run: Run, layers: Sequence[Case]) -> str:
     ways = []
     for case in layers:
         ends = []
-        for held, variant in _shown(case.base, elsewhere=False).items():
+        for held, variant in _shown(run, case, elsewhere=False).items():
             one = f"{_signed(run, case, variant)} with {held}"
             if held not in (NOTHING, *dilution.UNCONTROLLED):
                 one += f" held ({_signed(run, case, twin_name(case.base, held, elsewhere=True))} pushed elsewhere)"
@@ -159,12 +167,14 @@ def _caption(run: Run, layers: Sequence[Case]) -> str:
         ways.append(f"{case.name}: {', '.join(ends)}")
     judged = {case: _gone(run, case, twin_name(case.base, dilution.BOTH)) for case in dilution.judged_layers(run)}
     gone = "; ".join(f"{share:.0%} of the rise in {case.name}" for case, share in judged.items())
+    loose = {f"{held} in {case.name}": _slipped(run, case, held) for held in dilution.HOLDS for case in layers}
+    slipped = ", ".join(f"{name} (off by {off:.0%})" for name, off in loose.items() if off)
     finding = f"Both sizes of logits held at the valley remove {gone}." if gone else "No judged layer comes back here."
     return (
         f"{finding} Changes of entropy from the valley, step {run.config['valley']:,}, to the end, in nats: "
         f"{'; '.join(ways)}. Above: twins with something held as it was at the valley. Below: the same push elsewhere. "
         f"Lines: means of {run.config['seeds']} seeds on held-out text of {called(run.config['corpus'])}; bands: their "
-        "range."
+        f"range.{f' Not drawn, because it could not be held: {slipped}.' if slipped else ''}"
     )
 
 
