@@ -163,6 +163,9 @@ def test_arrays_of_a_record():
         (lambda: backtest([1, 2, 4], [1.0, 1, 1], first="two"), r"first must be a finite number, got 'two'"),
         (lambda: backtest([1, 2, 4], [1.0, 1, 1], None), r"forecaster must be a function"),
         (lambda: backtest([1, 2, 4], [1.0, 1, 1], lambda *_: [0.0, 1.0]), r"forecaster must give \(\), one number per"),
+        (lambda: damped_trend([0], [1.0], 4, kept=1, moved=1), r"to must be twice the last step, 0, got 4"),
+        (lambda: fit_damped_trend([0, 1, 2, 4], [[1.0, float("nan"), 1, 1]]), r"curves contains NaN"),
+        (lambda: fit_damped_trend([0, 1, 2, 4], [[1.0, float("inf"), 1, 1]]), r"curves must be finite, got infinity"),
         (lambda: skill([1.0], [1.0, 2.0], [1.0]), r"must have one shape, \(runs, ...\), got \(1,\), \(2,\), \(1,\)"),
     ],
 )
@@ -211,6 +214,7 @@ def test_the_constants_of_a_trend_are_found_again():
     torch.testing.assert_close(made.made, made.truth)
 
 
-def test_a_trend_is_for_twice_the_step():
-    with pytest.raises(ValueError, match="to must be twice the last step, 256, got 200"):
-        damped_trend(STEPS, STEPS, 200, kept=1.0, moved=1.0)
+@pytest.mark.parametrize("to", [200, 260, 512])
+def test_a_trend_is_for_twice_the_step(to):
+    with pytest.raises(ValueError, match=f"to must be twice the last step, 256, got {to}"):
+        damped_trend(STEPS, STEPS, to, kept=1.0, moved=1.0)

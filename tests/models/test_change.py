@@ -113,6 +113,62 @@ def test_a_change_cannot_show_what_follows() -> None:
     torch.testing.assert_close(one[:, :, :-1], two[:, :, :-1])
 
 
+class Flat(Change):
+    """All keys alike."""
+
+    def score(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        return torch.zeros_like(logits)
+
+
+def test_logits_are_scored_before_keys_are_hidden() -> None:
+    """So that no score, whatever it makes of them, lets a query see what follows it."""
+    found = seen(Decoder(SMALL, seeds=range(MEMBERS)), (Flat(), Flat()))
+    wanted = torch.ones(6, 6).tril() / torch.arange(1.0, 7.0)[:, None]
+    for layer in range(2):
+        torch.testing.assert_close(found[layer, "attention"], wanted.expand(MEMBERS, 3, 2, 6, 6))
+
+
+@pytest.mark.parametrize("look", [None, lambda *_: None])
+def test_scores_count_whether_anybody_looks_or_not(look: object) -> None:
+    """Attention that is flat mixes the mean of the values: with it a layer's output is that of zero queries."""
+    decoder = Decoder(SMALL, seeds=range(MEMBERS)).double()
+    flat = decoder(TOKENS[:, :-1], change=(Flat(), Flat()), look=look)  # type: ignore[arg-type]
+    with torch.no_grad():
+        decoder.qkv[..., :8] = 0.0
+        decoder.qkv_bias[..., :8] = 0.0
+    torch.testing.assert_close(flat, decoder(TOKENS[:, :-1]))
+
+
+class Asked(Change):
+    """Another query, by what is added."""
+
+    def __init__(self, shift: Tensor) -> None:
+        self.shift = shift
+
+    def ask(self, query: Tensor) -> Tensor:
+        return query + self.shift
+
+
+def test_only_queries_are_asked() -> None:
+    decoder, shift = Decoder(SMALL, seeds=range(MEMBERS)), torch.randn(4, generator=torch.Generator().manual_seed(5))
+    plain, changed = seen(decoder, ()), seen(decoder, (Asked(shift), Change()))
+    torch.testing.assert_close(changed[0, "query"], plain[0, "query"] + shift)
+    assert torch.equal(changed[0, "key"], plain[0, "key"])
+
+
+@pytest.mark.parametrize("norm", ["post-layer", "pre-layer", "none"])
+def test_what_is_read_otherwise_stays_in_the_stream(norm: str) -> None:
+    """Attention that gives nothing leaves no trace of what it read."""
+    decoder = Decoder(SMALL.with_(norm=norm), seeds=range(MEMBERS))
+    with torch.no_grad():
+        decoder.projection.zero_()
+        decoder.projection_bias.zero_()
+    plain, changed = seen(decoder, ()), seen(decoder, (Moved(1), Moved(2)))
+    for layer in range(2):
+        assert not torch.allclose(plain[layer, "input"], changed[layer, "input"])
+        assert torch.equal(plain[layer, "stream"], changed[layer, "stream"])
+
+
 def test_members_with_their_own_tokens_get_their_own_offsets() -> None:
     decoder, change = Decoder(SMALL, seeds=range(MEMBERS)), (Moved(1), Moved(2))
     own = torch.stack([TOKENS[:, :-1], TOKENS[:, 1:]])

@@ -15,6 +15,7 @@ from joma.data.text import Corpus
 from joma.models import products
 from joma.models.decoder import Decoder
 from joma.models.groups import Part, parameter_groups
+from joma.probes.decoder import ensemble_entropy
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
 from joma.recipes.language.allocation import allocation, frozen_parts, layer_entropies
 from joma.recipes.language.curves import allocated, curve
@@ -153,8 +154,6 @@ def test_it_is_the_first_order_of_single_moves(text: Corpus) -> None:
 
 
 def test_entropies_are_those_of_the_probe(text: Corpus) -> None:
-    from joma.probes.decoder import ensemble_entropy
-
     decoder = Decoder(base(text).decoder, [0, 1])
     tokens = text.tokens["valid"][:60].long().view(6, 10)
     found = layer_entropies(decoder, dict(decoder.named_parameters()), tokens)
@@ -169,8 +168,36 @@ def test_a_member_that_diverged_disturbs_no_other(text: Corpus) -> None:
         decoder.qkv += 0.01
     tokens = text.tokens["valid"][:60].long().view(6, 10)
     found = allocation(base(text).decoder, tokens, 6)["allocation"](decoder, before, [0, 1])
-    assert bool(found["parts"][0].isnan().all())
-    assert bool(found["parts"][1].isfinite().all())
+    assert set(found) == {"parts", "part_errors", "change", "gap"}
+    for name, values in found.items():
+        assert bool(values[0].isnan().all()), name
+        assert bool(values[1].isfinite().all()), name
+
+
+def test_errors_of_parts_are_known_where_few_nodes_close_their_sum(text: Corpus) -> None:
+    """A short way on which two nodes are enough for the sum; how far parts still move takes more of them."""
+    decoder = Decoder(base(text).decoder, [0]).double()
+    before = {name: p.detach().clone() for name, p in decoder.named_parameters()}
+    with torch.no_grad():
+        decoder.qkv *= 1 + 1e-4
+    tokens = text.tokens["valid"][:60].long().view(6, 10)
+    found = allocation(base(text).decoder, tokens, 6)["allocation"](decoder, before, [0])
+    assert float(found["gap"].max()) < 1e-9
+    assert bool(found["part_errors"].isfinite().all())
+    assert float(found["part_errors"].max()) < 1e-6
+
+
+def test_sequences_are_spread_over_all_that_there_are(text: Corpus) -> None:
+    decoder = Decoder(base(text).decoder, [0, 1]).double()
+    before = deepcopy(decoder)
+    with torch.no_grad():
+        decoder.qkv *= 1.3
+    tokens = text.tokens["valid"][:120].long().view(12, 10)
+    start = {name: p.detach() for name, p in before.named_parameters()}
+    found = allocation(base(text).decoder, tokens, 3)["allocation"](decoder, start, [0, 1])
+    change = [ensemble_entropy(one, tokens[[0, 5, 11]]).mean(-1) for one in (before, decoder)]
+    torch.testing.assert_close(found["change"], change[1] - change[0], atol=1e-6, rtol=0)
+    assert float(found["change"].abs().min()) > 1e-4
 
 
 class Kill(Exception):

@@ -56,6 +56,16 @@ def test_every_step_is_told_once_before_it_is_made(tmp_path: Path, together: int
     torch.testing.assert_close(twin[-1, :, 1], base[-1, :, 1] - base[1, :, 1], rtol=1e-5, atol=1e-5)
 
 
+def test_what_is_tended_are_the_networks_before_the_step(tmp_path: Path) -> None:
+    points, measures = tuple(range(12)), dict(ensemble().measures)
+    measures["weights"] = lambda decoder, members: decoder.out.abs().sum((1, 2))
+    with Run.create(tmp_path / "run.sqlite", study="x", config={}) as run:
+        train_all({"base": ensemble(measures=measures, measure_at=points)}, run)
+        told, weights = (torch.from_numpy(run.array(f"base/{name}")) for name in ("noted", "weights"))
+    torch.testing.assert_close(told[:, :, 1].diff(dim=0), weights[:-1], rtol=1e-5, atol=1e-5)
+    assert (weights.diff(dim=0).abs() > 1e-4).all(), "each step moves them"
+
+
 def test_groups_that_take_turns_keep_what_was_written(tmp_path: Path) -> None:
     for whole, parts in zip(noted(tmp_path, None), noted(tmp_path, 1), strict=True):
         torch.testing.assert_close(whole, parts, rtol=1e-5, atol=1e-5)

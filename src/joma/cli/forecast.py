@@ -100,15 +100,19 @@ def _module(place: str) -> Any:
             return import_module(place)
         except ImportError as error:
             raise BadInput(f"{place} cannot be imported: {error}") from error
+        except Exception as error:
+            raise BadInput(f"{place} broke while it was loaded: {type(error).__name__}: {error}") from error
     path = Path(place)
     if not path.is_file():
         raise BadInput(f"there is no file {place} that could hold a forecaster")
-    spec = spec_from_file_location(path.stem, path)
+    called = f"joma_forecast_{path.stem}"
+    spec = spec_from_file_location(called, path)
     if spec is None or spec.loader is None:
         raise BadInput(f"{place} is no Python file")
-    module = module_from_spec(spec)
+    sys.modules[called] = module = module_from_spec(spec)  # its dataclasses look for it there
     try:
         spec.loader.exec_module(module)
     except Exception as error:
+        del sys.modules[called]
         raise BadInput(f"{place} broke while it was loaded: {type(error).__name__}: {error}") from error
     return module

@@ -90,7 +90,7 @@ def damped_trend(steps: Number, curve: Number, to: float, *, kept: float, moved:
     tensor(1.5000, dtype=torch.float64)
     """
     at, past = _past(steps, curve)
-    if abs(float(_later(to, at)) / (2 * float(at[-1])) - 1) > NEARLY - 1:
+    if abs(float(_later(to, at)) - 2 * float(at[-1])) > (NEARLY - 1) * 2 * float(at[-1]):
         raise ValueError(f"to must be twice the last step, {2 * float(at[-1]):g}, got {float(to):g}")
     away, before = _trend_terms(at, past)
     return past[..., 0] + number(kept, "kept") * away + number(moved, "moved") * (away - before)
@@ -99,12 +99,14 @@ def damped_trend(steps: Number, curve: Number, to: float, *, kept: float, moved:
 def fit_damped_trend(steps: Number, curves: Number, *, first: float = 1.0) -> tuple[float, float]:
     """`kept` and `moved` of `damped_trend`, by least squares over all forecasts of whole curves (..., points).
 
+    Leave out runs that diverged.
+
     >>> curve = [5.0, 4.0, 3.5, 3.25, 3.125]
     >>> kept, moved = fit_damped_trend([0, 1, 2, 4, 8], [curve])
     >>> round(kept, 6), round(moved, 6)
     (1.0, 0.5)
     """
-    at, values = _past(steps, curves, curve_name="curves")
+    at, values = _past(steps, real(curves, "curves"), curve_name="curves")
     truth = backtest(at, values, first=first)
     terms = []
     for step in truth.at:

@@ -51,14 +51,20 @@ def run(config, tmp_path_factory):
 # ---- what is held, by an oracle that takes logits one by one
 
 
-def drifted(hold, *, by=0.15):
-    """A decoder in float64 that holds its state of step 10, and whose weights then went elsewhere; and its valley."""
+def drifted(hold, *, by=0.15, again=False):
+    """A decoder in float64 that holds its state of step 10, and whose weights then went elsewhere; and its valley.
+
+    again: they went on from there, and it was pushed a second time.
+    """
     decoder = Held(SHAPE, [3, 4], hold, TEXT, at=10, every=5).double()
     shake(decoder, seed=1, by=0.3)
     valley = {name: p.detach().clone() for name, p in decoder.named_parameters()}
     decoder.tend(10)
     shake(decoder, seed=2, by=by)
     decoder.tend(15)
+    if again:
+        shake(decoder, seed=3, by=by / 5)  # not so far that the largest factor were too small
+        decoder.tend(20)
     plain = Decoder(SHAPE, [3, 4]).double()
     plain.load_state_dict(valley, strict=False)
     return decoder, plain
@@ -116,10 +122,11 @@ def words_by_hand(seen, member, head, offsets=None):
 EVERY = [(layer, member, head) for layer in range(2) for member in range(2) for head in range(2)]
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("kind", ["both", "shared", "specific"])
-def test_sizes_that_are_held_are_those_of_the_valley(kind):
+def test_sizes_that_are_held_are_those_of_the_valley(kind, again):
     hold = KINDS[kind]
-    decoder, plain = drifted(hold)
+    decoder, plain = drifted(hold, again=again)
     for layer, member, head in EVERY:
         now, valley = (sizes_by_hand(passing(one, layer), member, head) for one in (decoder, plain))
         for part in ("shared", "specific"):
@@ -129,8 +136,9 @@ def test_sizes_that_are_held_are_those_of_the_valley(kind):
                 assert abs(now[part] / valley[part] - 1) > 1e-3, "what is not held is free"
 
 
-def test_words_that_are_held_have_their_logits_of_the_valley():
-    decoder, plain = drifted(Words())
+@pytest.mark.parametrize("again", [False, True])
+def test_words_that_are_held_have_their_logits_of_the_valley(again):
+    decoder, plain = drifted(Words(), again=again)
     for layer, member, head in EVERY:
         offsets = decoder.push_offsets[layer, member, head]
         valley = words_by_hand(passing(plain, layer), member, head)
@@ -139,8 +147,9 @@ def test_words_that_are_held_have_their_logits_of_the_valley():
         assert offsets[8] == 0, "a word that is nowhere gets no offset"
 
 
-def test_a_mean_that_is_held_is_that_of_the_valley():
-    decoder, plain = drifted(Mean())
+@pytest.mark.parametrize("again", [False, True])
+def test_a_mean_that_is_held_is_that_of_the_valley(again):
+    decoder, plain = drifted(Mean(), again=again)
     for layer in range(2):
         now, valley = (passing(one, layer)["input"].mean((1, 2)) for one in (decoder, plain))
         torch.testing.assert_close(now, valley, rtol=1e-9, atol=1e-9)
@@ -215,6 +224,31 @@ def test_the_control_of_the_mean_is_a_vector_of_the_same_size():
     held, other = (Mean(elsewhere=e).push(valley, now, drawn, TEXT)["shift"] for e in (False, True))
     torch.testing.assert_close(held.norm(dim=-1), other.norm(dim=-1))
     assert (torch.cosine_similarity(held, other) < 0.95).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_controls_of_layers_and_of_members_are_drawn_apart_and_members_keep_theirs(kind):
+    drawn, other = (Held(SHAPE, seeds, KINDS[kind], TEXT, at=10, every=5).drawn for seeds in ([3, 4], [4, 5]))
+    places = [(layer, member) for layer in range(2) for member in range(2)]
+    for one in places:
+        assert not any(torch.equal(drawn[one], drawn[two]) for two in places if two != one), one
+    assert torch.equal(drawn[:, 1], other[:, 0]), "by its seed, whoever stands beside"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_that_a_hold_rests_on_is_saved(kind, elsewhere):
+    hold = replace(KINDS[kind], elsewhere=elsewhere)
+    decoder, _ = drifted(hold)
+    other = Held(SHAPE, [3, 4], hold, TEXT, at=10, every=5).double()
+    other.load_state_dict(decoder.state_dict())
+    for step in (15, 16, 20):  # just after a push, between two, and with a new one
+        assert torch.equal(other(TEXT), decoder(TEXT)), step
+        assert torch.equal(other.miss(), decoder.miss()), step
+        for one in (decoder, other):
+            shake(one, seed=step, by=0.05)
+            one.tend(step)
+    assert (decoder.miss() > 0).all()
 
 
 def test_a_member_that_diverged_disturbs_no_other():
@@ -297,7 +331,7 @@ def made(run, path, *, rise=RISE, gone=None, control=0.0, spread=0.01, off=0.0, 
         if what == "valid/loss":
             return value * 0 + (9.0 if step == 0 else loss)
         if what == "held/miss":
-            return value * 0 + (off if "held" in variant else 1.0)
+            return value * 0 + (off if "held" in variant else 1.0) * (step > 4)  # at the valley nothing can be off
         if what == "valid/entropy":
             seeds = spread * (np.arange(len(value)) - 1)[:, None, None] * (1 if share(variant) else -1)
             back = rise * (1 - share(variant)) + seeds
@@ -353,6 +387,21 @@ def test_of_deep_networks_the_layers_that_come_back_are_judged_together(run, mon
     rises = np.array([[0.4, 0.4, 0.4], [0.2, 0.21, 0.22], [-0.3, 0.2, 0.4], [0.1, 0.11, 0.12]])
     monkeypatch.setattr(record, "rises", lambda run, name: rises if name == "2 layers" else rises[2:3])
     assert record.judged_layers(run) == [record.Case("2 layers", (1, 3))]
+
+
+def test_shares_are_of_the_mean_rise_so_that_no_seed_decides_that_hardly_rises(run, monkeypatch):
+    rises = {"1 layer": np.array([[0.1, 0.2, 0.6]]), "twin": np.array([[0.0, 0.1, 0.3]])}
+    monkeypatch.setattr(record, "rises", lambda run, name: rises[name])
+    share = record.removed(run, record.Case("1 layer", (0,)), "twin")
+    np.testing.assert_allclose(share, [0.1 / 0.3, 0.1 / 0.3, 1.0])
+
+
+def test_the_fixed_batch_is_spread_over_all_that_is_read(config):
+    class Read:
+        def batch(self, step, members):
+            return torch.full((2, 3), step), torch.full((2, 3), -1)
+
+    assert record.fixed_batch(config, Read()).tolist() == [[step] * 3 for step in (0, 0, 4, 4, 9, 9)]
 
 
 def test_the_figure_says_what_the_record_has(run, tmp_path):

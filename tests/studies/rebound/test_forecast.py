@@ -7,21 +7,29 @@ import numpy as np
 import pytest
 import torch
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
-from records import carried_out, changed, found, verdicts
+from records import carried_out, changed, copied, found, verdicts
 from small_language_models import SMALL
 
 from joma.claims.execute import draw
+from joma.data.text import Corpus
 from joma.measure.forecast import backtest, persistence, skill
 from joma.models import Decoder, DecoderConfig
 from joma.probes.decoder import ensemble_entropy
 from joma.recipes.language.curves import curve, steps_of
 from joma.studies.rebound._points import spread_points
-from joma.studies.rebound.forecast import entries
+from joma.studies.rebound.forecast import entries, kept_runs
 from joma.studies.rebound.forecast import record as scores
 from joma.studies.rebound.forecast import study as forecast
 from joma.studies.rebound.forecast.by_theory import Past, along_equation_6, drift, equation_6, logit_shift, tie, until
 from joma.studies.rebound.forecast.history import histories, open_and_sealed
-from joma.studies.rebound.forecast.run import ForecastConfig, Words, entropy_after, look_at_words
+from joma.studies.rebound.forecast.run import (
+    ForecastConfig,
+    Words,
+    _foretelling,
+    entropy_after,
+    look_at_words,
+    words_of,
+)
 from joma.theory import salience
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
@@ -153,6 +161,10 @@ def test_the_law_is_held_against_every_control(small, tmp_path):
         finding = found(forecast.STUDY, with_errors(small, tmp_path / str(place), **given), claim)
         assert finding.verdict == "fails"
         assert f"against {control}" in finding.measured
+    worse = {control.replace(" ", "_"): 3.0 for control in (*scores.CONTROLS, *scores.FITTED)}
+    finding = found(forecast.STUDY, with_errors(small, tmp_path / "f", **{law: 1.5}, **worse), claim)
+    assert finding.verdict == "fails"  # better than lines and trends, and worse than no change
+    assert "against no change" in finding.measured
     better = found(forecast.STUDY, with_errors(small, tmp_path / "d", **{law: 0.5, "damped_trend": 0.7}), claim)
     assert better.verdict == "holds"
     early = found(forecast.STUDY, with_errors(small, tmp_path / "e", **{law: 0.5, "earlier_runs": 0.2}), claim)
@@ -217,6 +229,88 @@ def test_a_seed_that_diverged_is_left_out(data_folder, tmp_path):
         assert found(forecast.STUDY, run, claim).details["diverged and left out"] == {"runs of SGD, 1 layer": 5.0}
 
 
+LOST, OPEN, JUDGED = (VARIANTS[0], VARIANTS[2]), 0, 3
+"""Two networks; one open and one judged seed, which diverge in the first of them."""
+
+
+class unscored(changed):
+    """A run as it was when its training had ended, but some of its seeds diverged."""
+
+    def __init__(self, run, path):
+        super().__init__(run, path, self.lose)
+
+    def names(self):
+        made = ("at", *scores.QUANTITIES, "told")
+        return [name for name in self.run.names() if name != "constants" and (name + "/").split("/")[1] not in made]
+
+    def lose(self, name, step, value):
+        lost = name == f"{VARIANTS[0]}/diverged_at" and step > 0
+        return np.where(np.isin(np.arange(len(value)), (OPEN, JUDGED)), 3, value) if lost else value
+
+
+@pytest.fixture(scope="module")
+def lost(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lost")
+    run = copied(unscored(small, folder), folder / "run.sqlite")
+    with pytest.MonkeyPatch.context() as patch:  # what fits give is tested elsewhere, and takes its time
+        patch.setattr(scores, "fit", lambda runs, first: learned.extend(runs) or entries.Constants(0.7, 0.9, 0.6, 0.8))
+        learned = []
+        scores.keep_scores(run, LOST, 8)
+    assert len(learned) == 3, "one open seed of the first network, two of the other"
+    return run
+
+
+def test_seeds_that_diverged_teach_nothing_and_are_not_judged(small, lost):
+    assert open_and_sealed(lost, VARIANTS[0]) == ([1], [2, 4])
+    assert open_and_sealed(lost, LOST[1]) == ([0, 1], [2, 3, 4])
+    for name in ("persistence", *scores.CONTROLS):
+        now, before = (run.value(f"{VARIANTS[0]}/entropy/{name}") for run in (lost, small))
+        assert np.isnan(now[1]).all(), "the place of a seed stays its own"
+        np.testing.assert_allclose(now[[0, 2]], before[[0, 2]], rtol=1e-6)
+    line, still = (small.value(f"{VARIANTS[0]}/entropy/{name}").mean((1, 2)) for name in ("linear in t", "persistence"))
+    wanted = (still - line) / still[[0, 2]].mean()
+    wanted[1] = np.nan
+    np.testing.assert_allclose(scores.skill_of(lost, VARIANTS[:1], "entropy", "linear in t"), wanted, rtol=1e-5)
+
+
+def test_the_benchmark_is_sealed_with_the_seeds_that_all_networks_have(small, lost, tmp_path):
+    cases = (small, VARIANTS, [0, 1], [2, 3, 4]), (lost, LOST, [1], [2, 4])
+    for place, (run, variants, opened, sealed) in enumerate(cases):
+        folder = tmp_path / str(place)
+        kept_runs.seal(run, folder, {"commit": "abc"})
+        seal = kept_runs.seal_of(folder)
+        assert (seal["first"], seal["commit"]) == (8, "abc")
+        assert seal["constants"] == run.value("constants").tolist()
+        for kept, seeds in ((kept_runs.open_runs(folder), opened), (kept_runs.sealed_runs(folder), sealed)):
+            assert sorted(kept) == sorted(variants)
+            for variant, some in kept.items():
+                whole = run.array(f"{variant}/valid/entropy").mean(-1)[:, seeds]  # (points, seeds, layers)
+                np.testing.assert_allclose(np.stack([one.entropy for one in some]), whole.transpose(1, 2, 0), rtol=1e-6)
+                loss = np.stack([one.loss for one in some])
+                np.testing.assert_allclose(loss, run.array(f"{variant}/valid/loss")[:, seeds].T, rtol=1e-6)
+
+
+def test_members_in_groups_have_their_own_past(small):
+    """Networks that do not fit into memory are measured a few at a time."""
+    tokens = torch.arange(12).view(2, 6)
+    words = Words(tokens, tokens.clamp(max=12), torch.from_numpy(small.value("words/sizes").copy()))
+    measure = _foretelling(words, VARIANTS[0], small, [*spread_points(4, 46), 65])
+    shape = DecoderConfig(vocabulary=40, width=8, mlp=8, context=6)
+    with torch.no_grad():
+        every, some = (measure(Decoder(shape, list(group)), group) for group in (range(5), [3, 1]))
+    for what, values in some.items():
+        torch.testing.assert_close(values, every[what][[3, 1]], msg=what)
+    assert not torch.allclose(some["entropy, corrected"], every["entropy, corrected"][:2], atol=1e-6)
+
+
+def test_words_are_those_that_are_frequent_in_the_training_text():
+    train, valid = torch.tensor([3, 3, 3, 1, 1, 0, 2, 4]), torch.tensor([0, 0, 0, 2, 2, 1, 3, 4])
+    text = Corpus("x", tuple("abcde"), {"train": train.int(), "valid": valid.int()}, "")
+    words = words_of(text, torch.tensor([[0, 1, 2, 3, 4]]), 2)
+    assert words.classes.tolist() == [[2, 1, 2, 0, 2]]
+    assert words.sizes.tolist() == [1, 1, 3]
+
+
 @pytest.mark.long
 def test_figures_say_what_is_seen(small):
     draws_labelled_figures(forecast.STUDY, small)
@@ -260,6 +354,21 @@ def test_logits_that_obey_theorem_1_are_foretold():
     torch.testing.assert_close(logits[-2] + logit_shift(past, 64.0, sizes, shares), logits[-1])
     wrong = past._replace(attention=past.attention.flip(-1))
     assert (logits[-2] + logit_shift(wrong, 64.0, sizes, shares) - logits[-1]).abs().max() > 0.01
+
+
+def test_attention_of_the_time_is_that_at_the_start_of_each_interval():
+    """Logits moved interval by interval, with attention that changes: their tie is found again."""
+    steps, draws = torch.tensor([0.0, 8, 16, 23, 32]).double(), torch.Generator().manual_seed(2)
+    squares = torch.rand(5, 4, generator=draws).double().cumsum(0)
+    attention = torch.softmax(2 * torch.randn(5, 4, generator=draws).double(), -1)
+    sizes = torch.tensor([1.0, 1, 1, 6]).double()
+    logits = [torch.zeros(4).double()]
+    for n in range(4):
+        grown = squares[n + 1] - squares[n]
+        logits.append(logits[-1] + 0.7 * (grown - attention[n] / sizes * (grown * sizes).sum()) / 2)
+    past = Past(steps, torch.stack(logits), squares, attention)
+    assert float(tie(past, sizes, "corrected")) == pytest.approx(0.7)
+    assert abs(float(tie(past, sizes, "printed")) - 0.7) > 0.01
 
 
 def test_words_that_follow_equation_6_are_foretold():

@@ -19,6 +19,7 @@ from joma.studies.rebound.forecast import kept_runs
 from joma.studies.rebound.forecast.board import LATE, score, standing
 from joma.studies.rebound.forecast.entries import (
     SHARES,
+    _best_share,
     _entropy,
     came,
     damped_line,
@@ -198,6 +199,34 @@ def test_the_law_is_fitted_where_it_holds():
     assert found.skill.value > 0.95
 
 
+def test_constants_are_those_of_all_runs_together():
+    """One run moves on as its slopes say, the other stands still: the best share lies between, whoever comes first."""
+    place = np.log(np.maximum(STEPS, 4))[None] / 8
+    share, stored = 1 / (1 + np.exp(2 - place)), np.exp(-2 + 2 * place)
+    shared = stored * share * (1 - share)
+    parts = {"mean_share": share, "shared": shared, "specific": 0 * share + 1e-3, "cross": 0 * share}
+    moves = history(layers=1, entropy=np.array([[sampled_entropy(float(v), 6) for v in shared[0] + 1e-3]]), **parts)
+    still = history(layers=1, entropy=np.full((1, len(STEPS)), 1.2), **parts)
+    first, second = fit([moves, still], 512), fit([still, moves], 512)
+    assert first == pytest.approx(second)
+    assert 0.3 < first.law < 0.8
+    # both are straight lines in log t from here on: of one the slope stays, of the other it is gone
+    line = history(entropy=np.stack([np.log(np.maximum(STEPS, 1)), -np.log(np.maximum(STEPS, 1))]))
+    past = np.where(STEPS < 1024, np.log(np.maximum(STEPS, 1)), np.log(1024))
+    bent = history(entropy=np.stack([past, past]))
+    at = STEPS[(STEPS >= FIRST) & (STEPS[-1] >= 2 * STEPS)]
+    logs, due, came_by = np.log(STEPS[1:]), [], []
+    for curve in (*line.entropy, *bent.entropy):
+        for t in at:
+            recent = (STEPS[1:] >= t / 2 / 1.01) & (STEPS[1:] <= t)
+            due.append(np.polyfit(logs[recent], curve[1:][recent], 1)[0] * np.log(2))
+            came_by.append(np.interp(np.log(2 * t), logs, curve[1:]) - curve[t == STEPS][0])
+    wanted = np.dot(due, came_by) / np.dot(due, due)
+    assert 0.5 < wanted < 0.95
+    assert _best_share(damped_line, [line, bent], FIRST) == pytest.approx(wanted, abs=0.0251)
+    assert _best_share(damped_line, [bent, line], FIRST) == pytest.approx(wanted, abs=0.0251)
+
+
 def test_every_entry_gets_its_own_constants():
     found = standing((0.1, 0.2, 0.3, 0.4))
     assert list(found) == ["no change", "damped line in log t", "damped trend", "focus and dilution"]
@@ -296,6 +325,7 @@ def test_kept_runs_come_back_and_a_changed_file_is_refused(tmp_path):
     (tmp_path / kept_runs.SEALED).write_bytes(before + b" ")
     with pytest.raises(FileError, match="is not the file that was sealed"):
         kept_runs.sealed_runs(tmp_path)
-    (tmp_path / kept_runs.OPEN).write_bytes(b"nothing")
-    with pytest.raises(FileError, match="cannot be read"):
-        kept_runs.open_runs(tmp_path)
+    for damaged in (b"nothing", b"", before[: len(before) // 2], before[:-9]):
+        (tmp_path / kept_runs.OPEN).write_bytes(damaged)
+        with pytest.raises(FileError, match="cannot be read"):
+            kept_runs.open_runs(tmp_path)

@@ -106,6 +106,20 @@ def test_parts_add_up_and_what_attention_cannot_see_has_none(run):
     assert not record.parts_of_way(run, "2 layers, no MLP", "back")["lower MLP"].any()
 
 
+def test_seeds_that_diverged_have_no_parts_and_no_entropy(run, tmp_path):
+    def lose(name, step, value):
+        return np.where(np.arange(3) == 1, 3, value) if name == "2 layers/diverged_at" and step else value
+
+    lost = changed(run, tmp_path / "lost.sqlite", lose)
+    for what in ("parts", "part_errors"):
+        for kind in ("own QK", "embeddings"):
+            known = np.isfinite(record.parts(lost, "2 layers", what)[kind])  # (layers, seeds, points)
+            assert known.all((0, 2)).tolist() == [True, False, True]
+            assert not known[:, 1].any()
+    assert np.isnan(record.rises(lost, "2 layers")).all(0).tolist() == [False, True, False]
+    assert np.isfinite(record.rises(lost, "1 layer")).all()
+
+
 @pytest.mark.long
 def test_a_kill_changes_nothing(run, data_folder, tmp_path):
     config = ReboundCauseConfig(**SMALL, data=str(data_folder))
@@ -224,6 +238,23 @@ def test_parts_that_do_not_close_or_come_from_nowhere(run, tmp_path):
         assert verdicts(STUDY, copy)["parts-close"] == verdict, changes
 
 
+def test_parts_close_only_where_every_network_would_show_that_one_is_missing(run, tmp_path):
+    whole = made(run, tmp_path / "a.sqlite")
+    groups = json.loads(bytes(run.value("1 layer/groups")).decode())
+    own, other = groups.index("layer 1 QK"), groups.index("embeddings")
+
+    def moved(name, step, value):
+        """With one layer all changes come through embeddings: the parts close without queries and keys as well."""
+        if name == "1 layer/allocation/parts":
+            value[:, other] += value[:, own]
+            value[:, own] = 0.0
+        return value
+
+    assert verdicts(STUDY, whole)["parts-close"] == "holds"
+    finding = found(STUDY, changed(whole, tmp_path / "b.sqlite", moved), claims.CLOSES)
+    assert finding.verdict == NONE
+
+
 def test_layers_that_fall_on_and_networks_that_learned_nothing_are_not_judged(run, tmp_path):
     for name, changes, reason in (
         ("flat", {"rise": 0.0}, "no layer that the claim is about comes back by 0.05 nats beyond chance"),
@@ -334,7 +365,14 @@ def test_the_networks_of_the_paper_scale():
     assert sum(work.values()) < 1.5 * sum(cost for name, cost in work.items() if name not in alone)
 
 
-@pytest.mark.parametrize("frozen", ["MLP", "layer 1 MLP", "layer 2 MLP"])
+STAYS = {
+    "MLP": r"layer \d MLP", "layer 1 MLP": "layer 1 MLP", "layer 2 MLP": "layer 2 MLP", "QK": r"layer \d QK",
+    BLOCK: r"layer \d (value and output|MLP|norms)", "embeddings": "embeddings",
+}  # fmt: skip
+"""By what a twin has frozen: the groups of weights that stay."""
+
+
+@pytest.mark.parametrize("frozen", STAYS)
 def test_what_is_frozen_stays_and_all_else_moves(data_folder, tmp_path, frozen):
     config = ReboundCauseConfig(**SMALL | {"layers": (3,), "twins": (3,), "altered": False}, data=str(data_folder))
     text = corpus(config)
@@ -355,9 +393,15 @@ def test_what_is_frozen_stays_and_all_else_moves(data_folder, tmp_path, frozen):
         for group in groups:
             base, twin = (run.array(f"{name}/weights/{group}") for name in names)
             np.testing.assert_array_equal(twin[0], base[run.steps(f"{names[0]}/weights/{group}").tolist().index(4)])
-            stays = group == frozen or (frozen == "MLP" and group.endswith(" MLP"))
             moved = np.abs(twin[-1] - twin[0]).max(1)
-            assert not moved.any() if stays else moved.all(), group
+            assert not moved.any() if re.fullmatch(STAYS[frozen], group) else moved.all(), group
+
+
+def test_a_layer_comes_back_if_its_rise_matters_and_is_beyond_chance():
+    rise = np.array([0.03, 0.05, 0.07, 0.05, 0.06, 0.05])  # 0.052 in the mean, known to about 0.014
+    assert record.comes_back(rise)
+    assert not record.comes_back(rise - 0.01), "too small to matter"
+    assert not record.comes_back(rise + np.array([-0.5, 0.5, -0.5, 0.5, -0.5, 0.5])), "chance"
 
 
 def test_kinds_and_names_of_cases():

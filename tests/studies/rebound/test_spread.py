@@ -10,6 +10,7 @@ from small_language_models import SMALL
 from joma.models import Decoder, DecoderConfig
 from joma.recipes.language import corpus
 from joma.recipes.language.curves import steps_of
+from joma.runs import Run
 from joma.studies.rebound.spread import record
 from joma.studies.rebound.spread import study as spread
 from joma.studies.rebound.spread.run import (
@@ -100,6 +101,51 @@ def test_members_in_groups_are_held_at_their_own_sizes(run, config):
     for what, values in some.items():
         torch.testing.assert_close(values, every[what][[2, 1]], msg=what)
     assert not torch.allclose(some["held/both sizes"], every["held/both sizes"][:2], atol=1e-3)
+
+
+def test_sizes_are_held_at_the_valley_and_nowhere_else(run, config, tmp_path):
+    """Whatever was recorded at other steps, and the last one too, moves nothing."""
+    name = "2 layers"
+    shape = plan(config, corpus(config))[name].decoder
+
+    def measured(spoil):
+        copy = changed(run, tmp_path / "spoiled", lambda series, step, value: value * 3 if spoil(step) else value)
+        with torch.no_grad():
+            return spreading(torch.arange(12).view(2, 6), name, copy, config.valley)(
+                Decoder(shape, [1, 2, 3]), [0, 1, 2]
+            )
+
+    plain, elsewhere, there = (measured(spoil) for spoil in (lambda _: False, lambda s: s != 10, lambda s: s == 10))
+    for what in plain:
+        assert torch.equal(plain[what], elsewhere[what]), what
+    assert all((plain[f"held/{held}"] - there[f"held/{held}"]).abs().min() > 1e-6 for held in ("both sizes", "weights"))
+
+
+def test_seeds_that_diverged_have_no_values(run, tmp_path):
+    def lose(name, step, value):
+        return np.where(np.arange(3) == 1, 3, value) if name == "2 layers/diverged_at" and step else value
+
+    lost = changed(run, tmp_path / "lost", lose)
+    measured = [record.values(lost, "2 layers", what) for what in ("valid/entropy", "spread/shared", "spread/rank")]
+    for values in (*measured, record.gaussian(lost, "2 layers"), record.rises(lost, "2 layers")):
+        known = np.isfinite(values).reshape(2, 3, -1)
+        assert known.all((0, 2)).tolist() == [True, False, True]
+        assert not known[:, 1].any()
+
+
+def test_entropies_of_gaussian_logits_are_kept_of_every_network(tmp_path):
+    """Also where one network has far larger variances than the others, and the first of them."""
+    sizes = {"a": np.array([[0.1, 0.2]]), "b": np.array([[30.0, np.inf]]), "c": np.array([[5.0, 0.0]])}
+    with Run.create(tmp_path / "run.sqlite", study="x", config={}) as kept:
+        for name, size in sizes.items():
+            kept.record(0, {f"{name}/spread/variance": size})
+        record.keep_gaussian(kept, list(sizes), 9)
+        share = np.mean([(n - 1) / n for n in range(1, 10)])
+        for name, size in sizes.items():
+            for one, entropy in zip(size[0], kept.value(f"{name}/gaussian entropy")[0, 0], strict=True):
+                if np.isfinite(one):
+                    wanted = np.mean([float(gaussian_entropy(one / share, float(n))) for n in range(1, 10)])
+                    assert entropy == pytest.approx(wanted, abs=1e-5)
 
 
 def test_heads_are_averaged_by_their_logarithms_where_factors_are_compared(run, tmp_path):

@@ -67,7 +67,7 @@ class DilutionConfig(LanguageModelConfig):
     valley: int = 140
     """The step whose state is held and at which twins leave, decided before the run."""
     batches: Annotated[int, Least(1)] = 4
-    """Of the training text, spread over an epoch: the fixed batch on which what is held is measured."""
+    """Of the training text, spread over all that is read: the fixed batch on which what is held is measured."""
     refresh: Annotated[int, Least(1)] = 20
     """Steps after which what is held is measured and pushed anew."""
 

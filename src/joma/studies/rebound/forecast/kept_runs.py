@@ -10,6 +10,7 @@ from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -76,7 +77,7 @@ def _read(path: Path) -> Networks:
     try:
         with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise FileError(f"{path} cannot be read: {error}") from error
     found: Networks = {}
     for name in dict.fromkeys(key.split("/")[0] for key in arrays):

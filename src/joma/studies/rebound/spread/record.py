@@ -143,7 +143,8 @@ def cases_back(run: Run, variant: str) -> list[Case]:
 def keep_gaussian(run: Run, variants: Sequence[str], length: int) -> None:
     """Record the entropy of Gaussian logits of every variance that was recorded."""
     found = {name: run.array(f"{name}/spread/variance").astype(np.float64) for name in variants}
-    largest = max(float(np.nanmax(np.where(np.isfinite(one), one, 0.0))) for one in found.values())
+    found = {name: np.where(np.isfinite(one), one, np.nan) for name, one in found.items()}  # of networks that diverged
+    largest = max(float(np.nan_to_num(one).max()) for one in found.values())
     if missing := [name for name in variants if f"{name}/gaussian entropy" not in run]:
         of = gaussian_mean(length, largest)
         for name in missing:
