@@ -4,6 +4,10 @@ EQUIVALENT: dict[str, str] = {
     "studies/__init__.py title | wrong key kept | place = Path(__path__[0]) / room(name) / _file(name) | 0 -> -1": (
         "The package has one folder: its first is its last."
     ),
+    "studies/galore/galore_lowrank/spectra.py same_norms | off by one | for _ in range(BALANCING): | "
+    "BALANCING -> BALANCING - 1": (
+        "Rows and columns are rescaled in turn until nothing moves: one turn fewer of many leaves the same matrix."
+    ),
     "studies/galore/galore_table/run.py Trainer._train | wrong key kept | "
     "missing = [[np.nan] * len(found[0])] * (len(looks) - len(found)) | 0 -> -1": (
         "Every look has as many losses as there are sources of text: the first row is as long as the last."
