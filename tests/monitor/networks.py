@@ -66,14 +66,12 @@ def loss_of(model, ids):
     return F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def train(
-    model, monitor=None, *, steps=6, loss=loss_of, accumulate=1, around=contextlib.nullcontext, rate=1e-2, called=None
-):
+def train(model, monitor=None, *, steps=6, loss=loss_of, accumulate=1, rate=1e-2, called=None):
     """Adam on the text; `monitor` is a Monitor or None. Weights, buffers, and the random numbers that come next."""
     torch.manual_seed(7)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     batches = iter(TEXT.repeat(20, 1, 1))
-    with monitor or contextlib.nullcontext(), around():
+    with monitor or contextlib.nullcontext():
         for _ in range(steps):
             for _ in range(accumulate):
                 (loss(model if called is None else called, next(batches)) / accumulate).backward()

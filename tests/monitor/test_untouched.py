@@ -1,7 +1,6 @@
 """Training with a monitor ends with the same bits as without: weights, buffers, attributes, random numbers."""
 
 import random
-from functools import partial
 
 import numpy as np
 import pytest
@@ -69,9 +68,26 @@ def test_activation_checkpointing_is_counted_once(kind):
         assert monitor.latest["entropy"].values.shape == (2, 2)
 
 
-def test_inside_one_region_of_autocast_no_cast_is_left_behind():
+@pytest.mark.parametrize("watched", [False, True])
+def test_inside_a_region_of_autocast_no_cast_is_left_behind(watched):
     """A cast made without gradients that stayed in autocast's cache would cut weights off from their gradient."""
-    plain, watched = twins(around=partial(torch.autocast, "cpu", torch.bfloat16))
+    model = made()
+    with monitored(model, every=1) as monitor, torch.autocast("cpu", torch.bfloat16):
+        if watched:
+            monitor.step()
+            assert torch.is_autocast_enabled("cpu")
+        loss_of(model, PROBE).backward()
+    assert [name for name, each in model.named_parameters() if each.grad is None] == []
+
+
+class Noisy(Model):
+    def forward(self, ids):
+        """Draws random numbers in evaluation mode too."""
+        return super().forward(ids) + 0.1 * torch.rand(())
+
+
+def test_random_numbers_that_a_pass_draws_do_not_change_those_of_training():
+    plain, watched = twins(Noisy)
     assert same(plain, watched)
 
 

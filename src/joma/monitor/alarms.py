@@ -48,9 +48,9 @@ class Alert:
     why: str
 
     def __str__(self) -> str:
-        head = "" if self.head is None else f", head {self.head}"
+        head = "" if self.head is None else f", head {self.head},"
         return (
-            f"step {self.step}: {self.measure} of {self.layer}{head}, is {self.value:.4g}, {self.why} {self.limit:.4g}"
+            f"step {self.step}: {self.measure} of {self.layer}{head} is {self.value:.4g}, {self.why} {self.limit:.4g}"
         )
 
     __repr__ = brief
