@@ -7,6 +7,8 @@ import os
 from math import isfinite
 from pathlib import Path
 
+from joma.host.errors import BadInput
+
 
 class JsonLines:
     r"""Appends `{"step": 100, "entropy/h.0.attn/mean": 1.5, ...}`. JSON has no NaN and no infinity: they become null.
@@ -17,7 +19,6 @@ class JsonLines:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     sink = JsonLines(f"{folder}/a.jsonl")
     ...     sink(100, {"norm/h.0/max": 2.0})
-    ...     sink.close()
     ...     Path(f"{folder}/a.jsonl").read_text()
     '{"step": 100, "norm/h.0/max": 2.0}\n'
     """
@@ -25,21 +26,20 @@ class JsonLines:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """path: the file; it is made where it is not there, and its folder too."""
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        whole = self.path.read_bytes().rpartition(b"\n") if self.path.exists() else None
-        if whole is not None and whole[2]:
-            os.truncate(self.path, len(whole[0]) + len(whole[1]))
-        self._file = self.path.open("a", encoding="utf-8")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.touch()
+            whole, _, rest = self.path.read_bytes().rpartition(b"\n")
+            if rest:
+                os.truncate(self.path, len(whole) + bool(whole))
+        except OSError as error:
+            raise BadInput(f"sinks has {self}, which cannot be written ({error.strerror})", argument="sinks") from error
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
-        """Write one line, and hand it to the system."""
+        """Append one line. The file is open only while it is written."""
         plain = {name: value if isfinite(value) else None for name, value in values.items()}
-        self._file.write(json.dumps({"step": step, **plain}) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **plain}) + "\n")
 
     def __repr__(self) -> str:
         return (
