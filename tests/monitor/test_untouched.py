@@ -192,6 +192,15 @@ def test_a_pass_that_breaks_restores_all_the_same():
     assert float(model.h[0].load) == len(PROBE)
 
 
+def test_tensors_that_nobody_can_write_to_are_left_alone():
+    model = made()
+    model.register_buffer("repeated", torch.zeros(1).expand(3))
+    with torch.inference_mode():
+        model.cached = torch.zeros(3)
+    with monitored(model) as monitor:
+        assert monitor.latest["entropy"].values.shape == (2, 2)
+
+
 def test_random_numbers_of_python_and_numpy_come_back_too():
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002

@@ -1,8 +1,8 @@
 """What is worth a word while training runs: each alarm looks at the tables of one step after the other.
 
 Only one limit here is published (100, the limit of Kimi K2's QK-clip). Healthy heads have any entropy, also very low
-ones, and every stable rank falls while a network learns. So the others compare a head or a matrix with itself: with the
-first part of its own run. None of these shares was measured on runs that collapse.
+ones, and stable ranks may fall far while a network learns. So the others compare a head or a matrix with itself: with
+the first part of its own run. None of these shares was measured on runs that collapse.
 """
 
 from __future__ import annotations

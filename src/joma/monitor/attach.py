@@ -30,7 +30,20 @@ from joma.probes import Probe
 class Monitor:
     """Watches attention and weights of a model while it trains, and leaves the training as it is, bit for bit.
 
-    Used as a context manager around a training loop, with one `step()` after every step of the optimizer.
+    Used as a context manager around a training loop, with one `step()` after every step of the optimizer. It measures
+    once when the block is entered, and refuses there what cannot work.
+
+    - model: what is trained; a compiled one is measured uncompiled
+    - probe: what it reads at every measuring: token ids, a tensor, a tuple of tensors, or a mapping from the names
+      of its arguments to tensors. Labels are left out. The batch is copied
+    - every: steps between two measurings
+    - measures: names of `joma.monitor.MEASURES`; a mapping gives each its own interval, None for that of `every`
+    - include, exclude: patterns of names, with `*`, of attention modules and matrices that are followed
+    - sinks: callables (step, values), which get smallest, mean and largest number per layer
+    - out: the file of the record, which gets every number; one that is there goes on. None: no record
+    - alarms: None for `joma.monitor.usual_alarms()`; an empty list for none
+    - on_alarm: "log" writes a line, "stop" raises `TrainingStopped`, a function is called with each `Alert`
+    - start: the number of steps before the first one here; None: where the record ends, and 0 without one
 
     >>> from torch.nn import TransformerEncoderLayer
     >>> model = TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -56,20 +69,7 @@ class Monitor:
         on_alarm: OnAlarm = "log",
         start: int | None = None,
     ) -> None:
-        """Nothing is measured before the block is entered.
-
-        - model: what is trained; a compiled one is measured uncompiled
-        - probe: what it reads at every measuring: token ids, a tensor, a tuple of tensors, or a mapping from the names
-          of its arguments to tensors. Labels are left out. The batch is copied
-        - every: steps between two measurings
-        - measures: names of `joma.monitor.MEASURES`; a mapping gives each its own interval, None for that of `every`
-        - include, exclude: patterns of names, with `*`, of attention modules and matrices that are followed
-        - sinks: callables (step, values), which get smallest, mean and largest number per layer
-        - out: the file of the record, which gets every number; one that is there goes on. None: no record
-        - alarms: None for `joma.monitor.usual_alarms()`; an empty list for none
-        - on_alarm: "log" writes a line, "stop" raises `TrainingStopped`, a function is called with each `Alert`
-        - start: the number of steps before the first one here; None: where the record ends, and 0 without one
-        """
+        """The parameters are those of the class; nothing is measured before the block is entered."""
         _must_be_alone()
         if not isinstance(model, nn.Module):
             raise BadInput(f"model must be a torch module, got {shown(model)}", argument="model")
@@ -244,7 +244,8 @@ class Monitor:
             self._recording(
                 lambda record, step=packet.step, now=tables: record.write(step, now), f"at step {packet.step}"
             )
-            self._sinks.send(packet.step, summary(tables))
+            if self._sinks.working:
+                self._sinks.send(packet.step, summary(tables))
             new = self._watch.new(packet.step, tables)
             self.alerts += new
             self._watch.act(new)

@@ -47,7 +47,7 @@ class ProbeBatch:
             )
 
     def _saving(self, model: nn.Module) -> dict[str, Any]:
-        known = signature(model.forward).parameters if hasattr(model, "config") else {}
+        known = signature(type(model).forward).parameters if hasattr(model, "config") else {}
         return {name: value for name, value in _SAVING.items() if name in known and name not in self.kwargs}
 
 

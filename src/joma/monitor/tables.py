@@ -6,7 +6,7 @@ nothing waits: the numbers are read at a later step, when they have arrived.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,21 +123,26 @@ def summary(tables: Tables) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for name, table in tables.items():
-        for layer, numbers in _by_layer(table).items():
-            for what in ("min", "mean", "max"):
-                found[f"{name}/{layer}/{what}"] = float(getattr(np, what)(numbers))
+        layers, numbers = _of_heads(table) if table.rows.heads is not None else _of_matrices(table)
+        for layer, three in zip(layers, numbers.T.tolist(), strict=True):
+            found |= {
+                f"{name}/{layer}/{what}": value for what, value in zip(("min", "mean", "max"), three, strict=True)
+            }
     return found
 
 
-def _by_layer(table: Table) -> dict[str, np.ndarray]:
-    """The heads of each attention module; the matrices of each layer."""
-    if table.rows.heads is not None:
-        return {name: table.values[at, :heads] for at, (name, heads) in enumerate(_sized(table.rows))}
-    found: dict[str, list[float]] = {}
+def _of_heads(table: Table) -> tuple[Sequence[str], np.ndarray]:
+    """Attention modules, and (3, modules): smallest, mean and largest over the heads that each has."""
+    real, values = table.real, table.values
+    mean = np.where(real, values, 0.0).sum(1) / real.sum(1)
+    return table.rows.names, np.stack(
+        [np.where(real, values, np.inf).min(1), mean, np.where(real, values, -np.inf).max(1)]
+    )
+
+
+def _of_matrices(table: Table) -> tuple[Sequence[str], np.ndarray]:
+    """The same for the matrices of each layer."""
+    layers: dict[str, list[float]] = {}
     for name, value in zip(table.rows.names, table.values.tolist(), strict=True):
-        found.setdefault(layer_of(name), []).append(value)
-    return {layer: np.array(values) for layer, values in found.items()}
-
-
-def _sized(rows: Rows) -> list[tuple[str, int]]:
-    return list(zip(rows.names, rows.heads or (), strict=True))
+        layers.setdefault(layer_of(name), []).append(value)
+    return list(layers), np.array([(np.min(each), np.mean(each), np.max(each)) for each in layers.values()]).T

@@ -36,7 +36,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
     with ExitStack() as around:
         around.enter_context(random_numbers_kept(devices_of(model)))
         for kind in sorted({device.type for device in devices_of(model)} | {"cpu"}):
-            around.enter_context(_autocast_as_outside(kind))
+            if torch.amp.is_autocast_available(kind):
+                around.enter_context(_autocast_as_outside(kind))
         around.enter_context(torch.no_grad())
         try:
             for module in modules:
@@ -58,7 +59,7 @@ class _State:
         self.buffers = dict(module._buffers)
         self.plain = {name: each for name, each in vars(module).items() if name not in _KEPT_ELSEWHERE}
         held = [*self.buffers.values(), *self.plain.values()]
-        self.tensors = [(each, each.detach().clone()) for each in held if _has_numbers(each)]
+        self.tensors = [(each, each.detach().clone()) for each in held if _can_change(each)]
 
     def restore(self) -> None:
         """As it was; `.data`, so that a graph that holds a buffer does not take it for changed."""
@@ -73,8 +74,14 @@ class _State:
         self.module.training = self.training
 
 
-def _has_numbers(value: Any) -> bool:
-    return isinstance(value, Tensor) and not value.is_meta
+def _can_change(value: Any) -> bool:
+    """Whether a pass could write to it in place: not where torch itself forbids that."""
+    if not isinstance(value, Tensor) or value.is_meta or value.is_inference():
+        return False
+    repeated = value.layout is torch.strided and any(
+        size > 1 and stride == 0 for size, stride in zip(value.shape, value.stride(), strict=True)
+    )
+    return not repeated
 
 
 def devices_of(model: nn.Module) -> list[torch.device]:
