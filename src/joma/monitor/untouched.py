@@ -41,7 +41,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
         around.enter_context(torch.no_grad())
         try:
             for module in modules:
-                module.training = False
+                if module.training:
+                    module.training = False
             yield
         finally:
             for state in states:
@@ -65,13 +66,19 @@ class _State:
         """As it was; `.data`, so that a graph that holds a buffer does not take it for changed."""
         for tensor, before in self.tensors:
             tensor.data.copy_(before)
-        self.module._buffers.clear()
-        self.module._buffers.update(self.buffers)
-        now = vars(self.module)
-        for name in [name for name in now if name not in _KEPT_ELSEWHERE and name not in self.plain]:
-            del now[name]
-        now.update(self.plain)
-        self.module.training = self.training
+        _put_back(self.module._buffers, self.buffers, set())
+        _put_back(vars(self.module), self.plain, _KEPT_ELSEWHERE)
+        if self.module.training != self.training:
+            self.module.training = self.training
+
+
+def _put_back(now: dict[str, Any], before: dict[str, Any], others: set[str]) -> None:
+    """The entries of `before` and no new ones. What is the same is not written: compiled code watches these."""
+    for name in [name for name in now if name not in before and name not in others]:
+        del now[name]
+    for name, value in before.items():
+        if name not in now or now[name] is not value:
+            now[name] = value
 
 
 def _can_change(value: Any) -> bool:
