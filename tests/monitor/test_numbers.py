@@ -134,6 +134,16 @@ def test_layers_with_different_numbers_of_heads_keep_their_own():
     assert not any(math.isnan(each) for each in summary({"entropy": table}).values())
 
 
+def test_layers_that_come_and_go_are_not_mixed_up(log):
+    model = made()
+    with Monitor(model, probe=PROBE, every=1, measures=["entropy"]) as monitor:
+        del model.h[0]
+        monitor.step()
+    assert log == [
+        "step 1: measuring failed and ends here, training goes on: entropy has other layers than at first: h.0.attn"
+    ]
+
+
 def test_matrices_of_one_layer_are_sent_together():
     table = Table(np.array([1.0, 3.0, 5.0]), Rows(("h.0.up.weight", "h.0.down.weight", "head.weight")))
     sent = summary({"norm": table})

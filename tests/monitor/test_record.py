@@ -66,8 +66,11 @@ def test_steps_that_are_trained_again_are_not_measured_again(tmp_path, log):
     assert log == [f"{out} has steps up to 6 already: they are not measured again"]
 
 
-@pytest.mark.parametrize(("options", "what"), [({"probe": PROBE + 0 * PROBE[0] - PROBE}, "another probe batch")])
-def test_another_batch_needs_another_file(tmp_path, options, what):
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [({"probe": 0 * PROBE}, "another probe batch"), ({"include": "h.0.*"}, "other layers or matrices")],
+)
+def test_what_cannot_be_compared_needs_another_file(tmp_path, options, what):
     out = tmp_path / "run.joma"
     with monitored(out):
         pass

@@ -91,6 +91,7 @@ class Monitor:
         """What the alarms found since the block was entered."""
         self._record: Record | None = None
         self._rows: dict[str, Rows] = {}
+        self._attention = Rows(())
         self._pending: list[Packet] = []
         self.recorded = -1
         """Up to which step the record had been written when it was opened; -1: it is new."""
@@ -216,12 +217,19 @@ class Monitor:
         self._record = Record.at(self._out, config)
         if self._record.last is None:
             return
-        for step, tables in self._record.past(self._rows):
+        for step, tables in self._past(self._record):
             self._watch.new(step, tables)
         self.recorded = self._record.last
         self.step_number = self.recorded if self._start is None else self._start
         if self.step_number < self.recorded:
             report(f"{self._out} has steps up to {self.recorded} already: they are not measured again")
+
+    def _past(self, record: Record) -> list[tuple[int, dict[str, Table]]]:
+        try:
+            return list(record.past(self._rows))
+        except BaseException:
+            record.run.close()
+            raise
 
     def _send(self, taken: Taken) -> None:
         """On the way from the device; there may be nothing, of updates before the second measuring."""

@@ -10,6 +10,7 @@ from typing import Any
 from joma.host.errors import BadInput
 from joma.monitor.tables import Rows, Table, Tables
 from joma.runs import Run
+from joma.runs.dims import named
 
 STUDY = "monitor"
 LEFT = "steps_taken"  # the series that says how far training was when the monitor was left
@@ -48,6 +49,9 @@ class Record:
         """Every recorded step of the series that `rows` knows, in order."""
         by_step: dict[int, dict[str, Table]] = {}
         for name in (name for name in self.run.names() if name in rows):
+            if self.run.dims(name) != named(rows[name].dims, name):
+                what = "other layers or matrices"
+                raise BadInput(f"out must be another file: {self.run.path} was recorded with {what}", argument="out")
             for step, values in zip(self.run.steps(name).tolist(), self.run.array(name), strict=True):
                 by_step.setdefault(step, {})[name] = Table(values, rows[name])
         yield from sorted(by_step.items())

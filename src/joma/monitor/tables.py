@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from joma.host.words import brief_repr
+from joma.monitor.errors import MonitorError
 from joma.monitor.measures import Taken
 from joma.monitor.names import layer_of
 
@@ -72,6 +73,9 @@ class Packet:
     def __init__(self, step: int, taken: Taken, rows: Mapping[str, Rows]) -> None:
         """step: of the measuring. taken: what was measured. rows: of each series, what its rows are."""
         self.step, self.rows = step, rows
+        for name, each in rows.items():
+            if tuple(taken[name]) != each.names:
+                raise MonitorError(f"{name} has other layers than at first: {', '.join(taken[name])}")
         parts = [each.reshape(-1) for name in rows for each in taken[name].values()]
         at = parts[0].device
         wide = torch.float32 if at.type == "mps" else torch.float64
