@@ -9,6 +9,7 @@ import pytest
 import joma
 
 OPTIONAL = {
+    "joma.monitor.callbacks.transformers": "transformers",
     "joma.probes._support": "transformers",
     "joma.probes._text": "transformers",
     "joma.probes._transformers": "transformers",

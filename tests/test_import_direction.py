@@ -17,7 +17,7 @@ FLOORS = (
     ("scale",),
     ("models", "figures", "optim"),
     ("probes",),
-    ("training", "scan"),
+    ("training", "scan", "monitor"),
     ("cache",),
     ("claims",),
     ("recipes",),

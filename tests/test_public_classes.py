@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from joma import data, measure, models, optim, probes, runs, scan, theory, training
+from joma import data, measure, models, monitor, optim, probes, runs, scan, theory, training
 from joma.data.ahead import Ahead
 from joma.data.latent_sets import Published, Table1Column
 from joma.models import Bilinear, Decoder, DecoderConfig, JomaBlock, Llama, LlamaConfig
@@ -28,7 +28,7 @@ from joma.training import Ensemble, Optimizer, Origin, SeriesConfig, next_token_
 LONGEST = 120
 BY_MODULE = (theory, measure, models, data)
 """Rooms whose modules are public; of the others only what the room itself hands out is."""
-BY_NAME = (probes, optim, training, runs, scan)
+BY_NAME = (probes, monitor, optim, training, runs, scan)
 PRIVATE = {MadeFiles}
 
 
@@ -166,6 +166,16 @@ EXAMPLES = {
     "models.decoder.DecoderConfig": lambda folder: DecoderConfig(vocabulary=28_782, layers=4, heads=8, dropout=0.1),
     "models.llama.Llama": lambda folder: Llama(LlamaConfig(vocabulary=500, width=64, mlp=172, heads=4, layers=2)),
     "models.llama.LlamaConfig": lambda folder: LlamaConfig(layers=12),
+    "monitor.alarms.Alert": lambda folder: monitor.Alert(
+        300, "entropy", "h.0.attn" * 9, 2, 0.1, 0.2, "below its limit"
+    ),
+    "monitor.alarms.EntropyFall": lambda folder: monitor.EntropyFall(),
+    "monitor.alarms.EntropyFloor": lambda folder: monitor.EntropyFloor(0.05),
+    "monitor.alarms.LargestLogit": lambda folder: monitor.LargestLogit(50),
+    "monitor.alarms.NotFinite": lambda folder: monitor.NotFinite(),
+    "monitor.alarms.RankDrop": lambda folder: monitor.RankDrop(),
+    "monitor.attach.Monitor": lambda folder: monitor.Monitor(torch.nn.Linear(2, 2), probe=[[1, 2]]),
+    "monitor.sinks.jsonl.JsonLines": lambda folder: monitor.JsonLines(folder / ("a" * 200 + ".jsonl")),
     "optim.galore.GaLore": lambda folder: optim.GaLore(torch.nn.Linear(64, 64), rank=4),
     "optim.memory.Memory": lambda folder: optim.memory(line := torch.nn.Linear(64, 64), optim.GaLore(line, rank=4)),
     "optim.projector.Projector": lambda folder: optim.find_projector(torch.ones(8, 9), 2),
@@ -219,8 +229,8 @@ EXAMPLES = {
     "training.optimizers.Optimizer": lambda folder: Optimizer("adam", rate=tuple([1e-3] * 40), clip=0.5),
     "training.series.SeriesConfig": lambda folder: SeriesConfig(layers=12, width=768, heads=12, steps=143_000),
 }
-WITHOUT_OBJECTS = {"theory._radial_law.RadialLaw"}
-"""Abstract."""
+WITHOUT_OBJECTS = {"theory._radial_law.RadialLaw", "monitor.sinks.tensorboard.TensorBoard"}
+"""Abstract, or made by what need not be installed."""
 
 
 def test_every_public_class_has_an_example():

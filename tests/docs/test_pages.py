@@ -108,6 +108,7 @@ LONG = (
     "docs/how-to/run-on-a-gpu.md",
     "docs/how-to/train-an-ensemble.md",
     "docs/how-to/measure-a-model.md",
+    "docs/how-to/monitor.md",
     "docs/how-to/cache.md",
     "docs/how-to/galore.md",
     "docs/how-to/read-a-verdict.md",

@@ -87,6 +87,7 @@ class Probe:
         self.calls, self._calls_before = 0, 0  # in all, and before the forward pass under way
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}  # totals (statistics, heads) and counts (heads,)
         self._largest: dict[str, Tensor] = {}  # logits, (heads,)
+        self.queries: dict[str, int] = {}  # the most of one call
 
     def __repr__(self) -> str:
         seen = f"{counted(len(self.layers), 'layer')}, {counted(self.calls, 'attention call')}"
@@ -103,13 +104,23 @@ class Probe:
         `measure` is a field of `AttentionStats`, or of `AttentionSparsity` where that was asked for; layers are in the
         order of `layers`. Where layers differ in their number of heads, the heads that are not there are NaN.
         """
+        return self._table(self.by_layer(measure))
+
+    def by_layer(self, measure: str = "entropy") -> dict[str, Tensor]:
+        """What `mean` puts together, each layer's (heads,) where the model runs: nothing is waited for.
+
+        "largest_logit" is known here too. It is NaN in a head without any query that counts.
+        """
+        if measure == "largest_logit":
+            seen = {name: count > 0 for name, (_, count) in self._sums.items()}
+            return {name: torch.where(seen[name], self._largest[name], torch.nan) for name in self.layers}
         if measure in AttentionSparsity._fields and self.top is None:
             raise ValueError(f"{measure} was not measured: ask for it with collect(model, sparsity=16)")
         known = AttentionStats._fields + (AttentionSparsity._fields if self.top is not None else ())
         if measure not in known:
             raise ValueError(f"measure must be one of {', '.join(known)}, got {measure!r}")
         at = known.index(measure)
-        return self._table({name: total[at] / count for name, (total, count) in self._sums.items()})
+        return {name: self._sums[name][0][at] / self._sums[name][1] for name in self.layers}
 
     def mean_entropy(self) -> Tensor:
         """(layers, heads): mean attention entropy in nats."""
@@ -154,6 +165,7 @@ class Probe:
     ) -> None:
         """Add one call's statistics; `real` (batch, queries) is False for padded queries."""
         self.calls += 1
+        self.queries[name] = max(self.queries.get(name, 0), stats.entropy.shape[2])
         plain = AttentionStats(*(each.detach() for each in stats))
         if self._keep:
             self.stats.setdefault(name, []).append(stats if self.gradients else plain)

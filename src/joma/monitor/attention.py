@@ -1,0 +1,56 @@
+"""One pass over the probe batch, watched by a probe and leaving no trace in the model."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from contextlib import AbstractContextManager
+
+from torch import nn
+
+from joma.host.words import short
+from joma.monitor.batch import ProbeBatch
+from joma.monitor.errors import MonitorError
+from joma.monitor.untouched import untouched
+from joma.probes import Probe, ProbeError, collect, collect_plain
+
+LOOKED_FOR = "transformers' attention, torch's scaled_dot_product_attention and nn.MultiheadAttention"
+
+
+def watched_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool) -> Probe:
+    """The probe of one pass. What torch.compile has compiled runs as it is written."""
+    with untouched(model), _probe_for(model, spread) as probe, warnings.catch_warnings():
+        # Of activation checkpointing: there are no gradients here, and none are missed.
+        warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
+        batch.call(model)
+    return probe
+
+
+def first_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool) -> Probe:
+    """The same, where everything that does not fit is refused in one sentence."""
+    batch.must_suit(model)
+    try:
+        return watched_pass(model, batch, spread=spread)
+    except MonitorError:
+        raise
+    except ProbeError as error:
+        raise MonitorError(
+            f"no attention that can be measured was found: {error}; looked for were {LOOKED_FOR}, and "
+            "measures=['stable_rank', 'norm'] needs none"
+        ) from error
+    except (TypeError, ValueError, RuntimeError, IndexError, KeyError, AttributeError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise MonitorError(f"probe does not fit {type(model).__name__}: {short(why, 200)}") from error
+
+
+def _probe_for(model: nn.Module, spread: bool) -> AbstractContextManager[Probe]:
+    if _is_of_transformers(model):
+        return collect(model, keep=False, single_pass=True, spread=spread)
+    return collect_plain(model, keep=False, spread=spread)
+
+
+def _is_of_transformers(model: nn.Module) -> bool:
+    """Whether a model of transformers is inside; where it was never loaded there is none."""
+    library = sys.modules.get("transformers")
+    kind = getattr(library, "PreTrainedModel", None)
+    return kind is not None and any(isinstance(each, kind) for each in model.modules())

@@ -1,0 +1,99 @@
+"""The probe batch: what the model reads at every measuring, always the same, so that curves can be compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from joma.host.arguments import as_tensor, shown
+from joma.host.errors import BadInput
+from joma.monitor.errors import MonitorError
+
+_SAVING: dict[str, Any] = {"use_cache": False, "logits_to_keep": 1}
+"""Options of transformers' models that leave out what attention does not depend on: a cache, the head over tokens."""
+
+
+class ProbeBatch:
+    """A copy of what was given, and how it is handed to a model."""
+
+    def __init__(self, given: Any) -> None:
+        """given: a mapping from the names of the model's arguments to tensors, token ids, or a tuple of tensors."""
+        self.args, self.kwargs = _read(given)
+        self.digest = _digest(self.args, self.kwargs)
+
+    def call(self, model: nn.Module) -> None:
+        """One pass of `model` over the batch, which moves to where the model is."""
+        at = next((each.device for each in model.parameters()), torch.device("cpu"))
+        self.args = tuple(_moved(each, at) for each in self.args)
+        self.kwargs = {name: _moved(each, at) for name, each in self.kwargs.items()}
+        model(*self.args, **self._saving(model), **self.kwargs)
+
+    def must_suit(self, model: nn.Module) -> None:
+        """Refuse token ids that the model does not have: a GPU would only fail later, and for good."""
+        embedding = _input_embedding(model)
+        ids = self.kwargs.get("input_ids", self.args[0] if self.args else None)
+        if embedding is None or not isinstance(ids, Tensor) or ids.is_floating_point() or not ids.numel():
+            return
+        if int(ids.min()) < 0 or int(ids.max()) >= embedding.num_embeddings:
+            known = f"token ids from 0 to {embedding.num_embeddings - 1}"
+            raise MonitorError(
+                f"probe does not fit {type(model).__name__}, which has {known}: it has {int(ids.min())} "
+                f"to {int(ids.max())}"
+            )
+
+    def _saving(self, model: nn.Module) -> dict[str, Any]:
+        known = signature(type(model).forward).parameters if hasattr(model, "config") else {}
+        return {name: value for name, value in _SAVING.items() if name in known and name not in self.kwargs}
+
+
+def _input_embedding(model: nn.Module) -> nn.Embedding | None:
+    ask = getattr(model, "get_input_embeddings", None)
+    try:
+        found = ask() if ask is not None else None
+    except (NotImplementedError, AttributeError):
+        return None
+    return found if isinstance(found, nn.Embedding) else None
+
+
+def _read(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(given, Mapping):
+        if not any(isinstance(each, Tensor) for each in given.values()):
+            raise BadInput(f"probe must hold tensors, got a mapping with {list(given)[:5]}", argument="probe")
+        # Attention does not depend on labels; a loss over the whole vocabulary would only take time.
+        return (), {str(name): _copied(each) for name, each in given.items() if name != "labels"}
+    if isinstance(given, tuple) and given and all(isinstance(each, Tensor) for each in given):
+        return tuple(_copied(each) for each in given), {}
+    wanted = "token ids, a tensor, a tuple of tensors, or a mapping from argument names to tensors"
+    try:
+        tensor = as_tensor(given, "probe")
+    except ValueError:
+        raise BadInput(f"probe must be {wanted}, got {shown(given)}", argument="probe") from None
+    if tensor.ndim == 0 or not tensor.numel():
+        raise BadInput(f"probe must be {wanted}, got {shown(given)}", argument="probe")
+    ids = tensor.ndim == 1 and not tensor.is_floating_point()  # one text: a batch of one
+    return (_copied(tensor[None] if ids else tensor),), {}
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Tells probe batches apart, in a record that goes on later."""
+    found = hashlib.sha256()
+    for name, each in [*enumerate(args), *sorted(kwargs.items())]:
+        if isinstance(each, Tensor):
+            found.update(f"{name} {each.dtype} {tuple(each.shape)}".encode())
+            found.update(each.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        else:
+            found.update(f"{name} {each!r}".encode())
+    return found.hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Monitors inside other people's trainers: one file per library, imported only when it is used."""

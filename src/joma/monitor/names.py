@@ -1,0 +1,57 @@
+"""Which layers and matrices of a model are followed, and to which layer a matrix belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from joma.host.arguments import shown
+from joma.host.errors import BadInput
+
+Patterns = str | Iterable[str] | None
+
+
+def plain_name(name: str) -> str:
+    """The name of a part of a model, whether or not something around it was compiled.
+
+    >>> plain_name("_orig_mod.h.0.attn")
+    'h.0.attn'
+    """
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+def layer_of(name: str) -> str:
+    """The layer that a matrix stands in: its name up to the first number; the whole name where there is none.
+
+    >>> layer_of("transformer.h.3.mlp.c_fc.weight"), layer_of("lm_head.weight")
+    ('transformer.h.3', 'lm_head.weight')
+    """
+    parts = name.split(".")
+    numbered = [at for at, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[: numbered[0] + 1]) if numbered else name
+
+
+class Names:
+    """Names that match one of `include`, if there are any, and none of `exclude`.
+
+    >>> "h.0.attn" in Names("h.0.*", None), "h.0.attn" in Names(None, ["*.attn"])
+    (True, False)
+    """
+
+    def __init__(self, include: Patterns, exclude: Patterns) -> None:
+        """include, exclude: patterns with `*`, as in file names, or lists of them."""
+        self.include, self.exclude = _listed(include, "include"), _listed(exclude, "exclude")
+
+    def __contains__(self, name: object) -> bool:
+        text = str(name)
+        wanted = self.include is None or any(fnmatchcase(text, each) for each in self.include)
+        return wanted and not any(fnmatchcase(text, each) for each in self.exclude or ())
+
+
+def _listed(given: Patterns, argument: str) -> list[str] | None:
+    if given is None:
+        return None
+    patterns = [given] if isinstance(given, str) else list(given)
+    if not all(isinstance(each, str) for each in patterns):
+        raise BadInput(f"{argument} must be patterns such as 'model.layers.0.*', got {shown(given)}", argument=argument)
+    return patterns

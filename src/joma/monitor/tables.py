@@ -1,0 +1,152 @@
+"""Numbers of one measuring: as they leave the device, as tables by layer and head, and what is sent of them.
+
+They leave the device once, in one piece. On CUDA that happens on a stream of its own into pinned memory, so that
+nothing waits: the numbers are read at a later step, when they have arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.host.words import brief_repr
+from joma.monitor.errors import MonitorError
+from joma.monitor.measures import Taken
+from joma.monitor.names import layer_of
+
+
+@brief_repr
+@dataclass(frozen=True)
+class Rows:
+    """What the rows of a table are.
+
+    - names: of attention modules, or of matrices
+    - heads: how many each attention module has; None for matrices
+    - keys: how many tokens each attention module reads at a time; None for matrices
+    """
+
+    names: tuple[str, ...]
+    heads: tuple[int, ...] | None = None
+    keys: tuple[int, ...] | None = None
+
+    @property
+    def dims(self) -> dict[str, list[str] | None]:
+        """As a run describes them."""
+        return {"matrix": list(self.names)} if self.heads is None else {"layer": list(self.names), "head": None}
+
+
+@brief_repr
+@dataclass(frozen=True)
+class Table:
+    """One series at one step.
+
+    - values: (layers, heads), NaN where a layer has fewer heads, or (matrices,)
+    - rows: what they belong to
+    """
+
+    values: np.ndarray
+    rows: Rows
+
+    @property
+    def real(self) -> np.ndarray:
+        """Where there is a number: False for heads that a layer does not have."""
+        if self.rows.heads is None:
+            return np.ones(self.values.shape, bool)
+        return np.arange(self.values.shape[1]) < np.array(self.rows.heads)[:, None]
+
+    def place(self, at: tuple[int, ...]) -> tuple[str, int | None]:
+        """The name of the layer or matrix of one number, and the head where there is one."""
+        return self.rows.names[at[0]], at[1] if len(at) > 1 else None
+
+
+Tables = Mapping[str, Table]
+
+
+class Packet:
+    """All numbers of one step on their way from the device, in one tensor."""
+
+    def __init__(self, step: int, taken: Taken, rows: Mapping[str, Rows]) -> None:
+        """step: of the measuring. taken: what was measured. rows: of each series, what its rows are."""
+        self.step, self.rows = step, rows
+        for name, each in rows.items():
+            if tuple(taken[name]) != each.names:
+                raise MonitorError(f"{name} has other layers than at first: {', '.join(taken[name])}")
+        parts = [each.reshape(-1) for name in rows for each in taken[name].values()]
+        at = parts[0].device
+        wide = torch.float32 if at.type == "mps" else torch.float64
+        self.flat, self._event = _sent(torch.cat([part.to(at, wide) for part in parts]))
+
+    def arrived(self) -> bool:
+        """Whether the numbers can be read without waiting."""
+        return self._event is None or bool(self._event.query())
+
+    def tables(self) -> dict[str, Table]:
+        """The numbers, waited for if need be."""
+        if self._event is not None:
+            self._event.synchronize()
+        numbers, found = self.flat.double().numpy(), {}
+        for name, rows in self.rows.items():
+            sizes = rows.heads or (1,) * len(rows.names)
+            mine, numbers = numbers[: sum(sizes)], numbers[sum(sizes) :]
+            found[name] = Table(mine.copy() if rows.heads is None else _padded(mine, rows.heads), rows)
+        return found
+
+
+def _padded(numbers: np.ndarray, heads: tuple[int, ...]) -> np.ndarray:
+    table = np.full((len(heads), max(heads)), np.nan)
+    table[np.arange(max(heads)) < np.array(heads)[:, None]] = numbers
+    return table
+
+
+def _sent(flat: Tensor) -> tuple[Tensor, Any]:
+    """The numbers in memory of the CPU, and what says that they are there; None where they are at once."""
+    if flat.device.type != "cuda":
+        return flat.cpu(), None
+    aside = torch.cuda.Stream(flat.device)
+    aside.wait_stream(torch.cuda.current_stream(flat.device))
+    with torch.cuda.stream(aside):
+        host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
+        host.copy_(flat, non_blocking=True)
+        flat.record_stream(aside)  # its memory is not given away before it was read
+        event = torch.cuda.Event()
+        event.record(aside)
+    return host, event
+
+
+def summary(tables: Tables) -> dict[str, float]:
+    """Smallest, mean and largest number per layer: a model of 100 layers must not flood a dashboard.
+
+    >>> rows = Rows(("h.0.attn",), (2,), (8,))
+    >>> summary({"entropy": Table(np.array([[1.0, 2.0]]), rows)})
+    {'entropy/h.0.attn/min': 1.0, 'entropy/h.0.attn/mean': 1.5, 'entropy/h.0.attn/max': 2.0}
+    """
+    found: dict[str, float] = {}
+    for name, table in tables.items():
+        layers, numbers = _of_heads(table) if table.rows.heads is not None else _of_matrices(table)
+        for layer, three in zip(layers, numbers.T.tolist(), strict=True):
+            found |= {
+                f"{name}/{layer}/{what}": value for what, value in zip(("min", "mean", "max"), three, strict=True)
+            }
+    return found
+
+
+def _of_heads(table: Table) -> tuple[Sequence[str], np.ndarray]:
+    """Attention modules, and (3, modules): smallest, mean and largest over the heads that each has."""
+    real, values = table.real, table.values
+    mean = np.where(real, values, 0.0).sum(1) / real.sum(1)
+    return table.rows.names, np.stack(
+        [np.where(real, values, np.inf).min(1), mean, np.where(real, values, -np.inf).max(1)]
+    )
+
+
+def _of_matrices(table: Table) -> tuple[Sequence[str], np.ndarray]:
+    """The same for the matrices of each layer."""
+    layers: dict[str, list[float]] = {}
+    for name, value in zip(table.rows.names, table.values.tolist(), strict=True):
+        layers.setdefault(layer_of(name), []).append(value)
+    return list(layers), np.array([(np.min(each), np.mean(each), np.max(each)) for each in layers.values()]).T

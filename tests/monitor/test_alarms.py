@@ -1,0 +1,177 @@
+"""Alarms fire on what was planted, once, in one sentence, and stay silent on a healthy run."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from networks import PROBE, made, train
+
+from joma.host.errors import JomaError
+from joma.monitor import (
+    Alert,
+    EntropyFall,
+    EntropyFloor,
+    LargestLogit,
+    Monitor,
+    NotFinite,
+    RankDrop,
+    TrainingStopped,
+)
+from joma.monitor.alarms import Watch
+from joma.monitor.tables import Rows, Table
+
+HEADS = Rows(("h.0.attn",), (2,), (100,))
+MATRICES = Rows(("up", "down"))
+
+
+def entropy(*values):
+    return {"entropy": Table(np.array([values], float), HEADS)}
+
+
+def looked(alarm, *tables):
+    """What an alarm finds at the last of several measurings, and that it finds nothing before."""
+    for at, each in enumerate(tables[:-1]):
+        assert list(alarm.look(at, each)) == []
+    return list(alarm.look(len(tables) - 1, tables[-1]))
+
+
+def test_a_largest_logit_above_100():
+    table = {"largest_logit": Table(np.array([[99.0, 131.25]]), HEADS)}
+    (found,) = looked(LargestLogit(), table)
+    assert str(found) == "step 0: largest_logit of h.0.attn, head 1, is 131.2, above its limit 100"
+    assert looked(LargestLogit(200), table) == []
+
+
+def test_entropy_below_its_share_of_ln_t_where_it_did_not_begin_there():
+    limit = 0.02 * math.log(100)
+    (found,) = looked(EntropyFloor(), entropy(3.0, 0.01), entropy(limit - 0.01, 0.01))
+    assert (found.head, found.limit) == (0, pytest.approx(limit))
+    assert "below 2% of ln T, its limit 0.0921" in str(found)
+
+
+def test_entropy_that_falls_further_than_its_first_measurings():
+    past = [entropy(4.0, 4.0), entropy(3.0, 3.9), entropy(2.8, 3.8)]
+    alarm = EntropyFall(first=3, times=2)
+    # The first head fell by 1 before and may fall by 2, the second by a tenth of ln 100: 0.46.
+    (found,) = looked(alarm, *past, entropy(1.0, 3.0))
+    assert (found.head, found.limit) == (1, pytest.approx(3.8 - 0.1 * math.log(100)))
+    assert "below what the falls of its first 3 measurings allow" in str(found)
+
+
+def test_a_stable_rank_below_its_share_of_the_start():
+    tables = [{"stable_rank": Table(np.array(each), MATRICES)} for each in ([9.0, 0.0], [1.0, 0.0], [0.8, 0.0])]
+    (found,) = looked(RankDrop(), *tables)
+    assert (found.layer, found.head, found.value) == ("up", None, 0.8)
+    assert str(found) == "step 2: stable_rank of up is 0.8, below 10% of its start, its limit 0.9"
+
+
+def test_nan_is_found_in_any_measure_but_not_in_heads_that_are_not_there():
+    table = Table(np.array([[1.0, math.nan], [math.nan, 1.0]]), Rows(("a", "b"), (1, 2), (4, 4)))
+    found = looked(NotFinite(), {"anything": table})
+    assert [(each.layer, each.head) for each in found] == [("b", 0)]
+
+
+def test_a_number_is_told_once_until_it_comes_back():
+    watch = Watch([LargestLogit()], "log", ["largest_logit"])
+    told = []
+    for step, value in enumerate([50, 150, 160, 50, 150]):
+        tables = {"largest_logit": Table(np.array([[value, 0.0]]), HEADS)}
+        told += [each.step for each in watch.new(step, tables)]
+        assert watch.new(step, {}) == []
+    assert told == [1, 4]
+
+
+ALARMS = (LargestLogit(), EntropyFloor(), EntropyFall(first=3), RankDrop(), NotFinite())
+
+
+def planted(change, *, steps=6, **options):
+    """What is found when `change` is made to a model that trained for some steps."""
+    model = made()
+    for block in model.h:
+        torch.nn.init.normal_(block.attn.qkv.weight, std=0.2)
+    with Monitor(model, **{"probe": PROBE, "every": 1, "alarms": ALARMS} | options) as monitor:
+        for _ in range(steps):
+            monitor.step()
+        assert monitor.alerts == []
+        with torch.no_grad():
+            change(model)
+        monitor.step()
+    return monitor.alerts
+
+
+def test_a_planted_collapse_of_attention_is_found():
+    found = planted(lambda model: model.h[1].attn.qkv.weight.mul_(60))
+    assert {(each.measure, each.layer) for each in found} == {("largest_logit", "h.1.attn"), ("entropy", "h.1.attn")}
+    for each in found:
+        assert re.fullmatch(r"step 7: \w+ of h\.1\.attn, head [01], is \S+, (above|below) .* \S+", str(each))
+
+
+def test_a_planted_matrix_of_rank_one_is_found():
+    (found,) = planted(
+        lambda model: model.h[0].mlp[0].weight.copy_(torch.ones(16, 8)),
+        alarms=[RankDrop(0.5)],
+        measures=["stable_rank"],
+    )
+    assert (found.measure, found.layer, found.head) == ("stable_rank", "h.0.mlp.0.weight", None)
+    assert found.value == pytest.approx(1.0)
+
+
+def test_planted_nan_is_found_everywhere():
+    found = planted(lambda model: model.h[0].mlp[0].weight.fill_(math.nan))
+    assert {"entropy", "largest_logit", "sink_mass", "effective_keys", "stable_rank", "norm"} == {
+        each.measure for each in found
+    }
+    assert {each.layer for each in found} == {"h.1.attn", "h.0.mlp.0.weight"}
+
+
+def test_a_healthy_run_is_silent(log):
+    model = made()
+    monitor = Monitor(model, probe=PROBE, every=2)
+    train(model, monitor, steps=80, rate=1e-2)
+    assert monitor.alerts == []
+    assert log == []
+
+
+def spoil(model):
+    with torch.no_grad():
+        model.h[1].attn.qkv.weight.mul_(1000)
+
+
+def test_an_alarm_can_stop_the_training_or_call_a_function(log):
+    with pytest.raises(
+        TrainingStopped, match=r"step 7: largest_logit of h.1.attn, head 0, is .*, and 1 more"
+    ) as stopped:
+        planted(spoil, on_alarm="stop", alarms=[LargestLogit()])
+    assert len(stopped.value.alerts) == 2
+    assert isinstance(stopped.value, JomaError)
+    called = []
+    found = planted(spoil, on_alarm=called.append, alarms=[LargestLogit()])
+    assert found == called
+    assert isinstance(called[0], Alert)
+    assert log == []
+
+
+def test_a_log_of_many_alarms_is_short(log):
+    planted(lambda model: model.h[0].mlp[0].weight.fill_(math.nan))
+    assert len(log) == 6
+    assert re.fullmatch(r"step 7: \d+ more alarms", log[-1])
+
+
+def test_an_alarm_at_the_first_measuring_lets_go_of_the_record(tmp_path):
+    model = made()
+    spoil(model)
+    options = {"probe": PROBE, "out": tmp_path / "run.joma", "alarms": [LargestLogit()]}
+    with pytest.raises(TrainingStopped):
+        Monitor(model, on_alarm="stop", **options).__enter__()
+    with Monitor(model, on_alarm="stop", **options) as monitor:
+        assert monitor.recorded == 0
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: LargestLogit(0), lambda: EntropyFloor(1), lambda: EntropyFall(first=1), lambda: RankDrop("a")]
+)
+def test_limits_without_a_meaning_are_refused(make):
+    with pytest.raises(JomaError, match="must"):
+        make()

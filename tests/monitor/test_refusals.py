@@ -1,0 +1,111 @@
+"""What cannot work is refused in one sentence, before training begins."""
+
+import pytest
+import torch
+from networks import LENGTH, PROBE, TOKENS, made
+from torch import nn
+
+from joma.host.errors import JomaError
+from joma.monitor import LargestLogit, Monitor, MonitorError, TensorBoard
+
+
+def entered(model=None, **options):
+    with Monitor(made() if model is None else model, **{"probe": PROBE} | options) as monitor:
+        return monitor
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"every": 0}, "every must be a whole number of at least 1, got 0"),
+        ({"every": 1.5}, "every must be a whole number of at least 1, got 1.5"),
+        ({"measures": ["entropi"]}, "measures has no 'entropi': did you mean 'entropy'?"),
+        ({"measures": ["zebra"]}, "measures has no 'zebra': there are entropy, largest_logit"),
+        ({"measures": [3]}, "measures has no 3: there are entropy"),
+        ({"measures": []}, "measures must name at least one of entropy"),
+        ({"measures": {"norm": 0}}, "the interval of norm must be a whole number of at least 1, got 0"),
+        ({"sinks": [3]}, r"sinks must be callables \(step, values\), got 3"),
+        ({"include": [3]}, r"include must be patterns such as 'model.layers.0.\*'"),
+        ({"include": "nothing"}, "stable_rank needs a weight matrix, and Model has none that is followed"),
+        ({"include": "*mlp*"}, r"include and exclude leave out all attention: there are \['h.0.attn', 'h.1.attn'\]"),
+        ({"probe": None}, "probe must be token ids, a tensor, a tuple of tensors, or a mapping"),
+        ({"probe": {}}, "probe must hold tensors"),
+        ({"probe": torch.zeros(2, LENGTH)}, "probe does not fit Model: "),
+        ({"probe": {"input_ids": PROBE}}, "probe does not fit Model: .*unexpected keyword argument 'input_ids'"),
+        ({"probe": PROBE + TOKENS}, "probe does not fit Model: .*index out of range"),
+        ({"on_alarm": "shout"}, "on_alarm must be 'log', 'stop' or a function, got 'shout'"),
+        ({"alarms": [3]}, "alarms must be those of joma.monitor or have look and measure, got 3"),
+        ({"alarms": [LargestLogit()], "measures": ["norm"]}, "which needs largest_logit among measures"),
+        ({"start": -1}, "start must be a whole number of at least 0, got -1"),
+        ({"model": 3}, "model must be a torch module, got 3"),
+    ],
+)
+def test_one_sentence_says_what_would_be_right(options, sentence):
+    with pytest.raises(JomaError, match=sentence) as error:
+        entered(**options)
+    assert "\n" not in str(error.value)
+    assert isinstance(error.value, ValueError)
+
+
+def test_a_model_without_attention_is_told_what_was_looked_for():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with pytest.raises(
+        MonitorError, match=r"no attention .* looked for were transformers' attention, torch's scaled_dot"
+    ):
+        entered(model, probe=torch.zeros(2, 4))
+    assert entered(model, probe=torch.zeros(2, 4), measures=["stable_rank", "norm"]).latest["norm"].values.shape == (1,)
+
+
+def test_token_ids_are_looked_at_before_a_gpu_would_fail_on_them():
+    transformers = pytest.importorskip("transformers")
+    shape = transformers.GPT2Config(vocab_size=TOKENS, n_positions=LENGTH, n_embd=8, n_layer=1, n_head=2)
+    with pytest.raises(MonitorError, match="probe does not fit GPT2Model, which has token ids from 0 to 16: it has 17"):
+        entered(transformers.GPT2Model(shape), probe=torch.full((1, 4), 17))
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "state_size": 2}
+    mamba = transformers.MambaModel(transformers.MambaConfig(vocab_size=TOKENS, **sizes))
+    with pytest.raises(MonitorError, match=r"no attention .*Mamba"):
+        entered(mamba)
+
+
+def test_steps_rise_and_stand_inside_the_block():
+    monitor = Monitor(made(), probe=PROBE, measures=["norm"])
+    with pytest.raises(JomaError, match="must be called inside the block"):
+        monitor.step()
+    with monitor:
+        monitor.step(5)
+        with pytest.raises(JomaError, match="step must rise from one call to the next, got 5 after 5"):
+            monitor.step(5)
+        monitor.step()
+    assert monitor.step_number == 6
+    with pytest.raises(JomaError, match="make a new one"):
+        monitor.__enter__()
+
+
+def test_several_processes_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(JomaError, match="in one process alone, and this training has several"):
+        entered()
+
+
+def test_nothing_happens_while_a_cuda_graph_is_captured(monkeypatch):
+    with Monitor(made(), probe=PROBE, every=1, measures=["norm"]) as monitor:
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        monitor.step()
+        assert monitor.step_number == 0
+
+
+def test_what_fails_later_ends_the_measuring_and_not_the_training(monkeypatch, log):
+    with Monitor(made(), probe=PROBE, every=1, measures=["norm"]) as monitor:
+        monkeypatch.setattr(monitor._matrices, "norm", lambda: 1 / 0)
+        for _ in range(3):
+            monitor.step()
+    assert log == ["step 1: measuring failed and ends here, training goes on: division by zero"]
+    assert monitor.step_number == 3
+
+
+def test_tensorboard_says_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    with pytest.raises(JomaError, match="TensorBoard is not installed: pip install tensorboard"):
+        TensorBoard(tmp_path)

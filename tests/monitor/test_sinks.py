@@ -1,0 +1,79 @@
+"""Summaries reach every sink; one that fails is told once and dropped."""
+
+import json
+import math
+
+import pytest
+from networks import PROBE, made, train
+
+from joma.host.errors import JomaError
+from joma.monitor import JsonLines, Monitor, TensorBoard
+from joma.monitor.sinks import Sinks
+
+
+def test_a_sink_that_raises_is_told_once_and_the_others_go_on(log):
+    seen, model = [], made()
+
+    def broken(step, values):
+        if step >= 4:
+            raise OSError("the network is down")
+
+    good = lambda step, values: seen.append((step, sorted(values)))
+    train(model, Monitor(model, probe=PROBE, every=2, measures=["entropy"], sinks=[broken, good]))
+    assert [step for step, _ in seen] == [0, 2, 4, 6]
+    names = [f"entropy/h.{at}.attn/{what}" for at in range(2) for what in ("max", "mean", "min")]
+    assert seen[0][1] == names
+    assert log == ["sink broken failed at step 4 and is dropped, training goes on: OSError: the network is down"]
+
+
+def test_a_sink_cannot_change_what_another_gets():
+    seen = []
+    Sinks([lambda step, values: values.clear(), lambda step, values: seen.append(values)]).send(1, {"a": 1.0})
+    assert seen == [{"a": 1.0}]
+
+
+def test_lines_of_json_go_on_after_one_that_was_cut_off(tmp_path):
+    path = tmp_path / "folder" / "run.jsonl"
+    sink = JsonLines(path)
+    sink(0, {"entropy": 1.5, "norm": math.nan})
+    with path.open("a") as file:
+        file.write('{"step": 1, "entr')
+    sink = JsonLines(path)
+    sink(2, {"entropy": math.inf})
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines == [{"step": 0, "entropy": 1.5, "norm": None}, {"step": 2, "entropy": None}]
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JomaError, match=r"sinks has JsonLines\(.*\), which cannot be written"):
+        JsonLines(tmp_path / "file" / "a.jsonl")
+    JsonLines(tmp_path / "a.jsonl").path.write_text("half a line")
+    assert JsonLines(tmp_path / "a.jsonl").path.read_text() == ""
+
+
+def test_sinks_are_closed_at_the_end_and_a_bad_close_is_told(log):
+    class Stubborn:
+        def __call__(self, step, values):
+            pass
+
+        def close(self):
+            raise RuntimeError("no")
+
+        def __repr__(self):
+            return "Stubborn()"
+
+    with Monitor(made(), probe=PROBE, measures=["norm"], sinks=Stubborn()):
+        pass
+    assert log == ["sink Stubborn() failed at the end and is dropped, training goes on: RuntimeError: no"]
+
+
+def test_tensorboard_has_the_scalars(tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sink = TensorBoard(tmp_path)
+    sink(3, {"entropy/h.0/mean": 1.5})
+    sink.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [(each.step, each.value) for each in events.Scalars("entropy/h.0/mean")] == [(3, 1.5)]

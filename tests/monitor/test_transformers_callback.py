@@ -1,0 +1,89 @@
+"""A monitor inside transformers' Trainer: the same weights as without, the same steps, and it resumes."""
+
+import warnings
+
+import pytest
+import torch
+from networks import LENGTH, PROBE, TEXT, TOKENS, same
+
+from joma.host.errors import JomaError
+from joma.monitor import LargestLogit
+from joma.runs import Run
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+ROWS = [{"input_ids": row, "labels": row} for row in TEXT.flatten(0, 1)]
+
+
+def gpt2():
+    torch.manual_seed(0)
+    shape = transformers.GPT2Config(vocab_size=TOKENS, n_positions=LENGTH, n_embd=8, n_layer=2, n_head=2)
+    return transformers.GPT2LMHeadModel(shape)
+
+
+def trained(folder, *callbacks, resume=False, **more):
+    said = transformers.TrainingArguments(
+        output_dir=str(folder),
+        **{
+            "report_to": [],
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            "use_cpu": True,
+            "logging_strategy": "no",
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 2,
+            "max_steps": 4,
+        }
+        | more,
+    )
+    model = gpt2()
+    trainer = transformers.Trainer(model, said, train_dataset=ROWS, callbacks=list(callbacks))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of the Trainer's own parts
+        trainer.train(resume_from_checkpoint=resume)
+    return {name: each.clone() for name, each in model.state_dict().items()}, trainer
+
+
+def callback(**options):
+    from joma.monitor.callbacks.transformers import MonitorCallback
+
+    return MonitorCallback(**{"probe": {"input_ids": PROBE}, "every": 2} | options)
+
+
+def test_the_trainer_ends_with_the_same_weights_and_counts_steps_of_the_optimizer(tmp_path):
+    plain, _ = trained(tmp_path)
+    watched, _ = trained(tmp_path, callback(out=tmp_path / "run.joma"))
+    assert same(plain, watched)
+    with Run.open(tmp_path / "run.joma") as run:
+        assert run.steps("entropy").tolist() == [0, 2, 4]
+        assert run.dims("entropy")["layer"] == ("transformer.h.0.attn", "transformer.h.1.attn")
+
+
+def test_a_trainer_that_resumes_goes_on_in_the_record(tmp_path):
+    out = tmp_path / "run.joma"
+    saving = {"save_strategy": "steps", "save_steps": 3}
+    trained(tmp_path, callback(out=out), **saving)
+    trained(tmp_path, callback(out=out), resume=str(tmp_path / "checkpoint-3"), max_steps=6, **saving)
+    with Run.open(out) as run:
+        assert run.steps("entropy").tolist() == [0, 2, 4, 6]
+    with pytest.raises(JomaError, match="it has steps up to 6 and this training begins anew"):
+        trained(tmp_path, callback(out=out))
+
+
+def test_an_alarm_stops_the_trainer_in_its_own_way(tmp_path, log):
+    class Spoil(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, **given):
+            if state.global_step == 1:
+                with torch.no_grad():
+                    model.transformer.h[0].attn.c_attn.weight.mul_(1e4)
+
+    watch = callback(alarms=[LargestLogit()], on_alarm="stop", every=1)
+    _, trainer = trained(tmp_path, Spoil(), watch)
+    assert trainer.state.global_step == 2
+    assert log[0].startswith("training stops: step 2: largest_logit of transformer.h.0.attn, head ")
+    assert watch.monitor is None
+
+
+def test_what_the_trainer_knows_is_not_given():
+    with pytest.raises(JomaError, match="takes model from the Trainer"):
+        callback(model=gpt2())

@@ -1,0 +1,221 @@
+"""Training with a monitor ends with the same bits as without: weights, buffers, attributes, random numbers."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from networks import LENGTH, PROBE, TOKENS, Block, Model, loss_of, made, same, train
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from joma.monitor import Monitor, MonitorError
+from joma.monitor.untouched import random_numbers_kept, untouched
+
+MEASURES = ["entropy", "largest_logit", "sink_mass", "effective_keys", "spread", "stable_rank", "norm", "update_ratio"]
+
+
+def monitored(model, **options):
+    return Monitor(model, **{"probe": PROBE, "every": 2, "measures": MEASURES} | options)
+
+
+def twins(kind=Model, *, compiled=False, **how):
+    """What a training ends with, without a monitor and with one."""
+    found = []
+    for watched in (False, True):
+        model = made(kind)
+        called = torch.compile(model, backend="eager") if compiled else model
+        found.append(train(model, monitored(called) if watched else None, called=called, **how))
+    return found
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_dropout_batch_norm_and_counters_are_left_as_they_were(accumulate):
+    plain, watched = twins(accumulate=accumulate)
+    assert same(plain, watched)
+    assert float(plain["h.0.load"]) == 6 * 4 * accumulate  # the probe's passes are not counted
+
+
+def test_it_would_be_seen_if_something_were_left(monkeypatch):
+    """The control: a plain pass in the loop changes the numbers."""
+    plain, _ = twins()
+    model = made()
+    monitor = monitored(model)
+    monkeypatch.setattr(monitor, "step", lambda: model(PROBE))
+    assert not same(plain, train(model, monitor))
+
+
+class Checkpointed(Model):
+    reentrant = False
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for block in self.h:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+class Reentrant(Checkpointed):
+    reentrant = True
+
+
+@pytest.mark.parametrize("kind", [Checkpointed, Reentrant])
+def test_activation_checkpointing_is_counted_once(kind):
+    plain, watched = twins(kind)
+    assert same(plain, watched)
+    model = made(kind)
+    with monitored(model) as monitor:
+        assert monitor.latest["entropy"].values.shape == (2, 2)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_inside_a_region_of_autocast_no_cast_is_left_behind(watched):
+    """A cast made without gradients that stayed in autocast's cache would cut weights off from their gradient."""
+    model = made()
+    with monitored(model, every=1) as monitor, torch.autocast("cpu", torch.bfloat16):
+        if watched:
+            monitor.step()
+            assert torch.is_autocast_enabled("cpu")
+        loss_of(model, PROBE).backward()
+    assert [name for name, each in model.named_parameters() if each.grad is None] == []
+
+
+class Noisy(Model):
+    def forward(self, ids):
+        """Draws random numbers in evaluation mode too."""
+        return super().forward(ids) + 0.1 * torch.rand(())
+
+
+def test_random_numbers_that_a_pass_draws_do_not_change_those_of_training():
+    plain, watched = twins(Noisy)
+    assert same(plain, watched)
+
+
+def test_a_compiled_model_runs_uncompiled_and_trains_as_before():
+    plain, watched = twins(compiled=True, steps=3)
+    assert same(plain, watched)
+
+
+@pytest.mark.long
+def test_a_model_that_the_compiler_turned_into_code_trains_as_before():
+    class Small(Model):
+        def __init__(self):
+            super().__init__()
+            self.h = nn.ModuleList([nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)])
+
+    found = []
+    for watched in (False, True):
+        torch.compiler.reset()
+        model = made(Small)
+        called = torch.compile(model)
+        found.append(train(model, monitored(called) if watched else None, called=called, steps=4))
+    assert same(*found)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_models_of_transformers(kind):
+    transformers = pytest.importorskip("transformers")
+
+    def make():
+        if kind == "gpt2":
+            shape = transformers.GPT2Config(vocab_size=TOKENS, n_positions=LENGTH, n_embd=8, n_layer=2, n_head=2)
+            return transformers.GPT2LMHeadModel(shape)
+        sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=TOKENS, **sizes))
+
+    def loss(model, ids):
+        return model(input_ids=ids, labels=ids).loss
+
+    found = []
+    for watched in (False, True):
+        model = made(make)
+        model.train()
+        monitor = Monitor(model, probe={"input_ids": PROBE, "labels": PROBE}, every=2, measures=MEASURES)
+        before = model.config._attn_implementation
+        found.append(train(model, monitor if watched else None, loss=loss, steps=4))
+        assert model.config._attn_implementation == before
+    assert same(*found)
+
+
+def test_everything_of_a_module_comes_back():
+    model = made()
+    model.h[0].eval()
+    model.h[1].drop.eval()
+    loss_of(model, PROBE).backward()
+    modes = [each.training for each in model.modules()]
+    gradients = [each.grad.clone() for each in model.parameters()]
+    buffers = {name: (id(each), each.clone()) for name, each in model.named_buffers()}
+    state = [(block.passes, float(block.seen), block.last) for block in model.h]
+    with monitored(model):
+        pass
+    assert [each.training for each in model.modules()] == modes
+    assert all(torch.equal(a, b.grad) for a, b in zip(gradients, model.parameters(), strict=True))
+    for name, each in model.named_buffers():
+        assert id(each) == buffers[name][0]
+        assert torch.equal(each, buffers[name][1])
+    assert all(
+        (block.passes, float(block.seen)) == before[:2] and block.last is before[2]
+        for block, before in zip(model.h, state, strict=True)
+    )
+
+
+def hooks_of(model):
+    return [
+        (len(each._forward_hooks), len(each._forward_pre_hooks), len(each._backward_hooks)) for each in model.modules()
+    ]
+
+
+def test_no_hook_stays_neither_inside_the_block_nor_after_it():
+    model = made()
+    before = hooks_of(model)
+    with monitored(model) as monitor:
+        monitor.step()
+        monitor.step()
+        assert hooks_of(model) == before
+        assert "forward" not in vars(model)
+    assert hooks_of(model) == before
+
+
+def test_a_pass_that_breaks_restores_all_the_same():
+    model = made()
+    loss_of(model, PROBE)
+
+    def broken():
+        with untouched(model):
+            model(PROBE)
+            assert not model.training
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        broken()
+    assert model.training
+    assert float(model.h[0].load) == len(PROBE)
+
+
+def test_tensors_that_nobody_can_write_to_are_left_alone():
+    model = made()
+    model.register_buffer("repeated", torch.zeros(1).expand(3))
+    with torch.inference_mode():
+        model.cached = torch.zeros(3)
+    with monitored(model) as monitor:
+        assert monitor.latest["entropy"].values.shape == (2, 2)
+
+
+def test_random_numbers_of_python_and_numpy_come_back_too():
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    with random_numbers_kept([]):
+        random.random(), np.random.rand(), torch.rand(3)  # noqa: NPY002
+    assert random.random() == random.Random(0).random()
+    assert np.random.rand() == np.random.RandomState(0).rand()  # noqa: NPY002
+
+
+def test_a_pass_that_changes_weights_is_refused():
+    class Moving(Block):
+        def forward(self, x):
+            with torch.no_grad():
+                self.attn.out.weight.mul_(0.99)
+            return super().forward(x)
+
+    with pytest.raises(MonitorError, match=r"changes attn\.out\.weight: it cannot be monitored"):
+        Monitor(made(Moving), probe=torch.randn(2, LENGTH, 8)).__enter__()
