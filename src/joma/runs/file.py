@@ -181,6 +181,31 @@ def open_to_read(path: Path) -> Connection:
         return _opened(path, "mode=ro&immutable=1")
 
 
+def open_untouched(path: Path, *, being_written: bool) -> Connection:
+    """A connection to read that changes nothing, neither the file nor its folder, also while another process writes.
+
+    `open_to_read` may make helper files, or mend what a killed writer left. being_written: whether somebody does.
+    """
+    must_be_a_file(path)
+    with sqlite_errors_explained(path):
+        if path.with_name(path.name + "-wal").exists():
+            return _opened(path, "mode=ro&readonly_shm=1")
+        if being_written:  # with a rollback journal: SQLite's locks keep half a commit from being read
+            return _opened(path, "mode=ro")
+        if _has_leftover(path, "-journal"):
+            raise RunError(f"{path} was interrupted amid a commit; what opens it next, as joma export, mends it")
+        return _opened(path, "mode=ro&immutable=1")  # else SQLite could make helper files
+
+
+def has_our_mark(path: Path) -> bool:
+    """Whether a file says of itself that it is a joma run. Nothing is locked or made; sqlite3.Error if it is no SQLite.
+
+    Through SQLite: opening and closing the file ourselves would drop the locks SQLite holds on it in this process.
+    """
+    with closing(_connect(path, "mode=ro&immutable=1")) as connection:
+        return bool(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
+
+
 def _opened(path: Path, options: str) -> Connection:
     """A connection to what was seen to be a run."""
     connection = _connect(path, options)
