@@ -2,13 +2,13 @@
 
 import json
 import os
+import pty
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -332,14 +332,20 @@ def test_names_do_nothing_to_a_terminal(tmp_path, capsys, monkeypatch):
         assert "[bold]loss[/bold]" in out
 
 
-@pytest.mark.skipif(shutil.which("script") is None, reason="needs a terminal")
 def test_a_terminal_gets_a_table_that_is_drawn_again(tmp_path):
     """Of a run that is over: then it ends by itself."""
     path = made(tmp_path / "a.joma")
     with Run.open(path, write=True) as run:
         run.finish()
-    program = f"{sys.executable} -m joma watch {path}"
-    found = subprocess.run(["script", "-qec", program, "/dev/null"], stdin=subprocess.DEVNULL, capture_output=True)
-    assert found.returncode == 0
-    assert b"history of the mean" in found.stdout
-    assert b"\x1b[" in found.stdout
+    ours, its = pty.openpty()
+    program = [sys.executable, "-m", "joma", "watch", str(path)]
+    done = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=its, env={**os.environ, "TERM": "xterm"})
+    os.close(its)
+    shown = b""
+    with suppress(OSError):  # Linux tells the end of a terminal by an error
+        while more := os.read(ours, 4096):
+            shown += more
+    os.close(ours)
+    assert done.wait() == 0
+    assert b"history of the mean" in shown
+    assert b"\x1b[" in shown

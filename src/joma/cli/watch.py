@@ -143,7 +143,7 @@ class _Lines:
 
 def _as_json(found: Sequence[Seen | Fault], now: float) -> dict[str, Any]:
     return {
-        "schema": "joma.watch",
+        "schema": "joma-watch",
         "schema_version": 1,
         "runs": [
             {"run": str(each.path), "fault": each.why} if isinstance(each, Fault) else _run_as_json(each, now)
