@@ -105,7 +105,7 @@ def test_the_table_has_a_row_per_series(tmp_path, capsys):
     path = made(tmp_path / "a.joma")
     status, out = once(path, capsys)
     assert status == 0
-    assert out.startswith("a.joma: monitor, stopped, can go on, step 40")
+    assert out.startswith("a.joma: monitor, not being written, step 40")
     (row,) = [line for line in out.splitlines() if line.startswith("entropy")]
     values = recorded(path, "entropy")[-1][1]
     assert row.split()[:5] == [
@@ -157,7 +157,7 @@ def test_a_run_whose_writer_was_killed_is_read_and_left_as_it_is(tmp_path, capsy
     assert "a.joma-wal" in before
     status, out = once(tmp_path, capsys, "--json")
     assert (status, json.loads(out)["runs"][0]["step"]) == (0, 4)
-    assert json.loads(out)["runs"][0]["state"] == "stopped, can go on"
+    assert json.loads(out)["runs"][0]["state"] == "not being written"
     assert contents(tmp_path) == before
 
 
@@ -212,7 +212,7 @@ def test_a_folder_is_followed_until_ctrl_c(tmp_path, capsys, monkeypatch):
     assert said.out.splitlines() == [
         "new.sqlite: monitor, being written",
         "new.sqlite: step 1: entropy 1.75 (1 to 3), norm 1",
-        "old.joma: monitor, stopped, can go on",
+        "old.joma: monitor, not being written",
         "new.sqlite: step 6: entropy 3 (1 to 6), norm 6",
     ]
     assert said.err == "joma: interrupted; only the watching ends, what is being written goes on\n"

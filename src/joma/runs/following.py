@@ -103,7 +103,7 @@ class Seen:
             return f"failed: {self.reason}"
         if self.over:
             return "finished"
-        return "stopped, can go on" if self.writer is None else "being written"
+        return "not being written" if self.writer is None else "being written"
 
 
 def numbers_of(values: np.ndarray) -> Numbers:
