@@ -16,7 +16,7 @@ import pytest
 from joma.cli import watch
 from joma.cli.main import main
 from joma.cli.watched import NO_MEASURES
-from joma.runs import Run, following
+from joma.runs import Run, RunError, following
 from joma.runs.following import Follower, runs_in
 
 UNSEEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
@@ -349,3 +349,24 @@ def test_a_terminal_gets_a_table_that_is_drawn_again(tmp_path):
     assert done.wait() == 0
     assert b"history of the mean" in shown
     assert b"\x1b[" in shown
+
+
+def test_a_writer_that_comes_and_goes_is_no_fault(tmp_path, monkeypatch):
+    """At the moment when a file beside a run is taken away it cannot be opened: the next try can."""
+    path = tmp_path / "a.joma"
+    with writing(path) as (send, _):
+        send(1)
+        opened, real = [], following.file.open_untouched
+
+        def fails_twice(place, **named):
+            opened.append(place)
+            if len(opened) < 3:
+                raise RunError(f"{place} cannot be opened")
+            return real(place, **named)
+
+        monkeypatch.setattr(following.file, "open_untouched", fails_twice)
+        assert Follower(path).look().step == 1
+    opened.clear()
+    with pytest.raises(RunError, match="cannot be opened"):  # nobody writes it: it stays as it is
+        Follower(path).look()
+    assert len(opened) == 1

@@ -43,6 +43,7 @@ _NETWORK_DRIVES |= {"glusterfs", "fuse.glusterfs", "fuse.sshfs"}
 # What SQLite says where it cannot make the files that it needs beside a run, or cannot share their memory.
 _NO_HELPER = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
 _PATIENCE = 20.0  # seconds to wait for another connection's short lock
+_A_MOMENT = 0.2  # seconds to wait for a reader that only looks
 _NAP = 0.05  # seconds at a time: SQLite itself waits without hearing Ctrl-C
 
 
@@ -239,9 +240,10 @@ def _opened(path: Path, options: str) -> Connection:
 def leave_single_file(connection: Connection) -> None:
     """Move everything into the one file and leave WAL mode, so that a read-only folder can serve it later.
 
-    A reader that is open prevents this; then the next writer, or SQLite itself, does it.
+    A reader that stays open prevents this; then the next writer, or SQLite itself, does it. One that looks for a
+    moment, as `joma watch` does, is waited for.
     """
-    connection.patience = 0.0
+    connection.patience = _A_MOMENT
     with suppress(sqlite3.OperationalError):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     with suppress(sqlite3.OperationalError):

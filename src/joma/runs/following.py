@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ MONITOR = "monitor"
 ALARMS = "alarms"
 """The series of a monitor's run that tells what its alarms found, as bytes of JSON: a list per step."""
 POINTS = 40  # of a history, spread over all steps
+_TRIES, _NAP = 8, 0.02  # to read a run while its writer opens or closes it, with seconds between
 MOST_NEW = 100  # steps that one look tells apart; of more, the last ones
 _ENDINGS = (".sqlite", ".joma")  # files that are meant to be runs, whatever is in them
 _BESIDE = ("-wal", "-shm", "-journal", ".lock")  # what stands beside a run
@@ -185,12 +187,24 @@ class Follower:
         """What the run holds now. A file that did not change is not opened. RunError where it cannot be read."""
         mark = self._marked()
         if self._seen is None or mark != self._mark:
-            place = self.path.resolve()
-            with Run(place, file.open_untouched(place, being_written=mark[0] is not None), None) as run:
-                self._seen, self._mark = self._read(run, mark[0]), mark
+            self._seen, self._mark = self._patiently_read(), mark
         elif self._seen.new:
             self._seen = Seen(**{**vars(self._seen), "new": ()})
         return self._seen
+
+    def _patiently_read(self) -> Seen:
+        """Again where it fails and somebody writes: who opens or closes a run takes files away beside it."""
+        place = self.path.resolve()
+        for left in reversed(range(_TRIES)):
+            writer = writer_of(place)
+            try:
+                with Run(place, file.open_untouched(place, being_written=writer is not None), None) as run:
+                    return self._read(run, writer)
+            except (RunError, OSError):
+                if not left or (writer is None and writer_of(place) is None):
+                    raise
+            sleep(_NAP)
+        raise AssertionError  # the last try returns or raises
 
     def _marked(self) -> tuple[Any, ...]:
         """What differs when a run was written, or its writer came or went."""
