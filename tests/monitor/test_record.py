@@ -1,5 +1,6 @@
 """The record has every number, goes on where it ended, and is whole after a kill."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 from networks import PROBE, made, train
 
 from joma.host.errors import JomaError
-from joma.monitor import EntropyFall, Monitor, RankDrop
+from joma.monitor import EntropyFall, LargestLogit, Monitor, RankDrop
 from joma.runs import Run
 
 MEASURES = {"entropy": 2, "norm": 3, "update_ratio": 3}
@@ -158,3 +159,19 @@ def test_a_killed_process_leaves_a_whole_record(tmp_path):
         monitor.step()
     assert steps_of(tmp_path / "run.joma")["norm"][-1] == 6
     assert len((tmp_path / "run.jsonl").read_text().splitlines()) == 6
+
+
+def test_alarms_are_in_the_record_once(tmp_path, log):
+    out, limit = tmp_path / "run.joma", [LargestLogit(1e-6)]
+    with monitored(out, measures=["largest_logit"], every=1, alarms=limit) as first:
+        first.step()
+    assert first.alerts
+    with monitored(out, measures=["largest_logit"], every=1, alarms=limit) as again:
+        again.step()
+    assert again.alerts == []
+    with Run.open(out) as run:
+        assert run.steps("alarms").tolist() == [0]
+        told = json.loads(run.value("alarms").tobytes())
+    assert [(each["measure"], each["layer"], each["head"], each["says"]) for each in told] == [
+        (each.measure, each.layer, each.head, str(each)) for each in first.alerts
+    ]

@@ -256,6 +256,7 @@ class Monitor:
                 self._sinks.send(packet.step, summary(tables))
             new = self._watch.new(packet.step, tables)
             self.alerts += new
+            self._recording(lambda record, found=new: record.alarm(found), f"at step {packet.step}")
             self._watch.act(new)
 
     def _recording(self, write: Any, when: str) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from joma.host.errors import BadInput
+from joma.monitor.alarms import Alert
 from joma.monitor.tables import Rows, Table, Tables
 from joma.runs import Run
 from joma.runs.dims import named
+from joma.runs.following import ALARMS, MONITOR
 
-STUDY = "monitor"
+STUDY = MONITOR
 LEFT = "steps_taken"  # the series that says how far training was when the monitor was left
 StrPath = str | os.PathLike[str]
 
@@ -44,6 +49,14 @@ class Record:
         values = {name: table.values for name, table in tables.items()}
         self.run.record(step, values, dims={name: table.rows.dims for name, table in tables.items()})
         self.last = step
+
+    def alarm(self, alerts: Sequence[Alert]) -> None:
+        """What the alarms found at one step, as bytes of JSON: `joma watch` shows it."""
+        if alerts:
+            found = [
+                {"measure": each.measure, "layer": each.layer, "head": each.head, "says": str(each)} for each in alerts
+            ]
+            self.run.append(ALARMS, alerts[0].step, np.frombuffer(json.dumps(found).encode(), np.uint8))
 
     def past(self, rows: Mapping[str, Rows]) -> Iterator[tuple[int, dict[str, Table]]]:
         """Every recorded step of the series that `rows` knows, in order."""

@@ -43,6 +43,7 @@ _NETWORK_DRIVES |= {"glusterfs", "fuse.glusterfs", "fuse.sshfs"}
 # What SQLite says where it cannot make the files that it needs beside a run, or cannot share their memory.
 _NO_HELPER = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
 _PATIENCE = 20.0  # seconds to wait for another connection's short lock
+_A_MOMENT = 0.2  # seconds to wait for a reader that only looks
 _NAP = 0.05  # seconds at a time: SQLite itself waits without hearing Ctrl-C
 
 
@@ -181,6 +182,31 @@ def open_to_read(path: Path) -> Connection:
         return _opened(path, "mode=ro&immutable=1")
 
 
+def open_untouched(path: Path, *, being_written: bool) -> Connection:
+    """A connection to read that changes nothing, neither the file nor its folder, also while another process writes.
+
+    `open_to_read` may make helper files, or mend what a killed writer left. being_written: whether somebody does.
+    """
+    must_be_a_file(path)
+    with sqlite_errors_explained(path):
+        if path.with_name(path.name + "-wal").exists():
+            return _opened(path, "mode=ro&readonly_shm=1")
+        if being_written:  # with a rollback journal: SQLite's locks keep half a commit from being read
+            return _opened(path, "mode=ro")
+        if _has_leftover(path, "-journal"):
+            raise RunError(f"{path} was interrupted amid a commit; what opens it next, as joma export, mends it")
+        return _opened(path, "mode=ro&immutable=1")  # else SQLite could make helper files
+
+
+def has_our_mark(path: Path) -> bool:
+    """Whether a file says of itself that it is a joma run. Nothing is locked or made; sqlite3.Error if it is no SQLite.
+
+    Through SQLite: opening and closing the file ourselves would drop the locks SQLite holds on it in this process.
+    """
+    with closing(_connect(path, "mode=ro&immutable=1")) as connection:
+        return bool(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
+
+
 def _opened(path: Path, options: str) -> Connection:
     """A connection to what was seen to be a run."""
     connection = _connect(path, options)
@@ -214,9 +240,10 @@ def _opened(path: Path, options: str) -> Connection:
 def leave_single_file(connection: Connection) -> None:
     """Move everything into the one file and leave WAL mode, so that a read-only folder can serve it later.
 
-    A reader that is open prevents this; then the next writer, or SQLite itself, does it.
+    A reader that stays open prevents this; then the next writer, or SQLite itself, does it. One that looks for a
+    moment, as `joma watch` does, is waited for.
     """
-    connection.patience = 0.0
+    connection.patience = _A_MOMENT
     with suppress(sqlite3.OperationalError):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     with suppress(sqlite3.OperationalError):

@@ -41,6 +41,22 @@ class WriterLock:
             self._descriptor = None
 
 
+def writer_of(path: Path) -> int | None:
+    """The process of this machine that writes a run, as its lock file says; None where it is gone. Locks nothing.
+
+    >>> writer_of(Path("/nowhere/a.joma")) is None
+    True
+    """
+    try:
+        process = int(path.with_name(path.name + ".lock").read_text(encoding="ascii"))
+        os.kill(process, 0)  # only asks
+    except PermissionError:  # of another user
+        return process
+    except (OSError, ValueError, OverflowError):
+        return None
+    return process
+
+
 def _locked(lock: Path, run: Path) -> int | None:
     import fcntl  # here, so that runs can at least be read where there is none
 
