@@ -25,7 +25,7 @@ _MOST_SERIES = 8  # on one line
 _EPILOG = """\
 FOLDER is where joma.monitor, joma scan or joma verify write; its runs are listed, those written last first, and those
 being written are followed. In a terminal this is a table that is drawn again; in a pipe or a file it is one line for
-every new step. Nothing in the folder is written, locked or made. Ctrl-C ends it.
+every new step. Nothing in the folder is written or made. Ctrl-C ends it.
 Exit status: 0 all well, 3 a run could not be read, 2 bad input, 130 and 143 after Ctrl-C and SIGTERM."""
 
 
