@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from joma.monitor import MEASURES, LargestLogit, Monitor, TrainingStopped, tables
+from joma.monitor.batch import ProbeBatch
 from joma.runs import Run
 
 
@@ -238,6 +239,29 @@ def test_what_a_tokenizer_gives_is_a_batch():
     with monitored(model, probe=batch) as monitor, monitored(model, probe=PROBE) as plain:
         np.testing.assert_allclose(monitor.latest["entropy"].values, plain.latest["entropy"].values, rtol=1e-6)
         assert monitor.latest["entropy"].rows.keys == (LENGTH,)
+
+
+def test_batches_of_the_same_numbers_in_another_shape_or_order_of_names_are_told_apart():
+    digests = [ProbeBatch(each).digest for each in (PROBE, PROBE.reshape(2, -1), PROBE.flip(0), {"ids": PROBE})]
+    assert len(set(digests)) == 4
+    two = {"ids": PROBE, "mask": PROBE > 3}
+    assert ProbeBatch(two).digest == ProbeBatch(dict(reversed(two.items()))).digest
+    assert ProbeBatch(two | {"labels": PROBE}).digest == ProbeBatch(two).digest
+
+
+def test_a_model_of_transformers_makes_no_cache_and_no_more_logits_than_needed():
+    class Saving(Model):
+        config = None
+
+        def forward(self, ids, use_cache=True, logits_to_keep=0):
+            asked.append((use_cache, logits_to_keep))
+            return super().forward(ids)
+
+    asked = []
+    for probe in ({"ids": PROBE}, {"ids": PROBE, "use_cache": True}):
+        with monitored(made(Saving), probe=probe, measures=["entropy"]):
+            pass
+    assert asked == [(False, 1), (True, 1)]
 
 
 def test_an_alarm_that_breaks_is_told_once_and_the_others_go_on(log):
