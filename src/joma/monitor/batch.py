@@ -34,7 +34,8 @@ class ProbeBatch:
         self.args = tuple(_moved(each, at) for each in self.args)
         self.kwargs = {name: _moved(each, at) for name, each in self.kwargs.items()}
         labels = {name: _moved(each, at) for name, each in self.labels.items() if _must_have(model, name)}
-        model(*self.args, **self._saving(model), **self.kwargs, **labels)
+        saving = {} if labels else self._saving(model)  # a loss needs all logits
+        model(*self.args, **saving, **self.kwargs, **labels)
 
     def must_suit(self, model: nn.Module) -> None:
         """Refuse token ids that the model does not have: a GPU would only fail later, and for good."""
