@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from joma.monitor.errors import MonitorError
 
 _KEPT_ELSEWHERE = {"_parameters", "_buffers", "_modules", "training"}
+_OF_TORCH = frozenset(vars(nn.Module()))  # hooks and the like, which no pass fills; there are many of them
 
 
 @contextmanager
@@ -62,10 +63,11 @@ class _State:
         self.module, self.training = module, module.training
         self.buffers = dict(module._buffers)
         self.plain = {name: each for name, each in vars(module).items() if name not in _KEPT_ELSEWHERE}
-        inside = [each for holder in self.plain.values() for each in _contents(holder)]
-        held = [*self.buffers.values(), *self.plain.values(), *inside]
+        own = [each for name, each in self.plain.items() if name not in _OF_TORCH]
+        inside = [each for holder in own for each in _contents(holder)]
+        held = [*self.buffers.values(), *own, *inside]
         self.tensors = [(each, each.detach().clone()) for each in held if _can_change(each)]
-        self.others = [put_back for each in self.plain.values() if (put_back := _put_back_inside(each)) is not None]
+        self.others = [put_back for each in own if (put_back := _put_back_inside(each)) is not None]
 
     def restore(self) -> None:
         """As it was; `.data`, so that a graph that holds a buffer does not take it for changed."""
