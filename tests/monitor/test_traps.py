@@ -51,6 +51,7 @@ def test_what_a_pass_appends_or_draws_from_a_module_is_taken_back():
     model = made(Collector)
     model.h[0] = block
     loss_of(model, PROBE)
+    del block.latest["other"]
     before = [list(block.losses), dict(block.latest), set(block.kinds), list(block.recent), float(block.counts[0])]
     block.kinds.discard("b")
     with monitored(model) as monitor:
