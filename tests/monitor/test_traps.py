@@ -253,6 +253,22 @@ def test_batches_of_the_same_numbers_in_another_shape_or_order_of_names_are_told
     assert ProbeBatch(two | {"labels": PROBE}).digest == ProbeBatch(two).digest
 
 
+@pytest.mark.parametrize("given", [PROBE, (PROBE, PROBE), {"ids": PROBE, "labels": PROBE}])
+def test_a_batch_goes_to_where_the_model_is(given):
+    class Elsewhere(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1, device="meta"))  # a device that every machine has
+
+        def forward(self, ids, labels=PROBE):
+            seen.extend([ids.device.type, labels.device.type])
+
+    seen = []
+    ProbeBatch(given).call(Elsewhere())
+    assert seen[0] == "meta"
+    assert seen[1] == ("meta" if isinstance(given, tuple) else "cpu")  # the default, where labels are left out
+
+
 def test_a_model_of_transformers_makes_no_cache_and_no_more_logits_than_needed():
     class Saving(Model):
         config = None
