@@ -60,6 +60,12 @@ def test_entropy_that_falls_further_than_its_first_measurings():
     assert "below what the falls of its first 3 measurings allow" in str(found)
 
 
+def test_the_last_of_the_first_measurings_still_calibrates():
+    steps = [entropy(4.0, 4.0), entropy(4.0, 4.0), entropy(3.0, 4.0), entropy(1.5, 3.5)]
+    (found,) = looked(EntropyFall(first=3, times=2), *steps)
+    assert found.head == 1
+
+
 def test_a_stable_rank_below_its_share_of_the_start():
     tables = [{"stable_rank": Table(np.array(each), MATRICES)} for each in ([9.0, 0.0], [1.0, 0.0], [0.8, 0.0])]
     (found,) = looked(RankDrop(), *tables)
@@ -81,6 +87,14 @@ def test_a_number_is_told_once_until_it_comes_back():
         told += [each.step for each in watch.new(step, tables)]
         assert watch.new(step, {}) == []
     assert told == [1, 4]
+
+
+def test_each_monitor_has_alarms_of_its_own():
+    mine = EntropyFloor()
+    for first in (3.0, 0.01):  # the second run begins below the limit, and so has not collapsed
+        watch = Watch([mine], "log", ["entropy"])
+        assert watch.new(0, entropy(first, first)) == []
+    assert watch.new(1, entropy(0.01, 0.01)) == []
 
 
 ALARMS = (LargestLogit(), EntropyFloor(), EntropyFall(first=3), RankDrop(), NotFinite())

@@ -89,6 +89,16 @@ def test_weights_are_those_of_the_matrices_alone():
         assert got["update_ratio"] == pytest.approx(float((w - before[name].double()).norm() / w.norm()), rel=1e-5)
 
 
+def test_an_update_is_that_since_the_measuring_before():
+    layer = nn.Linear(3, 4)
+    with Monitor(layer, probe=torch.zeros(1, 3), every=2, measures=["update_ratio"]) as monitor:
+        for factor in (2.0, 2.0, 1.0, 1.25):
+            with torch.no_grad():
+                layer.weight.mul_(factor)
+            monitor.step()
+    assert monitor.latest["update_ratio"].values == pytest.approx(0.2)  # from 4 to 5 times the first, not from 1
+
+
 def test_large_matrices_start_from_the_vectors_found_before():
     layer = nn.Sequential(nn.Linear(300, 400), nn.Linear(300, 400))
     with Monitor(layer, probe=torch.zeros(1, 300), every=1, measures=["stable_rank"]) as monitor:
@@ -134,6 +144,13 @@ def test_layers_with_different_numbers_of_heads_keep_their_own():
     assert not any(math.isnan(each) for each in summary({"entropy": table}).values())
 
 
+def test_smallest_mean_and_largest_are_of_the_heads_that_a_layer_has():
+    rows = Rows(("a", "b"), (1, 3), (4, 4))
+    sent = summary({"entropy": Table(np.array([[5.0, math.nan, math.nan], [1.0, 2.0, 6.0]]), rows)})
+    assert [sent[f"entropy/a/{what}"] for what in ("min", "mean", "max")] == [5.0, 5.0, 5.0]
+    assert [sent[f"entropy/b/{what}"] for what in ("min", "mean", "max")] == [1.0, 3.0, 6.0]
+
+
 def test_layers_that_come_and_go_are_not_mixed_up(log):
     model = made()
     with Monitor(model, probe=PROBE, every=1, measures=["entropy"]) as monitor:
@@ -147,7 +164,7 @@ def test_layers_that_come_and_go_are_not_mixed_up(log):
 def test_matrices_of_one_layer_are_sent_together():
     table = Table(np.array([1.0, 3.0, 5.0]), Rows(("h.0.up.weight", "h.0.down.weight", "head.weight")))
     sent = summary({"norm": table})
-    assert sent["norm/h.0/mean"] == 2.0
+    assert [sent[f"norm/h.0/{what}"] for what in ("min", "mean", "max")] == [1.0, 2.0, 3.0]
     assert sent["norm/head.weight/min"] == 5.0
     assert len(sent) == 6
 

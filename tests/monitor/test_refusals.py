@@ -30,6 +30,11 @@ def entered(model=None, **options):
         ({"include": "*mlp*"}, r"include and exclude leave out all attention: there are \['h.0.attn', 'h.1.attn'\]"),
         ({"probe": None}, "probe must be token ids, a tensor, a tuple of tensors, or a mapping"),
         ({"probe": {}}, "probe must hold tensors"),
+        (
+            {"probe": {"ids": [[1, 2]]}},
+            r"got a mapping with \['ids'\]; a tokenizer gives them with return_tensors='pt'",
+        ),
+        ({"out": 3}, "out must be the path of a file, got 3"),
         ({"probe": torch.zeros(2, LENGTH)}, "probe does not fit Model: "),
         ({"probe": {"input_ids": PROBE}}, "probe does not fit Model: .*unexpected keyword argument 'input_ids'"),
         ({"probe": PROBE + TOKENS}, "probe does not fit Model: .*index out of range"),

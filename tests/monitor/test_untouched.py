@@ -80,6 +80,23 @@ def test_inside_a_region_of_autocast_no_cast_is_left_behind(watched):
     assert [name for name, each in model.named_parameters() if each.grad is None] == []
 
 
+def test_autocast_inside_is_that_of_outside_without_its_cache():
+    model = made()
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.float16, enabled=enabled), untouched(model):
+            assert torch.is_autocast_enabled("cpu") == enabled
+            assert torch.get_autocast_dtype("cpu") == torch.float16
+            assert not torch.is_autocast_cache_enabled()
+
+
+def test_a_pass_keeps_nothing_for_gradients():
+    model, seen = made(), []
+    model.head.register_forward_hook(lambda module, inputs, output: seen.append(output.requires_grad))
+    with monitored(model, every=1) as monitor:
+        monitor.step()
+    assert seen == [False, False]
+
+
 class Noisy(Model):
     def forward(self, ids):
         """Draws random numbers in evaluation mode too."""

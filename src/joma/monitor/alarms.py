@@ -251,14 +251,16 @@ OnAlarm = Literal["log", "stop"] | Callable[[Alert], Any]
 class Watch:
     """All alarms of a monitor, and what happens at one. A number beyond its limit is told once, until it comes back."""
 
-    def __init__(self, alarms: Sequence[Alarm] | None, on_alarm: OnAlarm, measured: Iterable[str]) -> None:
-        """alarms: None for the usual ones. on_alarm: what happens. measured: the measures that are taken."""
+    def __init__(self, alarms: Sequence[Alarm] | Alarm | None, on_alarm: OnAlarm, measured: Iterable[str]) -> None:
+        """alarms: some or one; None for the usual ones. on_alarm: what happens. measured: measures that are taken."""
         if not callable(on_alarm) and on_alarm not in ("log", "stop"):
             raise BadInput(f"on_alarm must be 'log', 'stop' or a function, got {shown(on_alarm)}", argument="on_alarm")
         known = set(measured)
-        for alarm in alarms or ():
+        given = usual_alarms() if alarms is None else _several(alarms)
+        for alarm in given if alarms is not None else ():
             _must_be_an_alarm(alarm, known)
-        self.alarms = usual_alarms() if alarms is None else tuple(map(deepcopy, alarms))  # each remembers its run
+        self.alarms = tuple(map(deepcopy, given))  # each remembers its run
+        self._broken: set[int] = set()
         self.on_alarm = on_alarm
         self._told: set[tuple[int, str, str, int | None]] = set()
 
@@ -266,11 +268,23 @@ class Watch:
         """What was not beyond its limit at the measuring before."""
         now: dict[tuple[int, str, str, int | None], Alert] = {}
         for at, alarm in enumerate(self.alarms):
-            now |= {(at, each.measure, each.layer, each.head): each for each in alarm.look(step, tables)}
+            now |= {(at, each.measure, each.layer, each.head): each for each in self._look(at, alarm, step, tables)}
         found = [alert for key, alert in now.items() if key not in self._told]
         # What was not measured at this step stays told.
         self._told = {key for key in self._told if key[1] not in tables} | set(now)
         return found
+
+    def _look(self, at: int, alarm: Alarm, step: int, tables: Tables) -> list[Alert]:
+        """What one alarm finds; one that raises is told once and asked no more."""
+        if at in self._broken:
+            return []
+        try:
+            return list(alarm.look(step, tables))
+        except Exception as error:
+            self._broken.add(at)
+            what = f"{type(error).__name__}: {error}"
+            report(f"alarm {short(alarm)} failed at step {step} and is dropped, training goes on: {what}")
+            return []
 
     def act(self, alerts: Sequence[Alert]) -> None:
         """Log, call, or stop."""
@@ -284,6 +298,10 @@ class Watch:
                 report(str(alert))
             if len(alerts) > MOST_LINES:
                 report(f"step {alerts[0].step}: {len(alerts) - MOST_LINES} more alarms")
+
+
+def _several(alarms: Sequence[Alarm] | Alarm) -> tuple[Any, ...]:
+    return tuple(alarms) if isinstance(alarms, Iterable) and not hasattr(alarms, "look") else (alarms,)
 
 
 def _must_be_an_alarm(alarm: Any, measured: set[str]) -> None:

@@ -5,6 +5,7 @@ Between two measurings nothing is attached to the model: no hook, no wrapper. So
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -20,7 +21,7 @@ from joma.monitor.attention import first_pass, watched_pass
 from joma.monitor.batch import ProbeBatch
 from joma.monitor.matrices import Matrices
 from joma.monitor.measures import DEFAULT, MEASURES, Taken, intervals_of
-from joma.monitor.names import Names, Patterns
+from joma.monitor.names import Names, Patterns, unwrapped
 from joma.monitor.record import Record, StrPath
 from joma.monitor.sinks.guard import Sink, Sinks, report
 from joma.monitor.tables import Packet, Rows, Table, summary
@@ -33,9 +34,9 @@ class Monitor:
     Used as a context manager around a training loop, with one `step()` after every step of the optimizer. It measures
     once when the block is entered, and refuses there what cannot work.
 
-    - model: what is trained; a compiled one is measured uncompiled
+    - model: what is trained; a compiled one is measured uncompiled, one inside `nn.DataParallel` on its own device
     - probe: what it reads at every measuring: token ids, a tensor, a tuple of tensors, or a mapping from the names
-      of its arguments to tensors. Labels are left out. The batch is copied
+      of its arguments to tensors. Labels are left out unless the model needs them. The batch is copied
     - every: steps between two measurings
     - measures: names of `joma.monitor.MEASURES`; a mapping gives each its own interval, None for that of `every`
     - include, exclude: patterns of names, with `*`, of attention modules and matrices that are followed
@@ -65,7 +66,7 @@ class Monitor:
         exclude: Patterns = None,
         sinks: Iterable[Sink] | Sink = (),
         out: StrPath | None = None,
-        alarms: Sequence[Alarm] | None = None,
+        alarms: Sequence[Alarm] | Alarm | None = None,
         on_alarm: OnAlarm = "log",
         start: int | None = None,
     ) -> None:
@@ -73,12 +74,14 @@ class Monitor:
         _must_be_alone()
         if not isinstance(model, nn.Module):
             raise BadInput(f"model must be a torch module, got {shown(model)}", argument="model")
-        self.model: nn.Module = getattr(model, "_orig_mod", model)  # the one inside torch.compile(model)
+        self.model: nn.Module = unwrapped(model)
         self.intervals = intervals_of(measures, every)
         self._batch, self._sinks = ProbeBatch(probe), Sinks(sinks)
         self._names = Names(include, exclude)
         self._matrices = Matrices(self.model, self._names)
         self._watch = Watch(alarms, on_alarm, self.intervals)
+        if out is not None and not isinstance(out, str | os.PathLike):
+            raise BadInput(f"out must be the path of a file, got {shown(out)}", argument="out")
         self._out, self._start = out, start
         if start is not None:
             with asked_for():
@@ -177,6 +180,7 @@ class Monitor:
                 taken |= {name: self._followed(each) for name, each in measure.take(probe).items()}
             if first:
                 self._attention = self._rows_of_attention(probe, taken)
+        self._matrices.look_again()
         for measure in (MEASURES[name] for name in due if MEASURES[name].needs == "matrices"):
             taken |= measure.take(self._matrices)
         return taken
@@ -244,7 +248,8 @@ class Monitor:
             raise
 
     def _deliver(self, *, wait: bool = False) -> None:
-        """Record, send and judge what has arrived, in order."""
+        """Record, send and judge what has arrived, in order. An alarm that stops does so when all is recorded."""
+        found = []
         while self._pending and (wait or self._pending[0].arrived()):
             packet = self._pending.pop(0)
             tables = packet.tables()
@@ -256,7 +261,9 @@ class Monitor:
                 self._sinks.send(packet.step, summary(tables))
             new = self._watch.new(packet.step, tables)
             self.alerts += new
-            self._recording(lambda record, found=new: record.alarm(found), f"at step {packet.step}")
+            self._recording(lambda record, told=new: record.alarm(told), f"at step {packet.step}")
+            found.append(new)
+        for new in found:
             self._watch.act(new)
 
     def _recording(self, write: Any, when: str) -> None:

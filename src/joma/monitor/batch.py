@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ class ProbeBatch:
     def __init__(self, given: Any) -> None:
         """given: a mapping from the names of the model's arguments to tensors, token ids, or a tuple of tensors."""
         self.args, self.kwargs = _read(given)
+        # Attention does not depend on labels; a loss over the whole vocabulary would only take time.
+        self.labels = {name: self.kwargs.pop(name) for name in ("labels",) if name in self.kwargs}
         self.digest = _digest(self.args, self.kwargs)
 
     def call(self, model: nn.Module) -> None:
@@ -31,7 +33,9 @@ class ProbeBatch:
         at = next((each.device for each in model.parameters()), torch.device("cpu"))
         self.args = tuple(_moved(each, at) for each in self.args)
         self.kwargs = {name: _moved(each, at) for name, each in self.kwargs.items()}
-        model(*self.args, **self._saving(model), **self.kwargs)
+        labels = {name: _moved(each, at) for name, each in self.labels.items() if _must_have(model, name)}
+        saving = {} if labels else self._saving(model)  # a loss needs all logits
+        model(*self.args, **saving, **self.kwargs, **labels)
 
     def must_suit(self, model: nn.Module) -> None:
         """Refuse token ids that the model does not have: a GPU would only fail later, and for good."""
@@ -63,10 +67,10 @@ def _input_embedding(model: nn.Module) -> nn.Embedding | None:
 def _read(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(given, Mapping):
         if not any(isinstance(each, Tensor) for each in given.values()):
-            raise BadInput(f"probe must hold tensors, got a mapping with {list(given)[:5]}", argument="probe")
-        # Attention does not depend on labels; a loss over the whole vocabulary would only take time.
-        return (), {str(name): _copied(each) for name, each in given.items() if name != "labels"}
-    if isinstance(given, tuple) and given and all(isinstance(each, Tensor) for each in given):
+            how = "a tokenizer gives them with return_tensors='pt'"
+            raise BadInput(f"probe must hold tensors, got a mapping with {list(given)[:5]}; {how}", argument="probe")
+        return (), {str(name): _copied(each) for name, each in given.items()}
+    if _is_arguments(given):
         return tuple(_copied(each) for each in given), {}
     wanted = "token ids, a tensor, a tuple of tensors, or a mapping from argument names to tensors"
     try:
@@ -77,6 +81,18 @@ def _read(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         raise BadInput(f"probe must be {wanted}, got {shown(given)}", argument="probe")
     ids = tensor.ndim == 1 and not tensor.is_floating_point()  # one text: a batch of one
     return (_copied(tensor[None] if ids else tensor),), {}
+
+
+def _is_arguments(given: Any) -> bool:
+    """A tuple of tensors, or the list that torch's DataLoader gives. Other lists hold the rows of a batch."""
+    if not isinstance(given, tuple | list) or not given or not all(isinstance(each, Tensor) for each in given):
+        return False
+    return isinstance(given, tuple) or (given[0].ndim > 1 and not given[0].is_floating_point())
+
+
+def _must_have(model: nn.Module, name: str) -> bool:
+    known = signature(model.forward).parameters.get(name)
+    return known is not None and known.default is Parameter.empty
 
 
 def _copied(value: Any) -> Any:

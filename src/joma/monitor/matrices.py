@@ -17,14 +17,23 @@ class Matrices:
 
     def __init__(self, model: nn.Module, names: Names) -> None:
         """model: whose matrices they are. names: which of them are followed."""
-        embeddings = {id(each.weight) for each in model.modules() if isinstance(each, nn.Embedding)}
-        self.by_name = {
-            plain_name(name): each
-            for name, each in model.named_parameters()
-            if each.ndim == 2 and each.dtype in FLOATS and id(each) not in embeddings and plain_name(name) in names
-        }
+        self._model, self._names = model, names
+        self.by_name = self._followed()
         self._leading: dict[str, Tensor] = {}  # singular vectors found last, where the next search begins
         self._before: dict[str, Tensor] = {}  # weights at the last measuring of their update
+
+    def _followed(self) -> dict[str, Tensor]:
+        embeddings = {id(each.weight) for each in self._model.modules() if isinstance(each, nn.Embedding)}
+        return {
+            plain_name(name): each
+            for name, each in self._model.named_parameters()
+            if each.ndim == 2 and each.dtype in FLOATS and id(each) not in embeddings
+            if plain_name(name) in self._names
+        }
+
+    def look_again(self) -> None:
+        """At the parameters that the model has now: `load_state_dict(..., assign=True)` gives it other ones."""
+        self.by_name = self._followed()
 
     @torch.no_grad()
     def norm(self) -> dict[str, Tensor]:

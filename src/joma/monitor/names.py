@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from typing import cast
+
+from torch import nn
 
 from joma.host.arguments import shown
 from joma.host.errors import BadInput
 
 Patterns = str | Iterable[str] | None
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile, DataParallel and DistributedDataParallel, so that names do not depend on them."""
+    while True:
+        if "_orig_mod" in model._modules:
+            model = cast(nn.Module, model._orig_mod)
+        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        else:
+            return model
 
 
 def plain_name(name: str) -> str:

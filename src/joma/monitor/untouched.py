@@ -5,17 +5,20 @@ What a pass can change, and how it comes back:
 - `training` of every module: the attribute alone is set. `eval()` is not called, since some modules merge weights in it
 - buffers and other tensors that a module holds (batch norm, load counters, amax): copied before, written back after
 - plain attributes (counters, caches): those that were there come back, new ones go
-- random numbers of torch (CPU, CUDA, MPS), Python and numpy
+- lists, dictionaries, sets and queues that a module holds (losses that a pass appends): what was in them comes back
+- random numbers of torch (CPU, CUDA, MPS), Python and numpy, and generators that a module holds
 - autocast: the same types as outside, without its cache, in which casts made without gradients would stay behind
 - gradients: the pass runs under `no_grad`
 
 A parameter that a pass changes is not restored: a copy of all weights would double their memory. Such a model is
-refused by the first pass.
+refused by the first pass. Nor is what lies deeper: in objects that a module holds, or in lists within lists.
 """
 
 import random
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from torch import Tensor, nn
 from joma.monitor.errors import MonitorError
 
 _KEPT_ELSEWHERE = {"_parameters", "_buffers", "_modules", "training"}
+_OF_TORCH = frozenset(vars(nn.Module()))  # hooks and the like, which no pass fills; there are many of them
 
 
 @contextmanager
@@ -59,13 +63,18 @@ class _State:
         self.module, self.training = module, module.training
         self.buffers = dict(module._buffers)
         self.plain = {name: each for name, each in vars(module).items() if name not in _KEPT_ELSEWHERE}
-        held = [*self.buffers.values(), *self.plain.values()]
+        own = [each for name, each in self.plain.items() if name not in _OF_TORCH]
+        inside = [each for holder in own for each in _contents(holder)]
+        held = [*self.buffers.values(), *own, *inside]
         self.tensors = [(each, each.detach().clone()) for each in held if _can_change(each)]
+        self.others = [put_back for each in own if (put_back := _put_back_inside(each)) is not None]
 
     def restore(self) -> None:
         """As it was; `.data`, so that a graph that holds a buffer does not take it for changed."""
         for tensor, before in self.tensors:
             tensor.data.copy_(before)
+        for put_back in self.others:
+            put_back()
         _put_back(self.module._buffers, self.buffers, set())
         _put_back(vars(self.module), self.plain, _KEPT_ELSEWHERE)
         if self.module.training != self.training:
@@ -81,9 +90,43 @@ def _put_back(now: dict[str, Any], before: dict[str, Any], others: set[str]) -> 
             now[name] = value
 
 
+def _contents(holder: Any) -> list[Any]:
+    """What a container holds, one level deep; nothing of anything else."""
+    if isinstance(holder, dict):
+        return list(holder.values())
+    return list(holder) if isinstance(holder, list | set | deque) else []
+
+
+def _put_back_inside(value: Any) -> Callable[[], Any] | None:
+    """What gives a container or a generator of random numbers its contents of now again; None for anything else."""
+    if isinstance(value, dict | list | set | deque):
+        return partial(_refill, value, list(value.items()) if isinstance(value, dict) else list(value))
+    if isinstance(value, torch.Generator):
+        return partial(value.set_state, value.get_state())
+    if isinstance(value, random.Random):
+        return partial(value.setstate, value.getstate())
+    if isinstance(value, np.random.Generator):
+        return partial(setattr, value.bit_generator, "state", value.bit_generator.state)
+    return None
+
+
+def _refill(holder: Any, before: list[Any]) -> None:
+    """What is the same is not written."""
+    keyed = isinstance(holder, dict)
+    now = list(holder.items()) if keyed else list(holder)
+    if len(now) == len(before) and all(_is(a, b, keyed) for a, b in zip(now, before, strict=True)):
+        return
+    holder.clear()
+    (holder.update if isinstance(holder, dict | set) else holder.extend)(before)
+
+
+def _is(one: Any, other: Any, keyed: bool) -> bool:
+    return one[0] is other[0] and one[1] is other[1] if keyed else one is other
+
+
 def _can_change(value: Any) -> bool:
     """Whether a pass could write to it in place: not where torch itself forbids that."""
-    if not isinstance(value, Tensor) or value.is_meta or value.is_inference():
+    if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or value.is_meta or value.is_inference():
         return False
     repeated = value.layout is torch.strided and any(
         size > 1 and stride == 0 for size, stride in zip(value.shape, value.stride(), strict=True)

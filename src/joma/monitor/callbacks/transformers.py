@@ -63,5 +63,9 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
 
     def _leave(self) -> None:
         monitor, self.monitor = self.monitor, None
-        if monitor is not None:
+        if monitor is None:
+            return
+        try:
             monitor.__exit__(None, None, None)
+        except TrainingStopped as stopped:  # found in the last numbers, which came when training was over
+            report(f"found after the last step: {stopped}")
