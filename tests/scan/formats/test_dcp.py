@@ -169,6 +169,19 @@ def test_descriptions_that_lie_are_refused(tmp_path, change, sentence):
     assert str(folder) in said
 
 
+@pytest.mark.parametrize("content", [7, None, "w", [torch.ones(7, 6)], {"": torch.ones(7, 6)}, {"w": torch.ones(7, 6)}])
+def test_a_chunk_that_is_no_tensor_is_refused(tmp_path, content):
+    folder = dcp_in_chunks(tmp_path / "a", {"rows": random(7, 6)}, {"rows": [boxed((0, 7), (0, 6))]})
+    torch.save(content, folder / "__0_0.distcp")
+
+    def as_long_as_it_is(found):
+        next(iter(found.storage_data.values())).length = (folder / "__0_0.distcp").stat().st_size
+
+    changed_metadata(folder, as_long_as_it_is)
+    said = refusal(lambda: tensors_of(LocalFolder(folder, 0)))
+    assert "holds no tensor with numbers where one should be" in said
+
+
 def test_chunks_that_overlap_leave_a_gap_that_is_noticed(tmp_path):
     from joma.scan.formats.tensor_file import check_finite
 

@@ -78,6 +78,10 @@ class TorchFile(TensorFile):
                 self._values = dict(_flattened(content))
             except ValueError as error:
                 raise self.wrong(f"is no checkpoint: {error}") from None
+            if single and "" not in self._values:
+                raise self.wrong(
+                    f"holds no tensor with numbers where one should be, but a {type(content['']).__name__}"
+                )
         self._checked = any(record.CRC for record in self._records)  # else torch was told to write no checksums
         self.tensors = {name: Stored(tuple(value.shape), value.dtype) for name, value in self._values.items()}
         self._verified: set[int] = set()
