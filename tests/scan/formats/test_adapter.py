@@ -172,6 +172,10 @@ def test_a_series_of_adapters_on_a_base(tmp_path):
     assert len({place.identity() for place in (series.places[0], merged.places[0])}) == 2
     with pytest.raises(BadInput, match="base must be the folder of a model"):
         on_base(series, tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for nowhere in (tmp_path / "loop", "~nobody-has-this-name/model"):
+        with pytest.raises(BadInput, match="base must be the folder of a model"):
+            on_base(series, nowhere)
     torch.save({"w": random(2, 2)}, tmp_path / "step1.pt")
     with pytest.raises(BadInput, match="is none"):
         on_base(open_series(tmp_path / "step1.pt", downloads=tmp_path), "none")
