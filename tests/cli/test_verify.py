@@ -43,6 +43,14 @@ def test_verify_writes_report_and_json(with_toy, tmp_path, capsys):
     assert (tmp_path / "out" / "report.html").exists()
 
 
+def test_findings_go_to_the_file_that_a_link_leads_to(with_toy, tmp_path, undrawn):
+    (tmp_path / "mine.json").write_text("before")
+    (tmp_path / "link.json").symlink_to("mine.json")
+    assert main(["verify", "toy", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "link.json")]) == 0
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "mine.json").read_text())["studies"][0]["name"] == "toy"
+
+
 def test_a_page_of_one_study_says_how_to_see_the_others(with_toy, tmp_path, capsys, undrawn):
     assert main(["verify", "thm5", "--out", str(tmp_path)]) == 0
     assert "a page of all" not in capsys.readouterr().out
