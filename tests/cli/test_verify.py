@@ -107,10 +107,9 @@ def test_of_two_commands_in_one_folder_the_second_says_so_in_one_sentence(with_t
     path = run_path(with_toy, plain_config(with_toy.quick), tmp_path)
     with Run.create(path, study="toy", config=plain_config(with_toy.quick), version=with_toy.version):
         assert main(["verify", "toy", "--out", str(tmp_path)]) == 2
-        said = (
-            f"another command (process {os.getpid()}) runs toy in {tmp_path}: wait for it and give this command again, "
-        )
-        assert capsys.readouterr().err == f"joma: {said}or give it another folder (--out DIR)\n"
+        what = f"another command (process {os.getpid()}) runs toy in {tmp_path}"
+        said = f"{what}: wait for it and give this command again, or give it another folder"
+        assert capsys.readouterr().err == f"joma: {said} (--out DIR)\n"
         found = attempt(with_toy, with_toy.quick, tmp_path, alone=False)
         assert found.error == said
     assert main(["verify", "toy", "--out", str(tmp_path)]) == 0
