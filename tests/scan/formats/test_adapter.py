@@ -198,3 +198,16 @@ def test_adapters_that_cannot_be_read(tmp_path):
     gpt2().save_pretrained(tmp_path / "other")
     assert "it belongs to another base" in refusal(LocalFolder(tmp_path, 0, base=tmp_path / "other").open)
     assert "is an adapter itself" in refusal(LocalFolder(tmp_path, 0, base=tmp_path).open)
+
+
+def test_a_pattern_that_could_take_for_ever_is_refused():
+    from joma.scan.errors import CheckpointError
+    from joma.scan.formats.adapter import factors_of
+
+    module = f"base_model.model.{'a' * 38}b"
+    names = [f"{module}.lora_A.weight", f"{module}.lora_B.weight"]
+    settings = {"lora_alpha": 1, "alpha_pattern": {"(.|a)" * 38: 2}}
+    with pytest.raises(CheckpointError, match="a pattern of more than 2 groups, which could take for ever"):
+        list(factors_of(names, settings))
+    (found,) = factors_of(names, {"lora_alpha": 1, "alpha_pattern": {"(x|a)" + "a" * 37 + "(b|c)": 2}})
+    assert found.alpha == 2
