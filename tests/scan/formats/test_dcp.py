@@ -241,3 +241,26 @@ def test_shards_that_dcp_wrote_as_safetensors_are_not_taken_for_whole(tmp_path):
     for rank in (1, 2):
         save_file({"w": random(2, 3, seed=rank)}, tmp_path / f"shard-0000{rank}-model-00001-of-00001.safetensors")
     assert "several weights files" in refusal(LocalFolder(tmp_path, 0).open)
+
+
+def test_descriptions_that_swell_are_refused_at_once(tmp_path):
+    """Tuples that hold one another twice, 2^60 words in all; and tensors that share one list of chunks."""
+    from joma.scan.formats.dcp import _Chunk, _Metadata, _Tensor, described
+    from joma.scan.formats.pickles import Refused
+
+    nested = ("w",)
+    for _ in range(60):
+        nested = (nested, nested)
+
+    def swollen(found):
+        for info in found.storage_data.values():
+            info.transform_descriptors = nested
+
+    folder = dcp_in_chunks(tmp_path / "a", CHUNKED, CHUNKS)
+    changed_metadata(folder, swollen)
+    assert "packed by an extension (tuple)" in refusal(LocalFolder(folder, 0).open)
+    metadata, entry = _Metadata(), _Tensor()
+    entry.state = {"chunks": [_Chunk()] * 3000}
+    metadata.state = {"state_dict_metadata": {str(at): entry for at in range(3000)}, "storage_data": {}}
+    with pytest.raises(Refused, match="more than 500,000 tensors or chunks"):
+        described(metadata)
