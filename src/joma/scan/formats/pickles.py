@@ -173,7 +173,7 @@ def stood_in_for() -> Iterator[None]:
 @contextmanager
 def _no_bytearrays() -> Iterator[None]:
     """torch lets a pickle call bytearray(3 * 10**9), which takes that much memory; within, a stand-in is made."""
-    listed = getattr(torch._weights_only_unpickler, "_get_allowed_globals", dict)()
+    listed: dict[str, Any] = getattr(torch._weights_only_unpickler, "_get_allowed_globals", dict)()
     name = "builtins.bytearray"
     if name not in listed:
         yield
