@@ -9,7 +9,7 @@ from chaos.score import Score, Setting, plain, timed
 from chaos.warm import Child
 from chaos.work import curves, findings
 
-AT_WORK = ("is being written already",)
+AT_WORK = ("is being written already", "another command")
 
 
 def disturb(setting: Setting) -> Score:

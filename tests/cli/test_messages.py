@@ -21,6 +21,8 @@ def checkpoint(tmp_path):
         (["--measures", "entropi"], "got 'entropi' (--measures NAMES)"),
         (["--root", "ema"], "no weights under 'ema'; it holds one model, so no root is needed (--root NAME)"),
         (["--measures", "entropy"], "no text is given (--text FILE)"),
+        (["--steps", "1" * 5000], "got '111111111111111111111111111111111111...' (--steps STEPS)"),
+        (["--steps", f"0:{'1' * 5000}"], "got '0:1111111111111111111111111111111111...' (--steps STEPS)"),
     ],
 )
 def test_a_wrong_option_of_a_scan_is_bad_input_and_is_named(checkpoint, tmp_path, capsys, options, sentence):
@@ -74,5 +76,5 @@ def test_a_limit_that_is_no_number_is_refused_before_anything_is_done(monkeypatc
     monkeypatch.setenv("JOMA_LIMITS", "LAYERS=many")
     assert main(["list"]) == 2
     said = capsys.readouterr()
-    assert said.err == "joma: JOMA_LIMITS takes NAME=NUMBER, as in LAYERS=5000, got 'LAYERS=many'\n"
+    assert said.err == "joma: JOMA_LIMITS takes NAME=NUMBER, a positive one, as in LAYERS=5000, got 'LAYERS=many'\n"
     assert not said.out

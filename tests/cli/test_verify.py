@@ -16,12 +16,13 @@ import pytest
 
 from joma import studies
 from joma.claims.contract import NotRun
-from joma.claims.execute import Picture
+from joma.claims.execute import Picture, attempt, plain_config, run_path
 from joma.claims.verdicts import not_run
 from joma.cli.main import main
 from joma.cli.terminal import _paper
 from joma.data.errors import CorpusError
 from joma.report.claims.kept import kept
+from joma.runs import Run
 from joma.runs.errors import sqlite_errors_explained
 from joma.studies.__main__ import main as bare
 
@@ -41,6 +42,14 @@ def test_verify_writes_report_and_json(with_toy, tmp_path, capsys):
     assert re.search(r"1 claim in .* s: all judged\. 1 holds\.\n", out)
     assert out.rstrip().endswith(f"report: {tmp_path / 'out' / 'report.html'}")
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_findings_go_to_the_file_that_a_link_leads_to(with_toy, tmp_path, undrawn):
+    (tmp_path / "mine.json").write_text("before")
+    (tmp_path / "link.json").symlink_to("mine.json")
+    assert main(["verify", "toy", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "link.json")]) == 0
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "mine.json").read_text())["studies"][0]["name"] == "toy"
 
 
 def test_a_page_of_one_study_says_how_to_see_the_others(with_toy, tmp_path, capsys, undrawn):
@@ -92,6 +101,18 @@ def test_where_nothing_could_be_run_the_files_of_an_earlier_command_stay(
     out = capsys.readouterr().out
     assert "broke: RuntimeError: the record is locked" in out
     assert "report:" not in out
+
+
+def test_of_two_commands_in_one_folder_the_second_says_so_in_one_sentence(with_toy, tmp_path, capsys, undrawn):
+    path = run_path(with_toy, plain_config(with_toy.quick), tmp_path)
+    with Run.create(path, study="toy", config=plain_config(with_toy.quick), version=with_toy.version):
+        assert main(["verify", "toy", "--out", str(tmp_path)]) == 2
+        what = f"another command (process {os.getpid()}) runs toy in {tmp_path}"
+        said = f"{what}: wait for it and give this command again, or give it another folder"
+        assert capsys.readouterr().err == f"joma: {said} (--out DIR)\n"
+        found = attempt(with_toy, with_toy.quick, tmp_path, alone=False)
+        assert found.error == said
+    assert main(["verify", "toy", "--out", str(tmp_path)]) == 0
 
 
 def test_a_text_that_does_not_fit_is_bad_input(with_toy, tmp_path, capsys, breaks):

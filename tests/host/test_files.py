@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from joma.host.errors import BadInput, FileError, JomaError, asked_for
-from joma.host.files import atomically, refuse_files, usable_file, usable_folder, write_json, write_text
+from joma.host.files import atomically, named_file, refuse_files, usable_file, usable_folder, write_json, write_text
 
 
 def test_what_fails_half_way_leaves_the_old_file(tmp_path):
@@ -75,6 +75,21 @@ def test_outputs_are_refused_before_work(tmp_path):
     usable_file(tmp_path / "new.json")
     assert not (tmp_path / "new.json").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "pipe"]
+
+
+def test_a_link_that_a_user_names_stays_and_its_file_is_written(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link.json").symlink_to("there/a.json")
+    usable_file(tmp_path / "link.json")
+    write_json(named_file(tmp_path / "link.json"), {"a": 1})
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "there" / "a.json").read_text() == '{\n "a": 1\n}\n'
+    (tmp_path / "away.json").symlink_to(tmp_path / "nowhere" / "a.json")
+    with pytest.raises(BadInput, match="there is no folder"):
+        usable_file(tmp_path / "away.json")
+    (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
+    with pytest.raises(BadInput, match="is a loop of links"):
+        usable_file(tmp_path / "loop.json")
 
 
 def test_what_a_user_asked_for_is_bad_input_and_a_bug_is_not():

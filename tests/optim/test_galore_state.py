@@ -241,3 +241,88 @@ def test_torchs_checkpoints_keep_it():
 def test_it_is_not_pickled():
     with pytest.raises(TypeError, match=r"keep optimizer.state_dict\(\)"):
         copy.deepcopy(GaLore(network(), rank=4))
+
+
+def exponent_bit(basis):
+    """The highest bit of the exponent of the largest entry."""
+    at = int(basis.abs().argmax())
+    basis.view(torch.int32).view(-1)[at] ^= 1 << 30
+
+
+DAMAGE = {
+    "NaN": lambda basis: basis[3].fill_(torch.nan),
+    "infinity": lambda basis: basis[3, 0].fill_(-torch.inf),
+    "a bit": exponent_bit,
+    "zeros": lambda basis: basis[:, 1].zero_(),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_basis_that_is_damaged_is_refused_and_nothing_changes(kind):
+    model = network()
+    optimizer = GaLore(model, rank=4, refresh=3, lr=0.01)
+    train(model, optimizer, 4)
+    state, before = stored(optimizer.state_dict()), stored(optimizer.state_dict())
+    DAMAGE[kind](state["state"][1]["basis"])
+    with pytest.raises(ValueError, match="its directions do not have length 1"):
+        optimizer.load_state_dict(state)
+    assert_alike(optimizer.state_dict(), before)
+    state = stored(before)
+    state["state"][1]["energies"][2] = torch.nan
+    with pytest.raises(ValueError, match=r"energies of layers.0.weight are damaged"):
+        optimizer.load_state_dict(state)
+    assert_alike(optimizer.state_dict(), before)
+
+
+def assert_alike(state, wanted):
+    assert plain(state) == plain(wanted)
+
+
+def plain(value):
+    """Tensors as numbers, which can be compared where they stand."""
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+JUNK = (None, "x", -1, 2**70, float("nan"), [], {}, torch.ones(()), torch.ones(2, 2), torch.full((3,), torch.nan), b"")
+
+
+@pytest.mark.parametrize("inner", ["AdamW", "SGD", "Adafactor"])
+def test_whatever_stands_in_a_state_it_is_loaded_or_refused_whole(inner):
+    """Each entry of a matrix, of a bias and of the groups in turn, replaced by everything else."""
+    kind, options = INNER[inner]
+    model = network()
+    make = partial(GaLore, model, rank=4, refresh=3, inner=kind, **options)
+    optimizer = make()
+    train(model, optimizer, 2)
+    honest, refused = stored(optimizer.state_dict()), 0
+    places = [("state", number, key) for number in (1, 2) for key in honest["state"][number]]
+    places += [("param_groups", 0, key) for key in honest["param_groups"][0]]
+    for part, at, key in places:
+        for junk in JUNK:
+            state = copy.deepcopy(honest)
+            state[part][at][key] = junk
+            try:
+                optimizer.load_state_dict(state)
+            except ValueError:
+                refused += 1
+                assert_alike(optimizer.state_dict(), honest)
+            else:  # an option may be anything that the inner optimizer takes
+                optimizer = make()
+                optimizer.load_state_dict(honest)
+    assert refused > len(JUNK)
+
+
+def test_options_of_a_state_that_is_refused_late_are_forgotten():
+    model = network()
+    optimizer = GaLore(model, rank=4, refresh=3, lr=0.01)
+    train(model, optimizer, 2)
+    before, state = stored(optimizer.state_dict()), stored(optimizer.state_dict())
+    state["param_groups"][0] |= {"lr": 0.5, "initial_lr": 0.5}
+    state["state"][2]["inner.step"] = "x"
+    with pytest.raises(ValueError, match="nothing was changed"):
+        optimizer.load_state_dict(state)
+    assert_alike(optimizer.state_dict(), before)

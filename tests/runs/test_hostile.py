@@ -7,6 +7,7 @@ import random
 import sqlite3
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -177,3 +178,28 @@ def test_a_name_with_dots_of_its_own_is_fine(tmp_path: Path) -> None:
     with Run.create(tmp_path / "b.sqlite", study="demo", config={}) as run:
         run.append("layer/..a", 0, 1.0)
         assert "layer/..a.npy" in zipfile.ZipFile(export(run, "npz")).namelist()
+
+
+INDEX = "SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_autoindex_entries_1'"
+
+
+def test_a_bit_in_the_index_of_steps_loses_no_step_unnoticed(tmp_path: Path) -> None:
+    """SQLite finds rows by an index, and one bit of it can lead to one step twice and to another never."""
+    path, spoilt = tmp_path / "a.sqlite", tmp_path / "b.sqlite"
+    with Run.create(path, study="demo", config={}) as run:
+        for step in range(12):
+            run.append("x", 2 * step, float(step))
+        run.finish()
+    content, honest, refused = path.read_bytes(), list(range(0, 24, 2)), []
+    with closing(sqlite3.connect(path)) as connection:
+        root, size = (connection.execute(query).fetchone()[0] for query in (INDEX, "PRAGMA page_size"))
+    flips = [(at, 1 << bit) for at in range((root - 1) * size, root * size) if content[at] for bit in range(4)]
+    for at, bit in flips:
+        spoilt.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
+        try:
+            with Run.open(spoilt) as run:
+                assert run.array("x").tolist() == list(range(12))
+                assert run.steps("x").tolist() == honest
+        except RunError as error:
+            refused.append(str(error))
+    assert any("the steps of 'x' do not increase" in said for said in refused)

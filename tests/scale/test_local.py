@@ -48,7 +48,7 @@ def test_a_worker_is_at_work_only_while_it_works(monkeypatch):
     """At the end of its orders a worker at work stops, and one that has answered ends well."""
     told = []
 
-    def listen(tasks, at_work):
+    def listen(tasks, at_work, _):
         told.append(at_work)
         for line in ("1", "2", None):
             tasks.put(line)
@@ -58,6 +58,26 @@ def test_a_worker_is_at_work_only_while_it_works(monkeypatch):
     worker._work(lambda arguments, progress: told[0].is_set(), to)
     assert [json.loads(line)["value"] for line in to.getvalue().splitlines()] == [True, True]
     assert not told[0].is_set()
+
+
+def test_a_worker_whose_parent_went_while_it_loaded_does_nothing(monkeypatch):
+    def listen(tasks, at_work, alone):
+        alone.set()
+        tasks.put("1")
+
+    monkeypatch.setattr(worker, "_listen", listen)
+    with pytest.raises(KeyboardInterrupt):
+        worker._work(lambda *_: pytest.fail("it worked"), io.StringIO())
+
+
+def test_processes_end_with_events_that_nobody_has_asked_for(monkeypatch):
+    """As at SIGTERM between the start of the processes and the first word that is heard of them."""
+    stopped = []
+    monkeypatch.setattr(local, "_stop", stopped.append)
+    monkeypatch.setattr(local, "_Process", lambda *_: SimpleNamespace(give=lambda task: None, loads=set()))
+    events = side_by_side(f"{HERE}:double", tasks("a", "b"), jobs=2)
+    events.close()
+    assert [len(team) for team in stopped] == [2]
 
 
 def test_every_process_has_the_limits_of_the_environment(monkeypatch):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from joma.runs import Run
 from joma.scan.errors import CheckpointError, Fault
@@ -220,3 +221,23 @@ def test_what_was_found_is_over_the_steps_that_are_left(run):
     assert found.curves["rank/b"].values[2].tolist() == [8.25]
     assert (found.epochs, found.refused, found.notes) == ({4: 1, 6: 1, 8: 2}, {"entropy": "no model"}, ("a note",))
     assert (found.coverage, found.model_type, found.warnings, found.seq_len) == ({"a": (1, 2)}, "llama", ("long",), 9)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_weights_that_were_replaced_under_the_same_size_and_time_are_others(tmp_path, kind):
+    import os
+
+    from joma.scan.sources.folder import LocalFile, LocalFolder
+
+    path = tmp_path / "model.safetensors"
+    place = LocalFile(path, 0) if kind == "file" else LocalFolder(tmp_path, 0)
+    seen = set()
+    for place_of_change in (None, 0, 50_000, 99_999):
+        numbers = torch.zeros(100_000)
+        if place_of_change is not None:
+            numbers[place_of_change] = 1
+        save_file({"w": numbers}, path)
+        os.utime(path, ns=(10**18, 10**18))
+        seen.add(place.identity())
+        assert place.identity() in seen
+    assert len(seen) == 4

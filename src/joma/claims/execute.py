@@ -19,7 +19,9 @@ from joma.claims.text_source import source_of
 from joma.claims.verdicts import not_run
 from joma.data.errors import CorpusError
 from joma.figures.style import house_style, to_svg
+from joma.host.errors import BadInput
 from joma.runs import Run, RunError
+from joma.runs.errors import RunBusy
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,17 @@ def execute(
 def attempt(study: Study, config: Any, out: Path, *, alone: bool, **how: Any) -> Result:
     """`execute`, where a study that breaks becomes a result that says so.
 
-    Alone, a text that does not fit what was asked for is bad input, and raised.
+    Alone, a text that does not fit what was asked for is bad input, and raised; so is a folder that another command
+    works in.
     """
     try:
         return execute(study, config, out, **how)
+    except RunBusy as error:
+        by = f"another command (process {error.writer}) runs {study.name} in {out}"
+        sentence = f"{by}: wait for it and give this command again, or give it another folder"
+        if alone:
+            raise BadInput(sentence, argument="out") from error
+        return replace(broken(study, config, error), error=sentence)
     except Exception as error:  # one broken study must not hide the verdicts of the others
         if alone and isinstance(error, CorpusError):
             raise

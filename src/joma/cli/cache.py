@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.extras import how_to_install
-from joma.host.files import as_json, usable_file, write_json
+from joma.host.files import as_json, named_file, usable_file, write_json
 from joma.host.printing import say
 from joma.host.progress import ProgressLines
 
@@ -100,7 +100,7 @@ def _print(costs: Costs, options: argparse.Namespace, screen: Any) -> None:
     if options.json == "-":
         say(as_json(content), keep="\n", end="")
     elif options.json is not None:
-        write_json(Path(options.json), content)
+        write_json(named_file(options.json), content)
     say(f"json: {target}", screen)
     from joma.cache.drawing import write_png
 

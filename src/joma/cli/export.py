@@ -1,6 +1,7 @@
 """`joma export`: runs for other tools, as tables or as an RO-Crate."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,11 @@ def _tidy(path: Path, to: str, out: Path | None) -> Path:
     place = out or path.with_suffix(f".{to}")
     if place.exists() and not place.is_file():
         raise RunError(f"{place} is no plain file; name a file of your own")
-    if place.resolve() == path.resolve():
+    if os.path.realpath(place) == os.path.realpath(path):
         raise RunError(f"{place} is the run itself; export it to another file")
     try:
         with Run.open(path) as run:
-            return write_table([stored_scan(run)], to, place.resolve())
+            return write_table([stored_scan(run)], to, Path(os.path.realpath(place)))
     except (KeyError, TypeError, AttributeError, IndexError):
         raise RunError(f"{path.name} is not a run as joma scan writes it") from None
     except OSError as error:

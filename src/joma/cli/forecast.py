@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
-from joma.host.files import as_json, usable_file, write_json
+from joma.host.files import as_json, named_file, usable_file, write_json
 from joma.host.printing import say
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     if options.json == "-":
         say(as_json(content), keep="\n", end="")
     elif options.json is not None:
-        write_json(Path(options.json), content)
+        write_json(named_file(options.json), content)
     return OK
 
 

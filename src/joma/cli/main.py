@@ -11,7 +11,7 @@ from joma.cli.parser import Parser
 from joma.host import limits
 from joma.host.errors import BadInput, JomaError
 from joma.host.exit_status import OK, answer
-from joma.host.printing import encoding_safe
+from joma.host.printing import encoding_safe, reopen_closed
 from joma.host.words import did_you_mean
 
 _EXAMPLES = """\
@@ -27,6 +27,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `joma`. Returns the exit status: 0 done, 1 broken, 2 bad input, 130 or 143 interrupted."""
+    reopen_closed()
     encoding_safe()
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser, commands = _parser()

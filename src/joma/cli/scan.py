@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
-from joma.host.files import as_json, refuse_files, usable_file, write_json
+from joma.host.files import as_json, named_file, refuse_files, usable_file, write_json
 from joma.host.printing import say
 from joma.host.words import counted
 
@@ -162,7 +162,7 @@ def _list(options: argparse.Namespace, screen: Any) -> int:
     if options.json == "-":
         say(as_json(listing.as_json()), keep="\n", end="")
     elif options.json is not None:
-        write_json(Path(options.json), listing.as_json())
+        write_json(named_file(options.json), listing.as_json())
     return OK
 
 
@@ -244,12 +244,12 @@ def _write(done: Sequence[_Done], options: argparse.Namespace) -> None:
     if options.json == "-":
         say(as_json(content), keep="\n", end="")
     elif options.json is not None:
-        write_json(Path(options.json), content)
+        write_json(named_file(options.json), content)
     from joma.scan.result.tidy import write_table
 
     for to in ("csv", "parquet"):
         if path := getattr(options, to):
-            write_table([one.found for one in done], to, path)
+            write_table([one.found for one in done], to, named_file(path))
 
 
 def _summarise(one: _Done, screen: Any, *, on_page: bool) -> None:

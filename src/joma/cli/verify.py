@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from joma.cli.options import DEFAULT_OUT, add_output
 from joma.host.errors import BadInput, asked_for
 from joma.host.exit_status import BROKEN, OK
-from joma.host.files import as_json, usable_file, usable_folder, write_json
+from joma.host.files import as_json, named_file, usable_file, usable_folder, write_json
 from joma.host.printing import say
 from joma.host.threads import cores, limited
 
@@ -186,7 +186,7 @@ def _write_and_print(results: list[Result], wish: _Wish, screen: Screen) -> None
     try:
         if not all(result.error for result in results):  # else the files of an earlier command are worth more
             if wish.json and wish.json != "-":
-                write_json(Path(wish.json), ledger)
+                write_json(named_file(wish.json), ledger)
             write_json(wish.out / "findings.json", ledger)
             page = write_report(results, wish.out, scale=wish.scale, scans=scan_runs(wish.out))
     finally:  # a full disk must not cost the verdicts, too

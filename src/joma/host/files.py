@@ -80,8 +80,21 @@ def refuse_files(out: Path) -> None:
         raise BadInput(sentence, argument="out")
 
 
+def named_file(path: str | Path) -> Path:
+    """The file that a user means who names it by a link: the file is written, and the link stays.
+
+    For names that a user types alone. In a folder of a stranger a link is replaced: it may lead to a file of yours.
+
+    >>> named_file("/a/../b.json").as_posix()
+    '/b.json'
+    """
+    return Path(os.path.realpath(path))
+
+
 def usable_file(path: Path, argument: str = "json") -> None:
     """Refuse what cannot be written as a file: said now, not after minutes of work."""
+    if (path := named_file(path)).is_symlink():
+        raise BadInput(f"{argument} must be a file, but {path} is a loop of links", argument=argument)
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "something else"
         raise BadInput(f"{argument} must be a file, but {path} is {kind}", argument=argument)

@@ -4,10 +4,12 @@ A limit is far above what honest files have and far below what hurts a machine. 
 before the call, or names it in the environment: JOMA_LIMITS="LAYERS=5000 WORD_BYTES=1e9".
 """
 
+import math
 import os
 from typing import Any
 
 from joma.host.errors import BadInput
+from joma.host.words import short
 
 JSON_DEPTH = 100
 """Lists and mappings inside one another."""
@@ -45,22 +47,29 @@ REVISIONS = 50_000
 
 
 def check(given: str | None = None) -> None:
-    """Take what the environment, or `given`, says of limits; a `BadInput` where it names none or no number.
+    """Take what the environment, or `given`, says of limits; a `BadInput` where it names none or no positive number.
 
     >>> check("LAYERS=many")
     Traceback (most recent call last):
         ...
-    joma.host.errors.BadInput: JOMA_LIMITS takes NAME=NUMBER, as in LAYERS=5000, got 'LAYERS=many'
+    joma.host.errors.BadInput: JOMA_LIMITS takes NAME=NUMBER, a positive one, as in LAYERS=5000, got 'LAYERS=many'
     """
     for word in (os.environ.get("JOMA_LIMITS", "") if given is None else given).replace(",", " ").split():
         name, _, number = word.partition("=")
         if name not in names():
             raise BadInput(f"JOMA_LIMITS names {name!r}; there are {', '.join(names())}")
-        try:
-            value = type(globals()[name])(float(number))
-        except (ValueError, OverflowError):
-            raise BadInput(f"JOMA_LIMITS takes NAME=NUMBER, as in LAYERS=5000, got {word!r}") from None
-        globals()[name] = value
+        globals()[name] = _positive(word, number, type(globals()[name]))
+
+
+def _positive(word: str, number: str, kind: type[int] | type[float]) -> int | float:
+    """NaN must not pass: it is never too large, so it would take every limit away. Nor may less than 1 of a count."""
+    try:
+        value = kind(float(number))
+        if 0 < value < math.inf:
+            return value
+    except (ValueError, OverflowError):
+        pass
+    raise BadInput(f"JOMA_LIMITS takes NAME=NUMBER, a positive one, as in LAYERS=5000, got {short(word)}")
 
 
 def names() -> list[str]:

@@ -4,6 +4,7 @@ What an encoding lacks is written in letters that it has; control characters are
 """
 
 import codecs
+import os
 import re
 import sys
 import unicodedata
@@ -56,6 +57,23 @@ def say(text: object, to: Any = None, *, keep: str = "", end: str = "\n") -> Non
     layers.0.weight
     """
     print(clean(text, keep=keep), file=to, end=end, flush=True)
+
+
+def reopen_closed() -> None:
+    """Standard streams that were closed (`joma verify >&-`) lead nowhere from now on.
+
+    Else Python has None in their place, and the next file that is opened gets the number of standard output: whatever
+    a library prints would go into that file.
+
+    >>> reopen_closed()
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the smallest number that is free, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
 def encoding_safe(*streams: Any) -> None:

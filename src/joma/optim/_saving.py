@@ -22,6 +22,8 @@ VERSION = 1
 OF_GROUP = ("params", "rank", "galore_version", "galore_inner", "galore_skipped")  # in every group of a saved state
 OF_MATRIX = ("basis", "energies", "count", "refreshed")  # of a saved matrix, beside the state of the inner optimizer
 
+_ROUNDING = 0.05  # of lengths of columns; in bfloat16 they are 1 to a hundredth
+
 
 class Parts(NamedTuple):
     """What a state is saved from and loaded into: the parts of a GaLore."""
@@ -82,6 +84,14 @@ def restore_matrices(parts: Parts, state_dict: dict[str, Any]) -> None:
         matrix.free()
 
 
+def forget_options(parts: Parts, mine: list[dict[str, Any]], inners: list[dict[str, Any]]) -> None:
+    """Give the groups, and those of the inner optimizer, the options that they had."""
+    for groups, before in ((parts.groups, mine), (parts.inner.param_groups, inners)):
+        for group, options in zip(groups, before, strict=True):
+            group.clear()
+            group.update(options)
+
+
 def restore_inner(parts: Parts, state_dict: dict[str, Any]) -> None:
     """Through the inner optimizer's own loading, which knows what its state needs."""
     numbers = parts.numbers
@@ -97,7 +107,15 @@ def restore_inner(parts: Parts, state_dict: dict[str, Any]) -> None:
 
 
 def read_state(parts: Parts, state_dict: Any) -> dict[str, Any]:
-    """A saved state, by the number of each parameter; refused if it is not for this optimizer."""
+    """A saved state, by the number of each parameter; a ValueError if it is not for this optimizer, or damaged."""
+    try:
+        return _read_state(parts, state_dict)
+    except (TypeError, AttributeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
+        # Damage puts anything in the place of anything.
+        raise ValueError(f"the state is damaged or not one of GaLore ({type(error).__name__}: {error})") from error
+
+
+def _read_state(parts: Parts, state_dict: Any) -> dict[str, Any]:
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
         given = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
         raise ValueError(f"the state must be a dictionary with 'state' and 'param_groups', got {given}")
@@ -182,10 +200,22 @@ def _check_matrix(matrix: Matrix, state: Mapping[str, Any], *, flexible: bool) -
             f"the saved energies of {matrix.name} have shape {tuple(energies.shape)}, its subspace has "
             f"{counted(rank, 'direction')}"
         )
+    _check_subspace(matrix.name, basis, energies)
     for key in ("count", "refreshed"):
         if not (isinstance(state[key], int) or (isinstance(state[key], Tensor) and state[key].numel() == 1)):
             raise ValueError(f"the saved {key} of {matrix.name} must be a whole number, got {state[key]!r}")
     _check_moments(matrix.name, state, (rank, matrix.longer) if matrix.side == "left" else (matrix.longer, rank))
+
+
+def _check_subspace(name: str, basis: Tensor, energies: Tensor) -> None:
+    """A basis has columns of length 1 and its energies are shares. One bit in an exponent changes that, and every step
+    from then on would be scaled by it without a word.
+    """
+    lengths = torch.linalg.vector_norm(basis.detach().double(), dim=0)
+    if not bool(((lengths - 1).abs() < _ROUNDING).all()):  # NaN is not near 1 either
+        raise ValueError(f"the saved subspace of {name} is damaged: its directions do not have length 1")
+    if not bool(((energies >= 0) & (energies <= 1 + _ROUNDING)).all()):
+        raise ValueError(f"the saved energies of {name} are damaged: they are no shares between 0 and 1")
 
 
 def _is_moment(value: Any) -> bool:

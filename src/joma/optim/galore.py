@@ -390,13 +390,27 @@ class GaLore(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state, bit for bit; tensors come to the device of their parameter.
 
-        - state_dict: what state_dict() gave; one that does not fit is refused and nothing is changed
+        - state_dict: what state_dict() gave; one that does not fit or is damaged is refused, a ValueError, and nothing
+          is changed
         """
         self._guard.look_back()
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         parts = _saving.Parts(self.param_groups, self.matrices, self.inner)
         state_dict = _saving.read_state(parts, state_dict)
+        before_loading = _saving.pack_state(parts, self._skipped)
+        options = [[dict(group) for group in groups] for groups in (self.param_groups, self.inner.param_groups)]
+        try:
+            self._take_over(parts, state_dict)
+        except Exception as error:  # what the inner optimizer, any of torch's, makes of a damaged state
+            _saving.forget_options(parts, *options)
+            self._take_over(parts, before_loading)
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"the state was refused and nothing was changed ({said})") from error
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def _take_over(self, parts: _saving.Parts, state_dict: dict[str, Any]) -> None:
         _saving.restore_matrices(parts, state_dict)
         self._fill_state(self.matrices)
         self._skipped = int(state_dict["param_groups"][0]["galore_skipped"])
@@ -406,8 +420,6 @@ class GaLore(torch.optim.Optimizer):
         self._batches = None
         pairs = zip(self._followers, self.inner.param_groups, strict=True)
         self._followers = [(ours, theirs, compact) for (ours, _, compact), theirs in pairs]
-        for after in self._optimizer_load_state_dict_post_hooks.values():
-            after(self)
 
     def __repr__(self) -> str:
         inner, few = type(self.inner).__name__, counted(len(self.matrices), "matrix", "matrices")

@@ -12,6 +12,15 @@ class RunError(JomaError):
     """Something about a run is wrong; the message is one sentence with the path and what would be right."""
 
 
+class RunBusy(RunError):
+    """Another process writes the run."""
+
+    def __init__(self, message: str, writer: str) -> None:
+        """writer: the number of the process, as far as it is known."""
+        super().__init__(message)
+        self.writer = writer
+
+
 _SENTENCES: dict[int | None, str] = {
     sqlite3.SQLITE_NOTADB: "is not a joma run: it is no SQLite file, or its beginning is damaged",
     sqlite3.SQLITE_CORRUPT: "is damaged or cut off; restore it from a copy, or run it anew (fresh)",

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from weakref import WeakSet
 
-from joma.runs.errors import RunError
+from joma.runs.errors import RunBusy, RunError
 
 _held: WeakSet[WriterLock] = WeakSet()
 
@@ -74,9 +74,8 @@ def _locked(lock: Path, run: Path) -> int | None:
     except BlockingIOError:
         writer = os.read(descriptor, 20).decode(errors="replace") or "unknown"
         os.close(descriptor)
-        raise RunError(
-            f"{run} is being written already (by process {writer}); wait for it, or read with Run.open(path)"
-        ) from None
+        what = f"{run} is being written already (by process {writer}); wait for it, or read with Run.open(path)"
+        raise RunBusy(what, writer) from None
     except OSError as error:
         os.close(descriptor)
         advice = "make room" if error.errno == errno.ENOSPC else "record runs in a folder on a local disk"

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,15 @@ class Session:
             raise RunError(f"{self.path} is damaged: series {name!r} has {steps} of {self._sealed[name]} steps")
 
     def _checked_steps(self, steps: list[Any], name: str) -> list[int]:
-        """Steps, if they are numbers: damage makes anything of them."""
+        """Steps, if they are numbers and each is there once: damage makes anything of them.
+
+        One bit of the index by which SQLite finds rows can lead to one of them twice and to another never. Their
+        checksums are right then, and so is their number.
+        """
         if not all(type(step) is int for step in steps):
             raise RunError(f"{self.path} is damaged: the steps of {name!r} cannot be read")
+        if any(later <= step for step, later in pairwise(steps)):
+            raise RunError(f"{self.path} is damaged: the steps of {name!r} do not increase; restore it from a copy")
         return steps
 
     def _readable(self, what: str, read: Callable[[Any], Any], value: Any) -> Any:

@@ -276,6 +276,7 @@ class Run(Session):
     def _array(self, name: str) -> np.ndarray:
         rows = self._rows(f"SELECT step, {_PACKED} {_OF_SERIES} ORDER BY step", name) or self._no_series(name)
         self._must_be_all(name, len(rows))
+        self._checked_steps([row[0] for row in rows], name)
         with self._naming_the_file():
             array = unpack_all(rows, name)
         if array is not None:

@@ -81,8 +81,9 @@ def side_by_side(
     [{'a': 1}]
     """
     works = _Works(function, threads, jobs, list(tasks))
-    works.start()  # at once: whoever calls may have to load much before it listens
-    return works.events(silence)
+    events = works.events(silence)
+    next(events)  # starts them at once: whoever calls may have to load much before it listens
+    return events
 
 
 @dataclass
@@ -102,7 +103,10 @@ class _Works:
             self.team[-1].give(self.chosen(self.team[-1]))
 
     def events(self, silence: float) -> Iterator[Event]:
+        """The first is no event: all that follows it, also an interrupt before anybody listens, ends the processes."""
         try:
+            self.start()
+            yield Going(Task("", {}), 0.0, "")
             while self.waiting or self.team:
                 self.start()
                 with suppress(Empty):

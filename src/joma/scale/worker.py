@@ -64,17 +64,20 @@ def _collect_rarely() -> None:
 
 def _work(function: Callable[[Any, Progress], Any], to: IO[str]) -> None:
     tasks: Queue[str | None] = Queue()
-    at_work = Event()
-    Thread(target=_listen, args=(tasks, at_work), daemon=True).start()
+    at_work, alone = Event(), Event()
+    Thread(target=_listen, args=(tasks, at_work, alone), daemon=True).start()
     while (line := tasks.get()) is not None:
         at_work.set()
+        if alone.is_set():  # the other side went while this process still loaded
+            raise KeyboardInterrupt
         _say(to, _carried_out(function, json.loads(line), _Words(to)))
         at_work.clear()
 
 
-def _listen(tasks: Queue[str | None], at_work: Event) -> None:
+def _listen(tasks: Queue[str | None], at_work: Event, alone: Event) -> None:
     for line in sys.stdin:
         tasks.put(line)
+    alone.set()  # before the question below, as `at_work` is set before its own: one of the two is seen
     tasks.put(None)
     if at_work.is_set():  # nobody waits for it any more
         os.kill(os.getpid(), signal.SIGTERM)

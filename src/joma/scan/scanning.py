@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -134,7 +135,7 @@ def _identity(
     """One run for each source, set of patterns, root, base, text and seq_len; more steps and measures are added."""
     digest = None if text is None else hashlib.sha256(text.read_bytes()).hexdigest()
     identity: list[Any] = [series.source, sorted(patterns.items()), digest]
-    identity += [root, str(tokenizer and tokenizer.resolve())] if root or tokenizer else []
+    identity += [root, str(tokenizer and os.path.realpath(tokenizer))] if root or tokenizer else []
     identity += ["base", str(base)] if base else []
     identity += ["seq_len", seq_len] if seq_len else []
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:10]

@@ -172,6 +172,10 @@ def test_a_series_of_adapters_on_a_base(tmp_path):
     assert len({place.identity() for place in (series.places[0], merged.places[0])}) == 2
     with pytest.raises(BadInput, match="base must be the folder of a model"):
         on_base(series, tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for nowhere in (tmp_path / "loop", "~nobody-has-this-name/model"):
+        with pytest.raises(BadInput, match="base must be the folder of a model"):
+            on_base(series, nowhere)
     torch.save({"w": random(2, 2)}, tmp_path / "step1.pt")
     with pytest.raises(BadInput, match="is none"):
         on_base(open_series(tmp_path / "step1.pt", downloads=tmp_path), "none")
@@ -194,3 +198,16 @@ def test_adapters_that_cannot_be_read(tmp_path):
     gpt2().save_pretrained(tmp_path / "other")
     assert "it belongs to another base" in refusal(LocalFolder(tmp_path, 0, base=tmp_path / "other").open)
     assert "is an adapter itself" in refusal(LocalFolder(tmp_path, 0, base=tmp_path).open)
+
+
+def test_a_pattern_that_could_take_for_ever_is_refused():
+    from joma.scan.errors import CheckpointError
+    from joma.scan.formats.adapter import factors_of
+
+    module = f"base_model.model.{'a' * 38}b"
+    names = [f"{module}.lora_A.weight", f"{module}.lora_B.weight"]
+    settings = {"lora_alpha": 1, "alpha_pattern": {"(.|a)" * 38: 2}}
+    with pytest.raises(CheckpointError, match="a pattern of more than 2 groups, which could take for ever"):
+        list(factors_of(names, settings))
+    (found,) = factors_of(names, {"lora_alpha": 1, "alpha_pattern": {"(x|a)" + "a" * 37 + "(b|c)": 2}})
+    assert found.alpha == 2

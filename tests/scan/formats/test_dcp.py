@@ -169,6 +169,19 @@ def test_descriptions_that_lie_are_refused(tmp_path, change, sentence):
     assert str(folder) in said
 
 
+@pytest.mark.parametrize("content", [7, None, "w", [torch.ones(7, 6)], {"": torch.ones(7, 6)}, {"w": torch.ones(7, 6)}])
+def test_a_chunk_that_is_no_tensor_is_refused(tmp_path, content):
+    folder = dcp_in_chunks(tmp_path / "a", {"rows": random(7, 6)}, {"rows": [boxed((0, 7), (0, 6))]})
+    torch.save(content, folder / "__0_0.distcp")
+
+    def as_long_as_it_is(found):
+        next(iter(found.storage_data.values())).length = (folder / "__0_0.distcp").stat().st_size
+
+    changed_metadata(folder, as_long_as_it_is)
+    said = refusal(lambda: tensors_of(LocalFolder(folder, 0)))
+    assert "holds no tensor with numbers where one should be" in said
+
+
 def test_chunks_that_overlap_leave_a_gap_that_is_noticed(tmp_path):
     from joma.scan.formats.tensor_file import check_finite
 
@@ -228,3 +241,26 @@ def test_shards_that_dcp_wrote_as_safetensors_are_not_taken_for_whole(tmp_path):
     for rank in (1, 2):
         save_file({"w": random(2, 3, seed=rank)}, tmp_path / f"shard-0000{rank}-model-00001-of-00001.safetensors")
     assert "several weights files" in refusal(LocalFolder(tmp_path, 0).open)
+
+
+def test_descriptions_that_swell_are_refused_at_once(tmp_path):
+    """Tuples that hold one another twice, 2^60 words in all; and tensors that share one list of chunks."""
+    from joma.scan.formats.dcp import _Chunk, _Metadata, _Tensor, described
+    from joma.scan.formats.pickles import Refused
+
+    nested = ("w",)
+    for _ in range(60):
+        nested = (nested, nested)
+
+    def swollen(found):
+        for info in found.storage_data.values():
+            info.transform_descriptors = nested
+
+    folder = dcp_in_chunks(tmp_path / "a", CHUNKED, CHUNKS)
+    changed_metadata(folder, swollen)
+    assert "packed by an extension (tuple)" in refusal(LocalFolder(folder, 0).open)
+    metadata, entry = _Metadata(), _Tensor()
+    entry.state = {"chunks": [_Chunk()] * 3000}
+    metadata.state = {"state_dict_metadata": {str(at): entry for at in range(3000)}, "storage_data": {}}
+    with pytest.raises(Refused, match="more than 500,000 tensors or chunks"):
+        described(metadata)

@@ -285,3 +285,25 @@ def test_a_long_name_is_refused_without_a_search_of_it(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="pickled object") as caught:
         TorchFile(path)
     assert len(str(caught.value)) < 500
+
+
+class Swollen:
+    def __reduce__(self):
+        return (bytearray, (10**14,))  # more than any machine has: made, it is a MemoryError
+
+
+def test_a_bytearray_is_never_made(tmp_path):
+    torch.save({"w": torch.ones(2), "b": Swollen()}, tmp_path / "a.pt")
+    file = TorchFile(tmp_path / "a.pt")
+    assert list(file.tensors) == ["w"]
+    assert not isinstance(file.content["b"], bytearray)
+    torch.save(bytearray(3), tmp_path / "b.pt")
+    assert torch.load(tmp_path / "b.pt", weights_only=True) == bytearray(3)  # as before, for everybody else
+
+
+def test_names_that_swell_are_refused(tmp_path):
+    """118 kB of names become gigabytes where many tensors lie below one long name."""
+    below = {str(at): torch.ones(1) for at in range(700)}
+    torch.save({"x" * 100_000: below}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match="its names have more than 67,108,864 letters"):
+        TorchFile(tmp_path / "a.pt")

@@ -246,3 +246,14 @@ def test_text_and_image_towers_are_one_model(tmp_path):
     found, counted, _ = groups_of(LocalFolder(save_model(model, tmp_path), 0))
     assert counted["mlp"] == (4, 4)
     assert len(found["attention_q"]) == 4
+
+
+def test_a_number_of_5000_digits_is_no_layer(tmp_path):
+    from safetensors.torch import save_file
+
+    honest, long = ("model.layers.0.mlp.up_proj.weight", f"model.layers.{'1' * 5000}.mlp.up_proj.weight")
+    save_file({honest: torch.eye(4), long: torch.eye(4)}, tmp_path / "step1.safetensors")
+    series = open_series(tmp_path, downloads=tmp_path)
+    with Run.create(tmp_path / "a.sqlite", study="scan", config={}) as run:
+        sweep(plan(series, measures=("stable_rank",)), run)
+        assert run.array("stable_rank/mlp").shape == (1, 1)

@@ -19,6 +19,7 @@ from joma.scan.formats.tensor_file import Parts, Recipe, Rows, Stored
 CONFIG = "adapter_config.json"
 # "lora_A.weight", and with the name of the adapter, as a training run keeps it: "lora_A.default.weight".
 _DOWN = re.compile(r"(?P<module>.+)\.lora_(?P<embedding>embedding_)?A(?P<name>\.\w+?)?(?P<weight>\.weight)?")
+_MOST_GROUPS = 2  # in a pattern for names of modules
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,9 @@ def _fits(pattern: str, module: str) -> bool:
     """Patterns are a stranger's regular expressions: only plain ones are tried, because others may take for ever."""
     if not re.fullmatch(r"[\w.\\^$|()-]{1,200}", pattern):
         return False
+    if pattern.count("(") > _MOST_GROUPS:  # (.|a) 38 times has 2^38 ways to fit a word of as many letters
+        what = f"{CONFIG} has a pattern of more than {_MOST_GROUPS} groups, which could take for ever: {pattern[:40]!a}"
+        raise CheckpointError(what, file=CONFIG)
     try:
         return re.fullmatch(rf"(.*\.)?({pattern})$", module) is not None
     except re.error:

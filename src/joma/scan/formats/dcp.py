@@ -150,6 +150,9 @@ def described(metadata: Any) -> tuple[dict[str, Described], int]:
         if isinstance(index, _Index) and isinstance(info, _Info) and isinstance(index.get("fqn"), str):
             infos[index.get("fqn"), _sizes(index.get("offset") or (), "offset")] = info
     tensors = {name: entry for name, entry in entries.items() if isinstance(name, str) and isinstance(entry, _Tensor)}
+    boxes = (entry.get("chunks") for entry in tensors.values())
+    if sum(len(each) for each in boxes if isinstance(each, list)) > limits.TENSORS:  # they may share one list
+        raise Refused(f"it describes more than {limits.TENSORS:,} tensors or chunks")
     return {name: _tensor(name, entry, infos) for name, entry in tensors.items()}, len(entries) - len(tensors)
 
 
@@ -179,12 +182,19 @@ def _chunk(name: str, shape: Size, box: Plain, infos: Mapping[tuple[str, Size], 
     # A description must not lead out of its folder.
     plain = isinstance(file, str) and file and file.isprintable() and not {"/", "\\"} & set(file)
     if not isinstance(file, str) or not plain or file.startswith(".."):
-        raise Refused(f"it puts {name[:80]!a} in {str(file)[:80]!a}, which is no file beside it")
+        raise Refused(f"it puts {name[:80]!a} in {_shown(file)}, which is no file beside it")
     if info.get("transform_descriptors"):
-        raise Refused(f"{name[:80]!a} is packed by an extension ({str(info.get('transform_descriptors'))[:60]})")
+        raise Refused(f"{name[:80]!a} is packed by an extension ({_shown(info.get('transform_descriptors'))})")
     if type(start) is not int or type(length) is not int or start < 0 or length < 0:
-        raise Refused(f"it puts {name[:80]!a} at byte {str(start)[:40]}")
+        raise Refused(f"it puts {name[:80]!a} at byte {_shown(start)}")
     return Chunk(offsets, sizes, file, start, length)
+
+
+def _shown(value: Any) -> str:
+    """In a few letters. Not `str` of anything: tuples that hold one another twice have no end in practice."""
+    words = [one for one in value if isinstance(one, str)] if isinstance(value, list) else [value]
+    first = words[0] if words else None
+    return ascii(first[:80]) if isinstance(first, str) else str(first) if type(first) is int else type(first).__name__
 
 
 def _sizes(value: Any, what: str) -> Size:

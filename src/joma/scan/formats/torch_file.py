@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _LONGEST_MESSAGE = 10_000  # letters of an error that are looked at
 _INSIDES = ("_load", "_open_zipfile_reader")  # of torch.load
+_NAMES = 2**26  # letters of all names together: dictionaries in one another can make much of few
 _PIECE = 2**24  # bytes at a time that are compared with a checksum
 _REFUSED = re.compile(r"GLOBAL (\S{1,80})")  # how torch names what it would have had to import
 _BEGINNING = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number as every torch has pickled it
@@ -78,6 +79,10 @@ class TorchFile(TensorFile):
                 self._values = dict(_flattened(content))
             except ValueError as error:
                 raise self.wrong(f"is no checkpoint: {error}") from None
+            if single and "" not in self._values:
+                raise self.wrong(
+                    f"holds no tensor with numbers where one should be, but a {type(content['']).__name__}"
+                )
         self._checked = any(record.CRC for record in self._records)  # else torch was told to write no checksums
         self.tensors = {name: Stored(tuple(value.shape), value.dtype) for name, value in self._values.items()}
         self._verified: set[int] = set()
@@ -217,7 +222,7 @@ def _flattened(value: dict[Any, Any]) -> Iterator[tuple[str, Tensor]]:
 
     Whatever is looked at counts: dictionaries that hold one another twice have no end in practice.
     """
-    visits, within = count(1), {id(value)}
+    visits, within, letters = count(1), {id(value)}, 0
     opened = [("", value, iter(value.items()))]
     while opened:
         prefix, owner, entries = opened[-1]
@@ -227,6 +232,8 @@ def _flattened(value: dict[Any, Any]) -> Iterator[tuple[str, Tensor]]:
             if not isinstance(key, str | int):
                 continue
             name = f"{prefix}{key}"
+            if (letters := letters + len(name)) > _NAMES:
+                raise ValueError(f"its names have more than {_NAMES:,} letters")
             if isinstance(item, Tensor) and item.layout is torch.strided and _begin(item) >= 0:
                 if item.ndim > limits.DIMENSIONS:
                     raise ValueError(f"{name[:80]} has {item.ndim:,} dimensions")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from joma.host.errors import BadInput
 from joma.scan.errors import UnknownNames
 from joma.scan.formats.checkpoint import part_of, tensor_of
-from joma.scan.names.roles import Shape, layer_of, taken
+from joma.scan.names.roles import Shape, is_number, layer_of, taken
 from joma.scan.names.roots import choose_root, in_root, roots, weights_of
 
 MLP, GATE, EMBEDDING = "mlp", "mlp_gate", "embedding"
@@ -216,7 +216,7 @@ def _layers(names: Iterable[str]) -> dict[str, str | None]:
 def _numbered(name: str, stacks: Collection[str]) -> Iterator[str]:
     """What may be the layer in a name: a number in a known stack of layers, or after a word that means layers."""
     words = name.split(".")
-    places = [at for at, word in enumerate(words) if word.isdecimal()]
+    places = [at for at, word in enumerate(words) if is_number(word)]
     yield from (".".join(words[: at + 1]) for at in places if ".".join(words[:at]) in stacks)
     yield from (".".join(words[: at + 1]) for at in places if at and words[at - 1] in _STACKS)
 

@@ -135,6 +135,16 @@ def taken(names: Iterable[str], shape: Shape | None = None, model_type: str | No
     return [*_attention(names), *_mlps(names, shape, model_type), *_sequences(names, shape)]
 
 
+def is_number(word: str) -> bool:
+    """Whether a word of a name counts something, as layers do. Nothing has 10^9 of them, and Python reads no number
+    of 5,000 digits.
+
+    >>> is_number("12"), is_number("x1"), is_number("1" * 5000)
+    (True, False, False)
+    """
+    return len(word) <= 9 and word.isdecimal()
+
+
 def layer_of(name: str) -> str | None:
     """The layer in which a tensor lies, if its name is a known one."""
     found = _read(name)
@@ -146,7 +156,7 @@ def _read(name: str) -> tuple[str, re.Match[str]] | None:
     at = 0
     for word in name.split("."):
         at += len(word) + 1
-        if word.isdecimal() and (found := _known_tail(name[at:])):
+        if is_number(word) and (found := _known_tail(name[at:])):
             return name[: at - 1], found
     return None
 

@@ -49,9 +49,9 @@ def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) 
     ...     [place.name for place in open_series(folder, downloads=Path(folder)).places]
     ['step0.safetensors', 'step10.safetensors']
     """
-    path, name = Path(source).expanduser(), str(source)
+    path, name = Path(os.path.expanduser(source)), str(source)
     if path.exists():
-        return replace(find_places(path.resolve()), source=str(path.resolve()))
+        return replace(find_places(_real(path)), source=str(_real(path)))
     if not _REPOSITORY.fullmatch(name) or set(name) <= {".", "/"}:
         what = "does not exist, and it is no model on the hub either (those are named owner/model)"
         raise CheckpointError(f"{name} {what}")
@@ -69,6 +69,11 @@ def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) 
         raise CheckpointError(f"{error}; HF_HUB_OFFLINE=1 reads the copy in the cache") from None
 
 
+def _real(path: str | Path) -> Path:
+    """Where links lead, and `~`. Not by `Path`: of a loop of links, and of an unknown `~name`, that makes an error."""
+    return Path(os.path.realpath(os.path.expanduser(path)))
+
+
 def on_base(series: Series, base: str | Path) -> Series:
     """The series with its adapters merged into the model in the folder `base`; "none": each is measured alone.
 
@@ -79,7 +84,7 @@ def on_base(series: Series, base: str | Path) -> Series:
     ...     on_base(series, "none").places[0].base
     PosixPath('.')
     """
-    chosen = ALONE if str(base) == _NO_BASE else Path(base).expanduser().resolve()
+    chosen = ALONE if str(base) == _NO_BASE else _real(base)
     if chosen != ALONE and not chosen.is_dir():
         what = f"base must be the folder of a model, or {_NO_BASE!r} for none, got {str(base)!r}"
         raise BadInput(what, argument="base")

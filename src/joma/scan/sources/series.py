@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from joma.host.words import brief_repr
+from joma.host.words import brief_repr, short
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.checkpoint import TORCH_ENDINGS, Checkpoint, Weights
 from joma.scan.formats.tensor_file import parsed_json, small_file
@@ -156,8 +156,8 @@ def steps_of(text: str, there: Sequence[int]) -> list[int]:
     """
     found: set[int] = set()
     for part in text.split(","):
-        if not re.fullmatch(r"\s*(\d+|\d*:\d*(:\d*)?)\s*", part):
-            what = f"steps takes numbers and ranges like 0,1,1000:3000:1000, got {part!r}"
+        if not re.fullmatch(r"\s*(\d{1,18}|\d{0,18}:\d{0,18}(:\d{0,18})?)\s*", part):
+            what = f"steps takes numbers of at most 18 digits and ranges like 0,1,1000:3000:1000, got {short(part)}"
             raise CheckpointError(what, argument="steps")
         bounds = part.strip().split(":")
         if len(bounds) == 1:

@@ -22,7 +22,7 @@ from joma.scan.sweep.plan import Plan, fault_of
 
 Pairs = Sequence[tuple[int, int]]  # earlier and later steps, in order
 SINCE = "since"  # the column that holds the earlier step of a pair
-_SERIES = re.compile(r"(.+)/from-(\d+)")
+_SERIES = re.compile(r"(.+)/from-(\d{1,18})")
 
 
 @dataclass

@@ -28,7 +28,7 @@ from joma.scan.sweep.reading import measured
 from joma.scan.sweep.record import read_curve
 
 Report = Callable[[str], None]
-VERSION = 2  # of what is recorded; raised when the numbers would differ
+VERSION = 3  # of what is recorded; raised when the numbers, or what a checkpoint is known again by, would differ
 _SILENCE = 10.0  # seconds without a line, after which a checkpoint says how far it is
 _TINY = 1 << 18  # numbers: where no matrix has more, a second thread only costs time
 _LANES = 8  # large matrices at a time, at most, where a measure gains by that
