@@ -71,7 +71,7 @@ def test_scans_are_written_alone_or_together(tmp_path, monkeypatch, capsys):
         "schema": "s", "schema_version": 3, "joma": "0.1", "scans": [first, {**first, "source": "b", "run": "b.sqlite"}]
     }  # fmt: skip
     both = [one.found, two.found]
-    assert tables == [(both, "csv", Path("t.csv")), (both, "parquet", Path("t.parquet"))]
+    assert tables == [(both, "csv", Path("t.csv").resolve()), (both, "parquet", Path("t.parquet").resolve())]
 
 
 def test_the_page_of_a_comparison_is_named_after_both(monkeypatch, tmp_path):
