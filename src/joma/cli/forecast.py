@@ -51,9 +51,10 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     given = {one: _found(one) for one in options.forecaster}
     screen = sys.stderr if options.json == "-" else sys.stdout
     sealed, seal = kept_runs.sealed_runs(), kept_runs.seal_of()
-
-    entries = given | board.standing(seal["constants"])
-    scores = [board.score(entry, name, sealed, first=seal["first"]) for name, entry in entries.items()]
+    scores = []
+    for name, entry in (given | board.standing(seal["constants"])).items():
+        say(f"scoring {name}", sys.stderr)
+        scores.append(board.score(entry, name, sealed, first=seal["first"]))
     _print(sorted(scores, key=lambda one: -one.skill.value), screen)
     content = {"scores": [one.as_json() for one in scores], "sealed": seal}
     if options.json == "-":
@@ -64,12 +65,12 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
 
 
 def _print(scores: list[Score], screen: Any) -> None:
-    from joma.studies.rebound.forecast.board import LATE
+    from joma.studies.rebound.forecast.entries import LATE
 
     width = max(len(one.name) for one in scores)
-    say(f"{'skill over no change':{width}}  {'all t':>18}  {f'from t = {LATE}':>18}", screen, keep="\n")
+    say(f"{'skill over no change':{width}}  {'all t':>18}  {f'from t = {LATE}':>18}", screen)
     for one in scores:
-        say(f"{one.name:{width}}  {_percent(one.skill):>18}  {_percent(one.late):>18}", screen, keep="\n")
+        say(f"{one.name:{width}}  {_percent(one.skill):>18}  {_percent(one.late):>18}", screen)
     skill = scores[0].skill
     say(f"[,]: {100 * skill.level:g} % interval over {skill.seeds} sealed seeds", screen)
 

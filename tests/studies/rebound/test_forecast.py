@@ -196,7 +196,7 @@ def test_constants_are_fitted_on_open_seeds_and_scores_are_of_the_others(small, 
 
 
 def test_late_steps_are_scored_apart(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(forecast, "LATE", 16)
+    monkeypatch.setattr(entries, "LATE", 16)
 
     def worse_early(name, step, value):
         if name.endswith("/valid/loss"):

@@ -16,8 +16,9 @@ from joma.host.errors import BadInput, FileError
 from joma.measure.forecast import skill
 from joma.runs import Run
 from joma.studies.rebound.forecast import kept_runs
-from joma.studies.rebound.forecast.board import LATE, score, standing
+from joma.studies.rebound.forecast.board import score, standing
 from joma.studies.rebound.forecast.entries import (
+    LATE,
     SHARES,
     _best_share,
     _entropy,
@@ -304,6 +305,12 @@ def test_scores_are_the_skill_of_the_measure():
 def test_answers_that_are_no_forecast(answer, said):
     with pytest.raises(BadInput, match=said):
         score(answer, "mine", networks(), first=FIRST)
+
+
+@pytest.mark.parametrize("runs", [{}, {"Adam, 1 layer": []}, {"a": [history()], "b": [history(), history(1)]}])
+def test_runs_that_do_not_go_together_are_refused(runs):
+    with pytest.raises(BadInput, match="runs must hold one or more networks with the same number of seeds each"):
+        score(no_change, "mine", runs, first=FIRST)
 
 
 def test_kept_runs_come_back_and_a_changed_file_is_refused(tmp_path):

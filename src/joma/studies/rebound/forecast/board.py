@@ -16,12 +16,9 @@ import numpy as np
 from joma.host.errors import BadInput
 from joma.measure.forecast import backtest
 from joma.measure.intervals import Comparison, compare
-from joma.studies.rebound.forecast.entries import Constants, Entry, came, fitted, made, no_change
+from joma.studies.rebound.forecast.entries import LATE, Constants, Entry, came, fitted, made, no_change
 from joma.studies.rebound.forecast.history import History
 from joma.studies.rebound.forecast.kept_runs import Networks, seal_of, sealed_runs
-
-LATE = 500
-"""Steps: skill is given over all t and from here on."""
 
 
 class Score(NamedTuple):
@@ -54,6 +51,8 @@ def score(entry: Entry, name: str = "", runs: Networks | None = None, *, first: 
     """
     name = name or getattr(entry, "__name__", type(entry).__name__)
     networks = sealed_runs() if runs is None else runs
+    if len(counts := {len(seeds) for seeds in networks.values()}) != 1 or counts == {0}:
+        raise BadInput("runs must hold one or more networks with the same number of seeds each, from one on")
     start = float(seal_of()["first"]) if first is None else first
     errors: list[np.ndarray] = []
     still: list[np.ndarray] = []

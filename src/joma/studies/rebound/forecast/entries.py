@@ -29,6 +29,8 @@ Entry = Callable[[History, float], Any]
 """Of a history and its last step t: the entropy of every layer at step 2t, (layers,)."""
 
 AHEAD = 2
+LATE = 500
+"""Steps: skill is given over all t, and from here on. Before, entropy dips while words' frequencies are learned."""
 SHARES = np.linspace(0, 1.5, 31)
 """Of a slope, tried in the fits: from standing still to half as fast again."""
 TURN, NODES = 2.0, 14  # of the polynomial in the logits' size that stands for the entropy of Gaussian logits

@@ -88,15 +88,11 @@ def judge_law(run: Run) -> Finding:
     )
 
 
-LATE = 500
-"""Steps: from here on skill is given apart. Before, entropy dips once while the frequencies of words are learned."""
-
-
 def _late_skill(run: Run, variants: list[str], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Means over seeds, and by how much the law is above each fitted control: over all t and from t = LATE on."""
+    """Means over seeds, and by how much the law is above each fitted control: over all t and from t = `LATE` on."""
     at = run.value(f"{variants[0]}/at")
     found = {}
-    for when, chosen in {"": at > 0, f" from t = {LATE} on": at >= LATE}.items():
+    for when, chosen in {"": at > 0, f" from t = {entries.LATE} on": at >= entries.LATE}.items():
         if not chosen.any():
             continue
         skills = {name: record.skill_of(run, variants, "entropy", name, origins=chosen) for name in names}
