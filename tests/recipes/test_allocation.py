@@ -1,7 +1,6 @@
 """Allocation while a language model trains: it closes, it is local, and it equals single-group moves to first order."""
 
 import json
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from kills import ends_the_same_after_a_kill
 from torch import Tensor
 
 from joma.data.text import Corpus
@@ -21,7 +21,6 @@ from joma.recipes.language.allocation import allocation, frozen_parts, layer_ent
 from joma.recipes.language.curves import allocated, curve
 from joma.recipes.language.training import ensemble
 from joma.runs import Run
-from joma.training import train_all
 
 CONFIG = LanguageModelConfig(
     tokens=20_000,
@@ -200,25 +199,10 @@ def test_sequences_are_spread_over_all_that_there_are(text: Corpus) -> None:
     assert float(found["change"].abs().min()) > 1e-4
 
 
-class Kill(Exception):
-    """A kill at a step."""
-
-
 @pytest.mark.long
 def test_a_kill_between_two_points_changes_nothing(text: Corpus, run: Run, tmp_path: Path) -> None:
-    whole = ensemble(base(text), text)
-
-    def dies(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
-        if step == 25:
-            raise Kill
-        return whole.batch(step, members)
-
-    again = Run.create(tmp_path / "a.sqlite", study="x", config={})
-    with pytest.raises(Kill):
-        train_all({"base": replace(whole, batch=dies)}, again, checkpoint_every=0)
-    train_all({"base": whole}, again)
-    for name in ("allocation/parts", "allocation/gap", "valid/entropy"):
-        assert np.array_equal(again.array(f"base/{name}"), run.array(f"base/{name}")), name
+    names = ("allocation/parts", "allocation/gap", "valid/entropy")
+    ends_the_same_after_a_kill(ensemble(base(text), text), run, tmp_path / "a.sqlite", names)
 
 
 def test_frozen_groups_that_do_not_exist_are_one_sentence(text: Corpus) -> None:

@@ -1,12 +1,11 @@
 """Seeds that read the text in an order of their own: other text for another seed, the same text again for the same."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from kills import ends_the_same_after_a_kill
 from torch import Tensor
 
 from joma.data.text import Corpus
@@ -14,7 +13,6 @@ from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, t
 from joma.recipes.language.text import PIECE, in_own_order
 from joma.recipes.language.training import ensemble
 from joma.runs import Run
-from joma.training import train_all
 
 CONFIG = LanguageModelConfig(
     tokens=20_000, vocabulary=60, width=8, mlp=8, streams=4, length=10, sequence=2, valid_sequences=3, steps=40,
@@ -107,21 +105,6 @@ def test_the_order_shows_in_what_is_learned(text: Corpus, run: Run, tmp_path: Pa
     assert differs.min() > 1e-4
 
 
-class Kill(Exception):
-    """A kill at a step."""
-
-
 def test_a_kill_changes_nothing(text: Corpus, run: Run, tmp_path: Path) -> None:
-    whole = ensemble(base(text), text)
-
-    def dies(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
-        if step == 25:
-            raise Kill
-        return whole.batch(step, members)
-
-    again = Run.create(tmp_path / "a.sqlite", study="x", config={})
-    with pytest.raises(Kill):
-        train_all({"base": replace(whole, batch=dies)}, again, checkpoint_every=0)
-    train_all({"base": whole}, again)
-    for name in ("valid/loss", "valid/entropy", "train_loss"):
-        np.testing.assert_array_equal(again.array(f"base/{name}"), run.array(f"base/{name}"), err_msg=name)
+    names = ("valid/loss", "valid/entropy", "train_loss")
+    ends_the_same_after_a_kill(ensemble(base(text), text), run, tmp_path / "a.sqlite", names)
