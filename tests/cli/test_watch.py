@@ -218,6 +218,33 @@ def test_a_folder_is_followed_until_ctrl_c(tmp_path, capsys, monkeypatch):
     assert said.err == "joma: interrupted; only the watching ends, what is being written goes on\n"
 
 
+def test_the_rate_counts_from_the_first_step_and_only_new_steps_later(tmp_path):
+    """A run that begins at step 1,000: what came before it was not taken while anybody looked."""
+    path = tmp_path / "run.joma"
+    with Run.create(path, study="demo", config={}) as run:
+        for step in (1000, 1010):
+            run.append("loss", step, 1.0)
+    follower = Follower(path)
+    os.utime(path, (100, 100))
+    follower.look()
+    with Run.open(path, write=True) as run:
+        run.append("loss", 1030, 1.0)
+    os.utime(path, (105, 105))
+    assert follower.look().rate == 4.0  # 20 steps in 5 seconds
+
+
+def test_of_many_new_steps_the_last_are_told(tmp_path):
+    path = tmp_path / "run.joma"
+    with Run.create(path, study="demo", config={}) as run:
+        run.append("loss", 0, 1.0)
+        follower = Follower(path)
+        follower.look()
+        for step in range(1, following.MOST_NEW + 31):
+            run.append("loss", step, 1.0)
+        told = [step for step, _ in follower.look().new]
+    assert told == list(range(31, following.MOST_NEW + 31))
+
+
 def test_the_rate_comes_from_when_files_were_written(tmp_path):
     path = tmp_path / "a.joma"
     follower = Follower(path)
