@@ -70,6 +70,9 @@ def test_kept_curves_show_what_the_sentences_tell() -> None:
         assert curve[-1] - min(curve) == pytest.approx(told, abs=0.05)
     skills = {line.label: np.mean(line.y) for line in kept_panels()["forecast/theorem-1-foretells"].lines}
     assert skills["earlier runs (other seeds)"] > 50 > 5 > skills["Theorem 1, as printed"]
+    drawn = kept_panels()["forecast/theorem-1-foretells"]
+    assert "mean of 8 seeds" in drawn.about  # of 12, four are fitted on
+    assert max(max(line.high) for line in drawn.lines if line.high) <= 100
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from joma.runs import Run
 
 ENTROPY = "attention entropy (nats)"
 STEP = "training step"
-_LOWEST = -100.0  # percent of skill: what is below is drawn at the bottom edge, as in the study's own figure
+_LOWEST, _BEST = -100.0, 100.0  # percent of skill: what is beyond is drawn at the edge, as in the study's own figure
 
 
 def panel_of(claim: str, run: Run) -> Panel | None:
@@ -76,7 +76,8 @@ def _theorem_1(run: Run) -> Panel | None:
 
     def line(label: str, colour: str, forecaster: str, dashes: str = "solid") -> Line:
         found = line_of(label, colour, at, 100 * skill_by_step(run, everyone, "entropy", forecaster), dashes=dashes)
-        y, low, high = (tuple(max(value, _LOWEST) for value in some) for some in (found.y, found.low, found.high))
+        ends = (found.y, found.low, found.high)
+        y, low, high = (tuple(min(max(value, _LOWEST), _BEST) for value in some) for some in ends)
         return replace(found, y=y, low=low, high=high)
 
     lines = (
@@ -118,7 +119,8 @@ def _invariant(run: Run) -> Panel:
 
 
 def _seeds(run: Run) -> str:
-    return f"{called(run.config['corpus'])}, mean of {run.config['seeds']} seeds; band: their range"
+    drawn = int(run.config["seeds"]) - int(run.config.get("open_seeds", 0))  # open ones are fitted on, and not judged
+    return f"{called(run.config['corpus'])}, mean of {drawn} seeds; band: their range"
 
 
 READERS: dict[str, Callable[[Run], Panel | None]] = {
