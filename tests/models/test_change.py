@@ -35,7 +35,7 @@ class Moved(Change):
     def ask(self, query: Tensor) -> Tensor:
         return query * self.scale
 
-    def score(self, logits: Tensor, tokens: Tensor) -> Tensor:
+    def score(self, logits: Tensor, query: Tensor, key: Tensor, tokens: Tensor) -> Tensor:
         member = torch.arange(MEMBERS, device=tokens.device)[:, None, None]
         return logits + self.offsets[member, tokens][:, :, None, None]
 
@@ -116,7 +116,7 @@ def test_a_change_cannot_show_what_follows() -> None:
 class Flat(Change):
     """All keys alike."""
 
-    def score(self, logits: Tensor, tokens: Tensor) -> Tensor:
+    def score(self, logits: Tensor, query: Tensor, key: Tensor, tokens: Tensor) -> Tensor:
         return torch.zeros_like(logits)
 
 

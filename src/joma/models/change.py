@@ -32,8 +32,12 @@ class Change:
         """The queries, (members, batch, heads, length, head width)."""
         return query
 
-    def score(self, logits: Tensor, tokens: Tensor) -> Tensor:
-        """The logits before the mask, (members, batch, heads, queries, keys); tokens (members or 1, batch, length)."""
+    def score(self, logits: Tensor, query: Tensor, key: Tensor, tokens: Tensor) -> Tensor:
+        """The logits before the mask, (members, batch, heads, queries, keys).
+
+        query, key: what they were made of, (members, batch, heads, length, head width), after `ask`. tokens: (members
+        or 1, batch, length).
+        """
         return logits
 
     @property

@@ -301,7 +301,7 @@ def _attend(
     score = None
     if alter is not None:
         query = alter[0].ask(query)
-        score = partial(alter[0].score, tokens=alter[1]) if alter[0].scores else None
+        score = partial(alter[0].score, query=query, key=key, tokens=alter[1]) if alter[0].scores else None
     drops = drop.noise is not None and drop.probability > 0
     if see is None and score is None and not drops and x.device.type == "cpu" and config.attention == "softmax":
         # nobody looks at the weights: torch's fused kernel takes half the time of many small products

@@ -1,7 +1,8 @@
-"""The networks of the study of dilution: those of Figure 6, and twins that go on from the valley with something held.
+"""Twins that go on from the valley with something held: networks, their record, and what is read from it.
 
-Named by their depth: "2 layers". A twin is "2 layers, shared size held", its control "2 layers, shared size pushed
-elsewhere". Recorded beside loss and entropy (see `joma.recipes.language.training`), under the name of each network:
+Networks are those of Figure 6, named by their depth: "2 layers". A twin is "2 layers, shared size held", its control
+"2 layers, shared size pushed elsewhere". Recorded beside loss and entropy (see `joma.recipes.language.training`), under
+the name of each network:
 
     spread/shared, /specific   (members, layers, heads)   variance of logits over keys, on the fixed batch
     held/miss                  (members, layers)          of twins: how far the held thing is from its value at the
@@ -10,7 +11,7 @@ elsewhere". Recorded beside loss and entropy (see `joma.recipes.language.trainin
 The valley is one step of the config for all depths, layers and seeds, decided before the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -28,25 +29,14 @@ from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, t
 from joma.recipes.language.curves import alive, curve, steps_of
 from joma.runs import Run
 from joma.studies.rebound._cases import Case, base_name, comes_back, points
-from joma.studies.rebound.dilution.holds import Held, Hold, Mean, Sizes, Words
+from joma.studies.rebound._held import Held, Hold
 from joma.training import Ensemble
 
-SHARED, SPECIFIC, BOTH, WORDS, MEAN = "shared size", "specific size", "both sizes", "words' logits", "input's mean"
-HOLDS: dict[str, Hold] = {
-    BOTH: Sizes(),
-    SHARED: Sizes(parts=("shared",)),
-    SPECIFIC: Sizes(parts=("specific",)),
-    WORDS: Words(),
-    MEAN: Mean(),
-}
-"""What twins hold, in all layers."""
-UNCONTROLLED = (SPECIFIC,)
-"""No claim is about it alone: it stands beside the others."""
 TWO = 2  # layers up to which the top one is judged; of deeper networks those that come back
 
 
 @dataclass(frozen=True)
-class DilutionConfig(LanguageModelConfig):
+class TwinsConfig(LanguageModelConfig):
     """Models that differ in depth, where their twins begin, and how often they are pushed."""
 
     vocabulary: int = 80
@@ -79,6 +69,58 @@ class DilutionConfig(LanguageModelConfig):
             raise ValueError(f"refresh must divide the valley, {self.valley}, got {self.refresh}")
 
 
+@dataclass(frozen=True)
+class Twins:
+    """What the twins of a study hold, in all layers, by its name; and which of them have no control."""
+
+    holds: Mapping[str, Hold]
+    uncontrolled: tuple[str, ...] = ()
+    """No claim is about them alone: they stand beside the others."""
+
+    def of(self, base: str) -> dict[str, Hold]:
+        """The twins of a network and their controls, by name."""
+        found: dict[str, Hold] = {}
+        for held, hold in self.holds.items():
+            found[twin_name(base, held)] = hold
+            if held not in self.uncontrolled:
+                found[twin_name(base, held, elsewhere=True)] = replace(hold, elsewhere=True)
+        return found
+
+    def plan(self, config: TwinsConfig, text: Corpus) -> tuple[dict[str, Recipe], dict[str, Hold]]:
+        """All networks by their names, and what twins hold."""
+        variants: dict[str, Recipe] = {}
+        holds: dict[str, Hold] = {}
+        for layers in config.layers:
+            name, plain = base_name(layers), recipe(config, text, layers=layers, rates=(config.rate,))
+            twins = self.of(name)
+            variants[name] = plain.with_(keep_at=(config.valley,))
+            variants |= {twin: plain.with_(branch_of=name, branch_at=config.valley) for twin in twins}
+            holds |= twins
+        return variants, holds
+
+    def run(self, config: TwinsConfig, run: Run, progress: Progress) -> None:
+        """Train all depths and their twins."""
+        text = corpus(config, progress)
+        variants, holds = self.plan(config, text)
+
+        def adapted(name: str, plain: Ensemble) -> Ensemble:
+            one, tokens = variants[name], fixed_batch(config, plain)
+            at = tuple(point for point in points(config.valley, one.steps, one.every) if point >= one.branch_at)
+            measures = {"valid": plain.measures["valid"], "spread": lambda decoder, members: spreads(decoder, tokens)}
+            if name not in holds:
+                return replace(plain, measures=measures, measure_at=at)
+            measures["held"] = lambda decoder, members: {"miss": decoder.miss()}
+
+            def networks(members: Sequence[int]) -> Held:
+                seeds = [one.members[member][1] for member in members]
+                return Held(one.decoder, seeds, holds[name], tokens.cpu(), at=config.valley, every=config.refresh)
+
+            return replace(plain, networks=networks, tend=Held.tend, measures=measures, measure_at=at)
+
+        command = f"joma run {run.study} --device cpu --precision float32, or on a machine with a GPU"
+        train_variants(variants, text, run, progress, share=0.95, adapt=adapted, command=command)
+
+
 def twin_name(base: str, held: str, *, elsewhere: bool = False) -> str:
     """A twin, or its control.
 
@@ -88,53 +130,12 @@ def twin_name(base: str, held: str, *, elsewhere: bool = False) -> str:
     return f"{base}, {held} {'pushed elsewhere' if elsewhere else 'held'}"
 
 
-def twins_of(base: str) -> dict[str, Hold]:
-    """The twins of a network and their controls, by name."""
-    found: dict[str, Hold] = {}
-    for held, hold in HOLDS.items():
-        found[twin_name(base, held)] = hold
-        if held not in UNCONTROLLED:
-            found[twin_name(base, held, elsewhere=True)] = replace(hold, elsewhere=True)
-    return found
+def both_names(base: str, held: str) -> tuple[str, str]:
+    """A twin and its control."""
+    return twin_name(base, held), twin_name(base, held, elsewhere=True)
 
 
-def plan(config: DilutionConfig, text: Corpus) -> tuple[dict[str, Recipe], dict[str, Hold]]:
-    """All networks by their names, and what twins hold."""
-    variants: dict[str, Recipe] = {}
-    holds: dict[str, Hold] = {}
-    for layers in config.layers:
-        name, plain = base_name(layers), recipe(config, text, layers=layers, rates=(config.rate,))
-        twins = twins_of(name)
-        variants[name] = plain.with_(keep_at=(config.valley,))
-        variants |= {twin: plain.with_(branch_of=name, branch_at=config.valley) for twin in twins}
-        holds |= twins
-    return variants, holds
-
-
-def run(config: DilutionConfig, run: Run, progress: Progress) -> None:
-    """Train all depths and their twins."""
-    text = corpus(config, progress)
-    variants, holds = plan(config, text)
-
-    def adapted(name: str, plain: Ensemble) -> Ensemble:
-        one, tokens = variants[name], fixed_batch(config, plain)
-        at = tuple(point for point in points(config.valley, one.steps, one.every) if point >= one.branch_at)
-        measures = {"valid": plain.measures["valid"], "spread": lambda decoder, members: spreads(decoder, tokens)}
-        if name not in holds:
-            return replace(plain, measures=measures, measure_at=at)
-        measures["held"] = lambda decoder, members: {"miss": decoder.miss()}
-
-        def networks(members: Sequence[int]) -> Held:
-            seeds = [one.members[member][1] for member in members]
-            return Held(one.decoder, seeds, holds[name], tokens.cpu(), at=config.valley, every=config.refresh)
-
-        return replace(plain, networks=networks, tend=Held.tend, measures=measures, measure_at=at)
-
-    command = f"joma run {run.study} --device cpu --precision float32, or on a machine with a GPU"
-    train_variants(variants, text, run, progress, share=0.95, adapt=adapted, command=command)
-
-
-def fixed_batch(config: DilutionConfig, ensemble: Ensemble) -> Tensor:
+def fixed_batch(config: TwinsConfig, ensemble: Ensemble) -> Tensor:
     """Batches of training text, spread over what is read up to the end, (sequences, length)."""
     steps = np.linspace(0, config.steps - 1, config.batches).astype(int)
     return torch.cat([ensemble.batch(int(step), [0])[0] for step in steps])
