@@ -9,12 +9,12 @@ from small_language_models import SMALL as SIZES
 from joma.claims.execute import plain_config
 from joma.measure.intervals import t_quantile
 from joma.runs import Run
-from joma.studies.ablations import dropout, embeddings, mlp_rank, nonlinearity, norm, optimizer, residual
+from joma.studies.ablations import dropout, embeddings, mlp_rank, nonlinearity, norm, optimizer, residual, text_order
 
 NONE = "not above its control"
 STUDIES = {
     module.STUDY.name: module.STUDY
-    for module in (nonlinearity, residual, embeddings, optimizer, norm, mlp_rank, dropout)
+    for module in (nonlinearity, residual, embeddings, optimizer, norm, mlp_rank, dropout, text_order)
 }
 SMALL = SIZES | {"layers": 2, "rate": 0.02, "steps": 24, "every": 6}
 SGD = {"trial": 8, "sgd_rates": (0.1, 1.0, 1e9), "tokens": 400}  # 17 steps an epoch

@@ -85,6 +85,16 @@ def in_own_order(tokens: Tensor, piece: int, seed: int) -> Tensor:
     return torch.cat([pieces[place] for place in order.tolist()])
 
 
+def from_own_start(tokens: Tensor, seed: int) -> Tensor:
+    """The text (tokens,) from a place that the seed decides to its end, then from its beginning to that place.
+
+    >>> from_own_start(torch.arange(7), seed=1)
+    tensor([5, 6, 0, 1, 2, 3, 4])
+    """
+    start = int(torch.randint(len(tokens), (), generator=generator(seed, "start of the text")))
+    return tokens.roll(-start)
+
+
 def remember_corpus(text: Corpus, run: Run) -> None:
     """Keep the sizes and the digest of the text; refuse another one than the run began with."""
     sizes = [len(text.vocabulary), len(text.tokens["train"]), len(text.tokens["valid"])]

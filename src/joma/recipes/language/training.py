@@ -41,7 +41,14 @@ from joma.probes import decoder as probe
 from joma.recipes import grid
 from joma.recipes.language.allocation import allocation, frozen_parts, group_names
 from joma.recipes.language.config import LanguageModelConfig
-from joma.recipes.language.text import PIECE, epoch_steps, in_own_order, remember_corpus, steps_to_read
+from joma.recipes.language.text import (
+    PIECE,
+    epoch_steps,
+    from_own_start,
+    in_own_order,
+    remember_corpus,
+    steps_to_read,
+)
 from joma.runs import Run
 from joma.training import Ensemble, Optimizer, branch, cross_entropy, next_token_loss, train_all
 from joma.training.ensemble import Precision
@@ -83,6 +90,9 @@ class Recipe:
     own_order: bool = False
     """Whether every seed reads the training text in its own order, the same in every epoch: see
     `joma.recipes.language.text.in_own_order`. If not, all read it from its beginning, as the original runs did."""
+    own_start: bool = False
+    """Whether every seed begins at a place of its own and reads round: see
+    `joma.recipes.language.text.from_own_start`."""
 
     @property
     def members(self) -> list[tuple[float, int]]:
@@ -179,7 +189,7 @@ def ensemble(variant: Recipe, text: Corpus) -> Ensemble:
 
     def batch(step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
         first = min(step % epoch * shape.context, last)
-        theirs = read[members[0] : members[-1] + 1] if variant.own_order else read  # members of a group are neighbours
+        theirs = read[members[0] : members[-1] + 1] if read.ndim == 3 else read  # members of a group are neighbours
         inputs, targets = (theirs[..., at : at + shape.context].contiguous() for at in (first, first + 1))
         return inputs, targets
 
@@ -208,10 +218,14 @@ def ensemble(variant: Recipe, text: Corpus) -> Ensemble:
 def _training_streams(variant: Recipe, text: Corpus) -> Tensor:
     """What is read in parallel: (streams, tokens) by all members, or (members, streams, tokens), each in its order."""
     tokens = text.tokens["train"].long()
-    if not variant.own_order:
+    if not (variant.own_order or variant.own_start):
         return streams(tokens, variant.streams).to(variant.device)
-    piece = PIECE * variant.decoder.context
-    by_seed = {seed: streams(in_own_order(tokens, piece, seed), variant.streams) for seed in variant.seeds}
+
+    def theirs(seed: int) -> Tensor:
+        begun = from_own_start(tokens, seed) if variant.own_start else tokens
+        return in_own_order(begun, PIECE * variant.decoder.context, seed) if variant.own_order else begun
+
+    by_seed = {seed: streams(theirs(seed), variant.streams) for seed in variant.seeds}
     return torch.stack([by_seed[seed] for _, seed in variant.members]).to(variant.device)
 
 

@@ -1,10 +1,11 @@
 """Ablations: one network, twins of it that differ in one thing, and what becomes of drop and rebound.
 
 A study is a table of variants, each a change to the common recipe. All are trained on the same text, with the same
-seeds, so that they are compared seed by seed. Two questions can be asked of the record, layer by layer:
+seeds, so that they are compared seed by seed. Three questions can be asked of the record, layer by layer:
 
-    needs   does a part matter? What the network with the part does is compared with what its twin without it does.
-    shows   is the pattern there under a condition? The rebound is compared with none at all.
+    needs     does a part matter? What the network with the part does is compared with what its twin without it does.
+    shows     is the pattern there under a condition? The rebound is compared with none at all.
+    further   does the top layer come back further under one condition than under another?
 
 A seed's drop and rebound are read at the valley of the mean of the OTHER seeds, as in `joma.measure.rebound`. Networks
 that diverged, or that learned no more than how frequent words are, tell nothing: what is asked of them is "not run".
@@ -221,6 +222,19 @@ def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENT
         expected=expected,
         details=numbers(run, variant, twin, of=of),
     )
+
+
+def further(claim: Claim, run: Run, *, one: str, other: str, of: Quantity = ENTROPY) -> Finding:
+    """Does the top layer come back further with `one` than with `other`, seed by seed?"""
+    expected = (
+        f"in the top layer, {of.name} comes back further with {one} than with {other}, by at least "
+        f"{show(claim.matters or 0.0, claim.unit)} and beyond chance"
+    )
+    if finding := cannot_tell(claim, run, expected, one, other, of=of):
+        return finding
+    *_, (layer, found) = differences(run, one, other, "rebound", of).items()
+    what = f"rebound with {one}; control: with {other}"
+    return by_effect(claim, {layer: found}, expected=expected, what=what, details=numbers(run, one, other, of=of))
 
 
 def _there(run: Run, variant: str, part: Part, of: Quantity, against: str = "") -> dict[str, dict[str, Comparison]]:
