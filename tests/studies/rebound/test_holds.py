@@ -1,4 +1,4 @@
-"""What twins of `dilution` and `reading` hold and what their controls push, by oracles that take logits one by one."""
+"""What twins hold and what their controls push, by oracles that take logits one by one."""
 
 import math
 from dataclasses import replace
@@ -11,8 +11,9 @@ from joma.models import Decoder, DecoderConfig
 from joma.models.parts import compiled_parts
 from joma.runs import Run
 from joma.studies.rebound._held import Held
-from joma.studies.rebound.dilution.holds import Sizes
-from joma.studies.rebound.reading.holds import Mean, Moments, Words, transport
+from joma.studies.rebound.dilution import Sizes
+from joma.studies.rebound.reading import Mean, Moments, transport
+from joma.studies.rebound.word_logits import Words
 from joma.training import Ensemble, Optimizer, branch, next_token_loss, train_all
 
 SHAPE = DecoderConfig(vocabulary=9, width=8, heads=2, mlp=8, layers=2, context=7)
@@ -82,15 +83,13 @@ def sizes_by_hand(seen, member, head):
     return dict(zip(("shared", "specific"), np.mean(parts, 0), strict=True))
 
 
-def words_by_hand(seen, member, head, text=None, offsets=None):
-    """The logit of the mean query at every place, less its mean over places, as a mean for each word."""
+def words_by_hand(seen, member, head, text=None, through=None):
+    """The logit of one query, the mean of all, at every place, less its mean over places, as a mean for each word."""
     text = TEXT if text is None else text
-    mean = seen["query"][member, :, head].mean((0, 1))
+    query = seen["query"][member, :, head].mean((0, 1)) if through is None else through
     found = [
-        [float(key @ mean) / math.sqrt(len(mean)) for key in seen["key"][member, b, head]] for b in range(len(text))
+        [float(key @ query) / math.sqrt(len(query)) for key in seen["key"][member, b, head]] for b in range(len(text))
     ]
-    if offsets is not None:
-        found = np.array(found) + offsets
     found = np.array(found) - np.mean(found)
     return {word: found[(text == word).numpy()].mean() for word in text.unique().tolist()}
 
@@ -246,12 +245,18 @@ def test_at_the_valley_nothing_is_pushed_and_between_times_nothing_changes(kind,
 # ---- controls: pushes of the same size, elsewhere
 
 
-def test_the_controls_offsets_are_those_of_the_sequence_before():
-    decoder, _ = drifted(Words())
-    control, _ = drifted(Words(elsewhere=True))
-    (_, held), (_, other) = (logits_and_moves(one, TEXT, 0) for one in (decoder, control))  # both read the same there
-    torch.testing.assert_close(other, torch.cat([held[:, -1:], held[:, :-1]], 1))
-    assert (held - other).abs().mean() > 0.3 * held.abs().mean()
+def test_the_control_holds_words_along_a_direction_that_is_as_long_as_the_mean_query():
+    control, plain = drifted(Words(elsewhere=True))
+    for layer, member, head in EVERY:
+        then = passing(plain, layer)
+        aside = control.drawn[layer, member, head].double() * then["query"][member, :, head].mean((0, 1)).norm()
+        valley = words_by_hand(then, member, head, through=aside)
+        seen, moves = logits_and_moves(control, OTHER, layer)
+        free = words_by_hand(seen, member, head, OTHER, through=aside)
+        for b, i in np.ndindex(*OTHER.shape):
+            word = int(OTHER[b, i])
+            assert float(moves[member, b, head, i]) == pytest.approx(valley[word] - free[word], abs=1e-6)
+    assert float(control.drawn.norm(dim=-1).sub(1).abs().max()) < 1e-6
 
 
 def test_the_control_of_sizes_moves_queries_as_far_in_other_directions():
@@ -289,8 +294,6 @@ def test_the_control_of_moments_has_the_same_map_turned():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_controls_of_layers_and_of_members_are_drawn_apart_and_members_keep_theirs(kind):
-    if kind == "words":
-        pytest.skip("nothing is drawn")
     drawn, other = (Held(SHAPE, seeds, KINDS[kind], TEXT, at=10, every=5).drawn for seeds in ([3, 4], [4, 5]))
     places = [(layer, member) for layer in range(2) for member in range(2)]
     for one in places:

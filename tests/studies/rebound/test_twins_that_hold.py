@@ -1,4 +1,4 @@
-"""What makes the rebound, on a made-up language: twins of `dilution` and `reading`, their record, judges that turn."""
+"""What makes the rebound, on a made-up language: twins, their record, and judges that can be turned."""
 
 import numpy as np
 import pytest
@@ -10,9 +10,8 @@ from joma.claims.execute import draw
 from joma.figures.style import house_style
 from joma.recipes.language import curves as recorded
 from joma.studies.rebound import _twins as record
+from joma.studies.rebound import dilution, reading, word_logits
 from joma.studies.rebound._twins import TwinsConfig, twin_name
-from joma.studies.rebound.dilution import study as dilution
-from joma.studies.rebound.reading import study as reading
 
 SMALL = {
     "corpus": "wikitext-2", "vocabulary": 40, "width": 8, "mlp": 8, "streams": 4, "valid_streams": 3, "length": 6,
@@ -22,9 +21,10 @@ SMALL = {
 NONE = "not above its control"
 HELD = {
     "dilution": {dilution.LOGITS: dilution.BOTH, dilution.PREFERENCE: dilution.SHARED},
-    "reading": {reading.LOSE: reading.WORDS, reading.INPUT: reading.MEAN, reading.SPREADS: reading.MOMENTS},
+    "reading": {reading.INPUT: reading.MEAN, reading.SPREADS: reading.MOMENTS},
+    "word-logits": {word_logits.LOSE: word_logits.WORDS},
 }
-MODULES = {"dilution": dilution, "reading": reading}
+MODULES = {"dilution": dilution, "reading": reading, "word-logits": word_logits}
 RISE = 0.4
 """Of a layer that comes back, in records that are made up."""
 
@@ -56,7 +56,7 @@ def test_twins_leave_their_base_at_the_valley(module, run):
             np.testing.assert_array_equal(twins[:, 0], whole[:, 2])
             assert np.abs(twins[:, 1:] - whole[:, 3:]).min() > 0
             assert (recorded.curve(run, twin, "held/miss")[0][:, 0] == 0).all()
-    assert len(module.TWINS.of("1 layer")) == {"dilution": 5, "reading": 6}[module.STUDY.name]
+    assert len(module.TWINS.of("1 layer")) == {"dilution": 5, "reading": 4, "word-logits": 2}[module.STUDY.name]
 
 
 def test_a_twin_has_what_it_holds_and_its_control_has_not(module, run):
@@ -101,7 +101,7 @@ def made(run, path, *, rise=RISE, gone=None, control=0.0, spread=0.01, off=0.0, 
     return changed(run, path, change)
 
 
-@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("place", range(2))
 def test_what_makes_the_rebound(module, run, tmp_path, place):
     claims, study = HELD[module.STUDY.name], module.STUDY
     if place >= len(claims):
@@ -120,7 +120,7 @@ def test_what_makes_the_rebound(module, run, tmp_path, place):
         assert found(study, copy, claim).verdict == verdict, (gone, control)
     copy = made(run, tmp_path / "copy.sqlite", gone={held: 1.0}, spread=1e-3)
     others = {name: verdict for name, verdict in verdicts(study, copy).items() if name != claim.name}
-    assert set(others.values()) == {NONE}
+    assert set(others.values()) <= {NONE}
     finding = found(study, copy, claim)
     assert set(finding.printed.effects) == {"1 layer", "2 layers: layer 2"}
     assert finding.printed.effects["1 layer"].effect == pytest.approx(1.0, abs=0.02)
@@ -170,15 +170,16 @@ def test_the_fixed_batch_is_spread_over_all_that_is_read(config):
 
 
 def test_the_figure_says_what_the_record_has(module, run, tmp_path):
-    first, *_, last = module.TWINS.holds
-    copy = made(run, tmp_path / "a.sqlite", gone={first: 0.75, last: 0.5}, control=0.25)
+    first, *others = module.TWINS.holds
+    copy = made(run, tmp_path / "a.sqlite", gone={first: 0.75} | dict.fromkeys(others[-1:], 0.5), control=0.25)
     with house_style():
         (drawing,) = draw(module.STUDY, copy)
-    pushed = "" if last in module.TWINS.uncontrolled else " (+0.30 pushed elsewhere)"
+    said = [f"+0.20 with {last} held{'' if last in module.TWINS.uncontrolled else ' (+0.30 pushed elsewhere)'}"
+            for last in others[-1:]]  # fmt: skip
     for words in (
         f"{first[0].upper()}{first[1:]} held as at the valley: gone is 75% of the rise in 1 layer; 75% of the rise",
-        f"2 layers: layer 2: +0.40 with nothing held, +0.10 with {first} held (+0.30 pushed elsewhere), +0.40 with",
-        f"+0.20 with {last} held{pushed}",
+        f"2 layers: layer 2: +0.40 with nothing held, +0.10 with {first} held (+0.30 pushed elsewhere)",
+        *said,
     ):
         assert words in drawing.caption
     assert "“nothing held” rises from 0 to 0.4 nats" in drawing.alt

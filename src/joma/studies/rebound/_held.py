@@ -8,8 +8,7 @@ lacking. There are two ways:
     always   the push is worked out from the very batch that passes, so that it is exact in every batch; the gradient
              goes through it, so nothing is learned against it
 
-A control works out the same push from its own state and gets it elsewhere, without a gradient. So it shows what comes
-of being pushed at all.
+A control is pushed as far elsewhere. So it shows what comes of being pushed at all.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class Hold(ABC):
         """Where the control of one member pushes. tokens: of the fixed batch, (sequences, length)."""
 
     @abstractmethod
-    def measure(self, seen: Tensors, tokens: Tensor) -> dict[str, Tensor]:
-        """What is held, of what passed by on the fixed batch."""
+    def measure(self, seen: Tensors, drawn: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+        """What is held, of what passed by on the fixed batch; drawn: what the controls of all members drew."""
 
     @abstractmethod
     def push(self, valley: Tensors, now: Tensors, drawn: Tensor, tokens: Tensor) -> dict[str, Tensor]:
@@ -80,7 +79,7 @@ class Held(Decoder):
         each = [[hold.draw(config, tokens, generator(s, "hold", n)) for s in seeds] for n in range(config.layers)]
         self.register_buffer("drawn", torch.stack([torch.stack(of_layer) for of_layer in each]))
         with torch.no_grad():  # from a piece of the batch their shapes are known
-            found = hold.measure(self._passing([Change()] * config.layers, tokens[:1])[0], tokens[:1])
+            found = hold.measure(self._passing([Change()] * config.layers, tokens[:1])[0], self.drawn[0], tokens[:1])
             push = hold.push(found, found, self.drawn[0], tokens[:1])
         for kind, values in (("valley", found), ("push", push)):
             for name, value in values.items():
@@ -103,7 +102,7 @@ class Held(Decoder):
         if step == self.at:
             self.begun.fill_(True)
             for layer, seen in enumerate(self._passing([Change()] * self.config.layers, self.tokens)):
-                self._write(layer, "valley", self.hold.measure(seen, self.tokens))
+                self._write(layer, "valley", self.hold.measure(seen, self.drawn[layer], self.tokens))
         if step == self.at or (step > self.at and step % self.every == 0 and not self.hold.always):
             for layer in range(self.config.layers):  # from below: what is above depends on it
                 self._push(layer)
@@ -111,14 +110,15 @@ class Held(Decoder):
     @torch.no_grad()
     def miss(self) -> Tensor:
         """How far what is held is from its value at the valley now, (members, layers); 0 before that."""
-        now = [self.hold.measure(seen, self.tokens) for seen in self._passing(self.changes(), self.tokens)]
+        seen = self._passing(self.changes(), self.tokens)
+        now = [self.hold.measure(seen[layer], self.drawn[layer], self.tokens) for layer in range(self.config.layers)]
         found = [self.hold.miss(self._valley(layer), one, self.tokens) for layer, one in enumerate(now)]
         return torch.where(self.begun, torch.stack(found, -1), 0.0)
 
     def _push(self, layer: int) -> None:
         changes = self.changes()
         changes[layer] = Change()
-        now = self.hold.measure(self._passing(changes, self.tokens)[layer], self.tokens)
+        now = self.hold.measure(self._passing(changes, self.tokens)[layer], self.drawn[layer], self.tokens)
         self._write(layer, "push", self.hold.push(self._valley(layer), now, self.drawn[layer], self.tokens))
 
     def _passing(self, changes: Sequence[Change], tokens: Tensor) -> list[dict[str, Tensor]]:
