@@ -1,4 +1,4 @@
-"""The study `spread`: six claims and their judges.
+"""The study `spread`: seven claims and their judges; the last is in `onset`.
 
 What matters was decided before any run at paper scale: 0.05 nats of entropy, as in the ablations; a factor of two for
 what grows first; a tenth of |A|² on the way back; 40 % of the rise beyond the control.
@@ -19,6 +19,7 @@ from joma.runs import Run
 from joma.studies.rebound.rebound_cause.run import MATTERS, Case
 from joma.studies.rebound.spread import record
 from joma.studies.rebound.spread.figures import draw
+from joma.studies.rebound.spread.onset import EXPECTED, TURNS, judge_onset
 from joma.studies.rebound.spread.run import SpreadConfig, run
 
 TWICE = 0.69
@@ -222,6 +223,12 @@ def judge_sizes(run: Run) -> Finding:
     )
 
 
+def judge_turning(run: Run) -> Finding:
+    """When entropy and the rank of the input turn, in layers that come back."""
+    cases = _cases(run, record.cases_back)
+    return _nothing(TURNS, EXPECTED, run, cases) or judge_onset(run, cases)
+
+
 def _share(run: Run, case: Case, held: str) -> np.ndarray:
     """Of the mean rise over seeds: single seeds may rise by little, and a share of that would say nothing."""
     rise = mean_over_seeds(case.mean(record.rises(run, case.base)))
@@ -284,6 +291,7 @@ STUDY = Study(
         FADE: judge_fading,
         SHARED_FADES: judge_shared_fades,
         SIZES: judge_sizes,
+        TURNS: judge_turning,
     },
     quick=SpreadConfig(),
     # The valley and the lengths are those of rebound-cause. In the kept records of optimizer-or-rate and of norm, the
