@@ -30,6 +30,7 @@ SHOWN = {
     "embeddings": ("learned", "frozen"),
     "norm": ("LayerNorm after", "LayerNorm before", "RMSNorm after", "none"),
     "optimizer": ("Adam", "Adam, state kept", "AdamW", "SGD"),
+    "text-order": ("one order", "own start", "own pieces"),
 }
 """The variants that the tables show, the network itself before its twins."""
 REFERENCE = ("nonlinearity", "ReLU", "full network (ReLU)")
