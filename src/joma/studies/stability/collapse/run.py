@@ -59,26 +59,26 @@ class CollapseConfig(LanguageModelConfig):
     mlp: int = 32
     heads: int = 2
     dropout: float = 0.0
-    streams: int = 8
+    streams: int = 4
     length: int = 16
     sequence: int = 5
-    valid_sequences: int = 2
-    steps: int = 240
+    valid_sequences: int = 1
+    steps: int = 200
     every: int = 4
     clip: float = 1.0
     renew_each_epoch: bool = False
     layers: Annotated[int, Least(1)] = 2
     healthy_rate: Annotated[float, Above(0)] = 3e-3
     """Of Adam."""
-    high_rates: Annotated[tuple[float, ...], Several(1, rising=True), Above(0)] = (0.03, 0.1, 0.3)
+    high_rates: Annotated[tuple[float, ...], Several(1, rising=True), Above(0)] = (0.1, 0.3)
     """Too high from the first step."""
     top_rates: Annotated[tuple[float, ...], Several(1, rising=True), Above(0)] = (0.3, 1.0, 3.0)
     """What a rate that never stops rising has reached at the last step."""
-    warm_up: Annotated[int, Least(1)] = 24
+    warm_up: Annotated[int, Least(1)] = 20
     """Steps of the short warm-up."""
     seeds: int = 3
     """Seeds that are judged."""
-    open_seeds: Annotated[int, Least(2, "to know how far healthy runs go")] = 6
+    open_seeds: Annotated[int, Least(2, "to know how far healthy runs go")] = 5
     """Seeds whose healthy runs calibrate the rules."""
     seed: int = 200
 
