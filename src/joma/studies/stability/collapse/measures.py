@@ -50,7 +50,7 @@ def everything(tokens: Tensor, targets: Tensor) -> Measure:
             "loss": loss.detach(),
             "entropy": torch.stack(seen.entropy, 1),
             "largest_logit": torch.stack(seen.largest, 1),
-            "gradient_norm": torch.stack(norms).norm(dim=0),
+            "gradient_norm": torch.stack(norms).norm(dim=0).float(),
             "stable_rank": torch.stack([stable_ranks(matrices[name]).float() for name in MATRICES], -1),
             "sign_diversity": sign_diversity(torch.stack(seen.inputs, 1), torch.stack((query, key), 2)),
         }

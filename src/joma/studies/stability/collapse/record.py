@@ -19,7 +19,7 @@ from joma.studies.stability.collapse.rules import (
     scores,
     threshold,
 )
-from joma.studies.stability.collapse.run import HEALTHY, PLAIN, RISING, SUDDEN
+from joma.studies.stability.collapse.run import HEALTHY, PLAIN, RISING, SUDDEN, WARMED
 
 MARGIN = 0.5
 """Nats above the lowest loss so far. A spike of that size which comes back is no divergence."""
@@ -52,12 +52,17 @@ def diverged(run: Run, name: str) -> np.ndarray:
 
 def judged(run: Run) -> np.ndarray:
     """The plain members whose warnings are judged: they diverge, after every rule can ring."""
-    return ~of_kind(run, PLAIN, HEALTHY) & (event(run, PLAIN) > HISTORY) & ~column(run, PLAIN, "open").astype(bool)
+    return of_kind(run, PLAIN, SUDDEN, WARMED, RISING) & (event(run, PLAIN) > HISTORY)
 
 
 def quiet(run: Run, *, is_open: bool) -> np.ndarray:
     """Healthy plain members that do not diverge: open ones calibrate, the others show how often a rule is wrong."""
     return of_kind(run, PLAIN, HEALTHY, is_open=is_open) & ~diverged(run, PLAIN)
+
+
+def unharmed(run: Run) -> np.ndarray:
+    """Judged plain members whose rate is too high and that do not diverge."""
+    return of_kind(run, PLAIN, SUDDEN, WARMED, RISING) & ~diverged(run, PLAIN)
 
 
 def by_seed(run: Run, name: str, values: np.ndarray, which: np.ndarray) -> np.ndarray:
@@ -155,7 +160,7 @@ def nothing_diverged(run: Run) -> str:
     seeds = int(np.isfinite(by_seed(run, PLAIN, np.zeros(len(judged(run))), judged(run))).sum())
     if seeds >= 2:
         return ""
-    high = of_kind(run, PLAIN, SUDDEN, RISING)
+    high = of_kind(run, PLAIN, SUDDEN, WARMED, RISING)
     early = int((diverged(run, PLAIN) & high & ~judged(run)).sum())
     return (
         f"{seeds} of {run.config['seeds']} seeds have a run that diverges after its first {HISTORY} measuring points; "

@@ -27,6 +27,7 @@ QUARTER = 0.25
 """Of all runs."""
 TENTH = 0.1
 """Of ln T."""
+EARLY = "share of the steps by which it rings early"
 WRONG = 0.1
 """The share of healthy runs in which the monitor's alarms may ring."""
 
@@ -89,7 +90,14 @@ QUIET = Claim(
     "diverge, before they do, and not in their healthy twins.",
     matters=QUARTER,
     unit="%",
-    ceiling=1.0,
+)
+TELLS = Claim(
+    "alarms-tell-divergence",
+    "Zhai et al. 2023 Sec. 3",
+    "Collapse of attention entropy goes with divergence. Tested here: the alarms of joma.monitor ring in runs that "
+    "diverge, before they do, more often than in runs of the same seeds at rates that are too high and do not diverge.",
+    matters=QUARTER,
+    unit="%",
 )
 DIVERGES = Claim(
     "too-high-a-rate-diverges",
@@ -98,7 +106,6 @@ DIVERGES = Claim(
     "that are too high from the first step, the loss of a small decoder with norms before diverges.",
     matters=QUARTER,
     unit="%",
-    ceiling=1.0,
 )
 PREVENTS = Claim(
     "qk-norm-prevents-divergence",
@@ -107,7 +114,6 @@ PREVENTS = Claim(
     "without end.",
     matters=QUARTER,
     unit="%",
-    ceiling=1.0,
 )
 KEEPS = Claim(
     "qk-norm-prevents-collapse",
@@ -116,7 +122,6 @@ KEEPS = Claim(
     "the end is higher, at rates that are too high from the first step.",
     matters=TENTH,
     unit="%",
-    ceiling=1.0,
 )
 WARM_UP = Claim(
     "warm-up-prevents-collapse",
@@ -125,7 +130,6 @@ WARM_UP = Claim(
     "at the end is higher, at rates that are too high.",
     matters=TENTH,
     unit="%",
-    ceiling=1.0,
 )
 
 
@@ -142,7 +146,7 @@ def judge_warning(rule: str, run: Run) -> Finding:
     against = {f"the {control}": compare(ours, record.lead(run, control)) for control in CONTROLS}
     against["one random place"] = compare(ours, record.lead(run, rule, place=True))
     found = {f"against {name}": one for name, one in hardest(claim, against).items()}
-    return by_effect(claim, found, expected=expected, what="lead", details=_details(run, rule))
+    return by_effect(claim, found, expected=expected, what=EARLY, details=_details(run, rule))
 
 
 def judge_usual(run: Run) -> Finding:
@@ -156,7 +160,7 @@ def judge_usual(run: Run) -> Finding:
     ours = record.usual_lead(run)
     against = {f"the {control}": compare(ours, record.lead(run, control)) for control in CONTROLS}
     found = {f"against {name}": one for name, one in hardest(USUAL, against).items()}
-    return by_effect(USUAL, found, expected=expected, what="lead", details=_usual_details(run))
+    return by_effect(USUAL, found, expected=expected, what=EARLY, details=_usual_details(run))
 
 
 def judge_quiet(run: Run) -> Finding:
@@ -174,6 +178,31 @@ def judge_quiet(run: Run) -> Finding:
     found = compare(warned, wrong)
     what = "share of runs in which an alarm rings"
     return by_effect(QUIET, found, expected=expected, what=what, size=[most], details=_usual_details(run))
+
+
+def judge_tells(run: Run) -> Finding:
+    """The share of runs in which an alarm of the monitor rings: diverging ones, and others whose rate is too high."""
+    expected = (
+        f"an alarm rings in at least {100 * QUARTER:g} % more of the runs that diverge than of those that have too "
+        "high a rate and do not, beyond chance"
+    )
+    if finding := _nothing(TELLS, expected, run):
+        return finding
+    still = record.unharmed(run)
+    if not still.any():
+        return not_run(TELLS, expected, "every run with too high a rate diverges", at_paper_scale(run.study))
+    ring = record.any_of(record.usual(run))
+    warned = record.by_seed(run, PLAIN, (record.leads(run, ring) > 0).astype(float), record.judged(run))
+    others = record.by_seed(run, PLAIN, (ring >= 0).astype(float), still)
+    what = "share of runs in which an alarm rings"
+    rules = {name: float((record.rings(run, name)[still] >= 0).mean()) for name in RULES}
+    usual = {name: float((each[still] >= 0).mean()) for name, each in record.usual(run).items()}
+    details = {
+        "rings in runs with too high a rate that do not diverge, calibrated": rules,
+        "the same with the thresholds of the monitor": usual,
+        "runs": {"with too high a rate that do not diverge": float(still.sum())},
+    }
+    return by_effect(TELLS, compare(warned, others), expected=expected, what=what, details=details)
 
 
 def judge_diverges(run: Run) -> Finding:
@@ -282,6 +311,7 @@ STUDY = Study(
         **{claim: partial(judge_warning, rule) for rule, claim in WARNINGS.items()},
         USUAL: judge_usual,
         QUIET: judge_quiet,
+        TELLS: judge_tells,
         DIVERGES: judge_diverges,
         PREVENTS: judge_prevents,
         KEEPS: partial(_judge_entropy, KEEPS, QK_NORM, SUDDEN),
@@ -294,7 +324,7 @@ STUDY = Study(
         **PAPER | {
             "vocabulary": 8_000, "width": 64, "mlp": 256, "heads": 4, "valid_sequences": 2, "steps": 4_000, "every": 32,
             "seeds": 8, "seed": 300, "precision": "tf32",
-        }, dropout=0.0, length=35, layers=3, healthy_rate=1e-3, high_rates=(0.01, 0.03, 0.1), top_rates=(0.1, 0.3, 1.0),
+        }, dropout=0.0, length=35, layers=3, healthy_rate=1e-3, high_rates=(0.03, 0.1, 0.3), top_rates=(0.3, 0.6, 1.2),
         warm_up=400, open_seeds=12,
     ),
     run=run,
