@@ -163,7 +163,7 @@ def test_when_a_run_diverges(run, tmp_path, tail, point):
 
 
 EVENT = 30
-RINGS = {"largest logit": 10, "entropy floor": 12, "entropy fall": 25, "rank drop": 14, "update entropy": 22,
+RINGS = {"largest logit": 10, "entropy floor": 12, "entropy fall": 22, "rank drop": 14, "update entropy": 22,
          "drift entropy": 23, "sign diversity": 16, "gradient norm": 27, "loss": 28}  # fmt: skip
 QUIET = {"largest_logit": 5.0, "entropy": 1.2, "stable_rank": 3.0, "update_entropy": 2.0, "drift_entropy": 2.0,
          "sign_diversity": 0.4, "gradient_norm": 1.0, "loss": 3.0}  # fmt: skip
@@ -206,8 +206,10 @@ def told(run, path, *, rings=None, everywhere=False, event=EVENT, sudden=-1, qk=
         rising = kinds[name] == RISING
         where = slice(None) if everywhere else 0
         if name == PLAIN:
-            if step >= rings["entropy floor"]:  # slowly, so that no fall is larger than those of the history
+            if step >= rings["entropy floor"]:
                 value[rising, where, where] = 1.0
+            if step >= rings["entropy fall"]:
+                value[rising, where, where] = 0.8
         if step == POINTS - 1:
             value[kinds[name] == SUDDEN] = qk_entropy if name == QK_NORM else 0.02
             value[kinds[name] == WARMED] = warm_entropy
@@ -236,7 +238,8 @@ def told(run, path, *, rings=None, everywhere=False, event=EVENT, sudden=-1, qk=
             value[0, (kinds[PLAIN] == HEALTHY) & ~is_open] = usual_healthy
             value[0, other] = usual_high
             return value
-        return np.full(value.shape, 0.9) if rest == "place" else np.float64(3.5) if name == "loss by frequency" else value
+        once = {f"{PLAIN}/place": 0.9, "loss by frequency": 3.5}
+        return np.full(np.shape(value), once[name]) if name in once else value
 
     return changed(run, path, change)
 
@@ -262,8 +265,7 @@ def test_a_record_in_which_all_rules_warn(run, tmp_path):
     copy = told(run, tmp_path / "told")
     assert dict(verdicts(collapse.STUDY, copy)) == ALL_HOLD
     for rule in RULES:
-        if rule != "entropy fall":  # it falls where the floor is passed
-            np.testing.assert_allclose(record.lead(copy, rule), (EVENT - RINGS[rule]) / EVENT, err_msg=rule)
+        np.testing.assert_allclose(record.lead(copy, rule), (EVENT - RINGS[rule]) / EVENT, err_msg=rule)
     assert record.judged(copy).sum() == 6
 
 
@@ -279,7 +281,7 @@ def test_a_record_in_which_all_rules_warn(run, tmp_path):
         ("largest-logit-warns", {"everywhere": True}, NONE),  # a random head rings as early
         ("low-entropy-warns", {"everywhere": True}, NONE),
         ("low-entropy-warns", {"rings": {"loss": 3}}, "fails"),
-        ("falling-entropy-warns", {"rings": {"entropy floor": 29}}, "fails"),
+        ("falling-entropy-warns", {"rings": {"entropy fall": 99}}, "fails"),
         ("rank-drop-warns", {"rings": {"rank drop": 29}}, "fails"),
         ("update-entropy-warns", {"rings": {"update entropy": 99}}, "fails"),
         ("update-entropy-warns", {"rings": {"update entropy": 4}}, "fails"),  # its history has it too

@@ -70,7 +70,7 @@ def _draw_leads(axis: Axes, run: Run) -> None:
     reach = np.clip([values - low, high - values], 0, None)
     axis.errorbar(values, places, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
     axis.set_yticks(places, rows)
-    axis.set(xlabel="lead (share of the steps until then)", ylabel="rule", title="How long before the divergence each rings")
+    axis.set(xlabel="lead (share of the steps until then)", ylabel="rule", title="How early each rings")
     axis.set_xlim(0, 1)
 
 

@@ -42,27 +42,27 @@ def column(run: Run, name: str, field: str) -> np.ndarray:
 
 def of_kind(run: Run, name: str, *kinds: int, is_open: bool = False) -> np.ndarray:
     """Which members are of these kinds, (members,) bool; those that calibrate, or all others."""
-    return np.isin(column(run, name, "kind"), kinds) & (column(run, name, "open").astype(bool) == is_open)
+    return np.asarray(np.isin(column(run, name, "kind"), kinds) & (column(run, name, "open") == is_open))
 
 
 def diverged(run: Run, name: str) -> np.ndarray:
     """Which members diverge, (members,) bool."""
-    return event(run, name) >= 0
+    return np.asarray(event(run, name) >= 0)
 
 
 def judged(run: Run) -> np.ndarray:
     """The plain members whose warnings are judged: they diverge, after every rule can ring."""
-    return of_kind(run, PLAIN, SUDDEN, WARMED, RISING) & (event(run, PLAIN) > HISTORY)
+    return np.asarray(of_kind(run, PLAIN, SUDDEN, WARMED, RISING) & (event(run, PLAIN) > HISTORY))
 
 
 def quiet(run: Run, *, is_open: bool) -> np.ndarray:
     """Healthy plain members that do not diverge: open ones calibrate, the others show how often a rule is wrong."""
-    return of_kind(run, PLAIN, HEALTHY, is_open=is_open) & ~diverged(run, PLAIN)
+    return np.asarray(of_kind(run, PLAIN, HEALTHY, is_open=is_open) & ~diverged(run, PLAIN))
 
 
 def unharmed(run: Run) -> np.ndarray:
     """Judged plain members whose rate is too high and that do not diverge."""
-    return of_kind(run, PLAIN, SUDDEN, WARMED, RISING) & ~diverged(run, PLAIN)
+    return np.asarray(of_kind(run, PLAIN, SUDDEN, WARMED, RISING) & ~diverged(run, PLAIN))
 
 
 def by_seed(run: Run, name: str, values: np.ndarray, which: np.ndarray) -> np.ndarray:

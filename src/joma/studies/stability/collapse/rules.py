@@ -50,16 +50,18 @@ def _fall(entropy: np.ndarray, log_keys: float) -> Scores:
     falls[:, 1:] = entropy[:, :-1] - entropy[:, 1:]
     largest = np.maximum(falls[:, 1 : alarm.first], 0.0).max(1, keepdims=True)
     falls[:, : alarm.first] = -np.inf
-    return falls / np.maximum(largest, alarm.least / alarm.times * log_keys)
+    found: Scores = falls / np.maximum(largest, alarm.least / alarm.times * log_keys)
+    return found
 
 
 def _below_median(values: np.ndarray, log_keys: float) -> Scores:
-    return _median_before(values) - values
+    return np.asarray(_median_before(values) - values)
 
 
 def _above_median(values: np.ndarray, log_keys: float) -> Scores:
     logs = np.log(np.maximum(values, np.finfo(float).tiny))
-    return logs - np.where(np.isinf(median := _median_before(logs)), np.inf, median)
+    median = _median_before(logs)
+    return np.asarray(logs - np.where(np.isinf(median), np.inf, median))
 
 
 def _median_before(values: np.ndarray) -> np.ndarray:
@@ -72,7 +74,7 @@ def _median_before(values: np.ndarray) -> np.ndarray:
 
 
 def _above_lowest(loss: np.ndarray, log_keys: float) -> Scores:
-    return loss - np.minimum.accumulate(loss, axis=1)
+    return np.asarray(loss - np.minimum.accumulate(loss, axis=1))
 
 
 RULES: Mapping[str, Rule] = {
@@ -120,7 +122,7 @@ def threshold(healthy: Scores, false_alarms: float = FALSE_ALARMS) -> float:
 
 def first_ring(found: Scores, above: float) -> np.ndarray:
     """The first point at which any place is above the threshold, (members,); -1 where none ever is."""
-    rings = (found > above).any(-1)
+    rings = np.any(found > above, axis=-1)
     return np.where(rings.any(1), rings.argmax(1), -1)
 
 

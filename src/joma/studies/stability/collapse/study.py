@@ -77,8 +77,8 @@ WARNINGS: dict[str, Claim] = {
 USUAL = Claim(
     "usual-alarms-warn",
     "Kimi K2 Sec. 2.1",
-    "Attention logits above 100 are a sign of instability. Tested here: the alarms of joma.monitor, with the thresholds "
-    "that they have, ring before the loss diverges, earlier than a rule on the loss or on the gradient norm does.",
+    "Attention logits above 100 are a sign of instability. Tested here: the alarms of joma.monitor, with thresholds of "
+    "their own, ring before the loss diverges, earlier than a rule on the loss or on the gradient norm does.",
     matters=LEAD,
     unit="%",
     ceiling=1.0,
