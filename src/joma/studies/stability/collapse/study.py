@@ -324,7 +324,7 @@ STUDY = Study(
         **PAPER | {
             "vocabulary": 8_000, "width": 64, "mlp": 256, "heads": 4, "valid_sequences": 2, "steps": 4_000, "every": 32,
             "seeds": 8, "seed": 300, "precision": "tf32",
-        }, dropout=0.0, length=35, layers=3, healthy_rate=1e-3, high_rates=(0.03, 0.1, 0.3), top_rates=(0.3, 0.6, 1.2),
+        }, dropout=0.0, length=35, layers=3, healthy_rate=3e-3, high_rates=(0.03, 0.1, 0.3), top_rates=(0.3, 0.6, 1.2),
         warm_up=400, open_seeds=12,
     ),
     run=run,
