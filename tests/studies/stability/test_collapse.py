@@ -134,7 +134,7 @@ def test_an_interrupted_run_ends_with_the_same_numbers(run, config, tmp_path):
 
 def test_a_killed_run_goes_on(config, tmp_path):
     """The same with fewer networks: changes since the start are those since the start, also of a run taken up."""
-    small = replace(config, layers=1, high_rates=(0.1,), top_rates=(2.0,), steps=80)
+    small = replace(config, layers=1, high_rates=(0.1,), top_rates=(2.0,), every=1, steps=40)
     whole = carried_out(collapse.STUDY, small, tmp_path / "whole")
     ends_the_same_after_an_interrupt(collapse.STUDY, small, whole, tmp_path / "run", after=0.6)
 
@@ -359,6 +359,40 @@ def test_an_open_run_that_goes_further_raises_the_threshold(run, tmp_path):
     assert (record.rings(calm, "largest logit")[record.judged(calm)] == 10).all()
     assert (record.rings(wild, "largest logit")[record.judged(wild)] == -1).all()
     assert (record.lead(wild, "largest logit") == 0).all()
+
+
+def test_a_ring_after_the_divergence_is_no_lead(run, tmp_path):
+    copy = told(run, tmp_path / "after", rings={"largest logit": 40})
+    assert (record.rings(copy, "largest logit")[record.judged(copy)] == 40).all()
+    assert (record.lead(copy, "largest logit") == 0).all()
+    at = told(run, tmp_path / "at", rings={"largest logit": EVENT})
+    assert (record.lead(at, "largest logit") == 0).all()
+
+
+def test_healthy_twins_that_ring_too_often_are_not_quiet(run, tmp_path):
+    """In half of them: fewer than of the others, and more than a tenth."""
+    warm = (record.column(run, PLAIN, "kind") == HEALTHY) & (record.column(run, PLAIN, "warm_up") > 0)
+
+    def change(name, step, value):
+        value = plain.change(name, step, value)
+        return np.where(warm & (np.arange(len(value)) == 1)[:, None], 80, value) if "usual" in name else value
+
+    plain = told(run, tmp_path / "plain")
+    copy = changed(run, tmp_path / "half", change)
+    assert record.false_alarms(copy, record.any_of(record.usual(copy))) == 0.5
+    assert verdicts(collapse.STUDY, copy)["healthy-twins-are-quiet"] == "only qualitative"
+
+
+def test_the_head_with_least_entropy_counts(run, tmp_path):
+    def change(name, step, value):
+        value = np.full(value.shape, 1.0) if name.endswith("probe/entropy") else value
+        if name == f"{QK_NORM}/probe/entropy":
+            value[:, 1, 0] = 0.5
+        return value
+
+    copy = changed(run, tmp_path / "one", change)
+    np.testing.assert_allclose(record.lowest_entropy(copy, QK_NORM, SUDDEN), 0.5 / np.log(6))
+    np.testing.assert_allclose(record.lowest_entropy(copy, PLAIN, SUDDEN), 1.0 / np.log(6))
 
 
 def test_seeds_are_averaged_over_their_runs(run, tmp_path):
