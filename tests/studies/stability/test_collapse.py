@@ -8,7 +8,10 @@ from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt
 from records import carried_out, changed, found, verdicts
 from small_language_models import SMALL
 
+from joma.claims.contract import silent
+from joma.claims.execute import plain_config
 from joma.recipes.language import corpus
+from joma.runs import Run
 from joma.studies.stability.collapse import record, rules
 from joma.studies.stability.collapse import study as collapse
 from joma.studies.stability.collapse.run import (
@@ -42,7 +45,11 @@ def config(data_folder):
 
 @pytest.fixture(scope="module")
 def run(config, tmp_path_factory):
-    return carried_out(collapse.STUDY, config, tmp_path_factory.mktemp("collapse") / "run.sqlite")
+    """Not pinned: in networks that diverge rounding grows into every digit."""
+    path = tmp_path_factory.mktemp("collapse") / "run.sqlite"
+    made = Run.create(path, study="collapse", config=plain_config(config), version=collapse.STUDY.version)
+    collapse.STUDY.run(config, made, silent)
+    return made
 
 
 def test_who_the_members_are(config):
@@ -134,7 +141,7 @@ def test_an_interrupted_run_ends_with_the_same_numbers(run, config, tmp_path):
 
 def test_a_killed_run_goes_on(config, tmp_path):
     """The same with fewer networks: changes since the start are those since the start, also of a run taken up."""
-    small = replace(config, layers=1, high_rates=(0.1,), top_rates=(2.0,), every=1, steps=40)
+    small = replace(config, layers=1, high_rates=(0.02,), top_rates=(0.03,), every=1, steps=40)
     whole = carried_out(collapse.STUDY, small, tmp_path / "whole")
     ends_the_same_after_an_interrupt(collapse.STUDY, small, whole, tmp_path / "run", after=0.6)
 
