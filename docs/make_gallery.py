@@ -35,6 +35,7 @@ ROOMS = {
     "language": "Figures 6 and 8: language models",
     "ablations": "Ablations: what the rebound needs",
     "rebound": "Why attention comes back, and what can be foretold",
+    "stability": "Stability: what warns before training diverges",
     "checkpoints": "Figures 7 and 10: series of checkpoints, neurons",
     "sparsity": "What sparse attention buys: caches, sinks, active parts",
     "depth_width": "MobileLLM: deep and thin against shallow and wide",

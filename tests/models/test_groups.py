@@ -14,6 +14,7 @@ SHAPES = {
     "no norm": {"norm": "none", "projection": False},
     "tied": {"tied": True},
     "frozen": {"embeddings": "frozen"},
+    "QK-norm": {"qk_norm": True},
 }
 
 

@@ -233,3 +233,11 @@ def test_the_estimate_is_that_of_theorem_1():
         assert found[name].item() == pytest.approx(np.corrcoef(values, moved)[0, 1], abs=1e-9)
     still = probe.logit_estimate(before, start, frequency, words=15)
     assert all(value.isnan().all() for value in still.values())
+
+
+def test_norms_on_queries_and_keys_leave_no_factors_and_no_theorem():
+    """Logits are then no longer bilinear in what is read: nothing is said rather than something wrong."""
+    shape = DecoderConfig(vocabulary=9, width=8, mlp=8, qk_norm=True)
+    with pytest.raises(ValueError, match="this decoder has qk_norm"):
+        probe.ensemble_spread(Decoder(shape, seeds=[0]), torch.zeros(2, 4, dtype=torch.long))
+    assert probe.logit_terms(Decoder(shape, seeds=[0]), torch.full((9,), 1 / 9)) is None

@@ -79,6 +79,59 @@ def test_decay_survives_a_kill(tmp_path: Path) -> None:
     whole.close(), killed.close()
 
 
+@pytest.mark.parametrize(("decay", "decay_every"), [(1.0, None), (0.5, 3)])
+def test_a_rate_that_warms_up_is_the_smaller_rate(tmp_path: Path, decay: float, decay_every: int | None) -> None:
+    """Each member in its own time, on top of decay, against SGD by hand."""
+    warm = Optimizer("sgd", rate=(0.1, 0.4), warm_up=(0, 4), decay=decay, decay_every=decay_every)
+    with Run.create(tmp_path / "warm", study="x", config={}) as run:
+        train(ensemble(warm), run)
+        path = run.array("weights")
+    networks, made = Decoder(CONFIG, [0, 1]), ensemble(warm)
+    for step in range(9):
+        np.testing.assert_allclose(networks.out.detach().flatten(1), path[step], atol=1e-6)
+        networks.zero_grad()
+        next_token_loss(networks, made.batch(step, [0, 1])).sum().backward()
+        decayed = decay ** (step // (decay_every or 1))
+        now = torch.tensor([0.1, 0.4 * min(1.0, (step + 1) / 4)]) * decayed
+        with torch.no_grad():
+            for parameter in networks.parameters():
+                parameter -= now.view(-1, *[1] * (parameter.ndim - 1)) * parameter.grad
+
+
+@pytest.mark.parametrize("at", [2, 7])
+def test_a_warm_up_goes_on_after_a_kill(tmp_path: Path, at: int) -> None:
+    optimizer = Optimizer("sgd", rate=0.4, warm_up=(6, 0))
+    made = ensemble(optimizer)
+    whole = Run.create(tmp_path / "whole", study="x", config={})
+    train(made, whole)
+
+    def deadly(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+        if step == at:
+            raise KeyboardInterrupt
+        return made.batch(step, members)
+
+    killed = Run.create(tmp_path / "killed", study="x", config={})
+    with pytest.raises(KeyboardInterrupt):
+        train(ensemble(optimizer, batch=deadly), killed, checkpoint_every=0.0)
+    train(made, killed)
+    np.testing.assert_array_equal(whole.array("weights"), killed.array("weights"))
+    whole.close(), killed.close()
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "message"),
+    [
+        (-1, "warm_up must be a number of steps, or a tuple with one per member, got -1"),
+        ((3, 0.5), "warm_up must be a number of steps, or a tuple with one per member, got 0.5"),
+    ],
+)
+def test_a_warm_up_that_is_none_is_refused(warm_up: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Optimizer(warm_up=warm_up)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="warm_up has 3 entries for 2 members"):
+        ensemble(Optimizer("sgd", warm_up=(1, 2, 3)))
+
+
 def test_one_pass_may_find_several_things(tmp_path: Path) -> None:
     def two(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
         return {"in": decoder.embedding.flatten(1).sum(1), "out": decoder.out.flatten(1).sum(1)}

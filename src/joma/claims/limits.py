@@ -8,7 +8,9 @@ import re
 
 Limits = tuple[float | None, float | None]
 """The lowest and the highest value there can be; None where there is none."""
-_COUNTED = "attention|common|distinct|edges|held-out|keys|neurons|nodes|pairs|rivals?|the energy|the neurons"
+_COUNTED = (
+    "attention|common|distinct|edges|held-out|keys|neurons|nodes|pairs|rivals?|runs|the energy|the neurons|the steps"
+)
 _FROM_0_TO_1 = re.compile(rf"probability of |attention o[fn] |(?!.*minus)[\w ]*accuracy|share of ({_COUNTED})\b")
 _UP_TO_1 = re.compile(r"skill over |share of (the output|.* (lost|missing)\b)")
 

@@ -73,6 +73,8 @@ class DecoderConfig:
     - embeddings: frozen ones stay where they start; orthonormal ones are frozen too, and need vocabulary <= width
     - positions: how tokens know their place
     - tied: whether the output matrix is the embedding matrix, as in GPT-2; frozen embeddings then freeze both
+    - qk_norm: whether queries and keys of each head are divided by their root mean square, and multiplied by scales
+      that are learned (`query_scale`, `key_scale`, 1 at first)
 
     >>> DecoderConfig(vocabulary=50, width=16).with_(heads=3)
     Traceback (most recent call last):
@@ -97,6 +99,7 @@ class DecoderConfig:
     embeddings: Embeddings = "learned"
     positions: Positions = "sinusoidal"
     tied: bool = False
+    qk_norm: bool = False
 
     def __repr__(self) -> str:
         return brief(self)
@@ -298,6 +301,8 @@ def _attend(
     query, key, value = (
         part.view(members, batch, length, config.heads, -1).transpose(2, 3) for part in qkv.split(width, dim=-1)
     )  # (members, batch, heads, length, head width)
+    if config.qk_norm:
+        query, key = _head_normed(query, w["query_scale"]), _head_normed(key, w["key_scale"])
     score = None
     if alter is not None:
         query = alter[0].ask(query)
@@ -334,6 +339,15 @@ def _normed(x: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
 _last_norm = compiled_part(_normed)
 
 
+def _head_normed(x: Tensor, scale: Tensor) -> Tensor:
+    """Queries or keys (members, batch, heads, length, head width), each divided by its root mean square.
+
+    scale: (members, width), of all heads one after the other.
+    """
+    members, _, heads, _, width = x.shape
+    return F.rms_norm(x, (width,)) * scale.view(members, 1, heads, 1, width)
+
+
 def block_parameters(config: DecoderConfig) -> tuple[str, ...]:
     """The names of one block's parameters.
 
@@ -344,6 +358,7 @@ def block_parameters(config: DecoderConfig) -> tuple[str, ...]:
     parts = [
         (True, ("qkv", "qkv_bias")),
         (config.attention == "learned-sink", ("sink",)),
+        (config.qk_norm, ("query_scale", "key_scale")),
         (config.projection, ("projection", "projection_bias")),
         (mlp, ("up", "up_bias", "down", "down_bias")),
         (scaled, ("attention_scale",)),
@@ -392,7 +407,7 @@ def _start(config: DecoderConfig, generator: torch.Generator) -> dict[str, Tenso
 
 def _block_start(config: DecoderConfig, uniform: Callable[..., Tensor]) -> dict[str, Tensor]:
     width, mlp = config.width, config.mlp
-    values = {"sink": torch.zeros(config.heads)}
+    values = {"sink": torch.zeros(config.heads), "query_scale": torch.ones(width), "key_scale": torch.ones(width)}
     for branch in ("attention", "mlp"):
         values |= {f"{branch}_scale": torch.ones(width), f"{branch}_shift": torch.zeros(width)}
     if config.projection:

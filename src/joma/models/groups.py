@@ -55,7 +55,7 @@ def _block(config: DecoderConfig, layer: int | slice) -> dict[str, list[Part]]:
         return [(name, (_ALL, layer, ..., of)) for name in ("qkv", "qkv_bias")]
 
     return {
-        "QK": [*columns(slice(0, 2 * width)), *named("sink")],
+        "QK": [*columns(slice(0, 2 * width)), *named("sink", "query_s", "key_s")],
         "value and output": [*columns(slice(2 * width, 3 * width)), *named("projection")],
         "MLP": named("up", "down"),
         "norms": named("attention_s", "mlp_s"),

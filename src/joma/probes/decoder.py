@@ -101,6 +101,8 @@ def ensemble_spread(decoder: Decoder, tokens: Number) -> tuple[Spread, Factors]:
     >>> torch.allclose(factors.growth * factors.alignment * factors.context, spread.variance.float())
     True
     """
+    if decoder.config.qk_norm:
+        raise ValueError("factors are those of logits that are bilinear in the input: this decoder has qk_norm")
     inputs: list[Tensor] = []
     spread = spread_of_layers(decoder, layer_sums(decoder, tokens, inputs))
     query, key, _ = (part.detach() for part in _weight(decoder, "qkv").split(decoder.config.width, dim=-1))
@@ -242,7 +244,28 @@ def stable_ranks(w: Number) -> Tensor:
     tensor(1.5000, dtype=torch.float64)
     """
     w = as_numbers(w, "w").detach().double()
-    w = w if w.shape[-2] <= w.shape[-1] else w.mT
+    gram, power = _powers(w if w.shape[-2] <= w.shape[-1] else w.mT)
+    largest = (power * gram).sum((-2, -1))  # tr(G^p G), tr G^p being 1
+    return torch.where(largest == 0, 0.0, 1 / torch.where(largest == 0, 1.0, largest))
+
+
+def leading_inputs(w: Number) -> Tensor:
+    """Of every matrix (..., inputs, outputs) the unit vector x of inputs for which |x w| is largest, (..., inputs).
+
+    Its sign has no meaning. It is found as in `stable_ranks`; where the two largest singular values are equal to 1e-7,
+    it is a mixture of theirs. NaN stays NaN.
+
+    >>> leading_inputs(torch.diag(torch.tensor([1.0, 3.0, 2.0]))).abs()
+    tensor([0., 1., 0.], dtype=torch.float64)
+    """
+    _, power = _powers(as_numbers(w, "w").detach().double())
+    most = power.diagonal(dim1=-2, dim2=-1).argmax(-1)  # of x x^T, the column of the largest entry loses least
+    column = power.take_along_dim(most[..., None, None], -1).squeeze(-1)
+    return F.normalize(column, dim=-1)
+
+
+def _powers(w: Tensor) -> tuple[Tensor, Tensor]:
+    """G = w w^T / |w|_F^2 and G^p / tr G^p, p = 2^DOUBLINGS."""
     size = torch.linalg.vector_norm(w, dim=(-2, -1), keepdim=True)
     w = w / torch.where(size == 0, 1.0, size)
     gram = w @ w.mT
@@ -251,8 +274,7 @@ def stable_ranks(w: Number) -> Tensor:
         power = power @ power
         trace = power.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
         power = power / torch.where(trace == 0, 1.0, trace)
-    largest = (power * gram).sum((-2, -1))  # tr(G^p G), tr G^p being 1
-    return torch.where(largest == 0, 0.0, 1 / torch.where(largest == 0, 1.0, largest))
+    return gram, power
 
 
 def logit_terms(decoder: Decoder, frequency: Number) -> tuple[Tensor, Tensor] | None:
@@ -262,7 +284,8 @@ def logit_terms(decoder: Decoder, frequency: Number) -> tuple[Tensor, Tensor] | 
     its invariant, so that only this mean can follow from it. squares: sum_k v_k^2, v = E W_v W_o diag(scale) W_up, how
     the hidden nodes see a word that is attended to. Both in the basis that is being learned.
 
-    None where they do not exist: several heads, no MLP, or a norm before attention (its effect depends on the place).
+    None where they do not exist: several heads, no MLP, a norm before attention (its effect depends on the place), or
+    norms on queries and keys.
 
     >>> from joma.models import DecoderConfig
     >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])
@@ -271,7 +294,7 @@ def logit_terms(decoder: Decoder, frequency: Number) -> tuple[Tensor, Tensor] | 
     (torch.Size([2, 9]), torch.Size([2, 9]))
     """
     config = decoder.config
-    if config.heads > 1 or config.mlp == 0 or config.norm.startswith("pre"):
+    if config.heads > 1 or config.mlp == 0 or config.norm.startswith("pre") or config.qk_norm:
         return None
     frequency = as_numbers(frequency, "frequency")
     words = decoder.embedding * math.sqrt(config.width)

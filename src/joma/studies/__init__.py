@@ -44,6 +44,7 @@ _ROOMS = (
     "language",
     "ablations",
     "rebound",
+    "stability",
     "checkpoints",
     "sparsity",
     "depth_width",

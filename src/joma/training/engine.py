@@ -47,6 +47,7 @@ class Engine:
             self.age = torch.zeros((), dtype=torch.float64, device=self.device)
             self.rates = torch.zeros(count, dtype=torch.float64, device=self.device)
             self.full_rates, self.loss_sum = torch.zeros_like(self.rates), torch.zeros_like(self.rates)
+            self.warm_up = torch.ones_like(self.rates)
             self.loss_count = torch.zeros(count, dtype=torch.int64, device=self.device)
             self.diverged_at = torch.full_like(self.loss_count, -1)
             self.before = {name: p.clone() for name, p in self._weights().items()} if ensemble.between else {}
@@ -68,6 +69,8 @@ class Engine:
             rates = self.ensemble.optimizer.rates(self.ensemble.members)
             self.full_rates.copy_(torch.tensor([rates[member] for member in members], dtype=torch.float64))
             self.rates.copy_(self.full_rates)
+            warm_ups = self.ensemble.optimizer.warm_ups(self.ensemble.members)
+            self.warm_up.copy_(torch.tensor([max(1, warm_ups[member]) for member in members], dtype=torch.float64))
             if state is not None:
                 for name, tensor in self._tensors().items():
                     tensor.copy_(state[name])
@@ -155,8 +158,12 @@ class Engine:
             self.loss_sum.zero_()
             self.loss_count.zero_()
             self._look_back()
-        if optimizer.decay_every is not None and (begins or step % optimizer.decay_every == 0):
-            self.rates.copy_(self.full_rates * optimizer.decay ** (step // optimizer.decay_every))
+        every = optimizer.decay_every
+        decays = every is not None and (begins or step % every == 0)
+        if decays or step <= max(optimizer.warm_ups(self.ensemble.members)):
+            decayed = 1.0 if every is None else optimizer.decay ** (step // every)
+            warm = ((1 + step) / self.warm_up).clamp(max=1.0)
+            self.rates.copy_(self.full_rates * decayed * warm)
         renew_every, origin = optimizer.renew_every, self.ensemble.origin
         age = step if renew_every is None else step % renew_every  # steps since the optimizer's state was new
         if origin is not None and origin.renew:

@@ -126,6 +126,7 @@ class Ensemble:
             if any(not self.first <= step <= self.steps for step in getattr(self, name)):
                 raise ValueError(f"{name} must lie from {self.first} to {self.steps}, got {list(getattr(self, name))}")
         self.optimizer.rates(self.members)
+        self.optimizer.warm_ups(self.members)
 
     @property
     def points(self) -> list[int]:

@@ -6,7 +6,7 @@ One step of one member equals a step of torch.optim on that member alone, to rou
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ class Optimizer:
     - renew_every: forget the optimizer's state every so many steps, as the runs of Figures 6 and 8 do once per epoch
     - decay: what the rates are multiplied with every `decay_every` steps
     - decay_every: after how many steps the rates decay; needed if decay is below 1
+    - warm_up: over so many steps the rates rise in a straight line, the first step having 1/warm_up of them; one number
+      for all members, or a tuple with one per member; 0: they begin at their full height
 
     >>> Optimizer("adam", rate=(1e-4, 1e-3), clip=0.5).rates(2)
     (0.0001, 0.001)
@@ -47,6 +49,7 @@ class Optimizer:
     renew_every: int | None = None
     decay: float = 1.0
     decay_every: int | None = None
+    warm_up: int | tuple[int, ...] = 0
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -75,14 +78,21 @@ class Optimizer:
         if (self.decay_every is None) != (self.decay == 1) or (self.decay_every is not None and self.decay_every < 1):
             wanted = "say after how many steps to decay, and only if decay is less than 1"
             raise ValueError(f"decay_every must {wanted}, got decay {self.decay}, decay_every {self.decay_every}")
+        for steps in self.warm_up if isinstance(self.warm_up, tuple) else (self.warm_up,):
+            if not isinstance(steps, int) or steps < 0:
+                raise ValueError(f"warm_up must be a number of steps, or a tuple with one per member, got {steps!r}")
 
     def rates(self, members: int) -> tuple[float, ...]:
         """One rate per member."""
-        if not isinstance(self.rate, tuple):
-            return (self.rate,) * members
-        if len(self.rate) != members:
-            raise ValueError(f"rate has {counted(len(self.rate), 'entry', 'entries')} for {counted(members, 'member')}")
-        return self.rate
+        return _one_each(self.rate, "rate", members)
+
+    def warm_ups(self, members: int) -> tuple[int, ...]:
+        """Steps of warming up, one number per member.
+
+        >>> Optimizer(warm_up=(0, 100)).warm_ups(2)
+        (0, 100)
+        """
+        return _one_each(self.warm_up, "warm_up", members)
 
     @property
     def state_kind(self) -> str:
@@ -121,6 +131,15 @@ class Optimizer:
             second = state[1][i].mul_(self.betas[1]).add_(g * g * (1 - self.betas[1]))
             depth = second.sqrt() / corrected[1].sqrt().to(p.dtype) + self.epsilon
             p.sub_(rate / corrected[0].to(p.dtype) * first / depth)
+
+
+def _one_each(given: Any, name: str, members: int) -> tuple[Any, ...]:
+    """One number for all members, or a tuple that has one for each, as the latter."""
+    if not isinstance(given, tuple):
+        return (given,) * members
+    if len(given) != members:
+        raise ValueError(f"{name} has {counted(len(given), 'entry', 'entries')} for {counted(members, 'member')}")
+    return given
 
 
 def _as_column(values: Tensor, like: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""What warns before training fails."""

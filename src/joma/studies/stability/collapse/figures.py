@@ -1,0 +1,93 @@
+"""The picture of `collapse`: loss and entropy over training, and how early each rule rings."""
+
+import numpy as np
+
+from joma.claims.contract import Drawing
+from joma.figures.labels import label_lines
+from joma.figures.reading import number
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, RED, panels
+from joma.figures.types import Axes
+from joma.measure.intervals import compare
+from joma.recipes.language import called
+from joma.runs import Run
+from joma.studies.stability.collapse import record
+from joma.studies.stability.collapse.rules import CONTROLS, RULES
+from joma.studies.stability.collapse.run import HEALTHY, PLAIN, QK_NORM, RISING, SUDDEN
+
+LINES = {
+    "healthy": (PLAIN, HEALTHY, CONTROL, "-"),
+    "too high at once": (PLAIN, SUDDEN, ORANGE, "-"),
+    "rising": (PLAIN, RISING, RED, "-"),
+    "rising, QK-norm": (QK_NORM, RISING, BLUE, "--"),
+}
+
+
+def draw(run: Run) -> Drawing:
+    """Loss and lowest entropy, median over members; leads as bars."""
+    figure, (loss, entropy, early) = panels(3, width=4.0, height=3.0)
+    _draw_loss(loss, run)
+    _draw_entropy(entropy, run)
+    _draw_leads(early, run)
+    return Drawing("warnings", _caption(run), figure)
+
+
+def _median(values: np.ndarray) -> np.ndarray:
+    """Over members, (points,): what is not finite counts as very large."""
+    return np.asarray(np.median(np.where(np.isfinite(values), values, np.finfo(np.float32).max), axis=1))
+
+
+def _draw_loss(axis: Axes, run: Run) -> None:
+    steps = run.steps(f"{PLAIN}/probe/loss")
+    for label, (name, kind, colour, style) in LINES.items():
+        values = run.array(f"{name}/probe/loss")[:, record.of_kind(run, name, kind)].astype(float)
+        axis.plot(steps, _median(values), color=colour, ls=style, label=label)
+    axis.set(xlabel="training step", ylabel="loss (nats)", yscale="log", title="Loss, median of all runs of a kind")
+    label_lines(axis)
+
+
+def _draw_entropy(axis: Axes, run: Run) -> None:
+    steps = run.steps(f"{PLAIN}/probe/loss")
+    for label, (name, kind, colour, style) in LINES.items():
+        values = run.array(f"{name}/probe/entropy")[:, record.of_kind(run, name, kind)].astype(float)
+        lowest = np.where(np.isfinite(values), values, 0.0).min((2, 3))
+        axis.plot(steps, np.median(lowest, axis=1), color=colour, ls=style, label=label)
+    axis.set(xlabel="training step", ylabel="lowest entropy of a head (nats)", title="Attention, median of all runs")
+    axis.set_ylim(bottom=0)
+    label_lines(axis)
+
+
+def _draw_leads(axis: Axes, run: Run) -> None:
+    rows = [*RULES, "monitor, first alarm"]
+    if record.nothing_learned(run) or record.nothing_diverged(run):
+        found = [compare([0.0, 0.0])] * len(rows)
+    else:
+        found = [*record.mean_leads(run).values(), compare(record.usual_lead(run))]
+    colours = [CONTROL if name in CONTROLS else GREEN if name not in RULES else BLUE for name in rows]
+    values = np.array([one.value for one in found])
+    places = np.arange(len(rows))[::-1]
+    axis.barh(places, values, height=0.7, color=colours, alpha=0.75, label="_lead")
+    low, high = (np.clip(np.nan_to_num([getattr(one, end) for one in found]), 0, 1) for end in ("low", "high"))
+    reach = np.clip([values - low, high - values], 0, None)
+    axis.errorbar(values, places, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
+    axis.set_yticks(places, rows)
+    axis.set(xlabel="lead (share of the steps until then)", ylabel="rule", title="How early each rings")
+    axis.set_xlim(0, 1)
+
+
+def _caption(run: Run) -> str:
+    judged, text = int(record.judged(run).sum()), called(run.config["corpus"])
+    if record.nothing_learned(run) or record.nothing_diverged(run):
+        found = "Too few runs diverge to compare warnings"
+    else:
+        leads = {name: one.value for name, one in record.mean_leads(run).items()}
+        best = max(leads, key=lambda name: leads[name])
+        found = (
+            f"The {best} rings first: {number(leads[best], '%')} of the steps before the loss diverges; a rule on the "
+            f"loss itself has {number(leads['loss'], '%')}, the gradient norm {number(leads['gradient norm'], '%')}"
+        )
+    return (
+        f"{found}. Left: the loss on a fixed batch. Middle: the entropy of the head that has least. Right: how long "
+        f"before the divergence each rule rings, with the threshold at which it rings in 5 % of healthy runs of other "
+        f"seeds; grey needs no look inside, green has the monitor's own thresholds. {judged} runs on {text} diverge "
+        f"in time to be judged, {run.config['seeds']} seeds."
+    )

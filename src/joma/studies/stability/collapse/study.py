@@ -1,0 +1,342 @@
+"""The study `collapse`: which alarm rings before the loss, who rings for nothing, and what prevents the worst.
+
+What matters was decided before any judged run: a lead of 5 % of the steps beyond the control's, a quarter of the runs
+where shares of runs are compared, a tenth of ln T of entropy.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from joma.claims.contract import Claim, Finding, Study
+from joma.claims.evidence import at_most
+from joma.claims.guards import at_paper_scale, hardest
+from joma.claims.verdicts import Numbers, by_effect, not_run
+from joma.measure.intervals import compare
+from joma.recipes.language import PAPER, same_text
+from joma.runs import Run
+from joma.studies.stability.collapse import record
+from joma.studies.stability.collapse.figures import draw
+from joma.studies.stability.collapse.rules import CONTROLS, FALSE_ALARMS, RULES
+from joma.studies.stability.collapse.run import HEALTHY, PLAIN, QK_NORM, RISING, SUDDEN, WARMED, CollapseConfig, run
+
+LEAD = 0.05
+"""Of the steps until the loss diverges."""
+QUARTER = 0.25
+"""Of all runs."""
+TENTH = 0.1
+"""Of ln T."""
+EARLY = "share of the steps by which it rings early"
+WRONG = 0.1
+"""The share of healthy runs in which the monitor's alarms may ring."""
+
+_WARNS = "Tested here, with every rule ringing in 5 % of healthy runs: {} rings before the loss diverges, earlier than the loss itself, the gradient norm, or the same rule on one random place does."  # noqa: E501 - one sentence
+
+
+def _warning(name: str, source: str, says: str, what: str) -> Claim:
+    return Claim(name, source, f"{says} {_WARNS.format(what)}", matters=LEAD, unit="%", ceiling=1.0)
+
+
+WARNINGS: dict[str, Claim] = {
+    "largest logit": _warning(
+        "largest-logit-warns", "Kimi K2 Sec. 2.1", "Attention logits explode before training does.", "the largest logit"
+    ),
+    "entropy floor": _warning(
+        "low-entropy-warns",
+        "Zhai et al. 2023 Sec. 3",
+        "Low attention entropy goes with instability.",
+        "the lowest entropy of a head",
+    ),
+    "entropy fall": _warning(
+        "falling-entropy-warns",
+        "Zhai et al. 2023 Sec. 3",
+        "Attention entropy collapses when training becomes unstable.",
+        "a fall of a head's entropy beyond its own history",
+    ),
+    "rank drop": _warning(
+        "rank-drop-warns",
+        "JoMA Fig. 7",
+        "Stable ranks fall while networks learn.",
+        "a fall of a matrix's stable rank",
+    ),
+    "update entropy": _warning(
+        "update-entropy-warns",
+        "Huang et al. 2026 Sec. 1",
+        "The spectral entropy of the update of W_Q W_K^T becomes abnormal before the loss collapses.",
+        "a fall of that entropy below its own history",
+    ),
+    "sign diversity": _warning(
+        "sign-diversity-warns",
+        "Qiu et al. 2025 Sec. 1",
+        "Inputs lie on one side of a matrix's leading singular vector before the loss explodes.",
+        "the loss of that diversity",
+    ),
+}
+"""By rule."""
+USUAL = Claim(
+    "usual-alarms-warn",
+    "Kimi K2 Sec. 2.1",
+    "Attention logits above 100 are a sign of instability. Tested here: the alarms of joma.monitor, with thresholds of "
+    "their own, ring before the loss diverges, earlier than a rule on the loss or on the gradient norm does.",
+    matters=LEAD,
+    unit="%",
+    ceiling=1.0,
+)
+QUIET = Claim(
+    "healthy-twins-are-quiet",
+    "Kimi K2 Sec. 2.1",
+    "Attention logits above 100 are a sign of instability. Tested here: the alarms of joma.monitor ring in runs that "
+    "diverge, before they do, and not in their healthy twins.",
+    matters=QUARTER,
+    unit="%",
+)
+TELLS = Claim(
+    "alarms-tell-divergence",
+    "Zhai et al. 2023 Sec. 3",
+    "Collapse of attention entropy goes with divergence. Tested here: the alarms of joma.monitor ring in runs that "
+    "diverge, before they do, more often than in runs of the same seeds at rates that are too high and do not diverge.",
+    matters=QUARTER,
+    unit="%",
+)
+DIVERGES = Claim(
+    "too-high-a-rate-diverges",
+    "Wortsman et al. 2023 Sec. 3.1",
+    "Logits of attention grow and training becomes unstable where the learning rate is too high. Tested here: at rates "
+    "that are too high from the first step, the loss of a small decoder with norms before diverges.",
+    matters=QUARTER,
+    unit="%",
+)
+PREVENTS = Claim(
+    "qk-norm-prevents-divergence",
+    "Wortsman et al. 2023 Sec. 3.1",
+    "Norms on queries and keys prevent the instability. Tested here: with them, fewer runs diverge at rates that rise "
+    "without end.",
+    matters=QUARTER,
+    unit="%",
+)
+KEEPS = Claim(
+    "qk-norm-prevents-collapse",
+    "Wortsman et al. 2023 Sec. 3.1",
+    "Norms on queries and keys bound the logits of attention. Tested here: with them, the lowest entropy of a head at "
+    "the end is higher, at rates that are too high from the first step.",
+    matters=TENTH,
+    unit="%",
+)
+WARM_UP = Claim(
+    "warm-up-prevents-collapse",
+    "Wortsman et al. 2023 Sec. 3.2",
+    "A warm-up makes training less sensitive to the learning rate. Tested here: with one, the lowest entropy of a head "
+    "at the end is higher, at rates that are too high.",
+    matters=TENTH,
+    unit="%",
+)
+
+
+def judge_warning(rule: str, run: Run) -> Finding:
+    """The lead of a calibrated rule, beside the hardest of its controls at the same rate of false alarms."""
+    claim = WARNINGS[rule]
+    expected = (
+        f"the rule rings at least {100 * LEAD:g} % of the steps until the divergence earlier than its hardest control, "
+        f"beyond chance, both ringing in {100 * FALSE_ALARMS:g} % of healthy runs"
+    )
+    if finding := _nothing(claim, expected, run):
+        return finding
+    ours = record.lead(run, rule)
+    against = {f"the {control}": compare(ours, record.lead(run, control)) for control in CONTROLS}
+    against["one random place"] = compare(ours, record.lead(run, rule, place=True))
+    found = {f"against {name}": one for name, one in hardest(claim, against).items()}
+    return by_effect(claim, found, expected=expected, what=EARLY, details=_details(run, rule))
+
+
+def judge_usual(run: Run) -> Finding:
+    """The lead of whichever alarm of the monitor rings first, beside the calibrated rules that need no look inside."""
+    expected = (
+        f"the first of the monitor's alarms rings at least {100 * LEAD:g} % of the steps until the divergence earlier "
+        "than the loss and the gradient norm, beyond chance"
+    )
+    if finding := _nothing(USUAL, expected, run):
+        return finding
+    ours = record.usual_lead(run)
+    against = {f"the {control}": compare(ours, record.lead(run, control)) for control in CONTROLS}
+    found = {f"against {name}": one for name, one in hardest(USUAL, against).items()}
+    return by_effect(USUAL, found, expected=expected, what=EARLY, details=_usual_details(run))
+
+
+def judge_quiet(run: Run) -> Finding:
+    """The share of runs in which an alarm of the monitor rings: before the divergence, and in healthy twins at all."""
+    expected = (
+        f"an alarm rings in at least {100 * QUARTER:g} % more of the runs that diverge than of their healthy twins, "
+        f"beyond chance, and in at most {100 * WRONG:g} % of the twins"
+    )
+    if finding := _nothing(QUIET, expected, run):
+        return finding
+    ring = record.any_of(record.usual(run))
+    warned = record.by_seed(run, PLAIN, (record.leads(run, ring) > 0).astype(float), record.judged(run))
+    wrong = record.by_seed(run, PLAIN, (ring >= 0).astype(float), record.quiet(run, is_open=False))
+    most = at_most("share of healthy runs in which an alarm rings", record.false_alarms(run, ring), WRONG, "%")
+    found = compare(warned, wrong)
+    what = "share of runs in which an alarm rings"
+    return by_effect(QUIET, found, expected=expected, what=what, size=[most], details=_usual_details(run))
+
+
+def judge_tells(run: Run) -> Finding:
+    """The share of runs in which an alarm of the monitor rings: diverging ones, and others whose rate is too high."""
+    expected = (
+        f"an alarm rings in at least {100 * QUARTER:g} % more of the runs that diverge than of those that have too "
+        "high a rate and do not, beyond chance"
+    )
+    if finding := _nothing(TELLS, expected, run):
+        return finding
+    still = record.unharmed(run)
+    if not still.any():
+        return not_run(TELLS, expected, "every run with too high a rate diverges", at_paper_scale(run.study))
+    ring = record.any_of(record.usual(run))
+    warned = record.by_seed(run, PLAIN, (record.leads(run, ring) > 0).astype(float), record.judged(run))
+    others = record.by_seed(run, PLAIN, (ring >= 0).astype(float), still)
+    what = "share of runs in which an alarm rings"
+    rules = {name: float((record.rings(run, name)[still] >= 0).mean()) for name in RULES}
+    usual = {name: float((each[still] >= 0).mean()) for name, each in record.usual(run).items()}
+    details = {
+        "rings in runs with too high a rate that do not diverge, calibrated": rules,
+        "the same with the thresholds of the monitor": usual,
+        "runs": {"with too high a rate that do not diverge": float(still.sum())},
+    }
+    return by_effect(TELLS, compare(warned, others), expected=expected, what=what, details=details)
+
+
+def judge_diverges(run: Run) -> Finding:
+    """The share of runs that diverge at rates too high from the first step, beside that of their healthy twins."""
+    expected = f"at least {100 * QUARTER:g} % more of the runs diverge than of their healthy twins, beyond chance"
+    if finding := _unlearned(DIVERGES, expected, run):
+        return finding
+    found = compare(record.share_diverged(run, PLAIN, SUDDEN), record.share_diverged(run, PLAIN, HEALTHY))
+    return by_effect(DIVERGES, found, expected=expected, what="share of runs that diverge", details=_kinds(run))
+
+
+def judge_prevents(run: Run) -> Finding:
+    """The share of runs that do not diverge at rates that rise, with and without norms on queries and keys."""
+    expected = f"with the norms at least {100 * QUARTER:g} % more of the runs do not diverge, beyond chance"
+    if finding := _nothing(PREVENTS, expected, run):
+        return finding
+    ours, control = (1 - record.share_diverged(run, name, RISING) for name in (QK_NORM, PLAIN))
+    what = "share of runs that do not diverge"
+    return by_effect(PREVENTS, compare(ours, control), expected=expected, what=what, details=_kinds(run))
+
+
+def _judge_entropy(claim: Claim, name: str, kind: int, run: Run) -> Finding:
+    """The lowest entropy of a head at the end, beside that of the twins that have neither norm nor warm-up."""
+    expected = f"it is at least {100 * TENTH:g} % of ln T higher, beyond chance"
+    if finding := _unlearned(claim, expected, run):
+        return finding
+    found = compare(record.lowest_entropy(run, name, kind), record.lowest_entropy(run, PLAIN, SUDDEN))
+    return by_effect(claim, found, expected=expected, what="lowest entropy as a share of ln T", details=_kinds(run))
+
+
+def _details(run: Run, rule: str) -> Numbers:
+    """Leads and false alarms of a rule, calibrated and with the monitor's own threshold, beside the controls."""
+    at, steps = record.judged(run), record.event(run, PLAIN) * int(run.config["every"])
+    names = (rule, *CONTROLS)
+    found = {name: record.rings(run, name) for name in names}
+    every = int(run.config["every"])
+    in_steps = {
+        name: float(np.median(np.where(record.leads(run, ring) > 0, steps - ring * every, 0)[at]))
+        for name, ring in found.items()
+    }
+    details = {
+        "lead, share of the steps": {name: compare(record.lead(run, name)).value for name in names},
+        "lead, steps (median over runs)": in_steps,
+        "false alarms per healthy run": {name: record.false_alarms(run, ring) for name, ring in found.items()},
+        "runs": {"that diverge in time to be judged": float(at.sum()), "that diverge": float(_all_diverged(run))},
+    }
+    if RULES[rule].own is not None:
+        ring = record.usual(run)[rule]
+        details["with the threshold of the monitor"] = {
+            "lead, share of the steps": compare(record.usual_lead(run, (rule,))).value,
+            "false alarms per healthy run": record.false_alarms(run, ring),
+        }
+    if rule == "update entropy":
+        details["its change since the start instead"] = {
+            "lead, share of the steps": compare(record.lead(run, "drift entropy")).value,
+            "false alarms per healthy run": record.false_alarms(run, record.rings(run, "drift entropy")),
+        }
+    return details
+
+
+def _all_diverged(run: Run) -> int:
+    return int((record.diverged(run, PLAIN) & ~record.of_kind(run, PLAIN, HEALTHY)).sum())
+
+
+def _usual_details(run: Run) -> Numbers:
+    found = record.usual(run)
+    return {
+        "lead, share of the steps": {name: compare(record.usual_lead(run, (name,))).value for name in found},
+        "false alarms per healthy run": {name: record.false_alarms(run, ring) for name, ring in found.items()},
+    }
+
+
+def _kinds(run: Run) -> Numbers:
+    """Per kind of network: how many diverge, the loss at the end, the lowest entropy."""
+    kinds = {"healthy": HEALTHY, "too high at once": SUDDEN, "too high, warm-up": WARMED, "rising": RISING}
+    networks = {name: (PLAIN, kind) for name, kind in kinds.items()}
+    networks |= {f"{name}, QK-norm": (QK_NORM, kinds[name]) for name in ("too high at once", "rising")}
+    tables: dict[str, Callable[..., float]] = {
+        "share that diverges": lambda *which: compare(record.share_diverged(run, *which)).value,
+        "loss at the end (median)": partial(record.final_loss, run),
+        "lowest entropy at the end, share of ln T": lambda *which: compare(record.lowest_entropy(run, *which)).value,
+    }
+    return {what: {name: of(*which) for name, which in networks.items()} for what, of in tables.items()}
+
+
+def _unlearned(claim: Claim, expected: str, run: Run) -> Finding | None:
+    if reason := record.nothing_learned(run):
+        return not_run(claim, expected, reason, f"joma run {run.study} --steps {2 * run.config['steps']}")
+    return None
+
+
+def _nothing(claim: Claim, expected: str, run: Run) -> Finding | None:
+    """Where healthy networks learned nothing, or too few of the others diverge."""
+    if finding := _unlearned(claim, expected, run):
+        return finding
+    if reason := record.nothing_diverged(run):
+        return not_run(claim, expected, reason, at_paper_scale(run.study))
+    return None
+
+
+STUDY = Study(
+    name="collapse",
+    title="What warns before training diverges",
+    version=1,
+    claims={
+        **{claim: partial(judge_warning, rule) for rule, claim in WARNINGS.items()},
+        USUAL: judge_usual,
+        QUIET: judge_quiet,
+        TELLS: judge_tells,
+        DIVERGES: judge_diverges,
+        PREVENTS: judge_prevents,
+        KEEPS: partial(_judge_entropy, KEEPS, QK_NORM, SUDDEN),
+        WARM_UP: partial(_judge_entropy, WARM_UP, PLAIN, WARMED),
+    },
+    quick=CollapseConfig(),
+    # Heads are 16 wide, so that the spectra of all heads are found at once on a GPU. The words are the most frequent
+    # ones: all of them would take most of the time. Logits are not made in half precision, which has its own overflow.
+    paper=CollapseConfig(
+        **PAPER | {
+            "vocabulary": 8_000, "width": 64, "mlp": 256, "heads": 4, "valid_sequences": 2, "steps": 4_000, "every": 32,
+            "seeds": 8, "seed": 300, "precision": "tf32",
+        }, dropout=0.0, length=35, layers=3, healthy_rate=3e-3, high_rates=(0.03, 0.1, 0.3), top_rates=(0.3, 0.6, 1.2),
+        warm_up=400, open_seeds=12,
+    ),
+    run=run,
+    draw=lambda run: [draw(run)],
+    check=same_text,
+    about=(
+        "Decoders with norms before attention and MLP are trained with Adam at rates that are too high from the first "
+        "step, with and without a short warm-up, and at rates that never stop rising, with and without norms on "
+        "queries and keys. Healthy twins have the same seeds and read the same text. A run diverges at the first point "
+        f"from which its loss stays {record.MARGIN:g} nats above its lowest so far, to the end. Every rule gets the "
+        "threshold at which it rings in 5 % of the healthy runs of other seeds. A lead is how long before the "
+        "divergence it rings, as a share of the steps until then; 0 where it does not. Judged are runs that diverge "
+        "after their first 20 measuring points. Quick scale trains small models on Python source."
+    ),
+)  # fmt: skip

@@ -1,0 +1,448 @@
+"""The study `collapse` on a made-up language: what is recorded, and judges that can be turned."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
+from records import carried_out, changed, found, verdicts
+from small_language_models import SMALL
+
+from joma.claims.contract import silent
+from joma.claims.execute import plain_config
+from joma.recipes.language import corpus
+from joma.runs import Run
+from joma.studies.stability.collapse import record, rules
+from joma.studies.stability.collapse import study as collapse
+from joma.studies.stability.collapse.run import (
+    HEALTHY,
+    OPEN,
+    PLAIN,
+    QK_NORM,
+    RISING,
+    SUDDEN,
+    WARMED,
+    CollapseConfig,
+    built,
+    members_of,
+    plan,
+)
+
+pytestmark = pytest.mark.usefixtures("no_other_text")
+CONFIG = SMALL | {
+    "steps": 88, "every": 2, "heads": 2, "dropout": 0.0, "layers": 2, "seeds": 3, "open_seeds": 2, "warm_up": 5,
+    "healthy_rate": 0.01, "high_rates": (0.1, 0.5), "top_rates": (2.0, 6.0), "valid_sequences": 2, "seed": 7,
+}  # fmt: skip
+POINTS = 45
+NONE = "not above its control"
+RULES = list(rules.RULES)
+
+
+@pytest.fixture(scope="module")
+def config(data_folder):
+    return CollapseConfig(**CONFIG, data=str(data_folder))
+
+
+@pytest.fixture(scope="module")
+def run(config, tmp_path_factory):
+    """Not pinned: in networks that diverge rounding grows into every digit."""
+    path = tmp_path_factory.mktemp("collapse") / "run.sqlite"
+    made = Run.create(path, study="collapse", config=plain_config(config), version=collapse.STUDY.version)
+    collapse.STUDY.run(config, made, silent)
+    return made
+
+
+def test_who_the_members_are(config):
+    members = members_of(config, PLAIN)
+    kinds = [one.kind for one in members if not one.open and one.seed == 7]
+    assert kinds == [HEALTHY] * 2 + [SUDDEN] * 2 + [WARMED] * 2 + [RISING] * 2
+    assert {(one.rate, one.warm_up) for one in members if one.kind == RISING} == {(2.0, 88), (6.0, 88)}
+    assert {one.warm_up for one in members if one.kind == WARMED} == {5}
+    assert {one.warm_up for one in members if one.kind == SUDDEN} == {0}
+    calibrate = [one for one in members if one.open]
+    assert {one.seed for one in calibrate} == {7 + OPEN, 8 + OPEN}
+    assert {one.kind for one in calibrate} == {HEALTHY}
+    assert not {one.seed for one in calibrate} & {one.seed for one in members if not one.open}
+    others = members_of(config, QK_NORM)
+    assert {one.kind for one in others} == {SUDDEN, RISING}
+    assert not any(one.open for one in others)
+
+
+def test_what_the_networks_are(config):
+    plain, normed = (variant.decoder for variant in plan(config, corpus(config)).values())
+    assert (plain.norm, plain.layers, plain.heads, plain.copies, plain.qk_norm) == ("pre-layer", 2, 2, False, False)
+    assert normed == plain.with_(qk_norm=True)
+
+
+def test_each_member_has_its_own_rate_and_warm_up(config):
+    text = corpus(config)
+    for name, variant in plan(config, text).items():
+        members, made = members_of(config, name), built(config, name, variant, text)
+        assert made.optimizer.rates(made.members) == tuple(one.rate for one in members)
+        assert made.optimizer.warm_ups(made.members) == tuple(one.warm_up for one in members)
+        assert made.optimizer.renew_every is None
+        assert made.networks([0, len(members) - 1]).seeds.tolist() == [members[0].seed, members[-1].seed]
+
+
+def test_what_is_recorded(run):
+    for name, count in ((PLAIN, 8 * 3 + 4), (QK_NORM, 4 * 3)):
+        assert run.array(f"{name}/probe/loss").shape == (POINTS, count)
+        assert run.array(f"{name}/probe/entropy").shape == (POINTS, count, 2, 2)
+    assert run.array(f"{PLAIN}/probe/stable_rank").shape == (POINTS, 28, 2, 4)
+    assert run.array(f"{PLAIN}/probe/sign_diversity").shape == (POINTS, 28, 2, 2)
+    assert list(run.dims(f"{PLAIN}/weights/update_entropy")) == ["member", "layer", "head"]
+    draws_labelled_figures(collapse.STUDY, run)
+    findings_survive_json(collapse.STUDY, run)
+
+
+def test_twins_begin_alike_and_read_the_same(run):
+    seeds, first = record.column(run, PLAIN, "seed"), run.array(f"{PLAIN}/probe/loss")[0]
+    for seed in (7, 8, 9):
+        assert len(set(first[seeds == seed].tolist())) == 1
+    rate, warm_up = (record.column(run, PLAIN, field) for field in ("rate", "warm_up"))
+    later = run.array(f"{PLAIN}/probe/loss")[1]
+    assert later[(seeds == 7) & (rate == 0.1) & (warm_up == 0)] != later[(seeds == 7) & (rate == 0.1) & (warm_up == 5)]
+
+
+def test_rules_with_the_monitor_s_thresholds_ring_as_the_monitor_does(run):
+    usual = dict(zip(rules.alarm_names(), run.value(f"{PLAIN}/usual rings"), strict=True))
+    assert list(usual) == ["largest logit", "entropy floor", "entropy fall", "rank drop", "not finite"]
+    assert sum((rings >= 0).any() for rings in usual.values()) >= 2  # some ring
+    for name, rule in rules.RULES.items():
+        if rule.own is not None:
+            scores = rules.scores(name, run.array(f"{PLAIN}/{rule.series}"), np.log(6))
+            points = rules.first_ring(scores, rule.own)
+            np.testing.assert_array_equal(np.where(points < 0, -1, 2 * points), usual[name], err_msg=name)
+            np.testing.assert_array_equal(points, record.usual(run)[name], err_msg=name)
+
+
+def test_an_entropy_fall_planted_late_is_seen_by_rule_and_monitor_alike(run, tmp_path):
+    def change(name, step, value):
+        if name != f"{PLAIN}/probe/entropy":
+            return value
+        value = np.full(value.shape, 1.5 - 0.001 * step)
+        value[3, 1, 0] -= 0.5 * (step >= 60)
+        value[4, 0, 0] -= 0.5 * (step >= 20)  # while the history is made
+        return value
+
+    copy = changed(run, tmp_path / "fall", change)
+    usual = dict(zip(rules.alarm_names(), rules.usual_rings(copy, PLAIN, 6), strict=True))
+    scores = rules.scores("entropy fall", copy.array(f"{PLAIN}/probe/entropy"), np.log(6))
+    assert np.flatnonzero(usual["entropy fall"] >= 0).tolist() == [3]
+    assert usual["entropy fall"][3] == 60
+    assert np.flatnonzero(rules.first_ring(scores, 3.0) >= 0).tolist() == [3]
+    assert rules.first_ring(scores, 3.0)[3] == 30
+
+
+@pytest.mark.long
+def test_an_interrupted_run_ends_with_the_same_numbers(run, config, tmp_path):
+    ends_the_same_after_an_interrupt(collapse.STUDY, config, run, tmp_path / "run", after=0.3)
+
+
+def test_a_killed_run_goes_on(config, tmp_path):
+    """The same with fewer networks: changes since the start are those since the start, also of a run taken up."""
+    small = replace(config, layers=1, high_rates=(0.02,), top_rates=(0.03,), every=1, steps=40)
+    whole = carried_out(collapse.STUDY, small, tmp_path / "whole")
+    ends_the_same_after_an_interrupt(collapse.STUDY, small, whole, tmp_path / "run", after=0.6)
+
+
+def test_a_history_that_does_not_fit_is_refused(config):
+    with pytest.raises(ValueError, match="steps must be at least 80, twice the 20 points of history, got 78"):
+        replace(config, steps=78)
+
+
+# The event
+
+
+def losses(run, path, course):
+    """A copy in which the first plain member has this loss."""
+
+    def change(name, step, value):
+        if name == f"{PLAIN}/probe/loss":
+            value = np.array(value, dtype=float)
+            value[0] = course[step // 2]
+        return value
+
+    return changed(run, path, change)
+
+
+@pytest.mark.parametrize(
+    ("tail", "point"),
+    [
+        pytest.param([2.6] * 10, 35, id="for good"),
+        pytest.param([2.4] * 10, -1, id="too little"),
+        pytest.param([2.5] * 10, 35, id="just enough"),
+        pytest.param([9.0] * 5 + [2.0] * 5, -1, id="a spike"),
+        pytest.param([9.0] * 3 + [2.0] + [9.0] * 6, 39, id="a spike, then for good"),
+        pytest.param([2.0] * 7 + [3.0] * 3, 42, id="three points at the end"),
+        pytest.param([2.0] * 8 + [3.0] * 2, -1, id="too late to tell"),
+        pytest.param([np.nan] * 10, 35, id="not a number"),
+        pytest.param([np.inf] * 5 + [2.0] * 5, -1, id="infinite once"),
+        pytest.param([1.0] * 5 + [1.6] * 5, 40, id="above the lowest so far"),
+    ],
+)
+def test_when_a_run_diverges(run, tmp_path, tail, point):
+    course = [*np.linspace(5.0, 2.0, 35), *tail]
+    assert record.event(losses(run, tmp_path / "loss", course), PLAIN)[0] == point
+
+
+# Judges: a record in which every kind of member does as told
+
+
+EVENT = 30
+RINGS = {"largest logit": 10, "entropy floor": 12, "entropy fall": 22, "rank drop": 14, "update entropy": 22,
+         "drift entropy": 23, "sign diversity": 16, "gradient norm": 27, "loss": 28}  # fmt: skip
+QUIET = {"largest_logit": 5.0, "entropy": 1.2, "stable_rank": 3.0, "update_entropy": 2.0, "drift_entropy": 2.0,
+         "sign_diversity": 0.4, "gradient_norm": 1.0, "loss": 3.0}  # fmt: skip
+BEYOND = {"largest_logit": 50.0, "stable_rank": 2.0, "update_entropy": 1.0, "drift_entropy": 1.0,
+          "sign_diversity": 0.1, "gradient_norm": 3.0}  # fmt: skip
+
+
+def told(run, path, *, rings=None, everywhere=False, event=EVENT, sudden=-1, qk=-1, healthy=-1, false=(), usual=8,
+         usual_healthy=-1, usual_high=-1, qk_entropy=0.8, warm_entropy=0.5, late=0):  # fmt: skip
+    """A copy of the run.
+
+    rings: the point at which each rule has something to ring at, in rising members. everywhere: at all places, or at
+    the first alone. event, sudden, qk, healthy: where rising, sudden, rising QK-norm and healthy members diverge; -1:
+    nowhere. false: rules that have it at point 5 in healthy members that are judged. usual, usual_healthy, usual_high:
+    where the monitor's largest logit rings in rising, healthy and other members. qk_entropy, warm_entropy: the lowest
+    at the end of QK-norm and of warmed members, in nats. late: points by which seeds differ in the event.
+    """
+    rings = RINGS | (rings or {})
+    at_step = 2  # steps between two points
+    kinds = {name: record.column(run, name, "kind") for name in (PLAIN, QK_NORM)}
+    seeds = {name: record.column(run, name, "seed") for name in (PLAIN, QK_NORM)}
+    is_open = record.column(run, PLAIN, "open").astype(bool)
+    series = {rule.series.rpartition("/")[2]: name for name, rule in rules.RULES.items()}
+
+    def loss(name, step):
+        at = {HEALTHY: healthy, SUDDEN: sudden, WARMED: -1, RISING: event if name == PLAIN else qk}
+        begins = np.array([at[int(kind)] for kind in kinds[name]])
+        begins = np.where(begins < 0, 99, begins + late * (seeds[name] == 9))
+        if name == PLAIN:
+            begins = np.where(is_open, 99, begins)
+        value = np.maximum(3.0 - 0.05 * step, 1.5) + 2.0 * (step >= begins)
+        if name == PLAIN and step in (rings["loss"], 5):
+            bump = (kinds[name] == RISING) if step == rings["loss"] else np.zeros(len(value), bool)
+            if step == 5 and "loss" in false:
+                bump = bump | ((kinds[name] == HEALTHY) & ~is_open)
+            value = value + 0.3 * bump
+        return value
+
+    def entropy(name, step, value):
+        value = np.full(value.shape, 1.2)
+        rising = kinds[name] == RISING
+        where = slice(None) if everywhere else 0
+        if name == PLAIN:
+            if step >= rings["entropy floor"]:
+                value[rising, where, where] = 1.0
+            if step >= rings["entropy fall"]:
+                value[rising, where, where] = 0.8
+        if step == POINTS - 1:
+            value[kinds[name] == SUDDEN] = qk_entropy if name == QK_NORM else 0.02
+            value[kinds[name] == WARMED] = warm_entropy
+        return value
+
+    def change(name, step, value):
+        step = step // at_step
+        ensemble, _, rest = name.partition("/")
+        what = rest.rpartition("/")[2]
+        if rest == "probe/loss":
+            return loss(ensemble, step)
+        if rest == "probe/entropy":
+            return entropy(ensemble, step, value)
+        if ensemble == PLAIN and what in BEYOND:
+            value = np.full(value.shape, QUIET[what])
+            flat = value.reshape(len(value), -1)
+            places = slice(None) if everywhere else slice(0, 1)
+            if step >= rings[series[what]]:
+                flat[kinds[PLAIN] == RISING, places] = BEYOND[what]
+            if step == 5 and series[what] in false:
+                flat[(kinds[PLAIN] == HEALTHY) & ~is_open, places] = BEYOND[what]
+            return flat.reshape(value.shape)
+        if rest == "usual rings":
+            value = np.full(value.shape, -1)
+            other = np.isin(kinds[PLAIN], (SUDDEN, WARMED))
+            value[0, kinds[PLAIN] == RISING] = usual
+            value[0, (kinds[PLAIN] == HEALTHY) & ~is_open] = usual_healthy
+            value[0, other] = usual_high
+            return np.where(value < 0, -1, at_step * value)
+        once = {f"{PLAIN}/place": 0.9, "loss by frequency": 3.5}
+        return np.full(np.shape(value), once[name]) if name in once else value
+
+    return changed(run, path, change)
+
+
+ALL_HOLD = {
+    "largest-logit-warns": "holds",
+    "low-entropy-warns": "holds",
+    "falling-entropy-warns": "holds",
+    "rank-drop-warns": "holds",
+    "update-entropy-warns": "holds",
+    "sign-diversity-warns": "holds",
+    "usual-alarms-warn": "holds",
+    "healthy-twins-are-quiet": "holds",
+    "alarms-tell-divergence": "holds",
+    "too-high-a-rate-diverges": NONE,
+    "qk-norm-prevents-divergence": "holds",
+    "qk-norm-prevents-collapse": "holds",
+    "warm-up-prevents-collapse": "holds",
+}
+
+
+def test_a_record_in_which_all_rules_warn(run, tmp_path):
+    copy = told(run, tmp_path / "told")
+    assert dict(verdicts(collapse.STUDY, copy)) == ALL_HOLD
+    for rule in RULES:
+        np.testing.assert_allclose(record.lead(copy, rule), (EVENT - RINGS[rule]) / EVENT, err_msg=rule)
+    assert record.judged(copy).sum() == 6
+
+
+@pytest.mark.parametrize(
+    ("claim", "options", "verdict"),
+    [
+        ("largest-logit-warns", {"rings": {"loss": 10}}, NONE),
+        ("largest-logit-warns", {"rings": {"gradient norm": 21, "largest logit": 21}}, NONE),
+        ("largest-logit-warns", {"rings": {"loss": 4}}, "fails"),
+        ("largest-logit-warns", {"rings": {"largest logit": 40}}, "fails"),  # after the event is no warning
+        ("largest-logit-warns", {"rings": {"largest logit": 30, "loss": 30, "gradient norm": 30}}, NONE),
+        ("largest-logit-warns", {"rings": {"largest logit": 26}}, "only qualitative"),
+        ("largest-logit-warns", {"everywhere": True}, NONE),  # a random head rings as early
+        ("low-entropy-warns", {"everywhere": True}, NONE),
+        ("low-entropy-warns", {"rings": {"loss": 3}}, "fails"),
+        ("falling-entropy-warns", {"rings": {"entropy fall": 99}}, "fails"),
+        ("rank-drop-warns", {"rings": {"rank drop": 29}}, "fails"),
+        ("update-entropy-warns", {"rings": {"update entropy": 99}}, "fails"),
+        ("update-entropy-warns", {"rings": {"update entropy": 4}}, "fails"),  # its history has it too
+        ("sign-diversity-warns", {"rings": {"sign diversity": 99}}, "fails"),
+        ("sign-diversity-warns", {"rings": {"sign diversity": 3}}, "holds"),
+        ("usual-alarms-warn", {"usual": -1}, "fails"),
+        ("usual-alarms-warn", {"usual": 35}, "fails"),
+        ("usual-alarms-warn", {"usual": 27}, NONE),
+        ("healthy-twins-are-quiet", {"usual_healthy": 40}, NONE),
+        ("healthy-twins-are-quiet", {"usual": -1}, NONE),
+        ("alarms-tell-divergence", {"usual_high": 40}, NONE),
+        ("alarms-tell-divergence", {"usual_high": 40, "usual": -1}, "fails"),
+        ("too-high-a-rate-diverges", {"sudden": 25}, "holds"),
+        ("too-high-a-rate-diverges", {"healthy": 25}, "not run"),
+        ("qk-norm-prevents-divergence", {"qk": 30}, NONE),
+        ("qk-norm-prevents-collapse", {"qk_entropy": 0.02}, NONE),
+        ("qk-norm-prevents-collapse", {"qk_entropy": 0.15}, "only qualitative"),
+        ("warm-up-prevents-collapse", {"warm_entropy": 0.02}, NONE),
+        ("largest-logit-warns", {"event": -1}, "not run"),
+        ("usual-alarms-warn", {"event": 15}, "not run"),  # before every rule can ring
+        ("healthy-twins-are-quiet", {"event": -1}, "not run"),
+        ("qk-norm-prevents-divergence", {"event": -1}, "not run"),
+    ],
+)
+def test_the_verdict_follows_the_record(run, tmp_path, claim, options, verdict):
+    assert verdicts(collapse.STUDY, told(run, tmp_path / "told", **options))[claim] == verdict
+
+
+def test_open_seeds_alone_calibrate(run, tmp_path):
+    """What healthy runs of judged seeds do moves no threshold: it is a false alarm."""
+    copy = told(run, tmp_path / "false", false=("largest logit", "loss"))
+    for rule in ("largest logit", "loss"):
+        np.testing.assert_allclose(record.lead(copy, rule), (EVENT - RINGS[rule]) / EVENT)
+        assert record.false_alarms(copy, record.rings(copy, rule)) == 1.0
+    assert record.false_alarms(copy, record.rings(copy, "rank drop")) == 0.0
+    details = found(collapse.STUDY, copy, collapse.WARNINGS["largest logit"]).details
+    assert details["false alarms per healthy run"] == {"largest logit": 1.0, "gradient norm": 0.0, "loss": 1.0}
+    assert details["lead, steps (median over runs)"]["largest logit"] == 40.0
+
+
+def test_an_open_run_that_goes_further_raises_the_threshold(run, tmp_path):
+    calm = told(run, tmp_path / "calm")
+    open_one = int(np.flatnonzero(record.column(run, PLAIN, "open"))[0])
+
+    def change(name, step, value):
+        value = told(run, tmp_path / "x").change(name, step, value)
+        if name == f"{PLAIN}/probe/largest_logit" and step == 10:
+            value = np.array(value)
+            value[open_one, 1, 1] = 60.0
+        return value
+
+    wild = changed(run, tmp_path / "wild", change)
+    assert (record.rings(calm, "largest logit")[record.judged(calm)] == 10).all()
+    assert (record.rings(wild, "largest logit")[record.judged(wild)] == -1).all()
+    assert (record.lead(wild, "largest logit") == 0).all()
+
+
+def test_a_ring_after_the_divergence_is_no_lead(run, tmp_path):
+    copy = told(run, tmp_path / "after", rings={"largest logit": 40})
+    assert (record.rings(copy, "largest logit")[record.judged(copy)] == 40).all()
+    assert (record.lead(copy, "largest logit") == 0).all()
+    at = told(run, tmp_path / "at", rings={"largest logit": EVENT})
+    assert (record.lead(at, "largest logit") == 0).all()
+
+
+def test_healthy_twins_that_ring_too_often_are_not_quiet(run, tmp_path):
+    """In half of them: fewer than of the others, and more than a tenth."""
+    warm = (record.column(run, PLAIN, "kind") == HEALTHY) & (record.column(run, PLAIN, "warm_up") > 0)
+
+    def change(name, step, value):
+        value = plain.change(name, step, value)
+        return np.where(warm & (np.arange(len(value)) == 1)[:, None], 80, value) if "usual" in name else value
+
+    plain = told(run, tmp_path / "plain")
+    copy = changed(run, tmp_path / "half", change)
+    assert record.false_alarms(copy, record.any_of(record.usual(copy))) == 0.5
+    assert verdicts(collapse.STUDY, copy)["healthy-twins-are-quiet"] == "only qualitative"
+
+
+def test_the_head_with_least_entropy_counts(run, tmp_path):
+    def change(name, step, value):
+        value = np.full(value.shape, 1.0) if name.endswith("probe/entropy") else value
+        if name == f"{QK_NORM}/probe/entropy":
+            value[:, 1, 0] = 0.5
+        return value
+
+    copy = changed(run, tmp_path / "one", change)
+    np.testing.assert_allclose(record.lowest_entropy(copy, QK_NORM, SUDDEN), 0.5 / np.log(6))
+    np.testing.assert_allclose(record.lowest_entropy(copy, PLAIN, SUDDEN), 1.0 / np.log(6))
+
+
+def test_seeds_are_averaged_over_their_runs(run, tmp_path):
+    copy = told(run, tmp_path / "late", late=6)
+    share = record.lead(copy, "largest logit")
+    np.testing.assert_allclose(share, [20 / 30, 20 / 30, 26 / 36])
+
+
+def test_the_first_of_several_alarms_counts():
+    found = record.any_of({"a": np.array([5, -1, -1, 9]), "b": np.array([7, 3, -1, 0])})
+    assert found.tolist() == [5, 3, -1, 0]
+
+
+def test_thresholds_leave_the_share_of_false_alarms():
+    highest = np.arange(40.0)[:, None, None] * np.array([0.5, 1.0])[None, :, None]
+    bound = rules.threshold(highest)
+    assert (rules.first_ring(highest, bound) >= 0).mean() == 0.05
+    assert rules.threshold(highest[:19]) == 18.0  # fewer than twenty: none may
+
+
+def test_what_is_not_finite_rings_from_there_on():
+    values = np.ones((4, 2, 1))
+    values[2, 1] = np.nan
+    scores = rules.scores("sign diversity", values, 1.0)
+    assert np.isposinf(scores[1, 2:]).all()
+    assert np.isfinite(scores[0]).all()
+    assert rules.first_ring(scores, 9.0).tolist() == [-1, 2]
+
+
+def test_one_place_is_the_place_that_was_drawn():
+    scores = np.arange(24.0).reshape(2, 3, 4)
+    np.testing.assert_array_equal(rules.one_place(scores, np.array([0.0, 1.0]))[..., 0], [[0, 4, 8], [15, 19, 23]])
+    np.testing.assert_array_equal(rules.one_place(scores, np.array([0.3, 0.74]))[..., 0], [[1, 5, 9], [14, 18, 22]])
+
+
+def test_medians_are_of_the_points_before():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(30, 2, 3))
+    scores = rules.scores("update entropy", values, 1.0)
+    assert np.isneginf(scores[:, :21]).all()
+    for point in (21, 25, 29):
+        wanted = np.median(values[point - 20 : point], axis=0) - values[point]
+        np.testing.assert_allclose(scores[:, point], wanted)
+    grown = rules.scores("gradient norm", np.exp(values[..., 0]), 1.0)
+    assert np.isneginf(grown[:, :21]).all()
+    np.testing.assert_allclose(grown[:, 24, 0], values[24, :, 0] - np.median(values[4:24, :, 0], axis=0))
