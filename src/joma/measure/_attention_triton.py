@@ -220,13 +220,16 @@ def _within_reach(problem: Problem) -> bool:
     return max(last) < 2**31 and batch * heads <= _MOST_HEADS
 
 
-def launch(problem: Problem, blocks: tuple[int, int, int, int] | None = None) -> tuple[Tensor, ...]:
-    """The six statistics and, if v was given, the output. `blocks`: queries, keys, warps, stages."""
+def launch(problem: Problem, blocks: tuple[int, ...] | None = None) -> tuple[Tensor, ...]:
+    """The six statistics and, if v was given, the output.
+
+    `blocks`: queries and keys of a tile, warps, stages of loading and, if the compiler needs a limit, registers.
+    """
     return with_sums(problem, blocks)[0]
 
 
 def with_sums(
-    problem: Problem, blocks: tuple[int, int, int, int] | None = None
+    problem: Problem, blocks: tuple[int, ...] | None = None
 ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
     """What `launch` gives, and m and l: for further passes, which then divide by the very sum they are a part of."""
     q, k = problem.q, problem.k
@@ -241,7 +244,7 @@ def with_sums(
     bias = problem.bias if problem.bias is not None else entropy[..., None]
     padding = problem.key_padding.to(torch.int8) if problem.key_padding is not None else entropy[:, 0]
     begin, end, stride = documents(problem)
-    rows, columns, warps, stages = blocks or _blocks(problem)
+    rows, columns, *tuning = blocks or _blocks(problem)
     grid = (triton.cdiv(queries, rows), batch * heads)
     _attention[grid](
         *(q, k, v, bias, padding, begin, end, *made, out),
@@ -262,10 +265,15 @@ def with_sums(
         BM=rows,
         BN=columns,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",  # TF32 would cost float32 inputs 1e-3 nats
-        num_warps=warps,
-        num_stages=stages,
+        **tuned(*tuning),
     )
     return (*stats, out) if output else tuple(stats), m, l
+
+
+def tuned(warps: int, stages: int, registers: int | None = None) -> dict[str, int]:
+    """What a launch is told about its program. More registers per thread let fewer programs run beside each other."""
+    limit = {} if registers is None else {"maxnreg": registers}
+    return {"num_warps": warps, "num_stages": stages, **limit}
 
 
 def _kind_of_bias(problem: Problem) -> int:
@@ -274,7 +282,7 @@ def _kind_of_bias(problem: Problem) -> int:
     return _BY_KEY.value if problem.bias.stride(2) == 0 else 1
 
 
-def _blocks(problem: Problem) -> tuple[int, int, int, int]:
+def _blocks(problem: Problem) -> tuple[int, ...]:
     """The fastest of 24 shapes tried on an H200 at head widths 64 and 128; float32 has no tensor cores to feed."""
     width = problem.q.shape[3]
     if problem.q.dtype == torch.float32:

@@ -6,8 +6,8 @@ t those of the mean query, and x = s - t, the pass sums
 
     x      x^2      x t      t      t^2
 
-with every key about a center near it: the mean of the keys that are the tile's own, by document. Adding one vector to
-all keys changes no variance, and the sums keep their digits where keys lie far from zero or documents from each other.
+with keys about a center near them: the mean of the keys that are the tile's own. Adding one vector to all keys changes
+no variance, and the sums keep their digits where keys lie far from zero or documents far from each other.
 Tiles add up their queries, so nothing of the size of queries leaves the kernel. Beyond `LONGEST` keys in a row,
 `_spread_sums` does less.
 
@@ -25,6 +25,7 @@ from joma.measure._attention_problem import Problem
 from joma.measure._attention_tiles import documents, span, tile
 from joma.measure._attention_triton import _blocks as attention_blocks
 from joma.measure._attention_triton import covers as attention_covers
+from joma.measure._attention_triton import tuned
 
 LONGEST = 32_768
 _ROWS = 256  # queries or keys at a time of the two small kernels
@@ -67,55 +68,84 @@ def _taste(
 
 @triton.jit
 def _full(
-    x1, x2, xt, t1, t2, q, shift, t_shift, k_base, t_base, start, stop, stride_kn, stride_kd, scale,
+    x1, x2, xt, q, shift, t_shift, k_base, t_base, start, stop, stride_kn, stride_kd, scale,
     WIDTH: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):
-    """Take in the keys start..stop, which every query sees; t1 and t2 have a number per place in a tile of keys."""
+    """Take in the keys start..stop, which every query sees."""
     d = tl.arange(0, WIDTH)
     for at in tl.range(start, stop, BN):
         n = at + tl.arange(0, BN)
         k = tl.load(k_base + n[None, :] * stride_kn + d[:, None] * stride_kd)
-        t = tl.load(t_base + n) - t_shift
+        t = tl.load(t_base + n)
         x = tl.dot(q, k, input_precision=PRECISION) * scale - shift[:, None] - t[None, :]
         x1 += tl.sum(x, 1)
         x2 += tl.sum(x * x, 1)
-        xt += tl.sum(x * t[None, :], 1)
-        t1 += t
-        t2 += t * t
-    return x1, x2, xt, t1, t2
+        xt += tl.sum(x * (t - t_shift)[None, :], 1)
+    return x1, x2, xt
 
 
 @triton.jit
 def _masked(
-    x1, x2, xt, t1, t2, b1, b2, bs, count, q, shift, t_shift, b_shift, k_base, t_base, bias_base, low, high,
-    start, stop, keys, stride_kn, stride_kd, stride_bn, scale,
+    x1, x2, xt, bs, q, shift, t_shift, b_shift, k_base, t_base, bias_base, low, high, start, stop, keys,
+    stride_kn, stride_kd, stride_bn, scale,
     BIAS: tl.constexpr, WIDTH: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):
-    """Take in the keys start..stop, each where it is seen: every sum has a number per query."""
+    """Take in the keys start..stop, each where it is seen."""
     d = tl.arange(0, WIDTH)
     for at in tl.range(start, stop, BN):
         n = at + tl.arange(0, BN)
-        there = n < keys
-        k = tl.load(k_base + n[None, :] * stride_kn + d[:, None] * stride_kd, mask=there[None, :], other=0.0)
-        t = tl.load(t_base + n, mask=there, other=0.0)[None, :] - t_shift[:, None]
+        k = tl.load(k_base + n[None, :] * stride_kn + d[:, None] * stride_kd, mask=n[None, :] < keys, other=0.0)
+        t = tl.load(t_base + n, mask=n < keys, other=0.0)
         keep = (n[None, :] >= low[:, None]) & (n[None, :] < high[:, None])
         if BIAS:
-            b = tl.load(bias_base + n * stride_bn, mask=there, other=0.0).to(tl.float32)
+            b = tl.load(bias_base + n * stride_bn, mask=n < keys, other=0.0).to(tl.float32)
             keep = keep & (b > _HIDDEN)[None, :]
-            count += tl.sum(keep.to(tl.float32), 1)
-        x = tl.where(keep, tl.dot(q, k, input_precision=PRECISION) * scale - shift[:, None] - t, 0.0)
-        t = tl.where(keep, t, 0.0)
+        x = tl.where(keep, tl.dot(q, k, input_precision=PRECISION) * scale - shift[:, None] - t[None, :], 0.0)
+        t = t[None, :] - t_shift[:, None]
         x1 += tl.sum(x, 1)
         x2 += tl.sum(x * x, 1)
         xt += tl.sum(x * t, 1)
-        t1 += tl.sum(t, 1)
-        t2 += tl.sum(t * t, 1)
         if BIAS:
+            bs += tl.sum(tl.where(keep, b[None, :] - b_shift, 0.0) * (x + t), 1)
+    return x1, x2, xt, bs
+
+
+@triton.jit
+def _full_taste(t_base, t_shift, start, stop, MANY: tl.constexpr):
+    """Sums of t and of its square over the keys start..stop, which every query sees."""
+    t1 = tl.zeros([MANY], tl.float32)
+    t2 = tl.zeros([MANY], tl.float32)
+    for at in tl.range(start, stop, MANY):
+        n = at + tl.arange(0, MANY)
+        t = tl.where(n < stop, tl.load(t_base + n, mask=n < stop, other=0.0) - t_shift, 0.0)
+        t1 += t
+        t2 += t * t
+    return tl.sum(t1, 0), tl.sum(t2, 0)
+
+
+@triton.jit
+def _masked_taste(
+    t1, t2, b1, b2, count, t_base, bias_base, t_shift, b_shift, low, high, start, stop, keys, stride_bn,
+    BIAS: tl.constexpr, SOME: tl.constexpr,
+):
+    """The same of each query, over those of the keys start..stop that it sees, and of a bias.
+
+    In a loop of its own: the one with the products needs the registers.
+    """
+    for at in tl.range(start, stop, SOME):
+        n = at + tl.arange(0, SOME)
+        keep = (n[None, :] >= low[:, None]) & (n[None, :] < tl.minimum(high, stop)[:, None])
+        if BIAS:
+            b = tl.load(bias_base + n * stride_bn, mask=n < keys, other=0.0).to(tl.float32)
+            keep = keep & (b > _HIDDEN)[None, :]
+            count += tl.sum(keep.to(tl.float32), 1)
             b = tl.where(keep, b[None, :] - b_shift, 0.0)
             b1 += tl.sum(b, 1)
             b2 += tl.sum(b * b, 1)
-            bs += tl.sum(b * (x + t), 1)
-    return x1, x2, xt, t1, t2, b1, b2, bs, count
+        t = tl.where(keep, tl.load(t_base + n, mask=n < keys, other=0.0)[None, :] - t_shift[:, None], 0.0)
+        t1 += tl.sum(t, 1)
+        t2 += tl.sum(t * t, 1)
+    return t1, t2, b1, b2, count
 
 
 @triton.jit
@@ -142,57 +172,58 @@ def _spread(
     bias_base = Bias + batch.to(tl.int64) * stride_bb + head.to(tl.int64) * stride_bh
     q = tl.load(q_base + rows[:, None] * stride_qm + d[None, :] * stride_qd, mask=counts[:, None], other=0.0)
 
-    # The center of the keys. Rows beyond the last query take the last key, and those before the first key the first.
-    mean = tl.load(Mean + head * WIDTH + d)
+    # A center for the keys: rows beyond the last query take the last key, and those before the first key the first.
     own = tl.minimum(tl.maximum(rows + offset, 0), keys - 1)
     near = tl.load(k_base + own[:, None] * stride_kn + d[None, :] * stride_kd)
     center = tl.sum(near.to(tl.float32), 0) / BM
-    t_center = tl.sum(center * mean, 0)
-    shift = tl.sum(q.to(tl.float32) * center[None, :], 1) * scale
+    t_center = tl.sum(center * tl.load(Mean + head * WIDTH + d), 0)
+    shift = tl.sum(q.to(tl.float32) * center[None, :], 1) * scale - t_center
     t_shift = tl.zeros([BM], tl.float32) + t_center
-    if PACKED:
-        if tl.load(Begin + batch.to(tl.int64) * stride_db + tl.minimum(block * BM + BM, queries) - 1) > block * BM:
-            # Several documents: a center for each. All queries of one have the same first key.
-            others = block * BM + tl.arange(0, BM)
-            theirs = tl.load(Begin + batch.to(tl.int64) * stride_db + others, mask=others < queries, other=-1)
-            same = (begin[:, None] == theirs[None, :]).to(near.dtype)
-            size = tl.maximum(tl.sum(same.to(tl.float32), 1), 1.0)
-            centers = tl.dot(same, near, input_precision=PRECISION) / size[:, None]
-            shift = tl.sum(q.to(tl.float32) * centers, 1) * scale
-            t_shift = tl.sum(mean[None, :] * centers, 1)
+    if PACKED:  # t may lie elsewhere in every document: where several share the tile, each query takes its own key's
+        last_begin = tl.load(Begin + batch.to(tl.int64) * stride_db + tl.minimum(block * BM + BM, queries) - 1)
+        t_shift = tl.where(last_begin > block * BM, tl.load(t_base + own), t_shift)
 
     x1 = tl.zeros([BM], tl.float32)
     x2 = tl.zeros([BM], tl.float32)
     xt = tl.zeros([BM], tl.float32)
-    t1 = tl.zeros([BM], tl.float32)
-    t2 = tl.zeros([BM], tl.float32)
-    b1 = tl.zeros([BM], tl.float32)
-    b2 = tl.zeros([BM], tl.float32)
     bs = tl.zeros([BM], tl.float32)
-    count = tl.zeros([BM], tl.float32)
     b_shift = 0.0
     if BIAS:  # which may hide any key, so that no tile is full
         b_shift = tl.load(bias_base + tl.minimum(tl.maximum(block * BM + offset, 0), keys - 1) * stride_bn).to(tl.float32)
         b_shift = tl.where(b_shift > _HIDDEN, b_shift, 0.0)
         full_start, full_stop = start, start
+    left = tl.minimum(full_start, stop)
     if WINDOW:
-        x1, x2, xt, t1, t2, b1, b2, bs, count = _masked(
-            x1, x2, xt, t1, t2, b1, b2, bs, count, q, shift, t_shift, b_shift, k_base, t_base, bias_base, low, high,
-            start, tl.minimum(full_start, stop), keys, stride_kn, stride_kd, stride_bn, scale,
-            BIAS, WIDTH, BN, PRECISION,
+        x1, x2, xt, bs = _masked(
+            x1, x2, xt, bs, q, shift, t_shift, b_shift, k_base, t_base, bias_base, low, high, start, left, keys,
+            stride_kn, stride_kd, stride_bn, scale, BIAS, WIDTH, BN, PRECISION,
         )
     if not BIAS:
-        every_t1 = tl.zeros([BN], tl.float32)
-        every_t2 = tl.zeros([BN], tl.float32)
-        x1, x2, xt, every_t1, every_t2 = _full(
-            x1, x2, xt, every_t1, every_t2, q, shift, t_center, k_base, t_base, full_start, full_stop,
-            stride_kn, stride_kd, scale, WIDTH, BN, PRECISION,
+        x1, x2, xt = _full(
+            x1, x2, xt, q, shift, t_center, k_base, t_base, full_start, full_stop, stride_kn, stride_kd, scale,
+            WIDTH, BN, PRECISION,
         )
-        t1 += tl.sum(every_t1, 0)
-        t2 += tl.sum(every_t2, 0)
-    x1, x2, xt, t1, t2, b1, b2, bs, count = _masked(
-        x1, x2, xt, t1, t2, b1, b2, bs, count, q, shift, t_shift, b_shift, k_base, t_base, bias_base, low, high,
-        full_stop, stop, keys, stride_kn, stride_kd, stride_bn, scale, BIAS, WIDTH, BN, PRECISION,
+    x1, x2, xt, bs = _masked(
+        x1, x2, xt, bs, q, shift, t_shift, b_shift, k_base, t_base, bias_base, low, high, full_stop, stop, keys,
+        stride_kn, stride_kd, stride_bn, scale, BIAS, WIDTH, BN, PRECISION,
+    )
+    t1 = tl.zeros([BM], tl.float32)
+    t2 = tl.zeros([BM], tl.float32)
+    b1 = tl.zeros([BM], tl.float32)
+    b2 = tl.zeros([BM], tl.float32)
+    count = tl.zeros([BM], tl.float32)
+    if not BIAS:
+        full_t1, full_t2 = _full_taste(t_base, t_center, full_start, full_stop, 1024)
+        t1 += full_t1
+        t2 += full_t2
+    if WINDOW:
+        t1, t2, b1, b2, count = _masked_taste(
+            t1, t2, b1, b2, count, t_base, bias_base, t_shift, b_shift, low, high, start, left, keys, stride_bn,
+            BIAS, 32,
+        )
+    t1, t2, b1, b2, count = _masked_taste(
+        t1, t2, b1, b2, count, t_base, bias_base, t_shift, b_shift, low, high, full_stop, stop, keys, stride_bn,
+        BIAS, 32,
     )
 
     n = (count if BIAS else high - low).to(tl.float64)
@@ -225,11 +256,11 @@ def covers(problem: Problem) -> bool:
 
 
 def launch(
-    problem: Problem, real: Tensor | None, blocks: tuple[int, int, int, int] | None = None
+    problem: Problem, real: Tensor | None, blocks: tuple[int, ...] | None = None
 ) -> tuple[Tensor, ...]:
     """shared, specific, cross, added and the mean of ln n, each (heads,), float64.
 
-    real (batch, queries): which queries count. `blocks`: queries, keys, warps, stages.
+    real (batch, queries): which queries count. `blocks`: as in `_attention_triton`.
     """
     q, k, bias, ends = problem.q, problem.k, problem.bias, documents(problem)
     (batch, heads, queries, width), keys = q.shape, problem.keys
@@ -250,7 +281,7 @@ def launch(
     _taste[(triton.cdiv(keys, _ROWS), batch * heads)](
         k, mean, t, *k.stride(), heads, group, keys, WIDTH=width, BN=_ROWS
     )
-    rows, columns, warps, stages = blocks or attention_blocks(problem)
+    rows, columns, *tuning = blocks or attention_blocks(problem)
     tiles = triton.cdiv(queries, rows)
     made = q.new_empty(5, batch, heads, tiles, dtype=torch.float64)
     bias_strides = (0, 0, 0) if bias is None else (*bias.stride()[:2], bias.stride(3))
@@ -260,7 +291,7 @@ def launch(
         *(heads, group, queries, keys, problem.offset, problem.window or 0, problem.scale),
         CAUSAL=problem.causal, WINDOW=problem.window is not None, PACKED=problem.cu_seqlens is not None,
         BIAS=bias is not None, REAL=counts is not None, WIDTH=width, BM=rows, BN=columns,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=warps, num_stages=stages,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", **tuned(*tuning),
     )  # fmt: skip
     shared, specific, *others = (made.sum((1, 3)) / torch.where(number > 0, number, torch.nan)).unbind(0)
     return shared.clamp(min=0), specific.clamp(min=0), *others
