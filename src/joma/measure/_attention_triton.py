@@ -228,9 +228,7 @@ def launch(problem: Problem, blocks: tuple[int, ...] | None = None) -> tuple[Ten
     return with_sums(problem, blocks)[0]
 
 
-def with_sums(
-    problem: Problem, blocks: tuple[int, ...] | None = None
-) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+def with_sums(problem: Problem, blocks: tuple[int, ...] | None = None) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
     """What `launch` gives, and m and l: for further passes, which then divide by the very sum they are a part of."""
     q, k = problem.q, problem.k
     batch, heads, queries, width = q.shape

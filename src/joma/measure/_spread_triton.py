@@ -189,7 +189,8 @@ def _spread(
     bs = tl.zeros([BM], tl.float32)
     b_shift = 0.0
     if BIAS:  # which may hide any key, so that no tile is full
-        b_shift = tl.load(bias_base + tl.minimum(tl.maximum(block * BM + offset, 0), keys - 1) * stride_bn).to(tl.float32)
+        near_bias = tl.minimum(tl.maximum(block * BM + offset, 0), keys - 1) * stride_bn
+        b_shift = tl.maximum(tl.load(bias_base + near_bias).to(tl.float32), _HIDDEN)
         b_shift = tl.where(b_shift > _HIDDEN, b_shift, 0.0)
         full_start, full_stop = start, start
     left = tl.minimum(full_start, stop)
@@ -255,9 +256,7 @@ def covers(problem: Problem) -> bool:
     return plain and fast and attention_covers(problem)
 
 
-def launch(
-    problem: Problem, real: Tensor | None, blocks: tuple[int, ...] | None = None
-) -> tuple[Tensor, ...]:
+def launch(problem: Problem, real: Tensor | None, blocks: tuple[int, ...] | None = None) -> tuple[Tensor, ...]:
     """shared, specific, cross, added and the mean of ln n, each (heads,), float64.
 
     real (batch, queries): which queries count. `blocks`: as in `_attention_triton`.
