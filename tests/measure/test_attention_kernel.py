@@ -20,7 +20,7 @@ from joma.measure.attention import AttentionStats, attention_stats, attention_st
 
 pytest.importorskip("triton", reason="Triton is not installed here")
 
-from joma.measure._attention_tiles import documents
+from joma.measure._tiles_triton import documents
 from joma.measure._attention_triton import covers, launch
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")

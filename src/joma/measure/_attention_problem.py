@@ -44,8 +44,8 @@ class Masks(TypedDict, total=False):
 class Problem:
     """Arguments of `attention_stats` after checking; `v` is None where no output is wanted.
 
-    `cu_seqlens` (batch or 1, documents + 1) is where the documents of packed text begin, and then the number of keys. If
-    it came on a GPU, nobody has looked at its numbers: `document` does, and kernels give NaN where they are wrong.
+    `cu_seqlens` (batch or 1, documents + 1) is where the documents of packed text begin, and then the number of keys.
+    If it came on a GPU, nobody has looked at its numbers: `document` does, and kernels give NaN where they are wrong.
     """
 
     q: Tensor

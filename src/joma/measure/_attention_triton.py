@@ -8,7 +8,7 @@ and at the end entropy = ln 2 (log2 l - a/l), the sum of two numbers that are ne
 large finite number: a row that meets its first real key scales what it gathered before by alpha = 0, so no branch
 is needed. The first key's and the own key's logits are two dot products per query, outside the loop.
 
-Which keys a tile of queries visits, and which of them need a mask, `_attention_tiles` says.
+Which keys a tile of queries visits, and which of them need a mask, `_tiles_triton` says.
 """
 
 import torch
@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from joma.measure._attention_problem import Problem
-from joma.measure._attention_tiles import documents, span, tile
+from joma.measure._tiles_triton import documents, span, tile
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)

@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from joma.measure._attention_problem import Problem
-from joma.measure._attention_tiles import documents, span, tile
+from joma.measure._tiles_triton import documents, span, tile
 from joma.measure._attention_triton import _blocks as attention_blocks
 from joma.measure._attention_triton import covers as attention_covers
 from joma.measure._attention_triton import tuned
