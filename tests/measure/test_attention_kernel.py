@@ -20,8 +20,8 @@ from joma.measure.attention import AttentionStats, attention_stats, attention_st
 
 pytest.importorskip("triton", reason="Triton is not installed here")
 
-from joma.measure._tiles_triton import documents
 from joma.measure._attention_triton import covers, launch
+from joma.measure._tiles_triton import documents
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
 quick_interpreter.install()

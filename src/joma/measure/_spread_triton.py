@@ -22,10 +22,10 @@ import triton.language as tl
 from torch import Tensor
 
 from joma.measure._attention_problem import Problem
-from joma.measure._tiles_triton import documents, span, tile
 from joma.measure._attention_triton import _blocks as attention_blocks
 from joma.measure._attention_triton import covers as attention_covers
 from joma.measure._attention_triton import tuned
+from joma.measure._tiles_triton import documents, span, tile
 
 LONGEST = 32_768
 _ROWS = 256  # queries or keys at a time of the two small kernels
