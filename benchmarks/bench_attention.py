@@ -48,6 +48,10 @@ def matrix_rate():
     return 2 * 8192**3 / milliseconds(lambda: a @ b) * 1e3
 
 
+def floor_ms(entries, width, rate, special):
+    return 1e3 * max(entries * 2 * width / rate, entries / special)
+
+
 def extra_memory(q, k):
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -82,7 +86,7 @@ def one_size(length, width, rate, special):
     flash = with_backend(SDPBackend.FLASH_ATTENTION, q, k, v)
     slow = eager_ms(q, k)
     entries = TOKENS * HEADS * (length + 1) / 2
-    floor = 1e3 * max(entries * 2 * width / rate, entries / special)
+    floor = floor_ms(entries, width, rate, special)
     return {
         "T": length,
         "width": width,
@@ -100,21 +104,42 @@ def one_size(length, width, rate, special):
     }
 
 
-def packed(length, width):
-    """All tokens in one row of documents, against the same documents as a batch."""
-    shape = (TOKENS // length, HEADS, length, width)
+def packed(tokens, length, width, rate, special):
+    """Documents of one length in one row, against the same documents as a batch."""
+    shape = (tokens // length, HEADS, length, width)
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    row = [x.transpose(0, 1).reshape(1, HEADS, TOKENS, width).contiguous() for x in (q, k, v)]
-    ends = torch.arange(0, TOKENS + 1, length, device="cuda")
-    found = {"what": f"packed, documents of {length}, width {width}"}
+    row = [x.transpose(0, 1).reshape(1, HEADS, tokens, width).contiguous() for x in (q, k, v)]
+    ends = torch.arange(0, tokens + 1, length, device="cuda")
+    found = {"what": f"packed, {tokens // length} documents of {length} in a row, width {width}"}
     found["batched_ms"] = milliseconds(lambda: attention_stats(q, k))
     found["packed_ms"] = milliseconds(lambda: attention_stats(*row[:2], cu_seqlens=ends))
+    found["packed/batched"] = found["packed_ms"] / found["batched_ms"]
+    found["floor_ms"] = floor_ms(tokens * HEADS * (length + 1) / 2, width, rate, special)
     found["batched_output_ms"] = milliseconds(lambda: attention_with_stats(q, k, v))
     found["packed_output_ms"] = milliseconds(lambda: attention_with_stats(*row, cu_seqlens=ends))
+    found["packed/batched, output"] = found["packed_output_ms"] / found["batched_output_ms"]
     same = attention_stats(*row[:2], cu_seqlens=ends).entropy[0].unflatten(1, (-1, length)).transpose(0, 1)
     found["largest difference, nats"] = (same - attention_stats(q, k).entropy).abs().max().item()
     print(found)
     return found
+
+
+def uneven(width, rate, special):
+    """Documents that end anywhere, and a window, in rows of 8,192."""
+    cuts = torch.randperm(8191, generator=torch.Generator().manual_seed(0))[:7].sort().values + 1
+    ends = torch.tensor([0, *cuts.tolist(), 8192], device="cuda")
+    seen = {"8 documents of any length": (ends.diff() * (ends.diff() + 1)).sum().item() / 2,
+            "window of 1,024": 8192 * 1024 - 1024 * 1023 / 2}  # fmt: skip
+    q, k = (torch.randn(TOKENS // 8192, HEADS, 8192, width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    rows = []
+    for (what, entries), mask in zip(seen.items(), ({"cu_seqlens": ends}, {"window": 1024}), strict=True):
+        row = {"what": f"{what}, T = 8192, width {width}"}
+        row["stats_ms"] = milliseconds(lambda mask=mask: attention_stats(q, k, **mask))
+        row["floor_ms"] = floor_ms(len(q) * HEADS * entries, width, rate, special)
+        row["stats/floor"] = row["stats_ms"] / row["floor_ms"]
+        print(row)
+        rows.append(row)
+    return rows
 
 
 def main():
@@ -133,7 +158,9 @@ def main():
             print(" ".join(f"{name:>16}" for name in row))
         print(" ".join(f"{'-' if value is None else round(value, 3)!s:>16}" for value in row.values()))
         rows.append(row)
-    rows += [packed(2048, 64), packed(2048, 128)]
+    for width in (64, 128):
+        rows += [packed(tokens, 2048, width, rate, special) for tokens in (8192, 16384, 32768)]
+        rows += uneven(width, rate, special)
     record("attention", [{"what": "bf16 matrix rate", "tflops": rate / 1e12}, *rows])
 
 

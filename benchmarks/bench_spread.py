@@ -114,7 +114,7 @@ def one_size(length, width):
 def other_masks(length, width):
     """A window, packed documents, grouped heads, ALiBi: each beside `attention_stats` with the same."""
     rows = []
-    ends = [*range(0, length, 1000), length]
+    ends = torch.tensor([*range(0, length, 1000), length], device=DEVICE)
     bias = torch.linspace(-1, 0, length, device=DEVICE).expand(1, HEADS, 1, length)
     for what, given, kv_heads in [
         ("window of 1,024", {"window": 1024}, None),
@@ -130,6 +130,21 @@ def other_masks(length, width):
         print(row)
         rows.append(row)
     return rows
+
+
+def one_row(length, width):
+    """Documents of one length in one row of all tokens, beside `attention_stats` of that row and of the batch."""
+    q, k = draw(length, width)
+    row = [x.transpose(0, 1).reshape(1, HEADS, TOKENS, width).contiguous() for x in (q, k)]
+    ends = torch.arange(0, TOKENS + 1, length, device=DEVICE)
+    found = {"what": f"documents of {length} in one row", "T": TOKENS, "width": width}
+    found["batched_stats_ms"] = milliseconds(lambda: attention_stats(q, k))
+    found["stats_ms"] = milliseconds(lambda: attention_stats(*row, cu_seqlens=ends))
+    found["spread_ms"] = milliseconds(lambda: spread(*row, cu_seqlens=ends))
+    found["spread/stats"] = found["spread_ms"] / found["stats_ms"]
+    found["extra_mib"] = extra_memory(lambda: spread(*row, cu_seqlens=ends))
+    print(found)
+    return found
 
 
 def shapes():
@@ -154,7 +169,8 @@ def main():
         shapes()
     rows = errors()
     rows += [one_size(*size) for size in (SIZES if GPU else CPU_SIZES)]
-    rows += other_masks(8192, 64) if GPU else other_masks(2048, 64)
+    rows += [*other_masks(8192, 64), *other_masks(8192, 128)] if GPU else other_masks(2048, 64)
+    rows += [one_row(2048, 64), one_row(2048, 128)] if GPU else []
     record("spread", rows, on="" if GPU else "cpu")
 
 

@@ -6,6 +6,7 @@ each shape is the smallest that meets the edges of its mask in blocks of 16 quer
 """
 
 import os
+from dataclasses import replace
 
 import pytest
 import quick_interpreter
@@ -15,11 +16,12 @@ from hypothesis import strategies as st
 from sparsity_oracle import matrix
 
 from joma.measure._attention_problem import Problem, Sink
-from joma.measure.attention import AttentionStats, attention_stats_reference
+from joma.measure.attention import AttentionStats, attention_stats, attention_stats_reference
 
 pytest.importorskip("triton", reason="Triton is not installed here")
 
 from joma.measure._attention_triton import covers, launch
+from joma.measure._tiles_triton import documents
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
 quick_interpreter.install()
@@ -43,7 +45,10 @@ CASES = {
     "padding": ((2, 1, 1, 20, 20), {"key_padding": True}),
     "own scale": ((1, 1, 1, 5, 20), {"scale": 0.3}),
     "packed": ((1, 1, 1, 37, 37), {"cu_seqlens": [0, 5, 6, 34, 37]}),  # the last block of queries is in two documents
+    "documents of one token": ((1, 1, 1, 20, 20), {"cu_seqlens": [*range(19), 20]}),
+    "documents that end with a tile": ((1, 2, 1, 48, 48), {"cu_seqlens": [0, 16, 48]}),
     "packed, all keys": ((2, 1, 1, 37, 37), {"cu_seqlens": [[0, 5, 29, 37], [0, 1, 37, 37]], "causal": False}),
+    "packed, window": ((1, 1, 1, 53, 53), {"cu_seqlens": [0, 1, 49, 53], "window": 19}),
     "everything": (
         (2, 2, 1, 20, 20),
         {
@@ -110,6 +115,9 @@ def test_the_kernel_agrees_with_the_matrix(case, dtype):
     *stats, output = kernel(q, k, v, **given)
     close(stats, attention_stats_reference(q, k, **given), TOLERANCE[dtype])
     weights, _ = matrix(q, k, **given)
+    if "sinks" not in mask:
+        entropy = torch.special.entr(weights).sum(-1)
+        torch.testing.assert_close(stats[0].double().cpu(), entropy, rtol=1e-5, atol=TOLERANCE[dtype])
     exact = weights @ v.double().repeat_interleave(shape[1] // shape[2], 1)
     torch.testing.assert_close(output.double().cpu(), exact, rtol=0, atol=1e-5 if dtype == torch.float32 else 2e-2)
 
@@ -152,3 +160,42 @@ def test_the_kernel_on_packed_rows(seed, lengths, causal, window):
     q, k, _ = draw(seed, 1, 1, 1, ends[-1], ends[-1])
     given = {"cu_seqlens": ends, "causal": causal, "window": window}
     close(kernel(q, k, **given), attention_stats_reference(q, k, **given), 1e-4)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=6).filter(any), st.sampled_from([torch.int32, torch.int64]))
+def test_every_token_knows_its_document(lengths, kind):
+    """Empty documents repeat a number, also at the beginning and at the end."""
+    ends = torch.tensor([0, *lengths]).cumsum(0)
+    keys = int(ends[-1])
+    q = torch.zeros(2, 1, keys, 16, device=DEVICE)
+    other = torch.where(ends < keys, 0, keys)  # one document, and empty ones
+    given = torch.stack([ends, other]).to(DEVICE, kind)
+    begin, end, stride = documents(Problem.of(q, q, None, cu_seqlens=given))
+    assert stride == keys
+    for token in range(keys):
+        at = max(i for i, start in enumerate(ends.tolist()) if start <= token)
+        assert (begin[0, token], end[0, token]) == (ends[at], ends[at + 1])
+    assert (begin[1] == 0).all()
+    assert (end[1] == keys).all()
+
+
+@pytest.mark.parametrize("wrong", [[0, 9, 7, 20], [1, 9, 9, 20], [0, 9, 9, 19], [0, 30, 9, 20]])
+def test_wrong_documents_that_nobody_looked_at_give_nan(wrong):
+    q, k, v = (x.to(DEVICE) for x in draw(0, 1, 2, 1, 20, 20))
+    problem = Problem.of(q, k, v, cu_seqlens=[0, 9, 9, 20])
+    found = launch(replace(problem, cu_seqlens=torch.tensor([wrong], device=DEVICE)), BLOCKS)
+    assert all(part.isnan().all() for part in found)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="there is nobody to wait for")
+@pytest.mark.parametrize("where", ["cpu", DEVICE])
+def test_packed_text_waits_for_no_gpu(where):
+    q, k, _ = (x.to(DEVICE, torch.bfloat16) for x in draw(0, 1, 2, 1, 70, 70))
+    ends = torch.tensor([0, 30, 70], device=where)
+    attention_stats(q, k, cu_seqlens=ends)  # compiled
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        attention_stats(q, k, cu_seqlens=ends)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -44,7 +44,8 @@ class Masks(TypedDict, total=False):
 class Problem:
     """Arguments of `attention_stats` after checking; `v` is None where no output is wanted.
 
-    `document` holds the first key and the key after the last of every token's document, each (batch or 1, keys).
+    `cu_seqlens` (batch or 1, documents + 1) is where the documents of packed text begin, and then the number of keys.
+    If it came on a GPU, nobody has looked at its numbers: `document` does, and kernels give NaN where they are wrong.
     """
 
     q: Tensor
@@ -56,7 +57,7 @@ class Problem:
     bias: Tensor | None
     softcap: float | None
     key_padding: Tensor | None
-    document: tuple[Tensor, Tensor] | None
+    cu_seqlens: Tensor | None
 
     @classmethod
     def of(
@@ -95,8 +96,8 @@ class Problem:
                 bias = bias.expand(shape)
             except RuntimeError:
                 raise ValueError(f"bias must broadcast to {shape}, got {tuple(bias.shape)}") from None
-        document = None if cu_seqlens is None else _documents(cu_seqlens, batch, queries, keys, q.device)
-        return cls(q, k, v, causal, factor, window, bias, softcap, key_padding, document)
+        ends = None if cu_seqlens is None else _ends_of_documents(cu_seqlens, batch, queries, keys, q.device)
+        return cls(q, k, v, causal, factor, window, bias, softcap, key_padding, ends)
 
     @property
     def queries(self) -> int:
@@ -115,6 +116,18 @@ class Problem:
     def own(self) -> Tensor:
         """(1, queries): the key that is each query's own; not every index need be a key."""
         return torch.arange(self.queries, device=self.q.device)[None] + self.offset
+
+    @cached_property
+    def document(self) -> tuple[Tensor, Tensor] | None:
+        """The first key and the key after the last of every token's document, each (batch or 1, keys)."""
+        if self.cu_seqlens is None:
+            return None
+        ends = self.cu_seqlens.long()
+        if ends.device.type == "cuda":
+            _must_rise(ends, self.keys)
+        token = torch.arange(self.keys, device=ends.device).expand(len(ends), self.keys).contiguous()
+        after = torch.searchsorted(ends, token, right=True)
+        return ends.gather(1, after - 1), ends.gather(1, after)
 
     @cached_property
     def first_key(self) -> Tensor:
@@ -219,27 +232,35 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:
         raise ValueError(f"v must be (batch, kv_heads, keys, width) like k {tuple(k.shape)}, got {tuple(v.shape)}")
 
 
-def _documents(cu_seqlens: Number, batch: int, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Of packed text: every token's first token of its document and the one after the last, each (batch or 1, keys)."""
-    # cu_seqlens: where documents begin, and at the end the length: (documents + 1,) of all rows alike, or
-    # (batch, documents + 1). A repeated number is an empty document, so that rows may differ in their number.
-    ends = as_tensor(cu_seqlens, "cu_seqlens").to(device)
+def _ends_of_documents(cu_seqlens: Number, batch: int, queries: int, keys: int, device: torch.device) -> Tensor:
+    """Of packed text: (batch or 1, documents + 1), where documents begin, and at the end the length.
+
+    A repeated number is an empty document, so that rows may differ in their number.
+    """
+    ends = as_tensor(cu_seqlens, "cu_seqlens")
     if queries != keys:
         raise ValueError(f"cu_seqlens needs as many queries as keys, got {queries} queries and {keys} keys")
     if ends.is_floating_point() or ends.ndim not in (1, 2) or ends.shape[-1] < 2:
         wanted = "whole numbers, (documents + 1,) or (batch, documents + 1)"
         raise ValueError(f"cu_seqlens must be {wanted}, got {ends.dtype} {tuple(ends.shape)}")
-    ends = ends.long() if ends.ndim == 2 else ends.long()[None]
+    ends = ends if ends.dtype == torch.int32 else ends.long()
+    ends = ends if ends.ndim == 2 else ends[None]
     if ends.shape[0] not in (1, batch):
         raise ValueError(f"cu_seqlens has {ends.shape[0]} rows and q has {batch}")
+    if ends.device.type == device.type == "cuda":
+        return ends.to(device)  # a look at its numbers would keep the GPU waiting
+    _must_rise(ends, keys)
+    if ends.device.type != "cpu" or device.type != "cuda":
+        return ends.to(device)
+    return ends.clone().to(device, non_blocking=True)  # CUDA has read ordinary memory when this returns: nobody waits
+
+
+def _must_rise(ends: Tensor, keys: int) -> None:
     wrong = (ends[:, 0] != 0) | (ends[:, -1] != keys) | (ends.diff(dim=1) < 0).any(1)
     if wrong.any():
         row = ends[wrong][0]
         few = ", ".join([str(number) for number in row[:6].tolist()] + ["..."] * (len(row) > 6))
         raise ValueError(f"cu_seqlens must rise from 0 to the number of keys, {keys}, got {few}")
-    token = torch.arange(keys, device=device).expand(len(ends), keys).contiguous()
-    after = torch.searchsorted(ends, token, right=True)
-    return ends.gather(1, after - 1), ends.gather(1, after)
 
 
 @dataclass(frozen=True)

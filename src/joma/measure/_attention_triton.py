@@ -8,8 +8,7 @@ and at the end entropy = ln 2 (log2 l - a/l), the sum of two numbers that are ne
 large finite number: a row that meets its first real key scales what it gathered before by alpha = 0, so no branch
 is needed. The first key's and the own key's logits are two dot products per query, outside the loop.
 
-Packed text gives every query the ends of its document. Documents follow one another, so a block's first query has the
-least first key and its last query the greatest: blocks of keys that nobody sees are skipped, as with a window.
+Which keys a tile of queries visits, and which of them need a mask, `_tiles_triton` says.
 """
 
 import torch
@@ -18,11 +17,13 @@ import triton.language as tl
 from torch import Tensor
 
 from joma.measure._attention_problem import Problem
+from joma.measure._tiles_triton import documents, span, tile
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
 _MASKED = tl.constexpr(-1.0e30)
 _EMPTY = tl.constexpr(-1.0e29)  # a row maximum below this has met no key
+_BY_KEY = tl.constexpr(2)  # a bias that is the same for all queries, as ALiBi's
 
 # fmt: off
 
@@ -39,16 +40,15 @@ def _capped(s, scale2, softcap2, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def _walk(
-    m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, begin, end, low, high, keys,
-    stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
-    MASK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr,
-    PAD: tl.constexpr, PACKED: tl.constexpr, OUTPUT: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr,
-    BN: tl.constexpr, PRECISION: tl.constexpr,
+    m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, low, high, start, stop, keys,
+    stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2,
+    MASK: tl.constexpr, LEFT: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, PAD: tl.constexpr,
+    OUTPUT: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):
-    """Take in the keys low..high; MASK says whether any of them may be masked by position or range."""
+    """Take in the keys start..stop; MASK says whether some query may not see some, LEFT whether any may begin late."""
     d = tl.arange(0, WIDTH)
-    for start in tl.range(low, high, BN):
-        n = start + tl.arange(0, BN)
+    for at in tl.range(start, stop, BN):
+        n = at + tl.arange(0, BN)
         k_ptr = k_base + n[None, :] * stride_kn + d[:, None] * stride_kd
         k = tl.load(k_ptr, mask=n[None, :] < keys, other=0.0) if MASK else tl.load(k_ptr)
         s = tl.dot(q, k, input_precision=PRECISION)
@@ -58,18 +58,17 @@ def _walk(
             t = s * scale2 - m_new[:, None]
         else:
             s = _capped(s, scale2, softcap2, SOFTCAP)
-            if BIAS:
+            if BIAS == _BY_KEY:
+                b = tl.load(bias_base + n * stride_bn, mask=n < keys, other=0.0)
+                s = tl.maximum(s + (b.to(tl.float32) * _LOG2E)[None, :], _MASKED)
+            elif BIAS:
                 there = alive[:, None] & (n[None, :] < keys)
                 b = tl.load(bias_base + rows[:, None] * stride_bm + n[None, :] * stride_bn, mask=there, other=0.0)
                 s = tl.maximum(s + b.to(tl.float32) * _LOG2E, _MASKED)  # a bias of -inf is a mask
             if MASK:
-                keep = n[None, :] < keys
-                if CAUSAL:
-                    keep = keep & (n[None, :] <= own[:, None])
-                if WINDOW:
-                    keep = keep & (own[:, None] - n[None, :] < window) & (n[None, :] - own[:, None] < window)
-                if PACKED:
-                    keep = keep & (n[None, :] >= begin[:, None]) & (n[None, :] < end[:, None])
+                keep = n[None, :] < high[:, None]
+                if LEFT:
+                    keep = keep & (n[None, :] >= low[:, None])
                 s = tl.where(keep, s, _MASKED)
             if PAD:
                 real = tl.load(pad_base + n * stride_pn, mask=n < keys, other=0)
@@ -107,10 +106,10 @@ def _one_logit(
 
 @triton.jit
 def _attention(
-    Q, K, V, Bias, Pad, Begin, End, Entropy, Lse, Max, SinkMass, SelfMass, Shift, Total, Out,
+    Q, K, V, Bias, Pad, Begin, End, Entropy, Lse, Max, SinkMass, SelfMass, Effective, Shift, Total, Out,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_bb, stride_bh, stride_bm, stride_bn, stride_pb, stride_pn,
-    stride_ob, stride_oh, stride_om, stride_od, stride_db, stride_dm,
+    stride_ob, stride_oh, stride_om, stride_od, stride_db,
     heads, group, queries, keys, offset, window, scale2, softcap2,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr,
     PAD: tl.constexpr, PACKED: tl.constexpr, OUTPUT: tl.constexpr, WIDTH: tl.constexpr, VWIDTH: tl.constexpr,
@@ -118,7 +117,9 @@ def _attention(
 ):
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # under a causal mask the longest rows start first
     batch, head = tl.program_id(1) // heads, tl.program_id(1) % heads
-    rows = block * BM + tl.arange(0, BM)
+    rows, begin, low, high, start, full_start, full_stop, stop = tile(
+        block, batch, queries, keys, offset, window, Begin, End, stride_db, CAUSAL, WINDOW, PACKED, BM, BN,
+    )
     own = rows + offset
     alive = rows < queries
     d = tl.arange(0, WIDTH)
@@ -129,91 +130,68 @@ def _attention(
     pad_base = Pad + batch.to(tl.int64) * stride_pb
     q = tl.load(q_base + rows[:, None] * stride_qm + d[None, :] * stride_qd, mask=alive[:, None], other=0.0)
 
-    # Keys that some row sees: low..high. Keys that every row sees: full_low..full_high, in whole blocks.
-    first_own, last_own = block * BM + offset, tl.minimum(block * BM + BM, queries) - 1 + offset
-    low, high = 0, keys
-    full_high = keys
-    full_low = 0
-    if CAUSAL:
-        high = tl.minimum(high, last_own + 1)
-        full_high = tl.minimum(full_high, first_own + 1)
-    if WINDOW:
-        low = tl.maximum(0, first_own - window + 1) // BN * BN
-        high = tl.minimum(high, last_own + window)
-        full_low = tl.maximum(0, last_own - window + 1)
-        full_high = tl.minimum(full_high, first_own + window)
-    begin, end = own, own
-    if PACKED:  # as many queries as keys, so that a row is its own key
-        begin_base, end_base = Begin + batch * stride_db, End + batch * stride_db
-        begin = tl.load(begin_base + rows * stride_dm, mask=alive, other=0)
-        end = tl.load(end_base + rows * stride_dm, mask=alive, other=0)
-        low = tl.maximum(low, tl.load(begin_base + first_own * stride_dm) // BN * BN)
-        high = tl.minimum(high, tl.load(end_base + last_own * stride_dm))
-        full_low = tl.maximum(full_low, tl.load(begin_base + last_own * stride_dm))
-        full_high = tl.minimum(full_high, tl.load(end_base + first_own * stride_dm))
-    full_low = tl.minimum((full_low + BN - 1) // BN * BN, (high + BN - 1) // BN * BN)
-    full_high = tl.maximum(full_high // BN * BN, full_low)
-
     m = tl.full([BM], _MASKED, tl.float32)
     l = tl.zeros([BM], tl.float32)
     a = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, VWIDTH], tl.float32)
-    if WINDOW or PACKED:
+    if WINDOW:
         m, l, a, acc = _walk(
-            m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, begin, end, low,
-            tl.minimum(full_low, high), keys,
-            stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
-            True, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, PACKED, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
+            m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, low, high, start,
+            tl.minimum(full_start, stop), keys,
+            stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2,
+            True, True, SOFTCAP, BIAS, PAD, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
         )
     m, l, a, acc = _walk(
-        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, begin, end, full_low, full_high, keys,
-        stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
-        False, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, PACKED, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
+        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, low, high, full_start, full_stop, keys,
+        stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2,
+        False, False, SOFTCAP, BIAS, PAD, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
     )
     m, l, a, acc = _walk(
-        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, own, begin, end, full_high, high, keys,
-        stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2, window,
-        True, CAUSAL, WINDOW, SOFTCAP, BIAS, PAD, PACKED, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
+        m, l, a, acc, q, k_base, v_base, bias_base, pad_base, rows, alive, low, high, full_stop, stop, keys,
+        stride_kn, stride_kd, stride_vn, stride_vd, stride_bm, stride_bn, stride_pn, scale2, softcap2,
+        True, WINDOW or PACKED, SOFTCAP, BIAS, PAD, OUTPUT, WIDTH, VWIDTH, BN, PRECISION,
     )
 
     empty = m <= _EMPTY
     m = tl.where(empty, 0.0, m)
     safe = tl.where(empty, 1.0, l)
+    poison = tl.zeros([BM], tl.float32)
+    if PACKED:  # a document that begins behind its query: `cu_seqlens` is wrong
+        poison = tl.where(begin > own, float("nan"), 0.0)
+        empty = empty & (begin <= own)
     log_l = tl.log2(safe)
-    entropy = tl.where(empty, 0.0, tl.maximum((log_l - a / safe) * _LN2, 0.0))  # rounding may leave -1e-7
-    lse2 = m + log_l
+    entropy = tl.where(empty, 0.0, tl.maximum((log_l - a / safe) * _LN2, 0.0)) + poison  # rounding may leave -1e-7
+    lse2 = m + log_l + poison
     nowhere = float("-inf")
     out = (batch * heads + head).to(tl.int64) * queries + rows
     tl.store(Entropy + out, entropy, mask=alive)
     tl.store(Lse + out, tl.where(empty, nowhere, lse2 * _LN2), mask=alive)
-    tl.store(Max + out, tl.where(empty, nowhere, m * _LN2), mask=alive)
+    tl.store(Max + out, tl.where(empty, nowhere, m * _LN2 + poison), mask=alive)
+    tl.store(Effective + out, tl.where(empty, 0.0, tl.exp2(entropy * _LOG2E)), mask=alive)
     tl.store(Shift + out, m, mask=alive)
     tl.store(Total + out, safe, mask=alive)
 
-    one = rows * 0  # the first key
-    if PACKED:
-        one = begin
-    seen = alive
+    seen = alive & (begin <= own) if PACKED else alive
     if WINDOW:
-        seen = seen & (own - one < window) & (one - own < window)
+        seen = seen & (own - begin < window) & (begin - own < window)
     s = _one_logit(
-        q, k_base + one[:, None] * stride_kn + d[None, :] * stride_kd, seen,
-        bias_base + rows * stride_bm + one * stride_bn, pad_base + one * stride_pn,
+        q, k_base + begin[:, None] * stride_kn + d[None, :] * stride_kd, seen,
+        bias_base + rows * stride_bm + begin * stride_bn, pad_base + begin * stride_pn,
         scale2, softcap2, SOFTCAP, BIAS, PAD,
     )
-    tl.store(SinkMass + out, tl.where(empty, 0.0, tl.minimum(tl.exp2(s - lse2), 1.0)), mask=alive)
+    tl.store(SinkMass + out, tl.where(empty, 0.0, tl.minimum(tl.exp2(s - lse2), 1.0) + poison), mask=alive)
     seen = alive & (own >= 0) & (own < keys)
     s = _one_logit(
         q, k_base + own[:, None] * stride_kn + d[None, :] * stride_kd, seen,
         bias_base + rows * stride_bm + own * stride_bn, pad_base + own * stride_pn,
         scale2, softcap2, SOFTCAP, BIAS, PAD,
     )
-    tl.store(SelfMass + out, tl.where(empty, 0.0, tl.minimum(tl.exp2(s - lse2), 1.0)), mask=alive)
+    tl.store(SelfMass + out, tl.where(empty, 0.0, tl.minimum(tl.exp2(s - lse2), 1.0) + poison), mask=alive)
     if OUTPUT:
         e = tl.arange(0, VWIDTH)
         o_base = Out + batch.to(tl.int64) * stride_ob + head.to(tl.int64) * stride_oh
         o_ptr = o_base + rows[:, None] * stride_om + e[None, :] * stride_od
-        acc = tl.where(empty[:, None], 0.0, acc / safe[:, None])
+        acc = tl.where(empty[:, None], 0.0, acc / safe[:, None] + poison[:, None])
         tl.store(o_ptr, acc.to(Out.dtype.element_ty), mask=alive[:, None])
 
 # fmt: on
@@ -242,60 +220,72 @@ def _within_reach(problem: Problem) -> bool:
     return max(last) < 2**31 and batch * heads <= _MOST_HEADS
 
 
-def launch(problem: Problem, blocks: tuple[int, int, int, int] | None = None) -> tuple[Tensor, ...]:
-    """The six statistics and, if v was given, the output. `blocks`: queries, keys, warps, stages."""
+def launch(problem: Problem, blocks: tuple[int, ...] | None = None) -> tuple[Tensor, ...]:
+    """The six statistics and, if v was given, the output.
+
+    `blocks`: queries and keys of a tile, warps, stages of loading and, if the compiler needs a limit, registers.
+    """
     return with_sums(problem, blocks)[0]
 
 
-def with_sums(
-    problem: Problem, blocks: tuple[int, int, int, int] | None = None
-) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+def with_sums(problem: Problem, blocks: tuple[int, ...] | None = None) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
     """What `launch` gives, and m and l: for further passes, which then divide by the very sum they are a part of."""
     q, k = problem.q, problem.k
     batch, heads, queries, width = q.shape
     output = problem.v is not None
     v = problem.v if problem.v is not None else k
-    made = q.new_empty(7, batch, heads, queries, dtype=torch.float32).unbind(0)
-    entropy, lse, top, first, own, m, l = made
+    made = q.new_empty(8, batch, heads, queries, dtype=torch.float32).unbind(0)
+    *stats, m, l = made
+    entropy = stats[0]
     out = v.new_empty(batch, heads, queries, v.shape[3]) if output else entropy[..., None]
     # What is absent gets a stand-in that the kernel, compiled without it, never reads.
     bias = problem.bias if problem.bias is not None else entropy[..., None]
     padding = problem.key_padding.to(torch.int8) if problem.key_padding is not None else entropy[:, 0]
-    begin, end = (entropy[0], entropy[0]) if problem.document is None else (each.int() for each in problem.document)
-    rows, columns, warps, stages = blocks or _blocks(problem)
+    begin, end, stride = documents(problem)
+    rows, columns, *tuning = blocks or _blocks(problem)
     grid = (triton.cdiv(queries, rows), batch * heads)
     _attention[grid](
         *(q, k, v, bias, padding, begin, end, *made, out),
         *(*q.stride(), *k.stride(), *v.stride(), *bias.stride(), *padding.stride(), *out.stride()),
-        *(begin.stride(0) if len(begin) > 1 else 0, begin.stride(1)),
+        stride,
         *(heads, heads // k.shape[1], queries, problem.keys, problem.offset, problem.window or 0),
         problem.scale * _LOG2E.value,
         (problem.softcap or 1.0) * _LOG2E.value,
         CAUSAL=problem.causal,
         WINDOW=problem.window is not None,
         SOFTCAP=problem.softcap is not None,
-        BIAS=problem.bias is not None,
+        BIAS=_kind_of_bias(problem),
         PAD=problem.key_padding is not None,
-        PACKED=problem.document is not None,
+        PACKED=problem.cu_seqlens is not None,
         OUTPUT=output,
         WIDTH=width,
         VWIDTH=v.shape[3] if output else 16,
         BM=rows,
         BN=columns,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",  # TF32 would cost float32 inputs 1e-3 nats
-        num_warps=warps,
-        num_stages=stages,
+        **tuned(*tuning),
     )
-    stats = (entropy, lse, top, first, own, torch.where(top == -torch.inf, 0.0, entropy.exp()))
-    return (*stats, out) if output else stats, m, l
+    return (*stats, out) if output else tuple(stats), m, l
 
 
-def _blocks(problem: Problem) -> tuple[int, int, int, int]:
+def tuned(warps: int, stages: int, registers: int | None = None) -> dict[str, int]:
+    """What a launch is told about its program. More registers per thread let fewer programs run beside each other."""
+    limit = {} if registers is None else {"maxnreg": registers}
+    return {"num_warps": warps, "num_stages": stages, **limit}
+
+
+def _kind_of_bias(problem: Problem) -> int:
+    if problem.bias is None:
+        return 0
+    return _BY_KEY.value if problem.bias.stride(2) == 0 else 1
+
+
+def _blocks(problem: Problem) -> tuple[int, ...]:
     """The fastest of 24 shapes tried on an H200 at head widths 64 and 128; float32 has no tensor cores to feed."""
     width = problem.q.shape[3]
     if problem.q.dtype == torch.float32:
         return (64, 32, 4, 2) if width <= 64 else (32, 32, 4, 2)
     if width > 128:
         return (64, 32, 4, 2)
-    long = problem.v is None and width == 128 and problem.queries >= 4096
+    long = problem.v is None and width == 128 and problem.queries >= 4096 and span(problem) >= 4096
     return (128, 128, 4, 2) if long else (64, 64, 4, 3)

@@ -41,7 +41,7 @@ class Ends(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> Ends:
-        if problem.document is not None:
+        if problem.cu_seqlens is not None:
             ends = torch.broadcast_tensors(*problem.interval, problem.first_key)
             return cls(*(end.int().contiguous() for end in ends))
         # The same as `Problem.interval` in fewer steps: each would cost a GPU a hundredth of the pass that follows.

@@ -88,8 +88,9 @@ def attention_stats(
       sink_mass is the attention on the first key of the query's own document
 
     Values are not looked at, which would keep a GPU waiting: infinite ones may give NaN, but for a bias of -inf, which
-    hides keys. A sink joins the denominator of every query. The masses on the real keys then sum to less than 1, and
-    the sink has e^(its logit - lse). max_logit is always that of the real keys.
+    hides keys. cu_seqlens that do not rise from 0 to the number of keys are refused, but may give NaN where they are on
+    a GPU. A sink joins the denominator of every query. The masses on the real keys then sum to less than 1, and the
+    sink has e^(its logit - lse). max_logit is always that of the real keys.
 
     >>> import torch
     >>> q = torch.zeros(1, 1, 3, 4)

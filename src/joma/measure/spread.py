@@ -211,8 +211,8 @@ def _by_kernel(problem: Problem, real: Tensor | None) -> Spread | None:
 
     if not covers(problem):
         return None
-    shared, specific, cross, uniform = launch(problem, real)
-    return Spread(shared + specific + cross, shared, specific, cross, torch.zeros_like(cross), uniform)
+    shared, specific, cross, added, uniform = launch(problem, real)
+    return Spread(shared + specific + cross + added, shared, specific, cross, added, uniform)
 
 
 def _sums(problem: Problem, real: Tensor | None) -> SpreadSums:
