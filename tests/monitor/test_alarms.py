@@ -19,8 +19,8 @@ from joma.monitor import (
     RankDrop,
     TrainingStopped,
 )
-from joma.monitor.alarms import Watch
 from joma.monitor.tables import Rows, Table
+from joma.monitor.watch import Watch
 
 HEADS = Rows(("h.0.attn",), (2,), (100,))
 MATRICES = Rows(("up", "down"))
