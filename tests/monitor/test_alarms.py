@@ -44,6 +44,27 @@ def test_a_largest_logit_above_100():
     assert looked(LargestLogit(200), table) == []
 
 
+def test_a_largest_logit_comes_with_its_slope():
+    alarm, steps, logits = LargestLogit(), [0, 10, 30, 40, 50, 60], [900.0, 10.0, 50.0, 70.0, 90.0, 150.0]
+    for step, value in zip(steps[1:], logits[1:], strict=True):
+        found = list(alarm.look(step, {"largest_logit": Table(np.array([[value, 5.0 - value]]), HEADS)}))
+    slope = np.polyfit(steps[1:], logits[1:], 1)[0]
+    assert [each.slope for each in found] == [pytest.approx(slope)]
+    assert str(found[0]).endswith(f"is 150, above its limit 100, rising by {slope:.3g} per step")
+    # Five measurings count: what was before them does not.
+    alarm = LargestLogit()
+    for step, value in zip(steps, logits, strict=True):
+        found = list(alarm.look(step, {"largest_logit": Table(np.array([[value, 0.0]]), HEADS)}))
+    assert found[0].slope == pytest.approx(slope)
+
+
+def test_a_falling_logit_is_said_to_fall():
+    alarm = LargestLogit()
+    for step, value in enumerate([300.0, 200.0]):
+        (found,) = alarm.look(step, {"largest_logit": Table(np.array([[value, 0.0]]), HEADS)})
+    assert str(found).endswith("above its limit 100, falling by 100 per step")
+
+
 def test_entropy_below_its_share_of_ln_t_where_it_did_not_begin_there():
     limit = 0.02 * math.log(100)
     (found,) = looked(EntropyFloor(), entropy(3.0, 0.01), entropy(limit - 0.01, 0.01))

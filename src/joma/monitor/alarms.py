@@ -18,7 +18,6 @@ from joma.host.errors import BadInput
 from joma.monitor.alert import Alert
 from joma.monitor.tables import Table, Tables
 
-
 _FOR_A_SLOPE = 5  # measurings that a slope is fitted to
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Literal
 
 from joma.host.arguments import shown
@@ -11,6 +12,7 @@ from joma.host.errors import BadInput, JomaError
 from joma.host.words import short
 from joma.monitor.alarms import Alarm, usual_alarms
 from joma.monitor.alert import Alert, few_sentences
+from joma.monitor.causes import Causes
 from joma.monitor.sinks.guard import report
 from joma.monitor.tables import Tables
 
@@ -43,16 +45,21 @@ class Watch:
         self._broken: set[int] = set()
         self.on_alarm = on_alarm
         self._told: set[tuple[int, str, str, int | None]] = set()
+        self._causes = Causes()
 
     def new(self, step: int, tables: Tables) -> list[Alert]:
         """What was not beyond its limit at the measuring before."""
         now: dict[tuple[int, str, str, int | None], Alert] = {}
+        self._causes.see(step, tables)
         for at, alarm in enumerate(self.alarms):
             now |= {(at, each.measure, each.layer, each.head): each for each in self._look(at, alarm, step, tables)}
-        found = [alert for key, alert in now.items() if key not in self._told]
+        found = [self._with_cause(alert) for key, alert in now.items() if key not in self._told]
         # What was not measured at this step stays told.
         self._told = {key for key in self._told if key[1] not in tables} | set(now)
         return found
+
+    def _with_cause(self, alert: Alert) -> Alert:
+        return alert if alert.cause else replace(alert, cause=self._causes.of(alert))
 
     def _look(self, at: int, alarm: Alarm, step: int, tables: Tables) -> list[Alert]:
         """What one alarm finds; one that raises is told once and asked no more."""
