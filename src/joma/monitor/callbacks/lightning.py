@@ -1,7 +1,4 @@
-"""A monitor inside Lightning's Trainer.
-
-    Trainer(..., callbacks=[MonitorCallback(probe=batch, out="run.joma")])
-"""
+"""A monitor inside Lightning's Trainer: `Trainer(..., callbacks=[MonitorCallback(probe=batch, out="run.joma")])`."""
 
 from __future__ import annotations
 
