@@ -33,7 +33,7 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     sizes = {"layers": 2, "heads": 4, "width": 64, "length": 64, "batch": 8, "steps": 60, "every": 10, "seed": 0}
     for name, usual in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=usual)
-    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--out", type=Path, default=Path("joma-trainer"))
     return parser.parse_args(arguments)
 

@@ -233,3 +233,21 @@ def test_mlflow_goes_on_in_a_run_and_takes_any_name(tmp_path):
     assert sink._client.get_run(sink.run_id).info.status == "RUNNING"
     assert mlflow_sink(tmp_path).run_id != sink.run_id  # the experiment is there, the run is new
     sink.close()
+
+
+@pytest.mark.parametrize(
+    ("module", "make", "name"),
+    [
+        ("wandb", lambda file: Wandb(mode="nonsense", dir=file.parent), "Weights & Biases"),
+        ("mlflow", lambda file: MLflow(tracking_uri="nonsense://a"), "MLflow"),
+        ("trackio", lambda file: Trackio("a", server_url="nonsense"), "Trackio"),
+        ("tensorboard", lambda file: TensorBoard(file / "folder"), "TensorBoard"),
+    ],
+)
+def test_what_cannot_begin_is_refused_in_one_sentence(module, make, name, tmp_path, capsys):
+    pytest.importorskip(module)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JomaError) as error:
+        make(tmp_path / "file")
+    assert str(error.value).startswith(f"sinks has {name}, which cannot begin: ")
+    assert "\n" not in str(error.value)

@@ -133,3 +133,30 @@ def test_tensorboard_has_the_scalars(tmp_path):
     sink.close()
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(each.step, each.value) for each in events.Scalars("entropy/h.0/mean")] == [(3, 1.5)]
+
+
+@pytest.fixture
+def small_disk():
+    """Files cannot grow beyond 2,000 bytes, as on a disk that is full."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_lines_that_a_full_disk_cuts_are_told_once_and_the_whole_ones_stay(tmp_path, log, small_disk):
+    path, model, seen = tmp_path / "a.jsonl", made(), []
+    others = lambda step, values: seen.append(step)
+    monitor = Monitor(model, probe=PROBE, every=1, measures=["entropy"], sinks=[JsonLines(path), others])
+    train(model, monitor, steps=20)
+    (line,) = log
+    assert line.startswith("sink JsonLines")
+    assert "is dropped, training goes on: OSError: [Errno 27]" in line
+    assert seen == list(range(21))
+    whole = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    assert [each["step"] for each in whole] == list(range(len(whole)))
+    assert 3 < len(whole) < 20
+    JsonLines(path)  # cuts off the line that did not fit
+    assert path.read_text().count("\n") == len(whole)
+    assert path.read_text().endswith("}\n")

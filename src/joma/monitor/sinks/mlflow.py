@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from joma.host.words import short
-from joma.monitor.sinks.library import library
+from joma.monitor.sinks.library import beginning, library
 
 _TOGETHER = 1000  # metrics that MLflow takes in one request
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
@@ -32,9 +32,10 @@ class MLflow:
         """
         mlflow = library("mlflow", "MLflow", "mlflow-skinny")
         self._metric: Any = mlflow.entities.Metric
-        self._client: Any = mlflow.MlflowClient(tracking_uri=tracking_uri)
         active = mlflow.active_run() if run_id is None and tracking_uri is None else None
-        self.run_id: str = run_id or (active.info.run_id if active else self._new_run(experiment, name))
+        with beginning("MLflow"):
+            self._client: Any = mlflow.MlflowClient(tracking_uri=tracking_uri)
+            self.run_id: str = run_id or (active.info.run_id if active else self._new_run(experiment, name))
         self._mine = run_id is None and active is None
 
     def _new_run(self, experiment: str, name: str) -> str:

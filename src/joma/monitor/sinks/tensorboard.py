@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from joma.host.words import short
-from joma.monitor.sinks.library import library
+from joma.monitor.sinks.library import beginning, library
 
 
 class TensorBoard:
@@ -16,7 +16,8 @@ class TensorBoard:
         """folder: where TensorBoard looks for its files."""
         self.folder = os.fspath(folder)
         written = library("torch.utils.tensorboard", "TensorBoard", "tensorboard")
-        self._writer: Any = written.SummaryWriter(self.folder)
+        with beginning("TensorBoard"):
+            self._writer: Any = written.SummaryWriter(self.folder)
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
         """One scalar per number."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from joma.host.errors import BadInput
 from joma.host.words import short
-from joma.monitor.sinks.library import library
+from joma.monitor.sinks.library import beginning, library
 
 
 class Trackio:
@@ -29,7 +29,8 @@ class Trackio:
             )
         self._mine = run is None
         usual = {"embed": False, "auto_log_cpu": False, "auto_log_gpu": False}
-        self.run: Any = run if run is not None else self._library.init(project, **usual | init)
+        with beginning("Trackio"):
+            self.run: Any = run if run is not None else self._library.init(project, **usual | init)
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
         """One row."""

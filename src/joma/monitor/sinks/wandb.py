@@ -6,7 +6,7 @@ from typing import Any
 
 from joma.host.errors import BadInput
 from joma.host.words import short
-from joma.monitor.sinks.library import library
+from joma.monitor.sinks.library import beginning, library
 
 STEP = "joma/step"
 """What joma's curves are drawn over: W&B drops rows whose step is below that of a row that somebody else logged."""
@@ -25,10 +25,11 @@ class Wandb:
         if run is not None and init:
             raise BadInput(f"Wandb takes a run or options of a new one, got both: {', '.join(init)}", argument="sinks")
         active = run if run is not None else None if init else self._library.run
-        self.run: Any = active if active is not None else self._library.init(**init)
         self._mine = active is None
-        self.run.define_metric(STEP)
-        self.run.define_metric("joma/*", step_metric=STEP)
+        with beginning("Weights & Biases"):
+            self.run: Any = active if active is not None else self._library.init(**init)
+            self.run.define_metric(STEP)
+            self.run.define_metric("joma/*", step_metric=STEP)
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
         """One row."""
