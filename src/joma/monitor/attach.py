@@ -81,6 +81,8 @@ class Monitor:
             raise BadInput(f"model must be a torch module, got {shown(model)}", argument="model")
         self.model: nn.Module = unwrapped(model)
         self.intervals = intervals_of(measures, every)
+        if not isinstance(heads, bool):
+            raise BadInput(f"heads must be True or False, got {shown(heads)}", argument="heads")
         self._batch, self._sinks, self._heads = ProbeBatch(probe), Sinks(sinks), heads
         self._names = Names(include, exclude)
         self._matrices = Matrices(self.model, self._names)

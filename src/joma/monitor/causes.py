@@ -70,7 +70,7 @@ def _told(then: _Point, now: _Point, at: tuple[int, int]) -> str | None:
         return None
     since = f"the variance of its logits rose {whole:.3g} times since step {then.step}"
     if share >= _MOST_OF_IT:
-        return f"the weights grew ({since}, their size {weights:.3g} times), which QK-clip and QK-norm prevent"
+        return f"the weights grew ({since}, their size {weights:.3g} times); QK-clip and QK-norm bound them"
     if share <= 1 - _MOST_OF_IT:
         return f"the inputs aligned with the weights ({since}, the weights' size {weights:.3g} times)"
     return None
