@@ -16,7 +16,8 @@ from torch import nn
 from joma.host.arguments import integer, shown
 from joma.host.errors import BadInput, asked_for
 from joma.host.words import short
-from joma.monitor.alarms import Alarm, Alert, OnAlarm, Watch
+from joma.monitor.alarms import Alarm
+from joma.monitor.alert import Alert
 from joma.monitor.attention import first_pass, watched_pass
 from joma.monitor.batch import ProbeBatch
 from joma.monitor.matrices import Matrices
@@ -24,7 +25,9 @@ from joma.monitor.measures import DEFAULT, MEASURES, Taken, intervals_of
 from joma.monitor.names import Names, Patterns, unwrapped
 from joma.monitor.record import Record, StrPath
 from joma.monitor.sinks.guard import Sink, Sinks, report
+from joma.monitor.sinks.numbers import every_number
 from joma.monitor.tables import Packet, Rows, Table, summary
+from joma.monitor.watch import OnAlarm, Watch
 from joma.probes import Probe
 
 
@@ -41,6 +44,7 @@ class Monitor:
     - measures: names of `joma.monitor.MEASURES`; a mapping gives each its own interval, None for that of `every`
     - include, exclude: patterns of names, with `*`, of attention modules and matrices that are followed
     - sinks: callables (step, values), which get smallest, mean and largest number per layer
+    - heads: whether sinks also get the number of every head and every matrix
     - out: the file of the record, which gets every number; one that is there goes on. None: no record
     - alarms: None for `joma.monitor.usual_alarms()`; an empty list for none
     - on_alarm: "log" writes a line, "stop" raises `TrainingStopped`, a function is called with each `Alert`
@@ -65,6 +69,7 @@ class Monitor:
         include: Patterns = None,
         exclude: Patterns = None,
         sinks: Iterable[Sink] | Sink = (),
+        heads: bool = False,
         out: StrPath | None = None,
         alarms: Sequence[Alarm] | Alarm | None = None,
         on_alarm: OnAlarm = "log",
@@ -76,7 +81,9 @@ class Monitor:
             raise BadInput(f"model must be a torch module, got {shown(model)}", argument="model")
         self.model: nn.Module = unwrapped(model)
         self.intervals = intervals_of(measures, every)
-        self._batch, self._sinks = ProbeBatch(probe), Sinks(sinks)
+        if not isinstance(heads, bool):
+            raise BadInput(f"heads must be True or False, got {shown(heads)}", argument="heads")
+        self._batch, self._sinks, self._heads = ProbeBatch(probe), Sinks(sinks), heads
         self._names = Names(include, exclude)
         self._matrices = Matrices(self.model, self._names)
         self._watch = Watch(alarms, on_alarm, self.intervals)
@@ -258,10 +265,11 @@ class Monitor:
                 lambda record, step=packet.step, now=tables: record.write(step, now), f"at step {packet.step}"
             )
             if self._sinks.working:
-                self._sinks.send(packet.step, summary(tables))
+                self._sinks.send(packet.step, summary(tables) | (every_number(tables) if self._heads else {}))
             new = self._watch.new(packet.step, tables)
             self.alerts += new
             self._recording(lambda record, told=new: record.alarm(told), f"at step {packet.step}")
+            self._sinks.alert(new)
             found.append(new)
         for new in found:
             self._watch.act(new)
