@@ -2,7 +2,9 @@
 
 Only one limit here is published (100, the limit of Kimi K2's QK-clip). Healthy heads have any entropy, also very low
 ones, and stable ranks may fall far while a network learns. So the others compare a head or a matrix with itself: with
-the first part of its own run. None of these shares was measured on runs that collapse.
+the first part of its own run. The study `collapse` holds them against runs that diverge: the largest logit, the floor
+of entropy and the rank ring early, and also where a rate is too high and the loss never diverges; a fall of entropy out
+of its own history rings too late there.
 """
 
 from __future__ import annotations
