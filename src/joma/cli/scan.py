@@ -27,8 +27,8 @@ _EPILOG = """\
 SOURCE is a model on the Hugging Face hub (owner/name, with revisions named by step), a folder of checkpoints
 (checkpoint-100, step1000: one folder per step), or a single checkpoint (a model folder, a .safetensors file, a state
 dict in .pt, .bin or .ckpt). The last line printed is the path of a page with figures. Exit status: 0 all well, 3 steps
-or measures were left out, 4 a number is beyond a --fail-if, 1 no step was usable, 2 bad input, 130 and 143 after Ctrl-C
-and SIGTERM."""
+or measures were left out (with --strict: or matrices), 4 a number is beyond a --fail-if, 1 no step was usable, 2 bad
+input, 130 and 143 after Ctrl-C and SIGTERM."""
 
 
 def add_parser(commands: Any) -> None:
@@ -66,6 +66,7 @@ def add_parser(commands: Any) -> None:
         "--fail-if", action="append", default=[], metavar="RULE",
         help="end with status 4 if MEASURE[/GROUP][@LAYER] is beyond a number, as stable_rank/mlp<5; may be repeated",
     )  # fmt: skip
+    add("--strict", action="store_true", help="end with status 3 if a matrix of a layer has a name that is not known")
     add("--no-page", action="store_true", help="write no page with figures")
     add("--keep-suspicious", action="store_true", help="keep steps whose weights seem to be those of another step")
     add("--out", type=Path, default=Path("joma-out"), metavar="DIR",
@@ -94,12 +95,14 @@ class _Done:
     beyond: tuple[str, ...] = ()
     summaries: tuple[str, ...] = ()  # of what is beyond a threshold, one per threshold
     earlier: bool = False  # whether it was only read: then this command would not measure it again
+    strict: bool = False
 
     @property
     def status(self) -> int:
         if not self.found.steps:
             return NONE_USABLE
-        return BEYOND if self.beyond else OK if self.found.complete else LEFT_OUT
+        lost = not self.found.complete or (self.strict and self.found.not_taken)
+        return BEYOND if self.beyond else LEFT_OUT if lost else OK
 
 
 def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
@@ -163,7 +166,7 @@ def _list(options: argparse.Namespace, screen: Any) -> int:
         say(as_json(listing.as_json()), keep="\n", end="")
     elif options.json is not None:
         write_json(named_file(options.json), listing.as_json())
-    return OK
+    return LEFT_OUT if options.strict and listing.not_taken else OK
 
 
 def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], screen: Any) -> _Done:
@@ -180,7 +183,7 @@ def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], s
         **{name: getattr(options, name) for name in _PASSED_ON},
     )
     assert found.run is not None  # there is always a folder for it
-    return _Done(found, found.run, *_broken(rules, found))
+    return _Done(found, found.run, *_broken(rules, found), strict=options.strict)
 
 
 def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]) -> _Done:
@@ -193,7 +196,7 @@ def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]
         found = stored_scan(run)
     if not found.steps:
         raise BadInput(f"{path} holds no measured step")
-    return _Done(found, path, *_broken(rules, found), earlier=True)
+    return _Done(found, path, *_broken(rules, found), earlier=True, strict=options.strict)
 
 
 def _broken(rules: Sequence[Threshold], found: Scan) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -233,7 +236,8 @@ def _command(options: argparse.Namespace, sources: Sequence[str]) -> str:
         words += [f"--{name.replace('_', '-')}", str(given)] if given is not None else []
     for option, several in (("--pattern", options.patterns), ("--fail-if", options.fail_if)):
         words += [word for given in several for word in (option, given)]
-    words += ["--keep-suspicious"] if options.keep_suspicious else []
+    for option in ("keep_suspicious", "strict"):
+        words += [f"--{option.replace('_', '-')}"] if getattr(options, option) else []
     return shlex.join([*words, "--out", str(options.out)])
 
 

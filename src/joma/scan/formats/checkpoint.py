@@ -12,6 +12,7 @@ from torch import Tensor
 from joma.host.words import counted
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.adapter import CONFIG, adapter_recipes
+from joma.scan.formats.normed import normed_recipes
 from joma.scan.formats.quantised import quantised_recipes
 from joma.scan.formats.tensor_file import Recipe, Rows, Stored, TensorFile, closed_on_error, parsed_json
 
@@ -130,7 +131,7 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
                     raise CheckpointError(both, file=file, tensor=tensor)
                 self._place[tensor] = file
             self._recipes: dict[str, Recipe] = quantised_recipes(self._place, config or {})
-            self._recipes |= adapter_recipes(self._place, adapter)
+            self._recipes |= normed_recipes(self._place) | adapter_recipes(self._place, adapter)
         self._used = {part for recipe in self._recipes.values() for part in recipe.parts}
 
     def names(self) -> list[str]:

@@ -202,7 +202,7 @@ def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...], ch
     known = {place.step: place.epoch for place in plan.series.places if place.epoch is not None}
     return Scan(
         plan.series.source, steps, faults, curves, known, plan.refused, notes, plan.coverage, plan.model_type,
-        plan.warnings, plan.seq_len, len(plan.series.places),
+        plan.warnings, plan.seq_len, len(plan.series.places), not_taken=plan.not_taken,
     )  # fmt: skip
 
 
