@@ -44,6 +44,7 @@ def add_parser(commands: Any) -> None:
     add("--compare", action="store_true", help="two sources, or earlier scans (.sqlite), on one axis")
     add("--list", action="store_true", help="list the tensors and what they are taken for, and measure nothing")
     add("--steps", metavar="STEPS", help="0,1,2 or A:B:C, from A to B in strides of C (default: all)")
+    add("--axis", metavar="NAME", help="order by tokens or date in the names (default: step, or epoch without one)")
     add(
         "--measures",
         default="stable_rank",
@@ -80,8 +81,8 @@ def add_parser(commands: Any) -> None:
 
 
 _PASSED_ON = (
-    "steps", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len", "device", "jobs", "out", "budget",
-    "fresh", "keep_suspicious",
+    "steps", "axis", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len", "device", "jobs", "out",
+    "budget", "fresh", "keep_suspicious",
 )  # fmt: skip
 """Options that are arguments of `joma.scan.scan` under the same name."""
 
@@ -157,7 +158,7 @@ def _list(options: argparse.Namespace, screen: Any) -> int:
     from joma.scan.result.listing import list_tensors
     from joma.scan.scanning import find_series
 
-    given = {name: getattr(options, name) for name in ("steps", "base", "out", "budget")}
+    given = {name: getattr(options, name) for name in ("steps", "axis", "base", "out", "budget")}
     series = find_series(options.source[0], **given)
     listing = list_tensors(series.places[-1], patterns=read_patterns(options.patterns), root=options.root)
     say(f"{series.source}: {counted(len(series.places), 'checkpoint')}; this is {listing.checkpoint}", screen)
@@ -231,7 +232,7 @@ def _shown(one: _Done, options: argparse.Namespace) -> ShownScan:
 
 def _command(options: argparse.Namespace, sources: Sequence[str]) -> str:
     words = ["joma", "scan", *(["--compare"] if len(sources) == 2 else []), *sources]
-    for name in ("steps", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len"):
+    for name in ("steps", "axis", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len"):
         given = getattr(options, name)
         words += [f"--{name.replace('_', '-')}", str(given)] if given is not None else []
     for option, several in (("--pattern", options.patterns), ("--fail-if", options.fail_if)):
@@ -269,7 +270,7 @@ def _summarise(one: _Done, screen: Any, *, on_page: bool) -> None:
     if len(one.beyond) > _MOST:
         rest = "the page lists them, and --csv FILE" if on_page else "--csv FILE"
         say(f"beyond: {len(one.beyond) - _MOST:,} more; {rest} writes every number", screen)
-    say(f"{len(one.found.steps)} of {one.found.looked_at} {one.found.axis}s usable", screen)
+    say(f"{len(one.found.steps)} of {one.found.looked_at} {one.found.axis.removesuffix('s')}s usable", screen)
     say(f"run: {one.run}", screen)
 
 
