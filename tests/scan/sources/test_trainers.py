@@ -174,11 +174,11 @@ def test_timm(tmp_path):
     shutil.copy(tmp_path / "checkpoint-1.pth.tar", tmp_path / "model_best.pth.tar")
     series = found_in(tmp_path)
     assert (series.axis, series.steps) == ("epoch", [0, 1, 10])
-    assert "last.pth.tar" in series.notes[0] and "model_best.pth.tar" in series.notes[0]
+    assert all(name in series.notes[0] for name in ("last", "model_best"))
     assert torch.equal(tensors_of(series.places[1])["state_dict.blocks.0.mlp.fc1.weight"], random(8, 4, seed=1))
     one = found_in(tmp_path / "last.pth.tar")
     assert (one.axis, one.steps) == ("epoch", [10])
-    status, found = scan(tmp_path, "--measures", "stable_rank", out=tmp_path / "out")
+    _, found = scan(tmp_path, "--measures", "stable_rank", out=tmp_path / "out")
     assert found["steps"] == [0, 1, 10]
 
 
@@ -358,7 +358,7 @@ def test_megatron_that_lacks_a_part_or_has_a_pipeline(tmp_path):
 
 
 def test_megatron_core_with_all_layers_in_one_tensor(tmp_path):
-    """The format torch_dist: a distributed checkpoint of torch whose layers lie in one tensor with one more dimension."""
+    """The format torch_dist: a distributed checkpoint of torch, with all layers in tensors of one more dimension."""
     weights = megatron()
     stacked = {}
     for name in weights:

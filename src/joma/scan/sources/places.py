@@ -130,7 +130,8 @@ def _by_mark(path: Path, axis: str) -> Series:
         like = {moments.TOKENS: "tokens4B or 500M_tokens", moments.DATE: "2026-05-01 or 20260501_120000"}[axis]
         raise BadInput(f"{path} holds no checkpoint that is named by {axis}, as in {like}", argument="axis")
     aside = [entry.name for entry in entries if entry not in marked]
-    found = arrange([_candidate(entry, Moment(mark)) for entry, mark in marked.items()], str(path), aside)
+    candidates = [_candidate(entry, Moment(mark)) for entry, mark in marked.items()]
+    found = arrange([replace(one, name=moments.without_dates(one.name)) for one in candidates], str(path), aside)
     first = found.places[0]
     known = {
         moments.TOKENS: [],

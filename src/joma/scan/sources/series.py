@@ -35,7 +35,7 @@ _STEP = re.compile(
 _EPOCH = re.compile(
     r"(?:epochs?|(?<![A-Za-z])ep)[-_=]?(\d{1,9}(?:\.\d{1,3})?)(?:(?=step|iter|ba\d)|(?![0-9A-Za-z]|\.\d))", re.I
 )
-_TOKENS = re.compile(r"(?<![A-Za-z])tok(?:en)?s?[-_=]?(\d{1,15}(?:\.\d{1,6})?[kmbgt]?)(?![0-9A-Za-z]|\.\d)", re.I)
+_TOKENS = re.compile(r"(?<![0-9A-Za-z])tok(?:en)?s?[-_=]?(\d{1,15}(?:\.\d{1,6})?[kmbgt]?)(?![0-9A-Za-z]|\.\d)", re.I)
 _TOKENS_AFTER = re.compile(r"(?<![0-9A-Za-z.])(\d{1,15}(?:\.\d{1,6})?[kmbgt]?)[-_]?tok(?:en)?s?(?![0-9A-Za-z])", re.I)
 _DATE = re.compile(r"(?<!\d)(\d{4})([-_.]?)(\d\d)\2(\d\d)(?:[-_T ]?(\d\d)[-_:.h]?(\d\d)(?:[-_:.m]?(\d\d))?)?(?!\d)")
 # "1000steps", "3epochs": the number first, and nothing in between.
@@ -222,6 +222,15 @@ def mark_in(name: str, axis: str) -> int | None:
     else:
         found = {_seconds(*match.group(1, 3, 4, 5, 6, 7)) for match in _DATE.finditer(name)}
     return next(iter(found)) if len(found) == 1 else None
+
+
+def without_dates(name: str) -> str:
+    """A name without the dates in it, whose numbers count no runs.
+
+    >>> without_dates("run_2026-05-01")
+    'run_'
+    """
+    return _DATE.sub("", name)
 
 
 def _seconds(*numbers: str | None) -> int | None:
