@@ -14,7 +14,7 @@ from torch.nn import Module
 
 from joma.host.extras import how_to_install
 from joma.measure.attention import attention_stats, attention_with_stats
-from joma.probes._masks import seen_by, structure
+from joma.probes._masks import is_selection, seen_by, selected, structure
 from joma.probes._own import ON_SDPA, no_queries, watching
 from joma.probes._record import Probe, ProbeError, inner, uncompiled
 from joma.probes._sparsity import of_products
@@ -170,9 +170,15 @@ def _attention(
     if not probes:
         raise ProbeError(f"{type(module).__name__} is set to {NAME!r} but no probe is attached to its model")
     name, model = probes[0].names[module], probes[0].model_name
-    for unknown in ("indices", "score_mod", "block_mask", "cache"):
+    for unknown in ("block_indices", "score_mod", "block_mask", "cache"):
         if kwargs.get(unknown) is not None:
             raise ProbeError(f"{model}: {name} passes {unknown!r} to its attention: it cannot be measured")
+    if (indices := kwargs.pop("indices", None)) is not None:
+        if not is_selection(indices, query, attention_mask):
+            raise ProbeError(
+                f"{model}: {name} passes 'indices' to its attention that select no keys: it cannot be measured"
+            )
+        attention_mask = selected(indices, attention_mask)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     seen = seen_by(name, query, key, attention_mask, bool(causal), kwargs.get("position_bias"))
     softcap, sinks, documents = kwargs.get("softcap"), kwargs.get("s_aux"), kwargs.get("cu_seq_lens_q")
