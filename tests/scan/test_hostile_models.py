@@ -239,3 +239,31 @@ def test_attention_code_that_a_config_names_is_not_asked_for(checkpoint, monkeyp
     model = loaded_model(configured(checkpoint, **{key: "someone/attention"}), torch.device("cpu"))
     assert given == ["eager", "eager"]
     assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("how", ["load_in_4bit", "load_in_8bit"])
+def test_a_config_that_lies_about_bitsandbytes_costs_the_measures_that_run_the_model(how, checkpoint, tokens, tmp_path):
+    """The weights are plain, and bitsandbytes finds that out by an assertion, or by what they lack, as the model runs."""
+    pytest.importorskip("bitsandbytes")
+    configured(checkpoint, quantization_config={"quant_method": "bitsandbytes", how: True})
+    options = ("--measures", "stable_rank,entropy", "--text", tokens)
+    status, found = scan(checkpoint, *options, out=tmp_path / "out")
+    assert status == 3
+    assert "stable_rank/mlp" in found["curves"]
+    (fault,) = found["left_out"]
+    assert fault["measure"] == "entropy"
+    assert "its config.json may not describe its weights" in fault["what"]
+
+
+def test_what_breaks_in_joma_is_a_fault_of_joma():
+    from joma.scan.model.running import strangers_break
+    from joma.scan.names.architecture import located
+
+    with pytest.raises(AttributeError), strangers_break():
+        located([None])
+    with pytest.raises(MemoryError), strangers_break():
+        raise MemoryError
+    with pytest.raises(CheckpointError, match="JSONDecodeError|breaks as it runs|Expecting"), strangers_break():
+        json.loads("{")
+    with pytest.raises(CheckpointError, match="the model breaks as it runs: KeyError"), strangers_break():
+        exec("{}['x']", {"__name__": "somebody"})

@@ -15,12 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from joma.host.errors import BadInput
 from joma.host.words import brief_repr
 from joma.probes.lengths import default_seq_len
-from joma.scan.errors import CheckpointError, Unmeasurable
+from joma.scan.errors import CheckpointError
 from joma.scan.model.loading import loaded_model
-from joma.scan.model.running import Between, must_attend, must_be_finite, one_model
+from joma.scan.model.running import Between, must_attend, must_be_finite, one_model, strangers_break
 from joma.scan.names.parameters import parameter_groups
 
 if TYPE_CHECKING:
@@ -99,12 +98,8 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between, seq_le
             of = f"{len(batch):,} of {len(windows):,} windows"
             function = _watched(entropies_and_loss(later, batch), between, of)
             how: dict[str, Any] = {"tolerance": TOLERANCE, "absolute": ABSOLUTE, "most": MOST, "way": "backward"}
-            try:
+            with strangers_break():  # NaN on the way, other parameters
                 found.append((len(batch) / len(windows), allocate(function, states, groups, **how)))
-            except BadInput:
-                raise
-            except ValueError as error:  # NaN on the way, or other parameters
-                raise Unmeasurable(str(error)) from None
     parts, change = (sum(share * getattr(one, name)[0] for share, one in found) for name in ("parts", "change"))
     reasons = dict.fromkeys(reason for _, one in found for reason in one.reasons)
     return _pair(found[0][1].groups, parts, change, int(sum(one.nodes[0] for _, one in found)), tuple(reasons))
