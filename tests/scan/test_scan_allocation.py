@@ -14,6 +14,7 @@ from checkpoint_series import change, scan
 from later import some_now
 
 from joma.cli.main import main
+from joma.host.errors import BadInput
 from joma.measure.allocation import allocate
 from joma.runs import Run
 from joma.scan import CheckpointError
@@ -143,8 +144,13 @@ def test_the_error_is_that_of_the_worst_part_where_errors_cancel_in_the_sum(monk
     assert found.values["allocation/entropy"][0].tolist() == pytest.approx([0.5, 3e-2, 1.0, -0.5])
     assert found.values["allocation/loss"][0].tolist() == pytest.approx([1.5, 0.5, 2.0, -1.0])
     asked = []
-    monkeypatch.setattr("joma.measure.allocation.allocate", lambda *_, **how: asked.append(how["each"]) or 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+
+    def stopped(*_, **how):
+        asked.append(how["each"])
+        raise BadInput("enough")
+
+    monkeypatch.setattr("joma.measure.allocation.allocate", stopped)
+    with pytest.raises(BadInput, match="enough"):
         allocated(small("gpt_neox"), small("gpt_neox"), torch.arange(16), lambda doing: None)
     assert asked == [True]
 

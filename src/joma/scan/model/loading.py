@@ -57,9 +57,11 @@ def loaded_model(folder: Path, device: torch.device, *, with_head: bool = False)
         raise CheckpointError(f"{folder} has an {ADAPTER} beside the model, and {how}", file=ADAPTER)
     config = loaded_config(folder, f"{folder}")
     # A config may name attention code on the hub, and would win over the option; the probe brings its own anyway.
-    config._attn_implementation = "eager"
+    # Falcon keeps its own, and with ALiBi the one on sdpa, which transformers chooses unasked, is not the eager one.
+    attention = "sdpa" if config.model_type == "falcon" else "eager"
+    config._attn_implementation = attention
     dtype = "auto" if device.type == "cuda" and not with_head else torch.float32
-    options = {"config": config, "dtype": dtype, "output_loading_info": True, "attn_implementation": "eager"}
+    options = {"config": config, "dtype": dtype, "output_loading_info": True, "attn_implementation": attention}
     with _as_large_as_its_files(folder):
         model, info = pretrained("AutoModelForCausalLM" if with_head else "AutoModel", folder, f"{folder}", **options)
     # transformers makes up what is missing, at random. A pooler stands after all attention, and is often not there.
