@@ -84,9 +84,9 @@ def seen_by(
     return seen
 
 
-def is_selection(indices: Any, query: Tensor, mask: Tensor | None) -> bool:
+def is_selection(indices: Any, query: Tensor, mask: Tensor) -> bool:
     """Whether `indices` (batch, queries, some) name keys under a mask, as DeepSeek's sparse attention selects them."""
-    if not isinstance(indices, Tensor) or mask is None or mask.dtype not in (torch.bool, query.dtype):
+    if not isinstance(indices, Tensor) or mask.dtype not in (torch.bool, query.dtype):
         return False
     sized = indices.ndim == 3 and indices.shape[:2] == (query.shape[0], query.shape[2]) and 0 not in indices.shape
     whole = not indices.is_floating_point() and indices.dtype != torch.bool

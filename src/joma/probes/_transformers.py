@@ -178,10 +178,9 @@ def _attention(
         if kwargs.get(unknown) is not None:
             raise ProbeError(f"{model}: {name} passes {unknown!r} to its attention: it cannot be measured")
     if (indices := kwargs.pop("indices", None)) is not None:
-        if not is_selection(indices, query, attention_mask):
-            raise ProbeError(
-                f"{model}: {name} passes 'indices' to its attention that select no keys: it cannot be measured"
-            )
+        if attention_mask is None or not is_selection(indices, query, attention_mask):
+            what = "passes 'indices' to its attention that select no keys"
+            raise ProbeError(f"{model}: {name} {what}: it cannot be measured")
         attention_mask = selected(indices, attention_mask)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     seen = seen_by(name, query, key, attention_mask, bool(causal), kwargs.get("position_bias"))

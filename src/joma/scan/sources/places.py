@@ -141,7 +141,7 @@ def _by_mark(path: Path, axis: str) -> Series:
 
 
 def _is_checkpoint_folder(path: Path) -> bool:
-    return os.path.isdir(path) and (local.holds_weights(path) or local.leads_to_weights(path))
+    return os.path.isdir(path) and (local.holds_weights(path) or local.leads_to_weights(path) is not None)
 
 
 def _of_torchtune(path: Path, files: Sequence[Path]) -> Series | None:
