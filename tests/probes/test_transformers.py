@@ -412,7 +412,7 @@ def test_keys_that_the_model_selects_itself(single_pass, padded):
 
 @pytest.mark.parametrize("spread", [2.0, 12.0])
 def test_a_single_pass_of_t5_is_as_near_to_float64_as_sdpa_is(spread):
-    """T5 does not scale its logits. Where they are large, sdpa is far from float64 itself: 3e-4 of the largest state."""
+    """T5 does not scale its logits. Where they are large, sdpa itself is 3e-4 of the largest state from float64."""
     model, given = build("t5", spread=spread), inputs("t5", length=24)
     double = build("t5", spread=spread).double()
     with torch.no_grad():
