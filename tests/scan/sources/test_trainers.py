@@ -397,6 +397,14 @@ def test_experts_of_all_layers_in_one_tensor(tmp_path):
     assert rows == [(layer, expert) for layer in range(2) for expert in range(3)]
 
 
+def test_what_is_no_stack_beside_stacks_keeps_its_name(tmp_path):
+    at = "decoder.layers"
+    state = {f"{at}.mlp.linear_fc1.weight": random(2, 4, 4), f"{at}.rotary.inv_freq": random(5)}
+    found = tensors_of(LocalFolder(dcp_saved(tmp_path / "a", state), 0))
+    assert torch.equal(found["decoder.layers.rotary.inv_freq"], random(5))
+    assert set(found) == {f"{at}.rotary.inv_freq", *(f"{at}.{layer}.mlp.linear_fc1.weight" for layer in range(2))}
+
+
 def test_layers_that_do_not_agree_on_their_number(tmp_path):
     at = "decoder.layers"
     state = {f"{at}.mlp.linear_fc1.weight": random(2, 4, 4), f"{at}.self_attention.linear_qkv.weight": random(3, 4, 4)}

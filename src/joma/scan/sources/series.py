@@ -236,8 +236,8 @@ def without_dates(name: str) -> str:
 def _seconds(*numbers: str | None) -> int | None:
     """A date, and perhaps a time, as seconds since 1970; as if clocks showed UTC, which leaves the order as it is."""
     try:
-        year, month, day, *clock = (int(one or 0) for one in numbers)
-        return int(datetime(year, month, day, *clock, tzinfo=UTC).timestamp())
+        year, month, day, hour, minute, second = (int(one or 0) for one in numbers)
+        return int(datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp())
     except ValueError:
         return None
 
