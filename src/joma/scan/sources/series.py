@@ -142,7 +142,7 @@ class Series:
         if unknown:
             raise CheckpointError(f"{self.source} has no {self.axis} {unknown[0]}; it has {there}", argument="steps")
         if not chosen:
-            what = f"{wanted} names no {self.axis} of {self.source}: {there}"
+            what = f"{wanted} names none of the {self.axis.removesuffix('s')}s of {self.source}: {there}"
             raise CheckpointError(what, argument="steps")
         return replace(self, places=tuple(place for place in self.places if place.step in set(chosen)))
 
