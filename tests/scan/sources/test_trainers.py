@@ -16,9 +16,11 @@ from format_files import dcp_saved, must_hold, notes_of, random, refusal, tensor
 from safetensors.torch import save_file
 
 from joma.host.errors import BadInput
+from joma.runs import Run
 from joma.scan import CheckpointError, open_series
 from joma.scan.sources.folder import LocalFolder
 from joma.scan.sources.series import mark_in, moment_in
+from joma.scan.sweep.record import stored_scan
 
 
 def found_in(path, **options):
@@ -477,6 +479,16 @@ def test_folders_by_tokens_and_by_date(axis, names, steps, tmp_path):
     assert "final" in series.notes[0]
     status, found = scan(folder, "--axis", axis, "--keep-suspicious", "--steps", f"{steps[0]}:", out=tmp_path / "out")
     assert (status, found["axis"], found["steps"]) == (0, axis, steps)
+    with Run.open(found["run"]) as run:
+        assert (stored_scan(run).axis, stored_scan(run).steps) == (axis, steps)
+
+
+def test_two_axes_of_one_folder_do_not_share_a_run(tmp_path):
+    folder = named(tmp_path / "run", "step9-tokens1B", "step3-tokens2T")
+    by_step = scan(folder, "--keep-suspicious", out=tmp_path / "out")[1]
+    by_tokens = scan(folder, "--keep-suspicious", "--axis", "tokens", out=tmp_path / "out")[1]
+    assert (by_step["steps"], by_tokens["steps"]) == ([3, 9], [10**9, 2 * 10**12])
+    assert by_step["run"] != by_tokens["run"]
 
 
 def test_an_axis_that_the_names_do_not_speak_of(tmp_path):
