@@ -16,6 +16,7 @@ from mutations import spoiled, spoiled_archive, spoiled_header, spoiled_json
 from safetensors.torch import load, save, save_file
 from target import Target
 
+from joma.scan import open_series
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.opening import ALONE
 from joma.scan.sources.folder import LocalFile, LocalFolder
@@ -289,7 +290,86 @@ def _read_factors(content: bytes, folder: Path) -> None:
         path.write_bytes(honest)
 
 
+# weights in two parts, layers in one tensor
+
+
+def _normed_seeds(_: Path) -> list[bytes]:
+    new = {
+        "a.parametrizations.weight.original0": torch.ones(4, 1),
+        "a.parametrizations.weight.original1": torch.ones(4, 3),
+    }
+    old = {"a.weight_g": torch.ones(1, 3), "a.weight_v": torch.ones(4, 3), "a.bias": torch.ones(4)}
+    return [save(new), save(old)]
+
+
+def _stacked_seeds(_: Path) -> list[bytes]:
+    stacked = {
+        "decoder.layers.mlp.linear_fc1.weight": torch.ones(2, 8, 3),
+        "decoder.layers.mlp.linear_fc2.weight": torch.ones(2, 3, 4),
+        "decoder.layers.self_attention.linear_qkv.weight": torch.ones(2, 9, 3),
+        "decoder.layers.input_layernorm.weight": torch.ones(2, 3),
+    }
+    experts = {"decoder.layers.mlp.experts.experts.linear_fc1.weight": torch.ones(2, 3, 4, 3)}
+    return [save(stacked), save(experts)]
+
+
+# folders of training programs
+
+
+def _rank_seeds(_: Path) -> list[bytes]:
+    held = {"decoder.layers.0.mlp.linear_fc1.weight": torch.ones(4, 3), "norm.weight": torch.ones(3)}
+    return [_saved({"model": held, "iteration": 7, "stream": io.BytesIO(b"state")}), _saved({"model": {}})]
+
+
+def _read_rank(content: bytes, folder: Path) -> None:
+    place = folder / "megatron"
+    for rank, held in enumerate((_rank_seeds(folder)[0], content)):
+        (place / f"mp_rank_{rank:02d}").mkdir(parents=True, exist_ok=True)
+        (place / f"mp_rank_{rank:02d}" / "model_optim_rng.pt").write_bytes(held)
+    _read_all(LocalFolder(place, 0))
+
+
+def _published_seeds(_: Path) -> list[bytes]:
+    held = {
+        "tok_embeddings.weight": torch.ones(8, 2),
+        "norm.weight": torch.ones(4),
+        "layers.0.attention.wo.weight": torch.ones(4, 2),
+    }
+    return [_saved(held)]
+
+
+def _read_published(content: bytes, folder: Path) -> None:
+    place = folder / "published"
+    place.mkdir(exist_ok=True)
+    (place / "consolidated.00.pth").write_bytes(_published_seeds(folder)[0])
+    (place / "consolidated.01.pth").write_bytes(content)
+    _read_all(LocalFolder(place, 0))
+
+
+def _tuned_seeds(_: Path) -> list[bytes]:
+    return [_saved({"model.layers.0.mlp.up_proj.weight": torch.ones(4, 3)}), _saved({"state_dict": {}, "epoch": 3})]
+
+
+def _read_tuned(content: bytes, folder: Path) -> None:
+    """A shard of torchtune beside an honest one, and the same bytes as timm would name them."""
+    place = folder / "tuned"
+    place.mkdir(exist_ok=True)
+    (place / "hf_model_0001_0.pt").write_bytes(_saved({"model.norm.weight": torch.ones(3)}))
+    (place / "hf_model_0002_0.pt").write_bytes(content)
+    for found in open_series(place, downloads=folder).places:
+        _read_all(found)
+    path = folder / "checkpoint-3.pth.tar"
+    path.write_bytes(content)
+    open_series(path, downloads=folder)
+    _read_all(LocalFile(path, 3))
+
+
 FORMATS: dict[str, Target] = {
+    "normed": Target(_normed_seeds, _spoiled_parts, _in_file("a.safetensors"), (CheckpointError,)),
+    "stacked": Target(_stacked_seeds, _spoiled_parts, _in_file("a.safetensors"), (CheckpointError,)),
+    "megatron": Target(_rank_seeds, spoiled_archive, _read_rank, (CheckpointError,)),
+    "published": Target(_published_seeds, spoiled_archive, _read_published, (CheckpointError,)),
+    "tuned": Target(_tuned_seeds, spoiled_archive, _read_tuned, (CheckpointError,)),
     "legacy": Target(_legacy_seeds, spoiled, _in_file("a.pt"), (CheckpointError,)),
     "dcp": _dcp(".metadata"),
     "distcp": _dcp("__0_0.distcp"),

@@ -9,7 +9,8 @@ from guided import Arcs, compared
 from kept_records import RECORDS, WHY
 from targets import TARGETS
 
-_SLOW = {"config": 80, "tokenizer": 60, **dict.fromkeys(("zero", "layers", "factors", "adapter", "dcp", "distcp"), 120)}
+_FOLDERS = ("zero", "layers", "factors", "adapter", "dcp", "distcp", "megatron", "published", "tuned")
+_SLOW = {"config": 80, "tokenizer": 60, **dict.fromkeys(_FOLDERS, 120)}
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,25 @@ def inputs(kind, seed=0, batch=2, length=12):
         return {"pixel_values": torch.randn(batch, 3, 16, 16, generator=generator)}
     ids = torch.randint(1, TOKENS, (batch, length), generator=generator)
     return {"input_ids": ids, "decoder_input_ids": ids.flip(0)} if kind == "t5" else {"input_ids": ids}
+
+
+def sparse(seed=0, kept=4):
+    """DeepSeek V3.2: every query attends to `kept` keys that an indexer selects. None where transformers has it not."""
+    import transformers as hf
+
+    if not hasattr(hf, "DeepseekV32Config"):
+        return None
+    config = hf.DeepseekV32Config(
+        vocab_size=TOKENS, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
+        intermediate_size=48, moe_intermediate_size=16, n_routed_experts=2, num_experts_per_tok=1, n_group=1,
+        topk_group=1, n_shared_experts=1, first_k_dense_replace=2, kv_lora_rank=8, q_lora_rank=8, qk_nope_head_dim=8,
+        qk_rope_head_dim=8, v_head_dim=8, max_position_embeddings=64, index_topk=kept, index_head_dim=16,
+        index_n_heads=2, pad_token_id=0, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 and "embed" not in name:
+                parameter.mul_(12.0)
+    return model.eval()

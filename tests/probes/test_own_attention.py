@@ -95,15 +95,14 @@ def test_the_logits_of_gpt_j_are_its_queries_times_its_keys():
         torch.testing.assert_close(a, b, **CLOSE)
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_alibi_of_falcon_is_added_once(attention, monkeypatch):
+def test_alibi_of_falcon_is_added_once_on_sdpa(monkeypatch):
     """transformers 5.22 adds it twice in its eager code. Half of it there is the reference."""
     from transformers.models.falcon import modeling_falcon as falcon
 
-    model = build("falcon", attention=attention, alibi=True)
+    model = build("falcon", attention="sdpa", alibi=True)
     with torch.no_grad(), collect(model) as probe:
         output = model(input_ids=tokens())[0]
-    assert model.config._attn_implementation == attention
+    assert model.config._attn_implementation == "sdpa"
     slow, whole = build("falcon", alibi=True), falcon.build_alibi_tensor
     monkeypatch.setattr(falcon, "build_alibi_tensor", lambda *args, **options: whole(*args, **options) / 2)
     with torch.no_grad():
@@ -112,6 +111,29 @@ def test_alibi_of_falcon_is_added_once(attention, monkeypatch):
         monkeypatch.setattr(falcon, "build_alibi_tensor", whole)  # a version that adds it once
     for name, w in zip(probe.layers, weights_of(slow, tokens()), strict=True):
         torch.testing.assert_close(probe.stats[name][0].entropy.double(), entropy(w), rtol=1e-3, atol=1e-4)
+
+
+def test_falcon_with_alibi_is_measured_as_it_runs_and_a_warning_says_of_the_other():
+    model = build("falcon", alibi=True)
+    with torch.no_grad():
+        plain = model(input_ids=tokens())[0]
+        with pytest.warns(UserWarning, match="adds it twice: this was measured, and on sdpa"), collect(model) as probe:
+            measured = model(input_ids=tokens())[0]
+    assert torch.equal(measured, plain)
+    for name, w in zip(probe.layers, weights_of(model, tokens()), strict=True):
+        torch.testing.assert_close(probe.stats[name][0].entropy.double(), entropy(w), **CLOSE)
+    with pytest.raises(ProbeError, match="sees no queries"), collect(model, spread=True):
+        pass
+
+
+def test_a_scan_runs_falcon_as_transformers_does_unasked(tmp_path):
+    from transformers import AutoModel
+
+    from joma.scan.model.loading import loaded_model
+
+    build("falcon", alibi=True).save_pretrained(tmp_path)
+    unasked = AutoModel.from_pretrained(tmp_path).config._attn_implementation
+    assert loaded_model(tmp_path, torch.device("cpu")).config._attn_implementation == unasked == "sdpa"
 
 
 def test_one_layers_logits_are_reduced_a_few_rows_at_a_time(monkeypatch):
@@ -234,9 +256,10 @@ def test_configs_of_models_that_are_seen(kind):
         ("T5Config", "t5 models read two texts: call the model yourself inside joma.probes.collect"),
         ("ReformerConfig", "reformer models do not send attention through transformers' AttentionInterface"),
         ("BigBirdConfig", "big_bird models do not send attention"),
+        ("DeepseekV32Config", None),
         (
-            "DeepseekV32Config",
-            "deepseek_v32 models attend to keys that they select as they go: they cannot be measured",
+            "MiniMaxM3VLTextConfig",
+            "minimax_m3_vl_text models attend to blocks of keys that they select as they go: they cannot be measured",
         ),
     ],
 )

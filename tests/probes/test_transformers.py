@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from architectures import BEYOND_SDPA, CAUSAL, ENCODERS, build, inputs
+from architectures import BEYOND_SDPA, CAUSAL, ENCODERS, build, inputs, sparse
 from torch import nn
 
 from joma.measure.attention import AttentionStats
@@ -371,8 +371,10 @@ def test_what_cannot_be_measured_gets_one_sentence():
         probe.mean_entropy()
     with pytest.raises(ValueError, match="measure must be one of entropy, lse"):
         probe.mean("warmth")
-    with pytest.raises(ProbeError, match="passes 'indices'"), collect(model):
+    with pytest.raises(ProbeError, match="passes 'indices' to its attention that select no keys"), collect(model):
         model(**inputs("llama"), indices=torch.zeros(1))
+    with pytest.raises(ProbeError, match="passes 'block_indices'"), collect(model):
+        model(**inputs("llama"), block_indices=torch.zeros(1))
 
 
 def test_layers_with_fewer_heads_end_in_nan():
@@ -383,3 +385,42 @@ def test_layers_with_fewer_heads_end_in_nan():
     assert probe.layers == ["0", "1"]
     assert torch.equal(probe.mean("lse").isnan(), torch.tensor([[False, False, True], [False] * 3]))
     assert probe.mean("lse")[1].tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("single_pass", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_keys_that_the_model_selects_itself(single_pass, padded):
+    """DeepSeek V3.2 masks all keys but those that its indexer names; eager attention returns the weights."""
+    if (model := sparse()) is None:
+        pytest.skip("this transformers has no DeepSeek V3.2")
+    given, real = inputs("llama"), torch.ones(2, 12, dtype=torch.bool)
+    real[0, :5] = not padded
+    with torch.no_grad():
+        eager = model(**given, attention_mask=real.long(), output_attentions=True)
+        with collect(model, single_pass=single_pass) as probe:
+            logits = model(**given, attention_mask=real.long()).logits
+    assert model.config._attn_implementation == "eager"
+    torch.testing.assert_close(logits[real], eager.logits[real], **CLOSE)
+    few = (eager.attentions[0] > 0).sum(-1)
+    assert int(few[0, 0, -1]) <= 4 < 12  # so that a probe that looked at all keys would be seen
+    for name, want in zip(probe.layers, entropies(eager.attentions), strict=True):
+        seen = real[:, None].expand_as(want)
+        torch.testing.assert_close(probe.stats[name][0].entropy.double()[seen], want[seen], **CLOSE)
+        mean = probe.mean_entropy()[probe.layers.index(name)].double()
+        torch.testing.assert_close(mean, want.transpose(1, 2)[real].mean(0), **CLOSE)
+
+
+@pytest.mark.parametrize("spread", [2.0, 12.0])
+def test_a_single_pass_of_t5_is_as_near_to_float64_as_sdpa_is(spread):
+    """T5 does not scale its logits. Where they are large, sdpa itself is 3e-4 of the largest state from float64."""
+    model, given = build("t5", spread=spread), inputs("t5", length=24)
+    double = build("t5", spread=spread).double()
+    with torch.no_grad():
+        exact = double(**given).last_hidden_state
+        model.set_attn_implementation("sdpa")
+        usual = model(**given).last_hidden_state
+        with collect(model, single_pass=True) as probe:
+            single = model(**given).last_hidden_state
+    off, allowed = ((each - exact).abs().max() / exact.abs().max() for each in (single, usual))
+    assert off < 5 * allowed + 1e-6
+    assert len(probe.layers) == 6

@@ -158,7 +158,7 @@ def test_a_tokenizer_without_end_is_given_up(checkpoint, tmp_path, monkeypatch, 
     slow = {**BACKTRACKS, "pattern": {"Regex": "(?:a{1,40}){1,3}b"}}
     (tmp_path / "text.txt").write_text("a" * 20_000)
     printed = said(with_tokenizer(checkpoint, pre_tokenizer=slow), tmp_path / "text.txt", tmp_path / "out", capsys)
-    assert "the tokenizer of step1 took more than 1 s for the text and was given up" in printed
+    assert "the tokenizer of step1 took more than 1 s of processor time for the text and was given up" in printed
 
 
 def npy(shape, kind="<i8", data=b""):
@@ -239,3 +239,29 @@ def test_attention_code_that_a_config_names_is_not_asked_for(checkpoint, monkeyp
     model = loaded_model(configured(checkpoint, **{key: "someone/attention"}), torch.device("cpu"))
     assert given == ["eager", "eager"]
     assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("how", ["load_in_4bit", "load_in_8bit"])
+def test_a_config_that_lies_about_bitsandbytes_costs_the_measures_that_run_the_model(how, checkpoint, tokens, tmp_path):
+    """The weights are plain, and bitsandbytes finds that out as the model runs: an assertion, or an attribute."""
+    pytest.importorskip("bitsandbytes")
+    configured(checkpoint, quantization_config={"quant_method": "bitsandbytes", how: True})
+    options = ("--measures", "stable_rank,entropy", "--text", tokens)
+    status, found = scan(checkpoint, *options, out=tmp_path / "out")
+    assert status == 3
+    assert "stable_rank/mlp" in found["curves"]
+    (fault,) = found["left_out"]
+    assert fault["measure"] == "entropy"
+    assert "its config.json may not describe its weights" in fault["what"]
+
+
+def test_what_breaks_in_joma_is_a_fault_of_joma():
+    from joma.scan.model.running import strangers_break
+    from joma.scan.names.architecture import located
+
+    with pytest.raises(TypeError), strangers_break():
+        located([None])
+    with pytest.raises(MemoryError), strangers_break():
+        raise MemoryError
+    with pytest.raises(CheckpointError, match="the model breaks as it runs: KeyError"), strangers_break():
+        exec("{}['x']", {"__name__": "somebody"})

@@ -14,10 +14,11 @@ from checkpoint_series import change, scan
 from later import some_now
 
 from joma.cli.main import main
+from joma.host.errors import BadInput
 from joma.measure.allocation import allocate
 from joma.runs import Run
 from joma.scan import CheckpointError
-from joma.scan.model.allocation import allocated, entropies_and_loss, must_have_gradients
+from joma.scan.model.allocation import _pair, allocated, entropies_and_loss, must_have_gradients
 from joma.scan.names.parameters import parameter_groups
 from joma.scan.sweep.record import stored_scan
 from joma.training import SeriesConfig, train_series
@@ -134,6 +135,45 @@ def moved(model, size):
         for parameter in later.parameters():
             parameter.add_(size * torch.randn(parameter.shape, generator=generator))
     return later
+
+
+def test_the_error_is_that_of_the_worst_part_where_errors_cancel_in_the_sum(monkeypatch):
+    parts = torch.tensor([[1.0, 2.0], [-0.5, -1.0]])  # (groups, measures)
+    off = torch.tensor([[3e-2, 0.0], [1e-3, 1e-4]])
+    found = _pair(("a", "b"), parts, torch.tensor([0.5, 1.5]), off, 6, ())
+    assert found.values["allocation/entropy"][0].tolist() == pytest.approx([0.5, 3e-2, 1.0, -0.5])
+    assert found.values["allocation/loss"][0].tolist() == pytest.approx([1.5, 0.5, 2.0, -1.0])
+    asked = []
+
+    def stopped(*_, **how):
+        asked.append(how["each"])
+        raise BadInput("enough")
+
+    monkeypatch.setattr("joma.measure.allocation.allocate", stopped)
+    with pytest.raises(BadInput, match="enough"):
+        allocated(small("gpt_neox"), small("gpt_neox"), torch.arange(16), lambda doing: None)
+    assert asked == [True]
+
+
+@pytest.mark.long
+def test_every_part_is_as_exact_as_its_error_says():
+    """Errors of groups cancel in their sum: each is compared with what more nodes give."""
+    earlier = small("gpt_neox")
+    with torch.no_grad():
+        for parameter in earlier.parameters():
+            parameter.mul_(8.0 if parameter.ndim > 1 else 1.0)
+    later = moved(earlier, 0.1)
+    tokens = torch.arange(16) * 7 % 20
+    found = allocated(earlier, later, tokens, lambda doing: None)
+    table = np.concatenate(list(found.values.values()))
+    states = [{name: one.detach() for name, one in model.named_parameters()} for model in (earlier, later)]
+    fine = allocate(
+        entropies_and_loss(later, tokens[None]), states, parameter_groups(later), tolerance=1e-6, absolute=1e-6,
+        most=96, each=True, way="backward",
+    )  # fmt: skip
+    off = np.abs(table[:, 2:] - fine.parts[0].numpy().T).max(1)
+    assert (off <= table[:, 1] + 1e-5).all(), (off, table[:, 1])  # 1e-5: what float32 leaves
+    assert table[:, 1].max() < 1e-2 * np.abs(table[:, 2:]).max()
 
 
 @pytest.mark.parametrize("kind", some_now(["gpt_neox", "llama", "gpt2", "phi3", "qwen3"], every=2))

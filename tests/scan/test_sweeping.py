@@ -207,8 +207,10 @@ def test_what_was_found_is_over_the_steps_that_are_left(run):
         run.record(step, values)
     places = [SimpleNamespace(step=step, name=f"step{step}", epoch=step // 4 or None) for step in (0, 2, 4, 6, 8)]
     plan = SimpleNamespace(
-        series=SimpleNamespace(source="here", places=places), curve_names=lambda: [f"rank/{name}" for name in "abcd"],
+        series=SimpleNamespace(source="here", places=places, axis="date"),
+        curve_names=lambda: [f"rank/{name}" for name in "abcd"],
         refused={"entropy": "no model"}, coverage={"a": (1, 2)}, model_type="llama", warnings=("long",), seq_len=9,
+        not_taken=("h.*.wild",),
     )  # fmt: skip
     faults = [Fault(2, "step2", None, None, "damaged"), Fault(0, "step0", None, None, "NaN", "rank/b")]
     found = sweeping._found(plan, run, faults, ("a note",), [])
@@ -221,6 +223,7 @@ def test_what_was_found_is_over_the_steps_that_are_left(run):
     assert found.curves["rank/b"].values[2].tolist() == [8.25]
     assert (found.epochs, found.refused, found.notes) == ({4: 1, 6: 1, 8: 2}, {"entropy": "no model"}, ("a note",))
     assert (found.coverage, found.model_type, found.warnings, found.seq_len) == ({"a": (1, 2)}, "llama", ("long",), 9)
+    assert (found.not_taken, found.axis) == (("h.*.wild",), "date")
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

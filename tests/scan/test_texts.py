@@ -1,5 +1,6 @@
 """The text of a scan, without a model: which token ids are taken, who makes them, and what is said before."""
 
+import signal
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,14 +103,16 @@ def test_a_tokenizer_is_given_time_by_the_length_of_the_text(tmp_path, monkeypat
     (tmp_path / "tokenizer.json").touch()
     monkeypatch.setattr(limits, "TOKENIZER_SECONDS", 4.0)
     monkeypatch.setattr(text, "transformers_library", lambda: None)
-    answers = [b'{"ids": [3, 1, 2]}', b'{"error": "it is strange"}', b"", None]
+    answers = [b'{"ids": [3, 1, 2]}', b'{"error": "it is strange"}', b"", None, signal.SIGXCPU]
     given = []
 
     def run(command, *, input, timeout, env, **_):
-        given.append((command[-2:], input, timeout, env["HF_HUB_OFFLINE"]))
+        given.append((command[-3:], input, timeout, env["HF_HUB_OFFLINE"]))
         answer = answers.pop(0)
         if answer is None:
             raise subprocess.TimeoutExpired(command, timeout)
+        if isinstance(answer, int):
+            return SimpleNamespace(stdout=b"", returncode=-answer)
         return SimpleNamespace(stdout=answer, returncode=-6)
 
     monkeypatch.setattr(subprocess, "run", run)
@@ -121,8 +124,43 @@ def test_a_tokenizer_is_given_time_by_the_length_of_the_text(tmp_path, monkeypat
     assert ids() == [3, 1, 2]
     assert sentence(ids) == "it is strange"
     assert sentence(ids) == "the tokenizer of step7 broke down over the text (status -6)"
-    assert sentence(ids) == "the tokenizer of step7 took more than 7 s for the text and was given up"
-    assert given == [([str(tmp_path), "step7"], long.encode(), 7.0, "1")] * 4
+    assert sentence(ids) == "the tokenizer of step7 did not end in 1800 s and was given up"
+    assert sentence(ids) == "the tokenizer of step7 took more than 7 s of processor time for the text and was given up"
+    assert given == [([str(tmp_path), "step7", "7"], long.encode(), 1800.0, "1")] * 5
+
+
+@pytest.mark.parametrize(("most", "read"), [(50, 1 << 16), (40_000, 8 * 40_256), (None, 900_000)])
+def test_no_more_of_a_text_is_read_than_is_needed(most, read, tmp_path, monkeypatch):
+    """Of tokens that are one letter long, the first `most` and a margin."""
+    words = tmp_path / "a.txt"
+    words.write_text("abcdefghi" * 100_000)
+    (tmp_path / "tokenizer.json").touch()
+    lengths = []
+
+    def ids(folder, content, what):
+        lengths.append(len(content))
+        return [ord(letter) - ord("a") for letter in content]
+
+    monkeypatch.setattr(text, "token_ids", ids)
+    found = text.tokens_of(None, CONFIG, words, tmp_path, most=most)
+    assert lengths == [read]
+    assert found.tolist() == [at % 9 for at in range(900_000 if most is None else most)]
+
+
+def test_a_text_of_long_tokens_is_read_further(tmp_path, monkeypatch):
+    words = tmp_path / "a.txt"
+    words.write_text("\u00e9" * 500_000, encoding="utf-8")
+    (tmp_path / "tokenizer.json").touch()
+    lengths = []
+
+    def ids(folder, content, what):
+        lengths.append(len(content))
+        return [7] * (len(content) // 1000)  # a token has 2,000 bytes
+
+    monkeypatch.setattr(text, "token_ids", ids)
+    found = text.tokens_of(None, SimpleNamespace(vocab_size=9), words, tmp_path, most=100)
+    assert lengths == [2**15, 2**17, 500_000]
+    assert len(found) == 500
 
 
 class Small(nn.Module):

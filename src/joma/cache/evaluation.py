@@ -147,7 +147,7 @@ def _token_ids(place: Place | None, config: Any, text: Any, tokenizer: Any, seq_
         if place is None and tokenizer is None and Path(text).suffix != ".npy":
             raise BadInput("a loaded model brings no tokenizer: name one, or give the text's token ids")
         folder = None if tokenizer is None else Path(tokenizer)
-        ids = tokens_of(place, config, Path(text), folder, seq_len=asked)  # type: ignore[arg-type]
+        ids = tokens_of(place, config, Path(text), folder, seq_len=asked, most=most)  # type: ignore[arg-type]
     else:
         ids = torch.as_tensor(text)
         asked = ids.shape[-1] if asked is None and ids.ndim == 2 else asked

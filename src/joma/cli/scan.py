@@ -27,8 +27,8 @@ _EPILOG = """\
 SOURCE is a model on the Hugging Face hub (owner/name, with revisions named by step), a folder of checkpoints
 (checkpoint-100, step1000: one folder per step), or a single checkpoint (a model folder, a .safetensors file, a state
 dict in .pt, .bin or .ckpt). The last line printed is the path of a page with figures. Exit status: 0 all well, 3 steps
-or measures were left out, 4 a number is beyond a --fail-if, 1 no step was usable, 2 bad input, 130 and 143 after Ctrl-C
-and SIGTERM."""
+or measures were left out (with --strict: or matrices), 4 a number is beyond a --fail-if, 1 no step was usable, 2 bad
+input, 130 and 143 after Ctrl-C and SIGTERM."""
 
 
 def add_parser(commands: Any) -> None:
@@ -44,6 +44,7 @@ def add_parser(commands: Any) -> None:
     add("--compare", action="store_true", help="two sources, or earlier scans (.sqlite), on one axis")
     add("--list", action="store_true", help="list the tensors and what they are taken for, and measure nothing")
     add("--steps", metavar="STEPS", help="0,1,2 or A:B:C, from A to B in strides of C (default: all)")
+    add("--axis", metavar="NAME", help="order by tokens or date in the names (default: step, or epoch without one)")
     add(
         "--measures",
         default="stable_rank",
@@ -66,6 +67,7 @@ def add_parser(commands: Any) -> None:
         "--fail-if", action="append", default=[], metavar="RULE",
         help="end with status 4 if MEASURE[/GROUP][@LAYER] is beyond a number, as stable_rank/mlp<5; may be repeated",
     )  # fmt: skip
+    add("--strict", action="store_true", help="end with status 3 if a matrix of a layer has a name that is not known")
     add("--no-page", action="store_true", help="write no page with figures")
     add("--keep-suspicious", action="store_true", help="keep steps whose weights seem to be those of another step")
     add("--out", type=Path, default=Path("joma-out"), metavar="DIR",
@@ -79,8 +81,8 @@ def add_parser(commands: Any) -> None:
 
 
 _PASSED_ON = (
-    "steps", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len", "device", "jobs", "out", "budget",
-    "fresh", "keep_suspicious",
+    "steps", "axis", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len", "device", "jobs", "out",
+    "budget", "fresh", "keep_suspicious",
 )  # fmt: skip
 """Options that are arguments of `joma.scan.scan` under the same name."""
 
@@ -94,12 +96,14 @@ class _Done:
     beyond: tuple[str, ...] = ()
     summaries: tuple[str, ...] = ()  # of what is beyond a threshold, one per threshold
     earlier: bool = False  # whether it was only read: then this command would not measure it again
+    strict: bool = False
 
     @property
     def status(self) -> int:
         if not self.found.steps:
             return NONE_USABLE
-        return BEYOND if self.beyond else OK if self.found.complete else LEFT_OUT
+        lost = not self.found.complete or (self.strict and self.found.not_taken)
+        return BEYOND if self.beyond else LEFT_OUT if lost else OK
 
 
 def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
@@ -154,7 +158,7 @@ def _list(options: argparse.Namespace, screen: Any) -> int:
     from joma.scan.result.listing import list_tensors
     from joma.scan.scanning import find_series
 
-    given = {name: getattr(options, name) for name in ("steps", "base", "out", "budget")}
+    given = {name: getattr(options, name) for name in ("steps", "axis", "base", "out", "budget")}
     series = find_series(options.source[0], **given)
     listing = list_tensors(series.places[-1], patterns=read_patterns(options.patterns), root=options.root)
     say(f"{series.source}: {counted(len(series.places), 'checkpoint')}; this is {listing.checkpoint}", screen)
@@ -163,7 +167,7 @@ def _list(options: argparse.Namespace, screen: Any) -> int:
         say(as_json(listing.as_json()), keep="\n", end="")
     elif options.json is not None:
         write_json(named_file(options.json), listing.as_json())
-    return OK
+    return LEFT_OUT if options.strict and listing.not_taken else OK
 
 
 def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], screen: Any) -> _Done:
@@ -180,7 +184,7 @@ def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], s
         **{name: getattr(options, name) for name in _PASSED_ON},
     )
     assert found.run is not None  # there is always a folder for it
-    return _Done(found, found.run, *_broken(rules, found))
+    return _Done(found, found.run, *_broken(rules, found), strict=options.strict)
 
 
 def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]) -> _Done:
@@ -193,7 +197,7 @@ def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]
         found = stored_scan(run)
     if not found.steps:
         raise BadInput(f"{path} holds no measured step")
-    return _Done(found, path, *_broken(rules, found), earlier=True)
+    return _Done(found, path, *_broken(rules, found), earlier=True, strict=options.strict)
 
 
 def _broken(rules: Sequence[Threshold], found: Scan) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -228,12 +232,13 @@ def _shown(one: _Done, options: argparse.Namespace) -> ShownScan:
 
 def _command(options: argparse.Namespace, sources: Sequence[str]) -> str:
     words = ["joma", "scan", *(["--compare"] if len(sources) == 2 else []), *sources]
-    for name in ("steps", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len"):
+    for name in ("steps", "axis", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len"):
         given = getattr(options, name)
         words += [f"--{name.replace('_', '-')}", str(given)] if given is not None else []
     for option, several in (("--pattern", options.patterns), ("--fail-if", options.fail_if)):
         words += [word for given in several for word in (option, given)]
-    words += ["--keep-suspicious"] if options.keep_suspicious else []
+    for option in ("keep_suspicious", "strict"):
+        words += [f"--{option.replace('_', '-')}"] if getattr(options, option) else []
     return shlex.join([*words, "--out", str(options.out)])
 
 
@@ -265,7 +270,7 @@ def _summarise(one: _Done, screen: Any, *, on_page: bool) -> None:
     if len(one.beyond) > _MOST:
         rest = "the page lists them, and --csv FILE" if on_page else "--csv FILE"
         say(f"beyond: {len(one.beyond) - _MOST:,} more; {rest} writes every number", screen)
-    say(f"{len(one.found.steps)} of {one.found.looked_at} {one.found.axis}s usable", screen)
+    say(f"{len(one.found.steps)} of {one.found.looked_at} {one.found.axis.removesuffix('s')}s usable", screen)
     say(f"run: {one.run}", screen)
 
 

@@ -84,6 +84,25 @@ def seen_by(
     return seen
 
 
+def is_selection(indices: Any, query: Tensor, mask: Tensor) -> bool:
+    """Whether `indices` (batch, queries, some) name keys under a mask, as DeepSeek's sparse attention selects them."""
+    if not isinstance(indices, Tensor) or mask.dtype not in (torch.bool, query.dtype):
+        return False
+    sized = indices.ndim == 3 and indices.shape[:2] == (query.shape[0], query.shape[2]) and 0 not in indices.shape
+    whole = not indices.is_floating_point() and indices.dtype != torch.bool
+    return sized and whole and 0 <= int(indices.min()) <= int(indices.max()) < mask.shape[-1]
+
+
+def selected(indices: Tensor, mask: Tensor) -> Tensor:
+    """`mask` (batch, 1, queries, keys) with the keys hidden that `indices` do not name; padding stays known."""
+    batch, queries = indices.shape[:2]
+    named = torch.zeros(batch, queries, mask.shape[-1], dtype=torch.bool, device=mask.device)
+    named = named.scatter_(-1, indices.to(mask.device, torch.int64), True)[:, None]
+    found = mask & named if mask.dtype == torch.bool else mask.masked_fill(~named, torch.finfo(mask.dtype).min)
+    setattr(found, _NOTE, Seen(mask.shape[-1], {}, getattr(mask, _NOTE, Seen(0)).real))
+    return found
+
+
 def as_bias(mask: Tensor) -> Tensor:
     """0 and -inf for a bool mask; for an additive one, -inf in place of the lowest numbers of its dtype."""
     if mask.dtype == torch.bool:

@@ -44,7 +44,11 @@ ATTENDING = {
 }
 """By model type, the class whose own softmax is over keys. Every one is tested against output_attentions."""
 ON_SDPA = {"falcon"}
-"""Those that can run on scaled_dot_product_attention do: transformers 5.22 adds ALiBi twice in Falcon's eager code."""
+"""Those that can run on scaled_dot_product_attention do, where that is the same model: see `runs_on_sdpa`."""
+TWICE = (
+    "{} has ALiBi and runs eager attention, where transformers 5.22 adds it twice: this was measured, and on sdpa, "
+    "where ALiBi is added once, the model gives other numbers"
+)
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 _REFUSED = {
     "global_attention_mask": "global tokens attend in a way of their own",
@@ -52,6 +56,16 @@ _REFUSED = {
     "target_mapping": "two streams attend at once",
     "perm_mask": "what a query sees is permuted",
 }
+
+
+def runs_on_sdpa(config: Any) -> bool:
+    """Whether a model that computes attention by itself may run on scaled_dot_product_attention while it is measured.
+
+    Falcon with ALiBi may not, if it was loaded with eager attention: it is another model there.
+    """
+    if config.model_type not in ON_SDPA:
+        return False
+    return not getattr(config, "alibi", False) or config._attn_implementation == "sdpa"
 
 
 def no_queries(name: str) -> str:

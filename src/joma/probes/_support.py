@@ -12,7 +12,7 @@ from joma.probes._own import ATTENDING, ON_SDPA, no_queries
 INTERFACE, OWN = "interface", "own"
 _ATTENTION = re.compile(r"ALL_ATTENTION_FUNCTIONS|AutoModel|^class \w*Attention\w*\(", re.MULTILINE)
 """Attention in the code of a model, or models of other kinds made there that may attend."""
-_SELECTED = re.compile(r"attention_interface\([^()]*\bindices=")
+_SELECTED = re.compile(r"attention_interface\([^()]*\bblock_indices=")
 
 
 def can_probe(config: Any, *, gradients: bool = False, spread: bool = False) -> str | None:
@@ -52,7 +52,7 @@ def can_probe(config: Any, *, gradients: bool = False, spread: bool = False) -> 
     if not any(_ATTENTION.search(each) for each in code):
         return f"{kind} models have no attention: there is no entropy to measure"
     if any(_SELECTED.search(each) for each in code):
-        return f"{kind} models attend to keys that they select as they go: they cannot be measured"
+        return f"{kind} models attend to blocks of keys that they select as they go: they cannot be measured"
     return None
 
 

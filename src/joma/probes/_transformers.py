@@ -4,6 +4,7 @@ transformers looks attention functions up by name, and the functions that build 
 registered here: a model with the attention function alone would get no mask, and causality would vanish silently.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -14,8 +15,8 @@ from torch.nn import Module
 
 from joma.host.extras import how_to_install
 from joma.measure.attention import attention_stats, attention_with_stats
-from joma.probes._masks import seen_by, structure
-from joma.probes._own import ON_SDPA, no_queries, watching
+from joma.probes._masks import is_selection, seen_by, selected, structure
+from joma.probes._own import ON_SDPA, TWICE, no_queries, runs_on_sdpa, watching
 from joma.probes._record import Probe, ProbeError, inner, uncompiled
 from joma.probes._sparsity import of_products
 from joma.probes._spread import spread_of_products
@@ -56,7 +57,8 @@ def collect(
     leaves learned sinks out, as transformers' own attention weights do. What torch.compile has compiled runs uncompiled
     inside the block. Models that compute attention by themselves (GPT-Neo, GPT-J, BLOOM, Falcon, MPT, CodeGen, XLNet,
     DeBERTa, MPNet, RoFormer, Longformer and others) run unchanged: the logits of one layer at a time are reduced as
-    they appear. What remains is refused by name with a `ProbeError`.
+    they appear. Falcon runs on sdpa, unless it has ALiBi and was loaded with eager attention: a warning says that it is
+    another model there. What remains is refused by name with a `ProbeError`.
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
@@ -77,11 +79,13 @@ def collect(
         own = _own_way(model)
         if own and gradients:
             raise ProbeError(no_gradient(type(model).__name__))
-        if own and spread and own not in ON_SDPA:
+        on_sdpa = own is not None and all(runs_on_sdpa(config) for config in configs)
+        if own and spread and not on_sdpa:
             raise ProbeError(no_queries(type(model).__name__))
-        if own in ON_SDPA:
-            for config in configs:
-                config._attn_implementation_internal = "sdpa"
+        if own in ON_SDPA and not on_sdpa:
+            warnings.warn(TWICE.format(type(model).__name__), stacklevel=3)
+        for config in configs if on_sdpa else ():
+            config._attn_implementation_internal = "sdpa"
         if not own:
             _switch(model)
             _ACTIVE.append(probe)
@@ -170,9 +174,14 @@ def _attention(
     if not probes:
         raise ProbeError(f"{type(module).__name__} is set to {NAME!r} but no probe is attached to its model")
     name, model = probes[0].names[module], probes[0].model_name
-    for unknown in ("indices", "score_mod", "block_mask", "cache"):
+    for unknown in ("block_indices", "score_mod", "block_mask", "cache"):
         if kwargs.get(unknown) is not None:
             raise ProbeError(f"{model}: {name} passes {unknown!r} to its attention: it cannot be measured")
+    if (indices := kwargs.pop("indices", None)) is not None:
+        if attention_mask is None or not is_selection(indices, query, attention_mask):
+            what = "passes 'indices' to its attention that select no keys"
+            raise ProbeError(f"{model}: {name} {what}: it cannot be measured")
+        attention_mask = selected(indices, attention_mask)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     seen = seen_by(name, query, key, attention_mask, bool(causal), kwargs.get("position_bias"))
     softcap, sinks, documents = kwargs.get("softcap"), kwargs.get("s_aux"), kwargs.get("cu_seq_lens_q")

@@ -15,7 +15,7 @@ from joma.host.words import counted
 from joma.runs import Run, plain_config
 from joma.scan.result.curves import Scan
 from joma.scan.sources.places import on_base, open_series
-from joma.scan.sources.series import Series
+from joma.scan.sources.series import DATE, TOKENS, Series
 from joma.scan.sweep.plan import Plan, plan
 from joma.scan.sweep.record import remember
 from joma.scan.sweep.sweeping import VERSION, sweep
@@ -28,6 +28,7 @@ def scan(
     source: str | Path,
     *,
     steps: str | Sequence[int] | None = None,
+    axis: str | None = None,
     measures: str | Iterable[str] = ("stable_rank",),
     groups: str | Iterable[str] | None = None,
     patterns: Mapping[str, str] | None = None,
@@ -48,6 +49,8 @@ def scan(
 
     - source: a local file or folder (one checkpoint, or one per step), or a model on the Hugging Face hub.
     - steps: which steps, as numbers or as text ("0,1,1000:3000:1000"); None: all.
+    - axis: what orders the checkpoints: "tokens" or "date" as their names say; None: steps, or epochs where no step is
+      known.
     - measures: names from `joma.measure.registry.MEASURES`, also as one text with commas.
     - groups: groups of matrices to keep to, such as "mlp"; None: all that are found.
     - patterns: further groups by name, each a regular expression that fits full tensor names.
@@ -87,7 +90,7 @@ def scan(
     text, tokenizer = (None if path is None else Path(path) for path in (text, tokenizer))
     kept: AbstractContextManager[str | Path] = TemporaryDirectory() if out is None else nullcontext(out)
     with kept as folder:
-        series = find_series(source, steps=steps, base=base, out=Path(folder), budget=budget)
+        series = find_series(source, steps=steps, axis=axis, base=base, out=Path(folder), budget=budget)
         report(f"{series.source}: {counted(len(series.places), 'checkpoint')}")
         settled = plan(
             series, measures=_names(measures), patterns=patterns, groups=None if groups is None else _names(groups),
@@ -114,13 +117,13 @@ def scan(
 
 
 def find_series(
-    source: str | Path, *, steps: str | Sequence[int] | None = None, base: str | Path | None = None, out: Path,
-    budget: float = BUDGET,
+    source: str | Path, *, steps: str | Sequence[int] | None = None, axis: str | None = None,
+    base: str | Path | None = None, out: Path, budget: float = BUDGET,
 ) -> Series:  # fmt: skip
     """The checkpoints that a scan would measure; the arguments are those of `scan`."""
     if not 0 < budget < 1e9:
         raise BadInput(f"budget must be a positive number of gigabytes, got {budget}", argument="budget")
-    series = open_series(source, downloads=out, budget=budget * 1e9).select(steps)
+    series = open_series(source, downloads=out, budget=budget * 1e9, axis=axis).select(steps)
     return series if base is None else on_base(series, base)
 
 
@@ -137,6 +140,7 @@ def _identity(
     identity: list[Any] = [series.source, sorted(patterns.items()), digest]
     identity += [root, str(tokenizer and os.path.realpath(tokenizer))] if root or tokenizer else []
     identity += ["base", str(base)] if base else []
+    identity += ["axis", series.axis] if series.axis in (TOKENS, DATE) else []
     identity += ["seq_len", seq_len] if seq_len else []
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:10]
 

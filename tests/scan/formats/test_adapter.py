@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from format_files import notes_of, random, refusal, tensors_of
+from patience import not_for_ever
 
 from joma.scan.formats.opening import ALONE
 from joma.scan.sources.folder import LocalFolder
@@ -211,3 +212,58 @@ def test_a_pattern_that_could_take_for_ever_is_refused():
         list(factors_of(names, settings))
     (found,) = factors_of(names, {"lora_alpha": 1, "alpha_pattern": {"(x|a)" + "a" * 37 + "(b|c)": 2}})
     assert found.alpha == 2
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        (r"model\.layers\.[0-9]+\.mlp\.up_proj", True),
+        (r".*up_proj", True),
+        (r"layers.\d+.mlp.up_proj", True),
+        (r"layers\.(?:0|1)\.mlp\.up_proj", True),
+        (r"mlp\.[du].*_proj", True),
+        (r"layers\.[1-9]+\.mlp\.up_proj", False),
+        (r"up_pro", False),
+    ],
+)
+def test_patterns_are_read_as_peft_reads_them(pattern, fits):
+    from peft.utils.other import get_pattern_key
+
+    from joma.scan.formats.adapter import factors_of
+
+    module = "model.layers.0.mlp.up_proj"
+    names = [f"base_model.model.{module}.lora_A.weight", f"base_model.model.{module}.lora_B.weight"]
+    (found,) = factors_of(names, {"lora_alpha": 1, "alpha_pattern": {pattern: 2}})
+    assert (get_pattern_key([pattern], module) == pattern and get_pattern_key([pattern], module) != module) == fits
+    assert found.alpha == (2 if fits else 1)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "sentence"),
+    [
+        ("(a+)+b", "or a group, which could take for ever"),
+        (r"\[(.|a)*(b|a)*\]", "or a group, which could take for ever"),
+        (".*.*.*.*x", "repeats more than 2 letters"),
+        ("a{1,9}b{1,9}c{1,9}", "repeats more than 2 letters"),
+        ("[a", "is no regular expression"),
+        ("a" * 201, "of more than 200 letters"),
+    ],
+)
+def test_patterns_that_are_not_tried_are_told(pattern, sentence):
+    """Each of them was passed over in silence once, and the scale of the adapter was then another one."""
+    from joma.scan.errors import CheckpointError
+    from joma.scan.formats.adapter import factors_of
+
+    names = ["base_model.model.a.lora_A.weight", "base_model.model.a.lora_B.weight"]
+    with pytest.raises(CheckpointError, match=sentence):
+        list(factors_of(names, {"lora_alpha": 1, "alpha_pattern": {pattern: 2}}))
+
+
+def test_the_slowest_pattern_that_is_tried_takes_no_time():
+    from joma.scan.formats.adapter import factors_of
+
+    module = "base_model.model." + "a." * 79
+    names = [f"{module}a.lora_A.weight", f"{module}a.lora_B.weight"]
+    with not_for_ever():
+        (found,) = factors_of(names, {"lora_alpha": 1, "alpha_pattern": {"(.|a).*(a|.).*x": 2}})
+    assert found.alpha == 1

@@ -89,8 +89,11 @@ def uniform_entropy(scan: Scan) -> float | None:
     return lgamma(length + 1) / length
 
 
+_AXES = {"milliepoch": "epoch / 1000", "tokens": "training tokens", "date": "date, seconds since 1970"}
+
+
 def steps_axis(scan: Scan) -> tuple[str, list[int]]:
     """What an axis of steps is called, and where they lie: epochs, where checkpoints are named by nothing else."""
     if scan.axis == "epoch":
         return "epoch", [scan.epochs[step] for step in scan.steps]
-    return "training step", scan.steps
+    return _AXES.get(scan.axis, "training step"), scan.steps

@@ -20,6 +20,9 @@ CONFIG = "adapter_config.json"
 # "lora_A.weight", and with the name of the adapter, as a training run keeps it: "lora_A.default.weight".
 _DOWN = re.compile(r"(?P<module>.+)\.lora_(?P<embedding>embedding_)?A(?P<name>\.\w+?)?(?P<weight>\.weight)?")
 _MOST_GROUPS = 2  # in a pattern for names of modules
+_MOST_REPEATS = 2  # of a letter or a class: the time grows with a power of a name's length, and that is the power
+_LONGEST = 200  # letters of a pattern
+_LONGEST_NAME = 160  # letters of the name of a module that patterns are tried on
 
 
 @dataclass(frozen=True)
@@ -147,16 +150,28 @@ def _alpha(settings: Mapping[str, Any], module: str) -> float:
 
 
 def _fits(pattern: str, module: str) -> bool:
-    """Patterns are a stranger's regular expressions: only plain ones are tried, because others may take for ever."""
-    if not re.fullmatch(r"[\w.\\^$|()-]{1,200}", pattern):
-        return False
-    if pattern.count("(") > _MOST_GROUPS:  # (.|a) 38 times has 2^38 ways to fit a word of as many letters
+    """Patterns are a stranger's regular expressions: only those are tried that cannot take for ever.
+
+    Letters, choices and classes are tried, and what repeats one letter or class, a few times: "layers.[0-9]+.q_proj".
+    What repeats a group is refused: the scale that peft would use is then not known.
+    """
+    if not isinstance(pattern, str) or len(pattern) > _LONGEST:
+        raise CheckpointError(f"{CONFIG} has a pattern of more than {_LONGEST} letters", file=CONFIG)
+    plain = re.sub(r"\[\^?\]?[^\]]*\]", "c", re.sub(r"\\.", "e", pattern, flags=re.S)).replace("(?:", "(")
+    if len(re.findall(r"[*+?{]", plain)) > _MOST_REPEATS or re.search(r"\)[*+?{]", plain):
+        how = f"repeats more than {_MOST_REPEATS} letters, or a group, which could take for ever"
+        raise CheckpointError(f"{CONFIG} has a pattern that {how}: {pattern[:40]!a}", file=CONFIG)
+    if plain.count("(") > _MOST_GROUPS:  # (.|a) 38 times has 2^38 ways to fit a word of as many letters
         what = f"{CONFIG} has a pattern of more than {_MOST_GROUPS} groups, which could take for ever: {pattern[:40]!a}"
         raise CheckpointError(what, file=CONFIG)
+    if len(module) > _LONGEST_NAME:
+        raise CheckpointError(f"{CONFIG} has patterns, and a module has a name of {len(module):,} letters", file=CONFIG)
     try:
         return re.fullmatch(rf"(.*\.)?({pattern})$", module) is not None
-    except re.error:
-        return False
+    except (re.error, RecursionError, OverflowError):
+        raise CheckpointError(
+            f"{CONFIG} has a pattern that is no regular expression: {pattern[:40]!a}", file=CONFIG
+        ) from None
 
 
 def _triangle(matrix: Tensor) -> Tensor:

@@ -12,10 +12,12 @@ from torch import Tensor
 from joma.host.words import counted
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.adapter import CONFIG, adapter_recipes
+from joma.scan.formats.normed import normed_recipes
 from joma.scan.formats.quantised import quantised_recipes
+from joma.scan.formats.stacked import stacked_recipes
 from joma.scan.formats.tensor_file import Recipe, Rows, Stored, TensorFile, closed_on_error, parsed_json
 
-TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
+TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pth.tar")
 ENDINGS = (".safetensors", *TORCH_ENDINGS, ".gguf", ".distcp")
 _PART = re.compile(r"(?P<tensor>.+)\[(?P<index>[0-9:]{1,40}(?:,[0-9:]{1,40}){0,2})\]", re.S)
 _ENTRY = re.compile(r"(?P<at>\d{1,15})|(?P<start>\d{0,15}):(?P<stop>\d{0,15})(?::(?P<stride>[1-9]\d{0,14}))?")
@@ -24,12 +26,21 @@ _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
 TOGETHER = {
     "layers": re.compile(r"layer_(\d+)-model_(\d+)-model_states\.pt"),
     "ranks": re.compile(r"mp_rank_(\d+)_model_states\.pt"),
+    "megatron": re.compile(r"mp_rank_(\d+)/(?:(?:model_optim_rng|model_rng)\.pt|model_weights\.ckpt)"),
     "zero": re.compile(r"(?:\w+_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_(model|optim)_states\.pt"),
     "consolidated": re.compile(r"consolidated\.(\d+)\.pth"),
     "dcp": re.compile(r"[^/]+\.distcp"),
 }
+# As transformers and diffusers choose.
+_STEMS = (
+    ("model", ".safetensors"), ("pytorch_model", ".bin"), ("diffusion_pytorch_model", ".safetensors"),
+    ("diffusion_pytorch_model", ".bin"),
+)  # fmt: skip
 # What training leaves next to the weights, in the same formats.
-NO_WEIGHTS = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state|random_states|trainer_state).*")
+NO_WEIGHTS = re.compile(
+    r"(optim|scheduler|scaler|training_args|rng_state|random_states|trainer_state|recipe_state|train\.|other\.|distrib_optim|"
+    r"model_world_size|extra_state_world_size|common\.pt).*"
+)
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,7 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         self._openers = files
         self._open: dict[str, TensorFile] = {}
         self._last: Callable[[], None] = lambda: None
+        self._remarks: list[str] = []
         self._place: dict[str, str] = dict(index or {})
         with closed_on_error(self):
             held = ((file, tensor) for file in files for tensor in self._opened(file).tensors)
@@ -130,7 +142,8 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
                     raise CheckpointError(both, file=file, tensor=tensor)
                 self._place[tensor] = file
             self._recipes: dict[str, Recipe] = quantised_recipes(self._place, config or {})
-            self._recipes |= adapter_recipes(self._place, adapter)
+            self._recipes |= normed_recipes(self._place) | adapter_recipes(self._place, adapter)
+            self._recipes |= stacked_recipes(self._place, lambda name: self.look(name).shape)
         self._used = {part for recipe in self._recipes.values() for part in recipe.parts}
 
     def names(self) -> list[str]:
@@ -152,7 +165,12 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
                 continue
         done.pop("", None)
         counts = [f"{counted(n, 'tensor')} {'was' if n == 1 else 'were'} {note}" for note, n in done.items()]
-        return tuple(dict.fromkeys([*(note for file in self._open.values() for note in file.notes), *counts]))
+        of_files = (note for file in self._open.values() for note in file.notes)
+        return tuple(dict.fromkeys([*self._remarks, *of_files, *counts]))
+
+    def remark(self, sentence: str) -> None:
+        """Add a note on where it was found."""
+        self._remarks.append(sentence)
 
     def file_of(self, tensor: str) -> str | None:
         """The file that holds the tensor; None if there is no such tensor."""
@@ -255,8 +273,8 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
 class Weights:
     """The files of a checkpoint that hold its weights; index says which tensor is in which (None: ask the files).
 
-    kind: "" where each file stands for itself; "layers", "ranks", "zero" (DeepSpeed), "consolidated" and "dcp" where
-    they make sense only together; "adapter" for one that changes the weights of a base.
+    kind: "" where each file stands for itself; "layers", "ranks", "zero" (DeepSpeed), "megatron", "consolidated" and
+    "dcp" where they make sense only together; "adapter" for one that changes the weights of a base.
     """
 
     files: tuple[str, ...]
@@ -273,7 +291,7 @@ def choose_weights(names: Collection[str], read: Callable[[str], bytes], where: 
 
     names: files of the folder. read: the bytes of one of them. where: what messages call the folder.
     """
-    for stem, ending in (("model", ".safetensors"), ("pytorch_model", ".bin")):
+    for stem, ending in _STEMS:
         if stem + ending in names:
             return Weights((stem + ending,))
         index = f"{stem}{ending}.index.json"

@@ -3,7 +3,8 @@
 - `mp_rank_00_model_states.pt`, ...: the weights under "module", one file per part of tensor parallelism. ZeRO stages 1
   and 2 leave them whole, in 16 bits.
 - `layer_03-model_00-model_states.pt`, ...: one file per layer of a pipeline, and per part of tensor parallelism.
-- `consolidated.00.pth`, ...: not of DeepSpeed, but cut in the same way.
+- `consolidated.00.pth`, ...: not of DeepSpeed, but cut in the same way. So are `mp_rank_00/model_optim_rng.pt`, ... of
+  Megatron-LM, which has the weights under "model".
 - `zero_pp_rank_0_mp_rank_00_model_states.pt`, ...: ZeRO stage 3. The weights lie in 32 bits in the files of the
   optimizer: every rank holds one slice of each weight, one weight after the other. `param_shapes` says in which order.
 
@@ -21,7 +22,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from joma.scan.errors import CheckpointError
+from joma.scan.errors import CheckpointError, Unmeasurable
 from joma.scan.formats.checkpoint import TOGETHER
 from joma.scan.formats.tensor_file import Stored, TensorFile, closed_on_error
 from joma.scan.formats.torch_file import TorchFile
@@ -36,6 +37,8 @@ _BY_ROWS = re.compile(
 _BY_COLUMNS = re.compile(
     r"(.*\.)?((self_)?attention\.dense|(self_)?attn\.dense|dense_4h_to_h|linear_proj|linear_fc2|o_proj|down_proj|w2|wo)\.weight"
 )
+# Llama was published with embeddings cut by columns, since Llama 3 by rows: the width of the last norm tells.
+_BY_WIDTH = re.compile(r"tok_embeddings\.weight")
 _UPPER = {"dense_h_to_4h": "dense_4h_to_h", "linear_fc1": "linear_fc2"}
 _LOWER = re.compile(r"(.*?)(dense_h_to_4h|linear_fc1)\.(weight|bias)")
 _EVERYWHERE = re.compile(r".*(norm|ln_|position|rotary|inv_freq|masked_bias).*|.*bias|.*_extra_state", re.I)
@@ -66,16 +69,18 @@ class JoinedFile(TensorFile):
         self.notes = tuple(notes)
         self._files = list(files)
         self._parts = parts
+        norm = parts["norm.weight"][0].stored.shape if "norm.weight" in parts else ()
+        self._width = norm[0] if len(norm) == 1 else None  # of the states between layers
         self.tensors = {tensor: self._described(tensor, sources) for tensor, sources in parts.items()}
 
     def read(self, tensor: str) -> Tensor:
         """One tensor, joined."""
         sources = self._parts[tensor]
-        dim = _dimension(tensor, sources[0].stored) if len(sources) > 1 else -1
+        dim = self._dimension(tensor) if len(sources) > 1 else -1
         if dim is None:
             how = "how they join is not known; convert the checkpoint with the tools of the program that wrote it"
             what = f"{tensor} lies in {len(sources)} parts in {self.name}, and {how}"
-            raise CheckpointError(what, file=self.name, tensor=tensor)
+            raise Unmeasurable(what, file=self.name, tensor=tensor)  # the other tensors are as good as ever
         if dim < 0:
             return sources[0].file.read(sources[0].name)
         parts = [source.file.read(source.name) for source in sources]
@@ -102,7 +107,7 @@ class JoinedFile(TensorFile):
 
     def _described(self, tensor: str, sources: Sequence[Source]) -> Stored:
         first = sources[0].stored
-        dim = _dimension(tensor, first) if len(sources) > 1 else None
+        dim = self._dimension(tensor) if len(sources) > 1 else None
         if dim is None or dim < 0:
             return first
         shapes = [source.stored.shape for source in sources]
@@ -112,34 +117,42 @@ class JoinedFile(TensorFile):
         length = sum(shape[dim] for shape in shapes)
         return Stored((*first.shape[:dim], length, *first.shape[dim + 1 :]), first.dtype)
 
+    def _dimension(self, tensor: str) -> int | None:
+        """Along which dimension parts are joined; -1: all are the same; None: not known."""
+        shape, count = self._parts[tensor][0].stored.shape, len(self._parts[tensor])
+        if _BY_WIDTH.fullmatch(tensor) and len(shape) == 2 and self._width in (shape[1], count * shape[1]):
+            return int(shape[1] != self._width)
+        if _BY_ROWS.fullmatch(tensor) and shape:
+            return 0
+        if _BY_COLUMNS.fullmatch(tensor) and len(shape) == 2:
+            return 1
+        return -1 if _EVERYWHERE.fullmatch(tensor) or len(shape) == 0 else None
 
-def _dimension(tensor: str, stored: Stored) -> int | None:
-    """Along which dimension parts are joined; -1: all are the same; None: not known."""
-    if _BY_ROWS.fullmatch(tensor) and stored.shape:
-        return 0
-    if _BY_COLUMNS.fullmatch(tensor) and len(stored.shape) == 2:
-        return 1
-    return -1 if _EVERYWHERE.fullmatch(tensor) or len(stored.shape) == 0 else None
+
+_UNDER = {"ranks": "module.", "megatron": "model.", "consolidated": ""}  # where the weights are in a file
+_CALLED = {"ranks": "mp_rank_*", "megatron": "mp_rank_*/", "consolidated": "consolidated.*"}
 
 
 def rank_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile:
-    """The weights of `mp_rank_*` files, or of `consolidated.00.pth`, ..., as Llama was first published.
+    """The weights of `mp_rank_*` files or folders, or of `consolidated.00.pth`, ..., as Llama was first published.
 
     names: these files, all of them. open_file: opens one. where: the folder.
     """
-    published = not TOGETHER["ranks"].fullmatch(names[0])
-    pattern, prefix = (TOGETHER["consolidated"], "") if published else (TOGETHER["ranks"], "module.")
+    kind = next(kind for kind in _UNDER if TOGETHER[kind].fullmatch(names[0]))
+    pattern, prefix = TOGETHER[kind], _UNDER[kind]
     ranks = {int(found[1]): name for name in names if (found := pattern.fullmatch(name))}
     files = _opened(_in_order(ranks, where), open_file)
     parts: dict[str, list[Source]] = {}
     with closed_on_error(*files):
         for file in files:
             inside = [name for name in file.tensors if name.startswith(prefix)]
-            if not inside and not published:
+            if not inside and kind == "ranks":
                 raise file.wrong("holds no weights under 'module'; those of a pipeline are in layer_* files beside it")
+            if not inside and prefix:
+                raise file.wrong(f"holds no weights under {prefix[:-1]!r}")
             for name in inside:
                 parts.setdefault(name.removeprefix(prefix), []).append(Source(file, name))
-    return _joined(where, files, parts, f"tensor-parallel files ({'consolidated.*' if published else 'mp_rank_*'})")
+    return _joined(where, files, parts, f"tensor-parallel files ({_CALLED[kind]})")
 
 
 def layer_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile:

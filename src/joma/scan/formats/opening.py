@@ -13,7 +13,15 @@ from torch import Tensor
 from joma.host.words import counted
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.adapter import CONFIG, Factors, factors_of, plain_name
-from joma.scan.formats.checkpoint import ENDINGS, NO_WEIGHTS, Checkpoint, Weights, choose_weights, parts_of_one
+from joma.scan.formats.checkpoint import (
+    ENDINGS,
+    NO_WEIGHTS,
+    TOGETHER,
+    Checkpoint,
+    Weights,
+    choose_weights,
+    parts_of_one,
+)
 from joma.scan.formats.dcp import METADATA, DcpFolder
 from joma.scan.formats.deepspeed import ZeroFile, layer_states, rank_states
 from joma.scan.formats.gguf_file import GgufFile
@@ -21,7 +29,12 @@ from joma.scan.formats.safetensors_file import SafetensorsFile
 from joma.scan.formats.tensor_file import LocalBytes, Stored, TensorFile, closed_on_error, parsed_json, small_file
 from joma.scan.formats.torch_file import TorchFile
 
-_INSIDE = re.compile(r"global_step\d+|pytorch_model_fsdp_\d+|dist_checkpoint")
+# Folders in which trainers put weights: DeepSpeed, FSDP, OLMo-core; verl; diffusers; DeepSpeed under Lightning.
+_INSIDE = re.compile(
+    r"global_step\d+|pytorch_model_fsdp_\d+|dist_checkpoint|model_and_optim|actor|huggingface|transformer|unet|checkpoint"
+)
+_LEVELS = 3  # folders inside one another that are looked into
+_SHARDS = re.compile(r"model_world_size_\d+_rank_\d+\.pt")
 ALONE = Path()  # for `base`: an adapter is read without the base that its settings name
 _CHANGES_ITS_BASE = ("pissa", "olora", "corda", "loftq")  # the adapter then belongs to a base that was changed first
 
@@ -63,23 +76,56 @@ def open_folder(path: Path, weights: Weights, base: Path | None = None) -> Check
 
 
 def weights_folder(path: Path) -> Path:
-    """A folder itself, or the one inside that holds its weights, as trainers put those of DeepSpeed and FSDP apart."""
-    entries = _listed(path)
-    weights = [entry.name for entry in entries if entry.name.endswith((*ENDINGS, ".index.json"))]
-    if not all(map(NO_WEIGHTS.fullmatch, weights)):
-        return path
-    ranks = [entry for entry in entries if entry.name.startswith("mp_rank_") and entry.is_dir()]
-    if len(ranks) > 1:
+    """A folder itself, or the one inside that holds its weights, as many trainers put them a level or two down."""
+    for _ in range(_LEVELS):
+        if _has_weights(path) or len(rank_files(path)) > 1:
+            return path
+        entries = _listed(path)
+        ranks = [entry for entry in entries if entry.name.startswith("mp_rank_") and entry.is_dir()]
+        inside = ranks or [e for e in entries if _INSIDE.fullmatch(e.name) and e.is_dir() and _leads_to_weights(e)]
+        if len(inside) != 1:
+            break
+        path = inside[0]
+    _must_not_be_shards(path)
+    return path
+
+
+def rank_files(path: Path) -> list[Path]:
+    """The files of weights in folders `mp_rank_00`, `mp_rank_01`, ... of Megatron-LM, one for each part."""
+    ranks = [entry for entry in _listed(path) if entry.name.startswith("mp_rank_") and entry.is_dir()]
+    found = [
+        file for rank in ranks for file in _listed(rank) if TOGETHER["megatron"].fullmatch(f"{rank.name}/{file.name}")
+    ]
+    if len(ranks) > 1 and len(found) != len(ranks):
         how = "convert it to one part with its tools (tools/checkpoint/convert.py) or to transformers"
-        what = f"{path} is a checkpoint of Megatron-LM in {len(ranks)} parts; {how}"
+        what = (
+            f"{path} is a checkpoint of Megatron-LM in {len(ranks)} parts, cut by more than tensor parallelism; {how}"
+        )
         raise CheckpointError(what, file=ranks[0].name)
-    inside = [entry for entry in entries if _INSIDE.fullmatch(entry.name) and entry.is_dir()]
-    inside = ranks or [entry for entry in inside if parts_of_one([each.name for each in _listed(entry)])]
-    return inside[0] if len(inside) == 1 else path
+    return found
+
+
+def _has_weights(path: Path) -> bool:
+    weights = [entry.name for entry in _listed(path) if entry.name.endswith((*ENDINGS, ".index.json"))]
+    return not all(map(NO_WEIGHTS.fullmatch, weights))
+
+
+def _leads_to_weights(path: Path, levels: int = _LEVELS) -> bool:
+    if _has_weights(path) or any(_SHARDS.fullmatch(entry.name) for entry in _listed(path)):
+        return True
+    inside = [entry for entry in _listed(path) if _INSIDE.fullmatch(entry.name) and entry.is_dir()]
+    return levels > 1 and any(_leads_to_weights(entry, levels - 1) for entry in inside)
+
+
+def _must_not_be_shards(path: Path) -> None:
+    if shards := [entry.name for entry in _listed(path) if _SHARDS.fullmatch(entry.name)]:
+        how = "merge them with its tool (python -m verl.model_merger), or let it save the model for transformers"
+        what = f"{path} holds {counted(len(shards), 'shard')} of FSDP as verl writes them; {how}"
+        raise CheckpointError(what, file=shards[0])
 
 
 _JOINED: dict[str, Callable[[Sequence[str], Callable[[str], TorchFile], str], TensorFile]] = {
-    "layers": layer_states, "ranks": rank_states, "consolidated": rank_states, "zero": ZeroFile
+    "layers": layer_states, "ranks": rank_states, "consolidated": rank_states, "megatron": rank_states, "zero": ZeroFile
 }  # fmt: skip
 
 

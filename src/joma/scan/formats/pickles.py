@@ -144,8 +144,13 @@ _DEEPSPEED = (
     "runtime.fp16.loss_scaler.LossScaler", "runtime.fp16.loss_scaler.DynamicLossScaler",
     "runtime.zero.config.ZeroStageEnum", "utils.tensor_fragment.fragment_address",
 )  # fmt: skip
+_MEGATRON = ("enums.ModelType", "transformer.enums.AttnBackend", "transformer.enums.AttnMaskType")
 _ALLOWED: list[Any] = [
     (Plain, "argparse.Namespace"),
+    (Plain, "signal.Signals"),
+    (Plain, "_io.BytesIO"),
+    *((Plain, f"megatron.core.{name}") for name in _MEGATRON),
+    (Plain, "megatron.model.enums.ModelType"),
     (_NumberType, "numpy.dtype"),
     (Plain, "numpy.ndarray"),
     *((Plain, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),

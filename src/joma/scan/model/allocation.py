@@ -15,12 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from joma.host.errors import BadInput
 from joma.host.words import brief_repr
 from joma.probes.lengths import default_seq_len
-from joma.scan.errors import CheckpointError, Unmeasurable
+from joma.scan.errors import CheckpointError
 from joma.scan.model.loading import loaded_model
-from joma.scan.model.running import Between, must_attend, must_be_finite, one_model
+from joma.scan.model.running import Between, must_attend, must_be_finite, one_model, strangers_break
 from joma.scan.names.parameters import parameter_groups
 
 if TYPE_CHECKING:
@@ -31,14 +30,15 @@ TOLERANCE = 1e-3
 """Closing error of an interval, relative to its change."""
 ABSOLUTE = 1e-4
 """Closing error in nats that never matters: entropies are printed with three digits."""
-MOST = 64
+MOST = 128
 """Nodes per interval and batch, at most."""
 TOGETHER = 4096
 """Tokens at a time: the graph of all of them is in memory."""
 LOGITS = 1 << 28
 """Logits over the vocabulary at a time, 1 GiB in float32: the loss keeps them about three times."""
 CHANGE, ERROR = "change", "error"
-"""Columns before those of the groups: the change of all, and what the parts miss of it (never negative)."""
+"""Columns before those of the groups: the change of all, and the error of a part: what all of them miss of the change,
+or how far the part that moved most did so when nodes were last added, if that is more (never negative)."""
 
 
 @brief_repr
@@ -99,15 +99,14 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between, seq_le
             of = f"{len(batch):,} of {len(windows):,} windows"
             function = _watched(entropies_and_loss(later, batch), between, of)
             how: dict[str, Any] = {"tolerance": TOLERANCE, "absolute": ABSOLUTE, "most": MOST, "way": "backward"}
-            try:
+            how["each"] = True  # errors of groups may cancel in their sum
+            with strangers_break():  # NaN on the way, other parameters
                 found.append((len(batch) / len(windows), allocate(function, states, groups, **how)))
-            except BadInput:
-                raise
-            except ValueError as error:  # NaN on the way, or other parameters
-                raise Unmeasurable(str(error)) from None
     parts, change = (sum(share * getattr(one, name)[0] for share, one in found) for name in ("parts", "change"))
+    moved = sum(share * one.moved[0] for share, one in found)
     reasons = dict.fromkeys(reason for _, one in found for reason in one.reasons)
-    return _pair(found[0][1].groups, parts, change, int(sum(one.nodes[0] for _, one in found)), tuple(reasons))
+    nodes = int(sum(one.nodes[0] for _, one in found))
+    return _pair(found[0][1].groups, parts, change, moved, nodes, tuple(reasons))
 
 
 def _at_once(config: Any, seq_len: int) -> int:
@@ -144,12 +143,12 @@ def _watched(function: Function, between: Between, of: str) -> Function:
     return watched
 
 
-def _pair(groups: tuple[str, ...], parts: Any, change: Any, nodes: int, reasons: tuple[str, ...]) -> Pair:
-    """parts (groups, measures) and change (measures): the last measure is the loss."""
-    error = (parts.sum(0) - change).abs()
+def _pair(groups: tuple[str, ...], parts: Any, change: Any, moved: Any, nodes: int, reasons: tuple[str, ...]) -> Pair:
+    """parts and moved (groups, measures), change (measures): the last measure is the loss."""
+    error = torch.maximum((parts.sum(0) - change).abs(), moved.amax(0))
     table = torch.cat([change[None], error[None], parts]).T.numpy()  # (measures, columns)
     moved = ", ".join(f"{x:+.3g}" for x in change[:-1][:4].tolist()) + (", ..." if len(change) > 5 else "")
-    line = f"entropy {moved}; loss {float(change[-1]):+.3g}; closes to {float(error.max()):.1g} with {nodes} nodes"
+    line = f"entropy {moved}; loss {float(change[-1]):+.3g}; each part to {float(error.max()):.1g} with {nodes} nodes"
     columns = (CHANGE, ERROR, *groups)
     values = {"allocation/entropy": table[:-1], "allocation/loss": table[-1:]}
     notes = tuple(f"not closed: {reason.partition(', ')[2] or reason}" for reason in reasons)

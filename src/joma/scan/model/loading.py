@@ -1,6 +1,7 @@
 """What transformers makes of a checkpoint's folder, held to what the folder can be believed.
 
-`joma.scan.model.loading FOLDER NAME` is a process that `model.text` starts: a stranger's tokenizer at work.
+`joma.scan.model.loading FOLDER NAME SECONDS` is a process that `model.text` starts: a stranger's tokenizer at work. It
+ends after that much time of the processor.
 
 Its config and its tokenizer are a stranger's. Code that comes with them is never run. A model is refused while it is
 being built, once it has more parts or more numbers than its files could fill: a config of a few bytes can describe one
@@ -14,10 +15,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import torch
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
 from torch.nn.modules import module as torch_module
 
 from joma.host import limits
@@ -49,9 +57,11 @@ def loaded_model(folder: Path, device: torch.device, *, with_head: bool = False)
         raise CheckpointError(f"{folder} has an {ADAPTER} beside the model, and {how}", file=ADAPTER)
     config = loaded_config(folder, f"{folder}")
     # A config may name attention code on the hub, and would win over the option; the probe brings its own anyway.
-    config._attn_implementation = "eager"
+    # Falcon keeps its own, and with ALiBi the one on sdpa, which transformers chooses unasked, is not the eager one.
+    attention = "sdpa" if config.model_type == "falcon" else "eager"
+    config._attn_implementation = attention
     dtype = "auto" if device.type == "cuda" and not with_head else torch.float32
-    options = {"config": config, "dtype": dtype, "output_loading_info": True, "attn_implementation": "eager"}
+    options = {"config": config, "dtype": dtype, "output_loading_info": True, "attn_implementation": attention}
     with _as_large_as_its_files(folder):
         model, info = pretrained("AutoModelForCausalLM" if with_head else "AutoModel", folder, f"{folder}", **options)
     # transformers makes up what is missing, at random. A pooler stands after all attention, and is often not there.
@@ -168,7 +178,10 @@ def main() -> None:
     """Write {"ids": [...]} or {"error": a sentence}; nothing, if the tokenizer ends this process."""
     to = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints is no answer
-    folder, name = sys.argv[1:]
+    folder, name, seconds = sys.argv[1:]
+    if resource is not None:  # of this process alone, so that a busy machine costs nobody his text
+        most = ceil(process_time()) + int(seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
     try:
         answer: dict[str, object] = {"ids": tokenized(Path(folder), sys.stdin.buffer.read().decode(), name)}
     except CheckpointError as error:

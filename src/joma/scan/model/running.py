@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -77,16 +78,41 @@ def statistics(
         must_be_finite(model)
         _watch(model, len(tokens), between)
         sparse, spread = (not set(wanted).isdisjoint(kind._fields) for kind in (probes.AttentionSparsity, Spread))
-        try:
+        with strangers_break():
             probe = probes.probe_text(
                 model, tokens, sparsity=KEPT if sparse else None, spread=spread, context=seq_len, device=device
             )
-        except BadInput:
-            raise
-        except ValueError as error:  # a model that cannot be probed
-            raise Unmeasurable(str(error)) from None
     spreads = probe.mean_spread()._asdict() if spread else {}
     return {name: spreads[name] if name in spreads else probe.mean(name) for name in wanted}
+
+
+@contextmanager
+def strangers_break() -> Iterator[None]:
+    """A model that cannot be probed, or that breaks in a library's code, is told in a sentence.
+
+    A config may say anything of its weights: bitsandbytes meets such a lie with an assertion. What breaks in joma's own
+    code, and want of memory, is let through.
+    """
+    try:
+        yield
+    except (BadInput, CheckpointError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except ValueError as error:
+        raise Unmeasurable(str(error)) from None
+    except Exception as error:
+        if _broke_in_joma(error):
+            raise
+        why = " ".join(f"{type(error).__name__} {error}".split())[:160]
+        raise Unmeasurable(
+            f"the model breaks as it runs: {why}; its config.json may not describe its weights"
+        ) from None
+
+
+def _broke_in_joma(error: Exception) -> bool:
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return at is None or str(at.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "joma"
 
 
 def must_be_finite(model: Any) -> None:

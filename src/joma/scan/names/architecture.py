@@ -77,7 +77,7 @@ def coverage(groups: Mapping[str, tuple[str, ...]], names: Iterable[str]) -> dic
     {'mlp': (1, 2)}
     """
     everything = weights_of(names)
-    layer, counted = _layers(everything), {}
+    layer, counted = layers_of(everything), {}
     members = {name: root for root in roots(everything) for name in in_root(everything, root)}
     for group, tensors in groups.items():
         full = [tensor_of(name) for name in tensors]
@@ -127,7 +127,7 @@ def located(tensors: Iterable[str], names: Iterable[str] = ()) -> list[Row]:
     [Row(layer=3, expert=7, name='h.3.mlp.experts.up_proj[7]')]
     """
     tensors = list(tensors)
-    layers, rows = _layers([*names, *map(tensor_of, tensors)]), []
+    layers, rows = layers_of([*names, *map(tensor_of, tensors)]), []
     for name in tensors:
         layer, part, named = layers[tensor_of(name)], part_of(name), _EXPERT.search(name)
         stacked = part.index[0] if part and isinstance(part.index[0], int) else None
@@ -200,7 +200,7 @@ def read_patterns(given: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _layers(names: Iterable[str]) -> dict[str, str | None]:
+def layers_of(names: Iterable[str]) -> dict[str, str | None]:
     """The layer of every tensor: by its own name if that is known, else by those of its neighbours."""
     names = list(names)
     found = {name: layer_of(name) for name in names}

@@ -15,6 +15,7 @@ MLP, EXPERTS, SHARED = "mlp", "mlp_experts", "mlp_shared"
 ATTENTION, CROSS = "attention", "cross_attention"
 UP, GATE, DOWN, FUSED = "", "_gate", "_down", "_gate_up"
 """The lower (input) projection, its gate, the projection back, and gate and up in one matrix."""
+_UP_FIRST = "_up_gate"  # both in one matrix, and the gate is the second half
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ _SCHEMES = (
     _Scheme({UP: "up_proj", DOWN: "down_proj"}),  # MPT, Nemotron
     _Scheme({FUSED: "gate_up_proj", DOWN: "down_proj"}),  # Phi-3, GLM, experts in transformers 5
     _Scheme({FUSED: "input_linear", DOWN: "output_linear"}),  # Granite MoE
+    _Scheme({_UP_FIRST: "ff_proj", DOWN: "ff_out"}),  # OLMo's own code
     _Scheme({FUSED: "Wi", DOWN: "Wo"}),  # ModernBERT
     _Scheme({FUSED: "linear_fc1", DOWN: "linear_fc2"}),  # Megatron
     _Scheme({GATE: "w1", UP: "w3", DOWN: "w2"}),  # Llama in its original names, Mixtral
@@ -83,12 +85,12 @@ _MLP_TAIL = re.compile(
 _SEQUENCE_TAIL = re.compile(rf"(?P<box>{_BOX}(?:\.net)?)\.(?P<at>\d{{1,3}})(?:\.proj)?\.weight")
 
 _SELF_BOX = (
-    r"self_attn|self_attention|attention\.self|attn\.attention|attention\.attention|attention\.attn|attention|attn|"
+    r"self_attn|self_attention|attention\.self|attn\.attention|attention\.attention|attention\.attn|attention|attn1?|"
     r"layer\.\d+\.SelfAttention|temporal_block|mha|norm_attn_norm\.attn|mixer"
 )
 _CROSS_BOX = (
     r"encoder_attn|crossattention\.self|crossattention\.attention|crossattention|cross_attention|cross_attn|layer\.\d+\.EncDecAttention|"
-    r"multihead_attn"
+    r"multihead_attn|attn2"
 )
 _PROJECTIONS = {
     "q_a": ("q_a_proj",),
@@ -96,11 +98,14 @@ _PROJECTIONS = {
     "kv_a": ("kv_a_proj_with_mqa", "kv_a_proj"),
     "kv_b": ("kv_b_proj",),
     "qkv": ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "wqkv", "qkv", "linear_qkv", "in_proj_weight", "W_pack"),
-    "q": ("q_proj", "query_proj", "query", "q_lin", "wq", "Wq", "q"),
-    "k": ("k_proj", "key_proj", "key", "k_lin", "wk", "Wk", "k"),
-    "v": ("v_proj", "value_proj", "value", "v_lin", "wv", "Wv", "v"),
-    "o": ("o_proj", "out_proj", "output.dense", "dense", "out_lin", "wo", "Wo", "c_proj", "linear_proj", "proj", "o"),
-}
+    "q": ("q_proj", "query_proj", "query", "q_lin", "wq", "Wq", "to_q", "q"),
+    "k": ("k_proj", "key_proj", "key", "k_lin", "wk", "Wk", "to_k", "k"),
+    "v": ("v_proj", "value_proj", "value", "v_lin", "wv", "Wv", "to_v", "v"),
+    "o": (
+        "o_proj", "out_proj", "output_proj", "output.dense", "dense", "out_lin", "wo", "Wo", "c_proj", "linear_proj",
+        "proj", "to_out.0", "to_out", "out", "o",
+    ),
+}  # fmt: skip
 _PROJECTION_OF = {leaf: role for role, leaves in _PROJECTIONS.items() for leaf in leaves}
 _MIXERS = ("mixer", "temporal_block")
 _MIXER_LEAVES = ("q_proj", "k_proj", "v_proj", "o_proj")  # a mixer of another kind has an out_proj too
@@ -108,15 +113,23 @@ _ATTENTION_TAIL = re.compile(
     rf"(?:(?P<cross>{_CROSS_BOX})|(?P<self>{_SELF_BOX}))\."
     rf"(?P<leaf>{'|'.join(map(re.escape, sorted(_PROJECTION_OF, key=len, reverse=True)))})(?:\.weight)?"
 )
-# llama.cpp has no boxes: its names are read as if they had.
-_LLAMA_CPP = {
+# llama.cpp and OLMo's own code have no boxes: their names are read as if they had.
+_WITHOUT_BOXES = {
     **{f"ffn_{leaf}.weight": f"mlp.ffn_{leaf}" for leaf in ("up", "gate", "down")},
     **{f"ffn_{leaf}_exps.weight": f"mlp.experts.ffn_{leaf}" for leaf in ("up", "gate", "down")},
     **{f"ffn_{leaf}_shexp.weight": f"mlp.shared_expert.ffn_{leaf}" for leaf in ("up", "gate", "down")},
     **{f"attn_{leaf}.weight": f"attn.{leaf}_proj" for leaf in ("q", "k", "v", "qkv", "q_a", "q_b", "kv_b")},
     "attn_kv_a_mqa.weight": "attn.kv_a_proj_with_mqa",
     "attn_output.weight": "attn.o_proj",
+    "att_proj.weight": "attn.qkv_proj",
+    "attn_out.weight": "attn.o_proj",
+    **{f"{leaf}_proj.weight": f"attn.{leaf}_proj" for leaf in ("q", "k", "v")},
+    **{f"{leaf}.weight": f"mlp.{leaf}" for leaf in ("ff_proj", "ff_out")},
 }
+# What wraps a module, and is no part of its own name: FSDP, checkpointing, torch.compile, adapters that are not merged.
+_WRAPPERS = {
+    "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_orig_mod", "module", "base_layer"
+}  # fmt: skip
 # Gate and up in the columns of stacked experts: only the architecture tells whether they are halves or alternate.
 _COLUMN_HALVES = re.compile(r"(llama4|qwen3_vl_moe|aria|openai_privacy_filter).*")
 _ALTERNATING = re.compile(r"gpt_oss")
@@ -163,7 +176,8 @@ def _read(name: str) -> tuple[str, re.Match[str]] | None:
 
 @lru_cache(maxsize=100_000)  # all layers have the same tails, and all checkpoints of a series
 def _known_tail(tail: str) -> re.Match[str] | None:
-    tail = _LLAMA_CPP.get(tail, tail)
+    tail = ".".join(word for word in tail.split(".") if word not in _WRAPPERS)
+    tail = _WITHOUT_BOXES.get(tail, tail)
     return _MLP_TAIL.fullmatch(tail) or _ATTENTION_TAIL.fullmatch(tail) or _SEQUENCE_TAIL.fullmatch(tail)
 
 
@@ -199,7 +213,7 @@ def _mlps(names: list[str], shape: Shape | None, model_type: str | None) -> Iter
 def _parts(roles: Mapping[str, str], shape: Shape | None, model_type: str) -> Iterator[tuple[str, str, int | None]]:
     """(role, name, expert) of every matrix in the tensors of one box."""
     if shape is None:
-        yield from ((role, name, None) for role, name in roles.items())
+        yield from ((FUSED if role == _UP_FIRST else role, name, None) for role, name in roles.items())
         return
     shapes = {role: shape(name) for role, name in roles.items()}
     for role, name in roles.items():
@@ -216,6 +230,9 @@ def _cuts(role: str, shapes: Mapping[str, tuple[int, ...]], model_type: str) -> 
 
     Shapes tell whether it holds both: it is then twice as wide as what the projection back reads.
     """
+    if role == _UP_FIRST:
+        halves = _cuts(FUSED, {**shapes, FUSED: shapes[role]}, model_type)
+        return halves if len(halves) == 1 else [(GATE, halves[1][1]), (UP, halves[0][1])]
     if role not in (UP, FUSED) or GATE in shapes or DOWN not in shapes or len(shapes[DOWN]) != len(shapes[role]):
         return [(role, "")]
     rows, columns = shapes[role][-2:]

@@ -95,7 +95,9 @@ class Scan:
     refused: measures that this architecture cannot give, with the reason. notes: what was done to read the checkpoints.
     coverage: of each group, how many layers it covers and how many the model has. model_type: as config.json says.
     warnings: why numbers may not describe the trained model. seq_len: tokens per window of the text; None without one.
-    looked_at: how many checkpoints were looked at. run: the file in which all of it is recorded; None without one.
+    not_taken: matrices of layers whose names are not known, so that nothing was measured of them; a star stands for
+    each number. looked_at: how many checkpoints were looked at. run: the file in which all of it is recorded; None
+    without one. counted_in: what the steps are, where it is not "step" or "epoch".
 
     >>> found = Scan("out/trainer", [0, 20], [Fault(10, "step10", None, None, "is cut off")], {})
     >>> found.as_json()["left_out"][0]["what"]
@@ -115,10 +117,17 @@ class Scan:
     seq_len: int | None = None
     looked_at: int = 0
     run: Path | None = None
+    not_taken: tuple[str, ...] = ()
+    counted_in: str | None = None
 
     @property
     def axis(self) -> str:
-        """What its steps are: "epoch" where the checkpoints tell nothing else, else "step"."""
+        """What its steps are: "step", or "epoch" where the checkpoints tell nothing else.
+
+        It is "milliepoch" where epochs have fractions, "tokens" and "date" where these were asked for.
+        """
+        if self.counted_in is not None:
+            return self.counted_in
         return "epoch" if self.steps and all(self.epochs.get(step) == step for step in self.steps) else "step"
 
     @property
@@ -134,6 +143,7 @@ class Scan:
             "joma": __version__,
             "source": self.source,
             "model_type": self.model_type,
+            "axis": self.axis,
             "steps": self.steps,
             "epochs": [self.epochs.get(step) for step in self.steps],
             "curves": {name: curve.as_json() for name, curve in self.curves.items()},
@@ -142,6 +152,7 @@ class Scan:
             "seq_len": self.seq_len,
             "warnings": list(self.warnings),
             "notes": list(self.notes),
+            "not_taken": list(self.not_taken),
             "coverage": {group: {"layers": k, "of": n} for group, (k, n) in self.coverage.items()},
         }
 

@@ -8,6 +8,7 @@ from joma.host.words import brief_repr, counted
 from joma.scan.errors import UnknownNames
 from joma.scan.formats.checkpoint import tensor_of
 from joma.scan.names.architecture import Row, coverage, find_groups, located
+from joma.scan.names.aside import not_taken, not_taken_notes
 from joma.scan.names.roots import choose_root, root_notes, roots
 from joma.scan.sources.series import Place, model_type
 
@@ -61,6 +62,7 @@ class Listing:
     lines: tuple[Line, ...] = field(repr=False)
     coverage: Mapping[str, tuple[int, int]]
     notes: tuple[str, ...]
+    not_taken: tuple[str, ...] = ()
 
     def text(self) -> str:
         """A table, then how many layers each group covers, then what there is to say."""
@@ -82,6 +84,7 @@ class Listing:
             "tensors": [line.as_json() for line in self.lines],
             "coverage": {group: {"covered": k, "layers": n} for group, (k, n) in self.coverage.items()},
             "notes": list(self.notes),
+            "not_taken": list(self.not_taken),
         }
 
 
@@ -102,11 +105,12 @@ def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, roo
     with place.open() as checkpoint:
         names = checkpoint.names()
         stored = {name: checkpoint.stored(name) for name in names}
-        groups, chosen = dict[str, tuple[str, ...]](), None
+        groups, chosen, aside = dict[str, tuple[str, ...]](), None, dict[str, tuple[str, ...]]()
         try:
             chosen, notes = choose_root(names, root), root_notes(names, root)
             shape = lambda name: checkpoint.stored(name).shape
             groups = find_groups(names, patterns or {}, root=chosen, shape=shape, model_type=kind)
+            aside = not_taken(names, groups, stored.__getitem__, chosen)
         except UnknownNames as error:  # nobody can say which root is meant: all tensors are listed all the same
             if root is not None or chosen is not None:
                 raise
@@ -114,13 +118,14 @@ def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, roo
         roles: dict[str, list[Role]] = {}
         for group, row in ((group, row) for group, tensors in groups.items() for row in located(tensors, names)):
             roles.setdefault(row.name if row.name in stored else tensor_of(row.name), []).append((group, row))
-        notes = (*checkpoint.notes(), *notes)
+        notes = (*checkpoint.notes(), *notes, *not_taken_notes(aside, stored.__getitem__))
     lines = tuple(
         Line(name, tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(roles.get(name, ())))
         for name, one in stored.items()
     )
     covered = coverage(groups, names)
-    return Listing(place.name, place.step, place.epoch, kind, chosen, roots(names), lines, covered, notes)
+    found = roots(names)
+    return Listing(place.name, place.step, place.epoch, kind, chosen, found, lines, covered, notes, tuple(aside))
 
 
 def _range(numbers: Sequence[int | None]) -> str:

@@ -121,7 +121,7 @@ def _summary(threshold: Threshold, scan: Scan, broken: Sequence[Violation]) -> s
     ]
     steps, layers = ({one[at] for one in spoken if one[at] is not None} for at in (0, 1))
     bad_steps, bad_layers = ({one[at] for one in spoken if one[2] and one[at] is not None} for at in (0, 1))
-    where = f"{len(bad_steps)} of {counted(len(steps), scan.axis)}"
+    where = f"{len(bad_steps)} of {counted(len(steps), scan.axis.removesuffix('s'))}"
     if layers:
         where += f" and {len(bad_layers)} of {counted(len(layers), 'layer')}"
     furthest, name = (min, "lowest") if threshold.sign.startswith("<") else (max, "highest")

@@ -10,7 +10,7 @@ from typing import Any
 
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.checkpoint import ENDINGS, NO_WEIGHTS, Checkpoint, Weights, choose_weights
-from joma.scan.formats.opening import open_file, open_folder, weights_folder
+from joma.scan.formats.opening import open_file, open_folder, rank_files, weights_folder
 from joma.scan.formats.tensor_file import parsed_json, small_file
 
 _PARTS = (".distcp", ".index.json")  # of a checkpoint that is a folder
@@ -55,6 +55,8 @@ class LocalFolder:
     called: str | None = None
     """What messages call it, where its path says little: the revision of a folder that is named by its commit."""
     base: Path | None = None  # of an adapter: see `open_folder`
+    files: tuple[str, ...] = ()
+    """The files of this checkpoint, where a folder holds several."""
 
     @property
     def name(self) -> str:
@@ -64,30 +66,54 @@ class LocalFolder:
         return _identity(self._files()) + ("" if self.base is None else f"\non {self.base}")
 
     def open(self) -> Checkpoint:
-        return open_folder(weights_folder(self.path), self.weights(), self.base)
+        holds = weights_folder(self.path)
+        opened = open_folder(holds, self.weights(), self.base)
+        if (inside := holds.relative_to(self.path).as_posix()) not in (".", ""):
+            opened.remark(f"the weights are those in {inside}")
+        return opened
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        if not is_plain_file(self.path / "config.json"):
+        if self.files:
+            what = f"{self.path} holds several checkpoints, and transformers reads one per folder"
+            raise CheckpointError(f"{what}, so the model of {self.name} cannot be run", file=self.files[0])
+        if (folder := self._configured()) is None:
             raise CheckpointError(f"{self.path} has no config.json, so its model cannot be run", file="config.json")
-        yield self.path
+        yield folder
 
     def weights(self) -> Weights:
-        names = [file.name for file in self._files()]
-        return choose_weights(names, lambda name: small_file(self.path / name), str(self.path))
+        if self.files:
+            return Weights(self.files)
+        folder = weights_folder(self.path)
+        names = [file.relative_to(folder).as_posix() for file in self._files()]
+        return choose_weights(names, lambda name: small_file(folder / name), str(folder))
 
     def _files(self) -> list[Path]:
-        return [entry for entry in entries_of(weights_folder(self.path)) if is_plain_file(entry)]
+        folder = weights_folder(self.path)
+        if self.files:
+            return [folder / name for name in self.files]
+        parts = rank_files(folder)
+        return [*(entry for entry in entries_of(folder) if is_plain_file(entry)), *(parts if len(parts) > 1 else ())]
 
     def config(self) -> dict[str, Any] | None:
-        path = self.path / "config.json"
-        return parsed_json(small_file(path), str(path)) if is_plain_file(path) else None
+        folder = self._configured()
+        path = (folder or self.path) / "config.json"
+        return parsed_json(small_file(path), str(path)) if folder else None
+
+    def _configured(self) -> Path | None:
+        """The folder with config.json: this one, or the one inside that holds the weights."""
+        if is_plain_file(self.path / "config.json"):
+            return self.path
+        try:
+            inside = weights_folder(self.path)
+        except CheckpointError:  # opening the weights will say so
+            return None
+        return inside if is_plain_file(inside / "config.json") else None
 
 
 def is_weights(path: Path) -> bool:
     """Whether a file is one of weights by its name, not of an optimizer."""
-    state = NO_WEIGHTS.fullmatch(path.name) or path.name.startswith("optim")
-    return path.name.endswith(ENDINGS) and not state and not os.path.isdir(path)
+    return path.name.endswith(ENDINGS) and not NO_WEIGHTS.fullmatch(path.name) and not os.path.isdir(path)
 
 
 def is_folder(path: Path) -> bool:
@@ -101,6 +127,15 @@ def holds_weights(folder: Path) -> bool:
     return any(is_weights(e) or e.name.endswith(_PARTS) or e.name.startswith("mp_rank_") for e in entries)
 
 
+def leads_to_weights(folder: Path) -> Path | None:
+    """The folder inside that holds the weights of a checkpoint, or should; None where there is none."""
+    try:
+        inside = weights_folder(folder)
+    except CheckpointError:  # opening it will say what is wrong
+        return folder
+    return None if inside == folder else inside
+
+
 def visible_in(folder: Path) -> list[Path]:
     """What a folder holds as far as that can be told: one that cannot be listed holds nothing."""
     try:
@@ -111,7 +146,7 @@ def visible_in(folder: Path) -> list[Path]:
 
 def must_hold_weights(folder: Path) -> None:
     """Refuse a folder without a checkpoint."""
-    if not holds_weights(folder):
+    if not holds_weights(folder) and leads_to_weights(folder) is None:
         endings = ", ".join(f"*{ending}" for ending in ENDINGS)
         what = f"neither weights ({endings}) nor folders named by their step (checkpoint-100, step100, epoch_1)"
         raise CheckpointError(f"{folder} holds no checkpoint: {what}")

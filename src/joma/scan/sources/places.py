@@ -28,18 +28,26 @@ _NO_BASE = "none"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _MOST_REFS = 50_000
+_TIMM = ".pth.tar"
+_TORCHTUNE = re.compile(
+    r"(?P<kind>(?:hf|meta|torchtune)_model)(?P<shard>_\d{4})?_(?P<epoch>\d{1,9})\.(?:pt|safetensors)"
+)
 _DEEPEST = 4  # folders between a path and the checkpoints of its one run: lightning_logs/version_0/checkpoints
 _MOST_FOLDERS = 10_000
 _COUNTED = "the number in {} was taken for the step: neither its name nor the file says what it counts"
 
 
-def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) -> Series:
+def open_series(
+    source: str | Path, *, downloads: Path, budget: float = BUDGET, axis: str | None = None
+) -> Series:  # fmt: skip
     """The series at `source`: a local file or folder if there is one of that name, else a model on the hub.
 
     With HF_HUB_OFFLINE=1 a model of the hub is read from the cache of huggingface_hub.
 
     downloads: where to make a folder `joma-downloads` for hub files that cannot be read in part, of at most `budget`
     bytes. It is made when it is needed, and only files that joma made in it are ever removed.
+    axis: "tokens" or "date" orders the entries of a local folder by what their names say of that; None, "step" and
+    "epoch": by step, or by epoch where no step is known.
 
     >>> import tempfile
     >>> from safetensors.torch import save_file
@@ -49,9 +57,17 @@ def open_series(source: str | Path, *, downloads: Path, budget: float = BUDGET) 
     ...     [place.name for place in open_series(folder, downloads=Path(folder)).places]
     ['step0.safetensors', 'step10.safetensors']
     """
+    if axis not in (None, *moments.AXES):
+        raise BadInput(f"axis must be one of {', '.join(moments.AXES)}, got {axis!r}", argument="axis")
     path, name = Path(os.path.expanduser(source)), str(source)
+    marked = axis in (moments.TOKENS, moments.DATE)
     if path.exists():
-        return replace(find_places(_real(path)), source=str(_real(path)))
+        found = _by_mark(_real(path), str(axis)) if marked else find_places(_real(path))
+        if axis is not None and found.axis.removeprefix("milli") != axis:
+            raise BadInput(f"{path} is ordered by {found.axis}, and not by {axis}", argument="axis")
+        return replace(found, source=str(_real(path)))
+    if marked:
+        raise BadInput(f"axis {axis} is for folders on this machine, and {name} is none", argument="axis")
     if not _REPOSITORY.fullmatch(name) or set(name) <= {".", "/"}:
         what = "does not exist, and it is no model on the hub either (those are named owner/model)"
         raise CheckpointError(f"{name} {what}")
@@ -106,9 +122,56 @@ def find_places(path: Path) -> Series:
     return _of_snapshot(path) or _in_folder(path)
 
 
+def _by_mark(path: Path, axis: str) -> Series:
+    """The checkpoints of a folder by the tokens or the date in their names."""
+    entries = [each for each in local.entries_of(path) if local.is_weights(each) or _is_checkpoint_folder(each)]
+    marked = {entry: mark for entry in entries if (mark := moments.mark_in(_stem(entry), axis)) is not None}
+    if not marked:
+        like = {moments.TOKENS: "tokens4B or 500M_tokens", moments.DATE: "2026-05-01 or 20260501_120000"}[axis]
+        raise BadInput(f"{path} holds no checkpoint that is named by {axis}, as in {like}", argument="axis")
+    aside = [entry.name for entry in entries if entry not in marked]
+    candidates = [_candidate(entry, Moment(mark)) for entry, mark in marked.items()]
+    found = arrange([replace(one, name=moments.without_dates(one.name)) for one in candidates], str(path), aside)
+    first = found.places[0]
+    known = {
+        moments.TOKENS: [],
+        moments.DATE: [f"dates are counted in seconds since 1970: {first.name} is {first.step}"],
+    }
+    return replace(found, axis=axis, notes=(*found.notes, *known[axis]))
+
+
+def _is_checkpoint_folder(path: Path) -> bool:
+    return os.path.isdir(path) and (local.holds_weights(path) or local.leads_to_weights(path) is not None)
+
+
+def _of_torchtune(path: Path, files: Sequence[Path]) -> Series | None:
+    """`hf_model_0001_0.pt`, `hf_model_0002_0.pt`: shards of epoch 0, as torchtune wrote them before it had folders."""
+    found = {file: match for file in files if (match := _TORCHTUNE.fullmatch(file.name))}
+    kinds = {match["kind"] for match in found.values()}
+    if len(kinds) != 1:
+        return None
+    shards = sorted({match["shard"] or "" for match in found.values()})
+    if shards != [""]:
+        shards = [f"_{at:04d}" for at in range(1, int(shards[-1][1:]) + 1)]
+    (kind,), ending = kinds, next(iter(found)).suffix
+
+    def candidate(epoch: int) -> Candidate:
+        names = tuple(f"{kind}{shard}_{epoch}{ending}" for shard in shards)
+        called = f"{kind}_{epoch}" if len(names) > 1 else Path(names[0]).stem
+        make = lambda step, epoch: LocalFolder(path, step, epoch, called, files=names)
+        return Candidate(called, Moment(None, epoch), make)
+
+    epochs = sorted({int(match["epoch"]) for match in found.values()})
+    return arrange(
+        [candidate(epoch) for epoch in epochs], str(path), [file.name for file in files if file not in found]
+    )
+
+
 def _in_folder(path: Path) -> Series:
     entries = local.entries_of(path)
     files, folders = (list(filter(kind, entries)) for kind in (local.is_weights, local.is_folder))
+    if tuned := _of_torchtune(path, files):
+        return tuned
     one_model = _is_one_model(entries, files)
     if one_model and moment_in(path.name):  # what lies in folders below, an optimizer's state say, is part of it
         return _one(path)
@@ -117,15 +180,21 @@ def _in_folder(path: Path) -> Series:
         return _of_folders(path, folders, files)
     if one_model:
         return _one(path)
-    if named := [file for file in files if moment_in(file.stem)]:
+    if named := [file for file in files if _moment(file)]:
         aside = [file.name for file in files if file not in named]
-        return arrange([_candidate(file, moment_in(file.stem)) for file in named], str(path), aside)
+        return arrange([_candidate(file, _moment(file)) for file in named], str(path), aside)
     if found := _by_number(path, files) or _by_number(path, list(filter(local.holds_weights, folders))):
         return found
     if not local.holds_weights(path):
-        return _below(path, folders)
+        return _one(path) if _holds_one_inside(path) else _below(path, folders)
     LocalFolder(path, 0).weights()  # or a sentence that says which files to choose from
     return _one(path)
+
+
+def _holds_one_inside(path: Path) -> bool:
+    """Whether a folder is one checkpoint whose weights lie in a folder of it, and that is no series of its own."""
+    inside = local.leads_to_weights(path)
+    return inside is not None and not any(map(_has_moment, local.visible_in(inside)))
 
 
 def _of_folders(path: Path, folders: list[Path], files: list[Path]) -> Series:
@@ -133,8 +202,8 @@ def _of_folders(path: Path, folders: list[Path], files: list[Path]) -> Series:
     stepped = {folder: moment_in(folder.name) for folder in folders if moment_in(folder.name)}
     nested = [folder for folder, moment in stepped.items() if moment.step is None and _is_series(folder)]
     aside = [folder.name for folder in folders if folder not in stepped and local.holds_weights(folder)]
-    aside += [file.name for file in files if not moment_in(file.stem)]
-    stepped |= {file: moment_in(file.stem) for file in files if moment_in(file.stem)}
+    aside += [file.name for file in files if not _moment(file)]
+    stepped |= {file: _moment(file) for file in files if _moment(file)}
     if nested and len(nested) == len(stepped):
         return _of_epochs(path, nested, aside)
     return arrange([_candidate(folder, moment) for folder, moment in stepped.items()], str(path), aside)
@@ -181,10 +250,10 @@ def _one(path: Path, called: str | None = None) -> Series:
     """One checkpoint, which messages name `called`; without a moment in its name or inside it stands at step 0."""
     if local.is_folder(path):
         local.must_hold_weights(path)
-    moment, notes = moment_in(_stem(path)) or moments.moment_inside(path), list[str]()
+    moment, notes = _moment(path) or moments.moment_inside(path), list[str]()
     if not moment and local.is_folder(path):
         files = [entry for entry in local.entries_of(path) if local.is_weights(entry)]
-        moment = moments.moment_inside(files[0]) or moment_in(files[0].stem) if len(files) == 1 else moment
+        moment = moments.moment_inside(files[0]) or _moment(files[0]) if len(files) == 1 else moment
     if not moment and not local.is_folder(path) and (number := moments.numbered(_stem(path))):
         moment, notes = Moment(number[1]), [_COUNTED.format(path.name)]
     if not moment:
@@ -214,7 +283,8 @@ def _runs_in(folders: list[Path]) -> list[Path]:
             if seen > _MOST_FOLDERS:
                 raise CheckpointError(f"more than {_MOST_FOLDERS:,} folders hold no checkpoint; name the run itself")
             entries = local.visible_in(folder)
-            if is_cached(folder) or local.holds_weights(folder) or any(map(_has_moment, entries)):
+            holds = is_cached(folder) or local.holds_weights(folder) or any(map(_has_moment, entries))
+            if holds or _holds_one_inside(folder):
                 found.append(folder)
             else:
                 deeper += [entry for entry in entries if local.is_folder(entry)]
@@ -223,8 +293,8 @@ def _runs_in(folders: list[Path]) -> list[Path]:
 
 
 def _has_moment(entry: Path) -> bool:
-    is_checkpoint = local.holds_weights if local.is_folder(entry) else local.is_weights
-    return bool(moment_in(_stem(entry))) and is_checkpoint(entry)
+    is_checkpoint = _is_checkpoint_folder if local.is_folder(entry) else local.is_weights
+    return bool(_moment(entry)) and is_checkpoint(entry)
 
 
 def _is_one_model(entries: Sequence[Path], files: Sequence[Path]) -> bool:
@@ -234,7 +304,7 @@ def _is_one_model(entries: Sequence[Path], files: Sequence[Path]) -> bool:
         return True
     if parts_of_one(names):  # of DeepSpeed, of torch's distributed checkpoints
         return True
-    return "config.json" in names and sum(bool(moment_in(file.stem)) for file in files) < 2
+    return "config.json" in names and sum(bool(_moment(file)) for file in files) < 2
 
 
 def _candidate(path: Path, moment: Moment, called: str | None = None) -> Candidate:
@@ -245,7 +315,14 @@ def _candidate(path: Path, moment: Moment, called: str | None = None) -> Candida
 
 
 def _stem(path: Path) -> str:
-    return path.name if local.is_folder(path) else path.stem
+    return path.name if local.is_folder(path) else path.name.removesuffix(_TIMM).removesuffix(path.suffix)
+
+
+def _moment(path: Path) -> Moment:
+    """The moment that a name speaks of. timm, and the scripts that it follows, number `.pth.tar` files by epoch."""
+    found = moment_in(_stem(path))
+    by_epoch = path.name.endswith(_TIMM) and found.epoch is None and path.name.startswith("checkpoint")
+    return Moment(None, found.step) if by_epoch else found
 
 
 def is_cached(path: Path) -> bool:

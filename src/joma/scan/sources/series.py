@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -19,7 +20,10 @@ from joma.scan.formats.checkpoint import TORCH_ENDINGS, Checkpoint, Weights
 from joma.scan.formats.tensor_file import parsed_json, small_file
 from joma.scan.formats.torch_file import TorchFile
 
-STEP, EPOCH = "step", "epoch"
+STEP, EPOCH, TOKENS, DATE = "step", "epoch", "tokens", "date"
+PART_OF_EPOCH, PARTS = "milliepoch", 1000
+"""What orders a series whose epochs have fractions, and how many of them an epoch has."""
+AXES = (STEP, EPOCH, TOKENS, DATE)
 _NAMES = 5
 # "700", "1k", "10M"; not the first part of a longer number, as in "step1.5" or "checkpoint_3_1000".
 _NUMBER = r"(\d{1,15}|\d{1,9}(?:\.\d{1,6})?[kKmMbBgG])(?![0-9A-Za-z]|\.\d|[-_]\d)"
@@ -28,12 +32,17 @@ _STEP = re.compile(
     + _NUMBER,
     re.I,
 )
-_EPOCH = re.compile(r"(?:epochs?|(?<![A-Za-z])ep)[-_=]?(\d{1,9})(?:(?=step|iter|ba\d)|(?![0-9A-Za-z]|\.\d))", re.I)
+_EPOCH = re.compile(
+    r"(?:epochs?|(?<![A-Za-z])ep)[-_=]?(\d{1,9}(?:\.\d{1,3})?)(?:(?=step|iter|ba\d)|(?![0-9A-Za-z]|\.\d))", re.I
+)
+_TOKENS = re.compile(r"(?<![0-9A-Za-z])tok(?:en)?s?[-_=]?(\d{1,15}(?:\.\d{1,6})?[kmbgt]?)(?![0-9A-Za-z]|\.\d)", re.I)
+_TOKENS_AFTER = re.compile(r"(?<![0-9A-Za-z.])(\d{1,15}(?:\.\d{1,6})?[kmbgt]?)[-_]?tok(?:en)?s?(?![0-9A-Za-z])", re.I)
+_DATE = re.compile(r"(?<!\d)(\d{4})([-_.]?)(\d\d)\2(\d\d)(?:[-_T ]?(\d\d)[-_:.h]?(\d\d)(?:[-_:.m]?(\d\d))?)?(?!\d)")
 # "1000steps", "3epochs": the number first, and nothing in between.
 _STEPS_AFTER = re.compile(r"(?<![0-9A-Za-z.=])(\d{1,15}[kKmMbBgG]?)(?:steps?|iter(?:ation)?s?)(?![0-9A-Za-z=])", re.I)
 _EPOCHS_AFTER = re.compile(r"(?<![0-9A-Za-z.=])(\d{1,9})(?:epochs?|ep)(?![0-9A-Za-z=])", re.I)
 _RUN = re.compile(r"(?<![a-z])((?:seed|run|fold|trial|version|rank|stage|ingredient)[-_=]?\d{1,9})(?![0-9a-z])")
-_SCALE = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+_SCALE = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _NUMBERED = re.compile(
     r"(?P<stem>(?:.*[-_.])?(?:model|weights?|net|network|params|parameters|state|snapshot|saved?)[-_.]?)(?P<number>\d{1,12})",
     re.I,
@@ -93,7 +102,8 @@ class Series:
 
     - source: the user's word for it
     - places: one per step, in order
-    - axis: what orders them, "step", or "epoch" where no step is known; the step of a place is then its epoch
+    - axis: what orders them, "step", or "epoch" where no step is known; the step of a place is then its epoch. Where
+      epochs have fractions it is "milliepoch". "tokens" and "date", in seconds since 1970, are for those who ask
     - notes: sentences on what was left aside, or taken for what
 
     >>> import tempfile
@@ -132,7 +142,7 @@ class Series:
         if unknown:
             raise CheckpointError(f"{self.source} has no {self.axis} {unknown[0]}; it has {there}", argument="steps")
         if not chosen:
-            what = f"{wanted} names none of the {self.axis}s of {self.source}: {there}"
+            what = f"{wanted} names none of the {self.axis.removesuffix('s')}s of {self.source}: {there}"
             raise CheckpointError(what, argument="steps")
         return replace(self, places=tuple(place for place in self.places if place.step in set(chosen)))
 
@@ -177,7 +187,7 @@ class Moment:
     """A moment of training, as far as it is known."""
 
     step: int | None = None
-    epoch: int | None = None
+    epoch: float | None = None
 
     def __bool__(self) -> bool:
         return self.step is not None or self.epoch is not None
@@ -192,10 +202,44 @@ def moment_in(name: str) -> Moment:
     [500, 1000, 20, None, None]
     """
     steps = {_number(text) for text in (*_STEP.findall(name), *_STEPS_AFTER.findall(name))}
-    epochs = {int(text) for text in (*_EPOCH.findall(name), *_EPOCHS_AFTER.findall(name))}
+    epochs = {_epoch(text) for text in (*_EPOCH.findall(name), *_EPOCHS_AFTER.findall(name))}
     if not steps and not epochs and re.fullmatch(r"\d{1,15}", name):
         return Moment(int(name))
-    return Moment(*(next(iter(found)) if len(found) == 1 else None for found in (steps, epochs)))
+    step, epoch = (next(iter(found)) if len(found) == 1 else None for found in (steps, epochs))
+    return Moment(None if step is None else int(step), epoch)
+
+
+def mark_in(name: str, axis: str) -> int | None:
+    """Where a name puts a checkpoint on an axis that only a user can choose: tokens, or seconds since 1970.
+
+    >>> mark_in("step10-tokens4B", "tokens"), mark_in("1.5M_tokens", "tokens"), mark_in("ckpt_1.5", "tokens")
+    (4000000000, 1500000, None)
+    >>> mark_in("run_2024-05-01", "date"), mark_in("20240501_120000", "date"), mark_in("2024-13-01", "date")
+    (1714521600, 1714564800, None)
+    """
+    if axis == TOKENS:
+        found = {_number(text) for text in (*_TOKENS.findall(name), *_TOKENS_AFTER.findall(name))}
+    else:
+        found = {_seconds(*match.group(1, 3, 4, 5, 6, 7)) for match in _DATE.finditer(name)}
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def without_dates(name: str) -> str:
+    """A name without the dates in it, whose numbers count no runs.
+
+    >>> without_dates("run_2026-05-01")
+    'run_'
+    """
+    return _DATE.sub("", name)
+
+
+def _seconds(*numbers: str | None) -> int | None:
+    """A date, and perhaps a time, as seconds since 1970; as if clocks showed UTC, which leaves the order as it is."""
+    try:
+        year, month, day, hour, minute, second = (int(one or 0) for one in numbers)
+        return int(datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp())
+    except ValueError:
+        return None
 
 
 def numbered(name: str) -> tuple[str, int] | None:
@@ -229,7 +273,7 @@ def run_in(name: str) -> str:
 def moment_inside(path: Path) -> Moment:
     """The moment that a torch file tells by itself, or trainer_state.json in a folder or beside a file."""
     found, state = Moment(), (path if path.is_dir() else path.parent) / "trainer_state.json"
-    if path.suffix in TORCH_ENDINGS and path.is_file():
+    if path.name.endswith(TORCH_ENDINGS) and path.is_file():
         with suppress(CheckpointError), closing(TorchFile(path)) as file:  # opening it as a checkpoint will say why
             found = moment_of(file.content)
     with suppress(CheckpointError):
@@ -260,10 +304,14 @@ def _integer(value: Any) -> int | None:
     return int(value) if value >= 0 and value < 10**15 and value == int(value) else None
 
 
+def _epoch(text: str) -> float:
+    return int(text) if text.isdecimal() else float(text)
+
+
 def _number(text: str) -> int | None:
     scale = _SCALE.get(text[-1].lower(), 1)
-    found = float(text.rstrip("kKmMbBgG")) * scale if scale > 1 else int(text)
-    return int(found) if found == int(found) else None
+    found = float(text.rstrip("kKmMbBgGtT")) * scale
+    return int(text) if text.isdecimal() else int(found) if found == int(found) else None
 
 
 @dataclass(frozen=True)
@@ -292,8 +340,16 @@ def arrange(candidates: Sequence[Candidate], where: str, aside: Iterable[str] = 
         both = f"steps ({stepped[0].name}) and epochs ({other.name}), which have no common order"
         raise CheckpointError(f"{where} mixes {both}; move one kind to a folder of its own")
     moments = [(each.moment.step if stepped else each.moment.epoch) or 0 for each in chosen]
-    places = [each.make(at, each.moment.epoch) for each, at in zip(chosen, moments, strict=True)]
-    return Series(where, tuple(_in_order(places)), STEP if stepped else EPOCH, notes)
+    axis = STEP if stepped else EPOCH
+    if any(at != int(at) for at in moments):
+        axis, moments = PART_OF_EPOCH, [PARTS * at for at in moments]
+        notes = (*notes, f"epochs have fractions here, so they are counted in parts of {PARTS:,}: {axis}s")
+    places = [each.make(round(at), _whole(each.moment.epoch)) for each, at in zip(chosen, moments, strict=True)]
+    return Series(where, tuple(_in_order(places)), axis, notes)
+
+
+def _whole(epoch: float | None) -> int | None:
+    return int(epoch) if epoch is not None and epoch == int(epoch) else None
 
 
 def _in_order(places: Sequence[Place]) -> list[Place]:

@@ -21,6 +21,7 @@ from joma.scan.measures import Measure, ModelMeasure, PairMeasure, chosen
 from joma.scan.model.running import config_of
 from joma.scan.model.text import describe_windows, tokens_of
 from joma.scan.names.architecture import EMBEDDING, MLP, coverage, find_groups, matrix_groups, pick_groups
+from joma.scan.names.aside import not_taken, not_taken_notes
 from joma.scan.names.roles import Shape
 from joma.scan.names.roots import root_notes
 from joma.scan.sources.folder import LocalFolder
@@ -51,6 +52,7 @@ class Plan:
     - notes: what was done to read the checkpoints, and how the text is cut
     - warnings: why numbers may not describe the trained model
     - seq_len: tokens per window of the text; None without a text
+    - not_taken: matrices of layers that no group takes, by their names with a star for each number
 
     >>> import tempfile
     >>> from safetensors.torch import save_file
@@ -75,6 +77,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     seq_len: int | None = None
+    not_taken: tuple[str, ...] = ()
 
     def config(self) -> dict[str, Any]:
         """What the columns of a run stand for; it does not change when more steps or measures are asked for."""
@@ -169,7 +172,7 @@ def plan(
         notes.append("no matrices were found by name, so steps were not compared with each other")
     return Plan(
         series, kept, look.model_type, look.groups, look.known, look.shapes, torch.device(device), tokens, refused,
-        look.coverage, tuple(notes), tuple(warnings), width,
+        look.coverage, tuple(notes), tuple(warnings), width, look.not_taken,
     )  # fmt: skip
 
 
@@ -231,6 +234,7 @@ class _Look:
     refused: dict[str, str]
     coverage: dict[str, tuple[int, int]]
     notes: tuple[str, ...]
+    not_taken: tuple[str, ...]
 
 
 def _agreed(series: Series, wanted: _Wanted) -> _Look:
@@ -303,8 +307,10 @@ def _look(place: Place, wanted: _Wanted) -> _Look:
                 what = f"the pattern {group}: {error}" if group in wanted.patterns else str(error)
                 raise UnknownNames(what, argument="patterns" if group in wanted.patterns else "") from None
         shapes = {name: shape(name) for tensors in groups.values() for name in tensors}
-        notes = (*root_notes(names, wanted.root), *checkpoint.notes())
-        return _Look(place, kind, groups, known, shapes, refused, coverage(groups, names), notes)
+        # What is not known does not matter where no measure is of matrices.
+        aside = not_taken(names, known, checkpoint.stored, wanted.root) if wanted.of(MLP) else {}
+        notes = (*root_notes(names, wanted.root), *checkpoint.notes(), *not_taken_notes(aside, checkpoint.stored))
+        return _Look(place, kind, groups, known, shapes, refused, coverage(groups, names), notes, tuple(aside))
 
 
 def _chosen(known: Groups, wanted: _Wanted, names: list[str], kind: str | None, refused: dict[str, str]) -> Groups:

@@ -32,6 +32,10 @@ def remember(run: Run, found: Scan, looked_at: Sequence[int]) -> None:
     }
     warnings = list(dict.fromkeys([*before.get("warnings", []), *found.warnings]))
     about |= {"warnings": warnings} if warnings else {}
+    not_taken = list(dict.fromkeys([*before.get("not_taken", []), *found.not_taken]))
+    about |= {"not_taken": not_taken} if not_taken else {}
+    counted_in = found.counted_in or before.get("counted_in")
+    about |= {"counted_in": counted_in} if counted_in else {}
     seq_len = before.get("seq_len") if found.seq_len is None else found.seq_len
     about |= {"seq_len": seq_len} if seq_len else {}
     for name in {curve.measure for curve in found.curves.values()}:
@@ -79,6 +83,8 @@ def stored_scan(run: Run) -> Scan:
         tuple(map(str, about.get("warnings", ()))),
         seq_len if isinstance(seq_len := about.get("seq_len"), int) else None,
         len({*steps, *(fault.step for fault in faults)}), run.path,
+        tuple(map(str, about.get("not_taken", ()))),
+        str(about["counted_in"]) if "counted_in" in about else None,
     )  # fmt: skip
 
 

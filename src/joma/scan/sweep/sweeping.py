@@ -20,7 +20,7 @@ from joma.runs import Dims, Run
 from joma.scan.errors import CheckpointError, Fault
 from joma.scan.model.running import Between
 from joma.scan.result.curves import Scan, mean_of
-from joma.scan.sources.series import Place
+from joma.scan.sources.series import EPOCH, STEP, Place
 from joma.scan.sweep.integrity import not_yet_trained, suspicions
 from joma.scan.sweep.pairs import Chain, TimeLeft, pair_curves, sweep_pairs
 from joma.scan.sweep.plan import Plan, fault_of
@@ -202,7 +202,8 @@ def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...], ch
     known = {place.step: place.epoch for place in plan.series.places if place.epoch is not None}
     return Scan(
         plan.series.source, steps, faults, curves, known, plan.refused, notes, plan.coverage, plan.model_type,
-        plan.warnings, plan.seq_len, len(plan.series.places),
+        plan.warnings, plan.seq_len, len(plan.series.places), not_taken=plan.not_taken,
+        counted_in=None if plan.series.axis in (STEP, EPOCH) else plan.series.axis,
     )  # fmt: skip
 
 
