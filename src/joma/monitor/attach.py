@@ -19,9 +19,11 @@ from joma.host.words import short
 from joma.monitor.alarms import Alarm, Alert, OnAlarm, Watch
 from joma.monitor.attention import first_pass, watched_pass
 from joma.monitor.batch import ProbeBatch
-from joma.monitor.matrices import Matrices
+from joma.monitor.distributed import Seen, processes_of
 from joma.monitor.measures import DEFAULT, MEASURES, Taken, intervals_of
 from joma.monitor.names import Names, Patterns, unwrapped
+from joma.monitor.parallel import class_name
+from joma.monitor.pooled import SeenByAll
 from joma.monitor.record import Record, StrPath
 from joma.monitor.sinks.guard import Sink, Sinks, report
 from joma.monitor.tables import Packet, Rows, Table, summary
@@ -45,6 +47,8 @@ class Monitor:
     - alarms: None for `joma.monitor.usual_alarms()`; an empty list for none
     - on_alarm: "log" writes a line, "stop" raises `TrainingStopped`, a function is called with each `Alert`
     - start: the number of steps before the first one here; None: where the record ends, and 0 without one
+    - group: the processes that train together, each with a monitor; None: those of DistributedDataParallel, else all.
+      Each measures its share of the batch. The first one has the record, the sinks, the alarms and `latest`
 
     >>> from torch.nn import TransformerEncoderLayer
     >>> model = TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -69,16 +73,17 @@ class Monitor:
         alarms: Sequence[Alarm] | Alarm | None = None,
         on_alarm: OnAlarm = "log",
         start: int | None = None,
+        group: Any = None,
     ) -> None:
         """The parameters are those of the class; nothing is measured before the block is entered."""
-        _must_be_alone()
         if not isinstance(model, nn.Module):
             raise BadInput(f"model must be a torch module, got {shown(model)}", argument="model")
         self.model: nn.Module = unwrapped(model)
         self.intervals = intervals_of(measures, every)
         self._batch, self._sinks = ProbeBatch(probe), Sinks(sinks)
         self._names = Names(include, exclude)
-        self._matrices = Matrices(self.model, self._names)
+        self._processes = processes_of(model, group)
+        self._matrices = self._processes.matrices(self.model, self._names)
         self._watch = Watch(alarms, on_alarm, self.intervals)
         if out is not None and not isinstance(out, str | os.PathLike):
             raise BadInput(f"out must be the path of a file, got {shown(out)}", argument="out")
@@ -112,12 +117,12 @@ class Monitor:
             )
         self._used = True
         self._must_have_matrices()
-        first = self._measured(list(self.intervals), first=True)
-        self._rows = self._rows_of_all(first)
-        self._open_record()
+        settings = {"measures": self.intervals, "start": self._start, "on_alarm": self._watch.on_alarm}
+        self._batch = self._processes.meet(self._batch, self._matrices, settings)
+        seen = self._seen(list(self.intervals), first=True)
+        self.step_number, self.recorded = self._processes.by_first(lambda: self._opened(seen))
         self._entered = True
         if self.recorded < self.step_number:
-            self._send(first)
             self._deliver_first()
         return self
 
@@ -135,7 +140,8 @@ class Monitor:
         due = [name for name, steps in self.intervals.items() if self.step_number // steps > before // steps]
         if due and self.step_number > self.recorded and not self._failed:
             self._measure(due)
-            self._deliver()
+            with self._processes.stopping():
+                self._deliver(wait=self._processes.stops)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Hand out what is still on its way, and close the record, which can go on later."""
@@ -163,32 +169,42 @@ class Monitor:
     def _measure(self, due: list[str]) -> None:
         """Measure; what goes wrong ends the measuring, and never the training."""
         try:
-            self._send(self._measured(due))
+            self._send(self._taken(due, self._seen(due)))
         except Exception as error:
+            if self._processes.must_wait(error):
+                return
             self._failed = True
             why = " ".join(str(error).split())
-            report(f"step {self.step_number}: measuring failed and ends here, training goes on: {why}")
+            if self._processes.tells(error):
+                report(f"step {self.step_number}: measuring failed and ends here, training goes on: {why}")
 
-    def _measured(self, due: list[str], *, first: bool = False) -> Taken:
+    def _seen(self, due: list[str], *, first: bool = False) -> Seen:
+        """What the measures that are due are taken from. None: another process has the numbers of all."""
+        return self._processes.measured(self.step_number, due, lambda: self._looked(due, first), self._matrices)
+
+    def _taken(self, due: list[str], seen: Seen, *, first: bool = False) -> Taken:
         """The series of the measures that are due, of what is followed."""
+        if seen is None:
+            return {}
         taken: Taken = {}
-        attention = [MEASURES[name] for name in due if MEASURES[name].needs == "attention"]
-        if attention:
-            read = first_pass if first else watched_pass
-            probe = read(self.model, self._batch, spread="spread" in due)
-            for measure in attention:
-                taken |= {name: self._followed(each) for name, each in measure.take(probe).items()}
-            if first:
-                self._attention = self._rows_of_attention(probe, taken)
-        self._matrices.look_again()
+        for measure in (MEASURES[name] for name in due if MEASURES[name].needs == "attention"):
+            taken |= {name: self._followed(each) for name, each in measure.take(seen[0]).items()}
+        if first and taken:
+            self._attention = self._rows_of_attention(seen[0], taken)
         for measure in (MEASURES[name] for name in due if MEASURES[name].needs == "matrices"):
-            taken |= measure.take(self._matrices)
+            taken |= measure.take(seen[1])
         return taken
+
+    def _looked(self, due: list[str], first: bool) -> Probe | None:
+        """One pass over the probe batch, where a measure that is due needs it."""
+        if not any(MEASURES[name].needs == "attention" for name in due):
+            return None
+        return (first_pass if first else watched_pass)(self.model, self._batch, spread="spread" in due)
 
     def _followed(self, by_layer: dict[str, Any]) -> dict[str, Any]:
         return {name: each for name, each in by_layer.items() if name in self._names}
 
-    def _rows_of_attention(self, probe: Probe, taken: Taken) -> Rows:
+    def _rows_of_attention(self, probe: Probe | SeenByAll, taken: Taken) -> Rows:
         heads = {name: len(each) for series in taken.values() for name, each in series.items()}
         if not heads:
             raise BadInput(
@@ -213,11 +229,20 @@ class Monitor:
                 argument="measures",
             )
 
+    def _opened(self, seen: Seen) -> tuple[int, int]:
+        """The step to go on with, and how far the record is."""
+        first = self._taken(list(self.intervals), seen, first=True)
+        self._rows = self._rows_of_all(first)
+        self._open_record()
+        if self.recorded < self.step_number:
+            self._send(first)
+        return self.step_number, self.recorded
+
     def _open_record(self) -> None:
         """Go on where the record ends, with alarms that have seen all of it."""
         if self._out is None:
             return
-        config = {"model": type(self.model).__name__, "probe": self._batch.digest, "measures": self.intervals}
+        config = {"model": class_name(self.model), "probe": self._batch.digest, "measures": self.intervals}
         self._record = Record.at(self._out, config)
         if self._record.last is None:
             return
@@ -242,7 +267,8 @@ class Monitor:
 
     def _deliver_first(self) -> None:
         try:
-            self._deliver()
+            with self._processes.stopping():
+                self._deliver(wait=self._processes.stops)
         except BaseException as error:  # an alarm that stops: a block that is not entered is not left either
             self.__exit__(type(error), error, None)
             raise
@@ -276,10 +302,3 @@ class Monitor:
             record, self._record = self._record, None
             report(f"the record failed {when} and is given up, training goes on: {error}")
             record.run.close()
-
-
-def _must_be_alone() -> None:
-    """One process: what several processes measure would have to be put together."""
-    here = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if here and torch.distributed.get_world_size() > 1:
-        raise BadInput("Monitor measures in one process alone, and this training has several")

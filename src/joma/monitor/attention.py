@@ -11,6 +11,7 @@ from torch import nn
 from joma.host.words import short
 from joma.monitor.batch import ProbeBatch
 from joma.monitor.errors import MonitorError
+from joma.monitor.parallel import resharded
 from joma.monitor.untouched import untouched
 from joma.probes import Probe, ProbeError, collect, collect_plain
 
@@ -19,7 +20,7 @@ LOOKED_FOR = "transformers' attention, torch's scaled_dot_product_attention and 
 
 def watched_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool) -> Probe:
     """The probe of one pass. What torch.compile has compiled runs as it is written."""
-    with untouched(model), _probe_for(model, spread) as probe, warnings.catch_warnings():
+    with untouched(model), resharded(model), _probe_for(model, spread) as probe, warnings.catch_warnings():
         # Of activation checkpointing: there are no gradients here, and none are missed.
         warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
         batch.call(model)

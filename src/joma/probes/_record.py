@@ -122,6 +122,10 @@ class Probe:
         at = known.index(measure)
         return {name: self._sums[name][0][at] / self._sums[name][1] for name in self.layers}
 
+    def counted(self) -> dict[str, Tensor]:
+        """(heads,) of each layer: how many queries its means are over."""
+        return {name: self._sums[name][1] for name in self.layers}
+
     def mean_entropy(self) -> Tensor:
         """(layers, heads): mean attention entropy in nats."""
         return self.mean("entropy")
