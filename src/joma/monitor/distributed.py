@@ -37,6 +37,7 @@ from joma.probes import Probe
 Found = TypeVar("Found")
 Seen = tuple[Any, Any] | None
 """What measures are taken from: attention, and matrices."""
+LONGEST = 300  # characters of a sentence that goes from process to process
 _HEADER = 2  # numbers of each process: its step, and whether it has a problem
 _GROUPS: WeakKeyDictionary[Any, dict[tuple[int, ...], Any]] = WeakKeyDictionary()
 """Groups made here, by the group of all processes, which a program may end and begin anew."""
@@ -107,10 +108,11 @@ class Several(Alone):
         matrices.must_know(self._weights)
         batch.must_suit(self._model)  # all of it: whoever is refused alone leaves the others waiting
         self._team, self.stops = Team(self._model), settings["on_alarm"] == "stop"
-        mine = {**settings, "on_alarm": self.stops, "probe": batch.digest, "matrices": tuple(matrices.by_name)}
-        told = self._gathered((self._team.ranks or (dist.get_rank(),), mine))
-        self._teams = [team for team, _ in told]
-        _must_be_the_same([each for _, each in told])
+        mine = {**settings, "on_alarm": self.stops, "probe": batch.digest, "model": tuple(matrices.by_name)}
+        told = self._gathered((mine, self._team.ranks or (dist.get_rank(),), matrices.meshes()))
+        _must_be_the_same([each[0] for each in told])
+        matrices.settle([each[2] for each in told])
+        self._teams = [each[1] for each in told]
         teams = sorted(set(self._teams))
         self._share, self._shares = teams.index(self._teams[self._rank]), len(teams)
         self._rows = share_of(batch, self._share, self._shares)
@@ -187,7 +189,11 @@ class Several(Alone):
     def _added_up(self, sections: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The one collective of a measuring."""
         packed = torch.cat([each.reshape(-1) for each in sections.values()])
-        dist.all_reduce(packed, group=self._group)
+        try:
+            dist.all_reduce(packed, group=self._group)
+        except RuntimeError as error:
+            together = "the processes did not come together, and Monitor.step must be called on all of them"
+            raise MonitorError(f"{together}: {_sentence(error)}") from error
         pieces = packed.split([each.numel() for each in sections.values()])
         return {name: piece.view(each.shape) for (name, each), piece in zip(sections.items(), pieces, strict=True)}
 
@@ -332,8 +338,7 @@ def _must_be_the_same(told: list[dict[str, Any]]) -> None:
         other = next((name for name in told[0] if each[name] != told[0][name]), None)
         if other is not None:
             raise BadInput(
-                f"{other} must be the same on all processes, and rank {rank} has {short(each[other])} where rank 0 has "
-                f"{short(told[0][other])}",
+                f"{other} must be the same on all processes, and that of rank {rank} differs from that of rank 0",
                 argument=other,
             )
 
@@ -346,4 +351,5 @@ def _tried(do: Callable[[], Found]) -> tuple[Found | None, Exception | None]:
 
 
 def _sentence(error: Exception) -> str:
-    return short(" ".join(str(error).split()) or type(error).__name__, 300)
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -32,9 +32,14 @@ def axis_of(placement: Any) -> int | None:
 
 
 def is_first_copy(value: Any) -> bool:
-    """Whether this process counts where several hold the same part of a DTensor."""
+    """Whether this process counts where several of a mesh hold the same part of a DTensor."""
     at = value.device_mesh.get_coordinate()
     return not any(at[dim] for dim, each in enumerate(value.placements) if axis_of(each) is None)
+
+
+def mesh_ranks(value: Any) -> tuple[int, ...]:
+    """The processes that hold parts of a DTensor together; none of a plain tensor."""
+    return tuple(sorted(value.device_mesh.mesh.flatten().tolist())) if is_split(value) else ()
 
 
 def _fsdp() -> Any:

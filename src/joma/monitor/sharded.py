@@ -22,7 +22,7 @@ from joma.host.products import float32_products
 from joma.measure.spectrum import GRAM_SIDE, TOGETHER, spectrum
 from joma.monitor.matrices import Matrices
 from joma.monitor.names import Names
-from joma.monitor.parallel import axis_of, is_first_copy, is_split, reshard
+from joma.monitor.parallel import axis_of, is_first_copy, is_split, mesh_ranks, reshard
 
 WIDTH = 2
 """Numbers that a process sends of one matrix and measure, at most."""
@@ -39,6 +39,20 @@ class SharedMatrices(Matrices):
         self._group, self._device = group, device
         self._mine = _Dealt(model, names, dist.get_rank(group), dist.get_world_size(group))
         self._updates = 0
+        self._elsewhere: set[str] = set()
+
+    def meshes(self) -> list[tuple[int, ...]]:
+        """Of each matrix, the processes that hold it together."""
+        return [mesh_ranks(each) for each in self.by_name.values()]
+
+    def settle(self, meshes: list[list[tuple[int, ...]]]) -> None:
+        """Leave a matrix to the first of several meshes that hold it, as where FSDP is one dimension of a mesh of two.
+
+        meshes: what `meshes` gives on every process.
+        """
+        mine, firsts = self.meshes(), (min(each) for each in zip(*meshes, strict=True))
+        pairs = zip(self.by_name, mine, firsts, strict=True)
+        self._elsewhere = {name for name, here, first in pairs if here != first}
 
     def must_know(self, measures: Iterable[str]) -> None:
         """Refuse a measure that is not known of parts."""
@@ -87,11 +101,18 @@ class SharedMatrices(Matrices):
     def _split(self) -> dict[str, Any]:
         return {name: each for name, each in self.by_name.items() if is_split(each)}
 
+    def _counts(self, name: str) -> bool:
+        return name not in self._elsewhere and is_first_copy(self.by_name[name])
+
+    def _here(self) -> dict[str, Tensor]:
+        """Parts of DTensors that no other process counts."""
+        return {name: each.to_local() for name, each in self._split().items() if self._counts(name)}
+
     def _parts_of_norm(self) -> dict[str, Tensor]:
-        return {name: _squares(each.to_local()) for name, each in self._split().items() if is_first_copy(each)}
+        return {name: _squares(part) for name, part in self._here().items()}
 
     def _parts_of_update_ratio(self) -> dict[str, Tensor]:
-        here = {name: each.to_local() for name, each in self._split().items() if is_first_copy(each)}
+        here = self._here()
         found = {
             name: torch.stack([_squares(here[name] - before.to(here[name])), _squares(here[name])])
             for name, before in self._before.items()
@@ -104,12 +125,16 @@ class SharedMatrices(Matrices):
         found: dict[str, Tensor] = {}
         for turn, names in enumerate(self._of_one_shape()):
             # Every process must come here for all of them, and in this order.
-            grams = torch.stack([gram_part(self.by_name[name]).to(self._device) for name in names])
+            grams = torch.stack([self._gram_part(name) for name in names])
             owner = turn % dist.get_world_size(self._group)
             dist.reduce(grams, group_dst=owner, group=self._group)
             if dist.get_rank(self._group) == owner:
                 found |= {name: self._rank_of(name, gram) for name, gram in zip(names, grams, strict=True)}
         return found
+
+    def _gram_part(self, name: str) -> Tensor:
+        part = gram_part(self.by_name[name]).to(self._device)
+        return part if self._counts(name) else torch.zeros_like(part)
 
     def _of_one_shape(self) -> Iterator[list[str]]:
         groups: dict[tuple[int, torch.dtype], list[str]] = {}
@@ -179,8 +204,6 @@ def gram_part(w: Any) -> Tensor:
         if axis_of(placement) == short:
             part = _with_all_rows(part, w.device_mesh.get_group(dim))
     wide = part.to(torch.float64 if len(part) <= GRAM_SIDE else torch.promote_types(part.dtype, torch.float32))
-    if not is_first_copy(w):
-        wide = torch.zeros_like(wide)
     with float32_products("highest"), torch.autocast(wide.device.type, enabled=False):
         gram: Tensor = wide @ wide.mT
     return gram
