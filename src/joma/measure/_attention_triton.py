@@ -263,8 +263,9 @@ def with_sums(
     out = v.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2) if output else entropy[..., None]
     # What is absent gets a stand-in that the kernel, compiled without it, never reads.
     bias = problem.bias if problem.bias is not None else entropy[..., None]
-    padding = problem.key_padding.to(torch.int8) if problem.key_padding is not None else entropy[:, 0]
-    begin, end = (entropy[0], entropy[0]) if problem.document is None else (each.int() for each in problem.document)
+    absent = entropy[0]
+    padding = problem.key_padding.to(torch.int8) if problem.key_padding is not None else absent
+    begin, end = (absent, absent) if problem.document is None else (each.int() for each in problem.document)
     rows, columns, warps, stages = blocks or _blocks(problem)
     grid = (triton.cdiv(queries, rows), batch * heads)
     _attention[grid](
