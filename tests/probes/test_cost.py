@@ -15,7 +15,18 @@ transformers = pytest.importorskip("transformers")
 LENGTH = 8
 WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero"}
 """Operations for which the host waits until the device has caught up."""
-NO_WORK = {"new_empty", "unbind", "transpose", "slice", "alias", "view", "select", "unsqueeze", "expand", "detach"}
+NO_WORK = {
+    "new_empty",
+    "unbind",
+    "transpose",
+    "slice",
+    "alias",
+    "view",
+    "select",
+    "unsqueeze",
+    "expand",
+    "scalar_tensor",
+}
 """Operations that launch nothing on a GPU."""
 
 
@@ -84,8 +95,8 @@ def test_a_layer_starts_one_kernel_and_no_other_work(kernel):
     assert kernel.started == 8
     per_layer = {name: (many[name] - few[name]) / 4 for name in many}
     assert sum(count for name, count in per_layer.items() if name not in NO_WORK) <= 0  # less: sdpa's own call
-    assert sum(count for name, count in per_layer.items() if count > 0) <= 8
-    assert sum(max(count, 0) for name, count in many.items() if name not in NO_WORK) <= 12  # of the whole pass
+    assert sum(count for name, count in per_layer.items() if count > 0) <= 9
+    assert sum(max(count, 0) for name, count in many.items() if name not in NO_WORK) <= 10  # of the whole pass
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,10 @@ class Monitor:
                 taken |= {name: self._followed(each) for name, each in measure.take(probe).items()}
             if first:
                 self._attention = self._rows_of_attention(probe, taken)
-        self._matrices.look_again()
-        for measure in (MEASURES[name] for name in due if MEASURES[name].needs == "matrices"):
+        matrices = [MEASURES[name] for name in due if MEASURES[name].needs == "matrices"]
+        if matrices:
+            self._matrices.look_again()
+        for measure in matrices:
             taken |= measure.take(self._matrices)
         return taken
 

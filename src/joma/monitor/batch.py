@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any
 
@@ -51,8 +52,13 @@ class ProbeBatch:
             )
 
     def _saving(self, model: nn.Module) -> dict[str, Any]:
-        known = signature(type(model).forward).parameters if hasattr(model, "config") else {}
+        known = _arguments(type(model)) if hasattr(model, "config") else ()
         return {name: value for name, value in _SAVING.items() if name in known and name not in self.kwargs}
+
+
+@lru_cache(64)  # reading a signature takes longer than a layer
+def _arguments(kind: type[nn.Module]) -> tuple[str, ...]:
+    return tuple(signature(kind.forward).parameters)
 
 
 def _input_embedding(model: nn.Module) -> nn.Embedding | None:
