@@ -90,6 +90,11 @@ class RunningMeans:
             found |= dict(zip(names, each.unbind(), strict=True))
         return found
 
+    def counted(self) -> dict[str, Tensor]:
+        """(heads,) of every layer: how many queries count."""
+        groups = self._merged().items()
+        return {name: each for names, sums in groups for name, each in zip(names, sums.count.unbind(), strict=True)}
+
     def _merged(self) -> dict[tuple[str, ...], Sums]:
         """Sums of groups of layers, no layer in two of them."""
         self.reduce()

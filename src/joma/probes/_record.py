@@ -82,16 +82,17 @@ class Probe:
         sparsity: int | None = None,
         spread: bool = False,
         gradients: bool = False,
+        names: dict[nn.Module, str] | None = None,
     ) -> None:
         """Not for callers: `collect` and `collect_plain` make probes.
 
         model: whose attention is watched. keep: whether the statistics of every call are kept, and not the means alone.
         sparsity: the number of keys of `top_keys`; None: it is not measured. spread: whether that of logits is, too.
-        gradients: whether they stay in `stats`.
+        gradients: whether they stay in `stats`. names: those of the modules, where an earlier probe found them.
         """
         must_be_keys(sparsity)
         self.model_name = type(model).__name__
-        self.names = {
+        self.names = names or {
             module: (_without_wrappers(name) if _COMPILED in name else name) or self.model_name
             for name, module in _named_modules(model)
             if _COMPILED not in module._modules  # a compiled part goes by the name of what is in it
@@ -102,6 +103,7 @@ class Probe:
         self.top, self.with_spread, self.gradients = sparsity, spread, gradients
         self.single_pass = False
         self.running, self._keep = False, keep
+        self.adapted = 0  # modules at work whose queries and keys an adapter tells: what they call is not looked at
         self.calls, self._calls_before = 0, 0  # in all, and before the forward pass under way
         self._means = RunningMeans(largest=AttentionStats._fields.index("max_logit"))
         self.queries: dict[str, int] = {}  # the most of one call
@@ -137,6 +139,10 @@ class Probe:
             raise ValueError(f"measure must be one of {', '.join(known)}, got {measure!r}")
         at = known.index(measure)
         return {name: each[at] for name, each in self._in_order(self._means.mean()).items()}
+
+    def counted(self) -> dict[str, Tensor]:
+        """(heads,) of each layer: how many queries its means are over."""
+        return self._in_order(self._means.counted())
 
     def mean_entropy(self) -> Tensor:
         """(layers, heads): mean attention entropy in nats."""
