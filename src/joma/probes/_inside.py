@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from joma.probes._adapted import Adapters, Leaving, adapter_of
 from joma.probes._plain import Watching, following
@@ -76,10 +76,12 @@ class InPass:
 
     def _adapt(self, module: nn.Module, leaving: Leaving) -> None:
         def entered(_: nn.Module, inputs: Any) -> None:
-            self.probe.adapted += 1
+            if not torch.compiler.is_compiling():
+                self.probe.adapted += 1
 
         def left(_: nn.Module, inputs: Any, output: Any = None) -> None:
-            self.probe.adapted -= 1
+            if not torch.compiler.is_compiling():
+                self.probe.adapted -= 1
 
         self._on(module.register_forward_pre_hook(entered))
         self._on(module.register_forward_hook(leaving, with_kwargs=True))

@@ -68,10 +68,12 @@ def following(probe: Probe, into: list[nn.Module] | None = None) -> Iterator[lis
     caller: list[nn.Module] = [] if into is None else into
 
     def enter(module: nn.Module, inputs: Any) -> None:
-        caller.append(module)
+        if not torch.compiler.is_compiling():
+            caller.append(module)
 
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
-        caller.pop()
+        if not torch.compiler.is_compiling():
+            caller.pop()
 
     with ExitStack() as hooks:
         for module in probe.names:
