@@ -20,7 +20,7 @@ from joma.host.words import short
 from joma.monitor.alarms import Alarm, Alert, OnAlarm, Watch
 from joma.monitor.attention import first_pass, watched_pass
 from joma.monitor.batch import ProbeBatch, StepBatch
-from joma.monitor.inside import Inside, Round
+from joma.monitor.inside import Inside, Round, must_not_be_compiled
 from joma.monitor.matrices import Matrices
 from joma.monitor.measures import DEFAULT, MEASURES, Taken, intervals_of
 from joma.monitor.names import Names, Patterns, unwrapped
@@ -94,8 +94,9 @@ class Monitor:
         self._inside: Inside | None = None
         self._batch: ProbeBatch | StepBatch | None = None
         if inside:
+            must_not_be_compiled(model)
             spread = "spread" in self.intervals
-            self._inside = Inside(model, self._names, spread=spread, attention=self._adapters)
+            self._inside = Inside(self.model, self._names, spread=spread, attention=self._adapters)
         elif isinstance(probe, str) and probe == "step":
             with asked_for():
                 self._batch = StepBatch(self.model, integer(rows, "rows", 1))

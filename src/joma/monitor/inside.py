@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from joma.measure.spread import SpreadSums
 from joma.monitor.errors import MonitorError
-from joma.monitor.names import Names
+from joma.monitor.names import Names, unwrapped
 from joma.probes import Adapters, InPass, Probe
 
 SEEN = "torch's scaled_dot_product_attention, nn.MultiheadAttention and the classes in attention"
@@ -38,7 +38,6 @@ class Inside:
 
     def __init__(self, model: nn.Module, names: Names, *, spread: bool, attention: Adapters | None) -> None:
         """model: what is trained. names: the layers that are followed. spread, attention: as in `InPass`."""
-        _must_not_be_compiled(model)
         self._model, self._names, self._spread, self._attention = model, names, spread, attention
         self._known: dict[nn.Module, str] | None = None
         self._layers: list[str] = []
@@ -89,10 +88,10 @@ def _unseen(model: nn.Module) -> str:
     )
 
 
-def _must_not_be_compiled(model: nn.Module) -> None:
+def must_not_be_compiled(model: nn.Module) -> None:
     """What is compiled has no place for a hook."""
     if any("_orig_mod" in each._modules or each._compiled_call_impl is not None for each in model.modules()):
+        name = type(unwrapped(model)).__name__
         raise MonitorError(
-            f"inside=True cannot look into compiled code, and {type(model).__name__} is compiled: measure it with a "
-            "probe batch"
+            f"inside=True cannot look into compiled code, and {name} is compiled: measure it with a probe batch"
         )

@@ -49,6 +49,7 @@ class InPass:
         """
         self.probe = Probe(model, keep=False, spread=spread, names=names)
         self.error: Exception | None = None
+        self._whole = False  # whether the pass came to its end
         self._hooks, self._modes = ExitStack(), ExitStack()
         self._one = None if layer is None else next(each for each, name in self.probe.names.items() if name == layer)
         adapters = attention or {}
@@ -63,6 +64,7 @@ class InPass:
         for module in self.probe.names if self._one is None else (self._one,):
             if (tell := adapter_of(module, adapters)) is not None:
                 self._adapt(module, _GuardedLeaving(self, tell))
+        self._on(model.register_forward_hook(self._finish))
         self._on(model.register_forward_hook(self._after, always_call=True))
 
     def remove(self) -> None:
@@ -88,7 +90,7 @@ class InPass:
         self._on(module.register_forward_hook(left, always_call=True))
 
     def _before(self, model: nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling() or self.probe.calls or self.error is not None or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or self._whole or self.error is not None or not torch.is_grad_enabled():
             return
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return  # what a CUDA graph records would be replayed without us
@@ -101,9 +103,15 @@ class InPass:
             return
         self.probe.running = False
         self._modes.close()
+        if not self._whole:
+            self.probe.forget()
+
+    def _finish(self, model: nn.Module, inputs: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling() and self.probe.running:
+            self._whole = True
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
-        if not torch.compiler.is_compiling() and self.probe.running and not self.probe.calls:
+        if not torch.compiler.is_compiling() and self.probe.running:
             self._modes.enter_context(self._watching)
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any = None) -> None:

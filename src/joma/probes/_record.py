@@ -97,13 +97,17 @@ class Probe:
             for name, module in _named_modules(model)
             if _COMPILED not in module._modules  # a compiled part goes by the name of what is in it
         }
-        self.stats: dict[str, list[AttentionStats]] = {}
-        self.sparsity: dict[str, list[AttentionSparsity]] = {}
-        self.spread: dict[str, SpreadSums] = {}
         self.top, self.with_spread, self.gradients = sparsity, spread, gradients
         self.single_pass = False
         self.running, self._keep = False, keep
         self.adapted = 0  # modules at work whose queries and keys an adapter tells: what they call is not looked at
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, as if nothing had been seen."""
+        self.stats: dict[str, list[AttentionStats]] = {}
+        self.sparsity: dict[str, list[AttentionSparsity]] = {}
+        self.spread: dict[str, SpreadSums] = {}
         self.calls, self._calls_before = 0, 0  # in all, and before the forward pass under way
         self._means = RunningMeans(largest=AttentionStats._fields.index("max_logit"))
         self.queries: dict[str, int] = {}  # the most of one call
