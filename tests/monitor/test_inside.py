@@ -168,7 +168,7 @@ def test_hooks_are_there_for_measured_steps_alone_and_none_stays():
         assert sum(hooks_of(model)) == 0
         loss_of(model, PROBE).backward()
         monitor.step()
-        assert 0 < sum(hooks_of(model)) <= 4
+        assert 0 < sum(hooks_of(model)) <= 5
         assert hooks_of(model.h[0]) != hooks_of(model.h[1])
     assert sum(hooks_of(model)) == 0
 
@@ -180,6 +180,17 @@ def test_names_choose_whose_turn_it_is():
             loss_of(model, PROBE).backward()
             monitor.step()
     assert monitor.latest["entropy"].rows.names == ("h.0", "h.2")
+
+
+def test_a_loop_that_counts_by_itself_is_measured_once_its_pace_is_known():
+    model, seen = made(Steady), []
+    with Monitor(
+        model, inside=True, every=10, measures=["entropy"], sinks=lambda step, _: seen.append(step)
+    ) as monitor:
+        for step in range(10, 70, 10):
+            loss_of(model, PROBE).backward()
+            monitor.step(step)
+    assert seen == [20, 50]
 
 
 def test_a_record_goes_on(tmp_path):

@@ -123,6 +123,7 @@ class Monitor:
         self._pending: list[Packet] = []
         self.recorded = -1
         """Up to which step the record had been written when it was opened; -1: it is new."""
+        self._stride = 1
         self._used = self._entered = self._failed = False
 
     def __repr__(self) -> str:
@@ -162,6 +163,7 @@ class Monitor:
         if step is None and (isinstance(batch, int) or not isinstance(self._batch, StepBatch)):
             batch, step = None, batch
         before, self.step_number = self.step_number, self._next(step)
+        self._stride = self.step_number - before
         self._deliver()
         due = [name for name, steps in self.intervals.items() if self.step_number // steps > before // steps]
         if due and self.step_number > self.recorded and not self._failed:
@@ -175,7 +177,7 @@ class Monitor:
 
         Call it before the optimizer's step or after it. Where no measure of gradients is due, nothing happens.
         """
-        if not self._entered or self._failed or self.step_number + 1 <= self.recorded:
+        if not self._entered or self._failed:
             return
         due = self._due_next("gradients")
         if due and not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
@@ -212,9 +214,10 @@ class Monitor:
         return isinstance(self._batch, ProbeBatch)
 
     def _due_next(self, needs: str) -> list[str]:
-        """Measures that are due at the next step, if it has the next number."""
-        coming = self.step_number + 1
-        return [name for name, steps in self.intervals.items() if coming % steps == 0 and MEASURES[name].needs == needs]
+        """Measures that are due at the next step, if it comes as far after this one as this one came."""
+        now, coming = self.step_number, self.step_number + self._stride
+        due = [name for name, steps in self.intervals.items() if coming // steps > now // steps]
+        return [name for name in due if MEASURES[name].needs == needs and coming > self.recorded]
 
     def _arm(self) -> None:
         """Get ready for the pass of the next step, where that is to be measured."""
