@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import LENGTH, PROBE, TEXT, TOKENS, WIDTH, Attention, Block, Model, loss_of, made, same, train
+from networks import LENGTH, PROBE, TEXT, TOKENS, Attention, Block, Model, Steady, loss_of, made, same, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -14,22 +14,6 @@ from joma.runs import Run
 
 ALL = ["entropy", "largest_logit", "sink_mass", "effective_keys", "spread"]
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
-
-
-class Steady(nn.Module):
-    """Blocks of attention alone, so that an oracle is short; dropout is on."""
-
-    def __init__(self, layers=3, kind=Attention):
-        super().__init__()
-        self.embed = nn.Embedding(TOKENS, WIDTH)
-        self.h = nn.ModuleList(kind() for _ in range(layers))
-        self.drop, self.head = nn.Dropout(0.3), nn.Linear(WIDTH, TOKENS)
-
-    def forward(self, ids):
-        x = self.drop(self.embed(ids))
-        for block in self.h:
-            x = self.drop(x + block(x))
-        return self.head(x)
 
 
 class Checkpointed(Steady):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from networks import LENGTH, PROBE, TEXT, TOKENS, Model, loss_of, made, same, train
+from networks import LENGTH, PROBE, TEXT, TOKENS, Model, Steady, loss_of, made, same, train
 from torch import nn
 
 from joma.host.errors import JomaError
@@ -94,7 +94,7 @@ def test_compiled_models_need_their_batch_given():
     found = []
     for watched in (False, True):
         torch.compiler.reset()
-        model = made()
+        model = made(Steady)
         called = torch.compile(model, backend="aot_eager")
         monitor = Monitor(called, probe="step", every=2, measures=MEASURES) if watched else None
         if monitor is not None:
@@ -106,16 +106,17 @@ def test_compiled_models_need_their_batch_given():
 
 
 def test_a_step_without_a_batch_is_refused_in_one_sentence():
-    with Monitor(made(), probe="step", every=1, measures=["entropy"]) as monitor:
-        with pytest.raises(JomaError, match=r"no pass of Model was seen, so call monitor.step\(batch\)"):
-            monitor.step()
+    sentence = r"no pass of Model was seen, so call monitor.step\(batch\)"
+    monitor = Monitor(made(), probe="step", every=1, measures=["entropy"])
+    with monitor, pytest.raises(JomaError, match=sentence):
+        monitor.step()
 
 
 def test_a_batch_that_does_not_fit_is_refused_at_the_first_step_and_told_later(log):
     model = made()
-    with Monitor(model, probe="step", every=1, measures=["entropy"]) as monitor:
-        with pytest.raises(JomaError, match="probe does not fit Model"):
-            monitor.step({"words": TEXT[0]})
+    monitor = Monitor(model, probe="step", every=1, measures=["entropy"])
+    with monitor, pytest.raises(JomaError, match="probe does not fit Model"):
+        monitor.step({"words": TEXT[0]})
     with Monitor(model, probe="step", every=1, measures=["entropy"]) as monitor:
         monitor.step(TEXT[0])
         monitor.step({"words": TEXT[0]})
