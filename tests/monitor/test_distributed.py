@@ -184,9 +184,7 @@ def same(name):
 
 
 INCLUDE = "include and exclude leave out all attention: there are ['h.0.attn', 'h.1.attn']"
-TOKENS_FIRST = (
-    "processes share the probe batch by its first dimension, and TransformerEncoderLayer takes that for tokens"
-)
+TOKENS_FIRST = "processes share the probe batch by its first dimension, and the model takes that for tokens"
 ON_BOTH = {
     "few rows": "BadInput: probe must have a row for each of the 2 shares that processes measure, got 1 row",
     "other probe": same("probe"),

@@ -107,7 +107,7 @@ def _one_logit(
 
 @triton.jit
 def _attention(
-    Q, K, V, Bias, Pad, Begin, End, Entropy, Lse, Max, SinkMass, SelfMass, Shift, Total, Out,
+    Q, K, V, Bias, Pad, Begin, End, Entropy, Lse, Max, SinkMass, SelfMass, EffectiveKeys, Shift, Total, Out,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_bb, stride_bh, stride_bm, stride_bn, stride_pb, stride_pn,
     stride_ob, stride_oh, stride_om, stride_od, stride_db, stride_dm,
@@ -185,6 +185,7 @@ def _attention(
     nowhere = float("-inf")
     out = (batch * heads + head).to(tl.int64) * queries + rows
     tl.store(Entropy + out, entropy, mask=alive)
+    tl.store(EffectiveKeys + out, tl.where(empty, 0.0, tl.exp2(entropy * _LOG2E)), mask=alive)
     tl.store(Lse + out, tl.where(empty, nowhere, lse2 * _LN2), mask=alive)
     tl.store(Max + out, tl.where(empty, nowhere, m * _LN2), mask=alive)
     tl.store(Shift + out, m, mask=alive)
@@ -255,13 +256,16 @@ def with_sums(
     batch, heads, queries, width = q.shape
     output = problem.v is not None
     v = problem.v if problem.v is not None else k
-    made = q.new_empty(7, batch, heads, queries, dtype=torch.float32).unbind(0)
-    entropy, lse, top, first, own, m, l = made
-    out = v.new_empty(batch, heads, queries, v.shape[3]) if output else entropy[..., None]
+    made = q.new_empty(8, batch, heads, queries, dtype=torch.float32).unbind(0)
+    *stats, m, l = made
+    entropy = made[0]
+    # Heads of one query side by side, as the model's next product reads them.
+    out = v.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2) if output else entropy[..., None]
     # What is absent gets a stand-in that the kernel, compiled without it, never reads.
     bias = problem.bias if problem.bias is not None else entropy[..., None]
-    padding = problem.key_padding.to(torch.int8) if problem.key_padding is not None else entropy[:, 0]
-    begin, end = (entropy[0], entropy[0]) if problem.document is None else (each.int() for each in problem.document)
+    absent = entropy[0]
+    padding = problem.key_padding.to(torch.int8) if problem.key_padding is not None else absent
+    begin, end = (absent, absent) if problem.document is None else (each.int() for each in problem.document)
     rows, columns, warps, stages = blocks or _blocks(problem)
     grid = (triton.cdiv(queries, rows), batch * heads)
     _attention[grid](
@@ -286,8 +290,7 @@ def with_sums(
         num_warps=warps,
         num_stages=stages,
     )
-    stats = (entropy, lse, top, first, own, torch.where(top == -torch.inf, 0.0, entropy.exp()))
-    return (*stats, out) if output else stats, m, l
+    return (*stats, out) if output else tuple(stats), m, l
 
 
 def _blocks(problem: Problem) -> tuple[int, int, int, int]:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,21 +24,35 @@ from joma.host.arguments import shown
 from joma.host.errors import BadInput
 from joma.host.words import counted, short
 from joma.monitor.alarms import TrainingStopped
-from joma.monitor.batch import ProbeBatch
+from joma.monitor.batch import ProbeBatch, StepBatch
 from joma.monitor.errors import MonitorError
+from joma.monitor.inside import Round
 from joma.monitor.matrices import Matrices
-from joma.monitor.measures import MEASURES
+from joma.monitor.measures import MEASURES, Taken
 from joma.monitor.names import Names, unwrapped
 from joma.monitor.parallel import Team, is_split, must_be_supported
 from joma.monitor.pooled import Layer, Seat, SeenByAll, empty_table, spread_table, table_of
-from joma.monitor.sharded import WIDTH, SharedMatrices
+from joma.monitor.sharded import SharedMatrices
 from joma.probes import Probe
 
 Found = TypeVar("Found")
-Seen = tuple[Any, Any] | None
-"""What measures are taken from: attention, and matrices."""
+
+
+class Both(NamedTuple):
+    """What was seen at one measuring, of all processes."""
+
+    attention: Any
+    """A `Probe`, or what gives its numbers in the same form; None: no attention was measured."""
+    weights: Taken
+    """Series of the weights."""
+
+
+Seen = Both | None
+"""None: another process has the numbers of all."""
+Look = Callable[[], Probe | Round | None]
+Batch = ProbeBatch | StepBatch | None
 LONGEST = 300  # characters of a sentence that goes from process to process
-_HEADER = 2  # numbers of each process: its step, and whether it has a problem
+_HEADER = 3  # numbers of each process: its step, whether it has a problem, whether it saw attention
 _GROUPS: WeakKeyDictionary[Any, dict[tuple[int, ...], Any]] = WeakKeyDictionary()
 """Groups made here, by the group of all processes, which a program may end and begin anew."""
 
@@ -50,20 +64,39 @@ class _KnownToAll(MonitorError):
 class Alone:
     """One process: nothing is shared."""
 
-    first, stops = True, False
+    first, stops, begun = True, False, False
+    """Whether this process records, whether an alarm stops the training, whether all have seen attention."""
 
     def matrices(self, model: nn.Module, names: Names) -> Matrices:
         """Those that this process measures."""
         return Matrices(model, names)
 
-    def meet(self, batch: ProbeBatch, matrices: Matrices, settings: Mapping[str, Any]) -> ProbeBatch:
-        """The rows of the probe batch for this process. settings: what must be the same on all."""
+    def meet(self, batch: Batch, matrices: Matrices, settings: Mapping[str, Any]) -> Batch:
+        """What this process reads of the probe batch. settings: what must be the same on all."""
         return batch
 
-    def measured(self, step: int, due: list[str], look: Callable[[], Probe | None], matrices: Matrices) -> Seen:
-        """What measures are taken from: attention and matrices of all processes. None: another process takes them."""
+    def held(self, due: list[str], matrices: Matrices) -> dict[str, Any]:
+        """Measures of gradients, for a later measuring."""
         matrices.look_again()
-        return look(), matrices
+        return {name: each for one in due for name, each in MEASURES[one].take(matrices).items()}
+
+    def measured(
+        self, step: int, attention: list[str], look: Look, weights: list[str], matrices: Matrices, held: dict[str, Any]
+    ) -> Seen:
+        """What is seen of attention and of weights, of all processes.
+
+        - step: of this measuring
+        - attention: measures that are taken of what `look` gives
+        - weights: measures of weights
+        - held: what `held` gave
+        """
+        probe = look()
+        if weights:
+            matrices.look_again()
+        found: Taken = {}
+        for name in weights:
+            found |= {name: held[name]} if name in held else MEASURES[name].take(matrices)
+        return Both(probe, found)
 
     def by_first(self, do: Callable[[], Found]) -> Found:
         """What the first process finds when it does this; an error there is one on all."""
@@ -95,57 +128,71 @@ class Several(Alone):
             raise BadInput("group must have this process among its members", argument="group")
         self.first = self._rank == 0
         self._device = _device_of(group, self._model)
-        self._layers: dict[str, Layer] | None = None
+        self._layers: dict[str, Layer] = {}
+        self._rows: ProbeBatch | None = None
         self._agreed = False
         self._late: Exception | None = None
 
     def matrices(self, model: nn.Module, names: Names) -> Matrices:
         return SharedMatrices(model, names, self._group, self._device)
 
-    def meet(self, batch: ProbeBatch, matrices: Matrices, settings: Mapping[str, Any]) -> ProbeBatch:
+    def meet(self, batch: Batch, matrices: Matrices, settings: Mapping[str, Any]) -> Batch:
         assert isinstance(matrices, SharedMatrices)
-        self._weights = [name for name in settings["measures"] if MEASURES[name].needs == "matrices"]
+        self._weights = [name for name in settings["measures"] if MEASURES[name].needs != "attention"]
         matrices.must_know(self._weights)
-        batch.must_suit(self._model)  # all of it: whoever is refused alone leaves the others waiting
+        if isinstance(batch, ProbeBatch):
+            batch.must_suit(self._model)  # all of it: whoever is refused alone leaves the others waiting
         self._team, self.stops = Team(self._model), settings["on_alarm"] == "stop"
-        mine = {**settings, "on_alarm": self.stops, "probe": batch.digest, "model": tuple(matrices.by_name)}
+        mine = {**settings, "on_alarm": self.stops, "probe": batch and batch.digest, "model": matrices.names()}
         told = self._gathered((mine, self._team.ranks or (dist.get_rank(),), matrices.meshes()))
         _must_be_the_same([each[0] for each in told])
         matrices.settle([each[2] for each in told])
         self._teams = [each[1] for each in told]
         teams = sorted(set(self._teams))
         self._share, self._shares = teams.index(self._teams[self._rank]), len(teams)
-        self._rows = share_of(batch, self._share, self._shares)
-        return self._rows
+        if isinstance(batch, ProbeBatch):  # else every process has its own rows
+            batch = self._rows = share_of(batch, self._share, self._shares)
+        return batch
 
-    def measured(self, step: int, due: list[str], look: Callable[[], Probe | None], matrices: Matrices) -> Seen:
+    def held(self, due: list[str], matrices: Matrices) -> dict[str, Any]:
+        assert isinstance(matrices, SharedMatrices)
+        matrices.look_again()
+        return dict(matrices.parts(due))
+
+    def measured(
+        self, step: int, attention: list[str], look: Look, weights: list[str], matrices: Matrices, held: dict[str, Any]
+    ) -> Seen:
         assert isinstance(matrices, SharedMatrices)
         self._agreed = False
         matrices.look_again()
         probe, problem = _tried(look)
         # Also after a failure: the others wait for our part.
-        weights, other = _tried(lambda: matrices.parts([name for name in due if name in self._weights]))
+        parts, other = _tried(lambda: held | matrices.parts([name for name in weights if name not in held]))
         problem = self._late or problem or other
-        if self._layers is None:
+        if attention and not self._layers:
             self._layers = self._all_layers(probe, problem)
+            self.begun = bool(self._layers)
         table, other = _tried(lambda: self._table(probe if problem is None else None))
         problem = problem or other
         header = torch.zeros(self._size, _HEADER, dtype=torch.float64, device=self._device)
-        header[self._rank] = torch.tensor([step, problem is not None])
+        header[self._rank] = torch.tensor([step, problem is not None, probe is not None])
         sections = {
             "header": header,
             "attention": empty_table(self._layers, self._shares, self._device) if table is None else table,
-            **self._weight_sections(matrices, weights or {}),
+            **{name: (parts or {}).get(name, matrices.nothing(name)) for name in self._weights},
         }
-        if "spread" in due:  # which is large; the sizes of the others do not depend on what is due
+        if "spread" in attention:  # which is large; the sizes of the others do not depend on what is due
             sections["spread"] = spread_table(probe if problem is None else None, self._layers, self._device)
         summed = self._added_up(sections)
         self._must_agree(summed["header"].tolist(), problem)
         self._agreed = True
         if not self.first:
             return None
-        seen = SeenByAll(self._layers, summed["attention"], summed.get("spread"))
-        return seen, matrices.whole({name: summed[name] for name in weights or {}})
+        seen = None
+        if probe is not None:
+            names = self._modules(probe)
+            seen = SeenByAll(self._layers, summed["attention"], summed.get("spread"), names)
+        return Both(seen, matrices.whole({name: summed[name] for name in weights if name in (parts or {})}))
 
     def by_first(self, do: Callable[[], Found]) -> Found:
         found, problem = _tried(do) if self.first else (None, None)
@@ -178,13 +225,8 @@ class Several(Alone):
             self._late = error
         return self._agreed
 
-    def _table(self, probe: Probe | None) -> Tensor | None:
-        assert self._layers is not None
+    def _table(self, probe: Probe | Round | None) -> Tensor | None:
         return None if probe is None else table_of(probe, self._layers, self._share, self._shares, self._device)
-
-    def _weight_sections(self, matrices: SharedMatrices, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        none = torch.zeros(len(matrices.by_name), WIDTH, dtype=torch.float64, device=self._device)
-        return {name: parts.get(name, none) for name in self._weights}
 
     def _added_up(self, sections: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The one collective of a measuring."""
@@ -199,18 +241,21 @@ class Several(Alone):
 
     def _must_agree(self, header: list[list[float]], problem: Exception | None) -> None:
         """Raise on all processes, or on none."""
-        steps = [int(step) for step, _ in header]
+        steps = [int(step) for step, _, _ in header]
         if len(set(steps)) > 1:
             other = next(rank for rank, step in enumerate(steps) if step != steps[0])
             raise _KnownToAll(
                 f"processes must measure at the same step, and rank {other} is at step {steps[other]} when rank 0 is "
                 f"at {steps[0]}: call Monitor.step on all of them, as often"
             )
-        failed = next((rank for rank, (_, flag) in enumerate(header) if flag), None)
+        failed = next((rank for rank, (_, flag, _) in enumerate(header) if flag), None)
         if failed is not None:
             told: list[Any] = [None if problem is None else _sentence(problem)]
             dist.broadcast_object_list(told, group=self._group, group_src=failed, device=self._device)
             raise _KnownToAll(f"rank {failed}: {told[0]}")
+        blind = [rank for rank, (_, _, saw) in enumerate(header) if not saw]
+        if 0 < len(blind) < self._size:
+            raise _KnownToAll(f"rank {blind[0]} saw no attention at step {steps[0]}, and others did")
 
     def _gathered(self, mine: Any) -> list[Any]:
         """What every process tells, in order."""
@@ -222,7 +267,7 @@ class Several(Alone):
         dist.broadcast_object_list(told, group=self._group, group_src=0, device=self._device)
         return told
 
-    def _all_layers(self, probe: Probe | None, problem: Exception | None) -> dict[str, Layer]:
+    def _all_layers(self, probe: Probe | Round | None, problem: Exception | None) -> dict[str, Layer]:
         """Where the heads of each layer are. What the first pass refuses on one process is refused on all."""
         seats, problem = (None, problem) if problem else _tried(lambda: self._seats(probe))
         told = self._gathered(_sentence(problem) if problem is not None else seats)
@@ -236,10 +281,17 @@ class Several(Alone):
         team = [rank for rank in range(self._size) if self._teams[rank] == self._teams[self._rank]]
         return {name: Layer.among({rank: told[rank][name] for rank in team}, self._rank) for name in told[0]}
 
-    def _seats(self, probe: Probe | None) -> dict[str, Seat]:
+    def _modules(self, probe: Probe | Round) -> dict[nn.Module, str]:
+        """By name, for what measures read of weights on this process alone: of weights in parts there is nothing."""
+        if isinstance(probe, Probe) and not any(map(is_split, self._model.parameters())):
+            return probe.names
+        return {nn.Module(): name for name in probe.layers}
+
+    def _seats(self, probe: Probe | Round | None) -> dict[str, Seat]:
         if probe is None:
             return {}
-        _must_read_rows(self._rows, probe)
+        if self._rows is not None:
+            _must_read_rows(self._rows, probe)
         widths = {name: each.mean.shape[-1] for name, each in probe.spread.items()}
         return {
             name: Seat(len(heads), self._team.part(name), probe.queries[name], widths.get(name, 0))
@@ -291,7 +343,7 @@ def share_of(batch: ProbeBatch, share: int, shares: int) -> ProbeBatch:
     return mine
 
 
-def _must_read_rows(batch: ProbeBatch, probe: Probe) -> None:
+def _must_read_rows(batch: ProbeBatch, probe: Probe | Round) -> None:
     """Refuse a model that has tokens first and rows second: its texts would have been cut."""
     first = next((each for each in (*batch.args, *batch.kwargs.values()) if isinstance(each, Tensor)), None)
     if first is None or first.ndim != 2 + first.is_floating_point():
@@ -299,8 +351,8 @@ def _must_read_rows(batch: ProbeBatch, probe: Probe) -> None:
     rows, tokens = first.shape[:2]
     if rows != tokens and set(probe.queries.values()) == {rows}:
         raise MonitorError(
-            f"processes share the probe batch by its first dimension, and {probe.model_name} takes that for tokens: "
-            "give it a batch with rows first"
+            "processes share the probe batch by its first dimension, and the model takes that for tokens: give a batch "
+            "with rows first"
         )
 
 

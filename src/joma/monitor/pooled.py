@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from joma.measure.attention import AttentionStats
 from joma.measure.spread import SpreadSums
 from joma.monitor.errors import MonitorError
+from joma.monitor.inside import Round
 from joma.probes import Probe
 
 _FIELDS = AttentionStats._fields
@@ -56,7 +57,9 @@ class Layer(NamedTuple):
         return cls(sum(parts.values()), begin, mine.heads, rank == first, mine.queries, mine.width)
 
 
-def table_of(probe: Probe, layers: Mapping[str, Layer], share: int, shares: int, device: torch.device) -> Tensor:
+def table_of(
+    probe: Probe | Round, layers: Mapping[str, Layer], share: int, shares: int, device: torch.device
+) -> Tensor:
     """(statistics + 1 + shares, heads of all layers): totals, counts of queries, largest logits. Zeros for others."""
     table = empty_table(layers, shares, device)
     means, counts = {field: probe.by_layer(field) for field in _FIELDS}, probe.counted()
@@ -79,7 +82,7 @@ def empty_table(layers: Mapping[str, Layer], shares: int, device: torch.device) 
     return torch.zeros(_COUNT + 1 + shares, heads, dtype=torch.float64, device=device)
 
 
-def spread_table(probe: Probe | None, layers: Mapping[str, Layer], device: torch.device) -> Tensor:
+def spread_table(probe: Probe | Round | None, layers: Mapping[str, Layer], device: torch.device) -> Tensor:
     """Sums that the spread of logits follows from, of all layers in a row, zeros for heads that are elsewhere."""
     tables = []
     for name, layer in layers.items():
@@ -93,8 +96,14 @@ def spread_table(probe: Probe | None, layers: Mapping[str, Layer], device: torch
 class SeenByAll:
     """What the probes of all processes saw together, in the form in which `Probe` gives it."""
 
-    def __init__(self, layers: Mapping[str, Layer], table: Tensor, spread: Tensor | None) -> None:
-        """layers: their names and heads. table, spread: what `table_of` and `spread_table` gave, added up."""
+    def __init__(
+        self, layers: Mapping[str, Layer], table: Tensor, spread: Tensor | None, names: dict[nn.Module, str]
+    ) -> None:
+        """layers: their names and heads. table, spread: what `table_of` and `spread_table` gave, added up.
+
+        names: modules with their names, as `Probe.names`.
+        """
+        self.names = names
         self.layers = list(layers)
         self.queries = {name: layer.queries for name, layer in layers.items()}
         self.spread = {} if spread is None else _spreads(layers, spread)
@@ -118,7 +127,7 @@ def _columns(layers: Mapping[str, Layer]) -> Iterable[slice]:
         begin += layer.heads
 
 
-def _must_be_as_at_first(name: str, layer: Layer, probe: Probe) -> None:
+def _must_be_as_at_first(name: str, layer: Layer, probe: Probe | Round) -> None:
     if list(probe.counted()) and name not in probe.counted():
         raise MonitorError(f"{name} did not attend, as it did at first")
     if len(probe.counted()[name]) != layer.here:

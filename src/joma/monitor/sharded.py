@@ -21,12 +21,13 @@ from joma.host.errors import BadInput
 from joma.host.products import float32_products
 from joma.measure.spectrum import GRAM_SIDE, TOGETHER, spectrum
 from joma.monitor.matrices import Matrices
+from joma.monitor.measures import MEASURES, Taken
 from joma.monitor.names import Names
 from joma.monitor.parallel import axis_of, is_first_copy, is_split, mesh_ranks, reshard
 
 WIDTH = 2
 """Numbers that a process sends of one matrix and measure, at most."""
-_KNOWN = ("norm", "update_ratio", "stable_rank")
+_KNOWN = ("norm", "update_ratio", "stable_rank", "gradient_stable_rank")
 
 
 class SharedMatrices(Matrices):
@@ -56,13 +57,17 @@ class SharedMatrices(Matrices):
 
     def must_know(self, measures: Iterable[str]) -> None:
         """Refuse a measure that is not known of parts."""
-        split = next((name for name, each in self.by_name.items() if is_split(each)), None)
-        for measure in measures if split is not None else ():
-            if measure not in _KNOWN:
+        for measure in measures:
+            split = next((name for name, each in self._rows(measure).items() if is_split(each)), None)
+            if split is not None and measure not in _KNOWN:
                 raise BadInput(
                     f"{measure} is not measured of matrices in parts, and {split} lies on several processes",
                     argument="measures",
                 )
+
+    def names(self) -> tuple[str, ...]:
+        """Of all matrices and embeddings."""
+        return (*self.by_name, *self.embeddings)
 
     def look_again(self) -> None:
         """At the parameters that the model has now, in parts."""
@@ -79,20 +84,32 @@ class SharedMatrices(Matrices):
             self._updates += measure == "update_ratio"
             by_name = self._of_plain(measure) | getattr(self, f"_parts_of_{measure}", dict)()
             if not first:
-                found[measure] = self._packed(by_name)
+                found[measure] = self._packed(measure, by_name)
         return found
 
-    def whole(self, sums: Mapping[str, Tensor]) -> Measured:
+    def nothing(self, measure: str) -> Tensor:
+        """What a process sends that has no number."""
+        return torch.zeros(len(self._rows(measure)), WIDTH, dtype=torch.float64, device=self._device)
+
+    def whole(self, sums: Mapping[str, Tensor]) -> Taken:
         """What the numbers of all processes together say."""
-        return Measured(sums, {name: is_split(each) for name, each in self.by_name.items()})
+        found: Taken = {}
+        for measure, rows in sums.items():
+            finish = {"norm": _root, "update_ratio": _ratio}.get(measure, _first)
+            pairs = zip(self._rows(measure).items(), rows, strict=True)
+            found[measure] = {name: (finish if is_split(each) else _first)(row) for (name, each), row in pairs}
+        return found
+
+    def _rows(self, measure: str) -> dict[str, Tensor]:
+        return self.embeddings if MEASURES[measure].needs == "embeddings" else self.by_name
 
     def _of_plain(self, measure: str) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = getattr(self._mine, measure)() if self._mine.by_name else {}
+        found: dict[str, Tensor] = getattr(self._mine, measure)()
         return found
 
-    def _packed(self, by_name: Mapping[str, Tensor]) -> Tensor:
-        table = torch.zeros(len(self.by_name), WIDTH, dtype=torch.float64, device=self._device)
-        for row, name in zip(table, self.by_name, strict=True):
+    def _packed(self, measure: str, by_name: Mapping[str, Tensor]) -> Tensor:
+        table = self.nothing(measure)
+        for row, name in zip(table, self._rows(measure), strict=True):
             if name in by_name:
                 numbers = by_name[name].reshape(-1)
                 row[: len(numbers)] = numbers
@@ -121,63 +138,27 @@ class SharedMatrices(Matrices):
         return found
 
     def _parts_of_stable_rank(self) -> dict[str, Tensor]:
+        return self._ranks_of(self._split(), self._leading)
+
+    def _parts_of_gradient_stable_rank(self) -> dict[str, Tensor]:
+        gradients = {name: each.grad for name, each in self._split().items() if each.grad is not None}
+        return self._ranks_of(gradients, {})
+
+    def _ranks_of(self, matrices: dict[str, Any], leading: dict[str, Tensor]) -> dict[str, Tensor]:
         """Gram matrices are added up on one process after the other in turn: it finds the ranks of these."""
         found: dict[str, Tensor] = {}
-        for turn, names in enumerate(self._of_one_shape()):
+        for turn, names in enumerate(_of_one_side(matrices)):
             # Every process must come here for all of them, and in this order.
-            grams = torch.stack([self._gram_part(name) for name in names])
+            grams = torch.stack([self._gram_part(name, matrices[name]) for name in names])
             owner = turn % dist.get_world_size(self._group)
             dist.reduce(grams, group_dst=owner, group=self._group)
             if dist.get_rank(self._group) == owner:
-                found |= {name: self._rank_of(name, gram) for name, gram in zip(names, grams, strict=True)}
+                found |= {name: _rank_of(name, gram, leading) for name, gram in zip(names, grams, strict=True)}
         return found
 
-    def _gram_part(self, name: str) -> Tensor:
-        part = gram_part(self.by_name[name]).to(self._device)
+    def _gram_part(self, name: str, matrix: Any) -> Tensor:
+        part = gram_part(matrix).to(self._device)
         return part if self._counts(name) else torch.zeros_like(part)
-
-    def _of_one_shape(self) -> Iterator[list[str]]:
-        groups: dict[tuple[int, torch.dtype], list[str]] = {}
-        for name, each in self._split().items():
-            groups.setdefault((min(each.shape), each.dtype), []).append(name)
-        for (side, _), names in groups.items():
-            some = max(1, TOGETHER // side**2)
-            yield from (names[at : at + some] for at in range(0, len(names), some))
-
-    def _rank_of(self, name: str, gram: Tensor) -> Tensor:
-        """|W|_F^2 / |W|_2^2: the trace over the largest eigenvalue. NaN where it is not finite."""
-        try:
-            found = spectrum(gram, start=self._leading.get(name))
-        except ValueError:
-            self._leading.pop(name, None)
-            return torch.full((), torch.nan)
-        self._leading[name] = found.vectors
-        top = found.spectral_norm
-        return torch.where(top > 0, gram.trace() / torch.where(top > 0, top, 1.0), 0.0)
-
-
-class Measured:
-    """Measures of all matrices, in the form that `Matrices` gives them."""
-
-    def __init__(self, sums: Mapping[str, Tensor], split: Mapping[str, bool]) -> None:
-        """sums: (matrices, WIDTH) by measure, of all processes. split: names, and whether their numbers are squares."""
-        self._sums, self._split = sums, split
-
-    def __getattr__(self, measure: str) -> Any:
-        """A measure by its name: a function without arguments, from names to numbers; of none if it was not taken."""
-        if measure.startswith("_"):
-            raise AttributeError(measure)
-        return lambda: self._named(measure)
-
-    def _named(self, measure: str) -> dict[str, Tensor]:
-        rows = self._sums.get(measure)
-        if rows is None:
-            return {}
-        finish = {"norm": _root, "update_ratio": _ratio}.get(measure, _first)
-        return {
-            name: (finish if split else _first)(row)
-            for (name, split), row in zip(self._split.items(), rows, strict=True)
-        }
 
 
 class _Dealt(Matrices):
@@ -188,8 +169,36 @@ class _Dealt(Matrices):
         super().__init__(model, names)
 
     def _followed(self) -> dict[str, Tensor]:
-        plain = [(name, each) for name, each in super()._followed().items() if not is_split(each)]
+        return self._dealt(super()._followed())
+
+    def _embeddings(self) -> dict[str, Tensor]:
+        return self._dealt(super()._embeddings())
+
+    def _dealt(self, matrices: dict[str, Tensor]) -> dict[str, Tensor]:
+        plain = [(name, each) for name, each in matrices.items() if not is_split(each)]
         return dict(plain[self._rank :: self._size])
+
+
+def _of_one_side(matrices: dict[str, Any]) -> Iterator[list[str]]:
+    """Names of matrices whose Gram matrices have one shape and type, some at a time."""
+    groups: dict[tuple[int, torch.dtype], list[str]] = {}
+    for name, each in matrices.items():
+        groups.setdefault((min(each.shape), each.dtype), []).append(name)
+    for (side, _), names in groups.items():
+        some = max(1, TOGETHER // side**2)
+        yield from (names[at : at + some] for at in range(0, len(names), some))
+
+
+def _rank_of(name: str, gram: Tensor, leading: dict[str, Tensor]) -> Tensor:
+    """|W|_F^2 / |W|_2^2: the trace over the largest eigenvalue. NaN where it is not finite."""
+    try:
+        found = spectrum(gram, start=leading.get(name))
+    except ValueError:
+        leading.pop(name, None)
+        return torch.full((), torch.nan)
+    leading[name] = found.vectors
+    top = found.spectral_norm
+    return torch.where(top > 0, gram.trace() / torch.where(top > 0, top, 1.0), 0.0)
 
 
 def gram_part(w: Any) -> Tensor:
