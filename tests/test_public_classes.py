@@ -166,9 +166,7 @@ EXAMPLES = {
     "models.decoder.DecoderConfig": lambda folder: DecoderConfig(vocabulary=28_782, layers=4, heads=8, dropout=0.1),
     "models.llama.Llama": lambda folder: Llama(LlamaConfig(vocabulary=500, width=64, mlp=172, heads=4, layers=2)),
     "models.llama.LlamaConfig": lambda folder: LlamaConfig(layers=12),
-    "monitor.alarms.Alert": lambda folder: monitor.Alert(
-        300, "entropy", "h.0.attn" * 9, 2, 0.1, 0.2, "below its limit"
-    ),
+    "monitor.alert.Alert": lambda folder: monitor.Alert(300, "entropy", "h.0.attn" * 9, 2, 0.1, 0.2, "below its limit"),
     "monitor.alarms.EntropyFall": lambda folder: monitor.EntropyFall(),
     "monitor.alarms.EntropyFloor": lambda folder: monitor.EntropyFloor(0.05),
     "monitor.alarms.LargestLogit": lambda folder: monitor.LargestLogit(50),
@@ -229,7 +227,8 @@ EXAMPLES = {
     "training.optimizers.Optimizer": lambda folder: Optimizer("adam", rate=tuple([1e-3] * 40), clip=0.5),
     "training.series.SeriesConfig": lambda folder: SeriesConfig(layers=12, width=768, heads=12, steps=143_000),
 }
-WITHOUT_OBJECTS = {"theory._radial_law.RadialLaw", "monitor.sinks.tensorboard.TensorBoard"}
+LIBRARIES = ("tensorboard.TensorBoard", "wandb.Wandb", "mlflow.MLflow", "trackio.Trackio")  # each needs its library
+WITHOUT_OBJECTS = {"theory._radial_law.RadialLaw", *(f"monitor.sinks.{each}" for each in LIBRARIES)}
 """Abstract, or made by what need not be installed."""
 
 

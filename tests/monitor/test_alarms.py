@@ -19,8 +19,8 @@ from joma.monitor import (
     RankDrop,
     TrainingStopped,
 )
-from joma.monitor.alarms import Watch
 from joma.monitor.tables import Rows, Table
+from joma.monitor.watch import Watch
 
 HEADS = Rows(("h.0.attn",), (2,), (100,))
 MATRICES = Rows(("up", "down"))
@@ -42,6 +42,27 @@ def test_a_largest_logit_above_100():
     (found,) = looked(LargestLogit(), table)
     assert str(found) == "step 0: largest_logit of h.0.attn, head 1, is 131.2, above its limit 100"
     assert looked(LargestLogit(200), table) == []
+
+
+def test_a_largest_logit_comes_with_its_slope():
+    alarm, steps, logits = LargestLogit(), [0, 10, 30, 40, 50, 60], [900.0, 10.0, 50.0, 70.0, 90.0, 150.0]
+    for step, value in zip(steps[1:], logits[1:], strict=True):
+        found = list(alarm.look(step, {"largest_logit": Table(np.array([[value, 5.0 - value]]), HEADS)}))
+    slope = np.polyfit(steps[1:], logits[1:], 1)[0]
+    assert [each.slope for each in found] == [pytest.approx(slope)]
+    assert str(found[0]).endswith(f"is 150, above its limit 100, rising by {slope:.3g} per step")
+    # Five measurings count: what was before them does not.
+    alarm = LargestLogit()
+    for step, value in zip(steps, logits, strict=True):
+        found = list(alarm.look(step, {"largest_logit": Table(np.array([[value, 0.0]]), HEADS)}))
+    assert found[0].slope == pytest.approx(slope)
+
+
+def test_a_falling_logit_is_said_to_fall():
+    alarm = LargestLogit()
+    for step, value in enumerate([300.0, 200.0]):
+        (found,) = alarm.look(step, {"largest_logit": Table(np.array([[value, 0.0]]), HEADS)})
+    assert str(found).endswith("above its limit 100, falling by 100 per step")
 
 
 def test_entropy_below_its_share_of_ln_t_where_it_did_not_begin_there():

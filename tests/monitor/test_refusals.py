@@ -24,6 +24,7 @@ def entered(model=None, **options):
         ({"measures": [3]}, "measures has no 3: there are entropy"),
         ({"measures": []}, "measures must name at least one of entropy"),
         ({"measures": {"norm": 0}}, "the interval of norm must be a whole number of at least 1, got 0"),
+        ({"heads": 4}, "heads must be True or False, got 4"),
         ({"sinks": [3]}, r"sinks must be callables \(step, values\), got 3"),
         ({"include": [3]}, r"include must be patterns such as 'model.layers.0.\*'"),
         ({"include": "nothing"}, "stable_rank needs a weight matrix, and Model has none that is followed"),

@@ -7,7 +7,7 @@ import pytest
 from networks import PROBE, made, train
 
 from joma.host.errors import JomaError
-from joma.monitor import JsonLines, Monitor, TensorBoard
+from joma.monitor import JsonLines, LargestLogit, Monitor, TensorBoard
 from joma.monitor.sinks import Sinks
 
 
@@ -24,6 +24,62 @@ def test_a_sink_that_raises_is_told_once_and_the_others_go_on(log):
     names = [f"entropy/h.{at}.attn/{what}" for at in range(2) for what in ("max", "mean", "min")]
     assert seen[0][1] == names
     assert log == ["sink broken failed at step 4 and is dropped, training goes on: OSError: the network is down"]
+
+
+def test_sinks_get_every_head_and_matrix_where_that_is_asked_for(tmp_path):
+    seen, model = {}, made()
+    measures = ["entropy", "norm"]
+    with Monitor(model, probe=PROBE, measures=measures, sinks=seen.__setitem__, heads=True) as monitor:
+        pass
+    heads = monitor.latest["entropy"].values
+    assert [
+        [seen[0][f"entropy/h.{layer}.attn/head{head}"] for head in range(2)] for layer in range(2)
+    ] == heads.tolist()
+    assert seen[0]["entropy/h.1.attn/mean"] == pytest.approx(heads[1].mean())
+    assert seen[0]["norm/h.1.mlp.2.weight/value"] == pytest.approx(float(model.h[1].mlp[2].weight.detach().norm()))
+    with Monitor(model, probe=PROBE, measures=measures, sinks=seen.__setitem__, start=1):
+        pass
+    assert all(name.endswith(("/min", "/mean", "/max")) for name in seen[1])
+
+
+class Alerted:
+    """A sink with a place for alarms."""
+
+    def __init__(self, error=None):
+        self.told, self.error = [], error
+
+    def __call__(self, step, values):
+        pass
+
+    def alert(self, step, title, text):
+        if self.error:
+            raise self.error
+        self.told.append((step, title, text))
+
+    def __repr__(self):
+        return "Alerted()"
+
+
+def test_alarms_go_to_sinks_that_take_them_a_few_at_a_time(log):
+    good, broken = Alerted(), Alerted(RuntimeError("no"))
+    options = {"alarms": [LargestLogit(1e-9)], "on_alarm": lambda alert: None}
+    with Monitor(made(), probe=PROBE, measures=["largest_logit"], sinks=[broken, good, print], **options) as monitor:
+        pass
+    assert good.told == [(0, "joma: largest_logit", str(each)) for each in monitor.alerts]
+    assert len(good.told) == 4
+    assert log == ["sink Alerted() failed at step 0 and is dropped, training goes on: RuntimeError: no"]
+    Sinks(good).alert([monitor.alerts[0]] * 9)
+    assert good.told[-1] == (0, "joma: largest_logit", "step 0: 4 more alarms")
+    assert len(good.told) == 4 + 6
+
+
+def test_alarms_of_before_are_not_sent_again_when_a_record_goes_on(tmp_path):
+    sinks = [Alerted(), Alerted()]
+    for sink in sinks:
+        options = {"alarms": [LargestLogit(1e-9)], "on_alarm": lambda alert: None, "out": tmp_path / "run.joma"}
+        with Monitor(made(), probe=PROBE, every=1, measures=["largest_logit"], sinks=sink, **options) as monitor:
+            monitor.step()
+    assert [len(sink.told) for sink in sinks] == [4, 0]
 
 
 def test_a_sink_cannot_change_what_another_gets():
@@ -77,3 +133,30 @@ def test_tensorboard_has_the_scalars(tmp_path):
     sink.close()
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(each.step, each.value) for each in events.Scalars("entropy/h.0/mean")] == [(3, 1.5)]
+
+
+@pytest.fixture
+def small_disk():
+    """Files cannot grow beyond 2,000 bytes, as on a disk that is full."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_lines_that_a_full_disk_cuts_are_told_once_and_the_whole_ones_stay(tmp_path, log, small_disk):
+    path, model, seen = tmp_path / "a.jsonl", made(), []
+    others = lambda step, values: seen.append(step)
+    monitor = Monitor(model, probe=PROBE, every=1, measures=["entropy"], sinks=[JsonLines(path), others])
+    train(model, monitor, steps=20)
+    (line,) = log
+    assert line.startswith("sink JsonLines")
+    assert "is dropped, training goes on: OSError: [Errno 27]" in line
+    assert seen == list(range(21))
+    whole = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    assert [each["step"] for each in whole] == list(range(len(whole)))
+    assert 3 < len(whole) < 20
+    JsonLines(path)  # cuts off the line that did not fit
+    assert path.read_text().count("\n") == len(whole)
+    assert path.read_text().endswith("}\n")

@@ -180,6 +180,8 @@ INVARIANT = [
     ),
 ]
 
+SIZES, KEYS = draw(65, 2, 1, low=0.5, high=9), torch.tensor([2.0, 5.0, 64.0], dtype=torch.float64)
+
 ATTENTION = [
     *(
         Call(
@@ -215,4 +217,6 @@ ATTENTION = [
         quick=True,
     ),
     Call(attention.entropy, {"p": PRIOR}, lambda p: p[:-1], {"dim": -1}),
+    Call(attention.entropy_floor, {"size": SIZES, "n": KEYS}, of_all(fit)),
+    Call(attention.entropy_floor_of_range, {"span": SIZES, "n": KEYS}, of_all(fit)),
 ]

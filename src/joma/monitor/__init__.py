@@ -1,19 +1,12 @@
 """Attention and weights of a model while it trains, in anybody's loop, with the training left as it is."""
 
-from joma.monitor.alarms import (
-    Alert,
-    EntropyFall,
-    EntropyFloor,
-    LargestLogit,
-    NotFinite,
-    RankDrop,
-    TrainingStopped,
-    usual_alarms,
-)
+from joma.monitor.alarms import EntropyFall, EntropyFloor, LargestLogit, NotFinite, RankDrop, usual_alarms
+from joma.monitor.alert import Alert
 from joma.monitor.attach import Monitor
 from joma.monitor.errors import MonitorError
 from joma.monitor.measures import MEASURES
-from joma.monitor.sinks import JsonLines, TensorBoard
+from joma.monitor.sinks import JsonLines, MLflow, TensorBoard, Trackio, Wandb
+from joma.monitor.watch import TrainingStopped
 
 __all__ = [
     "MEASURES",
@@ -22,11 +15,14 @@ __all__ = [
     "EntropyFloor",
     "JsonLines",
     "LargestLogit",
+    "MLflow",
     "Monitor",
     "MonitorError",
     "NotFinite",
     "RankDrop",
     "TensorBoard",
+    "Trackio",
     "TrainingStopped",
+    "Wandb",
     "usual_alarms",
 ]

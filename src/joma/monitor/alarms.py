@@ -8,52 +8,17 @@ the first part of its own run. None of these shares was measured on runs that co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 
 from joma.host.arguments import shown
-from joma.host.errors import BadInput, JomaError
-from joma.host.words import brief, short
-from joma.monitor.sinks.guard import report
+from joma.host.errors import BadInput
+from joma.monitor.alert import Alert
 from joma.monitor.tables import Table, Tables
 
-MOST_LINES = 5
-"""Sentences in the log at one step; the rest is counted."""
-
-
-@dataclass(frozen=True)
-class Alert:
-    """What an alarm found: one number beyond its limit.
-
-    - step: of the measuring
-    - measure: the series
-    - layer: the attention module or the matrix; head: its head, None for a matrix
-    - value: what was measured; limit: what it is compared with
-    - why: the comparison in words, as "above its limit"
-
-    >>> str(Alert(300, "largest_logit", "h.0.attn", 2, 131.2, 100.0, "above its limit"))
-    'step 300: largest_logit of h.0.attn, head 2, is 131.2, above its limit 100'
-    """
-
-    step: int
-    measure: str
-    layer: str
-    head: int | None
-    value: float
-    limit: float
-    why: str
-
-    def __str__(self) -> str:
-        head = "" if self.head is None else f", head {self.head},"
-        return (
-            f"step {self.step}: {self.measure} of {self.layer}{head} is {self.value:.4g}, {self.why} {self.limit:.4g}"
-        )
-
-    __repr__ = brief
+_FOR_A_SLOPE = 5  # measurings that a slope is fitted to
 
 
 class Alarm(Protocol):
@@ -67,10 +32,13 @@ class Alarm(Protocol):
         """Called once per measuring, in order. On a resumed record also for all that it holds."""
 
 
-def _found(step: int, name: str, table: Table, beyond: np.ndarray, limit: Any, why: str) -> Iterator[Alert]:
+def _found(
+    step: int, name: str, table: Table, beyond: np.ndarray, limit: Any, why: str, slope: np.ndarray | None = None
+) -> Iterator[Alert]:
     limits = np.broadcast_to(limit, table.values.shape)
     for at in map(tuple, np.argwhere(beyond & table.real).tolist()):
-        yield Alert(step, name, *table.place(at), float(table.values[at]), float(limits[at]), why)
+        moving = None if slope is None else float(slope[at])
+        yield Alert(step, name, *table.place(at), float(table.values[at]), float(limits[at]), why, moving)
 
 
 def _share(value: float, name: str) -> float:
@@ -88,6 +56,8 @@ def _positive(value: float, name: str) -> float:
 class LargestLogit:
     """The largest logit of a head is above a limit. Kimi K2 clips queries and keys from 100 on.
 
+    Each alert has the slope: how fast the logit rises per step, by least squares over the last five measurings.
+
     >>> LargestLogit()
     LargestLogit(limit=100)
     """
@@ -97,14 +67,27 @@ class LargestLogit:
     def __init__(self, limit: float = 100.0) -> None:
         """limit: in nats."""
         self.limit = _positive(limit, "limit")
+        self._last: list[tuple[int, np.ndarray]] = []
 
     def look(self, step: int, tables: Tables) -> Iterator[Alert]:
         """Every head above the limit."""
-        if (table := tables.get(self.measure)) is not None:
-            yield from _found(step, self.measure, table, table.values > self.limit, self.limit, "above its limit")
+        if (table := tables.get(self.measure)) is None:
+            return
+        self._last = [*self._last, (step, table.values)][-_FOR_A_SLOPE:]
+        above, why = table.values > self.limit, "above its limit"
+        yield from _found(step, self.measure, table, above, self.limit, why, _slope(self._last))
 
     def __repr__(self) -> str:
         return f"LargestLogit(limit={self.limit:g})"
+
+
+def _slope(last: list[tuple[int, np.ndarray]]) -> np.ndarray | None:
+    """Of the line of least squares through some measurings, per step and number; None of a single one."""
+    if len(last) < 2:
+        return None
+    steps = np.array([step for step, _ in last], float)
+    away = steps - steps.mean()
+    return np.asarray(np.tensordot(away, np.stack([values for _, values in last]), 1) / (away @ away))
 
 
 class EntropyFloor:
@@ -233,81 +216,3 @@ class NotFinite:
 def usual_alarms() -> tuple[Alarm, ...]:
     """What a monitor watches for unless told otherwise; new ones, since each remembers its run."""
     return LargestLogit(), EntropyFloor(), EntropyFall(), RankDrop(), NotFinite()
-
-
-class TrainingStopped(JomaError):
-    """An alarm ended the training, as `on_alarm="stop"` asks for; `alerts` has all that were found."""
-
-    def __init__(self, alerts: Sequence[Alert]) -> None:
-        """alerts: what the alarms found, at least one."""
-        others = f", and {len(alerts) - 1} more" if len(alerts) > 1 else ""
-        super().__init__(f"{alerts[0]}{others}")
-        self.alerts = list(alerts)
-
-
-OnAlarm = Literal["log", "stop"] | Callable[[Alert], Any]
-
-
-class Watch:
-    """All alarms of a monitor, and what happens at one. A number beyond its limit is told once, until it comes back."""
-
-    def __init__(self, alarms: Sequence[Alarm] | Alarm | None, on_alarm: OnAlarm, measured: Iterable[str]) -> None:
-        """alarms: some or one; None for the usual ones. on_alarm: what happens. measured: measures that are taken."""
-        if not callable(on_alarm) and on_alarm not in ("log", "stop"):
-            raise BadInput(f"on_alarm must be 'log', 'stop' or a function, got {shown(on_alarm)}", argument="on_alarm")
-        known = set(measured)
-        given = usual_alarms() if alarms is None else _several(alarms)
-        for alarm in given if alarms is not None else ():
-            _must_be_an_alarm(alarm, known)
-        self.alarms = tuple(map(deepcopy, given))  # each remembers its run
-        self._broken: set[int] = set()
-        self.on_alarm = on_alarm
-        self._told: set[tuple[int, str, str, int | None]] = set()
-
-    def new(self, step: int, tables: Tables) -> list[Alert]:
-        """What was not beyond its limit at the measuring before."""
-        now: dict[tuple[int, str, str, int | None], Alert] = {}
-        for at, alarm in enumerate(self.alarms):
-            now |= {(at, each.measure, each.layer, each.head): each for each in self._look(at, alarm, step, tables)}
-        found = [alert for key, alert in now.items() if key not in self._told]
-        # What was not measured at this step stays told.
-        self._told = {key for key in self._told if key[1] not in tables} | set(now)
-        return found
-
-    def _look(self, at: int, alarm: Alarm, step: int, tables: Tables) -> list[Alert]:
-        """What one alarm finds; one that raises is told once and asked no more."""
-        if at in self._broken:
-            return []
-        try:
-            return list(alarm.look(step, tables))
-        except Exception as error:
-            self._broken.add(at)
-            what = f"{type(error).__name__}: {error}"
-            report(f"alarm {short(alarm)} failed at step {step} and is dropped, training goes on: {what}")
-            return []
-
-    def act(self, alerts: Sequence[Alert]) -> None:
-        """Log, call, or stop."""
-        if callable(self.on_alarm):
-            for alert in alerts:
-                self.on_alarm(alert)
-        elif alerts and self.on_alarm == "stop":
-            raise TrainingStopped(alerts)
-        else:
-            for alert in alerts[:MOST_LINES]:
-                report(str(alert))
-            if len(alerts) > MOST_LINES:
-                report(f"step {alerts[0].step}: {len(alerts) - MOST_LINES} more alarms")
-
-
-def _several(alarms: Sequence[Alarm] | Alarm) -> tuple[Any, ...]:
-    return tuple(alarms) if isinstance(alarms, Iterable) and not hasattr(alarms, "look") else (alarms,)
-
-
-def _must_be_an_alarm(alarm: Any, measured: set[str]) -> None:
-    if not callable(getattr(alarm, "look", None)) or not hasattr(alarm, "measure"):
-        raise BadInput(
-            f"alarms must be those of joma.monitor or have look and measure, got {shown(alarm)}", argument="alarms"
-        )
-    if alarm.measure is not None and alarm.measure not in measured:
-        raise BadInput(f"alarms has {short(alarm)}, which needs {alarm.measure} among measures", argument="alarms")

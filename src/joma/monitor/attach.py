@@ -17,7 +17,8 @@ from torch import nn
 from joma.host.arguments import integer, shown
 from joma.host.errors import BadInput, JomaError, asked_for
 from joma.host.words import short
-from joma.monitor.alarms import Alarm, Alert, OnAlarm, Watch
+from joma.monitor.alarms import Alarm
+from joma.monitor.alert import Alert
 from joma.monitor.attention import first_pass, watched_pass
 from joma.monitor.batch import ProbeBatch, StepBatch
 from joma.monitor.distributed import Seen, processes_of
@@ -29,7 +30,9 @@ from joma.monitor.pooled import SeenByAll
 from joma.monitor.record import Record, StrPath
 from joma.monitor.refusals import must_have_one_way, must_have_weights
 from joma.monitor.sinks.guard import Sink, Sinks, report
+from joma.monitor.sinks.numbers import every_number
 from joma.monitor.tables import Packet, Rows, Table, summary
+from joma.monitor.watch import OnAlarm, Watch
 from joma.probes import Adapters, Probe, checked_adapters
 
 
@@ -51,6 +54,7 @@ class Monitor:
     - measures: names of `joma.monitor.MEASURES`; a mapping gives each its own interval, None for that of `every`
     - include, exclude: patterns of names, with `*`, of attention modules and matrices that are followed
     - sinks: callables (step, values), which get smallest, mean and largest number per layer
+    - heads: whether sinks also get the number of every head and every matrix
     - out: the file of the record, which gets every number; one that is there goes on. None: no record
     - alarms: None for `joma.monitor.usual_alarms()`; an empty list for none
     - on_alarm: "log" writes a line, "stop" raises `TrainingStopped`, a function is called with each `Alert`
@@ -80,6 +84,7 @@ class Monitor:
         include: Patterns = None,
         exclude: Patterns = None,
         sinks: Iterable[Sink] | Sink = (),
+        heads: bool = False,
         out: StrPath | None = None,
         alarms: Sequence[Alarm] | Alarm | None = None,
         on_alarm: OnAlarm = "log",
@@ -92,7 +97,9 @@ class Monitor:
             raise BadInput(f"model must be a torch module, got {shown(model)}", argument="model")
         self.model: nn.Module = unwrapped(model)
         self.intervals = intervals_of(measures, every)
-        self._sinks = Sinks(sinks)
+        if not isinstance(heads, bool):
+            raise BadInput(f"heads must be True or False, got {shown(heads)}", argument="heads")
+        self._sinks, self._heads = Sinks(sinks), heads
         self._names = Names(include, exclude)
         self._adapters = checked_adapters(attention)
         self._inside: Inside | None = None
@@ -397,10 +404,11 @@ class Monitor:
                 lambda record, step=packet.step, now=tables: record.write(step, now), f"at step {packet.step}"
             )
             if self._sinks.working:
-                self._sinks.send(packet.step, summary(tables))
+                self._sinks.send(packet.step, summary(tables) | (every_number(tables) if self._heads else {}))
             new = self._watch.new(packet.step, tables)
             self.alerts += new
             self._recording(lambda record, told=new: record.alarm(told), f"at step {packet.step}")
+            self._sinks.alert(new)
             found.append(new)
         for new in found:
             self._watch.act(new)

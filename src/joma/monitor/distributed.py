@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from joma.host.arguments import shown
 from joma.host.errors import BadInput
 from joma.host.words import counted, short
-from joma.monitor.alarms import TrainingStopped
 from joma.monitor.batch import ProbeBatch, StepBatch
 from joma.monitor.errors import MonitorError
 from joma.monitor.inside import Round
@@ -33,6 +32,7 @@ from joma.monitor.names import Names, unwrapped
 from joma.monitor.parallel import Team, is_split, must_be_supported
 from joma.monitor.pooled import Layer, Seat, SeenByAll, empty_table, spread_table, table_of
 from joma.monitor.sharded import SharedMatrices
+from joma.monitor.watch import TrainingStopped
 from joma.probes import Probe
 
 Found = TypeVar("Found")
@@ -283,9 +283,8 @@ class Several(Alone):
 
     def _modules(self, probe: Probe | Round) -> dict[nn.Module, str]:
         """By name, for what measures read of weights on this process alone: of weights in parts there is nothing."""
-        if isinstance(probe, Probe) and not any(map(is_split, self._model.parameters())):
-            return probe.names
-        return {nn.Module(): name for name in probe.layers}
+        split = any(map(is_split, self._model.parameters()))
+        return {nn.Module(): name for name in probe.layers} if split else probe.names
 
     def _seats(self, probe: Probe | Round | None) -> dict[str, Seat]:
         if probe is None:

@@ -23,6 +23,7 @@ class Round:
         """probes: by layer, the one that has seen it."""
         self._probes = probes
         self.layers = list(probes)
+        self.names: dict[nn.Module, str] = next(iter(probes.values())).names
         self.queries: dict[str, int] = {name: each.queries[name] for name, each in probes.items()}
         self.spread: dict[str, SpreadSums] = {
             name: each.spread[name] for name, each in probes.items() if name in each.spread

@@ -17,6 +17,7 @@ from joma.host.arguments import integer, shown
 from joma.host.errors import BadInput, asked_for
 from joma.host.words import brief_repr, did_you_mean
 from joma.measure.spread import Spread
+from joma.monitor.growth import sizes_of_weights
 from joma.monitor.matrices import Matrices
 from joma.probes import Probe
 
@@ -56,7 +57,7 @@ def _spread(probe: Probe) -> Taken:
         f"spread/{field}": {name: found[at] for name, found in each.items()}
         for at, field in enumerate(Spread._fields)
         if field in ("variance", "shared", "specific", "cross")
-    }
+    } | sizes_of_weights(probe)
 
 
 def _of_matrices(name: str, matrices: Matrices) -> Taken:
@@ -80,7 +81,7 @@ _ALL = (
     MonitorMeasure(
         "spread",
         "nats²",
-        "the variance of a query's logits over its keys, and how much of it all queries share, per head",
+        "the variance of a query's logits over its keys, its parts, and the size of the weights behind it, per head",
         "attention",
         _spread,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from joma.host.errors import BadInput
-from joma.monitor.alarms import Alert
+from joma.monitor.alert import Alert
 from joma.monitor.tables import Rows, Table, Tables
 from joma.runs import Run
 from joma.runs.dims import named
@@ -53,9 +54,7 @@ class Record:
     def alarm(self, alerts: Sequence[Alert]) -> None:
         """What the alarms found at one step, as bytes of JSON: `joma watch` shows it."""
         if alerts:
-            found = [
-                {"measure": each.measure, "layer": each.layer, "head": each.head, "says": str(each)} for each in alerts
-            ]
+            found = [_plain(each) for each in alerts]
             self.run.append(ALARMS, alerts[0].step, np.frombuffer(json.dumps(found).encode(), np.uint8))
 
     def past(self, rows: Mapping[str, Rows]) -> Iterator[tuple[int, dict[str, Table]]]:
@@ -76,6 +75,14 @@ class Record:
                 self.run.append(LEFT, step, step)
         finally:
             self.run.__exit__(None if error is None else type(error), error, None)
+
+
+def _plain(alert: Alert) -> dict[str, Any]:
+    """As JSON can say it, which has neither NaN nor infinity."""
+    numbers = {"value": alert.value, "limit": alert.limit, "slope": alert.slope}
+    kept = {name: each if each is not None and math.isfinite(each) else None for name, each in numbers.items()}
+    where = {"measure": alert.measure, "layer": alert.layer, "head": alert.head}
+    return {**where, **kept, "cause": alert.cause, "says": str(alert)}
 
 
 def _must_be_the_same(run: Run, config: Mapping[str, Any]) -> None:

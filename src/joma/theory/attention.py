@@ -7,12 +7,25 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, common_shape, floating, integer, must_be_callable, not_negative, number, shown
+from joma.host.arguments import (
+    Number,
+    common_shape,
+    floating,
+    integer,
+    must_be_callable,
+    not_negative,
+    number,
+    shown,
+    together,
+    within,
+)
 from joma.host.words import brief_repr
 from joma.theory._guard import guarded, half_in_single
 
 Kind = Literal["linear", "exp", "softmax"]
 Sigma = Callable[[Tensor], Tensor]
+_MOST_KEYS = 1e100
+_ALL_ON_ONE = 1e3  # a gap between logits beyond which the smaller ones have weight 0 in every type
 
 
 @brief_repr
@@ -153,3 +166,70 @@ def random_orthonormal(width: int, count: int, *, generator: torch.Generator) ->
         raise ValueError(f"generator must be a torch.Generator, got {shown(generator)}")
     q, r = torch.linalg.qr(torch.randn(width, count, generator=generator, dtype=torch.float64))
     return torch.mul(q, r.diagonal().sign())
+
+
+@guarded
+def entropy_floor(size: Number, n: Number) -> Tensor:
+    """The least entropy, in nats, of softmax over n logits whose distance from their mean is at most `size`.
+
+    - size: |z - mean z|, the Euclidean length of a row of logits without its mean; not negative
+    - n: how many keys, at least 1
+
+    They broadcast; their common shape comes back. Zhai et al. (2023), Theorem 3.1, with sigma = size and T = n:
+
+        ln(1 + (n - 1) b) + sigma sqrt(n (n - 1)) b / (1 + (n - 1) b),      b = exp(-sigma sqrt(n / (n - 1)))
+
+    It holds as printed and is attained, by one logit above n - 1 equal ones. Their sigma is |W_K W_Q'| |X X'| in
+    spectral norms, which bounds the length of every row; inputs of width 2 suffice to attain it. Of their remark that
+    this behaves like n sigma exp(-sigma), the condition is missing: n exp(-sigma) must be small. For fewer than about
+    ln n nats of sigma the floor is near ln n, which that expression exceeds (ERRATA 51). With a scale before the
+    softmax, as 1/sqrt(d), sigma has it too. It is theory: real rows lie far above it.
+
+    >>> entropy_floor([0.0, 2.0, 8.0], 64)
+    tensor([4.1589, 4.0411, 0.1765], dtype=torch.float64)
+    """
+    length, keys = together(size=not_negative(size, "size"), n=within(n, "n", 1, _MOST_KEYS))
+    several = keys > 1
+    others = torch.where(several, keys - 1, 1.0)
+    gap = (length * (keys / others).sqrt()).clamp(max=_ALL_ON_ONE)
+    return torch.where(several, _two_levels(gap, torch.ones_like(keys), others), 0.0 * length)
+
+
+@guarded
+def entropy_floor_of_range(span: Number, n: Number) -> Tensor:
+    """The least entropy, in nats, of softmax over n logits of which no two differ by more than `span`.
+
+    - span: largest logit minus smallest; not negative
+    - n: how many keys, at least 1; whole, else it is a bound for the next smaller number
+
+    They broadcast; their common shape comes back. Exact: alone, a logit between its limits never has the least entropy,
+    since entropy is concave in the weight of one key. So m logits stand at the top and n - m at the bottom, with
+
+        m / n  near  b (span - 1 + b) / (1 - b)^2,      b = exp(-span),
+
+    which is 1/2 for a small span, and m = 1 for a large one. Differentiable in the span.
+
+    >>> entropy_floor_of_range([0.0, 2.0, 8.0], 64)
+    tensor([4.1589, 3.6844, 0.1865], dtype=torch.float64)
+    """
+    given, keys = together(span=not_negative(span, "span"), n=within(n, "n", 1, _MOST_KEYS))
+    gap, keys = given.clamp(max=_ALL_ON_ONE), keys.floor()
+    few = (keys * _share_at_the_top(gap)).floor().clamp(min=1)
+    tops = (torch.minimum(each, (keys - 1).clamp(min=1)) for each in (few, few + 1))
+    one, other = (_two_levels(gap, top, keys - top) for top in tops)
+    return torch.minimum(one, other)
+
+
+def _two_levels(gap: Tensor, top: Tensor, bottom: Tensor) -> Tensor:
+    """The entropy of softmax over `top` equal logits and `bottom` ones that lie `gap` below them."""
+    weight = bottom * (-gap).exp() / top
+    return top.log() + torch.log1p(weight) + weight * gap / (1 + weight)
+
+
+def _share_at_the_top(gap: Tensor) -> Tensor:
+    """Where the entropy of two levels is least, if the share of logits at the top could be any number."""
+    r = gap.detach().double()
+    b = (-r).exp()
+    near = r < 1e-3  # the closed form loses its digits there
+    apart = torch.where(near, 0.5, -torch.expm1(-r))
+    return torch.where(near, 0.5 - r / 6, b * (r + torch.expm1(-r)) / apart.square()).to(gap)

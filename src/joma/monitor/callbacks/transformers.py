@@ -11,9 +11,9 @@ from typing import Any
 
 from joma.host.errors import BadInput
 from joma.host.extras import how_to_install
-from joma.monitor.alarms import TrainingStopped
 from joma.monitor.attach import Monitor
 from joma.monitor.sinks.guard import report
+from joma.monitor.watch import TrainingStopped
 
 try:
     from transformers import TrainerCallback

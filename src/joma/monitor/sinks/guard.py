@@ -1,15 +1,19 @@
-"""All sinks of a monitor. One that raises is reported once and dropped."""
+"""All sinks of a monitor. One that raises is reported once and dropped.
+
+A sink that has `alert(step, title, text)` gets the alarms, too; one that has `close()` is closed at the end.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from joma.host.arguments import shown
 from joma.host.errors import BadInput
 from joma.host.words import short
+from joma.monitor.alert import Alert, few_sentences
 
 Sink = Callable[[int, dict[str, float]], Any]
 LOG = logging.getLogger("joma.monitor")
@@ -41,6 +45,12 @@ class Sinks:
         for sink in list(self.working):
             self._guarded(sink, partial(sink, step, dict(values)), f"at step {step}")
 
+    def alert(self, alerts: Sequence[Alert]) -> None:
+        """Those that have a place for alarms get a few sentences; `alerts` are of one step."""
+        for sink in list(self.working) if alerts else ():
+            if callable(say := getattr(sink, "alert", None)):
+                self._guarded(sink, partial(_say_all, say, alerts), f"at step {alerts[0].step}")
+
     def close(self) -> None:
         """Close those that can be."""
         for sink in list(self.working):
@@ -55,3 +65,8 @@ class Sinks:
             report(
                 f"sink {short(sink)} failed {when} and is dropped, training goes on: {type(error).__name__}: {error}"
             )
+
+
+def _say_all(say: Callable[[int, str, str], Any], alerts: Sequence[Alert]) -> None:
+    for alert, sentence in zip(alerts, few_sentences(alerts), strict=False):
+        say(alert.step, f"joma: {alert.measure}", sentence)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from joma.host.errors import BadInput
 from joma.host.words import short
+from joma.monitor.sinks.library import beginning, library
 
 
 class TensorBoard:
@@ -14,12 +14,10 @@ class TensorBoard:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """folder: where TensorBoard looks for its files."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise BadInput("TensorBoard is not installed: pip install tensorboard", argument="sinks") from None
         self.folder = os.fspath(folder)
-        self._writer: Any = SummaryWriter(self.folder)  # type: ignore[no-untyped-call, unused-ignore]
+        written = library("torch.utils.tensorboard", "TensorBoard", "tensorboard")
+        with beginning("TensorBoard"):
+            self._writer: Any = written.SummaryWriter(self.folder)
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
         """One scalar per number."""

@@ -1,0 +1,98 @@
+"""All alarms of a monitor together: who is asked, what is new, and what happens then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, Literal
+
+from joma.host.arguments import shown
+from joma.host.errors import BadInput, JomaError
+from joma.host.words import short
+from joma.monitor.alarms import Alarm, usual_alarms
+from joma.monitor.alert import Alert, few_sentences
+from joma.monitor.causes import Causes
+from joma.monitor.sinks.guard import report
+from joma.monitor.tables import Tables
+
+
+class TrainingStopped(JomaError):
+    """An alarm ended the training, as `on_alarm="stop"` asks for; `alerts` has all that were found."""
+
+    def __init__(self, alerts: Sequence[Alert]) -> None:
+        """alerts: what the alarms found, at least one."""
+        others = f", and {len(alerts) - 1} more" if len(alerts) > 1 else ""
+        super().__init__(f"{alerts[0]}{others}")
+        self.alerts = list(alerts)
+
+
+OnAlarm = Literal["log", "stop"] | Callable[[Alert], Any]
+
+
+class Watch:
+    """All alarms of a monitor, and what happens at one. A number beyond its limit is told once, until it comes back."""
+
+    def __init__(self, alarms: Sequence[Alarm] | Alarm | None, on_alarm: OnAlarm, measured: Iterable[str]) -> None:
+        """alarms: some or one; None for the usual ones. on_alarm: what happens. measured: measures that are taken."""
+        if not callable(on_alarm) and on_alarm not in ("log", "stop"):
+            raise BadInput(f"on_alarm must be 'log', 'stop' or a function, got {shown(on_alarm)}", argument="on_alarm")
+        known = set(measured)
+        given = usual_alarms() if alarms is None else _several(alarms)
+        for alarm in given if alarms is not None else ():
+            _must_be_an_alarm(alarm, known)
+        self.alarms = tuple(map(deepcopy, given))  # each remembers its run
+        self._broken: set[int] = set()
+        self.on_alarm = on_alarm
+        self._told: set[tuple[int, str, str, int | None]] = set()
+        self._causes = Causes()
+
+    def new(self, step: int, tables: Tables) -> list[Alert]:
+        """What was not beyond its limit at the measuring before."""
+        now: dict[tuple[int, str, str, int | None], Alert] = {}
+        self._causes.see(step, tables)
+        for at, alarm in enumerate(self.alarms):
+            now |= {(at, each.measure, each.layer, each.head): each for each in self._look(at, alarm, step, tables)}
+        found = [self._with_cause(alert) for key, alert in now.items() if key not in self._told]
+        # What was not measured at this step stays told.
+        self._told = {key for key in self._told if key[1] not in tables} | set(now)
+        return found
+
+    def _with_cause(self, alert: Alert) -> Alert:
+        return alert if alert.cause else replace(alert, cause=self._causes.of(alert))
+
+    def _look(self, at: int, alarm: Alarm, step: int, tables: Tables) -> list[Alert]:
+        """What one alarm finds; one that raises is told once and asked no more."""
+        if at in self._broken:
+            return []
+        try:
+            return list(alarm.look(step, tables))
+        except Exception as error:
+            self._broken.add(at)
+            what = f"{type(error).__name__}: {error}"
+            report(f"alarm {short(alarm)} failed at step {step} and is dropped, training goes on: {what}")
+            return []
+
+    def act(self, alerts: Sequence[Alert]) -> None:
+        """Log, call, or stop."""
+        if callable(self.on_alarm):
+            for alert in alerts:
+                self.on_alarm(alert)
+        elif alerts and self.on_alarm == "stop":
+            raise TrainingStopped(alerts)
+        else:
+            for sentence in few_sentences(alerts):
+                report(sentence)
+
+
+def _several(alarms: Sequence[Alarm] | Alarm) -> tuple[Any, ...]:
+    return tuple(alarms) if isinstance(alarms, Iterable) and not hasattr(alarms, "look") else (alarms,)
+
+
+def _must_be_an_alarm(alarm: Any, measured: set[str]) -> None:
+    if not callable(getattr(alarm, "look", None)) or not hasattr(alarm, "measure"):
+        raise BadInput(
+            f"alarms must be those of joma.monitor or have look and measure, got {shown(alarm)}", argument="alarms"
+        )
+    if alarm.measure is not None and alarm.measure not in measured:
+        raise BadInput(f"alarms has {short(alarm)}, which needs {alarm.measure} among measures", argument="alarms")
