@@ -64,6 +64,14 @@ def tensor_parallel(model, mesh=None):
     return model
 
 
+def whole_attention(model):
+    """The MLP alone is split: both processes have all heads, and read all rows."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in model.h:
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return model
+
+
 def whole(each):
     return (each.full_tensor() if isinstance(each, DTensor) else each).detach().clone()
 
@@ -208,6 +216,16 @@ def waits_in_vain(rank):
     dist.barrier()
 
 
+def sees_nothing(rank):
+    """Process 1 makes no pass of its own at the second step."""
+    model = network()
+    with Monitor(model, inside=True, every=1, measures=["entropy"]) as monitor:
+        for step in range(3):
+            if rank == 0 or step != 1:
+                loss(model, TEXT[step]).backward()
+            monitor.step()
+
+
 def resumed(folder, rank):
     """Steps that each process believes in, before and after going on with the record of process 0."""
     found = []
@@ -217,6 +235,43 @@ def resumed(folder, rank):
             found.append((monitor.step_number, monitor.recorded))
             for _ in range(3):
                 monitor.step()
+    return found
+
+
+def in_training(rank, **options):
+    """Tables and weights of three steps, each process on rows of its own, without dropout."""
+    model = network()
+    for block in model.h:
+        block.drop.p = 0.0
+    model = ddp(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    options = {"every": 1, "measures": ["entropy", "largest_logit", "spread"], "alarms": []} | options
+    states, found = [state(model)], []
+    with Monitor(model, **options) as monitor:
+        for step in range(3):
+            loss(model, TEXT[step, 2 * rank : 2 * rank + 2]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            monitor.step()
+            states.append(state(model))
+            found.append(tables(monitor))
+    return {"tables": found, "states": states}
+
+
+def gradients(wrap, rank):
+    """Stable ranks of gradients that are there, and of some that were cleared; the gradients, put together."""
+    model, found = wrap(network()), []
+    measures = ["gradient_stable_rank", "norm"] + ["embedding_coherence"] * (wrap is ddp)
+    with Monitor(model, probe=PROBE, every=1, measures=measures, alarms=[]) as monitor:
+        for step, cleared in enumerate((True, False)):
+            loss(model, TEXT[step, rank : rank + 2]).backward()
+            there = {name.removeprefix("module."): whole(each.grad) for name, each in model.named_parameters()}
+            if cleared:
+                monitor.gradients()
+                model.zero_grad()
+            monitor.step()
+            model.zero_grad()
+            found.append((tables(monitor), there))
     return found
 
 
@@ -266,6 +321,7 @@ def refusals(rank):
         "tokens first": said(lambda: entered(tokens_first, probe=torch.randn(7, 3, 8))),
         "first pass of one": said(lambda: entered(broken)),
         "other attention": said(lambda: entered(network_of(rank), include="h.0.*")),
+        "coherence in parts": said(lambda: entered(fsdp(network()), measures=["embedding_coherence"])),
         "no attention left": said(lambda: entered(network(), include="nothing", measures=["entropy"])),
         "record of the first": said(lambda: entered(network(), out=Path(__file__) / f"{rank}.joma")),
         "not a member": said(lambda: entered(network(), group=pair)) if rank else "",
@@ -318,8 +374,13 @@ def of_two(rank, folder):
         "fsdp without": trained(fsdp, monitored=False),
         "tp": trained(tensor_parallel, share=0),
         "tp without": trained(tensor_parallel, share=0, monitored=False),
+        "whole attention": entered(whole_attention(network()), measures=["entropy", "largest_logit", "norm"]),
         "llama tp": entered(llama(True), probe=padded(), measures=["entropy", "largest_logit"]),
         "llama fsdp": entered(llama_fsdp(), probe=padded(), measures=["entropy", "largest_logit", "stable_rank"]),
+        "inside": in_training(rank, inside=True),
+        "step": in_training(rank, probe="step", rows=1),
+        "ddp gradients": gradients(ddp, rank),
+        "fsdp gradients": gradients(fsdp, rank),
         "stopped by first": stopped(4, 0),
         "stopped by other": stopped(4, 1),
         "stopped at once": stopped(0, 0),
@@ -332,6 +393,7 @@ def of_two(rank, folder):
         "broken on 1": lines_of(lambda: broken_later(rank, 1)),
         "broken on 0": lines_of(lambda: broken_later(rank, 0)),
         "broken on first alone": lines_of(lambda: broken_on_first_alone(rank)),
+        "sees nothing": lines_of(lambda: sees_nothing(rank)),
         "waits in vain": lines_of(lambda: waits_in_vain(rank)),
     }
     return found | {"lines": lines}

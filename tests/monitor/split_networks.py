@@ -27,7 +27,7 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.attn, self.drop = Attention(), nn.Dropout(0.1)
-        self.up, self.down = nn.Linear(WIDTH, 21), nn.Linear(21, WIDTH)  # 21 rows: no two processes have equally many
+        self.up, self.down = nn.Linear(WIDTH, 22), nn.Linear(22, WIDTH)
         self.register_buffer("load", torch.zeros(()))
 
     def forward(self, x):
@@ -41,7 +41,7 @@ class Network(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(TOKENS, WIDTH)
         self.h = nn.ModuleList([Block(), Block()])
-        self.head = nn.Linear(WIDTH, TOKENS)
+        self.head = nn.Linear(WIDTH, TOKENS)  # 17 rows: no two processes have equally many
         self.broken = False
 
     def forward(self, ids):

@@ -8,7 +8,7 @@ import pytest
 import several_processes
 import torch
 from patience import PATIENCE
-from several_processes import EVERY, PROBE, STEPS, TOKENS, llama, padded
+from several_processes import EVERY, PROBE, STEPS, TEXT, TOKENS, llama, padded
 from split_networks import HEADS, network, slow_attention, slow_matrices
 
 from joma.host.errors import BadInput
@@ -75,6 +75,15 @@ def test_two_processes_measure_what_one_does(two, case):
 @pytest.mark.parametrize("case", OF_FOUR)
 def test_so_do_four_in_two_dimensions(four, case):
     must_be_those_of_one(four[0][case])
+
+
+def test_heads_that_all_processes_have_count_once(two):
+    model, found = network(), two[0]["whole attention"]
+    for layer, measures in slow_attention(model, PROBE).items():
+        for measure in ("entropy", "largest_logit"):
+            torch.testing.assert_close(table(found, measure)[layer], measures[measure], **CLOSE)
+    now = model.state_dict()
+    np.testing.assert_allclose(found["norm"][1], list(slow_matrices(now, now)["norm"].values()), **CLOSE)
 
 
 def test_pairs_that_train_for_themselves_have_monitors_for_themselves(four):
@@ -144,6 +153,52 @@ def test_heads_and_padding_of_transformers(two):
             np.testing.assert_allclose(two[0][case][measure][1], alone.latest[measure].values, **CLOSE)
 
 
+def must_be_slow(found, weights, ids, layers):
+    model = network()
+    model.load_state_dict(weights)
+    slow = slow_attention(model, ids)
+    for layer in layers:
+        for measure, heads in slow[layer].items():
+            if measure in found:
+                torch.testing.assert_close(table(found, measure)[layer], heads, **CLOSE)
+
+
+def test_training_passes_of_all_processes_are_measured_together(two):
+    """All layers at the first step, then one after the other: a table when each had its turn."""
+    found = two[0]["inside"]
+    assert set(found["tables"][0]) >= {"entropy", "largest_logit", "spread/shared"}
+    must_be_slow(found["tables"][0], found["states"][0], TEXT[0], ["h.0.attn", "h.1.attn"])
+    must_be_slow(found["tables"][2], found["states"][1], TEXT[1], ["h.0.attn"])
+    must_be_slow(found["tables"][2], found["states"][2], TEXT[2], ["h.1.attn"])
+    assert [each == {} for each in two[1]["inside"]["tables"]] == [True] * 3
+
+
+def test_rows_of_the_step_of_all_processes_are_measured_together(two):
+    found = two[0]["step"]
+    for step in range(3):
+        must_be_slow(found["tables"][step], found["states"][step + 1], TEXT[step, [0, 2]], ["h.0.attn", "h.1.attn"])
+
+
+@pytest.mark.parametrize("case", ["ddp", "fsdp"])
+def test_gradients_of_all_processes(two, case):
+    for tables, gradients in two[0][f"{case} gradients"]:
+        ranks = {}
+        for name, each in gradients.items():
+            if each.ndim == 2 and name != "embed.weight":
+                sigma = torch.linalg.svdvals(each.double())
+                ranks[name] = float(sigma.square().sum() / sigma[0] ** 2)
+        found = table(tables, "gradient_stable_rank")
+        assert {name: float(each) for name, each in found.items()} == pytest.approx(ranks, rel=1e-5)
+
+
+def test_embeddings_that_all_processes_hold(two):
+    rows = torch.nn.functional.normalize(network().embed.weight.detach().double())
+    cosines = (rows @ rows.mT).abs()
+    mean = float((cosines.sum() - cosines.diagonal().sum()) / (len(rows) * (len(rows) - 1)))
+    found = table(two[0]["ddp gradients"][0][0], "embedding_coherence")
+    assert {name: float(each) for name, each in found.items()} == pytest.approx({"embed.weight": mean}, rel=1e-5)
+
+
 def test_a_stop_reaches_all_processes_at_the_same_step(two):
     sentence = "step 4: entropy of h.0.attn, head 1, is 0.5, below its limit 1"
     assert [found["stopped by first"][:2] for found in two] == [(4, sentence)] * 2
@@ -164,6 +219,7 @@ LINES = {
     "rank 0 is at 20: call Monitor.step on all of them, as often",
     "broken on 1": f"step 1: {ENDS}rank 1: this pass is broken",
     "broken on 0": f"step 1: {ENDS}rank 0: this pass is broken",
+    "sees nothing": f"step 3: {ENDS}rank 1 saw no attention at step 3, and others did",
     "broken on first alone": f"step 2: {ENDS}rank 0: StopIteration",
 }
 
@@ -193,6 +249,8 @@ ON_BOTH = {
     "stop on one": same("on_alarm"),
     "other layers": same("model"),
     "other attention": "MonitorError: rank 1 has other attention layers than rank 0: ['h.0.attn']",
+    "coherence in parts": "BadInput: embedding_coherence is not measured of matrices in parts, and embed.weight lies "
+    "on several processes",
     "no group": "BadInput: group must be a process group of torch.distributed, got 'all'",
     "token ids": "MonitorError: probe does not fit Network, which has token ids from 0 to 16: it has 0 to 33",
 }
