@@ -171,12 +171,18 @@ def test_training_passes_of_all_processes_are_measured_together(two):
     must_be_slow(found["tables"][2], found["states"][1], TEXT[1], ["h.0.attn"])
     must_be_slow(found["tables"][2], found["states"][2], TEXT[2], ["h.1.attn"])
     assert [each == {} for each in two[1]["inside"]["tables"]] == [True] * 3
+    found = two[0]["inside one"]
+    for step in range(3):  # one layer is followed: it has its turn at every step
+        assert found["tables"][step]["entropy"][0] == ["h.1.attn"]
+        must_be_slow(found["tables"][step], found["states"][step], TEXT[step], ["h.1.attn"])
 
 
 def test_rows_of_the_step_of_all_processes_are_measured_together(two):
     found = two[0]["step"]
     for step in range(3):
-        must_be_slow(found["tables"][step], found["states"][step + 1], TEXT[step, [0, 2]], ["h.0.attn", "h.1.attn"])
+        measured = {name: each for name, each in found["tables"][step].items() if name == "entropy" or step == 1}
+        assert ("spread/shared" in measured) == (step == 1)
+        must_be_slow(measured, found["states"][step + 1], TEXT[step, [0, 2]], ["h.0.attn", "h.1.attn"])
 
 
 @pytest.mark.parametrize("case", ["ddp", "fsdp"])
@@ -284,3 +290,11 @@ def test_processes_that_do_not_know_each_other_are_refused(monkeypatch):
     Monitor(network(), probe=PROBE)
     with pytest.raises(BadInput, match=r"group was given, and torch.distributed is not initialised"):
         Monitor(network(), probe=PROBE, group="all")
+
+
+def test_a_measure_may_come_later_than_others_in_training():
+    model = network()
+    with Monitor(model, probe="step", rows=2, every=1, measures={"entropy": 1, "spread": 2}) as monitor:
+        for step in (1, 2, 3):
+            monitor.step(TEXT[0])
+            assert ("spread/shared" in monitor.latest) == (step > 1)

@@ -136,7 +136,7 @@ class Monitor:
         self.recorded = -1
         """Up to which step the record had been written when it was opened; -1: it is new."""
         self._stride = 1
-        self._used = self._entered = self._failed = False
+        self._used = self._entered = self._failed = self._had_gradients = False
 
     def __repr__(self) -> str:
         what = ", ".join(f"{name} every {steps}" for name, steps in self.intervals.items())
@@ -288,7 +288,8 @@ class Monitor:
                 taken |= {name: self._followed(each) for name, each in measure.take(seen.attention).items()}
             if self._attention is None:
                 self._attention = self._rows_of_attention(seen.attention, taken)
-                self._begin_late(first, list(taken))
+            if late := [name for name in taken if name not in self._rows]:
+                self._begin_late(first, late)
         return taken | seen.weights
 
     def _looked(self, due: list[str], batch: Any) -> Probe | Round | None:
@@ -341,7 +342,8 @@ class Monitor:
     def _must_have_gradients(self, due: list[str]) -> None:
         """Refuse a loop that has cleared them, at the first step where they are due."""
         wanted = [name for name in due if MEASURES[name].needs == "gradients" and name not in self._held]
-        if wanted and wanted[0] not in self.latest and all(each.grad is None for each in self.model.parameters()):
+        first, self._had_gradients = not self._had_gradients, self._had_gradients or bool(wanted)
+        if wanted and first and all(each.grad is None for each in self.model.parameters()):
             raise BadInput(
                 f"{wanted[0]} needs gradients, and at step {self.step_number} there are none: call monitor.step() "
                 "before they are cleared, or monitor.gradients() before optimizer.step()",

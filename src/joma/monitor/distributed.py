@@ -169,7 +169,7 @@ class Several(Alone):
         # Also after a failure: the others wait for our part.
         parts, other = _tried(lambda: held | matrices.parts([name for name in weights if name not in held]))
         problem = self._late or problem or other
-        if attention and not self._layers:
+        if attention and not self._knows("spread" in attention):
             self._layers = self._all_layers(probe, problem)
             self.begun = bool(self._layers)
         table, other = _tried(lambda: self._table(probe if problem is None else None))
@@ -190,8 +190,8 @@ class Several(Alone):
             return None
         seen = None
         if probe is not None:
-            names = self._modules(probe)
-            seen = SeenByAll(self._layers, summed["attention"], summed.get("spread"), names)
+            names, layers = self._modules(probe), [name for name in self._layers if name in probe.layers]
+            seen = SeenByAll(self._layers, summed["attention"], summed.get("spread"), layers, names)
         return Both(seen, matrices.whole({name: summed[name] for name in weights if name in (parts or {})}))
 
     def by_first(self, do: Callable[[], Found]) -> Found:
@@ -209,6 +209,8 @@ class Several(Alone):
         try:
             yield
         except TrainingStopped as stopped:
+            if not self.stops:  # somebody's own function raised it
+                raise
             alerts = stopped.alerts
         if not self.stops:
             return
@@ -224,6 +226,10 @@ class Several(Alone):
         if self._agreed:
             self._late = error
         return self._agreed
+
+    def _knows(self, spread: bool) -> bool:
+        """Whether all heads are known, and for the spread of logits how wide they are; the same on all processes."""
+        return bool(self._layers) and not (spread and any(not each.width for each in self._layers.values()))
 
     def _table(self, probe: Probe | Round | None) -> Tensor | None:
         return None if probe is None else table_of(probe, self._layers, self._share, self._shares, self._device)
@@ -311,7 +317,9 @@ def processes_of(model: nn.Module, group: Any = None) -> Alone:
         if group == dist.GroupMember.NON_GROUP_MEMBER:
             raise BadInput("group must have this process among its members", argument="group")
         raise BadInput(f"group must be a process group of torch.distributed, got {shown(group)}", argument="group")
-    ranks = dist.get_process_group_ranks(group or getattr(model, "process_group", None) or dist.group.WORLD)
+    inner = getattr(model, "_orig_mod", model)
+    own = inner.process_group if isinstance(inner, nn.parallel.DistributedDataParallel) else dist.group.WORLD
+    ranks = dist.get_process_group_ranks(group or own)
     if len(ranks) == 1 and not any(map(is_split, model.parameters())):
         return Alone()
     return Several(model, group or _own_group(tuple(ranks)))
@@ -324,7 +332,7 @@ def share_of(batch: ProbeBatch, share: int, shares: int) -> ProbeBatch:
     [[[1, 2], [3, 4]], [[5, 6]]]
     """
     every = [*batch.args, *batch.kwargs.values()]
-    rows = next(len(each) for each in every if isinstance(each, Tensor) and each.ndim)
+    rows = next((len(each) for each in every if isinstance(each, Tensor) and each.ndim), 0)
     if rows < shares:
         raise BadInput(
             f"probe must have a row for each of the {shares} shares that processes measure, got {counted(rows, 'row')}",

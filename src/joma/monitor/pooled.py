@@ -7,7 +7,7 @@ query afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -64,9 +64,9 @@ def table_of(
     table = empty_table(layers, shares, device)
     means, counts = {field: probe.by_layer(field) for field in _FIELDS}, probe.counted()
     largest = probe.by_layer("largest_logit")
+    _must_be_as_at_first(layers, counts)
     for (name, layer), columns in zip(layers.items(), _columns(layers), strict=True):
-        _must_be_as_at_first(name, layer, probe)
-        if not layer.counts:
+        if not layer.counts or name not in counts:  # a round of layers goes through those that are followed alone
             continue
         mine, count = table[:, columns][:, layer.begin : layer.begin + layer.here], counts[name].to(table)
         mean = torch.stack([means[field][name] for field in _FIELDS]).to(table)
@@ -87,7 +87,7 @@ def spread_table(probe: Probe | Round | None, layers: Mapping[str, Layer], devic
     tables = []
     for name, layer in layers.items():
         table = torch.zeros(layer.heads, _numbers(layer.width), dtype=torch.float64, device=device)
-        if probe is not None and layer.counts:
+        if probe is not None and layer.counts and name in probe.spread:
             table[layer.begin : layer.begin + layer.here] = _as_numbers(probe.spread[name]).to(table)
         tables.append(table.reshape(-1))
     return torch.cat(tables)
@@ -97,17 +97,26 @@ class SeenByAll:
     """What the probes of all processes saw together, in the form in which `Probe` gives it."""
 
     def __init__(
-        self, layers: Mapping[str, Layer], table: Tensor, spread: Tensor | None, names: dict[nn.Module, str]
+        self,
+        layers: Mapping[str, Layer],
+        table: Tensor,
+        spread: Tensor | None,
+        seen: Sequence[str],
+        names: dict[nn.Module, str],
     ) -> None:
-        """layers: their names and heads. table, spread: what `table_of` and `spread_table` gave, added up.
+        """Not for callers.
 
-        names: modules with their names, as `Probe.names`.
+        - layers: all layers with their heads
+        - table, spread: what `table_of` and `spread_table` gave, added up
+        - seen: the layers that attended
+        - names: modules with their names, as `Probe.names`
         """
         self.names = names
-        self.layers = list(layers)
-        self.queries = {name: layer.queries for name, layer in layers.items()}
+        self.layers = list(seen)
+        self.queries = {name: layers[name].queries for name in seen}
         self.spread = {} if spread is None else _spreads(layers, spread)
-        self._tables = {name: table[:, columns] for name, columns in zip(layers, _columns(layers), strict=True)}
+        columns = dict(zip(layers, _columns(layers), strict=True))
+        self._tables = {name: table[:, columns[name]] for name in seen}
 
     def by_layer(self, measure: str = "entropy") -> dict[str, Tensor]:
         """Means over all queries, or the largest logit of all; NaN in a head without any query that counts."""
@@ -127,11 +136,10 @@ def _columns(layers: Mapping[str, Layer]) -> Iterable[slice]:
         begin += layer.heads
 
 
-def _must_be_as_at_first(name: str, layer: Layer, probe: Probe | Round) -> None:
-    if list(probe.counted()) and name not in probe.counted():
-        raise MonitorError(f"{name} did not attend, as it did at first")
-    if len(probe.counted()[name]) != layer.here:
-        raise MonitorError(f"{name} has {len(probe.counted()[name])} heads, and had {layer.here} at first")
+def _must_be_as_at_first(layers: Mapping[str, Layer], now: Mapping[str, Tensor]) -> None:
+    for name, heads in now.items():
+        if name not in layers or layers[name].here != len(heads):
+            raise MonitorError(f"{name} has other heads than at first")
 
 
 def _numbers(width: int) -> int:
