@@ -28,7 +28,8 @@ from joma.monitor.record import Record, StrPath
 from joma.monitor.refusals import must_be_alone, must_have_one_way, must_have_weights
 from joma.monitor.sinks.guard import Sink, Sinks, report
 from joma.monitor.tables import Packet, Rows, Table, summary
-from joma.probes import Adapters, Probe, checked_adapters
+from joma.probes import Probe
+from joma.probes.adapters import Adapters, checked_adapters
 
 
 class Monitor:

@@ -12,7 +12,8 @@ from joma.host.words import short
 from joma.monitor.batch import ProbeBatch
 from joma.monitor.errors import MonitorError
 from joma.monitor.untouched import untouched
-from joma.probes import Adapters, Probe, ProbeError, collect, collect_plain
+from joma.probes import Probe, ProbeError, collect, collect_plain
+from joma.probes.adapters import Adapters
 
 LOOKED_FOR = "transformers' attention, torch's scaled_dot_product_attention and nn.MultiheadAttention"
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from joma.measure.spread import SpreadSums
 from joma.monitor.errors import MonitorError
 from joma.monitor.names import Names, unwrapped
-from joma.probes import Adapters, InPass, Probe
+from joma.probes import InPass, Probe
+from joma.probes.adapters import Adapters
 
 SEEN = "torch's scaled_dot_product_attention, nn.MultiheadAttention and the classes in attention"
 
