@@ -20,7 +20,7 @@ from joma.host.words import short
 from joma.monitor.alarms import Alarm, Alert, OnAlarm, Watch
 from joma.monitor.attention import first_pass, watched_pass
 from joma.monitor.batch import ProbeBatch, StepBatch
-from joma.monitor.inside import Inside, Round, must_not_be_compiled
+from joma.monitor.inside import Inside, Round, is_compiled
 from joma.monitor.matrices import Matrices
 from joma.monitor.measures import DEFAULT, MEASURES, Taken, intervals_of
 from joma.monitor.names import Names, Patterns, unwrapped
@@ -95,9 +95,8 @@ class Monitor:
         self._inside: Inside | None = None
         self._batch: ProbeBatch | StepBatch | None = None
         if inside:
-            must_not_be_compiled(model)
-            spread = "spread" in self.intervals
-            self._inside = Inside(self.model, self._names, spread=spread, attention=self._adapters)
+            options = {"spread": "spread" in self.intervals, "compiled": is_compiled(model)}
+            self._inside = Inside(self.model, self._names, attention=self._adapters, **options)
         elif isinstance(probe, str) and probe == "step":
             with asked_for():
                 self._batch = StepBatch(self.model, integer(rows, "rows", 1))
@@ -144,6 +143,8 @@ class Monitor:
         self._rows = self._rows_of_all(first)
         self._open_record()
         self._entered = True
+        if self._inside is not None:
+            self._inside.enter()
         if self.recorded < self.step_number:
             self._send(first)
             self._deliver_first()
@@ -189,6 +190,8 @@ class Monitor:
         """Hand out what is still on its way, and close the record, which can go on later."""
         self._entered = False
         self._disarm()
+        if self._inside is not None:
+            self._inside.leave()
         try:
             self._deliver(wait=True)
         except Exception:

@@ -50,12 +50,12 @@ def first_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool, attention: 
 
 
 def _probe_for(model: nn.Module, spread: bool, attention: Adapters | None) -> AbstractContextManager[Probe]:
-    if not attention and _is_of_transformers(model):
+    if not attention and is_of_transformers(model):
         return collect(model, keep=False, single_pass=True, spread=spread)
     return collect_plain(model, keep=False, spread=spread, attention=attention)
 
 
-def _is_of_transformers(model: nn.Module) -> bool:
+def is_of_transformers(model: nn.Module) -> bool:
     """Whether a model of transformers is inside; where it was never loaded there is none."""
     library = sys.modules.get("transformers")
     kind = getattr(library, "PreTrainedModel", None)
