@@ -1,4 +1,4 @@
-"""Attention inside code that torch.compile makes: an operation of our own in the graph, which the compiler cannot see into.
+"""Attention inside code that torch.compile makes: an operation in the graph that the compiler cannot see into.
 
 Compiled code runs no hooks. But the attention function of transformers is part of what is compiled. Here it is the
 usual one, scaled_dot_product_attention, and then an operation that is handed queries and keys and gives nothing back.
