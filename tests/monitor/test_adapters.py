@@ -117,13 +117,12 @@ KINDS = {
 }
 
 
+@torch.no_grad()
 def oracle(model, ids):
     """By measure, (layers, heads): in float64, with every logit written out by loops over heads and queries."""
     inputs, found = [], {name: [] for name in MEASURES}
     hooks = [layer.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for layer in model.layers]
-    model.double()
-    with torch.no_grad():
-        model(ids)
+    model.double()(ids)
     for hook, layer, x in zip(hooks, model.layers, inputs, strict=True):
         hook.remove()
         if isinstance(layer, TitanAttention):

@@ -138,6 +138,21 @@ def test_gradients_are_those_without_it():
         assert all(torch.equal(a, b.grad) for a, b in zip(expected, model.parameters(), strict=True))
 
 
+def test_nothing_happens_while_a_cuda_graph_is_captured(monkeypatch):
+    model = made(Steady)
+    with Monitor(model, inside=True, every=1, measures=["entropy"]) as monitor:
+        with monkeypatch.context() as capture:
+            capture.setattr(torch.cuda, "is_initialized", lambda: True)
+            capture.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+            capture.setattr("joma.probes._products.attention_stats", lambda *_, **__: pytest.fail("measured"))
+            loss_of(model, PROBE).backward()
+            monitor.step()
+        assert monitor.step_number == 0
+        loss_of(model, PROBE).backward()
+        monitor.step()
+        assert monitor.latest["entropy"].values.shape == (3, 2)
+
+
 def hooks_of(model):
     return [len(each._forward_hooks) + len(each._forward_pre_hooks) for each in model.modules()]
 
@@ -226,7 +241,9 @@ def test_compiled_models_are_refused(how):
     given = torch.compile(model, backend="eager") if how == "around" else model
     if how == "in place":
         model.compile(backend="eager")
-    with pytest.raises(JomaError, match="cannot look into compiled code, and Steady is compiled"):
+    with pytest.raises(
+        JomaError, match="looks into compiled code of transformers' models alone, and Steady is compiled"
+    ):
         Monitor(given, inside=True)
 
 

@@ -22,7 +22,7 @@ from joma.monitor.alert import Alert
 from joma.monitor.attention import first_pass, watched_pass
 from joma.monitor.batch import ProbeBatch, StepBatch
 from joma.monitor.distributed import Seen, processes_of
-from joma.monitor.inside import Inside, Round, must_not_be_compiled
+from joma.monitor.inside import Inside, Round, is_compiled
 from joma.monitor.measures import DEFAULT, MEASURES, Taken, intervals_of
 from joma.monitor.names import Names, Patterns, unwrapped
 from joma.monitor.parallel import class_name
@@ -33,7 +33,8 @@ from joma.monitor.sinks.guard import Sink, Sinks, report
 from joma.monitor.sinks.numbers import every_number
 from joma.monitor.tables import Packet, Rows, Table, summary
 from joma.monitor.watch import OnAlarm, Watch
-from joma.probes import Adapters, Probe, checked_adapters
+from joma.probes import Probe
+from joma.probes.adapters import Adapters, checked_adapters
 
 
 class Monitor:
@@ -105,9 +106,8 @@ class Monitor:
         self._inside: Inside | None = None
         self._batch: ProbeBatch | StepBatch | None = None
         if inside:
-            must_not_be_compiled(model)
-            spread = "spread" in self.intervals
-            self._inside = Inside(self.model, self._names, spread=spread, attention=self._adapters)
+            options = {"spread": "spread" in self.intervals, "compiled": is_compiled(model)}
+            self._inside = Inside(self.model, self._names, attention=self._adapters, **options)
         elif isinstance(probe, str) and probe == "step":
             with asked_for():
                 self._batch = StepBatch(self.model, integer(rows, "rows", 1))
@@ -156,6 +156,8 @@ class Monitor:
         seen = self._seen(now, first=True)
         self.step_number, self.recorded = self._processes.by_first(lambda: self._opened(now, seen))
         self._entered = True
+        if self._inside is not None:
+            self._inside.enter()
         if self.recorded < self.step_number:
             self._deliver_first()
         self._arm()
@@ -200,6 +202,8 @@ class Monitor:
         """Hand out what is still on its way, and close the record, which can go on later."""
         self._entered = False
         self._disarm()
+        if self._inside is not None:
+            self._inside.leave()
         try:
             self._deliver(wait=True)
         except Exception:

@@ -13,7 +13,8 @@ from joma.monitor.batch import ProbeBatch
 from joma.monitor.errors import MonitorError
 from joma.monitor.parallel import resharded
 from joma.monitor.untouched import untouched
-from joma.probes import Adapters, Probe, ProbeError, collect, collect_plain
+from joma.probes import Probe, ProbeError, collect, collect_plain
+from joma.probes.adapters import Adapters
 
 LOOKED_FOR = "transformers' attention, torch's scaled_dot_product_attention and nn.MultiheadAttention"
 
@@ -51,12 +52,12 @@ def first_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool, attention: 
 
 
 def _probe_for(model: nn.Module, spread: bool, attention: Adapters | None) -> AbstractContextManager[Probe]:
-    if not attention and _is_of_transformers(model):
+    if not attention and is_of_transformers(model):
         return collect(model, keep=False, single_pass=True, spread=spread)
     return collect_plain(model, keep=False, spread=spread, attention=attention)
 
 
-def _is_of_transformers(model: nn.Module) -> bool:
+def is_of_transformers(model: nn.Module) -> bool:
     """Whether a model of transformers is inside; where it was never loaded there is none."""
     library = sys.modules.get("transformers")
     kind = getattr(library, "PreTrainedModel", None)

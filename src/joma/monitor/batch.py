@@ -66,7 +66,7 @@ class ProbeBatch:
             )
 
     def _saving(self, model: nn.Module) -> dict[str, Any]:
-        known = _arguments(type(model)) if hasattr(model, "config") else ()
+        known = _arguments(type(model)) if hasattr(model, "config") else ()  # type: ignore[arg-type]
         return {name: value for name, value in _SAVING.items() if name in known and name not in self.kwargs}
 
 

@@ -1,7 +1,8 @@
 """Attention measured in the training pass itself: one layer per step in turn, so that every step can be measured.
 
 The first pass shows all layers. From then on each measured step has hooks on one attention module, and a table is whole
-when every layer had its turn. Between two measured steps nothing is attached.
+when every layer had its turn. Between two measured steps nothing is attached. Compiled code runs no hooks: models of
+transformers get an operation that stays while the monitor does (`joma.probes.CompiledAttention`), others are refused.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from joma.measure.spread import SpreadSums
+from joma.monitor.attention import is_of_transformers
 from joma.monitor.errors import MonitorError
-from joma.monitor.names import Names, unwrapped
-from joma.probes import Adapters, InPass, Probe
+from joma.monitor.names import Names
+from joma.probes import CompiledAttention, InPass, Probe, ProbeError
+from joma.probes.adapters import Adapters
 
 SEEN = "torch's scaled_dot_product_attention, nn.MultiheadAttention and the classes in attention"
 
@@ -41,21 +44,46 @@ class Round:
 class Inside:
     """Goes round the layers of a model in training."""
 
-    def __init__(self, model: nn.Module, names: Names, *, spread: bool, attention: Adapters | None) -> None:
-        """model: what is trained. names: the layers that are followed. spread, attention: as in `InPass`."""
+    def __init__(
+        self, model: nn.Module, names: Names, *, spread: bool, attention: Adapters | None, compiled: bool = False
+    ) -> None:
+        """Nothing is attached before `enter`.
+
+        - model: what is trained
+        - names: the layers that are followed
+        - spread, attention: as in `InPass`
+        - compiled: whether torch.compile has made code of it
+        """
+        self._compiled = _in_compiled_code(model, attention) if compiled else None
         self._model, self._names, self._spread, self._attention = model, names, spread, attention
         self._known: dict[nn.Module, str] | None = None
         self._layers: list[str] = []
         self._done: dict[str, Probe] = {}
-        self._watching: InPass | None = None
+        self._watching: InPass | _CompiledPass | None = None
+
+    def enter(self) -> None:
+        """Where the model is compiled, put the operation into it."""
+        if self._compiled is not None:
+            self._compiled.install()
+
+    def leave(self) -> None:
+        """Leave the model as it was."""
+        self.disarm()
+        if self._compiled is not None:
+            self._compiled.uninstall()
 
     def arm(self) -> None:
         """Watch the next pass of training, if nothing is being watched."""
-        if self._watching is None:
-            layer = self._layers[len(self._done)] if self._layers else None
+        if self._watching is not None:
+            return
+        layer = self._layers[len(self._done)] if self._layers else None
+        if self._compiled is None:
             self._watching = InPass(
                 self._model, layer=layer, spread=self._spread, attention=self._attention, names=self._known
             )
+        else:
+            probe = Probe(self._model, keep=False, spread=self._spread, names=self._known)
+            self._watching = _CompiledPass(self._compiled, probe, layer)
 
     def seen(self) -> Probe | Round | None:
         """What the armed pass showed: all layers at the first time, then a whole round at a time; else None."""
@@ -86,17 +114,41 @@ class Inside:
             self._watching = None
 
 
+class _CompiledPass:
+    """What `InPass` is to hooks, for the operation in compiled code."""
+
+    def __init__(self, attention: CompiledAttention, probe: Probe, layer: str | None) -> None:
+        self._attention, self.probe = attention, probe
+        attention.arm(probe, layer)
+
+    @property
+    def error(self) -> Exception | None:
+        return self._attention.error
+
+    def remove(self) -> None:
+        self._attention.disarm()
+
+
 def _unseen(model: nn.Module) -> str:
     return (
         f"inside=True saw no attention in the training pass of {type(model).__name__}: looked for were {SEEN}, in a "
-        "pass that is not compiled and has gradients"
+        "pass in training mode, with gradients; a compiled model must be given as torch.compile hands it back"
     )
 
 
-def must_not_be_compiled(model: nn.Module) -> None:
-    """What is compiled has no place for a hook."""
-    if any("_orig_mod" in each._modules or each._compiled_call_impl is not None for each in model.modules()):
-        name = type(unwrapped(model)).__name__
+def is_compiled(model: nn.Module) -> bool:
+    """Whether torch.compile has made code of a model or of a part of it, as far as the model itself tells."""
+    return any("_orig_mod" in each._modules or each._compiled_call_impl is not None for each in model.modules())
+
+
+def _in_compiled_code(model: nn.Module, attention: Adapters | None) -> CompiledAttention:
+    name = type(model).__name__
+    if attention or not is_of_transformers(model):
         raise MonitorError(
-            f"inside=True cannot look into compiled code, and {name} is compiled: measure it with a probe batch"
+            f"inside=True looks into compiled code of transformers' models alone, and {name} is compiled: measure it "
+            "with a probe batch"
         )
+    try:
+        return CompiledAttention(model)
+    except ProbeError as error:
+        raise MonitorError(f"inside=True cannot look into compiled code: {error}") from error

@@ -122,7 +122,7 @@ def _kind(held: type) -> type | None:
 
 def _put_back_inside(value: Any) -> Callable[[], Any] | None:
     """What gives a container or a generator of random numbers its contents of now again; None for anything else."""
-    kind = _kind(type(value))
+    kind = _kind(type(value))  # type: ignore[arg-type]
     if kind in (dict, list, set, deque):
         return partial(_refill, value, list(value.items()) if kind is dict else list(value))
     if kind is torch.Generator:

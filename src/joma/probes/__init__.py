@@ -1,6 +1,6 @@
 """Where we look: a measure attached to a place in a model, while the model runs as it always does."""
 
-from joma.probes._adapted import Adapters, checked_adapters
+from joma.probes._compiled import CompiledAttention
 from joma.probes._inside import InPass
 from joma.probes._plain import collect_plain
 from joma.probes._record import Probe, ProbeError
@@ -16,8 +16,8 @@ from joma.probes._text import (
 from joma.probes._transformers import collect
 
 __all__ = [
-    "Adapters",
     "AttentionSparsity",
+    "CompiledAttention",
     "InPass",
     "Probe",
     "ProbeError",
@@ -26,7 +26,6 @@ __all__ = [
     "attention_sparsity",
     "attention_spread",
     "can_probe",
-    "checked_adapters",
     "collect",
     "collect_plain",
     "probe_text",

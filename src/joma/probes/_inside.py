@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from joma.probes._adapted import Adapters, Leaving, adapter_of
 from joma.probes._plain import Watching, following
 from joma.probes._record import Probe
+from joma.probes.adapters import Adapters, Leaving, adapter_of
 
 
 class InPass:

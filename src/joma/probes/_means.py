@@ -28,13 +28,13 @@ class Sums(NamedTuple):
     """Of some layers: totals (layers, statistics, heads), counts and largest logits, each (layers, heads)."""
 
     total: Tensor
-    count: Tensor
+    counts: Tensor
     largest: Tensor
 
     def joined(self, other: "Sums") -> "Sums":
         """Of these calls and of those of `other`."""
-        total, count, largest = (each.to(self.total.device) for each in other)
-        return Sums(self.total + total, self.count + count, torch.maximum(self.largest, largest))
+        total, counts, largest = (each.to(self.total.device) for each in other)
+        return Sums(self.total + total, self.counts + counts, torch.maximum(self.largest, largest))
 
     def layer(self, at: int) -> "Sums":
         """One of the layers."""
@@ -78,7 +78,7 @@ class RunningMeans:
             self._mean = {
                 name: each
                 for names, sums in self._merged().items()
-                for name, each in zip(names, (sums.total / sums.count[:, None]).unbind(), strict=True)
+                for name, each in zip(names, (sums.total / sums.counts[:, None]).unbind(), strict=True)
             }
         return self._mean
 
@@ -86,14 +86,14 @@ class RunningMeans:
         """(heads,) of every layer: the largest logit; `empty` in a head without any query that counts."""
         found: dict[str, Tensor] = {}
         for names, sums in self._merged().items():
-            each = sums.largest if empty == -torch.inf else torch.where(sums.count > 0, sums.largest, empty)
+            each = sums.largest if empty == -torch.inf else torch.where(sums.counts > 0, sums.largest, empty)
             found |= dict(zip(names, each.unbind(), strict=True))
         return found
 
     def counted(self) -> dict[str, Tensor]:
         """(heads,) of every layer: how many queries count."""
         groups = self._merged().items()
-        return {name: each for names, sums in groups for name, each in zip(names, sums.count.unbind(), strict=True)}
+        return {name: each for names, sums in groups for name, each in zip(names, sums.counts.unbind(), strict=True)}
 
     def _merged(self) -> dict[tuple[str, ...], Sums]:
         """Sums of groups of layers, no layer in two of them."""

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from joma.probes._adapted import Adapters, adapted, checked_adapters
 from joma.probes._masks import as_bias
 from joma.probes._products import measure_products
 from joma.probes._record import Probe, ProbeError, inner, uncompiled
+from joma.probes.adapters import Adapters, adapted, checked_adapters
 
 _MULTIHEAD = signature(F.multi_head_attention_forward)
 

@@ -74,7 +74,7 @@ def collect(
     probe = Probe(model, keep=keep, sparsity=sparsity, spread=spread, gradients=gradients)
     probe.single_pass = single_pass
     models = _pretrained(probe)
-    configs = _configs(models)
+    configs = configs_of(models)
     before = [config._attn_implementation_internal for config in configs]
     try:
         own = _own_way(models)
@@ -108,7 +108,7 @@ def _pretrained(probe: Probe) -> list[Any]:
     return found
 
 
-def _configs(models: list[Any]) -> list[Any]:
+def configs_of(models: list[Any]) -> list[Any]:
     """Every config that says which attention is used, sub-models' included, each once."""
     queue = [module.config for module in models]
     found: dict[int, Any] = {}

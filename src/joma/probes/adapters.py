@@ -20,6 +20,7 @@ from joma.probes._products import measure_products
 from joma.probes._record import Probe, ProbeError
 
 Adapters = Mapping[type[nn.Module], Callable[..., Any]]
+"""From classes of attention modules to functions that give their queries and keys."""
 
 
 def checked_adapters(given: Any) -> Adapters:
