@@ -46,6 +46,21 @@ def test_histories_in_which_one_factor_moved(kind):
     assert re.match(like(ALIGNED, 4, 10, 1.1), cause)
 
 
+def test_each_head_has_its_own_cause():
+    watch, rows = Watch([LargestLogit()], "log", NEEDED), Rows(("h.0.attn", "h.1.attn"), (2, 1), (100, 100))
+    for step, scale in enumerate((1.0, 8.0)):
+        numbers = {
+            "spread/variance": [[1.0, 1.0], [scale, np.nan]],
+            "spread/growth": [[scale, 1.0], [scale, np.nan]],
+            "largest_logit": [[20.0 * scale, 1.0], [20.0 * scale, np.nan]],
+        }
+        found = watch.new(step, {name: Table(np.array(each), rows) for name, each in numbers.items()})
+    assert [(each.layer, each.head, each.cause is not None) for each in found] == [
+        ("h.0.attn", 0, False),
+        ("h.1.attn", 0, True),
+    ]
+
+
 def test_histories_that_do_not_tell():
     assert history((1.0, 1.0), (16.0, 4.0)) is None  # half each
     assert history((8.0, 1.0), (9.0, 8.0)) is None  # logits did not grow

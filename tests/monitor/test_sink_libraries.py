@@ -223,10 +223,17 @@ def test_a_run_and_options_of_another_are_refused():
             make()
 
 
-def test_mlflow_goes_on_in_a_run_and_takes_any_name(tmp_path):
+def test_mlflow_goes_on_in_a_run_and_takes_any_name(tmp_path, monkeypatch):
     sink = mlflow_sink(tmp_path)
     where = (tmp_path / "mlruns").as_uri()
-    MLflow(sink.run_id, tracking_uri=where)(7, {"entropy/a[0]@b/mean": 1.0, **{f"n/{at}": at for at in range(1500)}})
+    again = MLflow(sink.run_id, tracking_uri=where)
+    sizes, send = [], again._client.log_batch
+    monkeypatch.setattr(
+        again._client, "log_batch", lambda run, metrics: (sizes.append(len(metrics)), send(run, metrics=metrics))
+    )
+    again(7, {"entropy/a[0]@b/mean": 1.0, **{f"n/{at}": at for at in range(1500)}})
+    again.close()
+    assert sizes == [1000, 501]  # a server takes no more than 1,000 at a time
     rows = sink._client.get_run(sink.run_id).data.metrics
     assert rows["entropy/a_0__b/mean"] == 1.0
     assert rows["n/1499"] == 1499

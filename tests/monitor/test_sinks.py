@@ -3,12 +3,15 @@
 import json
 import math
 
+import numpy as np
 import pytest
 from networks import PROBE, made, train
 
 from joma.host.errors import JomaError
 from joma.monitor import JsonLines, LargestLogit, Monitor, TensorBoard
 from joma.monitor.sinks import Sinks
+from joma.monitor.sinks.numbers import every_number
+from joma.monitor.tables import Rows, Table
 
 
 def test_a_sink_that_raises_is_told_once_and_the_others_go_on(log):
@@ -40,6 +43,11 @@ def test_sinks_get_every_head_and_matrix_where_that_is_asked_for(tmp_path):
     with Monitor(model, probe=PROBE, measures=measures, sinks=seen.__setitem__, start=1):
         pass
     assert all(name.endswith(("/min", "/mean", "/max")) for name in seen[1])
+
+
+def test_heads_that_a_layer_does_not_have_are_not_sent():
+    table = Table(np.array([[1.0, np.nan], [2.0, np.nan]]), Rows(("a", "b"), (1, 2), (8, 8)))
+    assert list(every_number({"entropy": table})) == ["entropy/a/head0", "entropy/b/head0", "entropy/b/head1"]
 
 
 class Alerted:
