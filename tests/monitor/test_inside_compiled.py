@@ -123,3 +123,17 @@ def test_what_goes_wrong_while_looking_does_not_end_training(log, monkeypatch):
             loss(called, PROBE).backward()
             monitor.step()
     assert log == ["step 2: measuring failed and ends here, training goes on: division by zero"]
+
+
+def test_code_is_not_made_again_when_a_monitor_comes_back():
+    torch.compiler.reset()
+    made_anew = []
+    model = made(model_of)
+    called = torch.compile(model, backend=lambda graph, _: made_anew.append(graph) or graph.forward)
+    loss(called, PROBE).backward()
+    for _ in range(2):
+        with Monitor(called, inside=True, every=1, measures=["entropy"]) as monitor:
+            loss(called, PROBE).backward()
+            monitor.step()
+        loss(called, PROBE).backward()
+    assert len(made_anew) == 2  # without the operation and with it
