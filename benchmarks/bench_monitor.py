@@ -53,9 +53,9 @@ def batch_of(seed):
 
 
 def stepper(model, monitor=None, *, compiled=GPU):
-    """One step of training per call."""
+    """One step of training per call; compiled: whether to compile the model, or what torch.compile made of it."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=GPU)
-    called = torch.compile(model) if compiled else model
+    called = compiled if isinstance(compiled, torch.nn.Module) else torch.compile(model) if compiled else model
     batches = [batch_of(seed) for seed in range(4)]
     count = 0
 
@@ -100,6 +100,23 @@ def overhead(model, step, rounds, **options):
             monitor.step()
 
         return turns(step, watched, max(CHUNK, options["every"]), rounds)
+
+
+def overhead_in_code(code, step, rounds, **options):
+    """The same of code that is another one while the monitor is there: both stay compiled."""
+    pairs = []
+    for _ in range(rounds + 1):
+        plain = seconds(step, CHUNK)
+        with Monitor(code, **options) as monitor:
+
+            def watched(tell=monitor.step):
+                step()
+                tell()
+
+            seconds(watched, 3)
+            pairs.append((plain, seconds(watched, CHUNK)))
+    pairs = pairs[1:]
+    return statistics.median(pair[0] for pair in pairs) / CHUNK, statistics.median(b / a - 1 for a, b in pairs)
 
 
 def one_measuring(model, measures):
@@ -222,9 +239,10 @@ def same_bits(steps=8, *, compiled=GPU, **options):
     for watched in (False, False, True):
         model = model_of()
         torch.manual_seed(1)
+        code = torch.compile(model) if compiled else model
         if watched:
-            with Monitor(model, **options) as monitor:
-                seconds(stepper(model, monitor, compiled=compiled), steps)
+            with Monitor(code, **options) as monitor:
+                seconds(stepper(model, monitor, compiled=code if compiled else False), steps)
         else:
             seconds(stepper(model, compiled=compiled), steps)
         found.append([each.detach().clone() for each in model.parameters()])
@@ -272,15 +290,21 @@ def rows_of_all():
     plain, more = overhead(model, eager, 5, probe=probe, every=10, measures=DEFAULT)
     yield {"what": "every = 10, eager", "step_milliseconds": 1e3 * plain, "overhead": more}
     yield or_why_not("peer: wandb.watch, every = 10, eager", partial(wandb_watch, model, eager))
-    step = stepper(model)
+    code = torch.compile(model) if GPU else model
+    step = stepper(model, compiled=code)
     for every, rounds in ((100, 3), (10, 7)) if GPU else ((10, 3),):
         plain, more = overhead(model, step, rounds, probe=probe, every=every, measures=DEFAULT)
         yield {"what": f"every = {every}", "step_milliseconds": 1e3 * plain, "overhead": more}
     if GPU:
+        plain, more = overhead_in_code(code, step, 5, inside=True, every=1, measures=ATTENTION)
+        yield {"what": "inside = True, every = 1", "step_milliseconds": 1e3 * plain, "overhead": more}
         without, having = peak(model, step, False), peak(model, step, True)
         yield {"what": "memory", "gib": without, "with_monitor_gib": having, "overhead": having / without - 1}
     yield {"what": "bits", "same": same_bits(probe=probe, every=2)}
-    yield {"what": "bits, inside, eager", "same": same_bits(inside=True, every=1, measures=ATTENTION, compiled=False)}
+    inside = {"inside": True, "every": 1, "measures": ATTENTION}
+    yield {"what": "bits, inside, eager", "same": same_bits(compiled=False, **inside)}
+    if GPU:
+        yield {"what": "bits, inside", "same": same_bits(**inside)}
     yield {"what": "all of this", "seconds": time.perf_counter() - begun}
 
 

@@ -145,6 +145,10 @@ def _read(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if _is_arguments(given):
         return tuple(_copied(each) for each in given), {}
     wanted = "token ids, a tensor, a tuple of tensors, or a mapping from argument names to tensors"
+    if given is None:
+        raise BadInput(
+            f"probe must be {wanted}; 'step', or inside=True, reads the batches of training", argument="probe"
+        )
     try:
         tensor = as_tensor(given, "probe")
     except ValueError:

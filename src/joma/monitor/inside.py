@@ -94,6 +94,7 @@ class Inside:
         if watching.error is not None:
             raise MonitorError(str(watching.error)) from watching.error
         probe = watching.probe
+        probe.reduce()
         if not self._layers:
             if not probe.calls:
                 raise MonitorError(_unseen(self._model))

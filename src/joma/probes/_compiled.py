@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,8 @@ NAME = "joma_inside"  # neither "flash", "flex" nor "sdpa" may be part of it: tr
 _NUMBER, _MARK = "_joma_number", "_joma_mark"
 _numbers = count()
 _INSTALLED: dict[int, CompiledAttention] = {}
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[int, Tensor]] = WeakKeyDictionary()
+"""Number and mark of modules that had them before: with others the code would be compiled anew."""
 
 
 @torch.library.custom_op("joma::look", mutates_args={"mark"})
@@ -105,10 +108,11 @@ class CompiledAttention:
             _INSTALLED.pop(number, None)
 
     def _number(self, module: nn.Module, name: str) -> None:
-        number = next(_numbers)
-        self._names[number], _INSTALLED[number] = name, self
         at = next((each.device for each in module.parameters()), torch.device("cpu"))
-        vars(module).update({_NUMBER: number, _MARK: torch.zeros(1, device=at)})
+        number, mark = _KNOWN.get(module, (next(_numbers), torch.zeros(1, device=at)))
+        _KNOWN[module] = number, mark if mark.device == at else torch.zeros(1, device=at)
+        self._names[number], _INSTALLED[number] = name, self
+        vars(module).update(zip((_NUMBER, _MARK), _KNOWN[module], strict=True))
 
     def arm(self, probe: Probe, layer: str | None) -> None:
         """Look at the next pass: at one layer, or at all."""

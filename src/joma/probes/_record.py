@@ -144,6 +144,10 @@ class Probe:
         at = known.index(measure)
         return {name: each[at] for name, each in self._in_order(self._means.mean()).items()}
 
+    def reduce(self) -> None:
+        """Let go of what is known of every query, but for what is kept: the means remain."""
+        self._means.reduce()
+
     def counted(self) -> dict[str, Tensor]:
         """(heads,) of each layer: how many queries its means are over."""
         return self._in_order(self._means.counted())
