@@ -121,3 +121,26 @@ def test_the_front_pages_describe_the_picture_of_the_ablations():
         assert "linear MLP" in shown
         assert "residual" in shown
     assert "python docs/ablation_summary.py results docs/_static/ablations.png" in text_of("docs/results/ablations.md")
+
+
+@pytest.mark.long
+def test_entropies_lie_above_their_floors_as_the_page_says(script, capsys):
+    """Stories are drawn, so another machine's rounding may tell others: numbers are near, and not the same."""
+    pytest.importorskip("transformers")
+    from joma.studies.sparsity.kv_cache.stories import find_stories
+
+    if find_stories() is None:
+        pytest.skip("stories260K is not among the data")
+    script("entropy_floor_table").main()
+    printed, page = (
+        {
+            row[0]: row[1:]
+            for line in text.splitlines()
+            if len(row := [e.strip() for e in line.strip("|").split("|")]) == 7
+        }
+        for text in (capsys.readouterr().out, text_of("docs/explanation/theory/attention.md"))
+    )
+    for name in ("0", "1", "2", "3", "4", "all"):
+        found, said = ([float(each.replace(",", "")) for each in rows[name]] for rows in (printed, page))
+        assert found == pytest.approx(said, rel=0.2, abs=0.05)
+        assert found[1] > 5 * found[2] > 0  # the entropy and the nearest floor

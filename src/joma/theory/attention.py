@@ -179,11 +179,11 @@ def entropy_floor(size: Number, n: Number) -> Tensor:
 
         ln(1 + (n - 1) b) + sigma sqrt(n (n - 1)) b / (1 + (n - 1) b),      b = exp(-sigma sqrt(n / (n - 1)))
 
-    It holds as printed and is attained, by one logit above n - 1 equal ones. Their sigma is |W_K W_Q'| |X X'| in
-    spectral norms, which bounds the length of every row; inputs of width 2 suffice to attain it. Of their remark that
-    this behaves like n sigma exp(-sigma), the condition is missing: n exp(-sigma) must be small. For fewer than about
-    ln n nats of sigma the floor is near ln n, which that expression exceeds (ERRATA 51). With a scale before the
-    softmax, as 1/sqrt(d), sigma has it too. It is theory: real rows lie far above it.
+    It holds as printed: searches find it attained, by one logit above n - 1 equal ones, and never undercut. Their sigma
+    is |W_K W_Q'| |X X'| in spectral norms, which bounds the length of every row; inputs of width 2 suffice to attain
+    it. Of their remark that this behaves like n sigma exp(-sigma), the condition is missing: n exp(-sigma) must be
+    small. For fewer than about ln n nats of sigma the floor is near ln n, which that expression exceeds (ERRATA 51).
+    With a scale before the softmax, as 1/sqrt(d), sigma has it too. It is theory: real rows lie far above it.
 
     >>> entropy_floor([0.0, 2.0, 8.0], 64)
     tensor([4.1589, 4.0411, 0.1765], dtype=torch.float64)
