@@ -1,6 +1,6 @@
 """Train a GPT-2 on Python source with DistributedDataParallel, and watch it with a monitor.
 
-torchrun --nproc-per-node 2 examples/monitor_ddp.py
+torchrun --standalone --nproc-per-node 2 examples/monitor_ddp.py --steps 20
 
 Every process has a monitor, and each measures its share of the probe batch. The first one writes the record. In
 another terminal: `joma watch joma-ddp`. The text is the source of a library that joma stands on, byte by byte.

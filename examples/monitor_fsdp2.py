@@ -1,6 +1,6 @@
 """Train a GPT-2 on Python source with FSDP2 (`fully_shard`), and watch it with a monitor.
 
-torchrun --nproc-per-node 2 examples/monitor_fsdp2.py
+torchrun --standalone --nproc-per-node 2 examples/monitor_fsdp2.py --steps 20
 
 Every process holds a part of the weights. It measures its part, and its share of the probe batch. The first one writes
 the record. In another terminal: `joma watch joma-fsdp2`. The text is the source of a library that joma stands on, byte
