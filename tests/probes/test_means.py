@@ -53,6 +53,7 @@ def test_means_do_not_depend_on_what_is_reduced_together(most, monkeypatch):
         "a": [(call(0), None), (call(1), padded)],
         "b": [(call(2, heads=2), padded), (call(3, heads=2), None), (call(4, heads=2, queries=7), None)],
         "c": [(call(5), None)],
+        "e": [(call(8), padded)],  # of the shape of the others, and with other queries
     }
     hidden = call(6)
     hidden[1][0, :, 1] = -torch.inf  # a query that sees no key
