@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from split_networks import PROBE, TEXT, TOKENS, loss, network
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -325,6 +325,7 @@ def refusals(rank):
         "no attention left": said(lambda: entered(network(), include="nothing", measures=["entropy"])),
         "record of the first": said(lambda: entered(network(), out=Path(__file__) / f"{rank}.joma")),
         "not a member": said(lambda: entered(network(), group=pair)) if rank else "",
+        "older FSDP": said(lambda: entered(FullyShardedDataParallel(network(), device_id=torch.device("cpu")))),
         "no group": said(lambda: entered(network(), group="all")),
         "token ids": said(lambda: entered(network_with_vocabulary(), probe=unknown)),
     }

@@ -257,6 +257,8 @@ ON_BOTH = {
     "other attention": "MonitorError: rank 1 has other attention layers than rank 0: ['h.0.attn']",
     "coherence in parts": "BadInput: embedding_coherence is not measured of matrices in parts, and embed.weight lies "
     "on several processes",
+    "older FSDP": "BadInput: model is wrapped in FullyShardedDataParallel, which cuts matrices anywhere: use torch's "
+    "fully_shard",
     "no group": "BadInput: group must be a process group of torch.distributed, got 'all'",
     "token ids": "MonitorError: probe does not fit Network, which has token ids from 0 to 16: it has 0 to 33",
 }
