@@ -173,12 +173,14 @@ def test_hooks_are_there_for_measured_steps_alone_and_none_stays():
 
 
 def test_names_choose_whose_turn_it_is():
-    model = made(Steady)
-    with Monitor(model, inside=True, every=1, measures=["entropy"], exclude="h.1") as monitor:
+    model, seen = made(Steady), []
+    options = {"exclude": "h.1", "sinks": lambda step, _: seen.append(step)}
+    with Monitor(model, inside=True, every=1, measures=["entropy"], **options) as monitor:
         for _ in range(3):
             loss_of(model, PROBE).backward()
             monitor.step()
     assert monitor.latest["entropy"].rows.names == ("h.0", "h.2")
+    assert seen == [1, 3]  # the layer that is left out has no turn
 
 
 def test_a_loop_that_counts_by_itself_is_measured_once_its_pace_is_known():
