@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import LENGTH, PROBE, TEXT, TOKENS, Attention, Block, Model, Steady, loss_of, made, same, train
+from networks import LENGTH, PROBE, TEXT, TOKENS, Attention, Model, Steady, loss_of, made, same, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -173,12 +173,14 @@ def test_hooks_are_there_for_measured_steps_alone_and_none_stays():
 
 
 def test_names_choose_whose_turn_it_is():
-    model = made(Steady)
-    with Monitor(model, inside=True, every=1, measures=["entropy"], exclude="h.1") as monitor:
+    model, seen = made(Steady), []
+    options = {"exclude": "h.1", "sinks": lambda step, _: seen.append(step)}
+    with Monitor(model, inside=True, every=1, measures=["entropy"], **options) as monitor:
         for _ in range(3):
             loss_of(model, PROBE).backward()
             monitor.step()
     assert monitor.latest["entropy"].rows.names == ("h.0", "h.2")
+    assert seen == [1, 3]  # the layer that is left out has no turn
 
 
 def test_a_loop_that_counts_by_itself_is_measured_once_its_pace_is_known():
@@ -286,7 +288,7 @@ def test_a_layer_that_breaks_while_it_is_measured_does_not_break_training(log, m
 
 
 def test_a_pass_that_breaks_leaves_nothing_behind():
-    class Fragile(Block):
+    class Fragile(Attention):
         broken = False
 
         def forward(self, x):
@@ -295,16 +297,17 @@ def test_a_pass_that_breaks_leaves_nothing_behind():
                 raise RuntimeError("broken")
             return y
 
-    model = made(lambda: Steady(kind=Fragile))
+    model = made(lambda: Steady(kind=Fragile)).eval()
     with Monitor(model, inside=True, every=1, measures=["entropy"]) as monitor:
         model.h[1].broken = True
         with pytest.raises(RuntimeError, match="broken"):
-            loss_of(model, PROBE)
+            loss_of(model, TEXT[0])
         model.h[1].broken = False
         assert torch.overrides._get_current_function_mode() is None
         loss_of(model, PROBE).backward()
         monitor.step()
-        assert monitor.latest["entropy"].rows.names == ("h.0.attn", "h.1.attn", "h.2.attn")
+    with Monitor(model, probe=PROBE, measures=["entropy"]) as alone:
+        np.testing.assert_allclose(monitor.latest["entropy"].values, alone.latest["entropy"].values, **CLOSE)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,10 @@ def test_numbers_are_those_of_the_first_rows_of_each_step(how):
     with Monitor(model, probe="step", rows=2, every=2, measures=MEASURES) as monitor:
         assert set(monitor.latest) == {"norm"}
         for step in range(1, 5):
+            with torch.no_grad():
+                model(TEXT[10])  # an evaluation is no step
             loss_of(model, TEXT[step]).backward()
+            loss_of(model, TEXT[11]).backward()  # of several batches the first is read
             optimizer.step()
             monitor.step(*{"given": [TEXT[step]], "caught": [], "named": [{"ids": TEXT[step]}]}[how])
             optimizer.zero_grad()
