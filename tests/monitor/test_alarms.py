@@ -65,6 +65,13 @@ def test_a_falling_logit_is_said_to_fall():
     assert str(found).endswith("above its limit 100, falling by 100 per step")
 
 
+def test_a_slope_through_nan_is_not_said():
+    alarm = LargestLogit()
+    for step, value in enumerate([math.nan, 200.0]):
+        found = list(alarm.look(step, {"largest_logit": Table(np.array([[value, 0.0]]), HEADS)}))
+    assert str(found[0]) == "step 1: largest_logit of h.0.attn, head 0, is 200, above its limit 100"
+
+
 def test_entropy_below_its_share_of_ln_t_where_it_did_not_begin_there():
     limit = 0.02 * math.log(100)
     (found,) = looked(EntropyFloor(), entropy(3.0, 0.01), entropy(limit - 0.01, 0.01))

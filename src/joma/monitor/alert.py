@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from joma.host.words import brief
 
@@ -49,7 +50,7 @@ class Alert:
 
     @property
     def _moving(self) -> str:
-        if not self.slope:
+        if not self.slope or not isfinite(self.slope):  # one of the measurings before was NaN
             return ""
         return f", {'rising' if self.slope > 0 else 'falling'} by {abs(self.slope):.3g} per step"
 
