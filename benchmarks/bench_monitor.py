@@ -1,10 +1,12 @@
-"""What a monitor costs a training run: steps with and without it, one measuring of each kind, memory, bits.
+"""What a monitor costs a training run: steps with and without it, one measuring of each kind, memory, bits, and peers.
 
     python benchmarks/bench_monitor.py [--record]
 
-On a GPU: GPT-2 small, batch 8 x 1024, bf16 autocast, compiled, fast attention. On a CPU: a tiny model, to try it.
-Steps with and without a monitor take turns, so that a machine that slows down does so for both. `bits` says whether
-the weights after some steps are the same with and without; torch's own kernels are told to be deterministic for that.
+On a GPU: GPT-2 small, batch 8 x 1024, bf16 autocast, fast attention, compiled but where a row says eager. On a CPU: a
+tiny model, to try it. Steps with and without a monitor take turns, so that a machine that slows down does so for both.
+`bits` says whether the weights after some steps are the same with and without; torch's own kernels are told to be
+deterministic for that. Peers: FlexAttention's max_scores, a pass that writes attention out, wandb.watch. One that is
+not there, or not for this machine, has a row that says why.
 """
 
 import os
@@ -12,14 +14,21 @@ import os
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products
 
 import statistics
+import tempfile
 import time
+from functools import partial
+from pathlib import Path
 
+import numpy as np
 import torch
 from _record import record
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from joma.monitor import Monitor
 from joma.monitor.measures import DEFAULT
+from joma.monitor.record import Record
+from joma.monitor.tables import Rows, Table
+from joma.probes import collect
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -44,9 +53,9 @@ def batch_of(seed):
 
 
 def stepper(model, monitor=None, *, compiled=GPU):
-    """One step of training per call."""
+    """One step of training per call; compiled: whether to compile the model, or what torch.compile made of it."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=GPU)
-    called = torch.compile(model) if compiled else model
+    called = compiled if isinstance(compiled, torch.nn.Module) else torch.compile(model) if compiled else model
     batches = [batch_of(seed) for seed in range(4)]
     count = 0
 
@@ -75,81 +84,235 @@ def seconds(call, times=1):
     return time.perf_counter() - start
 
 
-def overhead(every, measures, rounds):
-    """Seconds of a step, and how much more one takes with a monitor, as a share."""
-    model, chunk = model_of(), max(CHUNK, every)
-    with Monitor(model, probe={"input_ids": batch_of(99)}, every=every, measures=measures) as monitor:
-        # One model, one optimizer: the loop is the same, and the monitor counts in every second round alone.
-        step = stepper(model)
-        seconds(step, CHUNK)
+def turns(one, other, chunk, rounds):
+    """Seconds of a step of `one`, and how much more one of `other` takes, as a share; they take turns."""
+    seconds(one, 3), seconds(other, chunk)
+    pairs = [(seconds(one, chunk), seconds(other, chunk)) for _ in range(rounds)]
+    return statistics.median(pair[0] for pair in pairs) / chunk, statistics.median(b / a - 1 for a, b in pairs)
+
+
+def overhead(model, step, rounds, **options):
+    """One model, one optimizer: the loop is the same, and the monitor counts in every second round alone."""
+    with Monitor(model, **options) as monitor:
 
         def watched():
             step()
             monitor.step()
 
-        seconds(watched, every)
-        pairs = [(seconds(step, chunk), seconds(watched, chunk)) for _ in range(rounds)]
-    plain = statistics.median(pair[0] for pair in pairs) / chunk
-    return plain, statistics.median(b / a - 1 for a, b in pairs)
+        return turns(step, watched, max(CHUNK, options["every"]), rounds)
 
 
-def one_measuring(measures):
-    """Seconds until the host goes on, and until the numbers are there."""
-    model = model_of()
+def overhead_in_code(code, step, rounds, **options):
+    """The same of code that is another one while the monitor is there: both stay compiled."""
+    pairs = []
+    for _ in range(rounds + 1):
+        plain = seconds(step, CHUNK)
+        with Monitor(code, **options) as monitor:
+
+            def watched(tell=monitor.step):
+                step()
+                tell()
+
+            seconds(watched, 3)
+            pairs.append((plain, seconds(watched, CHUNK)))
+    pairs = pairs[1:]
+    return statistics.median(pair[0] for pair in pairs) / CHUNK, statistics.median(b / a - 1 for a, b in pairs)
+
+
+def one_measuring(model, measures):
+    """Seconds of one measuring, with its numbers on their way."""
     with Monitor(model, probe={"input_ids": batch_of(99)}, every=1, measures=measures) as monitor:
         for _ in range(3):
             monitor.step()
         return statistics.median(seconds(monitor.step) for _ in range(10))
 
 
-def peak(monitored):
+@torch.no_grad()
+def passes(model):
+    """Milliseconds of a plain pass, a probed one, and one that writes attention out and takes its entropy."""
+    ids, found = batch_of(99), {}
+    run = partial(model, input_ids=ids, use_cache=False)
+
+    def probed():
+        with collect(model, keep=False, single_pass=True) as probe:
+            run()
+        for measure in ATTENTION:
+            probe.by_layer(measure)
+
+    def written_out():
+        maps = run(output_attentions=True).attentions
+        return [torch.special.entr(each.float()).sum(-1).mean((0, 2)) for each in maps]
+
+    def best(call, times=15):
+        seconds(call, 3)
+        return 1e3 * statistics.median(seconds(call) for _ in range(times))
+
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=GPU):
+        turns = [(best(run), best(probed)) for _ in range(3)]
+        found["plain"], found["probed"] = (statistics.median(each) for each in zip(*turns, strict=True))
+        found["host"] = 1e3 * statistics.median(_host(probed) for _ in range(15))
+        model.set_attn_implementation("eager")
+        found["written_out"] = best(written_out, 5)
+        model.set_attn_implementation("sdpa")
+    return found
+
+
+def _host(call):
+    """Seconds until the host goes on."""
+    seconds(lambda: None)
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def max_scores():
+    """Milliseconds of all layers' attention in FlexAttention, without and with the largest logit of every query."""
+    from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+
+    if not GPU:
+        raise RuntimeError("FlexAttention is compiled for a GPU")
+    layers, heads, width = 12, 12, 64
+    q, k, v = torch.randn(3, BATCH, heads, LENGTH, width, device=DEVICE, dtype=torch.bfloat16)
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, LENGTH, LENGTH, device=DEVICE)
+    fast, found = torch.compile(flex_attention), []
+    for aux in (None, AuxRequest(max_scores=True)):
+        call = partial(fast, q, k, v, block_mask=mask, return_aux=aux)
+        seconds(call, 5)
+        found.append(1e3 * layers * statistics.median(seconds(call, 20) / 20 for _ in range(5)))
+    return {"without_milliseconds": found[0], "milliseconds": found[1], "overhead": found[1] / found[0] - 1}
+
+
+def wandb_watch(model, step):
+    """How much more a step takes under wandb.watch of gradients and weights, every tenth step."""
+    import wandb
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = wandb.init(mode="offline", dir=folder, settings=wandb.Settings(silent=True, console="off"))
+        plain = seconds(step, CHUNK) / CHUNK
+        wandb.watch(model, log="all", log_freq=10)
+
+        def watched():
+            step()
+            run.log({"loss": 0.0})
+
+        seconds(watched, 10)
+        found = statistics.median(seconds(watched, CHUNK) / CHUNK for _ in range(3))
+        wandb.unwatch(model)
+        run.finish()
+    return {"step_milliseconds": 1e3 * plain, "overhead": found / plain - 1}
+
+
+def recording(layers=24, heads=16, measures=8):
+    """Milliseconds to record one table of each measure."""
+    rows = Rows(tuple(f"h.{at}.attn" for at in range(layers)), (heads,) * layers, (LENGTH,) * layers)
+    numbers = np.random.default_rng(0).random((measures, layers, heads))
+    tables = {f"measure {at}": Table(each, rows) for at, each in enumerate(numbers)}
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Record.at(Path(folder) / "run.joma", {"model": "", "probe": ""})
+        times = []
+        for step in range(60):
+            start = time.perf_counter()
+            kept.write(step, tables)
+            times.append(time.perf_counter() - start)
+        kept.run.close()
+    return {"milliseconds": 1e3 * statistics.median(times), "largest_milliseconds": 1e3 * max(times[1:])}
+
+
+def peak(model, step, monitored):
     """GiB at most while training, with or without a monitor."""
-    model = model_of()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     if monitored:
         with Monitor(model, probe={"input_ids": batch_of(99)}, every=2) as monitor:
-            seconds(stepper(model, monitor), 6)
+            for _ in range(6):
+                seconds(step)
+                monitor.step()
     else:
-        seconds(stepper(model), 6)
+        seconds(step, 6)
     return torch.cuda.max_memory_allocated() / 2**30
 
 
-def same_bits(steps=8):
+def same_bits(steps=8, *, compiled=GPU, **options):
     """Whether weights are the same with and without; None where they differ between two plain trainings already."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     found = []
     for watched in (False, False, True):
         model = model_of()
         torch.manual_seed(1)
+        code = torch.compile(model) if compiled else model
         if watched:
-            with Monitor(model, probe={"input_ids": batch_of(99)}, every=2) as monitor:
-                seconds(stepper(model, monitor), steps)
+            with Monitor(code, **options) as monitor:
+                seconds(stepper(model, monitor, compiled=code if compiled else False), steps)
         else:
-            seconds(stepper(model), steps)
+            seconds(stepper(model, compiled=compiled), steps)
         found.append([each.detach().clone() for each in model.parameters()])
     torch.use_deterministic_algorithms(False)
     alike = [all(map(torch.equal, found[0], other)) for other in found[1:]]
     return alike[1] if alike[0] else None
 
 
+def or_why_not(what, measure):
+    """A row, or one that says why there are no numbers."""
+    try:
+        return {"what": what} | measure()
+    except Exception as error:
+        return {"what": what, "absent": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"}
+
+
+def shown(row):
+    parts = (f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+    print("  ".join(parts), flush=True)
+
+
+def rows_of_all():
+    begun, probe = time.perf_counter(), {"input_ids": batch_of(99)}
+    yield {"what": "recording 24 x 16 x 8"} | recording()
+    model = model_of()
+    each = passes(model)
+    yield {
+        "what": "probed pass",
+        "plain_milliseconds": each["plain"],
+        "milliseconds": each["probed"],
+        "ratio": each["probed"] / each["plain"],
+        "host_milliseconds": each["host"],
+    }
+    yield {
+        "what": "peer: maps written out",
+        "milliseconds": each["written_out"],
+        "ratio": each["written_out"] / each["plain"],
+    }
+    yield or_why_not("peer: FlexAttention max_scores, 12 layers", max_scores)
+    for name, measures in (("attention", ATTENTION), ("stable_rank", ("stable_rank",)), ("default", DEFAULT)):
+        yield {"what": f"one measuring, {name}", "milliseconds": 1e3 * one_measuring(model, measures)}
+    eager = stepper(model, compiled=False)
+    plain, more = overhead(model, eager, 5, inside=True, every=1, measures=ATTENTION)
+    yield {"what": "inside = True, every = 1, eager", "step_milliseconds": 1e3 * plain, "overhead": more}
+    plain, more = overhead(model, eager, 5, probe=probe, every=10, measures=DEFAULT)
+    yield {"what": "every = 10, eager", "step_milliseconds": 1e3 * plain, "overhead": more}
+    yield or_why_not("peer: wandb.watch, every = 10, eager", partial(wandb_watch, model, eager))
+    code = torch.compile(model) if GPU else model
+    step = stepper(model, compiled=code)
+    for every, rounds in ((100, 3), (10, 7)) if GPU else ((10, 3),):
+        plain, more = overhead(model, step, rounds, probe=probe, every=every, measures=DEFAULT)
+        yield {"what": f"every = {every}", "step_milliseconds": 1e3 * plain, "overhead": more}
+    if GPU:
+        plain, more = overhead_in_code(code, step, 5, inside=True, every=1, measures=ATTENTION)
+        yield {"what": "inside = True, every = 1", "step_milliseconds": 1e3 * plain, "overhead": more}
+        without, having = peak(model, step, False), peak(model, step, True)
+        yield {"what": "memory", "gib": without, "with_monitor_gib": having, "overhead": having / without - 1}
+    yield {"what": "bits", "same": same_bits(probe=probe, every=2)}
+    inside = {"inside": True, "every": 1, "measures": ATTENTION}
+    yield {"what": "bits, inside, eager", "same": same_bits(compiled=False, **inside)}
+    if GPU:
+        yield {"what": "bits, inside", "same": same_bits(**inside)}
+    yield {"what": "all of this", "seconds": time.perf_counter() - begun}
+
+
 def main():
     rows = []
-    for name, measures in (("attention", ATTENTION), ("stable_rank", ("stable_rank",)), ("default", DEFAULT)):
-        rows.append({"what": f"one measuring, {name}", "milliseconds": 1e3 * one_measuring(measures)})
-    for every, rounds in ((100, 5), (10, 7)) if GPU else ((10, 3),):
-        plain, more = overhead(every, DEFAULT, rounds)
-        rows.append({"what": f"every = {every}", "step_milliseconds": 1e3 * plain, "overhead": more})
-    if GPU:
-        without, having = peak(False), peak(True)
-        rows.append({"what": "memory", "gib": without, "with_monitor_gib": having, "overhead": having / without - 1})
-    rows.append({"what": "bits", "same": same_bits()})
-    for row in rows:
-        print(
-            "  ".join(
-                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
-            )
-        )
+    for row in rows_of_all():
+        rows.append(row)
+        shown(row)
     record("monitor", rows, on="" if GPU else "cpu")
 
 

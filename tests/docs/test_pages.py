@@ -92,7 +92,7 @@ def runs(block, names):
 @pytest.fixture
 def beside_the_checkout(tmp_path, monkeypatch):
     """An empty folder as a reader has it, with the records and scripts of the checkout."""
-    for name in ("docs", "results", "benchmarks"):
+    for name in ("docs", "results", "benchmarks", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -109,6 +109,7 @@ LONG = (
     "docs/how-to/train-an-ensemble.md",
     "docs/how-to/measure-a-model.md",
     "docs/how-to/monitor.md",
+    "docs/how-to/monitor-several-processes.md",
     "docs/how-to/cache.md",
     "docs/how-to/galore.md",
     "docs/how-to/read-a-verdict.md",

@@ -160,3 +160,16 @@ def test_the_value_of_a_sink_needs_its_key():
     q, value = torch.zeros(1, 2, 4, 8), torch.zeros(2, 8)
     with pytest.raises(ValueError, match="sink_value belongs to a sink_key, and none is given"):
         attention_with_stats(q, q, q, sink_value=value)
+
+
+def test_ends_that_were_changed_in_place_are_read_again():
+    q, k, _ = draw(3, 6)
+    ends = torch.tensor([0, 2, 6])
+    attention_stats(q, k, cu_seqlens=ends)
+    ends[1] = 4
+    assert torch.equal(
+        attention_stats(q, k, cu_seqlens=ends).entropy, attention_stats(q, k, cu_seqlens=[0, 4, 6]).entropy
+    )
+    longer = draw(3, 8)[:2]
+    with pytest.raises(ValueError, match="rise from 0 to the number of keys, 8"):
+        attention_stats(*longer, cu_seqlens=ends)

@@ -57,6 +57,22 @@ class Model(nn.Module):
         return self.head(x)
 
 
+class Steady(nn.Module):
+    """Blocks of attention alone, so that an oracle is short; dropout is on."""
+
+    def __init__(self, layers=3, kind=Attention):
+        super().__init__()
+        self.embed = nn.Embedding(TOKENS, WIDTH)
+        self.h = nn.ModuleList(kind() for _ in range(layers))
+        self.drop, self.head = nn.Dropout(0.3), nn.Linear(WIDTH, TOKENS)
+
+    def forward(self, ids):
+        x = self.drop(self.embed(ids))
+        for block in self.h:
+            x = self.drop(x + block(x))
+        return self.head(x)
+
+
 def made(kind=Model, seed=0):
     torch.manual_seed(seed)
     return kind()

@@ -44,3 +44,48 @@ def test_numbers_are_read_at_a_later_step_in_order_and_in_one_piece(late):
         monitor.step()
     assert seen == [0, 2, 4, 6]
     assert Event.waited == 1
+
+
+class Recorder:
+    """Stands in for streams, events and tensors of CUDA, and writes down what is asked of them."""
+
+    def __init__(self, name, told):
+        self.name, self.told = name, told
+        self.device, self.shape, self.dtype = torch.device("cuda", 3), (5,), torch.float64
+
+    def __getattr__(self, what):
+        return lambda *args, **options: self.told.append((self.name, what, *map(str, args), options))
+
+    def __str__(self):
+        return self.name
+
+    def __enter__(self):
+        self.told.append((self.name, "enter"))
+
+    def __exit__(self, *_):
+        self.told.append((self.name, "exit"))
+
+
+def test_on_cuda_numbers_leave_on_a_stream_of_their_own_into_pinned_memory(monkeypatch):
+    told = []
+    one = lambda name: lambda *_, **options: told.append((name, "made", options)) or Recorder(name, told)
+    tables._aside.cache_clear()
+    monkeypatch.setattr(torch.cuda, "Stream", one("aside"))
+    monkeypatch.setattr(torch.cuda, "Event", one("event"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "training")
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch, "empty", one("host"))
+    for _ in range(2):
+        tables._sent(Recorder("numbers", told))
+    tables._aside.cache_clear()
+    once = [
+        ("aside", "wait_stream", "training", {}),  # the numbers must be there before they are read
+        ("aside", "enter"),
+        ("host", "made", {"dtype": torch.float64, "pin_memory": True}),
+        ("host", "copy_", "numbers", {"non_blocking": True}),
+        ("numbers", "record_stream", "aside", {}),
+        ("event", "made", {}),
+        ("event", "record", "aside", {}),
+        ("aside", "exit"),
+    ]
+    assert told == [("aside", "made", {}), *once, *once]

@@ -87,13 +87,6 @@ def test_steps_rise_and_stand_inside_the_block():
         monitor.__enter__()
 
 
-def test_several_processes_are_refused(monkeypatch):
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    with pytest.raises(JomaError, match="in one process alone, and this training has several"):
-        entered()
-
-
 def test_nothing_happens_while_a_cuda_graph_is_captured(monkeypatch):
     with Monitor(made(), probe=PROBE, every=1, measures=["norm"]) as monitor:
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

@@ -237,7 +237,8 @@ def with_sums(problem: Problem, blocks: tuple[int, ...] | None = None) -> tuple[
     made = q.new_empty(8, batch, heads, queries, dtype=torch.float32).unbind(0)
     *stats, m, l = made
     entropy = stats[0]
-    out = v.new_empty(batch, heads, queries, v.shape[3]) if output else entropy[..., None]
+    # Heads of one query side by side, as the model's next product reads them.
+    out = v.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2) if output else entropy[..., None]
     # What is absent gets a stand-in that the kernel, compiled without it, never reads.
     bias = problem.bias if problem.bias is not None else entropy[..., None]
     padding = problem.key_padding.to(torch.int8) if problem.key_padding is not None else entropy[:, 0]

@@ -13,7 +13,9 @@ the matrix (`attention_stats_reference`, for tests). Gradients flow through q, k
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Unpack
 
@@ -226,17 +228,28 @@ def _of_rows(s: Tensor, dtype: torch.dtype, first: Tensor, own: Tensor) -> tuple
 
 def _solve(problem: Problem, sink: Sink | None) -> tuple[Tensor, ...]:
     """By the fastest path that covers the problem here."""
-    forward: Path = _attention_blocks.forward
-    if problem.q.is_cuda and find_spec("triton") is not None:
-        from joma.measure._attention_triton import covers, launch
-
-        forward = launch if covers(problem) else forward
-    with torch.autocast(problem.q.device.type, enabled=False):  # which would round logits to bfloat16
+    forward = _fastest(problem)
+    kind = problem.q.device.type
+    rounding = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)  # of logits to bfloat16
+    with torch.autocast(kind, enabled=False) if rounding else nullcontext():
         tensors = [getattr(problem, name) for name in _TENSORS]
         again: Any = _Recomputed.apply
         wanted = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
         found = again(forward, problem, *tensors) if wanted else forward(problem)
         return found if sink is None else sink.applied(found)
+
+
+def _fastest(problem: Problem) -> Path:
+    if problem.q.is_cuda and _has_triton():
+        from joma.measure._attention_triton import covers, launch
+
+        return launch if covers(problem) else _attention_blocks.forward
+    return _attention_blocks.forward
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 class _Recomputed(torch.autograd.Function):

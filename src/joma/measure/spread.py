@@ -148,10 +148,10 @@ class SpreadSums(NamedTuple):
         rows = self.rows + other.rows
         other = SpreadSums(*(part.to(rows) for part in other))
         mean = self.mean + (other.rows / rows.clamp(min=1))[:, None] * (other.mean - self.mean)
-        pairs = zip(self._about(mean)[2:], other._about(mean)[2:], strict=True)
+        pairs = zip(self.about(mean)[2:], other.about(mean)[2:], strict=True)
         return SpreadSums(rows, mean, *(a + b for a, b in pairs))
 
-    def _about(self, mean: Tensor) -> SpreadSums:
+    def about(self, mean: Tensor) -> SpreadSums:
         """The same queries, with another vector in place of their mean."""
         step = mean - self.mean
         dragged = torch.einsum("hde,he->hd", self.outer, step)

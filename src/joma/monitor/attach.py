@@ -1,6 +1,7 @@
 """A monitor of a training run: every so many steps it reads one probe batch with the model and writes down what it saw.
 
-Between two measurings nothing is attached to the model: no hook, no wrapper. So leaving has nothing to take away.
+Between two measurings nothing is attached to the model: no hook, no wrapper. So leaving has nothing to take away. Where
+the batches of training are measured, hooks are there from the step before until the step is told.
 """
 
 from __future__ import annotations
@@ -14,21 +15,26 @@ import torch
 from torch import nn
 
 from joma.host.arguments import integer, shown
-from joma.host.errors import BadInput, asked_for
+from joma.host.errors import BadInput, JomaError, asked_for
 from joma.host.words import short
 from joma.monitor.alarms import Alarm
 from joma.monitor.alert import Alert
 from joma.monitor.attention import first_pass, watched_pass
-from joma.monitor.batch import ProbeBatch
-from joma.monitor.matrices import Matrices
+from joma.monitor.batch import ProbeBatch, StepBatch
+from joma.monitor.distributed import Seen, processes_of
+from joma.monitor.inside import Inside, Round, is_compiled
 from joma.monitor.measures import DEFAULT, MEASURES, Taken, intervals_of
 from joma.monitor.names import Names, Patterns, unwrapped
+from joma.monitor.parallel import class_name
+from joma.monitor.pooled import SeenByAll
 from joma.monitor.record import Record, StrPath
+from joma.monitor.refusals import must_have_one_way, must_have_weights
 from joma.monitor.sinks.guard import Sink, Sinks, report
 from joma.monitor.sinks.numbers import every_number
 from joma.monitor.tables import Packet, Rows, Table, summary
 from joma.monitor.watch import OnAlarm, Watch
 from joma.probes import Probe
+from joma.probes.adapters import Adapters, checked_adapters
 
 
 class Monitor:
@@ -39,7 +45,12 @@ class Monitor:
 
     - model: what is trained; a compiled one is measured uncompiled, one inside `nn.DataParallel` on its own device
     - probe: what it reads at every measuring: token ids, a tensor, a tuple of tensors, or a mapping from the names
-      of its arguments to tensors. Labels are left out unless the model needs them. The batch is copied
+      of its arguments to tensors. Labels are left out unless the model needs them. The batch is copied. "step": the
+      first `rows` rows of the batch of that step
+    - inside: measure in the training pass itself, one layer at each measuring in turn; there is no probe then. All
+      measures of attention are taken together, at the smallest of their intervals
+    - rows: how many rows of a step's batch are read
+    - attention: how modules attend that joma does not see, as in `joma.probes.collect_plain`
     - every: steps between two measurings
     - measures: names of `joma.monitor.MEASURES`; a mapping gives each its own interval, None for that of `every`
     - include, exclude: patterns of names, with `*`, of attention modules and matrices that are followed
@@ -49,6 +60,8 @@ class Monitor:
     - alarms: None for `joma.monitor.usual_alarms()`; an empty list for none
     - on_alarm: "log" writes a line, "stop" raises `TrainingStopped`, a function is called with each `Alert`
     - start: the number of steps before the first one here; None: where the record ends, and 0 without one
+    - group: the processes that train together, each with a monitor; None: those of DistributedDataParallel, else all.
+      Each measures its share of the batch. The first one has the record, the sinks, the alarms and `latest`
 
     >>> from torch.nn import TransformerEncoderLayer
     >>> model = TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -63,7 +76,10 @@ class Monitor:
         self,
         model: nn.Module,
         *,
-        probe: Any,
+        probe: Any = None,
+        inside: bool = False,
+        rows: int = 8,
+        attention: Adapters | None = None,
         every: int = 100,
         measures: Iterable[str] | Mapping[str, int | None] = DEFAULT,
         include: Patterns = None,
@@ -74,18 +90,31 @@ class Monitor:
         alarms: Sequence[Alarm] | Alarm | None = None,
         on_alarm: OnAlarm = "log",
         start: int | None = None,
+        group: Any = None,
     ) -> None:
         """The parameters are those of the class; nothing is measured before the block is entered."""
-        _must_be_alone()
+        must_have_one_way(probe, inside)
         if not isinstance(model, nn.Module):
             raise BadInput(f"model must be a torch module, got {shown(model)}", argument="model")
         self.model: nn.Module = unwrapped(model)
         self.intervals = intervals_of(measures, every)
         if not isinstance(heads, bool):
             raise BadInput(f"heads must be True or False, got {shown(heads)}", argument="heads")
-        self._batch, self._sinks, self._heads = ProbeBatch(probe), Sinks(sinks), heads
+        self._sinks, self._heads = Sinks(sinks), heads
         self._names = Names(include, exclude)
-        self._matrices = Matrices(self.model, self._names)
+        self._adapters = checked_adapters(attention)
+        self._inside: Inside | None = None
+        self._batch: ProbeBatch | StepBatch | None = None
+        if inside:
+            options = {"spread": "spread" in self.intervals, "compiled": is_compiled(model)}
+            self._inside = Inside(self.model, self._names, attention=self._adapters, **options)
+        elif isinstance(probe, str) and probe == "step":
+            with asked_for():
+                self._batch = StepBatch(self.model, integer(rows, "rows", 1))
+        else:
+            self._batch = ProbeBatch(probe)
+        self._processes = processes_of(model, group)
+        self._matrices = self._processes.matrices(self.model, self._names)
         self._watch = Watch(alarms, on_alarm, self.intervals)
         if out is not None and not isinstance(out, str | os.PathLike):
             raise BadInput(f"out must be the path of a file, got {shown(out)}", argument="out")
@@ -101,11 +130,13 @@ class Monitor:
         """What the alarms found since the block was entered."""
         self._record: Record | None = None
         self._rows: dict[str, Rows] = {}
-        self._attention = Rows(())
+        self._attention: Rows | None = None
+        self._held: Taken = {}  # of gradients, which were measured before they were cleared
         self._pending: list[Packet] = []
         self.recorded = -1
         """Up to which step the record had been written when it was opened; -1: it is new."""
-        self._used = self._entered = self._failed = False
+        self._stride = 1
+        self._used = self._entered = self._failed = self._had_gradients = False
 
     def __repr__(self) -> str:
         what = ", ".join(f"{name} every {steps}" for name, steps in self.intervals.items())
@@ -118,35 +149,61 @@ class Monitor:
                 "this Monitor was entered before: make a new one, with the same out it goes on in its record"
             )
         self._used = True
-        self._must_have_matrices()
-        first = self._measured(list(self.intervals), first=True)
-        self._rows = self._rows_of_all(first)
-        self._open_record()
+        must_have_weights(self.intervals, self._matrices, type(self.model).__name__)
+        now = [name for name in self.intervals if MEASURES[name].needs != "attention" or self._has_probe]
+        settings = {"measures": self.intervals, "start": self._start, "on_alarm": self._watch.on_alarm}
+        self._batch = self._processes.meet(self._batch, self._matrices, settings)
+        seen = self._seen(now, first=True)
+        self.step_number, self.recorded = self._processes.by_first(lambda: self._opened(now, seen))
         self._entered = True
+        if self._inside is not None:
+            self._inside.enter()
         if self.recorded < self.step_number:
-            self._send(first)
             self._deliver_first()
+        self._arm()
         return self
 
-    def step(self, step: int | None = None) -> None:
+    def step(self, batch: Any = None, step: int | None = None) -> None:
         """Say that the optimizer made a step: call it once per step, however many batches it took.
 
-        step: its number, where the loop knows it; None: one more than before. Numbers must rise.
+        - batch: with probe="step", what the model was trained on in this step, as it is called with it; None: what its
+          pass was seen to get. Otherwise the number of the step, as `step`
+        - step: its number, where the loop knows it; None: one more than before. Numbers must rise
         """
         if not self._entered:
             raise BadInput("Monitor.step must be called inside the block: `with Monitor(...) as monitor:`")
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return  # what a CUDA graph records would be replayed without us
+        if step is None and (isinstance(batch, int) or not isinstance(self._batch, StepBatch)):
+            batch, step = None, batch
         before, self.step_number = self.step_number, self._next(step)
+        self._stride = self.step_number - before
         self._deliver()
         due = [name for name, steps in self.intervals.items() if self.step_number // steps > before // steps]
         if due and self.step_number > self.recorded and not self._failed:
-            self._measure(due)
-            self._deliver()
+            self._must_have_gradients(due)
+            self._measure(due, batch)
+            with self._processes.stopping():
+                self._deliver(wait=self._processes.stops)
+        self._arm()
+
+    def gradients(self) -> None:
+        """Measure gradients now, for the step that comes: for loops that clear them before they call `step`.
+
+        Call it before the optimizer's step or after it. Where no measure of gradients is due, nothing happens.
+        """
+        if not self._entered or self._failed:
+            return
+        due = self._due_next("gradients")
+        if due and not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+            self._held = self._processes.held(due, self._matrices)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Hand out what is still on its way, and close the record, which can go on later."""
         self._entered = False
+        self._disarm()
+        if self._inside is not None:
+            self._inside.leave()
         try:
             self._deliver(wait=True)
         except Exception:
@@ -167,35 +224,103 @@ class Monitor:
             raise BadInput(f"step must rise from one call to the next, got {step} after {self.step_number}")
         return int(step)
 
-    def _measure(self, due: list[str]) -> None:
-        """Measure; what goes wrong ends the measuring, and never the training."""
-        try:
-            self._send(self._measured(due))
-        except Exception as error:
-            self._failed = True
-            why = " ".join(str(error).split())
-            report(f"step {self.step_number}: measuring failed and ends here, training goes on: {why}")
+    @property
+    def _has_probe(self) -> bool:
+        """Whether there is a batch to read when the block is entered."""
+        return isinstance(self._batch, ProbeBatch)
 
-    def _measured(self, due: list[str], *, first: bool = False) -> Taken:
+    def _due_next(self, needs: str) -> list[str]:
+        """Measures that are due at the next step, if it comes as far after this one as this one came."""
+        now, coming = self.step_number, self.step_number + self._stride
+        due = [name for name, steps in self.intervals.items() if coming // steps > now // steps]
+        return [name for name in due if MEASURES[name].needs == needs and coming > self.recorded]
+
+    def _arm(self) -> None:
+        """Get ready for the pass of the next step, where that is to be measured."""
+        source = self._inside or (self._batch if isinstance(self._batch, StepBatch) else None)
+        if source is not None and not self._failed and self._due_next("attention"):
+            source.arm()
+
+    def _disarm(self) -> None:
+        for source in (self._inside, self._batch):
+            if isinstance(source, Inside | StepBatch):
+                source.disarm()
+
+    def _measure(self, due: list[str], batch: Any = None) -> None:
+        """Measure; what goes wrong ends the measuring, and never the training."""
+        begun = self._begun or self._has_probe  # then all was tried when the block was entered
+        try:
+            self._send(self._taken(due, self._seen(due, batch=batch)))
+        except Exception as error:
+            if self._processes.must_wait(error):
+                return
+            self._failed = True
+            self._disarm()
+            if isinstance(error, JomaError) and not begun:
+                raise  # what cannot work is refused at the first step whose batch is seen
+            why = " ".join(str(error).split())
+            if self._processes.tells(error):
+                report(f"step {self.step_number}: measuring failed and ends here, training goes on: {why}")
+
+    @property
+    def _begun(self) -> bool:
+        """Whether attention has been seen."""
+        return self._attention is not None or self._processes.begun
+
+    def _seen(self, due: list[str], *, first: bool = False, batch: Any = None) -> Seen:
+        """What the measures that are due are taken from. None: another process has the numbers of all."""
+        held, self._held = self._held, {}
+        weights = [name for name in due if MEASURES[name].needs != "attention"]
+        if first:
+            weights = [name for name in weights if MEASURES[name].needs != "gradients"]  # of a step before the block
+        attention = [name for name in self._together(due) if MEASURES[name].needs == "attention"]
+        look = lambda: self._looked(due, batch)
+        return self._processes.measured(self.step_number, attention, look, weights, self._matrices, held)
+
+    def _together(self, due: list[str]) -> list[str]:
+        """What is taken of attention: all of it in a training pass, where a round takes several steps."""
+        any_due = any(MEASURES[name].needs == "attention" for name in due)
+        return list(self.intervals) if self._inside is not None and any_due else due
+
+    def _taken(self, due: list[str], seen: Seen, *, first: bool = False) -> Taken:
         """The series of the measures that are due, of what is followed."""
+        if seen is None:
+            return {}
         taken: Taken = {}
-        attention = [MEASURES[name] for name in due if MEASURES[name].needs == "attention"]
-        if attention:
-            read = first_pass if first else watched_pass
-            probe = read(self.model, self._batch, spread="spread" in due)
-            for measure in attention:
-                taken |= {name: self._followed(each) for name, each in measure.take(probe).items()}
-            if first:
-                self._attention = self._rows_of_attention(probe, taken)
-        self._matrices.look_again()
-        for measure in (MEASURES[name] for name in due if MEASURES[name].needs == "matrices"):
-            taken |= measure.take(self._matrices)
-        return taken
+        if seen.attention is not None:
+            for measure in (MEASURES[name] for name in self._together(due) if MEASURES[name].needs == "attention"):
+                taken |= {name: self._followed(each) for name, each in measure.take(seen.attention).items()}
+            if self._attention is None:
+                self._attention = self._rows_of_attention(seen.attention, taken)
+            if late := [name for name in taken if name not in self._rows]:
+                self._begin_late(first, late)
+        return taken | seen.weights
+
+    def _looked(self, due: list[str], batch: Any) -> Probe | Round | None:
+        """What measures of attention are taken from; None where none are due, or a round is not over."""
+        if not any(MEASURES[name].needs == "attention" for name in due):
+            return None
+        if self._inside is not None:
+            return self._inside.seen()
+        assert self._batch is not None
+        read = watched_pass if self._begun else first_pass
+        given = self._batch.rows_of(batch) if isinstance(self._batch, StepBatch) else self._batch
+        return read(self.model, given, spread="spread" in due, attention=self._adapters)
+
+    def _begin_late(self, entering: bool, series: list[str]) -> None:
+        """Attention that is seen for the first time in training: its rows, and its past in a record that goes on."""
+        if entering or self._attention is None:
+            return
+        rows = dict.fromkeys(series, self._attention)
+        self._rows |= rows
+        if self._record is not None and self.recorded >= 0:
+            for step, tables in self._record.past(rows):
+                self._watch.new(step, tables)
 
     def _followed(self, by_layer: dict[str, Any]) -> dict[str, Any]:
         return {name: each for name, each in by_layer.items() if name in self._names}
 
-    def _rows_of_attention(self, probe: Probe, taken: Taken) -> Rows:
+    def _rows_of_attention(self, probe: Probe | Round | SeenByAll, taken: Taken) -> Rows:
         heads = {name: len(each) for series in taken.values() for name, each in series.items()}
         if not heads:
             raise BadInput(
@@ -206,25 +331,44 @@ class Monitor:
         return Rows(tuple(heads), tuple(heads.values()), tuple(probe.queries[name] for name in heads))
 
     def _rows_of_all(self, first: Taken) -> dict[str, Rows]:
-        """What the rows of every series are; that of updates has no numbers yet."""
-        matrices = Rows(tuple(self._matrices.by_name))
-        of_weights = [name for name in self.intervals if MEASURES[name].needs == "matrices"]
-        return {name: self._attention for name in first if name not in of_weights} | dict.fromkeys(of_weights, matrices)
+        """What the rows of every series are; that of updates has no numbers yet, nor has attention in training."""
+        matrices, embeddings = Rows(tuple(self._matrices.by_name)), Rows(tuple(self._matrices.embeddings))
+        needs = {name: MEASURES[name].needs for name in self.intervals}
+        found = {
+            name: embeddings if each == "embeddings" else matrices
+            for name, each in needs.items()
+            if each != "attention"
+        }
+        if self._attention is not None:
+            found = {name: self._attention for name in first if name not in found} | found
+        return found
 
-    def _must_have_matrices(self) -> None:
-        wanted = [name for name in self.intervals if MEASURES[name].needs == "matrices"]
-        if wanted and not self._matrices.by_name:
+    def _must_have_gradients(self, due: list[str]) -> None:
+        """Refuse a loop that has cleared them, at the first step where they are due."""
+        wanted = [name for name in due if MEASURES[name].needs == "gradients" and name not in self._held]
+        first, self._had_gradients = not self._had_gradients, self._had_gradients or bool(wanted)
+        if wanted and first and all(each.grad is None for each in self.model.parameters()):
             raise BadInput(
-                f"{wanted[0]} needs a weight matrix, and {type(self.model).__name__} has none that is followed: looked "
-                "for were parameters of two dimensions that are no embedding",
+                f"{wanted[0]} needs gradients, and at step {self.step_number} there are none: call monitor.step() "
+                "before they are cleared, or monitor.gradients() before optimizer.step()",
                 argument="measures",
             )
+
+    def _opened(self, due: list[str], seen: Seen) -> tuple[int, int]:
+        """The step to go on with, and how far the record is."""
+        first = self._taken(due, seen, first=True)
+        self._rows = self._rows_of_all(first)
+        self._open_record()
+        if self.recorded < self.step_number:
+            self._send(first)
+        return self.step_number, self.recorded
 
     def _open_record(self) -> None:
         """Go on where the record ends, with alarms that have seen all of it."""
         if self._out is None:
             return
-        config = {"model": type(self.model).__name__, "probe": self._batch.digest, "measures": self.intervals}
+        probe = "inside" if self._batch is None else self._batch.digest
+        config = {"model": class_name(self.model), "probe": probe, "measures": self.intervals}
         self._record = Record.at(self._out, config)
         if self._record.last is None:
             return
@@ -249,7 +393,8 @@ class Monitor:
 
     def _deliver_first(self) -> None:
         try:
-            self._deliver()
+            with self._processes.stopping():
+                self._deliver(wait=self._processes.stops)
         except BaseException as error:  # an alarm that stops: a block that is not entered is not left either
             self.__exit__(type(error), error, None)
             raise
@@ -284,10 +429,3 @@ class Monitor:
             record, self._record = self._record, None
             report(f"the record failed {when} and is given up, training goes on: {error}")
             record.run.close()
-
-
-def _must_be_alone() -> None:
-    """One process: what several processes measure would have to be put together."""
-    here = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if here and torch.distributed.get_world_size() > 1:
-        raise BadInput("Monitor measures in one process alone, and this training has several")

@@ -11,45 +11,53 @@ from torch import nn
 from joma.host.words import short
 from joma.monitor.batch import ProbeBatch
 from joma.monitor.errors import MonitorError
+from joma.monitor.parallel import resharded
 from joma.monitor.untouched import untouched
 from joma.probes import Probe, ProbeError, collect, collect_plain
+from joma.probes.adapters import Adapters
 
 LOOKED_FOR = "transformers' attention, torch's scaled_dot_product_attention and nn.MultiheadAttention"
 
 
-def watched_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool) -> Probe:
-    """The probe of one pass. What torch.compile has compiled runs as it is written."""
-    with untouched(model), _probe_for(model, spread) as probe, warnings.catch_warnings():
+def watched_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool, attention: Adapters | None = None) -> Probe:
+    """The probe of one pass. What torch.compile has compiled runs as it is written.
+
+    attention: as in `joma.probes.collect_plain`.
+    """
+    seen = _probe_for(model, spread, attention)
+    with untouched(model), resharded(model), seen as probe, warnings.catch_warnings():
         # Of activation checkpointing: there are no gradients here, and none are missed.
         warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
         batch.call(model)
     return probe
 
 
-def first_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool) -> Probe:
+def first_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool, attention: Adapters | None = None) -> Probe:
     """The same, where everything that does not fit is refused in one sentence."""
     batch.must_suit(model)
     try:
-        return watched_pass(model, batch, spread=spread)
+        return watched_pass(model, batch, spread=spread, attention=attention)
     except MonitorError:
         raise
     except ProbeError as error:
+        if attention:  # the sentence on what they gave is the one that helps
+            raise MonitorError(str(error)) from error
         raise MonitorError(
-            f"no attention that can be measured was found: {error}; looked for were {LOOKED_FOR}, and "
-            "measures=['stable_rank', 'norm'] needs none"
+            f"no attention that can be measured was found: {error}; looked for were {LOOKED_FOR}; the argument "
+            "attention tells of others, and measures=['stable_rank', 'norm'] needs none"
         ) from error
     except (TypeError, ValueError, RuntimeError, IndexError, KeyError, AttributeError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise MonitorError(f"probe does not fit {type(model).__name__}: {short(why, 200)}") from error
 
 
-def _probe_for(model: nn.Module, spread: bool) -> AbstractContextManager[Probe]:
-    if _is_of_transformers(model):
+def _probe_for(model: nn.Module, spread: bool, attention: Adapters | None) -> AbstractContextManager[Probe]:
+    if not attention and is_of_transformers(model):
         return collect(model, keep=False, single_pass=True, spread=spread)
-    return collect_plain(model, keep=False, spread=spread)
+    return collect_plain(model, keep=False, spread=spread, attention=attention)
 
 
-def _is_of_transformers(model: nn.Module) -> bool:
+def is_of_transformers(model: nn.Module) -> bool:
     """Whether a model of transformers is inside; where it was never loaded there is none."""
     library = sys.modules.get("transformers")
     kind = getattr(library, "PreTrainedModel", None)

@@ -1,9 +1,13 @@
-"""The probe batch: what the model reads at every measuring, always the same, so that curves can be compared."""
+"""The probe batch: what the model reads at every measuring, always the same, so that curves can be compared.
+
+Or, with probe="step", some rows of the batch that the step was trained on.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any
 
@@ -23,10 +27,21 @@ class ProbeBatch:
 
     def __init__(self, given: Any) -> None:
         """given: a mapping from the names of the model's arguments to tensors, token ids, or a tuple of tensors."""
-        self.args, self.kwargs = _read(given)
+        self._hold(*_read(given))
+        self.digest = _digest(self.args, self.kwargs)
+
+    @classmethod
+    def of_step(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ProbeBatch:
+        """Of arguments as a model is called with them, at one step."""
+        batch = cls.__new__(cls)
+        batch._hold(args, dict(kwargs))
+        batch.digest = StepBatch.digest  # reading the numbers would make a GPU wait
+        return batch
+
+    def _hold(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args, self.kwargs = args, kwargs
         # Attention does not depend on labels; a loss over the whole vocabulary would only take time.
         self.labels = {name: self.kwargs.pop(name) for name in ("labels",) if name in self.kwargs}
-        self.digest = _digest(self.args, self.kwargs)
 
     def call(self, model: nn.Module) -> None:
         """One pass of `model` over the batch, which moves to where the model is."""
@@ -51,8 +66,65 @@ class ProbeBatch:
             )
 
     def _saving(self, model: nn.Module) -> dict[str, Any]:
-        known = signature(type(model).forward).parameters if hasattr(model, "config") else {}
+        known = _arguments(type(model)) if hasattr(model, "config") else ()  # type: ignore[arg-type]
         return {name: value for name, value in _SAVING.items() if name in known and name not in self.kwargs}
+
+
+class StepBatch:
+    """The first rows of what a step is trained on: as given, or as the model's own pass gets it."""
+
+    digest = "step"
+
+    def __init__(self, model: nn.Module, rows: int) -> None:
+        """model: what is trained. rows: how many are read."""
+        self._model, self._rows = model, rows
+        self._hook: Any = None
+        self._caught: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def arm(self) -> None:
+        """Catch the inputs of the next pass with gradients; compiled code knows no hooks, and needs its batch given."""
+        if self._hook is None:
+            self._hook = self._model.register_forward_pre_hook(self._catch, with_kwargs=True)
+
+    def disarm(self) -> None:
+        """Take the hook off the model."""
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = self._caught = None
+
+    def rows_of(self, given: Any) -> ProbeBatch:
+        """The first rows of `given`, or of what was caught where that is None."""
+        caught = self._caught
+        self.disarm()
+        if given is None and caught is None:
+            raise MonitorError(
+                f"probe='step' has no batch: no pass of {type(self._model).__name__} was seen, so call "
+                "monitor.step(batch) with what the model was given"
+            )
+        args, kwargs = caught if given is None and caught is not None else _read(given)
+        return ProbeBatch.of_step(*_first_rows(args, kwargs, self._rows))
+
+    def _catch(self, model: nn.Module, inputs: Any, options: Any) -> None:
+        if torch.compiler.is_compiling() or self._caught is not None or not torch.is_grad_enabled():
+            return
+        args, kwargs = _first_rows(tuple(inputs), dict(options), self._rows)
+        self._caught = tuple(map(_copied, args)), {name: _copied(each) for name, each in kwargs.items()}
+
+
+def _first_rows(args: tuple[Any, ...], kwargs: dict[str, Any], rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The first rows of every tensor that has as many as the first one; others are no part of the batch."""
+    tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and each.ndim]
+    size = len(tensors[0]) if tensors else 0
+
+    def cut(each: Any) -> Any:
+        return each[:rows] if isinstance(each, Tensor) and each.ndim and len(each) == size else each
+
+    return tuple(map(cut, args)), {name: cut(each) for name, each in kwargs.items()}
+
+
+@lru_cache(64)  # reading a signature takes longer than a layer
+def _arguments(kind: type[nn.Module]) -> tuple[str, ...]:
+    return tuple(signature(kind.forward).parameters)
 
 
 def _input_embedding(model: nn.Module) -> nn.Embedding | None:
@@ -73,6 +145,10 @@ def _read(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if _is_arguments(given):
         return tuple(_copied(each) for each in given), {}
     wanted = "token ids, a tensor, a tuple of tensors, or a mapping from argument names to tensors"
+    if given is None:
+        raise BadInput(
+            f"probe must be {wanted}; 'step', or inside=True, reads the batches of training", argument="probe"
+        )
     try:
         tensor = as_tensor(given, "probe")
     except ValueError:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from joma.host.arguments import FLOATS
+from joma.measure.embedding import coherence
 from joma.measure.spectrum import TOGETHER, spectrum
 from joma.monitor.names import Names, plain_name
 
@@ -18,22 +19,29 @@ class Matrices:
     def __init__(self, model: nn.Module, names: Names) -> None:
         """model: whose matrices they are. names: which of them are followed."""
         self._model, self._names = model, names
-        self.by_name = self._followed()
+        self.by_name, self.embeddings = self._followed(), self._embeddings()
         self._leading: dict[str, Tensor] = {}  # singular vectors found last, where the next search begins
         self._before: dict[str, Tensor] = {}  # weights at the last measuring of their update
 
     def _followed(self) -> dict[str, Tensor]:
-        embeddings = {id(each.weight) for each in self._model.modules() if isinstance(each, nn.Embedding)}
-        return {
-            plain_name(name): each
-            for name, each in self._model.named_parameters()
-            if each.ndim == 2 and each.dtype in FLOATS and id(each) not in embeddings
-            if plain_name(name) in self._names
-        }
+        tables = self._tables()
+        return {name: each for name, each in self._named() if id(each) not in tables}
+
+    def _embeddings(self) -> dict[str, Tensor]:
+        tables = self._tables()
+        return {name: each for name, each in self._named() if id(each) in tables and len(each) > 1}
+
+    def _tables(self) -> set[int]:
+        return {id(each.weight) for each in self._model.modules() if isinstance(each, nn.Embedding)}
+
+    def _named(self) -> Iterator[tuple[str, Tensor]]:
+        for name, each in self._model.named_parameters():
+            if each.ndim == 2 and each.dtype in FLOATS and plain_name(name) in self._names:
+                yield plain_name(name), each
 
     def look_again(self) -> None:
         """At the parameters that the model has now: `load_state_dict(..., assign=True)` gives it other ones."""
-        self.by_name = self._followed()
+        self.by_name, self.embeddings = self._followed(), self._embeddings()
 
     @torch.no_grad()
     def norm(self) -> dict[str, Tensor]:
@@ -53,38 +61,73 @@ class Matrices:
 
     @torch.no_grad()
     def stable_rank(self) -> dict[str, Tensor]:
-        """Those of all matrices; NaN for one that is not finite. Matrices of one shape are done together."""
-        found: dict[str, Tensor] = {}
-        for names in self._alike():
-            try:
-                found |= self._ranks(names)
-            except ValueError:  # NaN or infinity in one of them: the others have their rank
-                for name in names:
-                    found[name] = self._rank_or_nan(name)
-        return {name: found[name] for name in self.by_name}
+        """Those of all matrices; NaN for one that is not finite. The next search begins with what this one found."""
+        return _stable_ranks({name: each.detach() for name, each in self.by_name.items()}, self._leading)
 
-    def _ranks(self, names: list[str]) -> dict[str, Tensor]:
-        warm = all(name in self._leading for name in names)
-        start = torch.stack([self._leading[name] for name in names]) if warm else None
-        found = spectrum(torch.stack([self.by_name[name].detach() for name in names]), start=start)
-        self._leading |= dict(zip(names, found.vectors, strict=True))
-        return dict(zip(names, found.stable_rank, strict=True))
+    @torch.no_grad()
+    def gradient_stable_rank(self) -> dict[str, Tensor]:
+        """Those of the gradients that there are now, 0 for a matrix without one; nothing where no matrix has any."""
+        gradients = {name: each.grad for name, each in self.by_name.items()}
+        if all(each is None for each in gradients.values()):
+            return {}
+        there = {
+            name: each.to_dense() if each.is_sparse else each for name, each in gradients.items() if each is not None
+        }
+        found = _stable_ranks(there, None)  # gradients of two steps have little in common
+        none = {name: torch.zeros((), device=each.device) for name, each in self.by_name.items() if name not in there}
+        return {name: (found | none)[name] for name in self.by_name}
 
-    def _rank_or_nan(self, name: str) -> Tensor:
+    @torch.no_grad()
+    def embedding_coherence(self) -> dict[str, Tensor]:
+        """The mean |cos| of two rows of every embedding; NaN for one that is not finite."""
+        return {name: _coherence(each.detach()) for name, each in self.embeddings.items()}
+
+
+def _stable_ranks(matrices: dict[str, Tensor], leading: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    """Of each matrix; those of one shape are done together. leading: singular vectors to begin with, which it keeps."""
+    found: dict[str, Tensor] = {}
+    for names in _alike(matrices):
         try:
-            return self._ranks([name])[name]
-        except ValueError:
-            self._leading.pop(name, None)
-            return torch.full((), torch.nan, device=self.by_name[name].device)
+            found |= _ranks({name: matrices[name] for name in names}, leading)
+        except ValueError:  # NaN or infinity in one of them: the others have their rank
+            for name in names:
+                found[name] = _rank_or_nan(name, matrices[name], leading)
+    return {name: found[name] for name in matrices}
 
-    def _alike(self) -> Iterator[list[str]]:
-        """Names of matrices that lie on one device and have one shape and type, some at a time."""
-        groups: dict[object, list[str]] = {}
-        for name, each in self.by_name.items():
-            groups.setdefault((each.device, each.dtype, each.shape), []).append(name)
-        for names in groups.values():
-            some = max(1, TOGETHER // self.by_name[names[0]].numel())
-            yield from (names[at : at + some] for at in range(0, len(names), some))
+
+def _ranks(matrices: dict[str, Tensor], leading: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    warm = leading is not None and all(name in leading for name in matrices)
+    start = torch.stack([leading[name] for name in matrices]) if leading is not None and warm else None
+    found = spectrum(torch.stack(list(matrices.values())), start=start)
+    if leading is not None:
+        leading |= dict(zip(matrices, found.vectors, strict=True))
+    return dict(zip(matrices, found.stable_rank, strict=True))
+
+
+def _rank_or_nan(name: str, matrix: Tensor, leading: dict[str, Tensor] | None) -> Tensor:
+    try:
+        return _ranks({name: matrix}, leading)[name]
+    except ValueError:
+        if leading is not None:
+            leading.pop(name, None)
+        return torch.full((), torch.nan, device=matrix.device)
+
+
+def _alike(matrices: dict[str, Tensor]) -> Iterator[list[str]]:
+    """Names of matrices that lie on one device and have one shape and type, some at a time."""
+    groups: dict[object, list[str]] = {}
+    for name, each in matrices.items():
+        groups.setdefault((each.device, each.dtype, each.shape), []).append(name)
+    for names in groups.values():
+        some = max(1, TOGETHER // matrices[names[0]].numel())
+        yield from (names[at : at + some] for at in range(0, len(names), some))
+
+
+def _coherence(table: Tensor) -> Tensor:
+    try:
+        return coherence(table).mean
+    except ValueError:
+        return torch.full((), torch.nan, device=table.device)
 
 
 def _norm(w: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Every measure that a monitor can take, by name: what it is, what it is taken from, and how.
 
-An attention measure is taken from the probe that has watched one pass, a matrix measure from the weights alone.
+An attention measure is taken from the probe that has watched one pass, a matrix measure from the weights alone, or
+from their gradients.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class MonitorMeasure:
     - name: as a user gives it
     - unit: of its numbers; empty where they have none
     - meaning: one sentence
-    - needs: "attention": a pass over the probe batch. "matrices": the weights alone
+    - needs: "attention": a pass. "matrices", "embeddings": the weights alone. "gradients": those of the matrices
     - take: its series, from a `Probe` or from `Matrices`
 
     >>> MEASURES["entropy"].unit
@@ -42,7 +43,7 @@ class MonitorMeasure:
     name: str
     unit: str
     meaning: str
-    needs: Literal["attention", "matrices"]
+    needs: Literal["attention", "matrices", "embeddings", "gradients"]
     take: Callable[[Any], Taken]
 
 
@@ -87,6 +88,20 @@ _ALL = (
     _matrix("stable_rank", "the squared Frobenius norm over the squared spectral norm, per matrix"),
     _matrix("norm", "the Frobenius norm, per matrix"),
     _matrix("update_ratio", "the norm of the change since the last measuring over the norm, per matrix"),
+    MonitorMeasure(
+        "gradient_stable_rank",
+        "",
+        "the stable rank of the gradient, per matrix; 0 where there is none",
+        "gradients",
+        partial(_of_matrices, "gradient_stable_rank"),
+    ),
+    MonitorMeasure(
+        "embedding_coherence",
+        "",
+        "the mean |cos| of the vectors of two tokens, per embedding",
+        "embeddings",
+        partial(_of_matrices, "embedding_coherence"),
+    ),
 )
 MEASURES: Mapping[str, MonitorMeasure] = {measure.name: measure for measure in _ALL}  #: All measures by name.
 DEFAULT = ("entropy", "largest_logit", "sink_mass", "effective_keys", "stable_rank", "norm")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ def _sent(flat: Tensor) -> tuple[Tensor, Any]:
     """The numbers in memory of the CPU, and what says that they are there; None where they are at once."""
     if flat.device.type != "cuda":
         return flat.cpu(), None
-    aside = torch.cuda.Stream(flat.device)
+    aside = _aside(flat.device)
     aside.wait_stream(torch.cuda.current_stream(flat.device))
     with torch.cuda.stream(aside):
         host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
@@ -116,6 +117,12 @@ def _sent(flat: Tensor) -> tuple[Tensor, Any]:
         event = torch.cuda.Event()
         event.record(aside)
     return host, event
+
+
+@cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    """The stream on which numbers leave a device."""
+    return torch.cuda.Stream(device)
 
 
 def summary(tables: Tables) -> dict[str, float]:

@@ -16,9 +16,10 @@ refused by the first pass. Nor is what lies deeper: in objects that a module hol
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import lru_cache, partial
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -27,19 +28,31 @@ from torch import Tensor, nn
 
 from joma.monitor.errors import MonitorError
 
-_KEPT_ELSEWHERE = {"_parameters", "_buffers", "_modules", "training"}
 _OF_TORCH = frozenset(vars(nn.Module()))  # hooks and the like, which no pass fills; there are many of them
+_FIXED = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+)  # values that stay what they are
 
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Inside, `model` is in evaluation mode without gradients; afterwards all is as it was."""
-    modules = list(model.modules())
+    modules = list(dict.fromkeys(model.modules()))
     states = [_State(module) for module in modules]
-    versions = {name: each._version for name, each in model.named_parameters()}
+    parameters = list(parameters_of(modules))
+    versions = [each._version for each in parameters]
+    devices = devices_of(model, modules)
     with ExitStack() as around:
-        around.enter_context(random_numbers_kept(devices_of(model)))
-        for kind in sorted({device.type for device in devices_of(model)} | {"cpu"}):
+        around.enter_context(random_numbers_kept(devices))
+        for kind in sorted({device.type for device in devices} | {"cpu"}):
             if torch.amp.is_autocast_available(kind):
                 around.enter_context(_autocast_as_outside(kind))
         around.enter_context(torch.no_grad())
@@ -51,9 +64,10 @@ def untouched(model: nn.Module) -> Iterator[None]:
         finally:
             for state in states:
                 state.restore()
-    for name, each in model.named_parameters():
-        if each._version != versions.get(name):
-            raise MonitorError(f"a forward pass of {type(model).__name__} changes {name}: it cannot be monitored")
+    if [each._version for each in parameters] != versions:
+        changed = next(each for each, before in zip(parameters, versions, strict=True) if each._version != before)
+        name = next((name for name, each in model.named_parameters() if each is changed), "a weight")
+        raise MonitorError(f"a forward pass of {type(model).__name__} changes {name}: it cannot be monitored")
 
 
 class _State:
@@ -62,8 +76,8 @@ class _State:
     def __init__(self, module: nn.Module) -> None:
         self.module, self.training = module, module.training
         self.buffers = dict(module._buffers)
-        self.plain = {name: each for name, each in vars(module).items() if name not in _KEPT_ELSEWHERE}
-        own = [each for name, each in self.plain.items() if name not in _OF_TORCH]
+        self.plain = dict(vars(module))
+        own = [each for name, each in self.plain.items() if type(each) not in _FIXED and name not in _OF_TORCH]
         inside = [each for holder in own for each in _contents(holder)]
         held = [*self.buffers.values(), *own, *inside]
         self.tensors = [(each, each.detach().clone()) for each in held if _can_change(each)]
@@ -75,15 +89,17 @@ class _State:
             tensor.data.copy_(before)
         for put_back in self.others:
             put_back()
-        _put_back(self.module._buffers, self.buffers, set())
-        _put_back(vars(self.module), self.plain, _KEPT_ELSEWHERE)
         if self.module.training != self.training:
             self.module.training = self.training
+        _put_back(self.module._buffers, self.buffers)
+        _put_back(vars(self.module), self.plain)
 
 
-def _put_back(now: dict[str, Any], before: dict[str, Any], others: set[str]) -> None:
+def _put_back(now: dict[str, Any], before: dict[str, Any]) -> None:
     """The entries of `before` and no new ones. What is the same is not written: compiled code watches these."""
-    for name in [name for name in now if name not in before and name not in others]:
+    if len(now) == len(before) and all(map(is_, now.values(), before.values())):
+        return
+    for name in [name for name in now if name not in before]:
         del now[name]
     for name, value in before.items():
         if name not in now or now[name] is not value:
@@ -97,15 +113,23 @@ def _contents(holder: Any) -> list[Any]:
     return list(holder) if isinstance(holder, list | set | deque) else []
 
 
+@lru_cache(4096)
+def _kind(held: type) -> type | None:
+    """Which of the kinds that `_put_back_inside` knows a type is; asking torch's own takes long."""
+    kinds = (dict, list, set, deque, torch.Generator, random.Random, np.random.Generator)
+    return next((kind for kind in kinds if issubclass(held, kind)), None)
+
+
 def _put_back_inside(value: Any) -> Callable[[], Any] | None:
     """What gives a container or a generator of random numbers its contents of now again; None for anything else."""
-    if isinstance(value, dict | list | set | deque):
-        return partial(_refill, value, list(value.items()) if isinstance(value, dict) else list(value))
-    if isinstance(value, torch.Generator):
+    kind = _kind(type(value))  # type: ignore[arg-type]
+    if kind in (dict, list, set, deque):
+        return partial(_refill, value, list(value.items()) if kind is dict else list(value))
+    if kind is torch.Generator:
         return partial(value.set_state, value.get_state())
-    if isinstance(value, random.Random):
+    if kind is random.Random:
         return partial(value.setstate, value.getstate())
-    if isinstance(value, np.random.Generator):
+    if kind is np.random.Generator:
         return partial(setattr, value.bit_generator, "state", value.bit_generator.state)
     return None
 
@@ -134,9 +158,16 @@ def _can_change(value: Any) -> bool:
     return not repeated
 
 
-def devices_of(model: nn.Module) -> list[torch.device]:
-    """Where parameters and buffers are, each device once."""
-    return list(dict.fromkeys(each.device for each in (*model.parameters(), *model.buffers())))
+def parameters_of(modules: Iterable[nn.Module]) -> Iterator[nn.Parameter]:
+    """Those of modules themselves, in order; one that is shared comes more than once."""
+    return (each for module in modules for each in module._parameters.values() if each is not None)
+
+
+def devices_of(model: nn.Module, modules: Iterable[nn.Module] | None = None) -> list[torch.device]:
+    """Where parameters and buffers are, each device once; modules: those of the model, where they are at hand."""
+    listed = list(model.modules() if modules is None else modules)
+    buffers = (each for module in listed for each in module._buffers.values() if each is not None)
+    return list(dict.fromkeys(each.device for each in (*parameters_of(listed), *buffers)))
 
 
 @contextmanager

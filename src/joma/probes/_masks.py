@@ -119,9 +119,12 @@ def _documents(mask: Tensor) -> Tensor | None:
 def cu_seqlens(documents: Tensor) -> Tensor:
     """(batch, most documents + 1): where the documents of every row begin, and then the length, repeated."""
     rows, length = documents.shape
-    ends = torch.full((rows, int(documents[:, -1].max()) + 2), length, device=documents.device)
+    most = int(documents[:, -1].max()) + 1
     token = torch.arange(length, device=documents.device).expand(rows, length)
-    return ends.scatter_reduce_(1, documents, token, "amin")
+    with torch.inference_mode(False):  # so that layers after the first see that it was not changed
+        ends = torch.full((rows, most + 1), length, device=documents.device)
+    with torch.no_grad():
+        return ends.scatter_reduce_(1, documents, token, "amin")
 
 
 def _explains(

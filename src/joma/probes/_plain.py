@@ -10,25 +10,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from joma.measure.attention import attention_stats
 from joma.probes._masks import as_bias
+from joma.probes._products import measure_products
 from joma.probes._record import Probe, ProbeError, inner, uncompiled
-from joma.probes._sparsity import of_products
-from joma.probes._spread import spread_of_products
+from joma.probes.adapters import Adapters, adapted, checked_adapters
 
 _MULTIHEAD = signature(F.multi_head_attention_forward)
 
 
 @contextmanager
 def collect_plain(
-    model: nn.Module, *, keep: bool = True, sparsity: int | None = None, spread: bool = False
+    model: nn.Module,
+    *,
+    keep: bool = True,
+    sparsity: int | None = None,
+    spread: bool = False,
+    attention: Adapters | None = None,
 ) -> Iterator[Probe]:
     """Collect the statistics of every attention that `model` computes inside the `with` block, by calling module.
 
     Seen are torch.nn.functional.scaled_dot_product_attention and nn.MultiheadAttention (with what is built on it:
     nn.Transformer and its layers). PyTorch's fused inference path for the latter is off inside the block, since
-    nothing can look into it; outputs agree within rounding. A model that writes its attention out by hand cannot be
-    seen: a forward pass without any attention call is refused with a `ProbeError` that names the model.
+    nothing can look into it; outputs agree within rounding. A forward pass without any attention call is refused with
+    a `ProbeError` that names the model.
+
+    attention: how modules attend that do so in another way (by hand, by FlexAttention): from their class to a function
+    that is called with a module and its inputs, and gives queries (batch, heads, queries, width) and keys (batch,
+    kv_heads, keys, width), and where that is not causal attention, a dictionary of options of `attention_stats`.
 
     The learned key of add_bias_kv and the zero key of add_zero_attn are sinks: no mass of the real keys, but one more
     term of the entropy, as in the weights that nn.MultiheadAttention returns.
@@ -44,20 +52,28 @@ def collect_plain(
     """
     model = inner(model)
     probe = Probe(model, keep=keep, sparsity=sparsity, spread=spread)
-    with probe.watch(model), uncompiled(), following(probe) as caller, Watching(probe, caller):
+    with (
+        probe.watch(model),
+        uncompiled(),
+        following(probe) as caller,
+        adapted(probe, checked_adapters(attention)),
+        Watching(probe, caller),
+    ):
         yield probe
 
 
 @contextmanager
-def following(probe: Probe) -> Iterator[list[nn.Module]]:
-    """The modules of the probe's model that are at work, the innermost last."""
-    caller: list[nn.Module] = []
+def following(probe: Probe, into: list[nn.Module] | None = None) -> Iterator[list[nn.Module]]:
+    """The modules of the probe's model that are at work, the innermost last; they are listed in `into`, if given."""
+    caller: list[nn.Module] = [] if into is None else into
 
     def enter(module: nn.Module, inputs: Any) -> None:
-        caller.append(module)
+        if not torch.compiler.is_compiling():
+            caller.append(module)
 
     def leave(module: nn.Module, inputs: Any, output: Any) -> None:
-        caller.pop()
+        if not torch.compiler.is_compiling():
+            caller.pop()
 
     with ExitStack() as hooks:
         for module in probe.names:
@@ -69,6 +85,9 @@ def following(probe: Probe) -> Iterator[list[nn.Module]]:
 class Watching(TorchFunctionMode):
     """Sees the calls of torch functions made while it is active, and lets them through unchanged."""
 
+    padding_on_diagonal = False
+    """Whether a query that does not see its own key is padding, as in the masks of transformers."""
+
     def __init__(self, probe: Probe, caller: list[nn.Module]) -> None:
         super().__init__()
         self.probe, self.caller = probe, caller
@@ -77,14 +96,14 @@ class Watching(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
-        if self.caller and self.probe.running:
+        if self.caller and self.probe.running and not self.probe.adapted:
             self.see(func, self.probe.names[self.caller[-1]], args, options)
         return func(*args, **options)
 
     def see(self, func: Callable[..., Any], name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Measure one call of `func` by the module `name`, if it attends."""
         if func is F.scaled_dot_product_attention:
-            _dot_product(self.probe, name, self.real, *args, **options)
+            _dot_product(self.probe, name, self.real, self.padding_on_diagonal, *args, **options)
         elif func is F.multi_head_attention_forward:
             _multihead(self.probe, name, _MULTIHEAD.bind(*args, **options))
 
@@ -97,6 +116,7 @@ def _dot_product(
     probe: Probe,
     name: str,
     known: Callable[[int], Tensor | None],
+    padding_on_diagonal: bool,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -124,17 +144,9 @@ def _dot_product(
         options["bias"] = as_bias(mask)
         if real is None and mask.dtype == torch.bool and mask.shape[1:3] == (1, 1) and queries == keys:
             real = mask[:, 0, 0]  # one row for all queries: padded keys, whose queries are padded too
-    _measure(probe, name, q, k, real, options)
-
-
-def _measure(probe: Probe, name: str, q: Tensor, k: Tensor, real: Tensor | None, options: dict[str, Any]) -> None:
-    with torch.no_grad():
-        q, k = q.detach(), k.detach()
-        stats = attention_stats(q, k, **options)
-        sparsity = None if probe.top is None else of_products(q, k, stats, probe.top, options)
-        probe.record(
-            name, stats, real, sparsity, spread_of_products(q, k, real, options) if probe.with_spread else None
-        )
+        elif real is None and padding_on_diagonal and mask.dtype == torch.bool and queries == keys:
+            real = mask[:, 0].diagonal(dim1=1, dim2=2)
+    measure_products(probe, name, q, k, real, options)
 
 
 def _four(tensor: Tensor) -> Tensor:
@@ -175,4 +187,4 @@ def _multihead(probe: Probe, name: str, bound: Any) -> None:
         options["bias"] = rest if options["bias"] is None else options["bias"] + rest
         options["key_padding"] = shown
         real = shown if query is key else None
-    _measure(probe, name, q, k, real, options)
+    measure_products(probe, name, q, k, real, options)

@@ -12,6 +12,7 @@ from joma.host.errors import JomaError
 from joma.host.words import counted, short
 from joma.measure.attention import AttentionStats
 from joma.measure.spread import Spread, SpreadSums
+from joma.probes._means import RunningMeans
 from joma.probes._sparsity import AttentionSparsity
 
 _COMPILED = "_orig_mod"  # what torch.compile calls the module inside the one it hands back
@@ -31,6 +32,23 @@ def uncompiled() -> AbstractContextManager[None]:
 
 class ProbeError(JomaError, ValueError):
     """A model that cannot be measured as it stands; the sentence names it and says why."""
+
+
+def _named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """What `named_modules` gives, in its order, in a third of its time: a probed pass begins with this."""
+    found: dict[nn.Module, str] = {}
+    waiting = [("", model)]
+    while waiting:
+        name, module = waiting.pop()
+        if module not in found:
+            found[module] = name
+            prefix = f"{name}." if name else ""
+            waiting += [(prefix + key, each) for key, each in reversed(module._modules.items()) if each is not None]
+    return [(name, module) for module, name in found.items()]
+
+
+def _without_wrappers(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part != _COMPILED)
 
 
 def must_be_keys(count: object) -> None:
@@ -64,29 +82,34 @@ class Probe:
         sparsity: int | None = None,
         spread: bool = False,
         gradients: bool = False,
+        names: dict[nn.Module, str] | None = None,
     ) -> None:
         """Not for callers: `collect` and `collect_plain` make probes.
 
         model: whose attention is watched. keep: whether the statistics of every call are kept, and not the means alone.
         sparsity: the number of keys of `top_keys`; None: it is not measured. spread: whether that of logits is, too.
-        gradients: whether they stay in `stats`.
+        gradients: whether they stay in `stats`. names: those of the modules, where an earlier probe found them.
         """
         must_be_keys(sparsity)
         self.model_name = type(model).__name__
-        self.names = {
-            module: ".".join(part for part in name.split(".") if part != _COMPILED) or self.model_name
-            for name, module in model.named_modules()
+        self.names = names or {
+            module: (_without_wrappers(name) if _COMPILED in name else name) or self.model_name
+            for name, module in _named_modules(model)
             if _COMPILED not in module._modules  # a compiled part goes by the name of what is in it
         }
-        self.stats: dict[str, list[AttentionStats]] = {}
-        self.sparsity: dict[str, list[AttentionSparsity]] = {}
-        self.spread: dict[str, SpreadSums] = {}
         self.top, self.with_spread, self.gradients = sparsity, spread, gradients
         self.single_pass = False
         self.running, self._keep = False, keep
+        self.adapted = 0  # modules at work whose queries and keys an adapter tells: what they call is not looked at
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, as if nothing had been seen."""
+        self.stats: dict[str, list[AttentionStats]] = {}
+        self.sparsity: dict[str, list[AttentionSparsity]] = {}
+        self.spread: dict[str, SpreadSums] = {}
         self.calls, self._calls_before = 0, 0  # in all, and before the forward pass under way
-        self._sums: dict[str, tuple[Tensor, Tensor]] = {}  # totals (statistics, heads) and counts (heads,)
-        self._largest: dict[str, Tensor] = {}  # logits, (heads,)
+        self._means = RunningMeans(largest=AttentionStats._fields.index("max_logit"))
         self.queries: dict[str, int] = {}  # the most of one call
 
     def __repr__(self) -> str:
@@ -96,7 +119,7 @@ class Probe:
     @property
     def layers(self) -> list[str]:
         """Names of the modules that attended, in the model's own order."""
-        return [name for name in self.names.values() if name in self._sums]
+        return [name for name in self.names.values() if name in self._means.names]
 
     def mean(self, measure: str = "entropy") -> Tensor:
         """(layers, heads), float64, on the CPU: the mean of one statistic over queries and calls.
@@ -112,15 +135,22 @@ class Probe:
         "largest_logit" is known here too. It is NaN in a head without any query that counts.
         """
         if measure == "largest_logit":
-            seen = {name: count > 0 for name, (_, count) in self._sums.items()}
-            return {name: torch.where(seen[name], self._largest[name], torch.nan) for name in self.layers}
+            return self._in_order(self._means.largest(empty=torch.nan))
         if measure in AttentionSparsity._fields and self.top is None:
             raise ValueError(f"{measure} was not measured: ask for it with collect(model, sparsity=16)")
         known = AttentionStats._fields + (AttentionSparsity._fields if self.top is not None else ())
         if measure not in known:
             raise ValueError(f"measure must be one of {', '.join(known)}, got {measure!r}")
         at = known.index(measure)
-        return {name: self._sums[name][0][at] / self._sums[name][1] for name in self.layers}
+        return {name: each[at] for name, each in self._in_order(self._means.mean()).items()}
+
+    def reduce(self) -> None:
+        """Let go of what is known of every query, but for what is kept: the means remain."""
+        self._means.reduce()
+
+    def counted(self) -> dict[str, Tensor]:
+        """(heads,) of each layer: how many queries its means are over."""
+        return self._in_order(self._means.counted())
 
     def mean_entropy(self) -> Tensor:
         """(layers, heads): mean attention entropy in nats."""
@@ -146,7 +176,10 @@ class Probe:
 
         `mean("max_logit")` is the mean of each query's largest. Training that is about to diverge shows here first.
         """
-        return self._table(self._largest)
+        return self._table(self._means.largest())
+
+    def _in_order(self, by_layer: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: by_layer[name] for name in self.layers}
 
     def _table(self, by_layer: dict[str, Tensor]) -> Tensor:
         """(layers, heads) in the order of `layers`, NaN where a layer has fewer heads."""
@@ -166,27 +199,14 @@ class Probe:
         """Add one call's statistics; `real` (batch, queries) is False for padded queries."""
         self.calls += 1
         self.queries[name] = max(self.queries.get(name, 0), stats.entropy.shape[2])
-        plain = AttentionStats(*(each.detach() for each in stats))
+        plain = AttentionStats(*(each.detach() for each in stats)) if stats.entropy.requires_grad else stats
         if self._keep:
             self.stats.setdefault(name, []).append(stats if self.gradients else plain)
         if self._keep and sparsity is not None:
             self.sparsity.setdefault(name, []).append(sparsity)
         if spread is not None:
             self.spread[name] = self.spread[name].joined(spread) if name in self.spread else spread
-        # MPS has no float64; elsewhere a long text's mean is exact to the last digit shown.
-        wide = torch.float32 if plain.entropy.device.type == "mps" else torch.float64
-        counts = plain.max_logit > -torch.inf
-        if real is not None:
-            counts = counts & real[:, None]
-        numbers = [*plain, *(sparsity or ())]
-        every = torch.stack([torch.where(counts, each, 0.0).sum((0, 2), dtype=wide) for each in numbers])
-        count = counts.sum((0, 2)).to(wide)
-        largest = torch.where(counts, plain.max_logit, -torch.inf).amax((0, 2))
-        if name in self._sums:
-            largest = torch.maximum(largest, self._largest[name].to(largest.device))
-            total, seen = self._sums[name]
-            every, count = total + every.to(total.device), seen + count.to(seen.device)
-        self._sums[name], self._largest[name] = (every, count), largest
+        self._means.add(name, (*plain, *(sparsity or ())), real)
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
@@ -199,6 +219,7 @@ class Probe:
 
         def after(module: nn.Module, inputs: Any, output: Any) -> None:
             self.running = False
+            self._means.reduce()
             if self.calls == self._calls_before:
                 raise ProbeError(f"{self.model_name} made no attention call that can be seen: it cannot be measured")
 

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from inspect import getsource
 from typing import Any
 
@@ -71,6 +72,11 @@ def no_gradient(name: str) -> str:
 
 def way(model: Any) -> str | None:
     """How the attention of a transformers model (or its class) can be seen: INTERFACE, OWN, or not at all."""
+    return _way(model if isinstance(model, type) else type(model))
+
+
+@lru_cache(256)  # transformers may read the source of the class to answer
+def _way(model: Any) -> str | None:
     switched = getattr(model, "_can_set_attn_implementation", None)
     if switched is not None and switched():
         return INTERFACE

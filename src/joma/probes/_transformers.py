@@ -26,6 +26,8 @@ NAME = "joma_stats"  # neither "flash", "flex" nor "sdpa" may be part of it: tra
 _ACTIVE: list[Probe] = []
 """Found by the module that attends, so models in several threads do not mix; a ContextVar would be empty in the
 threads of a model that spreads its own work."""
+_SWITCHED: set[tuple[type, ...]] = set()
+"""Classes of models and their sub-models that were switched before, by transformers' own way."""
 
 
 @contextmanager
@@ -71,12 +73,13 @@ def collect(
     torch.Size([1, 4, 8])
     """
     model = inner(model)
-    configs = _configs(model)
-    before = [config._attn_implementation_internal for config in configs]
     probe = Probe(model, keep=keep, sparsity=sparsity, spread=spread, gradients=gradients)
     probe.single_pass = single_pass
+    models = _pretrained(probe)
+    configs = configs_of(models)
+    before = [config._attn_implementation_internal for config in configs]
     try:
-        own = _own_way(model)
+        own = _own_way(models)
         if own and gradients:
             raise ProbeError(no_gradient(type(model).__name__))
         on_sdpa = own is not None and all(runs_on_sdpa(config) for config in configs)
@@ -87,7 +90,7 @@ def collect(
         for config in configs if on_sdpa else ():
             config._attn_implementation_internal = "sdpa"
         if not own:
-            _switch(model)
+            _switch(models, configs)
             _ACTIVE.append(probe)
         with probe.watch(model), uncompiled(), watching(model, own, probe) if own else nullcontext():
             yield probe
@@ -98,20 +101,20 @@ def collect(
             config._attn_implementation_internal = implementation
 
 
-def _pretrained(model: Module) -> list[Any]:
+def _pretrained(probe: Probe) -> list[Any]:
     try:
         from transformers import PreTrainedModel
     except ImportError:
         raise ProbeError(f"transformers is not installed: {how_to_install('hf')}") from None
-    found = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    found = [module for module in probe.names if isinstance(module, PreTrainedModel)]
     if not found:
-        raise ProbeError(f"{type(model).__name__} is not a transformers model: use joma.probes.collect_plain")
+        raise ProbeError(f"{probe.model_name} is not a transformers model: use joma.probes.collect_plain")
     return found
 
 
-def _configs(model: Module) -> list[Any]:
+def configs_of(models: list[Any]) -> list[Any]:
     """Every config that says which attention is used, sub-models' included, each once."""
-    queue = [module.config for module in _pretrained(model)]
+    queue = [module.config for module in models]
     found: dict[int, Any] = {}
     while queue:
         config = queue.pop()
@@ -121,9 +124,8 @@ def _configs(model: Module) -> list[Any]:
     return list(found.values())
 
 
-def _own_way(model: Module) -> str | None:
-    """The model type, if all of `model` computes attention by itself in a way that is known; refuse what is not."""
-    models = _pretrained(model)
+def _own_way(models: list[Any]) -> str | None:
+    """The model type, if all of `models` compute attention by themselves in a way that is known; refuse what is not."""
     ways = {way(each) for each in models}
     if ways == {INTERFACE}:
         return None
@@ -134,13 +136,18 @@ def _own_way(model: Module) -> str | None:
     return str(kinds.pop())
 
 
-def _switch(model: Module) -> None:
-    """Make every attention of `model` call `_attention`, or refuse."""
+def _switch(models: list[Any], configs: list[Any]) -> None:
+    """Make every attention of `models` call `_attention`, or refuse."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, _mask)
-    for each in _pretrained(model):
+    kinds = tuple(map(type, models))
+    if kinds in _SWITCHED:  # transformers walks through all modules of each model to find out what is known here
+        for config in configs:
+            config._attn_implementation_internal = NAME
+        return
+    for each in models:
         refusal = ProbeError(unseen(type(each).__name__))
         try:
             each.set_attn_implementation(NAME)
@@ -148,6 +155,8 @@ def _switch(model: Module) -> None:
             raise refusal from error
         if each.config._attn_implementation != NAME:
             raise refusal
+    if all(config._attn_implementation_internal == NAME for config in configs):
+        _SWITCHED.add(kinds)
 
 
 def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
@@ -196,9 +205,10 @@ def _attention(
         raise ProbeError(f"{model}: {name} uses dropout with {what}: call model.eval() before measuring")
     listening = [probe for probe in probes if probe.running]
     tracked = any(probe.gradients for probe in listening)
-    k = key[:, :, : seen.keys]
+    cut = seen.keys < key.shape[2]
+    k, v = (key[:, :, : seen.keys], value[:, :, : seen.keys]) if cut else (key, value)
     if beyond_sdpa or (dropout == 0 and any(probe.single_pass for probe in probes)):
-        output, stats = attention_with_stats(query, k, value[:, :, : seen.keys], scale=scaling, **options)
+        output, stats = attention_with_stats(query, k, v, scale=scaling, **options)
         result = output.transpose(1, 2).contiguous()
     else:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward

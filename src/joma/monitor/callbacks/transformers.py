@@ -47,6 +47,11 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
                 f"out must be another file: it has steps up to {recorded} and this training begins anew", argument="out"
             )
 
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Gradients are there, clipped; when the step ends, the Trainer has cleared them."""
+        if self.monitor is not None:
+            self.monitor.gradients()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Count one step of the optimizer, however many batches it took."""
         if self.monitor is None:

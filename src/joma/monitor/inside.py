@@ -1,0 +1,155 @@
+"""Attention measured in the training pass itself: one layer per step in turn, so that every step can be measured.
+
+The first pass shows all layers. From then on each measured step has hooks on one attention module, and a table is whole
+when every layer had its turn. Between two measured steps nothing is attached. Compiled code runs no hooks: models of
+transformers get an operation that stays while the monitor does (`joma.probes.CompiledAttention`), others are refused.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from joma.measure.spread import SpreadSums
+from joma.monitor.attention import is_of_transformers
+from joma.monitor.errors import MonitorError
+from joma.monitor.names import Names
+from joma.probes import CompiledAttention, InPass, Probe, ProbeError
+from joma.probes.adapters import Adapters
+
+SEEN = "torch's scaled_dot_product_attention, nn.MultiheadAttention and the classes in attention"
+
+
+class Round:
+    """What the layers had to show in their turns, in the form in which `Probe` gives it."""
+
+    def __init__(self, probes: dict[str, Probe]) -> None:
+        """probes: by layer, the one that has seen it."""
+        self._probes = probes
+        self.layers = list(probes)
+        self.names: dict[nn.Module, str] = next(iter(probes.values())).names
+        self.queries: dict[str, int] = {name: each.queries[name] for name, each in probes.items()}
+        self.spread: dict[str, SpreadSums] = {
+            name: each.spread[name] for name, each in probes.items() if name in each.spread
+        }
+
+    def counted(self) -> dict[str, Tensor]:
+        """How many queries the means are over, each (heads,)."""
+        return {name: each.counted()[name] for name, each in self._probes.items()}
+
+    def by_layer(self, measure: str = "entropy") -> dict[str, Tensor]:
+        """Means over queries, or the largest logit, each (heads,)."""
+        return {name: each.by_layer(measure)[name] for name, each in self._probes.items()}
+
+
+class Inside:
+    """Goes round the layers of a model in training."""
+
+    def __init__(
+        self, model: nn.Module, names: Names, *, spread: bool, attention: Adapters | None, compiled: bool = False
+    ) -> None:
+        """Nothing is attached before `enter`.
+
+        - model: what is trained
+        - names: the layers that are followed
+        - spread, attention: as in `InPass`
+        - compiled: whether torch.compile has made code of it
+        """
+        self._compiled = _in_compiled_code(model, attention) if compiled else None
+        self._model, self._names, self._spread, self._attention = model, names, spread, attention
+        self._known: dict[nn.Module, str] | None = None
+        self._layers: list[str] = []
+        self._done: dict[str, Probe] = {}
+        self._watching: InPass | _CompiledPass | None = None
+
+    def enter(self) -> None:
+        """Where the model is compiled, put the operation into it."""
+        if self._compiled is not None:
+            self._compiled.install()
+
+    def leave(self) -> None:
+        """Leave the model as it was."""
+        self.disarm()
+        if self._compiled is not None:
+            self._compiled.uninstall()
+
+    def arm(self) -> None:
+        """Watch the next pass of training, if nothing is being watched."""
+        if self._watching is not None:
+            return
+        layer = self._layers[len(self._done)] if self._layers else None
+        if self._compiled is None:
+            self._watching = InPass(
+                self._model, layer=layer, spread=self._spread, attention=self._attention, names=self._known
+            )
+        else:
+            probe = Probe(self._model, keep=False, spread=self._spread, names=self._known)
+            self._watching = _CompiledPass(self._compiled, probe, layer)
+
+    def seen(self) -> Probe | Round | None:
+        """What the armed pass showed: all layers at the first time, then a whole round at a time; else None."""
+        watching = self._watching
+        if watching is None:
+            return None
+        self.disarm()
+        if watching.error is not None:
+            raise MonitorError(str(watching.error)) from watching.error
+        probe = watching.probe
+        probe.reduce()
+        if not self._layers:
+            if not probe.calls:
+                raise MonitorError(_unseen(self._model))
+            self._known, self._layers = probe.names, [name for name in probe.layers if name in self._names]
+            return probe
+        if not probe.calls:  # no pass was made; the layer has its turn at the next one
+            return None
+        self._done[self._layers[len(self._done)]] = probe
+        if len(self._done) < len(self._layers):
+            return None
+        done, self._done = self._done, {}
+        return Round(done)
+
+    def disarm(self) -> None:
+        """Take every hook off the model."""
+        if self._watching is not None:
+            self._watching.remove()
+            self._watching = None
+
+
+class _CompiledPass:
+    """What `InPass` is to hooks, for the operation in compiled code."""
+
+    def __init__(self, attention: CompiledAttention, probe: Probe, layer: str | None) -> None:
+        self._attention, self.probe = attention, probe
+        attention.arm(probe, layer)
+
+    @property
+    def error(self) -> Exception | None:
+        return self._attention.error
+
+    def remove(self) -> None:
+        self._attention.disarm()
+
+
+def _unseen(model: nn.Module) -> str:
+    return (
+        f"inside=True saw no attention in the training pass of {type(model).__name__}: looked for were {SEEN}, in a "
+        "pass in training mode, with gradients; a compiled model must be given as torch.compile hands it back"
+    )
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether torch.compile has made code of a model or of a part of it, as far as the model itself tells."""
+    return any("_orig_mod" in each._modules or each._compiled_call_impl is not None for each in model.modules())
+
+
+def _in_compiled_code(model: nn.Module, attention: Adapters | None) -> CompiledAttention:
+    name = type(model).__name__
+    if attention or not is_of_transformers(model):
+        raise MonitorError(
+            f"inside=True looks into compiled code of transformers' models alone, and {name} is compiled: measure it "
+            "with a probe batch"
+        )
+    try:
+        return CompiledAttention(model)
+    except ProbeError as error:
+        raise MonitorError(f"inside=True cannot look into compiled code: {error}") from error

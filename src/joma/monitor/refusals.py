@@ -1,0 +1,37 @@
+"""What a monitor cannot work with, told before training begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from joma.host.arguments import shown
+from joma.host.errors import BadInput
+from joma.monitor.matrices import Matrices
+from joma.monitor.measures import MEASURES
+
+
+def must_have_one_way(probe: Any, inside: bool) -> None:
+    """A probe batch, the batch of each step, or the training pass itself."""
+    if not isinstance(inside, bool):
+        raise BadInput(f"inside must be True or False, got {shown(inside)}", argument="inside")
+    if inside and probe is not None:
+        raise BadInput("inside=True measures the batches of training: leave probe out", argument="probe")
+    if isinstance(probe, str) and probe != "step":
+        raise BadInput(f"probe must be a batch or 'step', got {shown(probe)}", argument="probe")
+
+
+def must_have_weights(measures: Iterable[str], matrices: Matrices, model: str) -> None:
+    """What the measures are taken from must be there, in a model of this name."""
+    for name in measures:
+        needs = MEASURES[name].needs
+        if needs == "embeddings" and not matrices.embeddings:
+            what, looked = "an embedding", "nn.Embedding with at least two rows"
+        elif needs in ("matrices", "gradients") and not matrices.by_name:
+            what, looked = "a weight matrix", "parameters of two dimensions that are no embedding"
+        else:
+            continue
+        raise BadInput(
+            f"{name} needs {what}, and {model} has none that is followed: looked for were {looked}",
+            argument="measures",
+        )

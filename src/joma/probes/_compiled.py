@@ -1,0 +1,158 @@
+"""Attention inside code that torch.compile makes: an operation in the graph that the compiler cannot see into.
+
+Compiled code runs no hooks. But the attention function of transformers is part of what is compiled. Here it is the
+usual one, scaled_dot_product_attention, and then an operation that is handed queries and keys and gives nothing back.
+The operation stays in the graph for as long as it is installed, and looks only when it is told to.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from joma.probes._masks import as_bias
+from joma.probes._products import measure_products
+from joma.probes._record import Probe, ProbeError
+from joma.probes._transformers import configs_of
+
+NAME = "joma_inside"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
+_NUMBER, _MARK = "_joma_number", "_joma_mark"
+_numbers = count()
+_INSTALLED: dict[int, CompiledAttention] = {}
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[int, Tensor]] = WeakKeyDictionary()
+"""Number and mark of modules that had them before: with others the code would be compiled anew."""
+
+
+@torch.library.custom_op("joma::look", mutates_args={"mark"})
+def look(
+    q: Tensor, k: Tensor, mark: Tensor, number: int, mask: Tensor | None, scale: float | None, causal: bool
+) -> None:
+    """Show queries and keys of the module with this number. `mark` is said to change, or the compiler would drop it."""
+    if (installed := _INSTALLED.get(number)) is not None:
+        installed.see(number, q, k, mask, scale, causal)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    options = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **kwargs}
+    result = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    number, mark = getattr(module, _NUMBER, None), getattr(module, _MARK, None)
+    if module.training and number is not None and mark is not None:  # a pass in evaluation mode is none of training
+        own = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = bool(own) and attention_mask is None and query.shape[2] > 1
+        torch.ops.joma.look(query.detach(), key.detach(), mark, number, attention_mask, scaling, causal)
+    return result
+
+
+class CompiledAttention:
+    """The operation in every attention of a model of transformers, from `install` to `uninstall`.
+
+    `error` keeps what goes wrong while it looks: nothing here may end a training.
+
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> model = GPT2Model(shape).train()
+    >>> attention, probe = CompiledAttention(model), Probe(model, keep=False)
+    >>> attention.install()
+    >>> attention.arm(probe, "h.1.attn")
+    >>> _ = model(torch.arange(8)[None])  # or what torch.compile makes of it
+    >>> attention.uninstall()
+    >>> probe.layers
+    ['h.1.attn']
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        """model: what is inside torch.compile; refused in one sentence where it does not attend by sdpa."""
+        from transformers import PreTrainedModel
+
+        self._model, models = model, [each for each in model.modules() if isinstance(each, PreTrainedModel)]
+        self._configs = configs_of(models)
+        kinds = {config._attn_implementation for config in self._configs}
+        name = type(model).__name__
+        if kinds != {"sdpa"}:
+            raise ProbeError(
+                f"{name} is compiled and attends by {', '.join(sorted(map(str, kinds)))}: it must be 'sdpa'"
+            )
+        if any(getattr(each, "is_gradient_checkpointing", False) for each in models):
+            raise ProbeError(f"{name} is compiled and checkpoints its activations: measure it with a probe batch")
+        self._names: dict[int, str] = {}
+        self.probe: Probe | None = None
+        self.error: Exception | None = None
+        self._only: str | None = None
+
+    def install(self) -> None:
+        """Put the operation into the model. What was compiled before is compiled anew."""
+        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import sdpa_mask
+
+        AttentionInterface.register(NAME, _attention)
+        AttentionMaskInterface.register(NAME, sdpa_mask)
+        for module, name in Probe(self._model, keep=False).names.items():
+            if hasattr(module, "is_causal") and hasattr(module, "config"):
+                self._number(module, name)
+        for config in self._configs:
+            config._attn_implementation_internal = NAME
+
+    def uninstall(self) -> None:
+        """Leave the model as it was."""
+        for config in self._configs:
+            config._attn_implementation_internal = "sdpa"
+        for module in self._model.modules():
+            for attribute in (_NUMBER, _MARK):
+                vars(module).pop(attribute, None)
+        for number in self._names:
+            _INSTALLED.pop(number, None)
+
+    def _number(self, module: nn.Module, name: str) -> None:
+        at = next((each.device for each in module.parameters()), torch.device("cpu"))
+        number, mark = _KNOWN.get(module, (next(_numbers), torch.zeros(1, device=at)))
+        _KNOWN[module] = number, mark if mark.device == at else torch.zeros(1, device=at)
+        self._names[number], _INSTALLED[number] = name, self
+        vars(module).update(zip((_NUMBER, _MARK), _KNOWN[module], strict=True))
+
+    def arm(self, probe: Probe, layer: str | None) -> None:
+        """Look at the next pass: at one layer, or at all."""
+        self.probe, self.error, self._only = probe, None, layer
+
+    def disarm(self) -> None:
+        """Look no more."""
+        self.probe = None
+
+    def see(self, number: int, q: Tensor, k: Tensor, mask: Tensor | None, scale: float | None, causal: bool) -> None:
+        """Measure one call, the first of a layer that is to be looked at."""
+        probe, name = self.probe, self._names[number]
+        if probe is None or self.error is not None or name in probe.queries or self._only not in (None, name):
+            return
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            return  # what a CUDA graph records would be replayed without us
+        try:
+            measure_products(probe, name, *_problem(q, k, mask, scale, causal))
+        except Exception as error:
+            self.error = error
+
+
+def _problem(
+    q: Tensor, k: Tensor, mask: Tensor | None, scale: float | None, causal: bool
+) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Any]]:
+    """Queries, keys, which queries are no padding, and options of `attention_stats`."""
+    if mask is None:
+        k = k[:, :, : q.shape[2]] if causal else k
+        return q, k, None, {"causal": causal, "scale": scale}
+    square = mask.dtype == torch.bool and mask.shape[-2] == mask.shape[-1]
+    real = mask[:, 0].diagonal(dim1=1, dim2=2) if square else None
+    return q, k, real, {"causal": False, "scale": scale, "bias": as_bias(mask[..., : k.shape[2]])}

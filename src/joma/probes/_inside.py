@@ -1,0 +1,148 @@
+"""A probe on a pass that is made anyway: in training itself, with its gradients and its random numbers left alone.
+
+Queries and keys are looked at where a module hands them to torch, detached, without gradients. The model runs on with
+its own attention, whatever that is. Nothing here may end a training: what goes wrong is kept in `error`.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+
+from joma.probes._plain import Watching, following
+from joma.probes._record import Probe
+from joma.probes.adapters import Adapters, Leaving, adapter_of
+
+
+class InPass:
+    """Watches the next pass with gradients, once: all attention, or one module alone.
+
+    A pass without gradients is an evaluation, and is not looked at. Activation checkpointing calls modules again in the
+    backward pass, outside of the model's own: that is not looked at either. Of several passes the first is measured.
+    What torch.compile has compiled is not seen: its code knows no hooks.
+
+    >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    >>> watching = InPass(layer)
+    >>> _ = layer(torch.zeros(1, 4, 8))
+    >>> watching.remove()
+    >>> watching.probe.by_layer("effective_keys")["self_attn"].tolist()
+    [4.0, 4.0]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        layer: str | None = None,
+        spread: bool = False,
+        attention: Adapters | None = None,
+        names: dict[nn.Module, str] | None = None,
+    ) -> None:
+        """Attach hooks, until `remove`.
+
+        - model: what is trained
+        - layer: the name of the module that is measured; None: every module that attends
+        - spread: whether the spread of logits is measured, too
+        - attention: as in `collect_plain`
+        - names: those of the model's modules, where an earlier probe found them
+        """
+        self.probe = Probe(model, keep=False, spread=spread, names=names)
+        self.error: Exception | None = None
+        self._whole = False  # whether the pass came to its end
+        self._hooks, self._modes = ExitStack(), ExitStack()
+        self._one = None if layer is None else next(each for each, name in self.probe.names.items() if name == layer)
+        adapters = attention or {}
+        caller: list[nn.Module] = [] if self._one is None else [self._one]
+        self._watching = _Guarded(self, caller, padding_on_diagonal=hasattr(model, "config"))
+        self._on(model.register_forward_pre_hook(self._before))
+        if self._one is None:
+            self._hooks.enter_context(following(self.probe, caller))
+        elif adapter_of(self._one, adapters) is None:
+            self._on(self._one.register_forward_pre_hook(self._enter))
+            self._on(self._one.register_forward_hook(self._leave, always_call=True))
+        for module in self.probe.names if self._one is None else (self._one,):
+            if (tell := adapter_of(module, adapters)) is not None:
+                self._adapt(module, _GuardedLeaving(self, tell))
+        self._on(model.register_forward_hook(self._finish))
+        self._on(model.register_forward_hook(self._after, always_call=True))
+
+    def remove(self) -> None:
+        """Take everything off the model again."""
+        self.probe.running = False
+        self._modes.close()
+        self._hooks.close()
+
+    def _on(self, hook: Any) -> None:
+        self._hooks.callback(hook.remove)
+
+    def _adapt(self, module: nn.Module, leaving: Leaving) -> None:
+        def entered(_: nn.Module, inputs: Any) -> None:
+            if not torch.compiler.is_compiling():
+                self.probe.adapted += 1
+
+        def left(_: nn.Module, inputs: Any, output: Any = None) -> None:
+            if not torch.compiler.is_compiling():
+                self.probe.adapted -= 1
+
+        self._on(module.register_forward_pre_hook(entered))
+        self._on(module.register_forward_hook(leaving, with_kwargs=True))
+        self._on(module.register_forward_hook(left, always_call=True))
+
+    def _before(self, model: nn.Module, inputs: Any) -> None:
+        if torch.compiler.is_compiling() or self._whole or self.error is not None or not torch.is_grad_enabled():
+            return
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            return  # what a CUDA graph records would be replayed without us
+        self.probe.running = True
+        if self._one is None:
+            self._modes.enter_context(self._watching)
+
+    def _after(self, model: nn.Module, inputs: Any, output: Any = None) -> None:
+        if torch.compiler.is_compiling() or not self.probe.running:
+            return
+        self.probe.running = False
+        self._modes.close()
+        if not self._whole:
+            self.probe.forget()
+
+    def _finish(self, model: nn.Module, inputs: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling() and self.probe.running:
+            self._whole = True
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        if not torch.compiler.is_compiling() and self.probe.running:
+            self._modes.enter_context(self._watching)
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any = None) -> None:
+        if not torch.compiler.is_compiling():
+            self._modes.close()
+
+
+class _Guarded(Watching):
+    """`Watching` that keeps what goes wrong, so that the pass goes on."""
+
+    def __init__(self, owner: InPass, caller: list[nn.Module], *, padding_on_diagonal: bool) -> None:
+        super().__init__(owner.probe, caller)
+        self.owner, self.padding_on_diagonal = owner, padding_on_diagonal
+
+    def see(self, func: Any, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if self.owner.error is None:
+            try:
+                super().see(func, name, args, options)
+            except Exception as error:
+                self.owner.error = error
+
+
+class _GuardedLeaving(Leaving):
+    def __init__(self, owner: InPass, tell: Any) -> None:
+        super().__init__(owner.probe, tell)
+        self.owner = owner
+
+    def __call__(self, module: nn.Module, inputs: Any, options: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() or self.owner.error is not None:
+            return
+        try:
+            super().__call__(module, inputs, options, output)
+        except Exception as error:
+            self.owner.error = error

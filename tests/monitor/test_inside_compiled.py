@@ -1,0 +1,139 @@
+"""inside=True in compiled code: an operation in the graph that looks at one layer, and changes no bit of training."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from networks import LENGTH, PROBE, TEXT, TOKENS, made, same, train
+
+from joma.host.errors import JomaError
+from joma.monitor import Monitor
+from joma.probes._compiled import _INSTALLED
+
+transformers = pytest.importorskip("transformers")
+LONG = ("aot_eager", "inductor")
+MEASURES = ["entropy", "largest_logit", "sink_mass", "spread"]
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def model_of(dropout=0.1, **options):
+    shape = transformers.GPT2Config(
+        vocab_size=TOKENS, n_positions=LENGTH, n_embd=8, n_layer=2, n_head=2, initializer_range=0.6, bos_token_id=0,
+        eos_token_id=0, attn_pdrop=dropout, embd_pdrop=dropout, resid_pdrop=dropout, **options,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(shape).train()
+
+
+def loss(model, ids, **options):
+    """Outside of the model: transformers' own loss warns while it is compiled."""
+    return F.cross_entropy(model(input_ids=ids, **options).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def trained(backend, watched):
+    torch.compiler.reset()
+    model = made(model_of)
+    called = torch.compile(model, backend=backend)
+    monitor = Monitor(called, inside=True, every=1, measures=MEASURES) if watched else None
+    return train(model, monitor, loss=loss, called=called, steps=5), monitor
+
+
+@pytest.mark.parametrize("backend", ["eager", *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])
+def test_training_is_the_same_bit_for_bit(backend):
+    plain, _ = trained(backend, False)
+    watched, monitor = trained(backend, True)
+    assert same(plain, watched)
+    assert monitor.latest["entropy"].rows.names == ("transformer.h.0.attn", "transformer.h.1.attn")
+    assert monitor.alerts == []
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_numbers_are_those_of_the_slow_weights_of_that_step(padded):
+    torch.compiler.reset()
+    model = made(lambda: model_of(dropout=0.0))
+    called = torch.compile(model, backend="eager")
+    mask = torch.ones_like(PROBE)
+    if padded:
+        mask[0, 5:] = 0
+    real = mask.bool()[:, None].expand(-1, 2, -1)
+    optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.2), []
+    with Monitor(
+        called, inside=True, every=1, measures=["entropy"], sinks=lambda step, _: seen.append(step)
+    ) as monitor:
+        expected = {}
+        for step in range(1, 6):
+            before = {name: each.clone() for name, each in model.state_dict().items()}
+            loss(called, PROBE, attention_mask=mask).backward()
+            monitor.step()
+            optimizer.step()
+            optimizer.zero_grad()
+            slow = made(lambda: model_of(dropout=0.0, attn_implementation="eager"))
+            slow.load_state_dict(before)
+            weights = slow(PROBE, attention_mask=mask, output_attentions=True).attentions
+            turn = None if step == 1 else step % 2
+            for layer, each in enumerate(weights):
+                if turn in (None, layer):
+                    rows = torch.special.entr(each.detach().double()).sum(-1)
+                    expected[layer] = (rows * real).sum((0, 2)) / real.sum((0, 2))
+            if step in (1, 3, 5):
+                now = torch.stack([expected[0], expected[1]])
+                np.testing.assert_allclose(monitor.latest["entropy"].values, now, **CLOSE)
+    assert seen == [1, 3, 5]
+
+
+def test_leaving_takes_everything_away_and_evaluation_is_not_measured():
+    torch.compiler.reset()
+    model = made(lambda: model_of(dropout=0.0))
+    called = torch.compile(model, backend="eager")
+    with Monitor(called, inside=True, every=1, measures=["entropy"]) as monitor:
+        assert model.config._attn_implementation == "joma_inside"
+        model.eval()
+        with torch.no_grad():
+            called(input_ids=TEXT[0])
+        model.train()
+        loss(called, PROBE[:1]).backward()
+        loss(called, PROBE).backward()
+        monitor.step()
+        assert list(model.state_dict()) == list(made(model_of).state_dict())
+    assert model.config._attn_implementation == "sdpa"
+    assert not [name for each in model.modules() for name in vars(each) if "joma" in name]
+    assert _INSTALLED == {}
+    with Monitor(model, probe=PROBE[:1], measures=["entropy"]) as alone:
+        np.testing.assert_allclose(monitor.latest["entropy"].values, alone.latest["entropy"].values, **CLOSE)
+
+
+def test_what_cannot_be_looked_into_is_refused():
+    torch.compiler.reset()
+    written_out = made(lambda: model_of(attn_implementation="eager"))
+    with pytest.raises(JomaError, match="compiled and attends by eager: it must be 'sdpa'"):
+        Monitor(torch.compile(written_out, backend="eager"), inside=True)
+    checkpointed = made(model_of)
+    checkpointed.gradient_checkpointing_enable()
+    with pytest.raises(JomaError, match="compiled and checkpoints its activations: measure it with a probe batch"):
+        Monitor(torch.compile(checkpointed, backend="eager"), inside=True)
+
+
+def test_what_goes_wrong_while_looking_does_not_end_training(log, monkeypatch):
+    torch.compiler.reset()
+    model = made(model_of)
+    called = torch.compile(model, backend="eager")
+    with Monitor(called, inside=True, every=1, measures=["entropy"]) as monitor:
+        for step in range(1, 4):
+            if step == 2:
+                monkeypatch.setattr("joma.probes._products.attention_stats", lambda *_, **__: 1 / 0)
+            loss(called, PROBE).backward()
+            monitor.step()
+    assert log == ["step 2: measuring failed and ends here, training goes on: division by zero"]
+
+
+def test_code_is_not_made_again_when_a_monitor_comes_back():
+    torch.compiler.reset()
+    made_anew = []
+    model = made(model_of)
+    called = torch.compile(model, backend=lambda graph, _: made_anew.append(graph) or graph.forward)
+    loss(called, PROBE).backward()
+    for _ in range(2):
+        with Monitor(called, inside=True, every=1, measures=["entropy"]) as monitor:
+            loss(called, PROBE).backward()
+            monitor.step()
+        loss(called, PROBE).backward()
+    assert len(made_anew) == 2  # without the operation and with it
