@@ -2,7 +2,7 @@
 
 The first pass shows all layers. From then on each measured step has hooks on one attention module, and a table is whole
 when every layer had its turn. Between two measured steps nothing is attached. Compiled code runs no hooks: models of
-transformers get an operation that stays while the monitor does (`joma.probes.CompiledAttention`), others are refused.
+transformers get an operation that stays while the monitor does (`CompiledAttention`), others are refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from joma.measure.spread import SpreadSums
 from joma.monitor.attention import is_of_transformers
 from joma.monitor.errors import MonitorError
 from joma.monitor.names import Names
-from joma.probes import CompiledAttention, InPass, Probe, ProbeError
+from joma.probes import Probe, ProbeError
+from joma.probes._compiled import CompiledAttention
+from joma.probes._inside import InPass
 from joma.probes.adapters import Adapters
 
 SEEN = "torch's scaled_dot_product_attention, nn.MultiheadAttention and the classes in attention"

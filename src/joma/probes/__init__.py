@@ -1,7 +1,5 @@
 """Where we look: a measure attached to a place in a model, while the model runs as it always does."""
 
-from joma.probes._compiled import CompiledAttention
-from joma.probes._inside import InPass
 from joma.probes._plain import collect_plain
 from joma.probes._record import Probe, ProbeError
 from joma.probes._sparsity import AttentionSparsity
@@ -17,8 +15,6 @@ from joma.probes._transformers import collect
 
 __all__ = [
     "AttentionSparsity",
-    "CompiledAttention",
-    "InPass",
     "Probe",
     "ProbeError",
     "attention_entropy",
