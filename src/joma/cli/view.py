@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.host.errors import BadInput
+from joma.host.errors import BadInput, JomaError
 from joma.host.exit_status import OK
+from joma.host.extras import how_to_install
 from joma.host.files import usable_file
 from joma.host.printing import say
 
@@ -49,7 +52,7 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
         raise BadInput("--size goes with --export: a live page is sent what it shows")
     if options.export:
         return _exported(paths, options.export, options.size)
-    raise BadInput("--export FILE must be given")
+    return _served(paths, options.port, options.every)
 
 
 def _feed(paths: list[Path]) -> Feed:
@@ -62,6 +65,28 @@ def _kept(id: str, claim: Any) -> Any:
     from joma.report.claims.kept import kept_of
 
     return kept_of(id, claim)
+
+
+def _served(paths: list[Path], port: int, every: float) -> int:
+    if not 0 < every < math.inf:
+        raise BadInput(f"--every takes seconds above 0, got {every:g}")
+    try:
+        from joma.view.server import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "anyio"):
+            raise
+        other = "without it, joma view --export page.html writes a page"
+        raise BadInput(f"a live page needs starlette and uvicorn: {how_to_install('serve')}; {other}") from None
+    try:
+        serve(_feed(paths), port=port, every=every, ready=_say_where)
+    except KeyboardInterrupt as stop:
+        raise stop from JomaError("only the viewing ends, what is being written goes on")
+    return OK
+
+
+def _say_where(address: str) -> None:
+    say(f"joma view: {address}\nOpen it in a browser of this machine. Ctrl-C ends it.", keep="\n")
+    sys.stdout.flush()
 
 
 def _exported(paths: list[Path], out: Path, size: float | None) -> int:

@@ -17,8 +17,8 @@ from joma.runs.errors import RunError
 from joma.runs.store import Run
 from joma.runs.values import DTYPES, Packed, shape_of, unpack
 
-# All rows are counted in the index alone, which has no numbers of arrays in it. New ones are found by their number: they
-# are few, while the index of a long series is not (NOT INDEXED keeps SQLite from walking through it).
+# All rows are counted in the index alone, which has no numbers of arrays in it. New ones are found by their number:
+# they are few, while the index of a long series is not (NOT INDEXED keeps SQLite from walking through it).
 _ALL = "SELECT series, count(*), min(step), max(step), max(rowid) FROM entries GROUP BY series"
 _SINCE = """SELECT series, count(*), min(step), max(step), max(rowid) FROM entries NOT INDEXED
     WHERE rowid > ? GROUP BY series"""

@@ -1,4 +1,4 @@
-"""What a page is told of a run before it asks for numbers: who made it, when, how it stands, and which series it has."""
+"""What a page is told of a run before it asks for numbers: who made it, when, how it stands, which series it has."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from joma.view.claims import Kept, claims_in, ledgers_in
 from joma.view.entries import SCAN, alarms_of, entry_of, series_of
 from joma.view.packing import Answer, packed
 from joma.view.scans import scan_entry, scan_numbers, scan_of
-from joma.view.thinning import thin
+from joma.view.thinning import mean_over, thin, whole_steps
 
 POINTS = 2000
 """Of a curve that a page is sent at a time; more are asked for where somebody zooms in."""
@@ -72,19 +72,27 @@ class Feed:
             return {"runs": [self._look(id, each) for id, each in self._runs.items()], "claims": self._has_claims()}
 
     def series(
-        self, run: str, name: str, *, points: int = POINTS, low: float | None = None, high: float | None = None
-    ) -> Answer:
+        self, run: str, name: str, *, points: int = POINTS, low: float | None = None, high: float | None = None,
+        whole: bool = False, means: Sequence[str] = (),
+    ) -> Answer:  # fmt: skip
         """Numbers of a series, thinned to at most `points` steps.
 
         run: its id. name: of the series. low, high: only steps from low to high, and the next one on each side.
+        whole: take whole steps, and not the extremes of each curve. means: dimensions over which the mean is taken,
+        before anything is thinned.
         """
         with self._lock:
-            steps, values, cursor = self._numbers(self._known(run), name)
+            known = self._known(run)
+            steps, values, cursor = self._numbers(known, name)
+            dims = next(each["dims"] for each in known.entry["series"] if each["name"] == name)
+        axes = tuple(at + 1 for at, dim in enumerate(dims) if dim["name"] in means)
         first = 0 if low is None else max(int(np.searchsorted(steps, low)) - 1, 0)
         end = len(steps) if high is None else int(np.searchsorted(steps, high, side="right")) + 1
-        at, kept = thin(steps[first:end], values[first:end], points)
-        of = len(steps[first:end])
-        return packed(at, kept, run=run, series=name, cursor=cursor, of=of, thinned=len(at) < of)
+        part = mean_over(values[first:end], axes)
+        at, kept = (whole_steps if whole else thin)(steps[first:end], part, points)
+        return packed(
+            at, kept, run=run, series=name, cursor=cursor, of=len(part), thinned=len(at) < len(part), means=list(means)
+        )
 
     def after(self, run: str, name: str, cursor: int) -> Answer:
         """What was written of a series behind a cursor; the history again (`anew`) where that cannot be told."""
@@ -189,4 +197,3 @@ def _free(id: str, taken: dict[str, Any]) -> str:
     while (free := id if count == 1 else f"{id} ({count})") in taken:
         count += 1
     return free
-

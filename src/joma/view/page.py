@@ -22,7 +22,7 @@ from joma.view.module import module, static, style
 
 MEGABYTES = 16.0
 """Of numbers in a page, unless asked otherwise."""
-_LEAST = 16  # points of a curve that still show its course
+_LEAST, _FAIR = 16, 200  # points of a curve that still show its course, and that show it well
 _BYTES = 4 * 4 / 3  # of a number: four bytes, as letters
 
 
@@ -66,8 +66,10 @@ class _Size:
             for each in _listed(run)
         }
         self.left_out: set[tuple[str, str]] = set()
-        while _bytes(shapes.values(), _LEAST) > most:  # arrays of one step cannot be thinned: the largest go
+        while _bytes(shapes.values(), _FAIR) > most:  # arrays of one step cannot be thinned: the largest go
             largest = max(shapes, key=lambda key: min(shapes[key][0], _LEAST) * shapes[key][1])
+            if _bytes([shapes[largest]], _LEAST) < most / 100 and _bytes(shapes.values(), _LEAST) <= most:
+                break
             self.left_out.add(largest)
             del shapes[largest]
         longest = max((steps for steps, _ in shapes.values()), default=0)
@@ -104,9 +106,19 @@ def _series(feed: Feed, run: dict[str, Any], size: _Size) -> Iterator[tuple[str,
             yield each["name"], {"fault": f"{each['name']} is too large for this page; it is in the run"}
             continue
         try:
-            yield each["name"], feed.series(run["id"], each["name"], points=size.points).as_text()
+            yield each["name"], _both(feed, run["id"], each["name"], size.points)
         except RunError as error:  # its steps have different shapes, or one is damaged
             yield each["name"], {"fault": str(error)}
+
+
+def _both(feed: Feed, run: str, name: str, points: int) -> dict[str, Any]:
+    """A series as it is; one that is thinned twice: the extremes of each curve, and whole steps."""
+    found = feed.series(run, name, points=points)
+    if not found.head["thinned"]:
+        return found.as_text()
+    half = max(points // 2, 4)
+    whole = feed.series(run, name, points=half, whole=True)
+    return {**feed.series(run, name, points=half).as_text(), "whole": whole.as_text()}
 
 
 def _page(data: dict[str, Any], name: str) -> str:

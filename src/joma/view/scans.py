@@ -61,4 +61,3 @@ def _dims(curve: Curve) -> Named:
     if not _has_columns(curve):
         return {"layer": rows}
     return {"layer": rows, "head" if curve.by_head else "quantity": curve.columns}
-

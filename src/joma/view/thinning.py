@@ -2,6 +2,9 @@
 
 A mean over a stretch would hide a spike; every n-th step would miss it. Smallest and largest of each stretch keep it,
 in the order in which they come. The first and the last step stay as they are.
+
+Each curve keeps its own extremes, so numbers of several curves at one point need not be of one step. What is made of
+several curves (a mean, parts that add up, a heat map) takes whole steps instead.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ def thin(steps: np.ndarray, values: np.ndarray, points: int) -> tuple[np.ndarray
     ends = np.append(starts[1:], count - 1)
     pairs = _ends(values.reshape(count, -1), starts, ends).reshape(2 * stretches, *values.shape[1:])
     at = np.stack([steps[starts], steps[ends - 1]], axis=1).reshape(-1)
-    lonely = np.repeat(starts == ends - 1, 2) & (np.arange(2 * stretches) % 2 == 1)  # a stretch of one step is one point
+    lonely = np.repeat(starts == ends - 1, 2) & (
+        np.arange(2 * stretches) % 2 == 1
+    )  # a stretch of one step is one point
     kept = np.concatenate([values[:1], pairs[~lonely], values[-1:]])
     return np.concatenate([steps[:1], at[~lonely], steps[-1:]]), kept
 
@@ -46,3 +51,25 @@ def _ends(values: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarra
         found[2 * at] = part[np.minimum(low, high), columns]
         found[2 * at + 1] = part[np.maximum(low, high), columns]
     return found
+
+
+def whole_steps(steps: np.ndarray, values: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """At most `points` of the steps, evenly spread, with all numbers that were recorded there; first and last stay.
+
+    >>> whole_steps(np.arange(100), np.arange(100) / 2, 4)
+    (array([ 0, 33, 66, 99]), array([ 0. , 16.5, 33. , 49.5]))
+    """
+    if len(steps) <= max(points, 2):
+        return steps, values
+    at = np.linspace(0, len(steps) - 1, max(points, 2)).round().astype(int)
+    return steps[at], values[at]
+
+
+def mean_over(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """The mean of the finite numbers along axes; NaN where there are none."""
+    if not axes:
+        return values
+    real = np.isfinite(values)
+    count = real.sum(axes)
+    total = np.where(real, values, 0).astype(float).sum(axes)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

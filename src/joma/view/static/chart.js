@@ -68,7 +68,7 @@ class Chart {
     return {
       width, height: narrow ? 300 : 400, legend: { show: false }, series, bands,
       scales: { x: { time: false, distr: spec.logX ? 3 : 1 }, y: { distr: spec.logY ? 3 : 1 } },
-      axes: [{ ...axis, label: spec.x, labelSize: 20, values, space: 60 }, { ...axis, label: spec.y, labelSize: 20, size: narrow ? 52 : 64, values }],
+      axes: [{ ...axis, label: spec.x, labelSize: 18, labelGap: 0, size: 30, gap: 4, values, space: 60 }, { ...axis, label: spec.y, labelSize: 20, size: narrow ? 52 : 64, values }],
       cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, focus: { prox: 30 } },
       focus: { alpha: spec.curves.length > 1 ? 0.3 : 1 },
       hooks: {

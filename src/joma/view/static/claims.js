@@ -30,7 +30,7 @@ function claimsScreen(view) {
     search.value = seen.get("find");
     if (claims === null) { count.textContent = "Reading the findings …"; return; }
     const wanted = new Set(seen.all("verdict")), words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const fits = (/** @type {any} */ claim) => words.every((word) => `${claim.id} ${claim.source} ${claim.says} ${claim.corrected ?? ""}`.toLowerCase().includes(word));
+    const fits = (/** @type {any} */ claim) => words.every((/** @type {string} */ word) => `${claim.id} ${claim.source} ${claim.says} ${claim.corrected ?? ""}`.toLowerCase().includes(word));
     const readable = claims.filter((claim) => !claim.fault), found = readable.filter(fits);
     const shown = found.filter((claim) => !wanted.size || wanted.has(best(claim).verdict) || claim.id === seen.get("claim"));
     makeChips(found, wanted);

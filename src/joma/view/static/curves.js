@@ -24,6 +24,8 @@ function curvesScreen(view) {
   /** @type {Set<string>} */
   const hidden = new Set();
   let asked = 0;
+  /** @type {Way} */
+  let way = {};
   /** @type {{key: string, parts: Held[]} | null} */
   let fine = null;
 
@@ -52,7 +54,8 @@ function curvesScreen(view) {
     whole.hidden = low === undefined && high === undefined;
     if (!listed) { say(source.runs.length ? "Choose a run that can be read." : "There is no run here yet."); chart.element.hidden = true; legend.replaceChildren(); return; }
     try {
-      const arrays = await Promise.all(chosen.map((run) => source.series(run.id, name)));
+      way = {};
+      const arrays = await Promise.all(chosen.map((run) => wanted(run.id, name, modes, x)));
       const shown = await finer(chosen, name, arrays, x, low, high);
       if (turn !== asked) return;
       say("");
@@ -69,12 +72,21 @@ function curvesScreen(view) {
   /** @param {string} key @returns {number | undefined} */
   function number(key) { const value = seen.get(key); return value === "" || Number.isNaN(Number(value)) ? undefined : Number(value); }
 
+  /** The numbers for what is shown: where they are thinned, means come from all steps, and intervals from whole steps.
+   * @param {string} run @param {string} name @param {Modes} modes @param {string} x */
+  async function wanted(run, name, modes, x) {
+    const plain = await source.series(run, name), ways = plain.dims.filter((dim) => dim.name !== x && dim.size > 1).map((dim) => [dim.name, modes[dim.name]]);
+    if (!plain.thinned || x !== "step") return plain;
+    way = ways.some(([, mode]) => mode === "interval") ? { whole: true } : { means: ways.filter(([, mode]) => mode === "mean").map(([dim]) => dim) };
+    return way.whole || way.means?.length ? source.series(run, name, way) : plain;
+  }
+
   /** More points of what is zoomed into, where the whole was thinned.
    * @param {RunEntry[]} chosen @param {string} name @param {Held[]} arrays @param {string} x @param {number | undefined} low @param {number | undefined} high */
   async function finer(chosen, name, arrays, x, low, high) {
     if (x !== "step" || low === undefined || high === undefined || !arrays.some((array) => array.thinned)) return arrays;
-    const key = JSON.stringify([chosen.map((run) => [run.id, run.identity]), name, low, high]);
-    if (fine?.key !== key) fine = { key, parts: await Promise.all(chosen.map((run) => source.part(run.id, name, low, high))) };
+    const key = JSON.stringify([chosen.map((run) => [run.id, run.identity]), name, low, high, way]);
+    if (fine?.key !== key) fine = { key, parts: await Promise.all(chosen.map((run) => source.part(run.id, name, way, low, high))) };
     return fine.parts;
   }
 
@@ -142,7 +154,10 @@ function curvesScreen(view) {
   /** @param {Held[]} arrays @param {Spec} spec @param {number} over @param {Modes} modes @param {{kind: string}[]} marks */
   function remarks(arrays, spec, over, modes, marks) {
     const said = [], lost = arrays.reduce((sum, array) => sum + array.lost, 0), thinned = arrays.filter((array) => array.thinned);
-    if (thinned.length) said.push(`Thinned to ${Math.max(...thinned.map((array) => array.steps.length)).toLocaleString("en")} of ${Math.max(...thinned.map((array) => array.of)).toLocaleString("en")} steps: of each stretch the smallest and the largest number, so spikes stay.`);
+    if (thinned.length) {
+      const made = arrays[0].dims.some((dim) => ["mean", "interval"].includes(modes[dim.name]) && dim.size > 1); // here, of several curves
+      said.push(`Thinned to ${Math.max(...thinned.map((array) => array.steps.length)).toLocaleString("en")} of ${Math.max(...thinned.map((array) => array.of)).toLocaleString("en")} steps: ${made ? "whole steps, evenly spread." : "of each stretch the smallest and the largest number, so spikes stay."}`);
+    }
     if (lost) said.push(`${counted(lost, "number")} recorded as NaN or infinite: gaps.`);
     const repeated = arrays[0]?.dims.filter((dim) => modes[dim.name] === "interval").reduce((size, dim) => size * dim.size, 1) ?? 1;
     if (over || repeated > 1) { const n = over || repeated; said.push(`Band: ${n <= FEW ? 99 : 95} % interval of the mean over ${n} ${over ? "runs" : "repetitions"}, were they Gaussian.`); }

@@ -3,7 +3,9 @@
 
 /** @typedef {{name: string, dims: Dim[], steps: number, first: number, last: number, cursor: number}} SeriesEntry */
 /** @typedef {Object<string, any> & {id: string, name: string, series?: SeriesEntry[], fault?: string, identity?: string}} RunEntry */
-/** @typedef {Recorded & {thinned: boolean, of: number, cursor: number, lost: number}} Held */
+/** @typedef {Recorded & {thinned: boolean, of: number, cursor: number, lost: number, means: string[]}} Held */
+/** How numbers are wanted: whole steps instead of each curve's extremes, or means over dimensions, taken before thinning.
+ * @typedef {{whole?: boolean, means?: string[]}} Way */
 /** @typedef {{get: (name: string) => any, set: (name: string, value: any) => void, save_changes: () => void, on: (what: string, call: Function) => void, off: (what: string, call?: Function) => void, send: (content: any) => void}} Model */
 
 class Source {
@@ -56,22 +58,22 @@ class Source {
     if (head.fault) waiting.reject(new Error(head.fault)); else waiting.resolve({ head, buffers });
   }
 
-  /** A series, asked for once. @param {string} run @param {string} series @returns {Promise<Held>} */
-  series(run, series) {
+  /** A series, asked for once. @param {string} run @param {string} series @param {Way} [way] @returns {Promise<Held>} */
+  series(run, series, way = {}) {
     const entry = this.run(run), listed = entry?.series?.find((one) => one.name === series);
     if (!entry || !listed) return Promise.reject(new Error(entry?.fault ?? `there is no ${series} in ${run}`));
-    const key = `${run}\n${series}`, identity = entry.identity ?? "", known = this.arrays.get(key);
+    const key = JSON.stringify([run, series, way]), identity = entry.identity ?? "", known = this.arrays.get(key);
     if (known && known.identity === identity) return known.promise;
-    const promise = this.ask({ ask: "series", run, series }).then(({ head, buffers }) => readArray(head, buffers, listed.dims));
+    const promise = this.ask({ ask: "series", run, series, ...way }).then(({ head, buffers }) => readArray(head, buffers, listed.dims));
     const kept = { promise, held: /** @type {Held | null} */ (null), run, series, identity, growing: false };
     promise.then((held) => { kept.held = held; this.grow(); }).catch(() => { if (this.arrays.get(key) === kept) this.arrays.delete(key); });
     this.arrays.set(key, kept);
     return promise;
   }
 
-  /** A part of a series, finer than the whole. @param {string} run @param {string} series @param {number} low @param {number} high */
-  async part(run, series, low, high) {
-    const { head, buffers } = await this.ask({ ask: "series", run, series, low, high });
+  /** A part of a series, finer than all of it. @param {string} run @param {string} series @param {Way} way @param {number} low @param {number} high */
+  async part(run, series, way, low, high) {
+    const { head, buffers } = await this.ask({ ask: "series", run, series, ...way, low, high });
     const listed = this.run(run)?.series?.find((one) => one.name === series);
     return readArray(head, buffers, listed?.dims ?? []);
   }
@@ -88,7 +90,8 @@ class Source {
       try {
         const held = /** @type {Held} */ (one.held);
         const { head, buffers } = await this.ask({ ask: "after", run: one.run, series: one.series, cursor: held.cursor });
-        withRows(held, readArray(head, buffers, held.dims));
+        const listed = this.run(one.run)?.series?.find((each) => each.name === one.series);
+        withRows(held, meanRows(readArray(head, buffers, listed?.dims ?? []), held.means));
         held.cursor = head.cursor;
       } catch { /* the next look tries again, and the run says what is wrong with it */ } finally { one.growing = false; }
     }));
@@ -104,9 +107,16 @@ class Source {
   }
 }
 
-/** @param {any} head @param {any[]} buffers @param {Dim[]} dims @returns {Held} */
+/** @param {any} head @param {any[]} buffers @param {Dim[]} dims all dimensions of the series @returns {Held} */
 function readArray(head, buffers, dims) {
   const bytes = buffers.map((one) => (one instanceof ArrayBuffer ? one : one.buffer.slice(one.byteOffset, one.byteOffset + one.byteLength)));
-  const values = head.kind === "f4" ? new Float32Array(bytes[1]) : new Float64Array(bytes[1]);
-  return { steps: [...new Float64Array(bytes[0])], values, dims, thinned: Boolean(head.thinned), of: head.of ?? 0, cursor: head.cursor ?? 0, lost: head.lost ?? 0 };
+  const values = head.kind === "f4" ? new Float32Array(bytes[1]) : new Float64Array(bytes[1]), means = head.means ?? [];
+  return { steps: [...new Float64Array(bytes[0])], values, dims: dims.filter((dim) => !means.includes(dim.name)), thinned: Boolean(head.thinned), of: head.of ?? 0, cursor: head.cursor ?? 0, lost: head.lost ?? 0, means };
+}
+
+/** New rows as their means over dimensions. @param {Held} rows @param {string[]} means @returns {Held} */
+function meanRows(rows, means) {
+  if (!means.length || !rows.steps.length) return rows;
+  const modes = Object.fromEntries(rows.dims.map((dim) => [dim.name, means.includes(dim.name) ? "mean" : "each"])), curves = curvesOf(rows, modes);
+  return { ...rows, values: Float64Array.from(rows.steps.flatMap((_, at) => curves.map((curve) => curve.y[at]))), dims: rows.dims.filter((dim) => !means.includes(dim.name)) };
 }

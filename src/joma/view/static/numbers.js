@@ -40,7 +40,7 @@ function counted(count, noun, plural) {
 
 /** What a place along a dimension is called. @param {Dim} dim @param {number} at @returns {string} */
 function placeName(dim, at) {
-  return dim.labels ? dim.labels[at] : `${dim.name.replace(/^dim_/, "axis ")} ${at}`;
+  return dim.labels ? dim.labels[at] : /^dim_/.test(dim.name) ? `${dim.name.replace(/^dim_/, "axis ")} = ${at}` : `${dim.name} ${at}`;
 }
 
 /** The t below which |T| stays with this probability, by bisection on the finite sums of Abramowitz & Stegun 26.7.3-4.

@@ -11,12 +11,12 @@ function runsScreen(view) {
   const all = h("div", {}, h("div", { class: "controls" }, h("label", {}, "Search ", search), show, count), h("div", { class: "wide" }, h("table", { class: "runs" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span", { class: "unseen" }, "Chosen")), ...heads.map((one) => one.cell))), body)));
   /** @returns {[string, boolean]} */
   const order = () => { const given = view.seen.get("sort"); return [given.replace(/^-/, ""), given.startsWith("-")]; };
-  const machineOf = (/** @type {RunEntry} */ run) => [run.machine?.gpu, run.machine?.processor, run.machine?.platform, run.machine?.cpu].find((one) => typeof one === "string") ?? "";
+  const machineOf = (/** @type {RunEntry} */ run) => run.machine?.gpu ?? [run.machine?.cpu, run.machine?.cores && counted(run.machine.cores, "core")].filter(Boolean).join(", ");
 
   function update() {
     search.value = view.seen.get("find");
     const [by, down] = order(), words = search.value.toLowerCase().split(/\s+/).filter(Boolean), runs = view.source.runs;
-    const fitting = runs.filter((run) => words.every((word) => `${run.id} ${run.study} ${run.state} ${run.fault ?? ""} ${machineOf(run)}`.toLowerCase().includes(word)));
+    const fitting = runs.filter((run) => words.every((/** @type {string} */ word) => `${run.id} ${run.study} ${run.state} ${run.fault ?? ""} ${machineOf(run)}`.toLowerCase().includes(word)));
     const value = (/** @type {RunEntry} */ run) => (by === "machine" ? machineOf(run) : by === "name" ? run.id : run[by] ?? "");
     if (by) fitting.sort((a, b) => { const [one, other] = [value(a), value(b)]; return (one < other ? -1 : one > other ? 1 : 0) * (down ? -1 : 1); });
     for (const { key, cell } of heads) cell.setAttribute("aria-sort", key === by ? (down ? "descending" : "ascending") : "none");

@@ -75,11 +75,17 @@ function splitScreen(view) {
     layers.set(layer ? [["mean", "mean of all"], ...[...Array(layer.size).keys()].map((at) => /** @type {[string, string]} */ ([String(at), placeName(layer, at)]))] : [], seen.get("layer", "mean"));
     try {
       const wantedSeries = [...new Set([...chosen.parts.map((part) => part.series), ...(chosen.whole ? [chosen.whole] : [])])];
-      const held = new Map(await Promise.all(wantedSeries.map(async (name) => /** @type {[string, Held]} */ ([name, await source.series(id, name)]))));
+      const held = new Map(await Promise.all(wantedSeries.map(async (name) => /** @type {[string, Held]} */ ([name, await wholeSteps(id, name)]))));
       if (turn !== asked) return;
       say("");
       draw(chosen, held, layer ? seen.get("layer", "mean") : "mean");
     } catch (error) { if (turn === asked) say(/** @type {Error} */ (error).message); }
+  }
+
+  /** Parts add up at one step, so whole steps are wanted. @param {string} run @param {string} name */
+  async function wholeSteps(run, name) {
+    const plain = await source.series(run, name);
+    return plain.thinned ? source.series(run, name, { whole: true }) : plain;
   }
 
   /** @param {Family} chosen @param {Map<string, Held>} held @param {string} layer */
@@ -92,13 +98,15 @@ function splitScreen(view) {
     const parts = chosen.parts.map((part) => ({ ...one(part.series, part.place), label: part.label })), colours = coloursFor(parts.length);
     const areas = stacked(parts).map((area, at) => ({ ...area, colour: colours[at] }));
     const sum = parts[0].x.map((_, at) => parts.reduce((all, part) => all + (Number.isFinite(part.y[at]) ? part.y[at] : 0), 0));
+    /** @type {Spec["curves"]} */
     const lines = [{ label: "sum of the parts", x: parts[0].x, y: sum, colour: "ink" }];
     if (chosen.whole) lines.push({ ...one(chosen.whole, null), label: "measured whole", colour: "#d22e2c", dashes: [6, 4] });
     const low = seen.get("low"), high = seen.get("high");
     // What is drawn of an area are its edges; what is read off is the part itself.
     chart.draw({ curves: [...areas.map((area) => ({ ...area, y: area.high ?? area.y })), ...lines], x: "step", y: source.title(chosen.parts[0].series.replace(/\/shared$/, "")), logX: false, logY: false, areas: true, low: low === "" ? undefined : Number(low), high: high === "" ? undefined : Number(high) });
     legend.replaceChildren(...[...areas, ...lines].map((curve) => h("li", {}, h("span", { class: "key" }, h("i", { style: { background: curve.colour === "ink" ? "currentColor" : curve.colour } }), h("span", {}, curve.label), h("b", {}, inDigits([...curve.y].reverse().find((value) => Number.isFinite(value))))))));
-    note.textContent = "Parts above zero lie on one another, and so do those below. The number beside each name is its last.";
+    const first = /** @type {Held} */ (held.get(chosen.parts[0].series));
+    note.textContent = `Parts above zero lie on one another, and so do those below. The number beside each name is its last.${first.thinned ? ` Thinned to ${first.steps.length.toLocaleString("en")} of ${first.of.toLocaleString("en")} whole steps, evenly spread.` : ""}`;
   }
 
   /** @param {string} words */
