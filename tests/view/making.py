@@ -33,7 +33,7 @@ def monitored(path: Path) -> Path:
     *batches, probe = torch.randint(16, (25, 8, 8)).repeat(1, 1, 2)
     measures = ("entropy", "largest_logit", "spread", "stable_rank")
     given: Any = {"input_ids": probe}
-    with Monitor(model, probe=given, every=4, measures=measures, out=path, alarms=LargestLogit(0.5)) as monitor:
+    with Monitor(model, probe=given, every=4, measures=measures, out=path, alarms=LargestLogit(0.2)) as monitor:
         for batch in batches:
             optimizer.zero_grad()
             model(input_ids=batch, labels=batch).loss.backward()
@@ -76,11 +76,15 @@ def nasty(path: Path) -> Path:
     return path
 
 
-def heads(path: Path, steps: int = 40, *, layers: int = 4, count: int = 3, names: tuple[str, ...] = ("entropy",)) -> Path:
+def heads(
+    path: Path, steps: int = 40, *, layers: int = 4, count: int = 3, names: tuple[str, ...] = ("entropy",)
+) -> Path:
     """Numbers by layer and head that tell where they come from: step + 100 layer + 10 head."""
     with Run.create(path, study="demo", config={}) as run:
         for step in range(steps):
-            run.record(step, dict.fromkeys(names, grid(step, layers, count)), dims=dict.fromkeys(names, ("layer", "head")))
+            run.record(
+                step, dict.fromkeys(names, grid(step, layers, count)), dims=dict.fromkeys(names, ("layer", "head"))
+            )
         run.finish()
     return path
 

@@ -136,7 +136,7 @@ def _events(feed: Feed, every: float) -> Callable[[Request], Any]:
         while not await request.is_disconnected():
             runs = (await run_in_threadpool(feed.index))["runs"]
             now = {run["id"]: run for run in runs}
-            changed = [run for id, run in now.items() if told.get(id) is not run]  # the feed makes a new one if it changed
+            changed = [run for id, run in now.items() if told.get(id) is not run]  # a changed one is a new object
             silent += every
             if changed or list(now) != order:
                 told, order, silent = now, list(now), 0.0

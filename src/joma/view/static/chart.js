@@ -64,7 +64,7 @@ class Chart {
       }
     }
     const axis = { stroke: muted, font, labelFont: font, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1, size: 4 } };
-    const values = (/** @type {any} */ _, /** @type {(number | null)[]} */ ticks) => ticks.map((tick) => (tick === null ? "" : inDigits(tick)));
+    const values = (/** @type {any} */ _, /** @type {(number | null)[]} */ ticks) => inTicks(ticks);
     return {
       width, height: narrow ? 300 : 400, legend: { show: false }, series, bands,
       scales: { x: { time: false, distr: spec.logX ? 3 : 1 }, y: { distr: spec.logY ? 3 : 1 } },

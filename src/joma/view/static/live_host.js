@@ -4,7 +4,7 @@
   /** @type {Map<string, Set<Function>>} */
   const listeners = new Map();
   /** @type {Object<string, any>} */
-  const state = { index: { runs: [], claims: false }, address: true, about: "Live: this page follows the files while they are written. It only reads.", lost: false };
+  const state = { index: { runs: [], claims: false }, address: true, about: "Live: this page follows the files while they are written. It only reads.", lost: false, reading: true };
   const tell = (/** @type {string} */ what, /** @type {any[]} */ ...given) => listeners.get(what)?.forEach((call) => call(...given));
   const become = (/** @type {string} */ name, /** @type {any} */ value) => { state[name] = value; tell(`change:${name}`); };
 
@@ -34,16 +34,15 @@
   };
 
   const events = new EventSource("events");
-  let started = false;
   // The first event has all runs; later ones only those that changed, and the order of all.
   events.addEventListener("runs", (event) => {
     const { order, runs } = JSON.parse(event.data), known = new Map(state.index.runs.map((/** @type {any} */ run) => [run.id, run]));
     for (const run of runs) known.set(run.id, run);
     const index = { runs: order.map((/** @type {string} */ id) => known.get(id)).filter(Boolean), claims: true };
-    state.lost = false;
-    if (started) become("index", index);
-    else { state.index = index; started = true; render({ model, el: /** @type {HTMLElement} */ (document.getElementById("joma")) }); }
+    state.lost = state.reading = false;
+    become("index", index);
   });
   events.addEventListener("error", () => become("lost", true));
   events.addEventListener("open", () => { if (state.lost) become("lost", false); });
+  render({ model, el: /** @type {HTMLElement} */ (document.getElementById("joma")) });
 }

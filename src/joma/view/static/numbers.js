@@ -25,6 +25,15 @@ function inDigits(value) {
   return text.replace("e+", "e").replace(/-/g, "−");
 }
 
+/** Numbers of an axis, all with as many digits as their distance asks for. @param {(number | null)[]} ticks @returns {string[]} */
+function inTicks(ticks) {
+  const real = ticks.filter((tick) => tick !== null).map(Number), gaps = real.slice(1).map((tick, at) => Math.abs(tick - real[at])).filter((gap) => gap > 0);
+  const gap = Math.min(...gaps), most = Math.max(...real.map(Math.abs));
+  if (!gaps.length || most >= 1e6 || gap < 1e-6 || Math.max(...gaps) > 1.5 * gap) return ticks.map((tick) => (tick === null ? "" : inDigits(tick)));
+  const digits = Math.max(0, -Math.floor(Math.log10(gap) + 1e-9));
+  return ticks.map((tick) => (tick === null ? "" : tick.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace("-", "−")));
+}
+
 /** Seconds in their largest unit. @param {number} seconds @returns {string} */
 function inTime(seconds) {
   for (const [unit, size, most] of /** @type {[string, number, number][]} */ ([["s", 1, 120], ["min", 60, 120], ["h", 3600, 48]])) {

@@ -29,10 +29,11 @@ function toSvg(spec, colours) {
     return text;
   };
   const parts = [];
-  for (const y of ticksOf(y0, y1, 6, spec.logY)) {
-    parts.push(`<path d="M${PLOT.left} ${py(y).toFixed(1)}H${PLOT.width - PLOT.right}" stroke="${colours.rule}"/>`, `<text x="${PLOT.left - 8}" y="${(py(y) + 4).toFixed(1)}" text-anchor="end">${escaped(inDigits(y))}</text>`);
+  const yTicks = ticksOf(y0, y1, 6, spec.logY), xTicks = ticksOf(x0, x1, 7, spec.logX), yWords = inTicks(yTicks), xWords = inTicks(xTicks);
+  for (const [at, y] of yTicks.entries()) {
+    parts.push(`<path d="M${PLOT.left} ${py(y).toFixed(1)}H${PLOT.width - PLOT.right}" stroke="${colours.rule}"/>`, `<text x="${PLOT.left - 8}" y="${(py(y) + 4).toFixed(1)}" text-anchor="end">${escaped(yWords[at])}</text>`);
   }
-  for (const x of ticksOf(x0, x1, 7, spec.logX)) parts.push(`<text x="${px(x).toFixed(1)}" y="${PLOT.height - PLOT.bottom + 18}" text-anchor="middle">${escaped(inDigits(x))}</text>`);
+  for (const [at, x] of xTicks.entries()) parts.push(`<text x="${px(x).toFixed(1)}" y="${PLOT.height - PLOT.bottom + 18}" text-anchor="middle">${escaped(xWords[at])}</text>`);
   for (const curve of shown) {
     if (curve.low && curve.high) {
       const both = curve.x.map((x, at) => at).filter((at) => fits(curve.x[at], /** @type {number[]} */ (curve.low)[at]) && fits(curve.x[at], /** @type {number[]} */ (curve.high)[at]));

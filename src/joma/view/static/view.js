@@ -53,7 +53,7 @@ function render({ model, el }) {
   }
 
   function show() {
-    const wanted = Object.hasOwn(SCREENS, seen.get("screen")) ? seen.get("screen") : source.runs.length > 1 || !source.runs.length ? "runs" : "curves";
+    const wanted = model.get("reading") && !seen.get("screen") ? "runs" : Object.hasOwn(SCREENS, seen.get("screen")) ? seen.get("screen") : source.runs.length === 1 && !source.runs[0].fault ? "curves" : "runs";
     if (wanted !== name) {
       screen?.close();
       name = wanted;
@@ -65,8 +65,9 @@ function render({ model, el }) {
   }
 
   function update() {
+    if (!seen.get("screen") && name === "runs" && source.runs.length === 1 && !source.runs[0].fault) { show(); return; } // all of what there is at once
     const alive = source.runs.filter((run) => run.state === "being written").length;
-    const now = model.get("lost") ? "The server does not answer." : alive ? `${counted(alive, "run")} being written` : "";
+    const now = model.get("reading") ? "Reading the runs …" : model.get("lost") ? "The server does not answer." : alive ? `${counted(alive, "run")} being written` : "";
     if (status.textContent !== now) status.textContent = now;
     screen?.update();
   }
