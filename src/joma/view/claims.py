@@ -33,16 +33,18 @@ def claims_in(folder: Path, kept: Kept | None = None) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for path in ledgers_in(folder):
         try:
-            found += [_claim(finding, kept) for finding in read_findings(path)]
+            findings = read_findings(path)
+            paper = {one.study for one in findings if one.verdict != "not run" and _PAPER in one.command}
+            found += [_claim(one, "paper" if one.study in paper else "quick", kept) for one in findings]
         except BadInput as error:
             found.append({"id": path.parent.name, "fault": str(error)})
     return found
 
 
-def _claim(finding: Any, kept: Kept | None) -> dict[str, Any]:
+def _claim(finding: Any, size: str, kept: Kept | None) -> dict[str, Any]:
+    """size: of the study. The command of a claim that was not run says what would run it, which may be larger."""
     whole = finding.as_json()
     shown = _shown(finding, whole)
-    size = "paper" if finding.command.endswith(_PAPER) else "quick"
     paper = kept(finding.id, finding.claim) if kept and size == "quick" else None
     beside = {"quick": None, "paper": None if paper is None else _shown(paper, paper.as_json())}
     return {**{key: whole[key] for key in _OF_A_CLAIM}, "study": finding.study, **beside, size: shown}
