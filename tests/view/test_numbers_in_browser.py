@@ -146,9 +146,9 @@ def test_a_table_of_what_is_seen(js: Any) -> None:
 
 
 def test_numbers_in_words(js: Any) -> None:
-    words = {0: "0", 1234567: "1,234,567", -2.5: "−2.5", 1e-9: "1.00e−9", 0.123456: "0.1235", 2.5e8: "250000000"}
+    words = {0: "0", 1234567: "1,234,567", -2.5: "−2.5", 1e-9: "1.00e−9", 0.123456: "0.1235", 2.5e8: "2.50e8"}
     for value, wanted in words.items():
-        assert js("inDigits", value).replace(",", "") == wanted.replace(",", "") or value == 2.5e8
+        assert js("inDigits", value) == wanted
     assert js("inTicks", [0, 0.0005, 0.001]) == ["0.0000", "0.0005", "0.0010"]
     assert js("ticksOf", 0, 10, 5) == [0, 2, 4, 6, 8, 10]
     assert js("ticksOf", 1, 1000, 5, True) == [1, 10, 100, 1000]

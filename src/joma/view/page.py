@@ -67,9 +67,10 @@ class _Size:
         }
         self.left_out: set[tuple[str, str]] = set()
         while _bytes(shapes.values(), _FAIR) > most:  # arrays of one step cannot be thinned: the largest go
-            largest = max(shapes, key=lambda key: min(shapes[key][0], _LEAST) * shapes[key][1])
-            if _bytes([shapes[largest]], _LEAST) < most / 100 and _bytes(shapes.values(), _LEAST) <= most:
+            fixed = [key for key, one in shapes.items() if one[0] <= _LEAST and _bytes([one], _LEAST) >= most / 100]
+            if not fixed and _bytes(shapes.values(), _LEAST) <= most:
                 break
+            largest = max(fixed or shapes, key=lambda key: min(shapes[key][0], _LEAST) * shapes[key][1])
             self.left_out.add(largest)
             del shapes[largest]
         longest = max((steps for steps, _ in shapes.values()), default=0)

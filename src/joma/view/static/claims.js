@@ -64,7 +64,7 @@ function claimsScreen(view) {
   /** @param {any} claim */
   function details(claim) {
     const sizes = /** @type {[string, any][]} */ ([["quick scale", claim.quick], ["paper scale", claim.paper]]);
-    const side = h("div", { class: "sides" }, ...sizes.map(([name, one]) => h("section", { class: one ? verdictClass(one.verdict) : "" }, h("h3", { class: "small" }, name), one ? h("p", { class: "verdict" }, one.told) : h("p", { class: "none" }, "nothing is recorded"), one?.brief && h("p", {}, one.brief), one?.control && h("p", { class: "none" }, `Control: ${one.control}`), one?.machine && h("p", { class: "none" }, `${one.machine}${one.created ? `, ${one.created.slice(0, 10)}` : ""}`))));
+    const side = h("div", { class: "sides" }, ...sizes.map(([name, one]) => h("section", { class: one ? verdictClass(one.verdict) : "" }, h("h2", { class: "small" }, name), one ? h("p", { class: "verdict" }, one.told) : h("p", { class: "none" }, "nothing is recorded"), one?.brief && h("p", {}, one.brief), one?.control && h("p", { class: "none" }, `Control: ${one.control}`), one?.machine && h("p", { class: "none" }, `${one.machine}${one.created ? `, ${one.created.slice(0, 10)}` : ""}`))));
     const links = (/** @type {string} */ title, /** @type {string[]} */ ids) => (ids.length ? h("p", {}, `${title}: `, ...ids.flatMap((id, at) => [at ? ", " : "", claims?.some((other) => other.id === id) ? button(id, () => put({ claim: id, find: null, verdict: [] }, true), { class: "link" }) : id])) : null);
     const run = source.runs.find((one) => one.study === claim.study && !one.fault);
     const line = (claim.quick ?? claim.paper)?.command;

@@ -5,10 +5,10 @@
 function h(tag, given = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(given)) {
-    if (value === null || value === undefined || value === false) continue;
+    if (value === null || value === undefined || (value === false && !name.startsWith("aria-"))) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "style") Object.assign(element.style, value);
-    else element.setAttribute(name, value === true ? "" : String(value));
+    else element.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : String(value));
   }
   element.append(.../** @type {(Node | string)[]} */ (children.filter((child) => child !== null && child !== undefined && child !== false)));
   return element;
@@ -17,7 +17,7 @@ function h(tag, given = {}, ...children) {
 /** A select with its label, whose options change only where they differ: a keyboard stays where it is.
  * @param {string} label @param {(value: string) => void} chosen */
 function picker(label, chosen) {
-  const select = h("select", { onchange: () => chosen(select.value) });
+  const select = h("select", { "aria-label": label, onchange: () => chosen(select.value) });
   const element = h("label", { class: "pick" }, h("span", {}, label), select);
   let known = "";
   return {

@@ -155,7 +155,7 @@ function headsScreen(view) {
 
   /** @param {string} name */
   function listEvents(name) {
-    const list = (/** @type {string} */ title, /** @type {any[]} */ some, /** @type {string} */ kind) => some.length && h("section", {}, h("h3", { class: "small" }, title), h("ul", {}, ...some.slice(-40).map((one) => h("li", { class: kind }, button(`step ${one.step.toLocaleString("en")}`, () => put({ step: one.step, series: one.measure && entry?.series?.some((each) => each.name === one.measure) ? one.measure : name }), { class: "link" }), ` ${one.says.replace(/^step \d+:? ?/, "")}`))));
+    const list = (/** @type {string} */ title, /** @type {any[]} */ some, /** @type {string} */ kind) => some.length && h("section", {}, h("h2", { class: "small" }, title), h("ul", {}, ...some.slice(-40).map((one) => h("li", { class: kind }, button(`step ${one.step.toLocaleString("en")}`, () => put({ step: one.step, series: one.measure && entry?.series?.some((each) => each.name === one.measure) ? one.measure : name }), { class: "link" }), ` ${one.says.replace(/^step \d+:? ?/, "")}`))));
     events.replaceChildren(...[list("Alarms", entry?.alarms ?? [], "v-fails"), list("Checkpoints that were left out", entry?.left_out ?? [], "v-not-run")].filter(Boolean));
   }
 
