@@ -35,14 +35,14 @@ def claims_in(folder: Path, kept: Kept | None = None) -> list[dict[str, Any]]:
         try:
             findings = read_findings(path)
             paper = {one.study for one in findings if one.verdict != "not run" and _PAPER in one.command}
-            found += [_claim(one, "paper" if one.study in paper else "quick", kept) for one in findings]
+            found += [claim_of(one, "paper" if one.study in paper else "quick", kept) for one in findings]
         except BadInput as error:
             found.append({"id": path.parent.name, "fault": str(error)})
     return found
 
 
-def _claim(finding: Any, size: str, kept: Kept | None) -> dict[str, Any]:
-    """size: of the study. The command of a claim that was not run says what would run it, which may be larger."""
+def claim_of(finding: Any, size: str, kept: Kept | None = None) -> dict[str, Any]:
+    """One claim. size: of its study; the command of a claim that was not run says what would run it, maybe a larger."""
     whole = finding.as_json()
     shown = _shown(finding, whole)
     paper = kept(finding.id, finding.claim) if kept and size == "quick" else None

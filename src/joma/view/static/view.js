@@ -26,7 +26,7 @@ function render({ model, el }) {
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
   const label = () => { night.textContent = isDark() ? "Light page" : "Dark page"; };
   if (inAddress && ["light", "dark"].includes(theme.get() ?? "")) root.dataset.theme = theme.get() ?? "";
-  night.hidden = !inAddress;
+  night.hidden = !inAddress; // a notebook has its own
   label();
   const seen = new Seen(inAddress, () => show());
   if (model.get("screen") && !seen.get("screen")) seen.words.set("screen", model.get("screen"));
