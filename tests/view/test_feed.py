@@ -1,5 +1,7 @@
 """What pages are told: the index of runs, numbers, new rows behind a cursor, claims. Nothing in the folder changes."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -228,3 +230,21 @@ def test_nothing_in_the_folder_changes(tmp_path):
     feed.series("a.joma", "entropy")
     feed.after("a.joma", "entropy", 2)
     assert contents() == before
+
+
+def test_titles_are_those_of_the_registry():
+    from joma.measure.registry import MEASURES
+
+    assert Feed([]).titles() == {name: measure.axis for name, measure in MEASURES.items()}
+
+
+def test_a_monitored_run_is_shown_without_torch(tmp_path):
+    """Loading it takes seconds, in which a page should be open."""
+    heads(tmp_path / "a.joma", 5)
+    code = (
+        "import sys; from pathlib import Path; from joma.view.server import application; from joma.view.feed import Feed;"
+        "feed = Feed([Path(sys.argv[1])]); feed.index(); feed.series('a.joma', 'entropy'); feed.titles();"
+        "application(feed, token='t', port=1, every=1.0); assert 'torch' not in sys.modules"
+    )
+    pytest.importorskip("starlette")
+    subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], check=True)

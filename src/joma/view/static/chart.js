@@ -39,7 +39,7 @@ class Chart {
     const shape = JSON.stringify([spec.curves.map((curve) => [curve.label, curve.colour, curve.hidden, Boolean(curve.low), curve.dashes]), spec.x, spec.y, spec.logX, spec.logY, spec.areas, this.dark]);
     this.spec = spec;
     this.box.setAttribute("aria-label", `${spec.y} by ${spec.x}, ${counted(spec.curves.length, "curve")}. Arrow keys read values, plus and minus zoom, 0 shows everything.`);
-    if (this.plot && shape === this.shape) { this.plot.setData(data, false); this.range(data); return; }
+    if (this.plot && shape === this.shape) { this.plot.batch(() => { this.plot.setData(data, false); this.range(data); }); return; }
     this.plot?.destroy();
     this.shape = shape;
     // @ts-ignore uPlot stands before this file
@@ -90,10 +90,11 @@ class Chart {
 
   /** Alarms and checkpoints that were left out, as lines behind the curves. @param {any} plot */
   marks(plot) {
-    for (const { at, kind } of this.spec?.marks ?? []) {
+    const marks = this.spec?.marks ?? [], red = marks.length ? colour(this.root, "fails") : "", grey = marks.length ? colour(this.root, "not-run") : "";
+    for (const { at, kind } of marks) {
       const place = plot.valToPos(at, "x", true);
       if (!(place >= plot.bbox.left && place <= plot.bbox.left + plot.bbox.width)) continue;
-      plot.ctx.fillStyle = colour(this.root, kind === "alarm" ? "fails" : "not-run");
+      plot.ctx.fillStyle = kind === "alarm" ? red : grey;
       plot.ctx.fillRect(Math.round(place), plot.bbox.top, devicePixelRatio, plot.bbox.height);
     }
   }

@@ -23,7 +23,7 @@ function curvesScreen(view) {
     notice, chart.element, legend, note);
   /** @type {Set<string>} */
   const hidden = new Set();
-  let asked = 0;
+  let asked = 0, drawn = "";
   /** @type {Way} */
   let way = {};
   /** @type {{key: string, parts: Held[]} | null} */
@@ -52,7 +52,7 @@ function curvesScreen(view) {
     smooth.value = seen.get("smooth", "0"); smoothSays.textContent = smooth.value === "0" ? "off" : smooth.value;
     const low = number("low"), high = number("high");
     whole.hidden = low === undefined && high === undefined;
-    if (!listed) { say(source.runs.length ? "Choose a run that can be read." : "There is no run here yet."); chart.element.hidden = true; legend.replaceChildren(); return; }
+    if (!listed) { drawn = ""; say(source.runs.length ? "Choose a run that can be read." : "There is no run here yet."); chart.element.hidden = true; legend.replaceChildren(); return; }
     try {
       way = {};
       const arrays = await Promise.all(chosen.map((run) => wanted(run.id, name, modes, x)));
@@ -60,10 +60,14 @@ function curvesScreen(view) {
       if (turn !== asked) return;
       say("");
       chart.element.hidden = false;
+      const sign = JSON.stringify([String(seen.words), chosen.map((run) => [run.id, run.identity, run.alarms?.length, run.left_out?.length]), shown.map((array) => [array.steps.length, array.order]), [...hidden], view.dark, source.title(name)]);
+      if (sign === drawn) return; // the index changed, but nothing of what is seen
+      drawn = sign;
       draw(chosen, shown, modes, x, name, low, high);
     } catch (error) {
       if (turn !== asked) return;
       say(/** @type {Error} */ (error).message);
+      drawn = "";
       chart.element.hidden = true;
       legend.replaceChildren();
     }
@@ -128,7 +132,7 @@ function curvesScreen(view) {
   /** @param {RunEntry[]} chosen @param {Held[]} arrays @param {Modes} modes @param {string} x @param {string} name @param {number | undefined} low @param {number | undefined} high */
   function draw(chosen, arrays, modes, x, name, low, high) {
     const weight = Number(seen.get("smooth", "0")) || 0, over = seen.get("together") === "1" && chosen.length > 1;
-    const found = arrays.map((array) => curvesOf(array, modes, x));
+    const found = arrays.map((array) => (x === "step" ? growingCurves(array, modes) : curvesOf(array, modes, x)));
     const several = chosen.length > 1 && !over;
     const curves = (over ? overRuns(found) : found.flatMap((some, at) => some.map((curve) => ({ ...curve, label: several ? [chosen[at].id, curve.label].filter(Boolean).join(" · ") : curve.label }))))
       .map((curve) => ({ ...curve, y: smoothed(curve.y, weight), low: weight ? curve.low && smoothed(curve.low, weight) : curve.low, high: weight ? curve.high && smoothed(curve.high, weight) : curve.high }));

@@ -18,7 +18,7 @@ function headsScreen(view) {
   let shown = null;
   /** @type {RunEntry | null} */
   let entry = null;
-  let asked = 0, focus = [0, 0];
+  let asked = 0, focus = [0, 0], drawn = "";
   /** @type {{left: number, top: number, wide: number, tall: number, rows: number, columns: number}} */
   let grid = { left: 0, top: 0, wide: 1, tall: 1, rows: 0, columns: 0 };
 
@@ -42,6 +42,9 @@ function headsScreen(view) {
       if (turn !== asked) return;
       shown = held;
       say("");
+      const sign = JSON.stringify([String(seen.words), id, entry?.identity, name, held.steps.length, held.order, entry?.alarms?.length, entry?.left_out?.length, view.dark, source.title(name)]);
+      if (sign === drawn) return; // the index changed, but nothing of what is seen
+      drawn = sign;
       draw(name);
     } catch (error) { if (turn === asked) say(/** @type {Error} */ (error).message); }
   }
@@ -147,9 +150,9 @@ function headsScreen(view) {
   function markStrip(held) {
     const width = strip.clientWidth || 300, context = strip.getContext("2d"), first = held.steps[0], long = held.steps[held.steps.length - 1] - first || 1;
     strip.width = width; strip.height = 8;
-    const put = (/** @type {number} */ step, /** @type {string} */ name) => { context.fillStyle = colour(view.root, name); context.fillRect(Math.round((step - first) / long * (width - 2)), 0, 2, 8); };
-    (entry?.alarms ?? []).forEach((/** @type {any} */ one) => put(one.step, "fails"));
-    (entry?.left_out ?? []).forEach((/** @type {any} */ one) => put(one.step, "not-run"));
+    const put = (/** @type {any[]} */ some, /** @type {string} */ name) => { context.fillStyle = colour(view.root, name); for (const one of some) context.fillRect(Math.round((one.step - first) / long * (width - 2)), 0, 2, 8); };
+    put(entry?.alarms ?? [], "fails");
+    put(entry?.left_out ?? [], "not-run");
     strip.hidden = !(entry?.alarms?.length || entry?.left_out?.length);
   }
 

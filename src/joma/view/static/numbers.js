@@ -6,7 +6,8 @@
  */
 /**
  * A recorded array: values lie in C order, (steps, ...dims).
- * @typedef {{steps: number[], values: number[] | Float32Array | Float64Array, dims: Dim[]}} Recorded
+ * order counts how often rows had to be put between others.
+ * @typedef {{steps: number[], values: number[] | Float32Array | Float64Array, dims: Dim[], order?: number}} Recorded
  */
 /**
  * A curve: NaN where there is no number; low and high bound a band around it.
@@ -144,26 +145,48 @@ function curvesOf(array, modes, x = "step") {
     }
   });
   const x0 = along === 0 ? array.steps : [...Array(axes[along].size).keys()];
+  const stride = strides[along], count = x0.length, values = array.values;
   return starts.map(({ offset, names, places }) => {
-    const read = (/** @type {number} */ at, /** @type {number} */ from) => (inner.length === 1 ? array.values[offset + at * strides[along] + from]
-      : meanOf(inner, (more) => array.values[offset + at * strides[along] + from + more]));
     /** @type {Curve} */
-    const curve = { label: names.join(", "), x: x0, y: [], places };
-    if (outer.length === 1) { for (let at = 0; at < x0.length; at++) curve.y.push(read(at, 0)); return curve; }
-    curve.low = []; curve.high = [];
-    for (let at = 0; at < x0.length; at++) {
-      const { mean, half } = meanInterval(outer.map((from) => read(at, from)));
-      curve.y.push(mean); curve.low.push(mean - half); curve.high.push(mean + half);
+    const curve = { label: names.join(", "), x: x0, y: Array(count), places };
+    if (outer.length === 1) {
+      for (let at = 0; at < count; at++) curve.y[at] = inner.length === 1 ? values[offset + at * stride] : meanAt(values, offset + at * stride, inner);
+      return curve;
+    }
+    curve.low = Array(count); curve.high = Array(count);
+    for (let at = 0; at < count; at++) {
+      const { mean, half } = meanInterval(outer.map((from) => meanAt(values, offset + at * stride + from, inner)));
+      curve.y[at] = mean; curve.low[at] = mean - half; curve.high[at] = mean + half;
     }
     return curve;
   });
 }
 
-/** @param {number[]} offsets @param {(offset: number) => number} read @returns {number} */
-function meanOf(offsets, read) {
+/** The mean of the numbers that lie at offsets from a place. @param {ArrayLike<number>} values @param {number} from @param {number[]} offsets @returns {number} */
+function meanAt(values, from, offsets) {
   let sum = 0, count = 0;
-  for (const offset of offsets) { const value = read(offset); if (Number.isFinite(value)) { sum += value; count++; } }
+  for (let i = 0; i < offsets.length; i++) { const value = values[from + offsets[i]]; if (Number.isFinite(value)) { sum += value; count++; } }
   return count ? sum / count : NaN;
+}
+
+const _made = /** @type {WeakMap<Recorded, {key: string, count: number, curves: Curve[]}>} */ (new WeakMap());
+
+/** As `curvesOf` over steps, but what was made of earlier steps is kept: a new step costs what one step costs.
+ * @param {Recorded} array @param {Modes} modes @returns {Curve[]} */
+function growingCurves(array, modes) {
+  const key = JSON.stringify([modes, array.order ?? 0]), known = _made.get(array);
+  if (!known || known.key !== key || known.count > array.steps.length) {
+    const curves = curvesOf(array, modes);
+    _made.set(array, { key, count: array.steps.length, curves });
+    return curves;
+  }
+  if (known.count < array.steps.length) {
+    const width = array.dims.reduce((size, dim) => size * dim.size, 1);
+    const tail = curvesOf({ steps: array.steps.slice(known.count), values: array.values.slice(known.count * width), dims: array.dims }, modes);
+    known.curves = known.curves.map((curve, at) => ({ ...curve, x: array.steps, y: curve.y.concat(tail[at].y), low: curve.low?.concat(tail[at].low ?? []), high: curve.high?.concat(tail[at].high ?? []) }));
+    known.count = array.steps.length;
+  }
+  return known.curves;
 }
 
 /** Curves of the same label in several runs as their mean with its interval, at steps that at least two have.
@@ -195,6 +218,7 @@ function withRows(array, more) {
   }
   const rows = array.steps.map((step, at) => ({ step, row: Array.from(array.values.slice(at * width, (at + 1) * width)) })).concat(fresh);
   rows.sort((a, b) => a.step - b.step);
+  array.order = (array.order ?? 0) + 1;
   array.steps = rows.map((one) => one.step);
   array.values = Float64Array.from(rows.flatMap((one) => one.row));
 }

@@ -75,7 +75,9 @@ function render({ model, el }) {
   const again = () => { if (!root.dataset.theme) { label(); screen?.close(); name = ""; show(); } };
   system.addEventListener("change", again);
   model.on("change:lost", update);
-  source.listeners.add(update);
+  let waiting = false;
+  const soon = () => { if (!waiting) { waiting = true; requestAnimationFrame(() => { waiting = false; if (el.contains(root)) update(); }); } }; // once per frame, however much is told
+  source.listeners.add(soon);
   el.replaceChildren(root);
   show();
   return () => { screen?.close(); source.close(); seen.close(); system.removeEventListener("change", again); model.off("change:lost", update); el.replaceChildren(); };
