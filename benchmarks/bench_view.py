@@ -2,9 +2,9 @@
 
     python benchmarks/bench_view.py [--record] [--only joma|tensorboard|trackio|long]
 
-`open`: from the address to the first curves on the screen, in an installed chromium, the server being up. `start`: from
-the command to a server that answers. `tick`: what one new step of all eight measures costs, on the server (a look at the
-file, the rows) and in the page (its main thread is busy), the median of 20. `zoom`: from a range to its finer curves.
+`open`: from the address to the first curves on the screen, in an installed chromium, the server being up. `start`:
+from the command to a server that answers. `tick`: what one new step of all eight measures costs, on the server (a look
+at the file, the rows) and in the page (its main thread is busy), the median of 20. `zoom`: from a range to its curves.
 TensorBoard and trackio get the same numbers, one tag for each head of each layer: they know no arrays.
 """
 

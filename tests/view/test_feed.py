@@ -242,7 +242,8 @@ def test_a_monitored_run_is_shown_without_torch(tmp_path):
     """Loading it takes seconds, in which a page should be open."""
     heads(tmp_path / "a.joma", 5)
     code = (
-        "import sys; from pathlib import Path; from joma.view.server import application; from joma.view.feed import Feed;"
+        "import sys; from pathlib import Path;"
+        "from joma.view.server import application; from joma.view.feed import Feed;"
         "feed = Feed([Path(sys.argv[1])]); feed.index(); feed.series('a.joma', 'entropy'); feed.titles();"
         "application(feed, token='t', port=1, every=1.0); assert 'torch' not in sys.modules"
     )
