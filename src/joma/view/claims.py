@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Kept = Callable[[str, "Claim"], Any]
 """From the id of a claim and the claim to what is kept on it at paper scale; None where nothing is."""
 _OF_A_CLAIM = ("id", "source", "says", "corrected", "uses", "expected")
-_PAPER = "--scale paper"
+_PAPER = " paper"  # of the command that repeats a finding at paper scale
 
 
 def ledgers_in(folder: Path) -> list[Path]:

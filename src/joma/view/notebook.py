@@ -24,7 +24,7 @@ class _ResultFeed(Feed):
         self._result = result
 
     def claims(self) -> list[dict[str, Any]]:
-        size = "paper" if "--scale paper" in self._result.command else "quick"
+        size = "paper" if self._result.command.endswith(" paper") else "quick"
         return [claim_of(finding, size) for finding in self._result.findings]
 
 

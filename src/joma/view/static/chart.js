@@ -36,7 +36,7 @@ class Chart {
   /** @param {Spec} spec */
   draw(spec) {
     const data = aligned(spec), width = this.box.clientWidth || 600;
-    const shape = JSON.stringify([spec.curves.map((curve) => [curve.label, curve.colour, curve.hidden, Boolean(curve.low), curve.dashes]), spec.x, spec.y, spec.logX, spec.logY, spec.areas, this.dark]);
+    const shape = JSON.stringify([spec.curves.map((curve) => [curve.label, curve.colour, curve.hidden, Boolean(curve.low), curve.dashes]), spec.x, spec.y, spec.logX, spec.logY, spec.areas, this.dark, spec.curves.reduce((points, curve) => points + curve.x.length, 0) > 4000]);
     this.spec = spec;
     this.box.setAttribute("aria-label", `${spec.y} by ${spec.x}, ${counted(spec.curves.length, "curve")}. Arrow keys read values, plus and minus zoom, 0 shows everything.`);
     if (this.plot && shape === this.shape) { this.plot.batch(() => { this.plot.setData(data, false); this.range(data); }); return; }
@@ -53,11 +53,13 @@ class Chart {
   options(spec, width) {
     const ink = colour(this.root, "ink"), muted = colour(this.root, "muted"), rule = colour(this.root, "rule");
     const font = "12px system-ui, sans-serif", narrow = width < 500;
+    // Without a GPU a line wider than a pixel takes thirty times as long: many points are drawn thin.
+    const pen = spec.curves.reduce((points, curve) => points + curve.x.length, 0) > 4000 ? 1 : 1.6;
     /** @type {any[]} */
     const series = [{}], bands = [];
     for (const curve of spec.curves) {
       const stroke = curve.colour === "ink" ? ink : curve.colour, at = series.length, area = spec.areas && curve.low;
-      series.push({ label: curve.label, show: !curve.hidden, stroke, width: area ? 0 : 1.6, dash: curve.dashes, points: { show: area ? false : curve.x.length < 3, size: 5 } });
+      series.push({ label: curve.label, show: !curve.hidden, stroke, width: area ? 0 : pen, dash: curve.dashes, points: { show: area ? false : curve.x.length < 3, size: 5 } });
       if (curve.low && curve.high) {
         series.push({ show: !curve.hidden, width: 0, points: { show: false } }, { show: !curve.hidden, width: 0, points: { show: false } });
         bands.push({ series: [at + 2, at + 1], fill: `${curve.colour === "ink" ? "#757575" : curve.colour}${area ? "c0" : "26"}` });
