@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ PATIENCE = 120  # seconds after which a page counts as one that does not open
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
+@cache
 def numbers(step):
     generator = np.random.default_rng(step)
     return {name: generator.normal(at, 1, (LAYERS, HEADS)).astype(np.float32) for at, name in enumerate(MEASURES)}

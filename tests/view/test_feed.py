@@ -249,3 +249,27 @@ def test_a_monitored_run_is_shown_without_torch(tmp_path):
     )
     pytest.importorskip("starlette")
     subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], check=True)
+
+
+def test_a_checkpoint_that_comes_between_others_is_told(tmp_path):
+    config = {"source": "a/b", "model_type": "gpt2", "groups": {"mlp": ["h.0.mlp.c_fc.weight"]}}
+    with Run.create(tmp_path / "scan.sqlite", study="scan", config=config) as run:
+        for step in (0, 20):
+            run.record(step, {"stable_rank/mlp": np.array([4.0 + step])})
+        feed = Feed([tmp_path])
+        before = entry(feed, "scan.sqlite")["series"][0]["cursor"]
+        run.record(10, {"stable_rank/mlp": np.array([14.0])})
+        assert entry(feed, "scan.sqlite")["series"][0]["cursor"] > before
+        assert 10 in feed.after("scan.sqlite", "stable_rank/mlp", before).steps
+
+
+def test_what_is_remembered_of_a_long_series_is_that_of_its_last_row(tmp_path):
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        for step in range(2100):
+            run.append("loss", step, float(step))
+        feed = Feed([tmp_path])
+        first = feed.series("a.joma", "loss")
+        assert feed.series("a.joma", "loss") is first
+        assert feed.series("a.joma", "loss", points=50).head["of"] == 2100
+        run.append("loss", 2100, 7.0)
+        assert feed.series("a.joma", "loss").values[-1] == 7.0

@@ -29,6 +29,7 @@ from joma.view.thinning import mean_over, thin, whole_steps
 
 POINTS = 2000
 """Of a curve that a page is sent at a time; more are asked for where somebody zooms in."""
+_ANSWERS = 32  # of long series that are kept
 _REMEMBERED = 2**28  # bytes of arrays that are kept in memory: of a long series reading is what takes time
 
 
@@ -64,6 +65,7 @@ class Feed:
         self.paths, self._kept = list(paths), kept
         self._runs: dict[str, _Watched] = {}
         self._arrays: OrderedDict[tuple[Any, ...], tuple[np.ndarray, np.ndarray, int]] = OrderedDict()
+        self._answers: dict[tuple[Any, ...], Answer] = {}
         self._lock = RLock()
 
     def index(self) -> dict[str, Any]:
@@ -87,22 +89,31 @@ class Feed:
             known = self._known(run)
             steps, values, cursor = self._numbers(known, name)
             dims = next(each["dims"] for each in known.entry["series"] if each["name"] == name)
+            key = (known.path, known.mark, name, points, low, high, whole, tuple(means))
+        if key in self._answers:
+            return self._answers[key]
         axes = tuple(at + 1 for at, dim in enumerate(dims) if dim["name"] in means)
         first = 0 if low is None else max(int(np.searchsorted(steps, low)) - 1, 0)
         end = len(steps) if high is None else int(np.searchsorted(steps, high, side="right")) + 1
         part = mean_over(values[first:end], axes)
         at, kept = (whole_steps if whole else thin)(steps[first:end], part, points)
-        return packed(
-            at, kept, run=run, series=name, cursor=cursor, of=len(part), thinned=len(at) < len(part), means=list(means)
-        )
+        words = {"run": run, "series": name, "cursor": cursor, "of": len(part), "means": list(means)}
+        answer = packed(at, kept, thinned=len(at) < len(part), **words)
+        if len(steps) > POINTS:  # several pages, or one that is opened again, ask for the same
+            self._answers[key] = answer
+            while len(self._answers) > _ANSWERS:
+                self._answers.pop(next(iter(self._answers)), None)
+        return answer
 
     def after(self, run: str, name: str, cursor: int) -> Answer:
-        """What was written of a series behind a cursor; the history again (`anew`) where that cannot be told."""
+        """What was written of a series behind a cursor. A scan, which has few steps, gives all of them: a checkpoint
+        may come before others that were measured earlier.
+        """
         with self._lock:
             known = self._known(run)
             if known.entry.get("study") == SCAN:
                 steps, values, count = self._numbers(known, name)
-                new, at, rows = count, steps[cursor:], values[cursor:]
+                new, at, rows = count, steps, values
             else:
                 steps_new, arrays, new = read_patiently(known.path, lambda opened, _: rows_after(opened, name, cursor))
                 shapes = {array.shape for array in arrays}

@@ -71,5 +71,5 @@ def mean_over(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return values
     real = np.isfinite(values)
     count = real.sum(axes)
-    total = np.where(real, values, 0).astype(float).sum(axes)
+    total = np.where(real, values, 0).sum(axes, dtype=float)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)

@@ -79,10 +79,11 @@ function curvesScreen(view) {
   /** The numbers for what is shown: where they are thinned, means come from all steps, and intervals from whole steps.
    * @param {string} run @param {string} name @param {Modes} modes @param {string} x */
   async function wanted(run, name, modes, x) {
-    const plain = await source.series(run, name), ways = plain.dims.filter((dim) => dim.name !== x && dim.size > 1).map((dim) => [dim.name, modes[dim.name]]);
-    if (!plain.thinned || x !== "step") return plain;
-    way = ways.some(([, mode]) => mode === "interval") ? { whole: true } : { means: ways.filter(([, mode]) => mode === "mean").map(([dim]) => dim) };
-    return way.whole || way.means?.length ? source.series(run, name, way) : plain;
+    const dims = source.run(run)?.series?.find((one) => one.name === name)?.dims ?? [], ways = dims.filter((dim) => dim.name !== x && dim.size > 1).map((dim) => [dim.name, modes[dim.name]]);
+    if (x !== "step" || !(source.long(run, name) || (await source.series(run, name)).thinned)) return source.series(run, name);
+    const means = ways.filter(([, mode]) => mode === "mean").map(([dim]) => dim);
+    way = ways.some(([, mode]) => mode === "interval") ? { whole: true } : means.length ? { means } : {};
+    return source.series(run, name, way);
   }
 
   /** More points of what is zoomed into, where the whole was thinned.
@@ -146,11 +147,15 @@ function curvesScreen(view) {
 
   /** @param {Spec} spec */
   function keys(spec) {
-    const few = spec.curves.slice(0, 60), focused = document.activeElement?.getAttribute("data-curve");
+    const few = spec.curves.slice(0, 60), buttons = [...legend.querySelectorAll(".key")];
+    const last = (/** @type {Curve} */ curve) => { for (let at = curve.y.length - 1; at >= 0; at--) if (Number.isFinite(curve.y[at])) return inDigits(curve.y[at]); return "–"; };
+    const now = JSON.stringify(few.map((curve) => [curve.label, curve.colour, curve.hidden]));
+    if (now === legend.dataset.now && buttons.length === few.length) { few.forEach((curve, at) => { buttons[at].lastElementChild.textContent = last(curve); }); return; } // only the numbers move
+    legend.dataset.now = now;
+    const focused = document.activeElement?.getAttribute("data-curve");
     legend.replaceChildren(...(spec.curves.length > 1 ? few : []).map((curve) => {
-      const last = [...curve.y].reverse().find((value) => Number.isFinite(value));
       return h("li", {}, h("button", { type: "button", class: "key", "data-curve": curve.label, "aria-pressed": !curve.hidden, onclick: () => { if (hidden.has(curve.label)) hidden.delete(curve.label); else hidden.add(curve.label); update(); } },
-        h("i", { style: { background: curve.colour } }), h("span", {}, curve.label), h("b", {}, inDigits(last))));
+        h("i", { style: { background: curve.colour } }), h("span", {}, curve.label), h("b", {}, last(curve))));
     }), ...(spec.curves.length > few.length ? [h("li", { class: "none" }, `and ${spec.curves.length - few.length} more`)] : []));
     if (focused) [...legend.querySelectorAll("[data-curve]")].find((one) => one.getAttribute("data-curve") === focused)?.focus();
   }

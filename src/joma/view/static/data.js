@@ -8,6 +8,8 @@
  * @typedef {{whole?: boolean, means?: string[]}} Way */
 /** @typedef {{get: (name: string) => any, set: (name: string, value: any) => void, save_changes: () => void, on: (what: string, call: Function) => void, off: (what: string, call?: Function) => void, send: (content: any) => void}} Model */
 
+const MOST_POINTS = 2000; // of a curve that a host sends at a time, see feed.py
+
 class Source {
   /** @param {Model} model */
   constructor(model) {
@@ -70,6 +72,10 @@ class Source {
     this.arrays.set(key, kept);
     return promise;
   }
+
+  /** Whether a series is surely thinned, before anything is asked for: no host sends more steps at a time.
+   * @param {string} run @param {string} series @returns {boolean} */
+  long(run, series) { return (this.run(run)?.series?.find((one) => one.name === series)?.steps ?? 0) > MOST_POINTS; }
 
   /** A part of a series, finer than all of it. @param {string} run @param {string} series @param {Way} way @param {number} low @param {number} high */
   async part(run, series, way, low, high) {

@@ -37,8 +37,8 @@ function headsScreen(view) {
     scale.element.hidden = seen.get("heads", "map") !== "map";
     if (!name) { say(source.runs.length ? "No run here has numbers by layer and head." : "There is no run here yet."); return; }
     try {
-      const plain = await source.series(id, name);
-      const held = plain.thinned && seen.get("heads", "map") === "map" ? await source.series(id, name, { whole: true }) : plain;
+      const whole = seen.get("heads", "map") === "map" && (source.long(id, name) || (await source.series(id, name)).thinned);
+      const held = await source.series(id, name, whole ? { whole: true } : {});
       if (turn !== asked) return;
       shown = held;
       say("");

@@ -84,8 +84,8 @@ function splitScreen(view) {
 
   /** Parts add up at one step, so whole steps are wanted. @param {string} run @param {string} name */
   async function wholeSteps(run, name) {
-    const plain = await source.series(run, name);
-    return plain.thinned ? source.series(run, name, { whole: true }) : plain;
+    const thinned = source.long(run, name) || (await source.series(run, name)).thinned;
+    return source.series(run, name, thinned ? { whole: true } : {});
   }
 
   /** @param {Family} chosen @param {Map<string, Held>} held @param {string} layer */
