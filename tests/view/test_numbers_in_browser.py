@@ -22,8 +22,12 @@ pytestmark = pytest.mark.browser
 def js(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Calls a function of the module."""
     names = ("tQuantile", "meanInterval", "smoothed", "curvesOf", "overRuns", "withRows", "ticksOf", "stacked", "toCsv",
-             "inDigits", "inTicks")  # fmt: skip
+             "inDigits", "inTicks", "grown")  # fmt: skip
     parts = [static(name) for name in ("numbers.js", "elements.js", "colours.js", "picture.js", "split.js")]
+    parts.append(
+        "function grown(array, more, modes) { growingCurves(array, modes); withRows(array, more);"
+        "return [growingCurves(array, modes), curvesOf(array, modes)]; }"
+    )
     path: Path = tmp_path_factory.mktemp("js") / "page.html"
     path.write_text(f"<script>{chr(10).join(parts)}\nwindow.joma = {{ {', '.join(names)} }}</script>", encoding="utf-8")
     page = browser.new_page()
@@ -152,3 +156,14 @@ def test_numbers_in_words(js: Any) -> None:
     assert js("inTicks", [0, 0.0005, 0.001]) == ["0.0000", "0.0005", "0.0010"]
     assert js("ticksOf", 0, 10, 5) == [0, 2, 4, 6, 8, 10]
     assert js("ticksOf", 1, 1000, 5, True) == [1, 10, 100, 1000]
+
+
+@pytest.mark.parametrize("mode", ["mean", "interval", "each"])
+@pytest.mark.parametrize("steps", [[20, 30], [5, 25]])
+def test_curves_that_grow_are_those_made_at_once(js: Any, steps: list[int], mode: str) -> None:
+    dims = [{"name": "head", "size": 2, "labels": None}]
+    before = {"steps": [0, 10], "values": [0.0, 0.5, 10.0, 17.0], "dims": dims}
+    more = {"steps": steps, "values": [value for step in steps for value in (step, step * 1.5)], "dims": dims}
+    growing, at_once = js("grown", before, more, {"head": mode})
+    assert growing == at_once
+    assert growing[0]["x"] == sorted([0, 10, *steps])
