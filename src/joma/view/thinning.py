@@ -21,7 +21,7 @@ def thin(steps: np.ndarray, values: np.ndarray, points: int) -> tuple[np.ndarray
     >>> steps, values = np.arange(1000), np.zeros(1000)
     >>> values[617] = 9.0
     >>> at, kept = thin(steps, values, 12)
-    >>> len(at), kept.max(), at[0], at[-1]
+    >>> len(at), float(kept.max()), int(at[0]), int(at[-1])
     (12, 9.0, 0, 999)
     """
     count = len(steps)
