@@ -247,7 +247,7 @@ def trackio_rows(folder):
         rows.append({"what": "trackio", "action": "start", "seconds": start})
         with browsing() as page:
             try:
-                seconds = opened(page, f"{address}?project=bench", "canvas, svg.marks, .vega-embed, .js-plotly-plot")
+                seconds = opened(page, f"{address}?project=bench", "canvas.marks")
             except Exception as error:
                 print(f"trackio did not open: {str(error).splitlines()[0]}")
                 seconds = float("inf")
