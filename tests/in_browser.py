@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
 
+import pytest
 from patience import PATIENCE
 
 CHROMIUM = next((p for name in ("chromium", "/usr/bin/chromium", "google-chrome") if (p := shutil.which(name))), None)
@@ -20,6 +22,19 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+
+@contextmanager
+def launched() -> Iterator[Any]:
+    """A browser; the test is skipped where there is none."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium or google-chrome is installed")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=1000 * PATIENCE)
+        browser.new_context, browser.new_page = patient(browser.new_context), patient(browser.new_page)
+        yield browser
+        browser.close()
 
 
 def patient(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ FLOORS = (
     ("claims",),
     ("recipes",),
     ("studies",),
+    ("view",),
     ("report",),
     ("cli",),
     ("__main__",),

@@ -3,7 +3,7 @@
 `joma.theory` holds the closed forms, `joma.measure` what can be measured, `joma.probes`, `joma.monitor` and `joma.scan`
 attach it to running models, to training and to checkpoints, `joma.cache` cuts their caches, `joma.optim` has GaLore.
 `joma.runs` is the record of what happened, `joma.studies` the claims and their verdicts, `joma.report` the page that
-shows them. Submodules load when they are first named.
+shows them, `joma.view` what can be touched. Submodules load when they are first named.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ __version__ = "0.2.0"
 
 _PARTS = (
     "cache", "claims", "data", "figures", "host", "measure", "models", "monitor", "optim", "probes", "recipes",
-    "report", "runs", "scale", "scan", "studies", "theory", "training",
+    "report", "runs", "scale", "scan", "studies", "theory", "training", "view",
 )  # fmt: skip
 __all__ = ["__version__", *_PARTS]
 

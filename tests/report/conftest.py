@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_browser import ARGUMENTS, CHROMIUM, patient
-from patience import PATIENCE
+from in_browser import launched
 
 from joma.claims.contract import Claim, Drawing, NotRun, Progress, Study
 from joma.claims.execute import Result, execute
@@ -96,14 +95,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no chromium or google-chrome is installed")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=1000 * PATIENCE)
-        browser.new_context, browser.new_page = patient(browser.new_context), patient(browser.new_page)
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from joma.claims.verdicts import not_run
 from joma.data.errors import CorpusError
 from joma.figures.style import house_style, to_svg
 from joma.host.errors import BadInput
+from joma.host.showing import Shown
 from joma.runs import Run, RunError
 from joma.runs.errors import RunBusy
 
@@ -39,7 +40,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Shown):
     """All that a report says about one study.
 
     >>> from joma.studies import load

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from joma.runs.errors import RunError
 from joma.runs.lock import writer_of
 from joma.runs.store import Run
 
+T = TypeVar("T")
 MONITOR = "monitor"
 """What the runs of `joma.monitor` are of."""
 ALARMS = "alarms"
@@ -126,7 +127,7 @@ def runs_in(folder: Path) -> list[Path]:
     A file that is called like a run is among them, whatever is in it.
     """
     found = [path for place in (folder, folder / "runs") for path in _runs_of(place)]
-    return sorted(found, key=lambda path: (-_written(path), path.name))
+    return sorted(found, key=lambda path: (-written_at(path), path.name))
 
 
 def _runs_of(folder: Path) -> Iterator[Path]:
@@ -151,12 +152,42 @@ def _is_a_run(path: Path) -> bool:
         return meant
 
 
-def _written(path: Path) -> float:
+def written_at(path: Path) -> float:
+    """When a run was last written, in seconds since 1970; 0 where there is none."""
     times = [0.0]
     for each in (path, path.with_name(path.name + "-wal")):
         with suppress(OSError):
             times.append(each.stat().st_mtime)
     return max(times)
+
+
+def mark_of(path: Path) -> tuple[Any, ...]:
+    """What differs when a run was written, or its writer came or went."""
+    found: list[Any] = [writer_of(path.resolve())]
+    for each in (path, path.with_name(path.name + "-wal")):
+        with suppress(OSError):
+            stat = each.stat()
+            found += [stat.st_mtime_ns, stat.st_size, stat.st_ino]
+    return tuple(found)
+
+
+def read_patiently(path: Path, read: Callable[[Run, int | None], T]) -> T:
+    """What `read` makes of a run that is opened for a moment, without a change to its file or folder.
+
+    Again where it fails and somebody writes: who opens or closes a run takes files away beside it.
+    read: gets the run and the process that writes it, None where there is none.
+    """
+    place = path.resolve()
+    for left in reversed(range(_TRIES)):
+        writer = writer_of(place)
+        try:
+            with Run(place, file.open_untouched(place, being_written=writer is not None), None) as run:
+                return read(run, writer)
+        except (RunError, OSError):
+            if not left or (writer is None and writer_of(place) is None):
+                raise
+        sleep(_NAP)
+    raise AssertionError  # the last try returns or raises
 
 
 class Follower:
@@ -185,39 +216,16 @@ class Follower:
 
     def look(self) -> Seen:
         """What the run holds now. A file that did not change is not opened. RunError where it cannot be read."""
-        mark = self._marked()
+        mark = mark_of(self.path)
         if self._seen is None or mark != self._mark:
-            self._seen, self._mark = self._patiently_read(), mark
+            self._seen, self._mark = read_patiently(self.path, self._read), mark
         elif self._seen.new:
             self._seen = Seen(**{**vars(self._seen), "new": ()})
         return self._seen
 
-    def _patiently_read(self) -> Seen:
-        """Again where it fails and somebody writes: who opens or closes a run takes files away beside it."""
-        place = self.path.resolve()
-        for left in reversed(range(_TRIES)):
-            writer = writer_of(place)
-            try:
-                with Run(place, file.open_untouched(place, being_written=writer is not None), None) as run:
-                    return self._read(run, writer)
-            except (RunError, OSError):
-                if not left or (writer is None and writer_of(place) is None):
-                    raise
-            sleep(_NAP)
-        raise AssertionError  # the last try returns or raises
-
-    def _marked(self) -> tuple[Any, ...]:
-        """What differs when a run was written, or its writer came or went."""
-        found: list[Any] = [writer_of(self.path.resolve())]
-        for each in (self.path, self.path.with_name(self.path.name + "-wal")):
-            with suppress(OSError):
-                stat = each.stat()
-                found += [stat.st_mtime_ns, stat.st_size, stat.st_ino]
-        return tuple(found)
-
     def _read(self, run: Run, writer: int | None) -> Seen:
         self._begin_anew_if_replaced(run)
-        written = _written(self.path)
+        written = written_at(self.path)
         steps = {name: run.steps(name) for name in run.names()}
         last = max((int(each[-1]) for each in steps.values()), default=None)
         measured = {name: each for name, each in steps.items() if self._measures(run, name, int(each[-1]))}

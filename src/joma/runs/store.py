@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from joma.host.showing import Shown
 from joma.host.words import counted, short
 from joma.runs import file
 from joma.runs.dims import Dims, Named, frame_of, joined, must_fit, named, unnamed
@@ -30,7 +31,7 @@ Status = Literal["running", "finished", "failed"]
 StrPath = str | os.PathLike[str]
 
 
-class Run(Session):
+class Run(Session, Shown):
     """The record of what happened. Made by `Run.create`, read and resumed by `Run.open`.
 
     When `append`, `record` or `keep` returns, killing the process loses nothing. One process writes; any number

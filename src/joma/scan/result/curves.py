@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from joma import __version__
+from joma.host.showing import Shown
 from joma.host.words import brief_repr
 from joma.scan.errors import Fault
 from joma.scan.names.architecture import Row
@@ -88,7 +89,7 @@ class Curve:
 
 @brief_repr
 @dataclass(frozen=True)
-class Scan:
+class Scan(Shown):
     """What a sweep of `source` found.
 
     steps: the usable ones. faults: what was left out, and why. curves: by name. epochs: of the steps that have one.

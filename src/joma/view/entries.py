@@ -1,0 +1,75 @@
+"""What a page is told of a run before it asks for numbers: who made it, when, how it stands, which series it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from joma.runs import Run, RunError
+from joma.runs.dims import Named
+from joma.runs.following import ALARMS, MONITOR, written_at
+from joma.runs.tail import Held
+
+SCAN = "scan"
+_NO_MEASURES = ("steps_taken",)  # of a monitor: how far training was when it was left
+_MOST = 500  # alarms and left-out checkpoints that a page is told of; the last ones
+
+
+def entry_of(id: str, path: Path, run: Run, writer: int | None, series: list[dict[str, Any]]) -> dict[str, Any]:
+    """One run in the index. series: as `series_of` or a scan gives them."""
+    return {
+        "id": id, "name": path.name, "study": run.study, "status": run.status, "reason": run.reason,
+        "state": state_of(run.status, run.reason, writer), "created": run.created, "written": written_at(path),
+        "seed": run.seed, "config": run.config, "machine": run.machine, "versions": run.versions,
+        "last": max((each["last"] for each in series), default=None), "series": series, "alarms": [], "left_out": [],
+    }  # fmt: skip
+
+
+def state_of(status: str, reason: str | None, writer: int | None) -> str:
+    """In words, as `joma watch` has them.
+
+    >>> state_of("running", None, 4711), state_of("running", None, None), state_of("finished", None, None)
+    ('being written', 'not being written', 'finished')
+    """
+    if status == "failed":
+        return f"failed: {reason}"
+    return status if status != "running" else "not being written" if writer is None else "being written"
+
+
+def series_of(found: Mapping[str, Held]) -> list[dict[str, Any]]:
+    """The series of a run that measure something: not bytes, which are words or checksums, and not nothing."""
+    return [
+        one_series(name, each.dims or {}, each.shape, each.steps, each.first, each.last, cursor=each.row)
+        for name, each in found.items()
+        if each.dtype != "uint8" and 0 not in each.shape and name not in _NO_MEASURES
+    ]
+
+
+def one_series(
+    name: str, dims: Named, shape: tuple[int, ...], steps: int, first: int, last: int, *, cursor: int
+) -> dict[str, Any]:
+    """A series in the index."""
+    sizes = [
+        {"name": dim, "size": size, "labels": None if labels is None else list(map(str, labels))}
+        for (dim, labels), size in zip(dims.items(), shape, strict=True)
+    ]
+    return {"name": name, "dims": sizes, "steps": steps, "first": first, "last": last, "cursor": cursor}
+
+
+def alarms_of(run: Run) -> list[dict[str, Any]]:
+    """What a monitor's alarms found: step, measure, layer, head, and the sentence."""
+    if run.study != MONITOR or ALARMS not in run:
+        return []
+    found: list[dict[str, Any]] = []
+    for step in run.steps(ALARMS).tolist():
+        try:
+            each = json.loads(run.at(ALARMS, step).tobytes())
+            found += [
+                {"step": step, "says": str(one["says"]), **{key: one.get(key) for key in ("measure", "layer", "head")}}
+                for one in each
+            ]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise RunError(f"{run.path} is damaged: its alarms at step {step} cannot be read") from None
+    return found[-_MOST:]

@@ -1,0 +1,211 @@
+"""Where all three hosts get what they show: the index of runs, the numbers of a series, new rows, claims, titles.
+
+Runs are known by ids that the feed makes itself. A question names an id, never a path, so nobody can ask for a file
+outside of what was given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from joma.host.errors import JomaError
+from joma.runs import Run, RunError
+from joma.runs.following import mark_of, read_patiently, runs_in
+from joma.runs.tail import Held, held, rows_after
+from joma.view.claims import Kept, claims_in, ledgers_in
+from joma.view.entries import SCAN, alarms_of, entry_of, series_of
+from joma.view.module import static
+from joma.view.packing import Answer, packed
+from joma.view.scans import scan_entry, scan_numbers, scan_of
+from joma.view.thinning import mean_over, thin, whole_steps
+
+POINTS = 2000
+"""Of a curve that a page is sent at a time; more are asked for where somebody zooms in."""
+_ANSWERS = 32  # of long series that are kept
+_REMEMBERED = 2**28  # bytes of arrays that are kept in memory: of a long series reading is what takes time
+
+
+class Unknown(JomaError):
+    """A question for something that is not there."""
+
+
+@dataclass
+class _Watched:
+    """One run between two looks."""
+
+    path: Path
+    mark: tuple[Any, ...] | None = None
+    identity: tuple[Any, ...] = ()
+    held: dict[str, Held] = field(default_factory=dict)
+    entry: dict[str, Any] = field(default_factory=dict)
+
+
+class Feed:
+    """What pages ask for. Only reads; a run that cannot be read is named and stops nothing.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Run.create(f"{folder}/a.joma", study="demo", config={}) as run:
+    ...         run.append("loss", 10, 0.5)
+    ...     feed = Feed([Path(folder)])
+    ...     feed.index()["runs"][0]["id"], feed.series("a.joma", "loss").values.tolist()
+    ('a.joma', [0.5])
+    """
+
+    def __init__(self, paths: Sequence[Path], *, kept: Kept | None = None) -> None:
+        """paths: runs, and folders with runs. kept: gives what is kept at paper scale on a claim."""
+        self.paths, self._kept = list(paths), kept
+        self._runs: dict[str, _Watched] = {}
+        self._arrays: OrderedDict[tuple[Any, ...], tuple[np.ndarray, np.ndarray, int]] = OrderedDict()
+        self._answers: dict[tuple[Any, ...], Answer] = {}
+        self._lock = RLock()
+
+    def index(self) -> dict[str, Any]:
+        """All runs, those written last first; what did not change since the last look is not opened."""
+        with self._lock:
+            places = self._places()
+            self._runs = {id: self._runs.get(id) or _Watched(path) for id, path in places.items()}
+            return {"runs": [self._look(id, each) for id, each in self._runs.items()], "claims": self._has_claims()}
+
+    def series(
+        self, run: str, name: str, *, points: int = POINTS, low: float | None = None, high: float | None = None,
+        whole: bool = False, means: Sequence[str] = (),
+    ) -> Answer:  # fmt: skip
+        """Numbers of a series, thinned to at most `points` steps.
+
+        run: its id. name: of the series. low, high: only steps from low to high, and the next one on each side.
+        whole: take whole steps, and not the extremes of each curve. means: dimensions over which the mean is taken,
+        before anything is thinned.
+        """
+        with self._lock:
+            known = self._known(run)
+            steps, values, cursor = self._numbers(known, name)
+            dims = next(each["dims"] for each in known.entry["series"] if each["name"] == name)
+            key = (known.path, known.mark, name, points, low, high, whole, tuple(means))
+        if key in self._answers:
+            return self._answers[key]
+        axes = tuple(at + 1 for at, dim in enumerate(dims) if dim["name"] in means)
+        first = 0 if low is None else max(int(np.searchsorted(steps, low)) - 1, 0)
+        end = len(steps) if high is None else int(np.searchsorted(steps, high, side="right")) + 1
+        part = mean_over(values[first:end], axes)
+        at, kept = (whole_steps if whole else thin)(steps[first:end], part, points)
+        words = {"run": run, "series": name, "cursor": cursor, "of": len(part), "means": list(means)}
+        answer = packed(at, kept, thinned=len(at) < len(part), **words)
+        if len(steps) > POINTS:  # several pages, or one that is opened again, ask for the same
+            self._answers[key] = answer
+            while len(self._answers) > _ANSWERS:
+                self._answers.pop(next(iter(self._answers)), None)
+        return answer
+
+    def after(self, run: str, name: str, cursor: int) -> Answer:
+        """What was written of a series behind a cursor. A scan, which has few steps, gives all of them: a checkpoint
+        may come before others that were measured earlier.
+        """
+        with self._lock:
+            known = self._known(run)
+            if known.entry.get("study") == SCAN:
+                steps, values, count = self._numbers(known, name)
+                new, at, rows = count, steps, values
+            else:
+                steps_new, arrays, new = read_patiently(known.path, lambda opened, _: rows_after(opened, name, cursor))
+                shapes = {array.shape for array in arrays}
+                if len(shapes) > 1:
+                    raise RunError(f"{name!r} in {known.path.name} has steps of different shapes")
+                at, rows = np.array(steps_new, np.int64), np.stack(arrays) if arrays else np.zeros((0,))
+        return packed(at, rows, run=run, series=name, cursor=new, after=cursor)
+
+    def claims(self) -> list[dict[str, Any]]:
+        """The ledger of every folder that has one."""
+        return [claim for path in self.paths if path.is_dir() for claim in claims_in(path, self._kept)]
+
+    def titles(self) -> dict[str, str]:
+        """What axes are called that show a measure, by its name."""
+        # A copy of what joma.measure.registry says: to load that takes seconds, in which a page should be open.
+        return json.loads(static("titles.json"))  # type: ignore[no-any-return]
+
+    def _places(self) -> dict[str, Path]:
+        """Ids and paths. An id is the path inside the folder, behind the folder's name where there are several."""
+        found: dict[str, Path] = {}
+        for path in self.paths:
+            inside = runs_in(path) or _records_in(path) if path.is_dir() else [path]
+            for each in inside:
+                name = each.relative_to(path).as_posix() if path.is_dir() else path.name
+                id = name if len(self.paths) == 1 else f"{path.name}/{name}" if path.is_dir() else name
+                found[_free(id, found)] = each
+        return found
+
+    def _has_claims(self) -> bool:
+        return any(path.is_dir() and bool(ledgers_in(path)) for path in self.paths)
+
+    def _look(self, id: str, watched: _Watched) -> dict[str, Any]:
+        mark = mark_of(watched.path)
+        if watched.mark != mark:
+            try:
+                watched.entry = read_patiently(watched.path, lambda run, writer: self._read(id, watched, run, writer))
+            except (RunError, OSError) as error:
+                watched.entry = {"id": id, "name": watched.path.name, "fault": str(error)}
+                watched.identity, watched.held = (), {}
+            watched.mark = mark
+        return watched.entry
+
+    def _read(self, id: str, watched: _Watched, run: Run, writer: int | None) -> dict[str, Any]:
+        identity = (run.created, run.study, watched.path.stat().st_ino)
+        if identity != watched.identity:  # another run may have got the name
+            watched.identity, watched.held = identity, {}
+        if run.study == SCAN:
+            entry = scan_entry(id, watched.path, run, writer, scan_of(run))
+        else:
+            watched.held = held(run, watched.held)
+            entry = entry_of(id, watched.path, run, writer, series_of(watched.held))
+            entry["alarms"] = alarms_of(run)
+        return {**entry, "identity": " ".join(map(str, identity))}
+
+    def _known(self, id: str) -> _Watched:
+        if id not in self._runs:
+            self.index()
+        known = self._runs.get(id)
+        if known is None:
+            raise Unknown(f"there is no run {id!r}")
+        if "fault" in self._look(id, known):
+            raise RunError(known.entry["fault"])
+        return known
+
+    def _numbers(self, known: _Watched, name: str) -> tuple[np.ndarray, np.ndarray, int]:
+        if name not in {each["name"] for each in known.entry["series"]}:
+            raise Unknown(f"{known.path.name} has no series {name!r}")
+        key = (known.path, known.identity, name)
+        mark = known.mark if known.entry["study"] == SCAN else known.held[name].row
+        if key in self._arrays and self._arrays[key][2] == mark:
+            self._arrays.move_to_end(key)
+        else:
+            self._arrays[key] = read_patiently(known.path, lambda run, _: _read_numbers(run, name, mark))
+            while len(self._arrays) > 1 and sum(each[1].nbytes for each in self._arrays.values()) > _REMEMBERED:
+                self._arrays.popitem(last=False)
+        steps, values, _ = self._arrays[key]
+        return steps, values, len(steps) if known.entry["study"] == SCAN else known.held[name].row
+
+
+def _read_numbers(run: Run, name: str, mark: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+    if run.study == SCAN:
+        return (*scan_numbers(scan_of(run), name), mark)
+    return run.steps(name), run.array(name), mark
+
+
+def _records_in(folder: Path) -> list[Path]:
+    """Kept records: a folder per study."""
+    return [run for each in sorted(folder.iterdir()) if each.is_dir() for run in runs_in(each)]
+
+
+def _free(id: str, taken: dict[str, Any]) -> str:
+    count = 1
+    while (free := id if count == 1 else f"{id} ({count})") in taken:
+        count += 1
+    return free

@@ -1,0 +1,104 @@
+"""The notebook host: runs, scans and results as widgets, in Jupyter, marimo and whatever else knows anywidget."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from joma.claims.execute import Result
+from joma.host.errors import BadInput, JomaError
+from joma.host.extras import how_to_install
+from joma.runs import Run
+from joma.scan.result.curves import Scan
+from joma.view.claims import claim_of
+from joma.view.feed import Feed
+from joma.view.module import module, style
+
+
+class _ResultFeed(Feed):
+    """The run of a result, with its findings."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__([result.run] if result.run else [])
+        self._result = result
+
+    def claims(self) -> list[dict[str, Any]]:
+        size = "paper" if self._result.command.endswith(" paper") else "quick"
+        return [claim_of(finding, size) for finding in self._result.findings]
+
+
+def feed_of(thing: Run | Scan | Result) -> Feed | None:
+    """What a widget of it shows; None where it has no record."""
+    if isinstance(thing, Result):
+        return _ResultFeed(thing)
+    path = thing.path if isinstance(thing, Run) else thing.run
+    return None if path is None or not Path(path).exists() else Feed([Path(path)])
+
+
+def widget(thing: Run | Scan | Result) -> Any:
+    """A widget of a run, a scan or a result; it needs anywidget, the extra `notebook`.
+
+    thing: what it shows. What is written later is seen when the widget is made anew.
+    """
+    feed = feed_of(thing)
+    if feed is None:
+        raise BadInput("this scan has no run that a widget could read; plot() draws it")
+    screen = "claims" if isinstance(thing, Result) else "curves"
+    return _widget_class()(feed, screen)
+
+
+def bundle(thing: Any, **given: Any) -> Any:
+    """What a notebook shows of it: a widget, or words where there can be none."""
+    try:
+        shown = widget(thing)
+    except (ImportError, JomaError):
+        return {"text/plain": repr(thing)}
+    return shown._repr_mimebundle_(**given)
+
+
+@cache
+def _widget_class() -> Any:
+    try:
+        import anywidget
+        import traitlets
+    except ImportError:
+        raise ImportError(f"a widget needs anywidget: {how_to_install('notebook')}") from None
+
+    class Viewer(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
+        _esm = module()
+        _css = style()
+        index = traitlets.Dict().tag(sync=True)
+        screen = traitlets.Unicode().tag(sync=True)
+        address = traitlets.Bool(False).tag(sync=True)  # the page's address is the notebook's, not ours
+
+        def __init__(self, feed: Feed, screen: str) -> None:
+            super().__init__(index=feed.index(), screen=screen)
+            self._feed = feed
+            self.on_msg(self._asked)
+
+        def _asked(self, _: Any, question: dict[str, Any], __: Any) -> None:
+            head, buffers = answered(self._feed, question)
+            self.send({**head, "id": question.get("id")}, buffers)
+
+    return Viewer
+
+
+def answered(feed: Feed, question: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+    """What a widget gets for a question: words, and numbers beside them. What goes wrong is one sentence."""
+    try:
+        kind, run, series = question.get("ask"), question.get("run", ""), question.get("series", "")
+        if kind == "claims":
+            return {"claims": feed.claims()}, []
+        if kind == "titles":
+            return {"titles": feed.titles()}, []
+        if kind == "after":
+            found = feed.after(run, series, int(question["cursor"]))
+        else:
+            asked = {name: question[name] for name in ("low", "high", "whole", "means") if name in question}
+            found = feed.series(run, series, **asked)
+    except (JomaError, OSError) as error:
+        return {"fault": str(error)}, []
+    except (KeyError, TypeError, ValueError):
+        return {"fault": "this is no question that the page asks"}, []
+    return found.head, found.buffers

@@ -1,0 +1,157 @@
+// A chart of curves or areas: uPlot draws, we read off. Dragging zooms, arrow keys read, + and - zoom, 0 shows all again.
+
+/** Data as uPlot wants it: one x for all; null where a curve has a gap, undefined where it only has no point there.
+ * @param {Spec} spec @returns {any[][]} */
+function aligned(spec) {
+  const good = (/** @type {number | undefined} */ value) => (value === undefined ? undefined : !Number.isFinite(value) || (spec.logY && value <= 0) ? null : value);
+  const first = spec.curves[0]?.x ?? [], same = spec.curves.every((curve) => curve.x === first || (curve.x.length === first.length && curve.x.every((x, at) => x === first[at])));
+  const every = (same ? first : [...new Set(spec.curves.flatMap((curve) => curve.x))].sort((a, b) => a - b)).filter((x) => !spec.logX || x > 0);
+  const skipped = same ? first.length - every.length : 0; // steps come in order: what a log axis cannot show comes first
+  const columns = spec.curves.flatMap((curve) => {
+    const at = same ? null : new Map(curve.x.map((x, i) => [x, i]));
+    const along = (/** @type {number[]} */ values) => every.map((x, i) => { const place = at ? at.get(x) : i + skipped; return good(place === undefined ? undefined : values[place]); });
+    return curve.low && curve.high ? [along(curve.y), along(curve.low), along(curve.high)] : [along(curve.y)];
+  });
+  return [every, ...columns];
+}
+
+class Chart {
+  /** @param {HTMLElement} root whose style gives the colours @param {(low: number | null, high: number | null) => void} zoomed */
+  constructor(root, zoomed) {
+    this.root = root;
+    this.zoomed = zoomed;
+    this.box = h("div", { class: "chart", tabindex: 0, role: "group" });
+    this.says = h("p", { class: "reading", role: "status" });
+    this.element = h("div", {}, this.box, this.says);
+    /** @type {any} */
+    this.plot = null;
+    /** @type {Spec | null} */
+    this.spec = null;
+    this.shape = "";
+    this.box.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event));
+    this.watch = new ResizeObserver(() => this.resize());
+    this.watch.observe(this.box);
+  }
+
+  /** @param {Spec} spec */
+  draw(spec) {
+    const data = aligned(spec), width = this.box.clientWidth || 600;
+    const shape = JSON.stringify([spec.curves.map((curve) => [curve.label, curve.colour, curve.hidden, Boolean(curve.low), curve.dashes]), spec.x, spec.y, spec.logX, spec.logY, spec.areas, this.dark, spec.curves.reduce((points, curve) => points + curve.x.length, 0) > 4000]);
+    this.spec = spec;
+    this.box.setAttribute("aria-label", `${spec.y} by ${spec.x}, ${counted(spec.curves.length, "curve")}. Arrow keys read values, plus and minus zoom, 0 shows everything.`);
+    if (this.plot && shape === this.shape) { this.plot.batch(() => { this.plot.setData(data, false); this.range(data); }); return; }
+    this.plot?.destroy();
+    this.shape = shape;
+    // @ts-ignore uPlot stands before this file
+    this.plot = new uPlot(this.options(spec, width), data, this.box);
+    this.range(data);
+  }
+
+  get dark() { return colour(this.root, "paper") !== "rgb(255, 254, 251)"; }
+
+  /** @param {Spec} spec @param {number} width */
+  options(spec, width) {
+    const ink = colour(this.root, "ink"), muted = colour(this.root, "muted"), rule = colour(this.root, "rule");
+    const font = "12px system-ui, sans-serif", narrow = width < 500;
+    // Without a GPU a line wider than a pixel takes thirty times as long: many points are drawn thin.
+    const pen = spec.curves.reduce((points, curve) => points + curve.x.length, 0) > 4000 ? 1 : 1.6;
+    /** @type {any[]} */
+    const series = [{}], bands = [];
+    for (const curve of spec.curves) {
+      const stroke = curve.colour === "ink" ? ink : curve.colour, at = series.length, area = spec.areas && curve.low;
+      series.push({ label: curve.label, show: !curve.hidden, stroke, width: area ? 0 : pen, dash: curve.dashes, points: { show: area ? false : curve.x.length < 3, size: 5 } });
+      if (curve.low && curve.high) {
+        series.push({ show: !curve.hidden, width: 0, points: { show: false } }, { show: !curve.hidden, width: 0, points: { show: false } });
+        bands.push({ series: [at + 2, at + 1], fill: `${curve.colour === "ink" ? "#757575" : curve.colour}${area ? "c0" : "26"}` });
+      }
+    }
+    const axis = { stroke: muted, font, labelFont: font, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1, size: 4 } };
+    const values = (/** @type {any} */ _, /** @type {(number | null)[]} */ ticks) => inTicks(ticks);
+    return {
+      width, height: narrow ? 300 : 400, legend: { show: false }, series, bands,
+      scales: { x: { time: false, distr: spec.logX ? 3 : 1 }, y: { distr: spec.logY ? 3 : 1 } },
+      axes: [{ ...axis, label: spec.x, labelSize: 18, labelGap: 0, size: 30, gap: 4, values, space: 60 }, { ...axis, label: spec.y, labelSize: 20, size: narrow ? 52 : 64, values }],
+      cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, focus: { prox: 30 } },
+      focus: { alpha: spec.curves.length > 1 ? 0.3 : 1 },
+      hooks: {
+        setSelect: [(/** @type {any} */ plot) => { if (plot.select.width > 4) { this.zoomed(plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x")); plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false); } }],
+        setCursor: [(/** @type {any} */ plot) => this.read(plot)],
+        drawClear: [(/** @type {any} */ plot) => this.marks(plot)],
+        ready: [(/** @type {any} */ plot) => plot.over.addEventListener("dblclick", () => this.zoomed(null, null))],
+      },
+    };
+  }
+
+  /** Show the range that the address asks for; all of it where it asks for none. @param {any[][]} data */
+  range(data) {
+    const x = data[0], { low, high } = /** @type {Spec} */ (this.spec);
+    if (!x.length) return;
+    const min = low ?? x[0], max = high ?? x[x.length - 1];
+    this.plot.setScale("x", { min, max: max > min ? max : min + 1 });
+  }
+
+  /** Alarms and checkpoints that were left out, as lines behind the curves. @param {any} plot */
+  marks(plot) {
+    const marks = this.spec?.marks ?? [], red = marks.length ? colour(this.root, "fails") : "", grey = marks.length ? colour(this.root, "not-run") : "";
+    for (const { at, kind } of marks) {
+      const place = plot.valToPos(at, "x", true);
+      if (!(place >= plot.bbox.left && place <= plot.bbox.left + plot.bbox.width)) continue;
+      plot.ctx.fillStyle = kind === "alarm" ? red : grey;
+      plot.ctx.fillRect(Math.round(place), plot.bbox.top, devicePixelRatio, plot.bbox.height);
+    }
+  }
+
+  /** The curve nearest to the pointer, in words. @param {any} plot */
+  read(plot) {
+    const at = plot.cursor.idx, spec = this.spec;
+    if (at === null || at === undefined || !spec) return;
+    const x = plot.data[0][at];
+    let best = "", nearest = Infinity, column = 1;
+    for (const curve of spec.curves) {
+      const value = plot.data[column][at], low = curve.low ? plot.data[column + 1][at] : null, high = curve.high ? plot.data[column + 2][at] : null;
+      column += curve.low ? 3 : 1;
+      if (curve.hidden || value === null || value === undefined) continue;
+      const away = Math.abs(plot.valToPos(value, "y") - (plot.cursor.top ?? 0));
+      if (away < nearest) { nearest = away; best = `${curve.label ? `${curve.label}: ` : ""}${inDigits(value)}${low !== null && !spec.areas ? ` [${inDigits(low)}, ${inDigits(high)}]` : ""}`; }
+    }
+    this.says.textContent = best ? `${spec.x} ${inDigits(x)} · ${best}` : "";
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    const plot = this.plot, spec = this.spec;
+    if (!plot || !spec) return;
+    const x = plot.data[0], { min, max } = plot.scales.x, move = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20, Home: -Infinity, End: Infinity }[event.key];
+    if (move !== undefined) {
+      const at = Math.min(Math.max((plot.cursor.idx ?? 0) + move, 0), x.length - 1);
+      plot.setCursor({ left: plot.valToPos(x[at], "x"), top: plot.cursor.top >= 0 ? plot.cursor.top : plot.over.clientHeight / 2 });
+    } else if (event.key === "ArrowUp" || event.key === "ArrowDown") {
+      plot.setCursor({ left: plot.cursor.left >= 0 ? plot.cursor.left : 0, top: Math.min(Math.max((plot.cursor.top ?? 0) + (event.key === "ArrowUp" ? -8 : 8), 0), plot.over.clientHeight) });
+    } else if (event.key === "+" || event.key === "-") {
+      const middle = (min + max) / 2, half = (max - min) / 2 * (event.key === "+" ? 0.5 : 2);
+      this.zoomed(Math.max(middle - half, x[0]), Math.min(middle + half, x[x.length - 1]));
+    } else if (event.key === "0" || event.key === "Escape") this.zoomed(null, null);
+    else return;
+    event.preventDefault();
+  }
+
+  resize() {
+    const width = this.box.clientWidth;
+    if (this.plot && width && Math.abs(width - this.plot.width) > 1) this.plot.setSize({ width, height: width < 500 ? 300 : 400 });
+  }
+
+  /** PNG, SVG or CSV of what is seen. @param {string} kind @param {string} name */
+  async save(kind, name) {
+    if (!this.spec) return;
+    if (kind === "csv") { download(`${name}.csv`, new Blob([toCsv(this.spec)], { type: "text/csv" })); return; }
+    const svg = toSvg(this.spec, { ink: colour(this.root, "ink"), muted: colour(this.root, "muted"), paper: colour(this.root, "paper"), rule: colour(this.root, "rule") });
+    download(`${name}.${kind}`, kind === "svg" ? new Blob([svg], { type: "image/svg+xml" }) : await toPng(svg));
+  }
+
+  close() { this.watch.disconnect(); this.plot?.destroy(); this.plot = null; }
+}
+
+/** Buttons that save what a chart shows. @param {Chart} chart @param {() => string} name */
+function savers(chart, name) {
+  return h("div", { class: "savers", role: "group", "aria-label": "Save what is seen" }, ...["png", "svg", "csv"].map((kind) => button(kind.toUpperCase(), () => chart.save(kind, name()))));
+}

@@ -1,0 +1,183 @@
+// Screen "Curves": any recorded array by member, layer and head; several runs on one axis.
+
+/** @param {View} view */
+function curvesScreen(view) {
+  const { seen, source } = view;
+  const put = (/** @type {Object<string, any>} */ given) => { seen.put(given); update(); };
+  const runs = h("div", { class: "choices" }), runsBox = h("details", { class: "runs-box" }, h("summary", {}, "Runs"), runs);
+  const series = picker("Series", (name) => put({ series: name, x: null, low: null, high: null, ...Object.fromEntries([...seen.words.keys()].filter((key) => key.startsWith("by.")).map((key) => [key, null])) }));
+  const along = picker("Along", (x) => put({ x: x === "step" ? null : x, low: null, high: null }));
+  const dims = h("div", { class: "dims" });
+  /** @type {Map<string, ReturnType<typeof picker>>} */
+  const dimPickers = new Map();
+  const logX = tick("log x", (on) => put({ logx: on })), logY = tick("log y", (on) => put({ logy: on }));
+  const together = tick("mean and interval over runs", (on) => put({ together: on }));
+  const smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, "aria-label": "Smoothing", oninput: () => put({ smooth: smooth.value === "0" ? null : smooth.value }) });
+  const smoothSays = h("output");
+  const whole = button("Whole range", () => put({ low: null, high: null }));
+  const chart = new Chart(view.root, (low, high) => { put({ low: low === null ? null : Number(low.toPrecision(7)), high: high === null ? null : Number(high.toPrecision(7)) }); });
+  const notice = h("p", { class: "notice", hidden: true }), legend = h("ul", { class: "legend" }), note = h("p", { class: "note" });
+  const element = h("div", {},
+    h("div", { class: "controls" }, runsBox, series.element, along.element, dims),
+    h("div", { class: "controls" }, logX.element, logY.element, h("label", { class: "pick" }, h("span", {}, "Smoothing"), smooth, smoothSays), together.element, whole, savers(chart, () => `joma-${seen.get("series") || "curves"}`)),
+    notice, chart.element, legend, note);
+  /** @type {Set<string>} */
+  const hidden = new Set();
+  let asked = 0, drawn = "";
+  /** @type {Way} */
+  let way = {};
+  /** @type {{key: string, parts: Held[]} | null} */
+  let fine = null;
+
+  /** Names of the series that all chosen runs have; those over several steps first. @param {RunEntry[]} chosen */
+  function names(chosen) {
+    const every = chosen.map((run) => run.series ?? []), first = every[0] ?? [];
+    const common = first.filter((one) => every.every((some) => some.some((other) => other.name === one.name)));
+    return [...common].sort((a, b) => Number(b.steps > 1) - Number(a.steps > 1));
+  }
+
+  async function update() {
+    const turn = ++asked, ids = view.chosenRuns(), chosen = ids.map((id) => source.run(id)).filter((run) => run && !run.fault).map((run) => /** @type {RunEntry} */ (run));
+    listRuns(ids);
+    const known = names(chosen);
+    const name = known.some((one) => one.name === seen.get("series")) ? seen.get("series") : (known.find((one) => one.name === "entropy") ?? known[0])?.name ?? "";
+    const listed = known.find((one) => one.name === name);
+    series.set(known.map((one) => [one.name, `${one.name}${one.steps > 1 ? "" : " (one step)"}`]), name);
+    const usualX = listed && listed.steps < 2 && listed.dims.length ? listed.dims.reduce((a, b) => (b.size > a.size ? b : a)).name : "step";
+    const x = ["step", ...(listed?.dims ?? []).map((dim) => dim.name)].includes(seen.get("x")) ? seen.get("x") : usualX;
+    along.set([["step", "steps"], .../** @type {[string, string][]} */ ((listed?.dims ?? []).filter((dim) => dim.size > 1).map((dim) => [dim.name, dim.name.replace(/^dim_/, "axis ")]))], x);
+    const modes = dimControls(listed, x);
+    logX.set(seen.get("logx") === "1"); logY.set(seen.get("logy") === "1"); together.set(seen.get("together") === "1");
+    together.element.hidden = chosen.length < 2;
+    smooth.value = seen.get("smooth", "0"); smoothSays.textContent = smooth.value === "0" ? "off" : smooth.value;
+    const low = number("low"), high = number("high");
+    whole.hidden = low === undefined && high === undefined;
+    if (!listed) { drawn = ""; say(source.runs.length ? "Choose a run that can be read." : "There is no run here yet."); chart.element.hidden = true; legend.replaceChildren(); return; }
+    try {
+      way = {};
+      const arrays = await Promise.all(chosen.map((run) => wanted(run.id, name, modes, x)));
+      const shown = await finer(chosen, name, arrays, x, low, high);
+      if (turn !== asked) return;
+      say("");
+      chart.element.hidden = false;
+      const sign = JSON.stringify([String(seen.words), chosen.map((run) => [run.id, run.identity, run.alarms?.length, run.left_out?.length]), shown.map((array) => [array.steps.length, array.order]), [...hidden], view.dark, source.title(name)]);
+      if (sign === drawn) return; // the index changed, but nothing of what is seen
+      drawn = sign;
+      draw(chosen, shown, modes, x, name, low, high);
+    } catch (error) {
+      if (turn !== asked) return;
+      say(/** @type {Error} */ (error).message);
+      drawn = "";
+      chart.element.hidden = true;
+      legend.replaceChildren();
+    }
+  }
+
+  /** @param {string} key @returns {number | undefined} */
+  function number(key) { const value = seen.get(key); return value === "" || Number.isNaN(Number(value)) ? undefined : Number(value); }
+
+  /** The numbers for what is shown: where they are thinned, means come from all steps, and intervals from whole steps.
+   * @param {string} run @param {string} name @param {Modes} modes @param {string} x */
+  async function wanted(run, name, modes, x) {
+    const dims = source.run(run)?.series?.find((one) => one.name === name)?.dims ?? [], ways = dims.filter((dim) => dim.name !== x && dim.size > 1).map((dim) => [dim.name, modes[dim.name]]);
+    if (x !== "step" || !(source.long(run, name) || (await source.series(run, name)).thinned)) return source.series(run, name);
+    const means = ways.filter(([, mode]) => mode === "mean").map(([dim]) => dim);
+    way = ways.some(([, mode]) => mode === "interval") ? { whole: true } : means.length ? { means } : {};
+    return source.series(run, name, way);
+  }
+
+  /** More points of what is zoomed into, where the whole was thinned.
+   * @param {RunEntry[]} chosen @param {string} name @param {Held[]} arrays @param {string} x @param {number | undefined} low @param {number | undefined} high */
+  async function finer(chosen, name, arrays, x, low, high) {
+    if (x !== "step" || low === undefined || high === undefined || !arrays.some((array) => array.thinned)) return arrays;
+    const key = JSON.stringify([chosen.map((run) => [run.id, run.identity]), name, low, high, way]);
+    if (fine?.key !== key) fine = { key, parts: await Promise.all(chosen.map((run) => source.part(run.id, name, way, low, high))) };
+    return fine.parts;
+  }
+
+  /** @param {SeriesEntry | undefined} listed @param {string} x @returns {Modes} */
+  function dimControls(listed, x) {
+    /** @type {Dim[]} */
+    const axes = listed ? [...(x === "step" ? [] : [{ name: "step", size: Math.min(listed.steps, 200), labels: null }]), ...listed.dims.filter((dim) => dim.name !== x)] : [];
+    const usual = usualModes(axes, x);
+    if (x !== "step" && listed) usual.step = String(listed.steps - 1);
+    const wanted = axes.filter((dim) => dim.size > 1), now = new Set(wanted.map((dim) => dim.name));
+    for (const [name, one] of dimPickers) if (!now.has(name)) { one.element.remove(); dimPickers.delete(name); }
+    for (const dim of wanted) {
+      const known = dimPickers.get(dim.name) ?? picker(dim.name.replace(/^dim_/, "axis "), (mode) => put({ [`by.${dim.name}`]: mode }));
+      if (!dimPickers.has(dim.name)) { dimPickers.set(dim.name, known); dims.append(known.element); }
+      const chosen = seen.get(`by.${dim.name}`);
+      if (chosen && (["each", "mean", "interval"].includes(chosen) || Number(chosen) < (dim.name === "step" ? Infinity : dim.size))) usual[dim.name] = chosen;
+      const ways = /** @type {[string, string][]} */ ([["each", `each of ${dim.size}`], ["mean", "mean"], ["interval", "mean and interval"]]);
+      const places = dim.name === "step" ? /** @type {[string, string][]} */ ([[String(/** @type {SeriesEntry} */ (listed).steps - 1), "the last"]]) : [...Array(Math.min(dim.size, 512)).keys()].map((at) => /** @type {[string, string]} */ ([String(at), placeName(dim, at)]));
+      known.set([...ways, ...places], usual[dim.name]);
+    }
+    return usual;
+  }
+
+  /** @param {string[]} ids */
+  function listRuns(ids) {
+    const now = JSON.stringify([ids, source.runs.map((run) => [run.id, Boolean(run.fault)])]);
+    runsBox.querySelector("summary").textContent = ids.length === 1 ? `Run: ${ids[0]}` : `${ids.length} runs`;
+    if (runs.dataset.now === now) return;
+    runs.dataset.now = now;
+    const focused = document.activeElement?.getAttribute("data-run");
+    runs.replaceChildren(...source.runs.filter((run) => !run.fault).map((run) => {
+      const box = h("input", { type: "checkbox", "data-run": run.id, onchange: () => { const after = new Set(view.chosenRuns()); if (box.checked) after.add(run.id); else after.delete(run.id); put({ run: [...after] }); } });
+      box.checked = ids.includes(run.id);
+      return h("label", { class: "tick" }, box, h("span", {}, run.id));
+    }));
+    if (focused) [...runs.querySelectorAll("input")].find((one) => one.getAttribute("data-run") === focused)?.focus();
+  }
+
+  /** @param {RunEntry[]} chosen @param {Held[]} arrays @param {Modes} modes @param {string} x @param {string} name @param {number | undefined} low @param {number | undefined} high */
+  function draw(chosen, arrays, modes, x, name, low, high) {
+    const weight = Number(seen.get("smooth", "0")) || 0, over = seen.get("together") === "1" && chosen.length > 1;
+    const found = arrays.map((array) => (x === "step" ? growingCurves(array, modes) : curvesOf(array, modes, x)));
+    const several = chosen.length > 1 && !over;
+    const curves = (over ? overRuns(found) : found.flatMap((some, at) => some.map((curve) => ({ ...curve, label: several ? [chosen[at].id, curve.label].filter(Boolean).join(" · ") : curve.label }))))
+      .map((curve) => ({ ...curve, y: smoothed(curve.y, weight), low: weight ? curve.low && smoothed(curve.low, weight) : curve.low, high: weight ? curve.high && smoothed(curve.high, weight) : curve.high }));
+    const colours = coloursFor(curves.length);
+    const marks = chosen.flatMap((run) => [...(run.alarms ?? []).filter((/** @type {any} */ one) => one.measure === name).map((/** @type {any} */ one) => ({ at: one.step, kind: "alarm" })), ...(run.left_out ?? []).map((/** @type {any} */ one) => ({ at: one.step, kind: "left out" }))]);
+    const spec = { curves: curves.map((curve, at) => ({ ...curve, colour: colours[at], hidden: hidden.has(curve.label) })), x: x === "step" ? "step" : x.replace(/^dim_/, "axis "), y: source.title(name), logX: seen.get("logx") === "1", logY: seen.get("logy") === "1", low, high, marks: x === "step" ? marks : [] };
+    chart.draw(spec);
+    keys(spec);
+    remarks(arrays, spec, over ? chosen.length : 0, modes, marks);
+  }
+
+  /** @param {Spec} spec */
+  function keys(spec) {
+    const few = spec.curves.slice(0, 60), buttons = [...legend.querySelectorAll(".key")];
+    const last = (/** @type {Curve} */ curve) => { for (let at = curve.y.length - 1; at >= 0; at--) if (Number.isFinite(curve.y[at])) return inDigits(curve.y[at]); return "–"; };
+    const now = JSON.stringify(few.map((curve) => [curve.label, curve.colour, curve.hidden]));
+    if (now === legend.dataset.now && buttons.length === few.length) { few.forEach((curve, at) => { buttons[at].lastElementChild.textContent = last(curve); }); return; } // only the numbers move
+    legend.dataset.now = now;
+    const focused = document.activeElement?.getAttribute("data-curve");
+    legend.replaceChildren(...(spec.curves.length > 1 ? few : []).map((curve) => {
+      return h("li", {}, h("button", { type: "button", class: "key", "data-curve": curve.label, "aria-pressed": !curve.hidden, onclick: () => { if (hidden.has(curve.label)) hidden.delete(curve.label); else hidden.add(curve.label); update(); } },
+        h("i", { style: { background: curve.colour } }), h("span", {}, curve.label), h("b", {}, last(curve))));
+    }), ...(spec.curves.length > few.length ? [h("li", { class: "none" }, `and ${spec.curves.length - few.length} more`)] : []));
+    if (focused) [...legend.querySelectorAll("[data-curve]")].find((one) => one.getAttribute("data-curve") === focused)?.focus();
+  }
+
+  /** @param {Held[]} arrays @param {Spec} spec @param {number} over @param {Modes} modes @param {{kind: string}[]} marks */
+  function remarks(arrays, spec, over, modes, marks) {
+    const said = [], lost = arrays.reduce((sum, array) => sum + array.lost, 0), thinned = arrays.filter((array) => array.thinned);
+    if (thinned.length) {
+      const made = arrays[0].dims.some((dim) => ["mean", "interval"].includes(modes[dim.name]) && dim.size > 1); // here, of several curves
+      said.push(`Thinned to ${Math.max(...thinned.map((array) => array.steps.length)).toLocaleString("en")} of ${Math.max(...thinned.map((array) => array.of)).toLocaleString("en")} steps: ${made ? "whole steps, evenly spread." : "of each stretch the smallest and the largest number, so spikes stay."}`);
+    }
+    if (lost) said.push(`${counted(lost, "number")} recorded as NaN or infinite: gaps.`);
+    const repeated = arrays[0]?.dims.filter((dim) => modes[dim.name] === "interval").reduce((size, dim) => size * dim.size, 1) ?? 1;
+    if (over || repeated > 1) { const n = over || repeated; said.push(`Band: ${n <= FEW ? 99 : 95} % interval of the mean over ${n} ${over ? "runs" : "repetitions"}, were they Gaussian.`); }
+    if (spec.curves.length >= MOST_CURVES) said.push(`The first ${MOST_CURVES} curves are drawn.`);
+    if (marks.some((mark) => mark.kind === "alarm")) said.push("Red lines: alarms.");
+    if (marks.some((mark) => mark.kind !== "alarm")) said.push("Grey lines: checkpoints that were left out.");
+    if (spec.logX && arrays.some((array) => array.steps[0] <= 0)) said.push("A log axis cannot show step 0.");
+    note.textContent = said.join(" ");
+  }
+
+  /** @param {string} words */
+  function say(words) { notice.textContent = words; notice.hidden = !words; }
+  return { element, update, close() { chart.close(); } };
+}

@@ -1,0 +1,275 @@
+"""What pages are told: the index of runs, numbers, new rows behind a cursor, claims. Nothing in the folder changes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from view.making import NASTY, grid, heads
+
+from joma.runs import Run, RunError
+from joma.runs.tail import held, rows_after
+from joma.view.feed import Feed, Unknown
+
+
+def entry(feed, id):
+    return next(run for run in feed.index()["runs"] if run["id"] == id)
+
+
+def test_the_index_tells_what_is_there(folder):
+    feed = Feed([folder])
+    index = feed.index()
+    ids = {run["id"] for run in index["runs"]}
+    assert {"monitored.joma", "heads.joma", "nasty.joma"} < ids
+    assert {run["study"] for run in index["runs"]} == {"monitor", "demo", NASTY, "scan", "thm5", "lemma6"}
+    assert index["claims"]
+    shown = entry(feed, "heads.joma")
+    assert shown["state"] == "finished"
+    assert shown["last"] == 39
+    (series,) = shown["series"]
+    assert series | {"cursor": 0} == {
+        "name": "entropy",
+        "dims": [{"name": "layer", "size": 4, "labels": None}, {"name": "head", "size": 3, "labels": None}],
+        "steps": 40,
+        "first": 0,
+        "last": 39,
+        "cursor": 0,
+    }
+    assert entry(feed, "nasty.joma")["state"] == f"failed: {NASTY}"
+
+
+def test_alarms_of_a_monitor_and_checkpoints_that_a_scan_left_out(folder):
+    feed = Feed([folder])
+    shown = entry(feed, "monitored.joma")
+    names = [each["name"] for each in shown["series"]]
+    assert "entropy" in names
+    assert not {"alarms", "steps_taken"} & set(names)
+    alarms = shown["alarms"]
+    assert alarms
+    assert all(one["measure"] == "largest_logit" and one["head"] in range(4) for one in alarms)
+    with Run.open(folder / "monitored.joma") as run:
+        logits, steps = run.array("largest_logit"), run.steps("largest_logit").tolist()
+        layers = run.dims("largest_logit")["layer"]
+    for one in alarms:
+        assert logits[steps.index(one["step"]), layers.index(one["layer"]), one["head"]] > 0.2
+    (scan,) = [run for run in feed.index()["runs"] if run["study"] == "scan"]
+    assert [one["step"] for one in scan["left_out"]] == [20]
+    assert scan["series"][0]["name"] == "stable_rank/mlp"
+    assert scan["series"][0]["dims"] == [{"name": "layer", "size": 3, "labels": ["layer 0", "layer 1", "layer 2"]}]
+    found = feed.series(scan["id"], "stable_rank/mlp")
+    assert found.steps.tolist() == [0, 10, 30]
+    assert ((found.values > 1) & (found.values < 8)).all()
+
+
+def test_numbers_are_those_of_the_run(tmp_path):
+    heads(tmp_path / "a.joma", 50)
+    feed = Feed([tmp_path])
+    every = np.stack([grid(step) for step in range(50)])
+    found = feed.series("a.joma", "entropy")
+    np.testing.assert_array_equal(found.values, every)
+    np.testing.assert_array_equal(found.steps, np.arange(50))
+    assert not found.head["thinned"]
+    means = feed.series("a.joma", "entropy", means=["head"])
+    np.testing.assert_allclose(means.values, every.mean(2))
+    np.testing.assert_allclose(feed.series("a.joma", "entropy", means=["layer"]).values, every.mean(1))
+    part = feed.series("a.joma", "entropy", low=10, high=20)
+    assert part.steps.tolist() == list(range(9, 22))  # and the next one on each side
+    few = feed.series("a.joma", "entropy", points=10)
+    assert few.head["thinned"]
+    assert few.head["of"] == 50
+    assert len(few.steps) <= 10
+    whole = feed.series("a.joma", "entropy", points=10, whole=True)
+    np.testing.assert_array_equal(whole.values, every[whole.steps.astype(int)])
+
+
+def test_a_mean_is_taken_before_anything_is_thinned(tmp_path):
+    """Two heads that take turns: their mean never moves, though each has extremes everywhere."""
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        for step in range(400):
+            run.append("x", step, np.array([step % 2, 1 - step % 2], float), dims=("head",))
+    found = Feed([tmp_path]).series("a.joma", "x", points=20, means=["head"])
+    np.testing.assert_array_equal(found.values, np.full(len(found.steps), 0.5))
+
+
+def test_only_new_rows_come_behind_a_cursor_in_whatever_order_they_are_written(tmp_path, monkeypatch):
+    feed = Feed([tmp_path])
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        for step in (10, 30):
+            run.record(step, {"loss": float(step), "other": [1.0, 2.0]})
+        first = feed.series("a.joma", "loss")
+        cursor = entry(feed, "a.joma")["series"][0]["cursor"]
+        assert first.head["cursor"] == cursor
+        run.record(20, {"loss": 20.0, "other": [3.0, 4.0]})
+        run.append("loss", 40, 40.0)
+        now = entry(feed, "a.joma")["series"][0]
+        assert (now["steps"], now["first"], now["last"]) == (4, 10, 40)
+        assert now["cursor"] > cursor
+        monkeypatch.setattr(Run, "array", None)  # the history is not read again
+        new = feed.after("a.joma", "loss", cursor)
+        assert new.steps.tolist() == [20, 40]
+        assert new.values.tolist() == [20.0, 40.0]
+        assert new.head["cursor"] == now["cursor"]
+        assert feed.after("a.joma", "loss", now["cursor"]).steps.tolist() == []
+        assert feed.after("a.joma", "other", cursor + 1).values.tolist() == [[3.0, 4.0]]
+
+
+def test_what_is_counted_again_is_what_is_counted_at_once(tmp_path):
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        known = held(run)
+        for step in (5, 3, 9, 1):
+            run.record(step, {"a": float(step)} | ({"b": 2.0} if step > 4 else {}))
+            known = held(run, known)
+        assert known == held(run)
+        assert (known["a"].steps, known["a"].first, known["a"].last) == (4, 1, 9)
+        assert (known["b"].steps, known["b"].first, known["b"].last) == (2, 5, 9)
+        assert rows_after(run, "a", 0)[0] == [5, 3, 9, 1]
+
+
+def test_a_series_is_read_anew_when_it_has_grown(tmp_path):
+    feed = Feed([tmp_path])
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        run.append("loss", 0, 1.0)
+        assert feed.series("a.joma", "loss").values.tolist() == [1.0]
+        run.append("loss", 1, 2.0)
+        assert feed.series("a.joma", "loss").values.tolist() == [1.0, 2.0]
+
+
+def test_another_run_under_the_same_name_is_another(tmp_path):
+    heads(tmp_path / "a.joma", 5)
+    feed = Feed([tmp_path])
+    before = entry(feed, "a.joma")["identity"]
+    assert feed.series("a.joma", "entropy").steps[-1] == 4
+    Run.delete(tmp_path / "a.joma")
+    heads(tmp_path / "b.joma", 9, layers=2)
+    (tmp_path / "b.joma").rename(tmp_path / "a.joma")
+    assert entry(feed, "a.joma")["identity"] != before
+    assert feed.series("a.joma", "entropy").values.shape == (9, 2, 3)
+
+
+def test_damage_is_told_and_stops_nothing(tmp_path):
+    heads(tmp_path / "a.joma", 5)
+    heads(tmp_path / "b.joma", 5)
+    feed = Feed([tmp_path])
+    feed.index()
+    content = (tmp_path / "a.joma").read_bytes()
+    (tmp_path / "a.joma").write_bytes(content[: len(content) // 2])
+    assert "damaged or cut off" in entry(feed, "a.joma")["fault"]
+    with pytest.raises(RunError, match="damaged or cut off"):
+        feed.series("a.joma", "entropy")
+    assert feed.series("b.joma", "entropy").head["of"] == 5
+    (tmp_path / "a.joma").write_bytes(content)
+    assert feed.series("a.joma", "entropy").head["of"] == 5
+
+
+@pytest.mark.parametrize("id", ["../a.joma", "/etc/passwd", "sub/../a.joma", "", "A.JOMA", "a.joma\0"])
+def test_only_what_was_found_can_be_asked_for(tmp_path, id):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    heads(tmp_path / "a.joma", 3)
+    heads(inside / "b.joma", 3)
+    with pytest.raises(Unknown, match="there is no run"):
+        Feed([inside]).series(id, "entropy")
+    with pytest.raises(Unknown, match="has no series"):
+        Feed([inside]).series("b.joma", "loss")
+
+
+def test_runs_of_several_folders_have_names_of_their_own(tmp_path):
+    for name in ("one", "two", "deep/one"):
+        (tmp_path / name).mkdir(parents=True)
+        heads(tmp_path / name / "a.joma", 3)
+    feed = Feed([tmp_path / "one", tmp_path / "two", tmp_path / "deep" / "one", tmp_path / "one" / "a.joma"])
+    assert [run["id"] for run in feed.index()["runs"]] == ["one/a.joma", "two/a.joma", "one/a.joma (2)", "a.joma"]
+
+
+def test_steps_of_different_shapes_are_one_sentence(tmp_path):
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        run.append("x", 0, [1.0])
+        run.append("x", 1, [1.0, 2.0])
+    with pytest.raises(RunError, match="different shapes"):
+        Feed([tmp_path]).series("a.joma", "x")
+
+
+def test_claims_are_those_of_the_ledger_with_paper_scale_beside(folder):
+    from joma.claims.ledger import read_findings
+    from joma.report.claims.kept import kept_of
+
+    claims = Feed([folder], kept=kept_of).claims()
+    findings = read_findings(folder / "findings.json")
+    assert [claim["id"] for claim in claims] == [finding.id for finding in findings]
+    for claim, finding in zip(claims, findings, strict=True):
+        assert claim["quick"]["verdict"] == finding.verdict
+        assert claim["quick"]["command"] == finding.command
+        kept = kept_of(finding.id, finding.claim)
+        assert (claim["paper"] and claim["paper"]["verdict"]) == (kept and kept.verdict)
+    assert any(claim["paper"] for claim in claims)
+
+
+def test_records_of_paper_scale_stand_at_paper_scale():
+    records = Path(__file__).parents[2] / "results"
+    claims = Feed([records / "fig6"]).claims()
+    assert claims
+    assert all(claim["quick"] is None and claim["paper"]["verdict"] for claim in claims)
+
+
+def test_a_damaged_ledger_is_told(tmp_path):
+    (tmp_path / "findings.json").write_text("{")
+    (claim,) = Feed([tmp_path]).claims()
+    assert "cannot be read as findings" in claim["fault"]
+
+
+def test_nothing_in_the_folder_changes(tmp_path):
+    heads(tmp_path / "a.joma", 5)
+
+    def contents():
+        return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
+
+    before = contents()
+    feed = Feed([tmp_path])
+    feed.index()
+    feed.series("a.joma", "entropy")
+    feed.after("a.joma", "entropy", 2)
+    assert contents() == before
+
+
+def test_titles_are_those_of_the_registry():
+    from joma.measure.registry import MEASURES
+
+    assert Feed([]).titles() == {name: measure.axis for name, measure in MEASURES.items()}
+
+
+def test_a_monitored_run_is_shown_without_torch(tmp_path):
+    """Loading it takes seconds, in which a page should be open."""
+    heads(tmp_path / "a.joma", 5)
+    code = (
+        "import sys; from pathlib import Path;"
+        "from joma.view.server import application; from joma.view.feed import Feed;"
+        "feed = Feed([Path(sys.argv[1])]); feed.index(); feed.series('a.joma', 'entropy'); feed.titles();"
+        "application(feed, token='t', port=1, every=1.0); assert 'torch' not in sys.modules"
+    )
+    pytest.importorskip("starlette")
+    subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], check=True)
+
+
+def test_a_checkpoint_that_comes_between_others_is_told(tmp_path):
+    config = {"source": "a/b", "model_type": "gpt2", "groups": {"mlp": ["h.0.mlp.c_fc.weight"]}}
+    with Run.create(tmp_path / "scan.sqlite", study="scan", config=config) as run:
+        for step in (0, 20):
+            run.record(step, {"stable_rank/mlp": np.array([4.0 + step])})
+        feed = Feed([tmp_path])
+        before = entry(feed, "scan.sqlite")["series"][0]["cursor"]
+        run.record(10, {"stable_rank/mlp": np.array([14.0])})
+        assert entry(feed, "scan.sqlite")["series"][0]["cursor"] > before
+        assert 10 in feed.after("scan.sqlite", "stable_rank/mlp", before).steps
+
+
+def test_what_is_remembered_of_a_long_series_is_that_of_its_last_row(tmp_path):
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        for step in range(2100):
+            run.append("loss", step, float(step))
+        feed = Feed([tmp_path])
+        first = feed.series("a.joma", "loss")
+        assert feed.series("a.joma", "loss") is first
+        assert feed.series("a.joma", "loss", points=50).head["of"] == 2100
+        run.append("loss", 2100, 7.0)
+        assert feed.series("a.joma", "loss").values[-1] == 7.0

@@ -1,0 +1,169 @@
+"""The module's own numbers against Python's: t quantiles, means and intervals, curves out of arrays, new rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joma.measure.intervals import mean_interval, t_quantile
+from joma.view.module import static
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def js(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Calls a function of the module."""
+    names = ("tQuantile", "meanInterval", "smoothed", "curvesOf", "overRuns", "withRows", "ticksOf", "stacked", "toCsv",
+             "inDigits", "inTicks", "grown")  # fmt: skip
+    parts = [static(name) for name in ("numbers.js", "elements.js", "colours.js", "picture.js", "split.js")]
+    parts.append(
+        "function grown(array, more, modes) { growingCurves(array, modes); withRows(array, more);"
+        "return [growingCurves(array, modes), curvesOf(array, modes)]; }"
+    )
+    path: Path = tmp_path_factory.mktemp("js") / "page.html"
+    path.write_text(f"<script>{chr(10).join(parts)}\nwindow.joma = {{ {', '.join(names)} }}</script>", encoding="utf-8")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+
+    def call(name: str, *given: Any) -> Any:
+        text = json.dumps(given).replace("NaN", "null")
+        code = "([name, text]) => { const given = JSON.parse(text, (_, v) => v === null ? NaN : v);" \
+               "const out = joma[name](...given); return JSON.stringify(name === 'withRows' ? given[0] : out," \
+               "(_, v) => ArrayBuffer.isView(v) ? [...v] : v); }"  # fmt: skip
+        found = page.evaluate(code, [name, text])
+        return json.loads(found)
+
+    yield call
+    page.close()
+
+
+def same(found: Any, wanted: Any, tolerance: float = 1e-9) -> None:
+    """null is no number."""
+    np.testing.assert_allclose(np.array(found, float), np.asarray(wanted, float), rtol=tolerance, atol=1e-12)
+
+
+@pytest.mark.parametrize("level", [0.95, 0.99])
+def test_t_quantiles(js: Any, level: float) -> None:
+    for freedom in (1, 2, 3, 4, 5, 9, 10, 49, 383, 1000):
+        assert js("tQuantile", level, freedom) == pytest.approx(t_quantile(level, freedom), rel=1e-7)
+
+
+@pytest.mark.parametrize("count", [2, 4, 5, 12])
+def test_intervals_are_those_of_joma(js: Any, count: int) -> None:
+    values = np.random.default_rng(count).normal(3, 2, count)
+    wanted = mean_interval(values, level=0.99 if count <= 4 else 0.95)
+    found = js("meanInterval", [*values.tolist(), float("nan")])
+    assert found["mean"] == pytest.approx(float(wanted.mean))
+    assert found["half"] == pytest.approx(float(wanted.half_width), rel=1e-7)
+    assert found["count"] == count
+
+
+def test_smoothing_forgets_where_it_began_and_keeps_gaps(js: Any) -> None:
+    same(js("smoothed", [5.0] * 4, 0.9), [5.0] * 4)
+    found = js("smoothed", [1.0, float("nan"), 2.0], 0.5)
+    same(found, [1.0, np.nan, (0.25 * 1 + 0.5 * 2) / 0.75])
+    same(js("smoothed", [1.0, 7.0], 0), [1.0, 7.0])
+
+
+MODES = st.sampled_from(["each", "mean", "interval", "1"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(modes=st.tuples(MODES, MODES, MODES), x=st.sampled_from(["step", "layer", "head"]), seed=st.integers(0, 99))
+def test_curves_against_numpy(js: Any, modes: tuple[str, str, str], x: str, seed: int) -> None:
+    shape, names = (5, 3, 2, 4), ("step", "member", "layer", "head")
+    values = np.random.default_rng(seed).normal(size=shape)
+    dims = [{"name": n, "size": s, "labels": None} for n, s in zip(names[1:], shape[1:], strict=True)]
+    chosen = dict(zip(names[1:], modes, strict=True))
+    if x != "step":
+        chosen["step"] = "4"
+    found = js(
+        "curvesOf", {"steps": [0, 10, 20, 30, 40], "values": values.reshape(-1).tolist(), "dims": dims}, chosen, x
+    )
+    array, left = values, list(names)
+    for way in ("1", "4", "mean"):
+        for name in [n for n in left if n != x and chosen.get(n) == way]:
+            axis = left.index(name)
+            array = array.mean(axis) if way == "mean" else array.take(int(way), axis)
+            left.remove(name)
+    over = [n for n in left if n != x and chosen[n] == "interval"]
+    each = [n for n in left if n != x and chosen[n] == "each"]
+    array = array.transpose([left.index(n) for n in (*over, *each, x)])
+    array = array.reshape(int(np.prod([shape[names.index(n)] for n in over])), -1, shape[names.index(x)])
+    assert len(found) == array.shape[1]
+    for at, curve in enumerate(found):
+        same(curve["y"], array[:, at].mean(0))
+        if over:
+            half = mean_interval(array[:, at], level=0.99 if len(array) <= 4 else 0.95).half_width
+            same(np.array(curve["high"], float) - np.array(curve["y"], float), half, 1e-6)
+            same(np.array(curve["y"], float) - np.array(curve["low"], float), half, 1e-6)
+        else:
+            assert "low" not in curve
+
+
+def test_runs_together_meet_at_their_steps(js: Any) -> None:
+    one = {"label": "a", "x": [0, 10, 20], "y": [1.0, 2.0, 3.0]}
+    two = {"label": "a", "x": [10, 20, 30], "y": [4.0, 5.0, 6.0]}
+    (found,) = js("overRuns", [[one], [two]])
+    assert found["x"] == [0, 10, 20, 30]
+    same(found["y"], [1.0, 3.0, 4.0, 6.0])
+    half = float(mean_interval(np.array([2.0, 4.0]), level=0.99).half_width)
+    same(np.array(found["high"], float)[1:3], [3 + half, 4 + half], 1e-7)
+
+
+@pytest.mark.parametrize("steps", [[20, 30], [5, 25], [10, 20]])
+def test_new_rows_find_their_place(js: Any, steps: list[int]) -> None:
+    dims = [{"name": "head", "size": 2, "labels": None}]
+    before = {"steps": [0, 10], "values": [0.0, 0.5, 10.0, 10.5], "dims": dims}
+    more = {"steps": steps, "values": [value for step in steps for value in (step, step + 0.5)], "dims": dims}
+    found = js("withRows", before, more)
+    wanted = sorted({0, 10, *steps})
+    assert found["steps"] == wanted
+    assert found["values"] == [value for step in wanted for value in (step, step + 0.5)]
+
+
+def test_parts_are_stacked_by_their_sign(js: Any) -> None:
+    parts = [{"label": name, "x": [0], "y": [y]} for name, y in (("a", 2.0), ("b", -1.0), ("c", 3.0), ("d", -4.0))]
+    found = [(area["low"], area["high"]) for area in js("stacked", parts)]
+    assert found == [([0], [2.0]), ([-1.0], [0]), ([2.0], [5.0]), ([-5.0], [-1.0])]
+
+
+def test_a_table_of_what_is_seen(js: Any) -> None:
+    nan = float("nan")
+    curves = [
+        {"label": "=cmd()", "x": [0, 1, 2], "y": [1.0, nan, 3.0]},
+        {"label": 'a, "b"', "x": [1, 2], "y": [5.0, 6.0], "low": [4.0, 5.0], "high": [6.0, 7.0]},
+        {"label": "hidden", "x": [0], "y": [9.0], "hidden": True},
+    ]
+    found = js("toCsv", {"curves": curves, "x": "step", "y": "y", "low": 1, "high": 2})
+    header, *rows = found.splitlines()
+    assert header == 'step,\'=cmd(),"a, ""b""","a, ""b"" low","a, ""b"" high"'
+    assert rows == ["1,,5,4,6", "2,3,6,5,7"]
+
+
+def test_numbers_in_words(js: Any) -> None:
+    words = {0: "0", 1234567: "1,234,567", -2.5: "−2.5", 1e-9: "1.00e−9", 0.123456: "0.1235", 2.5e8: "2.50e8"}
+    for value, wanted in words.items():
+        assert js("inDigits", value) == wanted
+    assert js("inTicks", [0, 0.0005, 0.001]) == ["0.0000", "0.0005", "0.0010"]
+    assert js("ticksOf", 0, 10, 5) == [0, 2, 4, 6, 8, 10]
+    assert js("ticksOf", 1, 1000, 5, True) == [1, 10, 100, 1000]
+
+
+@pytest.mark.parametrize("mode", ["mean", "interval", "each"])
+@pytest.mark.parametrize("steps", [[20, 30], [5, 25]])
+def test_curves_that_grow_are_those_made_at_once(js: Any, steps: list[int], mode: str) -> None:
+    dims = [{"name": "head", "size": 2, "labels": None}]
+    before = {"steps": [0, 10], "values": [0.0, 0.5, 10.0, 17.0], "dims": dims}
+    more = {"steps": steps, "values": [value for step in steps for value in (step, step * 1.5)], "dims": dims}
+    growing, at_once = js("grown", before, more, {"head": mode})
+    assert growing == at_once
+    assert growing[0]["x"] == sorted([0, 10, *steps])

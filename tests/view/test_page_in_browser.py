@@ -1,0 +1,384 @@
+"""What a reader does with a page that has its data inside: every screen, mouse, keyboard, phone, dark."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from in_browser import violations_on
+from view.making import NASTY, heads
+
+from joma.claims.ledger import read_findings
+from joma.runs import Run
+from joma.view.feed import Feed
+from joma.view.page import write_page
+
+pytestmark = pytest.mark.browser
+SCREENS = {
+    "runs": "",
+    "curves": "&run=heads.joma",
+    "heads": "&run=monitored.joma",
+    "split": "&run=monitored.joma",
+    "claims": "",
+}
+
+
+def at(address: str, screen: str, words: str = "") -> str:
+    return f"{address}#?screen={screen}{words}"
+
+
+def legend(page: Any) -> dict[str, str]:
+    page.locator(".legend li").first.wait_for()
+    return {
+        row.locator("span").last.inner_text(): row.locator("b").inner_text() for row in page.locator(".legend li").all()
+    }
+
+
+def saved(page: Any, kind: str) -> Path:
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=kind.upper()).click()
+    return Path(waiting.value.path())
+
+
+def table(page: Any) -> list[list[str]]:
+    return list(csv.reader(saved(page, "csv").read_text(encoding="utf-8").splitlines()))
+
+
+def test_runs_are_listed_found_and_sorted(open_page: Callable[..., Any], address: str) -> None:
+    page = open_page(address)
+    rows = page.locator("tbody tr")
+    assert rows.count() == 6
+    assert page.get_by_role("button", name="Runs", exact=True).get_attribute("aria-current") == "page"
+    assert "failed" in page.locator("tr", has_text="nasty.joma").inner_text()
+    assert re.search(r"\d+ alarm", page.locator("tr", has_text="monitored.joma").inner_text())
+    assert "1 left out" in page.locator("tr", has_text="scan-").inner_text()
+    page.locator("input[type=search]").fill("monitor")
+    assert rows.count() == 1
+    assert page.locator(".count").inner_text() == "1 of 6 runs"
+    page.locator("input[type=search]").fill("")
+    page.get_by_role("button", name="Study", exact=True).click()
+    studies = [row.locator("td").nth(1).inner_text() for row in rows.all()]
+    assert studies == sorted(studies)
+    page.get_by_role("button", name="Study", exact=True).click()
+    assert [row.locator("td").nth(1).inner_text() for row in rows.all()] == studies[::-1]
+    assert page.locator("[aria-sort=descending]").inner_text() == "Study"
+    page.get_by_role("checkbox", name="Choose heads.joma").check()
+    page.get_by_role("checkbox", name="Choose monitored.joma").check()
+    page.get_by_role("button", name="Show the curves of those chosen").click()
+    assert page.locator(".runs-box summary").inner_text().endswith("runs")
+    assert "run=heads.joma" in page.url
+    page.go_back()
+    rows.first.wait_for()
+
+
+def test_curves_by_layer_and_head(open_page: Callable[..., Any], address: str) -> None:
+    page = open_page(at(address, "curves", "&run=heads.joma"))
+    # numbers are step + 100 layer + 10 head: the mean over three heads is 10 above, at the last step 39
+    assert legend(page) == {f"layer {layer}": f"{39 + 100 * layer + 10}" for layer in range(4)}
+    page.get_by_label("head", exact=True).select_option("2")
+    page.get_by_text("59", exact=True).wait_for()
+    assert legend(page) == {f"layer {layer}, head 2": f"{39 + 100 * layer + 20}" for layer in range(4)}
+    page.get_by_label("layer", exact=True).select_option("3")
+    header, *rows = table(page)
+    assert header == ["step", "layer 3, head 2"]
+    assert [(float(x), float(y)) for x, y in rows] == [(step, step + 320.0) for step in range(40)]
+    page.get_by_label("layer", exact=True).select_option("interval")
+    header, *rows = table(page)
+    assert header[1:] == ["head 2", "head 2 low", "head 2 high"]
+    assert float(rows[0][1]) == 170.0
+    assert float(rows[0][2]) < 170.0 < float(rows[0][3])
+    page.get_by_text("99 % interval of the mean over 4 repetitions").wait_for()
+    page.get_by_label("Along", exact=True).select_option("layer")
+    page.wait_for_url(lambda url: "x=layer" in url)
+    page.get_by_label("head", exact=True).select_option("0")
+    header, *rows = table(page)
+    assert [(float(x), float(y)) for x, y in rows] == [(layer, 39 + 100.0 * layer) for layer in range(4)]
+
+
+def test_the_address_holds_the_view(open_page: Callable[..., Any], address: str) -> None:
+    words = "&run=heads.joma&series=entropy&by.layer=2&by.head=each&logy=1&smooth=0.5&low=10&high=20"
+    page = open_page(at(address, "curves", words))
+    assert set(legend(page)) == {f"layer 2, head {head}" for head in range(3)}
+    assert page.get_by_label("log y", exact=True).is_checked()
+    assert page.get_by_label("Smoothing", exact=True).input_value() == "0.5"
+    _, *rows = table(page)
+    assert [float(row[0]) for row in rows] == list(range(10, 21))
+    page.get_by_role("button", name="Whole range").click()
+    assert len(table(page)) == 41
+    assert "low=" not in page.url
+    page.goto("about:blank")
+    page.goto(f"{address}#?screen=nowhere&run=none&series=none&by.layer=77&low=x&smooth=much&step=-1")
+    page.locator("tbody tr").first.wait_for()
+
+
+def test_several_runs_share_one_axis_and_their_mean_has_an_interval(
+    open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    for name, shift in (("a", 0.0), ("b", 1.0), ("c", 2.0)):
+        with Run.create(tmp_path / f"{name}.joma", study="demo", config={}) as run:
+            for step in range(10):
+                run.append("loss", step, step + shift)
+    write_page(Feed([tmp_path]), tmp_path / "page.html")
+    page = open_page(at((tmp_path / "page.html").as_uri(), "curves", "&run=a.joma&run=b.joma&run=c.joma"))
+    assert legend(page) == {"a.joma": "9", "b.joma": "10", "c.joma": "11"}
+    page.locator(".runs-box summary").click()
+    page.locator(".choices").get_by_label("c.joma").uncheck()
+    assert set(legend(page)) == {"a.joma", "b.joma"}
+    page.locator(".choices").get_by_label("c.joma").check()
+    page.get_by_label("mean and interval over runs", exact=True).check()
+    _, *rows = table(page)
+    assert [float(row[1]) for row in rows] == [step + 1.0 for step in range(10)]
+    half = 9.924843201 / np.sqrt(3)  # t of 99 % with two degrees of freedom; the standard deviation is 1
+    assert float(rows[0][3]) == pytest.approx(1 + half, rel=1e-6)
+    page.get_by_text("99 % interval of the mean over 3 runs").wait_for()
+
+
+def test_a_curve_can_be_hidden_zoomed_and_read_with_keys_alone(open_page: Callable[..., Any], address: str) -> None:
+    page = open_page(at(address, "curves", "&run=heads.joma&by.layer=each"))
+    key = page.get_by_role("button", name="layer 0")
+    key.focus()
+    page.keyboard.press("Enter")
+    assert key.get_attribute("aria-pressed") == "false"
+    assert page.evaluate("document.activeElement.dataset.curve") == "layer 0"
+    assert table(page)[0] == ["step", "layer 1", "layer 2", "layer 3"]
+    page.locator(".chart").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    page.locator(".reading", has_text="step 1 · layer").wait_for()
+    page.keyboard.press("End")
+    page.locator(".reading", has_text="step 39 · layer").wait_for()
+    page.keyboard.press("+")
+    page.wait_for_url(lambda url: "low=9.75" in url and "high=29.25" in url)
+    page.keyboard.press("0")
+    page.wait_for_url(lambda url: "low=" not in url)
+
+
+def test_dragging_zooms(open_page: Callable[..., Any], address: str) -> None:
+    page = open_page(at(address, "curves", "&run=heads.joma"))
+    area = page.locator(".u-over").bounding_box()
+    page.mouse.move(area["x"] + area["width"] / 4, area["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(area["x"] + area["width"] / 2, area["y"] + 60, steps=4)
+    page.mouse.up()
+    page.wait_for_url(lambda url: "low=" in url)
+    steps = [float(row[0]) for row in table(page)[1:]]
+    assert steps == list(range(10, 20)) or steps == list(range(10, 21)) or steps == list(range(9, 20))
+    assert page.locator(".reading").inner_text().startswith("step ")
+
+
+def test_pictures_of_what_is_seen(open_page: Callable[..., Any], address: str) -> None:
+    page = open_page(at(address, "curves", "&run=heads.joma"))
+    legend(page)
+    svg = saved(page, "svg").read_text(encoding="utf-8")
+    assert svg.startswith("<svg xmlns=")
+    assert svg.count("stroke-linejoin") == 4
+    assert "layer 3" in svg
+    png = saved(page, "png").read_bytes()
+    assert png.startswith(b"\x89PNG")
+    assert int.from_bytes(png[16:20], "big") == 1520
+
+
+def test_a_record_of_one_step_is_drawn_along_its_longest_axis(open_page: Callable[..., Any], tmp_path: Path) -> None:
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        run.keep("curve", lambda: np.arange(20.0).reshape(2, 10) ** 2)
+    write_page(Feed([tmp_path]), tmp_path / "page.html")
+    page = open_page((tmp_path / "page.html").as_uri())
+    assert legend(page) == {"axis 0 = 0": "81", "axis 0 = 1": "361"}
+    assert page.get_by_label("Along", exact=True).input_value() == "dim_1"
+
+
+def colours(page: Any, layer: int, head: int, layers: int, count: int) -> list[int]:
+    """Of the middle of a cell of the heat map."""
+    code = """([row, column, rows, columns]) => {
+      const canvas = document.querySelector('.map canvas'), context = canvas.getContext('2d');
+      const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
+      const painted = (x, y) => data[4 * (y * canvas.width + x) + 3] > 0;
+      const tall = (canvas.height - 26 * devicePixelRatio) / rows;
+      const y = Math.round(22 * devicePixelRatio + (row + 0.5) * tall);
+      let right = canvas.width - 1; while (!painted(right, y)) right--;
+      let left = right; while (left && painted(left - 1, y) || painted(left - 2, y)) left--;
+      const wide = (right - left + 1) / columns;
+      const at = 4 * (y * canvas.width + Math.round(left + (column + 0.5) * wide));
+      return [...data.slice(at, at + 4)]; }"""
+    found: list[int] = page.evaluate(code, [layer, head, layers, count])
+    return found
+
+
+def test_a_heat_map_with_a_slider_over_steps(open_page: Callable[..., Any], address: str) -> None:
+    page = open_page(at(address, "heads", "&run=heads.joma"), allowed=("willReadFrequently",))  # the test reads pixels
+    page.locator(".map canvas").wait_for()
+    assert page.locator(".steps output").inner_text() == "39 of 39"
+    low, high = colours(page, 0, 0, 4, 3), colours(page, 3, 2, 4, 3)
+    assert sum(low[:3]) > sum(high[:3]) + 300  # the larger, the darker
+    box = page.locator(".map")
+    box.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".reading").inner_text() == "layer 1, head 1: 149 at step 39"
+    slider = page.get_by_label("Step", exact=True)
+    slider.fill("7")
+    assert page.locator(".reading").inner_text() == "layer 1, head 1: 117 at step 7"
+    page.wait_for_url(lambda url: "step=7" in url)
+    assert page.locator(".scale span").nth(1).inner_text() == "0"
+    assert page.locator(".scale span").last.inner_text() == "359"
+    page.get_by_label("colours of this step alone", exact=True).check()
+    assert page.locator(".scale span").last.inner_text() == "327"
+    box.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: "screen=curves" in url)
+    assert table(page)[0] == ["step", "layer 1, head 1"]
+
+
+def test_alarms_and_left_out_checkpoints_are_marked(open_page: Callable[..., Any], address: str, folder: Path) -> None:
+    page = open_page(at(address, "heads", "&run=monitored.joma&series=largest_logit"))
+    page.locator(".events li").first.wait_for()
+    (shown,) = [run for run in Feed([folder]).index()["runs"] if run["id"] == "monitored.joma"]
+    assert page.locator(".events li").count() == len(shown["alarms"])
+    first = shown["alarms"][0]
+    page.locator(".events li button").first.click()
+    assert page.locator(".steps output").inner_text().startswith(f"{first['step']} of")
+    assert page.locator(".strip").is_visible()
+    page.goto(
+        at(address, "heads", "&run=" + next(r["id"] for r in Feed([folder]).index()["runs"] if r["study"] == "scan"))
+    )
+    page.get_by_text("Checkpoints that were left out").wait_for()
+    assert page.locator(".events li").inner_text().startswith("step 20")
+
+
+def test_small_curves(open_page: Callable[..., Any], address: str) -> None:
+    page = open_page(at(address, "heads", "&run=heads.joma"), allowed=("willReadFrequently",))  # the test reads pixels
+    page.get_by_label("As", exact=True).select_option("curves")
+    page.wait_for_url(lambda url: "heads=curves" in url)
+    image = "document.querySelector('.map canvas').getContext('2d').getImageData(0, 0, 1000, 200).data"
+    assert page.evaluate(f"[...{image}].filter(Boolean).length") > 1000
+
+
+def test_parts_that_add_up(open_page: Callable[..., Any], address: str, folder: Path) -> None:
+    page = open_page(at(address, "split", "&run=monitored.joma"))
+    found = legend(page)
+    assert list(found) == ["shared", "specific", "cross", "sum of the parts", "measured whole"]
+    numbers = {name: float(text.replace("−", "-")) for name, text in found.items()}
+    with Run.open(folder / "monitored.joma") as run:
+        for name in ("shared", "specific", "cross"):
+            assert numbers[name] == pytest.approx(run.array(f"spread/{name}")[-1].mean(), rel=5e-3), name
+        assert numbers["measured whole"] == pytest.approx(run.array("spread/variance")[-1].mean(), rel=5e-3)
+        assert numbers["sum of the parts"] == pytest.approx(numbers["measured whole"], rel=5e-3)
+        page.get_by_label("Layer", exact=True).select_option("1")
+        page.wait_for_url(lambda url: "layer=1" in url)
+        wanted = run.array("spread/shared")[-1, 1].mean()
+        assert float(legend(page)["shared"].replace("−", "-")) == pytest.approx(wanted, rel=5e-3)
+    assert saved(page, "svg").read_text(encoding="utf-8").count("fill-opacity") >= 3
+
+
+def test_claims_are_filtered_and_lead_to_each_other(open_page: Callable[..., Any], address: str, folder: Path) -> None:
+    findings = read_findings(folder / "findings.json")
+    page = open_page(at(address, "claims"))
+    claims = page.locator("details.claim")
+    claims.first.wait_for()
+    assert claims.count() == len(findings)
+    verdicts = [finding.verdict for finding in findings]
+    chip = page.locator(".chip").first
+    verdict = chip.get_attribute("data-verdict")
+    assert chip.inner_text().split()[-1] == str(verdicts.count(verdict))
+    chip.focus()
+    page.keyboard.press("Enter")
+    assert claims.count() == verdicts.count(verdict)
+    assert page.locator(f'.chip[data-verdict="{verdict}"]').get_attribute("aria-pressed") == "true"
+    page.keyboard.press("Enter")
+    assert claims.count() == len(findings)
+    one = next(finding for finding in findings if set(finding.claim.uses) & {other.id for other in findings})
+    page.locator("input[type=search]").fill(one.id)
+    claims.first.locator("summary").click()
+    assert claims.first.locator(".sides h2").all_inner_texts() == ["quick scale", "paper scale"]
+    assert claims.first.locator("code").inner_text() == one.command
+    below = next(use for use in one.claim.uses if use in {other.id for other in findings})
+    claims.first.get_by_role("button", name=below).click()
+    target = page.locator(f'[data-claim="{below}"][open]')
+    target.wait_for()
+    assert one.id in target.inner_text()  # used by
+    target.get_by_role("button", name=re.compile("Curves of")).click()
+    page.wait_for_url(lambda url: "screen=curves" in url)
+
+
+def test_nothing_but_text_is_made_of_names(open_page: Callable[..., Any], tmp_path: Path, address: str) -> None:
+    page = open_page(at(address, "runs"))
+    assert NASTY in page.locator("tr", has_text="nasty.joma").inner_text()
+    for screen in ("curves", "heads", "split"):
+        page.goto("about:blank")
+        page.goto(at(address, screen, "&run=nasty.joma"))
+        page.locator("select").first.wait_for(state="attached")
+        page.wait_for_function("document.querySelector('canvas')?.width > 50")
+    page.goto("about:blank")
+    page.goto(at(address, "curves", "&run=nasty.joma&by.head=each"))
+    assert NASTY in next(iter(legend(page)))
+    svg = saved(page, "svg").read_text(encoding="utf-8")
+    assert "<script" not in svg
+    assert "<img" not in svg
+    assert page.evaluate("document.querySelectorAll('script').length") == 2
+    assert page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_screen_is_accessible_and_fits(browser: Any, address: str, theme: str, width: int) -> None:
+    for screen, words in SCREENS.items():
+        assert violations_on(browser, at(address, screen, words), theme, width, "closed") == [], screen
+
+
+def test_a_phone_shows_every_screen_without_scrolling_sideways(open_page: Callable[..., Any], address: str) -> None:
+    page = open_page(address, width=390)
+    for screen, words in SCREENS.items():
+        page.goto("about:blank")
+        page.goto(at(address, screen, words))
+        page.locator(".joma-view main > div").wait_for()
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, screen
+
+
+def test_the_dark_page_is_dark_and_stays_so(open_page: Callable[..., Any], address: str) -> None:
+    background = "getComputedStyle(document.querySelector('.joma-view')).backgroundColor"
+    page = open_page(at(address, "curves", "&run=heads.joma"), theme="dark")
+    dark = page.evaluate(background)
+    assert dark == "rgb(21, 23, 26)"
+    page.get_by_role("button", name="Light page").click()
+    assert page.evaluate(background) == "rgb(255, 254, 251)"
+    page.reload()
+    assert page.evaluate(background) == "rgb(255, 254, 251)"
+    legend(page)
+
+
+def test_a_keyboard_reaches_every_screen(open_page: Callable[..., Any], address: str) -> None:
+    page = open_page(address)
+    for name in ("Curves", "Heads", "Split", "Claims", "Runs"):
+        page.get_by_role("button", name=name, exact=True).focus()
+        page.keyboard.press("Enter")
+        assert page.get_by_role("button", name=name, exact=True).get_attribute("aria-current") == "page"
+        assert page.locator("h1").inner_text() == name
+
+
+def test_a_thinned_page_says_so_and_keeps_its_spike(open_page: Callable[..., Any], tmp_path: Path) -> None:
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        for step in range(1200):
+            run.append("x", step, np.where(np.arange(50) == 7, 50.0 * (step == 777), 1.0), dims=("head",))
+    write_page(Feed([tmp_path]), tmp_path / "page.html", megabytes=0.05)
+    page = open_page(at((tmp_path / "page.html").as_uri(), "curves", "&by.head=7"))
+    page.locator(".note", has_text="so spikes stay").wait_for()
+    rows = [(float(x), float(y)) for x, y in table(page)[1:]]
+    assert max(y for _, y in rows) == 50.0
+    page.get_by_label("head", exact=True).select_option("mean")
+    page.locator(".note", has_text="whole steps, evenly spread").wait_for()
+    rows = [(float(x), float(y)) for x, y in table(page)[1:]]
+    assert all(y == pytest.approx(0.98 + (x == 777)) for x, y in rows)
+
+
+def test_one_run_opens_with_its_curves(open_page: Callable[..., Any], tmp_path: Path) -> None:
+    heads(tmp_path / "a.joma", 5)
+    write_page(Feed([tmp_path / "a.joma"]), tmp_path / "page.html")
+    page = open_page((tmp_path / "page.html").as_uri())
+    assert page.locator("h1").inner_text() == "Curves"
+    assert len(legend(page)) == 4

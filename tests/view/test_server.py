@@ -1,0 +1,159 @@
+"""Who may ask the live server, and what it answers: no other site, no other name, no token, nothing but reading."""
+
+import http.client
+import json
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+import pytest
+from view.making import grid, heads
+from view.serving import serving
+
+from joma.runs import Run
+from joma.view.feed import Feed
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    heads(folder / "a.joma", 20)
+    heads(folder.parent / "outside.joma", 20)
+    with serving(Feed([folder])) as (address, _):
+        yield address
+
+
+def asked(address, path="", *, method="GET", **headers):
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port)
+    connection.putrequest(method, parts.path + path if not path.startswith("/") else path, skip_host=True)
+    for name, value in {"Host": parts.netloc, **headers}.items():
+        if value is not None:
+            connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    found = (answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read())
+    connection.close()
+    return found
+
+
+def test_the_page_and_its_policy(live):
+    status, headers, body = asked(live)
+    assert status == 200
+    assert b"<title>joma view</title>" in body
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "access-control-allow-origin" not in headers
+    for part, kind in (("module.js", "text/javascript"), ("style.css", "text/css")):
+        status, headers, body = asked(live, part)
+        assert status == 200
+        assert headers["content-type"].startswith(kind)
+
+
+def test_numbers_come_as_bytes(live):
+    status, _, body = asked(live, "series?run=a.joma&series=entropy")
+    assert status == 200
+    length = int.from_bytes(body[:8], "little")
+    head = json.loads(body[8 : 8 + length])
+    steps = np.frombuffer(body, "<f8", 20, 8 + length)
+    values = np.frombuffer(body, "<f4", offset=8 + length + 160).reshape(head["shape"])
+    np.testing.assert_array_equal(steps, np.arange(20))
+    np.testing.assert_array_equal(values, np.stack([grid(step) for step in range(20)]))
+    means = asked(live, "series?run=a.joma&series=entropy&means=head&means=layer&points=8")[2]
+    head = json.loads(means[8 : 8 + int.from_bytes(means[:8], "little")])
+    assert head["shape"] == [8]
+    assert head["means"] == ["head", "layer"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ({"Host": "evil.example"}, "its own address"),
+        ({"Host": "evil.example:80"}, "its own address"),
+        ({"Host": None}, ""),
+        ({"Host": "127.0.0.1"}, "its own address"),
+        ({"Origin": "https://evil.example"}, "its own page"),
+        ({"Origin": "null"}, "its own page"),
+        ({"Origin": "http://127.0.0.1:1"}, "its own page"),
+        ({"Sec_Fetch_Site": "cross-site"}, "its own page"),
+        ({"Sec_Fetch_Site": "same-site"}, "its own page"),
+    ],
+)
+@pytest.mark.parametrize("path", ["", "events", "series?run=a.joma&series=entropy"])
+def test_others_are_refused(live, headers, why, path):
+    status, answered, body = asked(live, path, **headers)
+    assert status in (400, 403)
+    assert why.encode() in body
+    assert b"a.joma" not in body
+    assert status == 400 or "default-src 'none'" in answered["content-security-policy"]
+
+
+def test_our_own_page_is_let_in(live):
+    netloc = urlsplit(live).netloc
+    origin = f"http://{netloc}"
+    assert asked(live, "titles", Origin=origin, Sec_Fetch_Site="same-origin")[0] == 200
+    assert asked(live, Sec_Fetch_Site="none")[0] == 200
+    assert asked(live, Host=netloc.replace("127.0.0.1", "localhost"))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/secre/", "/secret2/", "/series?run=a.joma&series=entropy", "/module.js", "//"])
+def test_without_the_token_there_is_nothing(live, path):
+    status, _, body = asked(live, path)
+    assert status == 404
+    assert b"joma view" not in body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_it_only_reads(live, method):
+    assert asked(live, "series?run=a.joma&series=entropy", method=method)[0] == 403
+
+
+@pytest.mark.parametrize(
+    "run", ["../outside.joma", "..%2Foutside.joma", "/etc/passwd", "a.joma/../../outside.joma", "outside.joma", "%00"]
+)
+def test_paths_outside_of_the_folders_are_not_there(live, run):
+    status, _, body = asked(live, f"series?run={quote(run)}&series=entropy")
+    assert status == 404
+    assert b"there is no run" in body
+    for path in ("../../etc/passwd", "..%2f..%2fetc%2fpasswd", "static/view.js"):
+        assert asked(live, path)[0] == 404
+
+
+@pytest.mark.parametrize(
+    "words", ["", "run=a.joma", "run=a.joma&series=entropy&points=many", "run=a.joma&series=entropy&low=x"]
+)
+def test_nonsense_is_one_sentence(live, words):
+    status, _, body = asked(live, f"series?{words}")
+    assert status == 400
+    assert json.loads(body) == {"fault": "this is no question that the page asks"}
+
+
+def test_events_tell_runs_once_and_then_what_changed(tmp_path):
+    heads(tmp_path / "still.joma", 3)
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        run.append("loss", 0, 1.0)
+        with serving(Feed([tmp_path]), every=0.02) as (address, _):
+            parts = urlsplit(address)
+            connection = http.client.HTTPConnection(parts.hostname, parts.port)
+            connection.request("GET", f"{parts.path}events")
+            answer = connection.getresponse()
+            assert answer.getheader("content-type").startswith("text/event-stream")
+
+            def event():
+                assert answer.readline() == b"event: runs\n"
+                data = json.loads(answer.readline().removeprefix(b"data: "))
+                answer.readline()
+                return data
+
+            first = event()
+            assert {one["id"] for one in first["runs"]} == {"still.joma", "a.joma"}
+            run.append("loss", 1, 2.0)
+            second = event()
+            assert [one["id"] for one in second["runs"]] == ["a.joma"]
+            assert second["runs"][0]["series"][0]["last"] == 1
+            assert set(second["order"]) == {"still.joma", "a.joma"}
+            connection.close()
