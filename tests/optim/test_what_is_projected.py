@@ -11,7 +11,7 @@ from joma.optim import Energy, GaLore
 def test_what_is_no_matrix_or_is_named_passes_as_it_would_alone():
     model, alone = network(), network()
     optimizer = GaLore(model, rank=4, lr=0.01)
-    passing = [name for name, _ in optimizer._unprojected]
+    passing = [each.name for each in optimizer.passing]
     assert [matrix.name for matrix in optimizer.matrices] == ["layers.0.weight", "layers.2.weight"]
     assert passing == [
         "embed_tokens.weight", "layers.0.bias", "layers.2.bias", "layers.3.weight", "layers.3.bias", "lm_head.weight",
@@ -57,5 +57,5 @@ def test_rank_by_energy():
     weight.grad[range(6), range(6)] = torch.tensor([3.0, 1.0, 0.5, 0.1, 0.0, 0.0])
     optimizer.step()
     assert optimizer.matrices[0].rank == 2  # 9 of 10.26 is 0.877, 10 of 10.26 is 0.975
-    assert optimizer.inner.state[optimizer.matrices[0].compact]["sum"].shape == (2, 8)
+    assert optimizer.state[weight]["sum"].shape == (2, 8)
     assert optimizer.captured()["group 0, parameter 0"] == pytest.approx(10 / 10.26)
