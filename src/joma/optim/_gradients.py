@@ -23,8 +23,9 @@ def are_finite(tensors: Sequence[Tensor]) -> Tensor:
     if not tensors:
         return torch.ones(0, dtype=torch.bool)
     here = [local(one) for one in tensors]
-    zero = here[0].new_zeros(1)  # a process that has no row of a tensor has nothing to object to
-    norms = torch._foreach_norm([one if one.numel() else zero for one in here], float("inf"))
+    if not all(one.numel() for one in here):  # a process that has no row of a tensor has nothing to object to
+        here = [one if one.numel() else one.new_zeros(1) for one in here]
+    norms = torch._foreach_norm(here, float("inf"))
     if any(norm.dtype != norms[0].dtype or norm.device != norms[0].device for norm in norms):
         finite = torch.stack([norm.isfinite().to(norms[0].device) for norm in norms])
     else:

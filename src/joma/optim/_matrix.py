@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from joma.optim.projector import Kind, Projector, Rank, Side, find_projector, largest_rank, side_of
 
 STACKED_ON = ("cuda", "xpu", "mps")  # kinds of devices on which one large product beats many small ones
-STACK = 1 << 22  # entries that are copied together for one product: 16 MiB of float32 beside the gradients
+STACK = 1 << 23  # entries that are copied together for one product: 32 MiB of float32 beside the gradients
+STACK_SHARE = {True: 4, False: 16}  # or one in so many of all: on such devices, and on others, where a pack copies less
 SMALL_STACK = 1 << 18  # entries that may always be copied together, however small the model is
 REFRESHED_TOGETHER = 4  # subspaces that are found at once on such devices: more make a refresh step too long
 _SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
@@ -167,6 +168,7 @@ class Pack:
         for place, matrix in enumerate(matrices):
             matrix.pack, matrix.place = self, place
         first = matrices[0]
+        self.parameters = [matrix.parameter for matrix in matrices]
         self.group, self.side, self.device = first.group, first.side, first.parameter.device
         self.product_dtype = torch.promote_types(first.parameter.dtype, first.basis_dtype)
         self.stacks = self.device.type in STACKED_ON and len(matrices) > 1
@@ -174,17 +176,14 @@ class Pack:
         self.energies: Tensor | None = None  # (matrices, rank)
         self.zero = torch.zeros((), dtype=first.state_dtype, device=self.device)
         self.compact = nn.Parameter(self.zeros())
+        self.folded = self.compact.data
+        self.shown: tuple[object, ...] = ()  # what the optimizer's state[p] was made from
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the compact parameter."""
         shape, count = self.matrices[0].compact_shape, len(self.matrices)
         return shape if count == 1 else (count, *shape)
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The matrices themselves."""
-        return [matrix.parameter for matrix in self.matrices]
 
     def zeros(self) -> Tensor:
         """Zeros of the compact shape in the memory of one number."""
@@ -209,33 +208,37 @@ class Pack:
         self.basis, self.energies = self.basis[..., :rank].clone(), self.energies[..., :rank].clone()
         self.fold()
 
-    def unfold(self) -> None:
-        """Give the compact parameter memory of its own, zero, for the time of a step."""
-        self.compact.data = torch.zeros(self.shape, dtype=self.zero.dtype, device=self.device)
+    def unfold(self, memory: Tensor) -> None:
+        """Give the compact parameter memory, zeros of its shape, for the time of a step."""
+        self.compact.data = memory
 
     def fold(self) -> None:
         """Between steps: no memory for the compact parameter, none for its gradient."""
-        self.compact.data = self.zeros()
+        if self.folded.shape != self.shape:
+            self.folded = self.zeros()
+        self.compact.data = self.folded
         self.compact.grad = None
 
     def bases(self) -> Tensor:
         """(matrices, shorter side, rank) in the precision of products."""
         assert self.basis is not None
-        return self.basis.to(self.product_dtype)
+        return self.basis if self.basis.dtype == self.product_dtype else self.basis.to(self.product_dtype)
 
     def project(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the matrices' shapes in the subspaces, P^T G or G P, in the compact shape."""
         bases, dtype = self.bases(), self.product_dtype
         if self.stacks:
-            full = torch.stack(list(tensors)).to(dtype)
-            found = bases.mT @ full if self.side == "left" else full @ bases
+            full = torch.stack(list(tensors))
+            full = full if full.dtype == dtype else full.to(dtype)
+            found = torch.bmm(bases.mT, full) if self.side == "left" else torch.bmm(full, bases)
         else:
             shape = self.matrices[0].compact_shape
             found = torch.empty(len(tensors), *shape, dtype=dtype, device=self.device)
             for basis, one, into in zip(bases, tensors, found, strict=True):
                 factors = (basis.mT, one.to(dtype)) if self.side == "left" else (one.to(dtype), basis)
                 torch.mm(*factors, out=into)
-        return found.view(self.shape).to(self.zero.dtype)
+        found = found if len(self.matrices) > 1 else found[0]
+        return found if found.dtype == self.zero.dtype else found.to(self.zero.dtype)
 
     def take_gradients(self) -> None:
         """Give the compact parameter the projected gradients, added to what it has."""
@@ -243,16 +246,19 @@ class Pack:
         found = self.project(gradients)
         self.compact.grad = found if self.compact.grad is None else self.compact.grad + found
 
-    def apply(self, scale: float, shrink: float | Tensor) -> None:
+    def shrinks_apart(self, shrink: float | Tensor) -> bool:
+        """Whether the weights are shrunk before `apply`, many packs at once, and not by it."""
+        return self.stacks or isinstance(shrink, Tensor)
+
+    def apply(self, scale: float, shrink: float) -> None:
         """Shrink the matrices and add what the inner optimizer did with the compact parameter."""
-        bases, weights = self.bases(), [each.data for each in self.parameters]
-        moved = self.compact.data.to(self.product_dtype).view(len(weights), *self.matrices[0].compact_shape)
-        if self.stacks or isinstance(shrink, Tensor):
-            torch._foreach_mul_(weights, shrink)
-            shrink = 1.0
+        bases, weights = self.bases(), self.parameters
+        moved = self.compact.detach()
+        moved = moved if moved.ndim == 3 else moved[None]
+        moved = moved if moved.dtype == self.product_dtype else moved.to(self.product_dtype)
         if self.stacks:
-            lifted = bases @ moved if self.side == "left" else moved @ bases.mT
-            torch._foreach_add_(weights, list(lifted.unbind()), alpha=scale)
+            lifted = torch.bmm(bases, moved) if self.side == "left" else torch.bmm(moved, bases.mT)
+            torch._foreach_add_(weights, lifted.unbind(), alpha=scale)
             return
         for weight, basis, one in zip(weights, bases, moved, strict=True):
             factors = (basis, one) if self.side == "left" else (one, basis.mT)
@@ -274,11 +280,13 @@ def form_packs(
     A pack has no more entries than one product may copy, so that little memory is needed beside the gradients.
     """
     matrices = list(matrices)
-    most = min(STACK, max(SMALL_STACK, sum(each.parameter.numel() for each in matrices) // 8))
+    entries = sum(each.parameter.numel() for each in matrices)
     found: dict[object, list[list[Matrix]]] = {}
     for matrix in matrices:
         more = together(matrix)
         lists = found.setdefault((matrix.kind, more) if more is not None else id(matrix), [[]])
+        share = STACK_SHARE[matrix.parameter.device.type in STACKED_ON]
+        most = min(STACK, max(SMALL_STACK, entries // share))
         if lists[-1] and (len(lists[-1]) + 1) * matrix.parameter.numel() > most:
             lists.append([])
         lists[-1].append(matrix)

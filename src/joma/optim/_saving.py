@@ -58,6 +58,21 @@ def state_of_matrix(inner: torch.optim.Optimizer, matrix: Matrix) -> dict[str, A
     return ({key: getattr(matrix, key) for key in OF_MATRIX} if matrix.found else {}) | of_inner
 
 
+def show(shown: dict[Tensor, dict[str, Any]], inner: torch.optim.Optimizer, pack: Pack) -> None:
+    """Let shown[p] have the subspace and inner state of each matrix of a pack; work only where tensors changed."""
+    kept = (pack.basis, *inner.state.get(pack.compact, {}).values())
+    known = len(kept) == len(pack.shown) and all(one is other for one, other in zip(kept, pack.shown, strict=True))
+    pack.shown = kept
+    for matrix in pack.matrices:
+        entry = shown.get(matrix.parameter) if known else None
+        if not matrix.found:
+            shown.pop(matrix.parameter, None)
+        elif entry is None:
+            shown[matrix.parameter] = state_of_matrix(inner, matrix)
+        else:
+            entry["count"], entry["refreshed"] = matrix.count, matrix.refreshed
+
+
 def pack_state(parts: Parts) -> dict[str, Any]:
     """The state of all parameters; tensors are those of the optimizer, not copies, as torch does it."""
     matrices, states = {id(matrix.parameter): matrix for matrix in parts.matrices}, {}

@@ -46,10 +46,9 @@ class ShardedPack(Pack):
         assert isinstance(full, DTensor)
         return self._compact(self.zero.expand(full.to_local().shape))
 
-    def unfold(self) -> None:
+    def unfold(self, memory: Tensor) -> None:
         """Give the compact parameter memory; assigning to .data would not, and FSDP2 does it this way too."""
-        here = local(self.compact)
-        self.compact._local_tensor = torch.zeros(here.shape, dtype=here.dtype, device=here.device)  # type: ignore[attr-defined]
+        self.compact._local_tensor = memory  # type: ignore[attr-defined]
 
     def fold(self) -> None:
         """Between steps: no memory for the compact parameter, none for its gradient."""
@@ -64,7 +63,10 @@ class ShardedPack(Pack):
         addend = DTensor.from_local(self._local_rows().mT @ part, self.mesh, self._placed(Partial()))
         return addend.redistribute(self.mesh, self.compact_placements).to(self.zero.dtype)
 
-    def apply(self, scale: float, shrink: float | Tensor) -> None:
+    def shrinks_apart(self, shrink: float | Tensor) -> bool:
+        return False
+
+    def apply(self, scale: float, shrink: float) -> None:
         """Shrink the rows that are here, and add the update to them."""
         moved = self.compact.detach()
         assert isinstance(moved, DTensor)

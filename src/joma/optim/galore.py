@@ -8,6 +8,7 @@ unchanged and its state has the compact shape: m r + 2 n r numbers for Adam (m t
 
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -273,9 +274,7 @@ class GaLore(torch.optim.Optimizer):
         self._check_hooks()
         self._look_back()
         captured = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-        self._split_packs()
-        has_gradient = _has_compact_gradient if self.project_in_backward else _has_gradient
-        packs = [pack for pack in self.packs if has_gradient(pack)]
+        packs = self._packs_with_gradients()
         passing = [each for each in self.passing if each.parameter.grad is not None]
         if packs or passing:
             self._update(packs, passing, captured=captured)
@@ -283,22 +282,25 @@ class GaLore(torch.optim.Optimizer):
             self._hand_over_options()
         self._hide_compact()
 
-    def _split_packs(self) -> None:
+    def _packs_with_gradients(self) -> list[Pack]:
         """Matrices of a pack of which some have no gradient are parted: they have their own counts from now on."""
-        if self._in_backward:
-            return
-        for pack in [pack for pack in self.packs if len(pack.matrices) > 1]:
-            present = {id(matrix): matrix.parameter.grad is not None for matrix in pack.matrices}
-            if 0 < sum(present.values()) < len(present):
-                self._form_packs([pack], lambda matrix, present=present: present[id(matrix)])
-                self._start_hooks()
+        if self.project_in_backward:
+            return [pack for pack in self.packs if pack.compact.grad is not None]
+        present = [(pack, [each.grad is not None for each in pack.parameters]) for pack in self.packs]
+        if not any(any(there) and not all(there) for _, there in present):
+            return [pack for pack, there in present if there[0]]
+        for pack, there in present:
+            if any(there) and not all(there):
+                self._form_packs([pack], lambda matrix: matrix.parameter.grad is not None)
+        self._start_hooks()
+        return [pack for pack in self.packs if pack.parameters[0].grad is not None]
 
     def _update(self, packs: list[Pack], passing: list[Passing], *, captured: bool = False) -> None:
         """One update of these parameters, counted or skipped."""
         matrices = [matrix for pack in packs for matrix in pack.matrices]
         device = (packs[0].device if packs else passing[0].parameter.device).type
         try:
-            with torch.autocast(device, enabled=False):
+            with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
                 refreshed = self.project_in_backward or self._refresh_due(matrices, captured=captured)
                 if not (refreshed and self._advance(packs, passing, captured=captured)):
                     self._count_skipped()
@@ -443,10 +445,10 @@ class GaLore(torch.optim.Optimizer):
 
     def _advance_round(self, packs: list[Pack], passing: list[Passing], acts: Tensor | float) -> None:
         """Project, step and lift some packs, and step some parameters that pass."""
-        for pack in packs:
+        for pack, memory in zip(packs, _zeros(packs), strict=True):
             if pack.compact.grad is None:
                 pack.take_gradients()
-            pack.unfold()
+            pack.unfold(memory)
             if self.decay == "coupled":
                 self._couple_decay(pack)
         members: dict[tuple[int, Role], list[Tensor]] = {}
@@ -454,14 +456,32 @@ class GaLore(torch.optim.Optimizer):
             members.setdefault((pack.group, "compact"), []).append(pack.compact)
         for each in passing:
             members.setdefault((each.group, each.role), []).append(each.parameter)
-            if each.role == "scaled" and self.decay == "decoupled" and (shrink := self._shrink(each.group, acts)) != 1:
-                local(each.parameter.data).mul_(shrink)
+        shrinks = self._decay(packs, passing, acts)
         with only(self.inner, [(self._inner_group(*key), some) for key, some in members.items()]):
             self.inner.step()
-        for pack in packs:
-            shrink = self._shrink(pack.group, acts) if self.decay == "decoupled" else 1.0
+        for pack, shrink in zip(packs, shrinks, strict=True):
             pack.apply(self.param_groups[pack.group]["scale"], shrink)
             pack.fold()
+
+    def _decay(self, packs: list[Pack], passing: list[Passing], acts: Tensor | float) -> list[float]:
+        """Decoupled decay of what is projected or scaled; for each pack what is left to do with its update."""
+        if self.decay == "coupled":
+            return [1.0] * len(packs)
+        apart: dict[int, list[Tensor]] = {}
+        factors = [self._shrink(number, acts) for number, _ in enumerate(self.param_groups)]
+        left = []
+        for pack in packs:
+            shrink = factors[pack.group]
+            if pack.shrinks_apart(shrink):
+                apart.setdefault(pack.group, []).extend(pack.parameters)
+            left.append(1.0 if pack.shrinks_apart(shrink) else shrink)
+        for each in passing:
+            if each.role == "scaled":
+                apart.setdefault(each.group, []).append(local(each.parameter.detach()))
+        for number, weights in apart.items():
+            if isinstance(factors[number], Tensor) or factors[number] != 1:
+                torch._foreach_mul_(weights, factors[number])
+        return left  # type: ignore[return-value]
 
     def _shrink(self, number: int, acts: Tensor | float) -> Tensor | float:
         """What decoupled decay multiplies the weights of a group with; 1 where the step does not happen."""
@@ -606,11 +626,8 @@ class GaLore(torch.optim.Optimizer):
 
     def _show_state(self, packs: list[Pack], passing: list[Passing]) -> None:
         """state[p] has the subspace and the inner state: the tensors themselves, or parts of those of a pack."""
-        for matrix in (matrix for pack in packs for matrix in pack.matrices):
-            if matrix.found:
-                self.state[matrix.parameter] = _saving.state_of_matrix(self.inner, matrix)
-            else:
-                self.state.pop(matrix.parameter, None)
+        for pack in packs:
+            _saving.show(self.state, self.inner, pack)
         for each in passing:
             self.state[each.parameter] = self.inner.state[each.parameter]
 
@@ -706,12 +723,17 @@ def _make_pack(matrices: list[Matrix]) -> Pack:
     return Pack(matrices)
 
 
-def _has_gradient(pack: Pack) -> bool:
-    return pack.matrices[0].parameter.grad is not None
-
-
-def _has_compact_gradient(pack: Pack) -> bool:
-    return pack.compact.grad is not None
+def _zeros(packs: list[Pack]) -> list[Tensor]:
+    """Memory for each compact parameter, zeros; packs of one kind of number have one memory together."""
+    shapes = [tuple(local(pack.compact).shape) for pack in packs]
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    if len({(pack.zero.dtype, pack.device) for pack in packs}) > 1:
+        kinds = zip(packs, shapes, strict=True)
+        return [torch.zeros(shape, dtype=pack.zero.dtype, device=pack.device) for pack, shape in kinds]
+    if not packs:
+        return []
+    memory = torch.zeros(sum(sizes), dtype=packs[0].zero.dtype, device=packs[0].device)
+    return [part.view(shape) for part, shape in zip(memory.split(sizes), shapes, strict=True)]
 
 
 def _values(gradient: Tensor) -> Tensor:
