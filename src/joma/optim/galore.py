@@ -285,7 +285,7 @@ class GaLore(torch.optim.Optimizer):
     def _packs_with_gradients(self) -> list[Pack]:
         """Matrices of a pack of which some have no gradient are parted: they have their own counts from now on."""
         if self.project_in_backward:
-            return [pack for pack in self.packs if pack.compact.grad is not None]
+            return [pack for pack in self.packs if pack.compact.grad is not None or pack.parameters[0].grad is not None]
         present = [(pack, [each.grad is not None for each in pack.parameters]) for pack in self.packs]
         if not any(any(there) and not all(there) for _, there in present):
             return [pack for pack, there in present if there[0]]
@@ -301,7 +301,8 @@ class GaLore(torch.optim.Optimizer):
         device = (packs[0].device if packs else passing[0].parameter.device).type
         try:
             with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-                refreshed = self.project_in_backward or self._refresh_due(matrices, captured=captured)
+                unprojected = [m for pack in packs if pack.compact.grad is None for m in pack.matrices]
+                refreshed = self._refresh_due(unprojected, captured=captured)
                 if not (refreshed and self._advance(packs, passing, captured=captured)):
                     self._count_skipped()
                 elif not captured:
@@ -531,7 +532,7 @@ class GaLore(torch.optim.Optimizer):
                 "project_in_backward instead of per_layer"
             )
         for key, hook in self._hooks.items():
-            hook.check(taken=self.project_in_backward or key in self._taken)
+            hook.check(taken=key in self._taken)
         self._taken.clear()
 
     def _update_in_backward(self, parameter: nn.Parameter) -> None:
@@ -557,6 +558,7 @@ class GaLore(torch.optim.Optimizer):
         pack = self._packs_of[id(parameter)]
         (matrix,) = pack.matrices
         matrix.check_dense()
+        self._taken.add(id(parameter))
         if self.is_due(matrix) and bool(are_finite([parameter.grad]).all()):  # type: ignore[list-item]
             self._refresh([matrix])
         if matrix.found:
@@ -581,6 +583,8 @@ class GaLore(torch.optim.Optimizer):
         - set_to_none: free the gradients instead of filling them with zeros
         """
         super().zero_grad(set_to_none)
+        if self.project_in_backward:  # what per_layer has updated cannot be forgotten
+            self._taken.clear()
         for pack in self.packs:
             pack.compact.grad = None
         self._hide_compact()
