@@ -261,7 +261,9 @@ def captured_steps(size: str, rounds: int) -> dict[str, object]:
         graph.replay()
         found[f"{name}_replay_moves_the_weights"] = not torch.equal(before, weight)
         graphs[name] = graph.replay
-    times = fastest({name: lambda play=play: [play() for _ in range(10)] for name, play in graphs.items()}, "cuda", rounds)
+    times = fastest(
+        {name: lambda play=play: [play() for _ in range(10)] for name, play in graphs.items()}, "cuda", rounds
+    )
     found |= {f"{name}_captured_optimizer_step_ms": value / 10 for name, value in times.items()}
     if len(times) == 2:
         found["captured_optimizer_step_over_adamw"] = times["galore"] / times["adamw"]

@@ -76,7 +76,9 @@ def main() -> None:
             row = {"way": name, "dtype": str(dtype).removeprefix("torch."), **measured(make, dtype)}
             rows.append(row)
             formula = f"{row['formula_mib']:9.1f}" if row["formula_mib"] is not None else "        -"
-            print(f"  {row['dtype']:>8}  {name:<26} peak {row['peak_mib']:7.1f} MiB   formula {formula} MiB", flush=True)
+            print(
+                f"  {row['dtype']:>8}  {name:<26} peak {row['peak_mib']:7.1f} MiB   formula {formula} MiB", flush=True
+            )
     record("galore_memory", rows, on="cpu")
 
 

@@ -77,9 +77,7 @@ def test_on_disk(how, tmp_path):
     weights, state = get_state_dict(fresh, again, options=asked)
     loaded = {"model": weights, "optimizer": state}
     dcp.load(loaded, checkpoint_id=tmp_path / "at4", no_dist=True)
-    set_state_dict(
-        fresh, again, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"], options=asked
-    )
+    set_state_dict(fresh, again, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"], options=asked)
     assert same(train(fresh, again, 4), train(model, optimizer, 4))
 
 

@@ -109,7 +109,9 @@ def test_the_state_of_a_parameter_is_the_live_one():
 
 
 @pytest.mark.parametrize("how", [{}, {"per_layer": True}, {"project_in_backward": True}], ids=str)
-@pytest.mark.parametrize("way", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["copied", "pickled"])
+@pytest.mark.parametrize(
+    "way", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["copied", "pickled"]
+)
 def test_a_copy_goes_on_by_itself(way, how):
     model = network()
     optimizer = GaLore(model, rank=4, refresh=3, lr=0.01, **how)

@@ -27,7 +27,8 @@ def test_parameters_without_names_are_all_projected_and_one_warning_says_so():
     said, optimizer, places = warned(lambda: GaLore(wide().parameters(), rank=4))
     assert said == [
         "params has 4 matrices without names, so GaLore projects embeddings and heads among them (group 0, parameter "
-        "0, 900 x 16; group 0, parameter 5, 900 x 16: they look like a vocabulary): give the model or model.named_parameters() to leave those out, or skip=() to project all"
+        "0, 900 x 16; group 0, parameter 5, 900 x 16: they look like a vocabulary): give the model or "
+        "model.named_parameters() to leave those out, or skip=() to project all"
     ]
     assert places == [__file__]
     assert [tuple(matrix.parameter.shape) for matrix in optimizer.matrices] == [

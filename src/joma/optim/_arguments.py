@@ -167,7 +167,9 @@ def warn_of_unnamed(unnamed: set[str], projected: Iterable[Matrix]) -> None:
         return
     alike = [each for each in nameless if each.parameter.shape[-2] > VOCABULARY * each.parameter.shape[-1]]
     listed = [f"{each.name}, {' x '.join(map(str, each.parameter.shape))}" for each in alike]
-    seen = f" ({'; '.join(listed)}: {'it looks' if len(alike) == 1 else 'they look'} like a vocabulary)" if alike else ""
+    seen = (
+        f" ({'; '.join(listed)}: {'it looks' if len(alike) == 1 else 'they look'} like a vocabulary)" if alike else ""
+    )
     warnings.warn(
         f"params has {len(nameless)} matrices without names, so GaLore projects embeddings and heads among them{seen}: "
         "give the model or model.named_parameters() to leave those out, or skip=() to project all",
@@ -205,9 +207,7 @@ def is_named(name: str, words: Iterable[str]) -> bool:
     return not {*words}.isdisjoint({name, *parts, *ends})
 
 
-def role_of(
-    name: str, parameter: Tensor, rank: Rank, smallest: int | None, *, explicit: bool, skipped: bool
-) -> Role:
+def role_of(name: str, parameter: Tensor, rank: Rank, smallest: int | None, *, explicit: bool, skipped: bool) -> Role:
     """How a parameter is trained.
 
     A group that states its rank has every matrix projected, so the rank must fit. Otherwise a matrix passes if it is

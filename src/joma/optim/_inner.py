@@ -31,7 +31,19 @@ REQUIRED_STATE = {  # what torch's optimizers cannot go on without
     "Adagrad": ("step", "sum"),
     "Muon": ("momentum_buffer",),
 }
-_ENTRY_BY_ENTRY = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "SGD", "ASGD")
+_ENTRY_BY_ENTRY = (
+    "Adam",
+    "AdamW",
+    "NAdam",
+    "RAdam",
+    "Adamax",
+    "Adagrad",
+    "Adadelta",
+    "RMSprop",
+    "Rprop",
+    "SGD",
+    "ASGD",
+)
 _PER_ENTRY = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "Muon": 1}
 
 

@@ -168,7 +168,7 @@ class Pack:
         for place, matrix in enumerate(matrices):
             matrix.pack, matrix.place = self, place
         first = matrices[0]
-        self.parameters = [matrix.parameter for matrix in matrices]
+        self.parameters: list[Tensor] = [matrix.parameter for matrix in matrices]
         self.group, self.side, self.device = first.group, first.side, first.parameter.device
         self.product_dtype = torch.promote_types(first.parameter.dtype, first.basis_dtype)
         self.stacks = self.device.type in STACKED_ON and len(matrices) > 1
@@ -193,9 +193,7 @@ class Pack:
         """Memory for all bases, once."""
         if self.basis is None:
             first, count = self.matrices[0], len(self.matrices)
-            self.basis = torch.zeros(
-                count, first.shorter, first.rank, dtype=first.basis_dtype, device=self.device
-            )
+            self.basis = torch.zeros(count, first.shorter, first.rank, dtype=first.basis_dtype, device=self.device)
             precise = torch.promote_types(first.basis_dtype, torch.float32)
             self.energies = torch.zeros(count, first.rank, dtype=precise, device=self.device)
 

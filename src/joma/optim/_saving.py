@@ -104,7 +104,8 @@ def restore_options(parts: Parts, state_dict: dict[str, Any]) -> None:
 
 def restore_counts(parts: Parts, state_dict: dict[str, Any]) -> dict[int, object]:
     """Ranks and counts of the matrices; for each what others must share to be in one pack with it."""
-    numbers, signatures = parts.numbers, {}
+    numbers = parts.numbers
+    signatures: dict[int, object] = {}
     for matrix in parts.matrices:
         state = state_dict["state"].get(numbers[id(matrix.parameter)], {})
         basis = state.get("basis")

@@ -40,9 +40,7 @@ class ShardedPack(Pack):
 
     def zeros(self) -> Tensor:
         """Zeros of the compact shape in the memory of one number, on each process for its part."""
-        full = zeros(
-            self.shape, dtype=self.zero.dtype, device_mesh=self.mesh, placements=self.compact_placements
-        )
+        full = zeros(self.shape, dtype=self.zero.dtype, device_mesh=self.mesh, placements=self.compact_placements)
         assert isinstance(full, DTensor)
         return self._compact(self.zero.expand(full.to_local().shape))
 

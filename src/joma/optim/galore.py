@@ -189,7 +189,9 @@ class GaLore(torch.optim.Optimizer):
         self._form_packs(self.packs)
         self._start_hooks()
 
-    def _form_packs(self, packs: list[Pack], together: Callable[[Matrix], object] = lambda matrix: matrix.found) -> None:
+    def _form_packs(
+        self, packs: list[Pack], together: Callable[[Matrix], object] = lambda matrix: matrix.found
+    ) -> None:
         """Put the matrices of these packs into new ones, as many in one as may be."""
         entry_by_entry = is_entry_by_entry(self.inner) and self.on_move != "reset"
 
@@ -268,7 +270,7 @@ class GaLore(torch.optim.Optimizer):
         self._step()
         return loss
 
-    @torch._disable_dynamo
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def _step(self) -> None:
         """torch.compile leaves this as it is: which packs step, and which are due, is not known when it compiles."""
         self._check_hooks()
