@@ -11,7 +11,9 @@
   update) against galore-torch itself, largest difference of any weight relative to the largest change; and the time
   of its refresh. galore-torch is taken from `--peer FOLDER` or from PYTHONPATH; without it what needs it is left out.
 
-    python benchmarks/bench_galore.py [--device cuda] [--parts step,peak,refresh,memory,peer,finite] [--small] [--record]
+    python benchmarks/bench_galore.py [--device cuda] [--parts step,peak,refresh,memory,peer,finite] [--record]
+
+`--small` takes small matrices and a small model, as a CPU does.
 """
 
 from __future__ import annotations
@@ -160,8 +162,11 @@ def galore(model: torch.nn.Module, size: str, **more: object) -> GaLore:
     return GaLore(model, torch.optim.AdamW, rank=RANKS[size], refresh=10**9, lr=1e-3, fused=True, **more)  # type: ignore[arg-type]
 
 
-def step(size: str, device: str, rounds: int, folder: str) -> list[dict[str, object]]:
-    """A training step and the optimizer alone, without refreshes; then a step with the refreshes of one turn."""
+def step(size: str, device: str, rounds: int, folder: str, dtype: torch.dtype) -> list[dict[str, object]]:
+    """A training step and the optimizer alone, without refreshes; then a step with the refreshes of one turn.
+
+    `galore_tf32` is the optimizer where float32 products may be TF32.
+    """
     count = 2 if size == "tiny" else 10
     makers: dict[str, Maker] = {
         "adamw": adamw,
@@ -170,18 +175,28 @@ def step(size: str, device: str, rounds: int, folder: str) -> list[dict[str, obj
     }
     if theirs := galore_torch(folder):
         makers["galore_torch"] = lambda model: theirs.whole(model, RANKS[size], 10**9)
-    ways = {name: Training(make, size, device) for name, make in makers.items()}
+    ways = {name: Training(make, size, device, dtype=dtype) for name, make in makers.items()}
     whole = fastest({name: lambda one=one: one.steps(count) for name, one in ways.items()}, device, rounds)
     plain = {name: one for name, one in ways.items() if name != "per_layer"}
     for one in plain.values():
         one.backward()
     alone = fastest({name: lambda one=one: one.only_steps(count) for name, one in plain.items()}, device, rounds)
-    row: dict[str, object] = {"part": "step", "size": size, "rank": RANKS[size], "parameters": entries(ways["adamw"])}
+    torch.set_float32_matmul_precision("high")
+    alone |= fastest({"galore_tf32": lambda: plain["galore"].only_steps(count)}, device, rounds)
+    torch.set_float32_matmul_precision("highest")
+    row: dict[str, object] = {
+        "part": "step",
+        "size": size,
+        "dtype": str(dtype).removeprefix("torch."),
+        "rank": RANKS[size],
+        "parameters": entries(ways["adamw"]),
+    }
     row |= {"tokens": ways["adamw"].tokens.numel()}
     row |= {f"{name}_training_step_ms": value / count for name, value in whole.items()}
     row |= {f"{name}_optimizer_step_ms": value / count for name, value in alone.items()}
     for name in ("galore", "per_layer"):
         row |= {f"{name}_{key}": value for key, value in refresh_steps(ways[name], device).items()}
+    row["tf32_optimizer_step_over_adamw"] = alone["galore_tf32"] / alone["adamw"]
     row["optimizer_step_over_adamw"] = alone["galore"] / alone["adamw"]
     row["training_step_over_adamw"] = whole["galore"] / whole["adamw"]
     row["per_layer_training_step_over_adamw"] = whole["per_layer"] / whole["adamw"]
@@ -189,7 +204,7 @@ def step(size: str, device: str, rounds: int, folder: str) -> list[dict[str, obj
         amortised = whole[name] / count + float(row[f"{name}_refresh_ms_per_update"])  # type: ignore[arg-type]
         row[f"{name}_with_refreshes_over_adamw"] = amortised / (whole["adamw"] / count)
     if device == "cuda":
-        row |= captured_steps(size, rounds)
+        row |= captured_steps(size, rounds, dtype)
     return [row]
 
 
@@ -198,7 +213,7 @@ def entries(training: Training) -> int:
 
 
 def refresh_steps(training: Training, device: str, cycles: int = 2) -> dict[str, float]:
-    """Each turn of the refreshes in a step of its own: the slowest step over the fastest plain one, and the cost in all.
+    """Each turn of the refreshes in a step of its own: the slowest over the fastest plain step, and the cost in all.
 
     The cost is shared out over REFRESH updates.
     """
@@ -233,7 +248,7 @@ def refresh_steps(training: Training, device: str, cycles: int = 2) -> dict[str,
     }
 
 
-def captured_steps(size: str, rounds: int) -> dict[str, object]:
+def captured_steps(size: str, rounds: int, dtype: torch.dtype) -> dict[str, object]:
     """The optimizer alone as a CUDA graph: AdamW and GaLore, both capturable."""
     found: dict[str, object] = {}
     makers: dict[str, Maker] = {
@@ -242,7 +257,7 @@ def captured_steps(size: str, rounds: int) -> dict[str, object]:
     }
     graphs, kept = {}, []
     for name, make in makers.items():
-        training = Training(make, size, "cuda", sequences=1)
+        training = Training(make, size, "cuda", sequences=1, dtype=dtype)
         kept.append(training)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -424,9 +439,10 @@ def main() -> None:
     small = arguments.small or device == "cpu"
     shapes = (512, 1376, [16, 128]) if small else (4096, 11008, [128, 1024])
     sizes = ["tiny"] if small else ["60M", "330M"]
+    dtypes = [torch.float32] if small else [torch.float32, torch.bfloat16]
     folder, until = arguments.peer, time.perf_counter() + 60 * MINUTES
     parts: dict[str, Callable[[], list[dict[str, object]]]] = {
-        "step": lambda: [row for size in sizes for row in step(size, device, rounds, folder)],
+        "step": lambda: [row for size in sizes for kind in dtypes for row in step(size, device, rounds, folder, kind)],
         "peak": lambda: [row for size in sizes for row in peaks(size, device, folder, until)],
         "refresh": lambda: refreshes(*shapes, device, rounds),
         "memory": lambda: [row for size in sizes for row in state_memory(size, device)],

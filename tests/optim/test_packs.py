@@ -125,19 +125,19 @@ def test_a_copy_goes_on_by_itself(way, how):
     assert again.skipped == 0
 
 
-@pytest.mark.parametrize("size", [1, 2, 20])
-def test_few_packs_are_unfolded_at_once(size, monkeypatch):
+@pytest.mark.parametrize(("least", "at_once"), [(0, {1}), (1 << 17, {2})])
+def test_few_packs_are_unfolded_at_once(least, at_once, monkeypatch):
     """Whatever the memory allows, the weights are the same."""
     weights, others = ([nn.Parameter(each) for each in drawn(0, SHAPES * 4)] for _ in range(2))
     plain, narrow = made(weights), made(others)
-    monkeypatch.setattr("joma.optim.galore.UNFOLDED_SHARE", 10**9 if size == 1 else 10**9 // size)
+    monkeypatch.setattr("joma.optim.galore.UNFOLDED_LEAST", least)
     seen = []
     step = narrow.inner.step
     monkeypatch.setattr(narrow.inner, "step", lambda: seen.append(unfolded(narrow)) or step())
     for turn in range(3):
         give(others, drawn(1 + turn, SHAPES * 4))
         narrow.step()
-    assert set(seen) == {1}
+    assert set(seen) == at_once
     monkeypatch.undo()
     for turn in range(3):
         give(weights, drawn(1 + turn, SHAPES * 4))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from training import loss_of, near, network, same, train
 
-from joma.optim import GaLore, memory
+from joma.optim import GaLore, _matrix, memory
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "weight_decay": 0.1}
 
@@ -38,6 +38,28 @@ def test_equal_to_the_plain_way(options):
         train(model, optimizer, 5, after=scheduler.step)
     assert same(*models)
     assert not near(models[0], network(), 1e-3)
+
+
+@pytest.mark.parametrize("share", [1, 4])
+def test_gradients_may_wait_for_each_other_where_large_steps_are_faster(share, monkeypatch):
+    """Until they are a quarter of the largest one; the weights are the same, and after the step none is left."""
+    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    monkeypatch.setattr("joma.optim.galore.WAITING_SHARE", share)
+    models, optimizers = pair()
+    largest = max(each.numel() for each in models[0].parameters())
+    held = []
+    for each in models[0].parameters():
+        each.register_post_accumulate_grad_hook(
+            lambda _: held.append(sum(one.numel() for one in models[0].parameters() if one.grad is not None))
+        )
+    for model, optimizer in zip(models, optimizers, strict=True):
+        train(model, optimizer, 4)
+    assert near(*models, 1e-6)
+    assert 0 < max(held) < largest // share
+    loss_of(models[0]).backward()
+    assert share > 1 or any(each.grad is not None for each in models[0].parameters())
+    optimizers[0].step()
+    assert all(each.grad is None for each in models[0].parameters())
 
 
 def test_every_gradient_is_freed_as_soon_as_it_was_used():

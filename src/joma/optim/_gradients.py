@@ -49,7 +49,7 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
 
 
 class BackwardHook:
-    """Lets an optimizer have a gradient as soon as it is complete, and frees it."""
+    """Lets an optimizer have a gradient as soon as it is complete; the optimizer frees it."""
 
     def __init__(self, name: str, parameter: nn.Parameter, take: Callable[[nn.Parameter], None]) -> None:
         """Start it.
@@ -67,7 +67,6 @@ class BackwardHook:
             if taking is not None and parameter.grad is not None:
                 with torch.no_grad(), torch.autocast(parameter.device.type, enabled=False):
                     taking(parameter)
-                parameter.grad = None
 
         if (before := _HOOKS.get(parameter)) is not None:
             before.remove()

@@ -1,8 +1,8 @@
 """Projected matrices: how a gradient comes into the subspace and an update goes out of it.
 
-A `Matrix` is one parameter that is trained in a subspace. A `Pack` has matrices that are alike (same group, shape, rank,
-precision and device): their bases lie in one tensor, and one compact parameter stands for all of them in the inner
-optimizer. So a step has a few products and a few tensors instead of one per matrix.
+A `Matrix` is one parameter that is trained in a subspace. A `Pack` has matrices that are alike (same group, shape,
+rank, precision and device): their bases lie in one tensor, and one compact parameter stands for all of them in the
+inner optimizer. So a step has a few products and a few tensors instead of one per matrix.
 
 Rows of a matrix may lie on several processes (DTensor, as FSDP2 makes them; see _sharded.py). A program without
 distributed training never loads torch.distributed.tensor: a DTensor exists only where somebody has loaded it.
@@ -170,7 +170,7 @@ class Pack:
         first = matrices[0]
         self.parameters: list[Tensor] = [matrix.parameter for matrix in matrices]
         self.group, self.side, self.device = first.group, first.side, first.parameter.device
-        self.product_dtype = torch.promote_types(first.parameter.dtype, first.basis_dtype)
+        self.product_dtype = first.basis_dtype
         self.stacks = self.device.type in STACKED_ON and len(matrices) > 1
         self.basis: Tensor | None = None  # (matrices, shorter side, rank)
         self.energies: Tensor | None = None  # (matrices, rank)

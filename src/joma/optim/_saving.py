@@ -1,8 +1,8 @@
 """The state of GaLore as plain tensors and numbers, and back; what does not fit or was cut short is refused.
 
 The form is torch's: `state` by the number of the parameter, `param_groups` with the options. A projected matrix has
-`basis`, `energies`, `count` and `refreshed` beside the inner optimizer's own state. The live `state[p]` and the live groups
-have the same keys. Version 1 put `inner.` before the keys of the inner state; it is still read.
+`basis`, `energies`, `count` and `refreshed` beside the inner optimizer's own state. The live `state[p]` and the live
+groups have the same keys. Version 1 put `inner.` before the keys of the inner state; it is still read.
 """
 
 import dataclasses

@@ -19,7 +19,7 @@ from joma.host.words import counted
 from joma.optim import _arguments, _matrix, _saving
 from joma.optim._arguments import Decay, NonFinite, Params, Role
 from joma.optim._gradients import BackwardHook, are_finite, total_norm
-from joma.optim._inner import Guard, OnMove, is_entry_by_entry, move_state, narrow_state, only, regroup, state_of
+from joma.optim._inner import Guard, OnMove, is_entry_by_entry, move_state, narrow_state, only, regroup
 from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded, local
 from joma.optim.projector import TOLERANCE, Energy, Kind, Rank
 
@@ -27,6 +27,8 @@ SKIP = ("embed", "embedding", "embeddings", "wte", "wpe", "head")
 """Words at the beginning or the end of the name of a weight, or of the layer that has it: such weights pass."""
 UNFOLDED = 1 << 23  # compact entries that a device which likes large steps has at once: 32 MiB of float32
 UNFOLDED_SHARE = 32  # elsewhere, and of large models: one in so many entries
+UNFOLDED_LEAST = 1 << 17  # but always so many
+WAITING_SHARE = 4  # with per_layer, on such a device: gradients wait until they are so large a part of the largest
 
 
 class Passing(NamedTuple):
@@ -130,6 +132,7 @@ class GaLore(torch.optim.Optimizer):
         self._followers: list[Follower] = []
         self._hooks: dict[int, BackwardHook] = {}
         self._taken: set[int] = set()  # parameters whose gradient was taken during the backward before a step
+        self._waiting: list[nn.Parameter] = []  # those with a gradient that is updated with the next ones
         self._embeddings = _arguments.embedding_names(params)
         self._own = {"rank": rank, "refresh": refresh, "scale": scale}
         groups = _arguments.read_groups(params)
@@ -225,6 +228,9 @@ class GaLore(torch.optim.Optimizer):
                 self._hooks[id(parameter)] = BackwardHook(name, parameter, take)
         self._packs_of = {id(matrix.parameter): matrix.pack for matrix in self.matrices}
         self._passing_of = {id(each.parameter): each for each in self.passing}
+        stacked = self.matrices[0].parameter.device.type in _matrix.STACKED_ON
+        largest = max(each.parameter.numel() for each in (*self.matrices, *self.passing))
+        self._most_waiting = largest // WAITING_SHARE if stacked else 0
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group later on; its matrices start with their own subspaces.
@@ -273,9 +279,12 @@ class GaLore(torch.optim.Optimizer):
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _step(self) -> None:
         """torch.compile leaves this as it is: which packs step, and which are due, is not known when it compiles."""
+        if self._waiting:
+            self._update_waiting()
         self._check_hooks()
-        self._look_back()
         captured = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        if not captured:  # while a graph is captured nobody may wait for the device
+            self._look_back()
         packs = self._packs_with_gradients()
         passing = [each for each in self.passing if each.parameter.grad is not None]
         if packs or passing:
@@ -386,6 +395,8 @@ class GaLore(torch.optim.Optimizer):
         if self._guard.serves([pack.device for pack in packs] + [each.parameter.device for each in passing]):
             matrices = [matrix for pack in packs for matrix in pack.matrices]
             acts = self._guard.hold(names, finite, matrices, captured=captured)
+        elif captured:
+            raise ValueError("a step is captured with an inner optimizer that is fused and capturable: give both")
         elif not self._all_finite(names, finite):
             return False
         if self.clip is not None:
@@ -432,7 +443,7 @@ class GaLore(torch.optim.Optimizer):
         stacked = packs[0].device.type in _matrix.STACKED_ON
         entries = sum(each.numel() for pack in packs for each in pack.parameters)
         entries += sum(each.parameter.numel() for each in passing)
-        most = max(entries // UNFOLDED_SHARE, UNFOLDED if stacked else 0)
+        most = max(entries // UNFOLDED_SHARE, UNFOLDED if stacked else UNFOLDED_LEAST)
         rounds: list[list[Pack]] = [[]]
         held = 0
         for pack in packs:
@@ -545,10 +556,20 @@ class GaLore(torch.optim.Optimizer):
                 "backward, so microbatches cannot add up; give project_in_backward instead"
             )
         self._taken.add(id(parameter))
-        if id(parameter) in self._packs_of:
-            self._update([self._packs_of[id(parameter)]], [])
-        else:
-            self._update([], [self._passing_of[id(parameter)]])
+        self._waiting.append(parameter)
+        if sum(each.numel() for each in self._waiting) >= self._most_waiting:
+            self._update_waiting()
+
+    def _update_waiting(self) -> None:
+        """Of the parameters whose gradients have waited: a few large steps are faster than many small ones."""
+        waiting, self._waiting = self._waiting, []
+        packs = [self._packs_of[id(each)] for each in waiting if id(each) in self._packs_of]
+        passing = [self._passing_of[id(each)] for each in waiting if id(each) in self._passing_of]
+        try:
+            self._update(packs, passing)
+        finally:
+            for each in waiting:
+                each.grad = None
 
     def _project_in_backward(self, parameter: nn.Parameter) -> None:
         """Of one matrix, with project_in_backward.
@@ -571,6 +592,7 @@ class GaLore(torch.optim.Optimizer):
         listed = self.param_groups[pack.group]["params"]
         if not any(each is pack.compact for each in listed):
             listed.append(pack.compact)
+        parameter.grad = None
 
     def _hide_compact(self) -> None:
         """Compact parameters are in the groups only while they have gradients."""
@@ -708,12 +730,12 @@ class GaLore(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
-        left_out = ("step", "_hooks", "_taken", "_guard", "_packs_of", "_passing_of", "group")
+        left_out = ("step", "_hooks", "_taken", "_waiting", "_guard", "_packs_of", "_passing_of", "group")
         return {key: value for key, value in vars(self).items() if key not in left_out and not key.startswith("_optim")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._hooks, self._taken, self.group = {}, set(), None
+        self._hooks, self._taken, self._waiting, self.group = {}, set(), [], None
         self._guard = Guard(self.inner)
         for pack in self.packs:
             pack.fold()
