@@ -229,8 +229,8 @@ class GaLore(torch.optim.Optimizer):
         self._packs_of = {id(matrix.parameter): matrix.pack for matrix in self.matrices}
         self._passing_of = {id(each.parameter): each for each in self.passing}
         stacked = self.matrices[0].parameter.device.type in _matrix.STACKED_ON
-        largest = max(each.parameter.numel() for each in (*self.matrices, *self.passing))
-        self._most_waiting = largest // WAITING_SHARE if stacked else 0
+        sizes = [each.parameter.numel() for each in self.matrices] + [each.parameter.numel() for each in self.passing]
+        self._most_waiting = max(sizes) // WAITING_SHARE if stacked else 0
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group later on; its matrices start with their own subspaces.

@@ -25,7 +25,7 @@ class Muon(torch.optim.Optimizer):
     >>> optimizer = Muon([weight], lr=0.1)
     >>> weight.grad = torch.eye(4, 6)
     >>> optimizer.step()
-    >>> 0.03 < -float(weight[0, 0]) < 0.06  # 0.2 sqrt(6) lr is 0.049, times 0.7 to 1.2
+    >>> 0.03 < -weight[0, 0].item() < 0.06  # 0.2 sqrt(6) lr is 0.049, times 0.7 to 1.2
     True
     """
 
