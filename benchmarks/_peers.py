@@ -24,7 +24,8 @@ def galore_torch(folder: str = "") -> GaloreTorch | None:
     """
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
-    if importlib.util.find_spec("galore_torch") is None:
+    found = importlib.util.find_spec("galore_torch")
+    if found is None or found.origin is None:  # a folder of that name without the package is not it
         return None
     for name in ("bitsandbytes", "bitsandbytes.optim", "bitsandbytes.optim.optimizer"):
         sys.modules.setdefault(name, types.ModuleType(name))
