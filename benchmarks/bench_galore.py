@@ -1,36 +1,41 @@
-"""GaLore: finding the subspace, a training step, the memory of the state, and galore-torch 1.0 step for step.
+"""GaLore: finding the subspace, a training step, the memory at peak, and galore-torch 1.0 step for step.
 
 - refresh: `find_projector` against torch.linalg.svd(full_matrices=False), for a matrix with a falling spectrum (rank r
   plus noise) and a Gaussian one; `energy_ratio` is the captured energy over that of the SVD. `warm` starts from the
   basis of a gradient that differs by a tenth.
-- step: optimizer step and whole training step of a LLaMA, GaLore with fused AdamW inside against fused AdamW. A
-  refresh is timed apart and shared out over the `refresh` updates that it serves.
-- memory: bytes of projections and states of the projected matrices against (m r + 2 n r) * 4.
+- step: optimizer step and whole training step of two LLaMAs, GaLore with fused AdamW inside against fused AdamW, and
+  the optimizer step as a CUDA graph. Refreshes are timed apart: each turn in a step of its own.
+- peak: the most bytes that the allocator had given out, bfloat16 and float32, beside the formula.
+- memory: bytes of projections and states of the projected matrices against m r + 2 n r numbers.
 - peer: GaLore in the conventions of galore-torch (exact SVD, epsilon before the bias correction, decay after the
   update) against galore-torch itself, largest difference of any weight relative to the largest change; and the time
-  of its refresh. `--peer FOLDER` is where the wheel was unpacked; without it this part is left out.
+  of its refresh. galore-torch is taken from `--peer FOLDER` or from PYTHONPATH; without it what needs it is left out.
 
-    python benchmarks/bench_galore.py [--device cuda] [--parts refresh,step,memory,peer] [--small] [--record]
+    python benchmarks/bench_galore.py [--device cuda] [--parts step,peak,refresh,memory,peer,finite] [--record]
+
+`--small` takes small matrices and a small model, as a CPU does.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import itertools
 import math
-import sys
 import time
-import types
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from _peers import galore_torch
 from _record import record
 
 from joma.optim import GaLore, find_projector, memory
 
 RANK, REFRESH = 128, 200
+MINUTES = 2.5  # after which galore-torch is left out of what is still to be measured
+Maker = Callable[[torch.nn.Module], torch.optim.Optimizer]
 
 
 def wait(device: str) -> None:
@@ -106,31 +111,41 @@ def energy(basis: torch.Tensor, gradient: torch.Tensor) -> float:
     return float(((basis.double().mT @ whole).norm() / whole.norm()) ** 2)
 
 
-def llama(small: bool, device: str) -> torch.nn.Module:
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"vocabulary": 500, "width": 64, "mlp": 172, "heads": 4, "layers": 2, "context": 32},
+    "60M": {},
+    "330M": {"width": 2048, "mlp": 5461, "heads": 16, "layers": 4},
+}
+RANKS = {"tiny": 16, "60M": RANK, "330M": 512}  # a quarter of the width
+
+
+def llama(size: str, device: str, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
     from joma.models.llama import Llama, LlamaConfig
 
-    shape = {"vocabulary": 500, "width": 64, "mlp": 172, "heads": 4, "layers": 2, "context": 32} if small else {}
-    return Llama(LlamaConfig(**shape), seed=0).to(device)
+    return Llama(LlamaConfig(**SIZES[size]), seed=0).to(device, dtype)
 
 
 class Training:
-    """A model, an optimizer and a batch; float32 weights, autocast to bfloat16 on a GPU."""
+    """A model, an optimizer and a batch; autocast to bfloat16 on a GPU."""
 
-    def __init__(self, make: Callable[[torch.nn.Module], torch.optim.Optimizer], small: bool, device: str) -> None:
-        self.model, self.device = llama(small, device), device
+    def __init__(
+        self, make: Maker, size: str, device: str, *, sequences: int = 64, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.model, self.device = llama(size, device, dtype), device
         self.optimizer = make(self.model)
-        vocabulary, context, batch = (500, 32, 4) if small else (32_000, 256, 64)
+        vocabulary, context = (500, 32) if size == "tiny" else (32_000, 256)
         generator = torch.Generator().manual_seed(0)
-        self.tokens = torch.randint(vocabulary, (batch, context), generator=generator).to(device)
+        sequences = min(sequences, 4) if size == "tiny" else sequences
+        self.tokens = torch.randint(vocabulary, (sequences, context), generator=generator).to(device)
 
     def backward(self) -> None:
-        self.optimizer.zero_grad()
         with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
             logits = self.model(self.tokens)
         F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), self.tokens[:, 1:].flatten()).backward()
 
     def steps(self, count: int) -> None:
         for _ in range(count):
+            self.optimizer.zero_grad()
             self.backward()
             self.optimizer.step()
 
@@ -139,78 +154,184 @@ class Training:
             self.optimizer.step()
 
 
-def adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+def adamw(model: torch.nn.Module, **more: object) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, **more)  # type: ignore[arg-type]
 
 
-def galore(model: torch.nn.Module, *, per_layer: bool = False, small: bool = False) -> GaLore:
-    return GaLore(
-        model, torch.optim.AdamW, rank=16 if small else RANK, refresh=10**9, lr=1e-3, fused=True, per_layer=per_layer
-    )
+def galore(model: torch.nn.Module, size: str, **more: object) -> GaLore:
+    return GaLore(model, torch.optim.AdamW, rank=RANKS[size], refresh=10**9, lr=1e-3, fused=True, **more)  # type: ignore[arg-type]
 
 
-def step(small: bool, device: str, rounds: int) -> list[dict[str, object]]:
-    """Without refreshes, which are timed apart: a run of steps is too short to hold its share of them."""
-    count = 2 if small else 20
-    ways = {
-        "adamw": Training(adamw, small, device),
-        "galore": Training(lambda model: galore(model, small=small), small, device),
-        "galore_per_layer": Training(lambda model: galore(model, small=small, per_layer=True), small, device),
+def step(size: str, device: str, rounds: int, folder: str, dtype: torch.dtype) -> list[dict[str, object]]:
+    """A training step and the optimizer alone, without refreshes; then a step with the refreshes of one turn.
+
+    `galore_tf32` is the optimizer where float32 products may be TF32.
+    """
+    count = 2 if size == "tiny" else 10
+    makers: dict[str, Maker] = {
+        "adamw": adamw,
+        "galore": lambda model: galore(model, size),
+        "per_layer": lambda model: galore(model, size, per_layer=True),
     }
+    if theirs := galore_torch(folder):
+        makers["galore_torch"] = lambda model: theirs.whole(model, RANKS[size], 10**9)
+    ways = {name: Training(make, size, device, dtype=dtype) for name, make in makers.items()}
     whole = fastest({name: lambda one=one: one.steps(count) for name, one in ways.items()}, device, rounds)
-    plain = {name: one for name, one in ways.items() if name != "galore_per_layer"}
+    plain = {name: one for name, one in ways.items() if name != "per_layer"}
     for one in plain.values():
         one.backward()
     alone = fastest({name: lambda one=one: one.only_steps(count) for name, one in plain.items()}, device, rounds)
-    found: dict[str, float] = {}
-    for name in ("galore", "galore_per_layer"):
-        found[name] = refresh_cost(ways[name], device, rounds)
-    row: dict[str, object] = {"part": "step", "tokens": ways["adamw"].tokens.numel(), "rank": 16 if small else RANK}
+    torch.set_float32_matmul_precision("high")
+    alone |= fastest({"galore_tf32": lambda: plain["galore"].only_steps(count)}, device, rounds)
+    torch.set_float32_matmul_precision("highest")
+    row: dict[str, object] = {
+        "part": "step",
+        "size": size,
+        "dtype": str(dtype).removeprefix("torch."),
+        "rank": RANKS[size],
+        "parameters": entries(ways["adamw"]),
+    }
+    row |= {"tokens": ways["adamw"].tokens.numel()}
     row |= {f"{name}_training_step_ms": value / count for name, value in whole.items()}
     row |= {f"{name}_optimizer_step_ms": value / count for name, value in alone.items()}
-    row |= {f"{name}_refresh_ms": value for name, value in found.items()}
-    for name, cost in found.items():
-        amortised = (whole[name] / count) + cost / REFRESH
-        row[f"{name}_training_step_with_refresh_ms"] = amortised
-        row[f"{name}_over_adamw"] = amortised / (whole["adamw"] / count)
-    row["galore_optimizer_over_adamw"] = (alone["galore"] / count + found["galore"] / REFRESH) / (
-        alone["adamw"] / count
-    )
-    row |= {f"{name}_peak_bytes": peak(one) for name, one in ways.items()} if device == "cuda" else {}
+    for name in ("galore", "per_layer"):
+        row |= {f"{name}_{key}": value for key, value in refresh_steps(ways[name], device).items()}
+    row["tf32_optimizer_step_over_adamw"] = alone["galore_tf32"] / alone["adamw"]
+    row["optimizer_step_over_adamw"] = alone["galore"] / alone["adamw"]
+    row["training_step_over_adamw"] = whole["galore"] / whole["adamw"]
+    row["per_layer_training_step_over_adamw"] = whole["per_layer"] / whole["adamw"]
+    for name in ("galore", "per_layer"):
+        amortised = whole[name] / count + float(row[f"{name}_refresh_ms_per_update"])  # type: ignore[arg-type]
+        row[f"{name}_with_refreshes_over_adamw"] = amortised / (whole["adamw"] / count)
+    if device == "cuda":
+        row |= captured_steps(size, rounds, dtype)
     return [row]
 
 
-def refresh_cost(training: Training, device: str, rounds: int) -> float:
-    """What a training step with a refresh of every subspace takes more than one without."""
+def entries(training: Training) -> int:
+    return sum(each.numel() for each in training.model.parameters())
+
+
+def refresh_steps(training: Training, device: str, cycles: int = 2) -> dict[str, float]:
+    """Each turn of the refreshes in a step of its own: the slowest over the fastest plain step, and the cost in all.
+
+    The cost is shared out over REFRESH updates.
+    """
     optimizer = training.optimizer
     assert isinstance(optimizer, GaLore)
+    turns = optimizer.matrices[0].turn[1]
 
-    def run(refresh: int) -> None:
-        for group in optimizer.param_groups:
-            group["refresh"] = refresh
+    def timed() -> float:
+        wait(device)
+        begin = time.perf_counter()
         training.steps(1)
-        for group in optimizer.param_groups:
-            group["refresh"] = 10**9
+        wait(device)
+        return 1e3 * (time.perf_counter() - begin)
 
-    times = fastest({"with": lambda: run(1), "without": lambda: run(10**9)}, device, rounds)
-    return max(0.0, times["with"] - times["without"])
+    plain = min(timed() for _ in range(5))
+    for group in optimizer.param_groups:
+        group["refresh"] = turns
+    best: dict[int, float] = {}
+    for _ in range(cycles + 1):  # the first warms up
+        for _ in range(turns):
+            at = optimizer.matrices[0].count % turns
+            best[at] = min(timed(), best[at]) if at in best else math.inf
+    for group in optimizer.param_groups:
+        group["refresh"] = 10**9
+    more = sum(max(0.0, each - plain) for each in best.values())
+    return {
+        "refresh_turns": turns,
+        "plain_step_alone_ms": plain,
+        "slowest_refresh_step_ms": max(best.values()),
+        "slowest_refresh_step_over_plain": max(best.values()) / plain,
+        "refresh_ms_per_update": more / REFRESH,
+    }
 
 
-def peak(training: Training) -> int:
-    """Bytes that one training step on one sequence needs beyond what is held before it: gradients above all."""
-    training.tokens = training.tokens[:1]
+def captured_steps(size: str, rounds: int, dtype: torch.dtype) -> dict[str, object]:
+    """The optimizer alone as a CUDA graph: AdamW and GaLore, both capturable."""
+    found: dict[str, object] = {}
+    makers: dict[str, Maker] = {
+        "adamw": lambda model: adamw(model, capturable=True),
+        "galore": lambda model: galore(model, size, capturable=True),
+    }
+    graphs, kept = {}, []
+    for name, make in makers.items():
+        training = Training(make, size, "cuda", sequences=1, dtype=dtype)
+        kept.append(training)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            training.steps(3)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                training.optimizer.step()
+        except Exception as error:  # said in the record: the other numbers are worth having
+            found[f"{name}_captured"] = f"{type(error).__name__}: {error}"[:300]
+            continue
+        weight = next(iter(training.model.parameters()))
+        before = weight.detach().clone()
+        graph.replay()
+        found[f"{name}_replay_moves_the_weights"] = not torch.equal(before, weight)
+        graphs[name] = graph.replay
+    times = fastest(
+        {name: lambda play=play: [play() for _ in range(10)] for name, play in graphs.items()}, "cuda", rounds
+    )
+    found |= {f"{name}_captured_optimizer_step_ms": value / 10 for name, value in times.items()}
+    if len(times) == 2:
+        found["captured_optimizer_step_over_adamw"] = times["galore"] / times["adamw"]
+    return found
+
+
+def peaks(size: str, device: str, folder: str, until: float) -> list[dict[str, object]]:
+    """The most bytes that the allocator had given out, in two training steps on one sequence; the first refreshes."""
+    if device != "cuda":
+        return []
+    torch.ones(64, 64, device=device) @ torch.ones(64, 64, device=device)  # the library's own workspace
+    makers: dict[str, Maker] = {
+        "adamw": adamw,
+        "galore": lambda model: galore(model, size),
+        "per_layer": lambda model: galore(model, size, per_layer=True),
+    }
+    if theirs := galore_torch(folder):
+        makers["galore_torch"] = lambda model: theirs.whole(model, RANKS[size], 10**9)
+        makers["galore_torch_in_backward"] = lambda model: theirs.in_backward(model, RANKS[size], 10**9)
+    rows: list[dict[str, object]] = []
+    for dtype in (torch.bfloat16, torch.float32):
+        row: dict[str, object] = {"part": "peak", "size": size, "dtype": str(dtype).removeprefix("torch.")}
+        for name, make in makers.items():
+            if time.perf_counter() > until and name.startswith("galore_torch"):  # its SVDs take minutes
+                row[f"{name}_peak_mib"] = "left out: no time"
+                continue
+            row |= {f"{name}_{key}": value for key, value in peak(make, size, device, dtype).items()}
+        rows.append(row)
+    return rows
+
+
+def peak(make: Maker, size: str, device: str, dtype: torch.dtype) -> dict[str, float]:
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    training = Training(make, size, device, sequences=1, dtype=dtype)
+    training.steps(1)
     training.optimizer.zero_grad()
+    first = torch.cuda.max_memory_allocated() - before
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
     training.steps(1)
-    return torch.cuda.max_memory_allocated() - before
+    found = {"peak_mib": (torch.cuda.max_memory_allocated() - before) / 2**20, "peak_with_refresh_mib": first / 2**20}
+    known = isinstance(training.optimizer, (GaLore, torch.optim.AdamW))
+    formula = memory(training.model, training.optimizer).total.formula if known else None
+    return found | ({"formula_mib": formula.total / 2**20} if formula is not None else {})
 
 
-def state_memory(small: bool, device: str) -> list[dict[str, object]]:
+def state_memory(size: str, device: str) -> list[dict[str, object]]:
     rows = []
-    for per_layer in (False, True):
-        training = Training(lambda model, each=per_layer: galore(model, small=small, per_layer=each), small, device)
+    for dtype in (torch.float32, torch.bfloat16):
+        training = Training(lambda model: galore(model, size), size, device, sequences=1, dtype=dtype)
         training.steps(1)
         table = memory(training.model, training.optimizer)
         first = table.rows[0]
@@ -220,7 +341,8 @@ def state_memory(small: bool, device: str) -> list[dict[str, object]]:
         rows.append(
             {
                 "part": "memory",
-                "per_layer": per_layer,
+                "size": size,
+                "dtype": str(dtype).removeprefix("torch."),
                 "projected_state_bytes": measured,
                 "formula_bytes": formula,
                 "ratio": measured / formula,
@@ -230,22 +352,12 @@ def state_memory(small: bool, device: str) -> list[dict[str, object]]:
     return rows
 
 
-def peer_module(folder: str) -> types.ModuleType:
-    """galore-torch, whose 8-bit optimizer wants bitsandbytes at import: an empty one will do, it is not used."""
-    sys.path.insert(0, folder)
-    for name in ("bitsandbytes", "bitsandbytes.optim", "bitsandbytes.optim.optimizer"):
-        sys.modules.setdefault(name, types.ModuleType(name))
-    sys.modules["bitsandbytes.optim.optimizer"].Optimizer2State = object  # type: ignore[attr-defined]
-    if importlib.util.find_spec("transformers") is None:
-        for name in ("transformers", "transformers.utils", "transformers.utils.versions"):
-            sys.modules.setdefault(name, types.ModuleType(name))
-        sys.modules["transformers.utils.versions"].require_version = lambda words: None  # type: ignore[attr-defined]
-    return importlib.import_module("galore_torch.adamw")
-
-
 def peer(folder: str, small: bool, device: str, rounds: int) -> list[dict[str, object]]:
     """The same gradients for both, 12 updates, a refresh every 5; tall, wide and square matrices and a bias."""
-    module = peer_module(folder)
+    theirs_of = galore_torch(folder)
+    if theirs_of is None:
+        return []
+    module = theirs_of.module
     shapes = [(96, 64), (64, 96), (64, 64)] if small else [(1376, 512), (512, 1376), (512, 512)]
     generator = torch.Generator().manual_seed(0)
     start = [0.02 * torch.randn(*shape, generator=generator) for shape in (*shapes, (10,))]
@@ -317,20 +429,24 @@ def finite_check(device: str) -> list[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--parts", default="refresh,step,memory,peer,finite")
+    parser.add_argument("--parts", default="step,peak,refresh,memory,peer,finite")
     parser.add_argument("--small", action="store_true", help="small matrices and a small model: seconds on a CPU")
     parser.add_argument("--peer", default="", help="folder with the package galore_torch")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--record", action="store_true")
     arguments = parser.parse_args()
     device, rounds = arguments.device, arguments.rounds
     small = arguments.small or device == "cpu"
-    sizes = (512, 1376, [16, 128]) if small else (4096, 11008, [128, 1024])
+    shapes = (512, 1376, [16, 128]) if small else (4096, 11008, [128, 1024])
+    sizes = ["tiny"] if small else ["60M", "330M"]
+    dtypes = [torch.float32] if small else [torch.float32, torch.bfloat16]
+    folder, until = arguments.peer, time.perf_counter() + 60 * MINUTES
     parts: dict[str, Callable[[], list[dict[str, object]]]] = {
-        "refresh": lambda: refreshes(*sizes, device, rounds),
-        "step": lambda: step(small, device, rounds),
-        "memory": lambda: state_memory(small, device),
-        "peer": lambda: peer(arguments.peer, small, device, rounds) if arguments.peer else [],
+        "step": lambda: [row for size in sizes for kind in dtypes for row in step(size, device, rounds, folder, kind)],
+        "peak": lambda: [row for size in sizes for row in peaks(size, device, folder, until)],
+        "refresh": lambda: refreshes(*shapes, device, rounds),
+        "memory": lambda: [row for size in sizes for row in state_memory(size, device)],
+        "peer": lambda: peer(folder, small, device, rounds),
         "finite": lambda: finite_check(device),
     }
     rows = []

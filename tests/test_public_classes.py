@@ -175,6 +175,7 @@ EXAMPLES = {
     "monitor.attach.Monitor": lambda folder: monitor.Monitor(torch.nn.Linear(2, 2), probe=[[1, 2]]),
     "monitor.sinks.jsonl.JsonLines": lambda folder: monitor.JsonLines(folder / ("a" * 200 + ".jsonl")),
     "optim.galore.GaLore": lambda folder: optim.GaLore(torch.nn.Linear(64, 64), rank=4),
+    "optim.muon.Muon": lambda folder: optim.Muon([torch.nn.Parameter(torch.zeros(8, 9))]),
     "optim.memory.Memory": lambda folder: optim.memory(line := torch.nn.Linear(64, 64), optim.GaLore(line, rank=4)),
     "optim.projector.Projector": lambda folder: optim.find_projector(torch.ones(8, 9), 2),
     "optim.projector.Energy": lambda folder: optim.Energy(0.9, most=256),

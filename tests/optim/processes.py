@@ -78,7 +78,8 @@ def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def made(model: nn.Module, inner: str = "sgd", **options) -> GaLore:
     kind, chosen = INNER[inner]
-    return GaLore(model.named_parameters(), kind, **({"rank": RANK, "refresh": REFRESH} | chosen | options))
+    own = {"rank": RANK, "refresh": REFRESH, "stagger": False}
+    return GaLore(model.named_parameters(), kind, **(own | chosen | options))
 
 
 def alone(case: str, rank: int) -> list[torch.Tensor]:
@@ -162,13 +163,13 @@ class Process:
             for matrix, gradient in zip(optimizer.matrices, gradients(self.rank), strict=True):
                 matrix.parameter.grad = gradient
             optimizer.step()
-            found[name] = [each for matrix in optimizer.matrices for each in (matrix.basis, matrix.energies)]
+            found[name] = [each.clone() for matrix in optimizer.matrices for each in (matrix.basis, matrix.energies)]
         for name, mesh in (("fsdp pair", self.pair), ("fsdp all", self.all)):
             model = self.shard(mesh)
             optimizer = made(model, projector="random", seed=10 + self.rank)
             loss(model, batches("compact sgd", 0)[0, 0]).backward()
             optimizer.step()
-            found[name] = [matrix.basis for matrix in optimizer.matrices]
+            found[name] = [matrix.basis.clone() for matrix in optimizer.matrices]
         return found
 
     def skipped(self, mesh: DeviceMesh, bad: int) -> int:

@@ -8,8 +8,8 @@ import torch
 from oracle import SlowGaLore
 from torch import nn
 
-from joma.optim import GaLore, _matrix, find_projector
-from joma.optim._matrix import in_batches
+from joma.optim import GaLore, _gradients, _matrix, find_projector
+from joma.optim._matrix import Matrix, Pack, form_packs, refresh_batches
 
 
 def drawn(count, shape=(5, 9), seed=0):
@@ -48,18 +48,47 @@ def test_groups_of_one_shape_have_their_own_options(coupled):
             np.testing.assert_allclose(weight.detach().numpy(), one.weight, rtol=1e-9, atol=1e-9)
 
 
-def test_a_batch_has_one_group_shape_rank_and_precision_and_is_not_too_large(monkeypatch):
-    shapes = [(5, 9)] * 5 + [(9, 5), (5, 8)]
-    groups = [
-        {"params": [("a", nn.Parameter(torch.zeros(5, 9))), ("b", nn.Parameter(torch.zeros(5, 9).double()))]},
-        {"params": [(f"c{place}", nn.Parameter(torch.zeros(shape))) for place, shape in enumerate(shapes)]},
-        {"params": [("d", nn.Parameter(torch.zeros(5, 9)))], "rank": 3},
+def named(*shapes, group=0, rank=2, dtype=torch.float32, start="c"):
+    given = [(f"{start}{place}", nn.Parameter(torch.zeros(shape, dtype=dtype))) for place, shape in enumerate(shapes)]
+    return [Matrix(name, parameter, group, 0, rank) for name, parameter in given]
+
+
+def names(batches):
+    return [" ".join(matrix.name for matrix in batch) for batch in batches]
+
+
+def test_a_pack_has_one_group_shape_rank_and_precision_and_is_not_too_large(monkeypatch):
+    matrices = [
+        *named((5, 9), start="a"),
+        *named((5, 9), start="b", dtype=torch.float64),
+        *named(*[(5, 9)] * 5, (9, 5), (5, 8), group=1),
+        *named((5, 9), group=2, rank=3, start="d"),
     ]
-    matrices = GaLore(groups, rank=2).matrices
     for most, of_group in ((1 << 22, ["c0 c1 c2 c3 c4"]), (2 * 45, ["c0 c1", "c2 c3", "c4"]), (89, "c0 c1 c2 c3 c4")):
-        monkeypatch.setattr(_matrix, "MOST_ENTRIES", most)
-        found = [" ".join(matrix.name for matrix in batch) for batch in in_batches(matrices)]
-        assert found == ["a", "b", *(of_group if isinstance(of_group, list) else of_group.split()), "c5", "c6", "d"]
+        monkeypatch.setattr(_matrix, "STACK", most)
+        packs = form_packs(matrices, Pack, lambda matrix: True)
+        expected = ["a0", "b0", *(of_group if isinstance(of_group, list) else of_group.split()), "c5", "c6", "d0"]
+        assert names(pack.matrices for pack in packs) == expected
+        assert [pack.compact.ndim for pack in packs] == [3 if " " in one else 2 for one in expected]
+    asked = form_packs(matrices, Pack, lambda matrix: None if matrix.name == "c0" else matrix.name in ("c1", "c3"))
+    assert names(pack.matrices for pack in asked)[2] == "c0"
+
+
+def test_a_pack_needs_little_memory_beside_a_small_model(monkeypatch):
+    """Of 32 equal matrices 2 are unfolded at once, and 8 on a device that likes large products."""
+    matrices = named(*[(512, 1024)] * 32)
+    assert [len(pack.matrices) for pack in form_packs(matrices, Pack, lambda matrix: True)] == [2] * 16
+    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    assert [len(pack.matrices) for pack in form_packs(matrices, Pack, lambda matrix: True)] == [8] * 4
+
+
+def test_subspaces_are_found_one_by_one_on_a_cpu_and_few_together_elsewhere(monkeypatch):
+    matrices = named(*[(5, 9)] * 6, (9, 5))
+    assert names(refresh_batches(matrices)) == ["c0", "c1", "c2", "c3", "c4", "c5", "c6"]
+    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    assert names(refresh_batches(matrices)) == ["c0 c1 c2 c3", "c4 c5", "c6"]
+    monkeypatch.setattr(_matrix, "STACK", 2 * 45)
+    assert names(refresh_batches(matrices)) == ["c0 c1", "c2 c3", "c4 c5", "c6"]
 
 
 def test_every_matrix_and_every_refresh_has_a_random_subspace_of_its_own():
@@ -70,7 +99,7 @@ def test_every_matrix_and_every_refresh_has_a_random_subspace_of_its_own():
         for weight, gradient in zip(weights, drawn(3, (8, 12), seed=1 + step), strict=True):
             weight.grad = gradient
         optimizer.step()
-        bases += [matrix.basis for matrix in optimizer.matrices]
+        bases += [matrix.basis.clone() for matrix in optimizer.matrices]
     for place, one in enumerate(bases):
         torch.testing.assert_close(one.T @ one, torch.eye(2).double())
         for other in bases[:place]:  # the largest cosine between two planes: 1 if they share a direction
@@ -92,13 +121,14 @@ def test_seeds_differ_between_refreshes_and_not_by_company(monkeypatch, kind):
         """Of each refresh, by the matrices that have a gradient."""
         asked.clear()
         weights = [nn.Parameter(each) for each in drawn(3)]
-        optimizer = GaLore(weights, rank=2, refresh=2, projector=kind, skip=(), seed=seed)
+        optimizer = GaLore(weights, rank=2, refresh=2, projector=kind, skip=(), seed=seed, stagger=False)
         for step in range(6):
             for place in present:
                 weights[place].grad = drawn(3, seed=step)[place]
             optimizer.step()
         return list(asked)
 
+    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
     first, other = seeds((0, 1, 2), 0), seeds((0, 1, 2), 1)
     assert len(first) == (3 if kind == "randomized" else 9)
     assert len({*first, *other}) == 2 * len(first)
@@ -119,14 +149,15 @@ def test_whether_all_is_finite_is_asked_of_those_who_hold_parts(monkeypatch):
     first, second = Mesh(["rows"]), Mesh(["copies", "columns"])
     part = lambda mesh, *numbers: SimpleNamespace(device_mesh=mesh, to_local=lambda: torch.tensor(numbers))
     monkeypatch.setattr(_matrix, "is_sharded", lambda each: hasattr(each, "device_mesh"))
+    monkeypatch.setattr(_gradients, "is_sharded", lambda each: hasattr(each, "device_mesh"))
     asked = []
 
     def reduced(finite, operation, group):
         asked.append((operation, group))
         finite[1] = min(finite[1], int(group != "columns"))  # another process has seen a fault in the second
 
-    monkeypatch.setattr(_matrix.dist, "all_reduce", reduced)
+    monkeypatch.setattr(_gradients.dist, "all_reduce", reduced)
     tensors = [part(first, 1.0, 2.0), part(first), part(second, 3.0), part(second, 4.0, torch.inf), torch.ones(2)]
-    assert _matrix.are_finite(tensors).tolist() == [True, False, True, False, True]
+    assert _gradients.are_finite(tensors).tolist() == [True, False, True, False, True]
     least = torch.distributed.ReduceOp.MIN
     assert asked == [(least, "rows"), (least, "copies"), (least, "columns")]

@@ -53,10 +53,11 @@ def test_a_state_turns_with_its_subspace(name):
             weight.grad = draw(*shape)
             optimizer.step()
         (matrix,) = optimizer.matrices
-        state = optimizer.inner.state[matrix.compact]
+        state = optimizer.inner.state[matrix.pack.compact]
         before = {key: value.numpy().copy() for key, value in state.items() if torch.is_tensor(value) and value.ndim}
         assert set(before) == set(kinds)
-        old, matrix.basis = matrix.basis, torch.linalg.qr(draw(5, RANK))[0]
+        old = matrix.basis.clone()
+        matrix.basis.copy_(torch.linalg.qr(draw(5, RANK))[0])
         turn = (matrix.basis.T @ old).numpy()
         assert np.abs(turn - np.eye(RANK)).max() > 0.1
         move_state(optimizer.inner, matrix, old, "rotate")
@@ -75,9 +76,10 @@ def test_keep_leaves_the_state_and_reset_forgets_it():
         weight.grad = torch.randn(5, 9, generator=torch.Generator().manual_seed(0))
         optimizer.step()
         (matrix,) = optimizer.matrices
-        before = {key: value.clone() for key, value in optimizer.inner.state[matrix.compact].items()}
-        old, matrix.basis = matrix.basis, matrix.basis.flip(1)
+        before = {key: value.clone() for key, value in optimizer.inner.state[matrix.pack.compact].items()}
+        old = matrix.basis.clone()
+        matrix.basis.copy_(old.flip(1))
         move_state(optimizer.inner, matrix, old, on_move)
-        after = optimizer.inner.state.get(matrix.compact, {})
+        after = optimizer.inner.state.get(matrix.pack.compact, {})
         assert bool(after) == there
         assert all(torch.equal(value, before[key]) for key, value in after.items())

@@ -77,8 +77,8 @@ def test_galore_in_numbers():
     assert row.measured.projections == row.formula.projections + 4 * 10  # the energies
 
 
-def test_per_layer_keeps_compact_gradients_alone():
-    table = trained(lambda model: GaLore(model, rank=4, per_layer=True))
+def test_project_in_backward_keeps_compact_gradients_alone():
+    table = trained(lambda model: GaLore(model, rank=4, project_in_backward=True))
     assert table.rows[0].measured.gradients == table.rows[0].formula.gradients == 2 * 4 * 40 * 4
     is_near(table.rows[0])
 

@@ -1,13 +1,13 @@
-"""Gradients projected and freed during backward: the same weights as without, in every way of training."""
+"""Parameters updated during backward, each gradient freed at once: the same weights as without, or one sentence."""
 
 import gc
-from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
 from training import loss_of, near, network, same, train
 
-from joma.optim import GaLore
+from joma.optim import GaLore, _matrix, memory
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "weight_decay": 0.1}
 
@@ -17,128 +17,140 @@ def pair(**options):
     return models, [GaLore(one, per_layer=one is models[0], **(OPTIONS | options)) for one in models]
 
 
-def both(step, steps=5, **options):
-    models, optimizers = pair(**options)
-    for model, optimizer in zip(models, optimizers, strict=True):
-        for _ in range(steps):
-            step(model, optimizer)
-    return models
-
-
-def plain(model, optimizer):
-    optimizer.zero_grad()
-    loss_of(model).backward()
-    optimizer.step()
-
-
-@pytest.mark.parametrize("options", [{}, {"decay": "coupled"}, {"clip": 0.1}, {"on_move": "rotate"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"decay": "coupled"},
+        {"on_move": "rotate"},
+        {"on_move": "reset"},
+        {"inner": torch.optim.SGD, "momentum": 0.9},
+        {"inner": torch.optim.Adafactor},
+        {"stagger": False, "projector": "random"},
+    ],
+    ids=str,
+)
 def test_equal_to_the_plain_way(options):
-    assert same(*both(plain, **options))
+    """Each update needs nothing of the others, so that when it is made does not matter."""
+    models, optimizers = pair(**options)
+    schedulers = [torch.optim.lr_scheduler.LinearLR(each, total_iters=4) for each in optimizers]
+    for model, optimizer, scheduler in zip(models, optimizers, schedulers, strict=True):
+        train(model, optimizer, 5, after=scheduler.step)
+    assert same(*models)
+    assert not near(models[0], network(), 1e-3)
 
 
-def test_the_full_gradient_is_freed_during_backward():
+@pytest.mark.parametrize("share", [1, 4])
+def test_gradients_may_wait_for_each_other_where_large_steps_are_faster(share, monkeypatch):
+    """Until they are a quarter of the largest one; the weights are the same, and after the step none is left."""
+    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    monkeypatch.setattr("joma.optim.galore.WAITING_SHARE", share)
+    models, optimizers = pair()
+    largest = max(each.numel() for each in models[0].parameters())
+    held = []
+    for each in models[0].parameters():
+        each.register_post_accumulate_grad_hook(
+            lambda _: held.append(sum(one.numel() for one in models[0].parameters() if one.grad is not None))
+        )
+    for model, optimizer in zip(models, optimizers, strict=True):
+        train(model, optimizer, 4)
+    assert near(*models, 1e-6)
+    assert 0 < max(held) < largest // share
+    loss_of(models[0]).backward()
+    assert share > 1 or any(each.grad is not None for each in models[0].parameters())
+    optimizers[0].step()
+    assert all(each.grad is None for each in models[0].parameters())
+
+
+def test_every_gradient_is_freed_as_soon_as_it_was_used():
+    """Those of biases, norms, embedding and head too: after backward none is left, and the weights have moved."""
     (model, _), (optimizer, _) = pair()
     held = []
-    matrices = [matrix.parameter for matrix in optimizer.matrices]
-    model.embed_tokens.weight.register_post_accumulate_grad_hook(
-        lambda _: held.append([each.grad is None for each in matrices])
-    )
+    for each in model.parameters():
+        each.register_post_accumulate_grad_hook(
+            lambda _: held.append(sum(one.grad is not None for one in model.parameters()))
+        )
     loss_of(model).backward()
-    assert held == [[True, True]]
-    assert [matrix.compact.grad.shape for matrix in optimizer.matrices] == [(40, 4), (4, 40)]
-    optimizer.step()
-    assert [matrix.compact.grad for matrix in optimizer.matrices] == [None, None]
-
-
-def microbatches(model, optimizer):
-    optimizer.zero_grad()
-    for part in (slice(0, 8), slice(8, 12), slice(12, 16)):
-        (loss_of(model, part) / 3).backward()
-    optimizer.step()
-
-
-def test_microbatches_add_up_and_nothing_moves_before_the_step():
-    """Within a subspace; the plain way would find it from the sum, per layer from the first microbatch."""
-    models, optimizers = pair(refresh=100)
-    plain(models[0], optimizers[0])
-    plain(models[1], optimizers[1])
+    assert max(held) == 0  # the hooks of GaLore were there first
+    assert len(held) == len([*model.parameters()])
+    assert not near(model, network(), 1e-4)
+    assert memory(model, optimizer).total.measured.gradients == 0
     before = network()
-    before.load_state_dict(models[0].state_dict())
-    for part in (slice(0, 8), slice(8, 16)):
-        loss_of(models[0], part).backward()
-    assert same(models[0], before)
-    optimizers[0].zero_grad()
-    for _ in range(4):
-        for model, optimizer in zip(models, optimizers, strict=True):
-            microbatches(model, optimizer)
-    assert near(*models, 1e-6)
-    assert optimizers[0].matrices[0].count == 5
-
-
-def test_a_subspace_is_found_once_per_refresh_and_from_the_first_microbatch():
-    (model, _), (optimizer, _) = pair(refresh=2)
-    found = []
-    for _ in range(4):
-        for part in (slice(0, 8), slice(8, 16)):
-            loss_of(model, part).backward()
-            found.append(optimizer.matrices[0].basis)
-        optimizer.step()
-    same_basis = [a is b for a, b in pairwise(found)]
-    assert same_basis == [True, True, True, False, True, True, True]
-
-
-@pytest.mark.parametrize("per_layer", [False, True])
-def test_the_loss_may_be_scaled(per_layer):
-    scaled, other = network(), network()
-    options = OPTIONS | {"inner": torch.optim.SGD, "momentum": 0.9, "lr": 0.1, "weight_decay": 0}
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    optimizer = GaLore(scaled, per_layer=per_layer, **options)
-    for _ in range(5):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(scaled)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    train(other, GaLore(other, **options), 5)
-    assert near(scaled, other, 1e-6)
-
-
-def test_a_loss_that_overflows_is_skipped_by_the_scaler_and_the_scale_falls():
-    model = network()
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
-    optimizer = GaLore(model, per_layer=True, **OPTIONS)
-    before = network()
-    for _ in range(2):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(model) * 100).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    assert scaler.get_scale() == 2.0**125
+    before.load_state_dict(model.state_dict())
+    optimizer.step()
     assert same(model, before)
-    scaler.update(1.0)
-    optimizer.zero_grad()
-    scaler.scale(loss_of(model)).backward()
-    scaler.step(optimizer)
-    other = network()
-    plain(other, GaLore(other, **OPTIONS))
-    assert near(model, other, 1e-6)  # the subspace is that of the first gradient that is finite
+    assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
 
 
-def test_nothing_is_found_from_a_gradient_that_is_not_finite():
+def test_gradients_that_are_given_by_hand_are_used_in_the_step():
+    """As torch's checkpoints do it, to make an optimizer have a state."""
+    models, optimizers = pair()
+    for model, optimizer in zip(models, optimizers, strict=True):
+        luck = torch.Generator().manual_seed(0)
+        for each in model.parameters():
+            each.grad = torch.randn(each.shape, generator=luck)
+        optimizer.step()
+    assert same(*models)
+
+
+def test_microbatches_are_refused():
     model = network()
+    optimizer = GaLore(model, per_layer=True, **OPTIONS)
+    loss_of(model, slice(0, 8)).backward()
+    with pytest.raises(ValueError, match=r"lm_head.weight has a second gradient before step\(\): .*microbatches"):
+        loss_of(model, slice(8, 16)).backward()
+    assert optimizer.matrices[0].count == 1
+
+
+def test_a_scaler_is_refused():
+    model = network()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = GaLore(model, per_layer=True, **OPTIONS)
+    scaler.scale(loss_of(model)).backward()
+    with pytest.raises(ValueError, match="before GradScaler could unscale: leave GradScaler out"):
+        scaler.step(optimizer)
+    train(model, optimizer, 1)  # without it the optimizer goes on
+    off = torch.amp.GradScaler("cpu", enabled=False)
+    off.scale(loss_of(model)).backward()
+    off.step(optimizer)
+
+
+def test_clipping_and_both_ways_at_once_are_refused():
+    with pytest.raises(ValueError, match="clip needs the norm of all gradients, and per_layer updates before"):
+        GaLore(network(), per_layer=True, clip=1.0, **OPTIONS)
+    with pytest.raises(ValueError, match="give one of them"):
+        GaLore(network(), per_layer=True, project_in_backward=True, **OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["layers.0.weight", "layers.2.bias"])
+@pytest.mark.parametrize("steps_before", [0, 1])
+def test_a_gradient_that_is_not_finite_stops_its_own_parameter(name, steps_before):
+    model, other = network(), network()
     optimizer = GaLore(model, per_layer=True, nonfinite="skip", **OPTIONS)
-    (loss_of(model) * float("inf")).backward()
-    optimizer.step()
+    plain = GaLore(other, **OPTIONS)
+    for one, each in ((model, optimizer), (other, plain)):
+        train(one, each, steps_before)
+    spoiled = model.get_parameter(name)
+    before = spoiled.detach().clone()
+    handle = spoiled.register_hook(lambda gradient: gradient * float("nan"))
+    train(model, optimizer, 1)
+    handle.remove()
+    train(other, plain, 1)
     assert optimizer.skipped == 1
-    assert same(model, network())
-    other = network()
-    assert same(train(model, optimizer, 4), train(other, GaLore(other, per_layer=True, **OPTIONS), 4))
+    assert torch.equal(spoiled, before)
+    for key, each in model.named_parameters():
+        assert key == name or torch.equal(each, other.get_parameter(key))
+    optimizer.nonfinite = "raise"
+    spoiled.register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(ValueError, match=f"the gradient of {name} is not finite: it was not updated"):
+        loss_of(model).backward()
 
 
 def test_a_newer_optimizer_takes_the_gradients_over():
     model = network()
     older, newer = (GaLore(model, per_layer=True, **OPTIONS) for _ in range(2))
     loss_of(model).backward()
-    with pytest.raises(ValueError, match=r"layers\.0\.weight goes to a newer GaLore"):
+    with pytest.raises(ValueError, match="goes to a newer GaLore"):
         older.step()
     newer.step()
     assert newer.matrices[0].count == 1
@@ -160,28 +172,34 @@ def test_hooks_of_a_forgotten_optimizer_leave_gradients_alone():
     del optimizer
     gc.collect()
     loss_of(model).backward()
-    assert model.layers[0].weight.grad is not None
+    assert all(each.grad is not None for each in model.parameters())
 
 
-def test_a_group_added_later_is_projected_too():
-    model = network()
-    optimizer = GaLore([("up", model.layers[0].weight)], per_layer=True, **OPTIONS)
-    optimizer.add_param_group({"params": [("down", model.layers[2].weight)]})
-    loss_of(model).backward()
-    assert model.layers[2].weight.grad is None
-    optimizer.step()
-    assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
-
-
-def test_a_frozen_matrix_may_be_trained_later():
+def test_a_group_added_later_and_a_frozen_matrix_that_is_trained_later():
     model = network()
     frozen = model.layers[0].weight.requires_grad_(False)
     before = frozen.detach().clone()
-    optimizer = GaLore(model.named_parameters(), rank=4, lr=0.1, per_layer=True)
-    assert not frozen.requires_grad
+    optimizer = GaLore([("up", frozen)], per_layer=True, **OPTIONS)
+    optimizer.add_param_group({"params": [("down", model.layers[2].weight), ("bias", model.layers[2].bias)]})
     train(model, optimizer, 1)
     assert torch.equal(frozen, before)
     frozen.requires_grad_(True)
     train(model, optimizer, 1)
     assert frozen.grad is None
+    assert model.layers[2].bias.grad is None
     assert not torch.equal(frozen, before)
+    assert [matrix.count for matrix in optimizer.matrices] == [1, 2]
+
+
+def test_a_weight_that_is_used_twice_is_updated_once():
+    torch.manual_seed(0)
+    layer = nn.Linear(24, 24, bias=False)
+    other = nn.Linear(24, 24, bias=False)
+    other.load_state_dict(layer.state_dict())
+    for one, how in ((layer, True), (other, False)):
+        optimizer = GaLore(one, per_layer=how, **OPTIONS)
+        for _ in range(3):
+            one(one(torch.eye(24))).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert torch.equal(layer.weight, other.weight)

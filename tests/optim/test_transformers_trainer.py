@@ -175,7 +175,7 @@ def _eight_bit(inner, options, tmp_path) -> None:
             each.copy_(old)
     again.step()
     assert all(torch.equal(a, b) for a, b in zip(network.parameters(), after, strict=True))
-    turning = make(on_move="rotate")
+    turning = make(on_move="rotate", stagger=False)
     for _ in range(3):
         turning.step()
     with pytest.raises(ValueError, match="cannot turn the quantised state"):

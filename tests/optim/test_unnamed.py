@@ -26,8 +26,9 @@ def warned(make):
 def test_parameters_without_names_are_all_projected_and_one_warning_says_so():
     said, optimizer, places = warned(lambda: GaLore(wide().parameters(), rank=4))
     assert said == [
-        "params has 4 matrices without names, so GaLore projects embeddings and heads among them (900 x 16 looks like "
-        "a vocabulary): give the model or model.named_parameters() to leave those out, or skip=() to project all"
+        "params has 4 matrices without names, so GaLore projects embeddings and heads among them (group 0, parameter "
+        "0, 900 x 16; group 0, parameter 5, 900 x 16: they look like a vocabulary): give the model or "
+        "model.named_parameters() to leave those out, or skip=() to project all"
     ]
     assert places == [__file__]
     assert [tuple(matrix.parameter.shape) for matrix in optimizer.matrices] == [
@@ -48,7 +49,7 @@ def test_two_vocabularies_are_both_named():
     """More than 8 rows per column; columns per row are none."""
     tables = [nn.Parameter(torch.zeros(shape)) for shape in ((900, 8), (65, 8), (64, 8), (8, 900))]
     (said,), _, _ = warned(lambda: GaLore(tables, rank=4))
-    assert "(65 x 8 and 900 x 8 look like a vocabulary)" in said
+    assert "(group 0, parameter 0, 900 x 8; group 0, parameter 1, 65 x 8: they look like a vocabulary)" in said
 
 
 def test_matrices_with_names_are_not_counted_among_those_without():

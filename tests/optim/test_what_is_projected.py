@@ -11,7 +11,7 @@ from joma.optim import Energy, GaLore
 def test_what_is_no_matrix_or_is_named_passes_as_it_would_alone():
     model, alone = network(), network()
     optimizer = GaLore(model, rank=4, lr=0.01)
-    passing = [name for name, _ in optimizer._unprojected]
+    passing = [each.name for each in optimizer.passing]
     assert [matrix.name for matrix in optimizer.matrices] == ["layers.0.weight", "layers.2.weight"]
     assert passing == [
         "embed_tokens.weight", "layers.0.bias", "layers.2.bias", "layers.3.weight", "layers.3.bias", "lm_head.weight",
@@ -57,5 +57,92 @@ def test_rank_by_energy():
     weight.grad[range(6), range(6)] = torch.tensor([3.0, 1.0, 0.5, 0.1, 0.0, 0.0])
     optimizer.step()
     assert optimizer.matrices[0].rank == 2  # 9 of 10.26 is 0.877, 10 of 10.26 is 0.975
-    assert optimizer.inner.state[optimizer.matrices[0].compact]["sum"].shape == (2, 8)
+    assert optimizer.state[weight]["sum"].shape == (2, 8)
     assert optimizer.captured()["group 0, parameter 0"] == pytest.approx(10 / 10.26)
+
+
+def test_heads_of_attention_and_embeddings_of_time_are_projected():
+    """A word counts at an end of the name of the layer that has the weight, not in its midst and not further out."""
+    chosen = {
+        "blocks.0.multi_head_attention.in_proj_weight": False,
+        "multi_head_attention.q_proj.weight": False,
+        "time_embedding.linear_1.weight": False,
+        "lm_head.weight": True,
+        "model.embed_tokens.weight": True,
+        "embeddings.word_embeddings.weight": True,
+        "tok_embeddings.weight": True,
+        "head.0.weight": True,
+        "transformer.wte.weight": True,
+        "pos_embed": True,
+    }
+    given = [(name, nn.Parameter(torch.zeros(8, 9))) for name in chosen]
+    projected = [matrix.name for matrix in GaLore(given, rank=4).matrices]
+    assert projected == [name for name, skipped in chosen.items() if not skipped]
+
+
+class Language(nn.Module):
+    """As models of transformers are: they give their embedding and their head, whatever the names."""
+
+    def __init__(self, *, has_head=True):
+        super().__init__()
+        self.table, self.up, self.out = nn.Linear(9, 24), nn.Linear(9, 24), nn.Linear(9, 24)
+        self.has_head = has_head
+
+    def get_input_embeddings(self):
+        return self.table
+
+    def get_output_embeddings(self):
+        if not self.has_head:
+            raise NotImplementedError
+        return self.out
+
+
+def test_a_model_that_gives_its_embedding_and_its_head_has_them_left_out():
+    assert [matrix.name for matrix in GaLore(Language(), rank=4).matrices] == ["up.weight"]
+    assert [matrix.name for matrix in GaLore(Language(has_head=False), rank=4).matrices] == ["up.weight", "out.weight"]
+
+
+@pytest.mark.parametrize("decay", ["decoupled", "coupled"])
+@pytest.mark.parametrize("lr", [float, torch.tensor], ids=["number", "tensor"])
+def test_a_matrix_with_a_side_of_at_most_the_rank_keeps_the_scale(decay, lr):
+    """Its step is `scale` times the inner optimizer's; without, it would be four times that of its neighbours."""
+    draw = lambda shape, seed: torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    inner = torch.optim.AdamW if decay == "decoupled" else torch.optim.Adam
+    short, long = nn.Parameter(draw((4, 9), 0)), nn.Parameter(draw((6, 9), 1))
+    alone, bias = nn.Parameter(short.detach().clone()), nn.Parameter(draw((5,), 2))
+    free = nn.Parameter(bias.detach().clone())
+    options = {"weight_decay": 0.5 if decay == "decoupled" else 0.0}
+    optimizer = GaLore(
+        [("short", short), ("long", long), ("bias", bias)], inner, rank=4, decay=decay, lr=lr(0.1), **options
+    )
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    assert [matrix.name for matrix in optimizer.matrices] == ["long"]
+    plain = torch.optim.Adam([alone], lr=0.1)
+    passing = inner([free], lr=0.1, **options)
+    for step in range(4):
+        for one, shape in ((short, (4, 9)), (long, (6, 9)), (bias, (5,))):
+            one.grad = draw(shape, 10 + step)
+        alone.grad, free.grad = short.grad.clone(), bias.grad.clone()
+        for each in (plain, passing):
+            each.param_groups[0]["lr"] = 0.1 * 0.9**step
+        before = alone.detach().clone()
+        plain.step()
+        with torch.no_grad():
+            moved = 0.25 * (alone - before)
+            alone.copy_(before * (1 - 0.1 * 0.9**step * options["weight_decay"]) + moved)
+        passing.step()
+        optimizer.step()
+        scheduler.step()
+        torch.testing.assert_close(short, alone, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(bias, free, rtol=1e-7, atol=1e-9)
+
+
+def test_what_is_skipped_or_too_small_by_choice_has_the_whole_rate():
+    given = [(name, nn.Parameter(torch.zeros(5, 9))) for name in ("lm_head.weight", "up", "small")]
+    given[2] = ("small", nn.Parameter(torch.zeros(3, 9)))
+    optimizer = GaLore(given, torch.optim.SGD, rank=4, smallest=4, lr=1.0)
+    for _, each in given:
+        each.grad = torch.ones_like(each)
+    optimizer.step()
+    assert [float(given[place][1].detach().min()) for place in (0, 2)] == [-1.0, -1.0]
+    assert float(given[1][1].detach().min()) == pytest.approx(-0.25, rel=1e-5)

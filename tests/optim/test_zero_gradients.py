@@ -48,11 +48,11 @@ def test_a_refresh_that_meets_zeros_keeps_the_subspace_and_is_made_up_for():
     (matrix,) = optimizer.matrices
     for _ in range(3):
         step(weight, optimizer)
-    before = matrix.basis
+    before = matrix.basis.clone()
     step(weight, optimizer, zero=True)
-    assert matrix.basis is before
+    assert torch.equal(matrix.basis, before)
     step(weight, optimizer)
-    assert matrix.basis is not before
+    assert not torch.equal(matrix.basis, before)
     assert matrix.refreshed == 4
 
 
@@ -74,7 +74,7 @@ def test_a_rank_by_energy_waits_too():
     assert optimizer.matrices[0].rank == 20
     step(weight, optimizer)
     assert optimizer.matrices[0].rank == 2
-    assert optimizer.inner.state[optimizer.matrices[0].compact]["momentum_buffer"].shape == (2, 80)
+    assert optimizer.state[weight]["momentum_buffer"].shape == (2, 80)
     step(weight, optimizer)
 
 

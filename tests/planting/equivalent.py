@@ -86,10 +86,6 @@ EQUIVALENT: dict[str, str] = {
     "return _leading_spectra(_of_dims(w, 2)[None], generator)[0] | 0 -> -1": (
         "A stack of one matrix is given: the first result is the last."
     ),
-    "optim/_matrix.py _bases | wrong key kept | "
-    "return _stack([matrix.basis for matrix in batch if matrix.basis is not None], batch[0].dtype) | 0 -> -1": (
-        "The matrices of a batch have one precision (in_batches): that of the first is that of the last."
-    ),
     "optim/projector.py _randomized | accumulation | "
     "overlap = (directions[..., :known] * start[..., :known].to(directions.dtype)).sum(-2, keepdim=True) | "
     "sum -> mean": "Only the sign of the overlap is used, and a mean has the sign of its sum.",

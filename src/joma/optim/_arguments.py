@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from math import isfinite
 from typing import Any, Literal, get_args
 
@@ -15,6 +16,8 @@ from joma.optim.projector import Energy, Kind, Rank, check_rank, largest_rank
 
 Decay = Literal["decoupled", "coupled"]
 NonFinite = Literal["raise", "skip"]
+Role = Literal["compact", "passing", "scaled"]
+"""Of a parameter in the inner optimizer: in a subspace, as it is, or as it is at a rate times `scale`."""
 Params = nn.Module | Iterable[Any]
 _CHOSEN = {"projector": Kind, "on_move": OnMove, "decay": Decay, "nonfinite": NonFinite}
 CHOICES = {name: get_args(kind) for name, kind in _CHOSEN.items()}
@@ -42,6 +45,24 @@ def check_options(
         raise ValueError(f"tolerance must be a number of at least 0, got {tolerance!r}")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ValueError(f"seed must be a whole number, got {seed!r}")
+
+
+def check_precision(**dtypes: Any) -> None:
+    """Refuse what is no precision to compute in."""
+    for name, dtype in dtypes.items():
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"{name} must be a floating-point torch.dtype, or None for the parameter's, got {dtype!r}")
+
+
+def check_backward(*, per_layer: bool, project_in_backward: bool, clip: Any) -> None:
+    """Refuse what cannot be done during backward."""
+    if per_layer and project_in_backward:
+        raise ValueError("per_layer and project_in_backward both take the gradients during backward: give one of them")
+    if per_layer and clip is not None:
+        raise ValueError(
+            "clip needs the norm of all gradients, and per_layer updates before the last is known: leave one of them "
+            "out, or give project_in_backward instead of per_layer"
+        )
 
 
 def _is_number(value: object) -> bool:
@@ -129,41 +150,73 @@ def _read_group(group: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def default_names(groups: list[dict[str, Any]], first: int = 0) -> set[str]:
-    """What stands for names in groups without names; not of groups that state their rank, which choose matrices."""
-    sizes = {number: len(group["params"]) for number, group in enumerate(groups, first) if "rank" not in group}
+    """What stands for names in groups without names."""
+    sizes = {number: len(group["params"]) for number, group in enumerate(groups, first)}
     return {_DEFAULT_NAME.format(number, place) for number, size in sizes.items() for place in range(size)}
 
 
+def chosen_names(groups: list[dict[str, Any]]) -> set[str]:
+    """Of groups that state their rank: their matrices are chosen, so nobody is warned of them."""
+    return {name for group in groups if "rank" in group for name in group["param_names"]}
+
+
 def warn_of_unnamed(unnamed: set[str], projected: Iterable[Matrix]) -> None:
-    """Say once that embeddings and heads among matrices without names are projected like the others."""
-    shapes = [tuple(each.parameter.shape) for each in projected if each.name in unnamed]
-    if len(shapes) < 2:  # one matrix is a choice
+    """Say once that embeddings and heads among matrices without names are projected like the others, and which."""
+    nameless = [each for each in projected if each.name in unnamed]
+    if len(nameless) < 2:  # one matrix is a choice
         return
-    alike = sorted({f"{rows} x {columns}" for rows, columns in shapes if rows > VOCABULARY * columns})
-    seen = f" ({' and '.join(alike)} {'looks' if len(alike) == 1 else 'look'} like a vocabulary)" if alike else ""
+    alike = [each for each in nameless if each.parameter.shape[-2] > VOCABULARY * each.parameter.shape[-1]]
+    listed = [f"{each.name}, {' x '.join(map(str, each.parameter.shape))}" for each in alike]
+    seen = (
+        f" ({'; '.join(listed)}: {'it looks' if len(alike) == 1 else 'they look'} like a vocabulary)" if alike else ""
+    )
     warnings.warn(
-        f"params has {len(shapes)} matrices without names, so GaLore projects embeddings and heads among them{seen}: "
+        f"params has {len(nameless)} matrices without names, so GaLore projects embeddings and heads among them{seen}: "
         "give the model or model.named_parameters() to leave those out, or skip=() to project all",
         stacklevel=3,
     )
 
 
 def embedding_names(params: Params) -> set[str]:
-    """Of a module: the parameters that belong to an embedding, whatever their name."""
+    """Of a module: the parameters that belong to an embedding or to the head of a language model, by their kind."""
     modules = params.named_modules() if isinstance(params, nn.Module) else ()
-    found = [name for name, each in modules if isinstance(each, (nn.Embedding, nn.EmbeddingBag))]
+    ends = {id(each) for each in _ends_of(params)}
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    found = [name for name, each in modules if isinstance(each, kinds) or id(each) in ends]
     return {f"{name}.weight".lstrip(".") for name in found}
 
 
-def is_projected(name: str, parameter: Tensor, rank: Rank, smallest: int | None, *, explicit: bool) -> bool:
-    """Whether a parameter is trained in a subspace.
+def _ends_of(model: Params) -> list[nn.Module]:
+    """Embedding and head of a model of transformers, whatever their names; some models have none and say so."""
+    found = []
+    for name in ("get_input_embeddings", "get_output_embeddings"):
+        with suppress(NotImplementedError, AttributeError):
+            found.append(getattr(model, name)())
+    return [each for each in found if isinstance(each, nn.Module)]
 
-    A group that states its rank has every matrix projected, so the rank must fit. Otherwise a matrix passes if the
-    projection would save nothing, or if its shorter side is below `smallest`.
+
+def is_named(name: str, words: Iterable[str]) -> bool:
+    """Whether a parameter, or a part of the model that it is in, has one of these names.
+
+    A word at an end of a name counts for the parameter and the layer that has it: `lm_head.weight` is a head,
+    `embed_tokens.weight` an embedding. But `multi_head_attention.weight` is no head, as the word is in the midst, and
+    `time_embedding.linear_1.weight` no embedding, as it belongs to a layer `linear_1`.
+    """
+    parts = name.lower().split(".")
+    ends = [part.split("_")[end] for part in parts[-2:] for end in (0, -1)]
+    return not {*words}.isdisjoint({name, *parts, *ends})
+
+
+def role_of(name: str, parameter: Tensor, rank: Rank, smallest: int | None, *, explicit: bool, skipped: bool) -> Role:
+    """How a parameter is trained.
+
+    A group that states its rank has every matrix projected, so the rank must fit. Otherwise a matrix passes if it is
+    skipped or its shorter side is below `smallest`. One whose shorter side is not above the rank is trained whole,
+    because a subspace would save nothing; its rate is scaled as if it were projected.
     """
     shorter = min(parameter.shape, default=0)
-    if parameter.ndim != 2 or not parameter.is_floating_point() or shorter < (smallest or 0):
-        return False
+    if skipped or parameter.ndim != 2 or not parameter.is_floating_point() or shorter < (smallest or 0):
+        return "passing"
     if explicit:
         check_rank(rank, within=shorter, name=name)
-    return explicit or shorter > (rank.least if isinstance(rank, Energy) else rank)
+    return "compact" if explicit or shorter > (rank.least if isinstance(rank, Energy) else rank) else "scaled"

@@ -1,4 +1,4 @@
-"""What GaLore knows of inner optimizers: their state when a subspace moves (on_move), its size, steps that do nothing.
+"""What GaLore knows of inner optimizers: their state when a subspace moves (on_move), its size, steps of some or none.
 
 - keep: nothing. Direction i of the new subspace inherits the state of direction i of the old one, as in galore-torch.
 - rotate: with R = P_new^T P_old, first moments m become R m, which is exact. Second moments have no exact rotation:
@@ -10,12 +10,14 @@ A state tensor is moved if it is a plain floating-point matrix with the rank alo
 compact shape, and Adafactor's factor along that axis). Quantised states cannot be rotated; they are refused.
 """
 
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from joma.optim._matrix import Matrix, is_sharded, local
+from joma.optim._matrix import Matrix, Pack, is_sharded, local
 
 OnMove = Literal["keep", "rotate", "reset"]
 SECOND_MOMENTS = ("sq", "square", "sum", "var", "inf", "max", "step_size", "acc_delta")
@@ -29,6 +31,19 @@ REQUIRED_STATE = {  # what torch's optimizers cannot go on without
     "Adagrad": ("step", "sum"),
     "Muon": ("momentum_buffer",),
 }
+_ENTRY_BY_ENTRY = (
+    "Adam",
+    "AdamW",
+    "NAdam",
+    "RAdam",
+    "Adamax",
+    "Adagrad",
+    "Adadelta",
+    "RMSprop",
+    "Rprop",
+    "SGD",
+    "ASGD",
+)
 _PER_ENTRY = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "Muon": 1}
 
 
@@ -46,19 +61,86 @@ def state_entries(optimizer: torch.optim.Optimizer, group: dict[str, Any], shape
     return None
 
 
+def is_entry_by_entry(inner: torch.optim.Optimizer) -> bool:
+    """Whether each entry is updated by itself, so that several compact parameters can be one; known of torch's own."""
+    return type(inner) in [getattr(torch.optim, name) for name in _ENTRY_BY_ENTRY]
+
+
+def state_of(inner: torch.optim.Optimizer, matrix: Matrix) -> dict[str, Any]:
+    """The inner state of one matrix: parts of the tensors of its pack; what has no axes, as a step count, is shared."""
+    found = inner.state.get(matrix.pack.compact, {})
+    if len(matrix.pack.matrices) == 1:
+        return dict(found)
+    return {key: value[matrix.place] if _has_axes(value) else value for key, value in found.items()}
+
+
+def _has_axes(value: object) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
+def join_states(states: list[dict[str, Any]]) -> dict[str, Any]:
+    """The state of a pack from those of its matrices, which have the same step count."""
+    if len(states) == 1:
+        return states[0]
+    joined: dict[str, Any] = {}
+    for key, value in states[0].items():
+        each = [state[key] for state in states]
+        joined[key] = torch.stack(each) if _has_axes(value) else value
+    return joined
+
+
+def regroup(inner: torch.optim.Optimizer, packs: list[Pack], form: Callable[[list[Matrix]], list[Pack]]) -> list[Pack]:
+    """Form new packs of the matrices of these, and move bases and inner states into them."""
+    matrices = [matrix for pack in packs for matrix in pack.matrices]
+    states = {id(matrix): _copied(state_of(inner, matrix)) for matrix in matrices}
+    subspaces = {id(matrix): (matrix.basis, matrix.energies) for matrix in matrices}
+    for pack in packs:
+        inner.state.pop(pack.compact, None)
+    found = form(matrices)
+    for pack in found:
+        for matrix in pack.matrices:
+            basis, energies = subspaces[id(matrix)]
+            if basis is not None and energies is not None:
+                matrix.take_subspace(basis, energies)
+        if state := join_states([states[id(matrix)] for matrix in pack.matrices]):
+            inner.state[pack.compact] = state
+    return found
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """With memory of its own, so that nobody keeps that of a pack which is gone."""
+    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}
+
+
+@contextmanager
+def only(inner: torch.optim.Optimizer, some: list[tuple[dict[str, Any], list[Tensor]]]) -> Iterator[None]:
+    """Let the inner optimizer see some parameters of some of its groups, and no others."""
+    groups, before = inner.param_groups, [group["params"] for group, _ in some]
+    for group, parameters in some:
+        group["params"] = parameters
+    inner.param_groups = [group for group, _ in some]
+    try:
+        yield
+    finally:
+        inner.param_groups = groups
+        for (group, _), parameters in zip(some, before, strict=True):
+            group["params"] = parameters
+
+
 def move_state(inner: torch.optim.Optimizer, matrix: Matrix, old: Tensor, on_move: OnMove) -> None:
-    """Move the inner state of one matrix from the subspace `old` to matrix.basis."""
-    state = inner.state.get(matrix.compact, {})
+    """Move the inner state of one matrix from the subspace `old` to matrix.basis. `reset` needs a pack of one."""
+    state = inner.state.get(matrix.pack.compact, {})
     if on_move == "reset" and "sum" in state:  # Adagrad fills its state when it is made, not at its first step
         state["step"].zero_()
         state["sum"].fill_(inner.defaults.get("initial_accumulator_value", 0.0))
     elif on_move == "reset":
-        inner.state.pop(matrix.compact, None)
+        inner.state.pop(matrix.pack.compact, None)
     if on_move != "rotate" or matrix.basis is None:
         return
-    rotation = matrix.basis.mT @ old.to(matrix.basis)
+    precise = torch.promote_types(matrix.basis_dtype, torch.float32)
+    rotation = matrix.basis.to(precise).mT @ old.to(precise)
     axis = matrix.projected_axis
-    for name, value in state.items():
+    for name, value in state_of(inner, matrix).items():
         plain, sharded = type(value) is Tensor, is_sharded(value)
         if isinstance(value, Tensor) and value.ndim and not sharded and not (plain and value.dtype != torch.uint8):
             # kept in few bits: a tensor of bytes, or a class of its own
@@ -77,10 +159,20 @@ def move_state(inner: torch.optim.Optimizer, matrix: Matrix, old: Tensor, on_mov
 
 
 def narrow_state(inner: torch.optim.Optimizer, matrix: Matrix, before: int) -> None:
-    """Cut state that was made for the largest rank to the rank that was chosen."""
-    for name, value in inner.state.get(matrix.compact, {}).items():
+    """Cut state that was made for the largest rank to the rank that was chosen; the matrix is alone in its pack."""
+    state = inner.state.get(matrix.pack.compact, {})
+    for name, value in state.items():
         if isinstance(value, Tensor) and value.ndim == 2 and value.shape[matrix.projected_axis] == before:
-            inner.state[matrix.compact][name] = value.narrow(matrix.projected_axis, 0, matrix.rank).clone()
+            state[name] = value.narrow(matrix.projected_axis, 0, matrix.rank).clone()
+
+
+class Pending(NamedTuple):
+    """Flags that are on their way from the device."""
+
+    names: list[str]
+    finite: Tensor
+    arrived: torch.cuda.Event | None
+    matrices: list[Matrix]
 
 
 class Guard:
@@ -95,25 +187,29 @@ class Guard:
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner = inner
-        self.pending: tuple[list[str], Tensor, torch.cuda.Event | None, list[Matrix]] | None = None
+        self.pending: list[Pending] = []
 
-    def serves(self, matrices: list[Matrix]) -> bool:
+    def serves(self, devices: Iterable[torch.device]) -> bool:
         """Whether the inner optimizer takes the flag, and everything is on one device of the right kind."""
-        places = {matrix.parameter.device for matrix in matrices}
+        places = set(devices)
         if len(places) != 1 or next(iter(places)).type not in self.devices:
             return False
         fused = all(group.get("fused") for group in self.inner.param_groups)
         return fused and bool(getattr(self.inner, "_step_supports_amp_scaling", False))
 
-    def hold(self, names: list[str], finite: Tensor, matrices: list[Matrix]) -> Tensor:
-        """Let the inner optimizer's next step do nothing if not all is finite; 1.0 where it acts, 0.0 where not."""
+    def hold(self, names: list[str], finite: Tensor, matrices: list[Matrix], *, captured: bool = False) -> Tensor:
+        """Let the inner optimizer's next step do nothing if not all is finite; 1.0 where it acts, 0.0 where not.
+
+        What a CUDA graph captures is not looked at later: a replay has no flags of its own.
+        """
         acts = finite.all().to(torch.float32)
         self.inner.found_inf = 1 - acts  # type: ignore[attr-defined]
-        arrived = torch.cuda.Event() if finite.device.type == "cuda" else None
-        copied = finite.to("cpu", non_blocking=True)
-        if arrived is not None:
-            arrived.record()
-        self.pending = names, copied, arrived, matrices  # flags that are on their way from the device
+        if not captured:
+            arrived = torch.cuda.Event() if finite.device.type == "cuda" else None
+            copied = finite.to("cpu", non_blocking=True)
+            if arrived is not None:
+                arrived.record()
+            self.pending.append(Pending(names, copied, arrived, matrices))
         return acts
 
     def release(self) -> None:
@@ -122,13 +218,13 @@ class Guard:
 
     def look_back(self) -> str | None:
         """The name of a gradient that was not finite in the step before, which then did not count."""
-        if self.pending is None:
-            return None
-        (names, finite, arrived, matrices), self.pending = self.pending, None
-        if arrived is not None:
-            arrived.synchronize()
-        if bool(finite.all()):
-            return None
-        for matrix in matrices:
-            matrix.count -= 1
-        return names[finite.tolist().index(False)]
+        pending, self.pending = self.pending, []
+        names = []
+        for one in pending:
+            if one.arrived is not None:
+                one.arrived.synchronize()
+            if not bool(one.finite.all()):
+                for matrix in one.matrices:
+                    matrix.count -= 1
+                names.append(one.names[one.finite.tolist().index(False)])
+        return names[0] if names else None

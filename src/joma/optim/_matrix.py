@@ -1,6 +1,8 @@
-"""Projected matrices, one and many at once: how a gradient comes into the subspace and an update goes out of it.
+"""Projected matrices: how a gradient comes into the subspace and an update goes out of it.
 
-Matrices that are alike (same shape, rank and device) are worked on in batches: one product instead of many.
+A `Matrix` is one parameter that is trained in a subspace. A `Pack` has matrices that are alike (same group, shape,
+rank, precision and device): their bases lie in one tensor, and one compact parameter stands for all of them in the
+inner optimizer. So a step has a few products and a few tensors instead of one per matrix.
 
 Rows of a matrix may lie on several processes (DTensor, as FSDP2 makes them; see _sharded.py). A program without
 distributed training never loads torch.distributed.tensor: a DTensor exists only where somebody has loaded it.
@@ -9,9 +11,7 @@ distributed training never loads torch.distributed.tensor: a DTensor exists only
 from __future__ import annotations
 
 import sys
-import weakref
-from collections.abc import Callable, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from operator import not_
 from typing import Any
@@ -19,14 +19,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from joma.optim.projector import Kind, Projector, Rank, Side, find_projector, largest_rank, side_of
 
-MOST_ENTRIES = 1 << 22  # of matrices worked on together: 16 MiB of float32 beside the gradients themselves
+STACKED_ON = ("cuda", "xpu", "mps")  # kinds of devices on which one large product beats many small ones
+STACK = 1 << 23  # entries that are copied together for one product: 32 MiB of float32 beside the gradients
+STACK_SHARE = {True: 4, False: 16}  # or one in so many of all: on such devices, and on others, where a pack copies less
+SMALL_STACK = 1 << 18  # entries that may always be copied together, however small the model is
+REFRESHED_TOGETHER = 4  # subspaces that are found at once on such devices: more make a refresh step too long
 _SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
-_HOOKS = WeakTensorKeyDictionary()  # one per parameter: were there two, the second would find no gradient
 
 
 def is_sharded(value: object) -> bool:
@@ -52,100 +53,101 @@ def broadcast_from_first(found: Tensor, group: dist.ProcessGroup) -> Tensor:
     return sent
 
 
+def precision_of(parameter: Tensor, asked: torch.dtype | None) -> torch.dtype:
+    """Of a basis or a state: the parameter's own unless another is asked for.
+
+    float16 has too few exponents for squares of gradients, so a float16 parameter needs float32.
+    """
+    if asked is not None:
+        return asked
+    return torch.float32 if parameter.dtype == torch.float16 else parameter.dtype
+
+
 class Matrix:
-    """A parameter that is trained in a subspace, and the compact parameter that the inner optimizer sees instead."""
+    """A parameter that is trained in a subspace: its shape and rank, how often it was updated, its place in a pack."""
 
-    sharded = False  # whether its rows lie on several processes
+    pack: Pack
+    place: int
 
-    def __init__(self, name: str, parameter: nn.Parameter, group: int, index: int, rank: Rank) -> None:
+    def __init__(
+        self,
+        name: str,
+        parameter: nn.Parameter,
+        group: int,
+        index: int,
+        rank: Rank,
+        *,
+        basis_dtype: torch.dtype | None = None,
+        state_dtype: torch.dtype | None = None,
+    ) -> None:
         """Name and index say which parameter it is, group which parameter group it is in."""
         self.name, self.parameter, self.group, self.index = name, parameter, group, index
         self.side: Side = side_of(*parameter.shape)
         self.shorter, self.longer = min(parameter.shape), max(parameter.shape)
-        self.dtype = torch.promote_types(parameter.dtype, torch.float32)
+        self.basis_dtype = precision_of(parameter, basis_dtype)
+        self.state_dtype = precision_of(parameter, state_dtype)
+        self.flexible = not isinstance(rank, int)  # the first gradient decides the rank
         self.rank = self.largest_rank = min(largest_rank(rank), self.shorter)
         self.count = 0  # updates so far
         self.refreshed = -1  # the count at the last refresh; -1: the subspace is to be found from the next gradient
-        self.basis: Tensor | None = None
-        self.energies: Tensor | None = None
-        self.zero = torch.zeros(1, 1, dtype=self.dtype, device=parameter.device)
-        self.compact = nn.Parameter(self.zeros())
-        self.hook: RemovableHandle | None = None
-        self._freed: Tensor | None = None
+        self.turn = (0, 1)  # which of how many turns it has among the refreshes
+        self.found = False  # whether it has a subspace
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Of the compact parameter."""
+    def basis(self) -> Tensor | None:
+        """(shorter side, rank), or None before the first gradient."""
+        return self.pack.basis[self.place] if self.found and self.pack.basis is not None else None
+
+    @property
+    def energies(self) -> Tensor | None:
+        """(rank,) shares of the gradient's squared norm when the subspace was found; zeros if it was zero."""
+        return self.pack.energies[self.place] if self.found and self.pack.energies is not None else None
+
+    @property
+    def compact_shape(self) -> tuple[int, int]:
+        """Of what stands for it in the inner optimizer."""
         return (self.rank, self.longer) if self.side == "left" else (self.longer, self.rank)
 
     @property
     def projected_axis(self) -> int:
-        """Of the compact parameter: the axis whose entries are directions of the subspace."""
+        """Of the compact shape: the axis whose entries are directions of the subspace."""
         return 0 if self.side == "left" else 1
 
-    def zeros(self) -> Tensor:
-        """Zeros of the compact shape in the memory of one number."""
-        return self.zero.expand(self.shape)
-
-    def free(self) -> None:
-        """Between steps: no memory for the compact parameter, none for its gradient."""
-        if self._freed is None or self._freed.shape != self.shape:
-            self._freed = self.zeros()
-        self.set_data(self._freed)
-        self.compact.grad = None
-
-    def set_data(self, part: Tensor) -> None:
-        """Let the compact parameter have this memory."""
-        self.compact.data = part
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What matrices must share to be in one pack."""
+        p = self.parameter
+        return (self.group, tuple(p.shape), self.rank, p.dtype, p.device, self.basis_dtype, self.state_dtype)
 
     def is_due(self, refresh: int) -> bool:
         """Whether the subspace is to be found anew before the coming update."""
-        return self.refreshed < 0 or (self.count % refresh == 0 and self.refreshed != self.count)
+        if self.refreshed < 0:
+            return True
+        turn, turns = self.turn
+        return (self.count - turn * refresh // turns) % refresh == 0 and self.refreshed != self.count
+
+    def take_subspace(self, basis: Tensor, energies: Tensor) -> None:
+        """Have this subspace from now on, in the memory of the one before."""
+        self.pack.allocate_bases()
+        self.found = True
+        assert self.basis is not None
+        assert self.energies is not None
+        self.basis.copy_(basis)
+        self.energies.copy_(energies)
 
     def project(self, full: Tensor) -> Tensor:
         """A tensor of the parameter's shape in the subspace."""
-        return _project([self], full[None].to(self.dtype))[0]
+        assert self.basis is not None
+        full = full.to(self.pack.product_dtype)
+        basis = self.basis.to(self.pack.product_dtype)
+        return basis.mT @ full if self.side == "left" else full @ basis
 
     def lift(self, compact: Tensor) -> Tensor:
         """What lies in the subspace in the parameter's shape."""
-        return _lift([self], compact[None].to(self.dtype))[0]
-
-    def apply_update(self, scale: float) -> None:
-        """Add the compact parameter, which the inner optimizer has moved, to the matrix; no memory in full shape."""
         assert self.basis is not None
-        moved = self.compact.data
-        factors = (self.basis, moved) if self.side == "left" else (moved, self.basis.mT)
-        self.parameter.data.addmm_(*factors, alpha=scale)
-
-    def agree(self, found: Tensor) -> Tensor:
-        """What was found, the same on all processes that hold a part of the matrix."""
-        return found
-
-    def project_in_backward(self, take_gradient: weakref.WeakMethod[Callable[[Matrix], None]]) -> None:
-        """Let `take_gradient` have the gradient as soon as it is complete, and free it.
-
-        `take_gradient` is a method of an optimizer; the hook does nothing once that optimizer is gone. The newest
-        optimizer has the gradient, so that training can go on with a new one on the same model.
-        """
-        if self.sharded:
-            raise ValueError(
-                f"{self.name} lies on several processes, and FSDP2 gathers its gradient: leave per_layer out"
-            )
-
-        def hook(parameter: Tensor) -> None:
-            take = take_gradient()
-            if take is not None and parameter.grad is not None:
-                with torch.no_grad(), torch.autocast(parameter.device.type, enabled=False):
-                    take(self)
-                parameter.grad = None
-
-        if (before := _HOOKS.get(self.parameter)) is not None:
-            before.remove()
-        # torch hooks only what requires a gradient; a frozen parameter keeps its hook and may be trained later.
-        requires_grad = self.parameter.requires_grad
-        self.parameter.requires_grad_(True)
-        self.hook = _HOOKS[self.parameter] = self.parameter.register_post_accumulate_grad_hook(hook)
-        self.parameter.requires_grad_(requires_grad)
+        compact = compact.to(self.pack.product_dtype)
+        basis = self.basis.to(self.pack.product_dtype)
+        return basis @ compact if self.side == "left" else compact @ basis.mT
 
     def check_dense(self) -> None:
         """Refuse a sparse gradient; parameters that are not projected may have one."""
@@ -154,59 +156,172 @@ class Matrix:
                 f"the gradient of {self.name} is sparse and cannot be projected: make it dense or name it in skip"
             )
 
-    def check_hook(self) -> None:
-        """Refuse to step where a newer optimizer has the gradient, or something puts it back once it is projected."""
-        if self.parameter.grad is not None:
-            raise ValueError(
-                f"{self.name} has a gradient although it was projected during backward: leave per_layer out inside "
-                "DistributedDataParallel, which averages later"
-            )
-        if _HOOKS.get(self.parameter) is not self.hook:
-            raise ValueError(f"the gradient of {self.name} goes to a newer GaLore with per_layer: step that one")
+
+class Pack:
+    """Matrices that are alike, their bases in one tensor, and the compact parameter that stands for all of them."""
+
+    sharded = False  # whether rows lie on several processes
+
+    def __init__(self, matrices: list[Matrix]) -> None:
+        """One matrix alone has a compact matrix; several have a stack of them."""
+        self.matrices = matrices
+        for place, matrix in enumerate(matrices):
+            matrix.pack, matrix.place = self, place
+        first = matrices[0]
+        self.parameters: list[Tensor] = [matrix.parameter for matrix in matrices]
+        self.group, self.side, self.device = first.group, first.side, first.parameter.device
+        self.product_dtype = first.basis_dtype
+        self.stacks = self.device.type in STACKED_ON and len(matrices) > 1
+        self.basis: Tensor | None = None  # (matrices, shorter side, rank)
+        self.energies: Tensor | None = None  # (matrices, rank)
+        self.zero = torch.zeros((), dtype=first.state_dtype, device=self.device)
+        self.compact = nn.Parameter(self.zeros())
+        self.folded = self.compact.data
+        self.shown: tuple[object, ...] = ()  # what the optimizer's state[p] was made from
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the compact parameter."""
+        shape, count = self.matrices[0].compact_shape, len(self.matrices)
+        return shape if count == 1 else (count, *shape)
+
+    def zeros(self) -> Tensor:
+        """Zeros of the compact shape in the memory of one number."""
+        return self.zero.expand(self.shape)
+
+    def allocate_bases(self) -> None:
+        """Memory for all bases, once."""
+        if self.basis is None:
+            first, count = self.matrices[0], len(self.matrices)
+            self.basis = torch.zeros(count, first.shorter, first.rank, dtype=first.basis_dtype, device=self.device)
+            precise = torch.promote_types(first.basis_dtype, torch.float32)
+            self.energies = torch.zeros(count, first.rank, dtype=precise, device=self.device)
+
+    def narrow(self, rank: int) -> None:
+        """Keep the leading directions of the only matrix."""
+        (matrix,) = self.matrices
+        assert self.basis is not None
+        assert self.energies is not None
+        matrix.rank = rank
+        self.basis, self.energies = self.basis[..., :rank].clone(), self.energies[..., :rank].clone()
+        self.fold()
+
+    def unfold(self, memory: Tensor) -> None:
+        """Give the compact parameter memory, zeros of its shape, for the time of a step."""
+        self.compact.data = memory
+
+    def fold(self) -> None:
+        """Between steps: no memory for the compact parameter, none for its gradient."""
+        if self.folded.shape != self.shape:
+            self.folded = self.zeros()
+        self.compact.data = self.folded
+        self.compact.grad = None
+
+    def bases(self) -> Tensor:
+        """(matrices, shorter side, rank) in the precision of products."""
+        assert self.basis is not None
+        return self.basis if self.basis.dtype == self.product_dtype else self.basis.to(self.product_dtype)
+
+    def project(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Tensors of the matrices' shapes in the subspaces, P^T G or G P, in the compact shape."""
+        bases, dtype = self.bases(), self.product_dtype
+        if self.stacks:
+            full = torch.stack(list(tensors))
+            full = full if full.dtype == dtype else full.to(dtype)
+            found = torch.bmm(bases.mT, full) if self.side == "left" else torch.bmm(full, bases)
+        else:
+            shape = self.matrices[0].compact_shape
+            found = torch.empty(len(tensors), *shape, dtype=dtype, device=self.device)
+            for basis, one, into in zip(bases, tensors, found, strict=True):
+                factors = (basis.mT, one.to(dtype)) if self.side == "left" else (one.to(dtype), basis)
+                torch.mm(*factors, out=into)
+        found = found if len(self.matrices) > 1 else found[0]
+        return found if found.dtype == self.zero.dtype else found.to(self.zero.dtype)
+
+    def take_gradients(self) -> None:
+        """Give the compact parameter the projected gradients, added to what it has."""
+        gradients = [each.grad for each in self.parameters if each.grad is not None]
+        found = self.project(gradients)
+        self.compact.grad = found if self.compact.grad is None else self.compact.grad + found
+
+    def shrinks_apart(self, shrink: float | Tensor) -> bool:
+        """Whether the weights are shrunk before `apply`, many packs at once, and not by it."""
+        return self.stacks or isinstance(shrink, Tensor)
+
+    def apply(self, scale: float, shrink: float) -> None:
+        """Shrink the matrices and add what the inner optimizer did with the compact parameter."""
+        bases, weights = self.bases(), self.parameters
+        moved = self.compact.detach()
+        moved = moved if moved.ndim == 3 else moved[None]
+        moved = moved if moved.dtype == self.product_dtype else moved.to(self.product_dtype)
+        if self.stacks:
+            lifted = torch.bmm(bases, moved) if self.side == "left" else torch.bmm(moved, bases.mT)
+            torch._foreach_add_(weights, lifted.unbind(), alpha=scale)
+            return
+        for weight, basis, one in zip(weights, bases, moved, strict=True):
+            factors = (basis, one) if self.side == "left" else (one, basis.mT)
+            if weight.dtype == self.product_dtype:  # no memory in full shape
+                weight.addmm_(*factors, beta=shrink, alpha=scale)
+            else:
+                weight.mul_(shrink).add_(torch.mm(*factors), alpha=scale)
+
+    def agree(self, found: Tensor) -> Tensor:
+        """What was found, the same on all processes that hold a part of the matrix."""
+        return found
 
 
-def in_batches(matrices: list[Matrix]) -> list[list[Matrix]]:
-    """Matrices that are alike, in batches with at most MOST_ENTRIES entries in all (or one matrix)."""
-    found: dict[tuple[object, ...], list[list[Matrix]]] = {}
+def form_packs(
+    matrices: Iterable[Matrix], make: Callable[[list[Matrix]], Pack], together: Callable[[Matrix], object]
+) -> list[Pack]:
+    """Packs of alike matrices for which `together` gives the same; None: a matrix stays alone.
+
+    A pack has no more entries than one product may copy, so that little memory is needed beside the gradients.
+    """
+    matrices = list(matrices)
+    entries = sum(each.parameter.numel() for each in matrices)
+    found: dict[object, list[list[Matrix]]] = {}
     for matrix in matrices:
-        p = matrix.parameter
-        batches = found.setdefault((matrix.group, tuple(p.shape), matrix.rank, p.dtype, p.device), [[]])
-        if (len(batches[-1]) + 1) * p.numel() > MOST_ENTRIES and batches[-1]:
-            batches.append([])
-        batches[-1].append(matrix)
-    return [batch for batches in found.values() for batch in batches]
+        more = together(matrix)
+        lists = found.setdefault((matrix.kind, more) if more is not None else id(matrix), [[]])
+        share = STACK_SHARE[matrix.parameter.device.type in STACKED_ON]
+        most = min(STACK, max(SMALL_STACK, entries // share))
+        if lists[-1] and (len(lists[-1]) + 1) * matrix.parameter.numel() > most:
+            lists.append([])
+        lists[-1].append(matrix)
+    return [make(alike) for lists in found.values() for alike in lists]
 
 
-def _stack(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """(count, rows, columns) in dtype; a single tensor is not copied."""
-    return (tensors[0][None] if len(tensors) == 1 else torch.stack(list(tensors))).to(dtype)
+def give_turns(matrices: Sequence[Matrix], *, staggered: bool) -> None:
+    """Say which matrices are refreshed together: all, or few at a time, spread over the updates between refreshes.
+
+    Turns follow from shapes and order alone, so that a resumed run has those of the run before.
+    """
+    turns = refresh_batches(matrices, lambda matrix: matrix.largest_rank)
+    for number, batch in enumerate(turns):
+        for matrix in batch:
+            matrix.turn = (number, len(turns)) if staggered else (0, 1)
 
 
-def _bases(batch: list[Matrix]) -> Tensor:
-    """(count, shorter side, rank)."""
-    return _stack([matrix.basis for matrix in batch if matrix.basis is not None], batch[0].dtype)
+def refresh_batches(
+    matrices: Iterable[Matrix], rank: Callable[[Matrix], int] = lambda matrix: matrix.rank
+) -> list[list[Matrix]]:
+    """Alike matrices whose subspaces are found together."""
+    found: dict[object, list[list[Matrix]]] = {}
+    for matrix in matrices:
+        together = REFRESHED_TOGETHER if matrix.parameter.device.type in STACKED_ON else 1
+        most = max(1, min(together, STACK // max(1, matrix.parameter.numel())))
+        lists = found.setdefault((matrix.kind, rank(matrix)), [[]])
+        if len(lists[-1]) == most:
+            lists.append([])
+        lists[-1].append(matrix)
+    return [batch for lists in found.values() for batch in lists]
 
 
-def _project(batch: list[Matrix], full: Tensor) -> Tensor:
-    """Matrices of full shape (count, rows, columns) in the subspaces: P^T G, or G P where the right side is shorter."""
-    return _bases(batch).mT @ full if batch[0].side == "left" else full @ _bases(batch)
-
-
-def _lift(batch: list[Matrix], compact: Tensor) -> Tensor:
-    """What lies in the subspaces in full shape: P C, or C P^T where the right side is shorter."""
-    return _bases(batch) @ compact if batch[0].side == "left" else compact @ _bases(batch).mT
-
-
-def project_all(batch: list[Matrix], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Tensors of the matrices' shapes, each in the subspace of its matrix."""
-    if batch[0].sharded:
-        return [matrix.project(one) for matrix, one in zip(batch, tensors, strict=True)]
-    return _project(batch, _stack(tensors, batch[0].dtype)).unbind()
-
-
-def full_gradients(batch: list[Matrix]) -> Tensor:
-    """(count, rows, columns) in the precision of the compact parameters, gathered from all processes."""
-    return _stack([full_tensor(m.parameter.grad) for m in batch if m.parameter.grad is not None], batch[0].dtype)
+def full_gradients(batch: Sequence[Matrix]) -> Tensor:
+    """(matrices, rows, columns) in at least float32, gathered from all processes."""
+    gradients = [full_tensor(each.parameter.grad) for each in batch if each.parameter.grad is not None]
+    stacked = gradients[0][None] if len(gradients) == 1 else torch.stack(gradients)
+    return stacked.to(torch.promote_types(stacked.dtype, torch.float32))
 
 
 def find_subspaces(
@@ -222,8 +337,8 @@ def find_subspaces(
         for matrix in compress(batch, map(not_, nonzero)):
             matrix.refreshed = -1
             if matrix.basis is None:
-                matrix.basis = torch.eye(matrix.shorter, matrix.rank, dtype=matrix.dtype, device=gradients.device)
-                matrix.energies = matrix.basis.new_zeros(matrix.rank)
+                any_basis = torch.eye(matrix.shorter, matrix.rank, device=gradients.device)
+                matrix.take_subspace(any_basis, torch.zeros(matrix.rank, device=gradients.device))
         batch = list(compress(batch, nonzero))
         gradients = gradients[torch.tensor(nonzero)]
     if not batch:
@@ -237,58 +352,4 @@ def find_subspaces(
     start = torch.stack(known) if len(known) == len(batch) else None
     found = find_projector(gradients, rank, kind, start=start, seed=seed * _SEED_STRIDE + count, tolerance=tolerance)
     parts = zip(batch, found.basis.unbind(), found.energies.unbind(), strict=True)
-    return [(matrix, Projector(basis.clone(), shares.clone(), found.exact)) for matrix, basis, shares in parts]
-
-
-def add_compact_gradients(batch: list[Matrix], gradients: Sequence[Tensor]) -> None:
-    """Give each compact parameter the projected gradient, added to what it has."""
-    for matrix, grad in zip(batch, project_all(batch, gradients), strict=True):
-        matrix.compact.grad = grad if matrix.compact.grad is None else matrix.compact.grad + grad
-
-
-def allocate(batch: list[Matrix]) -> Tensor:
-    """Give the compact parameters memory of their own, zero, for the time of a step."""
-    shape, device = local(batch[0].compact).shape, batch[0].parameter.device
-    memory = torch.zeros(len(batch), *shape, dtype=batch[0].dtype, device=device)
-    for matrix, part in zip(batch, memory.unbind(), strict=True):
-        matrix.set_data(part)
-    return memory
-
-
-def apply_updates(batch: list[Matrix], moved: Tensor, scale: float) -> None:
-    """Add what the inner optimizer did to the matrices themselves."""
-    if batch[0].sharded or (len(batch) == 1 and batch[0].parameter.dtype == batch[0].dtype):
-        for matrix in batch:
-            matrix.apply_update(scale)
-    else:
-        weights = [matrix.parameter.data for matrix in batch]
-        torch._foreach_add_(weights, list(_lift(batch, moved.mul_(scale)).unbind()))
-
-
-def are_finite(tensors: Sequence[Tensor]) -> Tensor:
-    """For each tensor whether all of it is finite, on the device of the first; the same answer on all processes."""
-    if not tensors:
-        return torch.ones(0, dtype=torch.bool)
-    here = [local(one) for one in tensors]
-    zero = here[0].new_zeros(1)  # a process that has no row of a tensor has nothing to object to
-    norms = torch._foreach_norm([one if one.numel() else zero for one in here], float("inf"))
-    if any(norm.dtype != norms[0].dtype or norm.device != norms[0].device for norm in norms):
-        finite = torch.stack([norm.isfinite().to(norms[0].device) for norm in norms])
-    else:
-        finite = torch.stack(norms).isfinite()
-    meshes: dict[Any, None] = {one.device_mesh: None for one in tensors if is_sharded(one)}  # type: ignore[attr-defined]
-    if not meshes:
-        return finite
-    # Where one process sees a fault, all that hold parts must: otherwise some would step and others would not.
-    everywhere = finite.to(torch.int32)
-    for group in (mesh.get_group(dimension) for mesh in meshes for dimension in range(mesh.ndim)):
-        dist.all_reduce(everywhere, dist.ReduceOp.MIN, group=group)
-    return everywhere.bool()
-
-
-def total_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The norm of all entries together; squares of half precision would overflow where their root does not."""
-    precise = reduce(torch.promote_types, (one.dtype for one in tensors), torch.float32)
-    norms = [full_tensor(norm) for norm in torch._foreach_norm(list(tensors), 2, precise)]
-    total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-    return total
+    return [(matrix, Projector(basis, shares, found.exact)) for matrix, basis, shares in parts]

@@ -1,7 +1,8 @@
 """The state of GaLore as plain tensors and numbers, and back; what does not fit or was cut short is refused.
 
 The form is torch's: `state` by the number of the parameter, `param_groups` with the options. A projected matrix has
-`basis`, `energies`, `count` and `refreshed` beside the inner optimizer's own state, whose keys begin with `inner.`.
+`basis`, `energies`, `count` and `refreshed` beside the inner optimizer's own state. The live `state[p]` and the live
+groups have the same keys. Version 1 put `inner.` before the keys of the inner state; it is still read.
 """
 
 import dataclasses
@@ -13,12 +14,12 @@ from torch import Tensor
 
 from joma.host.words import counted
 from joma.optim._arguments import check_group
-from joma.optim._inner import REQUIRED_STATE
-from joma.optim._matrix import Matrix
+from joma.optim._inner import REQUIRED_STATE, join_states, state_of
+from joma.optim._matrix import Matrix, Pack
 from joma.optim.projector import Energy, Rank
 
-INNER = "inner."
-VERSION = 1
+INNER = "inner."  # before keys of the inner state in version 1
+VERSION = 2
 OF_GROUP = ("params", "rank", "galore_version", "galore_inner", "galore_skipped")  # in every group of a saved state
 OF_MATRIX = ("basis", "energies", "count", "refreshed")  # of a saved matrix, beside the state of the inner optimizer
 
@@ -35,7 +36,7 @@ class Parts(NamedTuple):
     @property
     def parameters(self) -> list[Tensor]:
         """The parameters that the user gave, in their order."""
-        compact = {id(matrix.compact) for matrix in self.matrices}
+        compact = {id(matrix.pack.compact) for matrix in self.matrices}
         return [each for group in self.groups for each in group["params"] if id(each) not in compact]
 
     @property
@@ -44,24 +45,49 @@ class Parts(NamedTuple):
         return {id(each): number for number, each in enumerate(self.parameters)}
 
 
-def pack_state(parts: Parts, skipped: int) -> dict[str, Any]:
+def of_every_group(inner: torch.optim.Optimizer) -> dict[str, Any]:
+    """What is true of the optimizer and stands in every group: tools that pass a state on keep groups and states."""
+    return {"galore_version": VERSION, "galore_inner": type(inner).__name__, "galore_skipped": 0}
+
+
+def state_of_matrix(inner: torch.optim.Optimizer, matrix: Matrix) -> dict[str, Any]:
+    """The subspace, if there is one, and the inner state."""
+    of_inner = state_of(inner, matrix)
+    if taken := [key for key in OF_MATRIX if key in of_inner]:
+        raise ValueError(f"inner {type(inner).__name__} has a state {taken[0]!r}, a name that GaLore uses itself")
+    return ({key: getattr(matrix, key) for key in OF_MATRIX} if matrix.found else {}) | of_inner
+
+
+def show(shown: dict[Tensor, dict[str, Any]], inner: torch.optim.Optimizer, pack: Pack) -> None:
+    """Let shown[p] have the subspace and inner state of each matrix of a pack; work only where tensors changed."""
+    kept = (pack.basis, *inner.state.get(pack.compact, {}).values())
+    known = len(kept) == len(pack.shown) and all(one is other for one, other in zip(kept, pack.shown, strict=True))
+    pack.shown = kept
+    for matrix in pack.matrices:
+        entry = shown.get(matrix.parameter) if known else None
+        if not matrix.found:
+            shown.pop(matrix.parameter, None)
+        elif entry is None:
+            shown[matrix.parameter] = state_of_matrix(inner, matrix)
+        else:
+            entry["count"], entry["refreshed"] = matrix.count, matrix.refreshed
+
+
+def pack_state(parts: Parts) -> dict[str, Any]:
     """The state of all parameters; tensors are those of the optimizer, not copies, as torch does it."""
     matrices, states = {id(matrix.parameter): matrix for matrix in parts.matrices}, {}
+    begun = any(matrix.found for matrix in parts.matrices)
     for number, each in enumerate(parts.parameters):
         matrix = matrices.get(id(each))
-        of_inner = parts.inner.state.get(each if matrix is None else matrix.compact, {})
-        state = {INNER + key: value for key, value in of_inner.items()}
-        if matrix is not None and matrix.basis is not None and matrix.energies is not None:
-            state = {key: getattr(matrix, key) for key in OF_MATRIX} | state
-        if state:
+        of_inner = parts.inner.state.get(each, {})
+        state = dict(of_inner) if matrix is None else state_of_matrix(parts.inner, matrix)
+        if state or begun:  # torch's checkpoints miss a parameter without an entry where others have one
             states[number] = state
-    # What is true of the optimizer stands in every group: tools that pass a state on keep groups and states alone.
-    common = {"galore_version": VERSION, "galore_inner": type(parts.inner).__name__, "galore_skipped": skipped}
     numbers, packed = parts.numbers, []
     for group in parts.groups:
         options = {key: value for key, value in group.items() if key != "params"}
         listed = [numbers[id(each)] for each in group["params"] if id(each) in numbers]
-        packed.append({**options, "rank": _plain_rank(group["rank"]), **common, "params": listed})
+        packed.append({**options, "rank": _plain_rank(group["rank"]), "params": listed})
     return {"state": states, "param_groups": packed}
 
 
@@ -69,19 +95,42 @@ def _plain_rank(rank: Rank) -> Any:
     return dataclasses.asdict(rank) if isinstance(rank, Energy) else rank
 
 
-def restore_matrices(parts: Parts, state_dict: dict[str, Any]) -> None:
-    """Take over the options of the groups and the subspaces of the matrices."""
+def restore_options(parts: Parts, state_dict: dict[str, Any]) -> None:
+    """Take over the options of the groups."""
     for ours, theirs in zip(parts.groups, state_dict["param_groups"], strict=True):
-        ours.update({key: value for key, value in theirs.items() if key not in (*OF_GROUP, "param_names")})
+        left_out = ("params", "rank", "galore_version", "galore_inner", "param_names")
+        ours.update({key: value for key, value in theirs.items() if key not in left_out})
+
+
+def restore_counts(parts: Parts, state_dict: dict[str, Any]) -> dict[int, object]:
+    """Ranks and counts of the matrices; for each what others must share to be in one pack with it."""
     numbers = parts.numbers
+    signatures: dict[int, object] = {}
     for matrix in parts.matrices:
-        state, device = state_dict["state"].get(numbers[id(matrix.parameter)], {}), matrix.parameter.device
-        basis, energies = state.get("basis"), state.get("energies")
-        matrix.basis = None if basis is None else basis.to(device, matrix.dtype).clone()
-        matrix.energies = None if energies is None else energies.to(device, matrix.dtype).clone()
+        state = state_dict["state"].get(numbers[id(matrix.parameter)], {})
+        basis = state.get("basis")
         matrix.count, matrix.refreshed = int(state.get("count", 0)), int(state.get("refreshed", -1))
         matrix.rank = matrix.largest_rank if basis is None else basis.shape[1]
-        matrix.free()
+        matrix.found = False  # until it has its own
+        inner = sorted((key, value) for key, value in state.items() if key not in OF_MATRIX)
+        signatures[id(matrix)] = (basis is not None, *((key, _sign(value)) for key, value in inner))
+    return signatures
+
+
+def _sign(value: Any) -> object:
+    """What must be the same for two states to be one tensor: shapes of tensors, step counts, anything else."""
+    if isinstance(value, Tensor):
+        return (tuple(value.shape), value.dtype) if value.ndim else value.item()
+    return repr(value)
+
+
+def restore_subspaces(parts: Parts, state_dict: dict[str, Any]) -> None:
+    """Bases and their energies."""
+    numbers = parts.numbers
+    for matrix in parts.matrices:
+        state = state_dict["state"].get(numbers[id(matrix.parameter)], {})
+        if "basis" in state:
+            matrix.take_subspace(state["basis"], state["energies"])
 
 
 def forget_options(parts: Parts, mine: list[dict[str, Any]], inners: list[dict[str, Any]]) -> None:
@@ -92,15 +141,20 @@ def forget_options(parts: Parts, mine: list[dict[str, Any]], inners: list[dict[s
             group.update(options)
 
 
-def restore_inner(parts: Parts, state_dict: dict[str, Any]) -> None:
+def restore_inner(parts: Parts, packs: list[Pack], state_dict: dict[str, Any]) -> None:
     """Through the inner optimizer's own loading, which knows what its state needs."""
     numbers = parts.numbers
-    numbers |= {id(matrix.compact): numbers[id(matrix.parameter)] for matrix in parts.matrices}
+
+    def saved(parameter: Tensor) -> dict[str, Any]:
+        state = state_dict["state"].get(numbers[id(parameter)], {})
+        return {key: value for key, value in state.items() if key not in OF_MATRIX}
+
+    of_packs = {id(pack.compact): pack for pack in packs}
     packed = parts.inner.state_dict()
     packed["state"] = {}
     for place, each in enumerate(each for group in parts.inner.param_groups for each in group["params"]):
-        state = state_dict["state"].get(numbers.get(id(each)), {})
-        of_inner = {key[len(INNER) :]: value for key, value in state.items() if key.startswith(INNER)}
+        pack = of_packs.get(id(each))
+        of_inner = saved(each) if pack is None else join_states([saved(one) for one in pack.parameters])
         if of_inner:
             packed["state"][place] = of_inner
     parts.inner.load_state_dict(packed)
@@ -125,15 +179,23 @@ def _read_state(parts: Parts, state_dict: Any) -> dict[str, Any]:
             raise ValueError("the state is not one of GaLore: its groups have no entry 'galore_inner'")
         if missing := [key for key in OF_GROUP if key not in group]:
             raise ValueError(f"group {number} of the state has no entry {missing[0]!r}: the state is not whole")
-        if group["galore_version"] != VERSION:
-            raise ValueError(f"the state has version {group['galore_version']}, this GaLore reads version {VERSION}")
+        if group["galore_version"] not in range(1, VERSION + 1):
+            raise ValueError(
+                f"the state has version {group['galore_version']}, this GaLore reads versions up to {VERSION}"
+            )
     # Some tools replace the place of a parameter by its name, or by its number as text.
     places = {str(each): place for place, each in enumerate(each for group in groups for each in group["params"])}
     if unknown := [each for each in state_dict["state"] if str(each) not in places]:
         raise ValueError(f"the state has an entry for parameter {unknown[0]!r}, but no group of it has that parameter")
     states = {places[str(each)]: state for each, state in state_dict["state"].items()}
+    if any(group["galore_version"] == 1 for group in groups):
+        states = {number: _without_prefix(state) for number, state in states.items()}
     _check_fit(parts, groups, states)
     return {**state_dict, "state": {number: dict(state) for number, state in states.items()}}
+
+
+def _without_prefix(state: Any) -> Any:
+    return {key.removeprefix(INNER): value for key, value in state.items()} if isinstance(state, Mapping) else state
 
 
 def _check_fit(parts: Parts, groups: list[dict[str, Any]], states: dict[int, Any]) -> None:
@@ -163,8 +225,8 @@ def _check_fit(parts: Parts, groups: list[dict[str, Any]], states: dict[int, Any
         if not isinstance(state, Mapping):
             raise ValueError(f"the state of {names[number]} must be a dictionary, got {type(state).__name__}")
         # A matrix may have no inner state at all: its first subspace was found, and the step was skipped.
-        begun = any(key.startswith(INNER) for key in state)
-        if missing := [INNER + key for key in needed if begun and INNER + key not in state]:
+        begun = any(key not in OF_MATRIX for key in state)
+        if missing := [key for key in needed if begun and key not in state]:
             raise ValueError(f"the saved state of {names[number]} has no {missing[0]!r}: the state is not whole")
         if (matrix := projected.get(number)) is not None:
             _check_matrix(matrix, state, flexible=isinstance(parts.groups[matrix.group]["rank"], Energy))
@@ -225,7 +287,7 @@ def _is_moment(value: Any) -> bool:
 def _check_moments(name: str, state: Mapping[str, Any], shape: tuple[int, ...]) -> None:
     """Sides of 1 are Adafactor's; vectors may be what an 8-bit optimizer keeps beside its states."""
     for key, value in state.items():
-        if not (key.startswith(INNER) and _is_moment(value)):
+        if key in OF_MATRIX or not _is_moment(value):
             continue
         if value.ndim != len(shape) or any(one not in (1, side) for one, side in zip(value.shape, shape, strict=True)):
             raise ValueError(f"the saved {key} of {name} has shape {tuple(value.shape)}, expected {shape}")

@@ -5,30 +5,33 @@ nothing is sent. If the rows are projected, the processes add up P_k^T G_k, and 
 the way back they exchange the compact update. Only a refresh gathers a full gradient.
 """
 
+from collections.abc import Sequence
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, zeros
 
-from joma.optim._matrix import Matrix, broadcast_from_first, local
-from joma.optim.projector import Energy, Rank
+from joma.optim._matrix import Matrix, Pack, broadcast_from_first, local
 
 
-class ShardedMatrix(Matrix):
-    """A matrix with its rows on several processes; its compact parameter is a DTensor too."""
+class ShardedPack(Pack):
+    """One matrix with its rows on several processes; its compact parameter is a DTensor too."""
 
     sharded = True
 
-    def __init__(self, name: str, parameter: nn.Parameter, group: int, index: int, rank: Rank) -> None:
+    def __init__(self, matrices: list[Matrix]) -> None:
         """Refuses what is not split by rows, and ranks by energy."""
+        (matrix,) = matrices
+        parameter = matrix.parameter
         assert isinstance(parameter, DTensor)
         self.mesh, self.placements = parameter.device_mesh, tuple(parameter.placements)
         if any(one not in (Shard(0), Replicate()) for one in self.placements):
             raise ValueError(
-                f"{name} is split as {self.placements}: GaLore takes matrices split by rows, as FSDP2 does"
+                f"{matrix.name} is split as {self.placements}: GaLore takes matrices split by rows, as FSDP2 does"
             )
-        if isinstance(rank, Energy):
-            raise ValueError(f"{name} lies on several processes: its rank must be a number, got {rank}")
-        super().__init__(name, parameter, group, index, rank)
+        if matrix.flexible:
+            raise ValueError(f"{matrix.name} lies on several processes: its rank must be a number, not an Energy")
+        super().__init__(matrices)
 
     @property
     def compact_placements(self) -> tuple[Placement, ...]:
@@ -37,37 +40,40 @@ class ShardedMatrix(Matrix):
 
     def zeros(self) -> Tensor:
         """Zeros of the compact shape in the memory of one number, on each process for its part."""
-        full = zeros(self.shape, dtype=self.dtype, device_mesh=self.mesh, placements=self.compact_placements)
+        full = zeros(self.shape, dtype=self.zero.dtype, device_mesh=self.mesh, placements=self.compact_placements)
         assert isinstance(full, DTensor)
         return self._compact(self.zero.expand(full.to_local().shape))
 
-    def free(self) -> None:
-        self.set_data(self.zero.expand(local(self.compact).shape))
+    def unfold(self, memory: Tensor) -> None:
+        """Give the compact parameter memory; assigning to .data would not, and FSDP2 does it this way too."""
+        self.compact._local_tensor = memory  # type: ignore[attr-defined]
+
+    def fold(self) -> None:
+        """Between steps: no memory for the compact parameter, none for its gradient."""
+        self.compact._local_tensor = self.zero.expand(local(self.compact).shape)  # type: ignore[attr-defined]
         self.compact.grad = None
 
-    def set_data(self, part: Tensor) -> None:
-        """Let the compact parameter have this memory; assigning to .data would not, and FSDP2 does it this way too."""
-        self.compact._local_tensor = part  # type: ignore[attr-defined]
-
-    def project(self, full: Tensor) -> Tensor:
+    def project(self, tensors: Sequence[Tensor]) -> Tensor:
         """A DTensor of the parameter's shape in the subspace."""
-        part = local(full).to(self.dtype)
+        part = local(tensors[0]).to(self.product_dtype)
         if self.side == "right":
-            assert self.basis is not None
-            return self._compact(part @ self.basis)
+            return self._compact((part @ self.bases()[0]).to(self.zero.dtype))
         addend = DTensor.from_local(self._local_rows().mT @ part, self.mesh, self._placed(Partial()))
-        return addend.redistribute(self.mesh, self.compact_placements)
+        return addend.redistribute(self.mesh, self.compact_placements).to(self.zero.dtype)
 
-    def apply_update(self, scale: float) -> None:
-        """Add the compact parameter, which the inner optimizer has moved, to the rows that are here."""
+    def shrinks_apart(self, shrink: float | Tensor) -> bool:
+        return False
+
+    def apply(self, scale: float, shrink: float) -> None:
+        """Shrink the rows that are here, and add the update to them."""
         moved = self.compact.detach()
         assert isinstance(moved, DTensor)
-        assert self.basis is not None
         if self.side == "right":
-            update = moved.to_local() @ self.basis.mT
+            update = moved.to_local().to(self.product_dtype) @ self.bases()[0].mT
         else:
-            update = self._local_rows() @ moved.redistribute(self.mesh, self._placed(Replicate())).to_local()
-        local(self.parameter.detach()).add_(update.to(self.parameter.dtype), alpha=scale)
+            everywhere = moved.redistribute(self.mesh, self._placed(Replicate())).to_local()
+            update = self._local_rows() @ everywhere.to(self.product_dtype)
+        local(self.matrices[0].parameter.detach()).mul_(shrink).add_(update, alpha=scale)
 
     def agree(self, found: Tensor) -> Tensor:
         """What the first process found, on all of them."""
@@ -81,8 +87,7 @@ class ShardedMatrix(Matrix):
 
     def _local_rows(self) -> Tensor:
         """The rows of the basis that belong to the rows of the matrix on this process."""
-        assert self.basis is not None
-        everywhere = DTensor.from_local(self.basis, self.mesh, self._placed(Replicate()))
+        everywhere = DTensor.from_local(self.bases()[0], self.mesh, self._placed(Replicate()))
         return everywhere.redistribute(self.mesh, self.placements).to_local()
 
     def _compact(self, part: Tensor) -> Tensor:

@@ -38,13 +38,14 @@ def reduce_compact(model: DistributedDataParallel, optimizer: GaLore, group: dis
     rounding, because GaLore takes P^T of it again. The norm that clip_grad_norm_ sees is that of the projection.
 
     - model: what `optimizer` trains, wrapped in DistributedDataParallel
-    - optimizer: made without per_layer
+    - optimizer: made without per_layer and project_in_backward
     - group: the processes; None for all
     """
     if not isinstance(model, DistributedDataParallel):
         raise ValueError(f"model must be wrapped in DistributedDataParallel, got {type(model).__name__}")
-    if optimizer.per_layer:
-        raise ValueError("per_layer projects before DistributedDataParallel averages: use one of the two")
+    if optimizer.per_layer or optimizer.project_in_backward:
+        taken = "per_layer" if optimizer.per_layer else "project_in_backward"
+        raise ValueError(f"{taken} takes gradients before DistributedDataParallel averages: use one of the two")
     same_subspaces(optimizer, group)
     model.register_comm_hook((optimizer, group or dist.group.WORLD), _average_compact)
 
@@ -52,7 +53,7 @@ def reduce_compact(model: DistributedDataParallel, optimizer: GaLore, group: dis
 def _average_compact(state: tuple[GaLore, dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     optimizer, group = state
     # A matrix that is due needs its full gradient.
-    compact = {id(m.parameter): m for m in optimizer.matrices if not m.is_due(optimizer._option(m, "refresh"))}
+    compact = {id(m.parameter): m for m in optimizer.matrices if not optimizer.is_due(m)}
     parts = [(compact.get(id(p)), grad) for p, grad in zip(bucket.parameters(), bucket.gradients(), strict=True)]
     small = [grad if matrix is None else matrix.project(grad).to(grad.dtype) for matrix, grad in parts]
     packed = torch.cat([each.flatten() for each in small]) / group.size()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -114,9 +114,8 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
                                  formula   256 KiB    256 KiB  64 KiB       32 KiB  608 KiB
     """
     galore = optimizer if isinstance(optimizer, GaLore) else None
-    inner = optimizer if galore is None else galore.inner
     matrices = {id(matrix.parameter): matrix for matrix in (galore.matrices if galore else ())}
-    compact = {id(matrix.compact) for matrix in matrices.values()}
+    compact = {id(pack.compact) for pack in (galore.packs if galore else ())}
     rows = []
     for number, group in enumerate(optimizer.param_groups):
         given = [each for each in group["params"] if id(each) not in compact]
@@ -124,9 +123,10 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
         passing = [each for each in given if id(each) not in matrices]
         if galore is not None and projected:
             rows.append(_projected_row(f"group {number}, projected", projected, galore, group))
-        if galore is None or passing:
-            name = f"group {number}" if galore is None else f"group {number}, passing"
-            rows.append(_row(name, passing, passing, inner, group))
+        if galore is None:
+            rows.append(_row(f"group {number}", passing, optimizer, optimizer, group))
+        elif passing:
+            rows.append(_row(f"group {number}, passing", passing, galore, galore.inner, group))
     known = {id(each) for group in optimizer.param_groups for each in group["params"]}
     if others := [each for each in model.parameters() if id(each) not in known]:
         measured = Bytes(_held(others), _held(each.grad for each in others if each.grad is not None))
@@ -135,29 +135,50 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
     return Memory(tuple(rows))
 
 
-def _row(name: str, parameters: list[Any], trained: list[Any], inner: torch.optim.Optimizer, group: Any) -> Row:
-    """Of parameters that the inner optimizer trains as the tensors `trained`."""
-    entries = [state_entries(inner, group, tuple(each.shape)) for each in trained]
-    states = sum((e or 0) * each.element_size() for e, each in zip(entries, trained, strict=True))
-    formula = None if None in entries else Bytes(_full(parameters), _full(parameters), states)
+def _row(name: str, parameters: list[Any], optimizer: Any, inner: torch.optim.Optimizer, group: Any) -> Row:
+    """Of parameters that the inner optimizer trains as they are."""
+    entries = [state_entries(inner, group, tuple(each.shape)) for each in parameters]
+    states = sum((e or 0) * each.element_size() for e, each in zip(entries, parameters, strict=True))
+    formula = None if None in entries else Bytes(_full(parameters), _gradients(parameters, optimizer), states)
     gradients = [each.grad for each in parameters if each.grad is not None]
-    tensors = [value for each in trained for value in inner.state.get(each, {}).values() if isinstance(value, Tensor)]
+    tensors = [value for each in parameters for value in _tensors(inner.state.get(each, {}))]
     measured = Bytes(_held(parameters), _held(gradients), _held(tensors))
     return Row(name, len(parameters), sum(each.numel() for each in parameters), measured, formula)
 
 
 def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: Any) -> Row:
     """By formula: m n weights and gradients, m r projections, and for Adam 2 n r states; m is the shorter side."""
-    compact = [matrix.compact for matrix in matrices]
-    row = _row(name, [matrix.parameter for matrix in matrices], compact, optimizer.inner, group)
-    bases = [each for matrix in matrices for each in (matrix.basis, matrix.energies) if each is not None]
-    gradients = [each.grad for each in compact if each.grad is not None]
-    measured, formula = row.measured + Bytes(0, _held(gradients), 0, _held(bases)), row.formula
-    if formula is not None:
-        projections = sum(matrix.shorter * matrix.rank * matrix.zero.element_size() for matrix in matrices)
-        held = _full(compact) if optimizer.per_layer else formula.gradients
-        formula = replace(formula, gradients=held, projections=projections)
-    return replace(row, measured=measured, formula=formula)
+    parameters = [matrix.parameter for matrix in matrices]
+    packs = {id(matrix.pack): matrix.pack for matrix in matrices}.values()
+    gradients = [each.grad for each in (*parameters, *(pack.compact for pack in packs)) if each.grad is not None]
+    states = [value for pack in packs for value in _tensors(optimizer.inner.state.get(pack.compact, {}))]
+    bases = [each for pack in packs for each in (pack.basis, pack.energies) if each is not None]
+    measured = Bytes(_held(parameters), _held(gradients), _held(states), _held(bases))
+    entries = [state_entries(optimizer.inner, group, matrix.compact_shape) for matrix in matrices]
+    formula = None
+    if None not in entries:
+        kept = zip(matrices, entries, strict=True)
+        held = _gradients(parameters, optimizer)
+        if optimizer.project_in_backward:
+            held = sum(matrix.rank * matrix.longer * matrix.state_dtype.itemsize for matrix in matrices)
+        formula = Bytes(
+            weights=_full(parameters),
+            gradients=held,
+            states=sum((each or 0) * matrix.state_dtype.itemsize for matrix, each in kept),
+            projections=sum(matrix.shorter * matrix.rank * matrix.basis_dtype.itemsize for matrix in matrices),
+        )
+    return Row(name, len(parameters), sum(each.numel() for each in parameters), measured, formula)
+
+
+def _tensors(state: dict[str, Any]) -> list[Tensor]:
+    return [value for value in state.values() if isinstance(value, Tensor)]
+
+
+def _gradients(parameters: list[Any], optimizer: Any) -> int:
+    """With per_layer gradients are there one at a time: the largest counts."""
+    if getattr(optimizer, "per_layer", False):
+        return max((_full([each]) for each in parameters), default=0)
+    return _full(parameters)
 
 
 def _full(parameters: Iterable[Tensor]) -> int:

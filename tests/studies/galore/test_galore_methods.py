@@ -12,7 +12,6 @@ from joma.studies.galore.galore_table.networks import (
     merge_and_restart,
     network_of,
     optimizers_of,
-    orthogonal,
     rate_share,
     restarts_at,
     rewarmed,
@@ -101,10 +100,3 @@ def test_only_factors_and_the_rest_are_trained():
     assert "blocks.0.query.down" in trained_names
     assert "embedding.weight" in trained_names
     assert "blocks.0.query.weight" not in trained_names
-
-
-def test_muon_makes_updates_orthogonal():
-    generator = torch.Generator().manual_seed(0)
-    for rows, columns in ((8, 20), (20, 8)):
-        values = torch.linalg.svdvals(orthogonal(torch.randn(3, rows, columns, generator=generator)))
-        assert 0.5 < values.min() < values.max() < 1.3

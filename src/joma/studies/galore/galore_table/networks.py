@@ -3,7 +3,6 @@
 Linear layers may have factors: W = B A (low rank), or W = W0 + scale B A with W0 held fast (LoRA, ReLoRA).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import cos, pi, sqrt
 from typing import Annotated, Any
@@ -16,7 +15,7 @@ from torch.optim import AdamW, Optimizer
 from joma.claims.config import Above, OneOf, Several, StudyConfig
 from joma.data.python_source import PACKAGE
 from joma.models.llama import Llama, LlamaConfig
-from joma.optim import GaLore
+from joma.optim import GaLore, Muon
 from joma.optim.projector import Kind
 
 FULL, SCALED, GALORE, RANDOM, LORA, RELORA, LOW, MUON, UNSCALED = METHODS = (
@@ -106,12 +105,6 @@ KIND = {LORA: "adapted", RELORA: "adapted", LOW: "factored"}
 """Of networks; those of other methods are plain. Methods with the same kind share its compiled code."""
 PROJECTORS: dict[str, Kind] = {GALORE: "randomized", RANDOM: "random", UNSCALED: "randomized"}
 WARM_UP, LAST = 0.1, 0.1  # of the steps, and of the rate: the recipe of the paper
-MOMENTUM = 0.95
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic with which Muon moves all singular values close to 1 in few steps."""
-NEWTON_SCHULZ_STEPS = 5
-LIKE_ADAM = 0.2
-"""The root mean square of Adam's updates, about: with it Muon can use the rates of Adam."""
 
 
 class Factored(nn.Module):
@@ -183,48 +176,6 @@ def merge_and_restart(network: Llama, source: torch.Generator) -> None:
 def trained(network: Llama) -> list[Tensor]:
     """The weights that are not held fast."""
     return [weight for weight in network.parameters() if weight.requires_grad]
-
-
-class Muon(Optimizer):
-    """Nesterov momentum whose matrix is replaced by the nearest orthogonal one, about. Equal shapes go together.
-
-    torch.optim.Muon does the same, one matrix after another and always in bfloat16, which many CPUs lack.
-    """
-
-    def __init__(self, matrices: list[Tensor], lr: float) -> None:
-        super().__init__(matrices, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            shapes: dict[torch.Size, list[Tensor]] = {}
-            for matrix in group["params"]:
-                shapes.setdefault(matrix.shape, []).append(matrix)
-            for (rows, columns), alike in shapes.items():
-                updates = orthogonal(torch.stack([self._pushed(matrix) for matrix in alike]))
-                size = group["lr"] * LIKE_ADAM * max(rows, columns) ** 0.5
-                torch._foreach_add_(alike, list(updates.to(alike[0].dtype).unbind()), alpha=-size)
-
-    def _pushed(self, matrix: Tensor) -> Tensor:
-        """The gradient with its momentum, one step ahead."""
-        assert matrix.grad is not None
-        state = self.state[matrix]
-        if not state:
-            state["momentum"] = torch.zeros_like(matrix)
-        momentum: Tensor = state["momentum"].lerp_(matrix.grad, 1 - MOMENTUM)
-        return matrix.grad.lerp(momentum, MOMENTUM)
-
-
-def orthogonal(matrices: Tensor) -> Tensor:
-    """U V^T of each matrix U S V^T, about: singular values end between 0.7 and 1.2. (batch, rows, columns)."""
-    x = matrices.bfloat16() if matrices.is_cuda else matrices
-    wide: Tensor = x.mT if x.shape[-2] > x.shape[-1] else x
-    wide = wide / (wide.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    a, b, c = COEFFICIENTS
-    for _ in range(NEWTON_SCHULZ_STEPS):
-        gram = wide @ wide.mT
-        wide = a * wide + (b * gram + c * gram @ gram) @ wide
-    return wide.mT if x.shape[-2] > x.shape[-1] else wide
 
 
 def optimizers_of(method: str, network: Llama, config: GaloreTableConfig, rate: float, seed: int) -> list[Optimizer]:

@@ -1,0 +1,176 @@
+"""Matrices that share a compact parameter train as each would alone, also when they part or come together again."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from oracle import SlowGaLore
+from torch import nn
+from training import near, network, same, train
+
+from joma.optim import Energy, GaLore, _matrix
+
+SHAPES = [(5, 9), (5, 9), (9, 5), (5, 9), (9, 5)]
+
+
+def drawn(seed, shapes=SHAPES, dtype=torch.float64):
+    luck = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=luck, dtype=dtype) for shape in shapes]
+
+
+def made(weights, inner=torch.optim.Adam, **options):
+    own = {"rank": 3, "refresh": 2, "scale": 0.25, "projector": "exact", "lr": 0.1, "weight_decay": 0.3, "skip": ()}
+    return GaLore([(f"w{place}", each) for place, each in enumerate(weights)], inner, **(own | options))
+
+
+def give(weights, gradients):
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = None if gradient is None else gradient.clone()
+
+
+@pytest.fixture(params=[False, True], ids=["one by one", "stacked"])
+def _stacked(request, monkeypatch):
+    if request.param:
+        monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+
+
+@pytest.mark.usefixtures("_stacked")
+@pytest.mark.parametrize("stagger", [False, True])
+@pytest.mark.parametrize("coupled", [False, True])
+def test_each_matrix_as_the_slow_version_makes_it_alone(coupled, stagger):
+    """The third step has no gradient for two of them, so their packs part; counts and moments are their own."""
+    weights = [nn.Parameter(each) for each in drawn(0)]
+    starts = [each.detach().numpy().copy() for each in weights]
+    optimizer = made(weights, decay="coupled" if coupled else "decoupled", stagger=stagger)
+    assert [len(pack.matrices) for pack in optimizer.packs] == [3, 2]
+    slow = [SlowGaLore(s, rank=3, refresh=2, scale=0.25, lr=0.1, decay=0.3, coupled=coupled) for s in starts]
+    for step in range(7):
+        gradients = [None if step == 3 and place in (1, 4) else each for place, each in enumerate(drawn(1 + step))]
+        give(weights, gradients)
+        due = [optimizer.is_due(matrix) for matrix in optimizer.matrices]
+        optimizer.step()
+        for place, (weight, gradient, one) in enumerate(zip(weights, gradients, slow, strict=True)):
+            if gradient is None:
+                continue
+            one.refresh = 1 if due[place] else 10**9  # when is another test's matter
+            one.count = 1
+            one.step(gradient.numpy(), optimizer.matrices[place].basis.numpy())
+            np.testing.assert_allclose(weight.detach().numpy(), one.weight, rtol=1e-9, atol=1e-9)
+    assert sorted(matrix.count for matrix in optimizer.matrices) == [6, 6, 7, 7, 7]
+    assert len(optimizer.packs) == 4
+
+
+@pytest.mark.parametrize("inner", [torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_stacked_products_give_what_single_ones_give(inner, monkeypatch):
+    weights = [[nn.Parameter(each) for each in drawn(0)] for _ in range(2)]
+    options = {"momentum": 0.9} if inner in (torch.optim.SGD, torch.optim.RMSprop) else {}
+    for some, kinds in zip(weights, ((), ("cpu",)), strict=True):
+        monkeypatch.setattr(_matrix, "STACKED_ON", kinds)
+        optimizer = made(some, inner, on_move="rotate", **options)
+        for step in range(5):
+            give(some, drawn(1 + step))
+            optimizer.step()
+    for one, other in zip(*weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("inner", [torch.optim.Adafactor, torch.optim.Muon])
+def test_optimizers_that_look_at_whole_matrices_have_each_alone(inner):
+    optimizer = made([nn.Parameter(each) for each in drawn(0)], inner)
+    assert [pack.compact.ndim for pack in optimizer.packs] == [2] * 5
+
+
+def test_ranks_by_energy_and_resets_have_each_alone():
+    for options in ({"rank": Energy(0.5, most=3)}, {"on_move": "reset"}, {"per_layer": True}):
+        assert len(made([nn.Parameter(each) for each in drawn(0)], **options).packs) == 5
+
+
+def test_the_state_of_a_parameter_is_the_live_one():
+    weights = [nn.Parameter(each) for each in drawn(0)]
+    optimizer = made(weights, torch.optim.AdamW)
+    assert not optimizer.state
+    for step in range(2):
+        give(weights, drawn(1 + step))
+        optimizer.step()
+    entry = optimizer.state[weights[1]]
+    assert set(entry) == {"basis", "energies", "count", "refreshed", "step", "exp_avg", "exp_avg_sq"}
+    assert (entry["count"], entry["refreshed"], float(entry["step"])) == (2, 0, 2.0)
+    entry["exp_avg"].fill_(7.0)
+    held = optimizer.inner.state[optimizer.matrices[1].pack.compact]["exp_avg"]
+    assert [bool((one == 7).all()) for one in held] == [False, True, False]
+    kept = entry["exp_avg"]
+    give(weights, drawn(5))
+    optimizer.step()
+    assert optimizer.state[weights[1]]["exp_avg"] is kept
+    assert optimizer.state[weights[1]]["count"] == 3
+    assert optimizer.state[weights[1]]["refreshed"] == 2
+
+
+@pytest.mark.parametrize("how", [{}, {"per_layer": True}, {"project_in_backward": True}], ids=str)
+@pytest.mark.parametrize(
+    "way", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["copied", "pickled"]
+)
+def test_a_copy_goes_on_by_itself(way, how):
+    model = network()
+    optimizer = GaLore(model, rank=4, refresh=3, lr=0.01, **how)
+    train(model, optimizer, 4)
+    other, again = way((model, optimizer))
+    before = copy.deepcopy(model.state_dict())
+    train(other, again, 4)
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    assert same(train(model, optimizer, 4), other)
+    assert again.state[other.layers[0].weight]["count"] == 8
+    assert again.skipped == 0
+
+
+@pytest.mark.parametrize(("least", "at_once"), [(0, {1}), (1 << 17, {2})])
+def test_few_packs_are_unfolded_at_once(least, at_once, monkeypatch):
+    """Whatever the memory allows, the weights are the same."""
+    weights, others = ([nn.Parameter(each) for each in drawn(0, SHAPES * 4)] for _ in range(2))
+    plain, narrow = made(weights), made(others)
+    monkeypatch.setattr("joma.optim.galore.UNFOLDED_LEAST", least)
+    seen = []
+    step = narrow.inner.step
+    monkeypatch.setattr(narrow.inner, "step", lambda: seen.append(unfolded(narrow)) or step())
+    for turn in range(3):
+        give(others, drawn(1 + turn, SHAPES * 4))
+        narrow.step()
+    assert set(seen) == at_once
+    monkeypatch.undo()
+    for turn in range(3):
+        give(weights, drawn(1 + turn, SHAPES * 4))
+        plain.step()
+    assert all(torch.equal(one, other) for one, other in zip(weights, others, strict=True))
+
+
+def unfolded(optimizer):
+    return sum(pack.compact.untyped_storage().nbytes() > 8 for pack in optimizer.packs)
+
+
+@pytest.mark.parametrize("kept", [torch.bfloat16, torch.float32, torch.float64])
+def test_bases_and_states_have_the_precision_that_is_asked_for(kept):
+    model, wide = network(), network()
+    optimizer = GaLore(model, rank=4, refresh=3, lr=0.01, basis_dtype=kept, state_dtype=kept)
+    train(model, optimizer, 5)
+    entry = optimizer.state[model.layers[0].weight]
+    assert [entry[key].dtype for key in ("basis", "exp_avg", "exp_avg_sq")] == [kept] * 3
+    train(wide, GaLore(wide, rank=4, refresh=3, lr=0.01), 5)
+    assert near(model, wide, 2e-2 if kept == torch.bfloat16 else 1e-4)
+
+
+def test_half_precision_keeps_what_its_parameters_have_unless_that_is_too_narrow():
+    for dtype, kept in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)):
+        weight = nn.Parameter(torch.zeros(8, 12, dtype=dtype))
+        optimizer = GaLore([weight], rank=2)
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        assert {optimizer.state[weight][key].dtype for key in ("basis", "exp_avg", "exp_avg_sq")} == {kept}
+
+
+@pytest.mark.parametrize("name", ["basis_dtype", "state_dtype"])
+@pytest.mark.parametrize("wrong", [torch.int8, "float32", 16])
+def test_what_is_no_precision_is_refused(name, wrong):
+    with pytest.raises(ValueError, match=f"{name} must be a floating-point torch.dtype, or None"):
+        GaLore([nn.Parameter(torch.zeros(8, 12))], rank=2, **{name: wrong})
