@@ -29,7 +29,6 @@ from joma.host.arguments import Number, as_numbers, as_tensor, integer, number
 from joma.measure._gram import compute_dtype
 
 
-
 class Masks(TypedDict, total=False):
     """What decides a key's logit besides q, k and causal, as in `attention_stats`."""
 
