@@ -66,9 +66,9 @@ const jomaChart = (() => {
     for (const { points, colour, dashed, dots } of plot.curves) {
       const way = points.filter((one) => one.every(Number.isFinite)).map((one) => `${x(one[0]).toFixed(1)} ${y(one[1]).toFixed(1)}`);
       inside.append(svg("path", { class: "curve", d: way.length ? `M${way.join("L")}` : "", stroke: colour, "stroke-dasharray": dashed ? "6 4" : "none" }));
-      if (dots) for (const one of points) inside.append(svg("circle", { cx: x(one[0]), cy: y(one[1]), r: 3, fill: colour }));
+      if (dots) for (const one of points) picture.append(svg("circle", { cx: x(one[0]), cy: y(one[1]), r: 3, fill: colour }));
     }
-    for (const dot of plot.dots ?? []) inside.append(svg("circle", { class: "dot", cx: x(dot.x), cy: y(dot.y), r: 5, fill: dot.colour }));
+    for (const dot of plot.dots ?? []) picture.append(svg("circle", { class: "dot", cx: x(dot.x), cy: y(dot.y), r: 5, fill: dot.colour }));
     return picture;
   }
 

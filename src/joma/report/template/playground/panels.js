@@ -208,7 +208,7 @@ print("Entropy where frozen", frozen if math.isfinite(frozen) else "not frozen",
       return {
         says,
         plots: [{
-          x: { label: "height H of the common ancestor", range: [0, last], whole: true }, y: { label: "P[y_l = 1 | y_m = 1]", range: [Math.min(0, Math.floor(5 * Math.min(...printed)) / 5), 1] },
+          x: { label: "height H of the common ancestor", range: [0, last], whole: true }, y: { label: "P[l appears | m appears]", range: [Math.min(0, Math.floor(5 * Math.min(...printed)) / 5), 1] },
           curves: [{ label: "corrected", colour: BLUE, dots: true, points: pairs(heights, corrected) }, { label: "printed", colour: RED, dashed: true, dots: true, points: pairs(heights, printed) }],
           alt: `Co-occurrence falls with the height of the common ancestor. ${says}`,
         }],
