@@ -7,7 +7,6 @@ import io
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def opened(page: Any) -> Any:
     """The page with all panels open. `page` fails a test whose page reports an error or asks for anything."""
     for fold in page.locator("#playground > details > summary").all():
         fold.click()
-    page.locator('[data-panel="hierarchy"] svg').wait_for()
+    page.locator('[data-panel="hierarchy"] .charts > svg').wait_for()
     return page
 
 
@@ -75,7 +74,9 @@ def test_equation_6(page: Any) -> None:
     cases = [[depth, mu] for depth in depths for mu in MU]
     wanted = [salience.time_to_depth(depth, mu).item() for depth, mu in cases]
     np.testing.assert_allclose(computed(page, "timeToDepth(...one)", cases), wanted, **CLOSE)
-    found = page.evaluate("([all, t]) => all.map((mu) => [...jomaForms.salienceTrajectory(mu, t)])", [MU, TIMES.tolist()])
+    found = page.evaluate(
+        "([all, t]) => all.map((mu) => [...jomaForms.salienceTrajectory(mu, t)])", [MU, TIMES.tolist()]
+    )
     np.testing.assert_allclose(np.array(found), salience.trajectory(MU, TIMES).T.numpy(), **CLOSE)
 
 
@@ -149,7 +150,11 @@ def test_curves_of_the_other_panels_are_what_their_labels_say(page: Any) -> None
         t, height = curve(share, f"component {at + 1}")
         np.testing.assert_allclose(height, salience.trajectory([mu], t)[:, 0].numpy() / mu, **CLOSE)
     (plot,) = shown(page, "spread", variance=4.0, n=256)["plots"]
-    laws = {"exact": spread.gaussian_entropy, "many keys": spread.random_energy_entropy, "many keys, frozen": spread.frozen_entropy}
+    laws = {
+        "exact": spread.gaussian_entropy,
+        "many keys": spread.random_energy_entropy,
+        "many keys, frozen": spread.frozen_entropy,
+    }
     for label, law in laws.items():
         variance, height = curve(plot, label)
         np.testing.assert_allclose(height, law(variance, 256).numpy(), **CLOSE)
@@ -177,7 +182,13 @@ def number(text: str) -> float | str:
 
 
 PLACES = {
-    "winner": [{}, {"delta2": 1.4}, {"delta2": -1.5, "delta3": 0}, {"delta2": 0.5, "z2": 2}, {"delta2": 1, "delta3": -1}],
+    "winner": [
+        {},
+        {"delta2": 1.4},
+        {"delta2": -1.5, "delta3": 0},
+        {"delta2": 0.5, "z2": 2},
+        {"delta2": 1, "delta3": -1},
+    ],
     "rebound": [{}, {"mu1": 0.1}, {"mu1": 4, "mu2": 3.95}, {"mu1": 2, "mu2": 2, "mu3": 2}],
     "spread": [{}, {"variance": -1}, {"variance": 3, "n": 20}, {"variance": 1.5, "n": 1}],
     "hierarchy": [{}, {"rho": -0.95, "depth": 2}, {"rho": 0.99, "depth": 12, "zero1": 1, "zero2": 1}, {"rho": 0}],
@@ -232,7 +243,9 @@ def test_the_keyboard_is_enough(opened: Any) -> None:
     main, before = box.locator("input").first, box.locator("tbody").text_content()
     main.focus()
     opened.keyboard.press("ArrowRight")
-    opened.wait_for_function("before => document.querySelector('[data-panel=hierarchy] tbody').textContent !== before", arg=before)
+    opened.wait_for_function(
+        "before => document.querySelector('[data-panel=hierarchy] tbody').textContent !== before", arg=before
+    )
     assert main.get_attribute("aria-valuetext") == box.locator("output").first.text_content() == "0.91"
     opened.context.grant_permissions(["clipboard-read", "clipboard-write"])
     box.get_by_role("button", name="Copy as Python").focus()
@@ -252,7 +265,11 @@ def test_axes_have_names_and_letters_can_be_read(opened: Any) -> None:
         )
         assert len(plots) == 5
         assert all(scale > 0.99 for scale, _ in plots)  # drawn for this width: letters keep their 12 px
-        for (_, words), axes in zip(plots, (("time t", "weight v"), ("time t", "nats"), ("time t", "v/μ"), ("variance", "nats"), ("height H", "P[")), strict=True):
+        for (_, words), axes in zip(
+            plots,
+            (("time t", "weight v"), ("time t", "nats"), ("time t", "v/μ"), ("variance", "nats"), ("height H", "P[")),
+            strict=True,
+        ):
             assert all(label in words for label in axes)
 
 
@@ -268,7 +285,7 @@ def test_a_printed_report_has_the_drawings(page: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def manual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def manual(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of the manual, built with its own configuration."""
     for needed in ("sphinx", "furo", "myst_parser", "latex2mathml"):
         pytest.importorskip(needed)
@@ -282,8 +299,12 @@ def manual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (docs / "conf.py").write_text(conf.replace('"../src', f'"{ROOT}/src'), encoding="utf-8")
     shutil.copy(ROOT / "docs" / "explanation" / "playground.md", docs / "playground.md")
     (docs / "index.md").write_text("# Manual\n\n```{toctree}\nplayground\n```\n", encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "sphinx", "-q", "-b", "html", str(docs), str(folder / "html")], check=True, capture_output=True)
-    yield (folder / "html" / "playground.html").as_uri()
+    subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(docs), str(folder / "html")],
+        check=True,
+        capture_output=True,
+    )
+    return (folder / "html" / "playground.html").as_uri()
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
@@ -293,12 +314,13 @@ def test_the_manual_has_the_panels(browser: Any, manual: str, theme: str, width:
     page.on("console", lambda message: message.type in ("error", "warning") and troubles.append(message.text))
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.goto(manual)
-    page.locator('[data-panel="hierarchy"] svg').wait_for()
+    page.locator('[data-panel="hierarchy"] .charts > svg').wait_for()
     assert page.locator("[data-panel] .charts > svg").count() == 5
-    assert page.locator("[data-panel]").evaluate_all("all => all.map((one) => one.dataset.panel)") == list(playground.PANELS)
-    ink, ground = page.evaluate(
-        "['.playground svg text', 'body'].map((one) => getComputedStyle(document.querySelector(one))).map((style, at) => at ? style.backgroundColor : style.fill)"
+    assert page.locator("[data-panel]").evaluate_all("all => all.map((one) => one.dataset.panel)") == list(
+        playground.PANELS
     )
+    ink = page.locator(".playground svg text").first.evaluate("one => getComputedStyle(one).fill")
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ink != ground
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     context.close()
@@ -314,7 +336,7 @@ def test_axe_finds_nothing_in_the_panels_of_the_manual(browser: Any, manual: str
     context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=theme, reduced_motion="reduce")
     page = context.new_page()
     page.goto(manual)
-    page.locator('[data-panel="hierarchy"] svg').wait_for()
+    page.locator('[data-panel="hierarchy"] .charts > svg').wait_for()
     page.evaluate("document.querySelectorAll('.playground details').forEach((one) => { one.open = true; })")
     page.evaluate(axe)
     found = page.evaluate("axe.run('.playground', { resultTypes: ['violations'] })")
