@@ -125,7 +125,7 @@ def curve(plot: Any, label: str) -> np.ndarray:
 
 @pytest.mark.parametrize("z2", [0.0, 1.5])
 def test_curves_of_theorem_2_keep_the_invariant_that_they_stand_for(page: Any, z2: float) -> None:
-    """Dashed curves keep erf(v/2)/Δ, beside the most salient token; solid ones are the flow, up to the first blow-up."""
+    """Dashed curves keep erf(v/2)/Δ, beside the most salient token. Solid ones are the flow."""
     delta, z0 = np.array([1.0, 0.8, -0.5]), np.array([0.0, z2, 0.0])
     plot = shown(page, "winner", delta1=1.0, delta2=0.8, delta3=-0.5, z2=z2)["plots"][0]
     end = linear.blow_up_time(delta, z0=z0).min().item()

@@ -48,7 +48,8 @@ const jomaPlayground = (() => {
       const infinite = (/** @type {number} */ l) => Math.sign(delta[l]) * Infinity;
       const stands = delta.map((one, l) => (ends[l] === end ? infinite(l) : F.linearTrajectory(one, end, z0[l])));
       const printed = delta.map((one, l) => (Math.abs(one) === most ? infinite(l) : Math.SQRT2 * Math.sign(one) * F.fromTail((1 - Math.abs(one) / most) / 2)));
-      const t = upTo(240, end), paths = delta.map((one, l) => Array.from(t, (now) => F.linearTrajectory(one, now, z0[l])));
+      const t = upTo(240, 1).map((share) => end * (1 - (1 - share) ** 2.5)); // dense towards the end, where the winner races
+      const paths = delta.map((one, l) => Array.from(t, (now) => F.linearTrajectory(one, now, z0[l])));
       // Where the printed invariant puts a token when the most salient one is where it is.
       const by = delta.map((one) => paths[salient].map((v) => Math.SQRT2 * Math.sign(one) * F.fromTail((1 - Math.abs(one) / most * Math.abs(F.erf(v / 2))) / 2)));
       const curves = delta.flatMap((_, l) => [
