@@ -273,6 +273,28 @@ def test_axes_have_names_and_letters_can_be_read(opened: Any) -> None:
             assert all(label in words for label in axes)
 
 
+TICKS = """name => [...document.querySelectorAll(`[data-panel="${name}"] .charts > svg:first-child > text`)].map(
+  (text) => [text.textContent, Number(text.getAttribute("x")), Number(text.getAttribute("y"))])"""
+
+
+def test_what_is_drawn_stands_where_the_axes_say(opened: Any) -> None:
+    """The dot of the third panel and the last one of the fourth, by the numbers that the axes are marked with."""
+    for name, x, y, log in (("spread", 3.98, 5.0350, True), ("hierarchy", 5, 0.4155, False)):
+        ticks = opened.evaluate(TICKS, name)
+        left = [
+            (float(words), place - 4) for words, at, place in ticks if at == 44
+        ]  # a label stands 4 px below its line
+        low = [(float(words), at) for words, at, place in ticks if at > 44 and words.replace(".", "").isdigit()]
+        dot = opened.locator(f'[data-panel="{name}"] .charts > svg > circle').last
+        cx, cy = (float(dot.get_attribute(one)) for one in ("cx", "cy"))
+        scale = np.log10 if log else np.asarray
+        assert np.interp(cx, [at for _, at in low], [scale(value) for value, _ in low]) == pytest.approx(
+            scale(x), abs=0.01
+        )
+        up = sorted(left, key=lambda one: one[1])
+        assert np.interp(cy, [at for _, at in up], [value for value, _ in up]) == pytest.approx(y, abs=0.02)
+
+
 @pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 1280)])
 def test_axe_finds_nothing(browser: Any, address: str, theme: str, width: int) -> None:
     assert violations_on(browser, address, theme, width, "open") == []
