@@ -91,9 +91,9 @@ for token in range(3):
   const rebound = {
     heads: ["Printed", "Corrected"],
     sliders: [
-      slider("mu1", "Target μ₁ of the most salient component", [0.1, 4, 0.05, 3]),
-      slider("mu2", "Target μ₂", [0.1, 4, 0.05, 2]),
-      slider("mu3", "Target μ₃", [0.1, 4, 0.05, 1]),
+      slider("mu1", "Target μ₁ of component 1", [0.1, 4, 0.05, 3]),
+      slider("mu2", "Target μ₂ of component 2", [0.1, 4, 0.05, 2]),
+      slider("mu3", "Target μ₃ of component 3", [0.1, 4, 0.05, 1]),
     ],
     show(at) {
       const mu = [at.mu1, at.mu2, at.mu3], t = upTo(600, 6), colours = [ORANGE, GREEN, GREY];
