@@ -10,14 +10,14 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 project = "joma"
 author = "The joma developers"
 release = metadata.version("joma")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "mathml"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "mathml", "playground"]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "joma"
 html_math_renderer = "mathml"
-html_static_path = ["_static"]
+html_static_path = ["_static", "../src/joma/report/template/playground"]
 html_css_files = ["manual.css"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

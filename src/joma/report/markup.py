@@ -16,9 +16,12 @@ def filled(name: str, **parts: str) -> str:
     return Template(_read(name)).substitute(parts)
 
 
-def head(title: str) -> str:
-    """Everything before the body. Only our own script may run: the policy names it by its hash."""
-    style, script = _read("style.css"), _read("script.js")
+def head(title: str, *, style: str = "", script: str = "") -> str:
+    """Everything before the body. Only our own script may run: the policy names it by its hash.
+
+    style, script: what this page has beyond what all pages have.
+    """
+    style, script = _read("style.css") + style, _read("script.js") + script
     digest = b64encode(sha256(script.encode()).digest()).decode()
     return filled("head.html", title=escape(title), style=style, script=script, script_hash=digest)
 

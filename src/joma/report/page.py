@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import joma
 from joma.claims.contract import SCALES
 from joma.host.files import write_text
+from joma.report import playground
 from joma.report.claims import front
 from joma.report.claims.cards import cards
 from joma.report.claims.layout import entries, lay_out
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
     from joma.claims.execute import Result
 
 _PARTS = {
-    "findings": "Findings", "studies": "Studies", "scans": "Scans", "claims": "Claims", "repeat": "Repeat and cite"
+    "findings": "Findings", "studies": "Studies", "scans": "Scans", "claims": "Claims", "playground": "Playground",
+    "repeat": "Repeat and cite",
 }  # fmt: skip
 """Parts of the page by their anchor, as the contents call them."""
-_IDS = ("top", "answers", "theme", "search", "shown", "clear")  # further ids that the template has
+_IDS = ("top", "answers", "theme", "search", "shown", "clear", *map("playground-{}".format, playground.PANELS))
+"""Further ids that the template has."""
 _SCALE = {"quick": "quick (a laptop, seconds to minutes)", "paper": "paper (the source’s own sizes)"}
 
 
@@ -72,13 +75,14 @@ def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], mad
         "scans": scan_sections(scans, anchors),
         "claims": section("claims", "All claims, study by study", search if len(sections) > 1 else ""),
     }
-    shown = [*(name for name, html in parts.items() if html), "repeat"]
+    shown = [*(name for name, html in parts.items() if html), "playground", "repeat"]
     again = "All studies at once, with a page like this one as the result:"
     verify = f"joma verify --scale {scale}" if scale in SCALES else "joma verify"
     return filled(
         "page.html",
         **parts,
-        head=head("joma: claims and verdicts"),
+        playground=section("playground", "Playground: move the theory’s own numbers", playground.folded_panels()),
+        head=head("joma: claims and verdicts", style=playground.style(), script=playground.script()),
         contents="\n".join(f'<li><a href="#{name}">{_PARTS[name]}</a></li>' for name in shown),
         headline=" ".join(f"<span>{escape(line)}</span>" for line in front.headline(list(entries(sections)))),
         summary=front.summary(sections, scale),

@@ -36,6 +36,7 @@ function wake(box) {
 function enliven(box) {
   box.querySelectorAll(":not(.answer-use) > .command:not(:has(button))").forEach(copyable);
   box.querySelectorAll("figure .picture, .thumb").forEach(scrollable);
+  if (typeof jomaPlayground !== "undefined") jomaPlayground.start(box); // pages of scans have none
 }
 
 // The element of that name, woken where it sleeps.
