@@ -16,7 +16,7 @@ def capturing(monkeypatch):
     monkeypatch.setattr(Guard, "devices", ("cpu",))
 
     def begin():
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
 
     return begin
@@ -32,7 +32,7 @@ def test_the_step_is_made_without_counting_or_waiting(capturing, monkeypatch):
     plain.step()
     monkeypatch.setattr(Guard, "look_back", lambda guard: pytest.fail("nobody may wait"))
     with monkeypatch.context() as now:
-        now.setattr(torch.optim.AdamW, "_cuda_graph_capture_health_check", lambda inner: None)
+        now.setattr(torch.optim.AdamW, "_cuda_graph_capture_health_check", lambda inner: None, raising=False)
         capturing()
         with torch.no_grad():
             optimizer._step()

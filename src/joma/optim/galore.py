@@ -282,7 +282,7 @@ class GaLore(torch.optim.Optimizer):
         if self._waiting:
             self._update_waiting()
         self._check_hooks()
-        captured = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         if not captured:  # while a graph is captured nobody may wait for the device
             self._look_back()
         packs = self._packs_with_gradients()

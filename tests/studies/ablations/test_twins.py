@@ -349,7 +349,8 @@ def test_refusals(changes, sentence):
 @pytest.mark.parametrize("name", STUDIES)
 def test_paper_scale_is_eight_epochs_on_a_gpu(name, data_folder, tmp_path):
     paper = STUDIES[name].paper
-    assert (paper.steps, paper.every, paper.layers, paper.rate, paper.seeds) == (8 * 2_929, 1_000, 2, 1e-4, 6)
+    seeds = 8 if name == "text-order" else 6
+    assert (paper.steps, paper.every, paper.layers, paper.rate, paper.seeds) == (8 * 2_929, 1_000, 2, 1e-4, seeds)
     assert (paper.device, paper.precision, paper.corpus) == ("cuda", "half-logits", "wikitext-2")
     if not torch.cuda.is_available():
         with pytest.raises(NotRun, match="device cuda needs a CUDA GPU, and torch sees none here"):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -91,7 +92,7 @@ def strangers_break() -> Iterator[None]:
     """A model that cannot be probed, or that breaks in a library's code, is told in a sentence.
 
     A config may say anything of its weights: bitsandbytes meets such a lie with an assertion. What breaks in joma's own
-    code, and want of memory, is let through.
+    code, want of memory, and what `between` raises to stop the work, is let through.
     """
     try:
         yield
@@ -109,10 +110,11 @@ def strangers_break() -> Iterator[None]:
 
 
 def _broke_in_joma(error: Exception) -> bool:
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    return at is None or str(at.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "joma"
+    """Whether it was raised in joma's code, or in what is called between two layers."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    if not frames or str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] == "joma":
+        return True
+    return any(frame.f_code.co_qualname == f"{_watch.__name__}.<locals>.before" for frame in frames)
 
 
 def must_be_finite(model: Any) -> None:
