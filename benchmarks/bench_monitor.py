@@ -35,6 +35,7 @@ DEVICE = "cuda" if GPU else "cpu"
 BATCH, LENGTH, VOCABULARY = (8, 1024, 50_257) if GPU else (2, 32, 100)
 SIZES = {} if GPU else {"n_embd": 32, "n_layer": 2, "n_head": 2}
 ATTENTION = ("entropy", "largest_logit", "sink_mass", "effective_keys")
+HALF = torch.bfloat16 if GPU else None
 CHUNK = 20
 """Steps that are timed together."""
 
@@ -93,7 +94,7 @@ def turns(one, other, chunk, rounds):
 
 def overhead(model, step, rounds, **options):
     """One model, one optimizer: the loop is the same, and the monitor counts in every second round alone."""
-    with Monitor(model, **options) as monitor:
+    with Monitor(model, **{"autocast": HALF} | options) as monitor:
 
         def watched():
             step()
@@ -121,7 +122,7 @@ def overhead_in_code(code, step, rounds, **options):
 
 def one_measuring(model, measures):
     """Seconds of one measuring, with its numbers on their way."""
-    with Monitor(model, probe={"input_ids": batch_of(99)}, every=1, measures=measures) as monitor:
+    with Monitor(model, autocast=HALF, probe={"input_ids": batch_of(99)}, every=1, measures=measures) as monitor:
         for _ in range(3):
             monitor.step()
         return statistics.median(seconds(monitor.step) for _ in range(10))
@@ -223,7 +224,7 @@ def peak(model, step, monitored):
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     if monitored:
-        with Monitor(model, probe={"input_ids": batch_of(99)}, every=2) as monitor:
+        with Monitor(model, autocast=HALF, probe={"input_ids": batch_of(99)}, every=2) as monitor:
             for _ in range(6):
                 seconds(step)
                 monitor.step()

@@ -10,6 +10,7 @@ from networks import LENGTH, PROBE, TOKENS, Block, Model, loss_of, made, same, t
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from joma.host.errors import BadInput
 from joma.monitor import MEASURES, LargestLogit, Monitor, TrainingStopped, tables
 from joma.monitor.batch import ProbeBatch
 from joma.runs import Run
@@ -150,6 +151,17 @@ def test_inside_autocast_attention_is_that_of_autocast():
     with torch.autocast("cpu", torch.bfloat16), monitored(model, measures=["entropy"]) as monitor:
         monitor.step()
     assert seen == [torch.bfloat16] * 2
+
+
+def test_autocast_can_be_asked_for_where_training_has_it_and_step_has_not():
+    model, seen = made(), []
+    model.head.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    with monitored(model, measures=["entropy"], autocast=torch.bfloat16) as monitor:
+        monitor.step()
+        assert not torch.is_autocast_enabled("cpu")
+    assert seen == [torch.bfloat16] * 2
+    with pytest.raises(BadInput, match=r"autocast must be torch\.bfloat16, torch\.float16 or None, got torch\.float32"):
+        monitored(model, measures=["entropy"], autocast=torch.float32)
 
 
 def test_an_interrupt_in_the_block_leaves_a_whole_record_and_the_model_as_it_was(tmp_path):

@@ -62,6 +62,8 @@ class Monitor:
     - start: the number of steps before the first one here; None: where the record ends, and 0 without one
     - group: the processes that train together, each with a monitor; None: those of DistributedDataParallel, else all.
       Each measures its share of the batch. The first one has the record, the sinks, the alarms and `latest`
+    - autocast: the type that your forward passes have under `torch.autocast`, such as torch.bfloat16, so that the pass
+      over the probe batch has it too; None: as where `step()` is called
 
     >>> from torch.nn import TransformerEncoderLayer
     >>> model = TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -91,6 +93,7 @@ class Monitor:
         on_alarm: OnAlarm = "log",
         start: int | None = None,
         group: Any = None,
+        autocast: torch.dtype | None = None,
     ) -> None:
         """The parameters are those of the class; nothing is measured before the block is entered."""
         must_have_one_way(probe, inside)
@@ -100,6 +103,10 @@ class Monitor:
         self.intervals = intervals_of(measures, every)
         if not isinstance(heads, bool):
             raise BadInput(f"heads must be True or False, got {shown(heads)}", argument="heads")
+        if autocast not in (None, torch.float16, torch.bfloat16):
+            got = shown(autocast)
+            raise BadInput(f"autocast must be torch.bfloat16, torch.float16 or None, got {got}", argument="autocast")
+        self._autocast = autocast
         self._sinks, self._heads = Sinks(sinks), heads
         self._names = Names(include, exclude)
         self._adapters = checked_adapters(attention)
@@ -305,7 +312,7 @@ class Monitor:
         assert self._batch is not None
         read = watched_pass if self._begun else first_pass
         given = self._batch.rows_of(batch) if isinstance(self._batch, StepBatch) else self._batch
-        return read(self.model, given, spread="spread" in due, attention=self._adapters)
+        return read(self.model, given, spread="spread" in due, attention=self._adapters, autocast=self._autocast)
 
     def _begin_late(self, entering: bool, series: list[str]) -> None:
         """Attention that is seen for the first time in training: its rows, and its past in a record that goes on."""

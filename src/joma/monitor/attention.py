@@ -6,6 +6,7 @@ import sys
 import warnings
 from contextlib import AbstractContextManager
 
+import torch
 from torch import nn
 
 from joma.host.words import short
@@ -19,24 +20,38 @@ from joma.probes.adapters import Adapters
 LOOKED_FOR = "transformers' attention, torch's scaled_dot_product_attention and nn.MultiheadAttention"
 
 
-def watched_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool, attention: Adapters | None = None) -> Probe:
+def watched_pass(
+    model: nn.Module,
+    batch: ProbeBatch,
+    *,
+    spread: bool,
+    attention: Adapters | None = None,
+    autocast: torch.dtype | None = None,
+) -> Probe:
     """The probe of one pass. What torch.compile has compiled runs as it is written.
 
-    attention: as in `joma.probes.collect_plain`.
+    attention: as in `joma.probes.collect_plain`. autocast: as in `untouched`.
     """
     seen = _probe_for(model, spread, attention)
-    with untouched(model), resharded(model), seen as probe, warnings.catch_warnings():
+    with untouched(model, autocast), resharded(model), seen as probe, warnings.catch_warnings():
         # Of activation checkpointing: there are no gradients here, and none are missed.
         warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
         batch.call(model)
     return probe
 
 
-def first_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool, attention: Adapters | None = None) -> Probe:
+def first_pass(
+    model: nn.Module,
+    batch: ProbeBatch,
+    *,
+    spread: bool,
+    attention: Adapters | None = None,
+    autocast: torch.dtype | None = None,
+) -> Probe:
     """The same, where everything that does not fit is refused in one sentence."""
     batch.must_suit(model)
     try:
-        return watched_pass(model, batch, spread=spread, attention=attention)
+        return watched_pass(model, batch, spread=spread, attention=attention, autocast=autocast)
     except MonitorError:
         raise
     except ProbeError as error:

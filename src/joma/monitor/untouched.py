@@ -43,8 +43,11 @@ _FIXED = (
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Inside, `model` is in evaluation mode without gradients; afterwards all is as it was."""
+def untouched(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[None]:
+    """Inside, `model` is in evaluation mode without gradients; afterwards all is as it was.
+
+    autocast: the type that `torch.autocast` has inside, on the devices of the model; None: as outside.
+    """
     modules = list(dict.fromkeys(model.modules()))
     states = [_State(module) for module in modules]
     parameters = list(parameters_of(modules))
@@ -54,7 +57,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
         around.enter_context(random_numbers_kept(devices))
         for kind in sorted({device.type for device in devices} | {"cpu"}):
             if torch.amp.is_autocast_available(kind):
-                around.enter_context(_autocast_as_outside(kind))
+                asked = autocast if kind in {device.type for device in devices} else None
+                around.enter_context(_autocast(kind, asked))
         around.enter_context(torch.no_grad())
         try:
             for module in modules:
@@ -185,7 +189,9 @@ def random_numbers_kept(devices: list[torch.device]) -> Iterator[None]:
             torch.mps.set_rng_state(metal)
 
 
-def _autocast_as_outside(kind: str) -> torch.autocast:
+def _autocast(kind: str, asked: torch.dtype | None) -> torch.autocast:
+    if asked is not None:
+        return torch.autocast(kind, dtype=asked, cache_enabled=False)
     return torch.autocast(
         kind, dtype=torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False
     )
