@@ -329,3 +329,22 @@ def test_an_alarm_that_stops_at_the_end_does_so_when_all_is_recorded(tmp_path, m
         stopped()
     with Run.open(tmp_path / "run.joma") as run:
         assert run.steps("largest_logit").tolist() == [0, 1, 2]
+
+
+def test_an_error_of_the_loop_is_seen_before_an_alarm_that_comes_at_the_end(monkeypatch):
+    class Late:
+        def query(self):
+            return False
+
+        def synchronize(self):
+            pass
+
+    monkeypatch.setattr(tables, "_sent", lambda flat: (flat, Late()))
+
+    def broken():
+        with monitored(made(), alarms=[LargestLogit(1e-6)], on_alarm="stop") as monitor:
+            monitor.step()
+            raise RuntimeError("the data ended")
+
+    with pytest.raises(RuntimeError, match="the data ended"):
+        broken()
