@@ -317,8 +317,6 @@ def test_labels_are_shared_as_their_rows_are():
 class Seen:
     """Stands for a probe of one layer of two heads, with so many queries that count and one number for all means."""
 
-    spread = {}
-
     def __init__(self, counts, mean, largest):
         self._counts, self._mean, self._largest = map(torch.tensor, (counts, mean, largest))
 
