@@ -307,15 +307,18 @@ def test_one_alarm_needs_no_list():
         assert monitor.alerts
 
 
+class Late:
+    """An event of CUDA that has not happened before somebody waits for it."""
+
+    def query(self):
+        return False
+
+    def synchronize(self):
+        pass
+
+
 def test_an_alarm_that_stops_at_the_end_does_so_when_all_is_recorded(tmp_path, monkeypatch):
     """Numbers of several steps arrive at once, and the first of them is beyond its limit."""
-
-    class Late:
-        def query(self):
-            return False
-
-        def synchronize(self):
-            pass
 
     monkeypatch.setattr(tables, "_sent", lambda flat: (flat, Late()))
     options = {"out": tmp_path / "run.joma", "alarms": [LargestLogit(1e-6)], "on_alarm": "stop"}
@@ -332,13 +335,6 @@ def test_an_alarm_that_stops_at_the_end_does_so_when_all_is_recorded(tmp_path, m
 
 
 def test_an_error_of_the_loop_is_seen_before_an_alarm_that_comes_at_the_end(monkeypatch):
-    class Late:
-        def query(self):
-            return False
-
-        def synchronize(self):
-            pass
-
     monkeypatch.setattr(tables, "_sent", lambda flat: (flat, Late()))
 
     def broken():
