@@ -68,7 +68,7 @@ def test_histories_that_do_not_tell():
     assert history((0.0, 1.0), (9.0, 8.0)) is None
     assert history((1.0, 1.0), (np.nan, np.nan)) is None
     # Twice: no earlier point is a quarter as large, so the first is taken.
-    assert history((4.0, 1.0), (5.0, 1.0), (8.0, 1.0)).startswith("the inputs aligned")
+    assert re.match(like(ALIGNED, 2, 0, 1), history((4.0, 1.0), (5.0, 1.0), (8.0, 1.0)))
 
 
 def test_a_long_history_still_tells():
@@ -191,3 +191,37 @@ def test_weights_that_are_not_plain_are_not_guessed():
     for block in model.h:
         nn.utils.parametrizations.weight_norm(block.attn.qkv)
     assert not {"spread/norms", "spread/growth"} & set(series_of(model, probe=PROBE))
+
+
+def test_weights_that_shrank_are_no_cause():
+    assert re.match(like(ALIGNED, 8, 0, 0.125), history((1.0, 8.0), (8.0, 1.0)))
+
+
+def test_a_scale_of_the_layers_own_is_part_of_its_growth():
+    transformers = pytest.importorskip("transformers")
+    shape = transformers.GPT2Config(
+        vocab_size=TOKENS, n_positions=8, n_embd=8, n_layer=2, n_head=2, scale_attn_by_inverse_layer_idx=True
+    )
+    model = transformers.GPT2Model(shape)
+    q, k, _ = model.h[1].attn.c_attn.weight.detach().double().mT.chunk(3)
+    expected = (q[:4].mT @ k[:4] / 4).square().sum()  # half of 1 / sqrt(4) in the second layer
+    assert series_of(model, probe=PROBE)["spread/growth"][1, 0] == pytest.approx(float(expected), rel=1e-5)
+
+
+class SharedKeys(nn.Module):
+    """Two heads of queries and one of keys and values from one matrix: its thirds are not queries, keys and values."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(12, 24)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).split([12, 6, 6], -1)
+        q = q.unflatten(-1, (2, 6)).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(q, k[:, None], v[:, None], enable_gqa=True)
+
+
+def test_a_matrix_whose_parts_are_not_thirds_is_not_guessed():
+    found = series_of(made(SharedKeys), probe=torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(0)))
+    assert "spread/variance" in found
+    assert not {"spread/norms", "spread/growth"} & set(found)

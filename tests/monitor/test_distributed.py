@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,11 @@ from split_networks import HEADS, network, slow_attention, slow_matrices
 
 from joma.host.errors import BadInput
 from joma.monitor import Monitor
+from joma.monitor.batch import ProbeBatch
+from joma.monitor.distributed import share_of
+from joma.monitor.parallel import Team
+from joma.monitor.pooled import Layer, Seat, SeenByAll, table_of
+from joma.monitor.sharded import _rank_of
 from joma.runs import Run
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -300,3 +306,61 @@ def test_a_measure_may_come_later_than_others_in_training():
         for step in (1, 2, 3):
             monitor.step(TEXT[0])
             assert ("spread/shared" in monitor.latest) == (step > 1)
+
+
+def test_labels_are_shared_as_their_rows_are():
+    batch = ProbeBatch({"ids": PROBE, "labels": PROBE})
+    found = [share_of(batch, share, 2) for share in range(2)]
+    assert [each.labels["labels"].tolist() for each in found] == [PROBE[:3].tolist(), PROBE[3:].tolist()]
+
+
+class Seen:
+    """Stands for a probe of one layer of two heads, with so many queries that count and one number for all means."""
+
+    def __init__(self, counts, mean, largest):
+        self._counts, self._mean, self._largest = map(torch.tensor, (counts, mean, largest))
+
+    def counted(self):
+        return {"a": self._counts}
+
+    def by_layer(self, measure):
+        return {"a": self._largest if measure == "largest_logit" else self._mean}
+
+
+def test_a_share_without_queries_has_no_say():
+    """In a head whose queries are all padding on one process; the logits of the others are negative."""
+    nan, layers = float("nan"), {"a": Layer.among({0: Seat(2, 0, 6, 0)}, 0)}
+    probes = Seen([3.0, 0.0], [1.0, nan], [-4.0, nan]), Seen([1.0, 2.0], [5.0, 7.0], [-2.0, -3.0])
+    table = sum(table_of(each, layers, at, 2, torch.device("cpu")) for at, each in enumerate(probes))
+    seen = SeenByAll(layers, table, None, ["a"], {})
+    assert seen.by_layer("entropy")["a"].tolist() == [2.0, 7.0]
+    assert seen.by_layer("largest_logit")["a"].tolist() == [-2.0, -3.0]
+
+
+def test_a_gram_matrix_that_is_not_finite_has_no_rank():
+    leading = {}
+    assert _rank_of("w", torch.full((3, 3), torch.nan), leading).isnan()
+    assert leading == {}
+    assert float(_rank_of("w", torch.diag(torch.tensor([4.0, 1.0, 1.0])), leading)) == pytest.approx(1.5)
+
+
+class Split:
+    """Stands for a DTensor on a mesh of 2 x 3 processes, whose outputs both dimensions split."""
+
+    placements = (SimpleNamespace(dim=0), SimpleNamespace(dim=0))
+
+    def __init__(self, at):
+        mesh = torch.arange(6).view(2, 3)
+        self.device_mesh = SimpleNamespace(mesh=mesh, size=lambda dim: mesh.shape[dim], get_coordinate=lambda: at)
+
+
+def test_heads_that_two_dimensions_of_a_mesh_split_are_in_the_order_of_its_processes(monkeypatch):
+    monkeypatch.setattr("joma.monitor.parallel.is_split", lambda each: isinstance(each, Split))
+    found = []
+    for at in ((row, column) for row in range(2) for column in range(3)):
+        model = torch.nn.Module()
+        model.parameters = lambda at=at: [Split(at)]
+        team = Team(model)
+        assert team.ranks == (0, 1, 2, 3, 4, 5)
+        found.append(team.part("Module"))
+    assert found == [0, 1, 2, 3, 4, 5]

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from joma.host.errors import JomaError
-from joma.monitor import Monitor
+from joma.monitor import LargestLogit, Monitor
 from joma.runs import Run
 
 ALL = ["entropy", "largest_logit", "sink_mass", "effective_keys", "spread"]
@@ -323,3 +323,29 @@ def test_a_pass_that_breaks_leaves_nothing_behind():
 def test_one_sentence_says_what_would_be_right(options, sentence):
     with pytest.raises(JomaError, match=sentence):
         Monitor(made(), **options)
+
+
+def test_a_layer_whose_step_made_no_pass_has_its_turn_at_the_next_one(log):
+    model, seen = made(Steady), []
+    sink = lambda step, values: seen.append(step)
+    with Monitor(model, inside=True, every=1, measures=["entropy"], sinks=sink) as monitor:
+        for step in range(1, 6):
+            if step != 3:
+                loss_of(model, PROBE).backward()
+            monitor.step()
+    assert seen == [1, 5]
+    assert log == []
+
+
+def test_alarms_of_before_are_not_told_again_when_a_record_goes_on(tmp_path):
+    """Attention is first seen in training here, so alarms learn of its past at that step."""
+    found = []
+    for _ in range(2):
+        options = {"alarms": [LargestLogit(1e-6)], "on_alarm": lambda alert: None, "out": tmp_path / "run.joma"}
+        model = made(Steady)
+        with Monitor(model, inside=True, every=1, measures=["largest_logit"], **options) as monitor:
+            loss_of(model, PROBE).backward()
+            monitor.step()
+        found.append(len(monitor.alerts))
+    assert found[0] > 0
+    assert found[1] == 0

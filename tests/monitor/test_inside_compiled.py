@@ -8,7 +8,8 @@ from networks import LENGTH, PROBE, TEXT, TOKENS, made, same, train
 
 from joma.host.errors import JomaError
 from joma.monitor import Monitor
-from joma.probes._compiled import _INSTALLED
+from joma.probes._compiled import _INSTALLED, CompiledAttention
+from joma.probes._record import Probe
 
 transformers = pytest.importorskip("transformers")
 LONG = ("aot_eager", "inductor")
@@ -137,3 +138,52 @@ def test_code_is_not_made_again_when_a_monitor_comes_back():
             monitor.step()
         loss(called, PROBE).backward()
     assert len(made_anew) == 2  # without the operation and with it
+
+
+def slow_entropy(model):
+    """(layers, heads) from the slow weights of a model without dropout."""
+    with torch.no_grad():
+        weights = torch.stack(model(PROBE, output_attentions=True).attentions).double()
+    return torch.special.entr(weights).sum(-1).mean((1, 3))
+
+
+def of_next_pass(model):
+    """(layers, heads) that the operation sees in one pass. It needs no compiler: it is part of the model."""
+    attention, probe = CompiledAttention(model), Probe(model, keep=False)
+    attention.install()
+    attention.arm(probe, None)
+    model(PROBE)
+    attention.uninstall()
+    assert attention.error is None
+    return probe.mean_entropy()
+
+
+def test_the_scale_is_that_of_the_layer():
+    make = lambda **how: made(lambda: model_of(dropout=0.0, scale_attn_by_inverse_layer_idx=True, **how))
+    torch.testing.assert_close(of_next_pass(make()), slow_entropy(make(attn_implementation="eager")), **CLOSE)
+
+
+def test_attention_that_is_not_causal_sees_every_key():
+    def make(**how):
+        sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+        drop = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        shape = transformers.BertConfig(vocab_size=TOKENS, initializer_range=0.6, **sizes, **drop, **how)
+        return made(lambda: transformers.BertModel(shape, add_pooling_layer=False).train())
+
+    torch.testing.assert_close(of_next_pass(make()), slow_entropy(make(attn_implementation="eager")), **CLOSE)
+
+
+def test_nothing_is_looked_at_while_a_cuda_graph_is_captured(monkeypatch):
+    model = made(model_of)
+    attention, probe = CompiledAttention(model), Probe(model, keep=False)
+    attention.install()
+    attention.arm(probe, None)
+    with monkeypatch.context() as capture:
+        capture.setattr(torch.cuda, "is_initialized", lambda: True)
+        capture.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        for number in attention._names:
+            attention.see(number, torch.zeros(1, 2, 4, 4), torch.zeros(1, 2, 4, 4), None, None, True)
+    assert (probe.calls, attention.error) == (0, None)
+    model(PROBE)
+    attention.uninstall()
+    assert probe.calls == 2

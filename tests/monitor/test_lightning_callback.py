@@ -106,6 +106,8 @@ def test_a_training_that_resumes_goes_on_in_the_record(tmp_path, log):
     assert log == []
     trained(tmp_path, callback(out=tmp_path / "other.joma"), max_steps=5, resume=at_3)
     assert log == [f"step 3: the checkpoint was recorded in {out}, and training goes on in {tmp_path / 'other.joma'}"]
+    with Run.open(tmp_path / "other.joma") as run:
+        assert run.steps("entropy").tolist() == [3, 4]
     with pytest.raises(JomaError, match="it has steps up to 7 and this training begins anew"):
         trained(tmp_path, callback(out=out))
 
@@ -147,3 +149,18 @@ def test_a_part_can_be_what_reads_the_batch(tmp_path):
 def test_what_the_trainer_knows_is_not_given():
     with pytest.raises(JomaError, match="takes start from the Trainer"):
         callback(start=3)
+
+
+def test_an_alarm_that_comes_after_the_last_step_is_told(tmp_path, log, monkeypatch):
+    class Late:
+        def query(self):
+            return False
+
+        def synchronize(self):
+            pass
+
+    monkeypatch.setattr("joma.monitor.tables._sent", lambda flat: (flat, Late()))
+    watch = callback(alarms=[LargestLogit(1e-6)], on_alarm="stop")
+    _, trainer = trained(tmp_path, watch)
+    assert trainer.global_step == 4
+    assert log[0].startswith("found after the last step: step 0: largest_logit of net.h.0.attn, head ")

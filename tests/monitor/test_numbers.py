@@ -9,7 +9,7 @@ from networks import LENGTH, PROBE, TOKENS, made, train
 from torch import nn
 
 from joma.measure import stable_rank
-from joma.monitor import MEASURES, Monitor
+from joma.monitor import MEASURES, Monitor, MonitorError
 from joma.monitor.measures import intervals_of
 from joma.monitor.names import layer_of
 from joma.monitor.tables import Packet, Rows, Table, summary
@@ -187,3 +187,20 @@ def test_the_batch_is_a_copy():
 def test_every_measure_says_what_it_is():
     assert all(measure.meaning and name == measure.name for name, measure in MEASURES.items())
     assert intervals_of("entropy", 5) == {"entropy": 5}
+
+
+def test_layers_in_another_order_are_not_mixed_up():
+    taken = {"entropy": {"b": torch.tensor([2.0]), "a": torch.tensor([1.0])}}
+    with pytest.raises(MonitorError, match="entropy has other layers than at first: b, a"):
+        Packet(3, taken, {"entropy": Rows(("a", "b"), (1, 1), (4, 4))})
+
+
+def test_numbers_leave_the_device_with_all_their_digits():
+    packet = Packet(3, {"norm": {"a": torch.tensor(1 + 1e-12, dtype=torch.float64)}}, {"norm": Rows(("a",))})
+    assert packet.tables()["norm"].values.tolist() == [1 + 1e-12]
+
+
+def test_the_largest_of_negative_numbers_is_one_of_them():
+    rows = Rows(("a", "b"), (1, 2), (4, 4))
+    sent = summary({"largest_logit": Table(np.array([[-5.0, math.nan], [-2.0, -3.0]]), rows)})
+    assert [sent[f"largest_logit/{layer}/max"] for layer in "ab"] == [-5.0, -2.0]

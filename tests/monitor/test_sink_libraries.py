@@ -258,3 +258,29 @@ def test_what_cannot_begin_is_refused_in_one_sentence(module, make, name, tmp_pa
         make(tmp_path / "file")
     assert str(error.value).startswith(f"sinks has {name}, which cannot begin: ")
     assert "\n" not in str(error.value)
+
+
+def test_the_active_run_of_wandb_is_not_ended(monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setattr(wandb, "run", run := Given())
+    sink = Wandb()
+    sink(0, {"a": 1.0})
+    sink.close()
+    assert "log" in run.calls
+    assert "finish" not in run.calls
+
+
+def test_the_active_run_of_mlflow_is_not_ended(tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    try:
+        with mlflow.start_run() as active:
+            sink = MLflow()
+            sink(0, {"a": 1.0})
+            sink.close()
+            now = mlflow.get_run(active.info.run_id)
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert sink.run_id == active.info.run_id
+    assert (now.info.status, now.data.metrics) == ("RUNNING", {"a": 1.0})

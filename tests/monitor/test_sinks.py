@@ -168,3 +168,23 @@ def test_lines_that_a_full_disk_cuts_are_told_once_and_the_whole_ones_stay(tmp_p
     JsonLines(path)  # cuts off the line that did not fit
     assert path.read_text().count("\n") == len(whole)
     assert path.read_text().endswith("}\n")
+
+
+def test_a_sink_that_cannot_be_closed_leaves_the_others_to_be_closed(log):
+    class Closing:
+        closed = False
+
+        def __call__(self, step, values):
+            pass
+
+        def close(self):
+            self.closed = True
+
+    class Stubborn(Closing):
+        def close(self):
+            raise RuntimeError("no")
+
+    good = Closing()
+    Sinks([Stubborn(), good]).close()
+    assert good.closed
+    assert len(log) == 1

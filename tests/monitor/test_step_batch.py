@@ -164,3 +164,24 @@ def test_inside_the_trainer(options, tmp_path):
     with Run.open(tmp_path / "watched.joma") as run:
         assert run.steps("entropy").tolist() == ([1, 2, 3, 4, 5, 6] if "probe" in options else [1, 3, 5])
         assert run.steps("gradient_stable_rank").tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_was_caught_is_a_copy():
+    """A loop may write its next batch into the tensor of the one before."""
+    model, ids = made().eval(), TEXT[1].clone()
+    with Monitor(model, probe="step", rows=2, every=1, measures=["entropy"]) as monitor:
+        loss_of(model, ids).backward()
+        ids.zero_()
+        monitor.step()
+    np.testing.assert_allclose(monitor.latest["entropy"].values, offline(model, TEXT[1][:2])["entropy"], rtol=1e-6)
+
+
+def test_a_compiled_pass_is_not_caught():
+    torch.compiler.reset()
+    model = made(Steady)
+    called = torch.compile(model, backend="eager")
+    monitor = Monitor(called, probe="step", every=1, measures=["entropy"])
+    with monitor:
+        loss_of(called, TEXT[0]).backward()
+        with pytest.raises(JomaError, match="no pass of Steady was seen"):
+            monitor.step()

@@ -319,15 +319,18 @@ def test_one_alarm_needs_no_list():
         assert monitor.alerts
 
 
+class Late:
+    """An event of CUDA that has not happened before somebody waits for it."""
+
+    def query(self):
+        return False
+
+    def synchronize(self):
+        pass
+
+
 def test_an_alarm_that_stops_at_the_end_does_so_when_all_is_recorded(tmp_path, monkeypatch):
     """Numbers of several steps arrive at once, and the first of them is beyond its limit."""
-
-    class Late:
-        def query(self):
-            return False
-
-        def synchronize(self):
-            pass
 
     monkeypatch.setattr(tables, "_sent", lambda flat: (flat, Late()))
     options = {"out": tmp_path / "run.joma", "alarms": [LargestLogit(1e-6)], "on_alarm": "stop"}
@@ -341,3 +344,15 @@ def test_an_alarm_that_stops_at_the_end_does_so_when_all_is_recorded(tmp_path, m
         stopped()
     with Run.open(tmp_path / "run.joma") as run:
         assert run.steps("largest_logit").tolist() == [0, 1, 2]
+
+
+def test_an_error_of_the_loop_is_seen_before_an_alarm_that_comes_at_the_end(monkeypatch):
+    monkeypatch.setattr(tables, "_sent", lambda flat: (flat, Late()))
+
+    def broken():
+        with monitored(made(), alarms=[LargestLogit(1e-6)], on_alarm="stop") as monitor:
+            monitor.step()
+            raise RuntimeError("the data ended")
+
+    with pytest.raises(RuntimeError, match="the data ended"):
+        broken()

@@ -236,3 +236,37 @@ def test_a_pass_that_changes_weights_is_refused():
 
     with pytest.raises(MonitorError, match=r"changes attn\.out\.weight: it cannot be monitored"):
         Monitor(made(Moving), probe=torch.randn(2, LENGTH, 8)).__enter__()
+
+
+class Holding(nn.Module):
+    """Holds tensors in places that are easily forgotten, and changes them at every pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("factor", torch.full((3,), 2.0))
+        self.register_buffer("slice", torch.zeros(3).expand(4, 3)[:1])  # writable, though its stride is 0
+        self.counts = {"passes": torch.zeros(1)}
+
+    def forward(self, x):
+        self.slice.add_(1.0)
+        self.counts["passes"].add_(1.0)
+        return x * self.weight * self.factor
+
+
+def test_tensors_in_dictionaries_and_slices_of_repeated_ones_come_back():
+    model = Holding()
+    with untouched(model):
+        model(torch.ones(3))
+    assert float(model.counts["passes"]) == 0
+    assert model.slice.tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_a_graph_that_holds_a_buffer_still_gives_its_gradients():
+    """The pass comes between the forward and the backward pass of training."""
+    model = Holding()
+    result = model(torch.ones(3)).sum()
+    with untouched(model):
+        model(torch.ones(3))
+    result.backward()
+    assert model.weight.grad.tolist() == [2.0, 2.0, 2.0]
