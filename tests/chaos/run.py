@@ -35,7 +35,7 @@ RECORD = Path(__file__).parents[2] / "results" / "chaos.json"
 KILLS = 1000
 SHARES = {
     "writer": 0.59, "trainer": 0.08, "verify": 0.06, "scan": 0.08, "export": 0.12, "report": 0.04,
-    "early": 0.01, "unknown": 0.02,
+    "early": 0.008, "unknown": 0.022,
 }  # fmt: skip
 """How the kills are shared out: most go where they are cheap."""
 ROUNDS = {

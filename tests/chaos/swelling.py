@@ -79,13 +79,17 @@ def _shared_tuples(place: Path) -> None:
 
 
 def _shared_chunks(place: Path) -> None:
-    """3,000 tensors that share one list of 3,000 chunks."""
+    """3,000 tensors that share one list of 3,000 chunks, each of which is where it is said to be."""
     from format_files import dcp_saved
+    from torch.distributed.checkpoint.metadata import MetadataIndex
 
     def swell(found: Any) -> None:
-        (entry,) = found.state_dict_metadata.values()
-        entry.chunks = entry.chunks * 3000
-        found.state_dict_metadata = {f"h.{at}.mlp.c_fc.weight": entry for at in range(3000)}
+        (entry,), (info,) = found.state_dict_metadata.values(), found.storage_data.values()
+        rows, width = entry.size
+        names = [f"h.{at}.mlp.c_fc.weight" for at in range(3000)]
+        entry.size, entry.chunks = type(entry.size)((3000 * rows, width)), entry.chunks * 3000
+        found.state_dict_metadata = dict.fromkeys(names, entry)
+        found.storage_data = {MetadataIndex(name, entry.chunks[0].offsets): info for name in names}
 
     _changed(dcp_saved(place, _state()), swell)
 
@@ -128,7 +132,7 @@ def _names(place: Path) -> None:
     import torch
 
     one = torch.ones(1)
-    torch.save({"x" * 100_000: {str(at): one for at in range(3000)}}, place / "pytorch_model.bin")
+    torch.save({"x" * 200_000: {str(at): one for at in range(3000)}}, place / "pytorch_model.bin")
 
 
 def _state() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from chaos.score import Score, Setting, kill_within
@@ -14,16 +15,14 @@ WILD = "h.*.mlp.wild.weight"
 
 
 def disturb(setting: Setting) -> Score:
-    import time
-
     score = Score("unknown")
     source, whole = setting.place("checkpoints"), setting.place("undisturbed")
     setting.warm.done("chaos.unknown:make", source)
     start = time.perf_counter()
     first = started(setting, source, whole)
-    assert first.wait() == STRICT, first.said()
+    score.same(first.wait(), STRICT, "the status of a scan that was left in peace")
     seconds, expected, scanned = time.perf_counter() - start, curves(whole / "curves.json"), 0
-    assert expected["not_taken"] == [WILD]
+    score.same(expected["not_taken"], [WILD], "what a scan that was left in peace did not take")
     while score.kills < setting.rounds:
         out = setting.place(f"out-{scanned}")
         for _ in range(min(setting.dice.randint(1, 4), setting.rounds - score.kills)):
@@ -32,7 +31,7 @@ def disturb(setting: Setting) -> Score:
         last = started(setting, source, out)
         if last.wait() != STRICT:
             score.err(f"a scan that was killed ended with status {last.wait()}: {last.said()[-300:]!r}")
-        elif f"not taken: 2 matrices of layers" not in " ".join(last.printed().split()):
+        elif "not taken: 2 matrices of layers" not in " ".join(last.printed().split()):
             score.lose("the note of the matrices that were not taken")
         score.same(curves(out / "curves.json"), expected, "a curve or a note of the scan")
         scanned += 1
