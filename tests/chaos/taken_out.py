@@ -125,7 +125,7 @@ FIXES = (
         "runs/session.py",
         (("if any(later <= step for step, later in pairwise(steps)):", "if False:"),),
         "index",
-        500,
+        1000,
     ),
     Fix(
         "directions of GaLore must have length 1",
