@@ -23,9 +23,8 @@ def disturb(setting: Setting) -> Score:
     score = Score("swelling")
     places = setting.place("files")
     setting.warm.done("chaos.swelling:make", places)
-    kinds = sorted(SWELLING) if not setting.short else sorted(SWELLING)[: 2 * setting.rounds]
     for number in range(setting.rounds):
-        for kind in kinds:
+        for kind in SWELLING:
             _scanned(setting, score, places / kind, setting.place(f"{kind}-{number}"))
     return score
 
