@@ -98,15 +98,15 @@ def timed(child: Child) -> float:
     return time.perf_counter() - start
 
 
-def kill_within(child: Child, seconds: float, dice: random.Random, score: Score) -> bool:
-    """Kill it at a random moment of `seconds`, one time in four with SIGTERM. False: it had ended before."""
+def kill_within(child: Child, seconds: float, dice: random.Random, score: Score, *, well: int = 0) -> bool:
+    """Kill it at a random moment of `seconds`, one time in four with SIGTERM. False: it had ended before, `well`."""
     number = signal.SIGTERM if dice.random() < 0.25 else signal.SIGKILL
     until = time.monotonic() + dice.uniform(0.0, seconds)
     while time.monotonic() < until and child.status() is None:
         time.sleep(min(0.02, max(until - time.monotonic(), 0.0)))
     child.kill(number)
     status = child.wait()
-    if status == 0:
+    if status == well:
         score.count("ended before the kill")
         return False
     score.disturbances += 1

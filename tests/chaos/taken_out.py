@@ -103,6 +103,84 @@ FIXES = (
         "bits",
         25,
     ),
+    Fix(
+        "workers end with a command that nobody listens to yet",
+        "scale/local.py",
+        (
+            ("    next(events)  # starts them at once: whoever", "    works.start()  # whoever"),
+            ('            yield Going(Task("", {}), 0.0, "")\n', ""),
+        ),
+        "early",
+        500,
+    ),
+    Fix(
+        "a checkpoint is known again by a hash of pieces of its files",
+        "scan/sources/folder.py",
+        ((" {_samples(file, at.st_size)}", ""),),
+        "replaced",
+        200,
+    ),
+    Fix(
+        "steps of a run must increase",
+        "runs/session.py",
+        (("if any(later <= step for step, later in pairwise(steps)):", "if False:"),),
+        "index",
+        1000,
+    ),
+    Fix(
+        "directions of GaLore must have length 1",
+        "optim/_saving.py",
+        (("if not bool(((lengths - 1).abs() < _ROUNDING).all()):", "if False:"),),
+        "galore",
+        100,
+    ),
+    Fix(
+        "a state of GaLore that is refused late leaves the one before",
+        "optim/galore.py",
+        (("            self._take_over(before_loading)\n", ""),),
+        "galore",
+        100,
+    ),
+    Fix(
+        "patterns of adapters with many groups are refused",
+        "scan/formats/adapter.py",
+        (('if plain.count("(") > _MOST_GROUPS:', "if False:"),),
+        "swelling",
+        100,
+    ),
+    Fix(
+        "chunks of distributed checkpoints are counted, also where they are shared",
+        "scan/formats/dcp.py",
+        (("if sum(len(each) for each in boxes if isinstance(each, list)) > limits.TENSORS:", "if False:"),),
+        "swelling",
+        100,
+    ),
+    Fix(
+        "a bytearray in a torch file is never made",
+        "scan/formats/pickles.py",
+        (
+            (
+                "torch.serialization.safe_globals(_ALLOWED), _no_bytearrays():",
+                "torch.serialization.safe_globals(_ALLOWED):",
+            ),
+        ),
+        "swelling",
+        100,
+    ),
+    Fix(
+        "letters of names in a torch file are counted",
+        "scan/formats/torch_file.py",
+        (("if (letters := letters + len(name)) > _NAMES:", "if False:"),),
+        "swelling",
+        100,
+    ),
+    Fix(
+        "matrices of layers that no group takes are told",
+        "scan/sweep/plan.py",
+        (("if wanted.of(MLP) else {}", "if False else {}"),),
+        "unknown",
+        50,
+    ),
 )
 
 

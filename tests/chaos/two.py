@@ -7,7 +7,7 @@ from pathlib import Path
 from chaos import scan, verify
 from chaos.score import Score, Setting, plain, timed
 from chaos.warm import Child
-from chaos.work import curves, findings
+from chaos.work import curves, findings, series
 
 AT_WORK = ("is being written already", "another command")
 
@@ -23,6 +23,7 @@ def disturb(setting: Setting) -> Score:
     for number in range(setting.rounds):
         out = setting.place(f"out-{number}")
         _two_verifies(setting, score, out, found, seconds)
+        _whole_records(score, out, whole)
         if not setting.short:
             _a_verify_and_a_report(setting, score, out, found)
         _two_scans(setting, score, source, out, measured)
@@ -35,6 +36,13 @@ def _two_verifies(setting: Setting, score: Score, out: Path, expected: object, s
     second = verify.started(setting, "thm5", out)
     _both(score, "two verifies", first, second)
     score.same(findings(out / "findings.json"), expected, "findings.json of two verifies")
+
+
+def _whole_records(score: Score, out: Path, whole: Path) -> None:
+    """Whoever came second has spoilt no record: each holds what it holds after one verify alone."""
+    for record in whole.glob("runs/thm5*.sqlite"):
+        score.same(series(out / "runs" / record.name), series(record), f"the record {record.name} of two verifies")
+        score.count("records of two verifies that are whole")
 
 
 def _a_verify_and_a_report(setting: Setting, score: Score, out: Path, expected: object) -> None:

@@ -201,10 +201,11 @@ def _add(path: Path, outcome: Outcome) -> None:
         summed = {key: old[key] + new[key] for key in ("inputs", "refused", "accepted", "surprises")}
         most = {key: max(old[key], new[key]) for key in ("outcomes", "slowest", "grown")}
         new = {**new, **summed, **most}
-    content["kinds"][outcome.kind] = {**new, "slowest": round(new["slowest"], 3), "grown": round(new["grown"], 1)}
+    rounded = {"slowest": round(new["slowest"], 3), "grown": round(new["grown"], 1)}
+    content["kinds"][outcome.kind] = {**new, **rounded, "versions": versions()}
     content["inputs"] = sum(kind["inputs"] for kind in content["kinds"].values())
     content["limits"] = {"seconds": SECONDS, "megabytes": MEGABYTES}
-    content |= {"machine": machine(), "versions": versions()}
+    content = {"machine": machine(), "versions": versions()} | content  # of the first kinds; later ones tell their own
     content["surprises"] = sum(len(kind["surprises"]) for kind in content["kinds"].values())
     path.write_text(json.dumps(content, indent=1) + "\n")
 
