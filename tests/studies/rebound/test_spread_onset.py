@@ -87,9 +87,9 @@ def test_the_lowest_point_may_be_an_end_and_is_never_before_the_first():
     assert onset.lowest(x, y, 3) == 3.0
 
 
-def test_where_three_points_are_as_low_nothing_moves():
-    assert onset.lowest(np.arange(5.0), np.array([1.0, 0.0, 0.0, 0.0, 1.0]), 0) == pytest.approx(1.0, abs=0.51)
-    assert onset.lowest(np.arange(4.0), np.array([1.0, 1.0, 1.0, 1.0]), 0) == 0.0
+def test_a_flat_bottom_is_lowest_between_its_first_two_points():
+    assert onset.lowest(np.arange(5.0), np.array([1.0, 0.0, 0.0, 0.0, 1.0]), 0) == pytest.approx(1.5)
+    assert onset.lowest(np.arange(4.0), np.ones(4), 0) == 0.0, "a curve that never moves is lowest where it begins"
 
 
 # ---- from a record
