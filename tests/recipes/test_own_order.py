@@ -10,7 +10,7 @@ from torch import Tensor
 
 from joma.data.text import Corpus
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
-from joma.recipes.language.text import PIECE, in_own_order
+from joma.recipes.language.text import PIECE, from_own_start, in_own_order
 from joma.recipes.language.training import ensemble
 from joma.runs import Run
 
@@ -58,6 +58,25 @@ def test_pieces_change_places_and_stay_whole() -> None:
     assert not torch.equal(mine, words)
     jumps = (mine.diff() != 1).nonzero().flatten() + 1
     assert {int(mine[at]) % 10 for at in jumps} == {0}, "only pieces begin anew"
+
+
+def test_a_start_may_be_anywhere_and_the_text_runs_on_from_there() -> None:
+    words = torch.arange(40)
+    starts = set()
+    for seed in range(60):
+        mine = from_own_start(words, seed)
+        starts.add(int(mine[0]))
+        assert torch.equal(mine, (words + mine[0]) % 40)
+    assert {start // 10 for start in starts} == {0, 1, 2, 3}, "in every quarter of the text"
+
+
+def test_with_both_the_pieces_are_those_of_the_text_as_it_was_begun(text: Corpus) -> None:
+    variant = base(text).with_(own_start=True)
+    read = epoch_of(variant, text, 1)
+    begun = from_own_start(text.tokens["train"].long(), variant.seeds[1])
+    wanted = in_own_order(begun, PIECE * 10, variant.seeds[1])
+    assert torch.equal(read, wanted[: read.numel()].view_as(read))
+    assert not torch.equal(read, epoch_of(variant.with_(own_start=False), text, 1))
 
 
 def test_two_seeds_read_other_text_first_and_the_same_text_in_all(text: Corpus) -> None:

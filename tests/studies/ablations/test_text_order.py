@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_ablations import NONE, changed, must_show, patterns, verdict
+from small_ablations import NONE, changed, idle, must_show, patterns, verdict
 
 from joma.data.text import Corpus
 from joma.recipes.language import recipe
@@ -28,6 +28,8 @@ def test_the_top_layer_comes_back_further_in_one_order_or_not(ablations, claim, 
         ({one: (0.5, 0.33), other: (0.5, 0.3)}, "only qualitative"),  # too small to matter
     ):
         assert verdict(changed(ablations("text-order"), patterns(**backs)), claim) == expected, backs
+    for variant in variants:
+        assert verdict(changed(ablations("text-order"), idle(variant.replace("_", " "))), claim) == "not run"
 
 
 def test_variants_read_what_their_names_say(ablations):

@@ -11,6 +11,7 @@ from joma.models import Decoder, DecoderConfig
 from joma.models.parts import compiled_parts
 from joma.runs import Run
 from joma.studies.rebound._held import Held
+from joma.studies.rebound._twins import spreads
 from joma.studies.rebound.dilution import Sizes
 from joma.studies.rebound.reading import Mean, Moments, transport
 from joma.studies.rebound.word_logits import Words
@@ -109,6 +110,42 @@ def test_sizes_that_are_held_are_those_of_the_valley(kind, again):
                 assert now[part] == pytest.approx(valley[part], rel=1e-6)
             else:
                 assert abs(now[part] / valley[part] - 1) > 1e-3, "what is not held is free"
+
+
+def test_sizes_that_are_recorded_are_those_of_the_parts_that_they_are_named_after():
+    _, plain = drifted(Sizes())
+    with torch.no_grad():
+        found = spreads(plain, TEXT)
+    for layer, member, head in EVERY:
+        for part, size in sizes_by_hand(passing(plain, layer), member, head).items():
+            assert float(found[part][member, layer, head]) == pytest.approx(size, rel=1e-6)
+
+
+def test_queries_are_scaled_by_ten_at_most():
+    now = {"shared": torch.ones(1, 3), "specific": torch.ones(1, 3), "query": torch.zeros(1, 3, 4)}
+    valley = {"shared": torch.ones(1, 3), "specific": torch.tensor([[1e6, 4.0, 1e-6]])}
+    push = Sizes().push(valley, now, torch.eye(4).expand(1, 3, 4, 4), TEXT)
+    torch.testing.assert_close(1 + push["more"], torch.tensor([[10.0, 2.0, 0.1]]))
+
+
+def test_sizes_are_off_by_the_part_and_the_head_that_is_off_most():
+    valley = {"shared": torch.tensor([[1.0, 4.0], [1.0, 1.0]]), "specific": torch.ones(2, 2)}
+    now = {"shared": torch.tensor([[1.0, 9.0], [1.21, 1.0]]), "specific": torch.tensor([[1.44, 1.0], [1.0, 0.25]])}
+    for parts, wanted in ((("shared", "specific"), [0.5, 0.5]), (("shared",), [0.5, 0.1]), (("specific",), [0.2, 0.5])):
+        torch.testing.assert_close(Sizes(parts=parts).miss(valley, now, TEXT), torch.tensor(wanted))
+
+
+def test_words_are_off_by_the_mean_over_places_so_that_frequent_words_count_more():
+    draws = np.random.default_rng(0)
+    valley, now = (draws.standard_normal((2, 2, 9)) for _ in range(2))
+    found = Words().miss({"logit": torch.from_numpy(valley)}, {"logit": torch.from_numpy(now)}, TEXT)
+    words = TEXT.flatten().tolist()
+    for member in range(2):
+        off, size = (
+            sum(values[member, head, word] ** 2 for head in range(2) for word in words)
+            for values in (now - valley, valley)
+        )
+        assert float(found[member]) == pytest.approx(math.sqrt(off / size))
 
 
 def logits_and_moves(decoder, text, layer):

@@ -1,16 +1,22 @@
 """What makes the rebound, on a made-up language: twins, their record, and judges that can be turned."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
 from records import carried_out, changed, found, verdicts
 
+from joma.claims.contract import silent
 from joma.claims.execute import draw
 from joma.figures.style import house_style
 from joma.recipes.language import curves as recorded
+from joma.recipes.language.training import ensemble
+from joma.runs import Run
+from joma.studies.rebound import _twin_claims, dilution, reading, word_logits
 from joma.studies.rebound import _twins as record
-from joma.studies.rebound import dilution, reading, word_logits
+from joma.studies.rebound._held import Held
 from joma.studies.rebound._twins import TwinsConfig, twin_name
 
 SMALL = {
@@ -69,6 +75,23 @@ def test_a_twin_has_what_it_holds_and_its_control_has_not(module, run):
             assert twin < control, held
 
 
+def test_a_twin_is_drawn_by_its_seeds_and_pushed_as_often_as_the_config_says(module, config, tmp_path, monkeypatch):
+    made_of = {}
+
+    def take(variants, text, run, progress, *, adapt, **rest):
+        made_of.update({name: adapt(name, ensemble(one, text)) for name, one in variants.items()})
+
+    monkeypatch.setattr(record, "train_variants", take)
+    with Run.create(tmp_path / "run.sqlite", study=module.STUDY.name, config={}) as run:
+        module.TWINS.run(replace(config, layers=(1,), seed=7, refresh=1), run, silent)  # measured every two steps
+    for name, hold in module.TWINS.of("1 layer").items():
+        twin = made_of[name].networks([1, 2])  # the second and the third of the seeds 7, 8 and 9
+        wanted = Held(twin.config, [8, 9], hold, twin.tokens, at=4, every=1)
+        assert torch.equal(twin.drawn, wanted.drawn), name
+        assert torch.equal(twin.embedding, wanted.embedding), name
+        assert (twin.at, twin.every, twin.hold) == (4, 1, hold)
+
+
 def test_a_run_that_was_stopped_ends_the_same(module, run, config, tmp_path):
     ends_the_same_after_an_interrupt(module.STUDY, config, run, tmp_path / "again.sqlite", after=0.5)
 
@@ -118,34 +141,75 @@ def test_what_makes_the_rebound(module, run, tmp_path, place):
     ):
         copy = made(run, tmp_path / "copy.sqlite", gone={held: gone}, control=control, spread=1e-3)
         assert found(study, copy, claim).verdict == verdict, (gone, control)
-    copy = made(run, tmp_path / "copy.sqlite", gone={held: 1.0}, spread=1e-3)
+    copy = made(run, tmp_path / "copy.sqlite", gone={held: 1.0}, spread=1e-3, off=0.05)
     others = {name: verdict for name, verdict in verdicts(study, copy).items() if name != claim.name}
     assert set(others.values()) <= {NONE}
     finding = found(study, copy, claim)
     assert set(finding.printed.effects) == {"1 layer", "2 layers: layer 2"}
     assert finding.printed.effects["1 layer"].effect == pytest.approx(1.0, abs=0.02)
-    assert finding.details["1 layer, valley to end"][f"gone with {held} held"] == pytest.approx(1.0, abs=0.02)
+    details = finding.details["1 layer, valley to end"]
+    assert details[f"gone with {held} held"] == pytest.approx(1.0, abs=0.02)
+    assert details["rise of the base (nats)"] == pytest.approx(RISE)
+    assert (details["held thing off by"], details["held thing off by, control"]) == pytest.approx((0.05, 1.0))
     wide = made(run, tmp_path / "wide.sqlite", gone={held: 0.5}, spread=0.05)
     assert found(study, wide, claim).verdict == "undecided"
 
 
 def test_what_is_not_judged(module, run, tmp_path):
     study, (claim, held) = module.STUDY, next(iter(HELD[module.STUDY.name].items()))
-    for changes, reason in (
-        ({"rise": 0.0}, "no layer that the claim is about comes back by 0.05 nats beyond chance"),
-        ({"rise": 0.1, "spread": 0.2}, "beyond chance"),
-        ({"loss": 9.0}, "learned no more than how frequent words are"),
-        ({"off": 0.11}, "was not held in 1 layer: it was off by 11%, and 10% is allowed"),
+    for changes, reason, command in (
+        ({"rise": 0.0}, "no layer that the claim is about comes back by 0.05 nats beyond chance", "--scale paper"),
+        ({"rise": 0.1, "spread": 0.2}, "beyond chance", "--scale paper"),
+        ({"loss": 9.0}, "learned no more than how frequent words are", "--steps 20"),
+        ({"off": 0.11}, "was not held in 1 layer: it was off by 11%, and 10% is allowed", "--refresh 1"),
     ):
         copy = made(run, tmp_path / "copy.sqlite", **changes)
         assert set(verdicts(study, copy).values()) == {"not run"}, changes
-        assert reason in found(study, copy, claim).reason
+        finding = found(study, copy, claim)
+        assert reason in finding.reason
+        assert finding.command.endswith(f" {study.name} {command}")
 
-    def gone(name, step, value):
-        return value * 0 + 3 if name == f"2 layers, {held} held/diverged_at" else value
+    for network in (f"2 layers, {held} held", f"2 layers, {held} pushed elsewhere"):
 
-    finding = found(study, changed(made(run, tmp_path / "a.sqlite"), tmp_path / "b.sqlite", gone), claim)
-    assert f"too many runs of 2 layers, {held} held diverged: 0 are left" in finding.reason
+        def gone(name, step, value, network=network):
+            return value * 0 + 3 if name == f"{network}/diverged_at" else value
+
+        finding = found(study, changed(made(run, tmp_path / "a.sqlite"), tmp_path / "b.sqlite", gone), claim)
+        assert f"too many runs of {network} diverged: 0 are left" in finding.reason
+        assert finding.command == f"joma run {study.name} --rate 0.00333333"
+
+
+def test_a_seed_that_diverged_is_left_out_and_counted(module, run, tmp_path, monkeypatch):
+    claim, held = next(iter(HELD[module.STUDY.name].items()))
+    twin = f"1 layer, {held} held"
+
+    def lose(name, step, value):
+        if name == f"{twin}/diverged_at":
+            value[2] = 7
+        if name == f"{twin}/valid/entropy" and step == 10:
+            value[2] += 50.0
+        return value
+
+    copy = changed(made(run, tmp_path / "a.sqlite", gone={held: 1.0}, spread=1e-3), tmp_path / "b.sqlite", lose)
+    assert np.isnan(record.entropies(copy, twin)).any((0, 2)).tolist() == [False, False, True]
+    monkeypatch.setattr(_twin_claims, "FEWEST_SEEDS", 2)
+    finding = found(module.STUDY, copy, claim)
+    assert finding.printed.effects["1 layer"].effect == pytest.approx(1.0, abs=0.02)
+    assert finding.details["diverged and left out"] == {f"runs of {twin}": 1.0}
+
+
+def test_how_far_a_hold_is_off_is_of_the_layers_that_are_judged(module, run, tmp_path):
+    held = next(iter(module.TWINS.holds))
+    twin = f"2 layers, {held} held"
+
+    def slips(name, step, value):
+        if name == f"{twin}/held/miss" and step > 4:
+            value[:, 0] = 0.8
+        return value
+
+    copy = changed(made(run, tmp_path / "a.sqlite", off=0.05), tmp_path / "b.sqlite", slips)
+    for layers, off in (((0,), 0.8), ((1,), 0.05)):
+        assert record.misses(copy, record.Case("2 layers", layers), twin) == pytest.approx(off)
 
 
 def test_of_deep_networks_the_layers_that_come_back_are_judged_together(run, monkeypatch):
