@@ -94,7 +94,8 @@ def turns(one, other, chunk, rounds):
 
 def overhead(model, step, rounds, **options):
     """One model, one optimizer: the loop is the same, and the monitor counts in every second round alone."""
-    with Monitor(model, **{"autocast": HALF} | options) as monitor:
+    autocast = None if options.get("inside") else HALF  # what is measured inside has it already
+    with Monitor(model, autocast=autocast, **options) as monitor:
 
         def watched():
             step()

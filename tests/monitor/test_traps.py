@@ -162,6 +162,8 @@ def test_autocast_can_be_asked_for_where_training_has_it_and_step_has_not():
     assert seen == [torch.bfloat16] * 2
     with pytest.raises(BadInput, match=r"autocast must be torch\.bfloat16, torch\.float16 or None, got torch\.float32"):
         monitored(model, measures=["entropy"], autocast=torch.float32)
+    with pytest.raises(BadInput, match="inside=True measures your own passes, as they are: leave autocast out"):
+        Monitor(model, inside=True, measures=["entropy"], autocast=torch.bfloat16)
 
 
 def test_an_interrupt_in_the_block_leaves_a_whole_record_and_the_model_as_it_was(tmp_path):

@@ -28,7 +28,7 @@ from joma.monitor.names import Names, Patterns, unwrapped
 from joma.monitor.parallel import class_name
 from joma.monitor.pooled import SeenByAll
 from joma.monitor.record import Record, StrPath
-from joma.monitor.refusals import must_have_one_way, must_have_weights
+from joma.monitor.refusals import must_be_autocast, must_have_one_way, must_have_weights
 from joma.monitor.sinks.guard import Sink, Sinks, report
 from joma.monitor.sinks.numbers import every_number
 from joma.monitor.tables import Packet, Rows, Table, summary
@@ -103,9 +103,7 @@ class Monitor:
         self.intervals = intervals_of(measures, every)
         if not isinstance(heads, bool):
             raise BadInput(f"heads must be True or False, got {shown(heads)}", argument="heads")
-        if autocast not in (None, torch.float16, torch.bfloat16):
-            got = shown(autocast)
-            raise BadInput(f"autocast must be torch.bfloat16, torch.float16 or None, got {got}", argument="autocast")
+        must_be_autocast(autocast, inside)
         self._autocast = autocast
         self._sinks, self._heads = Sinks(sinks), heads
         self._names = Names(include, exclude)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from joma.host.arguments import shown
 from joma.host.errors import BadInput
 from joma.monitor.matrices import Matrices
@@ -19,6 +21,15 @@ def must_have_one_way(probe: Any, inside: bool) -> None:
         raise BadInput("inside=True measures the batches of training: leave probe out", argument="probe")
     if isinstance(probe, str) and probe != "step":
         raise BadInput(f"probe must be a batch or 'step', got {shown(probe)}", argument="probe")
+
+
+def must_be_autocast(autocast: torch.dtype | None, inside: bool) -> None:
+    """A type of `torch.autocast`, for a pass that the monitor makes itself."""
+    if autocast not in (None, torch.float16, torch.bfloat16):
+        got = shown(autocast)
+        raise BadInput(f"autocast must be torch.bfloat16, torch.float16 or None, got {got}", argument="autocast")
+    if inside and autocast is not None:
+        raise BadInput("inside=True measures your own passes, as they are: leave autocast out", argument="autocast")
 
 
 def must_have_weights(measures: Iterable[str], matrices: Matrices, model: str) -> None:
