@@ -27,6 +27,20 @@ def spread_points(first: int, last: int, per_doubling: int = 2) -> list[int]:
     return sorted({0, *later, last})
 
 
+def lowest_between(x: np.ndarray, y: np.ndarray) -> float:
+    """Where the parabola through three points is lowest, at most as far as the outer two; if it has no lowest point,
+    the middle one.
+
+    >>> round(lowest_between(np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 0.5])), 3)
+    2.167
+    >>> lowest_between(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0, 0.0]))
+    2.0
+    """
+    second, slope, _ = np.polyfit(x - x[1], y, 2)
+    moved = -slope / (2 * second) if second > 0 else 0.0
+    return float(x[1] + np.clip(moved, x[0] - x[1], x[2] - x[1]))
+
+
 def train_measured(
     variants: Mapping[str, Recipe],
     text: Corpus,

@@ -10,6 +10,7 @@ import numpy as np
 
 from joma.recipes.language.curves import LEARNED, alive, curve, steps_of
 from joma.runs import Run
+from joma.studies.rebound._points import lowest_between
 from joma.studies.rebound.rebound_onset.run import FACTORS
 
 RISE = 0.05
@@ -49,10 +50,8 @@ def valley(steps: np.ndarray, entropy: np.ndarray, first: int) -> float:
         return float("nan")
     if low < 2:  # step 0 has no logarithm
         return float(steps[low])
-    x, y = np.log(steps[low - 1 : low + 2]), entropy[low - 1 : low + 2]
-    second, slope, _ = np.polyfit(x - x[1], y, 2)
-    moved = -slope / (2 * second) if second > 0 else 0.0
-    return float(np.exp(x[1] + np.clip(moved, x[0] - x[1], x[2] - x[1])))
+    around = slice(low - 1, low + 2)
+    return float(np.exp(lowest_between(np.log(steps[around]), entropy[around])))
 
 
 def fall(steps: np.ndarray, entropy: np.ndarray, first: int) -> float:

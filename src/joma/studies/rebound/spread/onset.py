@@ -19,6 +19,7 @@ from joma.measure.intervals import compare
 from joma.recipes.language.curves import LEARNED, curve, mean_over_seeds, steps_of
 from joma.runs import Run
 from joma.studies.rebound._cases import Case
+from joma.studies.rebound._points import lowest_between
 from joma.studies.rebound.spread import record
 
 MATTERS = 0.1
@@ -91,6 +92,4 @@ def lowest(x: np.ndarray, y: np.ndarray, first: int) -> float:
     if at in (first, len(y) - 1):
         return float(x[at])
     around = slice(at - 1, at + 2)
-    second, slope, _ = np.polyfit(x[around] - x[at], y[around], 2)
-    moved = -slope / (2 * second) if second > 0 else 0.0
-    return float(np.clip(x[at] + moved, x[at - 1], x[at + 1]))
+    return lowest_between(x[around], y[around])
