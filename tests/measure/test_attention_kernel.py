@@ -35,6 +35,7 @@ CASES = {
     "all keys": ((1, 2, 1, 20, 37), {"causal": False}),
     "fewer keys than queries": ((1, 1, 1, 20, 9), {"causal": False}),  # the first queries have no own key
     "window": ((1, 1, 1, 20, 53), {"window": 21}),  # the last block: one of keys in part, one in full, one in part
+    "window that leaves out one key": ((1, 1, 1, 16, 48), {"window": 47}),  # the first tile is full but for that
     "narrow window": ((1, 1, 1, 37, 37), {"window": 7}),
     "window both ways": ((1, 1, 1, 37, 37), {"window": 20, "causal": False}),  # the second block: as above
     "narrow window both ways": ((1, 1, 1, 20, 20), {"window": 5, "causal": False}),

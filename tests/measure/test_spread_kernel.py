@@ -30,6 +30,7 @@ DTYPES = [torch.float32] if DEVICE == "cpu" else [torch.float32, torch.bfloat16,
 CASES = {
     "causal, grouped heads": ((2, 4, 2, 21, 21), {}),
     "window": ((1, 2, 1, 20, 53), {"window": 21}),  # the last block: one of keys in part, one in full, one in part
+    "window that leaves out one key": ((1, 2, 1, 16, 48), {"window": 47}),  # the first tile is full but for that
     "packed": ((1, 2, 1, 53, 53), {"cu_seqlens": [0, 5, 6, 50, 53]}),  # a block of two documents, one inside another
     "fewer queries than keys": ((1, 2, 1, 18, 40), {}),  # the last block sees two blocks of keys in full
     "packed, all keys": ((2, 1, 1, 53, 53), {"cu_seqlens": [[0, 5, 45, 53], [0, 1, 53, 53]], "causal": False}),
