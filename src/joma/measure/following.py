@@ -80,8 +80,8 @@ def follow(w: Tensor, vectors: Tensor, generator: torch.Generator, *, steps: int
         off = a @ image - square * vector
         residual = (_squares(off) / torch.where(length > 0, length, 1.0)).sqrt() / above
     rank = torch.where(size > 0, _squares(a) / above, size)  # NaN where the size is
-    # A matrix that was not finite for a while must not spoil what comes after it.
-    kept = torch.where(block.isfinite().all(-2, keepdim=True), block, 0.0)
+    # What a matrix of zeros leaves is nothing, and one that is not finite spoils it: earlier vectors stay.
+    kept = torch.where(block.square().sum(-2, keepdim=True) > 0.5, block, vectors.to(block.dtype))
     return Followed(rank[:, 0, 0], residual[:, 0, 0], kept)
 
 

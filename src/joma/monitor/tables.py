@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -75,7 +76,7 @@ class Packet:
         for name, each in rows.items():
             if tuple(taken[name]) != each.names:
                 raise MonitorError(f"{name} has other layers than at first: {', '.join(taken[name])}")
-        self._numbers = Arrival(_in_one([each.reshape(-1) for name in rows for each in taken[name].values()]))
+        self._numbers = Arrival(_in_one([list(taken[name].values()) for name in rows]))
 
     def arrived(self) -> bool:
         """Whether the numbers can be read without waiting."""
@@ -91,13 +92,12 @@ class Packet:
         return found
 
 
-def _in_one(parts: list[Tensor]) -> Tensor:
-    """All parts in float64, where there is one; those that lie together are converted together."""
-    at = parts[0].device
+def _in_one(series: list[list[Tensor]]) -> Tensor:
+    """All numbers in float64, where there is one. What lies together is converted together: each tensor takes time."""
+    at = series[0][0].device
     wide = torch.float32 if at.type == "mps" else torch.float64
-    if len({(part.device, part.dtype) for part in parts}) > 1:
-        parts = [part.to(at, wide) for part in parts]
-    return torch.cat(parts).to(wide)
+    runs = groupby((each.reshape(-1) for one in series for each in one), lambda part: (part.device, part.dtype))
+    return torch.cat([torch.cat(list(run)).to(at, wide) for _, run in runs])
 
 
 def _padded(numbers: np.ndarray, heads: tuple[int, ...]) -> np.ndarray:
