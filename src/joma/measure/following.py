@@ -106,7 +106,8 @@ def _leading_mix(t: Tensor) -> Tensor:
     largest = power.diagonal(dim1=-2, dim2=-1).argmax(-1)
     column = power.gather(-1, largest[:, None, None].expand(-1, power.shape[-2], 1))
     length = torch.linalg.vector_norm(column, dim=-2, keepdim=True)
-    return column / torch.where(length > 0, length, 1.0)
+    mix: Tensor = column / torch.where(length > 0, length, 1.0)
+    return mix
 
 
 def _squares(x: Tensor) -> Tensor:
