@@ -6,6 +6,7 @@ nothing. There is no bound that holds for sure: `residual` says how far the numb
 and one new random vector per look finds directions that have come up elsewhere.
 """
 
+from math import sqrt
 from typing import NamedTuple
 
 import torch
@@ -116,4 +117,5 @@ def _squares(x: Tensor) -> Tensor:
 
 def _random(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
     shape = (*like.shape[:-1], count)
-    return torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype) / like.shape[-2] ** 0.5
+    drawn = torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
+    return drawn / sqrt(like.shape[-2])
