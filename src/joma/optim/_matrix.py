@@ -11,23 +11,22 @@ distributed training never loads torch.distributed.tensor: a DTensor exists only
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from itertools import compress
-from operator import not_
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from joma.optim.projector import Kind, Projector, Rank, Side, find_projector, largest_rank, side_of
+from joma.optim.projector import Rank, Side, largest_rank, side_of
 
 STACKED_ON = ("cuda", "xpu", "mps")  # kinds of devices on which one large product beats many small ones
 STACK = 1 << 23  # entries that are copied together for one product: 32 MiB of float32 beside the gradients
-STACK_SHARE = {True: 4, False: 16}  # or one in so many of all: on such devices, and on others, where a pack copies less
-SMALL_STACK = 1 << 18  # entries that may always be copied together, however small the model is
-REFRESHED_TOGETHER = 4  # subspaces that are found at once on such devices: more make a refresh step too long
-_SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
+
+
+def is_stacked_on(device: torch.device) -> bool:
+    """Whether one large product beats many small ones on a device."""
+    return device.type in STACKED_ON
 
 
 def is_sharded(value: object) -> bool:
@@ -171,7 +170,7 @@ class Pack:
         self.parameters: list[Tensor] = [matrix.parameter for matrix in matrices]
         self.group, self.side, self.device = first.group, first.side, first.parameter.device
         self.product_dtype = first.basis_dtype
-        self.stacks = self.device.type in STACKED_ON and len(matrices) > 1
+        self.stacks = is_stacked_on(self.device) and len(matrices) > 1
         self.basis: Tensor | None = None  # (matrices, shorter side, rank)
         self.energies: Tensor | None = None  # (matrices, rank)
         self.zero = torch.zeros((), dtype=first.state_dtype, device=self.device)
@@ -268,88 +267,3 @@ class Pack:
     def agree(self, found: Tensor) -> Tensor:
         """What was found, the same on all processes that hold a part of the matrix."""
         return found
-
-
-def form_packs(
-    matrices: Iterable[Matrix], make: Callable[[list[Matrix]], Pack], together: Callable[[Matrix], object]
-) -> list[Pack]:
-    """Packs of alike matrices for which `together` gives the same; None: a matrix stays alone.
-
-    A pack has no more entries than one product may copy, so that little memory is needed beside the gradients.
-    """
-    matrices = list(matrices)
-    entries = sum(each.parameter.numel() for each in matrices)
-    found: dict[object, list[list[Matrix]]] = {}
-    for matrix in matrices:
-        more = together(matrix)
-        lists = found.setdefault((matrix.kind, more) if more is not None else id(matrix), [[]])
-        share = STACK_SHARE[matrix.parameter.device.type in STACKED_ON]
-        most = min(STACK, max(SMALL_STACK, entries // share))
-        if lists[-1] and (len(lists[-1]) + 1) * matrix.parameter.numel() > most:
-            lists.append([])
-        lists[-1].append(matrix)
-    return [make(alike) for lists in found.values() for alike in lists]
-
-
-def give_turns(matrices: Sequence[Matrix], *, staggered: bool) -> None:
-    """Say which matrices are refreshed together: all, or few at a time, spread over the updates between refreshes.
-
-    Turns follow from shapes and order alone, so that a resumed run has those of the run before.
-    """
-    turns = refresh_batches(matrices, lambda matrix: matrix.largest_rank)
-    for number, batch in enumerate(turns):
-        for matrix in batch:
-            matrix.turn = (number, len(turns)) if staggered else (0, 1)
-
-
-def refresh_batches(
-    matrices: Iterable[Matrix], rank: Callable[[Matrix], int] = lambda matrix: matrix.rank
-) -> list[list[Matrix]]:
-    """Alike matrices whose subspaces are found together."""
-    found: dict[object, list[list[Matrix]]] = {}
-    for matrix in matrices:
-        together = REFRESHED_TOGETHER if matrix.parameter.device.type in STACKED_ON else 1
-        most = max(1, min(together, STACK // max(1, matrix.parameter.numel())))
-        lists = found.setdefault((matrix.kind, rank(matrix)), [[]])
-        if len(lists[-1]) == most:
-            lists.append([])
-        lists[-1].append(matrix)
-    return [batch for lists in found.values() for batch in lists]
-
-
-def full_gradients(batch: Sequence[Matrix]) -> Tensor:
-    """(matrices, rows, columns) in at least float32, gathered from all processes."""
-    gradients = [full_tensor(each.parameter.grad) for each in batch if each.parameter.grad is not None]
-    stacked = gradients[0][None] if len(gradients) == 1 else torch.stack(gradients)
-    return stacked.to(torch.promote_types(stacked.dtype, torch.float32))
-
-
-def find_subspaces(
-    batch: list[Matrix], gradients: Tensor, kind: Kind, *, seed: int, tolerance: float
-) -> list[tuple[Matrix, Projector]]:
-    """The new subspace of each matrix whose gradient is not zero, from gradients (count, rows, columns).
-
-    The last subspaces are where the search begins. Seeds do not depend on which matrices are in the batch.
-    """
-    nonzero: list[bool] = gradients.flatten(1).any(1).tolist()
-    if not all(nonzero):
-        # A gradient of zeros has no directions: the subspace stays, or is any, and is to be found from the next.
-        for matrix in compress(batch, map(not_, nonzero)):
-            matrix.refreshed = -1
-            if matrix.basis is None:
-                any_basis = torch.eye(matrix.shorter, matrix.rank, device=gradients.device)
-                matrix.take_subspace(any_basis, torch.zeros(matrix.rank, device=gradients.device))
-        batch = list(compress(batch, nonzero))
-        gradients = gradients[torch.tensor(nonzero)]
-    if not batch:
-        return []
-    rank, count = batch[0].rank, batch[0].count
-    if kind == "random":  # another subspace for each matrix
-        seeds = [(seed * _SEED_STRIDE + matrix.index) * _SEED_STRIDE + matrix.count for matrix in batch]
-        alone = zip(batch, gradients, seeds, strict=True)
-        return [(matrix, find_projector(one, rank, kind, seed=each)) for matrix, one, each in alone]
-    known = [matrix.basis for matrix in batch if matrix.basis is not None]
-    start = torch.stack(known) if len(known) == len(batch) else None
-    found = find_projector(gradients, rank, kind, start=start, seed=seed * _SEED_STRIDE + count, tolerance=tolerance)
-    parts = zip(batch, found.basis.unbind(), found.energies.unbind(), strict=True)
-    return [(matrix, Projector(basis, shares, found.exact)) for matrix, basis, shares in parts]
