@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from joma.optim._matrix import Matrix, is_sharded, local
+from joma.optim._matrix import Matrix, is_sharded, is_stacked_on, local
+
+Names = Callable[[], list[str]]
+"""The names of what the flags are of, asked for where one of them is False."""
 
 
-def are_finite(tensors: Sequence[Tensor]) -> Tensor:
-    """For each tensor whether all of it is finite, on the device of the first; the same answer on all processes."""
-    if not tensors:
+def are_finite(tensors: Sequence[Tensor], stacks: Sequence[Tensor] = ()) -> Tensor:
+    """For each tensor whether all of it is finite, on the device of the first; the same answer on all processes.
+
+    - tensors: one flag for each
+    - stacks: one flag for each part along the first axis; their flags come first
+    """
+    if not tensors and not stacks:
         return torch.ones(0, dtype=torch.bool)
     here = [local(one) for one in tensors]
     if not all(one.numel() for one in here):  # a process that has no row of a tensor has nothing to object to
         here = [one if one.numel() else one.new_zeros(1) for one in here]
-    norms = torch._foreach_norm(here, float("inf"))
-    if any(norm.dtype != norms[0].dtype or norm.device != norms[0].device for norm in norms):
-        finite = torch.stack([norm.isfinite().to(norms[0].device) for norm in norms])
+    if not stacks and _have_finite_sums(here):
+        finite = torch.ones(len(here), dtype=torch.bool)
     else:
-        finite = torch.stack(norms).isfinite()
+        finite = _have_finite_norms(here, stacks)
     meshes: dict[Any, None] = {one.device_mesh: None for one in tensors if is_sharded(one)}  # type: ignore[attr-defined]
     if not meshes:
         return finite
@@ -34,10 +41,28 @@ def are_finite(tensors: Sequence[Tensor]) -> Tensor:
     return everywhere.bool()
 
 
+def _have_finite_sums(tensors: Sequence[Tensor]) -> bool:
+    """On a CPU, which adds much faster than it takes norms. A sum that is not finite may be an overflow."""
+    if any(one.device.type != "cpu" for one in tensors) or is_stacked_on(tensors[0].device):
+        return False
+    return all(isfinite(float(one.sum())) for one in tensors)
+
+
+def _have_finite_norms(tensors: Sequence[Tensor], stacks: Sequence[Tensor]) -> Tensor:
+    norms = [torch.linalg.vector_norm(one.flatten(1), torch.inf, dim=1) for one in stacks]
+    if tensors:
+        singles = torch._foreach_norm(list(tensors), torch.inf)
+        alike = all(one.dtype == singles[0].dtype and one.device == singles[0].device for one in singles)
+        norms += [torch.stack(singles)] if alike else [one[None] for one in singles]
+    first = norms[0]
+    norms = [one if one.device == first.device else one.to(first.device) for one in norms]
+    return (torch.cat(norms) if len(norms) > 1 else first) < torch.inf  # NaN is not below it either
+
+
 class Pending(NamedTuple):
     """Flags that are on their way from the device."""
 
-    names: list[str]
+    names: Names
     finite: Tensor
     arrived: torch.cuda.Event | None
     matrices: list[Matrix]
@@ -65,20 +90,20 @@ class Guard:
         fused = all(group.get("fused") for group in self.inner.param_groups)
         return fused and bool(getattr(self.inner, "_step_supports_amp_scaling", False))
 
-    def hold(self, names: list[str], finite: Tensor, matrices: list[Matrix], *, captured: bool = False) -> Tensor:
-        """Let the inner optimizer's next step do nothing if not all is finite; 1.0 where it acts, 0.0 where not.
+    def hold(self, names: Names, finite: Tensor, matrices: list[Matrix], *, captured: bool = False) -> Tensor:
+        """Let the inner optimizer's next step do nothing if not all is finite; the flag, 1.0 where nothing may change.
 
         What a CUDA graph captures is not looked at later: a replay has no flags of its own.
         """
-        acts = finite.all().to(torch.float32)
-        self.inner.found_inf = 1 - acts  # type: ignore[attr-defined]
+        found_inf = 1 - finite.all().to(torch.float32)
+        self.inner.found_inf = found_inf  # type: ignore[attr-defined]
         if not captured:
             arrived = torch.cuda.Event() if finite.device.type == "cuda" else None
             copied = finite.to("cpu", non_blocking=True)
             if arrived is not None:
                 arrived.record()
             self.pending.append(Pending(names, copied, arrived, matrices))
-        return acts
+        return found_inf
 
     def release(self) -> None:
         """The inner optimizer has stepped."""
@@ -91,8 +116,9 @@ class Guard:
         for one in pending:
             if one.arrived is not None:
                 one.arrived.synchronize()
-            if not bool(one.finite.all()):
+            finite = one.finite.tolist()
+            if not all(finite):
                 for matrix in one.matrices:
                     matrix.count -= 1
-                names.append(one.names[one.finite.tolist().index(False)])
+                names.append(one.names()[finite.index(False)])
         return names[0] if names else None

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from joma.optim.projector import Rank, Side, largest_rank, side_of
 
 STACKED_ON = ("cuda", "xpu", "mps")  # kinds of devices on which one large product beats many small ones
+FUSED_ON = ("cuda", "cpu")  # those that have torch's fused SGD
+ALONE = 1 << 21  # entries of a matrix whose product fills such a device by itself: nothing is copied for it
 STACK = 1 << 23  # entries that are copied together for one product: 32 MiB of float32 beside the gradients
 
 
@@ -122,8 +124,12 @@ class Matrix:
         """Whether the subspace is to be found anew before the coming update."""
         if self.refreshed < 0:
             return True
+        return self.count % refresh == self.offset(refresh) and self.refreshed != self.count
+
+    def offset(self, refresh: int) -> int:
+        """Of its refreshes: the remainder of their counts."""
         turn, turns = self.turn
-        return (self.count - turn * refresh // turns) % refresh == 0 and self.refreshed != self.count
+        return turn * refresh // turns
 
     def take_subspace(self, basis: Tensor, energies: Tensor) -> None:
         """Have this subspace from now on, in the memory of the one before."""
@@ -148,13 +154,6 @@ class Matrix:
         basis = self.basis.to(self.pack.product_dtype)
         return basis @ compact if self.side == "left" else compact @ basis.mT
 
-    def check_dense(self) -> None:
-        """Refuse a sparse gradient; parameters that are not projected may have one."""
-        if self.parameter.grad is not None and self.parameter.grad.layout != torch.strided:
-            raise ValueError(
-                f"the gradient of {self.name} is sparse and cannot be projected: make it dense or name it in skip"
-            )
-
 
 class Pack:
     """Matrices that are alike, their bases in one tensor, and the compact parameter that stands for all of them."""
@@ -168,9 +167,14 @@ class Pack:
             matrix.pack, matrix.place = self, place
         first = matrices[0]
         self.parameters: list[Tensor] = [matrix.parameter for matrix in matrices]
+        self.entries = sum(each.numel() for each in self.parameters)
         self.group, self.side, self.device = first.group, first.side, first.parameter.device
         self.product_dtype = first.basis_dtype
         self.stacks = is_stacked_on(self.device) and len(matrices) > 1
+        # One kernel shrinks many weights and adds to them if they are of one kind with what is added.
+        alike = first.parameter.dtype == self.product_dtype and all(each.is_contiguous() for each in self.parameters)
+        self._fuses = self.stacks and self.device.type in FUSED_ON and alike
+        self._offsets: tuple[int, set[int]] = (0, set())  # of refreshes, for a number of updates between them
         self.basis: Tensor | None = None  # (matrices, shorter side, rank)
         self.energies: Tensor | None = None  # (matrices, rank)
         self.zero = torch.zeros((), dtype=first.state_dtype, device=self.device)
@@ -223,19 +227,24 @@ class Pack:
 
     def project(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the matrices' shapes in the subspaces, P^T G or G P, in the compact shape."""
-        bases, dtype = self.bases(), self.product_dtype
-        if self.stacks:
-            full = torch.stack(list(tensors))
-            full = full if full.dtype == dtype else full.to(dtype)
-            found = torch.bmm(bases.mT, full) if self.side == "left" else torch.bmm(full, bases)
-        else:
-            shape = self.matrices[0].compact_shape
-            found = torch.empty(len(tensors), *shape, dtype=dtype, device=self.device)
-            for basis, one, into in zip(bases, tensors, found, strict=True):
-                factors = (basis.mT, one.to(dtype)) if self.side == "left" else (one.to(dtype), basis)
-                torch.mm(*factors, out=into)
+        copied = self.stacks and self.entries < ALONE * len(tensors)
+        found = self._multi_tensor_project(tensors) if copied else self._single_tensor_project(tensors)
         found = found if len(self.matrices) > 1 else found[0]
         return found if found.dtype == self.zero.dtype else found.to(self.zero.dtype)
+
+    def _single_tensor_project(self, tensors: Sequence[Tensor]) -> Tensor:
+        bases, dtype = self.bases(), self.product_dtype
+        shape = self.matrices[0].compact_shape
+        found = torch.empty(len(tensors), *shape, dtype=dtype, device=self.device)
+        for basis, one, into in zip(bases.unbind(), tensors, found.unbind(), strict=True):
+            factors = (basis.mT, one.to(dtype)) if self.side == "left" else (one.to(dtype), basis)
+            torch.mm(*factors, out=into)
+        return found
+
+    def _multi_tensor_project(self, tensors: Sequence[Tensor]) -> Tensor:
+        bases, full = self.bases(), torch.stack(list(tensors))
+        full = full if full.dtype == self.product_dtype else full.to(self.product_dtype)
+        return torch.bmm(bases.mT, full) if self.side == "left" else torch.bmm(full, bases)
 
     def take_gradients(self) -> None:
         """Give the compact parameter the projected gradients, added to what it has."""
@@ -243,26 +252,68 @@ class Pack:
         found = self.project(gradients)
         self.compact.grad = found if self.compact.grad is None else self.compact.grad + found
 
-    def shrinks_apart(self, shrink: float | Tensor) -> bool:
-        """Whether the weights are shrunk before `apply`, many packs at once, and not by it."""
-        return self.stacks or isinstance(shrink, Tensor)
+    def check_dense(self) -> None:
+        """Refuse a sparse gradient; parameters that are not projected may have one."""
+        for each, matrix in zip(self.parameters, self.matrices, strict=True):
+            if each.grad is not None and each.grad.layout != torch.strided:
+                raise ValueError(
+                    f"the gradient of {matrix.name} is sparse and cannot be projected: make it dense or name it in skip"
+                )
 
-    def apply(self, scale: float, shrink: float) -> None:
-        """Shrink the matrices and add what the inner optimizer did with the compact parameter."""
-        bases, weights = self.bases(), self.parameters
+    def due(self, refresh: int) -> list[Matrix]:
+        """The matrices whose subspaces are to be found anew before the coming update."""
+        if self._offsets[0] != refresh:
+            self._offsets = refresh, {matrix.offset(refresh) for matrix in self.matrices}
+        if self.matrices[0].count % refresh in self._offsets[1] or any(one.refreshed < 0 for one in self.matrices):
+            return [matrix for matrix in self.matrices if matrix.is_due(refresh)]
+        return []
+
+    def shrinks_apart(self, shrink: float | Tensor, *, held: bool) -> bool:
+        """Whether the weights are shrunk before `apply`, many packs at once; held: the device knows if they are."""
+        return isinstance(shrink, Tensor) or (held and not self._fuses)
+
+    def apply(self, scale: float, shrink: float, found_inf: Tensor | None = None) -> None:
+        """Shrink the matrices and add what the inner optimizer did with the compact parameter.
+
+        - scale: of what is added
+        - shrink: of the matrices
+        - found_inf: 1 on the device where nothing is to change; the compact parameter is zero then
+        """
         moved = self.compact.detach()
         moved = moved if moved.ndim == 3 else moved[None]
         moved = moved if moved.dtype == self.product_dtype else moved.to(self.product_dtype)
-        if self.stacks:
-            lifted = torch.bmm(bases, moved) if self.side == "left" else torch.bmm(moved, bases.mT)
-            torch._foreach_add_(weights, lifted.unbind(), alpha=scale)
-            return
-        for weight, basis, one in zip(weights, bases, moved, strict=True):
-            factors = (basis, one) if self.side == "left" else (one, basis.mT)
+        if self._fuses:
+            self._multi_tensor_apply(moved, scale, shrink, found_inf)
+        else:
+            self._single_tensor_apply(moved, scale, shrink)
+
+    def _single_tensor_apply(self, moved: Tensor, scale: float, shrink: float) -> None:
+        for weight, basis, one in zip(self.parameters, self.bases().unbind(), moved.unbind(), strict=True):
+            # A transposed first factor is slower on a CPU than a transposed result.
+            into = weight if self.side == "left" else weight.mT
+            factors = (basis, one if self.side == "left" else one.mT)
             if weight.dtype == self.product_dtype:  # no memory in full shape
-                weight.addmm_(*factors, beta=shrink, alpha=scale)
+                into.addmm_(*factors, beta=shrink, alpha=scale)
             else:
-                weight.mul_(shrink).add_(torch.mm(*factors), alpha=scale)
+                into.mul_(shrink).add_(torch.mm(*factors), alpha=scale)
+
+    def _multi_tensor_apply(self, moved: Tensor, scale: float, shrink: float, found_inf: Tensor | None) -> None:
+        """By the kernel of torch's SGD: W -= scale * (strength * W - lifted), so that weights are read once."""
+        bases = self.bases()
+        lifted = torch.bmm(bases, moved) if self.side == "left" else torch.bmm(moved, bases.mT)
+        torch._fused_sgd_(
+            self.parameters,
+            lifted.unbind(),
+            [],
+            weight_decay=(1 - shrink) / scale,
+            lr=scale,
+            momentum=0.0,
+            dampening=0.0,
+            nesterov=False,
+            maximize=True,
+            is_first_step=False,
+            found_inf=found_inf,
+        )
 
     def agree(self, found: Tensor) -> Tensor:
         """What was found, the same on all processes that hold a part of the matrix."""

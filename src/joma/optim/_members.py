@@ -86,7 +86,8 @@ class Members:
 
     def largest(self) -> int:
         """Entries of the largest parameter."""
-        return max(each.parameter.numel() for each in (*self.matrices, *self.passing))
+        parameters = [each.parameter for each in self.matrices] + [each.parameter for each in self.passing]
+        return max(each.numel() for each in parameters)
 
 
 def make_pack(matrices: list[Matrix]) -> Pack:

@@ -20,12 +20,12 @@ from joma.optim import _arguments, _matrix, _saving
 from joma.optim._arguments import Decay, NonFinite, Params
 from joma.optim._backward import InBackward
 from joma.optim._following import ORIGIN, Following
-from joma.optim._guard import Guard, are_finite
+from joma.optim._guard import Guard, Names, are_finite
 from joma.optim._inner import OnMove, is_entry_by_entry
 from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
 from joma.optim._members import Members, Partner, Passing
 from joma.optim._refresh import give_turns, refresh, refresh_batches
-from joma.optim._step import clip_gradients, rounds, seen_gradients, update
+from joma.optim._step import Rounds, clip_gradients, project_first, seen_gradients, update
 from joma.optim.projector import TOLERANCE, Kind, Rank
 
 SKIP = ("embed", "embedding", "embeddings", "wte", "wpe", "head")
@@ -109,7 +109,7 @@ class GaLore(torch.optim.Optimizer):
         self.clip, self.tolerance, self.seed = clip, tolerance, seed
         self.group: dist.ProcessGroup | None = None
         self._members = Members(tuple(skip), _arguments.embedding_names(params), smallest, basis_dtype, state_dtype)
-        self._backward = InBackward(per_layer=per_layer)
+        self._backward, self._rounds = InBackward(per_layer=per_layer), Rounds()
         self._own = {"rank": rank, "refresh": refresh, "scale": scale}
         groups = _arguments.read_groups(params)
         unnamed, chosen = _arguments.default_names(groups), _arguments.chosen_names(groups)
@@ -176,7 +176,8 @@ class GaLore(torch.optim.Optimizer):
             return None if alone else (together(matrix), matrix.count)
 
         self._members.form_packs(self.inner, packs, partner)
-        self._following.list_packs(self.param_groups, self.packs)
+        self._following.list_packs(self.packs)
+        self._rounds.forget()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group later on; its matrices start with their own subspaces.
@@ -255,8 +256,7 @@ class GaLore(torch.optim.Optimizer):
         device = (packs[0].device if packs else passing[0].parameter.device).type
         try:
             with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-                unprojected = [m for pack in packs if pack.compact.grad is None for m in pack.matrices]
-                refreshed = self._refresh_due(unprojected, captured=captured)
+                refreshed = self._refresh_due([p for p in packs if p.compact.grad is None], captured=captured)
                 if not (refreshed and self._advance(packs, passing, captured=captured)):
                     self._count_skipped()
                 elif not captured:
@@ -268,17 +268,17 @@ class GaLore(torch.optim.Optimizer):
                 pack.fold()
         self._show_state(packs, passing)
 
-    def _refresh_due(self, matrices: list[Matrix], *, captured: bool) -> bool:
+    def _refresh_due(self, packs: list[Pack], *, captured: bool) -> bool:
         """Find the subspaces that are due; False if a gradient that one is to be found from is not finite."""
-        for matrix in matrices:
-            matrix.check_dense()
-        due = [matrix for matrix in matrices if self.is_due(matrix)]
+        for pack in packs:
+            pack.check_dense()
+        due = [matrix for pack in packs for matrix in pack.due(self.param_groups[pack.group]["refresh"])]
         if not due:
             return True
         if captured:
             raise ValueError("a step that finds subspaces cannot be captured: capture one for which due() is empty")
         full = [(matrix.name, matrix.parameter.grad) for matrix in due if matrix.parameter.grad is not None]
-        if not self._all_finite([name for name, _ in full], are_finite([gradient for _, gradient in full])):
+        if not self._all_finite(lambda: [name for name, _ in full], are_finite([gradient for _, gradient in full])):
             return False
         for batch in refresh_batches(due):
             self._refresh(batch)
@@ -325,37 +325,40 @@ class GaLore(torch.optim.Optimizer):
 
     def _advance(self, packs: list[Pack], passing: list[Passing], *, captured: bool) -> bool:
         """Steps of the inner optimizer, and their way back into the matrices; False if all is to be skipped."""
-        names, gradients = seen_gradients(packs, passing)
-        finite = are_finite(gradients)
+        rounds = self._rounds.of(packs, passing)
+        if len(rounds) == 1:
+            project_first(packs)
+        seen = seen_gradients(packs, passing)
+        finite = are_finite(seen.tensors, seen.stacks)
         self._following.hand_over_options(self.decay)
-        acts: Tensor | float = 1.0
+        found_inf = None
         if self._guard.serves([pack.device for pack in packs] + [each.parameter.device for each in passing]):
             matrices = [matrix for pack in packs for matrix in pack.matrices]
-            acts = self._guard.hold(names, finite, matrices, captured=captured)
+            found_inf = self._guard.hold(seen.names, finite, matrices, captured=captured)
         elif captured:
             raise ValueError("a step is captured with an inner optimizer that is fused and capturable: give both")
-        elif not self._all_finite(names, finite):
+        elif not self._all_finite(seen.names, finite):
             return False
         if self.clip is not None:
             clip_gradients(packs, passing, self.clip)
-        for some, others in rounds(packs, passing):
+        for one in rounds:
             update(
-                some,
-                others,
+                one,
                 self._following,
                 self.param_groups,
                 decay=self.decay,
-                acts=acts,
+                found_inf=found_inf,
                 write_back=self._write_back,
             )
         return True
 
-    def _write_back(self, pack: Pack, scale: float, shrink: float) -> None:
+    def _write_back(self, pack: Pack, scale: float, shrink: float, found_inf: Tensor | None) -> None:
         """Bring what the inner optimizer did with a pack into its matrices, W = shrink * W + scale * P C.
 
-        The gradients of the matrices are still there, and `pack.compact.grad` is what the inner optimizer saw.
+        The gradients of the matrices are still there, and `pack.compact.grad` is what the inner optimizer saw. Where
+        `found_inf` is 1 on the device, the inner optimizer did nothing, and W must stay.
         """
-        pack.apply(scale, shrink)
+        pack.apply(scale, shrink, found_inf)
 
     # ---- during backward ------------------------------------------------------------------------------------------
 
@@ -419,7 +422,7 @@ class GaLore(torch.optim.Optimizer):
         """
         pack = self._packs_of[id(parameter)]
         (matrix,) = pack.matrices
-        matrix.check_dense()
+        pack.check_dense()
         self._backward.take(parameter)
         if self.is_due(matrix) and bool(are_finite([parameter.grad]).all()):  # type: ignore[list-item]
             self._refresh([matrix])
@@ -454,11 +457,11 @@ class GaLore(torch.optim.Optimizer):
 
     # ---- gradients that are not finite ----------------------------------------------------------------------------
 
-    def _all_finite(self, names: list[str], finite: Tensor) -> bool:
+    def _all_finite(self, names: Names, finite: Tensor) -> bool:
         """Whether all are finite; if not, raise or leave it to the caller. One wait for the device."""
         if bool(finite.all()):
             return True
-        self._refuse(names[finite.tolist().index(False)])
+        self._refuse(names()[finite.tolist().index(False)])
         return False
 
     def _refuse(self, name: str) -> None:
@@ -564,13 +567,14 @@ class GaLore(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
-        left_out = ("step", "_backward", "_guard", "_packs_of", "_passing_of", "group")
+        left_out = ("step", "_backward", "_guard", "_rounds", "_packs_of", "_passing_of", "group")
         return {key: value for key, value in vars(self).items() if key not in left_out and not key.startswith("_optim")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.group = None
         self._backward, self._guard = InBackward(per_layer=self.per_layer), Guard(self.inner)
+        self._rounds = Rounds()
         for pack in self.packs:
             pack.fold()
         self._start_hooks()
