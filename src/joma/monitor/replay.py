@@ -76,7 +76,7 @@ class Replay:
             held = [tensor for state in states for tensor, _ in state.tensors]
             before = [each._version for each in held], torch.cuda.get_rng_state()
             stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream), _packed_text_remembered() as remember:
+            with torch.cuda.stream(stream), _masks_as_before() as remember:
                 for _ in range(_WARM_UP):
                     probe = self._pass()
                 plain = {measure: probe.by_layer(measure) for measure in COMPARED}
@@ -113,31 +113,40 @@ def _must_be_the_same(before: tuple[list[int], Tensor], after: tuple[list[int], 
 
 
 @contextmanager
-def _packed_text_remembered() -> Iterator[Callable[[], None]]:
+def _masks_as_before() -> Iterator[Callable[[], None]]:
     """transformers looks at position ids, on the host, for several texts in one row; a recording must not look.
 
-    From the call of what this gives, it is told what it found before: the batch is the same.
+    From the call of what this gives it is told that there are none, as was found before: the batch is the same. Nor is
+    it told that a recording goes on, since it would write out masks then that the plain pass goes without.
     """
     masks: Any = sys.modules.get("transformers.masking_utils")
-    own = getattr(masks, "find_packed_sequence_indices", None)
-    if own is None:
+    names = ("find_packed_sequence_indices", "is_tracing")
+    own = {name: getattr(masks, name) for name in names if hasattr(masks, name)}
+    if set(own) != set(names):
         yield lambda: None
         return
     found: list[Any] = []
-    told = False
 
     def look(*args: Any, **options: Any) -> Any:
-        found.append(None if told else own(*args, **options))
+        found.append(own[names[0]](*args, **options))
         return found[-1]
 
     def remember() -> None:
-        nonlocal told
         if any(each is not None for each in found):
             raise MonitorError("replay=True cannot record a pass over several texts in one row: leave it out")
-        told = True
+        masks.find_packed_sequence_indices, masks.is_tracing = _nothing, _no
 
     masks.find_packed_sequence_indices = look
     try:
         yield remember
     finally:
-        masks.find_packed_sequence_indices = own
+        for name, each in own.items():
+            setattr(masks, name, each)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _no(*_: Any, **__: Any) -> bool:
+    return False
