@@ -99,7 +99,7 @@ def test_a_step_that_must_look_is_seen_by_this_test():
 @pytest.mark.usefixtures("_stacked")
 def test_beside_the_gradients_there_is_one_stack_of_a_pack_at_a_time(monkeypatch):
     monkeypatch.setattr(_matrix, "STACK", 4 * 45)
-    assert operations_of_a_step(12).largest == 4 * 45
+    assert operations_of_a_step(12, rank=1).largest == 4 * 45
     monkeypatch.setattr(_matrix, "ALONE", 45)  # matrices that are large enough are not copied; updates still are
     assert operations_of_a_step(12).names["mm"] == 12
 
