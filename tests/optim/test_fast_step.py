@@ -168,9 +168,9 @@ def test_gradients_too_large_for_a_sum_are_finite_and_opposite_infinities_are_no
     assert are_finite([huge, torch.ones(2)]).tolist() == [True, True]
     assert are_finite([huge, opposite, half]).tolist() == [True, False, True]
     assert are_finite([torch.ones(3), torch.tensor([1.0, math.nan])]).tolist() == [True, False]
-    stack = torch.stack([huge, huge.clone().fill_(math.nan)])
-    assert are_finite([opposite, huge], [stack]).tolist() == [True, False, False, True]
-    assert are_finite([], [stack]).tolist() == [True, False]
+    stack = torch.stack([huge, huge.clone().fill_(math.nan)]).view(2, 2, 2)
+    assert are_finite([opposite, huge], [stack]).tolist() == [True, True, False, False, False, True]
+    assert are_finite([], [stack]).tolist() == [True, True, False, False]
 
 
 def test_a_cpu_takes_no_norm_of_a_finite_gradient(monkeypatch):

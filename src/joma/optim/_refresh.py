@@ -12,6 +12,7 @@ from joma.optim._inner import OnMove, move_state, narrow_state
 from joma.optim._matrix import Matrix, full_tensor
 from joma.optim.projector import Energy, Kind, Projector, Rank, find_projector
 
+SEARCHED = 1 << 23  # entries of gradients that are searched together at most
 REFRESHED_TOGETHER = 4  # subspaces that are found at once where products are stacked: more make a step too long
 _SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
 Agree = Callable[[Matrix, Tensor], Tensor]
@@ -35,7 +36,7 @@ def refresh_batches(
     found: dict[object, list[list[Matrix]]] = {}
     for matrix in matrices:
         together = REFRESHED_TOGETHER if _matrix.is_stacked_on(matrix.parameter.device) else 1
-        most = max(1, min(together, _matrix.STACK // max(1, matrix.parameter.numel())))
+        most = max(1, min(together, SEARCHED // max(1, matrix.parameter.numel())))
         lists = found.setdefault((matrix.kind, rank(matrix)), [[]])
         if len(lists[-1]) == most:
             lists.append([])
