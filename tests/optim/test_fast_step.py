@@ -1,6 +1,7 @@
 """A step where products are stacked: few operations, no wait for the device, the same weights. A CPU stands for it."""
 
 import math
+import weakref
 from collections import Counter
 
 import pytest
@@ -48,6 +49,31 @@ class Operations(TorchDispatchMode):
     @property
     def started(self):
         return sum(count for name, count in self.names.items() if name not in VIEWS)
+
+
+class NewBytes(TorchDispatchMode):
+    """The most bytes that tensors made while it is entered hold at one time."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.most = 0
+        self.known = {}
+
+    def freed(self, key, size):
+        del self.known[key]
+        self.now -= size
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if str(function).split(".")[1] in VIEWS:
+            return made
+        for each in made if isinstance(made, list | tuple) else [made]:
+            if isinstance(each, torch.Tensor) and (key := each.untyped_storage()._cdata) not in self.known:
+                storage, size = each.untyped_storage(), each.untyped_storage().nbytes()
+                self.known[key] = weakref.ref(storage, lambda _, key=key, size=size: self.freed(key, size))
+                self.now += size
+                self.most = max(self.most, self.now)
+        return made
 
 
 @pytest.fixture
@@ -102,6 +128,20 @@ def test_beside_the_gradients_there_is_one_stack_of_a_pack_at_a_time(monkeypatch
     assert operations_of_a_step(12, rank=1).largest == 4 * 45
     monkeypatch.setattr(_matrix, "ALONE", 45)  # matrices that are large enough are not copied; updates still are
     assert operations_of_a_step(12).names["mm"] == 12
+
+
+@pytest.mark.usefixtures("_stacked")
+@pytest.mark.parametrize("most", [4, 12])
+def test_a_step_needs_one_stack_and_two_compact_copies_beside_what_is_there(most, monkeypatch):
+    """Entries of one pack in full shape; compact gradients and compact updates of all packs of a round."""
+    monkeypatch.setattr(_matrix, "STACK", most * 64 * 96)
+    weights = [nn.Parameter(each) for each in drawn(12, shape=(64, 96))]
+    optimizer = made(weights, rank=8)
+    step(optimizer, weights, 1)
+    with NewBytes() as seen:
+        optimizer.step()
+    expected = 8 * (most * 64 * 96 + 2 * 12 * 8 * 96)
+    assert expected <= seen.most < 1.05 * expected
 
 
 @pytest.mark.usefixtures("_stacked")
