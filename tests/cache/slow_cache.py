@@ -35,7 +35,7 @@ def _attending(model, policy, budget, options):
             for head in range(key.shape[1]):
                 mine = slice(head * group, (head + 1) * group)
                 one = Head(query[row, mine], key[row, head], value[row, head], scaling, policy, budget, **options)
-                one.rotated = int(query.shape[-1] * _rotated(model))
+                one.frequencies = _frequencies(model, module, query.shape[-1], options.get("wrong"))
                 one.place = (layer, row, head)
                 out[row, mine] = one.read()
         return out.transpose(1, 2).contiguous(), None
@@ -50,9 +50,31 @@ def _attending(model, policy, budget, options):
         model.config._attn_implementation_internal = before
 
 
-def _rotated(model):
-    rope = getattr(model.config, "rope_parameters", None)
-    return rope.get("partial_rotary_factor", 1.0) if rope else 0
+def _frequencies(model, module, width, wrong=""):
+    """Of the pairs of coordinates that a layer turns, by the formulas of the papers; None where it turns none."""
+    rope, config = getattr(model.config, "rope_parameters", None), model.config
+    if not rope:
+        return None
+    if "rope_type" not in rope:  # each type of layer has its own
+        kinds = config.layer_types
+        kind = kinds[module.layer_idx]
+        rope = rope[next(one for one in kinds if one != kind) if wrong == "angles of the other layers" else kind]
+    base, share = rope["rope_theta"], rope.get("partial_rotary_factor", 1.0)
+    turned = width if rope["rope_type"] == "proportional" else int(width * share)
+    found = base ** (-torch.arange(turned // 2, dtype=torch.float64) * 2 / turned)
+    if rope["rope_type"] == "proportional":  # Gemma 4: the others of the width do not turn
+        found[int(share * width / 2) :] = 0
+    if rope["rope_type"] == "linear":
+        found = found / rope["factor"]
+    if rope["rope_type"] == "yarn":
+        low, high = (
+            turned * math.log(rope["original_max_position_embeddings"] / (turns * 2 * math.pi)) / (2 * math.log(base))
+            for turns in (32, 1)
+        )
+        low, high = max(math.floor(low), 0), min(math.ceil(high), turned - 1)
+        ramp = ((torch.arange(turned // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+        found = found / rope["factor"] * ramp + found * (1 - ramp)
+    return found
 
 
 class Head:
@@ -133,15 +155,15 @@ class Head:
     def weights(self, t, seen):
         """(group, seen)."""
         query, key = self.query[:, t], self.key[seen]
-        if self.policy == "sinks" and self.rotated and self.wrong != "positions of the text":
+        if self.policy == "sinks" and self.frequencies is not None and self.wrong != "positions of the text":
             query = self.turned(query, torch.full((len(query),), len(seen) - 1 - t))
             key = self.turned(key, torch.arange(len(seen)) - torch.tensor(seen))
         return (query @ key.T * self.scale).softmax(-1)
 
     def turned(self, x, by):
         """Rotated by so many positions: coordinate i and i + half turn together."""
-        half = self.rotated // 2
-        angle = by[:, None].double() * 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+        half = len(self.frequencies)
+        angle = by[:, None].double() * self.frequencies
         a, b, rest = x[:, :half], x[:, half : 2 * half], x[:, 2 * half :]
         cos, sin = angle.cos(), angle.sin()
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], 1)

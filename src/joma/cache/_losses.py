@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from joma.cache._attention import attend, attending, rotations
+from joma.cache._attention import attend, attending
+from joma.cache._positions import rotations
 from joma.cache.models import must_be_cached, must_be_tokens, without_attention
 from joma.cache.policies import Call
 from joma.cache.rules import CacheError, Rule, rule

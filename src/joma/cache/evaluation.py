@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from joma.cache._attention import rotations
+from joma.cache._positions import rotations
 from joma.cache.costs import SHORTEST, Costs, measure
 from joma.cache.models import cannot_be_cut, default_seq_len, must_be_cached
 from joma.cache.rules import POLICIES, CacheError, rule

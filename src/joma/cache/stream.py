@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from joma.cache._attention import attend, attending, rotations, setting
+from joma.cache._attention import attend, attending, setting
+from joma.cache._positions import rotations
 from joma.cache.models import must_be_cached
 from joma.cache.rules import CacheError, is_integer, rule
 from joma.host.errors import BadInput
@@ -51,6 +52,12 @@ def evicting(
     must_be_cached(model)
     if policy == "h2o-oracle":
         raise CacheError("h2o-oracle knows the attention of queries yet to come: only joma.cache.losses can have it")
+    config: Any = model.config
+    if shared := getattr(config.get_text_config(), "num_kv_shared_layers", 0):
+        raise CacheError(
+            f"the last {shared} layers of {type(model).__name__} read the keys of earlier layers, so each layer cannot "
+            "evict for itself: only joma.cache.losses can have it"
+        )
     if not is_integer(keep) or keep < 1:
         raise BadInput(f"keep must be a number of keys, at least 1, since the text's length is not known, got {keep}")
     if prompt is not None and not is_integer(prompt):
@@ -73,7 +80,7 @@ def evicting(
         return output
 
     # `generate` is to hand over new tokens alone: a model saved with use_cache=False would read all anew each time.
-    configs = [model.config, getattr(model, "generation_config", None)]
+    configs = [config, getattr(model, "generation_config", None)]
     try:
         with attending(model, attend_and_drop), setting(configs, "use_cache", True):
             yield cache
