@@ -77,6 +77,16 @@ def _frequencies(model, module, width, wrong=""):
     return found
 
 
+def chosen(scores, count):
+    """The places of the largest scores; of those that are within 1e-4 of the last one that gets in, the earlier."""
+    if not count:
+        return []
+    least = sorted(scores)[-count]
+    sure = [j for j, score in enumerate(scores) if score > least * (1 + 1e-4)]
+    equal = [j for j, score in enumerate(scores) if j not in sure and score >= least * (1 - 1e-4)]
+    return sorted(sure + equal[: count - len(sure)])
+
+
 class Head:
     """One key-value head of one sequence with its query heads: query (group, tokens, width), key (tokens, width)."""
 
@@ -86,14 +96,19 @@ class Head:
         self.draw, self.wrong = draw, wrong
         self.length = key.shape[0]
         self.score = [0.0] * self.length
-        self.held = []
+        self.held, self.read_so_far = [], 0
 
     def read(self):
+        """(group, tokens, width): all that the queries read."""
         if self.policy == "h2o-oracle":
             for t in range(self.length):
                 self.gain(t, range(t + 1))
+        return torch.stack(self.read_until(self.length), 1)
+
+    def read_until(self, end):
+        """What the queries before `end` read that have not yet."""
         rows = []
-        for t in range(self.length):
+        for t in range(self.read_so_far, end):
             self.held.append(t)
             self.evict(t)
             seen = self.best(t) if self.policy == "top-k" else self.held
@@ -101,7 +116,16 @@ class Head:
             rows.append(weights @ self.value[seen])
             if self.policy in ("h2o", "snapkv") and self.counts(t):
                 self.gain(t, seen)
-        return torch.stack(rows, 1)
+        self.read_so_far = max(end, self.read_so_far)
+        return rows
+
+    def kept(self):
+        """What is held for the next query: at the end of its prompt snapkv drops what it does not choose."""
+        if self.policy == "snapkv" and self.read_so_far == self.prompt:
+            self.snap(self.prompt)
+            late = range(max(self.prompt - self.budget + len(self.chosen), 0), self.prompt)
+            self.held = sorted({*self.chosen, *late})
+        return self.held
 
     def counts(self, t):
         """Whether query t adds to the scores."""
@@ -142,8 +166,8 @@ class Head:
             before = self.prompt - self.recent
             padded = [0.0, 0.0, *self.score[:before], 0.0, 0.0]
             smooth = [sum(padded[j : j + 5]) / 5 for j in range(before)]
-            order = sorted(range(before), key=lambda j: -math.inf if j < self.sinks else -smooth[j])
-            self.chosen = sorted(order[: self.budget - self.recent])
+            smooth[: self.sinks] = [math.inf] * min(self.sinks, before)
+            self.chosen = chosen(smooth, min(self.budget - self.recent, before))
         late = self.budget - len(self.chosen)
         last = [j for j in range(t + 1) if j > t - late and j not in self.chosen]
         self.held = sorted(self.chosen + last)

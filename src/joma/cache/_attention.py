@@ -63,6 +63,7 @@ def attend(module: nn.Module, call: Call, value: Tensor, rotate: Rotation | None
     the call is the one that the model makes without a policy.
     """
     choice = FUNCTIONS[call.rule.policy](call)
+    call.__dict__.pop("logits", None)  # as large as all that follows
     query, key, mask = call.query, call.key, choice.seen
     if mask is None:
         mask = None if call.n_kept == 0 or call.q_len == 1 else call.causal

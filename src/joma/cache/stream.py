@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from joma.cache._attention import attend, attending, setting
+from joma.cache._memory import queries_at_once
 from joma.cache._positions import rotations
 from joma.cache.models import must_be_cached
 from joma.cache.rules import CacheError, is_integer, rule
@@ -37,7 +38,8 @@ def evicting(
 
     Tokens may come one by one or many at a time: each is read with the cache as it stands when its turn comes, and the
     answer is the same. Between calls a layer holds `keep` keys per head, during a call those and the ones that come;
-    `snapkv` holds its prompt until that ends. `top-k` and `full` hold everything. Sequences of a batch must have one
+    `snapkv` holds its prompt until that ends. A long prompt is read in blocks of queries, so that no tensor has all
+    queries and all keys. `top-k` and `full` hold everything. Sequences of a batch must have one
     length, without padding.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -73,11 +75,13 @@ def evicting(
         index: Any = getattr(module, "layer_idx", None)
         if index is None or index >= len(cache.layers):
             raise CacheError("inside a `with joma.cache.evicting(...)` block, give its cache as past_key_values")
-        layer = cache.layers[index]
+        layer, outputs = cache.layers[index], []
         with torch.no_grad():
-            output, choice = attend(module, layer.call(query, key, scale, index), value, rotated.get(module))
-            layer.settle(choice)
-        return output
+            for call, values in layer.calls(query, key, scale, index, at_once=queries_at_once(query, key)):
+                output, choice = attend(module, call, values, rotated.get(module))
+                layer.settle(choice)
+                outputs.append(output)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
 
     # `generate` is to hand over new tokens alone: a model saved with use_cache=False would read all anew each time.
     configs = [config, getattr(model, "generation_config", None)]
