@@ -157,6 +157,8 @@ class Head:
             self.held.remove(min(old, key=self.worth))
 
     def worth(self, j):
+        if callable(self.policy):
+            return self.policy(self.key[j])
         if self.policy in ("h2o", "h2o-oracle"):
             return self.score[j]
         return self.draw(*self.place, j) if self.policy == "random" else j  # window, sinks

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from joma.cache import POLICIES, CacheError, _losses, _memory, losses
 from joma.cache.costs import Cost, Costs, kept_sentences, measure
+from joma.cache.evaluation import VERSION
 from joma.cache.models import default_seq_len
 from joma.cache.rules import rule
 from joma.cli.main import main
@@ -131,7 +132,7 @@ def test_a_record_of_before_warnings_were_kept_goes_on(place, tmp_path):
         values = {name: run.value(name) for name in run.names() if not name.startswith("warning/")}
         config = run.config
     Run.delete(path)
-    with Run.create(path, study="cache", config=config, version=1) as run:
+    with Run.create(path, study="cache", config=config, version=VERSION) as run:
         for name, value in values.items():
             run.append(name, 0, value)
         assert kept_sentences(run) == ()

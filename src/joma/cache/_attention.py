@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from joma.cache.policies import FUNCTIONS, Call, Choice
+from joma.cache.own import choose
+from joma.cache.policies import Call, Choice
 from joma.cache.rules import CacheError
 
 NAME = "joma_cache"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
@@ -62,7 +63,7 @@ def attend(module: nn.Module, call: Call, value: Tensor, rotate: Rotation | None
     rotate: how queries are rotated for sinks, where positions are counted inside the cache. Where nothing is evicted,
     the call is the one that the model makes without a policy.
     """
-    choice = FUNCTIONS[call.rule.policy](call)
+    choice = choose(call)
     call.__dict__.pop("logits", None)  # as large as all that follows
     query, key, mask = call.query, call.key, choice.seen
     if mask is None:

@@ -70,6 +70,8 @@ class HeldLayer(DynamicLayer):  # type: ignore[misc]
             if self.given.policy == "snapkv":
                 prompt = length if self.prompt is None else self.prompt
                 self.rule = replace(self.given, prompt=prompt, recent=min(self.given.recent, prompt))
+            elif self.given.function is not None:
+                self.rule = replace(self.given, prompt=length if self.prompt is None else self.prompt)
         self._append(key_states, value_states)
         return self.keys, self.values
 

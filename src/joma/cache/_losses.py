@@ -11,6 +11,7 @@ from joma.cache import _memory
 from joma.cache._attention import attend, attending
 from joma.cache._positions import rotations
 from joma.cache.models import must_be_cached, must_be_tokens, without_attention
+from joma.cache.own import Policy
 from joma.cache.policies import Call
 from joma.cache.rules import CacheError, Rule, rule
 from joma.host.memory import free_memory
@@ -18,7 +19,7 @@ from joma.host.progress import Progress, silent
 
 
 def losses(
-    model: nn.Module, tokens: Any, policy: str = "full", keep: float = 1.0, *, sinks: int | None = None,
+    model: nn.Module, tokens: Any, policy: str | Policy = "full", keep: float = 1.0, *, sinks: int | None = None,
     recent: float = 0.5, prompt: float = 0.5, seed: int = 0, progress: Progress = silent,
 ) -> Tensor:  # fmt: skip
     """Loss in nats per token of a causal language model that keeps only part of its cache: (sequences, seq_len - 1).
@@ -28,7 +29,7 @@ def losses(
 
     - model: one of transformers, with its head
     - tokens: (sequences, seq_len), or (seq_len,) of one
-    - policy: one of `joma.cache.POLICIES`, see `joma.cache.policies`
+    - policy: one of `joma.cache.POLICIES`, see `joma.cache.policies`; or a function of your own, see `joma.cache.own`
     - keep: the budget is ceil(keep * seq_len) where keep is a share, or `keep` itself where it is an integer: 1.0 keeps
       all, and 1 a single key
     - sinks: the first tokens that are never evicted; None: 4 in `sinks` and `random`, none in the others
@@ -55,7 +56,7 @@ def losses(
     seq_len = ids.shape[1]
     settled = rule(policy, keep, seq_len, sinks=sinks, recent=recent, prompt=prompt, seed=seed)
     if settled.budget >= seq_len:
-        settled = replace(settled, policy="full")
+        settled = replace(settled, policy="full", function=None)
     first, config = next(model.parameters()), model.config
     heads, words = getattr(config, "num_attention_heads", 1), getattr(config, "vocab_size", None) or 1
     needed = seq_len * words * (first.element_size() + 8)  # the model's own, a copy in float32, and their logarithms

@@ -121,25 +121,25 @@ def full(call: Call) -> Choice:
 
 def window(call: Call) -> Choice:
     """The last keys."""
-    return _fits(call) or _as_seen(call.causal & (call.place > call.own - call.rule.budget))
+    return fits(call) or _as_seen(call.causal & (call.place > call.own - call.rule.budget))
 
 
 def sinks(call: Call) -> Choice:
     """The first keys and the last. Where positions are rotations, they are counted inside the cache."""
     recent = call.place > call.own - (call.rule.budget - call.rule.sinks)
-    return _fits(call) or _as_seen(call.causal & (recent | (call.place < call.rule.sinks)))
+    return fits(call) or _as_seen(call.causal & (recent | (call.place < call.rule.sinks)))
 
 
 def random(call: Call) -> Choice:
     """Keys drawn at random, besides the protected ones: at any time each set of that size is equally likely."""
     scores = call.remembered(uniform_draws(call))
-    return _fits(call, scores) or _by_rank(call, scores)
+    return fits(call, scores) or by_rank(call, scores)
 
 
 def h2o_oracle(call: Call) -> Choice:
     """The keys with the most attention from all queries, also from those yet to come, and the last ones."""
     weights = call.logits.softmax(-1).sum((2, 3)) if call.weights is None else call.remembered(call.weights)
-    return _fits(call, weights) or _by_rank(call, weights)
+    return fits(call, weights) or by_rank(call, weights)
 
 
 def h2o(call: Call) -> Choice:
@@ -229,7 +229,8 @@ FUNCTIONS: dict[str, Callable[[Call], Choice]] = {
 }  # fmt: skip
 
 
-def _fits(call: Call, scores: Tensor | None = None) -> Choice | None:
+def fits(call: Call, scores: Tensor | None = None) -> Choice | None:
+    """Everything, where that is within the budget."""
     return Choice(scores=scores) if call.seen + call.q_len <= call.rule.budget else None
 
 
@@ -237,7 +238,7 @@ def _as_seen(seen: Tensor, scores: Tensor | None = None) -> Choice:
     return Choice(seen, seen[..., -1, :], scores)  # what the last query sees is what stays
 
 
-def _by_rank(call: Call, scores: Tensor) -> Choice:
+def by_rank(call: Call, scores: Tensor) -> Choice:
     """Sinks, recent keys and, of those between, the ones with the highest scores so far."""
     ranks = scores.argsort(dim=-1, stable=True).argsort(dim=-1)  # no two are equal, as scores may be
     ranks[..., : call.rule.sinks] = call.k_len

@@ -14,6 +14,7 @@ from joma.cache._attention import attend, attending, setting
 from joma.cache._memory import queries_at_once
 from joma.cache._positions import rotations
 from joma.cache.models import must_be_cached
+from joma.cache.own import Policy
 from joma.cache.rules import CacheError, is_integer, rule
 from joma.host.errors import BadInput
 
@@ -23,17 +24,18 @@ if TYPE_CHECKING:
 
 @contextmanager
 def evicting(
-    model: nn.Module, policy: str, keep: int, *, sinks: int | None = None, recent: float = 0.5,
+    model: nn.Module, policy: str | Policy, keep: int, *, sinks: int | None = None, recent: float = 0.5,
     prompt: int | None = None, seed: int = 0,
 ) -> Iterator[EvictingCache]:  # fmt: skip
     """A cache for `model` that keeps `keep` keys in each key-value head, to be given as past_key_values in the block.
 
     - model: a causal language model of transformers
-    - policy: one of `joma.cache.POLICIES`, but not `h2o-oracle`, which would need the future
+    - policy: one of `joma.cache.POLICIES`, but not `h2o-oracle`, which would need the future; or a function of your own
     - keep: a number of keys, since nobody knows how long the text will get
     - sinks: the first tokens that are never evicted; None: 4 in `sinks` and `random`, none in the others
     - recent: the share of the budget that goes to the last tokens
-    - prompt: the tokens that `snapkv` reads before it chooses; None for those of the first call, as in `generate`
+    - prompt: the tokens that `snapkv`, or a function of yours, reads before it chooses; None for those of the first
+      call, as in `generate`
     - seed: of `random`
 
     Tokens may come one by one or many at a time: each is read with the cache as it stands when its turn comes, and the
