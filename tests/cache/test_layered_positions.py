@@ -85,10 +85,10 @@ class Unseen(nn.Module):
 
     def __init__(self, real):
         super().__init__()
-        self.real = real
+        self.make = real.forward  # no module of the model gives a pair
 
     def forward(self, x, position_ids):
-        return torch.stack(self.real(x, position_ids))
+        return torch.stack(self.make(x, position_ids))
 
 
 def test_a_rotation_that_is_none_is_found(tokens):
@@ -118,6 +118,36 @@ def test_rotations_that_are_not_found_are_not_taken_for_none(tokens):
     assert list(found.of) == ["window"]
     assert not [line for line in heard if "no rotary positions" in line]
     assert [line for line in heard if line.startswith("left out: sinks: positions of LlamaForCausalLM cannot")]
+
+
+def test_tables_that_were_copied_on_their_way_are_known_again(tokens):
+    """As in a model that is spread over several devices."""
+    model = model_of("gemma3")
+
+    def copied(_, given, named):
+        return given, {**named, "position_embeddings": tuple(one.clone() for one in named["position_embeddings"])}
+
+    handles = [
+        layer.self_attn.register_forward_pre_hook(copied, with_kwargs=True, prepend=True)
+        for layer in model.model.layers
+    ]
+    try:
+        found = losses(model, tokens, "sinks", BUDGET)
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert torch.equal(found, losses(model, tokens, "sinks", BUDGET))
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_angles_that_depend_on_the_length_are_refused(kind, monkeypatch):
+    model = fresh("llama")
+    make = type(model.model.rotary_emb).forward.__wrapped__  # without what computes such angles, and needs a config
+    monkeypatch.setattr(type(model.model.rotary_emb), "forward", make)
+    assert all(rotations(model).values())
+    monkeypatch.setattr(model.model.rotary_emb, "rope_type", kind)
+    with pytest.raises(CacheError, match="positions of LlamaForCausalLM cannot be counted inside the cache"):
+        rotations(model)
 
 
 def test_positions_that_are_learned_are_no_rotations():
