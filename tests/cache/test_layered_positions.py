@@ -4,6 +4,7 @@ Sinks are compared with the oracle, token by token, in float64. What cannot be f
 is taken for one without rotations gets sinks in the wrong places, and nobody hears of it.
 """
 
+import inspect
 from functools import cache
 from itertools import product
 
@@ -142,8 +143,8 @@ def test_tables_that_were_copied_on_their_way_are_known_again(tokens):
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 def test_angles_that_depend_on_the_length_are_refused(kind, monkeypatch):
     model = fresh("llama")
-    make = type(model.model.rotary_emb).forward.__wrapped__  # without what computes such angles, and needs a config
-    monkeypatch.setattr(type(model.model.rotary_emb), "forward", make)
+    kind_of_module = type(model.model.rotary_emb)  # without what computes such angles, which would need a config
+    monkeypatch.setattr(kind_of_module, "forward", inspect.unwrap(kind_of_module.forward))
     assert all(rotations(model).values())
     monkeypatch.setattr(model.model.rotary_emb, "rope_type", kind)
     with pytest.raises(CacheError, match="positions of LlamaForCausalLM cannot be counted inside the cache"):

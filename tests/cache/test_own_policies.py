@@ -1,5 +1,6 @@
 """Policies of your own: they mean what they say in masks, blocks and streams, and what they must not say is refused."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -119,6 +120,23 @@ def test_costs_table_and_figure_have_its_name(models, tokens):
     assert len({looks[name] for name in found.of}) == 3
 
 
+@dataclass
+class Newest:
+    """A policy with a number of its own; it has no hash, as objects that can change have none."""
+
+    share: float
+
+    def __call__(self, call):
+        seen = call.causal & (call.place > call.own - round(self.share * call.rule.budget))
+        return Choice(seen, seen[-1])
+
+
+def test_an_object_can_be_a_policy(models, tokens):
+    found = evaluate(models["gpt2"], tokens, policies=[Newest(0.5)], budgets=[BUDGET])
+    wanted = losses(models["gpt2"], tokens, "window", BUDGET // 2) - losses(models["gpt2"], tokens)
+    assert found.of["Newest"][0].added == pytest.approx(wanted[:, 20:].mean().item(), abs=1e-9)
+
+
 def test_a_policy_may_read_its_prompt_in_full(models, tokens):
     """As snapkv does: until the prompt ends more may be seen and kept, and afterwards not."""
 
@@ -184,6 +202,14 @@ def test_a_bad_answer_gets_one_sentence(answer, sentence):
     with pytest.raises(CacheError, match=sentence) as caught:
         must_be_choice(call, bad(call))
     assert "\n" not in str(caught.value)
+
+
+def test_more_than_the_budget_is_kept_only_before_the_prompt_ends():
+    longer, ended = (rule(small_keys, 3, 9, prompt=prompt) for prompt in (7, 6))
+    must_be_choice(Call(longer, KEY, KEY, 1.0, torch.zeros(1, 2, 0)), Choice(kept=ALL))
+    must_be_choice(Call(ended, KEY, KEY, 1.0, torch.zeros(1, 2, 0)), Choice(kept=ALL & (torch.arange(6) > 2)))
+    with pytest.raises(CacheError, match="policy small_keys keeps 6 keys in a head, and the budget is 3"):
+        must_be_choice(Call(ended, KEY, KEY, 1.0, torch.zeros(1, 2, 0)), Choice(kept=ALL))
 
 
 def test_a_bad_answer_is_refused_wherever_the_policy_is_used(models, tokens):

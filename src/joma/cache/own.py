@@ -41,9 +41,7 @@ def keep_best(call: Call, scores: Tensor) -> Choice:
     >>> small_keys(Call(settled, key, key, 1.0, torch.zeros(1, 1, 0))).kept.tolist()
     [[[False, True, True, True]]]
     """
-    name = call.rule.policy
-    _must_have_shape(name, "scores", scores, (*call.key.shape[:2], call.k_len), call)
-    _must_be_numbers(name, scores)
+    _must_have_shape(call.rule.policy, "scores", scores, (*call.key.shape[:2], call.k_len), call)
     return fits(call, scores) or by_rank(call, scores)
 
 
