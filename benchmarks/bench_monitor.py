@@ -121,9 +121,10 @@ def overhead_in_code(code, step, rounds, **options):
     return statistics.median(pair[0] for pair in pairs) / CHUNK, statistics.median(b / a - 1 for a, b in pairs)
 
 
-def one_measuring(model, measures):
+def one_measuring(model, measures, **options):
     """Seconds of one measuring, with its numbers on their way."""
-    with Monitor(model, autocast=HALF, probe={"input_ids": batch_of(99)}, every=1, measures=measures) as monitor:
+    probe = {"input_ids": batch_of(99)}
+    with Monitor(model, autocast=HALF, probe=probe, every=1, measures=measures, **options) as monitor:
         for _ in range(3):
             monitor.step()
         return statistics.median(seconds(monitor.step) for _ in range(10))
@@ -220,12 +221,12 @@ def recording(layers=24, heads=16, measures=8):
     return {"milliseconds": 1e3 * statistics.median(times), "largest_milliseconds": 1e3 * max(times[1:])}
 
 
-def peak(model, step, monitored):
+def peak(model, step, monitored, rows=BATCH, **options):
     """GiB at most while training, with or without a monitor."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     if monitored:
-        with Monitor(model, autocast=HALF, probe={"input_ids": batch_of(99)}, every=2) as monitor:
+        with Monitor(model, autocast=HALF, probe={"input_ids": batch_of(99)[:rows]}, every=2, **options) as monitor:
             for _ in range(6):
                 seconds(step)
                 monitor.step()
@@ -286,6 +287,9 @@ def rows_of_all():
     yield or_why_not("peer: FlexAttention max_scores, 12 layers", max_scores)
     for name, measures in (("attention", ATTENTION), ("stable_rank", ("stable_rank",)), ("default", DEFAULT)):
         yield {"what": f"one measuring, {name}", "milliseconds": 1e3 * one_measuring(model, measures)}
+    if GPU:
+        found = 1e3 * one_measuring(model, DEFAULT, replay=True)
+        yield {"what": "one measuring, default, replayed", "milliseconds": found}
     eager = stepper(model, compiled=False)
     plain, more = overhead(model, eager, 5, inside=True, every=1, measures=ATTENTION)
     yield {"what": "inside = True, every = 1, eager", "step_milliseconds": 1e3 * plain, "overhead": more}
@@ -298,10 +302,21 @@ def rows_of_all():
         plain, more = overhead(model, step, rounds, probe=probe, every=every, measures=DEFAULT)
         yield {"what": f"every = {every}", "step_milliseconds": 1e3 * plain, "overhead": more}
     if GPU:
+        for rows, every, rounds in ((BATCH, 100, 3), (BATCH, 10, 7), (2, 100, 3), (2, 10, 7)):
+            few = {"input_ids": probe["input_ids"][:rows]}
+            plain, more = overhead(model, step, rounds, probe=few, every=every, measures=DEFAULT, replay=True)
+            what = f"every = {every}, replayed, {rows} texts"
+            yield {"what": what, "step_milliseconds": 1e3 * plain, "overhead": more}
         plain, more = overhead_in_code(code, step, 5, inside=True, every=1, measures=ATTENTION)
         yield {"what": "inside = True, every = 1", "step_milliseconds": 1e3 * plain, "overhead": more}
-        without, having = peak(model, step, False), peak(model, step, True)
-        yield {"what": "memory", "gib": without, "with_monitor_gib": having, "overhead": having / without - 1}
+        without = peak(model, step, False)
+        for what, options in (
+            ("memory", {}),
+            ("memory, replayed, 8 texts", {"replay": True}),
+            ("memory, replayed, 2 texts", {"replay": True, "rows": 2}),
+        ):
+            having = peak(model, step, True, **options)
+            yield {"what": what, "gib": without, "with_monitor_gib": having, "overhead": having / without - 1}
     yield {"what": "bits", "same": same_bits(probe=probe, every=2)}
     inside = {"inside": True, "every": 1, "measures": ATTENTION}
     yield {"what": "bits, inside, eager", "same": same_bits(compiled=False, **inside)}
