@@ -229,6 +229,7 @@ def test_a_bad_answer_is_refused_wherever_the_policy_is_used(models, tokens):
     with pytest.raises(CacheError, match="policy vague: scores must be numbers, got NaN"):
         losses(models["gpt2"], tokens, vague, BUDGET)
     assert torch.equal(losses(models["gpt2"], tokens, everything, 1.0), losses(models["gpt2"], tokens))
+    assert torch.equal(losses(models["gpt2"], tokens, vague, 1.0), losses(models["gpt2"], tokens))  # it is not asked
 
 
 def vague(call):
