@@ -8,8 +8,10 @@ import torch
 from oracle import SlowGaLore
 from torch import nn
 
-from joma.optim import GaLore, _gradients, _matrix, find_projector
-from joma.optim._matrix import Matrix, Pack, form_packs, refresh_batches
+from joma.optim import GaLore, _guard, _matrix, _refresh, find_projector
+from joma.optim._matrix import Matrix, Pack
+from joma.optim._members import form_packs
+from joma.optim._refresh import refresh_batches
 
 
 def drawn(count, shape=(5, 9), seed=0):
@@ -115,7 +117,7 @@ def test_seeds_differ_between_refreshes_and_not_by_company(monkeypatch, kind):
         asked.append(seed)
         return find_projector(gradient, rank, kind, seed=seed, **options)
 
-    monkeypatch.setattr(_matrix, "find_projector", watched)
+    monkeypatch.setattr(_refresh, "find_projector", watched)
 
     def seeds(present, seed):
         """Of each refresh, by the matrices that have a gradient."""
@@ -149,15 +151,15 @@ def test_whether_all_is_finite_is_asked_of_those_who_hold_parts(monkeypatch):
     first, second = Mesh(["rows"]), Mesh(["copies", "columns"])
     part = lambda mesh, *numbers: SimpleNamespace(device_mesh=mesh, to_local=lambda: torch.tensor(numbers))
     monkeypatch.setattr(_matrix, "is_sharded", lambda each: hasattr(each, "device_mesh"))
-    monkeypatch.setattr(_gradients, "is_sharded", lambda each: hasattr(each, "device_mesh"))
+    monkeypatch.setattr(_guard, "is_sharded", lambda each: hasattr(each, "device_mesh"))
     asked = []
 
     def reduced(finite, operation, group):
         asked.append((operation, group))
         finite[1] = min(finite[1], int(group != "columns"))  # another process has seen a fault in the second
 
-    monkeypatch.setattr(_gradients.dist, "all_reduce", reduced)
+    monkeypatch.setattr(_guard.dist, "all_reduce", reduced)
     tensors = [part(first, 1.0, 2.0), part(first), part(second, 3.0), part(second, 4.0, torch.inf), torch.ones(2)]
-    assert _gradients.are_finite(tensors).tolist() == [True, False, True, False, True]
+    assert _guard.are_finite(tensors).tolist() == [True, False, True, False, True]
     least = torch.distributed.ReduceOp.MIN
     assert asked == [(least, "rows"), (least, "copies"), (least, "columns")]
