@@ -25,7 +25,7 @@ def test_epochs_with_fractions(tmp_path):
     assert series.notes == ("epochs have fractions here, so they are counted in parts of 1,000: milliepochs",)
     status, found = scan(tmp_path, "--keep-suspicious", out=tmp_path / "out")
     assert (status, found["axis"], found["steps"]) == (0, "milliepoch", [500, 1000, 1250])
-    assert found_in(named(tmp_path / "more", "epoch_0.57", "epoch_1.15")).steps == [570, 1150]  # 1000 * 0.57 < 570
+    assert found_in(named(tmp_path / "more", "epoch_1.001", "epoch_2")).steps == [1001, 2000]  # 1000 * 1.001 < 1001
     assert moment_in("epoch_3.2024").epoch is None
     assert moment_in("epoch=0.5-step=70").step == 70
 
