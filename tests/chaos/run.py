@@ -1,6 +1,6 @@
 """Disturb joma as the world does, and compare with an undisturbed run: `make chaos`.
 
-    python tests/chaos/run.py                        # about 1,000 kills, ten minutes on two cores
+    python tests/chaos/run.py                        # about 1,000 kills, eight to fifteen minutes on two cores
     python tests/chaos/run.py --only writer --kills 5000
     python tests/chaos/run.py --record               # and keep the figures in results/chaos.json
 
