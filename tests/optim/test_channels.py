@@ -10,7 +10,7 @@ from slow_channels import SlowApollo, SlowFira
 from torch import nn
 from training import loss_of, network, same, train
 
-from joma.optim import APOLLO, Energy, Fira, GaLore, memory
+from joma.optim import APOLLO, Energy, Fira, GaLore, _matrix, memory
 from joma.optim._guard import Guard
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of bfloat16, on a CPU that has none
@@ -210,6 +210,32 @@ def test_a_step_that_a_device_holds_back_changes_nothing(kind, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(kept, now, strict=True))
     train(model, optimizer, 1)
     assert not same(model, before)
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+@pytest.mark.parametrize("held", [False, True])
+def test_stacks_of_matrices_step_as_single_ones_do_and_are_held_back_whole(kind, held, monkeypatch):
+    """As on a GPU: alike matrices are stacked, shrunk by the kernel that adds, and held back by a flag."""
+    monkeypatch.setattr(Guard, "devices", ("cpu",))
+    start = [torch.randn(12, 20, generator=torch.Generator().manual_seed(at)) for at in range(3)]
+    found = {}
+    for stacked in (True, False):
+        monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",) if stacked else ())
+        weights = [nn.Parameter(one.clone()) for one in start]
+        named = [(f"w{at}", weight) for at, weight in enumerate(weights)]
+        options = {"fused": True, "nonfinite": "skip", "weight_decay": 0.1, "stagger": False}
+        optimizer = kind(named, rank=2, refresh=50, lr=0.05, **options)
+        for step in range(4):
+            for at, weight in enumerate(weights):
+                weight.grad = gradients((12, 20), 4, seed=at)[step].float()
+            if held and step == 3:
+                before = [weight.detach().clone() for weight in weights]
+                weights[1].grad[3, 4] = torch.nan
+            optimizer.step()
+        assert len(optimizer.packs) == 1
+        assert not held or all(torch.equal(a, b) for a, b in zip(weights, before, strict=True))
+        found[stacked] = [weight.detach() for weight in weights]
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found[True], found[False], strict=True))
 
 
 def test_apollo_takes_as_little_memory_as_galore_of_its_rank():

@@ -84,9 +84,10 @@ def add_to_weights(pack: Pack, added: Tensor, scale: float, shrink: float, held:
     """W = shrink * W + scale * added; where `held` is 1 on the device, W stays, whatever is not finite in `added`."""
     if held is not None:
         added = torch.where(held > 0, torch.zeros((), dtype=added.dtype, device=added.device), added)
+    kept = shrink if held is None or shrink == 1 else torch.where(held > 0, 1.0, shrink)
     for weight, one in zip(pack.parameters, added.unbind(), strict=True):
         if shrink != 1:
-            weight.mul_(shrink)
+            weight.mul_(kept)
         weight.add_(one.to(weight.dtype), alpha=scale)
 
 
