@@ -143,14 +143,30 @@ def _check(options: argparse.Namespace) -> None:
         raise BadInput(f"--compare takes two sources, got {given}" if options.compare else
                        f"joma scan takes one source, got {given}; --compare takes two")  # fmt: skip
     refuse_files(options.out)
-    for option in ("json", "csv", "parquet"):
-        given = getattr(options, option)
-        if given not in (None, "-"):
-            usable_file(Path(given), option)
+    _check_files({name: given for name in ("json", "csv", "parquet") if (given := getattr(options, name)) is not None})
     if options.parquet:
         from joma.scan.result.tidy import must_be_writable
 
         must_be_writable("parquet")
+
+
+def _check_files(given: dict[str, str | Path]) -> None:
+    """Refuse what could not be written, and what would be lost by writing: a table, or somebody's weights."""
+    from joma.scan.formats.checkpoint import ENDINGS
+
+    written: dict[Path, str] = {}
+    for option, name in given.items():
+        if str(name) == "-":
+            if option != "json":
+                raise BadInput(f"{option} must be a file; only JSON is written to standard output", argument=option)
+            continue
+        usable_file(Path(name), option)
+        file = named_file(name)
+        if file.name.endswith(ENDINGS):
+            raise BadInput(f"{option} is {name}, the name of a file of weights; name another", argument=option)
+        if other := written.get(file):
+            raise BadInput(f"{other} and {option} name the same file {name}", argument=option)
+        written[file] = option
 
 
 def _list(options: argparse.Namespace, screen: Any) -> int:

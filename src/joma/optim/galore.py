@@ -45,6 +45,8 @@ class GaLore(torch.optim.Optimizer):
     ['basis', 'count', 'energies', 'exp_avg', 'exp_avg_sq', 'refreshed', 'step']
     """
 
+    member = "GaLore"  # of the family: a state is loaded by the member that saved it
+
     def __init__(
         self,
         params: Params,
@@ -168,7 +170,7 @@ class GaLore(torch.optim.Optimizer):
     def _link(self, inner_groups: list[dict[str, Any]]) -> None:
         """Let new groups of the inner optimizer follow ours; give their matrices turns, packs and hooks."""
         self._following.link(self.param_groups, inner_groups)
-        common = _saving.of_every_group(self.inner)
+        common = _saving.of_every_group(self.inner, self.member)
         for group in self.param_groups:  # in the groups themselves: tools that flatten a state look at their keys
             group.update({key: value for key, value in common.items() if key not in group})
         give_turns(self.matrices, staggered=self.stagger)
@@ -583,7 +585,9 @@ class GaLore(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         inner, few = type(self.inner).__name__, counted(len(self.matrices), "matrix", "matrices")
-        return f"GaLore({inner}, {few} projected, rank={self._own['rank']}, refresh={self._own['refresh']})"
+        return (
+            f"{type(self).__name__}({inner}, {few} projected, rank={self._own['rank']}, refresh={self._own['refresh']})"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
