@@ -12,8 +12,10 @@ from types import SimpleNamespace
 import pytest
 from patience import PATIENCE, not_for_ever, until
 
-from joma.scale import local, worker
-from joma.scale.local import Done, Going, Lost, Task, side_by_side
+from joma.scale import deaths, local, worker
+from joma.scale.deaths import cause_of, memory_kills
+from joma.scale.local import Local, side_by_side
+from joma.scale.task import Done, Going, Lost, Task
 
 HERE = "scale_tasks"
 
@@ -74,7 +76,7 @@ def test_processes_end_with_events_that_nobody_has_asked_for(monkeypatch):
     """As at SIGTERM between the start of the processes and the first word that is heard of them."""
     stopped = []
     monkeypatch.setattr(local, "_stop", stopped.append)
-    monkeypatch.setattr(local, "_Process", lambda *_: SimpleNamespace(give=lambda task: None, loads=set()))
+    monkeypatch.setattr(local, "_Process", lambda *_: SimpleNamespace(give=lambda task: None, loads=set(), gpu=None))
     events = side_by_side(f"{HERE}:double", tasks("a", "b"), jobs=2)
     events.close()
     assert [len(team) for team in stopped] == [2]
@@ -242,8 +244,8 @@ def test_a_worker_passes_on_a_word_now_and_then(monkeypatch):
 
 
 def test_why_a_process_ended():
-    assert local._cause(0) == "its process ended with status 0"
-    assert local._cause(-signal.SIGTERM) == "its process died of SIGTERM"
+    assert cause_of(0) == "its process ended with status 0"
+    assert cause_of(-signal.SIGTERM) == "its process died of SIGTERM"
 
 
 def test_memory_is_told_in_bytes(monkeypatch):
@@ -260,7 +262,7 @@ def test_what_a_process_says_becomes_events():
     """As lines of JSON bring it, one after the other; None once there are no more."""
     going, ended = Task("a", {"x": 1}, "torch"), SimpleNamespace(wait=lambda: -9)
     process = object.__new__(local._Process)
-    process.__dict__ |= {"task": None, "heard": 0.0, "reason": "", "loads": set(), "running": SimpleNamespace()}
+    process.__dict__ |= {"task": None, "heard": 0.0, "reason": "", "kills": 0, "loads": set(), "running": SimpleNamespace()}
     assert process.hear({"value": 1, "memory": 2}) is None  # a late word on a task that is over
     process.running = SimpleNamespace(stdin=io.StringIO())
     process.give(going)
@@ -288,19 +290,19 @@ def test_a_worker_answers_with_a_value_or_with_why_there_is_none(monkeypatch):
         return arguments["n"] / arguments["by"]
 
     def carried_out(**arguments):
-        return worker._carried_out(function, arguments, lambda *words: said.append(words))
+        return worker.carried_out(function, arguments, lambda *words: said.append(words))
 
     assert carried_out(n=3, by=2) == {"value": 1.5, "memory": 5}
     assert carried_out(n=3, by=0) == {"failed": "ZeroDivisionError: division by zero"}
     assert said == [(0.5, "half")] * 2
     with pytest.raises(BrokenPipeError):
-        worker._carried_out(lambda *_: (_ for _ in ()).throw(BrokenPipeError), {}, print)
+        worker.carried_out(lambda *_: (_ for _ in ()).throw(BrokenPipeError), {}, print)
 
 
 def test_the_first_tasks_go_to_processes_of_their_own_by_what_they_load(monkeypatch):
     class Process:
-        def __init__(self, function, threads, queue):
-            self.made, self.loads, self.given = (function, threads), set(), []
+        def __init__(self, function, threads, queue, gpu):
+            self.made, self.loads, self.given, self.gpu = (function, threads), set(), [], gpu
 
         def give(self, task):
             self.given.append(task.name)
