@@ -262,7 +262,14 @@ def test_what_a_process_says_becomes_events():
     """As lines of JSON bring it, one after the other; None once there are no more."""
     going, ended = Task("a", {"x": 1}, "torch"), SimpleNamespace(wait=lambda: -9)
     process = object.__new__(local._Process)
-    process.__dict__ |= {"task": None, "heard": 0.0, "reason": "", "kills": 0, "loads": set(), "running": SimpleNamespace()}
+    process.__dict__ |= {
+        "task": None,
+        "heard": 0.0,
+        "reason": "",
+        "kills": 0,
+        "loads": set(),
+        "running": SimpleNamespace(),
+    }
     assert process.hear({"value": 1, "memory": 2}) is None  # a late word on a task that is over
     process.running = SimpleNamespace(stdin=io.StringIO())
     process.give(going)

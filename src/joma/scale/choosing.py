@@ -25,7 +25,7 @@ def executor_of(on: str, *, jobs: int | None = None, threads: int = 1, silence: 
     how: dict[str, Any] = {"jobs": jobs, "threads": threads, "silence": silence}
     if jobs is not None and jobs < 1:
         raise BadInput(f"jobs must be at least 1, got {jobs}", argument="jobs")
-    kind, colon, address = on.partition(":")
+    kind, _, address = on.partition(":")
     if on == "local":
         return Local(**how)
     if on == "ray":

@@ -1,7 +1,7 @@
 """Work on a cluster of Ray, or on this machine through Ray (the extra `ray`).
 
-A task is a task of Ray Core, in a process that Ray starts and keeps. Deaths are counted here and not by Ray, which would
-also try again what ran out of memory. Words of progress come through one actor, so that all of them are in one place.
+A task is a task of Ray Core, in a process that Ray starts and keeps. Deaths are counted here and not by Ray, which
+would also try again what ran out of memory. Words of progress come through one actor: all of them are in one place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import joma
@@ -31,12 +31,16 @@ from joma.scale.worker import carried_out
 
 EVERY = 0.5
 """Seconds between two words of progress of a task, and between two looks at them."""
+REST = 2.0
+"""Seconds before a task is begun again: at once, Ray may still give it to the process that just died."""
 _STORE = 128 << 20  # bytes of shared memory for a cluster of our own: numbers are small
 _LONGEST = 40  # letters of a folder for sockets: a path of one has at most 107, and Ray's own part takes 64
 _PASSED_ON = ("JOMA_LIMITS", "JOMA_DATA")
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning about how this will change
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # what Ray says of its processes: it would go to standard output
     # As on macOS and Windows: a cluster of one machine listens to that machine alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
@@ -100,7 +104,7 @@ def _connected(ray: Any, wish: RayCluster) -> Iterator[None]:
         return
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     address = wish.address or os.environ.get("RAY_ADDRESS")
-    # Ray tells its processes to look for modules in the working directory, which may be that of a stranger's checkpoint.
+    # Ray's processes would look for modules in the working directory, which may be that of a stranger's checkpoint.
     with TemporaryDirectory(prefix="joma-ray-", dir=_short_folder(), ignore_cleanup_errors=True) as folder:
         with _as_before(), chdir(folder), environment_with(_QUIET | ({} if address else _finding_joma())):
             try:
@@ -162,6 +166,8 @@ class _Works:
     heard: dict[str, float] = field(default_factory=dict)
     """When there was a word of a task that has begun."""
     given_up: dict[str, str] = field(default_factory=dict)
+    resting: dict[str, float] = field(default_factory=dict)
+    """When tasks that are begun again may be."""
     asked: Any = None
     asked_at: float = 0.0
 
@@ -177,18 +183,24 @@ class _Works:
 
     def give(self) -> None:
         """Hand tasks to Ray, as many as may be at work."""
-        while self.waiting and len(self.given) < (self.wish.jobs or len(self.waiting) + len(self.given)):
-            task = self.waiting.pop(0)
+        for task in [task for task in self.waiting if self.resting.get(task.name, 0.0) <= monotonic()]:
+            if self.wish.jobs is not None and len(self.given) >= self.wish.jobs:
+                break
+            self.waiting.remove(task)
             needs: dict[str, Any] = {"num_gpus": task.gpus} if task.gpus else {}
             needs |= {"memory": task.memory} if task.memory else {}
             order = {"function": self.function, "task": task.name, "attempt": self.begun[task.name]}
             order |= {"version": joma.__version__, "arguments": dict(task.arguments)}
-            self.given[self.call.options(name=f"joma {task.name}", **self.how, **needs).remote(order, self.mailbox)] = task
+            call = self.call.options(name=f"joma {task.name}", **self.how, **needs)
+            self.given[call.remote(order, self.mailbox)] = task
 
     def events(self) -> Iterator[Event]:
         yield from self.too_large()
         while self.waiting or self.given:
             self.give()
+            if not self.given:  # all that is left rests
+                sleep(EVERY)
+                continue
             ready, _ = self.ray.wait(list(self.given), num_returns=1, timeout=EVERY)
             for reference in ready:
                 yield self.ended(reference)
@@ -228,6 +240,7 @@ class _Works:
         if self.begun[task.name] > self.wish.retries:
             return Lost(task, f"{died}, {self.begun[task.name]} times")
         self.waiting.insert(0, task)
+        self.resting[task.name] = monotonic() + REST
         return begun_again(task, died, self.begun[task.name], self.wish.retries)
 
     def news(self) -> Iterator[Event]:
