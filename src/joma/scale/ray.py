@@ -166,6 +166,7 @@ class _Works:
     heard: dict[str, float] = field(default_factory=dict)
     """When there was a word of a task that has begun."""
     given_up: dict[str, str] = field(default_factory=dict)
+    refused: list[Lost] = field(default_factory=list)
     resting: dict[str, float] = field(default_factory=dict)
     """When tasks that are begun again may be."""
     asked: Any = None
@@ -178,7 +179,7 @@ class _Works:
         self.how: dict[str, Any] = {"num_cpus": self.wish.threads, "max_retries": 0, "runtime_env": around}
         # It needs no core of its own, and comes back if its machine dies.
         self.mailbox = self.ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1).remote()
-        self.machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        self.refuse_too_large([node["Resources"] for node in self.ray.nodes() if node["Alive"]])
         self.give()
 
     def give(self) -> None:
@@ -195,7 +196,7 @@ class _Works:
             self.given[call.remote(order, self.mailbox)] = task
 
     def events(self) -> Iterator[Event]:
-        yield from self.too_large()
+        yield from self.refused
         while self.waiting or self.given:
             self.give()
             if not self.given:  # all that is left rests
@@ -207,14 +208,13 @@ class _Works:
             yield from self.news()
             self.give_up()
 
-    def too_large(self) -> Iterator[Event]:
+    def refuse_too_large(self, machines: Sequence[Mapping[str, float]]) -> None:
         """What no machine of the cluster can hold would wait for ever."""
-        for reference, task in list(self.given.items()):
+        for task in list(self.waiting):
             needs = {"CPU": self.wish.threads, "GPU": task.gpus, "memory": task.memory}
-            if not any(all(node.get(what, 0) >= much for what, much in needs.items()) for node in self.machines):
-                self.ray.cancel(reference)
-                del self.given[reference]
-                yield Lost(task, f"it needs {_in_words(needs)}, and no machine of the cluster has that")
+            if not any(all(has.get(what, 0) >= much for what, much in needs.items()) for has in machines):
+                self.waiting.remove(task)
+                self.refused.append(Lost(task, f"it needs {_in_words(needs)}, and no machine of the cluster has that"))
 
     def ended(self, reference: Any) -> Event:
         """What became of a task that is over."""
