@@ -1,6 +1,7 @@
 """`joma scan --on ray` whose workers and driver are killed: its record must be that of a scan in peace, bit for bit.
 
-Forty checkpoints, four workers of Ray on this machine. Two workers die at work, then the driver. Given again, it goes on.
+Forty checkpoints, four workers of Ray on this machine. Two workers die at work, then the driver. Given again, the scan
+goes on.
 """
 
 from __future__ import annotations
@@ -128,12 +129,8 @@ def ends_right(source: Path, out: Path, folder: str, expected: object, score: Sc
     """Left in peace now, it measures the rest, and says nothing but its own lines."""
     before = recorded(out)
     driver = started(source, out, folder)
-    everybody = []
-    until(
-        lambda: (
-            everybody.__setitem__(slice(None), family(driver.pid)) or len(everybody) > 3 or driver.poll() is not None
-        )
-    )
+    until(lambda: workers(driver.pid) or driver.poll() is not None)
+    everybody = family(driver.pid)
     said, complaints = driver.communicate(timeout=PATIENCE)
     if driver.returncode != 0:
         score.lose(f"the scan cannot be taken up: {complaints[-300:]!r}")
