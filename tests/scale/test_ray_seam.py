@@ -1,5 +1,6 @@
 """What joma makes of what Ray says, with a stand-in for Ray. tests/scale/test_ray.py asks the real one."""
 
+import socket
 import sys
 from types import SimpleNamespace
 
@@ -212,3 +213,16 @@ def test_a_cluster_of_our_own_finds_this_joma(monkeypatch, tmp_path):
     assert ours._finding_joma() == {"PYTHONPATH": f"{tmp_path / 'src'}:/more"}  # no empty entry: the working directory
     monkeypatch.setattr(joma, "__file__", str(tmp_path / "site-packages" / "joma" / "__init__.py"))
     assert ours._finding_joma() == {}
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_where_nothing_listens_there_is_no_cluster_and_nobody_waits_for_it(form, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = form.format(server.getsockname()[1])
+        ours._must_listen(address)
+    stand_in = SimpleNamespace(is_initialized=lambda: False, init=lambda **how: pytest.fail("Ray was asked"))
+    monkeypatch.setattr(ours, "loaded", lambda: stand_in)
+    with pytest.raises(ScaleError, match=f"^no Ray cluster at {address}: nothing answers at 127.0.0.1, port "):
+        RayCluster(address).events("module:name", named("a"))
+    for other in ("auto", "local", "head", "ray://head"):
+        ours._must_listen(other)

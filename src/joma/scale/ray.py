@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ EVERY = 0.5
 """Seconds between two words of progress of a task, and between two looks at them."""
 REST = 2.0
 """Seconds before a task is begun again: at once, Ray may still give it to the process that just died."""
+_ANSWER = 15.0  # seconds in which a cluster must answer
 _STORE = 128 << 20  # bytes of shared memory for a cluster of our own: numbers are small
 _LONGEST = 40  # letters of a folder for sockets: a path of one has at most 107, and Ray's own part takes 64
 _QUIET = {
@@ -102,7 +104,8 @@ def _connected(ray: Any, wish: RayCluster) -> Iterator[None]:
         yield
         return
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    address = wish.address or os.environ.get("RAY_ADDRESS")
+    if address := wish.address or os.environ.get("RAY_ADDRESS"):
+        _must_listen(address)
     # Ray's processes would look for modules in the working directory, which may be that of a stranger's checkpoint.
     with TemporaryDirectory(prefix="joma-ray-", dir=_short_folder(), ignore_cleanup_errors=True) as folder:
         with _as_before(), chdir(folder), environment_with(_QUIET | ({} if address else _finding_joma())):
@@ -122,6 +125,17 @@ def _connected(ray: Any, wish: RayCluster) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def _must_listen(address: str) -> None:
+    """Ray looks for minutes for a cluster that is not there, and complains all the while: ask first."""
+    host, colon, port = address.removeprefix("ray://").partition("/")[0].rpartition(":")
+    if not colon or not port.isdecimal():  # "auto", or a name that Ray may know
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise ScaleError(f"no Ray cluster at {address}: nothing answers at {host}, port {port} ({error})") from None
 
 
 def _short_folder() -> str:
