@@ -77,8 +77,9 @@ class RayCluster:
 
     def _events(self, function: str, tasks: list[Task]) -> Iterator[Event]:
         ray = loaded()
-        with _connected(ray, self):
-            works = _Works(ray, self, function, tasks)
+        with _connected(ray, self) as own:
+            # A cluster of our own has as many cores as tasks may be at work: what waits there begins without delay.
+            works = _Works(ray, self, function, tasks, most=None if own else self.jobs)
             try:
                 works.begin()
                 yield Going(Task("", {}), 0.0, "")
@@ -98,10 +99,10 @@ def loaded() -> Any:
 
 
 @contextmanager
-def _connected(ray: Any, wish: RayCluster) -> Iterator[None]:
-    """Within, this process is a driver of the cluster."""
+def _connected(ray: Any, wish: RayCluster) -> Iterator[bool]:
+    """Within, this process is a driver of the cluster. Yields whether the cluster was started for it alone."""
     if ray.is_initialized():
-        yield
+        yield False
         return
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address := wish.address or os.environ.get("RAY_ADDRESS"):
@@ -122,7 +123,7 @@ def _connected(ray: Any, wish: RayCluster) -> Iterator[None]:
                 where = f"at {address}" if address else "on this machine"
                 raise ScaleError(f"no Ray cluster {where}: {_one_line(error)}") from error
         try:
-            yield
+            yield not address
         finally:
             ray.shutdown()
 
@@ -173,6 +174,8 @@ class _Works:
     wish: RayCluster
     function: str
     waiting: list[Task]
+    most: int | None = None
+    """Tasks that Ray may have at a time; None: all of them."""
     given: dict[Any, Task] = field(default_factory=dict)
     """By the reference to what they will give."""
     begun: Counter[str] = field(default_factory=Counter)
@@ -198,7 +201,7 @@ class _Works:
     def give(self) -> None:
         """Hand tasks to Ray, as many as may be at work."""
         for task in [task for task in self.waiting if self.resting.get(task.name, 0.0) <= monotonic()]:
-            if self.wish.jobs is not None and len(self.given) >= self.wish.jobs:
+            if self.most is not None and len(self.given) >= self.most:
                 break
             self.waiting.remove(task)
             needs: dict[str, Any] = {"num_gpus": task.gpus} if task.gpus else {}
