@@ -6,12 +6,13 @@ import argparse
 import math
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joma.cli.options import DEFAULT_OUT, add_output
+from joma.cli.placing import add_on
 from joma.host.errors import BadInput, asked_for
 from joma.host.exit_status import BROKEN, OK
 from joma.host.files import as_json, named_file, usable_file, usable_folder, write_json
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from joma.claims.contract import Study, Verdict
     from joma.claims.execute import Result
     from joma.cli.terminal import Screen
-    from joma.scale.local import Event
+    from joma.scale.task import Event
 
 NOTHING_JUDGED = 3
 SILENCE = {"quick": 600.0, "paper": 7200.0}
@@ -53,6 +54,7 @@ def add_parser(commands: Any) -> None:
     verify.add_argument("--claims", metavar="VERDICTS", help=claims)
     jobs = "studies at a time (default: one per core; at paper scale 1). The numbers do not depend on it"
     verify.add_argument("-j", "--jobs", type=int, metavar="N", help=jobs)
+    add_on(verify, "studies are carried out")
     add_output(verify)
     verify.set_defaults(call=_verify)
 
@@ -70,9 +72,10 @@ class _Wish:
     fresh: bool
     threads: int
     scale: str
-    jobs: int = 1
+    jobs: int | None = 1
     verbose: bool = False
     verdicts: tuple[Verdict, ...] | None = None
+    on: str | None = None
 
     def check(self) -> None:
         """Refuse now what would fail after minutes of work."""
@@ -82,8 +85,10 @@ class _Wish:
             usable_file(Path(self.json))
 
 
-def _check_counts(jobs: int, threads: int) -> None:
+def _check_counts(jobs: int | None, threads: int) -> None:
     for option, value in (("--jobs", jobs), ("--threads", threads)):
+        if value is None:
+            continue
         if value < 1:
             raise BadInput(f"{option} must be at least 1, got {value}")
         if value > _MOST_AT_ONCE:  # torch takes no number of 25 digits, and no machine has as many cores
@@ -91,7 +96,9 @@ def _check_counts(jobs: int, threads: int) -> None:
 
 
 def _verify(options: argparse.Namespace, _: list[str]) -> int:
-    jobs = options.jobs if options.jobs is not None else cores() if options.scale == "quick" else 1
+    jobs = options.jobs
+    if jobs is None and options.on is None:
+        jobs = cores() if options.scale == "quick" else 1
     _check_counts(jobs, options.threads)
     with limited(options.threads):  # before torch loads, where it is not loaded yet
         from joma import studies
@@ -100,10 +107,11 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
         names = list(dict.fromkeys(map(studies.chosen, options.study)) or studies.names())
         verdicts = None if options.claims is None else verdicts_named(options.claims)
         wish = _Wish(
-            options.out, options.json, options.fresh, options.threads, options.scale, jobs, options.verbose, verdicts
-        )
+            options.out, options.json, options.fresh, options.threads, options.scale, jobs, options.verbose, verdicts,
+            options.on,
+        )  # fmt: skip
         wish.check()
-        if len(names) > 1:
+        if len(names) > 1 or wish.on is not None:
             return _carry_out(names, wish, _side_by_side(names, wish))
         study = studies.load(names[0])
         return _carry_out(names, wish, partial(_alone, study, study.preset(options.scale), wish))
@@ -164,17 +172,21 @@ def _alone(study: Study, config: Any, wish: _Wish, listener: Listener) -> Iterat
 
 def _side_by_side(names: list[str], wish: _Wish) -> Callable[[Listener], Iterator[Result]]:
     """Several studies, in processes that start now; one that dies or is stuck does not stop the others."""
-    from joma.scale.local import side_by_side
+    from joma.scale.choosing import executor_of
+    from joma.scale.local import Local
     from joma.studies.task import FUNCTION, study_task
 
     # From the last to the first: those that train networks come last and take longest, and are best begun first.
-    tasks = [study_task(name, wish.scale, wish.out, fresh=wish.fresh) for name in reversed(names)]
+    out = wish.out if wish.on is None else wish.out.absolute()  # elsewhere, the working directory is another one
+    tasks = [study_task(name, wish.scale, out, fresh=wish.fresh) for name in reversed(names)]
     how: dict[str, Any] = {"jobs": wish.jobs, "threads": wish.threads, "silence": SILENCE[wish.scale]}
-    return partial(_results, side_by_side(FUNCTION, tasks, **how), wish)
+    # Unless a place is named, a study whose process died is not begun again: that is said, and the command goes on.
+    executor = Local(**how, retries=0) if wish.on is None else executor_of(wish.on, **how)
+    return partial(_results, executor.events(FUNCTION, tasks), wish)
 
 
 def _results(events: Iterator[Event], wish: _Wish, listener: Listener) -> Iterator[Result]:
-    from joma.scale.local import Going, Lost
+    from joma.scale.task import Going, Lost
     from joma.studies.task import lost, result_of
 
     for event in events:
@@ -183,7 +195,9 @@ def _results(events: Iterator[Event], wish: _Wish, listener: Listener) -> Iterat
         elif isinstance(event, Lost):
             yield lost(event.task.name, wish.scale, event.reason)
         else:
-            yield result_of(event.task.name, event.value)
+            result = result_of(event.task.name, event.value)
+            here = result.run and wish.out / result.run.relative_to(event.task.arguments["out"])
+            yield replace(result, run=here)
 
 
 def _write_and_print(results: list[Result], wish: _Wish, screen: Screen) -> None:
