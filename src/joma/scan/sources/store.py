@@ -1,6 +1,6 @@
 """Checkpoints in object stores and on web servers: which there are at an address, and which step each of them is.
 
-A folder of a store is listed. A web server lists nothing, so https:// names one file of weights, or an index of several.
+A folder of a store is listed. A web server lists nothing: https:// names one file of weights, or the index of several.
 """
 
 from __future__ import annotations
