@@ -95,7 +95,7 @@ def is_inside(host: str) -> bool:
 class _NotFollowed(urllib.request.HTTPRedirectHandler):
     """Redirects are answers like others: what they say is looked at by `_next` alone."""
 
-    def http_error_302(self, *_: Any) -> None:
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> None:
         return None
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
