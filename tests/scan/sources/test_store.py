@@ -478,7 +478,7 @@ def test_as_many_ranges_are_under_way_as_there_are_readers(site, web, monkeypatc
     place = stores.read_address(f"{web}/m")
     store = Web(place)
     source = store.ranges(place, store.find(place))
-    source._readers = readers
+    source.readers = readers
     together = threading.Barrier(readers)
     site.traffic.gate = lambda: together.wait(PATIENCE)
     source.expect([[(0, 16_000)]])

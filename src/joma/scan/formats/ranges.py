@@ -22,7 +22,7 @@ READERS = 8  # requests at a time, for one file
 PIECE = 2**24  # bytes of a request, at most: large ones come in parts side by side
 GAP = 2**20  # bytes between two stretches that are read as one, at most: more take longer than a round trip
 SLACK = 0.01  # of the bytes that are needed: what gaps may add to them
-HELD = 2**27  # bytes that have come, or are on their way, and were not used yet
+HELD = 2**28  # bytes that have come, or are on their way, and were not used yet
 
 Range = tuple[int, int]  # the first byte, and the one after the last
 
@@ -108,7 +108,7 @@ class RangedBytes:
         - readers: requests at a time
         """
         self.name, self.size = name, size
-        self._fetch, self._readers = fetch, readers
+        self._fetch, self.readers = fetch, readers
         self._pieces: list[_Piece] = []  # by place, without those that were used up
         self._ahead: list[_Piece] = []  # those not asked for yet, the first to be used last
         self._held = 0
@@ -214,7 +214,7 @@ class RangedBytes:
 
     def _start(self, piece: _Piece) -> None:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._readers, thread_name_prefix="joma-read")
+            self._pool = ThreadPoolExecutor(self.readers, thread_name_prefix="joma-read")
         self._held += piece.stop - piece.start
         piece.coming = self._pool.submit(self._fetched, piece.start, piece.stop)
 
