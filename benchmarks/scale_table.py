@@ -217,7 +217,9 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def main() -> None:
     needed, held = PYTHIA.needed / 1e9, PYTHIA.parameters * PYTHIA.bytes_each / 1e9
-    print(f"Pythia-12B: {needed:.2f} of {held:.1f} GB a checkpoint, {PYTHIA.checkpoints * needed / 1e3:.3f} TB in all")
+    read, there = (PYTHIA.checkpoints * each / 1e3 for each in (needed, held))
+    print(f"Pythia-12B: {needed:.2f} of {held:.1f} GB a checkpoint, {read:.3f} of {there:.3f} TB in all")
+    print(f"as bytes that leave a cloud: {1e3 * read * OUT:.2f} dollars")
     ms = 1e3 * measured_seconds(PYTHIA.numbers)
     print(f"one matrix: {PYTHIA.numbers * PYTHIA.bytes_each / 1e6:.0f} MB, {ms:.0f} ms on an H200 beyond reading it")
     head = ("store", "machines", "jobs", "checkpoints each", "hours", "GB/s in all", "GPU busy", "dollars")
