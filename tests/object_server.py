@@ -183,6 +183,8 @@ class Site:
     """Answers have an entity tag, and If-Match is heeded."""
     heeds: bool = True
     """If-Match is heeded."""
+    dated: str | None = None
+    """When files were last changed, if answers say so."""
     shorter: int = 0
     """Answers to ranges leave out so many bytes, and say so."""
 
@@ -269,6 +271,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def begin(self, status: int, headers: dict[str, str], length: int) -> None:
         self.send_response(status)
+        if self.server.site.dated:
+            self.send_header("Last-Modified", self.server.site.dated)
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(length))

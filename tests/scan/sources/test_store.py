@@ -351,6 +351,41 @@ def test_a_file_without_a_tag_that_changes_its_size_is_noticed(site, web, tmp_pa
             checkpoint.read(UP.format(1))
 
 
+def test_a_file_without_a_tag_that_is_newer_is_noticed(site, web, tmp_path):
+    state = weights(1, layers=2, side=64)
+    site.files["/m.safetensors"], site.tags, site.dated = save(state), False, "Tue, 17 Nov 2026 20:00:00 GMT"
+    place = open_series(f"{web}/m.safetensors", downloads=tmp_path).places[0]
+    with place.open() as checkpoint:
+        assert torch.equal(checkpoint.read(UP.format(0)), state[UP.format(0)])
+        site.dated = "Tue, 17 Nov 2026 20:00:01 GMT"
+        with pytest.raises(CheckpointError, match="was replaced while it was read"):
+            checkpoint.read(UP.format(1))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "endpoint", "more"),
+    [
+        ("gs", "GOOGLE_BASE_URL", {"GOOGLE_SKIP_SIGNATURE": "true"}),
+        ("az", "AZURE_STORAGE_ENDPOINT", {"AZURE_SKIP_SIGNATURE": "true", "AZURE_STORAGE_ACCOUNT_NAME": "me"}),
+    ],
+)
+def test_the_stores_of_google_and_azure_are_read_by_the_same_ranges(
+    site, web, tmp_path, monkeypatch, scheme, endpoint, more
+):
+    """Against a server that answers as theirs do, without their signatures and lists."""
+    state = weights(1, layers=2, side=64)
+    site.files["/bucket/run/step9.safetensors"], site.dated = save(state), "Tue, 17 Nov 2026 20:00:00 GMT"
+    for name, value in {endpoint: web, **more}.items():
+        monkeypatch.setenv(name, value)
+    series = open_series(f"{scheme}://bucket/run/step9.safetensors", downloads=tmp_path)
+    assert (series.source, series.steps) == (f"{scheme}://bucket/run/step9.safetensors", [9])
+    with series.places[0].open() as checkpoint:
+        assert torch.equal(checkpoint.read(UP.format(1)), state[UP.format(1)])
+        site.files["/bucket/run/step9.safetensors"] = save({name: -value for name, value in state.items()})
+        with pytest.raises(CheckpointError, match="was replaced while it was read"):
+            checkpoint.read(UP.format(0))
+
+
 def test_an_answer_that_is_too_short_is_no_answer(site, web, tmp_path):
     site.files["/m.safetensors"] = save(weights(1, layers=2, side=64))
     place = open_series(f"{web}/m.safetensors", downloads=tmp_path).places[0]
