@@ -26,10 +26,11 @@ NONE_USABLE, LEFT_OUT, BEYOND = 1, 3, 4
 _MOST = 10  # numbers beyond a threshold that are printed
 _EPILOG = """\
 SOURCE is a model on the Hugging Face hub (owner/name, with revisions named by step), a folder of checkpoints
-(checkpoint-100, step1000: one folder per step), or a single checkpoint (a model folder, a .safetensors file, a state
-dict in .pt, .bin or .ckpt). The last line printed is the path of a page with figures. Exit status: 0 all well, 3 steps
-or measures were left out (with --strict: or matrices), 4 a number is beyond a --fail-if, 1 no step was usable, 2 bad
-input, 130 and 143 after Ctrl-C and SIGTERM."""
+(checkpoint-100, step1000: one folder per step), a single checkpoint (a model folder, a .safetensors file, a state
+dict in .pt, .bin or .ckpt), or the address of one of these (s3://, gs://, az://; https:// of a file). The last line
+printed is the path of a page with figures. Exit status: 0 all well, 3 steps or measures were left out (with --strict:
+or matrices), 4 a number is beyond a --fail-if, 1 no step was usable, 2 bad input, 130 and 143 after Ctrl-C and
+SIGTERM."""
 
 
 def add_parser(commands: Any) -> None:
