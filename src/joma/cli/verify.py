@@ -107,6 +107,7 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
 
 def _shard(names: list[str], options: argparse.Namespace, jobs: int) -> int:
     """The studies of one shard. Their report comes when all shards are merged."""
+    from joma import studies
     from joma.scale.shards import read_shard
     from joma.studies.parts import part_of, share_in_words
 
@@ -119,7 +120,13 @@ def _shard(names: list[str], options: argparse.Namespace, jobs: int) -> int:
     part.begin()
     say(share_in_words(part))
     mine = list(part.mine)
-    return _carry_out(mine, wish, _side_by_side(mine, wish) if mine else lambda listener: iter(()), part)
+    if len(mine) > 1:
+        return _carry_out(mine, wish, _side_by_side(mine, wish), part)
+    make: Callable[[Listener], Iterator[Result]] = lambda listener: iter(())
+    if mine:  # one study needs no process of its own
+        study = studies.load(mine[0])
+        make = partial(_alone, study, study.preset(wish.scale), wish, alone=False)
+    return _carry_out(mine, wish, make, part)
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -180,10 +187,10 @@ def exit_status(results: Sequence[Result]) -> int:
     return OK if judged else NOTHING_JUDGED
 
 
-def _alone(study: Study, config: Any, wish: Wish, listener: Listener) -> Iterator[Result]:
+def _alone(study: Study, config: Any, wish: Wish, listener: Listener, *, alone: bool = True) -> Iterator[Result]:
     from joma.claims.execute import attempt
 
-    yield attempt(study, config, wish.out, fresh=wish.fresh, progress=partial(listener, study.name), alone=True)
+    yield attempt(study, config, wish.out, fresh=wish.fresh, progress=partial(listener, study.name), alone=alone)
 
 
 def _side_by_side(names: list[str], wish: Wish) -> Callable[[Listener], Iterator[Result]]:

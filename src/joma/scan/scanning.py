@@ -94,13 +94,13 @@ def scan(
         raise BadInput(f"jobs must be at least 1, got {jobs}", argument="jobs")
     report: Progress = progress or (lambda line: None)
     text, tokenizer = (None if path is None else Path(path) for path in (text, tokenizer))
-    kept: AbstractContextManager[str | Path] = TemporaryDirectory() if out is None else nullcontext(out)
     measures, groups = _names(measures), None if groups is None else _names(groups)
     share = None if shard is None else read_shard(shard)
     if share is not None:
         if out is None:
             raise BadInput("a shard is kept in a folder, and none is given", argument="out")
-        kept = nullcontext(share.folder(Path(out)))
+        out = share.folder(Path(out))
+    kept: AbstractContextManager[str | Path] = TemporaryDirectory() if out is None else nullcontext(out)
     with kept as folder:
         series = find_series(source, steps=steps, axis=axis, base=base, out=Path(folder), budget=budget)
         report(f"{series.source}: {counted(len(series.places), 'checkpoint')}")
