@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joma.cli.options import DEFAULT_OUT
+from joma.cli.uploading import uploaded
 from joma.host.errors import BadInput
 from joma.host.files import usable_file, usable_folder
 from joma.host.printing import say
@@ -44,6 +45,11 @@ def add_parser(commands: Any) -> None:
 
 
 def _merge(options: argparse.Namespace, _: list[str]) -> int:
+    with uploaded(options.out) as options.out:
+        return _merged(options)
+
+
+def _merged(options: argparse.Namespace) -> int:
     from joma.scale.parts import belonging_together, find_parts
 
     parts = belonging_together(find_parts(options.folder))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joma.cli.shard import add_shard, how_to_merge, refuse_with_shard
+from joma.cli.uploading import uploaded
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.files import as_json, named_file, refuse_files, usable_file, write_json
@@ -110,6 +111,11 @@ class Done:
 
 def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     """Carry `joma scan` out; returns the exit status. Bad input raises ValueError with one sentence."""
+    with uploaded(options.out) as options.out:
+        return _call(options)
+
+
+def _call(options: argparse.Namespace) -> int:
     from joma.scan import NoneUsable
 
     _check(options)

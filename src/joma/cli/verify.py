@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from joma.cli.options import DEFAULT_OUT, add_output
 from joma.cli.shard import add_shard, how_to_merge, refuse_with_shard
+from joma.cli.uploading import uploaded
 from joma.host.errors import BadInput, asked_for
 from joma.host.exit_status import BROKEN, OK
 from joma.host.files import as_json, named_file, usable_file, usable_folder, write_json
@@ -22,6 +23,7 @@ from joma.host.threads import cores, limited
 if TYPE_CHECKING:
     from joma.claims.contract import Study, Verdict
     from joma.claims.execute import Result
+    from joma.cli.options import Chosen
     from joma.cli.terminal import Screen
     from joma.scale.local import Event
     from joma.scale.parts import Part
@@ -86,6 +88,11 @@ class Wish:
 
 
 def _verify(options: argparse.Namespace, _: list[str]) -> int:
+    with uploaded(options.out) as options.out:
+        return _verified(options)
+
+
+def _verified(options: argparse.Namespace) -> int:
     jobs = options.jobs if options.jobs is not None else cores() if options.scale == "quick" else 1
     with limited(max(options.threads, 1)):  # before torch loads, where it is not loaded yet
         from joma import studies
@@ -143,7 +150,12 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     study = studies.load(studies.chosen(options.study))
     with asked_for():
         chosen = parse(study, rest)
-    wish = Wish(chosen.out, chosen.json, chosen.fresh, chosen.threads, chosen.scale)
+    with uploaded(chosen.out) as out:
+        return _run_one(study, chosen, out)
+
+
+def _run_one(study: Study, chosen: Chosen, out: Path) -> int:
+    wish = Wish(out, chosen.json, chosen.fresh, chosen.threads, chosen.scale)
     wish.check()
     from joma.claims.contract import check_config
 
