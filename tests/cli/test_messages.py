@@ -39,7 +39,7 @@ def test_a_wrong_option_of_a_scan_is_bad_input_and_is_named(checkpoint, tmp_path
         (["--bogus"], "joma: unknown option '--bogus'; see `joma --help`\n"),
         (
             ["zzz"],
-            "joma: no command is called 'zzz'; there are verify, run, list, show, report, scan, cache, forecast, "
+            "joma: no command is called 'zzz'; there are verify, run, list, show, report, scan, merge, cache, forecast, "
             "watch, view, export; ",
         ),
         (["run", "thm1-rates", "--rates", "1", "2", "3"], "joma: --rates takes values in groups of 2, got 3 values\n"),

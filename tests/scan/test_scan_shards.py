@@ -130,9 +130,9 @@ def test_merging_reads_no_checkpoint(parts, together, pristine, tmp_path, monkey
 
 
 def test_a_shard_that_was_stopped_goes_on_and_merges_the_same(pristine, parts, together, tmp_path, monkeypatch):
-    from joma.scan.sweep import sweeping
+    from joma.scan.sweep import step as one_step
 
-    real, count = sweeping.measured, 0
+    real, count = one_step.measured, 0
 
     def killed(*arguments, **named):
         nonlocal count
@@ -141,7 +141,7 @@ def test_a_shard_that_was_stopped_goes_on_and_merges_the_same(pristine, parts, t
             raise KeyboardInterrupt
         return real(*arguments, **named)
 
-    monkeypatch.setattr(sweeping, "measured", killed)
+    monkeypatch.setattr(one_step, "measured", killed)
     with pytest.raises(KeyboardInterrupt):
         scan(pristine, measures=MEASURES[1], out=tmp_path / "parts", shard="1/4")
     monkeypatch.undo()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.placing import add_on
 from joma.cli.shard import add_shard, how_to_merge, refuse_with_shard
 from joma.cli.uploading import uploaded
 from joma.host.errors import BadInput
@@ -61,7 +62,8 @@ def add_parser(commands: Any) -> None:
     add("--tokenizer", type=Path, metavar="PATH", help="for --text (default: that of the checkpoint or its parent)")
     add("--seq-len", type=int, metavar="N", help="tokens per window of --text (default: 512, or what was trained on)")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    add("--jobs", type=int, default=1, metavar="N", help="checkpoints that are read at a time (default: 1)")
+    add("--jobs", type=int, metavar="N", help="checkpoints at a time (default: 1; with --on what there is room for)")
+    add_on(parser, "checkpoints are measured")
     add("--json", metavar="FILE", help="write the curves there as JSON; - for standard output")
     add("--csv", type=Path, metavar="FILE", help="the numbers as a table, one row per number")
     add("--parquet", type=Path, metavar="FILE", help="the same table as parquet")
@@ -84,8 +86,8 @@ def add_parser(commands: Any) -> None:
 
 
 _PASSED_ON = (
-    "steps", "axis", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len", "device", "jobs", "out",
-    "budget", "fresh", "keep_suspicious", "shard",
+    "steps", "axis", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len", "device", "jobs", "on",
+    "out", "budget", "fresh", "keep_suspicious", "shard",
 )  # fmt: skip
 """Options that are arguments of `joma.scan.scan` under the same name."""
 

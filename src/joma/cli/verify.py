@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joma.cli.options import DEFAULT_OUT, add_output
+from joma.cli.placing import add_on
 from joma.cli.shard import add_shard, how_to_merge, refuse_with_shard
 from joma.cli.uploading import uploaded
 from joma.host.errors import BadInput, asked_for
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from joma.claims.execute import Result
     from joma.cli.options import Chosen
     from joma.cli.terminal import Screen
-    from joma.scale.local import Event
     from joma.scale.parts import Part
+    from joma.scale.task import Event
 
 NOTHING_JUDGED = 3
 SILENCE = {"quick": 600.0, "paper": 7200.0}
@@ -55,6 +56,7 @@ def add_parser(commands: Any) -> None:
     verify.add_argument("--claims", metavar="VERDICTS", help=claims)
     jobs = "studies at a time (default: one per core; at paper scale 1). The numbers do not depend on it"
     verify.add_argument("-j", "--jobs", type=int, metavar="N", help=jobs)
+    add_on(verify, "studies are carried out")
     add_output(verify)
     add_shard(verify, "studies")
     verify.set_defaults(call=_verify)
@@ -73,14 +75,15 @@ class Wish:
     fresh: bool
     threads: int
     scale: str
-    jobs: int = 1
+    jobs: int | None = 1
     verbose: bool = False
     verdicts: tuple[Verdict, ...] | None = None
+    on: str | None = None
 
     def check(self) -> None:
         """Refuse now what would fail after minutes of work."""
         for option, value in (("--jobs", self.jobs), ("--threads", self.threads)):
-            if value < 1:
+            if value is not None and value < 1:
                 raise BadInput(f"{option} must be at least 1, got {value}")
         usable_folder(self.out)
         if self.json and self.json != "-":
@@ -93,7 +96,9 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _verified(options: argparse.Namespace) -> int:
-    jobs = options.jobs if options.jobs is not None else cores() if options.scale == "quick" else 1
+    jobs = options.jobs
+    if jobs is None and options.on is None:
+        jobs = cores() if options.scale == "quick" else 1
     with limited(max(options.threads, 1)):  # before torch loads, where it is not loaded yet
         from joma import studies
         from joma.claims.ledger import verdicts_named
@@ -103,16 +108,17 @@ def _verified(options: argparse.Namespace) -> int:
             return _shard(names, options, jobs)
         verdicts = None if options.claims is None else verdicts_named(options.claims)
         wish = Wish(
-            options.out, options.json, options.fresh, options.threads, options.scale, jobs, options.verbose, verdicts
-        )
+            options.out, options.json, options.fresh, options.threads, options.scale, jobs, options.verbose, verdicts,
+            options.on,
+        )  # fmt: skip
         wish.check()
-        if len(names) > 1:
+        if len(names) > 1 or wish.on is not None:
             return _carry_out(names, wish, _side_by_side(names, wish))
         study = studies.load(names[0])
         return _carry_out(names, wish, partial(_alone, study, study.preset(options.scale), wish))
 
 
-def _shard(names: list[str], options: argparse.Namespace, jobs: int) -> int:
+def _shard(names: list[str], options: argparse.Namespace, jobs: int | None) -> int:
     """The studies of one shard. Their report comes when all shards are merged."""
     from joma import studies
     from joma.scale.shards import read_shard
@@ -121,13 +127,13 @@ def _shard(names: list[str], options: argparse.Namespace, jobs: int) -> int:
     refuse_with_shard(options, "json", "claims", "verbose")
     shard = read_shard(options.shard)
     folder = shard.folder(options.out)
-    wish = Wish(folder, None, options.fresh, options.threads, options.scale, jobs)
+    wish = Wish(folder, None, options.fresh, options.threads, options.scale, jobs, on=options.on)
     wish.check()
     part = part_of(names, shard, folder, scale=options.scale, threads=options.threads)
     part.begin()
     say(share_in_words(part))
     mine = list(part.mine)
-    if len(mine) > 1:
+    if len(mine) > 1 or (mine and wish.on is not None):
         return _carry_out(mine, wish, _side_by_side(mine, wish), part)
     make: Callable[[Listener], Iterator[Result]] = lambda listener: iter(())
     if mine:  # one study needs no process of its own
@@ -207,17 +213,20 @@ def _alone(study: Study, config: Any, wish: Wish, listener: Listener, *, alone: 
 
 def _side_by_side(names: list[str], wish: Wish) -> Callable[[Listener], Iterator[Result]]:
     """Several studies, in processes that start now; one that dies or is stuck does not stop the others."""
-    from joma.scale.local import side_by_side
+    from joma.scale.choosing import executor_of
+    from joma.scale.local import Local
     from joma.studies.task import FUNCTION, study_task
 
     # From the last to the first: those that train networks come last and take longest, and are best begun first.
     tasks = [study_task(name, wish.scale, wish.out, fresh=wish.fresh) for name in reversed(names)]
     how: dict[str, Any] = {"jobs": wish.jobs, "threads": wish.threads, "silence": SILENCE[wish.scale]}
-    return partial(_results, side_by_side(FUNCTION, tasks, **how), wish)
+    # Unless a place is named, a study whose process died is not begun again: that is said, and the command goes on.
+    executor = Local(**how, retries=0) if wish.on is None else executor_of(wish.on, **how)
+    return partial(_results, executor.events(FUNCTION, tasks), wish)
 
 
 def _results(events: Iterator[Event], wish: Wish, listener: Listener) -> Iterator[Result]:
-    from joma.scale.local import Going, Lost
+    from joma.scale.task import Going, Lost
     from joma.studies.task import lost, result_of
 
     for event in events:

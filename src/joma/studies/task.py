@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joma.host.progress import Progress
-from joma.scale.local import Task
+from joma.scale.task import Task
 from joma.studies import load, room
 
 if TYPE_CHECKING:
     from joma.claims.execute import Result
 
 FUNCTION = f"{__name__}:carry_out"
-"""What `joma.scale.local.side_by_side` is to call."""
+"""What an executor of `joma.scale` is to call."""
 
 
 def study_task(name: str, scale: str, out: Path, *, fresh: bool = False) -> Task:

@@ -23,6 +23,7 @@ from joma.scan.formats.checkpoint import Weights
 from joma.scan.measures import chosen
 from joma.scan.result.curves import Scan
 from joma.scan.sources.series import Place, Series
+from joma.scan.sweep.elsewhere import Elsewhere
 from joma.scan.sweep.plan import Plan
 from joma.scan.sweep.record import remember
 from joma.scan.sweep.sweeping import found_in, judge_steps, measure_steps
@@ -41,14 +42,15 @@ def part_of(plan: Plan, shard: Shard, folder: Path, options: Mapping[str, Any]) 
 
 
 def measure_part(
-    plan: Plan, run: Run, part: Part, before: Part | None, *, jobs: int, report: Callable[[str], None]
-) -> Scan:
+    plan: Plan, run: Run, part: Part, before: Part | None, *, jobs: int, report: Callable[[str], None],
+    elsewhere: Elsewhere | None = None,
+) -> Scan:  # fmt: skip
     """Measure the checkpoints of a part, and leave what merging needs. Steps are not compared with each other yet.
 
-    before: what an earlier call left in the folder.
+    before: what an earlier call left in the folder. jobs, report, elsewhere: as of a sweep.
     """
     own = replace(plan, series=replace(plan.series, places=tuple(_own(plan.series, part))))
-    faults, now = measure_steps(own, run, jobs=jobs, report=report)
+    faults, now = measure_steps(own, run, jobs=jobs, report=report, elsewhere=elsewhere)
     known = {} if before is None else dict(before.content.get("notes", {}))  # of steps that are recorded already
     notes = {str(step): list(several) or known.get(str(step), []) for step, several in now.items()}
     content = {
