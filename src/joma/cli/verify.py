@@ -6,7 +6,7 @@ import argparse
 import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,7 +218,8 @@ def _side_by_side(names: list[str], wish: Wish) -> Callable[[Listener], Iterator
     from joma.studies.task import FUNCTION, study_task
 
     # From the last to the first: those that train networks come last and take longest, and are best begun first.
-    tasks = [study_task(name, wish.scale, wish.out, fresh=wish.fresh) for name in reversed(names)]
+    out = wish.out if wish.on is None else wish.out.absolute()  # elsewhere, the working directory is another one
+    tasks = [study_task(name, wish.scale, out, fresh=wish.fresh) for name in reversed(names)]
     how: dict[str, Any] = {"jobs": wish.jobs, "threads": wish.threads, "silence": SILENCE[wish.scale]}
     # Unless a place is named, a study whose process died is not begun again: that is said, and the command goes on.
     executor = Local(**how, retries=0) if wish.on is None else executor_of(wish.on, **how)
@@ -235,7 +236,9 @@ def _results(events: Iterator[Event], wish: Wish, listener: Listener) -> Iterato
         elif isinstance(event, Lost):
             yield lost(event.task.name, wish.scale, event.reason)
         else:
-            yield result_of(event.task.name, event.value)
+            result = result_of(event.task.name, event.value)
+            here = result.run and wish.out / result.run.relative_to(event.task.arguments["out"])
+            yield replace(result, run=here)
 
 
 def write_and_print(results: list[Result], wish: Wish, screen: Screen) -> list[Result]:

@@ -35,7 +35,6 @@ REST = 2.0
 """Seconds before a task is begun again: at once, Ray may still give it to the process that just died."""
 _STORE = 128 << 20  # bytes of shared memory for a cluster of our own: numbers are small
 _LONGEST = 40  # letters of a folder for sockets: a path of one has at most 107, and Ray's own part takes 64
-_PASSED_ON = ("JOMA_LIMITS", "JOMA_DATA")
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning about how this will change
@@ -173,8 +172,8 @@ class _Works:
     asked_at: float = 0.0
 
     def begin(self) -> None:
-        environ = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        around = {"env_vars": {**environment(self.wish.threads), **environ}}
+        ours = {name: value for name, value in os.environ.items() if name.startswith("JOMA_")}
+        around = {"env_vars": {**ours, **environment(self.wish.threads)}}
         self.call = self.ray.remote(carry_out)
         self.how: dict[str, Any] = {"num_cpus": self.wish.threads, "max_retries": 0, "runtime_env": around}
         # It needs no core of its own, and comes back if its machine dies.

@@ -29,7 +29,12 @@ def study_task(name: str, scale: str, out: Path, *, fresh: bool = False) -> Task
     arguments = {"study": name, "scale": scale, "out": str(out), "fresh": fresh}
     # These load a library that takes long to load: one process can carry out all that do.
     shared_load = "transformers" if room(name) == "checkpoints" else ""
-    return Task(name, arguments, shared_load)
+    return Task(name, arguments, shared_load, gpus=_gpus(name) if scale == "paper" else 0)
+
+
+def _gpus(name: str) -> int:
+    """How many GPUs a study needs at paper scale."""
+    return int(str(getattr(load(name).paper, "device", "cpu")).startswith("cuda"))
 
 
 def carry_out(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
