@@ -99,7 +99,7 @@ def test_every_study_is_in_one_shard_which_says_so(parts):
         shares.append(content["mine"])
         said = parts[1][number].stdout
         assert f"shard {number}/4 has {len(shares[-1])} of 4 studies: {', '.join(shares[-1])}\n" in said
-        assert said.endswith(f"when all 4 are: joma merge {parts[0]} --out {parts[0]}\n")
+        assert said.endswith(f"when all 4 shards are: joma merge {parts[0]} --out {parts[0]}\n")
         assert not (parts[0] / f"shard-{number}-of-4" / "findings.json").exists()
     assert sorted(name for share in shares for name in share) == sorted(QUICK)
 

@@ -110,7 +110,7 @@ def test_which_checkpoints_a_shard_measures_is_said_and_follows_from_the_steps_a
         assert f"shard {number}/{SHARDS} has {len(mine)} of 10 checkpoints: " in done.stdout
         assert all(f"step {step} (step{step}.safetensors)" in done.stdout for step in mine)
         assert all(f"] step {step}  " in done.stdout for step in mine)
-        assert f"when all {SHARDS} are: joma merge {parts[0]} --out {parts[0]}" in done.stdout
+        assert f"when all {SHARDS} shards are: joma merge {parts[0]} --out {parts[0]}" in done.stdout
     assert [parts[1][number].returncode for number in (1, 2, 3, 4)] == [0, 0, 3, 3]
 
 

@@ -24,6 +24,8 @@ versions, options or checkpoints, a shard that is missing, not finished, or ther
 again. The exit status is that of the command whose shards these are."""
 _OF = {"scan": ("csv", "parquet", "fail_if", "no_page"), "verify": ("verbose", "claims")}
 """Options that only shards of one command have."""
+_WORK = {"scan": ("checkpoint", "checkpoints"), "verify": ("study", "studies")}
+"""What is shared out, in words."""
 
 
 def add_parser(commands: Any) -> None:
@@ -63,7 +65,8 @@ def _merged(options: argparse.Namespace) -> int:
                 raise BadInput(f"{option} is for shards of joma {other}, and these are of joma {kind}")
     _check(options, parts)
     screen = sys.stderr if options.json == "-" else sys.stdout
-    say(f"{counted(len(parts), 'shard')} of joma {kind}, {len(parts[0].work):,} in all", screen)
+    what = counted(len(parts[0].work), *_WORK[kind])
+    say(f"merging {counted(len(parts), 'shard')} of joma {kind}: {what}", screen)
     return _scan(parts, options, screen) if kind == "scan" else _verify(parts, options)
 
 

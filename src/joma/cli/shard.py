@@ -32,4 +32,4 @@ def how_to_merge(part: Part) -> str:
     """Where a shard left its part, and what to do when all are there."""
     out = part.folder.parent
     merge = shlex.join(["joma", "merge", str(out), "--out", str(out)])
-    return f"shard {part.shard} is done: {part.folder}; when all {part.shard.of} are: {merge}"
+    return f"shard {part.shard} is done, in {part.folder}; when all {part.shard.of} shards are: {merge}"
