@@ -288,3 +288,25 @@ def test_a_run_outside_of_the_folder_is_not_read(parts, tmp_path):
         path.write_text(json.dumps(content))
     with pytest.raises(BadInput, match="names a run outside of its folder"):
         merge_shards([tmp_path / "parts"], tmp_path / "out")
+
+
+def test_what_is_noted_of_single_steps_stays_in_the_order_of_steps(pristine, tmp_path, monkeypatch):
+    """Also where a shard is given again and measures nothing."""
+    one_step = import_module("joma.scan.sweep.step")
+    real = one_step.measured
+
+    def noting(plan, place, *arguments, **named):
+        values, faults, notes = real(plan, place, *arguments, **named)
+        return values, faults, (*notes, f"{place.name} was read slowly")
+
+    monkeypatch.setattr(one_step, "measured", noting)
+    alone = scan(pristine, out=tmp_path / "alone")
+    for shard in ("2/3", "1/3", "3/3", "2/3"):
+        scan(pristine, out=tmp_path / "parts", shard=shard)
+    assert sum("slowly" in note for note in alone.notes) > 5
+    merged = merge_shards([tmp_path / "parts"], tmp_path / "out")
+    assert merged.notes == alone.notes
+    for shard in ("1/3", "2/3", "3/3"):
+        monkeypatch.setattr(one_step, "measured", real)
+        scan(pristine, out=tmp_path / "parts", shard=shard, fresh=True)
+    assert not any("slowly" in note for note in merge_shards([tmp_path / "parts"], tmp_path / "again").notes)
