@@ -93,7 +93,7 @@ def answered(feed: Feed, question: dict[str, Any]) -> tuple[dict[str, Any], list
         if kind == "titles":
             return {"titles": feed.titles()}, []
         if kind == "after":
-            found = feed.after(run, series, int(question["cursor"]))
+            found = feed.after(run, series, int(question["cursor"]), means=question.get("means", ()))
         else:
             asked = {name: question[name] for name in ("low", "high", "whole", "means") if name in question}
             found = feed.series(run, series, **asked)

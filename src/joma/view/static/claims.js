@@ -15,6 +15,8 @@ function claimsScreen(view) {
   const element = h("div", {}, h("div", { class: "controls" }, h("label", {}, "Search ", search), chips, count), notice, list);
   /** @type {any[] | null} */
   let claims = null;
+  /** @type {string | null} */
+  let drawn = null;
   /** @type {Map<string, string[]>} */
   const uses = new Map();
 
@@ -29,6 +31,8 @@ function claimsScreen(view) {
   async function update() {
     search.value = seen.get("find");
     if (claims === null) { count.textContent = "Reading the findings …"; return; }
+    if (drawn === String(seen.words)) return; // a run changed, and nothing of what is seen here
+    drawn = String(seen.words);
     const wanted = new Set(seen.all("verdict")), words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = (/** @type {any} */ claim) => words.every((/** @type {string} */ word) => `${claim.id} ${claim.source} ${claim.says} ${claim.corrected ?? ""}`.toLowerCase().includes(word));
     const readable = claims.filter((claim) => !claim.fault), found = readable.filter(fits);
@@ -39,7 +43,8 @@ function claimsScreen(view) {
     notice.textContent = faults.length ? faults.join(" ") : readable.length ? "" : "There are no findings here; `joma verify` makes them.";
     notice.hidden = !notice.textContent;
     const focused = document.activeElement?.closest?.("[data-claim]")?.getAttribute("data-claim");
-    list.replaceChildren(...shown.slice(0, 400).map(entry));
+    const open = new Set([...list.querySelectorAll("details[open]")].map((one) => one.dataset.claim)); // stay open
+    list.replaceChildren(...shown.slice(0, 400).map((claim) => entry(claim, open.has(claim.id))));
     const target = [...list.children].find((one) => one.getAttribute("data-claim") === (focused ?? ""));
     target?.querySelector("summary")?.focus();
   }
@@ -51,12 +56,13 @@ function claimsScreen(view) {
     if (focused) chips.querySelector(`[data-verdict="${focused}"]`)?.focus();
   }
 
-  /** @param {any} claim */
-  function entry(claim) {
+  /** @param {any} claim @param {boolean} open */
+  function entry(claim, open) {
     const one = h("details", { class: `claim ${verdictClass(best(claim).verdict)}`, "data-claim": claim.id },
       h("summary", {}, h("span", { class: "verdict" }, best(claim).told), h("span", { class: "source" }, claim.source), h("span", { class: "name" }, claim.id), h("span", { class: "says" }, claim.says), claim.corrected && h("span", { class: "corrected" }, claim.corrected)));
     const fill = () => { if (one.childElementCount === 1) one.append(details(claim)); };
     one.addEventListener("toggle", () => { if (one.open) fill(); });
+    if (open) { fill(); one.open = true; }
     if (seen.get("claim") === claim.id) { fill(); one.open = true; requestAnimationFrame(() => one.scrollIntoView({ block: "nearest" })); }
     return one;
   }

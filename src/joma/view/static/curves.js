@@ -60,10 +60,11 @@ function curvesScreen(view) {
       if (turn !== asked) return;
       say("");
       chart.element.hidden = false;
-      const sign = JSON.stringify([String(seen.words), chosen.map((run) => [run.id, run.identity, run.alarms?.length, run.left_out?.length]), shown.map((array) => [array.steps.length, array.order]), [...hidden], view.dark, source.title(name)]);
+      const same = JSON.stringify([String(seen.words), name, chosen.map((run) => [run.id, run.identity, run.state, run.alarms?.length, run.left_out?.length]), shown.map((array) => array.order), [...hidden], view.dark, source.title(name)]);
+      const sign = JSON.stringify([same, shown.map((array) => [array.steps.length, array.steps[array.steps.length - 1]])]);
       if (sign === drawn) return; // the index changed, but nothing of what is seen
       drawn = sign;
-      draw(chosen, shown, modes, x, name, low, high);
+      draw(chosen, shown, modes, x, name, low, high, same);
     } catch (error) {
       if (turn !== asked) return;
       say(/** @type {Error} */ (error).message);
@@ -130,8 +131,8 @@ function curvesScreen(view) {
     if (focused) [...runs.querySelectorAll("input")].find((one) => one.getAttribute("data-run") === focused)?.focus();
   }
 
-  /** @param {RunEntry[]} chosen @param {Held[]} arrays @param {Modes} modes @param {string} x @param {string} name @param {number | undefined} low @param {number | undefined} high */
-  function draw(chosen, arrays, modes, x, name, low, high) {
+  /** @param {RunEntry[]} chosen @param {Held[]} arrays @param {Modes} modes @param {string} x @param {string} name @param {number | undefined} low @param {number | undefined} high @param {string} same */
+  function draw(chosen, arrays, modes, x, name, low, high, same) {
     const weight = Number(seen.get("smooth", "0")) || 0, over = seen.get("together") === "1" && chosen.length > 1;
     const found = arrays.map((array) => (x === "step" ? growingCurves(array, modes) : curvesOf(array, modes, x)));
     const several = chosen.length > 1 && !over;
@@ -139,7 +140,7 @@ function curvesScreen(view) {
       .map((curve) => ({ ...curve, y: smoothed(curve.y, weight), low: weight ? curve.low && smoothed(curve.low, weight) : curve.low, high: weight ? curve.high && smoothed(curve.high, weight) : curve.high }));
     const colours = coloursFor(curves.length);
     const marks = chosen.flatMap((run) => [...(run.alarms ?? []).filter((/** @type {any} */ one) => one.measure === name).map((/** @type {any} */ one) => ({ at: one.step, kind: "alarm" })), ...(run.left_out ?? []).map((/** @type {any} */ one) => ({ at: one.step, kind: "left out" }))]);
-    const spec = { curves: curves.map((curve, at) => ({ ...curve, colour: colours[at], hidden: hidden.has(curve.label) })), x: x === "step" ? "step" : x.replace(/^dim_/, "axis "), y: source.title(name), logX: seen.get("logx") === "1", logY: seen.get("logy") === "1", low, high, marks: x === "step" ? marks : [] };
+    const spec = { curves: curves.map((curve, at) => ({ ...curve, colour: colours[at], hidden: hidden.has(curve.label) })), x: x === "step" ? "step" : x.replace(/^dim_/, "axis "), y: source.title(name), logX: seen.get("logx") === "1", logY: seen.get("logy") === "1", low, high, marks: x === "step" ? marks : [], live: x === "step" && chosen.some((run) => run.state === "being written"), same: x === "step" && arrays.length === 1 ? same : undefined };
     chart.draw(spec);
     keys(spec);
     remarks(arrays, spec, over ? chosen.length : 0, modes, marks);
@@ -150,7 +151,7 @@ function curvesScreen(view) {
     const few = spec.curves.slice(0, 60), buttons = [...legend.querySelectorAll(".key")];
     const last = (/** @type {Curve} */ curve) => { for (let at = curve.y.length - 1; at >= 0; at--) if (Number.isFinite(curve.y[at])) return inDigits(curve.y[at]); return "–"; };
     const now = JSON.stringify(few.map((curve) => [curve.label, curve.colour, curve.hidden]));
-    if (now === legend.dataset.now && buttons.length === few.length) { few.forEach((curve, at) => { buttons[at].lastElementChild.textContent = last(curve); }); return; } // only the numbers move
+    if (now === legend.dataset.now && buttons.length === few.length) { few.forEach((curve, at) => { const says = buttons[at].lastElementChild, now = last(curve); if (says.textContent !== now) says.textContent = now; }); return; } // only the numbers move
     legend.dataset.now = now;
     const focused = document.activeElement?.getAttribute("data-curve");
     legend.replaceChildren(...(spec.curves.length > 1 ? few : []).map((curve) => {
