@@ -201,6 +201,32 @@ class Chart {
   close() { this.watch.disconnect(); this.plot?.destroy(); this.plot = null; }
 }
 
+/** Names of curves with their last numbers, as buttons that hide them. */
+class Keys {
+  /** @param {() => void} changed */
+  constructor(changed) {
+    this.changed = changed;
+    this.element = h("ul", { class: "legend" });
+    /** @type {Set<string>} */
+    this.hidden = new Set();
+  }
+
+  /** @param {Spec["curves"]} curves */
+  set(curves) {
+    const few = curves.slice(0, 60), buttons = [...this.element.querySelectorAll(".key")];
+    const last = (/** @type {Curve} */ curve) => { for (let at = curve.y.length - 1; at >= 0; at--) if (Number.isFinite(curve.y[at])) return inDigits(curve.y[at]); return "–"; };
+    const now = JSON.stringify(few.map((curve) => [curve.label, curve.colour, curve.hidden]));
+    if (now === this.element.dataset.now && buttons.length === few.length) { few.forEach((curve, at) => { const says = buttons[at].lastElementChild, words = last(curve); if (says.textContent !== words) says.textContent = words; }); return; } // only the numbers move
+    this.element.dataset.now = now;
+    const focused = document.activeElement?.getAttribute("data-curve");
+    this.element.replaceChildren(...(curves.length > 1 ? few : []).map((curve) => {
+      return h("li", {}, h("button", { type: "button", class: "key", "data-curve": curve.label, "aria-pressed": !curve.hidden, onclick: () => { if (!this.hidden.delete(curve.label)) this.hidden.add(curve.label); this.changed(); } },
+        h("i", { style: { background: curve.colour === "ink" ? "currentColor" : curve.colour } }), h("span", {}, curve.label), h("b", {}, last(curve))));
+    }), ...(curves.length > few.length ? [h("li", { class: "none" }, `and ${curves.length - few.length} more`)] : []));
+    if (focused) [...this.element.querySelectorAll("[data-curve]")].find((one) => one.getAttribute("data-curve") === focused)?.focus();
+  }
+}
+
 /** Buttons that save what a chart shows. @param {Chart} chart @param {() => string} name */
 function savers(chart, name) {
   return h("div", { class: "savers", role: "group", "aria-label": "Save what is seen" }, ...["png", "svg", "csv"].map((kind) => button(kind.toUpperCase(), () => chart.save(kind, name()))));
