@@ -123,6 +123,7 @@ def test_open_claims_stay_open_while_a_run_is_written(
             page = open_page(f"{address}#?screen=claims")
             page.locator("details.claim summary").nth(1).click()
             page.locator("details.claim[open] .detail").wait_for()
+            assert page.locator(".figures").count() == 0  # the run of its study is not here
             page.evaluate("document.querySelector('details.claim').dataset.mine = '1'")
             assert page.locator(".live").inner_text() == "1 run being written"
             send("finish")

@@ -22,6 +22,7 @@ from joma.runs.following import ALARMS, MONITOR, mark_of, read_patiently, runs_i
 from joma.runs.tail import Held, held, rows_after
 from joma.view.claims import Kept, claims_in, ledgers_in
 from joma.view.entries import MOST_ALARMS, SCAN, alarms_after, entry_of, series_of
+from joma.view.figures import Compact, figures_of
 from joma.view.module import static
 from joma.view.packing import Answer, packed
 from joma.view.scans import scan_entry, scan_numbers, scan_of
@@ -66,12 +67,15 @@ class Feed:
     ('a.joma', [0.5])
     """
 
-    def __init__(self, paths: Sequence[Path], *, kept: Kept | None = None) -> None:
-        """paths: runs, and folders with runs. kept: gives what is kept at paper scale on a claim."""
-        self.paths, self._kept = list(paths), kept
+    def __init__(self, paths: Sequence[Path], *, kept: Kept | None = None, compact: Compact | None = None) -> None:
+        """paths: runs, and folders with runs. kept: gives what is kept at paper scale on a claim. compact: makes the
+        figures of studies small.
+        """
+        self.paths, self._kept, self._compact = list(paths), kept, compact
         self._runs: dict[str, _Watched] = {}
         self._arrays: OrderedDict[tuple[Any, ...], tuple[np.ndarray, np.ndarray, int]] = OrderedDict()
         self._answers: dict[tuple[Any, ...], Answer] = {}
+        self._figures: dict[tuple[Any, ...], list[dict[str, str]]] = {}
         self._lock = RLock()
 
     def index(self) -> dict[str, Any]:
@@ -133,6 +137,15 @@ class Feed:
     def claims(self) -> list[dict[str, Any]]:
         """The ledger of every folder that has one."""
         return [claim for path in self.paths if path.is_dir() for claim in claims_in(path, self._kept)]
+
+    def figures(self, run: str) -> list[dict[str, str]]:
+        """The figures of the study that a run is of: name, caption, alt and svg of each. run: its id."""
+        with self._lock:
+            known = self._known(run)
+            key = (known.path, known.mark)
+        if key not in self._figures:  # drawn without the lock: others are answered meanwhile
+            self._figures[key] = figures_of(known.path, self._compact)
+        return self._figures[key]
 
     def titles(self) -> dict[str, str]:
         """What axes are called that show a measure, by its name."""

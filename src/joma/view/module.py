@@ -17,7 +17,8 @@ PARTS = (
 """Our files, in the order in which they stand in the module."""
 
 
-_CHARTS = ("numbers.js", "elements.js", "colours.js", "picture.js", "chart.js", "panels.js")
+CHARTS = ("numbers.js", "elements.js", "colours.js", "picture.js", "chart.js", "panels.js")
+"""Those of a page that only opens charts."""
 
 
 @cache
@@ -46,5 +47,5 @@ def charts() -> str:
     >>> charts().startswith("const jomaCharts = ")
     True
     """
-    parts = "\n".join(static(name) for name in (UPLOT, *_CHARTS))
+    parts = "\n".join(static(name) for name in (UPLOT, *CHARTS))
     return f"const jomaCharts = (() => {{\n{parts}\nreturn {{ showPanels }};\n}})();\n"

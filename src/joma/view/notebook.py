@@ -90,6 +90,8 @@ def answered(feed: Feed, question: dict[str, Any]) -> tuple[dict[str, Any], list
         kind, run, series = question.get("ask"), question.get("run", ""), question.get("series", "")
         if kind == "claims":
             return {"claims": feed.claims()}, []
+        if kind == "figures":
+            return {"figures": feed.figures(run)}, []
         if kind == "titles":
             return {"titles": feed.titles()}, []
         if kind == "after":

@@ -88,6 +88,7 @@ def application(feed: Feed, *, token: str, port: int, every: float) -> Starlette
         Route("/series", _asked(lambda words: _series(feed, words))),
         Route("/after", _asked(lambda words: _after(feed, words))),
         Route("/claims", _asked(lambda _: {"claims": feed.claims()})),
+        Route("/figures", _asked(lambda words: {"figures": feed.figures(words["run"])})),
         Route("/titles", _asked(lambda _: {"titles": feed.titles()})),
     ]
     hosts = frozenset({f"{HOST}:{port}", f"localhost:{port}"})

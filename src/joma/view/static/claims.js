@@ -72,9 +72,20 @@ function claimsScreen(view) {
     const sizes = /** @type {[string, any][]} */ ([["quick scale", claim.quick], ["paper scale", claim.paper]]);
     const side = h("div", { class: "sides" }, ...sizes.map(([name, one]) => h("section", { class: one ? verdictClass(one.verdict) : "" }, h("h2", { class: "small" }, name), one ? h("p", { class: "verdict" }, one.told) : h("p", { class: "none" }, "nothing is recorded"), one?.brief && h("p", {}, one.brief), one?.control && h("p", { class: "none" }, `Control: ${one.control}`), one?.machine && h("p", { class: "none" }, `${one.machine}${one.created ? `, ${one.created.slice(0, 10)}` : ""}`))));
     const links = (/** @type {string} */ title, /** @type {string[]} */ ids) => (ids.length ? h("p", {}, `${title}: `, ...ids.flatMap((id, at) => [at ? ", " : "", claims?.some((other) => other.id === id) ? button(id, () => put({ claim: id, find: null, verdict: [] }, true), { class: "link" }) : id])) : null);
-    const run = source.runs.find((one) => one.study === claim.study && !one.fault);
+    const runs = source.runs.filter((one) => one.study === claim.study && !one.fault), run = runs.find((one) => one.status === "finished") ?? runs[0];
     const line = (claim.quick ?? claim.paper)?.command;
-    return h("div", { class: "detail" }, h("p", {}, `Expected: ${claim.expected}`), side, links("Rests on", claim.uses ?? []), links("Used by", uses.get(claim.id) ?? []), run && h("p", {}, button(`Curves of ${run.id}`, () => view.go({ screen: "curves", run: [run.id], series: null }), { class: "link" })), line && command(line));
+    return h("div", { class: "detail" }, h("p", {}, `Expected: ${claim.expected}`), side, run && run.status === "finished" && figures(run.id), links("Rests on", claim.uses ?? []), links("Used by", uses.get(claim.id) ?? []), run && h("p", {}, button(`Curves of ${run.id}`, () => view.go({ screen: "curves", run: [run.id], series: null }), { class: "link" })), line && command(line));
+  }
+  const drawings = /** @type {Map<string, Promise<any>>} */ (new Map());
+
+  /** The figures of the study, as pictures: what is in one cannot act on the page. @param {string} run */
+  function figures(run) {
+    const box = h("div", { class: "figures", role: "status" }, h("p", { class: "none" }, "Drawing the figures of its study …"));
+    const asked = drawings.get(run) ?? source.ask({ ask: "figures", run });
+    drawings.set(run, asked);
+    asked.then(({ head }) => box.replaceChildren(...(head.figures.length ? [h("p", { class: "none" }, `Figures of its study, drawn from ${run}:`)] : []), ...head.figures.map((/** @type {any} */ one) => h("figure", {}, h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "Figure" }, h("img", { src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(one.svg)}`, alt: one.alt, style: { width: `${1.25 * Number(/viewBox="0 0 ([\d.]+)/.exec(one.svg)?.[1] ?? 480)}px` } })), h("figcaption", {}, one.caption)))))
+      .catch((error) => { drawings.delete(run); box.replaceChildren(h("p", { class: "none" }, error.message)); });
+    return box;
   }
   return { element, update, close() { /* nothing stays */ } };
 }
