@@ -58,6 +58,7 @@ class Source {
 
   /** @param {any} head @param {any[]} buffers */
   answered(head, buffers) {
+    if (head?.pushed) { this.pushed(head, buffers); return; }
     const waiting = this.open.get(head?.id);
     if (!waiting) return;
     this.open.delete(head.id);
@@ -98,12 +99,24 @@ class Source {
     known.growing = true;
     try {
       const { head, buffers } = await this.ask({ ask: "after", run: known.run, series: known.series, cursor: held.cursor, means: held.means });
-      const more = readArray(head, buffers, listed.dims);
-      const added = withRows(held, more);
-      held.cursor = head.cursor; held.of += added; known.added += added;
-      if (added === more.steps.length) held.lost += more.lost; // of a scan all rows come again
-      this.tell();
+      this.add(known, held, head, readArray(head, buffers, listed.dims));
     } catch { /* the next look tries again, and the run says what is wrong with it */ } finally { known.growing = false; }
+  }
+
+  /** Rows that nobody asked for: a notebook sends them while its kernel is too busy to answer. @param {any} head @param {any[]} buffers */
+  pushed(head, buffers) {
+    for (const known of this.arrays.values()) {
+      const held = known.held, listed = this.listed(known.run, known.series);
+      if (held && listed && known.run === head.run && known.series === head.series && String(held.means) === String(head.means) && held.cursor >= head.after && held.cursor < head.cursor) this.add(known, held, head, readArray(head, buffers, listed.dims));
+    }
+  }
+
+  /** @param {Known} known @param {Held} held @param {any} head @param {Held} more */
+  add(known, held, head, more) {
+    const added = withRows(held, more);
+    held.cursor = Math.max(held.cursor, head.cursor); held.of += added; known.added += added;
+    if (added === more.steps.length) held.lost += more.lost; // of a scan all rows come again
+    this.tell();
   }
 
   tell() { for (const listener of [...this.listeners]) listener(); }
