@@ -61,6 +61,7 @@ class Inside:
         self._known: dict[nn.Module, str] | None = None
         self._layers: list[str] = []
         self._done: dict[str, Probe] = {}
+        self._round: Probe | None = None  # of compiled code: one for all layers, whose numbers are reduced together
         self._watching: InPass | _CompiledPass | None = None
 
     def enter(self) -> None:
@@ -78,13 +79,14 @@ class Inside:
         """Watch the next pass of training, if nothing is being watched."""
         if self._watching is not None:
             return
-        layer = self._layers[len(self._done)] if self._layers else None
+        seen = len(self._round.queries) if self._round is not None else len(self._done)
+        layer = self._layers[seen] if self._layers else None
         if self._compiled is None:
             self._watching = InPass(
                 self._model, layer=layer, spread=self._spread, attention=self._attention, names=self._known
             )
         else:
-            probe = Probe(self._model, keep=False, spread=self._spread, names=self._known)
+            probe = self._round or Probe(self._model, keep=False, spread=self._spread, names=self._known)
             self._watching = _CompiledPass(self._compiled, probe, layer)
 
     def seen(self) -> Probe | Round | None:
@@ -96,6 +98,9 @@ class Inside:
         if watching.error is not None:
             raise MonitorError(str(watching.error)) from watching.error
         probe = watching.probe
+        if self._layers and self._compiled is not None:
+            self._round = probe if 0 < len(probe.queries) < len(self._layers) else None
+            return probe if len(probe.queries) == len(self._layers) else None
         probe.reduce()
         if not self._layers:
             if not probe.calls:
