@@ -115,6 +115,7 @@ LONG = (
     "docs/how-to/galore.md",
     "docs/how-to/read-a-verdict.md",
     "docs/explanation/many-claims.md",
+    "docs/explanation/scale.md",
     "docs/explanation/spread.md",
     "docs/explanation/theory/scan_snap.md",
     "docs/explanation/measures/allocation.md",

@@ -7,8 +7,7 @@ where the numbers lie in the host's memory, else at the next measuring, when the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator
 
 import torch
 from torch import Tensor
@@ -20,6 +19,8 @@ from joma.monitor.arrival import Arrival
 DOUBT = 0.01
 """A residual above which a rank is certified anew. Below it, no error above 0.002 was seen."""
 
+AT_A_TIME = 1 << 27
+"""Entries of matrices that are followed together: copies of them are held for a moment."""
 FIRST_STEPS = 40
 """Steps of subspace iteration before the first look; each reads the matrices twice."""
 
@@ -30,6 +31,8 @@ class Ranks:
     def __init__(self) -> None:
         self.blocks: dict[str, Tensor] = {}
         """By name, the vectors that the next look begins with."""
+        self.certified = 0
+        """How often a rank was certified."""
         self._doubted: set[str] = set()
         self._residuals: list[tuple[list[str], Arrival]] = []
         self._random: dict[torch.device, torch.Generator] = {}
@@ -37,13 +40,12 @@ class Ranks:
     def of(self, matrices: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of all matrices; NaN for one that is not finite."""
         self._hear()
+        known = {name: each for name, each in matrices.items() if self._can_follow(name, each)}
         found: dict[str, Tensor] = {}
-        for names in alike(matrices):
-            some = {name: matrices[name] for name in names}
-            if all(self._can_follow(name, each) for name, each in some.items()):
-                found |= self._follow(some)
-            else:
-                found |= self._certify(some)
+        for names in _of_one_side(known):
+            found |= self._follow({name: matrices[name] for name in names})
+        for names in _alike({name: each for name, each in matrices.items() if name not in known}):
+            found |= self._certify({name: matrices[name] for name in names})
         return {name: found[name] for name in matrices}
 
     def _can_follow(self, name: str, matrix: Tensor) -> bool:
@@ -53,20 +55,23 @@ class Ranks:
         return len(block) == min(matrix.shape)
 
     def _follow(self, matrices: dict[str, Tensor]) -> dict[str, Tensor]:
-        names, blocks = list(matrices), torch.stack([self.blocks[name] for name in matrices])
-        looked = follow(torch.stack(list(matrices.values())), blocks, self._generator(blocks.device))
+        groups = [[matrices[name] for name in names] for names in _groups(matrices, lambda each: each.shape)]
+        names = [name for some in _groups(matrices, lambda each: each.shape) for name in some]
+        blocks = torch.stack([self.blocks[name] for name in names])
+        looked = follow([torch.stack(group) for group in groups], blocks, self._generator(blocks.device))
         self.blocks |= dict(zip(names, looked.vectors, strict=True))
         self._residuals.append((names, Arrival(looked.residual)))
         found = dict(zip(names, looked.stable_rank, strict=True))
         if self._residuals[-1][1].at_once:
             self._hear()
-            doubted = {name: each for name, each in matrices.items() if name in self._doubted}
-            found |= self._certify(doubted) if doubted else {}
+            for doubted in _alike({name: each for name, each in matrices.items() if name in self._doubted}):
+                found |= self._certify({name: matrices[name] for name in doubted})
         return found
 
     def _certify(self, matrices: dict[str, Tensor]) -> dict[str, Tensor]:
         """By `spectrum`, each alone where one of them is not finite."""
         self._doubted -= set(matrices)
+        self.certified += len(matrices)
         stack = torch.stack(list(matrices.values()))
         try:
             found = spectrum(stack)
@@ -79,7 +84,7 @@ class Ranks:
         if _is_worth_following(next(iter(matrices.values()))):
             random = self._generator(found.vectors.device)
             # A vector that is good enough for the number is not yet one to follow.
-            looked = follow(stack, first_block(found.vectors, random), random, steps=FIRST_STEPS)
+            looked = follow([stack], first_block(found.vectors, random), random, steps=FIRST_STEPS)
             self.blocks |= dict(zip(matrices, looked.vectors, strict=True))
         return dict(zip(matrices, found.stable_rank, strict=True))
 
@@ -108,11 +113,28 @@ def ranks_of(matrices: dict[str, Tensor]) -> dict[str, Tensor]:
     return Ranks().of(matrices)
 
 
-def alike(matrices: dict[str, Tensor]) -> Iterator[list[str]]:
+def _alike(matrices: dict[str, Tensor]) -> Iterator[list[str]]:
     """Names of matrices that lie on one device and have one shape and type, some at a time."""
-    groups: dict[Any, list[str]] = {}
-    for name, each in matrices.items():
-        groups.setdefault((each.device, each.dtype, each.shape), []).append(name)
-    for names in groups.values():
+    for names in _groups(matrices, lambda each: (each.device, each.dtype, each.shape)):
         some = max(1, TOGETHER // matrices[names[0]].numel())
         yield from (names[at : at + some] for at in range(0, len(names), some))
+
+
+def _of_one_side(matrices: dict[str, Tensor]) -> Iterator[list[str]]:
+    """Names of matrices that have one smaller side, on one device, in one type: as many at a time as memory allows."""
+    for names in _groups(matrices, lambda each: (each.device, each.dtype, min(each.shape))):
+        some: list[str] = []
+        for name in names:
+            if some and sum(matrices[each].numel() for each in (*some, name)) > AT_A_TIME:
+                yield some
+                some = []
+            some.append(name)
+        yield some
+
+
+def _groups(matrices: dict[str, Tensor], key: Callable[[Tensor], Hashable]) -> list[list[str]]:
+    """Names of matrices with the same key."""
+    groups: dict[Hashable, list[str]] = {}
+    for name, each in matrices.items():
+        groups.setdefault(key(each), []).append(name)
+    return list(groups.values())

@@ -54,11 +54,14 @@ class Replay:
             raise MonitorError(f"replay=True needs a model on one CUDA device, and {name} is not on one")
         self._structure, self._where = Structure(self._model), _places(self._model)
         graph = torch.cuda.CUDAGraph()
+        random = torch.cuda.default_generators[torch.cuda.current_device()]
+        drawn = random.clone_state()
         try:
             plain, probe = self._record(graph, torch.cuda.Stream())
         except MonitorError:
             raise
         except Exception as error:
+            random.graphsafe_set_state(drawn)  # torch believes that the recording goes on, and would draw no more
             why = short(" ".join(str(error).split()) or type(error).__name__, 200)
             raise MonitorError(f"replay=True cannot record the pass of {name}, which runs without it: {why}") from error
         graph.replay()

@@ -12,10 +12,7 @@ from joma.optim._folded import Folded, can_fold
 from joma.optim._inner import regroup
 from joma.optim._matrix import Matrix, Pack, is_sharded
 
-STACK_SHARE = {
-    True: 4,
-    False: 16,
-}  # of all entries those of a pack: where products are stacked, and where it copies less
+STACK_SHARE = {True: 2, False: 16}  # of all entries a pack has one in so many: where products are stacked, elsewhere
 SMALL_STACK = 1 << 18  # entries that may always be in one pack, however small the model is
 Partner = Callable[[Matrix], object]
 """Matrices for which it gives the same may be in one pack; for None a matrix stays alone."""

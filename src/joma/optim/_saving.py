@@ -23,6 +23,7 @@ VERSION = 2
 OF_GROUP = ("params", "rank", "galore_version", "galore_inner", "galore_skipped")  # in every group of a saved state
 OF_MATRIX = ("basis", "energies", "count", "refreshed")  # of a saved matrix, beside the state of the inner optimizer
 
+_MEMBER, _FIRST = "galore_member", "GaLore"  # of the family, in groups of those that came after GaLore
 _ROUNDING = 0.05  # of lengths of columns; in bfloat16 they are 1 to a hundredth
 
 
@@ -45,9 +46,10 @@ class Parts(NamedTuple):
         return {id(each): number for number, each in enumerate(self.parameters)}
 
 
-def of_every_group(inner: torch.optim.Optimizer) -> dict[str, Any]:
+def of_every_group(inner: torch.optim.Optimizer, member: str) -> dict[str, Any]:
     """What is true of the optimizer and stands in every group: tools that pass a state on keep groups and states."""
-    return {"galore_version": VERSION, "galore_inner": type(inner).__name__, "galore_skipped": 0}
+    found = {"galore_version": VERSION, "galore_inner": type(inner).__name__, "galore_skipped": 0}
+    return found if member == _FIRST else {**found, _MEMBER: member}
 
 
 def state_of_matrix(inner: torch.optim.Optimizer, matrix: Matrix) -> dict[str, Any]:
@@ -236,6 +238,9 @@ def _check_fit(parts: Parts, groups: list[dict[str, Any]], states: dict[int, Any
         raise ValueError(f"the state has groups of {sizes} parameters, this optimizer has groups of {mine}")
     kind = type(parts.inner)
     for ours, theirs in zip(parts.groups, groups, strict=True):
+        saved_by, here = (one.get(_MEMBER, _FIRST) for one in (theirs, ours))
+        if saved_by != here:
+            raise ValueError(f"the state was saved by {saved_by}, this optimizer is {here}")
         if (inner := theirs["galore_inner"]) != kind.__name__:
             raise ValueError(f"the state was saved with inner {inner}, this optimizer has inner {kind.__name__}")
         if theirs["rank"] != _plain_rank(ours["rank"]):

@@ -20,7 +20,7 @@ from joma.optim import _arguments, _matrix, _saving
 from joma.optim._arguments import Decay, NonFinite, Params
 from joma.optim._backward import InBackward
 from joma.optim._following import ORIGIN, Following
-from joma.optim._guard import Guard, Names, are_finite
+from joma.optim._guard import Guard, NameOf, are_finite
 from joma.optim._inner import OnMove, is_entry_by_entry
 from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
 from joma.optim._members import Members, Partner, Passing
@@ -44,6 +44,8 @@ class GaLore(torch.optim.Optimizer):
     >>> sorted(optimizer.state[model[0].weight])
     ['basis', 'count', 'energies', 'exp_avg', 'exp_avg_sq', 'refreshed', 'step']
     """
+
+    member = "GaLore"  # of the family: a state is loaded by the member that saved it
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ class GaLore(torch.optim.Optimizer):
     def _link(self, inner_groups: list[dict[str, Any]]) -> None:
         """Let new groups of the inner optimizer follow ours; give their matrices turns, packs and hooks."""
         self._following.link(self.param_groups, inner_groups)
-        common = _saving.of_every_group(self.inner)
+        common = _saving.of_every_group(self.inner, self.member)
         for group in self.param_groups:  # in the groups themselves: tools that flatten a state look at their keys
             group.update({key: value for key, value in common.items() if key not in group})
         give_turns(self.matrices, staggered=self.stagger)
@@ -303,7 +305,7 @@ class GaLore(torch.optim.Optimizer):
         if captured:
             raise ValueError("a step that finds subspaces cannot be captured: capture one for which due() is empty")
         full = [(matrix.name, matrix.parameter.grad) for matrix in due if matrix.parameter.grad is not None]
-        if not self._all_finite(lambda: [name for name, _ in full], are_finite([gradient for _, gradient in full])):
+        if not self._all_finite(lambda flag: full[flag][0], are_finite([gradient for _, gradient in full])):
             return False
         for batch in refresh_batches(due):
             self._refresh(batch)
@@ -359,10 +361,10 @@ class GaLore(torch.optim.Optimizer):
         found_inf = None
         if self._guard.serves([pack.device for pack in packs] + [each.parameter.device for each in passing]):
             matrices = [matrix for pack in packs for matrix in pack.matrices]
-            found_inf = self._guard.hold(seen.names, finite, matrices, captured=captured)
+            found_inf = self._guard.hold(seen.name_of, finite, matrices, captured=captured)
         elif captured:
             raise ValueError("a step is captured with an inner optimizer that is fused and capturable: give both")
-        elif not self._all_finite(seen.names, finite):
+        elif not self._all_finite(seen.name_of, finite):
             return False
         if self.clip is not None:
             clip_gradients(packs, passing, self.clip)
@@ -482,11 +484,11 @@ class GaLore(torch.optim.Optimizer):
 
     # ---- gradients that are not finite ----------------------------------------------------------------------------
 
-    def _all_finite(self, names: Names, finite: Tensor) -> bool:
+    def _all_finite(self, name_of: NameOf, finite: Tensor) -> bool:
         """Whether all are finite; if not, raise or leave it to the caller. One wait for the device."""
         if bool(finite.all()):
             return True
-        self._refuse(names()[finite.tolist().index(False)])
+        self._refuse(name_of(finite.tolist().index(False)))
         return False
 
     def _refuse(self, name: str) -> None:
@@ -588,7 +590,9 @@ class GaLore(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         inner, few = type(self.inner).__name__, counted(len(self.matrices), "matrix", "matrices")
-        return f"GaLore({inner}, {few} projected, rank={self._own['rank']}, refresh={self._own['refresh']})"
+        return (
+            f"{type(self).__name__}({inner}, {few} projected, rank={self._own['rank']}, refresh={self._own['refresh']})"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
