@@ -269,6 +269,47 @@ def test_a_sparse_gradient_is_refused():
         optimizer.step()
 
 
+def test_a_step_that_is_refused_leaves_kernels_as_they_were():
+    """Those with channels last are copied for a step: what was never copied must not come back."""
+    model = Weights(one=(6, 4, 3, 3), other=(6, 4, 3, 3))
+    for each in model.parameters():
+        each.data = each.data.contiguous(memory_format=torch.channels_last)
+    optimizer = GaLore(model, conv=True, **OPTIONS)
+    steps(model, optimizer, [0])
+    give_gradients(model, 1)
+    model.one.grad = model.one.grad.to_sparse()
+    before = [each.detach().clone() for each in model.parameters()]
+    with pytest.raises(ValueError, match="the gradient of one is sparse"):
+        optimizer.step()
+    assert all(torch.equal(one, each) for one, each in zip(before, model.parameters(), strict=True))
+
+
+def test_each_weight_of_experts_is_one_pack_whatever_its_size(monkeypatch):
+    monkeypatch.setattr("joma.optim._members.SMALL_STACK", 1)
+    model = Weights(up=(3, 5, 8), down=(3, 5, 8))
+    optimizer = GaLore(model, experts=True, **OPTIONS)
+    steps(model, optimizer, range(2))
+    assert [len(pack.matrices) for pack in optimizer.packs] == [3, 3]
+    for each in model.parameters():
+        assert optimizer.state[each]["basis"].shape == (3, 5, RANK)
+        assert optimizer.state[each]["exp_avg"].shape == (3, RANK, 8)
+    assert not torch.equal(optimizer.state[model.up]["basis"], optimizer.state[model.down]["basis"])
+
+
+def test_a_group_that_is_refused_leaves_the_optimizer_as_it_was():
+    model = Weights(matrix=(6, 8), experts=(3, 5, 8), kernel=(6, 4, 3, 3))
+    options = {**OPTIONS, "conv": True, "experts": True}
+    optimizer = GaLore([("matrix", model.matrix)], torch.optim.Adafactor, **options)
+    with pytest.raises(ValueError, match="experts need an inner optimizer that updates each entry"):
+        optimizer.add_param_group({"params": [("kernel", model.kernel), ("experts", model.experts)]})
+    assert (len(optimizer.param_groups), len(optimizer.matrices), len(optimizer.packs)) == (1, 1, 1)
+    kernel = model.kernel.detach().clone()
+    give_gradients(model, 0)
+    optimizer.step()
+    assert torch.equal(model.kernel, kernel)
+    assert not optimizer._members.folded
+
+
 def test_groups_added_later_and_clipping_know_them():
     model = Weights(matrix=(6, 8), experts=(3, 5, 8), kernel=(6, 4, 3, 3))
     optimizer = GaLore(

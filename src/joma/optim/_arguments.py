@@ -201,18 +201,19 @@ def check_folding(*, conv: bool, experts: bool, in_backward: bool) -> None:
         )
 
 
-def check_experts(inner: object, on_move: str, rank: Rank) -> None:
+def check_experts(inner: object, on_move: str, *, flexible: bool, entry_by_entry: bool) -> None:
     """Refuse what experts of one weight, which have one state together, cannot have."""
-    if not isinstance(rank, int):
+    if flexible:
         raise ValueError(
             "experts of one weight have one rank: give a number instead of an Energy, or leave experts out"
         )
     if on_move == "reset":
         raise ValueError("experts of one weight have one step count, which on_move='reset' resets: use keep or rotate")
-    raise ValueError(
-        f"experts need an inner optimizer that updates each entry by itself, as AdamW, got {type(inner).__name__}: "
-        "leave experts out"
-    )
+    if not entry_by_entry:
+        raise ValueError(
+            f"experts need an inner optimizer that updates each entry by itself, as AdamW, got {type(inner).__name__}: "
+            "leave experts out"
+        )
 
 
 def _ends_of(model: Params) -> list[nn.Module]:

@@ -135,6 +135,7 @@ class GaLore(torch.optim.Optimizer):
                 f"inner {type(self.inner).__name__} needs a closure at each step: GaLore takes optimizers that step "
                 "without one"
             )
+        self._check_experts()
         self._guard, self._following = Guard(self.inner), Following(self.inner)
         super().__init__(groups, {**self._own, **self.inner.defaults})
         self._link(self.inner.param_groups)
@@ -167,6 +168,12 @@ class GaLore(torch.optim.Optimizer):
         members = self._members.add_group(group, number, explicit=explicit)
         return [{**options, "params": each, ORIGIN: (number, role)} for role, each in members.items()]
 
+    def _check_experts(self) -> None:
+        flexible = [matrix.flexible for matrix in self.matrices if matrix.expert is not None]
+        if flexible:
+            entry_by_entry = is_entry_by_entry(self.inner)
+            _arguments.check_experts(self.inner, self.on_move, flexible=any(flexible), entry_by_entry=entry_by_entry)
+
     def _link(self, inner_groups: list[dict[str, Any]]) -> None:
         """Let new groups of the inner optimizer follow ours; give their matrices turns, packs and hooks."""
         self._following.link(self.param_groups, inner_groups)
@@ -180,9 +187,6 @@ class GaLore(torch.optim.Optimizer):
     def _form_packs(self, packs: list[Pack], together: Partner = lambda matrix: matrix.found) -> None:
         """Put the matrices of these packs into new ones, as many in one as may be."""
         entry_by_entry = is_entry_by_entry(self.inner) and self.on_move != "reset"
-        for matrix in (matrix for pack in packs for matrix in pack.matrices if matrix.expert is not None):
-            if matrix.flexible or not entry_by_entry:
-                _arguments.check_experts(self.inner, self.on_move, self.param_groups[matrix.group]["rank"])
 
         def partner(matrix: Matrix) -> object:
             if matrix.expert is not None:
@@ -212,6 +216,7 @@ class GaLore(torch.optim.Optimizer):
         try:
             for one in self._init_group(group, number):
                 self.inner.add_param_group(one)
+            self._check_experts()
             if members.skip and not chosen:
                 _arguments.warn_of_unnamed(unnamed, members.matrices[sizes[0] :])
             super().add_param_group(group)
