@@ -80,9 +80,15 @@ class Matrix:
         *,
         basis_dtype: torch.dtype | None = None,
         state_dtype: torch.dtype | None = None,
+        owner: nn.Parameter | None = None,
+        expert: int | None = None,
     ) -> None:
-        """Name and index say which parameter it is, group which parameter group it is in."""
+        """Name and index say which parameter it is, group which parameter group it is in.
+
+        A matrix that lies in a weight with more axes has that weight as its owner; `expert` is its place there.
+        """
         self.name, self.parameter, self.group, self.index = name, parameter, group, index
+        self.owner, self.expert = parameter if owner is None else owner, expert
         self.side: Side = side_of(*parameter.shape)
         self.shorter, self.longer = min(parameter.shape), max(parameter.shape)
         self.basis_dtype = precision_of(parameter, basis_dtype)

@@ -45,6 +45,8 @@ class GaLore(torch.optim.Optimizer):
     ['basis', 'count', 'energies', 'exp_avg', 'exp_avg_sq', 'refreshed', 'step']
     """
 
+    member = "GaLore"  # of the family: a state is loaded by the member that saved it
+
     def __init__(
         self,
         params: Params,
@@ -64,6 +66,8 @@ class GaLore(torch.optim.Optimizer):
         stagger: bool | None = None,
         per_layer: bool = False,
         project_in_backward: bool = False,
+        conv: bool = False,
+        experts: bool = False,
         clip: float | None = None,
         tolerance: float = TOLERANCE,
         seed: int = 0,
@@ -93,6 +97,9 @@ class GaLore(torch.optim.Optimizer):
           exact, which is there to compare with, all are made together; otherwise they are spread
         - per_layer: update each parameter during backward and free its gradient; step() then only counts
         - project_in_backward: project each gradient during backward and free it; the update follows in step()
+        - conv: train kernels of convolutions too, each as a matrix, output channels x all the rest
+        - experts: train weights with three axes too, (experts, rows, columns), each expert in a subspace of its own; of
+          a module, weights of one-dimensional convolutions are not taken for them
         - clip: the largest norm of all gradients together, as the inner optimizer sees them
         - tolerance: of the randomised projector
         - seed: of the randomised and the random projector
@@ -103,12 +110,15 @@ class GaLore(torch.optim.Optimizer):
         _arguments.check_options(choices, clip, smallest, inner, skip, tolerance, seed)
         _arguments.check_precision(basis_dtype=basis_dtype, state_dtype=state_dtype)
         _arguments.check_backward(per_layer=per_layer, project_in_backward=project_in_backward, clip=clip)
+        _arguments.check_folding(conv=conv, experts=experts, in_backward=per_layer or project_in_backward)
         self.projector, self.on_move, self.decay, self.nonfinite = projector, on_move, decay, nonfinite
         self.stagger = projector != "exact" if stagger is None else bool(stagger)
         self.per_layer, self.project_in_backward = per_layer, project_in_backward
         self.clip, self.tolerance, self.seed = clip, tolerance, seed
         self.group: dist.ProcessGroup | None = None
-        self._members = Members(tuple(skip), _arguments.embedding_names(params), smallest, basis_dtype, state_dtype)
+        kinds: dict[str, Any] = {"kernels": _arguments.kernel_names(params), "conv": conv, "experts": experts}
+        embeddings = _arguments.embedding_names(params)
+        self._members = Members(tuple(skip), embeddings, smallest, basis_dtype, state_dtype, **kinds)
         self._backward, self._rounds = InBackward(per_layer=per_layer), Rounds()
         self._own = {"rank": rank, "refresh": refresh, "scale": scale}
         groups = _arguments.read_groups(params)
@@ -160,7 +170,7 @@ class GaLore(torch.optim.Optimizer):
     def _link(self, inner_groups: list[dict[str, Any]]) -> None:
         """Let new groups of the inner optimizer follow ours; give their matrices turns, packs and hooks."""
         self._following.link(self.param_groups, inner_groups)
-        common = _saving.of_every_group(self.inner)
+        common = _saving.of_every_group(self.inner, self.member)
         for group in self.param_groups:  # in the groups themselves: tools that flatten a state look at their keys
             group.update({key: value for key, value in common.items() if key not in group})
         give_turns(self.matrices, staggered=self.stagger)
@@ -170,8 +180,13 @@ class GaLore(torch.optim.Optimizer):
     def _form_packs(self, packs: list[Pack], together: Partner = lambda matrix: matrix.found) -> None:
         """Put the matrices of these packs into new ones, as many in one as may be."""
         entry_by_entry = is_entry_by_entry(self.inner) and self.on_move != "reset"
+        for matrix in (matrix for pack in packs for matrix in pack.matrices if matrix.expert is not None):
+            if matrix.flexible or not entry_by_entry:
+                _arguments.check_experts(self.inner, self.on_move, self.param_groups[matrix.group]["rank"])
 
         def partner(matrix: Matrix) -> object:
+            if matrix.expert is not None:
+                return id(matrix.owner)
             alone = matrix.flexible or self._in_backward or is_sharded(matrix.parameter) or not entry_by_entry
             return None if alone else (together(matrix), matrix.count)
 
@@ -229,12 +244,19 @@ class GaLore(torch.optim.Optimizer):
         captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         if not captured:  # while a graph is captured nobody may wait for the device
             self._look_back()
-        packs = self._packs_with_gradients()
-        passing = [each for each in self.passing if each.parameter.grad is not None]
-        if packs or passing:
-            self._update(packs, passing, captured=captured)
-        else:
-            self._following.hand_over_options(self.decay)
+        folded = self._members.folded
+        try:
+            for each in folded:
+                each.lend()
+            packs = self._packs_with_gradients()
+            passing = [each for each in self.passing if each.parameter.grad is not None]
+            if packs or passing:
+                self._update(packs, passing, captured=captured)
+            else:
+                self._following.hand_over_options(self.decay)
+        finally:
+            for each in folded:
+                each.give_back()
         self._hide_compact()
 
     def _packs_with_gradients(self) -> list[Pack]:
@@ -563,7 +585,9 @@ class GaLore(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         inner, few = type(self.inner).__name__, counted(len(self.matrices), "matrix", "matrices")
-        return f"GaLore({inner}, {few} projected, rank={self._own['rank']}, refresh={self._own['refresh']})"
+        return (
+            f"{type(self).__name__}({inner}, {few} projected, rank={self._own['rank']}, refresh={self._own['refresh']})"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
