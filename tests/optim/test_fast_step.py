@@ -1,5 +1,6 @@
 """A step where products are stacked: few operations, no wait for the device, the same weights. A CPU stands for it."""
 
+import gc
 import math
 import weakref
 from collections import Counter
@@ -251,6 +252,37 @@ def test_no_step_has_more_refreshes_than_its_share(count, refresh):
         found.update(due)
     assert set(found.values()) == {1}
     assert len(found) == count
+
+
+@pytest.mark.usefixtures("_stacked")
+@pytest.mark.parametrize("place", range(7))
+def test_a_gradient_that_is_not_finite_is_named_whichever_it_is(place):
+    """Flags are counted by rows of several stacks, then by matrices that are alone, then by what passes."""
+    shapes = [(5, 9), (5, 9), (9, 5), (9, 5), (9, 5), (6, 8), (7,)]
+    weights = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    optimizer = made(weights)
+    assert [len(pack.matrices) for pack in optimizer.packs] == [2, 3, 1]
+    for turn in range(2):
+        for number, each in enumerate(weights):
+            each.grad = torch.randn(each.shape, generator=torch.Generator().manual_seed(number))
+        if turn:
+            weights[place].grad.view(-1)[-1] = math.nan
+        optimizer.step()
+    with pytest.raises(ValueError, match=f"the gradient of w{place} is not finite"):
+        optimizer.step()
+
+
+def test_packs_that_have_parted_are_not_kept():
+    """They hold bases and states: what is kept of rounds must not keep them."""
+    weights = [nn.Parameter(each) for each in drawn(3)]
+    optimizer = made(weights, fused=None)
+    step(optimizer, weights, 1)
+    gone = weakref.ref(optimizer.packs[0])
+    weights[0].grad = None
+    optimizer.step()
+    gc.collect()
+    assert gone() is None
+    assert [len(pack.matrices) for pack in optimizer.packs] == [1, 2]
 
 
 def test_weights_move_on_where_packs_have_parted_and_rounds_are_new():
