@@ -77,20 +77,20 @@ def test_a_pack_has_one_group_shape_rank_and_precision_and_is_not_too_large(monk
 
 
 def test_a_pack_needs_little_memory_beside_a_small_model(monkeypatch):
-    """Of 32 equal matrices 2 are unfolded at once, and 8 on a device that likes large products."""
+    """Of 32 equal matrices 2 are unfolded at once, and 16 on a device that likes large products."""
     matrices = named(*[(512, 1024)] * 32)
     assert [len(pack.matrices) for pack in form_packs(matrices, Pack, lambda matrix: True)] == [2] * 16
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
-    assert [len(pack.matrices) for pack in form_packs(matrices, Pack, lambda matrix: True)] == [8] * 4
+    assert [len(pack.matrices) for pack in form_packs(matrices, Pack, lambda matrix: True)] == [16] * 2
 
 
 def test_subspaces_are_found_one_by_one_on_a_cpu_and_few_together_elsewhere(monkeypatch):
     matrices = named(*[(5, 9)] * 6, (9, 5))
     assert names(refresh_batches(matrices)) == ["c0", "c1", "c2", "c3", "c4", "c5", "c6"]
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
-    assert names(refresh_batches(matrices)) == ["c0 c1 c2 c3", "c4 c5", "c6"]
-    monkeypatch.setattr(_matrix, "STACK", 2 * 45)
     assert names(refresh_batches(matrices)) == ["c0 c1", "c2 c3", "c4 c5", "c6"]
+    monkeypatch.setattr(_refresh, "SEARCHED", 2 * 45 - 1)
+    assert names(refresh_batches(matrices)) == ["c0", "c1", "c2", "c3", "c4", "c5", "c6"]
 
 
 def test_every_matrix_and_every_refresh_has_a_random_subspace_of_its_own():
@@ -131,6 +131,7 @@ def test_seeds_differ_between_refreshes_and_not_by_company(monkeypatch, kind):
         return list(asked)
 
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    monkeypatch.setattr(_refresh, "REFRESHED_TOGETHER", 3)
     first, other = seeds((0, 1, 2), 0), seeds((0, 1, 2), 1)
     assert len(first) == (3 if kind == "randomized" else 9)
     assert len({*first, *other}) == 2 * len(first)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator
 import torch
 from torch import Tensor
 
-from joma.measure.following import BLOCK, first_block, follow
+from joma.measure._following import BLOCK, first_block, follow
 from joma.measure.spectrum import GRAM_SIDE, TOGETHER, spectrum
 from joma.monitor.arrival import Arrival
 
@@ -31,6 +31,8 @@ class Ranks:
     def __init__(self) -> None:
         self.blocks: dict[str, Tensor] = {}
         """By name, the vectors that the next look begins with."""
+        self.certified = 0
+        """How often a rank was certified."""
         self._doubted: set[str] = set()
         self._residuals: list[tuple[list[str], Arrival]] = []
         self._random: dict[torch.device, torch.Generator] = {}
@@ -69,6 +71,7 @@ class Ranks:
     def _certify(self, matrices: dict[str, Tensor]) -> dict[str, Tensor]:
         """By `spectrum`, each alone where one of them is not finite."""
         self._doubted -= set(matrices)
+        self.certified += len(matrices)
         stack = torch.stack(list(matrices.values()))
         try:
             found = spectrum(stack)

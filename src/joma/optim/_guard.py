@@ -12,15 +12,15 @@ from torch import Tensor
 
 from joma.optim._matrix import Matrix, is_sharded, is_stacked_on, local
 
-Names = Callable[[], list[str]]
-"""The names of what the flags are of, asked for where one of them is False."""
+NameOf = Callable[[int], str]
+"""The name of the parameter that a flag is of, asked for where it is False."""
 
 
 def are_finite(tensors: Sequence[Tensor], stacks: Sequence[Tensor] = ()) -> Tensor:
     """For each tensor whether all of it is finite, on the device of the first; the same answer on all processes.
 
     - tensors: one flag for each
-    - stacks: one flag for each part along the first axis; their flags come first
+    - stacks: (matrices, rows, columns), one flag for each row; their flags come first
     """
     if not tensors and not stacks:
         return torch.ones(0, dtype=torch.bool)
@@ -49,7 +49,7 @@ def _have_finite_sums(tensors: Sequence[Tensor]) -> bool:
 
 
 def _have_finite_norms(tensors: Sequence[Tensor], stacks: Sequence[Tensor]) -> Tensor:
-    norms = [torch.linalg.vector_norm(one.flatten(1), torch.inf, dim=1) for one in stacks]
+    norms = [torch.linalg.vector_norm(one, torch.inf, dim=-1).flatten() for one in stacks]
     if tensors:
         singles = torch._foreach_norm(list(tensors), torch.inf)
         alike = all(one.dtype == singles[0].dtype and one.device == singles[0].device for one in singles)
@@ -62,7 +62,7 @@ def _have_finite_norms(tensors: Sequence[Tensor], stacks: Sequence[Tensor]) -> T
 class Pending(NamedTuple):
     """Flags that are on their way from the device."""
 
-    names: Names
+    name_of: NameOf
     finite: Tensor
     arrived: torch.cuda.Event | None
     matrices: list[Matrix]
@@ -90,7 +90,7 @@ class Guard:
         fused = all(group.get("fused") for group in self.inner.param_groups)
         return fused and bool(getattr(self.inner, "_step_supports_amp_scaling", False))
 
-    def hold(self, names: Names, finite: Tensor, matrices: list[Matrix], *, captured: bool = False) -> Tensor:
+    def hold(self, name_of: NameOf, finite: Tensor, matrices: list[Matrix], *, captured: bool = False) -> Tensor:
         """Let the inner optimizer's next step do nothing if not all is finite; the flag, 1.0 where nothing may change.
 
         What a CUDA graph captures is not looked at later: a replay has no flags of its own.
@@ -102,7 +102,7 @@ class Guard:
             copied = finite.to("cpu", non_blocking=True)
             if arrived is not None:
                 arrived.record()
-            self.pending.append(Pending(names, copied, arrived, matrices))
+            self.pending.append(Pending(name_of, copied, arrived, matrices))
         return found_inf
 
     def release(self) -> None:
@@ -116,9 +116,9 @@ class Guard:
         for one in pending:
             if one.arrived is not None:
                 one.arrived.synchronize()
-            finite = one.finite.tolist()
-            if not all(finite):
+            finite = one.finite.numpy()  # it is on the CPU by now
+            if not finite.all():
                 for matrix in one.matrices:
                     matrix.count -= 1
-                names.append(one.names()[finite.index(False)])
+                names.append(one.name_of(int(finite.argmin())))
         return names[0] if names else None

@@ -23,7 +23,7 @@ from joma.optim.projector import Rank, Side, largest_rank, side_of
 STACKED_ON = ("cuda", "xpu", "mps")  # kinds of devices on which one large product beats many small ones
 FUSED_ON = ("cuda", "cpu")  # those that have torch's fused SGD
 ALONE = 1 << 21  # entries of a matrix whose product fills such a device by itself: nothing is copied for it
-STACK = 1 << 23  # entries that are copied together for one product: 32 MiB of float32 beside the gradients
+STACK = 12 << 20  # entries that are copied together for one product: 48 MiB of float32 beside the gradients
 
 
 def is_stacked_on(device: torch.device) -> bool:
@@ -80,9 +80,15 @@ class Matrix:
         *,
         basis_dtype: torch.dtype | None = None,
         state_dtype: torch.dtype | None = None,
+        owner: nn.Parameter | None = None,
+        expert: int | None = None,
     ) -> None:
-        """Name and index say which parameter it is, group which parameter group it is in."""
+        """Name and index say which parameter it is, group which parameter group it is in.
+
+        A matrix that lies in a weight with more axes has that weight as its owner; `expert` is its place there.
+        """
         self.name, self.parameter, self.group, self.index = name, parameter, group, index
+        self.owner, self.expert = parameter if owner is None else owner, expert
         self.side: Side = side_of(*parameter.shape)
         self.shorter, self.longer = min(parameter.shape), max(parameter.shape)
         self.basis_dtype = precision_of(parameter, basis_dtype)
@@ -229,14 +235,16 @@ class Pack:
         """Tensors of the matrices' shapes in the subspaces, P^T G or G P, in the compact shape."""
         copied = self.stacks and self.entries < ALONE * len(tensors)
         found = self._multi_tensor_project(tensors) if copied else self._single_tensor_project(tensors)
-        found = found if len(self.matrices) > 1 else found[0]
         return found if found.dtype == self.zero.dtype else found.to(self.zero.dtype)
 
     def _single_tensor_project(self, tensors: Sequence[Tensor]) -> Tensor:
-        bases, dtype = self.bases(), self.product_dtype
+        bases, dtype = self.bases().unbind(), self.product_dtype
+        if len(tensors) == 1:
+            full = tensors[0].to(dtype)
+            return torch.mm(bases[0].mT, full) if self.side == "left" else torch.mm(full, bases[0])
         shape = self.matrices[0].compact_shape
         found = torch.empty(len(tensors), *shape, dtype=dtype, device=self.device)
-        for basis, one, into in zip(bases.unbind(), tensors, found.unbind(), strict=True):
+        for basis, one, into in zip(bases, tensors, found.unbind(), strict=True):
             factors = (basis.mT, one.to(dtype)) if self.side == "left" else (one.to(dtype), basis)
             torch.mm(*factors, out=into)
         return found

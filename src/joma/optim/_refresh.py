@@ -12,7 +12,8 @@ from joma.optim._inner import OnMove, move_state, narrow_state
 from joma.optim._matrix import Matrix, full_tensor
 from joma.optim.projector import Energy, Kind, Projector, Rank, find_projector
 
-REFRESHED_TOGETHER = 4  # subspaces that are found at once where products are stacked: more make a step too long
+SEARCHED = 1 << 23  # entries of gradients that are searched together at most
+REFRESHED_TOGETHER = 2  # subspaces that are found at once where products are stacked: more make a step too long
 _SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
 Agree = Callable[[Matrix, Tensor], Tensor]
 
@@ -35,7 +36,7 @@ def refresh_batches(
     found: dict[object, list[list[Matrix]]] = {}
     for matrix in matrices:
         together = REFRESHED_TOGETHER if _matrix.is_stacked_on(matrix.parameter.device) else 1
-        most = max(1, min(together, _matrix.STACK // max(1, matrix.parameter.numel())))
+        most = max(1, min(together, SEARCHED // max(1, matrix.parameter.numel())))
         lists = found.setdefault((matrix.kind, rank(matrix)), [[]])
         if len(lists[-1]) == most:
             lists.append([])
@@ -97,13 +98,14 @@ def refresh(
     `agree` makes of what was found here what all processes that train a matrix use.
     """
     for matrix, found in find_subspaces(batch, full_gradients(batch), projector, seed=seed, tolerance=tolerance):
-        first = matrix.energies is None or not bool(matrix.energies.any())  # no gradient so far, or zeros
-        before = matrix.basis.clone() if matrix.basis is not None else None
+        settles = isinstance(rank, Energy) and (matrix.energies is None or not bool(matrix.energies.any()))
+        before = None if matrix.basis is None or on_move == "keep" else matrix.basis.clone()
         matrix.take_subspace(agree(matrix, found.basis), agree(matrix, found.energies))
         matrix.refreshed = matrix.count
         if before is not None:
             move_state(inner, matrix, before, on_move)
-        if first and isinstance(rank, Energy):  # the first subspace settles the rank
+        if settles:  # the first subspace that is not of a zero gradient settles the rank
+            assert isinstance(rank, Energy)
             assert matrix.energies is not None
             largest = matrix.rank
             matrix.pack.narrow(rank.choose(matrix.energies))

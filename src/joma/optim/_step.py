@@ -14,6 +14,7 @@ from torch import Tensor
 from joma.optim import _matrix
 from joma.optim._arguments import Decay
 from joma.optim._following import Following, Place
+from joma.optim._guard import NameOf
 from joma.optim._matrix import Pack, full_tensor, local
 from joma.optim._members import Passing
 
@@ -34,11 +35,11 @@ def values_of(gradient: Tensor) -> Tensor:
 
 
 class Seen(NamedTuple):
-    """Gradients that must be finite: stacks of projected ones, and others; names of their parts in that order."""
+    """Gradients that must be finite: stacks of projected ones, and others; the name that belongs to a flag of them."""
 
     stacks: list[Tensor]
     tensors: list[Tensor]
-    names: Callable[[], list[str]]
+    name_of: NameOf
 
 
 def seen_gradients(packs: list[Pack], passing: list[Passing]) -> Seen:
@@ -54,11 +55,15 @@ def seen_gradients(packs: list[Pack], passing: list[Passing]) -> Seen:
             gradient = each.parameter.grad = gradient.coalesce()
         tensors.append(values_of(gradient))
 
-    def names() -> list[str]:
-        found = [matrix.name for pack in (*stacked, *others) for matrix in pack.matrices]
-        return found + [each.name for each in passing]
+    def name_of(flag: int) -> str:
+        for pack in stacked:  # a flag for each row of each matrix
+            if flag < len(pack.matrices) * (rows := pack.shape[1]):
+                return pack.matrices[flag // rows].name
+            flag -= len(pack.matrices) * rows
+        names = [matrix.name for pack in others for matrix in pack.matrices]
+        return [*names, *(each.name for each in passing)][flag]
 
-    return Seen([pack.compact.grad for pack in stacked], tensors, names)  # type: ignore[misc]
+    return Seen([pack.compact.grad for pack in stacked], tensors, name_of)  # type: ignore[misc]
 
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -149,9 +154,10 @@ def project_first(packs: list[Pack]) -> None:
 
     A product with a number that is not finite is not finite, and there are fewer numbers to look at.
     """
-    if packs and all(pack.stacks for pack in packs):
+    if packs and _matrix.is_stacked_on(packs[0].device) and not any(pack.sharded for pack in packs):
         for pack in packs:
-            pack.take_gradients()
+            if pack.compact.grad is None:
+                pack.take_gradients()
 
 
 def update(

@@ -20,7 +20,7 @@ from joma.optim import _arguments, _matrix, _saving
 from joma.optim._arguments import Decay, NonFinite, Params
 from joma.optim._backward import InBackward
 from joma.optim._following import ORIGIN, Following
-from joma.optim._guard import Guard, Names, are_finite
+from joma.optim._guard import Guard, NameOf, are_finite
 from joma.optim._inner import OnMove, is_entry_by_entry
 from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
 from joma.optim._members import Members, Partner, Passing
@@ -66,6 +66,8 @@ class GaLore(torch.optim.Optimizer):
         stagger: bool | None = None,
         per_layer: bool = False,
         project_in_backward: bool = False,
+        conv: bool = False,
+        experts: bool = False,
         clip: float | None = None,
         tolerance: float = TOLERANCE,
         seed: int = 0,
@@ -95,6 +97,9 @@ class GaLore(torch.optim.Optimizer):
           exact, which is there to compare with, all are made together; otherwise they are spread
         - per_layer: update each parameter during backward and free its gradient; step() then only counts
         - project_in_backward: project each gradient during backward and free it; the update follows in step()
+        - conv: train kernels of convolutions too, each as a matrix, output channels x all the rest
+        - experts: train weights with three axes too, (experts, rows, columns), each expert in a subspace of its own; of
+          a module, weights of one-dimensional convolutions are not taken for them
         - clip: the largest norm of all gradients together, as the inner optimizer sees them
         - tolerance: of the randomised projector
         - seed: of the randomised and the random projector
@@ -105,12 +110,15 @@ class GaLore(torch.optim.Optimizer):
         _arguments.check_options(choices, clip, smallest, inner, skip, tolerance, seed)
         _arguments.check_precision(basis_dtype=basis_dtype, state_dtype=state_dtype)
         _arguments.check_backward(per_layer=per_layer, project_in_backward=project_in_backward, clip=clip)
+        _arguments.check_folding(conv=conv, experts=experts, in_backward=per_layer or project_in_backward)
         self.projector, self.on_move, self.decay, self.nonfinite = projector, on_move, decay, nonfinite
         self.stagger = projector != "exact" if stagger is None else bool(stagger)
         self.per_layer, self.project_in_backward = per_layer, project_in_backward
         self.clip, self.tolerance, self.seed = clip, tolerance, seed
         self.group: dist.ProcessGroup | None = None
-        self._members = Members(tuple(skip), _arguments.embedding_names(params), smallest, basis_dtype, state_dtype)
+        kinds: dict[str, Any] = {"kernels": _arguments.kernel_names(params), "conv": conv, "experts": experts}
+        embeddings = _arguments.embedding_names(params)
+        self._members = Members(tuple(skip), embeddings, smallest, basis_dtype, state_dtype, **kinds)
         self._backward, self._rounds = InBackward(per_layer=per_layer), Rounds()
         self._own = {"rank": rank, "refresh": refresh, "scale": scale}
         groups = _arguments.read_groups(params)
@@ -172,8 +180,13 @@ class GaLore(torch.optim.Optimizer):
     def _form_packs(self, packs: list[Pack], together: Partner = lambda matrix: matrix.found) -> None:
         """Put the matrices of these packs into new ones, as many in one as may be."""
         entry_by_entry = is_entry_by_entry(self.inner) and self.on_move != "reset"
+        for matrix in (matrix for pack in packs for matrix in pack.matrices if matrix.expert is not None):
+            if matrix.flexible or not entry_by_entry:
+                _arguments.check_experts(self.inner, self.on_move, self.param_groups[matrix.group]["rank"])
 
         def partner(matrix: Matrix) -> object:
+            if matrix.expert is not None:
+                return id(matrix.owner)
             alone = matrix.flexible or self._in_backward or is_sharded(matrix.parameter) or not entry_by_entry
             return None if alone else (together(matrix), matrix.count)
 
@@ -231,12 +244,19 @@ class GaLore(torch.optim.Optimizer):
         captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         if not captured:  # while a graph is captured nobody may wait for the device
             self._look_back()
-        packs = self._packs_with_gradients()
-        passing = [each for each in self.passing if each.parameter.grad is not None]
-        if packs or passing:
-            self._update(packs, passing, captured=captured)
-        else:
-            self._following.hand_over_options(self.decay)
+        folded = self._members.folded
+        try:
+            for each in folded:
+                each.lend()
+            packs = self._packs_with_gradients()
+            passing = [each for each in self.passing if each.parameter.grad is not None]
+            if packs or passing:
+                self._update(packs, passing, captured=captured)
+            else:
+                self._following.hand_over_options(self.decay)
+        finally:
+            for each in folded:
+                each.give_back()
         self._hide_compact()
 
     def _packs_with_gradients(self) -> list[Pack]:
@@ -280,7 +300,7 @@ class GaLore(torch.optim.Optimizer):
         if captured:
             raise ValueError("a step that finds subspaces cannot be captured: capture one for which due() is empty")
         full = [(matrix.name, matrix.parameter.grad) for matrix in due if matrix.parameter.grad is not None]
-        if not self._all_finite(lambda: [name for name, _ in full], are_finite([gradient for _, gradient in full])):
+        if not self._all_finite(lambda flag: full[flag][0], are_finite([gradient for _, gradient in full])):
             return False
         for batch in refresh_batches(due):
             self._refresh(batch)
@@ -336,10 +356,10 @@ class GaLore(torch.optim.Optimizer):
         found_inf = None
         if self._guard.serves([pack.device for pack in packs] + [each.parameter.device for each in passing]):
             matrices = [matrix for pack in packs for matrix in pack.matrices]
-            found_inf = self._guard.hold(seen.names, finite, matrices, captured=captured)
+            found_inf = self._guard.hold(seen.name_of, finite, matrices, captured=captured)
         elif captured:
             raise ValueError("a step is captured with an inner optimizer that is fused and capturable: give both")
-        elif not self._all_finite(seen.names, finite):
+        elif not self._all_finite(seen.name_of, finite):
             return False
         if self.clip is not None:
             clip_gradients(packs, passing, self.clip)
@@ -459,11 +479,11 @@ class GaLore(torch.optim.Optimizer):
 
     # ---- gradients that are not finite ----------------------------------------------------------------------------
 
-    def _all_finite(self, names: Names, finite: Tensor) -> bool:
+    def _all_finite(self, name_of: NameOf, finite: Tensor) -> bool:
         """Whether all are finite; if not, raise or leave it to the caller. One wait for the device."""
         if bool(finite.all()):
             return True
-        self._refuse(names()[finite.tolist().index(False)])
+        self._refuse(name_of(finite.tolist().index(False)))
         return False
 
     def _refuse(self, name: str) -> None:
