@@ -6,7 +6,7 @@ import argparse
 import math
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,9 +184,7 @@ def _results(events: Iterator[Event], wish: _Wish, listener: Listener) -> Iterat
         elif isinstance(event, Lost):
             yield lost(event.task.name, wish.scale, event.reason)
         else:
-            result = result_of(event.task.name, event.value)
-            here = result.run and wish.out / result.run.relative_to(event.task.arguments["out"])
-            yield replace(result, run=here)
+            yield result_of(event.task.name, event.value)
 
 
 def _write_and_print(results: list[Result], wish: _Wish, screen: Screen) -> None:
