@@ -52,8 +52,8 @@ def test_without_ray_one_sentence_says_how_to_get_it(checkpoint, tmp_path, capsy
         (["--bogus"], "joma: unknown option '--bogus'; see `joma --help`\n"),
         (
             ["zzz"],
-            "joma: no command is called 'zzz'; there are verify, run, list, show, report, scan, cache, forecast, "
-            "watch, view, export; ",
+            "joma: no command is called 'zzz'; there are verify, run, list, show, report, scan, merge, cache, "
+            "forecast, watch, view, export; ",
         ),
         (["run", "thm1-rates", "--rates", "1", "2", "3"], "joma: --rates takes values in groups of 2, got 3 values\n"),
         (["report", "/nowhere", "/etc"], "joma: joma report takes one folder, or several runs: there is no /nowhere\n"),

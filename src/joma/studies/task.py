@@ -44,6 +44,11 @@ def carry_out(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     study = load(arguments["study"])
     config = study.preset(arguments["scale"])
     result = attempt(study, config, Path(arguments["out"]), alone=False, fresh=arguments["fresh"], progress=progress)
+    return answer_of(result)
+
+
+def answer_of(result: Result) -> dict[str, Any]:
+    """A result as plain JSON; `result_of` makes a result of it again."""
     return {
         "config": result.config,
         "seconds": result.seconds,

@@ -76,8 +76,17 @@ def sweep(
     """
     if jobs < 1:
         raise BadInput(f"jobs must be at least 1, got {jobs}", argument="jobs")
+    faults, notes = measure_steps(plan, run, jobs=jobs, report=report, elsewhere=elsewhere)
+    every = [note for several in notes.values() for note in several]
+    return judge_steps(plan, run, faults, every, keep_suspicious=keep_suspicious, report=report)
+
+
+def measure_steps(
+    plan: Plan, run: Run, *, jobs: int = 1, report: Report = lambda line: None, elsewhere: Elsewhere | None = None
+) -> tuple[list[Fault], dict[int, tuple[str, ...]]]:
+    """The first half of `sweep`: measure and record. Returns what is wrong, and by step how it was read."""
     faults: list[Fault] = []
-    notes = list(plan.notes)
+    notes: dict[int, tuple[str, ...]] = {}
     left = TimeLeft(len(plan.series.places))
     # Tiny matrices are measured by one thread: others would wait for it, and for each other.
     tiny = plan.tokens is None and all(prod(shape) <= _TINY for shape in plan.shapes.values())
@@ -86,7 +95,19 @@ def sweep(
             moment = f"[{left.done + 1}/{left.total}] {plan.series.axis} {place.step}"
             report(f"{moment}  {outcome.line}{left.after(outcome.worked)}")
             faults += outcome.faults
-            notes += outcome.notes
+            notes[place.step] = outcome.notes
+    return faults, notes
+
+
+def judge_steps(
+    plan: Plan, run: Run, faults: Iterable[Fault], notes: Iterable[str], *, keep_suspicious: bool = False,
+    report: Report = lambda line: None,
+) -> Scan:  # fmt: skip
+    """The second half of `sweep`: compare the steps with each other, measure pairs of them, and read the curves.
+
+    faults, notes: what `measure_steps` found, in the order of the steps.
+    """
+    faults, notes = list(faults), [*plan.notes, *notes]
     compared = _prints(plan, run, [place.step for place in _usable(plan, faults)])
     notes += _untrained(plan, compared)
     suspected = _suspected(plan, compared)
@@ -98,7 +119,7 @@ def sweep(
     faults += [fault for chain in chains for fault in chain.faults]
     notes += [note for chain in chains for note in chain.notes]
     faults.sort(key=lambda fault: fault.step)
-    return _found(plan, run, faults, tuple(dict.fromkeys(notes)), chains)
+    return found_in(plan, run, faults, notes, chains)
 
 
 def _usable(plan: Plan, faults: Iterable[Fault]) -> list[Place]:
@@ -219,7 +240,7 @@ def _dims(plan: Plan, names: Iterable[str]) -> dict[str, Dims]:
     return {name: found[name] for name in names}
 
 
-def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...], chains: Sequence[Chain]) -> Scan:
+def found_in(plan: Plan, run: Run, faults: list[Fault], notes: Iterable[str], chains: Sequence[Chain] = ()) -> Scan:
     """The curves over the steps that have at least one of them."""
     usable = [place.step for place in _usable(plan, faults)]
     there = {name: set(run.steps(name).tolist()) if name in run else set() for name in plan.curve_names()}
@@ -230,8 +251,8 @@ def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...], ch
         curves |= pair_curves(run, chain.curves, chain.pairs, steps)
     known = {place.step: place.epoch for place in plan.series.places if place.epoch is not None}
     return Scan(
-        plan.series.source, steps, faults, curves, known, plan.refused, notes, plan.coverage, plan.model_type,
-        plan.warnings, plan.seq_len, len(plan.series.places), not_taken=plan.not_taken,
+        plan.series.source, steps, faults, curves, known, plan.refused, tuple(dict.fromkeys(notes)), plan.coverage,
+        plan.model_type, plan.warnings, plan.seq_len, len(plan.series.places), not_taken=plan.not_taken,
         counted_in=None if plan.series.axis in (STEP, EPOCH) else plan.series.axis,
     )  # fmt: skip
 
