@@ -1,5 +1,7 @@
 """What the command line says when something is missing or misspelt: whose fault, which option, what to do."""
 
+import sys
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -21,6 +23,9 @@ def checkpoint(tmp_path):
         (["--measures", "entropi"], "got 'entropi' (--measures NAMES)"),
         (["--root", "ema"], "no weights under 'ema'; it holds one model, so no root is needed (--root NAME)"),
         (["--measures", "entropy"], "no text is given (--text FILE)"),
+        (["--on", "slurm"], "on must be local, ray, ray:ADDRESS or ray://HOST:PORT, got 'slurm' (--on PLACE)"),
+        (["--on", "local", "--jobs", "0"], "jobs must be at least 1, got 0 (--jobs N)"),
+        (["--on", "local", "--device", "cuda:1"], "and `on` chooses one itself; say cuda (--device)"),
         (["--steps", "1" * 5000], "got '111111111111111111111111111111111111...' (--steps STEPS)"),
         (["--steps", f"0:{'1' * 5000}"], "got '0:1111111111111111111111111111111111...' (--steps STEPS)"),
     ],
@@ -31,6 +36,14 @@ def test_a_wrong_option_of_a_scan_is_bad_input_and_is_named(checkpoint, tmp_path
     assert said.startswith("joma: ")
     assert said.endswith(f"{sentence}\n")
     assert "a fault of joma" not in said
+
+
+def test_without_ray_one_sentence_says_how_to_get_it(checkpoint, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for command in (["scan", checkpoint], ["verify", "thm5"]):
+        assert main([*command, "--out", str(tmp_path / "out"), "--on", "ray"]) == 2
+        said = capsys.readouterr().err
+        assert said == "joma: ray is not installed: pip install -e '.[ray]', in the checkout of joma\n"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,10 @@ import pytest
 from patience import PATIENCE
 
 from joma.cli.main import main
-from joma.scale import local
+from joma.host.progress import silent
+from joma.scale import choosing, local
+from joma.scale.task import Done, Going
+from joma.studies.task import FUNCTION, carry_out
 
 
 @pytest.mark.long
@@ -72,3 +75,33 @@ def test_a_study_that_dies_takes_no_other_along(tmp_path, capsys, monkeypatch):
     assert "broken: table1" in told
     broken, judged = json.loads((tmp_path / "findings.json").read_text())["studies"]
     assert (broken["findings"], len(judged["findings"])) == ([], 14)
+
+
+class Here:
+    """An executor in this process."""
+
+    def events(self, function, tasks):
+        assert function == FUNCTION
+        self.tasks = list(tasks)
+        for task in self.tasks:
+            yield Going(task, 0.5, "halfway")
+            yield Done(task, json.loads(json.dumps(carry_out(dict(task.arguments), silent))), 1)
+
+
+def test_studies_elsewhere_write_to_the_same_folder_and_give_the_same(tmp_path, monkeypatch, capsys):
+    """A study alone goes there too. Elsewhere the working directory is another one, so the folder is named in full."""
+    executor, asked = Here(), []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(choosing, "executor_of", lambda on, **how: asked.append((on, how)) or executor)
+    assert main(["verify", "thm5", "--on", "ray:auto", "--out", "there"]) == 0
+    assert main(["verify", "thm5", "--out", "here"]) == 0
+    assert asked == [("ray:auto", {"jobs": None, "threads": 1, "silence": 600.0})]
+    (task,) = executor.tasks
+    assert (task.arguments["out"], task.gpus) == (str(tmp_path / "there"), 0)
+    assert "thm5" in capsys.readouterr().out
+    (here,), (there,) = (
+        json.loads((tmp_path / name / "findings.json").read_text())["studies"] for name in ("here", "there")
+    )
+    assert [finding["evidence"] for finding in here["findings"]] == [f["evidence"] for f in there["findings"]]
+    page = (tmp_path / "there" / "report.html").read_text(encoding="utf-8")
+    assert str(tmp_path) not in page

@@ -43,3 +43,14 @@ def test_a_process_that_died_leaves_the_config_that_it_had(computed):
 
 def test_studies_that_load_transformers_share_a_process():
     assert [task.study_task(name, "quick", "out").shared_load for name in ("fig7", "thm2")] == ["transformers", ""]
+
+
+def test_a_study_asks_for_a_gpu_at_paper_scale_if_its_config_does(monkeypatch):
+    from types import SimpleNamespace
+
+    configs = {"on-gpu": SimpleNamespace(device="cuda"), "on-cpu": SimpleNamespace(device="cpu"), "none": object()}
+    monkeypatch.setattr(task, "load", lambda name: SimpleNamespace(paper=configs[name]))
+    monkeypatch.setattr(task, "room", lambda name: "")
+    assert [task.study_task(name, "paper", "out").gpus for name in configs] == [1, 0, 0]
+    monkeypatch.setattr(task, "load", lambda name: pytest.fail("a study was loaded"))
+    assert task.study_task("on-gpu", "quick", "out").gpus == 0

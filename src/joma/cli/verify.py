@@ -6,7 +6,7 @@ import argparse
 import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -247,9 +247,7 @@ def _results(events: Iterator[Event], wish: Wish, listener: Listener) -> Iterato
         elif isinstance(event, Lost):
             yield lost(event.task.name, wish.scale, event.reason)
         else:
-            result = result_of(event.task.name, event.value)
-            here = result.run and wish.out / result.run.relative_to(event.task.arguments["out"])
-            yield replace(result, run=here)
+            yield result_of(event.task.name, event.value)
 
 
 def write_and_print(results: list[Result], wish: Wish, screen: Screen) -> list[Result]:
