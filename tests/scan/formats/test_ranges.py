@@ -149,6 +149,17 @@ def test_few_bytes_of_several_groups_are_read_together_and_many_are_not(monkeypa
         assert len(server.asked) == requests
 
 
+def test_what_an_earlier_group_reads_gives_a_later_one_no_slack(monkeypatch):
+    monkeypatch.setattr(ranges, "HELD", 10)
+    server = Server(10_000)
+    source = server.source()
+    source.expect([[(0, 8000)], [(0, 8000), (9000, 9100), (9150, 9250)]])
+    for start, stop in ((0, 8000), (9000, 9100), (9150, 9250)):
+        server.read(source, start, stop)
+    source.close()
+    assert sorted(server.asked) == [(0, 8000), (9000, 9100), (9150, 9250)]
+
+
 def test_what_is_needed_before_its_turn_comes_at_once(monkeypatch):
     monkeypatch.setattr(ranges, "PIECE", 10)
     monkeypatch.setattr(ranges, "HELD", 20)

@@ -119,6 +119,7 @@ def test_a_scan_reads_what_it_needs_in_few_requests(s3, traffic, tmp_path):
     assert len(traffic.asked) <= 1.2 * stretches
     assert {each.method for each in traffic.asked} == {"GET"}
     assert sum(each.range is None for each in traffic.asked) == 1  # the list
+    assert all(each.match and each.match.strip('"') for each in traffic.reads())  # only of the object that was listed
 
 
 def test_what_a_range_is_of_does_not_change_the_numbers(s3, tmp_path):
@@ -337,6 +338,17 @@ def test_a_file_that_is_replaced_is_noticed_by_its_tag_whether_or_not_the_server
     site.files["/m.safetensors"], site.heeds = save(state), heeds
     place = open_series(f"{web}/m.safetensors", downloads=tmp_path).places[0]
     with place.open() as checkpoint:
+        site.files["/m.safetensors"] = save({name: -value for name, value in state.items()})
+        with pytest.raises(CheckpointError, match="was replaced while it was read"):
+            checkpoint.read(UP.format(1))
+
+
+def test_a_weak_tag_is_no_condition_and_still_tells(site, web, tmp_path):
+    state = weights(1, layers=2, side=64)
+    site.files["/m.safetensors"], site.weak = save(state), True
+    with open_series(f"{web}/m.safetensors", downloads=tmp_path).places[0].open() as checkpoint:
+        assert torch.equal(checkpoint.read(UP.format(0)), state[UP.format(0)])
+        assert not any(each.match for each in site.traffic.asked)
         site.files["/m.safetensors"] = save({name: -value for name, value in state.items()})
         with pytest.raises(CheckpointError, match="was replaced while it was read"):
             checkpoint.read(UP.format(1))
