@@ -17,7 +17,7 @@ from safetensors.torch import save, save_file
 from joma.host import limits, redirects, stores
 from joma.scan import CheckpointError, open_series
 from joma.scan.formats import ranges
-from joma.scan.sources.objects import Bucket, Listed, Web
+from joma.scan.sources.objects import Bucket, Listed, StoreBytes, Web
 
 SIDE, LAYERS = 512, 6
 UP, DOWN = "h.{}.mlp.c_fc.weight", "h.{}.mlp.c_proj.weight"
@@ -614,6 +614,25 @@ def test_a_file_in_the_way_of_a_download_is_never_taken_for_it(s3, series, tmp_p
     again = open_series(address, downloads=tmp_path).places[0]
     with pytest.raises(CheckpointError, match="joma did not make it"), again.folder():
         pass
+
+
+@pytest.mark.parametrize(("given", "content"), [((2, 5), b"23"), ((3, 6), b"345"), ((2, 5), b"2345")])
+def test_bytes_that_were_not_asked_for_are_refused_whatever_the_library_lets_through(given, content):
+    class Result:
+        range, meta = given, {"e_tag": '"a"', "size": 10, "last_modified": None}
+
+        def bytes(self):
+            return content
+
+    class Library:
+        exceptions = pytest.importorskip("obstore").exceptions
+
+        def get(self, store, path, options):
+            return Result()
+
+    source = StoreBytes(stores.read_address("s3://bucket/a"), Listed(10, '"a"', None), Library(), None, "a")
+    with pytest.raises(CheckpointError, match=r"sent . bytes where it was asked for 3"):
+        bytes_from(source, 2, 5)
 
 
 def test_an_object_is_compared_with_what_was_listed_of_it(s3):
