@@ -110,6 +110,7 @@ LONG = (
     "docs/how-to/measure-a-model.md",
     "docs/how-to/monitor.md",
     "docs/how-to/monitor-several-processes.md",
+    "docs/how-to/add-a-cache-policy.md",
     "docs/how-to/cache.md",
     "docs/how-to/galore.md",
     "docs/how-to/read-a-verdict.md",
