@@ -27,6 +27,7 @@ class Asked:
     method: str
     path: str
     range: str | None
+    match: str | None = None
     sent: int = 0
 
 
@@ -62,9 +63,9 @@ class Traffic:
         """Bytes of content."""
         return sum(each.sent for each in self.asked)
 
-    def note(self, method: str, path: str, asked_range: str | None) -> Asked:
+    def note(self, method: str, path: str, asked_range: str | None, match: str | None) -> Asked:
         with self.lock:
-            self.asked.append(one := Asked(method, path, asked_range))
+            self.asked.append(one := Asked(method, path, asked_range, match))
             number = len(self.reads())
         if asked_range is not None:
             self.before(number - 1)
@@ -101,7 +102,9 @@ class _Middleware:
         if environ.get("HTTP_X_UNCOUNTED"):
             return self.app(environ, start_response)
         path = environ["PATH_INFO"] + (f"?{environ['QUERY_STRING']}" if environ.get("QUERY_STRING") else "")
-        one = self.traffic.note(environ["REQUEST_METHOD"], path, environ.get("HTTP_RANGE"))
+        one = self.traffic.note(
+            environ["REQUEST_METHOD"], path, environ.get("HTTP_RANGE"), environ.get("HTTP_IF_MATCH")
+        )
         if one.range is not None and self.traffic.takes("busy"):
             start_response("503 Slow Down", [("Content-Length", "0")])
             return [b""]
@@ -181,6 +184,8 @@ class Site:
     """Ranges are ignored."""
     tags: bool = True
     """Answers have an entity tag, and If-Match is heeded."""
+    weak: bool = False
+    """Tags are weak: they match no condition."""
     heeds: bool = True
     """If-Match is heeded."""
     dated: str | None = None
@@ -189,7 +194,7 @@ class Site:
     """Answers to ranges leave out so many bytes, and say so."""
 
     def tag(self, path: str) -> str:
-        return f'"{hashlib.md5(self.files[path]).hexdigest()}"'
+        return f'{"W/" * self.weak}"{hashlib.md5(self.files[path]).hexdigest()}"'
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -205,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         site, path = self.server.site, unquote(urlsplit(self.path).path)
-        one = site.traffic.note(self.command, self.path, self.headers.get("Range"))
+        one = site.traffic.note(self.command, self.path, self.headers.get("Range"), self.headers.get("If-Match"))
         if path in site.redirects:
             return self.answer(302, {"Location": site.redirects[path]})
         if path in site.refused:
@@ -221,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
         content, headers = site.files[path], {}
         if site.tags:
             headers["ETag"] = site.tag(path)
-            if site.heeds and self.headers.get("If-Match") not in (None, site.tag(path)):
+            if site.heeds and self.headers.get("If-Match") not in (None, *([] if site.weak else [site.tag(path)])):
                 return self.answer(412)
         asked = _RANGE.fullmatch(one.range or "")
         if asked and not site.whole:

@@ -5,13 +5,17 @@ import threading
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import PATIENCE
+from safetensors.torch import save
 
 from joma.scan.errors import CheckpointError
 from joma.scan.formats import ranges
+from joma.scan.formats.checkpoint import Checkpoint
 from joma.scan.formats.ranges import RangedBytes, coalesced, pieces_of
+from joma.scan.formats.safetensors_file import SafetensorsFile
 
 
 class Server:
@@ -147,6 +151,32 @@ def test_few_bytes_of_several_groups_are_read_together_and_many_are_not(monkeypa
             server.read(source, start, stop)
         source.close()
         assert len(server.asked) == requests
+
+
+def test_what_an_earlier_group_reads_gives_a_later_one_no_slack(monkeypatch):
+    monkeypatch.setattr(ranges, "HELD", 10)
+    server = Server(10_000)
+    source = server.source()
+    source.expect([[(0, 8000)], [(0, 8000), (9000, 9100), (9150, 9250)]])
+    for start, stop in ((0, 8000), (9000, 9100), (9150, 9250)):
+        server.read(source, start, stop)
+    source.close()
+    assert sorted(server.asked) == [(0, 8000), (9000, 9100), (9150, 9250)]
+
+
+def test_of_a_part_of_a_tensor_its_rows_alone_are_read():
+    experts = torch.arange(8 * 100 * 50, dtype=torch.float32).reshape(8, 100, 50)
+    server = Server(0)
+    server.content = save({"experts": experts, "other": torch.ones(30_000)})
+    with Checkpoint({"a file": lambda: SafetensorsFile(server.source())}, None) as checkpoint:
+        server.asked.clear()
+        checkpoint.expect([["experts[3]", "experts[4]", "experts[6,0:50]"]])
+        assert torch.equal(checkpoint.read("experts[4]"), experts[4])
+        assert torch.equal(checkpoint.read("experts[3]"), experts[3])
+        assert torch.equal(checkpoint.read("experts[6,0:50]"), experts[6, :50])
+    first = server.content.index(experts[3].numpy().tobytes())
+    row = 100 * 50 * 4
+    assert sorted(server.asked) == [(first, first + 2 * row), (first + 3 * row, first + 4 * row)]
 
 
 def test_what_is_needed_before_its_turn_comes_at_once(monkeypatch):

@@ -17,7 +17,7 @@ from safetensors.torch import save, save_file
 from joma.host import limits, redirects, stores
 from joma.scan import CheckpointError, open_series
 from joma.scan.formats import ranges
-from joma.scan.sources.objects import Bucket, Listed, Web
+from joma.scan.sources.objects import Bucket, Listed, StoreBytes, Web
 
 SIDE, LAYERS = 512, 6
 UP, DOWN = "h.{}.mlp.c_fc.weight", "h.{}.mlp.c_proj.weight"
@@ -119,6 +119,7 @@ def test_a_scan_reads_what_it_needs_in_few_requests(s3, traffic, tmp_path):
     assert len(traffic.asked) <= 1.2 * stretches
     assert {each.method for each in traffic.asked} == {"GET"}
     assert sum(each.range is None for each in traffic.asked) == 1  # the list
+    assert all(each.match and each.match.strip('"') for each in traffic.reads())  # only of the object that was listed
 
 
 def test_what_a_range_is_of_does_not_change_the_numbers(s3, tmp_path):
@@ -337,6 +338,17 @@ def test_a_file_that_is_replaced_is_noticed_by_its_tag_whether_or_not_the_server
     site.files["/m.safetensors"], site.heeds = save(state), heeds
     place = open_series(f"{web}/m.safetensors", downloads=tmp_path).places[0]
     with place.open() as checkpoint:
+        site.files["/m.safetensors"] = save({name: -value for name, value in state.items()})
+        with pytest.raises(CheckpointError, match="was replaced while it was read"):
+            checkpoint.read(UP.format(1))
+
+
+def test_a_weak_tag_is_no_condition_and_still_tells(site, web, tmp_path):
+    state = weights(1, layers=2, side=64)
+    site.files["/m.safetensors"], site.weak = save(state), True
+    with open_series(f"{web}/m.safetensors", downloads=tmp_path).places[0].open() as checkpoint:
+        assert torch.equal(checkpoint.read(UP.format(0)), state[UP.format(0)])
+        assert not any(each.match for each in site.traffic.asked)
         site.files["/m.safetensors"] = save({name: -value for name, value in state.items()})
         with pytest.raises(CheckpointError, match="was replaced while it was read"):
             checkpoint.read(UP.format(1))
@@ -602,6 +614,25 @@ def test_a_file_in_the_way_of_a_download_is_never_taken_for_it(s3, series, tmp_p
     again = open_series(address, downloads=tmp_path).places[0]
     with pytest.raises(CheckpointError, match="joma did not make it"), again.folder():
         pass
+
+
+@pytest.mark.parametrize(("given", "content"), [((2, 5), b"23"), ((3, 6), b"345"), ((2, 5), b"2345")])
+def test_bytes_that_were_not_asked_for_are_refused_whatever_the_library_lets_through(given, content):
+    class Result:
+        range, meta = given, {"e_tag": '"a"', "size": 10, "last_modified": None}
+
+        def bytes(self):
+            return content
+
+    class Library:
+        exceptions = pytest.importorskip("obstore").exceptions
+
+        def get(self, store, path, options):
+            return Result()
+
+    source = StoreBytes(stores.read_address("s3://bucket/a"), Listed(10, '"a"', None), Library(), None, "a")
+    with pytest.raises(CheckpointError, match=r"sent . bytes where it was asked for 3"):
+        bytes_from(source, 2, 5)
 
 
 def test_an_object_is_compared_with_what_was_listed_of_it(s3):

@@ -186,9 +186,7 @@ class WebBytes(StoreBytes):
     def _find_again(self, store: Any) -> None:
         with self._seen:
             if self._store is store:  # no other thread has done it
-                found = WebListed.of(find_file(self._place))
-                if (found.size, _bare(found.etag or "")) != (self.size, _bare(self._listed.etag or "")):
-                    raise Replaced(f"{self._place} was replaced while it was read; scan it again")
+                found = find_file(self._place)  # what it is now, the next range will tell
                 self._store, self._path = store_of(self._place, url=found.url)
 
 
