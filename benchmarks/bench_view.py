@@ -4,7 +4,9 @@
 
 `open`: from the address to the first curves on the screen, in an installed chromium, the server being up. `start`:
 from the command to a server that answers. `tick`: what one new step of all eight measures costs, on the server (a look
-at the file, the rows) and in the page (its main thread is busy), the median of 20. `zoom`: from a range to its curves.
+at the file, the rows) and in the page (its main thread is busy), the median of 20. `bytes of a tick` and `questions of
+a tick`: what the page is sent for it, and how often it asks. `queries of a tick`: what the server asks of the file.
+`zoom`: from a range to its curves.
 TensorBoard and trackio get the same numbers, one tag for each head of each layer: they know no arrays.
 """
 
@@ -121,20 +123,30 @@ def joma_rows(folder):
             seen = ".legend li" if screen == "curves" else ".scale i"
             opening[screen] = min(opened(page, f"{address}?{at}#?screen={screen}", seen) for at in range(3))
             rows.append({"what": "joma view", "action": f"open {screen}", "seconds": opening[screen]})
-            rows.append(
-                {"what": "joma view", "action": f"tick of {screen}, page", "milliseconds": page_ticks(page, run)}
-            )
+            found = page_ticks(page, run)
+            rows.append({"what": "joma view", "action": f"tick of {screen}, page", "milliseconds": found["busy"]})
+            rows.append({"what": "joma view", "action": f"bytes of a tick, {screen}", "bytes": found["bytes"]})
+            rows.append({"what": "joma view", "action": f"questions of a tick, {screen}", "count": found["asked"]})
         rows.append({"what": "joma view", "action": "start", "seconds": start})
-    rows.append({"what": "joma view", "action": "tick, server", "milliseconds": server_ticks(folder, run)})
+    spent, queries = server_ticks(folder, run)
+    rows.append({"what": "joma view", "action": "tick, server", "milliseconds": spent})
+    rows.append({"what": "joma view", "action": "queries of a tick", "count": queries})
     run.close()
     rows.append({"what": "joma view", "action": "bytes on disk", "megabytes": path.stat().st_size / 1e6})
     return rows
 
 
 def page_ticks(page, run):
-    """Of one new step: what the page works for it."""
-    found, client = [], page.context.new_cdp_session(page)
-    client.send("Performance.enable")
+    """Of one new step: what the page works for it, what it asks, and what it is sent."""
+    found, counts, client = [], {"bytes": 0, "asked": 0}, page.context.new_cdp_session(page)
+    for domain in ("Performance", "Network"):
+        client.send(f"{domain}.enable")
+
+    def count(name, by):
+        counts[name] += by
+
+    client.on("Network.dataReceived", lambda event: count("bytes", event["dataLength"]))
+    client.on("Network.requestWillBeSent", lambda _: count("asked", 1))
     for _ in range(TICKS):
         step = run.last_step(MEASURES[0]) + 1
         before = busy(client)
@@ -143,23 +155,31 @@ def page_ticks(page, run):
         page.wait_for_timeout(150)
         found.append(busy(client) - before)
     client.detach()
-    return statistics.median(found)
+    return {"busy": statistics.median(found), **{name: number / TICKS for name, number in counts.items()}}
 
 
 def server_ticks(folder, run):
-    """Of one new step: a look at the folder, and the rows of one series."""
-    feed, found = Feed([folder]), []
+    """Of one new step, a look at the folder and the rows of one series: milliseconds, and queries to SQLite."""
+    feed, found, queries, plain = Feed([folder]), [], 0, Run._rows
+
+    def counted(*given):
+        nonlocal queries
+        queries += 1
+        return plain(*given)
+
     feed.index()
     feed.series("run.joma", MEASURES[0])
     for _ in range(TICKS):
         step = run.last_step(MEASURES[0]) + 1
         run.record(step, numbers(step))
         cursor = feed._runs["run.joma"].held[MEASURES[0]].row
+        Run._rows = counted
         begin = time.perf_counter()
         feed.index()
         feed.after("run.joma", MEASURES[0], cursor)
         found.append(1e3 * (time.perf_counter() - begin))
-    return statistics.median(found)
+        Run._rows = plain
+    return statistics.median(found), queries / TICKS
 
 
 def long_rows(folder):

@@ -37,11 +37,11 @@ def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def check_content(wheel: Path) -> None:
-    """It carries what the page needs, and nothing else."""
+    """It carries every file of the package, those that pages are made of too, and nothing else."""
     names = set(zipfile.ZipFile(wheel).namelist())
-    for needed in ("joma/py.typed", "joma/report/claims/kept.json", "joma/report/claims/panels.json"):
-        must(needed in names, f"{wheel.name} lacks {needed}")
-    must(any(name.startswith("joma/report/template/") for name in names), f"{wheel.name} lacks the template")
+    own = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/joma").rglob("*") if path.is_file()}
+    lacks = sorted(name for name in own - names if "__pycache__" not in name)
+    must(not lacks, f"{wheel.name} lacks {lacks[:3]}")
     must(wheel.stat().st_size < LARGEST, f"{wheel.name} has {wheel.stat().st_size:,} bytes")
     strange = sorted(name for name in names if not name.startswith("joma/") and ".dist-info/" not in name)
     must(not strange, f"{wheel.name} holds {strange[:3]}")

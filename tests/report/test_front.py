@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from html import escape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from kept_records import RECORDS, needs_records
 
@@ -26,6 +28,7 @@ from joma.report.claims.questions import HEADLINES, QUESTIONS, SURPRISES
 from joma.report.claims.study import claim_html, study_section
 from joma.report.claims.verdicts import disagreement, effect_texts, notable, verdict_table
 from joma.report.markup import Anchors
+from joma.runs import Run
 from joma.studies import load
 from joma.studies.stored import result_of
 
@@ -209,7 +212,7 @@ def test_the_rest_of_the_cards_are_notable_findings_one_per_study(results: list[
     assert cards(lay_out(several[:1], Anchors()), Anchors()) == ""
 
 
-def test_a_card_of_paper_scale_draws_what_is_kept_and_nothing_of_this_run(
+def test_a_card_of_paper_scale_draws_what_is_kept_and_of_a_run_without_curves_nothing(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = rebound(0.5, -0.5, 0.1)
@@ -221,6 +224,29 @@ def test_a_card_of_paper_scale_draws_what_is_kept_and_nothing_of_this_run(
     assert "Paper scale: WikiText-2, mean of 5 seeds" in card
     monkeypatch.setattr("joma.report.claims.cards.kept_panels", dict)
     assert "<svg" not in cards(pages, Anchors()).partition("</article>")[0]  # absent, and not that of this run
+
+
+@needs_records
+def test_a_card_of_paper_scale_has_the_curves_of_this_run_beside(
+    results: list[Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told apart by a run of which every number is one higher."""
+    record = RECORDS / "fig6" / "fig6.sqlite"
+    with Run.open(record) as kept, Run.create(tmp_path / "a", study="fig6", config=kept.config) as run:
+        for name in (one for one in kept.names() if one.startswith("L1/")):
+            for step, values in zip(kept.steps(name).tolist(), kept.array(name), strict=True):
+                run.append(name, step, values + 1 if name == "L1/valid/entropy" else values)
+    found = rebound(0.5, 0.5, 0.6)
+    monkeypatch.setattr("joma.report.claims.kept.kept", lambda: {found.id: stored_rebound("holds")})
+    quick = dataclasses.replace(_fig6(results, found), run=tmp_path / "a")
+    card = cards(lay_out([quick, results[1]], Anchors()), Anchors()).partition("</article>")[0]
+    assert card.count("<svg") == 2
+    assert card.index("Paper scale: ") < card.index("This run: ")
+    numbers = json.loads(card.partition('class="numbers">')[2].partition("</script>")[0])
+    assert [one["scale"] for one in numbers] == ["Paper scale", "This run"]
+    paper, here = (one["lines"][0]["y"] for one in numbers)
+    assert paper == list(kept_panels()[found.id].lines[0].y)
+    np.testing.assert_allclose(np.array(here) - np.array(paper), 1.0, atol=0.011)  # four digits of each
 
 
 @pytest.mark.long

@@ -228,7 +228,7 @@ def test_repeat_and_configuration(html: str) -> None:
 
 
 def test_pictures_do_not_share_ids(html: str) -> None:
-    small, first, second = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    small, first, second = re.findall(r"<svg.*?</svg>", html.partition("<body>")[2], re.DOTALL)
     found = [set(re.findall(r'\sid="([^"]+)"', figure)) for figure in (first, second, small)]
     assert not found[0] & found[1] | found[1] & found[2] | found[0] & found[2]
     assert set.intersection(*({name.split("--")[-1] for name in names} for names in found))

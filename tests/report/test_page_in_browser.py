@@ -14,6 +14,7 @@ from kept_records import RECORDS
 from joma.claims.execute import Result, execute
 from joma.claims.verdicts import by_residual
 from joma.report import scan_runs, write_report
+from joma.report.claims.panels import kept_panels
 from joma.runs import Run
 from joma.studies import load
 from joma.studies.stored import result_of
@@ -164,11 +165,50 @@ def test_the_card_draws_the_scale_that_its_sentence_tells(browser: Any, tmp_path
     assert "At paper scale attention entropy comes back by 0.50 nats" in card.inner_text()
     assert "This run: holds (L = 1, layer 1: 0.50 nats" in card.inner_text()
     assert "Paper scale: WikiText-2, mean of 5 seeds" in card.inner_text()
-    heights = card.locator("svg .curve").evaluate(
+    assert card.locator("svg").count() == 2  # and this run's own record beside it
+    heights = card.locator("svg .curve").first.evaluate(
         "way => [...Array(201).keys()].map(i => way.getPointAtLength(way.getTotalLength() * i / 200).y)"
     )
     page.close()
     assert heights[0] < heights[-1] < max(heights) - 50  # up is less: it falls, and ends far above its lowest point
+
+
+def test_the_curves_of_a_card_open_zoom_and_are_read_off(browser: Any, tmp_path: Path, results: list[Result]) -> None:
+    quick = dataclasses.replace(result_of(RECORDS / "fig6" / "fig6.sqlite"), command="joma verify fig6")
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    page, troubles = context.new_page(), []
+    page.on("console", lambda message: troubles.append(message.text))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.goto(write_report([quick, *results], tmp_path, scale="quick").as_uri())
+    open_curves = page.get_by_role("button", name="Open the curves: Does attention drop and then come back?")
+    open_curves.click()
+    dialog = page.get_by_role("dialog", name="Does attention drop and then come back?")
+    dialog.locator("canvas").wait_for()
+    line = kept_panels()["fig6/fig6-one-layer"].lines[0]
+    chart = dialog.get_by_role("group", name="attention entropy (nats) by training step, 1 curve")
+    chart.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    dialog.locator(".reading", has_text=f"training step {line.x[2]:,.0f} · one layer: {line.y[2]:g} [").wait_for()
+    page.keyboard.press("+")
+    dialog.get_by_role("button", name="Whole range").wait_for()
+    with page.expect_download() as waiting:
+        dialog.get_by_role("button", name="CSV").click()
+    head, *rows = Path(waiting.value.path()).read_text().splitlines()
+    assert head == "training step,one layer,one layer low,one layer high"
+    low, high = line.x[0] + (line.x[-1] - line.x[0]) / 4, line.x[0] + 3 * (line.x[-1] - line.x[0]) / 4
+    shown = [at for at, x in enumerate(line.x) if low <= x <= high]
+    wanted = [[line.x[at], line.y[at], line.low[at], line.high[at]] for at in shown]
+    assert [[float(one) for one in row.split(",")] for row in rows] == wanted
+    dialog.get_by_label("Scale").select_option("This run")
+    dialog.locator(".note", has_text="This run: WikiText-2").wait_for()
+    assert not dialog.get_by_role("button", name="Whole range").is_visible()
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="detached")
+    assert open_curves.evaluate("button => button === document.activeElement")
+    assert troubles == []
+    context.close()
 
 
 def test_headline_and_column_give_one_number_for_one_scale(browser: Any, tmp_path: Path) -> None:

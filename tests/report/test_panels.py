@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from math import erf
 from pathlib import Path
@@ -13,7 +14,7 @@ from joma.claims.execute import execute
 from joma.report.claims import panels
 from joma.report.claims.kept import kept
 from joma.report.claims.panel_readers import READERS, panel_of
-from joma.report.claims.panels import Line, Panel, kept_panels, line_of, panel_html
+from joma.report.claims.panels import Line, Panel, kept_panels, line_of, panel_html, panels_html
 from joma.report.claims.questions import QUESTIONS, SHOWN_FOR_THEOREMS
 from joma.runs import Run
 from joma.studies import load
@@ -243,3 +244,26 @@ def test_a_panel_all_in_all() -> None:
         '<span class="key"><i style="border-top-style:dashed;color:#654321"></i>control</span> </p>'
         '<p class="of">This run: 2 seeds.</p></div>'
     )
+
+
+def test_of_networks_that_all_diverged_there_is_no_curve() -> None:
+    with pytest.raises(ValueError, match="no curve of 'ReLU' is finite"):
+        line_of("ReLU", "#026ed0", [0, 1], [[1.0, np.nan], [np.inf, 1.0]])
+
+
+def test_panels_side_by_side_carry_their_numbers_and_no_markup() -> None:
+    line = line_of("</script><b>", "#010203", [0, 10, 20], [[2.0, 1.0, 1.5], [2.5, 1.0, 1.5]])
+    panel = Panel("a title that is too long for one line of a narrow panel", "step", "2 seeds", (line,))
+    alone, both = panels_html({"This run": panel}), panels_html({"Paper scale": panel, "This run": panel})
+    assert 'viewBox="0 0 400 ' in alone
+    assert both.count('viewBox="0 0 290 ') == 2
+    assert both.count("</script>") == 1
+    for text in re.findall(r'<text x="2" y="\d+">([^<]*)</text>', both):
+        assert len(text) * 8.7 <= 290
+    numbers = json.loads(both.partition('class="numbers">')[2].partition("</script>")[0])
+    assert [one["scale"] for one in numbers] == ["Paper scale", "This run"]
+    (shown,) = numbers[0]["lines"]
+    assert shown["colour"] == "ink"  # that of the text around it, in light and in dark
+    assert [shown[name] for name in ("x", "y", "low", "high")] == [
+        [0, 10, 20], [2.25, 1, 1.5], [2, 1, 1.5], [2.5, 1, 1.5]
+    ]  # fmt: skip

@@ -49,7 +49,8 @@ def save_at_the_end(arguments, progress):
     with open(arguments["file"] + ".pid", "w") as file:
         file.write(str(os.getpid()))
     try:
-        time.sleep(3600)
+        while True:  # Ray interrupts between two steps of Python, as work has them, and not within a sleep
+            time.sleep(0.01)
     except KeyboardInterrupt:
         with open(arguments["file"], "w") as file:
             file.write("saved")

@@ -1,5 +1,6 @@
 """What joma makes of what Ray says, with a stand-in for Ray. tests/scale/test_ray.py asks the real one."""
 
+import socket
 import sys
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ def clock(monkeypatch):
 
 
 def works(ray, tasks, **wish):
-    found = ours._Works(ray, RayCluster(**wish), "module:name", list(tasks))
+    found = ours._Works(ray, RayCluster(**wish), "module:name", list(tasks), most=wish.get("jobs"))
     found.begin()
     return found
 
@@ -212,3 +213,38 @@ def test_a_cluster_of_our_own_finds_this_joma(monkeypatch, tmp_path):
     assert ours._finding_joma() == {"PYTHONPATH": f"{tmp_path / 'src'}:/more"}  # no empty entry: the working directory
     monkeypatch.setattr(joma, "__file__", str(tmp_path / "site-packages" / "joma" / "__init__.py"))
     assert ours._finding_joma() == {}
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_where_nothing_listens_there_is_no_cluster_and_nobody_waits_for_it(form, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = form.format(server.getsockname()[1])
+        ours._must_listen(address)
+    stand_in = SimpleNamespace(is_initialized=lambda: False, init=lambda **how: pytest.fail("Ray was asked"))
+    monkeypatch.setattr(ours, "loaded", lambda: stand_in)
+    with pytest.raises(ScaleError, match=f"^no Ray cluster at {address}: nothing answers at 127.0.0.1, port "):
+        RayCluster(address).events("module:name", named("a"))
+    for other in ("auto", "local", "head", "ray://head"):
+        ours._must_listen(other)
+
+
+@pytest.mark.parametrize(("address", "there", "most"), [(None, False, None), ("auto", False, 2), (None, True, 2)])
+def test_a_cluster_of_others_gets_no_more_than_asked_for_and_one_of_our_own_gets_all(monkeypatch, address, there, most):
+    """One of our own has just so many cores, and is ended; one that was there already is left."""
+    ray = StandInRay(lambda task, attempt: WELL)
+    done = []
+    ray.is_initialized = lambda: there
+    ray.init, ray.shutdown = lambda **how: done.append(how), lambda: done.append("ended")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ours, "loaded", lambda: ray)
+    assert len(ended(RayCluster(address, jobs=2, threads=3).events("module:name", named(*"abcd")))) == 4
+    assert ray.most == (most or 4)
+    if there:
+        assert done == []
+        return
+    how, end = done
+    assert end == "ended"
+    assert how["address"] == (address or "local")
+    assert how["log_to_driver"] is False
+    if not address:
+        assert (how["num_cpus"], how["include_dashboard"]) == (6, False)

@@ -274,3 +274,36 @@ def test_what_is_remembered_of_a_long_series_is_that_of_its_last_row(tmp_path):
         assert feed.series("a.joma", "loss", points=50).head["of"] == 2100
         run.append("loss", 2100, 7.0)
         assert feed.series("a.joma", "loss").values[-1] == 7.0
+
+
+def test_figures_are_those_of_the_study_drawn_from_the_run(folder):
+    from joma.claims.execute import draw
+    from joma.studies import load
+
+    before = {path.name: path.stat().st_mtime_ns for path in sorted((folder / "runs").iterdir())}
+    feed = Feed([folder], compact=lambda svg: svg.replace("<svg", "<svg data-small='1'", 1))
+    run = next(run for run in feed.index()["runs"] if run["study"] == "thm5")
+    found = feed.figures(run["id"])
+    with Run.open(next((folder / "runs").glob("thm5-*"))) as record:
+        wanted = draw(load("thm5"), record)
+    assert [(one["name"], one["caption"], one["alt"]) for one in found] == [
+        (one.name, one.caption, one.alt) for one in wanted
+    ]
+    assert found
+    for one in found:
+        opening = one["svg"].partition(">")[0]
+        assert opening.count('xmlns="http://www.w3.org/2000/svg"') == 1
+        assert "data-small" in opening
+    assert feed.figures(run["id"]) is found  # drawn once
+    assert feed.figures("heads.joma") == []  # no study of joma
+    assert {path.name: path.stat().st_mtime_ns for path in sorted((folder / "runs").iterdir())} == before
+
+
+def test_figures_that_cannot_be_drawn_are_one_sentence(tmp_path):
+    with Run.create(tmp_path / "a.joma", study="thm5", config={}) as run:
+        run.append("x", 0, 1.0)
+        run.finish()
+    with pytest.raises(RunError, match=r"the figures of a\.joma cannot be drawn|has no"):
+        Feed([tmp_path]).figures("a.joma")
+    with pytest.raises(Unknown):
+        Feed([tmp_path]).figures("b.joma")

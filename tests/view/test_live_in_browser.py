@@ -93,6 +93,46 @@ def test_it_grows_while_another_process_writes_and_asks_for_new_rows_alone(
             page.close()
 
 
+def test_only_what_a_screen_shows_grows_and_a_late_look_gets_all(open_page: Callable[..., Any], tmp_path: Path) -> None:
+    with writing(tmp_path / "a.joma") as send:
+        for step in (1, 2, 3):
+            send(step)
+        with serving(Feed([tmp_path])) as (address, _):
+            page = open_page(f"{address}#?screen=curves&series=entropy&by.head=0")
+            page.locator(".legend li").first.wait_for()
+            page.get_by_label("Series").select_option("loss")
+            until(lambda: page.locator(".legend li").count() == 0)
+            asked: list[str] = []
+            page.on("request", lambda request: asked.append(request.url))
+            for step in range(4, 9):
+                with page.expect_response(lambda answer: "/after?" in answer.url):
+                    send(step)
+            assert all("series=loss" in url for url in asked), asked
+            page.get_by_label("Series").select_option("entropy")
+            until(lambda: page.locator(".legend li").count() == 3 and last(page, "layer 2") == "208")
+            page.close()
+
+
+def test_open_claims_stay_open_while_a_run_is_written(
+    open_page: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "findings.json").write_bytes((folder / "findings.json").read_bytes())
+    with writing(tmp_path / "a.joma") as send:
+        send(1)
+        with serving(Feed([tmp_path])) as (address, _):
+            page = open_page(f"{address}#?screen=claims")
+            page.locator("details.claim summary").nth(1).click()
+            page.locator("details.claim[open] .detail").wait_for()
+            assert page.locator(".figures").count() == 0  # the run of its study is not here
+            page.evaluate("document.querySelector('details.claim').dataset.mine = '1'")
+            assert page.locator(".live").inner_text() == "1 run being written"
+            send("finish")
+            until(lambda: page.locator(".live").inner_text() == "")
+            assert page.locator("details.claim[open]").count() == 1
+            assert page.locator("details.claim[data-mine]").count() == 1  # nothing was made anew
+            page.close()
+
+
 def test_a_new_run_appears_and_one_that_is_damaged_says_so(open_page: Callable[..., Any], tmp_path: Path) -> None:
     heads(tmp_path / "a.joma", 5)
     heads(tmp_path / "b.joma", 5)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from patience import until
 from view.making import grid, heads
 
 from joma.claims.execute import Result, execute
@@ -69,6 +71,51 @@ def test_a_widget_answers_what_it_is_asked(tmp_path: Path, result: Result) -> No
     assert feed is not None
     found = notebook.answered(feed, {"ask": "claims"})[0]["claims"]
     assert [one["id"] for one in found] == [finding.id for finding in result.findings]
+
+
+def test_a_widget_tells_what_is_new_until_nobody_writes(tmp_path: Path) -> None:
+    pytest.importorskip("anywidget")
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        run.record(0, {"entropy": grid(0), "loss": 1.0}, dims={"entropy": ("layer", "head")})
+        shown = notebook.widget(run, every=3600)  # we look ourselves
+        sent: list[Any] = []
+        shown.send = lambda head, buffers: sent.append((head, buffers))
+        for question in ({"ask": "series"}, {"ask": "series", "means": ["head"]}):
+            shown._asked(shown, {"id": 1, "run": "a.joma", "series": "entropy", **question}, [])
+        sent.clear()
+        shown.look()
+        assert sent == []  # nothing is new
+        run.record(1, {"entropy": grid(1), "loss": 2.0})
+        assert notebook.is_written(shown.look())
+        (all_rows, numbers), (means, mean_numbers) = sent  # what was asked for, and nothing of the loss
+        assert all_rows["pushed"]
+        assert means["means"] == ["head"]
+        np.testing.assert_array_equal(np.frombuffer(numbers[1], "<f4").reshape(1, 4, 3)[0], grid(1))
+        np.testing.assert_allclose(np.frombuffer(mean_numbers[1], "<f4"), grid(1).mean(1))
+        assert shown.index["runs"][0]["last"] == 1
+        sent.clear()
+        shown.look()
+        assert sent == []  # no row comes twice
+        run.finish()
+    assert not notebook.is_written(shown.look())
+    assert shown.index["runs"][0]["state"] == "finished"
+
+
+def test_a_widget_follows_by_itself_and_stops_when_the_run_is_over(tmp_path: Path) -> None:
+    pytest.importorskip("anywidget")
+    before = set(threading.enumerate())
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        run.append("loss", 0, 1.0)
+        shown = notebook.widget(run, every=0.01)
+        (follower,) = set(threading.enumerate()) - before
+        run.append("loss", 7, 2.0)
+        until(lambda: shown.index["runs"][0]["last"] == 7)
+        run.finish()
+    until(lambda: not follower.is_alive())
+    assert shown.index["runs"][0]["state"] == "finished"
+    with Run.open(tmp_path / "a.joma") as run:
+        notebook.widget(run)
+    assert set(threading.enumerate()) <= before  # of a finished run nobody is waiting
 
 
 def test_without_the_extra_words_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,18 +16,39 @@ from joma.measure.intervals import mean_interval, t_quantile
 from joma.view.module import static
 
 pytestmark = pytest.mark.browser
+HELPERS = """
+function grown(array, more, modes) {
+  growingCurves(array, modes);
+  withRows(array, more);
+  return [growingCurves(array, modes), curvesOf(array, modes)];
+}
+function roomy(rows) {
+  const array = { steps: [0], values: Float32Array.of(0), dims: [] }, rooms = new Set();
+  for (let step = 1; step < rows; step++) {
+    withRows(array, { steps: [step], values: Float32Array.of(step), dims: [] });
+    rooms.add(array.values.buffer);
+  }
+  return [[...array.values], rooms.size, array.values.constructor.name];
+}
+function ranged(values, more, late) {
+  const dims = [{ name: "head", size: values.length, labels: null }];
+  const array = { steps: [10], values: Float64Array.from(values), dims }, seen = [rangeSoFar(array)];
+  for (const step of [20, 30, late]) {
+    withRows(array, { steps: [step], values: Float64Array.from(more.map((value) => value * step)), dims });
+    seen.push(rangeSoFar(array));
+  }
+  return [seen, rangeOf(array.values)];
+}
+"""
 
 
 @pytest.fixture(scope="module")
 def js(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Calls a function of the module."""
     names = ("tQuantile", "meanInterval", "smoothed", "curvesOf", "overRuns", "withRows", "ticksOf", "stacked", "toCsv",
-             "inDigits", "inTicks", "grown")  # fmt: skip
+             "inDigits", "inTicks", "grown", "roomy", "ranged")  # fmt: skip
     parts = [static(name) for name in ("numbers.js", "elements.js", "colours.js", "picture.js", "split.js")]
-    parts.append(
-        "function grown(array, more, modes) { growingCurves(array, modes); withRows(array, more);"
-        "return [growingCurves(array, modes), curvesOf(array, modes)]; }"
-    )
+    parts.append(HELPERS)
     path: Path = tmp_path_factory.mktemp("js") / "page.html"
     path.write_text(f"<script>{chr(10).join(parts)}\nwindow.joma = {{ {', '.join(names)} }}</script>", encoding="utf-8")
     page = browser.new_page()
@@ -167,3 +188,19 @@ def test_curves_that_grow_are_those_made_at_once(js: Any, steps: list[int], mode
     growing, at_once = js("grown", before, more, {"head": mode})
     assert growing == at_once
     assert growing[0]["x"] == sorted([0, 10, *steps])
+
+
+def test_rows_are_added_without_copying_all(js: Any) -> None:
+    values, rooms, kind = js("roomy", 400)
+    assert values == list(range(400))
+    assert rooms < 20  # a copy at each row would be 399
+    assert kind == "Float32Array"
+
+
+@pytest.mark.parametrize("late", [40, 15])
+def test_the_range_of_what_grows_is_that_of_all(js: Any, late: int) -> None:
+    nan = float("nan")
+    seen, wanted = js("ranged", [3.0, nan, 5.0], [0.1, 1.0, -0.5], late)
+    assert seen[0] == [3, 5]
+    assert seen[1] == [-10, 20]
+    assert seen[-1] == wanted

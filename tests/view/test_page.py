@@ -17,7 +17,7 @@ from joma.cli.main import main
 from joma.host.errors import BadInput
 from joma.runs import Run
 from joma.view.feed import Feed
-from joma.view.module import PARTS, module, static
+from joma.view.module import CHARTS, PARTS, module, static
 from joma.view.page import write_page
 
 STATIC = Path(joma.view.__file__).parent / "static"
@@ -142,7 +142,7 @@ def test_what_others_wrote_is_what_they_published():
 
 def test_every_file_of_the_module_is_in_it():
     own = {path.name for path in STATIC.glob("*.js")} - {"uPlot.iife.min.js"}
-    assert own == {*PARTS, "file_host.js", "live_host.js"}
+    assert own == {*PARTS, *CHARTS, "file_host.js", "live_host.js"}
 
 
 @pytest.mark.parametrize("name", [*PARTS, "file_host.js", "live_host.js"])

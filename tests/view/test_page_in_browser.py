@@ -382,3 +382,16 @@ def test_one_run_opens_with_its_curves(open_page: Callable[..., Any], tmp_path: 
     page = open_page((tmp_path / "page.html").as_uri())
     assert page.locator("h1").inner_text() == "Curves"
     assert len(legend(page)) == 4
+
+
+def test_a_claim_shows_the_figures_of_its_study(open_page: Callable[..., Any], address: str) -> None:
+    page = open_page(f"{address}#?screen=claims&find=thm5")
+    page.locator("details.claim summary").first.click()
+    picture = page.locator("details.claim[open] figure img").first
+    picture.wait_for()
+    page.wait_for_function(
+        "document.querySelector('figure img').naturalWidth > 0"
+    )  # it is a picture, and no broken one
+    assert len(picture.get_attribute("alt") or "") > 20
+    assert "drawn from runs/thm5-" in page.locator(".figures").first.inner_text()
+    assert page.locator("svg").count() == 0  # nothing of it is part of the page

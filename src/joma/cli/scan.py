@@ -28,10 +28,11 @@ NONE_USABLE, LEFT_OUT, BEYOND = 1, 3, 4
 _MOST = 10  # numbers beyond a threshold that are printed
 _EPILOG = """\
 SOURCE is a model on the Hugging Face hub (owner/name, with revisions named by step), a folder of checkpoints
-(checkpoint-100, step1000: one folder per step), or a single checkpoint (a model folder, a .safetensors file, a state
-dict in .pt, .bin or .ckpt). The last line printed is the path of a page with figures. Exit status: 0 all well, 3 steps
-or measures were left out (with --strict: or matrices), 4 a number is beyond a --fail-if, 1 no step was usable, 2 bad
-input, 130 and 143 after Ctrl-C and SIGTERM."""
+(checkpoint-100, step1000: one folder per step), a single checkpoint (a model folder, a .safetensors file, a state
+dict in .pt, .bin or .ckpt), or the address of one of these (s3://, gs://, az://; https:// of a file). The last line
+printed is the path of a page with figures. Exit status: 0 all well, 3 steps or measures were left out (with --strict:
+or matrices), 4 a number is beyond a --fail-if, 1 no step was usable, 2 bad input, 130 and 143 after Ctrl-C and
+SIGTERM."""
 
 
 def add_parser(commands: Any) -> None:
@@ -174,14 +175,30 @@ def _check(options: argparse.Namespace) -> None:
     refuse_files(options.out)
     if options.shard is not None:
         refuse_with_shard(options, "compare", "list", "json", "csv", "parquet", "fail_if")
-    for option in ("json", "csv", "parquet"):
-        given = getattr(options, option)
-        if given not in (None, "-"):
-            usable_file(Path(given), option)
+    _check_files({name: given for name in ("json", "csv", "parquet") if (given := getattr(options, name)) is not None})
     if options.parquet:
         from joma.scan.result.tidy import must_be_writable
 
         must_be_writable("parquet")
+
+
+def _check_files(given: dict[str, str | Path]) -> None:
+    """Refuse what could not be written, and what would be lost by writing: a table, or somebody's weights."""
+    from joma.scan.formats.checkpoint import ENDINGS
+
+    written: dict[Path, str] = {}
+    for option, name in given.items():
+        if str(name) == "-":
+            if option != "json":
+                raise BadInput(f"{option} must be a file; only JSON is written to standard output", argument=option)
+            continue
+        usable_file(Path(name), option)
+        file = named_file(name)
+        if file.name.endswith(ENDINGS):
+            raise BadInput(f"{option} is {name}, the name of a file of weights; name another", argument=option)
+        if other := written.get(file):
+            raise BadInput(f"{other} and {option} name the same file {name}", argument=option)
+        written[file] = option
 
 
 def _list(options: argparse.Namespace, screen: Any) -> int:

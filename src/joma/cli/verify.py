@@ -20,6 +20,7 @@ from joma.host.exit_status import BROKEN, OK
 from joma.host.files import as_json, named_file, usable_file, usable_folder, write_json
 from joma.host.printing import say
 from joma.host.threads import cores, limited
+from joma.host.words import short
 
 if TYPE_CHECKING:
     from joma.claims.contract import Study, Verdict
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 NOTHING_JUDGED = 3
 SILENCE = {"quick": 600.0, "paper": 7200.0}
 """Seconds without a word of progress after which a study counts as stuck: a compiler may be silent for long."""
+_MOST_AT_ONCE = 1024  # studies, or threads of one
 _EPILOG = """\
 Exit status: 0 claims were judged, 1 a study broke, 2 bad input, 3 nothing could be judged here, 130 and 143 after
 Ctrl-C and SIGTERM. A command that was stopped goes on when it is given again. What is recorded is not run again."""
@@ -82,12 +84,20 @@ class Wish:
 
     def check(self) -> None:
         """Refuse now what would fail after minutes of work."""
-        for option, value in (("--jobs", self.jobs), ("--threads", self.threads)):
-            if value is not None and value < 1:
-                raise BadInput(f"{option} must be at least 1, got {value}")
+        _check_counts(self.jobs, self.threads)
         usable_folder(self.out)
         if self.json and self.json != "-":
             usable_file(Path(self.json))
+
+
+def _check_counts(jobs: int | None, threads: int) -> None:
+    for option, value in (("--jobs", jobs), ("--threads", threads)):
+        if value is None:
+            continue
+        if value < 1:
+            raise BadInput(f"{option} must be at least 1, got {value}")
+        if value > _MOST_AT_ONCE:  # torch takes no number of 25 digits, and no machine has as many cores
+            raise BadInput(f"{option} must be at most {_MOST_AT_ONCE:,}, got {short(str(value))}")
 
 
 def _verify(options: argparse.Namespace, _: list[str]) -> int:
@@ -99,7 +109,8 @@ def _verified(options: argparse.Namespace) -> int:
     jobs = options.jobs
     if jobs is None and options.on is None:
         jobs = cores() if options.scale == "quick" else 1
-    with limited(max(options.threads, 1)):  # before torch loads, where it is not loaded yet
+    _check_counts(jobs, options.threads)
+    with limited(options.threads):  # before torch loads, where it is not loaded yet
         from joma import studies
         from joma.claims.ledger import verdicts_named
 

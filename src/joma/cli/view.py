@@ -58,13 +58,19 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
 def _feed(paths: list[Path]) -> Feed:
     from joma.view.feed import Feed
 
-    return Feed(paths, kept=_kept)
+    return Feed(paths, kept=_kept, compact=_compact)
 
 
 def _kept(id: str, claim: Any) -> Any:
     from joma.report.claims.kept import kept_of
 
     return kept_of(id, claim)
+
+
+def _compact(svg: str) -> str:
+    from joma.report.svg import compact_svg
+
+    return compact_svg(svg)
 
 
 def _served(paths: list[Path], port: int, every: float) -> int:

@@ -153,17 +153,21 @@ def obstore_for(what: str) -> Any:
         raise StoreError(f"{what} needs obstore: {how_to_install('cloud')}") from None
 
 
-def store_of(address: Address | str) -> tuple[Any, str]:
+def store_of(address: Address | str, *, url: str | None = None) -> tuple[Any, str]:
     """An obstore store for an address, with the credentials of the environment, and the path inside that store.
 
     A bucket or a container is one store. For https:// the store is the one file, and the path is empty.
+
+    - address: the place, or its text
+    - url: where a web address has led to; None: it is there itself
     """
     place = read_address(address) if isinstance(address, str) else address
+    url = url or str(place)
     classes = obstore_for(str(place)).store
-    options = {"client_options": _client(place), "retry_config": _retries()}
+    options = {"client_options": _client(place, url), "retry_config": _retries()}
     try:
         if place.is_web:
-            return classes.HTTPStore(str(place), **options), ""
+            return classes.HTTPStore(url, **options), ""
         kind = {"s3": classes.S3Store, "gs": classes.GCSStore, "az": classes.AzureStore}[place.scheme]
         return kind(place.host, **options, **_more(place)), place.path
     except JomaError:
@@ -206,14 +210,14 @@ def explain(error: Exception, place: Address | str) -> StoreError:
     return StoreError(f"{place} could not be read: {why} (at most {TRIES} tries)")
 
 
-def _client(place: Address) -> dict[str, Any]:
+def _client(place: Address, url: str) -> dict[str, Any]:
     asked = _ALLOW_HTTP.get(place.scheme, "JOMA_ALLOW_HTTP")
     endpoints = [os.environ[name] for name in _ENDPOINTS.get(place.scheme, ()) if os.environ.get(name)]
-    used = endpoints[:1] if not place.is_web else [str(place)]
-    for url in used:
-        must_be_safe(url, f"{place} at the endpoint of the environment" if endpoints else str(place), asked=asked)
+    used = endpoints[:1] if not place.is_web else [url]
+    for each in used:
+        must_be_safe(each, f"{place} at the endpoint of the environment" if endpoints else str(place), asked=asked)
     return {
-        "allow_http": any(urlsplit(url).scheme == "http" for url in used),
+        "allow_http": any(urlsplit(each).scheme == "http" for each in used),
         "timeout": timedelta(seconds=limits.STORE_SECONDS), "connect_timeout": timedelta(seconds=10),
         "user_agent": "joma",
     }  # fmt: skip

@@ -28,6 +28,8 @@ from joma.report.markup import Anchors, command, filled, head, section
 from joma.report.scans.sections import scan_sections
 from joma.report.scans.shown import ShownScan, read_scan
 from joma.runs import Run, RunError
+from joma.view.module import charts
+from joma.view.module import style as chart_style
 
 if TYPE_CHECKING:
     from joma.claims.execute import Result
@@ -82,7 +84,9 @@ def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], mad
         "page.html",
         **parts,
         playground=section("playground", "Playground: move the theory’s own numbers", playground.folded_panels()),
-        head=head("joma: claims and verdicts", style=playground.style(), script=playground.script()),
+        head=head(
+            "joma: claims and verdicts", style=playground.style() + chart_style(), script=playground.script() + charts()
+        ),
         contents="\n".join(f'<li><a href="#{name}">{_PARTS[name]}</a></li>' for name in shown),
         headline=" ".join(f"<span>{escape(line)}</span>" for line in front.headline(list(entries(sections)))),
         summary=front.summary(sections, scale),

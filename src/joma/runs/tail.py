@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from joma.runs.values import DTYPES, Packed, shape_of, unpack
 # All rows are counted in the index alone, which has no numbers of arrays in it. New ones are found by their number:
 # they are few, while the index of a long series is not (NOT INDEXED keeps SQLite from walking through it).
 _ALL = "SELECT series, count(*), min(step), max(step), max(rowid) FROM entries GROUP BY series"
-_SINCE = """SELECT series, count(*), min(step), max(step), max(rowid) FROM entries NOT INDEXED
-    WHERE rowid > ? GROUP BY series"""
+_SINCE = """SELECT series, count(*), min(step), max(step), max(rowid), dtype, shape FROM entries NOT INDEXED
+    WHERE rowid > ? GROUP BY series, dtype, shape"""
 _LAST = "SELECT dtype, shape FROM entries WHERE series = (SELECT id FROM series WHERE name = ?) AND step = ?"
 _NEW = """SELECT rowid, step, dtype, shape, checksum, data FROM entries NOT INDEXED
     WHERE rowid > ? AND series = (SELECT id FROM series WHERE name = ?) ORDER BY rowid"""
@@ -62,16 +63,24 @@ def held(run: Run, known: Mapping[str, Held] | None = None) -> dict[str, Held]:
     since = max((each.row for each in found.values()), default=0)
     counts = run._rows(_SINCE, since) if since else run._rows(_ALL)
     names = dict(run._rows("SELECT id, name FROM series"))
-    for series, steps, first, last, row in counts:
+    for series, steps, first, last, row, *kind in counts:
         name = names.get(series)
         if not isinstance(name, str) or not all(type(one) is int for one in (steps, first, last, row)):
             raise RunError(f"{run.path} is damaged: its series cannot be counted")
         before = found.get(name, Held(0, first, last, row))
-        found[name] = replace(
-            before, steps=before.steps + steps, first=min(before.first, first), last=max(before.last, last), row=row
-        )
-        found[name] = _described(run, name, found[name])
+        first, last, row = min(before.first, first), max(before.last, last), max(before.row, row)
+        found[name] = replace(before, steps=before.steps + steps, first=first, last=last, row=row)
+        if not _is_described(run, before, kind):
+            found[name] = _described(run, name, found[name])
     return found
+
+
+def _is_described(run: Run, before: Held, kind: list[Any]) -> bool:
+    """Whether new rows are as those before. Names of dimensions never change, but may be given late."""
+    if not before.dtype or not kind or kind[0] != before.dtype:
+        return False
+    sizes = run._readable("shape", shape_of, kind[1])
+    return bool(sizes == before.shape and (not sizes or before.dims != unnamed(len(sizes))))
 
 
 def _described(run: Run, name: str, each: Held) -> Held:

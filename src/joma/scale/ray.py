@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ EVERY = 0.5
 """Seconds between two words of progress of a task, and between two looks at them."""
 REST = 2.0
 """Seconds before a task is begun again: at once, Ray may still give it to the process that just died."""
+_ANSWER = 15.0  # seconds in which a cluster must answer
 _STORE = 128 << 20  # bytes of shared memory for a cluster of our own: numbers are small
 _LONGEST = 40  # letters of a folder for sockets: a path of one has at most 107, and Ray's own part takes 64
 _QUIET = {
@@ -75,8 +77,9 @@ class RayCluster:
 
     def _events(self, function: str, tasks: list[Task]) -> Iterator[Event]:
         ray = loaded()
-        with _connected(ray, self):
-            works = _Works(ray, self, function, tasks)
+        with _connected(ray, self) as own:
+            # A cluster of our own has as many cores as tasks may be at work: what waits there begins without delay.
+            works = _Works(ray, self, function, tasks, most=None if own else self.jobs)
             try:
                 works.begin()
                 yield Going(Task("", {}), 0.0, "")
@@ -96,13 +99,14 @@ def loaded() -> Any:
 
 
 @contextmanager
-def _connected(ray: Any, wish: RayCluster) -> Iterator[None]:
-    """Within, this process is a driver of the cluster."""
+def _connected(ray: Any, wish: RayCluster) -> Iterator[bool]:
+    """Within, this process is a driver of the cluster. Yields whether the cluster was started for it alone."""
     if ray.is_initialized():
-        yield
+        yield False
         return
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    address = wish.address or os.environ.get("RAY_ADDRESS")
+    if address := wish.address or os.environ.get("RAY_ADDRESS"):
+        _must_listen(address)
     # Ray's processes would look for modules in the working directory, which may be that of a stranger's checkpoint.
     with TemporaryDirectory(prefix="joma-ray-", dir=_short_folder(), ignore_cleanup_errors=True) as folder:
         with _as_before(), chdir(folder), environment_with(_QUIET | ({} if address else _finding_joma())):
@@ -119,9 +123,20 @@ def _connected(ray: Any, wish: RayCluster) -> Iterator[None]:
                 where = f"at {address}" if address else "on this machine"
                 raise ScaleError(f"no Ray cluster {where}: {_one_line(error)}") from error
         try:
-            yield
+            yield not address
         finally:
             ray.shutdown()
+
+
+def _must_listen(address: str) -> None:
+    """Ray looks for minutes for a cluster that is not there, and complains all the while: ask first."""
+    host, colon, port = address.removeprefix("ray://").partition("/")[0].rpartition(":")
+    if not colon or not port.isdecimal():  # "auto", or a name that Ray may know
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise ScaleError(f"no Ray cluster at {address}: nothing answers at {host}, port {port} ({error})") from None
 
 
 def _short_folder() -> str:
@@ -159,6 +174,8 @@ class _Works:
     wish: RayCluster
     function: str
     waiting: list[Task]
+    most: int | None = None
+    """Tasks that Ray may have at a time; None: all of them."""
     given: dict[Any, Task] = field(default_factory=dict)
     """By the reference to what they will give."""
     begun: Counter[str] = field(default_factory=Counter)
@@ -184,7 +201,7 @@ class _Works:
     def give(self) -> None:
         """Hand tasks to Ray, as many as may be at work."""
         for task in [task for task in self.waiting if self.resting.get(task.name, 0.0) <= monotonic()]:
-            if self.wish.jobs is not None and len(self.given) >= self.wish.jobs:
+            if self.most is not None and len(self.given) >= self.most:
                 break
             self.waiting.remove(task)
             needs: dict[str, Any] = {"num_gpus": task.gpus} if task.gpus else {}

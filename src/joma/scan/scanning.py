@@ -57,7 +57,8 @@ def scan(
 ) -> Scan:
     """Measure every checkpoint of a training run, as the command `joma scan` does.
 
-    - source: a local file or folder (one checkpoint, or one per step), or a model on the Hugging Face hub.
+    - source: a local file or folder (one checkpoint, or one per step), the address of one (s3://, gs://, az://, and
+      https:// of a file; needs the extra `cloud`), or a model on the Hugging Face hub.
     - steps: which steps, as numbers or as text ("0,1,1000:3000:1000"); None: all.
     - axis: what orders the checkpoints: "tokens" or "date" as their names say; None: steps, or epochs where no step is
       known.
@@ -77,7 +78,7 @@ def scan(
       process.
     - out: folder for the run that records all of it, and for downloads. A later call with the same folder measures
       only what is missing. None: nothing is kept.
-    - budget: gigabytes of disk for files of the hub that cannot be read in part.
+    - budget: gigabytes of disk for files elsewhere that cannot be read in part.
     - fresh: measure again what is already recorded.
     - keep_suspicious: keep steps whose weights seem to be those of another step, and note them.
     - progress: called with a line for every step and for what is known before. A line in parentheses is a sign of

@@ -9,12 +9,13 @@ from typing import Any
 
 from joma.runs import Run, RunError
 from joma.runs.dims import Named
-from joma.runs.following import ALARMS, MONITOR, written_at
-from joma.runs.tail import Held
+from joma.runs.following import ALARMS, written_at
+from joma.runs.tail import Held, rows_after
 
 SCAN = "scan"
 _NO_MEASURES = ("steps_taken",)  # of a monitor: how far training was when it was left
-_MOST = 500  # alarms and left-out checkpoints that a page is told of; the last ones
+MOST_ALARMS = 500
+"""That a page is told of; the last ones."""
 
 
 def entry_of(id: str, path: Path, run: Run, writer: int | None, series: list[dict[str, Any]]) -> dict[str, Any]:
@@ -58,18 +59,17 @@ def one_series(
     return {"name": name, "dims": sizes, "steps": steps, "first": first, "last": last, "cursor": cursor}
 
 
-def alarms_of(run: Run) -> list[dict[str, Any]]:
-    """What a monitor's alarms found: step, measure, layer, head, and the sentence."""
-    if run.study != MONITOR or ALARMS not in run:
-        return []
+def alarms_after(run: Run, row: int) -> list[dict[str, Any]]:
+    """What a monitor's alarms found and wrote behind row number `row`: step, measure, layer, head, and the sentence."""
     found: list[dict[str, Any]] = []
-    for step in run.steps(ALARMS).tolist():
+    steps, arrays, _ = rows_after(run, ALARMS, row)
+    for step, array in zip(steps, arrays, strict=True):
         try:
-            each = json.loads(run.at(ALARMS, step).tobytes())
+            each = json.loads(array.tobytes())
             found += [
                 {"step": step, "says": str(one["says"]), **{key: one.get(key) for key in ("measure", "layer", "head")}}
                 for one in each
             ]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise RunError(f"{run.path} is damaged: its alarms at step {step} cannot be read") from None
-    return found[-_MOST:]
+    return found

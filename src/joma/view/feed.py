@@ -18,10 +18,11 @@ import numpy as np
 
 from joma.host.errors import JomaError
 from joma.runs import Run, RunError
-from joma.runs.following import mark_of, read_patiently, runs_in
+from joma.runs.following import ALARMS, MONITOR, mark_of, read_patiently, runs_in
 from joma.runs.tail import Held, held, rows_after
 from joma.view.claims import Kept, claims_in, ledgers_in
-from joma.view.entries import SCAN, alarms_of, entry_of, series_of
+from joma.view.entries import MOST_ALARMS, SCAN, alarms_after, entry_of, series_of
+from joma.view.figures import Compact, figures_of
 from joma.view.module import static
 from joma.view.packing import Answer, packed
 from joma.view.scans import scan_entry, scan_numbers, scan_of
@@ -46,6 +47,12 @@ class _Watched:
     identity: tuple[Any, ...] = ()
     held: dict[str, Held] = field(default_factory=dict)
     entry: dict[str, Any] = field(default_factory=dict)
+    alarms: list[dict[str, Any]] = field(default_factory=list)
+    alarms_row: int = 0
+
+    def forget(self, identity: tuple[Any, ...]) -> None:
+        """What was read of another run."""
+        self.identity, self.held, self.alarms, self.alarms_row = identity, {}, [], 0
 
 
 class Feed:
@@ -60,12 +67,15 @@ class Feed:
     ('a.joma', [0.5])
     """
 
-    def __init__(self, paths: Sequence[Path], *, kept: Kept | None = None) -> None:
-        """paths: runs, and folders with runs. kept: gives what is kept at paper scale on a claim."""
-        self.paths, self._kept = list(paths), kept
+    def __init__(self, paths: Sequence[Path], *, kept: Kept | None = None, compact: Compact | None = None) -> None:
+        """paths: runs, and folders with runs. kept: gives what is kept at paper scale on a claim. compact: makes the
+        figures of studies small.
+        """
+        self.paths, self._kept, self._compact = list(paths), kept, compact
         self._runs: dict[str, _Watched] = {}
         self._arrays: OrderedDict[tuple[Any, ...], tuple[np.ndarray, np.ndarray, int]] = OrderedDict()
         self._answers: dict[tuple[Any, ...], Answer] = {}
+        self._figures: dict[tuple[Any, ...], list[dict[str, str]]] = {}
         self._lock = RLock()
 
     def index(self) -> dict[str, Any]:
@@ -88,11 +98,10 @@ class Feed:
         with self._lock:
             known = self._known(run)
             steps, values, cursor = self._numbers(known, name)
-            dims = next(each["dims"] for each in known.entry["series"] if each["name"] == name)
+            axes = _axes(known, name, means)
             key = (known.path, known.mark, name, points, low, high, whole, tuple(means))
         if key in self._answers:
             return self._answers[key]
-        axes = tuple(at + 1 for at, dim in enumerate(dims) if dim["name"] in means)
         first = 0 if low is None else max(int(np.searchsorted(steps, low)) - 1, 0)
         end = len(steps) if high is None else int(np.searchsorted(steps, high, side="right")) + 1
         part = mean_over(values[first:end], axes)
@@ -105,9 +114,11 @@ class Feed:
                 self._answers.pop(next(iter(self._answers)), None)
         return answer
 
-    def after(self, run: str, name: str, cursor: int) -> Answer:
+    def after(self, run: str, name: str, cursor: int, *, means: Sequence[str] = ()) -> Answer:
         """What was written of a series behind a cursor. A scan, which has few steps, gives all of them: a checkpoint
         may come before others that were measured earlier.
+
+        run: its id. name: of the series. cursor: of what is known. means: as in `series`.
         """
         with self._lock:
             known = self._known(run)
@@ -120,11 +131,21 @@ class Feed:
                 if len(shapes) > 1:
                     raise RunError(f"{name!r} in {known.path.name} has steps of different shapes")
                 at, rows = np.array(steps_new, np.int64), np.stack(arrays) if arrays else np.zeros((0,))
-        return packed(at, rows, run=run, series=name, cursor=new, after=cursor)
+        rows = mean_over(rows, _axes(known, name, means)) if len(at) else rows
+        return packed(at, rows, run=run, series=name, cursor=new, after=cursor, means=list(means))
 
     def claims(self) -> list[dict[str, Any]]:
         """The ledger of every folder that has one."""
         return [claim for path in self.paths if path.is_dir() for claim in claims_in(path, self._kept)]
+
+    def figures(self, run: str) -> list[dict[str, str]]:
+        """The figures of the study that a run is of: name, caption, alt and svg of each. run: its id."""
+        with self._lock:
+            known = self._known(run)
+            key = (known.path, known.mark)
+        if key not in self._figures:  # drawn without the lock: others are answered meanwhile
+            self._figures[key] = figures_of(known.path, self._compact)
+        return self._figures[key]
 
     def titles(self) -> dict[str, str]:
         """What axes are called that show a measure, by its name."""
@@ -152,21 +173,29 @@ class Feed:
                 watched.entry = read_patiently(watched.path, lambda run, writer: self._read(id, watched, run, writer))
             except (RunError, OSError) as error:
                 watched.entry = {"id": id, "name": watched.path.name, "fault": str(error)}
-                watched.identity, watched.held = (), {}
+                watched.forget(())
             watched.mark = mark
         return watched.entry
 
     def _read(self, id: str, watched: _Watched, run: Run, writer: int | None) -> dict[str, Any]:
         identity = (run.created, run.study, watched.path.stat().st_ino)
         if identity != watched.identity:  # another run may have got the name
-            watched.identity, watched.held = identity, {}
+            watched.forget(identity)
         if run.study == SCAN:
             entry = scan_entry(id, watched.path, run, writer, scan_of(run))
         else:
             watched.held = held(run, watched.held)
             entry = entry_of(id, watched.path, run, writer, series_of(watched.held))
-            entry["alarms"] = alarms_of(run)
+            entry["alarms"] = self._alarms(watched, run)
         return {**entry, "identity": " ".join(map(str, identity))}
+
+    def _alarms(self, watched: _Watched, run: Run) -> list[dict[str, Any]]:
+        """All alarms; those of earlier looks are not read again."""
+        row = watched.held[ALARMS].row if run.study == MONITOR and ALARMS in watched.held else 0
+        if row > watched.alarms_row:
+            more = alarms_after(run, watched.alarms_row)
+            watched.alarms, watched.alarms_row = [*watched.alarms, *more][-MOST_ALARMS:], row
+        return watched.alarms
 
     def _known(self, id: str) -> _Watched:
         if id not in self._runs:
@@ -191,6 +220,12 @@ class Feed:
                 self._arrays.popitem(last=False)
         steps, values, _ = self._arrays[key]
         return steps, values, len(steps) if known.entry["study"] == SCAN else known.held[name].row
+
+
+def _axes(known: _Watched, name: str, means: Sequence[str]) -> tuple[int, ...]:
+    """The axes of an array of steps that means are taken over."""
+    dims: list[Any] = next((each["dims"] for each in known.entry["series"] if each["name"] == name), [])
+    return tuple(at + 1 for at, dim in enumerate(dims) if dim["name"] in means)
 
 
 def _read_numbers(run: Run, name: str, mark: Any) -> tuple[np.ndarray, np.ndarray, Any]:

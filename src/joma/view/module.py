@@ -17,6 +17,10 @@ PARTS = (
 """Our files, in the order in which they stand in the module."""
 
 
+CHARTS = ("numbers.js", "elements.js", "colours.js", "picture.js", "chart.js", "panels.js")
+"""Those of a page that only opens charts."""
+
+
 @cache
 def static(name: str) -> str:
     """A file of static/, as text."""
@@ -35,3 +39,13 @@ def module(*hosts: str) -> str:
 def style() -> str:
     """Its style: uPlot's and ours."""
     return static("uPlot.min.css") + "\n" + static("style.css")
+
+
+def charts() -> str:
+    """The module's charts alone, for a page that is no viewer: `jomaCharts.showPanels(title, panels, theme)`.
+
+    >>> charts().startswith("const jomaCharts = ")
+    True
+    """
+    parts = "\n".join(static(name) for name in (UPLOT, *CHARTS))
+    return f"const jomaCharts = (() => {{\n{parts}\nreturn {{ showPanels }};\n}})();\n"

@@ -49,6 +49,7 @@ def write_page(feed: Feed, path: Path, *, megabytes: float = MEGABYTES, made: da
         "index": {"runs": [_told(run) for run in index["runs"]], "claims": index["claims"]},
         "series": {run["id"]: dict(_series(feed, run, size)) for run in index["runs"]},
         "claims": feed.claims() if index["claims"] else [],
+        "figures": dict(_figures(feed, index)) if index["claims"] else {},
         "titles": feed.titles(),
         "about": f"{size.sentence} Made by joma {joma.__version__} on {when.day} {when:%B %Y}.",
     }
@@ -110,6 +111,16 @@ def _series(feed: Feed, run: dict[str, Any], size: _Size) -> Iterator[tuple[str,
             yield each["name"], _both(feed, run["id"], each["name"], size.points)
         except RunError as error:  # its steps have different shapes, or one is damaged
             yield each["name"], {"fault": str(error)}
+
+
+def _figures(feed: Feed, index: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The figures of studies whose claims are in the page, by run."""
+    for run in index["runs"]:
+        if run.get("status") == "finished":
+            try:
+                yield run["id"], {"figures": feed.figures(run["id"])}
+            except RunError as error:
+                yield run["id"], {"fault": str(error)}
 
 
 def _both(feed: Feed, run: str, name: str, points: int) -> dict[str, Any]:

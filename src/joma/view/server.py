@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from joma.host.errors import BadInput, JomaError
 from joma.view.feed import POINTS, Feed, Unknown
 from joma.view.module import module, static, style
+from joma.view.news import news_of
 
 HOST = "127.0.0.1"
 _POLICY = (
@@ -85,8 +86,9 @@ def application(feed: Feed, *, token: str, port: int, every: float) -> Starlette
         Route("/style.css", _text(style(), "text/css")),
         Route("/events", _events(feed, every)),
         Route("/series", _asked(lambda words: _series(feed, words))),
-        Route("/after", _asked(lambda words: feed.after(words["run"], words["series"], int(words["cursor"])))),
+        Route("/after", _asked(lambda words: _after(feed, words))),
         Route("/claims", _asked(lambda _: {"claims": feed.claims()})),
+        Route("/figures", _asked(lambda words: {"figures": feed.figures(words["run"])})),
         Route("/titles", _asked(lambda _: {"titles": feed.titles()})),
     ]
     hosts = frozenset({f"{HOST}:{port}", f"localhost:{port}"})
@@ -126,8 +128,12 @@ def _series(feed: Feed, words: Any) -> Any:
     return feed.series(words["run"], words["series"], points=points, low=low, high=high, whole=whole, means=means)
 
 
+def _after(feed: Feed, words: Any) -> Any:
+    return feed.after(words["run"], words["series"], int(words["cursor"]), means=words.getlist("means"))
+
+
 def _events(feed: Feed, every: float) -> Callable[[Request], Any]:
-    """Server-sent events: first all runs, then those that changed. Rows are asked for behind a cursor."""
+    """Server-sent events: first all runs, then what changed of them. Rows are asked for behind a cursor."""
 
     async def stream(request: Request) -> AsyncIterator[str]:
         told: dict[str, Any] = {}
@@ -136,11 +142,10 @@ def _events(feed: Feed, every: float) -> Callable[[Request], Any]:
         while not await request.is_disconnected():
             runs = (await run_in_threadpool(feed.index))["runs"]
             now = {run["id"]: run for run in runs}
-            changed = [run for id, run in now.items() if told.get(id) is not run]  # a changed one is a new object
             silent += every
-            if changed or list(now) != order:
-                told, order, silent = now, list(now), 0.0
-                yield f"event: runs\ndata: {json.dumps({'order': order, 'runs': changed})}\n\n"
+            if list(now) != order or any(told.get(id) is not run for id, run in now.items()):
+                news, told, order, silent = news_of(told, now), now, list(now), 0.0
+                yield f"event: runs\ndata: {json.dumps({'order': order, **news})}\n\n"
             elif silent > _ALIVE:
                 silent = 0.0
                 yield ": still here\n\n"

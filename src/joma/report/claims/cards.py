@@ -1,7 +1,7 @@
 """Six cards under the headline: a figure, a question, and the answer in a sentence made from its finding.
 
-Picture and sentence are of one scale. Where paper scale answers, the picture is of its kept curves, which travel with
-the package; where nothing is kept to draw, there is no picture.
+The first picture is of the scale that the sentence is of. Where paper scale answers, that are its kept curves, which
+travel with the package, and those of this run stand beside them; where nothing is kept to draw, there is no picture.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from html import escape
 from joma.claims.contract import Verdict
 from joma.report.claims.front import PAPER, strongest, theorems
 from joma.report.claims.layout import Entry, Section
-from joma.report.claims.panels import kept_panels, panel_html
+from joma.report.claims.panels import Panel, kept_panels, panels_html
 from joma.report.claims.questions import DRAWN_FOR_THEOREMS, QUESTIONS, SHOWN_FOR_THEOREMS, THEOREMS, Question
 from joma.report.claims.verdicts import TEXT, css, effect_texts, notable
 from joma.report.figures import is_readable, picture_html
@@ -99,23 +99,32 @@ def _notable(sections: Sequence[Section], taken: set[str]) -> Iterator[Card]:
 
 
 def _picture(card: Card, anchors: Anchors) -> str:
-    """The panel of the scale that answers; of this run also its own figure, if it is readable at a card's size."""
+    """The panel of the scale that answers, and beside that of paper scale the one of this run; where this run answers
+    and has no panel, its own figure, if it is readable at a card's size.
+    """
     result = card.section.result
     own = card.shows.partition("/")[0] == result.study.name  # the claim that is shown is of the study it leads to
-    if card.at_paper_scale:
-        kept = kept_panels().get(card.shows)
-        return panel_html(kept, "Paper scale") if kept and own else ""
-    if own and result.run:
-        from joma.report.claims.panel_readers import panel_of  # brings in the studies that it reads
-
-        try:
-            with Run.open(result.run) as run:
-                panel = panel_of(card.shows, run)
-        except (RunError, KeyError, ValueError, IndexError):  # a record that has gone or holds less
-            panel = None
-        if panel:
-            return panel_html(panel, "This run")
+    kept = kept_panels().get(card.shows) if own and card.at_paper_scale else None
+    if card.at_paper_scale and kept is None:
+        return ""
+    here = _panel_of_run(card) if own else None
+    found = {scale: panel for scale, panel in (("Paper scale", kept), ("This run", here)) if panel}
+    if found:
+        return panels_html(found)
     return "".join(picture_html(one, anchors.take("f")) for one in result.pictures[:1] if is_readable(one))
+
+
+def _panel_of_run(card: Card) -> Panel | None:
+    result = card.section.result
+    if not result.run:
+        return None
+    from joma.report.claims.panel_readers import panel_of  # brings in the studies that it reads
+
+    try:
+        with Run.open(result.run) as run:
+            return panel_of(card.shows, run)
+    except (RunError, KeyError, ValueError, IndexError):  # a record that has gone or holds less
+        return None
 
 
 def _html(card: Card, anchors: Anchors) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from html import escape
 from importlib.resources import files
 from math import ceil, floor, isfinite, log10
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,10 @@ _POINTS = 60  # as many as a curve of a card's width can show
 _DIGITS = 4
 WIDTH, HEIGHT, LETTERS = 400, 226, 15.5
 """User units. The page shows a panel at least 320 px wide, where 15.5 units are 12.4 px."""
+BESIDE = 290
+"""How wide a panel is that stands beside another. The page shows it at least 236 px wide, with letters of 12.6 px."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 28, 46
+_LETTER, _LINE, _TICK = 8.7, 17, 50  # how wide a letter is, how high a line of text, how far ticks are apart at least
 _DASHES = {"dashed": "7 4", "dotted": "2 4"}
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 Place = Callable[[float], float]  # from a value to where it is drawn
@@ -90,10 +94,13 @@ class Panel:
 def line_of(label: str, colour: str, x: Any, rows: Any, *, dashes: str = "solid") -> Line:
     """A curve from one number per point, or from (seeds, points): then their mean, with a band of their range.
 
-    Of many points some are kept: evenly spread, with the first, the lowest, the highest and the last.
+    Of many points some are kept: evenly spread, with the first, the lowest, the highest and the last. ValueError where
+    no row is finite.
     """
     across, values = np.asarray(x, dtype=float), np.atleast_2d(np.asarray(rows, dtype=float))
     values = values[np.isfinite(values).all(1)]
+    if not len(values):
+        raise ValueError(f"no curve of {label!r} is finite")
     mean = values.mean(0)
     even = np.linspace(0, len(mean) - 1, min(len(mean), _POINTS)).round().astype(int)
     chosen = np.unique([*even, mean.argmin(), mean.argmax()])
@@ -116,26 +123,52 @@ def kept_panels() -> Mapping[str, Panel]:
     return {name: Panel.from_json(given) for name, given in json.loads(text).items()}
 
 
-def panel_html(panel: Panel, scale: str) -> str:
-    """The picture, which line is which, and whose numbers these are. scale: "Paper scale" or "This run"."""
+def panel_html(panel: Panel, scale: str, *, width: int = WIDTH) -> str:
+    """The picture, which line is which, and whose numbers these are.
+
+    scale: "Paper scale" or "This run". width: in user units; narrower beside another panel, with letters as large.
+    """
     about = f'<p class="of">{escape(f"{scale}: {panel.about}.")}</p>'
     keys = "".join(
         f'<span class="key"><i style="border-top-style:{line.dashes};color:{line.ink}"></i>{escape(line.label)}</span> '
         for line in panel.lines
     )
     keys = f'<p class="keys">{keys}</p>' if len(panel.lines) > 1 else ""
-    return f'<div class="panel">{_svg(panel)}{keys}{about}</div>'
+    return f'<div class="panel">{_svg(panel, width)}{keys}{about}</div>'
 
 
-def _svg(panel: Panel) -> str:
-    across, x_ticks = _scale([v for line in panel.lines for v in line.x], _LEFT, WIDTH - _RIGHT, log=panel.log_x)
+def panels_html(panels: Mapping[str, Panel]) -> str:
+    """Panels side by side, by the scale that each is of, and their numbers for the script that opens them.
+
+    >>> panels_html({})
+    ''
+    """
+    if not panels:
+        return ""
+    width = WIDTH if len(panels) == 1 else BESIDE
+    drawn = "".join(panel_html(panel, scale, width=width) for scale, panel in panels.items())
+    numbers = json.dumps([{"scale": scale, **_named_ink(panel).as_json()} for scale, panel in panels.items()])
+    inside = numbers.replace("<", "\\u003c")  # no name can end the element
+    return f'<div class="panels">{drawn}</div><script type="application/json" class="numbers">{inside}</script>'
+
+
+def _named_ink(panel: Panel) -> Panel:
+    lines = (replace(line, colour="ink") if line.colour == INK else line for line in panel.lines)
+    return replace(panel, lines=tuple(lines))
+
+
+def _svg(panel: Panel, width: int) -> str:
+    title = wrap(panel.y, int(width / _LETTER))
+    top, wide = _TOP + _LINE * (len(title) - 1), width - _RIGHT
+    across, x_ticks = _scale([v for line in panel.lines for v in line.x], _LEFT, wide, log=panel.log_x)
+    x_ticks = x_ticks[:: ceil(len(x_ticks) * _TICK / (wide - _LEFT))] if x_ticks else []
     heights = [v for line in panel.lines for given in (line.y, line.low, line.high) for v in given]
-    up, y_ticks = _scale(heights, HEIGHT - _BOTTOM, _TOP, log=panel.log_y)
-    frame = f"M{_LEFT} {_TOP}V{HEIGHT - _BOTTOM}H{WIDTH - _RIGHT}"
+    up, y_ticks = _scale(heights, HEIGHT - _BOTTOM, top, log=panel.log_y)
+    frame = f"M{_LEFT} {top}V{HEIGHT - _BOTTOM}H{wide}"
     drawn = [f'<path d="{frame}" style="fill:none;stroke:currentColor;stroke-width:1"/>']
     for at, name in x_ticks:
         drawn.append(f'<path d="M{across(at):.1f} {HEIGHT - _BOTTOM}v4" style="stroke:currentColor"/>')
-        middle = min(across(at), WIDTH - 0.3 * LETTERS * len(name))  # a long number at the right end stays inside
+        middle = min(across(at), width - 0.3 * LETTERS * len(name))  # a long number at the right end stays inside
         drawn.append(_text(middle, HEIGHT - _BOTTOM + 18, name, "middle"))
     for at, name in y_ticks:
         drawn.append(f'<path d="M{_LEFT} {up(at):.1f}h-4" style="stroke:currentColor"/>')
@@ -148,9 +181,9 @@ def _svg(panel: Panel) -> str:
         look = f"fill:none;stroke:{line.ink};stroke-width:2.4{dashes}"
         way = [*zip(line.x, line.y, strict=True)]
         drawn.append(f'<path class="curve" d="{_path(way, across, up)}" style="{look}"/>')
-    drawn.append(f'<text x="2" y="14">{escape(panel.y)}</text>')
-    drawn.append(_text((WIDTH + _LEFT - _RIGHT) / 2, HEIGHT - 5, panel.x, "middle"))
-    given = f'role="img" aria-label="{escape(panel.alt)}" viewBox="0 0 {WIDTH} {HEIGHT}" font-size="{LETTERS}"'
+    drawn += [f'<text x="2" y="{14 + _LINE * at}">{escape(words)}</text>' for at, words in enumerate(title)]
+    drawn.append(_text((wide + _LEFT) / 2, HEIGHT - 5, panel.x, "middle"))
+    given = f'role="img" aria-label="{escape(panel.alt)}" viewBox="0 0 {width} {HEIGHT}" font-size="{LETTERS}"'
     return f"<svg {given}>{''.join(drawn)}</svg>"
 
 

@@ -36,6 +36,7 @@ function wake(box) {
 function enliven(box) {
   box.querySelectorAll(":not(.answer-use) > .command:not(:has(button))").forEach(copyable);
   box.querySelectorAll("figure .picture, .thumb").forEach(scrollable);
+  box.querySelectorAll(".card .thumb:not(:has(button))").forEach(openable);
   if (typeof jomaPlayground !== "undefined") jomaPlayground.start(box); // pages of scans have none
 }
 
@@ -192,6 +193,22 @@ function named(hash) {
 // One spelling for what people type and what is printed: v² and v2, Δ and δ.
 function plain(words) {
   return words.normalize("NFKC").toLowerCase();
+}
+
+// The curves of a card can be opened: zoomed into, read off, and saved.
+function openable(box) {
+  const numbers = box.querySelector("script.numbers");
+  if (!numbers || typeof jomaCharts === "undefined") return;
+  const title = box.parentElement.querySelector("h3").textContent;
+  const open = () => jomaCharts.showPanels(title, JSON.parse(numbers.textContent), root.dataset.theme);
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Open the curves";
+  button.setAttribute("aria-label", `Open the curves: ${title}`);
+  button.addEventListener("click", open);
+  box.querySelector(".panels").addEventListener("click", open); // for a pointer; the button is for all
+  box.querySelector(".panels").classList.add("opens");
+  box.append(button);
 }
 
 // A figure wider than the screen can be reached, and then moved, with the keyboard.

@@ -15,10 +15,15 @@ function aligned(spec) {
   return [every, ...columns];
 }
 
+const ROOM = 0.05; // of the axis is left free for what comes, while a run is being written
+
+/** So many points are drawn thin: without a GPU a line wider than a pixel takes thirty times as long. @param {Spec} spec */
+function isDense(spec) { return spec.curves.reduce((points, curve) => points + curve.x.length, 0) > 4000; }
+
 class Chart {
   /** @param {HTMLElement} root whose style gives the colours @param {(low: number | null, high: number | null) => void} zoomed */
   constructor(root, zoomed) {
-    this.root = root;
+    this.colour = palette(root);
     this.zoomed = zoomed;
     this.box = h("div", { class: "chart", tabindex: 0, role: "group" });
     this.says = h("p", { class: "reading", role: "status" });
@@ -28,6 +33,8 @@ class Chart {
     /** @type {Spec | null} */
     this.spec = null;
     this.shape = "";
+    this.behind = false; // whether curves have tails that uPlot did not draw itself
+    this.box.addEventListener("pointerenter", () => this.settle());
     this.box.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event));
     this.watch = new ResizeObserver(() => this.resize());
     this.watch.observe(this.box);
@@ -35,9 +42,11 @@ class Chart {
 
   /** @param {Spec} spec */
   draw(spec) {
+    if (this.grow(spec)) return;
     const data = aligned(spec), width = this.box.clientWidth || 600;
-    const shape = JSON.stringify([spec.curves.map((curve) => [curve.label, curve.colour, curve.hidden, Boolean(curve.low), curve.dashes]), spec.x, spec.y, spec.logX, spec.logY, spec.areas, this.dark, spec.curves.reduce((points, curve) => points + curve.x.length, 0) > 4000]);
+    const shape = JSON.stringify([spec.curves.map((curve) => [curve.label, curve.colour, curve.hidden, Boolean(curve.low), curve.dashes]), spec.x, spec.y, spec.logX, spec.logY, spec.areas, isDense(spec)]);
     this.spec = spec;
+    this.behind = false;
     this.box.setAttribute("aria-label", `${spec.y} by ${spec.x}, ${counted(spec.curves.length, "curve")}. Arrow keys read values, plus and minus zoom, 0 shows everything.`);
     if (this.plot && shape === this.shape) { this.plot.batch(() => { this.plot.setData(data, false); this.range(data); }); return; }
     this.plot?.destroy();
@@ -47,14 +56,52 @@ class Chart {
     this.range(data);
   }
 
-  get dark() { return colour(this.root, "paper") !== "rgb(255, 254, 251)"; }
+  /** Draw only the tails of curves that grew, where they fit into what is seen: what stands there stays as it is.
+   * @param {Spec} spec @returns {boolean} whether that was enough */
+  grow(spec) {
+    const plot = this.plot, old = this.spec, x = spec.curves[0]?.x;
+    if (!plot || !old || !x || spec.same === undefined || spec.same !== old.same || spec.areas || spec.logX || isDense(spec) !== isDense(old)) return false;
+    if (plot.cursor.left >= 0 || spec.curves.some((curve) => curve.low || curve.x !== x)) return false; // somebody reads: uPlot has to know all points
+    const known = plot.data[0].length, { x: across, y: up } = plot.scales, fits = (/** @type {number} */ y) => !Number.isFinite(y) || (y >= up.min && y <= up.max);
+    if (!known || x.length < known || x[known - 1] !== plot.data[0][known - 1] || up.min === null || (spec.high === undefined && x[x.length - 1] > across.max)) return false;
+    if (!spec.curves.every((curve) => curve.hidden || curve.y.slice(known).every((y, at) => x[known + at] > across.max || fits(y)))) return false;
+    const [steps, ...columns] = aligned({ ...spec, curves: spec.curves.map((curve) => ({ ...curve, x: x.slice(known), y: curve.y.slice(known) })) });
+    plot.data[0].push(...steps);
+    columns.forEach((column, at) => plot.data[at + 1].push(...column));
+    plot.setData(plot.data, false);
+    this.spec = spec;
+    this.behind = true;
+    spec.curves.forEach((curve, at) => { if (!curve.hidden) this.tail(plot, at + 1, known); });
+    return true;
+  }
+
+  /** @param {any} plot @param {number} column @param {number} known points that stand there already */
+  tail(plot, column, known) {
+    const { ctx, bbox, data } = plot, series = plot.series[column], pen = Math.round(series.width * devicePixelRatio * 1000) / 1000, shift = (pen % 2) / 2;
+    ctx.save();
+    ctx.beginPath(); ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height); ctx.clip();
+    ctx.translate(shift, shift); // as uPlot does
+    ctx.strokeStyle = this.spec?.curves[column - 1].colour; ctx.globalAlpha = series.alpha ?? 1; ctx.lineWidth = pen; ctx.lineJoin = "round"; ctx.setLineDash((series.dash ?? []).map((/** @type {number} */ one) => one * devicePixelRatio));
+    ctx.beginPath();
+    let down = false;
+    for (let at = known - 1; at < data[0].length; at++) {
+      const y = data[column][at];
+      if (y === null) { down = false; continue; }
+      ctx[down ? "lineTo" : "moveTo"](plot.valToPos(data[0][at], "x", true), plot.valToPos(y, "y", true));
+      down = true;
+    }
+    ctx.stroke();
+    ctx.restore();
+  }
+
+  /** Let uPlot know and draw all points. */
+  settle() { if (this.behind && this.plot) { this.behind = false; this.range(this.plot.data); } }
 
   /** @param {Spec} spec @param {number} width */
   options(spec, width) {
-    const ink = colour(this.root, "ink"), muted = colour(this.root, "muted"), rule = colour(this.root, "rule");
+    const [ink, muted, rule] = ["ink", "muted", "rule"].map(this.colour);
     const font = "12px system-ui, sans-serif", narrow = width < 500;
-    // Without a GPU a line wider than a pixel takes thirty times as long: many points are drawn thin.
-    const pen = spec.curves.reduce((points, curve) => points + curve.x.length, 0) > 4000 ? 1 : 1.6;
+    const pen = isDense(spec) ? 1 : 1.6;
     /** @type {any[]} */
     const series = [{}], bands = [];
     for (const curve of spec.curves) {
@@ -86,13 +133,15 @@ class Chart {
   range(data) {
     const x = data[0], { low, high } = /** @type {Spec} */ (this.spec);
     if (!x.length) return;
-    const min = low ?? x[0], max = high ?? x[x.length - 1];
+    const min = low ?? x[0], last = x[x.length - 1], span = last - x[0], now = this.plot.scales.x.max;
+    const room = this.spec?.live && !this.spec.logX && span > 0, free = now > last && now <= last + 2 * ROOM * span ? now : last + ROOM * span;
+    const max = high ?? (room ? free : last);
     this.plot.setScale("x", { min, max: max > min ? max : min + 1 });
   }
 
   /** Alarms and checkpoints that were left out, as lines behind the curves. @param {any} plot */
   marks(plot) {
-    const marks = this.spec?.marks ?? [], red = marks.length ? colour(this.root, "fails") : "", grey = marks.length ? colour(this.root, "not-run") : "";
+    const marks = this.spec?.marks ?? [], red = marks.length ? this.colour("fails") : "", grey = marks.length ? this.colour("not-run") : "";
     for (const { at, kind } of marks) {
       const place = plot.valToPos(at, "x", true);
       if (!(place >= plot.bbox.left && place <= plot.bbox.left + plot.bbox.width)) continue;
@@ -121,6 +170,7 @@ class Chart {
   key(event) {
     const plot = this.plot, spec = this.spec;
     if (!plot || !spec) return;
+    this.settle();
     const x = plot.data[0], { min, max } = plot.scales.x, move = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20, Home: -Infinity, End: Infinity }[event.key];
     if (move !== undefined) {
       const at = Math.min(Math.max((plot.cursor.idx ?? 0) + move, 0), x.length - 1);
@@ -137,18 +187,44 @@ class Chart {
 
   resize() {
     const width = this.box.clientWidth;
-    if (this.plot && width && Math.abs(width - this.plot.width) > 1) this.plot.setSize({ width, height: width < 500 ? 300 : 400 });
+    if (this.plot && width && Math.abs(width - this.plot.width) > 1) { this.settle(); this.plot.setSize({ width, height: width < 500 ? 300 : 400 }); }
   }
 
   /** PNG, SVG or CSV of what is seen. @param {string} kind @param {string} name */
   async save(kind, name) {
     if (!this.spec) return;
     if (kind === "csv") { download(`${name}.csv`, new Blob([toCsv(this.spec)], { type: "text/csv" })); return; }
-    const svg = toSvg(this.spec, { ink: colour(this.root, "ink"), muted: colour(this.root, "muted"), paper: colour(this.root, "paper"), rule: colour(this.root, "rule") });
+    const svg = toSvg(this.spec, { ink: this.colour("ink"), muted: this.colour("muted"), paper: this.colour("paper"), rule: this.colour("rule") });
     download(`${name}.${kind}`, kind === "svg" ? new Blob([svg], { type: "image/svg+xml" }) : await toPng(svg));
   }
 
   close() { this.watch.disconnect(); this.plot?.destroy(); this.plot = null; }
+}
+
+/** Names of curves with their last numbers, as buttons that hide them. */
+class Keys {
+  /** @param {() => void} changed */
+  constructor(changed) {
+    this.changed = changed;
+    this.element = h("ul", { class: "legend" });
+    /** @type {Set<string>} */
+    this.hidden = new Set();
+  }
+
+  /** @param {Spec["curves"]} curves */
+  set(curves) {
+    const few = curves.slice(0, 60), buttons = [...this.element.querySelectorAll(".key")];
+    const last = (/** @type {Curve} */ curve) => { for (let at = curve.y.length - 1; at >= 0; at--) if (Number.isFinite(curve.y[at])) return inDigits(curve.y[at]); return "–"; };
+    const now = JSON.stringify(few.map((curve) => [curve.label, curve.colour, curve.hidden]));
+    if (now === this.element.dataset.now && buttons.length === few.length) { few.forEach((curve, at) => { const says = buttons[at].lastElementChild, words = last(curve); if (says.textContent !== words) says.textContent = words; }); return; } // only the numbers move
+    this.element.dataset.now = now;
+    const focused = document.activeElement?.getAttribute("data-curve");
+    this.element.replaceChildren(...(curves.length > 1 ? few : []).map((curve) => {
+      return h("li", {}, h("button", { type: "button", class: "key", "data-curve": curve.label, "aria-pressed": !curve.hidden, onclick: () => { if (!this.hidden.delete(curve.label)) this.hidden.add(curve.label); this.changed(); } },
+        h("i", { style: { background: curve.colour === "ink" ? "currentColor" : curve.colour } }), h("span", {}, curve.label), h("b", {}, last(curve))));
+    }), ...(curves.length > few.length ? [h("li", { class: "none" }, `and ${curves.length - few.length} more`)] : []));
+    if (focused) [...this.element.querySelectorAll("[data-curve]")].find((one) => one.getAttribute("data-curve") === focused)?.focus();
+  }
 }
 
 /** Buttons that save what a chart shows. @param {Chart} chart @param {() => string} name */

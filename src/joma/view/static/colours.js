@@ -28,8 +28,11 @@ const SCALES = {
  * @param {[number, number]} range @param {boolean} dark @returns {(value: number) => string} */
 function heat([low, high], dark) {
   const scale = SCALES[dark ? "dark" : "light"], both = low < 0 && high > 0, most = Math.max(-low, high);
+  /** @type {string[]} */
+  const table = []; // as many as eyes tell apart, and more
   return (value) => {
     if (!Number.isFinite(value)) return "transparent";
-    return both ? between(scale.both, 0.5 + value / most / 2) : between(scale.low, high > low ? (value - low) / (high - low) : 0.5);
+    const share = both ? 0.5 + value / most / 2 : high > low ? (value - low) / (high - low) : 0.5, at = Math.round(Math.min(Math.max(share, 0), 1) * 255);
+    return (table[at] ??= between(both ? scale.both : scale.low, at / 255));
   };
 }

@@ -16,13 +16,11 @@ function curvesScreen(view) {
   const smoothSays = h("output");
   const whole = button("Whole range", () => put({ low: null, high: null }));
   const chart = new Chart(view.root, (low, high) => { put({ low: low === null ? null : Number(low.toPrecision(7)), high: high === null ? null : Number(high.toPrecision(7)) }); });
-  const notice = h("p", { class: "notice", hidden: true }), legend = h("ul", { class: "legend" }), note = h("p", { class: "note" });
+  const notice = h("p", { class: "notice", hidden: true }), keys = new Keys(() => update()), legend = keys.element, hidden = keys.hidden, note = h("p", { class: "note" });
   const element = h("div", {},
     h("div", { class: "controls" }, runsBox, series.element, along.element, dims),
     h("div", { class: "controls" }, logX.element, logY.element, h("label", { class: "pick" }, h("span", {}, "Smoothing"), smooth, smoothSays), together.element, whole, savers(chart, () => `joma-${seen.get("series") || "curves"}`)),
     notice, chart.element, legend, note);
-  /** @type {Set<string>} */
-  const hidden = new Set();
   let asked = 0, drawn = "";
   /** @type {Way} */
   let way = {};
@@ -60,10 +58,11 @@ function curvesScreen(view) {
       if (turn !== asked) return;
       say("");
       chart.element.hidden = false;
-      const sign = JSON.stringify([String(seen.words), chosen.map((run) => [run.id, run.identity, run.alarms?.length, run.left_out?.length]), shown.map((array) => [array.steps.length, array.order]), [...hidden], view.dark, source.title(name)]);
+      const same = JSON.stringify([String(seen.words), name, chosen.map((run) => [run.id, run.identity, run.state, run.alarms?.length, run.left_out?.length]), shown.map((array) => array.order), [...hidden], view.dark, source.title(name)]);
+      const sign = JSON.stringify([same, shown.map((array) => [array.steps.length, array.steps[array.steps.length - 1]])]);
       if (sign === drawn) return; // the index changed, but nothing of what is seen
       drawn = sign;
-      draw(chosen, shown, modes, x, name, low, high);
+      draw(chosen, shown, modes, x, name, low, high, same);
     } catch (error) {
       if (turn !== asked) return;
       say(/** @type {Error} */ (error).message);
@@ -130,8 +129,8 @@ function curvesScreen(view) {
     if (focused) [...runs.querySelectorAll("input")].find((one) => one.getAttribute("data-run") === focused)?.focus();
   }
 
-  /** @param {RunEntry[]} chosen @param {Held[]} arrays @param {Modes} modes @param {string} x @param {string} name @param {number | undefined} low @param {number | undefined} high */
-  function draw(chosen, arrays, modes, x, name, low, high) {
+  /** @param {RunEntry[]} chosen @param {Held[]} arrays @param {Modes} modes @param {string} x @param {string} name @param {number | undefined} low @param {number | undefined} high @param {string} same */
+  function draw(chosen, arrays, modes, x, name, low, high, same) {
     const weight = Number(seen.get("smooth", "0")) || 0, over = seen.get("together") === "1" && chosen.length > 1;
     const found = arrays.map((array) => (x === "step" ? growingCurves(array, modes) : curvesOf(array, modes, x)));
     const several = chosen.length > 1 && !over;
@@ -139,25 +138,10 @@ function curvesScreen(view) {
       .map((curve) => ({ ...curve, y: smoothed(curve.y, weight), low: weight ? curve.low && smoothed(curve.low, weight) : curve.low, high: weight ? curve.high && smoothed(curve.high, weight) : curve.high }));
     const colours = coloursFor(curves.length);
     const marks = chosen.flatMap((run) => [...(run.alarms ?? []).filter((/** @type {any} */ one) => one.measure === name).map((/** @type {any} */ one) => ({ at: one.step, kind: "alarm" })), ...(run.left_out ?? []).map((/** @type {any} */ one) => ({ at: one.step, kind: "left out" }))]);
-    const spec = { curves: curves.map((curve, at) => ({ ...curve, colour: colours[at], hidden: hidden.has(curve.label) })), x: x === "step" ? "step" : x.replace(/^dim_/, "axis "), y: source.title(name), logX: seen.get("logx") === "1", logY: seen.get("logy") === "1", low, high, marks: x === "step" ? marks : [] };
+    const spec = { curves: curves.map((curve, at) => ({ ...curve, colour: colours[at], hidden: hidden.has(curve.label) })), x: x === "step" ? "step" : x.replace(/^dim_/, "axis "), y: source.title(name), logX: seen.get("logx") === "1", logY: seen.get("logy") === "1", low, high, marks: x === "step" ? marks : [], live: x === "step" && chosen.some((run) => run.state === "being written"), same: x === "step" && arrays.length === 1 ? same : undefined };
     chart.draw(spec);
-    keys(spec);
+    keys.set(spec.curves);
     remarks(arrays, spec, over ? chosen.length : 0, modes, marks);
-  }
-
-  /** @param {Spec} spec */
-  function keys(spec) {
-    const few = spec.curves.slice(0, 60), buttons = [...legend.querySelectorAll(".key")];
-    const last = (/** @type {Curve} */ curve) => { for (let at = curve.y.length - 1; at >= 0; at--) if (Number.isFinite(curve.y[at])) return inDigits(curve.y[at]); return "–"; };
-    const now = JSON.stringify(few.map((curve) => [curve.label, curve.colour, curve.hidden]));
-    if (now === legend.dataset.now && buttons.length === few.length) { few.forEach((curve, at) => { buttons[at].lastElementChild.textContent = last(curve); }); return; } // only the numbers move
-    legend.dataset.now = now;
-    const focused = document.activeElement?.getAttribute("data-curve");
-    legend.replaceChildren(...(spec.curves.length > 1 ? few : []).map((curve) => {
-      return h("li", {}, h("button", { type: "button", class: "key", "data-curve": curve.label, "aria-pressed": !curve.hidden, onclick: () => { if (hidden.has(curve.label)) hidden.delete(curve.label); else hidden.add(curve.label); update(); } },
-        h("i", { style: { background: curve.colour } }), h("span", {}, curve.label), h("b", {}, last(curve))));
-    }), ...(spec.curves.length > few.length ? [h("li", { class: "none" }, `and ${spec.curves.length - few.length} more`)] : []));
-    if (focused) [...legend.querySelectorAll("[data-curve]")].find((one) => one.getAttribute("data-curve") === focused)?.focus();
   }
 
   /** @param {Held[]} arrays @param {Spec} spec @param {number} over @param {Modes} modes @param {{kind: string}[]} marks */

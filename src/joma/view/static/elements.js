@@ -61,6 +61,13 @@ function download(name, blob) {
   setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
 
+/** The colours of the page by name, each worked out once: a screen is made anew when the page turns dark.
+ * @param {Element} root @returns {(name: string) => string} */
+function palette(root) {
+  const known = /** @type {Map<string, string>} */ (new Map());
+  return (name) => { const found = known.get(name) ?? colour(root, name); known.set(name, found); return found; };
+}
+
 /** A colour of the page, as the browser works it out. @param {Element} element @param {string} name @returns {string} */
 function colour(element, name) {
   const probe = h("span", { style: { color: `var(--${name})` }, hidden: true });

@@ -7,6 +7,7 @@
   const bytes = (/** @type {string} */ text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
   const answerTo = (/** @type {any} */ question) => {
     if (question.ask === "titles") return { titles: data.titles };
+    if (question.ask === "figures") return data.figures[question.run] ?? { figures: [] };
     if (question.ask === "claims") return { claims: data.claims };
     if (question.ask === "series") {
       const found = data.series[question.run]?.[question.series] ?? { fault: `${question.series} of ${question.run} is not in this page` };

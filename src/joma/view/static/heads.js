@@ -18,6 +18,9 @@ function headsScreen(view) {
   let shown = null;
   /** @type {RunEntry | null} */
   let entry = null;
+  const paint = palette(view.root);
+  /** @type {{sign: string, steps: number, range: [number, number]} | null} what small curves stand there */
+  let stands = null;
   let asked = 0, focus = [0, 0], drawn = "";
   /** @type {{left: number, top: number, wide: number, tall: number, rows: number, columns: number}} */
   let grid = { left: 0, top: 0, wide: 1, tall: 1, rows: 0, columns: 0 };
@@ -42,10 +45,11 @@ function headsScreen(view) {
       if (turn !== asked) return;
       shown = held;
       say("");
-      const sign = JSON.stringify([String(seen.words), id, entry?.identity, name, held.steps.length, held.order, entry?.alarms?.length, entry?.left_out?.length, view.dark, source.title(name)]);
+      const same = JSON.stringify([String(seen.words), id, entry?.identity, name, held.order, entry?.alarms?.length, entry?.left_out?.length, view.dark, source.title(name)]);
+      const sign = JSON.stringify([same, held.steps.length, held.steps[held.steps.length - 1]]);
       if (sign === drawn) return; // the index changed, but nothing of what is seen
       drawn = sign;
-      draw(name);
+      draw(name, same);
     } catch (error) { if (turn === asked) say(/** @type {Error} */ (error).message); }
   }
 
@@ -60,13 +64,16 @@ function headsScreen(view) {
     return best;
   }
 
-  /** @param {string} name */
-  function draw(name) {
+  /** @param {string} name @param {string} [same] stays while nothing but new steps comes */
+  function draw(name, same = "") {
     const held = /** @type {Held} */ (shown), now = place(), curves = seen.get("heads", "map") === "curves";
     slider.max = String(held.steps.length - 1); slider.value = String(now);
     slider.setAttribute("aria-valuetext", `step ${held.steps[now]}`);
     at.textContent = `${held.steps[now].toLocaleString("en")} of ${held.steps[held.steps.length - 1].toLocaleString("en")}`;
     const [rows, columns] = held.dims.length === 2 ? held.dims : [held.dims[0], { name: "", size: 1, labels: [""] }];
+    const range = rangeSoFar(held);
+    if (curves && same && stands?.sign === same && held.steps.length - stands.steps < held.steps.length / grid.wide / 2 && range.every((one, at) => one === stands?.range[at])) return; // nothing would move by half a pixel
+    stands = { sign: same, steps: held.steps.length, range };
     const width = box.clientWidth || 600, context = canvas.getContext("2d"), ratio = devicePixelRatio || 1;
     const names = rows.labels ? Math.min(Math.max(...rows.labels.map((label) => label.length)), 22) * 6.4 + 10 : 34;
     const left = Math.min(Math.max(names, 34), width * 0.34), wide = Math.min((width - left - 4) / columns.size, curves ? 400 : 64), tall = curves ? Math.max(26, Math.min(wide * 0.7, 60)) : Math.max(12, Math.min(wide, 26));
@@ -75,14 +82,14 @@ function headsScreen(view) {
     canvas.width = Math.round(width * ratio); canvas.height = Math.round(high * ratio);
     canvas.style.width = `${width}px`; canvas.style.height = `${high}px`;
     context.scale(ratio, ratio);
-    context.font = "11px system-ui, sans-serif"; context.textBaseline = "middle"; context.fillStyle = colour(view.root, "muted");
+    context.font = "11px system-ui, sans-serif"; context.textBaseline = "middle"; context.fillStyle = paint("muted");
     const every = Math.max(1, Math.ceil(26 / wide));
     for (let column = 0; column < columns.size; column += every) { context.textAlign = "center"; if (columns.size > 1 || columns.labels?.[0]) context.fillText(short(columns, column), left + (column + 0.5) * wide, 10, wide * every - 2); }
     for (let row = 0; row < rows.size; row++) { context.textAlign = "right"; context.fillText(short(rows, row), left - 6, grid.top + (row + 0.5) * tall, left - 8); }
-    const cells = rows.size * columns.size, range = seen.get("own") === "1" && !curves ? rangeOf(held.values, now * cells, (now + 1) * cells) : rangeOf(held.values);
-    if (curves) smallCurves(context, held, cells, range, now); else heatMap(context, held, cells, range, now, name);
+    const cells = rows.size * columns.size, span = seen.get("own") === "1" && !curves ? rangeOf(held.values, now * cells, (now + 1) * cells) : range;
+    if (curves) smallCurves(context, held, cells, range, now); else heatMap(context, held, cells, span, now, name);
     box.setAttribute("aria-label", `${source.title(name)}, ${counted(rows.size, rows.name || "row")} by ${counted(columns.size, columns.name || "column")}, at step ${held.steps[now]}. Arrow keys move, Enter opens the curve.`);
-    legendBar(range, curves, name);
+    legendBar(span, curves, name);
     markStrip(held);
     listEvents(name);
     readOut(name, false);
@@ -93,12 +100,12 @@ function headsScreen(view) {
 
   /** @param {CanvasRenderingContext2D} context @param {Held} held @param {number} cells @param {[number, number]} range @param {number} now @param {string} name */
   function heatMap(context, held, cells, range, now, name) {
-    const paint = heat(range, view.dark), red = colour(view.root, "fails"), none = colour(view.root, "rule"), alarmed = alarmsUntil(held.steps[now], name);
+    const tone = heat(range, view.dark), red = paint("fails"), none = paint("rule"), alarmed = alarmsUntil(held.steps[now], name);
     const gap = grid.wide > 8 ? 1 : 0;
     for (let cell = 0; cell < cells; cell++) {
       const row = Math.floor(cell / grid.columns), column = cell % grid.columns, value = held.values[now * cells + cell];
       const x = grid.left + column * grid.wide, y = grid.top + row * grid.tall;
-      context.fillStyle = Number.isFinite(value) ? paint(value) : "transparent";
+      context.fillStyle = Number.isFinite(value) ? tone(value) : "transparent";
       context.fillRect(x, y, grid.wide - gap, grid.tall - gap);
       if (!Number.isFinite(value)) { context.strokeStyle = none; context.strokeRect(x + 0.5, y + 0.5, grid.wide - gap - 1, grid.tall - gap - 1); }
       if (alarmed.has(cell)) { context.strokeStyle = red; context.lineWidth = 2; context.strokeRect(x + 1, y + 1, grid.wide - gap - 2, grid.tall - gap - 2); context.lineWidth = 1; }
@@ -111,7 +118,7 @@ function headsScreen(view) {
     context.lineWidth = 1;
     for (let cell = 0; cell < cells; cell++) {
       const row = Math.floor(cell / grid.columns), x0 = grid.left + (cell % grid.columns) * grid.wide, y0 = grid.top + row * grid.tall, wide = grid.wide - 4, tall = grid.tall - 5;
-      context.fillStyle = colours.panel; context.fillRect(x0, y0, grid.wide - 2, grid.tall - 2);
+      context.fillStyle = paint("panel"); context.fillRect(x0, y0, grid.wide - 2, grid.tall - 2);
       context.strokeStyle = between(DEPTH, grid.rows > 1 ? row / (grid.rows - 1) : 0);
       context.beginPath();
       let column = -1, least = 0, most = 0;
@@ -124,11 +131,10 @@ function headsScreen(view) {
       }
       flush();
       context.stroke();
-      context.fillStyle = colours.muted;
+      context.fillStyle = paint("muted");
       context.fillRect(x0 + 1 + (held.steps[now] - first) / long * wide, y0 + 1, 1, tall);
     }
   }
-  const colours = { panel: "", muted: "" };
 
   /** Cells of this measure that had an alarm until a step. @param {number} step @param {string} name @returns {Set<number>} */
   function alarmsUntil(step, name) {
@@ -142,22 +148,28 @@ function headsScreen(view) {
 
   /** @param {[number, number]} range @param {boolean} curves @param {string} name */
   function legendBar(range, curves, name) {
-    const paint = heat(range, view.dark);
-    bar.replaceChildren(h("span", {}, source.title(name)), h("span", {}, inDigits(range[0])), ...(curves ? [h("span", {}, "to")] : [...Array(24).keys()].map((i) => h("i", { style: { background: paint(range[0] + (range[1] - range[0]) * i / 23) } }))), h("span", {}, inDigits(range[1])));
+    const tone = heat(range, view.dark), now = JSON.stringify([range, curves, source.title(name), view.dark]);
+    if (bar.dataset.now === now) return;
+    bar.dataset.now = now;
+    bar.replaceChildren(h("span", {}, source.title(name)), h("span", {}, inDigits(range[0])), ...(curves ? [h("span", {}, "to")] : [...Array(24).keys()].map((i) => h("i", { style: { background: tone(range[0] + (range[1] - range[0]) * i / 23) } }))), h("span", {}, inDigits(range[1])));
   }
 
   /** Where alarms and left-out checkpoints lie along the slider. @param {Held} held */
   function markStrip(held) {
+    strip.hidden = !(entry?.alarms?.length || entry?.left_out?.length);
+    if (strip.hidden) return;
     const width = strip.clientWidth || 300, context = strip.getContext("2d"), first = held.steps[0], long = held.steps[held.steps.length - 1] - first || 1;
     strip.width = width; strip.height = 8;
-    const put = (/** @type {any[]} */ some, /** @type {string} */ name) => { context.fillStyle = colour(view.root, name); for (const one of some) context.fillRect(Math.round((one.step - first) / long * (width - 2)), 0, 2, 8); };
+    const put = (/** @type {any[]} */ some, /** @type {string} */ name) => { context.fillStyle = paint(name); for (const one of some) context.fillRect(Math.round((one.step - first) / long * (width - 2)), 0, 2, 8); };
     put(entry?.alarms ?? [], "fails");
     put(entry?.left_out ?? [], "not-run");
-    strip.hidden = !(entry?.alarms?.length || entry?.left_out?.length);
   }
 
   /** @param {string} name */
   function listEvents(name) {
+    const now = JSON.stringify([name, entry?.id, entry?.identity, entry?.alarms?.length, entry?.alarms?.[entry.alarms.length - 1], entry?.left_out]);
+    if (events.dataset.now === now) return; // a keyboard stays where it is
+    events.dataset.now = now;
     const list = (/** @type {string} */ title, /** @type {any[]} */ some, /** @type {string} */ kind) => some.length && h("section", {}, h("h2", { class: "small" }, title), h("ul", {}, ...some.slice(-40).map((one) => h("li", { class: kind }, button(`step ${one.step.toLocaleString("en")}`, () => put({ step: one.step, series: one.measure && entry?.series?.some((each) => each.name === one.measure) ? one.measure : name }), { class: "link" }), ` ${one.says.replace(/^step \d+:? ?/, "")}`))));
     events.replaceChildren(...[list("Alarms", entry?.alarms ?? [], "v-fails"), list("Checkpoints that were left out", entry?.left_out ?? [], "v-not-run")].filter(Boolean));
   }
@@ -190,5 +202,5 @@ function headsScreen(view) {
     for (const one of [box, steps, bar, events]) one.hidden = Boolean(words);
     if (words) says.textContent = "";
   }
-  return { element, update() { colours.panel = colour(view.root, "panel"); colours.muted = colour(view.root, "muted"); return update(); }, close() { watch.disconnect(); } };
+  return { element, update, close() { watch.disconnect(); } };
 }

@@ -22,6 +22,13 @@
     return [head, [bytes.slice(steps, values), bytes.slice(values)]];
   };
 
+  /** A run with what changed of it. @param {any} run @param {{now: Object<string, any>, series: Object<string, any>, alarms: {gone: number, more: any[]}}} change */
+  const changed = (run, { now, series, alarms }) => ({
+    ...run, ...now,
+    series: run.series.map((/** @type {any} */ one) => ({ ...one, ...series[one.name] })),
+    alarms: run.alarms.slice(alarms.gone).concat(alarms.more),
+  });
+
   const model = {
     get: (/** @type {string} */ name) => state[name],
     set() { /* nothing changes there */ }, save_changes() { /* nothing is kept */ },
@@ -34,10 +41,11 @@
   };
 
   const events = new EventSource("events");
-  // The first event has all runs; later ones only those that changed, and the order of all.
+  // The first event has all runs; later ones new runs, of others what changed, and the order of all (see news.py).
   events.addEventListener("runs", (event) => {
-    const { order, runs } = JSON.parse(event.data), known = new Map(state.index.runs.map((/** @type {any} */ run) => [run.id, run]));
+    const { order, runs, changes } = JSON.parse(event.data), known = new Map(state.index.runs.map((/** @type {any} */ run) => [run.id, run]));
     for (const run of runs) known.set(run.id, run);
+    for (const { id, ...change } of changes) { const run = known.get(id); if (run) known.set(id, changed(run, change)); }
     const index = { runs: order.map((/** @type {string} */ id) => known.get(id)).filter(Boolean), claims: true };
     state.lost = state.reading = false;
     become("index", index);

@@ -200,33 +200,61 @@ function overRuns(runs) {
   });
 }
 
-/** New rows of a recorded array in their place: steps come in any order, each once. @param {Recorded} array @param {Recorded} more */
+/** New rows of a recorded array in their place: steps come in any order, each once. @param {Recorded} array @param {Recorded} more @returns {number} how many were new */
 function withRows(array, more) {
   const width = array.dims.reduce((size, dim) => size * dim.size, 1);
+  let last = array.steps[array.steps.length - 1] ?? -Infinity;
+  if (more.steps.every((step) => { const later = step > last; last = step; return later; })) { // as training writes them
+    array.values = withRoom(array.values, more.values);
+    array.steps = array.steps.concat(more.steps);
+    return more.steps.length;
+  }
   const known = new Set(array.steps);
   const fresh = more.steps.map((step, at) => ({ step, row: Array.from(more.values.slice(at * width, (at + 1) * width)) })).filter((one) => !known.has(one.step));
-  if (!fresh.length) return;
-  const last = array.steps[array.steps.length - 1] ?? -Infinity;
-  fresh.sort((a, b) => a.step - b.step);
-  if (fresh[0].step > last) {
-    const values = new Float64Array(array.values.length + fresh.length * width);
-    values.set(array.values);
-    fresh.forEach((one, at) => values.set(one.row, array.values.length + at * width));
-    array.values = values;
-    array.steps = array.steps.concat(fresh.map((one) => one.step));
-    return;
-  }
+  if (!fresh.length) return 0;
   const rows = array.steps.map((step, at) => ({ step, row: Array.from(array.values.slice(at * width, (at + 1) * width)) })).concat(fresh);
   rows.sort((a, b) => a.step - b.step);
   array.order = (array.order ?? 0) + 1;
   array.steps = rows.map((one) => one.step);
   array.values = Float64Array.from(rows.flatMap((one) => one.row));
+  return fresh.length;
+}
+
+/** Numbers with more behind them, in memory that has room for half as many again: a row costs what a row costs, however
+ * many there are. @param {ArrayLike<number>} values @param {ArrayLike<number>} more @returns {Float32Array | Float64Array} */
+function withRoom(values, more) {
+  const Kind = values instanceof Float32Array && more instanceof Float32Array ? Float32Array : Float64Array, count = values.length + more.length;
+  let room = values instanceof Kind ? values.buffer : new ArrayBuffer(0);
+  if (room.byteLength < count * Kind.BYTES_PER_ELEMENT) {
+    room = new ArrayBuffer(Math.ceil(count * 1.5) * Kind.BYTES_PER_ELEMENT);
+    new Kind(room).set(values);
+  }
+  const found = new Kind(room, 0, count);
+  found.set(more, values.length);
+  return found;
+}
+
+const _ranges = /** @type {WeakMap<Recorded, {order: number, count: number, range: [number, number]}>} */ (new WeakMap());
+
+/** Smallest and largest number of an array that grows: what was looked at is not looked at again.
+ * @param {Recorded} array @returns {[number, number]} */
+function rangeSoFar(array) {
+  const order = array.order ?? 0, known = _ranges.get(array), count = array.values.length, old = known && known.order === order && known.count <= count ? known : null;
+  const [low, high] = bounds(array.values, old?.count ?? 0, count), range = /** @type {[number, number]} */ ([Math.min(low, old?.range[0] ?? Infinity), Math.max(high, old?.range[1] ?? -Infinity)]);
+  _ranges.set(array, { order, count, range });
+  return range[0] <= range[1] ? range : [0, 1];
+}
+
+/** Smallest and largest number; Infinity and -Infinity where there is none. @param {ArrayLike<number>} values @param {number} from @param {number} to @returns {[number, number]} */
+function bounds(values, from, to) {
+  let low = Infinity, high = -Infinity;
+  for (let i = from; i < to; i++) { const value = values[i]; if (Number.isFinite(value)) { if (value < low) low = value; if (value > high) high = value; } }
+  return [low, high];
 }
 
 /** Smallest and largest number. @param {ArrayLike<number>} values @param {number} [from] @param {number} [to] @returns {[number, number]} */
 function rangeOf(values, from = 0, to = values.length) {
-  let low = Infinity, high = -Infinity;
-  for (let i = from; i < to; i++) { const value = values[i]; if (Number.isFinite(value)) { if (value < low) low = value; if (value > high) high = value; } }
+  const [low, high] = bounds(values, from, to);
   return low <= high ? [low, high] : [0, 1];
 }
 

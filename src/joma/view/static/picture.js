@@ -2,7 +2,8 @@
 
 /**
  * What a chart draws.
- * @typedef {{curves: (Curve & {colour: string, dashes?: number[], hidden?: boolean})[], x: string, y: string, logX: boolean, logY: boolean, areas?: boolean, low?: number, high?: number, marks?: {at: number, kind: string}[]}} Spec
+ * @typedef {{curves: (Curve & {colour: string, dashes?: number[], hidden?: boolean})[], x: string, y: string, logX: boolean, logY: boolean, areas?: boolean, low?: number, high?: number, marks?: {at: number, kind: string}[], live?: boolean, same?: string}} Spec
+ * live: more will come, so there is room for it. same: stays while nothing but new points behind the others comes.
  */
 
 const PLOT = { width: 760, height: 420, left: 74, right: 18, top: 14, bottom: 52 };

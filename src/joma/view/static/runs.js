@@ -22,13 +22,28 @@ function runsScreen(view) {
     for (const { key, cell } of heads) cell.setAttribute("aria-sort", key === by ? (down ? "descending" : "ascending") : "none");
     count.textContent = fitting.length === runs.length ? counted(runs.length, "run") : `${fitting.length} of ${counted(runs.length, "run")}`;
     const focused = document.activeElement?.getAttribute("data-run");
-    body.replaceChildren(...fitting.map(row));
+    const now = fitting.map(row);
+    if (now.length !== body.children.length || now.some((one, at) => one !== body.children[at])) body.replaceChildren(...now);
     if (focused) [...body.querySelectorAll("[data-run]")].find((one) => one.getAttribute("data-run") === focused)?.focus();
     show.hidden = !runs.length;
   }
 
-  /** @param {RunEntry} run */
+  const rows = /** @type {WeakMap<RunEntry, {sign: string, row: any}>} */ (new WeakMap());
+
+  /** The row of a run, made anew only where it changed. @param {RunEntry} run */
   function row(run) {
+    const sign = JSON.stringify([view.chosenRuns().includes(run.id), age(run)]), known = rows.get(run);
+    if (known && known.sign === sign) return known.row;
+    const made = newRow(run);
+    rows.set(run, { sign, row: made });
+    return made;
+  }
+
+  /** @param {RunEntry} run */
+  function age(run) { return run.written ? `${inTime(Date.now() / 1000 - run.written)} ago` : ""; }
+
+  /** @param {RunEntry} run */
+  function newRow(run) {
     if (run.fault) return h("tr", {}, h("td"), h("th", { scope: "row" }, run.id), h("td", { colspan: 5, class: "fault" }, `cannot be read: ${run.fault}`));
     const chosen = view.chosenRuns().includes(run.id);
     const box = h("input", { type: "checkbox", "data-run": run.id, "aria-label": `Choose ${run.id}`, onchange: () => { const now = new Set(view.chosenRuns()); if (box.checked) now.add(run.id); else now.delete(run.id); view.seen.put({ run: [...now] }); } });
@@ -36,8 +51,7 @@ function runsScreen(view) {
     const link = button(run.id, () => view.go({ screen: "curves", run: [run.id] }), { class: "link" });
     const alarms = run.alarms?.length ? h("span", { class: "v-fails verdict" }, ` ${counted(run.alarms.length, "alarm")}`) : null;
     const left = run.left_out?.length ? h("span", { class: "v-not-run verdict" }, ` ${run.left_out.length} left out`) : null;
-    const age = run.written ? `${inTime(Date.now() / 1000 - run.written)} ago` : "";
-    return h("tr", {}, h("td", {}, box), h("th", { scope: "row" }, link), h("td", { "data-label": "Study" }, run.study), h("td", { "data-label": "State", class: run.status === "failed" ? "fault" : run.state === "being written" ? "alive" : "" }, run.state, alarms, left), h("td", { "data-label": "Last step" }, inDigits(run.last)), h("td", { "data-label": "Written" }, age), h("td", { "data-label": "Machine" }, machineOf(run)));
+    return h("tr", {}, h("td", {}, box), h("th", { scope: "row" }, link), h("td", { "data-label": "Study" }, run.study), h("td", { "data-label": "State", class: run.status === "failed" ? "fault" : run.state === "being written" ? "alive" : "" }, run.state, alarms, left), h("td", { "data-label": "Last step" }, inDigits(run.last)), h("td", { "data-label": "Written" }, age(run)), h("td", { "data-label": "Machine" }, machineOf(run)));
   }
   return { element: all, update, close() { /* nothing stays */ } };
 }

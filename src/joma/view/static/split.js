@@ -59,7 +59,7 @@ function splitScreen(view) {
   const whole = button("Whole range", () => put({ low: null, high: null }));
   const notice = h("p", { class: "notice", hidden: true }), legend = h("ul", { class: "legend" }), note = h("p", { class: "note" });
   const element = h("div", {}, h("div", { class: "controls" }, run.element, family.element, layers.element, whole, savers(chart, () => `joma-split-${seen.get("split")}`)), notice, chart.element, legend, note);
-  let asked = 0;
+  let asked = 0, drawn = "";
 
   async function update() {
     const turn = ++asked, runs = source.runs.filter((one) => !one.fault && familiesOf(one).length);
@@ -78,6 +78,9 @@ function splitScreen(view) {
       const held = new Map(await Promise.all(wantedSeries.map(async (name) => /** @type {[string, Held]} */ ([name, await wholeSteps(id, name)]))));
       if (turn !== asked) return;
       say("");
+      const sign = JSON.stringify([String(seen.words), id, entry.identity, entry.state, chosen.key, [...held.values()].map((array) => [array.steps.length, array.steps[array.steps.length - 1], array.order]), view.dark, source.title(chosen.parts[0].series)]);
+      if (sign === drawn) return; // the index changed, but nothing of what is seen
+      drawn = sign;
       draw(chosen, held, layer ? seen.get("layer", "mean") : "mean");
     } catch (error) { if (turn === asked) say(/** @type {Error} */ (error).message); }
   }
@@ -112,7 +115,7 @@ function splitScreen(view) {
   /** @param {string} words */
   function say(words) {
     notice.textContent = words; notice.hidden = !words; chart.element.hidden = Boolean(words); note.hidden = Boolean(words);
-    if (words) legend.replaceChildren();
+    if (words) { drawn = ""; legend.replaceChildren(); }
   }
   return { element, update, close() { chart.close(); } };
 }
