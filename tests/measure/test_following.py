@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from joma.measure.following import BLOCK, first_block, follow
+from joma.measure._following import BLOCK, first_block, follow
 
 
 def exact(w):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator
 import torch
 from torch import Tensor
 
-from joma.measure.following import BLOCK, first_block, follow
+from joma.measure._following import BLOCK, first_block, follow
 from joma.measure.spectrum import GRAM_SIDE, TOGETHER, spectrum
 from joma.monitor.arrival import Arrival
 
