@@ -59,7 +59,7 @@ def test_scans_are_written_alone_or_together(tmp_path, monkeypatch, capsys):
 
     def done(name):
         about = {"schema": "s", "schema_version": 3, "joma": "0.1", "source": name}
-        return scan._Done(SimpleNamespace(as_json=lambda: about), Path(f"{name}.sqlite"))
+        return scan.Done(SimpleNamespace(as_json=lambda: about), Path(f"{name}.sqlite"))
 
     one, two = done("a"), done("b")
     target = tmp_path / "x.json"
@@ -80,7 +80,7 @@ def test_the_page_of_a_comparison_is_named_after_both(monkeypatch, tmp_path):
     monkeypatch.setattr("joma.report.write_scan_page", lambda shown, path: made.update({path.name: shown}))
     compared = lambda both, path, made_by: made.update({path.name: (both, made_by)})
     monkeypatch.setattr("joma.report.write_comparison", compared)
-    done = [scan._Done(SimpleNamespace(), Path(f"runs/scan-{name}-1.sqlite")) for name in ("a", "b")]
+    done = [scan.Done(SimpleNamespace(), Path(f"runs/scan-{name}-1.sqlite")) for name in ("a", "b")]
     scan._page(done[:1], scan_options("a", "--out", str(tmp_path)))
     scan._page(done, given := scan_options("x", "y", "--compare", "--out", str(tmp_path)))
     assert made == {

@@ -14,7 +14,7 @@ def said(capsys, *, beyond=0, earlier=False, on_page=True, faults=()):
         looked_at=5, axis="epoch",
     )  # fmt: skip
     lines = tuple(f"mlp[{at}] 0.{at}" for at in range(beyond))
-    done = scan._Done(found, Path("out/scan.sqlite"), lines, ("stable_rank<5: 2 of 9",), earlier)
+    done = scan.Done(found, Path("out/scan.sqlite"), lines, ("stable_rank<5: 2 of 9",), earlier)
     scan._summarise(done, sys.stdout, on_page=on_page)
     return capsys.readouterr().out.splitlines()
 
@@ -47,7 +47,7 @@ def test_of_a_step_and_measure_the_first_fault_is_told(capsys):
 
 def test_of_several_scans_the_worst_status_counts():
     def status(steps, beyond, complete):
-        return scan._Done(SimpleNamespace(steps=steps, complete=complete), Path("a"), beyond).status
+        return scan.Done(SimpleNamespace(steps=steps, complete=complete), Path("a"), beyond).status
 
     assert status([], (), True) == 1
     assert status([], ("x",), True) == 1

@@ -314,8 +314,8 @@ def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, mo
             super().set()
             free.set()
 
-    reading = sys.modules["joma.scan.sweep.reading"]
-    measured_of, read_one = module.measured, reading._read
+    reading, step = sys.modules["joma.scan.sweep.reading"], sys.modules["joma.scan.sweep.step"]
+    measured_of, read_one = step.measured, reading._read
 
     def measured(plan, place, *arguments, **named):
         here.step = place.step
@@ -331,7 +331,7 @@ def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "Event", Stop)
-    monkeypatch.setattr(module, "measured", measured)
+    monkeypatch.setattr(step, "measured", measured)
     monkeypatch.setattr(reading, "_read", slow)
     settled = plan(open_series(series, downloads=tmp_path), groups=["mlp"])
     with Run.create(tmp_path / "run.sqlite", study="mine", config={}) as run:
