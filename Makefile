@@ -76,7 +76,7 @@ smoke: setup
 bench: setup
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script --record || exit 1; done
 
-# Kills, full disks, two at once, a clock that jumps, little memory: about ten minutes on two cores. Not part of `test`.
+# Kills, full disks, two at once, a clock that jumps, little memory: eight to fifteen minutes on two cores. Not part of `test`.
 chaos: setup
 	$(BIN)/python tests/chaos/run.py
 

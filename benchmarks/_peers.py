@@ -11,16 +11,19 @@ from typing import Any
 import torch
 from torch import nn
 
+_SVD: dict[str, Any] = {}  # galore-torch's own way to find a basis
+
 
 def is_block_matrix(name: str, parameter: torch.Tensor) -> bool:
     """What is projected of a LLaMA: matrices that are neither embedding nor head."""
     return parameter.ndim == 2 and not any(word in name for word in ("embed", "head"))
 
 
-def galore_torch(folder: str = "") -> GaloreTorch | None:
+def galore_torch(folder: str = "", *, quick_start: bool = False) -> GaloreTorch | None:
     """From a folder, or from where Python looks; None if it is nowhere.
 
-    Its 8-bit optimizer wants bitsandbytes at import: an empty one will do, it is not used.
+    Its 8-bit optimizer wants bitsandbytes at import: an empty one will do, it is not used. With quick_start its bases
+    are found by a QR of random numbers in place of an SVD, for what measures anything but its refreshes.
     """
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
@@ -35,7 +38,17 @@ def galore_torch(folder: str = "") -> GaloreTorch | None:
         for name in ("transformers", "transformers.utils", "transformers.utils.versions"):
             sys.modules.setdefault(name, types.ModuleType(name))
         sys.modules["transformers.utils.versions"].require_version = lambda words: None  # type: ignore[attr-defined]
+    projector = importlib.import_module("galore_torch.galore_projector").GaLoreProjector
+    _SVD.setdefault("svd", projector.get_orthogonal_matrix)
+    projector.get_orthogonal_matrix = _any_basis if quick_start else _SVD["svd"]
     return GaloreTorch(importlib.import_module("galore_torch.adamw"))
+
+
+def _any_basis(self: Any, weights: torch.Tensor, rank: int, type: str) -> torch.Tensor:
+    side = weights.shape[-2 if type == "left" else -1]
+    whole = torch.linalg.qr(torch.randn(side, side, device=weights.device))[0]
+    part = whole[:, :rank] if type == "left" else whole[:rank]
+    return part if weights.dtype == torch.float32 else part.to(weights.dtype)  # as theirs: of float32 a part of the SVD
 
 
 class Nothing(torch.optim.Optimizer):

@@ -16,19 +16,38 @@ def record(name: str, rows: list[dict[str, object]], *, on: str = "") -> None:
     """Write the rows when the script was called with --record; `on` tells records of several machines apart."""
     if "--record" not in sys.argv[1:]:
         return
-    commit = os.environ.get("JOMA_COMMIT") or _head()
-    record = {
+    path = _path(name, on)
+    path.write_text(json.dumps(_about(name) | {"rows": rows}, indent=1) + "\n")
+    print(f"recorded: {path.relative_to(ROOT)}")
+
+
+def record_in_pieces(name: str, row: dict[str, object], key: tuple[str, ...], *, on: str = "") -> None:
+    """Put one row into a record, with --record: for a row with the same entries `key`, in a record of this commit.
+
+    A record of another commit or machine is begun anew.
+    """
+    if "--record" not in sys.argv[1:]:
+        return
+    path, about = _path(name, on), _about(name)
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    same = all(before.get(each) == about[each] for each in ("commit", "machine", "versions"))
+    kept = [one for one in before["rows"] if any(one.get(e) != row.get(e) for e in key)] if same else []
+    path.write_text(json.dumps(about | {"rows": [*kept, row]}, indent=1) + "\n")
+
+
+def _path(name: str, on: str) -> Path:
+    return ROOT / "results" / f"bench_{name}{on and '_'}{on}.json"
+
+
+def _about(name: str) -> dict[str, object]:
+    return {
         "benchmark": name,
         "command": " ".join(["python", f"benchmarks/bench_{name}.py", *sys.argv[1:]]),
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit,
+        "commit": os.environ.get("JOMA_COMMIT") or _head(),
         "machine": machine(),
         "versions": versions(),
-        "rows": rows,
     }
-    path = ROOT / "results" / f"bench_{name}{on and '_'}{on}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"recorded: {path.relative_to(ROOT)}")
 
 
 def _head() -> str | None:

@@ -38,6 +38,8 @@ ATTENTION = ("entropy", "largest_logit", "sink_mass", "effective_keys")
 HALF = torch.bfloat16 if GPU else None
 CHUNK = 20
 """Steps that are timed together."""
+ROUNDS = 40 if GPU else 3
+"""How often steps with and without a monitor take turns."""
 
 
 def model_of(seed=0):
@@ -86,10 +88,19 @@ def seconds(call, times=1):
 
 
 def turns(one, other, chunk, rounds):
-    """Seconds of a step of `one`, and how much more one of `other` takes, as a share; they take turns."""
+    """Seconds of a step of `one`, and how much more one of `other` takes, as shares: first quarter, median, last.
+
+    They take turns, and each pair is compared: on a machine that others use too, both are slow together.
+    """
     seconds(one, 3), seconds(other, chunk)
     pairs = [(seconds(one, chunk), seconds(other, chunk)) for _ in range(rounds)]
-    return statistics.median(pair[0] for pair in pairs) / chunk, statistics.median(b / a - 1 for a, b in pairs)
+    return shares(pairs, chunk)
+
+
+def shares(pairs, chunk):
+    plain = statistics.median(one for one, _ in pairs)
+    low, middle, high = statistics.quantiles([(other - one) / plain for one, other in pairs], n=4)
+    return {"step_milliseconds": 1e3 * plain / chunk, "overhead": middle, "quarters": [low, high]}
 
 
 def overhead(model, step, rounds, **options):
@@ -101,7 +112,16 @@ def overhead(model, step, rounds, **options):
             step()
             monitor.step()
 
-        return turns(step, watched, max(CHUNK, options["every"]), rounds)
+        found = turns(step, watched, options["every"] if options["every"] > 1 else CHUNK, rounds)
+        return found | {"certified": monitor._matrices._ranks.certified}
+
+
+def rows_of_intervals(kind, model, step, rounds=ROUNDS, **options):
+    """What one measuring in ten steps adds, and what that makes of a hundred."""
+    found = overhead(model, step, rounds, every=10, measures=DEFAULT, **options)
+    adds = 10 * found["step_milliseconds"] * found["overhead"]
+    yield {"what": f"every = 10{kind}"} | found | {"a_measuring_adds_milliseconds": adds}
+    yield {"what": f"every = 100{kind}", "overhead": found["overhead"] / 10, "how": "a tenth of every = 10"}
 
 
 def overhead_in_code(code, step, rounds, **options):
@@ -117,13 +137,13 @@ def overhead_in_code(code, step, rounds, **options):
 
             seconds(watched, 3)
             pairs.append((plain, seconds(watched, CHUNK)))
-    pairs = pairs[1:]
-    return statistics.median(pair[0] for pair in pairs) / CHUNK, statistics.median(b / a - 1 for a, b in pairs)
+    return shares(pairs[1:], CHUNK)
 
 
-def one_measuring(model, measures):
+def one_measuring(model, measures, **options):
     """Seconds of one measuring, with its numbers on their way."""
-    with Monitor(model, autocast=HALF, probe={"input_ids": batch_of(99)}, every=1, measures=measures) as monitor:
+    probe = {"input_ids": batch_of(99)}
+    with Monitor(model, autocast=HALF, probe=probe, every=1, measures=measures, **options) as monitor:
         for _ in range(3):
             monitor.step()
         return statistics.median(seconds(monitor.step) for _ in range(10))
@@ -220,12 +240,12 @@ def recording(layers=24, heads=16, measures=8):
     return {"milliseconds": 1e3 * statistics.median(times), "largest_milliseconds": 1e3 * max(times[1:])}
 
 
-def peak(model, step, monitored):
+def peak(model, step, monitored, rows=BATCH, **options):
     """GiB at most while training, with or without a monitor."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     if monitored:
-        with Monitor(model, autocast=HALF, probe={"input_ids": batch_of(99)}, every=2) as monitor:
+        with Monitor(model, autocast=HALF, probe={"input_ids": batch_of(99)[:rows]}, every=2, **options) as monitor:
             for _ in range(6):
                 seconds(step)
                 monitor.step()
@@ -286,27 +306,36 @@ def rows_of_all():
     yield or_why_not("peer: FlexAttention max_scores, 12 layers", max_scores)
     for name, measures in (("attention", ATTENTION), ("stable_rank", ("stable_rank",)), ("default", DEFAULT)):
         yield {"what": f"one measuring, {name}", "milliseconds": 1e3 * one_measuring(model, measures)}
+    if GPU:
+        found = 1e3 * one_measuring(model, DEFAULT, replay=True)
+        yield {"what": "one measuring, default, replayed", "milliseconds": found}
     eager = stepper(model, compiled=False)
-    plain, more = overhead(model, eager, 5, inside=True, every=1, measures=ATTENTION)
-    yield {"what": "inside = True, every = 1, eager", "step_milliseconds": 1e3 * plain, "overhead": more}
-    plain, more = overhead(model, eager, 5, probe=probe, every=10, measures=DEFAULT)
-    yield {"what": "every = 10, eager", "step_milliseconds": 1e3 * plain, "overhead": more}
+    yield {"what": "inside = True, every = 1, eager"} | overhead(
+        model, eager, 8, inside=True, every=1, measures=ATTENTION
+    )
+    yield from rows_of_intervals(", eager", model, eager, rounds=10, probe=probe)
     yield or_why_not("peer: wandb.watch, every = 10, eager", partial(wandb_watch, model, eager))
     code = torch.compile(model) if GPU else model
     step = stepper(model, compiled=code)
-    for every, rounds in ((100, 3), (10, 7)) if GPU else ((10, 3),):
-        plain, more = overhead(model, step, rounds, probe=probe, every=every, measures=DEFAULT)
-        yield {"what": f"every = {every}", "step_milliseconds": 1e3 * plain, "overhead": more}
+    yield from rows_of_intervals("", model, step, probe=probe)
     if GPU:
-        plain, more = overhead_in_code(code, step, 5, inside=True, every=1, measures=ATTENTION)
-        yield {"what": "inside = True, every = 1", "step_milliseconds": 1e3 * plain, "overhead": more}
-        without, having = peak(model, step, False), peak(model, step, True)
-        yield {"what": "memory", "gib": without, "with_monitor_gib": having, "overhead": having / without - 1}
-    yield {"what": "bits", "same": same_bits(probe=probe, every=2)}
+        for rows in (BATCH, 2):
+            few = {"input_ids": probe["input_ids"][:rows]}
+            yield from rows_of_intervals(f", replayed, {rows} texts", model, step, probe=few, replay=True)
+        found = overhead_in_code(code, step, 12, inside=True, every=1, measures=ATTENTION)
+        yield {"what": "inside = True, every = 1"} | found
+        without = peak(model, step, False)
+        for what, options in (
+            ("memory", {}),
+            ("memory, replayed, 8 texts", {"replay": True}),
+            ("memory, replayed, 2 texts", {"replay": True, "rows": 2}),
+        ):
+            having = peak(model, step, True, **options)
+            yield {"what": what, "gib": without, "with_monitor_gib": having, "overhead": having / without - 1}
+    if not GPU:  # there two plain trainings differ already once they are compiled
+        yield {"what": "bits", "same": same_bits(probe=probe, every=2)}
     inside = {"inside": True, "every": 1, "measures": ATTENTION}
     yield {"what": "bits, inside, eager", "same": same_bits(compiled=False, **inside)}
-    if GPU:
-        yield {"what": "bits, inside", "same": same_bits(**inside)}
     yield {"what": "all of this", "seconds": time.perf_counter() - begun}
 
 

@@ -174,6 +174,8 @@ EXAMPLES = {
     "monitor.alarms.RankDrop": lambda folder: monitor.RankDrop(),
     "monitor.attach.Monitor": lambda folder: monitor.Monitor(torch.nn.Linear(2, 2), probe=[[1, 2]]),
     "monitor.sinks.jsonl.JsonLines": lambda folder: monitor.JsonLines(folder / ("a" * 200 + ".jsonl")),
+    "optim.apollo.APOLLO": lambda folder: optim.APOLLO(torch.nn.Linear(64, 64), rank=4),
+    "optim.fira.Fira": lambda folder: optim.Fira(torch.nn.Linear(64, 64), rank=4),
     "optim.galore.GaLore": lambda folder: optim.GaLore(torch.nn.Linear(64, 64), rank=4),
     "optim.muon.Muon": lambda folder: optim.Muon([torch.nn.Parameter(torch.zeros(8, 9))]),
     "optim.memory.Memory": lambda folder: optim.memory(line := torch.nn.Linear(64, 64), optim.GaLore(line, rank=4)),

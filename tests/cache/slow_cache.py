@@ -35,7 +35,7 @@ def _attending(model, policy, budget, options):
             for head in range(key.shape[1]):
                 mine = slice(head * group, (head + 1) * group)
                 one = Head(query[row, mine], key[row, head], value[row, head], scaling, policy, budget, **options)
-                one.rotated = int(query.shape[-1] * _rotated(model))
+                one.frequencies = _frequencies(model, module, query.shape[-1], options.get("wrong"))
                 one.place = (layer, row, head)
                 out[row, mine] = one.read()
         return out.transpose(1, 2).contiguous(), None
@@ -50,9 +50,41 @@ def _attending(model, policy, budget, options):
         model.config._attn_implementation_internal = before
 
 
-def _rotated(model):
-    rope = getattr(model.config, "rope_parameters", None)
-    return rope.get("partial_rotary_factor", 1.0) if rope else 0
+def _frequencies(model, module, width, wrong=""):
+    """Of the pairs of coordinates that a layer turns, by the formulas of the papers; None where it turns none."""
+    rope, config = getattr(model.config, "rope_parameters", None), model.config
+    if not rope:
+        return None
+    if "rope_type" not in rope:  # each type of layer has its own
+        kinds = config.layer_types
+        kind = kinds[module.layer_idx]
+        rope = rope[next(one for one in kinds if one != kind) if wrong == "angles of the other layers" else kind]
+    base, share = rope["rope_theta"], rope.get("partial_rotary_factor", 1.0)
+    turned = width if rope["rope_type"] == "proportional" else int(width * share)
+    found = base ** (-torch.arange(turned // 2, dtype=torch.float64) * 2 / turned)
+    if rope["rope_type"] == "proportional":  # Gemma 4: the others of the width do not turn
+        found[int(share * width / 2) :] = 0
+    if rope["rope_type"] == "linear":
+        found = found / rope["factor"]
+    if rope["rope_type"] == "yarn":
+        low, high = (
+            turned * math.log(rope["original_max_position_embeddings"] / (turns * 2 * math.pi)) / (2 * math.log(base))
+            for turns in (32, 1)
+        )
+        low, high = max(math.floor(low), 0), min(math.ceil(high), turned - 1)
+        ramp = ((torch.arange(turned // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+        found = found / rope["factor"] * ramp + found * (1 - ramp)
+    return found
+
+
+def chosen(scores, count):
+    """The places of the largest scores; of those that are within 1e-4 of the last one that gets in, the earlier."""
+    if not count:
+        return []
+    least = sorted(scores)[-count]
+    sure = [j for j, score in enumerate(scores) if score > least * (1 + 1e-4)]
+    equal = [j for j, score in enumerate(scores) if j not in sure and score >= least * (1 - 1e-4)]
+    return sorted(sure + equal[: count - len(sure)])
 
 
 class Head:
@@ -64,14 +96,19 @@ class Head:
         self.draw, self.wrong = draw, wrong
         self.length = key.shape[0]
         self.score = [0.0] * self.length
-        self.held = []
+        self.held, self.read_so_far = [], 0
 
     def read(self):
+        """(group, tokens, width): all that the queries read."""
         if self.policy == "h2o-oracle":
             for t in range(self.length):
                 self.gain(t, range(t + 1))
+        return torch.stack(self.read_until(self.length), 1)
+
+    def read_until(self, end):
+        """What the queries before `end` read that have not yet."""
         rows = []
-        for t in range(self.length):
+        for t in range(self.read_so_far, end):
             self.held.append(t)
             self.evict(t)
             seen = self.best(t) if self.policy == "top-k" else self.held
@@ -79,7 +116,16 @@ class Head:
             rows.append(weights @ self.value[seen])
             if self.policy in ("h2o", "snapkv") and self.counts(t):
                 self.gain(t, seen)
-        return torch.stack(rows, 1)
+        self.read_so_far = max(end, self.read_so_far)
+        return rows
+
+    def kept(self):
+        """What is held for the next query: at the end of its prompt snapkv drops what it does not choose."""
+        if self.policy == "snapkv" and self.read_so_far == self.prompt:
+            self.snap(self.prompt)
+            late = range(max(self.prompt - self.budget + len(self.chosen), 0), self.prompt)
+            self.held = sorted({*self.chosen, *late})
+        return self.held
 
     def counts(self, t):
         """Whether query t adds to the scores."""
@@ -111,6 +157,8 @@ class Head:
             self.held.remove(min(old, key=self.worth))
 
     def worth(self, j):
+        if callable(self.policy):
+            return self.policy(self.key[j])
         if self.policy in ("h2o", "h2o-oracle"):
             return self.score[j]
         return self.draw(*self.place, j) if self.policy == "random" else j  # window, sinks
@@ -120,8 +168,8 @@ class Head:
             before = self.prompt - self.recent
             padded = [0.0, 0.0, *self.score[:before], 0.0, 0.0]
             smooth = [sum(padded[j : j + 5]) / 5 for j in range(before)]
-            order = sorted(range(before), key=lambda j: -math.inf if j < self.sinks else -smooth[j])
-            self.chosen = sorted(order[: self.budget - self.recent])
+            smooth[: self.sinks] = [math.inf] * min(self.sinks, before)
+            self.chosen = chosen(smooth, min(self.budget - self.recent, before))
         late = self.budget - len(self.chosen)
         last = [j for j in range(t + 1) if j > t - late and j not in self.chosen]
         self.held = sorted(self.chosen + last)
@@ -133,15 +181,15 @@ class Head:
     def weights(self, t, seen):
         """(group, seen)."""
         query, key = self.query[:, t], self.key[seen]
-        if self.policy == "sinks" and self.rotated and self.wrong != "positions of the text":
+        if self.policy == "sinks" and self.frequencies is not None and self.wrong != "positions of the text":
             query = self.turned(query, torch.full((len(query),), len(seen) - 1 - t))
             key = self.turned(key, torch.arange(len(seen)) - torch.tensor(seen))
         return (query @ key.T * self.scale).softmax(-1)
 
     def turned(self, x, by):
         """Rotated by so many positions: coordinate i and i + half turn together."""
-        half = self.rotated // 2
-        angle = by[:, None].double() * 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+        half = len(self.frequencies)
+        angle = by[:, None].double() * self.frequencies
         a, b, rest = x[:, :half], x[:, half : 2 * half], x[:, 2 * half :]
         cos, sin = angle.cos(), angle.sin()
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], 1)

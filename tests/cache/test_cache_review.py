@@ -8,7 +8,7 @@ from later import some_now
 from tiny_models import COMMON, LENGTH, fresh
 
 from joma.cache import CacheError, evicting, losses, rule
-from joma.cache._attention import rotations
+from joma.cache._positions import rotations
 from joma.cache.costs import measure
 from joma.host.errors import BadInput
 from joma.runs import Run

@@ -46,7 +46,7 @@ def test_another_length_of_sequences_is_another_run_and_another_version_is_refus
     long, short = (evaluate(tmp_path / "model", IDS, **few, seq_len=n) for n in (24, 12))
     assert (long.sequences, short.sequences) == (8, 16)
     assert long.run != short.run
-    monkeypatch.setattr("joma.cache.evaluation.VERSION", 2)
+    monkeypatch.setattr("joma.cache.evaluation.VERSION", 99)
     with pytest.raises(BadInput, match="was measured by another version of joma; measure it afresh") as caught:
         evaluate(tmp_path / "model", IDS, **few, seq_len=24)
     assert caught.value.argument == "fresh"

@@ -131,28 +131,6 @@ def test_attention_that_cannot_be_counted_anew_are_refused(models, tokens, monke
     assert losses(model, tokens, "window", 0.5).isfinite().all()
 
 
-def test_a_rotation_that_is_none_is_found(models):
-    """What a function is called is not believed: here the tables turn the wrong way."""
-    model, keys = models["llama"], {}
-
-    def listen(module, query, key, value, scale):
-        keys[module] = key
-        return _attention.plain_attention(module, query, key, value, None, scale)
-
-    with torch.no_grad(), _attention.attending(model, listen):
-        model(input_ids=torch.zeros(1, 4, dtype=torch.long), use_cache=False)
-    module, key = next(iter(keys.items()))
-    rotary = model.model.rotary_emb
-
-    def backwards(x, position_ids):
-        cos, sin = rotary(x, position_ids)
-        return cos, -sin
-
-    assert _attention._rotation_of(model, module, rotary, key) is not None
-    with pytest.raises(CacheError, match="cannot be counted inside the cache"):
-        _attention._rotation_of(model, module, backwards, key)
-
-
 def test_every_config_gets_its_own_setting_back_even_after_an_error():
     text, vision, other = SimpleNamespace(use_cache=False), SimpleNamespace(use_cache="yes"), SimpleNamespace()
 

@@ -145,7 +145,7 @@ def test_sequences_are_read_alone_however_many_come_together(models, tokens, mon
     text = torch.cat([tokens, tokens.flip(1), tokens[:1]])
     together = losses(models["llama"], text, "random", BUDGET)
     for rows in (2, 1):
-        monkeypatch.setattr("joma.cache._losses.NUMBERS", rows * LENGTH * 4 * LENGTH)
+        monkeypatch.setattr("joma.cache._memory.NUMBERS", rows * LENGTH * 4 * LENGTH)
         torch.testing.assert_close(losses(models["llama"], text, "random", BUDGET), together, rtol=0, atol=1e-12)
     assert not torch.allclose(losses(models["llama"], text, "random", BUDGET, seed=1), together)
 

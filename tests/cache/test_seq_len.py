@@ -15,8 +15,9 @@ from tiny_models import COMMON, KINDS, LENGTH, TOKENS, fresh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from joma.cache import POLICIES, CacheError, _losses, losses
+from joma.cache import POLICIES, CacheError, _losses, _memory, losses
 from joma.cache.costs import Cost, Costs, kept_sentences, measure
+from joma.cache.evaluation import VERSION
 from joma.cache.models import default_seq_len
 from joma.cache.rules import rule
 from joma.cli.main import main
@@ -131,7 +132,7 @@ def test_a_record_of_before_warnings_were_kept_goes_on(place, tmp_path):
         values = {name: run.value(name) for name in run.names() if not name.startswith("warning/")}
         config = run.config
     Run.delete(path)
-    with Run.create(path, study="cache", config=config, version=1) as run:
+    with Run.create(path, study="cache", config=config, version=VERSION) as run:
         for name, value in values.items():
             run.append(name, 0, value)
         assert kept_sentences(run) == ()
@@ -262,7 +263,7 @@ class Largest(TorchDispatchMode):
 def test_a_long_sequence_is_read_in_blocks_of_queries(models, tokens, kind, policy, monkeypatch):
     whole = losses(models[kind], tokens, policy, 10)
     for block in (1, 7):
-        monkeypatch.setattr(_losses, "NUMBERS", 4 * LENGTH * block)
+        monkeypatch.setattr(_memory, "NUMBERS", 4 * LENGTH * block)
         found = losses(models[kind], tokens, policy, 10)
         torch.testing.assert_close(found, whole, rtol=0, atol=1e-6 if kind == "llama" else 1e-12)
 
@@ -275,14 +276,14 @@ def test_no_tensor_has_all_queries_and_all_keys(models, policy, monkeypatch):
     with Largest() as mode:
         losses(model, text, policy, 10)
     assert mode.numbers >= length**2
-    monkeypatch.setattr(_losses, "NUMBERS", heads * length * 16)
+    monkeypatch.setattr(_memory, "NUMBERS", heads * length * 16)
     with Largest() as mode:
         losses(model, text, policy, 10)
     assert mode.numbers <= heads * length * 32 < length**2
 
 
 def test_logits_that_cannot_fit_are_refused_before_the_model_runs(models, tokens, monkeypatch, seen):
-    monkeypatch.setattr(_losses, "NUMBERS", LENGTH * TOKENS - 1)
+    monkeypatch.setattr(_memory, "NUMBERS", LENGTH * TOKENS - 1)
     monkeypatch.setattr(_losses, "free_memory", lambda _: 10_000)
     sentence = "one sequence of 40 tokens needs 0.0 GB for its logits over 32 words, and 0.0 GB are free: read shorter"
     with pytest.raises(CacheError, match=sentence):

@@ -179,8 +179,9 @@ def test_a_layer_answers_once_for_the_keys_that_came():
     layer = HeldLayer(rule("full", 4, 8), None, lambda: None)
     new = torch.zeros(1, 1, 2, 3)
     keys, _ = layer.update(new, new)
-    layer.call(new, keys, 1.0, 0)
+    ((call, values),) = layer.calls(new, keys, 1.0, 0, at_once=2)
+    assert (call.q_len, call.n_kept, values.shape) == (2, 0, new.shape)
     layer.settle(Choice())
     assert layer.positions.tolist() == [[[0, 1]]]
     with pytest.raises(CacheError, match="give its cache as past_key_values"):
-        layer.call(new, keys, 1.0, 0)
+        next(layer.calls(new, keys, 1.0, 0, at_once=2))

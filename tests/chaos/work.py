@@ -114,6 +114,20 @@ def make_checkpoints(folder: str, count: int = 6) -> None:
         save_file(tensors, f"{folder}/step{step * 10}.safetensors")
 
 
+def make_slow_checkpoints(folder: str, count: int) -> None:
+    """A series whose full spectra take a moment each, with matrices that one thread measures wherever it is."""
+    import torch
+    from safetensors.torch import save_file
+
+    for step in range(count):
+        generator = torch.Generator().manual_seed(step)
+        tensors = {
+            f"h.{layer}.mlp.c_fc.weight": torch.randn(256, 1000, generator=generator) / 10 + step / 50
+            for layer in range(3)
+        }
+        save_file(tensors, f"{folder}/step{step * 10}.safetensors")
+
+
 def make_run(path: str, steps: int = 40) -> None:
     """A finished run with enough in it that an export takes a moment."""
     from joma.runs import Run

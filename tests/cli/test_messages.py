@@ -39,8 +39,8 @@ def test_a_wrong_option_of_a_scan_is_bad_input_and_is_named(checkpoint, tmp_path
         (["--bogus"], "joma: unknown option '--bogus'; see `joma --help`\n"),
         (
             ["zzz"],
-            "joma: no command is called 'zzz'; there are verify, run, list, show, report, scan, cache, forecast, "
-            "watch, view, export; ",
+            "joma: no command is called 'zzz'; there are verify, run, list, show, report, scan, merge, cache, "
+            "forecast, watch, view, export; ",
         ),
         (["run", "thm1-rates", "--rates", "1", "2", "3"], "joma: --rates takes values in groups of 2, got 3 values\n"),
         (["report", "/nowhere", "/etc"], "joma: joma report takes one folder, or several runs: there is no /nowhere\n"),

@@ -9,6 +9,7 @@ ELSEWHERE = "a test runs it in a copy of the checkout"
 REASONS = (
     ELSEWHERE,
     "needs a GPU",
+    "needs a cluster",
     "needs the network",
     "needs data",
     "needs your own files",

@@ -51,6 +51,8 @@ def _takes_words(words):
         assert not (rest[1].startswith("joma") and rest[2:]), "it would run files of the working directory: python -P"
     elif program == "python" and rest and rest[0].endswith(".py"):
         _script(*rest)
+    elif program in ("srun", "ray"):  # what they run stands behind two dashes
+        _takes_words(rest[rest.index("--") + 1 :])
     elif program == "torchrun":
         _script(*rest[next(at for at, word in enumerate(rest) if word.endswith(".py")) :])
     else:

@@ -9,7 +9,7 @@ from page_blocks import text_of
 
 WHOLE = ("theory", "data", "models", "measure", "figures", "claims")
 """Rooms whose modules are imported one by one: each of them is public. Of the others `__all__` is."""
-ROOMS = (*WHOLE, "probes", "monitor", "cache", "optim", "training", "runs", "scan", "report", "view")
+ROOMS = (*WHOLE, "probes", "monitor", "cache", "optim", "training", "runs", "scan", "scale", "report", "view")
 
 
 def documented(room, text=None):

@@ -37,3 +37,23 @@ def test_nobody_else_asks_for_gpus():
         if "cuda.is_available" in path.read_text(encoding="utf-8")
     }
     assert asking <= {"host/devices.py", "runs/machine.py"}  # the second must not load torch to ask
+
+
+@pytest.mark.parametrize(
+    ("seen", "said", "found"),
+    [
+        (0, None, []),
+        (2, None, ["0", "1"]),
+        (2, "3, GPU-5f", ["3", "GPU-5f"]),
+        (1, "3,9", ["3"]),  # CUDA ends the list at the first that is not there
+        (0, "", []),
+    ],
+)
+def test_gpus_are_named_as_the_environment_names_them(monkeypatch, seen, said, found):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+    if said is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
+    assert devices.visible_gpus() == found

@@ -103,7 +103,7 @@ def test_large_matrices_start_from_the_vectors_found_before():
     layer = nn.Sequential(nn.Linear(300, 400), nn.Linear(300, 400))
     with Monitor(layer, probe=torch.zeros(1, 300), every=1, measures=["stable_rank"]) as monitor:
         first = monitor.latest["stable_rank"].values
-        assert set(monitor._matrices._leading) == {"0.weight", "1.weight"}
+        assert set(monitor._matrices._ranks.blocks) == {"0.weight", "1.weight"}
         monitor.step()
     offline = [float(stable_rank(each.weight.detach())) for each in layer]
     np.testing.assert_allclose(first, offline, rtol=1e-3)

@@ -8,8 +8,10 @@ import torch
 from oracle import SlowGaLore
 from torch import nn
 
-from joma.optim import GaLore, _gradients, _matrix, find_projector
-from joma.optim._matrix import Matrix, Pack, form_packs, refresh_batches
+from joma.optim import GaLore, _guard, _matrix, _refresh, find_projector
+from joma.optim._matrix import Matrix, Pack
+from joma.optim._members import form_packs
+from joma.optim._refresh import refresh_batches
 
 
 def drawn(count, shape=(5, 9), seed=0):
@@ -75,20 +77,20 @@ def test_a_pack_has_one_group_shape_rank_and_precision_and_is_not_too_large(monk
 
 
 def test_a_pack_needs_little_memory_beside_a_small_model(monkeypatch):
-    """Of 32 equal matrices 2 are unfolded at once, and 8 on a device that likes large products."""
+    """Of 32 equal matrices 2 are unfolded at once, and 16 on a device that likes large products."""
     matrices = named(*[(512, 1024)] * 32)
     assert [len(pack.matrices) for pack in form_packs(matrices, Pack, lambda matrix: True)] == [2] * 16
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
-    assert [len(pack.matrices) for pack in form_packs(matrices, Pack, lambda matrix: True)] == [8] * 4
+    assert [len(pack.matrices) for pack in form_packs(matrices, Pack, lambda matrix: True)] == [16] * 2
 
 
 def test_subspaces_are_found_one_by_one_on_a_cpu_and_few_together_elsewhere(monkeypatch):
     matrices = named(*[(5, 9)] * 6, (9, 5))
     assert names(refresh_batches(matrices)) == ["c0", "c1", "c2", "c3", "c4", "c5", "c6"]
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
-    assert names(refresh_batches(matrices)) == ["c0 c1 c2 c3", "c4 c5", "c6"]
-    monkeypatch.setattr(_matrix, "STACK", 2 * 45)
     assert names(refresh_batches(matrices)) == ["c0 c1", "c2 c3", "c4 c5", "c6"]
+    monkeypatch.setattr(_refresh, "SEARCHED", 2 * 45 - 1)
+    assert names(refresh_batches(matrices)) == ["c0", "c1", "c2", "c3", "c4", "c5", "c6"]
 
 
 def test_every_matrix_and_every_refresh_has_a_random_subspace_of_its_own():
@@ -115,7 +117,7 @@ def test_seeds_differ_between_refreshes_and_not_by_company(monkeypatch, kind):
         asked.append(seed)
         return find_projector(gradient, rank, kind, seed=seed, **options)
 
-    monkeypatch.setattr(_matrix, "find_projector", watched)
+    monkeypatch.setattr(_refresh, "find_projector", watched)
 
     def seeds(present, seed):
         """Of each refresh, by the matrices that have a gradient."""
@@ -129,6 +131,7 @@ def test_seeds_differ_between_refreshes_and_not_by_company(monkeypatch, kind):
         return list(asked)
 
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    monkeypatch.setattr(_refresh, "REFRESHED_TOGETHER", 3)
     first, other = seeds((0, 1, 2), 0), seeds((0, 1, 2), 1)
     assert len(first) == (3 if kind == "randomized" else 9)
     assert len({*first, *other}) == 2 * len(first)
@@ -149,15 +152,15 @@ def test_whether_all_is_finite_is_asked_of_those_who_hold_parts(monkeypatch):
     first, second = Mesh(["rows"]), Mesh(["copies", "columns"])
     part = lambda mesh, *numbers: SimpleNamespace(device_mesh=mesh, to_local=lambda: torch.tensor(numbers))
     monkeypatch.setattr(_matrix, "is_sharded", lambda each: hasattr(each, "device_mesh"))
-    monkeypatch.setattr(_gradients, "is_sharded", lambda each: hasattr(each, "device_mesh"))
+    monkeypatch.setattr(_guard, "is_sharded", lambda each: hasattr(each, "device_mesh"))
     asked = []
 
     def reduced(finite, operation, group):
         asked.append((operation, group))
         finite[1] = min(finite[1], int(group != "columns"))  # another process has seen a fault in the second
 
-    monkeypatch.setattr(_gradients.dist, "all_reduce", reduced)
+    monkeypatch.setattr(_guard.dist, "all_reduce", reduced)
     tensors = [part(first, 1.0, 2.0), part(first), part(second, 3.0), part(second, 4.0, torch.inf), torch.ones(2)]
-    assert _gradients.are_finite(tensors).tolist() == [True, False, True, False, True]
+    assert _guard.are_finite(tensors).tolist() == [True, False, True, False, True]
     least = torch.distributed.ReduceOp.MIN
     assert asked == [(least, "rows"), (least, "copies"), (least, "columns")]

@@ -5,7 +5,7 @@ import torch
 from training import loss_of, network, same, train
 
 from joma.optim import GaLore
-from joma.optim._inner import Guard
+from joma.optim._guard import Guard
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "stagger": False}
 

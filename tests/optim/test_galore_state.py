@@ -268,11 +268,12 @@ def test_a_basis_that_is_damaged_is_refused_and_nothing_changes(kind):
     with pytest.raises(ValueError, match="its directions do not have length 1"):
         optimizer.load_state_dict(state)
     assert_alike(optimizer.state_dict(), before)
-    state = stored(before)
-    state["state"][1]["energies"][2] = torch.nan
-    with pytest.raises(ValueError, match=r"energies of layers.0.weight are damaged"):
-        optimizer.load_state_dict(state)
-    assert_alike(optimizer.state_dict(), before)
+    for share in (torch.nan, -0.5, 1.5, torch.inf):
+        state = stored(before)
+        state["state"][1]["energies"][2] = share
+        with pytest.raises(ValueError, match=r"energies of layers.0.weight are damaged"):
+            optimizer.load_state_dict(state)
+        assert_alike(optimizer.state_dict(), before)
 
 
 def assert_alike(state, wanted):

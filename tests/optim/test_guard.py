@@ -6,7 +6,7 @@ from test_galore_state import stored
 from training import loss_of, near, network, same, train
 
 from joma.optim import GaLore
-from joma.optim._inner import Guard
+from joma.optim._guard import Guard
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "weight_decay": 0.1, "fused": True}
 

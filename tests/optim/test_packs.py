@@ -130,7 +130,7 @@ def test_few_packs_are_unfolded_at_once(least, at_once, monkeypatch):
     """Whatever the memory allows, the weights are the same."""
     weights, others = ([nn.Parameter(each) for each in drawn(0, SHAPES * 4)] for _ in range(2))
     plain, narrow = made(weights), made(others)
-    monkeypatch.setattr("joma.optim.galore.UNFOLDED_LEAST", least)
+    monkeypatch.setattr("joma.optim._step.UNFOLDED_LEAST", least)
     seen = []
     step = narrow.inner.step
     monkeypatch.setattr(narrow.inner, "step", lambda: seen.append(unfolded(narrow)) or step())

@@ -44,7 +44,7 @@ def test_equal_to_the_plain_way(options):
 def test_gradients_may_wait_for_each_other_where_large_steps_are_faster(share, monkeypatch):
     """Until they are a quarter of the largest one; the weights are the same, and after the step none is left."""
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
-    monkeypatch.setattr("joma.optim.galore.WAITING_SHARE", share)
+    monkeypatch.setattr("joma.optim._backward.WAITING_SHARE", share)
     models, optimizers = pair()
     largest = max(each.numel() for each in models[0].parameters())
     held = []

@@ -10,6 +10,7 @@ from torch import nn
 
 from joma.measure.attention import AttentionStats
 from joma.probes import Probe, ProbeError, _masks, _transformers, collect
+from joma.probes._masks import is_selection, selected
 
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
 
@@ -388,13 +389,13 @@ def test_layers_with_fewer_heads_end_in_nan():
 
 
 @pytest.mark.parametrize("single_pass", [False, True])
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("padded", [slice(0), slice(5), slice(7, None)])
 def test_keys_that_the_model_selects_itself(single_pass, padded):
     """DeepSeek V3.2 masks all keys but those that its indexer names; eager attention returns the weights."""
     if (model := sparse()) is None:
         pytest.skip("this transformers has no DeepSeek V3.2")
     given, real = inputs("llama"), torch.ones(2, 12, dtype=torch.bool)
-    real[0, :5] = not padded
+    real[0, padded] = False
     with torch.no_grad():
         eager = model(**given, attention_mask=real.long(), output_attentions=True)
         with collect(model, single_pass=single_pass) as probe:
@@ -402,12 +403,30 @@ def test_keys_that_the_model_selects_itself(single_pass, padded):
     assert model.config._attn_implementation == "eager"
     torch.testing.assert_close(logits[real], eager.logits[real], **CLOSE)
     few = (eager.attentions[0] > 0).sum(-1)
-    assert int(few[0, 0, -1]) <= 4 < 12  # so that a probe that looked at all keys would be seen
+    assert int(few[1, 0, -1]) <= 4 < 12  # so that a probe that looked at all keys would be seen
     for name, want in zip(probe.layers, entropies(eager.attentions), strict=True):
         seen = real[:, None].expand_as(want)
         torch.testing.assert_close(probe.stats[name][0].entropy.double()[seen], want[seen], **CLOSE)
         mean = probe.mean_entropy()[probe.layers.index(name)].double()
         torch.testing.assert_close(mean, want.transpose(1, 2)[real].mean(0), **CLOSE)
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_a_selection_hides_all_keys_but_those_it_names(added):
+    """A mask of true and false, or one that is added to logits; a key that is named and hidden stays hidden."""
+    seen = torch.ones(2, 1, 3, 5, dtype=torch.bool).tril()
+    lowest = torch.finfo(torch.float32).min
+    mask = torch.zeros(seen.shape).masked_fill(~seen, lowest) if added else seen
+    indices = torch.tensor([[[0, 0], [1, 3], [2, 0]], [[0, 4], [0, 1], [1, 1]]])
+    found = selected(indices, mask)
+    for batch, query, key in itertools.product(range(2), range(3), range(5)):
+        there = key in indices[batch, query].tolist() and key <= query
+        assert bool(found[batch, 0, query, key] == (0.0 if added else True)) == there
+    query = torch.zeros(2, 4, 3, 8)
+    assert is_selection(indices, query, mask)
+    wrong = [indices + 1, indices - 1, indices[:1], indices.float(), indices[..., :0], indices > 0, indices[:, 0], None]
+    assert not any(is_selection(one, query, mask) for one in wrong)
+    assert not is_selection(indices, query, mask.double())
 
 
 @pytest.mark.parametrize("spread", [2.0, 12.0])

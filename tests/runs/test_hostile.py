@@ -180,6 +180,25 @@ def test_a_name_with_dots_of_its_own_is_fine(tmp_path: Path) -> None:
         assert "layer/..a.npy" in zipfile.ZipFile(export(run, "npz")).namelist()
 
 
+@pytest.mark.parametrize("steps", [[0, 2, 2, 4], [0, 2, 1, 4], [0, 2, 4, 4], [3, 3], [0, 1.0], [0, None]])
+def test_steps_that_are_there_twice_or_out_of_order_are_damage(tmp_path: Path, steps: list[int], monkeypatch) -> None:
+    """As an index with a turned bit gives them: the rows are honest, and so is their number."""
+    with Run.create(tmp_path / "a.sqlite", study="demo", config={}) as run:
+        for step in (0, 2, 4, 6):
+            run.append("x", step, float(step))
+        run.finish()
+    with Run.open(tmp_path / "a.sqlite") as run:
+        rows = run._rows
+        monkeypatch.setattr(run, "_must_be_all", lambda name, count: None)
+        monkeypatch.setattr(
+            run,
+            "_rows",
+            lambda query, *words: [(one,) for one in steps] if "SELECT step " in query else rows(query, *words),
+        )
+        with pytest.raises(RunError, match="is damaged: the steps of 'x'"):
+            run.steps("x")
+
+
 INDEX = "SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_autoindex_entries_1'"
 
 

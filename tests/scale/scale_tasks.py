@@ -49,7 +49,8 @@ def save_at_the_end(arguments, progress):
     with open(arguments["file"] + ".pid", "w") as file:
         file.write(str(os.getpid()))
     try:
-        time.sleep(3600)
+        while True:  # Ray interrupts between two steps of Python, as work has them, and not within a sleep
+            time.sleep(0.01)
     except KeyboardInterrupt:
         with open(arguments["file"], "w") as file:
             file.write("saved")
@@ -67,3 +68,26 @@ def meet(arguments, progress):
         progress(0.5, "waiting")
         time.sleep(0.01)
     return os.getpid()
+
+
+def die_at_first(arguments, progress):
+    """Kills its process as often as it is told to, then ends well; says how often it was begun."""
+    log = Path(arguments["log"])
+    with log.open("a") as file:
+        file.write("begun\n")
+    begun = len(log.read_text().split())
+    if begun <= arguments["deaths"]:
+        if arguments.get("how") == "raise":
+            raise ValueError("no such thing")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return begun
+
+
+def gpu(arguments, progress):
+    meet(arguments, progress)
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def surroundings(arguments, progress):
+    """What a process of a cluster finds around it."""
+    return {"path": sys.path, "threads": os.environ["OMP_NUM_THREADS"], "limits": os.environ.get("JOMA_LIMITS")}

@@ -12,8 +12,10 @@ from types import SimpleNamespace
 import pytest
 from patience import PATIENCE, not_for_ever, until
 
-from joma.scale import local, worker
-from joma.scale.local import Done, Going, Lost, Task, side_by_side
+from joma.scale import deaths, local, worker
+from joma.scale.deaths import cause_of, memory_kills
+from joma.scale.local import Local, side_by_side
+from joma.scale.task import Done, Going, Lost, Task
 
 HERE = "scale_tasks"
 
@@ -74,7 +76,7 @@ def test_processes_end_with_events_that_nobody_has_asked_for(monkeypatch):
     """As at SIGTERM between the start of the processes and the first word that is heard of them."""
     stopped = []
     monkeypatch.setattr(local, "_stop", stopped.append)
-    monkeypatch.setattr(local, "_Process", lambda *_: SimpleNamespace(give=lambda task: None, loads=set()))
+    monkeypatch.setattr(local, "_Process", lambda *_: SimpleNamespace(give=lambda task: None, loads=set(), gpu=None))
     events = side_by_side(f"{HERE}:double", tasks("a", "b"), jobs=2)
     events.close()
     assert [len(team) for team in stopped] == [2]
@@ -242,8 +244,8 @@ def test_a_worker_passes_on_a_word_now_and_then(monkeypatch):
 
 
 def test_why_a_process_ended():
-    assert local._cause(0) == "its process ended with status 0"
-    assert local._cause(-signal.SIGTERM) == "its process died of SIGTERM"
+    assert cause_of(0) == "its process ended with status 0"
+    assert cause_of(-signal.SIGTERM) == "its process died of SIGTERM"
 
 
 def test_memory_is_told_in_bytes(monkeypatch):
@@ -260,7 +262,14 @@ def test_what_a_process_says_becomes_events():
     """As lines of JSON bring it, one after the other; None once there are no more."""
     going, ended = Task("a", {"x": 1}, "torch"), SimpleNamespace(wait=lambda: -9)
     process = object.__new__(local._Process)
-    process.__dict__ |= {"task": None, "heard": 0.0, "reason": "", "loads": set(), "running": SimpleNamespace()}
+    process.__dict__ |= {
+        "task": None,
+        "heard": 0.0,
+        "reason": "",
+        "kills": 0,
+        "loads": set(),
+        "running": SimpleNamespace(),
+    }
     assert process.hear({"value": 1, "memory": 2}) is None  # a late word on a task that is over
     process.running = SimpleNamespace(stdin=io.StringIO())
     process.give(going)
@@ -288,19 +297,19 @@ def test_a_worker_answers_with_a_value_or_with_why_there_is_none(monkeypatch):
         return arguments["n"] / arguments["by"]
 
     def carried_out(**arguments):
-        return worker._carried_out(function, arguments, lambda *words: said.append(words))
+        return worker.carried_out(function, arguments, lambda *words: said.append(words))
 
     assert carried_out(n=3, by=2) == {"value": 1.5, "memory": 5}
     assert carried_out(n=3, by=0) == {"failed": "ZeroDivisionError: division by zero"}
     assert said == [(0.5, "half")] * 2
     with pytest.raises(BrokenPipeError):
-        worker._carried_out(lambda *_: (_ for _ in ()).throw(BrokenPipeError), {}, print)
+        worker.carried_out(lambda *_: (_ for _ in ()).throw(BrokenPipeError), {}, print)
 
 
 def test_the_first_tasks_go_to_processes_of_their_own_by_what_they_load(monkeypatch):
     class Process:
-        def __init__(self, function, threads, queue):
-            self.made, self.loads, self.given = (function, threads), set(), []
+        def __init__(self, function, threads, queue, gpu):
+            self.made, self.loads, self.given, self.gpu = (function, threads), set(), [], gpu
 
         def give(self, task):
             self.given.append(task.name)
@@ -316,3 +325,106 @@ def test_the_first_tasks_go_to_processes_of_their_own_by_what_they_load(monkeypa
     few = local._Works("f", 5, 3, works[3:])
     few.start()
     assert ([one.given for one in few.team], few.waiting) == ([["4"]], [])
+
+
+def dying(tmp_path, deaths, **how):
+    return Task("dies", {"log": str(tmp_path / "log"), "deaths": deaths, **how})
+
+
+def test_a_task_whose_process_dies_is_begun_again(tmp_path):
+    events = list(Local(jobs=1).events(f"{HERE}:die_at_first", [dying(tmp_path, 2)]))
+    assert [event.doing.partition("; ")[2] for event in events[:-1]] == ["begun again (1 of 3)", "begun again (2 of 3)"]
+    assert "its process died of SIGKILL" in events[0].doing
+    assert events[-1].value == 3
+
+
+def test_a_task_is_lost_once_its_process_has_died_four_times(tmp_path):
+    found = ended(Local(jobs=1).events(f"{HERE}:die_at_first", [dying(tmp_path, 99)]))
+    assert found["dies"].reason.endswith(", 4 times")
+    assert (tmp_path / "log").read_text().count("begun") == 4
+
+
+def test_an_error_of_the_task_itself_is_not_tried_again(tmp_path):
+    found = ended(Local(jobs=1).events(f"{HERE}:die_at_first", [dying(tmp_path, 99, how="raise")]))
+    assert found["dies"].reason == "ValueError: no such thing"
+    assert (tmp_path / "log").read_text().count("begun") == 1
+
+
+def test_what_ran_out_of_memory_is_not_tried_again(tmp_path, monkeypatch):
+    """The kernel has killed one process more for memory than when the task began."""
+    monkeypatch.setattr(local, "memory_kills", lambda: int((tmp_path / "log").exists()))
+    found = ended(Local(jobs=1).events(f"{HERE}:die_at_first", [dying(tmp_path, 99)]))
+    assert found["dies"].reason == "its process died of SIGKILL: the machine ran out of memory"
+    assert (tmp_path / "log").read_text().count("begun") == 1
+
+
+def test_a_death_by_another_signal_is_no_lack_of_memory(monkeypatch):
+    """The kernel killed some other process meanwhile."""
+    process = object.__new__(local._Process)
+    process.__dict__ |= {"kills": 0, "may_live_again": True, "running": SimpleNamespace(wait=lambda: -signal.SIGSEGV)}
+    monkeypatch.setattr(local, "memory_kills", lambda: 1)
+    assert process._cause() == "its process died of SIGSEGV"
+    assert process.may_live_again
+
+
+def test_a_task_that_was_given_up_is_not_begun_again(tmp_path, monkeypatch):
+    hangs = tmp_path / "hangs"
+    monkeypatch.setattr("joma.scale.local.monotonic", lambda: 9.0 * hangs.exists())
+    works = tasks("bad", how="hang", file=str(hangs))
+    with not_for_ever():
+        found = ended(Local(jobs=1, silence=8.0).events(f"{HERE}:go_wrong", works))
+    assert found["bad"].reason == "it said nothing for 8 s and was stopped"
+
+
+def test_the_kernel_counts_the_processes_that_it_kills_for_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(deaths, "_COUNTS", tmp_path / "vmstat")
+    assert memory_kills() == 0
+    (tmp_path / "vmstat").write_text("pgfault 5\noom_kill 17\noom_kill_other 3\n")
+    assert memory_kills() == 17
+    (tmp_path / "vmstat").write_text("pgfault 5\n")
+    assert memory_kills() == 0
+
+
+def gpu_tasks(tmp_path, **needs):
+    return [
+        Task(mine, {"mine": str(tmp_path / mine), "others": str(tmp_path / other)}, **needs)
+        for mine, other in ("ab", "ba")
+    ]
+
+
+def test_with_several_gpus_every_process_sees_one(tmp_path, monkeypatch):
+    """As many processes as GPUs, both at work at a time, since each waits for the other."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(local, "visible_gpus", lambda: ["3", "5"])
+    with not_for_ever():
+        found = ended(Local().events(f"{HERE}:gpu", gpu_tasks(tmp_path, gpus=1)))
+    assert sorted(event.value for event in found.values()) == ["3", "5"]
+
+
+def test_what_needs_no_gpu_is_given_none_and_one_gpu_is_for_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "visible_gpus", lambda: ["3"])
+    assert local._gpus([Task("a", {}, gpus=1)]) == []
+    monkeypatch.setattr(local, "visible_gpus", lambda: pytest.fail("it was asked for GPUs"))
+    assert local._gpus([Task("a", {})]) == []
+    assert local._seeing(None) == {}
+
+
+def test_a_new_process_gets_the_gpu_that_the_fewest_have():
+    works = local._Works("f", 1, 4, [], gpus=["0", "1"])
+    assert works.free_gpu() == "0"
+    works.team = [SimpleNamespace(gpu=gpu) for gpu in "001"]
+    assert works.free_gpu() == "1"
+    works.team = [SimpleNamespace(gpu="1")]
+    assert works.free_gpu() == "0"
+
+
+def test_processes_are_as_many_as_cores_or_gpus_or_as_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(local, "side_by_side", lambda function, tasks, **how: asked.append(how))
+    monkeypatch.setattr(local, "cores", lambda: 7)
+    for gpus, seen in ((0, "012"), (1, "012"), (1, "0"), (1, "")):
+        monkeypatch.setattr(local, "visible_gpus", lambda seen=seen: list(seen))
+        Local(threads=2, silence=5.0).events("f", [Task("a", {}, gpus=gpus)])
+    Local(jobs=4).events("f", [Task("a", {}, gpus=1)])
+    assert [how["jobs"] for how in asked] == [7, 3, 1, 1, 4]
+    assert asked[0] == {"jobs": 7, "threads": 2, "silence": 5.0, "retries": 3}

@@ -155,6 +155,30 @@ def test_the_error_is_that_of_the_worst_part_where_errors_cancel_in_the_sum(monk
     assert asked == [True]
 
 
+def test_batches_count_by_their_windows(monkeypatch):
+    """Three windows, two at a time: what the first batch says has two thirds of the weight, its error too."""
+    said = [({"parts": 3.0, "change": 6.0, "moved": 0.3}, 4), ({"parts": 9.0, "change": 12.0, "moved": 0.6}, 8)]
+    seen = []
+
+    def one(function, states, groups, **how):
+        numbers, nodes = said[len(seen)]
+        seen.append(len(states))
+        values = {name: torch.full((1, 2, 2) if name != "change" else (1, 2), value) for name, value in numbers.items()}
+        return SimpleNamespace(**values, nodes=torch.tensor([nodes]), reasons=("r",), groups=("a", "b"))
+
+    monkeypatch.setattr("joma.measure.allocation.allocate", one)
+    monkeypatch.setattr("joma.scan.model.allocation._at_once", lambda config, seq_len: 2)
+    found = allocated(small("gpt_neox"), small("gpt_neox"), torch.arange(12), lambda doing: None, seq_len=4)
+    # parts 2/3 * 3 + 1/3 * 9 = 5 each, change 8, closing error 2; moved 2/3 * 0.3 + 1/3 * 0.6 is less
+    assert found.values["allocation/loss"][0].tolist() == pytest.approx([8.0, 2.0, 5.0, 5.0])
+    assert found.notes == ("not closed: r",)
+    assert "with 12 nodes" in found.line
+    said[:] = [({"parts": 3.0, "change": 6.0, "moved": 0.3}, 4), ({"parts": 6.0, "change": 12.0, "moved": 0.6}, 8)]
+    seen.clear()
+    found = allocated(small("gpt_neox"), small("gpt_neox"), torch.arange(12), lambda doing: None, seq_len=4)
+    assert found.values["allocation/loss"][0].tolist() == pytest.approx([8.0, 0.4, 4.0, 4.0])
+
+
 @pytest.mark.long
 def test_every_part_is_as_exact_as_its_error_says():
     """Errors of groups cancel in their sum: each is compared with what more nodes give."""

@@ -213,7 +213,7 @@ def test_what_was_found_is_over_the_steps_that_are_left(run):
         not_taken=("h.*.wild",),
     )  # fmt: skip
     faults = [Fault(2, "step2", None, None, "damaged"), Fault(0, "step0", None, None, "NaN", "rank/b")]
-    found = sweeping._found(plan, run, faults, ("a note",), [])
+    found = sweeping.found_in(plan, run, faults, ("a note",), [])
     assert (found.source, found.steps, found.faults, found.looked_at) == ("here", [0, 4, 8], faults, 5)
     assert {name: curve.values[:, 0].tolist() for name, curve in found.curves.items() if name == "rank/a"} == {
         "rank/a": [0.5, 4.5, 8.5]

@@ -14,7 +14,7 @@ from torch import nn
 from joma.host import limits
 from joma.host.errors import BadInput
 from joma.scan.errors import CheckpointError, Unmeasurable
-from joma.scan.model import allocation, running, text
+from joma.scan.model import allocation, loading, running, text
 
 CONFIG = SimpleNamespace(vocab_size=50, max_position_embeddings=16)
 
@@ -145,6 +145,27 @@ def test_no_more_of_a_text_is_read_than_is_needed(most, read, tmp_path, monkeypa
     found = text.tokens_of(None, CONFIG, words, tmp_path, most=most)
     assert lengths == [read]
     assert found.tolist() == [at % 9 for at in range(900_000 if most is None else most)]
+
+
+@pytest.mark.parametrize("most", [None, 40])
+def test_a_text_that_ends_within_a_letter_is_refused(most, tmp_path, monkeypatch):
+    words = tmp_path / "a.txt"
+    words.write_bytes(b"a" * 999 + "é".encode()[:1])
+    (tmp_path / "tokenizer.json").touch()
+    monkeypatch.setattr(text, "token_ids", lambda folder, content, what: [1] * len(content))
+    assert "cannot be read: 'utf-8' codec can't decode byte 0xc3 in position 999" in sentence(
+        lambda: text.tokens_of(None, CONFIG, words, tmp_path, most=most)
+    )
+
+
+@pytest.mark.skipif(loading.resource is None, reason="processes have no such limits here")
+def test_what_a_process_used_before_the_tokenizer_is_not_counted(monkeypatch):
+    """Loading the libraries takes seconds of the processor."""
+    given = []
+    monkeypatch.setattr(loading, "process_time", lambda: 12.3)
+    monkeypatch.setattr(loading.resource, "setrlimit", lambda which, both: given.append((which, both)))
+    loading._end_after(7)
+    assert given == [(loading.resource.RLIMIT_CPU, (20, 25))]
 
 
 def test_a_text_of_long_tokens_is_read_further(tmp_path, monkeypatch):

@@ -1,15 +1,10 @@
-"""How a model's attention comes to see only what a policy keeps, and how positions are counted inside a cache.
+"""How a model's attention comes to see only what a policy keeps.
 
 transformers looks attention functions up by name, and the functions that build masks under the same name. Both are
 registered here. The mask function builds none: it only refuses what is not plain causal attention. Causality, and what
 is evicted, come from the policy, one mask per key-value head.
-
-Rotary positions can be counted anew: a rotation by a and then by b is one by a + b, so what a model has rotated can be
-rotated on with the model's own functions. Whether they do what they seem to is tried: a text of one token repeated has
-the same hidden state everywhere, so its keys must be each other's rotations, in every layer.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from joma.cache.policies import FUNCTIONS, Call, Choice
+from joma.cache.own import choose
+from joma.cache.policies import Call, Choice
 from joma.cache.rules import CacheError
 
 NAME = "joma_cache"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
@@ -67,7 +63,8 @@ def attend(module: nn.Module, call: Call, value: Tensor, rotate: Rotation | None
     rotate: how queries are rotated for sinks, where positions are counted inside the cache. Where nothing is evicted,
     the call is the one that the model makes without a policy.
     """
-    choice = FUNCTIONS[call.rule.policy](call)
+    choice = choose(call)
+    call.__dict__.pop("logits", None)  # as large as all that follows
     query, key, mask = call.query, call.key, choice.seen
     if mask is None:
         mask = None if call.n_kept == 0 or call.q_len == 1 else call.causal
@@ -127,54 +124,3 @@ def _mask(*_: Any, **kwargs: Any) -> None:
         raise CacheError(f"the model already forgets what is {local} tokens away, and is asked to read {length}")
     if local is None and function is not causal_mask_function:
         raise CacheError("the model's attention is not plain causal attention: eviction cannot be added to it")
-
-
-def rotations(model: nn.Module) -> dict[nn.Module, Rotation | None]:
-    """How every attention of a model rotates queries and keys; None where positions are no rotation."""
-    keys: dict[nn.Module, Tensor] = {}
-
-    def listen(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        keys[module] = key
-        return plain_attention(module, query, key, value, None, scale)
-
-    words = model.get_input_embeddings().weight  # type: ignore[operator]
-    with torch.inference_mode(), attending(model, listen):
-        loudest = words.float().norm(dim=1).argmax()  # a token of padding may have no embedding, and no keys
-        model(input_ids=loudest.expand(1, 4), use_cache=False)
-    rotary = [module for module in model.modules() if isinstance(getattr(module, "inv_freq", None), Tensor)]
-    return {module: _rotation_of(model, module, rotary[0], key) if rotary else None for module, key in keys.items()}
-
-
-def _rotation_of(model: nn.Module, module: nn.Module, rotary: Any, key: Tensor) -> Rotation | None:
-    refusal = CacheError(
-        f"positions of {type(model).__name__} cannot be counted inside the cache, as the policy sinks does; "
-        "the other policies leave positions as they are"
-    )
-    if not key.any():  # nothing can be seen
-        raise refusal
-    if _alike(key, key[:, :, :1]):  # this layer knows no positions
-        return None
-    model_rotate = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
-    if model_rotate is None or getattr(rotary, "rope_type", "default") in ("dynamic", "longrope"):
-        raise refusal
-
-    def rotate(x: Tensor, by: Tensor) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        scaling = getattr(rotary, "attention_scaling", 1.0)
-        cos, sin = (table / scaling for table in rotary(wide, position_ids=by[None]))
-        width = cos.shape[-1]
-        rotated, _ = model_rotate(wide[..., :width], wide[..., :width], cos, sin)
-        return torch.cat([rotated, wide[..., width:]], -1).to(x.dtype)
-
-    try:
-        expected = rotate(key[:, :, :1].expand_as(key), torch.arange(key.shape[2], device=key.device))
-    except (TypeError, RuntimeError, ValueError) as error:
-        raise refusal from error
-    if not _alike(key, expected):
-        raise refusal
-    return rotate
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    tolerance = 1e-4 if one.dtype in (torch.float32, torch.float64) else 0.05
-    return bool((one - other).abs().max() <= tolerance * one.abs().max())

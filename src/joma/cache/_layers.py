@@ -3,7 +3,7 @@
 Apart from `stream`, since it needs transformers to be imported.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -70,16 +70,35 @@ class HeldLayer(DynamicLayer):  # type: ignore[misc]
             if self.given.policy == "snapkv":
                 prompt = length if self.prompt is None else self.prompt
                 self.rule = replace(self.given, prompt=prompt, recent=min(self.given.recent, prompt))
-        self.coming = key_states.shape[-2]
-        self.keys = torch.cat([self.keys, key_states], dim=-2)
-        self.values = torch.cat([self.values, value_states], dim=-2)
+            elif self.given.function is not None:
+                self.rule = replace(self.given, prompt=length if self.prompt is None else self.prompt)
+        self._append(key_states, value_states)
         return self.keys, self.values
 
-    def call(self, query: Tensor, key: Tensor, scale: float, layer: int) -> Call:
-        """What the policy is asked, after `update`."""
-        if self.coming != query.shape[2] or key is not self.keys:
+    def _append(self, keys: Tensor, values: Tensor) -> None:
+        self.coming = keys.shape[-2]
+        self.keys = torch.cat([self.keys, keys], dim=-2)
+        self.values = torch.cat([self.values, values], dim=-2)
+
+    def calls(
+        self, query: Tensor, key: Tensor, scale: float, layer: int, *, at_once: int
+    ) -> Iterator[tuple[Call, Tensor]]:
+        """What the policy is asked after `update`, so many queries at once, with the values of the call's keys.
+
+        Each call is to be answered by `settle` before the next: later queries meet what it left.
+        """
+        length = self.coming
+        if length != query.shape[2] or key is not self.keys:
             raise CacheError("inside a `with joma.cache.evicting(...)` block, give its cache as past_key_values")
-        return Call(self.rule, query, key, scale, self.scores, self.seen, layer)
+        if at_once >= length:
+            yield Call(self.rule, query, key, scale, self.scores, self.seen, layer), self.values
+            return
+        new_keys, new_values = self.keys[:, :, -length:], self.values[:, :, -length:]
+        self.keys, self.values = self.keys[:, :, :-length], self.values[:, :, :-length]
+        for start in range(0, length, at_once):
+            some = slice(start, start + at_once)
+            self._append(new_keys[:, :, some], new_values[:, :, some])
+            yield Call(self.rule, query[:, :, some], self.keys, scale, self.scores, self.seen, layer), self.values
 
     def settle(self, choice: Choice) -> None:
         """Drop what the policy does not keep."""

@@ -7,23 +7,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from joma.cache._attention import attend, attending, rotations
+from joma.cache import _memory
+from joma.cache._attention import attend, attending
+from joma.cache._positions import rotations
 from joma.cache.models import must_be_cached, must_be_tokens, without_attention
+from joma.cache.own import Policy
 from joma.cache.policies import Call
 from joma.cache.rules import CacheError, Rule, rule
 from joma.host.memory import free_memory
 from joma.host.progress import Progress, silent
 
-NUMBERS = 1 << 28
-"""Attention weights of one layer, or logits over the vocabulary, at a time: 1 GiB in float32.
-
-Where one sequence alone has more weights, its queries come in blocks. Its logits over the vocabulary are the model's to
-make, all at once: where they cannot fit, the sequence is refused.
-"""
-
 
 def losses(
-    model: nn.Module, tokens: Any, policy: str = "full", keep: float = 1.0, *, sinks: int | None = None,
+    model: nn.Module, tokens: Any, policy: str | Policy = "full", keep: float = 1.0, *, sinks: int | None = None,
     recent: float = 0.5, prompt: float = 0.5, seed: int = 0, progress: Progress = silent,
 ) -> Tensor:  # fmt: skip
     """Loss in nats per token of a causal language model that keeps only part of its cache: (sequences, seq_len - 1).
@@ -33,7 +29,7 @@ def losses(
 
     - model: one of transformers, with its head
     - tokens: (sequences, seq_len), or (seq_len,) of one
-    - policy: one of `joma.cache.POLICIES`, see `joma.cache.policies`
+    - policy: one of `joma.cache.POLICIES`, see `joma.cache.policies`; or a function of your own, see `joma.cache.own`
     - keep: the budget is ceil(keep * seq_len) where keep is a share, or `keep` itself where it is an integer: 1.0 keeps
       all, and 1 a single key
     - sinks: the first tokens that are never evicted; None: 4 in `sinks` and `random`, none in the others
@@ -60,18 +56,18 @@ def losses(
     seq_len = ids.shape[1]
     settled = rule(policy, keep, seq_len, sinks=sinks, recent=recent, prompt=prompt, seed=seed)
     if settled.budget >= seq_len:
-        settled = replace(settled, policy="full")
+        settled = replace(settled, policy="full", function=None)
     first, config = next(model.parameters()), model.config
     heads, words = getattr(config, "num_attention_heads", 1), getattr(config, "vocab_size", None) or 1
     needed = seq_len * words * (first.element_size() + 8)  # the model's own, a copy in float32, and their logarithms
-    free = free_memory(first.device) if seq_len * words > NUMBERS else None
+    free = free_memory(first.device) if seq_len * words > _memory.NUMBERS else None
     if free is not None and needed > free:
         raise CacheError(
             f"one sequence of {seq_len:,} tokens needs {needed / 1e9:.1f} GB for its logits over {words:,} words, and "
             f"{free / 1e9:.1f} GB are free: read shorter sequences"
         )
     ids = ids.to(first.device)
-    rows = max(1, NUMBERS // (seq_len * max(heads * seq_len, words)))  # sequences at a time
+    rows = max(1, _memory.NUMBERS // (seq_len * max(heads * seq_len, words)))  # sequences at a time
     training = model.training
     try:
         model.eval()
@@ -92,25 +88,21 @@ class _FullSequences:
         self.calls, self.progress = batches * max(1, getattr(model.config, "num_hidden_layers", 1)), progress
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        layer = self.layers.setdefault(module, len(self.layers))
-        block = max(1, NUMBERS // (len(query) * query.shape[1] * key.shape[2]))
-        if block >= query.shape[2] or self.rule.policy == "full":
-            scores = key.new_zeros(*key.shape[:2], 0, dtype=torch.promote_types(query.dtype, torch.float32))
-            call = Call(self.rule, query, key, scale, scores, layer=layer, row=self.row)
-            outputs = [attend(module, call, value, self.rotations.get(module))[0]]
-        else:  # `block` queries at a time, as a cache that evicts reads them: no queries x keys tensor is made
-            from joma.cache._layers import HeldLayer
+        from joma.cache._layers import HeldLayer
 
-            held, outputs = HeldLayer(self.rule, self.rule.prompt, lambda: None), []
-            oracle = _weights(query, key, scale, block) if self.rule.policy == "h2o-oracle" else None
-            for at in range(0, query.shape[2], block):
-                some = slice(at, at + block)
-                keys, values = held.update(key[:, :, some], value[:, :, some])
-                weights = None if oracle is None else oracle[..., some]
-                call = replace(held.call(query[:, :, some], keys, scale, layer), row=self.row, weights=weights)
-                output, choice = attend(module, call, values, self.rotations.get(module))
-                held.settle(choice)
-                outputs.append(output)
+        layer = self.layers.setdefault(module, len(self.layers))
+        at_once = query.shape[2] if self.rule.policy == "full" else _memory.queries_at_once(query, key)
+        held = HeldLayer(self.rule, self.rule.prompt, lambda: None)
+        keys, _ = held.update(key, value)
+        oracle = self.rule.policy == "h2o-oracle" and at_once < query.shape[2]  # else the queries to come are there
+        weights = _weights(query, key, scale, at_once) if oracle else None
+        outputs = []
+        for call, values in held.calls(query, keys, scale, layer, at_once=at_once):
+            known = None if weights is None else weights[..., call.seen : call.seen + call.q_len]
+            call = replace(call, row=self.row, weights=known)
+            output, choice = attend(module, call, values, self.rotations.get(module))
+            held.settle(choice)
+            outputs.append(output)
         self.done += 1
         self.progress(min(1.0, self.done / self.calls), self.rule.policy)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from joma import __version__
 from joma.cache._losses import losses
 from joma.cache.models import must_be_tokens
-from joma.cache.rules import CacheError, Rule, rule
+from joma.cache.own import Policy
+from joma.cache.rules import CacheError, Rule, must_be_distinct, name_of, rule
 from joma.host.errors import BadInput
 from joma.host.progress import Progress, silent
 from joma.host.words import brief_repr
@@ -142,8 +143,9 @@ class Costs:
 
 
 def measure(
-    model: nn.Module, tokens: Tensor, policies: Sequence[str], budgets: Sequence[float], run: Run | None = None, *,
-    sinks: int | None = None, recent: float = 0.5, seed: int = 0, progress: Progress = silent,
+    model: nn.Module, tokens: Tensor, policies: Sequence[str | Policy], budgets: Sequence[float],
+    run: Run | None = None, *, sinks: int | None = None, recent: float = 0.5, seed: int = 0,
+    progress: Progress = silent,
 ) -> Costs:  # fmt: skip
     """The cost of every policy at every budget, of a model that is loaded and a text that is token ids.
 
@@ -154,7 +156,7 @@ def measure(
 
     - model: a causal language model of transformers, with its head
     - tokens: (sequences, seq_len)
-    - policies: names among `joma.cache.POLICIES`
+    - policies: names among `joma.cache.POLICIES`, or functions of your own, each of another name
     - budgets: shares of a sequence, or numbers of keys where they are integers
     - run: where losses are kept, each as soon as it is known. What it holds is not measured again, so one that was
       stopped goes on, and one may ask for more later: of the same model, and with the same text and options
@@ -165,6 +167,10 @@ def measure(
     seq_len = tokens.shape[1]
     if seq_len < SHORTEST:
         raise BadInput(f"tokens must have at least {SHORTEST} per sequence for a second half, got {seq_len}")
+    must_be_distinct(policies)
+    if run is not None and (own := [one for one in policies if not isinstance(one, str)]):
+        what = f"a run keeps numbers by the name of a policy, and {name_of(own[0])} is a function, which can change"
+        raise BadInput(f"{what}: leave the run away")
     if run is not None:  # Numbers are kept by policy and budget: those of another question would be taken for these.
         text = zlib.crc32(tokens.cpu().contiguous().numpy().tobytes())
         question = np.array([*tokens.shape, text, -1 if sinks is None else sinks, recent, seed], dtype=np.float64)
@@ -172,7 +178,7 @@ def measure(
             what = f"{run.path} holds numbers of another text, or of other sinks, recent or seed: use a new run"
             raise BadInput(what)
     options: dict[str, Any] = {"sinks": sinks, "recent": recent, "seed": seed}
-    asked = [rule(name, each, seq_len, **options) for name in policies if name != FULL for each in budgets]
+    asked = [rule(one, each, seq_len, **options) for one in policies if one != FULL for each in budgets]
     asked = [rule(FULL, 1.0, seq_len), *dict.fromkeys(asked)]
     found: list[np.ndarray] = []
     for at, settled in enumerate(asked):
@@ -182,7 +188,8 @@ def measure(
             progress((at + share) / len(asked), words)
 
         def mean_losses(settled: Rule = settled, part: Progress = part_done, words: str = words) -> np.ndarray:
-            each = losses(model, tokens, settled.policy, settled.budget, progress=part, **options).double()
+            policy = settled.function or settled.policy
+            each = losses(model, tokens, policy, settled.budget, progress=part, **options).double()
             if not each.isfinite().all():
                 raise CacheError(f"the model's loss on the text is NaN or infinite ({words}): it cannot be compared")
             return np.stack([each.mean(1).numpy(), each[:, seq_len // 2 :].mean(1).numpy()], 1)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from joma.cache.costs import Costs
 from joma.figures.labels import label_lines
-from joma.figures.policies import LOOKS, in_order, share_axis
+from joma.figures.policies import in_order, looks_of, share_axis
 from joma.figures.style import INK, house_style, panels
 from joma.figures.types import Figure
 from joma.host.files import atomically
@@ -21,11 +21,12 @@ def draw(costs: Costs, *, title: str = "") -> Figure:
     1
     """
     figure, (axis,) = panels(width=5.6, height=3.6)
-    for name in in_order(costs.of):
+    looks = looks_of(in_order(costs.of))
+    for name, look in looks.items():
         ordered = sorted(costs.of[name], key=lambda cost: cost.keep)
         kept, added, low, high = ([getattr(cost, key) for cost in ordered] for key in ("keep", "added", "low", "high"))
-        axis.plot(kept, added, marker="o", ms=3, label=name, **LOOKS[name])
-        axis.fill_between(kept, low, high, color=LOOKS[name]["color"], alpha=0.12, lw=0)
+        axis.plot(kept, added, marker="o", ms=3, label=name, **look)
+        axis.fill_between(kept, low, high, color=look["color"], alpha=0.12, lw=0)
     axis.axhline(0, color=INK, lw=0.8, ls=":")
     shares = sorted({cost.keep for several in costs.of.values() for cost in several})
     share_axis(axis, shares, f"share of {costs.seq_len} keys that each head keeps")

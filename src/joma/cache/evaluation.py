@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from joma.cache._attention import rotations
+from joma.cache._positions import rotations
 from joma.cache.costs import SHORTEST, Costs, measure
 from joma.cache.models import cannot_be_cut, default_seq_len, must_be_cached
-from joma.cache.rules import POLICIES, CacheError, rule
+from joma.cache.own import Policy
+from joma.cache.rules import POLICIES, CacheError, must_be_distinct, name_of, rule
 from joma.host.devices import lacking
 from joma.host.errors import BadInput, asked_for
 from joma.host.files import refuse_files, usable_folder
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
 
 BUDGETS = (0.05, 0.1, 0.2, 0.5)
 N_TOKENS = 16_384
-VERSION = 1  # raised when what is measured changes: runs of before are not added to
+VERSION = 2  # raised when what is measured changes: runs of before are not added to
 
 
 def evaluate(
     model: nn.Module | str | Path,
     text: Any,
     *,
-    policies: Sequence[str] = POLICIES[1:],
+    policies: Sequence[str | Policy] = POLICIES[1:],
     budgets: Sequence[float] = BUDGETS,
     seq_len: int | None = None,
     tokens: int = N_TOKENS,
@@ -61,7 +62,7 @@ def evaluate(
 
     - model: a causal language model of transformers; or a folder with one; or one on the Hugging Face hub (owner/name)
     - text: a file of text; or token ids, as a .npy file, a tensor or a list, of one text or (sequences, seq_len)
-    - policies: names among `joma.cache.POLICIES`; full attention is measured anyway
+    - policies: names among `joma.cache.POLICIES`, or functions of your own; full attention is measured anyway
     - budgets: shares of a sequence, as 0.1, or numbers of keys where they are integers
     - seq_len: tokens per sequence; None: 512, or fewer where the model was trained on fewer
     - tokens: how many tokens of the text are read
@@ -72,7 +73,7 @@ def evaluate(
     - step: which checkpoint, where the folder has several
     - device: where a model of a folder or hub runs; one that is loaded stays where it is
     - out: a folder to keep every loss in as soon as it is known, so that a later call goes on or adds to it; needs a
-      model of a folder or hub. None: nothing is kept
+      model of a folder or hub, and policies with names alone. None: nothing is kept
     - fresh: measure again what `out` already has
     - progress: hears how far it is
     - notify: hears sentences as they become known: what is read, warnings, notes, policies that are left out
@@ -87,9 +88,12 @@ def evaluate(
     options: dict[str, Any] = {"sinks": sinks, "recent": recent, "seed": seed}
     for one in policies:
         rule(one, 1.0, 2, **options)
-    if not {*policies} - {"full"}:
+    must_be_distinct(policies)
+    if all(one == "full" for one in policies):
         names = ", ".join(POLICIES[1:])
         raise BadInput(f"policies must name at least one of {names}: full is measured anyway", argument="policies")
+    if out is not None and (own := [name_of(one) for one in policies if not isinstance(one, str)]):
+        raise BadInput(f"out keeps losses by the name of a policy, and {own[0]} is a function, which can change")
     place, config = _open(model, step, out, device)
     ids = _token_ids(place, config, text, tokenizer, seq_len, tokens)
     for one, each in product(policies, budgets):
@@ -105,7 +109,7 @@ def evaluate(
     asked = {"model": str(model), "step": step, "device": device, "ids": ids, "options": options}
     path, run = (None, None) if out is None or place is None else _open_run(Path(out), place, asked, fresh=fresh)
     with nullcontext() if run is None else run:
-        possible = [one for one in policies if one not in left_out]
+        possible = [one for one in policies if name_of(one) not in left_out]
         costs = measure(network, ids, possible, budgets, run, progress=progress, **options)
     for warning in (each for each in costs.warnings if each != known):
         notify(f"warning: {warning}")
@@ -172,7 +176,7 @@ def _load(place: Any, device: str) -> nn.Module:
     return model.to(device)
 
 
-def _left_out(model: nn.Module, policies: Sequence[str], notify: Callable[[str], object]) -> dict[str, str]:
+def _left_out(model: nn.Module, policies: Sequence[str | Policy], notify: Callable[[str], object]) -> dict[str, str]:
     """Which policies the model cannot have, with the reason; and a note where positions stay what they are."""
     if "sinks" not in policies:
         return {}

@@ -9,7 +9,7 @@ key-value head. A query sees its own key always, and never one that comes after 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from joma.cache.rules import Rule
 from joma.host.words import brief_repr
 
+TIE = 1e-4  # scores closer than this share of them are equal: machines differ by less in float32
 POOL = 5  # neighbouring keys whose scores `snapkv` averages, so that it keeps short stretches of text
 _STEP, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # splitmix64's, as signed
 
@@ -82,8 +83,13 @@ class Call:
         """(batch, key-value heads, query heads of each, q_len, k_len), in float32 at least, -inf after the query."""
         wide = torch.promote_types(self.query.dtype, torch.float32)
         query = self.query.to(wide).unflatten(1, (self.key.shape[1], -1))
-        found: Tensor = query @ self.key.to(wide)[:, :, None].mT * self.scale
+        found: Tensor = (query @ self.key.to(wide)[:, :, None].mT).mul_(self.scale)
         return found.masked_fill_(~self.causal, -torch.inf)
+
+    def part(self, first: int, last: int) -> "Call":
+        """The same of the queries from `first` to before `last`, which see no key after their own."""
+        end = self.n_kept + last
+        return replace(self, query=self.query[:, :, first:last], key=self.key[:, :, :end])
 
     def remembered(self, new: Tensor | float = 0.0) -> Tensor:
         """Scores of all keys, `new` for those that just came."""
@@ -115,25 +121,25 @@ def full(call: Call) -> Choice:
 
 def window(call: Call) -> Choice:
     """The last keys."""
-    return _fits(call) or _as_seen(call.causal & (call.place > call.own - call.rule.budget))
+    return fits(call) or _as_seen(call.causal & (call.place > call.own - call.rule.budget))
 
 
 def sinks(call: Call) -> Choice:
     """The first keys and the last. Where positions are rotations, they are counted inside the cache."""
     recent = call.place > call.own - (call.rule.budget - call.rule.sinks)
-    return _fits(call) or _as_seen(call.causal & (recent | (call.place < call.rule.sinks)))
+    return fits(call) or _as_seen(call.causal & (recent | (call.place < call.rule.sinks)))
 
 
 def random(call: Call) -> Choice:
     """Keys drawn at random, besides the protected ones: at any time each set of that size is equally likely."""
     scores = call.remembered(uniform_draws(call))
-    return _fits(call, scores) or _by_rank(call, scores)
+    return fits(call, scores) or by_rank(call, scores)
 
 
 def h2o_oracle(call: Call) -> Choice:
     """The keys with the most attention from all queries, also from those yet to come, and the last ones."""
     weights = call.logits.softmax(-1).sum((2, 3)) if call.weights is None else call.remembered(call.weights)
-    return _fits(call, weights) or _by_rank(call, weights)
+    return fits(call, weights) or by_rank(call, weights)
 
 
 def h2o(call: Call) -> Choice:
@@ -171,7 +177,7 @@ def snapkv(call: Call) -> Choice:
     scores = call.remembered()
     first, last = max(end - rule.recent - call.seen, 0), min(end - call.seen, call.q_len)
     if first < last:
-        scores += call.logits[..., first:last, :].softmax(-1).sum((2, 3))
+        scores[..., : call.n_kept + last] += call.part(first, last).logits.softmax(-1).sum((2, 3))
     if call.seen + call.q_len < end:
         return Choice(scores=scores)
     before = end - rule.recent  # keys of the prompt to choose from
@@ -179,11 +185,29 @@ def snapkv(call: Call) -> Choice:
     if call.seen < end and before:  # inf marks the keys that stay for good
         smooth = F.avg_pool1d(scores[..., :before], POOL, stride=1, padding=POOL // 2)
         smooth[..., : rule.sinks] = torch.inf
-        scores = torch.zeros_like(scores).scatter_(-1, smooth.topk(count).indices, torch.inf)
+        scores = torch.zeros_like(scores)
+        scores[..., :before].masked_fill_(best(smooth, count), torch.inf)
     stays, recent = scores.isinf(), rule.budget - count
     later = call.seen + call.own - call.n_kept >= end
     seen = call.causal & (~later | stays[:, :, None] | (call.place > call.own - recent))
     return Choice(seen, stays | (call.place >= call.k_len - recent), scores)
+
+
+def best(scores: Tensor, count: int) -> Tensor:
+    """Which `count` of (..., keys) have the largest scores. Of those that are equal but for rounding, the earlier.
+
+    A heavy key gives its neighbours nearly its own smoothed score, so that rounding would choose among them, and
+    another machine others. All that is within `TIE` of the smallest score that gets in is taken for equal to it.
+
+    >>> best(torch.tensor([1.0, 3.0, 2.0, 2.0 + 1e-6, 0.0]), 2).tolist()
+    [False, True, True, False, False]
+    """
+    if count == 0:
+        return torch.zeros_like(scores, dtype=torch.bool)
+    least = scores.topk(count).values[..., -1:]
+    above = scores > least * (1 + TIE)
+    equal = (scores >= least * (1 - TIE)) & ~above
+    return above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
 
 
 def top_k(call: Call) -> Choice:
@@ -205,7 +229,8 @@ FUNCTIONS: dict[str, Callable[[Call], Choice]] = {
 }  # fmt: skip
 
 
-def _fits(call: Call, scores: Tensor | None = None) -> Choice | None:
+def fits(call: Call, scores: Tensor | None = None) -> Choice | None:
+    """Everything, where that is within the budget."""
     return Choice(scores=scores) if call.seen + call.q_len <= call.rule.budget else None
 
 
@@ -213,15 +238,27 @@ def _as_seen(seen: Tensor, scores: Tensor | None = None) -> Choice:
     return Choice(seen, seen[..., -1, :], scores)  # what the last query sees is what stays
 
 
-def _by_rank(call: Call, scores: Tensor) -> Choice:
+def by_rank(call: Call, scores: Tensor) -> Choice:
     """Sinks, recent keys and, of those between, the ones with the highest scores so far."""
     ranks = scores.argsort(dim=-1, stable=True).argsort(dim=-1)  # no two are equal, as scores may be
     ranks[..., : call.rule.sinks] = call.k_len
-    better = (ranks[..., :, None] > ranks[..., None, :]).cumsum(-2, dtype=torch.int32)
     oldest = call.own[:, 0] - call.rule.recent  # the youngest key that is not recent, for each query
-    before = better.index_select(-2, oldest.clamp(min=0))
+    before = _better_before(ranks, (oldest + 1).clamp(min=0))
     stays = (before < call.rule.budget - call.rule.recent) | (call.place > oldest[:, None])
     return _as_seen(call.causal & stays, scores)
+
+
+def _better_before(ranks: Tensor, ends: Tensor) -> Tensor:
+    """(..., queries, keys): how many of the first keys, up to a query's end, have a higher rank than a key.
+
+    ends: (queries,), each one more than the one before, or 0. Only the keys that come between them are compared one by
+    one, so that there are queries x keys numbers and not keys x keys.
+    """
+    first, last = int(ends[0]), int(ends[-1])
+    sure = first - torch.searchsorted(ranks[..., :first].sort(-1).values, ranks, right=True)
+    later = (ranks[..., first:last, None] > ranks[..., None, :]).cumsum(-2, dtype=torch.int32)
+    counts = torch.cat([torch.zeros_like(sure, dtype=torch.int32)[..., None, :], later], -2)
+    return sure[..., None, :] + counts.index_select(-2, ends - first)
 
 
 def uniform_draws(call: Call) -> Tensor:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.placing import add_on
+from joma.cli.shard import add_shard, how_to_merge, refuse_with_shard
+from joma.cli.uploading import uploaded
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.files import as_json, named_file, refuse_files, usable_file, write_json
@@ -25,10 +28,11 @@ NONE_USABLE, LEFT_OUT, BEYOND = 1, 3, 4
 _MOST = 10  # numbers beyond a threshold that are printed
 _EPILOG = """\
 SOURCE is a model on the Hugging Face hub (owner/name, with revisions named by step), a folder of checkpoints
-(checkpoint-100, step1000: one folder per step), or a single checkpoint (a model folder, a .safetensors file, a state
-dict in .pt, .bin or .ckpt). The last line printed is the path of a page with figures. Exit status: 0 all well, 3 steps
-or measures were left out (with --strict: or matrices), 4 a number is beyond a --fail-if, 1 no step was usable, 2 bad
-input, 130 and 143 after Ctrl-C and SIGTERM."""
+(checkpoint-100, step1000: one folder per step), a single checkpoint (a model folder, a .safetensors file, a state
+dict in .pt, .bin or .ckpt), or the address of one of these (s3://, gs://, az://; https:// of a file). The last line
+printed is the path of a page with figures. Exit status: 0 all well, 3 steps or measures were left out (with --strict:
+or matrices), 4 a number is beyond a --fail-if, 1 no step was usable, 2 bad input, 130 and 143 after Ctrl-C and
+SIGTERM."""
 
 
 def add_parser(commands: Any) -> None:
@@ -59,7 +63,8 @@ def add_parser(commands: Any) -> None:
     add("--tokenizer", type=Path, metavar="PATH", help="for --text (default: that of the checkpoint or its parent)")
     add("--seq-len", type=int, metavar="N", help="tokens per window of --text (default: 512, or what was trained on)")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    add("--jobs", type=int, default=1, metavar="N", help="checkpoints that are read at a time (default: 1)")
+    add("--jobs", type=int, metavar="N", help="checkpoints at a time (default: 1; with --on what there is room for)")
+    add_on(parser, "checkpoints are measured")
     add("--json", metavar="FILE", help="write the curves there as JSON; - for standard output")
     add("--csv", type=Path, metavar="FILE", help="the numbers as a table, one row per number")
     add("--parquet", type=Path, metavar="FILE", help="the same table as parquet")
@@ -77,18 +82,19 @@ def add_parser(commands: Any) -> None:
     add("--budget", type=float, default=20.0, metavar="GB",
         help="disk for downloads that cannot be read in part (default: 20)")  # fmt: skip
     add("--fresh", action="store_true", help="measure again what is already recorded")
+    add_shard(parser, "checkpoints")
     parser.set_defaults(call=call)
 
 
 _PASSED_ON = (
-    "steps", "axis", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len", "device", "jobs", "out",
-    "budget", "fresh", "keep_suspicious",
+    "steps", "axis", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len", "device", "jobs", "on",
+    "out", "budget", "fresh", "keep_suspicious", "shard",
 )  # fmt: skip
 """Options that are arguments of `joma.scan.scan` under the same name."""
 
 
 @dataclass(frozen=True)
-class _Done:
+class Done:
     """A scan that is over: what it found, and what is beyond a threshold."""
 
     found: Scan
@@ -108,6 +114,11 @@ class _Done:
 
 def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     """Carry `joma scan` out; returns the exit status. Bad input raises ValueError with one sentence."""
+    with uploaded(options.out) as options.out:
+        return _call(options)
+
+
+def _call(options: argparse.Namespace) -> int:
     from joma.scan import NoneUsable
 
     _check(options)
@@ -125,6 +136,25 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
         _tell(error.faults, screen)
         say(f"joma: {error}", sys.stderr)
         return NONE_USABLE
+    if options.shard is not None:
+        return _end_shard(done[0], options, screen)
+    return end_scan(done, options, screen)
+
+
+def _end_shard(one: Done, options: argparse.Namespace, screen: Any) -> int:
+    """The last lines of a shard: pages and tables come when all shards are merged."""
+    from joma.scale.parts import read_part
+    from joma.scale.shards import read_shard
+
+    _tell(one.found.faults, screen)
+    part = read_part(read_shard(options.shard).folder(options.out))
+    say(f"{len(one.found.steps)} of {counted(len(part.mine), 'checkpoint')} measured", screen)
+    say(how_to_merge(part), screen)
+    return OK if one.found.complete else LEFT_OUT
+
+
+def end_scan(done: Sequence[Done], options: argparse.Namespace, screen: Any) -> int:
+    """Tables, the page and the last lines of scans that are over; returns the exit status."""
     _write(done, options)
     page = None if options.no_page else _page(done, options)
     for one in done:
@@ -143,14 +173,32 @@ def _check(options: argparse.Namespace) -> None:
         raise BadInput(f"--compare takes two sources, got {given}" if options.compare else
                        f"joma scan takes one source, got {given}; --compare takes two")  # fmt: skip
     refuse_files(options.out)
-    for option in ("json", "csv", "parquet"):
-        given = getattr(options, option)
-        if given not in (None, "-"):
-            usable_file(Path(given), option)
+    if options.shard is not None:
+        refuse_with_shard(options, "compare", "list", "json", "csv", "parquet", "fail_if")
+    _check_files({name: given for name in ("json", "csv", "parquet") if (given := getattr(options, name)) is not None})
     if options.parquet:
         from joma.scan.result.tidy import must_be_writable
 
         must_be_writable("parquet")
+
+
+def _check_files(given: dict[str, str | Path]) -> None:
+    """Refuse what could not be written, and what would be lost by writing: a table, or somebody's weights."""
+    from joma.scan.formats.checkpoint import ENDINGS
+
+    written: dict[Path, str] = {}
+    for option, name in given.items():
+        if str(name) == "-":
+            if option != "json":
+                raise BadInput(f"{option} must be a file; only JSON is written to standard output", argument=option)
+            continue
+        usable_file(Path(name), option)
+        file = named_file(name)
+        if file.name.endswith(ENDINGS):
+            raise BadInput(f"{option} is {name}, the name of a file of weights; name another", argument=option)
+        if other := written.get(file):
+            raise BadInput(f"{other} and {option} name the same file {name}", argument=option)
+        written[file] = option
 
 
 def _list(options: argparse.Namespace, screen: Any) -> int:
@@ -170,7 +218,7 @@ def _list(options: argparse.Namespace, screen: Any) -> int:
     return LEFT_OUT if options.strict and listing.not_taken else OK
 
 
-def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], screen: Any) -> _Done:
+def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], screen: Any) -> Done:
     """Scan one source, or read an earlier scan where its run is named."""
     if source.endswith(".sqlite") and Path(source).is_file():
         return _earlier(Path(source), options, rules)
@@ -184,10 +232,10 @@ def _one(source: str, options: argparse.Namespace, rules: Sequence[Threshold], s
         **{name: getattr(options, name) for name in _PASSED_ON},
     )
     assert found.run is not None  # there is always a folder for it
-    return _Done(found, found.run, *_broken(rules, found), strict=options.strict)
+    return Done(found, found.run, *beyond_thresholds(rules, found), strict=options.strict)
 
 
-def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]) -> _Done:
+def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]) -> Done:
     from joma.runs import Run
     from joma.scan.sweep.record import stored_scan
 
@@ -197,10 +245,10 @@ def _earlier(path: Path, options: argparse.Namespace, rules: Sequence[Threshold]
         found = stored_scan(run)
     if not found.steps:
         raise BadInput(f"{path} holds no measured step")
-    return _Done(found, path, *_broken(rules, found), earlier=True, strict=options.strict)
+    return Done(found, path, *beyond_thresholds(rules, found), earlier=True, strict=options.strict)
 
 
-def _broken(rules: Sequence[Threshold], found: Scan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def beyond_thresholds(rules: Sequence[Threshold], found: Scan) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The numbers beyond a threshold, and a summary for each threshold."""
     if not rules or not found.steps:
         return (), ()
@@ -209,7 +257,7 @@ def _broken(rules: Sequence[Threshold], found: Scan) -> tuple[tuple[str, ...], t
     return tuple(map(str, violations(rules, found))), tuple(summaries(rules, found))
 
 
-def _page(done: Sequence[_Done], options: argparse.Namespace) -> Path:
+def _page(done: Sequence[Done], options: argparse.Namespace) -> Path:
     """Write the page of one scan, or of two compared; returns its path."""
     from joma.report import write_comparison, write_scan_page
 
@@ -221,7 +269,7 @@ def _page(done: Sequence[_Done], options: argparse.Namespace) -> Path:
     return write_comparison((shown[0], shown[1]), path, made_by=_command(options, options.source))
 
 
-def _shown(one: _Done, options: argparse.Namespace) -> ShownScan:
+def _shown(one: Done, options: argparse.Namespace) -> ShownScan:
     from joma.report import show_scan
     from joma.runs import Run
 
@@ -242,7 +290,7 @@ def _command(options: argparse.Namespace, sources: Sequence[str]) -> str:
     return shlex.join([*words, "--out", str(options.out)])
 
 
-def _write(done: Sequence[_Done], options: argparse.Namespace) -> None:
+def _write(done: Sequence[Done], options: argparse.Namespace) -> None:
     each = [{**one.found.as_json(), "run": str(one.run)} for one in done]
     head = {key: each[0][key] for key in ("schema", "schema_version", "joma")}
     content = each[0] if len(each) == 1 else {**head, "scans": each}
@@ -257,7 +305,7 @@ def _write(done: Sequence[_Done], options: argparse.Namespace) -> None:
             write_table([one.found for one in done], to, named_file(path))
 
 
-def _summarise(one: _Done, screen: Any, *, on_page: bool) -> None:
+def _summarise(one: Done, screen: Any, *, on_page: bool) -> None:
     _tell(one.found.faults, screen)
     for warning in one.found.warnings if one.earlier else ():
         say(f"warning: {warning}", screen)

@@ -5,28 +5,35 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joma.cli.options import DEFAULT_OUT, add_output
+from joma.cli.placing import add_on
+from joma.cli.shard import add_shard, how_to_merge, refuse_with_shard
+from joma.cli.uploading import uploaded
 from joma.host.errors import BadInput, asked_for
 from joma.host.exit_status import BROKEN, OK
 from joma.host.files import as_json, named_file, usable_file, usable_folder, write_json
 from joma.host.printing import say
 from joma.host.threads import cores, limited
+from joma.host.words import short
 
 if TYPE_CHECKING:
     from joma.claims.contract import Study, Verdict
     from joma.claims.execute import Result
+    from joma.cli.options import Chosen
     from joma.cli.terminal import Screen
-    from joma.scale.local import Event
+    from joma.scale.parts import Part
+    from joma.scale.task import Event
 
 NOTHING_JUDGED = 3
 SILENCE = {"quick": 600.0, "paper": 7200.0}
 """Seconds without a word of progress after which a study counts as stuck: a compiler may be silent for long."""
+_MOST_AT_ONCE = 1024  # studies, or threads of one
 _EPILOG = """\
 Exit status: 0 claims were judged, 1 a study broke, 2 bad input, 3 nothing could be judged here, 130 and 143 after
 Ctrl-C and SIGTERM. A command that was stopped goes on when it is given again. What is recorded is not run again."""
@@ -51,7 +58,9 @@ def add_parser(commands: Any) -> None:
     verify.add_argument("--claims", metavar="VERDICTS", help=claims)
     jobs = "studies at a time (default: one per core; at paper scale 1). The numbers do not depend on it"
     verify.add_argument("-j", "--jobs", type=int, metavar="N", help=jobs)
+    add_on(verify, "studies are carried out")
     add_output(verify)
+    add_shard(verify, "studies")
     verify.set_defaults(call=_verify)
 
     run = commands.add_parser("run", help="run one study with options of your own", add_help=False)
@@ -60,7 +69,7 @@ def add_parser(commands: Any) -> None:
 
 
 @dataclass(frozen=True)
-class _Wish:
+class Wish:
     """What a command asks for, beside the studies."""
 
     out: Path
@@ -68,36 +77,80 @@ class _Wish:
     fresh: bool
     threads: int
     scale: str
-    jobs: int = 1
+    jobs: int | None = 1
     verbose: bool = False
     verdicts: tuple[Verdict, ...] | None = None
+    on: str | None = None
 
     def check(self) -> None:
         """Refuse now what would fail after minutes of work."""
-        for option, value in (("--jobs", self.jobs), ("--threads", self.threads)):
-            if value < 1:
-                raise BadInput(f"{option} must be at least 1, got {value}")
+        _check_counts(self.jobs, self.threads)
         usable_folder(self.out)
         if self.json and self.json != "-":
             usable_file(Path(self.json))
 
 
+def _check_counts(jobs: int | None, threads: int) -> None:
+    for option, value in (("--jobs", jobs), ("--threads", threads)):
+        if value is None:
+            continue
+        if value < 1:
+            raise BadInput(f"{option} must be at least 1, got {value}")
+        if value > _MOST_AT_ONCE:  # torch takes no number of 25 digits, and no machine has as many cores
+            raise BadInput(f"{option} must be at most {_MOST_AT_ONCE:,}, got {short(str(value))}")
+
+
 def _verify(options: argparse.Namespace, _: list[str]) -> int:
-    jobs = options.jobs if options.jobs is not None else cores() if options.scale == "quick" else 1
-    with limited(max(options.threads, 1)):  # before torch loads, where it is not loaded yet
+    with uploaded(options.out) as options.out:
+        return _verified(options)
+
+
+def _verified(options: argparse.Namespace) -> int:
+    jobs = options.jobs
+    if jobs is None and options.on is None:
+        jobs = cores() if options.scale == "quick" else 1
+    _check_counts(jobs, options.threads)
+    with limited(options.threads):  # before torch loads, where it is not loaded yet
         from joma import studies
         from joma.claims.ledger import verdicts_named
 
         names = list(dict.fromkeys(map(studies.chosen, options.study)) or studies.names())
+        if options.shard is not None:
+            return _shard(names, options, jobs)
         verdicts = None if options.claims is None else verdicts_named(options.claims)
-        wish = _Wish(
-            options.out, options.json, options.fresh, options.threads, options.scale, jobs, options.verbose, verdicts
-        )
+        wish = Wish(
+            options.out, options.json, options.fresh, options.threads, options.scale, jobs, options.verbose, verdicts,
+            options.on,
+        )  # fmt: skip
         wish.check()
-        if len(names) > 1:
+        if len(names) > 1 or wish.on is not None:
             return _carry_out(names, wish, _side_by_side(names, wish))
         study = studies.load(names[0])
         return _carry_out(names, wish, partial(_alone, study, study.preset(options.scale), wish))
+
+
+def _shard(names: list[str], options: argparse.Namespace, jobs: int | None) -> int:
+    """The studies of one shard. Their report comes when all shards are merged."""
+    from joma import studies
+    from joma.scale.shards import read_shard
+    from joma.studies.parts import part_of, share_in_words
+
+    refuse_with_shard(options, "json", "claims", "verbose")
+    shard = read_shard(options.shard)
+    folder = shard.folder(options.out)
+    wish = Wish(folder, None, options.fresh, options.threads, options.scale, jobs, on=options.on)
+    wish.check()
+    part = part_of(names, shard, folder, scale=options.scale, threads=options.threads)
+    part.begin()
+    say(share_in_words(part))
+    mine = list(part.mine)
+    if len(mine) > 1 or (mine and wish.on is not None):
+        return _carry_out(mine, wish, _side_by_side(mine, wish), part)
+    make: Callable[[Listener], Iterator[Result]] = lambda listener: iter(())
+    if mine:  # one study needs no process of its own
+        study = studies.load(mine[0])
+        make = partial(_alone, study, study.preset(wish.scale), wish, alone=False)
+    return _carry_out(mine, wish, make, part)
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -114,7 +167,12 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     study = studies.load(studies.chosen(options.study))
     with asked_for():
         chosen = parse(study, rest)
-    wish = _Wish(chosen.out, chosen.json, chosen.fresh, chosen.threads, chosen.scale)
+    with uploaded(chosen.out) as out:
+        return _run_one(study, chosen, out)
+
+
+def _run_one(study: Study, chosen: Chosen, out: Path) -> int:
+    wish = Wish(out, chosen.json, chosen.fresh, chosen.threads, chosen.scale)
     wish.check()
     from joma.claims.contract import check_config
 
@@ -127,8 +185,10 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
 Listener = Callable[[str, float, str], None]  # hears how far the study of a name is, and what it does now
 
 
-def _carry_out(names: list[str], wish: _Wish, make: Callable[[Listener], Iterator[Result]]) -> int:
-    """Execute the studies, write the files, and only then print what came out."""
+def _carry_out(
+    names: list[str], wish: Wish, make: Callable[[Listener], Iterator[Result]], part: Part | None = None
+) -> int:
+    """Execute the studies, write the files, and only then print what came out. part: the shard that they are of."""
     from joma.cli.terminal import Screen, pointing_to_finished
 
     results: list[Result] = []
@@ -137,35 +197,48 @@ def _carry_out(names: list[str], wish: _Wish, make: Callable[[Listener], Iterato
         for result in make(screen.progress):
             results.append(result)
             screen.finished(result)
-    from joma.claims.ledger import with_q
+    results.sort(key=lambda result: names.index(result.study.name))
+    if part is not None:
+        from joma.studies.parts import finish
 
-    results = with_q(sorted(results, key=lambda result: names.index(result.study.name)))
-    _write_and_print(results, wish, screen)
+        finish(part, results)
+        say(how_to_merge(part))
+        return exit_status(results) if results else OK
+    results = write_and_print(results, wish, screen)
+    return exit_status(results)
+
+
+def exit_status(results: Sequence[Result]) -> int:
+    """What the command ends with."""
     if any(result.error for result in results):
         return BROKEN
     judged = any(finding.verdict != "not run" for result in results for finding in result.findings)
     return OK if judged else NOTHING_JUDGED
 
 
-def _alone(study: Study, config: Any, wish: _Wish, listener: Listener) -> Iterator[Result]:
+def _alone(study: Study, config: Any, wish: Wish, listener: Listener, *, alone: bool = True) -> Iterator[Result]:
     from joma.claims.execute import attempt
 
-    yield attempt(study, config, wish.out, fresh=wish.fresh, progress=partial(listener, study.name), alone=True)
+    yield attempt(study, config, wish.out, fresh=wish.fresh, progress=partial(listener, study.name), alone=alone)
 
 
-def _side_by_side(names: list[str], wish: _Wish) -> Callable[[Listener], Iterator[Result]]:
+def _side_by_side(names: list[str], wish: Wish) -> Callable[[Listener], Iterator[Result]]:
     """Several studies, in processes that start now; one that dies or is stuck does not stop the others."""
-    from joma.scale.local import side_by_side
+    from joma.scale.choosing import executor_of
+    from joma.scale.local import Local
     from joma.studies.task import FUNCTION, study_task
 
     # From the last to the first: those that train networks come last and take longest, and are best begun first.
-    tasks = [study_task(name, wish.scale, wish.out, fresh=wish.fresh) for name in reversed(names)]
+    out = wish.out if wish.on is None else wish.out.absolute()  # elsewhere, the working directory is another one
+    tasks = [study_task(name, wish.scale, out, fresh=wish.fresh) for name in reversed(names)]
     how: dict[str, Any] = {"jobs": wish.jobs, "threads": wish.threads, "silence": SILENCE[wish.scale]}
-    return partial(_results, side_by_side(FUNCTION, tasks, **how), wish)
+    # Unless a place is named, a study whose process died is not begun again: that is said, and the command goes on.
+    executor = Local(**how, retries=0) if wish.on is None else executor_of(wish.on, **how)
+    return partial(_results, executor.events(FUNCTION, tasks), wish)
 
 
-def _results(events: Iterator[Event], wish: _Wish, listener: Listener) -> Iterator[Result]:
-    from joma.scale.local import Going, Lost
+def _results(events: Iterator[Event], wish: Wish, listener: Listener) -> Iterator[Result]:
+    from joma.scale.task import Going, Lost
     from joma.studies.task import lost, result_of
 
     for event in events:
@@ -174,14 +247,17 @@ def _results(events: Iterator[Event], wish: _Wish, listener: Listener) -> Iterat
         elif isinstance(event, Lost):
             yield lost(event.task.name, wish.scale, event.reason)
         else:
-            yield result_of(event.task.name, event.value)
+            result = result_of(event.task.name, event.value)
+            here = result.run and wish.out / result.run.relative_to(event.task.arguments["out"])
+            yield replace(result, run=here)
 
 
-def _write_and_print(results: list[Result], wish: _Wish, screen: Screen) -> None:
-    """The files first: nothing that goes wrong on the screen may cost them."""
-    from joma.claims.ledger import findings_json
+def write_and_print(results: list[Result], wish: Wish, screen: Screen) -> list[Result]:
+    """The files first: nothing that goes wrong on the screen may cost them. Returns the results, judged together."""
+    from joma.claims.ledger import findings_json, with_q
     from joma.report import scan_runs, write_report
 
+    results = with_q(results)
     ledger, page = findings_json(results), None
     try:
         if not all(result.error for result in results):  # else the files of an earlier command are worth more
@@ -194,9 +270,10 @@ def _write_and_print(results: list[Result], wish: _Wish, screen: Screen) -> None
     if wish.json == "-":
         say(as_json(ledger), keep="\n", end="")
     screen.summary(results, page, more=_how_to_see(results, wish) if unlisted else ())
+    return results
 
 
-def _print_claims(results: list[Result], wish: _Wish, screen: Screen) -> bool:
+def _print_claims(results: list[Result], wish: Wish, screen: Screen) -> bool:
     """What was asked for; else, of what needs attention, as much as fits. Returns whether claims are not listed."""
     from joma.claims.contract import VERDICTS
     from joma.cli.terminal import ATTENTION
@@ -209,7 +286,7 @@ def _print_claims(results: list[Result], wish: _Wish, screen: Screen) -> bool:
     return bool(screen.attention(results, VERDICTS if len(results) == 1 else ATTENTION))
 
 
-def _how_to_see(results: list[Result], wish: _Wish) -> list[str]:
+def _how_to_see(results: list[Result], wish: Wish) -> list[str]:
     """The commands that list what was not listed. None of them runs anything again."""
     from joma import studies
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, PURPLE, RED
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, RED
 from joma.figures.types import Axes
 
 LOOKS: dict[str, dict[str, Any]] = {
@@ -16,15 +16,27 @@ LOOKS: dict[str, dict[str, Any]] = {
     "top-k": {"color": PURPLE, "ls": "-."},
 }
 """Colour and dashes of each policy that evicts or leaves out keys, in the order in which they are drawn."""
+_DASHES = ("-", "--", "-.", ":")
 
 
 def in_order(policies: Iterable[str]) -> list[str]:
-    """The policies as every figure orders them.
+    """The policies as every figure orders them; those of somebody else come last.
 
-    >>> in_order(["top-k", "h2o", "window"])
-    ['window', 'h2o', 'top-k']
+    >>> in_order(["small_keys", "top-k", "h2o", "window"])
+    ['window', 'h2o', 'top-k', 'small_keys']
     """
-    return sorted(policies, key=list(LOOKS).index)
+    names = list(LOOKS)
+    return sorted(policies, key=lambda name: names.index(name) if name in LOOKS else len(names))
+
+
+def looks_of(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The look of each policy: those of somebody else are in ink, each with dashes of its own.
+
+    >>> looks_of(["h2o", "small_keys", "late"])["late"]
+    {'color': '#010203', 'ls': '--'}
+    """
+    others = [name for name in policies if name not in LOOKS]
+    return {name: LOOKS.get(name) or {"color": INK, "ls": _DASHES[others.index(name) % 4]} for name in policies}
 
 
 def share_axis(axis: Axes, shares: Sequence[float], label: str) -> None:

@@ -1,5 +1,6 @@
 """Which devices there are, and one sentence for those that are not. Loads no torch before it is asked."""
 
+import os
 import re
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
@@ -30,3 +31,16 @@ def lacking(device: str) -> str | None:
 
     wanted, seen = int(device.partition(":")[2] or 0), torch.cuda.device_count() if torch.cuda.is_available() else 0
     return f"device {device} needs a CUDA GPU, and torch sees {seen or 'none'} here" if wanted >= seen else None
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that torch sees here, each as CUDA_VISIBLE_DEVICES names it: a process can be given one of them.
+
+    >>> isinstance(visible_gpus(), list)
+    True
+    """
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    named = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one.strip()]
+    return named[:count] if named else [str(number) for number in range(count)]

@@ -14,6 +14,7 @@ from joma.host.printing import say
 OK, BROKEN, BAD_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 """The last two, at Ctrl-C and at SIGTERM, are what shells expect: 128 and the number of the signal."""
 TRACEBACK = "JOMA_TRACEBACK"  # set in the environment, it shows where an error comes from
+_LONGEST_NAME = 120  # letters of a file's name in a sentence
 _NO_MEMORY = ("failed to map segment", "can't allocate memory")
 """What a library says that could not be loaded, or could not make something, for lack of memory."""
 
@@ -39,7 +40,7 @@ def _answer(call: Callable[[], int]) -> int:
         return OK
     except (JomaError, OSError) as error:
         _trace_if_wanted()
-        say(f"joma: {error}", sys.stderr)
+        say(f"joma: {_sentence(error)}", sys.stderr)
         return BROKEN if _of_the_disk(error) else BAD_INPUT
     except Exception as error:  # no input should get here: say plainly whose fault it is
         said = " ".join(f"{type(error).__name__}: {error}".split())
@@ -49,6 +50,15 @@ def _answer(call: Callable[[], int]) -> int:
         if not _trace_if_wanted():
             say(f"joma: {sentence}", sys.stderr)
         return BROKEN
+
+
+def _sentence(error: BaseException) -> str:
+    """What an error says; of the system's own, the file, at most so much of its name as can be read, and the reason."""
+    if isinstance(error, JomaError) or not isinstance(error, OSError) or not error.strerror or error.filename is None:
+        return str(error)
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
+    shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
+    return f"{shown} cannot be used: {error.strerror}"
 
 
 def _trace_if_wanted() -> bool:

@@ -44,6 +44,10 @@ LISTING_SECONDS = 60.0
 """Until one page has come; a hub that lets its bytes drip is given up."""
 REVISIONS = 50_000
 """Of one model."""
+STORE_SECONDS = 120.0
+"""Until one request to an object store is answered, its bytes included; a store that lets them drip is given up."""
+STORE_OBJECTS = 200_000
+"""Objects and folders that one folder of a store lists."""
 
 
 def check(given: str | None = None) -> None:

@@ -28,7 +28,8 @@ from joma.monitor.names import Names, Patterns, unwrapped
 from joma.monitor.parallel import class_name
 from joma.monitor.pooled import SeenByAll
 from joma.monitor.record import Record, StrPath
-from joma.monitor.refusals import must_be_autocast, must_have_one_way, must_have_weights
+from joma.monitor.refusals import must_be_autocast, must_be_replay, must_have_one_way, must_have_weights
+from joma.monitor.replay import Replay
 from joma.monitor.sinks.guard import Sink, Sinks, report
 from joma.monitor.sinks.numbers import every_number
 from joma.monitor.tables import Packet, Rows, Table, summary
@@ -64,6 +65,8 @@ class Monitor:
       Each measures its share of the batch. The first one has the record, the sinks, the alarms and `latest`
     - autocast: the type that your forward passes have under `torch.autocast`, such as torch.bfloat16, so that the pass
       over the probe batch has it too; None: as where `step()` is called
+    - replay: whether the pass over the probe batch is recorded as a CUDA graph, which costs the host almost nothing
+      and holds its memory. Refused where a pass changes buffers, draws random numbers or cannot be recorded
 
     >>> from torch.nn import TransformerEncoderLayer
     >>> model = TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -94,6 +97,7 @@ class Monitor:
         start: int | None = None,
         group: Any = None,
         autocast: torch.dtype | None = None,
+        replay: bool = False,
     ) -> None:
         """The parameters are those of the class; nothing is measured before the block is entered."""
         must_have_one_way(probe, inside)
@@ -104,6 +108,7 @@ class Monitor:
         if not isinstance(heads, bool):
             raise BadInput(f"heads must be True or False, got {shown(heads)}", argument="heads")
         must_be_autocast(autocast, inside)
+        must_be_replay(replay, has_batch=not inside and not isinstance(probe, str))
         self._autocast = autocast
         self._sinks, self._heads = Sinks(sinks), heads
         self._names = Names(include, exclude)
@@ -119,6 +124,7 @@ class Monitor:
         else:
             self._batch = ProbeBatch(probe)
         self._processes = processes_of(model, group)
+        self._replay = self._replaying() if replay else None
         self._matrices = self._processes.matrices(self.model, self._names)
         self._watch = Watch(alarms, on_alarm, self.intervals)
         if out is not None and not isinstance(out, str | os.PathLike):
@@ -159,6 +165,8 @@ class Monitor:
         settings = {"measures": self.intervals, "start": self._start, "on_alarm": self._watch.on_alarm}
         self._batch = self._processes.meet(self._batch, self._matrices, settings)
         seen = self._seen(now, first=True)
+        if self._replay is not None and seen is not None and seen.attention is not None:
+            self._replay.probe()  # what cannot be recorded is refused here
         self.step_number, self.recorded = self._processes.by_first(lambda: self._opened(now, seen))
         self._entered = True
         if self._inside is not None:
@@ -207,6 +215,7 @@ class Monitor:
         """Hand out what is still on its way, and close the record, which can go on later."""
         self._entered = False
         self._disarm()
+        self._replay = None
         if self._inside is not None:
             self._inside.leave()
         try:
@@ -233,6 +242,12 @@ class Monitor:
     def _has_probe(self) -> bool:
         """Whether there is a batch to read when the block is entered."""
         return isinstance(self._batch, ProbeBatch)
+
+    def _replaying(self) -> Replay:
+        if not isinstance(self._batch, ProbeBatch) or not self._processes.is_alone:
+            raise BadInput("replay=True is for one process, and several train here: leave it out", argument="replay")
+        options = {"spread": "spread" in self.intervals, "attention": self._adapters}
+        return Replay(self.model, self._batch, self._autocast, **options)
 
     def _due_next(self, needs: str) -> list[str]:
         """Measures that are due at the next step, if it comes as far after this one as this one came."""
@@ -307,6 +322,8 @@ class Monitor:
             return None
         if self._inside is not None:
             return self._inside.seen()
+        if self._replay is not None and self._begun:
+            return self._replay.probe()
         assert self._batch is not None
         read = watched_pass if self._begun else first_pass
         given = self._batch.rows_of(batch) if isinstance(self._batch, StepBatch) else self._batch

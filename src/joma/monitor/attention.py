@@ -32,8 +32,13 @@ def watched_pass(
 
     attention: as in `joma.probes.collect_plain`. autocast: as in `untouched`.
     """
-    seen = _probe_for(model, spread, attention)
-    with untouched(model, autocast), resharded(model), seen as probe, warnings.catch_warnings():
+    with untouched(model, autocast), resharded(model):
+        return quiet_pass(model, batch, spread=spread, attention=attention)
+
+
+def quiet_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool, attention: Adapters | None = None) -> Probe:
+    """The same inside `untouched`, which leaves the model as it was."""
+    with _probe_for(model, spread, attention) as probe, warnings.catch_warnings():
         # Of activation checkpointing: there are no gradients here, and none are missed.
         warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
         batch.call(model)

@@ -64,8 +64,8 @@ class _KnownToAll(MonitorError):
 class Alone:
     """One process: nothing is shared."""
 
-    first, stops, begun = True, False, False
-    """Whether this process records, whether an alarm stops the training, whether all have seen attention."""
+    first, stops, begun, is_alone = True, False, False, True
+    """Whether this process records, whether an alarm stops the training, whether all have seen attention; no others."""
 
     def matrices(self, model: nn.Module, names: Names) -> Matrices:
         """Those that this process measures."""
@@ -118,6 +118,8 @@ class Alone:
 
 class Several(Alone):
     """Processes that train one model together."""
+
+    is_alone = False
 
     def __init__(self, model: nn.Module, group: Any) -> None:
         """model: what is trained, on this process. group: the processes."""

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from joma.host.arguments import FLOATS
 from joma.measure.embedding import coherence
-from joma.measure.spectrum import TOGETHER, spectrum
 from joma.monitor.names import Names, plain_name
+from joma.monitor.ranks import Ranks, ranks_of
+from joma.monitor.structure import Structure
 
 
 class Matrices:
@@ -19,8 +20,9 @@ class Matrices:
     def __init__(self, model: nn.Module, names: Names) -> None:
         """model: whose matrices they are. names: which of them are followed."""
         self._model, self._names = model, names
+        self._structure = Structure(model)
         self.by_name, self.embeddings = self._followed(), self._embeddings()
-        self._leading: dict[str, Tensor] = {}  # singular vectors found last, where the next search begins
+        self._ranks = Ranks()
         self._before: dict[str, Tensor] = {}  # weights at the last measuring of their update
 
     def _followed(self) -> dict[str, Tensor]:
@@ -41,12 +43,18 @@ class Matrices:
 
     def look_again(self) -> None:
         """At the parameters that the model has now: `load_state_dict(..., assign=True)` gives it other ones."""
-        self.by_name, self.embeddings = self._followed(), self._embeddings()
+        if not self._structure.is_the_same():
+            self._structure = Structure(self._model)
+            self.by_name, self.embeddings = self._followed(), self._embeddings()
 
     @torch.no_grad()
     def norm(self) -> dict[str, Tensor]:
-        """Frobenius norms."""
-        return {name: _norm(each) for name, each in self.by_name.items()}
+        """Frobenius norms, all in a few kernels."""
+        matrices = [each.detach() for each in self.by_name.values()]
+        wide = torch.promote_types(matrices[0].dtype, torch.float32) if matrices else None
+        if len({(each.device, each.dtype) for each in matrices}) > 1:
+            return {name: _norm(each) for name, each in self.by_name.items()}
+        return dict(zip(self.by_name, torch._foreach_norm(matrices, 2, wide), strict=True)) if matrices else {}
 
     @torch.no_grad()
     def update_ratio(self) -> dict[str, Tensor]:
@@ -62,7 +70,7 @@ class Matrices:
     @torch.no_grad()
     def stable_rank(self) -> dict[str, Tensor]:
         """Those of all matrices; NaN for one that is not finite. The next search begins with what this one found."""
-        return _stable_ranks({name: each.detach() for name, each in self.by_name.items()}, self._leading)
+        return self._ranks.of({name: each.detach() for name, each in self.by_name.items()})
 
     @torch.no_grad()
     def gradient_stable_rank(self) -> dict[str, Tensor]:
@@ -73,7 +81,7 @@ class Matrices:
         there = {
             name: each.to_dense() if each.is_sparse else each for name, each in gradients.items() if each is not None
         }
-        found = _stable_ranks(there, None)  # gradients of two steps have little in common
+        found = ranks_of(there)  # gradients of two steps have little in common
         none = {name: torch.zeros((), device=each.device) for name, each in self.by_name.items() if name not in there}
         return {name: (found | none)[name] for name in self.by_name}
 
@@ -81,46 +89,6 @@ class Matrices:
     def embedding_coherence(self) -> dict[str, Tensor]:
         """The mean |cos| of two rows of every embedding; NaN for one that is not finite."""
         return {name: _coherence(each.detach()) for name, each in self.embeddings.items()}
-
-
-def _stable_ranks(matrices: dict[str, Tensor], leading: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    """Of each matrix; those of one shape are done together. leading: singular vectors to begin with, which it keeps."""
-    found: dict[str, Tensor] = {}
-    for names in _alike(matrices):
-        try:
-            found |= _ranks({name: matrices[name] for name in names}, leading)
-        except ValueError:  # NaN or infinity in one of them: the others have their rank
-            for name in names:
-                found[name] = _rank_or_nan(name, matrices[name], leading)
-    return {name: found[name] for name in matrices}
-
-
-def _ranks(matrices: dict[str, Tensor], leading: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    warm = leading is not None and all(name in leading for name in matrices)
-    start = torch.stack([leading[name] for name in matrices]) if leading is not None and warm else None
-    found = spectrum(torch.stack(list(matrices.values())), start=start)
-    if leading is not None:
-        leading |= dict(zip(matrices, found.vectors, strict=True))
-    return dict(zip(matrices, found.stable_rank, strict=True))
-
-
-def _rank_or_nan(name: str, matrix: Tensor, leading: dict[str, Tensor] | None) -> Tensor:
-    try:
-        return _ranks({name: matrix}, leading)[name]
-    except ValueError:
-        if leading is not None:
-            leading.pop(name, None)
-        return torch.full((), torch.nan, device=matrix.device)
-
-
-def _alike(matrices: dict[str, Tensor]) -> Iterator[list[str]]:
-    """Names of matrices that lie on one device and have one shape and type, some at a time."""
-    groups: dict[object, list[str]] = {}
-    for name, each in matrices.items():
-        groups.setdefault((each.device, each.dtype, each.shape), []).append(name)
-    for names in groups.values():
-        some = max(1, TOGETHER // matrices[names[0]].numel())
-        yield from (names[at : at + some] for at in range(0, len(names), some))
 
 
 def _coherence(table: Tensor) -> Tensor:

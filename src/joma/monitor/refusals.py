@@ -32,6 +32,16 @@ def must_be_autocast(autocast: torch.dtype | None, inside: bool) -> None:
         raise BadInput("inside=True measures your own passes, as they are: leave autocast out", argument="autocast")
 
 
+def must_be_replay(replay: bool, *, has_batch: bool) -> None:
+    """Whether a pass is recorded: one over a batch that stays the same, on a GPU."""
+    if not isinstance(replay, bool):
+        raise BadInput(f"replay must be True or False, got {shown(replay)}", argument="replay")
+    if replay and not has_batch:
+        raise BadInput("replay=True needs a probe batch that stays the same: give one as probe", argument="replay")
+    if replay and not torch.cuda.is_available():
+        raise BadInput("replay=True records a CUDA graph, and there is no GPU: leave it out", argument="replay")
+
+
 def must_have_weights(measures: Iterable[str], matrices: Matrices, model: str) -> None:
     """What the measures are taken from must be there, in a model of this name."""
     for name in measures:

@@ -39,6 +39,7 @@ class SharedMatrices(Matrices):
         super().__init__(model, names)
         self._group, self._device = group, device
         self._mine = _Dealt(model, names, dist.get_rank(group), dist.get_world_size(group))
+        self._leading: dict[str, Tensor] = {}  # singular vectors found last, where the next search begins
         self._updates = 0
         self._elsewhere: set[str] = set()
 

@@ -1,21 +1,20 @@
 """Numbers of one measuring: as they leave the device, as tables by layer and head, and what is sent of them.
 
-They leave the device once, in one piece. On CUDA that happens on a stream of its own into pinned memory, so that
-nothing waits: the numbers are read at a later step, when they have arrived.
+They leave the device once, in one piece, and are read at a later step, when they have arrived.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from itertools import groupby
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from joma.host.words import brief_repr
+from joma.monitor.arrival import Arrival
 from joma.monitor.errors import MonitorError
 from joma.monitor.measures import Taken
 from joma.monitor.names import layer_of
@@ -77,20 +76,15 @@ class Packet:
         for name, each in rows.items():
             if tuple(taken[name]) != each.names:
                 raise MonitorError(f"{name} has other layers than at first: {', '.join(taken[name])}")
-        parts = [each.reshape(-1) for name in rows for each in taken[name].values()]
-        at = parts[0].device
-        wide = torch.float32 if at.type == "mps" else torch.float64
-        self.flat, self._event = _sent(torch.cat([part.to(at, wide) for part in parts]))
+        self._numbers = Arrival(_in_one([list(taken[name].values()) for name in rows]))
 
     def arrived(self) -> bool:
         """Whether the numbers can be read without waiting."""
-        return self._event is None or bool(self._event.query())
+        return self._numbers.is_there()
 
     def tables(self) -> dict[str, Table]:
         """The numbers, waited for if need be."""
-        if self._event is not None:
-            self._event.synchronize()
-        numbers, found = self.flat.double().numpy(), {}
+        numbers, found = self._numbers.numbers().double().numpy(), {}
         for name, rows in self.rows.items():
             sizes = rows.heads or (1,) * len(rows.names)
             mine, numbers = numbers[: sum(sizes)], numbers[sum(sizes) :]
@@ -98,31 +92,18 @@ class Packet:
         return found
 
 
+def _in_one(series: list[list[Tensor]]) -> Tensor:
+    """All numbers in float64, where there is one. What lies together is converted together: each tensor takes time."""
+    at = series[0][0].device
+    wide = torch.float32 if at.type == "mps" else torch.float64
+    runs = groupby((each.reshape(-1) for one in series for each in one), lambda part: (part.device, part.dtype))
+    return torch.cat([torch.cat(list(run)).to(at, wide) for _, run in runs])
+
+
 def _padded(numbers: np.ndarray, heads: tuple[int, ...]) -> np.ndarray:
     table = np.full((len(heads), max(heads)), np.nan)
     table[np.arange(max(heads)) < np.array(heads)[:, None]] = numbers
     return table
-
-
-def _sent(flat: Tensor) -> tuple[Tensor, Any]:
-    """The numbers in memory of the CPU, and what says that they are there; None where they are at once."""
-    if flat.device.type != "cuda":
-        return flat.cpu(), None
-    aside = _aside(flat.device)
-    aside.wait_stream(torch.cuda.current_stream(flat.device))
-    with torch.cuda.stream(aside):
-        host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
-        host.copy_(flat, non_blocking=True)
-        flat.record_stream(aside)  # its memory is not given away before it was read
-        event = torch.cuda.Event()
-        event.record(aside)
-    return host, event
-
-
-@cache
-def _aside(device: torch.device) -> torch.cuda.Stream:
-    """The stream on which numbers leave a device."""
-    return torch.cuda.Stream(device)
 
 
 def summary(tables: Tables) -> dict[str, float]:

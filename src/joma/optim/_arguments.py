@@ -186,6 +186,35 @@ def embedding_names(params: Params) -> set[str]:
     return {f"{name}.weight".lstrip(".") for name in found}
 
 
+def kernel_names(params: Params) -> set[str]:
+    """Of a module: the weights of its convolutions."""
+    modules = params.named_modules() if isinstance(params, nn.Module) else ()
+    return {f"{name}.weight".lstrip(".") for name, each in modules if isinstance(each, nn.modules.conv._ConvNd)}
+
+
+def check_folding(*, conv: bool, experts: bool, in_backward: bool) -> None:
+    """Refuse what weights with more axes than a matrix cannot have."""
+    if in_backward and (conv or experts):
+        raise ValueError(
+            "per_layer and project_in_backward take gradients of matrices during backward: leave them out, or conv and "
+            "experts"
+        )
+
+
+def check_experts(inner: object, on_move: str, rank: Rank) -> None:
+    """Refuse what experts of one weight, which have one state together, cannot have."""
+    if not isinstance(rank, int):
+        raise ValueError(
+            "experts of one weight have one rank: give a number instead of an Energy, or leave experts out"
+        )
+    if on_move == "reset":
+        raise ValueError("experts of one weight have one step count, which on_move='reset' resets: use keep or rotate")
+    raise ValueError(
+        f"experts need an inner optimizer that updates each entry by itself, as AdamW, got {type(inner).__name__}: "
+        "leave experts out"
+    )
+
+
 def _ends_of(model: Params) -> list[nn.Module]:
     """Embedding and head of a model of transformers, whatever their names; some models have none and say so."""
     found = []

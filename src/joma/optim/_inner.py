@@ -10,9 +10,9 @@ A state tensor is moved if it is a plain floating-point matrix with the rank alo
 compact shape, and Adafactor's factor along that axis). Quantised states cannot be rotated; they are refused.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -164,67 +164,3 @@ def narrow_state(inner: torch.optim.Optimizer, matrix: Matrix, before: int) -> N
     for name, value in state.items():
         if isinstance(value, Tensor) and value.ndim == 2 and value.shape[matrix.projected_axis] == before:
             state[name] = value.narrow(matrix.projected_axis, 0, matrix.rank).clone()
-
-
-class Pending(NamedTuple):
-    """Flags that are on their way from the device."""
-
-    names: list[str]
-    finite: Tensor
-    arrived: torch.cuda.Event | None
-    matrices: list[Matrix]
-
-
-class Guard:
-    """Holds a step back where a gradient is not finite, without waiting for the device.
-
-    To look at a number that a GPU computes, Python waits until the GPU has caught up, and the GPU then waits for
-    Python. torch's fused optimizers take a flag, `found_inf`, that makes their step do nothing. With such an inner
-    optimizer the flag is set on the device, and Python reads it at the next step, when it has long been there.
-    """
-
-    devices = ("cuda",)  # kinds of devices on which waiting costs something
-
-    def __init__(self, inner: torch.optim.Optimizer) -> None:
-        self.inner = inner
-        self.pending: list[Pending] = []
-
-    def serves(self, devices: Iterable[torch.device]) -> bool:
-        """Whether the inner optimizer takes the flag, and everything is on one device of the right kind."""
-        places = set(devices)
-        if len(places) != 1 or next(iter(places)).type not in self.devices:
-            return False
-        fused = all(group.get("fused") for group in self.inner.param_groups)
-        return fused and bool(getattr(self.inner, "_step_supports_amp_scaling", False))
-
-    def hold(self, names: list[str], finite: Tensor, matrices: list[Matrix], *, captured: bool = False) -> Tensor:
-        """Let the inner optimizer's next step do nothing if not all is finite; 1.0 where it acts, 0.0 where not.
-
-        What a CUDA graph captures is not looked at later: a replay has no flags of its own.
-        """
-        acts = finite.all().to(torch.float32)
-        self.inner.found_inf = 1 - acts  # type: ignore[attr-defined]
-        if not captured:
-            arrived = torch.cuda.Event() if finite.device.type == "cuda" else None
-            copied = finite.to("cpu", non_blocking=True)
-            if arrived is not None:
-                arrived.record()
-            self.pending.append(Pending(names, copied, arrived, matrices))
-        return acts
-
-    def release(self) -> None:
-        """The inner optimizer has stepped."""
-        vars(self.inner).pop("found_inf", None)
-
-    def look_back(self) -> str | None:
-        """The name of a gradient that was not finite in the step before, which then did not count."""
-        pending, self.pending = self.pending, []
-        names = []
-        for one in pending:
-            if one.arrived is not None:
-                one.arrived.synchronize()
-            if not bool(one.finite.all()):
-                for matrix in one.matrices:
-                    matrix.count -= 1
-                names.append(one.names[one.finite.tolist().index(False)])
-        return names[0] if names else None

@@ -11,23 +11,24 @@ distributed training never loads torch.distributed.tensor: a DTensor exists only
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from itertools import compress
-from operator import not_
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from joma.optim.projector import Kind, Projector, Rank, Side, find_projector, largest_rank, side_of
+from joma.optim.projector import Rank, Side, largest_rank, side_of
 
 STACKED_ON = ("cuda", "xpu", "mps")  # kinds of devices on which one large product beats many small ones
-STACK = 1 << 23  # entries that are copied together for one product: 32 MiB of float32 beside the gradients
-STACK_SHARE = {True: 4, False: 16}  # or one in so many of all: on such devices, and on others, where a pack copies less
-SMALL_STACK = 1 << 18  # entries that may always be copied together, however small the model is
-REFRESHED_TOGETHER = 4  # subspaces that are found at once on such devices: more make a refresh step too long
-_SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
+FUSED_ON = ("cuda", "cpu")  # those that have torch's fused SGD
+ALONE = 1 << 21  # entries of a matrix whose product fills such a device by itself: nothing is copied for it
+STACK = 12 << 20  # entries that are copied together for one product: 48 MiB of float32 beside the gradients
+
+
+def is_stacked_on(device: torch.device) -> bool:
+    """Whether one large product beats many small ones on a device."""
+    return device.type in STACKED_ON
 
 
 def is_sharded(value: object) -> bool:
@@ -79,9 +80,15 @@ class Matrix:
         *,
         basis_dtype: torch.dtype | None = None,
         state_dtype: torch.dtype | None = None,
+        owner: nn.Parameter | None = None,
+        expert: int | None = None,
     ) -> None:
-        """Name and index say which parameter it is, group which parameter group it is in."""
+        """Name and index say which parameter it is, group which parameter group it is in.
+
+        A matrix that lies in a weight with more axes has that weight as its owner; `expert` is its place there.
+        """
         self.name, self.parameter, self.group, self.index = name, parameter, group, index
+        self.owner, self.expert = parameter if owner is None else owner, expert
         self.side: Side = side_of(*parameter.shape)
         self.shorter, self.longer = min(parameter.shape), max(parameter.shape)
         self.basis_dtype = precision_of(parameter, basis_dtype)
@@ -123,8 +130,12 @@ class Matrix:
         """Whether the subspace is to be found anew before the coming update."""
         if self.refreshed < 0:
             return True
+        return self.count % refresh == self.offset(refresh) and self.refreshed != self.count
+
+    def offset(self, refresh: int) -> int:
+        """Of its refreshes: the remainder of their counts."""
         turn, turns = self.turn
-        return (self.count - turn * refresh // turns) % refresh == 0 and self.refreshed != self.count
+        return turn * refresh // turns
 
     def take_subspace(self, basis: Tensor, energies: Tensor) -> None:
         """Have this subspace from now on, in the memory of the one before."""
@@ -149,13 +160,6 @@ class Matrix:
         basis = self.basis.to(self.pack.product_dtype)
         return basis @ compact if self.side == "left" else compact @ basis.mT
 
-    def check_dense(self) -> None:
-        """Refuse a sparse gradient; parameters that are not projected may have one."""
-        if self.parameter.grad is not None and self.parameter.grad.layout != torch.strided:
-            raise ValueError(
-                f"the gradient of {self.name} is sparse and cannot be projected: make it dense or name it in skip"
-            )
-
 
 class Pack:
     """Matrices that are alike, their bases in one tensor, and the compact parameter that stands for all of them."""
@@ -169,9 +173,14 @@ class Pack:
             matrix.pack, matrix.place = self, place
         first = matrices[0]
         self.parameters: list[Tensor] = [matrix.parameter for matrix in matrices]
+        self.entries = sum(each.numel() for each in self.parameters)
         self.group, self.side, self.device = first.group, first.side, first.parameter.device
         self.product_dtype = first.basis_dtype
-        self.stacks = self.device.type in STACKED_ON and len(matrices) > 1
+        self.stacks = is_stacked_on(self.device) and len(matrices) > 1
+        # One kernel shrinks many weights and adds to them if they are of one kind with what is added.
+        alike = first.parameter.dtype == self.product_dtype and all(each.is_contiguous() for each in self.parameters)
+        self._fuses = self.stacks and self.device.type in FUSED_ON and alike
+        self._offsets: tuple[int, set[int]] = (0, set())  # of refreshes, for a number of updates between them
         self.basis: Tensor | None = None  # (matrices, shorter side, rank)
         self.energies: Tensor | None = None  # (matrices, rank)
         self.zero = torch.zeros((), dtype=first.state_dtype, device=self.device)
@@ -224,19 +233,26 @@ class Pack:
 
     def project(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the matrices' shapes in the subspaces, P^T G or G P, in the compact shape."""
-        bases, dtype = self.bases(), self.product_dtype
-        if self.stacks:
-            full = torch.stack(list(tensors))
-            full = full if full.dtype == dtype else full.to(dtype)
-            found = torch.bmm(bases.mT, full) if self.side == "left" else torch.bmm(full, bases)
-        else:
-            shape = self.matrices[0].compact_shape
-            found = torch.empty(len(tensors), *shape, dtype=dtype, device=self.device)
-            for basis, one, into in zip(bases, tensors, found, strict=True):
-                factors = (basis.mT, one.to(dtype)) if self.side == "left" else (one.to(dtype), basis)
-                torch.mm(*factors, out=into)
-        found = found if len(self.matrices) > 1 else found[0]
+        copied = self.stacks and self.entries < ALONE * len(tensors)
+        found = self._multi_tensor_project(tensors) if copied else self._single_tensor_project(tensors)
         return found if found.dtype == self.zero.dtype else found.to(self.zero.dtype)
+
+    def _single_tensor_project(self, tensors: Sequence[Tensor]) -> Tensor:
+        bases, dtype = self.bases().unbind(), self.product_dtype
+        if len(tensors) == 1:
+            full = tensors[0].to(dtype)
+            return torch.mm(bases[0].mT, full) if self.side == "left" else torch.mm(full, bases[0])
+        shape = self.matrices[0].compact_shape
+        found = torch.empty(len(tensors), *shape, dtype=dtype, device=self.device)
+        for basis, one, into in zip(bases, tensors, found.unbind(), strict=True):
+            factors = (basis.mT, one.to(dtype)) if self.side == "left" else (one.to(dtype), basis)
+            torch.mm(*factors, out=into)
+        return found
+
+    def _multi_tensor_project(self, tensors: Sequence[Tensor]) -> Tensor:
+        bases, full = self.bases(), torch.stack(list(tensors))
+        full = full if full.dtype == self.product_dtype else full.to(self.product_dtype)
+        return torch.bmm(bases.mT, full) if self.side == "left" else torch.bmm(full, bases)
 
     def take_gradients(self) -> None:
         """Give the compact parameter the projected gradients, added to what it has."""
@@ -244,112 +260,69 @@ class Pack:
         found = self.project(gradients)
         self.compact.grad = found if self.compact.grad is None else self.compact.grad + found
 
-    def shrinks_apart(self, shrink: float | Tensor) -> bool:
-        """Whether the weights are shrunk before `apply`, many packs at once, and not by it."""
-        return self.stacks or isinstance(shrink, Tensor)
+    def check_dense(self) -> None:
+        """Refuse a sparse gradient; parameters that are not projected may have one."""
+        for each, matrix in zip(self.parameters, self.matrices, strict=True):
+            if each.grad is not None and each.grad.layout != torch.strided:
+                raise ValueError(
+                    f"the gradient of {matrix.name} is sparse and cannot be projected: make it dense or name it in skip"
+                )
 
-    def apply(self, scale: float, shrink: float) -> None:
-        """Shrink the matrices and add what the inner optimizer did with the compact parameter."""
-        bases, weights = self.bases(), self.parameters
+    def due(self, refresh: int) -> list[Matrix]:
+        """The matrices whose subspaces are to be found anew before the coming update."""
+        if self._offsets[0] != refresh:
+            self._offsets = refresh, {matrix.offset(refresh) for matrix in self.matrices}
+        if self.matrices[0].count % refresh in self._offsets[1] or any(one.refreshed < 0 for one in self.matrices):
+            return [matrix for matrix in self.matrices if matrix.is_due(refresh)]
+        return []
+
+    def shrinks_apart(self, shrink: float | Tensor, *, held: bool) -> bool:
+        """Whether the weights are shrunk before `apply`, many packs at once; held: the device knows if they are."""
+        return isinstance(shrink, Tensor) or (held and not self._fuses)
+
+    def apply(self, scale: float, shrink: float, found_inf: Tensor | None = None) -> None:
+        """Shrink the matrices and add what the inner optimizer did with the compact parameter.
+
+        - scale: of what is added
+        - shrink: of the matrices
+        - found_inf: 1 on the device where nothing is to change; the compact parameter is zero then
+        """
         moved = self.compact.detach()
         moved = moved if moved.ndim == 3 else moved[None]
         moved = moved if moved.dtype == self.product_dtype else moved.to(self.product_dtype)
-        if self.stacks:
-            lifted = torch.bmm(bases, moved) if self.side == "left" else torch.bmm(moved, bases.mT)
-            torch._foreach_add_(weights, lifted.unbind(), alpha=scale)
-            return
-        for weight, basis, one in zip(weights, bases, moved, strict=True):
-            factors = (basis, one) if self.side == "left" else (one, basis.mT)
+        if self._fuses:
+            self._multi_tensor_apply(moved, scale, shrink, found_inf)
+        else:
+            self._single_tensor_apply(moved, scale, shrink)
+
+    def _single_tensor_apply(self, moved: Tensor, scale: float, shrink: float) -> None:
+        for weight, basis, one in zip(self.parameters, self.bases().unbind(), moved.unbind(), strict=True):
+            # A transposed first factor is slower on a CPU than a transposed result.
+            into = weight if self.side == "left" else weight.mT
+            factors = (basis, one if self.side == "left" else one.mT)
             if weight.dtype == self.product_dtype:  # no memory in full shape
-                weight.addmm_(*factors, beta=shrink, alpha=scale)
+                into.addmm_(*factors, beta=shrink, alpha=scale)
             else:
-                weight.mul_(shrink).add_(torch.mm(*factors), alpha=scale)
+                into.mul_(shrink).add_(torch.mm(*factors), alpha=scale)
+
+    def _multi_tensor_apply(self, moved: Tensor, scale: float, shrink: float, found_inf: Tensor | None) -> None:
+        """By the kernel of torch's SGD: W -= scale * (strength * W - lifted), so that weights are read once."""
+        bases = self.bases()
+        lifted = torch.bmm(bases, moved) if self.side == "left" else torch.bmm(moved, bases.mT)
+        torch._fused_sgd_(
+            self.parameters,
+            lifted.unbind(),
+            [],
+            weight_decay=(1 - shrink) / scale,
+            lr=scale,
+            momentum=0.0,
+            dampening=0.0,
+            nesterov=False,
+            maximize=True,
+            is_first_step=False,
+            found_inf=found_inf,
+        )
 
     def agree(self, found: Tensor) -> Tensor:
         """What was found, the same on all processes that hold a part of the matrix."""
         return found
-
-
-def form_packs(
-    matrices: Iterable[Matrix], make: Callable[[list[Matrix]], Pack], together: Callable[[Matrix], object]
-) -> list[Pack]:
-    """Packs of alike matrices for which `together` gives the same; None: a matrix stays alone.
-
-    A pack has no more entries than one product may copy, so that little memory is needed beside the gradients.
-    """
-    matrices = list(matrices)
-    entries = sum(each.parameter.numel() for each in matrices)
-    found: dict[object, list[list[Matrix]]] = {}
-    for matrix in matrices:
-        more = together(matrix)
-        lists = found.setdefault((matrix.kind, more) if more is not None else id(matrix), [[]])
-        share = STACK_SHARE[matrix.parameter.device.type in STACKED_ON]
-        most = min(STACK, max(SMALL_STACK, entries // share))
-        if lists[-1] and (len(lists[-1]) + 1) * matrix.parameter.numel() > most:
-            lists.append([])
-        lists[-1].append(matrix)
-    return [make(alike) for lists in found.values() for alike in lists]
-
-
-def give_turns(matrices: Sequence[Matrix], *, staggered: bool) -> None:
-    """Say which matrices are refreshed together: all, or few at a time, spread over the updates between refreshes.
-
-    Turns follow from shapes and order alone, so that a resumed run has those of the run before.
-    """
-    turns = refresh_batches(matrices, lambda matrix: matrix.largest_rank)
-    for number, batch in enumerate(turns):
-        for matrix in batch:
-            matrix.turn = (number, len(turns)) if staggered else (0, 1)
-
-
-def refresh_batches(
-    matrices: Iterable[Matrix], rank: Callable[[Matrix], int] = lambda matrix: matrix.rank
-) -> list[list[Matrix]]:
-    """Alike matrices whose subspaces are found together."""
-    found: dict[object, list[list[Matrix]]] = {}
-    for matrix in matrices:
-        together = REFRESHED_TOGETHER if matrix.parameter.device.type in STACKED_ON else 1
-        most = max(1, min(together, STACK // max(1, matrix.parameter.numel())))
-        lists = found.setdefault((matrix.kind, rank(matrix)), [[]])
-        if len(lists[-1]) == most:
-            lists.append([])
-        lists[-1].append(matrix)
-    return [batch for lists in found.values() for batch in lists]
-
-
-def full_gradients(batch: Sequence[Matrix]) -> Tensor:
-    """(matrices, rows, columns) in at least float32, gathered from all processes."""
-    gradients = [full_tensor(each.parameter.grad) for each in batch if each.parameter.grad is not None]
-    stacked = gradients[0][None] if len(gradients) == 1 else torch.stack(gradients)
-    return stacked.to(torch.promote_types(stacked.dtype, torch.float32))
-
-
-def find_subspaces(
-    batch: list[Matrix], gradients: Tensor, kind: Kind, *, seed: int, tolerance: float
-) -> list[tuple[Matrix, Projector]]:
-    """The new subspace of each matrix whose gradient is not zero, from gradients (count, rows, columns).
-
-    The last subspaces are where the search begins. Seeds do not depend on which matrices are in the batch.
-    """
-    nonzero: list[bool] = gradients.flatten(1).any(1).tolist()
-    if not all(nonzero):
-        # A gradient of zeros has no directions: the subspace stays, or is any, and is to be found from the next.
-        for matrix in compress(batch, map(not_, nonzero)):
-            matrix.refreshed = -1
-            if matrix.basis is None:
-                any_basis = torch.eye(matrix.shorter, matrix.rank, device=gradients.device)
-                matrix.take_subspace(any_basis, torch.zeros(matrix.rank, device=gradients.device))
-        batch = list(compress(batch, nonzero))
-        gradients = gradients[torch.tensor(nonzero)]
-    if not batch:
-        return []
-    rank, count = batch[0].rank, batch[0].count
-    if kind == "random":  # another subspace for each matrix
-        seeds = [(seed * _SEED_STRIDE + matrix.index) * _SEED_STRIDE + matrix.count for matrix in batch]
-        alone = zip(batch, gradients, seeds, strict=True)
-        return [(matrix, find_projector(one, rank, kind, seed=each)) for matrix, one, each in alone]
-    known = [matrix.basis for matrix in batch if matrix.basis is not None]
-    start = torch.stack(known) if len(known) == len(batch) else None
-    found = find_projector(gradients, rank, kind, start=start, seed=seed * _SEED_STRIDE + count, tolerance=tolerance)
-    parts = zip(batch, found.basis.unbind(), found.energies.unbind(), strict=True)
-    return [(matrix, Projector(basis, shares, found.exact)) for matrix, basis, shares in parts]

@@ -23,6 +23,7 @@ VERSION = 2
 OF_GROUP = ("params", "rank", "galore_version", "galore_inner", "galore_skipped")  # in every group of a saved state
 OF_MATRIX = ("basis", "energies", "count", "refreshed")  # of a saved matrix, beside the state of the inner optimizer
 
+_MEMBER, _FIRST = "galore_member", "GaLore"  # of the family, in groups of those that came after GaLore
 _ROUNDING = 0.05  # of lengths of columns; in bfloat16 they are 1 to a hundredth
 
 
@@ -45,9 +46,10 @@ class Parts(NamedTuple):
         return {id(each): number for number, each in enumerate(self.parameters)}
 
 
-def of_every_group(inner: torch.optim.Optimizer) -> dict[str, Any]:
+def of_every_group(inner: torch.optim.Optimizer, member: str) -> dict[str, Any]:
     """What is true of the optimizer and stands in every group: tools that pass a state on keep groups and states."""
-    return {"galore_version": VERSION, "galore_inner": type(inner).__name__, "galore_skipped": 0}
+    found = {"galore_version": VERSION, "galore_inner": type(inner).__name__, "galore_skipped": 0}
+    return found if member == _FIRST else {**found, _MEMBER: member}
 
 
 def state_of_matrix(inner: torch.optim.Optimizer, matrix: Matrix) -> dict[str, Any]:
@@ -58,29 +60,52 @@ def state_of_matrix(inner: torch.optim.Optimizer, matrix: Matrix) -> dict[str, A
     return ({key: getattr(matrix, key) for key in OF_MATRIX} if matrix.found else {}) | of_inner
 
 
+def state_of_experts(inner: torch.optim.Optimizer, pack: Pack) -> dict[str, Any]:
+    """The state of a weight of experts: the tensors of its pack, with one entry of each for every expert."""
+    if not any(matrix.found for matrix in pack.matrices):
+        return dict(inner.state.get(pack.compact, {}))
+    refreshed = torch.tensor([matrix.refreshed for matrix in pack.matrices])
+    own = {"basis": pack.basis, "energies": pack.energies, "count": pack.matrices[0].count, "refreshed": refreshed}
+    return {**own, **inner.state.get(pack.compact, {})}
+
+
+def _saved_of(matrix: Matrix, numbers: dict[int, int], state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """What is saved of one matrix: its weight's state, or one expert's part of that."""
+    state = state_dict["state"].get(numbers[id(matrix.owner)], {})
+    return state if matrix.expert is None else _part_of(state, matrix.expert)
+
+
+def _part_of(state: Mapping[str, Any], expert: int) -> dict[str, Any]:
+    """Of one expert; what has no axes, as a step count, is shared."""
+    return {key: value[expert] if isinstance(value, Tensor) and value.ndim else value for key, value in state.items()}
+
+
 def show(shown: dict[Tensor, dict[str, Any]], inner: torch.optim.Optimizer, pack: Pack) -> None:
     """Let shown[p] have the subspace and inner state of each matrix of a pack; work only where tensors changed."""
     kept = (pack.basis, *inner.state.get(pack.compact, {}).values())
     known = len(kept) == len(pack.shown) and all(one is other for one, other in zip(kept, pack.shown, strict=True))
     pack.shown = kept
+    if pack.matrices[0].expert is not None:
+        shown[pack.matrices[0].owner] = state_of_experts(inner, pack)
+        return
     for matrix in pack.matrices:
-        entry = shown.get(matrix.parameter) if known else None
+        entry = shown.get(matrix.owner) if known else None
         if not matrix.found:
-            shown.pop(matrix.parameter, None)
+            shown.pop(matrix.owner, None)
         elif entry is None:
-            shown[matrix.parameter] = state_of_matrix(inner, matrix)
+            shown[matrix.owner] = state_of_matrix(inner, matrix)
         else:
             entry["count"], entry["refreshed"] = matrix.count, matrix.refreshed
 
 
 def pack_state(parts: Parts) -> dict[str, Any]:
     """The state of all parameters; tensors are those of the optimizer, not copies, as torch does it."""
-    matrices, states = {id(matrix.parameter): matrix for matrix in parts.matrices}, {}
+    matrices, states = {id(matrix.owner): matrix for matrix in parts.matrices}, {}
     begun = any(matrix.found for matrix in parts.matrices)
     for number, each in enumerate(parts.parameters):
         matrix = matrices.get(id(each))
         of_inner = parts.inner.state.get(each, {})
-        state = dict(of_inner) if matrix is None else state_of_matrix(parts.inner, matrix)
+        state = dict(of_inner) if matrix is None else _state_of_weight(parts.inner, matrix)
         if state or begun:  # torch's checkpoints miss a parameter without an entry where others have one
             states[number] = state
     numbers, packed = parts.numbers, []
@@ -89,6 +114,10 @@ def pack_state(parts: Parts) -> dict[str, Any]:
         listed = [numbers[id(each)] for each in group["params"] if id(each) in numbers]
         packed.append({**options, "rank": _plain_rank(group["rank"]), "params": listed})
     return {"state": states, "param_groups": packed}
+
+
+def _state_of_weight(inner: torch.optim.Optimizer, matrix: Matrix) -> dict[str, Any]:
+    return state_of_matrix(inner, matrix) if matrix.expert is None else state_of_experts(inner, matrix.pack)
 
 
 def _plain_rank(rank: Rank) -> Any:
@@ -107,7 +136,7 @@ def restore_counts(parts: Parts, state_dict: dict[str, Any]) -> dict[int, object
     numbers = parts.numbers
     signatures: dict[int, object] = {}
     for matrix in parts.matrices:
-        state = state_dict["state"].get(numbers[id(matrix.parameter)], {})
+        state = _saved_of(matrix, numbers, state_dict)
         basis = state.get("basis")
         matrix.count, matrix.refreshed = int(state.get("count", 0)), int(state.get("refreshed", -1))
         matrix.rank = matrix.largest_rank if basis is None else basis.shape[1]
@@ -128,7 +157,7 @@ def restore_subspaces(parts: Parts, state_dict: dict[str, Any]) -> None:
     """Bases and their energies."""
     numbers = parts.numbers
     for matrix in parts.matrices:
-        state = state_dict["state"].get(numbers[id(matrix.parameter)], {})
+        state = _saved_of(matrix, numbers, state_dict)
         if "basis" in state:
             matrix.take_subspace(state["basis"], state["energies"])
 
@@ -145,16 +174,19 @@ def restore_inner(parts: Parts, packs: list[Pack], state_dict: dict[str, Any]) -
     """Through the inner optimizer's own loading, which knows what its state needs."""
     numbers = parts.numbers
 
-    def saved(parameter: Tensor) -> dict[str, Any]:
-        state = state_dict["state"].get(numbers[id(parameter)], {})
+    def of_inner_in(state: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in state.items() if key not in OF_MATRIX}
+
+    def of_pack(pack: Pack) -> dict[str, Any]:
+        return join_states([of_inner_in(_saved_of(matrix, numbers, state_dict)) for matrix in pack.matrices])
 
     of_packs = {id(pack.compact): pack for pack in packs}
     packed = parts.inner.state_dict()
     packed["state"] = {}
     for place, each in enumerate(each for group in parts.inner.param_groups for each in group["params"]):
         pack = of_packs.get(id(each))
-        of_inner = saved(each) if pack is None else join_states([saved(one) for one in pack.parameters])
+        alone = state_dict["state"].get(numbers[id(each)], {}) if pack is None else {}
+        of_inner = of_inner_in(alone) if pack is None else of_pack(pack)
         if of_inner:
             packed["state"][place] = of_inner
     parts.inner.load_state_dict(packed)
@@ -206,6 +238,9 @@ def _check_fit(parts: Parts, groups: list[dict[str, Any]], states: dict[int, Any
         raise ValueError(f"the state has groups of {sizes} parameters, this optimizer has groups of {mine}")
     kind = type(parts.inner)
     for ours, theirs in zip(parts.groups, groups, strict=True):
+        saved_by, here = (one.get(_MEMBER, _FIRST) for one in (theirs, ours))
+        if saved_by != here:
+            raise ValueError(f"the state was saved by {saved_by}, this optimizer is {here}")
         if (inner := theirs["galore_inner"]) != kind.__name__:
             raise ValueError(f"the state was saved with inner {inner}, this optimizer has inner {kind.__name__}")
         if theirs["rank"] != _plain_rank(ours["rank"]):
@@ -220,7 +255,9 @@ def _check_fit(parts: Parts, groups: list[dict[str, Any]], states: dict[int, Any
             f"{names[place]} here"
         )
     needed = REQUIRED_STATE.get(kind.__name__, ()) if kind.__module__.startswith("torch.optim") else ()
-    projected = {numbers[id(matrix.parameter)]: matrix for matrix in parts.matrices}
+    projected: dict[int, list[Matrix]] = {}
+    for matrix in parts.matrices:
+        projected.setdefault(numbers[id(matrix.owner)], []).append(matrix)
     for number, state in states.items():
         if not isinstance(state, Mapping):
             raise ValueError(f"the state of {names[number]} must be a dictionary, got {type(state).__name__}")
@@ -228,14 +265,27 @@ def _check_fit(parts: Parts, groups: list[dict[str, Any]], states: dict[int, Any
         begun = any(key not in OF_MATRIX for key in state)
         if missing := [key for key in needed if begun and key not in state]:
             raise ValueError(f"the saved state of {names[number]} has no {missing[0]!r}: the state is not whole")
-        if (matrix := projected.get(number)) is not None:
-            _check_matrix(matrix, state, flexible=isinstance(parts.groups[matrix.group]["rank"], Energy))
+        if (matrices := projected.get(number)) is not None:
+            _check_weight(matrices, state, flexible=isinstance(parts.groups[matrices[0].group]["rank"], Energy))
             continue
         if any(key in state for key in OF_MATRIX):
             raise ValueError(
                 f"the state of {names[number]} is that of a projected matrix, here the parameter is not projected"
             )
         _check_moments(names[number], state, tuple(parameters[number].shape))
+
+
+def _check_weight(matrices: list[Matrix], state: Mapping[str, Any], *, flexible: bool) -> None:
+    """Of a matrix, or of one with an expert in each entry of its tensors."""
+    if matrices[0].expert is None:
+        _check_matrix(matrices[0], state, flexible=flexible)
+        return
+    for key, value in state.items():
+        if isinstance(value, Tensor) and value.ndim and len(value) != len(matrices):
+            name = matrices[0].name.rpartition("[")[0]
+            raise ValueError(f"the saved {key} of {name} has {len(value)} experts, this optimizer has {len(matrices)}")
+    for place, matrix in enumerate(matrices):
+        _check_matrix(matrix, _part_of(state, place), flexible=flexible)
 
 
 def _check_matrix(matrix: Matrix, state: Mapping[str, Any], *, flexible: bool) -> None:

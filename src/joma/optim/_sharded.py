@@ -61,10 +61,7 @@ class ShardedPack(Pack):
         addend = DTensor.from_local(self._local_rows().mT @ part, self.mesh, self._placed(Partial()))
         return addend.redistribute(self.mesh, self.compact_placements).to(self.zero.dtype)
 
-    def shrinks_apart(self, shrink: float | Tensor) -> bool:
-        return False
-
-    def apply(self, scale: float, shrink: float) -> None:
+    def apply(self, scale: float, shrink: float, found_inf: Tensor | None = None) -> None:
         """Shrink the rows that are here, and add the update to them."""
         moved = self.compact.detach()
         assert isinstance(moved, DTensor)

@@ -9,7 +9,7 @@ unchanged and its state has the compact shape: m r + 2 n r numbers for Adam (m t
 import inspect
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,35 +17,19 @@ from torch import Tensor, nn
 
 from joma.host.words import counted
 from joma.optim import _arguments, _matrix, _saving
-from joma.optim._arguments import Decay, NonFinite, Params, Role
-from joma.optim._gradients import BackwardHook, are_finite, total_norm
-from joma.optim._inner import Guard, OnMove, is_entry_by_entry, move_state, narrow_state, only, regroup
-from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded, local
-from joma.optim.projector import TOLERANCE, Energy, Kind, Rank
+from joma.optim._arguments import Decay, NonFinite, Params
+from joma.optim._backward import InBackward
+from joma.optim._following import ORIGIN, Following
+from joma.optim._guard import Guard, NameOf, are_finite
+from joma.optim._inner import OnMove, is_entry_by_entry
+from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
+from joma.optim._members import Members, Partner, Passing
+from joma.optim._refresh import give_turns, refresh, refresh_batches
+from joma.optim._step import Rounds, clip_gradients, project_first, seen_gradients, update
+from joma.optim.projector import TOLERANCE, Kind, Rank
 
 SKIP = ("embed", "embedding", "embeddings", "wte", "wpe", "head")
 """Words at the beginning or the end of the name of a weight, or of the layer that has it: such weights pass."""
-UNFOLDED = 1 << 23  # compact entries that a device which likes large steps has at once: 32 MiB of float32
-UNFOLDED_SHARE = 32  # elsewhere, and of large models: one in so many entries
-UNFOLDED_LEAST = 1 << 17  # but always so many
-WAITING_SHARE = 4  # with per_layer, on such a device: gradients wait until they are so large a part of the largest
-
-
-class Passing(NamedTuple):
-    """A parameter that the inner optimizer trains as it is; if `scaled`, at a rate times `scale`."""
-
-    name: str
-    parameter: nn.Parameter
-    group: int
-    role: Role
-
-
-class Follower(NamedTuple):
-    """A group of the inner optimizer, and ours whose options it follows."""
-
-    ours: dict[str, Any]
-    theirs: dict[str, Any]
-    role: Role
 
 
 class GaLore(torch.optim.Optimizer):
@@ -60,6 +44,8 @@ class GaLore(torch.optim.Optimizer):
     >>> sorted(optimizer.state[model[0].weight])
     ['basis', 'count', 'energies', 'exp_avg', 'exp_avg_sq', 'refreshed', 'step']
     """
+
+    member = "GaLore"  # of the family: a state is loaded by the member that saved it
 
     def __init__(
         self,
@@ -80,6 +66,8 @@ class GaLore(torch.optim.Optimizer):
         stagger: bool | None = None,
         per_layer: bool = False,
         project_in_backward: bool = False,
+        conv: bool = False,
+        experts: bool = False,
         clip: float | None = None,
         tolerance: float = TOLERANCE,
         seed: int = 0,
@@ -109,6 +97,9 @@ class GaLore(torch.optim.Optimizer):
           exact, which is there to compare with, all are made together; otherwise they are spread
         - per_layer: update each parameter during backward and free its gradient; step() then only counts
         - project_in_backward: project each gradient during backward and free it; the update follows in step()
+        - conv: train kernels of convolutions too, each as a matrix, output channels x all the rest
+        - experts: train weights with three axes too, (experts, rows, columns), each expert in a subspace of its own; of
+          a module, weights of one-dimensional convolutions are not taken for them
         - clip: the largest norm of all gradients together, as the inner optimizer sees them
         - tolerance: of the randomised projector
         - seed: of the randomised and the random projector
@@ -119,28 +110,23 @@ class GaLore(torch.optim.Optimizer):
         _arguments.check_options(choices, clip, smallest, inner, skip, tolerance, seed)
         _arguments.check_precision(basis_dtype=basis_dtype, state_dtype=state_dtype)
         _arguments.check_backward(per_layer=per_layer, project_in_backward=project_in_backward, clip=clip)
+        _arguments.check_folding(conv=conv, experts=experts, in_backward=per_layer or project_in_backward)
         self.projector, self.on_move, self.decay, self.nonfinite = projector, on_move, decay, nonfinite
-        self.basis_dtype, self.state_dtype = basis_dtype, state_dtype
         self.stagger = projector != "exact" if stagger is None else bool(stagger)
         self.per_layer, self.project_in_backward = per_layer, project_in_backward
         self.clip, self.tolerance, self.seed = clip, tolerance, seed
-        self.skip, self.smallest = tuple(skip), smallest
         self.group: dist.ProcessGroup | None = None
-        self.matrices: list[Matrix] = []
-        self.packs: list[Pack] = []
-        self.passing: list[Passing] = []
-        self._followers: list[Follower] = []
-        self._hooks: dict[int, BackwardHook] = {}
-        self._taken: set[int] = set()  # parameters whose gradient was taken during the backward before a step
-        self._waiting: list[nn.Parameter] = []  # those with a gradient that is updated with the next ones
-        self._embeddings = _arguments.embedding_names(params)
+        kinds: dict[str, Any] = {"kernels": _arguments.kernel_names(params), "conv": conv, "experts": experts}
+        embeddings = _arguments.embedding_names(params)
+        self._members = Members(tuple(skip), embeddings, smallest, basis_dtype, state_dtype, **kinds)
+        self._backward, self._rounds = InBackward(per_layer=per_layer), Rounds()
         self._own = {"rank": rank, "refresh": refresh, "scale": scale}
         groups = _arguments.read_groups(params)
         unnamed, chosen = _arguments.default_names(groups), _arguments.chosen_names(groups)
         inner_groups = [one for number, group in enumerate(groups) for one in self._init_group(group, number)]
         if not self.matrices:
             raise ValueError(_arguments.nothing_projected(groups))
-        if self.skip:
+        if self._members.skip:
             _arguments.warn_of_unnamed(unnamed, [each for each in self.matrices if each.name not in chosen])
         self.inner = inner(inner_groups, **inner_options)
         closure = inspect.signature(type(self.inner).step).parameters.get("closure")
@@ -149,88 +135,64 @@ class GaLore(torch.optim.Optimizer):
                 f"inner {type(self.inner).__name__} needs a closure at each step: GaLore takes optimizers that step "
                 "without one"
             )
-        self._guard = Guard(self.inner)
+        self._guard, self._following = Guard(self.inner), Following(self.inner)
         super().__init__(groups, {**self._own, **self.inner.defaults})
         self._link(self.inner.param_groups)
         self._made = True
 
     # ---- groups, matrices and packs -----------------------------------------------------------------------------
 
+    @property
+    def matrices(self) -> list[Matrix]:
+        """The projected ones, in the order of the parameters."""
+        return self._members.matrices
+
+    @property
+    def packs(self) -> list[Pack]:
+        """Alike matrices that share a compact parameter of the inner optimizer."""
+        return self._members.packs
+
+    @property
+    def passing(self) -> list[Passing]:
+        """Parameters that the inner optimizer trains as they are."""
+        return self._members.passing
+
     def _init_group(self, group: dict[str, Any], number: int) -> list[dict[str, Any]]:
-        """Make the matrices of a group, and the inner optimizer's groups: of the compact parameters, of what passes."""
+        """Take the parameters of a group, and make the inner optimizer's groups: one for each role."""
         explicit = "rank" in group
         for key, value in self._own.items():
             group.setdefault(key, value)
         _arguments.check_group(group)
         options = {key: value for key, value in group.items() if key not in (*self._own, "params", "param_names")}
-        members: dict[Role, list[Tensor]] = {"compact": [], "passing": [], "scaled": []}
-        for name, each in zip(group["param_names"], group["params"], strict=True):
-            skipped = name in self._embeddings or _arguments.is_named(name, self.skip)
-            role = _arguments.role_of(name, each, group["rank"], self.smallest, explicit=explicit, skipped=skipped)
-            if role != "compact":
-                self.passing.append(Passing(name, each, number, role))
-                members[role].append(each)
-                continue
-            precision = {"basis_dtype": self.basis_dtype, "state_dtype": self.state_dtype}
-            self.matrices.append(Matrix(name, each, number, len(self.matrices), group["rank"], **precision))
-            self.packs.append(_make_pack(self.matrices[-1:]))
-            members[role].append(self.packs[-1].compact)
-        return [{**options, "params": each, "galore": (number, role)} for role, each in members.items() if each]
+        members = self._members.add_group(group, number, explicit=explicit)
+        return [{**options, "params": each, ORIGIN: (number, role)} for role, each in members.items()]
 
     def _link(self, inner_groups: list[dict[str, Any]]) -> None:
-        """Remember which group of the inner optimizer follows which of ours; start the hooks of new parameters."""
-        for one in inner_groups:
-            number, role = one.pop("galore")
-            for key, value in one.items():
-                self.param_groups[number].setdefault(key, value)
-                one[key] = value.clone() if isinstance(value, Tensor) else value  # several groups may share a tensor
-            self._followers.append(Follower(self.param_groups[number], one, role))
-        common = _saving.of_every_group(self.inner)
+        """Let new groups of the inner optimizer follow ours; give their matrices turns, packs and hooks."""
+        self._following.link(self.param_groups, inner_groups)
+        common = _saving.of_every_group(self.inner, self.member)
         for group in self.param_groups:  # in the groups themselves: tools that flatten a state look at their keys
             group.update({key: value for key, value in common.items() if key not in group})
-        _matrix.give_turns(self.matrices, staggered=self.stagger)
+        give_turns(self.matrices, staggered=self.stagger)
         self._form_packs(self.packs)
         self._start_hooks()
 
-    def _form_packs(
-        self, packs: list[Pack], together: Callable[[Matrix], object] = lambda matrix: matrix.found
-    ) -> None:
+    def _form_packs(self, packs: list[Pack], together: Partner = lambda matrix: matrix.found) -> None:
         """Put the matrices of these packs into new ones, as many in one as may be."""
         entry_by_entry = is_entry_by_entry(self.inner) and self.on_move != "reset"
+        for matrix in (matrix for pack in packs for matrix in pack.matrices if matrix.expert is not None):
+            if matrix.flexible or not entry_by_entry:
+                _arguments.check_experts(self.inner, self.on_move, self.param_groups[matrix.group]["rank"])
 
         def partner(matrix: Matrix) -> object:
+            if matrix.expert is not None:
+                return id(matrix.owner)
             alone = matrix.flexible or self._in_backward or is_sharded(matrix.parameter) or not entry_by_entry
             return None if alone else (together(matrix), matrix.count)
 
-        gone = {id(pack) for pack in packs}
-        formed = regroup(self.inner, packs, lambda matrices: _matrix.form_packs(matrices, _make_pack, partner))
-        self.packs = [pack for pack in self.packs if id(pack) not in gone] + formed
-        for number, _ in enumerate(self.param_groups):
-            if theirs := self._inner_group(number, "compact"):
-                theirs["params"] = [pack.compact for pack in self.packs if pack.group == number]
-
-    def _inner_group(self, number: int, role: Role) -> dict[str, Any]:
-        """The inner optimizer's group for the parameters of this role in one of our groups."""
-        ours = self.param_groups[number]
-        return next((one.theirs for one in self._followers if one.ours is ours and one.role == role), {})
-
-    @property
-    def _in_backward(self) -> bool:
-        return self.per_layer or self.project_in_backward
-
-    def _start_hooks(self) -> None:
-        """Of parameters that have none: of all with per_layer, of projected matrices with project_in_backward."""
-        named = [(each.name, each.parameter) for each in self.matrices] if self._in_backward else []
-        named += [(each.name, each.parameter) for each in self.passing] if self.per_layer else []
-        take = self._update_in_backward if self.per_layer else self._project_in_backward
-        for name, parameter in named:
-            if id(parameter) not in self._hooks:
-                self._hooks[id(parameter)] = BackwardHook(name, parameter, take)
-        self._packs_of = {id(matrix.parameter): matrix.pack for matrix in self.matrices}
-        self._passing_of = {id(each.parameter): each for each in self.passing}
-        stacked = self.matrices[0].parameter.device.type in _matrix.STACKED_ON
-        sizes = [each.parameter.numel() for each in self.matrices] + [each.parameter.numel() for each in self.passing]
-        self._most_waiting = max(sizes) // WAITING_SHARE if stacked else 0
+        self._members.form_packs(self.inner, packs, partner)
+        self._following.list_packs(self.packs)
+        self._rounds.forget()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group later on; its matrices start with their own subspaces.
@@ -244,22 +206,20 @@ class GaLore(torch.optim.Optimizer):
         known = {id(each) for one in self.param_groups for each in one["params"]}
         if any(id(each) in known for each in group["params"]):
             raise ValueError("params holds a parameter that another group has already")
-        grown: tuple[list[Any], ...] = (
-            self.inner.param_groups, self.param_groups, self.matrices, self.packs, self.passing,
-        )  # fmt: skip
-        before, unnamed = [len(each) for each in grown], _arguments.default_names([group], len(self.param_groups))
-        chosen = "rank" in group
+        inner_groups, members, number = self.inner.param_groups, self._members, len(self.param_groups)
+        before, sizes, chosen = len(inner_groups), members.sizes(), "rank" in group
+        unnamed = _arguments.default_names([group], number)
         try:
-            for one in self._init_group(group, len(self.param_groups)):
+            for one in self._init_group(group, number):
                 self.inner.add_param_group(one)
-            if self.skip and not chosen:
-                _arguments.warn_of_unnamed(unnamed, self.matrices[before[2] :])
+            if members.skip and not chosen:
+                _arguments.warn_of_unnamed(unnamed, members.matrices[sizes[0] :])
             super().add_param_group(group)
         except Exception:  # leave the optimizer as it was
-            for each, length in zip(grown, before, strict=True):
-                del each[length:]
+            members.cut(sizes)
+            del inner_groups[before:], self.param_groups[number:]
             raise
-        self._link(self.inner.param_groups[before[0] :])
+        self._link(inner_groups[before:])
 
     # ---- a step ---------------------------------------------------------------------------------------------------
 
@@ -279,18 +239,24 @@ class GaLore(torch.optim.Optimizer):
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _step(self) -> None:
         """torch.compile leaves this as it is: which packs step, and which are due, is not known when it compiles."""
-        if self._waiting:
-            self._update_waiting()
-        self._check_hooks()
+        self._update_waiting()
+        self._check_backward()
         captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         if not captured:  # while a graph is captured nobody may wait for the device
             self._look_back()
-        packs = self._packs_with_gradients()
-        passing = [each for each in self.passing if each.parameter.grad is not None]
-        if packs or passing:
-            self._update(packs, passing, captured=captured)
-        else:
-            self._hand_over_options()
+        folded = self._members.folded
+        try:
+            for each in folded:
+                each.lend()
+            packs = self._packs_with_gradients()
+            passing = [each for each in self.passing if each.parameter.grad is not None]
+            if packs or passing:
+                self._update(packs, passing, captured=captured)
+            else:
+                self._following.hand_over_options(self.decay)
+        finally:
+            for each in folded:
+                each.give_back()
         self._hide_compact()
 
     def _packs_with_gradients(self) -> list[Pack]:
@@ -312,8 +278,7 @@ class GaLore(torch.optim.Optimizer):
         device = (packs[0].device if packs else passing[0].parameter.device).type
         try:
             with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-                unprojected = [m for pack in packs if pack.compact.grad is None for m in pack.matrices]
-                refreshed = self._refresh_due(unprojected, captured=captured)
+                refreshed = self._refresh_due([p for p in packs if p.compact.grad is None], captured=captured)
                 if not (refreshed and self._advance(packs, passing, captured=captured)):
                     self._count_skipped()
                 elif not captured:
@@ -325,40 +290,34 @@ class GaLore(torch.optim.Optimizer):
                 pack.fold()
         self._show_state(packs, passing)
 
-    def _refresh_due(self, matrices: list[Matrix], *, captured: bool) -> bool:
+    def _refresh_due(self, packs: list[Pack], *, captured: bool) -> bool:
         """Find the subspaces that are due; False if a gradient that one is to be found from is not finite."""
-        for matrix in matrices:
-            matrix.check_dense()
-        due = [matrix for matrix in matrices if self.is_due(matrix)]
+        for pack in packs:
+            pack.check_dense()
+        due = [matrix for pack in packs for matrix in pack.due(self.param_groups[pack.group]["refresh"])]
         if not due:
             return True
         if captured:
             raise ValueError("a step that finds subspaces cannot be captured: capture one for which due() is empty")
         full = [(matrix.name, matrix.parameter.grad) for matrix in due if matrix.parameter.grad is not None]
-        if not self._all_finite([name for name, _ in full], are_finite([gradient for _, gradient in full])):
+        if not self._all_finite(lambda flag: full[flag][0], are_finite([gradient for _, gradient in full])):
             return False
-        for batch in _matrix.refresh_batches(due):
+        for batch in refresh_batches(due):
             self._refresh(batch)
         return True
 
     def _refresh(self, batch: list[Matrix]) -> None:
-        """Find the subspaces of alike matrices together, and move the inner state into them."""
-        gradients = _matrix.full_gradients(batch)
-        for matrix, found in _matrix.find_subspaces(
-            batch, gradients, self.projector, seed=self.seed, tolerance=self.tolerance
-        ):
-            first = matrix.energies is None or not bool(matrix.energies.any())  # no gradient so far, or zeros
-            before = matrix.basis.clone() if matrix.basis is not None else None
-            matrix.take_subspace(self._agreed(matrix, found.basis), self._agreed(matrix, found.energies))
-            matrix.refreshed = matrix.count
-            if before is not None:
-                move_state(self.inner, matrix, before, self.on_move)
-            rank = self.param_groups[matrix.group]["rank"]
-            if first and isinstance(rank, Energy):  # the first subspace settles the rank
-                assert matrix.energies is not None
-                largest = matrix.rank
-                matrix.pack.narrow(rank.choose(matrix.energies))
-                narrow_state(self.inner, matrix, largest)
+        """Find the subspaces of alike matrices together."""
+        refresh(
+            batch,
+            self.inner,
+            rank=self.param_groups[batch[0].group]["rank"],
+            projector=self.projector,
+            on_move=self.on_move,
+            seed=self.seed,
+            tolerance=self.tolerance,
+            agree=self._agreed,
+        )
 
     def _agreed(self, matrix: Matrix, found: Tensor) -> Tensor:
         """What all processes that train this matrix use."""
@@ -388,181 +347,86 @@ class GaLore(torch.optim.Optimizer):
 
     def _advance(self, packs: list[Pack], passing: list[Passing], *, captured: bool) -> bool:
         """Steps of the inner optimizer, and their way back into the matrices; False if all is to be skipped."""
-        names, gradients = self._seen_gradients(packs, passing)
-        finite = are_finite(gradients)
-        self._hand_over_options()
-        acts: Tensor | float = 1.0
+        rounds = self._rounds.of(packs, passing)
+        if len(rounds) == 1:
+            project_first(packs)
+        seen = seen_gradients(packs, passing)
+        finite = are_finite(seen.tensors, seen.stacks)
+        self._following.hand_over_options(self.decay)
+        found_inf = None
         if self._guard.serves([pack.device for pack in packs] + [each.parameter.device for each in passing]):
             matrices = [matrix for pack in packs for matrix in pack.matrices]
-            acts = self._guard.hold(names, finite, matrices, captured=captured)
+            found_inf = self._guard.hold(seen.name_of, finite, matrices, captured=captured)
         elif captured:
             raise ValueError("a step is captured with an inner optimizer that is fused and capturable: give both")
-        elif not self._all_finite(names, finite):
+        elif not self._all_finite(seen.name_of, finite):
             return False
         if self.clip is not None:
-            self._clip(packs, passing)
-        for some, others in self._rounds(packs, passing):
-            self._advance_round(some, others, acts)
+            clip_gradients(packs, passing, self.clip)
+        for one in rounds:
+            update(
+                one,
+                self._following,
+                self.param_groups,
+                decay=self.decay,
+                found_inf=found_inf,
+                write_back=self._write_back,
+            )
         return True
 
-    def _seen_gradients(self, packs: list[Pack], passing: list[Passing]) -> tuple[list[str], list[Tensor]]:
-        """Names and gradients that must be finite; of a sparse gradient the values, each place once."""
-        names, gradients = [], []
-        for pack in packs:
-            if pack.compact.grad is not None:  # projected already
-                names.append(pack.matrices[0].name)
-                gradients.append(pack.compact.grad)
-                continue
-            for matrix in pack.matrices:
-                assert matrix.parameter.grad is not None
-                names.append(matrix.name)
-                gradients.append(matrix.parameter.grad)
-        for each in passing:
-            assert each.parameter.grad is not None
-            if each.parameter.grad.layout == torch.sparse_coo:
-                each.parameter.grad = each.parameter.grad.coalesce()
-            names.append(each.name)
-            gradients.append(_values(each.parameter.grad))
-        return names, gradients
+    def _write_back(self, pack: Pack, scale: float, shrink: float, found_inf: Tensor | None) -> None:
+        """Bring what the inner optimizer did with a pack into its matrices, W = shrink * W + scale * P C.
 
-    def _clip(self, packs: list[Pack], passing: list[Passing]) -> None:
-        """Scale all gradients, as the inner optimizer sees them, if their norm together is too large."""
-        for pack in packs:
-            if pack.compact.grad is None:
-                pack.take_gradients()
-        seen = [each.grad for each in (*(pack.compact for pack in packs), *(each.parameter for each in passing))]
-        gradients = [_values(each) for each in seen if each is not None]
-        assert self.clip is not None
-        factor = (self.clip / (total_norm(gradients) + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
-        torch._foreach_mul_([local(one) for one in gradients], factor)
-
-    def _rounds(self, packs: list[Pack], passing: list[Passing]) -> list[tuple[list[Pack], list[Passing]]]:
-        """Packs that are unfolded together: one round on a device that likes large steps, if the memory is small."""
-        if not packs:
-            return [([], passing)]
-        stacked = packs[0].device.type in _matrix.STACKED_ON
-        entries = sum(each.numel() for pack in packs for each in pack.parameters)
-        entries += sum(each.parameter.numel() for each in passing)
-        most = max(entries // UNFOLDED_SHARE, UNFOLDED if stacked else UNFOLDED_LEAST)
-        rounds: list[list[Pack]] = [[]]
-        held = 0
-        for pack in packs:
-            size = torch.Size(pack.shape).numel()
-            if rounds[-1] and held + size > most:
-                rounds.append([])
-                held = 0
-            rounds[-1].append(pack)
-            held += size
-        if len(rounds) == 1:
-            return [(packs, passing)]
-        return [*((some, []) for some in rounds), *([([], passing)] if passing else [])]
-
-    def _advance_round(self, packs: list[Pack], passing: list[Passing], acts: Tensor | float) -> None:
-        """Project, step and lift some packs, and step some parameters that pass."""
-        for pack, memory in zip(packs, _zeros(packs), strict=True):
-            if pack.compact.grad is None:
-                pack.take_gradients()
-            pack.unfold(memory)
-            if self.decay == "coupled":
-                self._couple_decay(pack)
-        members: dict[tuple[int, Role], list[Tensor]] = {}
-        for pack in packs:
-            members.setdefault((pack.group, "compact"), []).append(pack.compact)
-        for each in passing:
-            members.setdefault((each.group, each.role), []).append(each.parameter)
-        shrinks = self._decay(packs, passing, acts)
-        with only(self.inner, [(self._inner_group(*key), some) for key, some in members.items()]):
-            self.inner.step()
-        for pack, shrink in zip(packs, shrinks, strict=True):
-            pack.apply(self.param_groups[pack.group]["scale"], shrink)
-            pack.fold()
-
-    def _decay(self, packs: list[Pack], passing: list[Passing], acts: Tensor | float) -> list[float]:
-        """Decoupled decay of what is projected or scaled; for each pack what is left to do with its update."""
-        if self.decay == "coupled":
-            return [1.0] * len(packs)
-        apart: dict[int, list[Tensor]] = {}
-        factors = [self._shrink(number, acts) for number, _ in enumerate(self.param_groups)]
-        left = []
-        for pack in packs:
-            shrink = factors[pack.group]
-            if pack.shrinks_apart(shrink):
-                apart.setdefault(pack.group, []).extend(pack.parameters)
-            left.append(1.0 if pack.shrinks_apart(shrink) else shrink)
-        for each in passing:
-            if each.role == "scaled":
-                apart.setdefault(each.group, []).append(local(each.parameter.detach()))
-        for number, weights in apart.items():
-            if isinstance(factors[number], Tensor) or factors[number] != 1:
-                torch._foreach_mul_(weights, factors[number])
-        return left  # type: ignore[return-value]
-
-    def _shrink(self, number: int, acts: Tensor | float) -> Tensor | float:
-        """What decoupled decay multiplies the weights of a group with; 1 where the step does not happen."""
-        group = self.param_groups[number]
-        strength = group.get("weight_decay", 0)
-        return 1 - group["lr"] * strength * acts if strength else 1.0
-
-    def _couple_decay(self, pack: Pack) -> None:
-        """Add weight_decay * W to the gradient, inside the subspace."""
-        group = self.param_groups[pack.group]
-        strength = group.get("weight_decay", 0)
-        if strength and pack.compact.grad is not None:
-            factor = -strength if group.get("maximize") else strength
-            pack.compact.grad.add_(pack.project([each.detach() for each in pack.parameters]) * factor)
-
-    def _hand_over_options(self) -> None:
-        """Hand options that a scheduler may have changed to the inner optimizer; decay of matrices stays here."""
-        for ours, theirs, role in self._followers:
-            for key in theirs:
-                if key in ("params", "param_names"):
-                    continue
-                value = ours[key]
-                if role == "scaled" and key == "lr":
-                    value = value * ours["scale"]
-                if isinstance(theirs[key], Tensor) and theirs[key] is not value:
-                    theirs[key].fill_(value)  # a rate that torchao keeps in a tensor stays in that tensor
-                else:
-                    theirs[key] = value
-            if "weight_decay" in theirs and (role == "compact" or (role == "scaled" and self.decay == "decoupled")):
-                theirs["weight_decay"] = 0.0
+        The gradients of the matrices are still there, and `pack.compact.grad` is what the inner optimizer saw. Where
+        `found_inf` is 1 on the device, the inner optimizer did nothing, and W must stay.
+        """
+        pack.apply(scale, shrink, found_inf)
 
     # ---- during backward ------------------------------------------------------------------------------------------
+
+    @property
+    def _in_backward(self) -> bool:
+        return self.per_layer or self.project_in_backward
+
+    def _start_hooks(self) -> None:
+        """Of parameters that have none: of all with per_layer, of projected matrices with project_in_backward."""
+        if not self._in_backward:
+            return
+        named = [(each.name, each.parameter) for each in self.matrices]
+        named += [(each.name, each.parameter) for each in self.passing] if self.per_layer else []
+        self._backward.start(named, self._update_in_backward if self.per_layer else self._project_in_backward)
+        stacked = _matrix.is_stacked_on(self.matrices[0].parameter.device)
+        self._backward.let_wait(self._members.largest(), stacked=stacked)
+        self._packs_of = {id(matrix.parameter): matrix.pack for matrix in self.matrices}
+        self._passing_of = {id(each.parameter): each for each in self.passing}
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """torch.amp.GradScaler asks; with per_layer it then calls step(), which refuses it in one sentence."""
         return self.per_layer
 
-    def _check_hooks(self) -> None:
+    def _check_backward(self) -> None:
         """Refuse what cannot be right where gradients are taken during backward."""
         if self.per_layer and "grad_scale" in vars(self):
             for name in ("grad_scale", "found_inf"):
                 vars(self).pop(name, None)
-            self._taken.clear()
+            self._backward.forget()
             raise ValueError(
                 "per_layer updates during backward, before GradScaler could unscale: leave GradScaler out, or give "
                 "project_in_backward instead of per_layer"
             )
-        for key, hook in self._hooks.items():
-            hook.check(taken=key in self._taken)
-        self._taken.clear()
+        self._backward.check()
 
     def _update_in_backward(self, parameter: nn.Parameter) -> None:
         """Of one parameter, with per_layer."""
-        if id(parameter) in self._taken:
-            raise ValueError(
-                f"{self._hooks[id(parameter)].name} has a second gradient before step(): per_layer updates in every "
-                "backward, so microbatches cannot add up; give project_in_backward instead"
-            )
-        self._taken.add(id(parameter))
-        self._waiting.append(parameter)
-        if sum(each.numel() for each in self._waiting) >= self._most_waiting:
+        self._backward.take(parameter)
+        if not self._backward.wait(parameter):
             self._update_waiting()
 
     def _update_waiting(self) -> None:
         """Of the parameters whose gradients have waited: a few large steps are faster than many small ones."""
-        waiting, self._waiting = self._waiting, []
+        if not (waiting := self._backward.release()):
+            return
         packs = [self._packs_of[id(each)] for each in waiting if id(each) in self._packs_of]
         passing = [self._passing_of[id(each)] for each in waiting if id(each) in self._passing_of]
         try:
@@ -580,8 +444,8 @@ class GaLore(torch.optim.Optimizer):
         """
         pack = self._packs_of[id(parameter)]
         (matrix,) = pack.matrices
-        matrix.check_dense()
-        self._taken.add(id(parameter))
+        pack.check_dense()
+        self._backward.take(parameter)
         if self.is_due(matrix) and bool(are_finite([parameter.grad]).all()):  # type: ignore[list-item]
             self._refresh([matrix])
         if matrix.found:
@@ -608,18 +472,18 @@ class GaLore(torch.optim.Optimizer):
         """
         super().zero_grad(set_to_none)
         if self.project_in_backward:  # what per_layer has updated cannot be forgotten
-            self._taken.clear()
+            self._backward.forget()
         for pack in self.packs:
             pack.compact.grad = None
         self._hide_compact()
 
     # ---- gradients that are not finite ----------------------------------------------------------------------------
 
-    def _all_finite(self, names: list[str], finite: Tensor) -> bool:
+    def _all_finite(self, name_of: NameOf, finite: Tensor) -> bool:
         """Whether all are finite; if not, raise or leave it to the caller. One wait for the device."""
         if bool(finite.all()):
             return True
-        self._refuse(names[finite.tolist().index(False)])
+        self._refuse(name_of(finite.tolist().index(False)))
         return False
 
     def _refuse(self, name: str) -> None:
@@ -699,16 +563,16 @@ class GaLore(torch.optim.Optimizer):
     def _take_over(self, state_dict: dict[str, Any]) -> None:
         """Options, subspaces and inner state; matrices whose states go together are in one pack."""
         parts = self._parts()
-        self._follow_again()
+        self._following.link_again()
         _saving.restore_options(parts, state_dict)
-        self._hand_over_options()
+        self._following.hand_over_options(self.decay)
         signatures = _saving.restore_counts(parts, state_dict)
         for pack in self.packs:
             self.inner.state.pop(pack.compact, None)
         self._form_packs(self.packs, lambda matrix: signatures[id(matrix)])
         _saving.restore_subspaces(parts, state_dict)
         _saving.restore_inner(parts, self.packs, state_dict)
-        self._follow_again()
+        self._following.link_again()
         self._start_hooks()
         self.state.clear()
         self._show_all()
@@ -719,51 +583,23 @@ class GaLore(torch.optim.Optimizer):
         known = [each for each in self.passing if each.parameter in self.inner.state]
         self._show_state(self.packs, known if begun else [])
 
-    def _follow_again(self) -> None:
-        """Loading gives the inner optimizer new group dictionaries, in the old order."""
-        pairs = zip(self._followers, self.inner.param_groups, strict=True)
-        self._followers = [one._replace(theirs=theirs) for one, theirs in pairs]
-
     def __repr__(self) -> str:
         inner, few = type(self.inner).__name__, counted(len(self.matrices), "matrix", "matrices")
-        return f"GaLore({inner}, {few} projected, rank={self._own['rank']}, refresh={self._own['refresh']})"
+        return (
+            f"{type(self).__name__}({inner}, {few} projected, rank={self._own['rank']}, refresh={self._own['refresh']})"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
-        left_out = ("step", "_hooks", "_taken", "_waiting", "_guard", "_packs_of", "_passing_of", "group")
+        left_out = ("step", "_backward", "_guard", "_rounds", "_packs_of", "_passing_of", "group")
         return {key: value for key, value in vars(self).items() if key not in left_out and not key.startswith("_optim")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._hooks, self._taken, self._waiting, self.group = {}, set(), [], None
-        self._guard = Guard(self.inner)
+        self.group = None
+        self._backward, self._guard = InBackward(per_layer=self.per_layer), Guard(self.inner)
+        self._rounds = Rounds()
         for pack in self.packs:
             pack.fold()
         self._start_hooks()
         self._show_all()
-
-
-def _make_pack(matrices: list[Matrix]) -> Pack:
-    if is_sharded(matrices[0].parameter):  # only then: the import loads torch.distributed.tensor
-        from joma.optim._sharded import ShardedPack
-
-        return ShardedPack(matrices)
-    return Pack(matrices)
-
-
-def _zeros(packs: list[Pack]) -> list[Tensor]:
-    """Memory for each compact parameter, zeros; packs of one kind of number have one memory together."""
-    shapes = [tuple(local(pack.compact).shape) for pack in packs]
-    sizes = [torch.Size(shape).numel() for shape in shapes]
-    if len({(pack.zero.dtype, pack.device) for pack in packs}) > 1:
-        kinds = zip(packs, shapes, strict=True)
-        return [torch.zeros(shape, dtype=pack.zero.dtype, device=pack.device) for pack, shape in kinds]
-    if not packs:
-        return []
-    memory = torch.zeros(sum(sizes), dtype=packs[0].zero.dtype, device=packs[0].device)
-    return [part.view(shape) for part, shape in zip(memory.split(sizes), shapes, strict=True)]
-
-
-def _values(gradient: Tensor) -> Tensor:
-    """All numbers of a gradient; of a sparse one, which is coalesced by then, those that are kept."""
-    return gradient.values() if gradient.layout == torch.sparse_coo else gradient

@@ -114,12 +114,14 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
                                  formula   256 KiB    256 KiB  64 KiB       32 KiB  608 KiB
     """
     galore = optimizer if isinstance(optimizer, GaLore) else None
-    matrices = {id(matrix.parameter): matrix for matrix in (galore.matrices if galore else ())}
+    matrices: dict[int, list[Matrix]] = {}
+    for matrix in galore.matrices if galore else ():
+        matrices.setdefault(id(matrix.owner), []).append(matrix)
     compact = {id(pack.compact) for pack in (galore.packs if galore else ())}
     rows = []
     for number, group in enumerate(optimizer.param_groups):
         given = [each for each in group["params"] if id(each) not in compact]
-        projected = [matrices[id(each)] for each in given if id(each) in matrices]
+        projected = [matrix for each in given for matrix in matrices.get(id(each), ())]
         passing = [each for each in given if id(each) not in matrices]
         if galore is not None and projected:
             rows.append(_projected_row(f"group {number}, projected", projected, galore, group))
@@ -148,7 +150,7 @@ def _row(name: str, parameters: list[Any], optimizer: Any, inner: torch.optim.Op
 
 def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: Any) -> Row:
     """By formula: m n weights and gradients, m r projections, and for Adam 2 n r states; m is the shorter side."""
-    parameters = [matrix.parameter for matrix in matrices]
+    parameters = list({id(matrix.owner): matrix.owner for matrix in matrices}.values())
     packs = {id(matrix.pack): matrix.pack for matrix in matrices}.values()
     gradients = [each.grad for each in (*parameters, *(pack.compact for pack in packs)) if each.grad is not None]
     states = [value for pack in packs for value in _tensors(optimizer.inner.state.get(pack.compact, {}))]

@@ -21,6 +21,7 @@ Kind = Literal["randomized", "exact", "random"]
 Side = Literal["left", "right"]
 SPARE = 16  # directions beyond the rank that the randomised way carries along: they make it converge faster
 SMALLEST = 1e-12  # gradients with a largest entry below this, or above its inverse, are scaled first
+EIGH_ON_CPU = 256  # sides up to which torch.linalg.eigh is faster there than on a GPU
 TOLERANCE = 5e-3  # share of the captured energy that the last round of products may have gained
 
 
@@ -186,6 +187,13 @@ def _singular(gradient: Tensor) -> tuple[Tensor, Tensor]:
     return vectors.flip(-1).to(gradient.dtype), energies.flip(-1).clamp_min(0).sqrt().to(gradient.dtype)
 
 
+def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Of small matrices on the CPU: a GPU takes one after the other, each longer than the CPU does."""
+    small = matrices.device.type == "cuda" and matrices.shape[-1] <= EIGH_ON_CPU
+    values, vectors = torch.linalg.eigh(matrices.cpu() if small else matrices)
+    return values.to(matrices.device), vectors.to(matrices.device)
+
+
 def _randomized(wide: Tensor, rank: int, start: Tensor | None, seed: int, tolerance: float) -> Projector | None:
     """By subspace iteration; None where it does not settle. The block begins with the start, if there is one."""
     rows, size = wide.shape[-2], rank + SPARE
@@ -202,7 +210,7 @@ def _randomized(wide: Tensor, rank: int, start: Tensor | None, seed: int, tolera
     found = settled.reshape(*wide.shape[:-2], rows, size)
     # Rayleigh-Ritz: rotate the block to singular vectors. In float64, because squaring loses half of the digits.
     inner = to_float64(found.mT @ wide)
-    energies, rotation = torch.linalg.eigh((inner @ inner.mT).to(wide.dtype))
+    energies, rotation = _eigh((inner @ inner.mT).to(wide.dtype))
     directions = (to_float64(found) @ to_float64(rotation.flip(-1)[..., :rank])).to(wide.dtype)
     if start is not None:
         # A direction and its opposite serve alike; the one nearer to the last direction lets state be inherited.

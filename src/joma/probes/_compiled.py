@@ -27,13 +27,22 @@ _KNOWN: WeakKeyDictionary[nn.Module, tuple[int, Tensor]] = WeakKeyDictionary()
 """Number and mark of modules that had them before: with others the code would be compiled anew."""
 
 
-@torch.library.custom_op("joma::look", mutates_args={"mark"})
-def look(
+def _look(
     q: Tensor, k: Tensor, mark: Tensor, number: int, mask: Tensor | None, scale: float | None, causal: bool
 ) -> None:
     """Show queries and keys of the module with this number. `mark` is said to change, or the compiler would drop it."""
     if (installed := _INSTALLED.get(number)) is not None:
         installed.see(number, q, k, mask, scale, causal)
+
+
+# Not by `torch.library.custom_op`: what that puts around a call takes several times as long as the call.
+_LIBRARY = torch.library.Library("joma", "FRAGMENT")
+_LIBRARY.define(
+    "look(Tensor q, Tensor k, Tensor(a!) mark, int number, Tensor? mask, float? scale, bool causal) -> ()",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
+)
+_LIBRARY.impl("look", _look, "CompositeExplicitAutograd")
+torch.library.register_fake("joma::look", lambda *_: None)
 
 
 def _attention(

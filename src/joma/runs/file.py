@@ -12,6 +12,7 @@ from typing import Any
 
 from joma.host import limits
 from joma.host.files import atomically
+from joma.host.words import short
 from joma.runs.errors import RunError, primary_code, sqlite_errors_explained
 
 APPLICATION_ID = 0x6A6F6D61  # "joma"
@@ -85,7 +86,8 @@ def remove_leftovers(path: Path) -> None:
 def must_be_short(path: Path) -> None:
     """Refuse a path that SQLite cannot open; it would say no more than that."""
     if (length := len(os.fsencode(path))) > limits.RUN_PATH_BYTES:
-        raise RunError(f"{path} has a path of {length:,} bytes, and a run's has at most {limits.RUN_PATH_BYTES}")
+        shown = short(str(path), 120)
+        raise RunError(f"{shown} has a path of {length:,} bytes, and a run's has at most {limits.RUN_PATH_BYTES}")
 
 
 def must_be_a_file(path: Path) -> None:

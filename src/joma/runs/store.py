@@ -130,7 +130,7 @@ class Run(Session, Shown):
         with _locked_for_writing(place) as lock:
             place.unlink(missing_ok=True)
             file.remove_leftovers(place)
-            _remove_next_to(place, "checkpoint*", "kept")
+            _remove_next_to(place, "checkpoint*", "kept", "share*")
             lock.release()
 
     @property
@@ -390,7 +390,7 @@ _OF_SERIES = "FROM entries WHERE series = (SELECT id FROM series WHERE name = ?)
 
 
 def _remove_next_to(place: Path, *kinds: str) -> None:
-    """Remove what training keeps next to a run: checkpoints, and states that branches begin from."""
+    """Remove what training keeps next to a run: checkpoints, states that branches begin from, shares of members."""
     for found in [found for kind in kinds for found in place.parent.glob(f"{escape(place.name)}-*.{kind}")]:
         found.unlink(missing_ok=True)
 

@@ -1,7 +1,8 @@
 """Work side by side on this machine, in processes of one thread each.
 
-A process carries out one task after another. Where it dies, or says nothing for too long, its task is lost; a new
-process takes its place, and the other tasks go on. What a task gives does not depend on how many run at a time.
+A process carries out one task after another. Where it dies, its task is begun again in a new process, as often as
+asked for; where it says nothing for too long, its task is lost. The other tasks go on. What a task gives does not
+depend on how many run at a time. With several GPUs, every process sees one of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, Queue
@@ -18,61 +20,48 @@ from time import monotonic
 from typing import Any
 
 from joma.host.children import child_command, child_environment
+from joma.host.devices import visible_gpus
 from joma.host.interrupts import PATIENCE
-from joma.host.threads import environment
+from joma.host.threads import cores, environment
+from joma.scale.deaths import cause_of, memory_kills
+from joma.scale.task import RETRIES, Done, Event, Going, Lost, Task, begun_again
 
 
 @dataclass(frozen=True)
-class Task:
-    """A name, and what the function is called with: plain JSON values.
+class Local:
+    """An executor: processes on this machine.
 
-    >>> Task("thm2", {"scale": "quick"}).name
-    'thm2'
+    - jobs: how many at a time; None: one per core, and of tasks that need a GPU one per GPU
+    - threads: threads of numerical libraries in each
+    - silence: seconds without a word after which a task is given up
+    - retries: how often a task is begun again whose process died
+
+    >>> events = Local(jobs=2).events("joma.scale.worker:echo", [Task("one", {"a": 1})])
+    >>> [event.value for event in events if isinstance(event, Done)]
+    [{'a': 1}]
     """
 
-    name: str
-    arguments: Mapping[str, Any]
-    shared_load: str = ""
-    """Libraries that take long to load. Where there is a choice, tasks that name the same go to one process."""
+    jobs: int | None = None
+    threads: int = 1
+    silence: float = 600.0
+    retries: int = RETRIES
 
-
-@dataclass(frozen=True)
-class Going:
-    """A task has come so far, and does this now."""
-
-    task: Task
-    share: float
-    doing: str
-
-
-@dataclass(frozen=True)
-class Done:
-    """A task has ended with this value. `memory`: the most that its process has held, in bytes."""
-
-    task: Task
-    value: Any
-    memory: int
-
-
-@dataclass(frozen=True)
-class Lost:
-    """A task has no value, for this reason."""
-
-    task: Task
-    reason: str
-
-
-Event = Going | Done | Lost
-"""What happens to a task: any number of times it is going on, then it is done or lost."""
+    def events(self, function: str, tasks: Sequence[Task]) -> Iterator[Event]:
+        jobs = self.jobs
+        if jobs is None:
+            jobs = max(len(_gpus(tasks)), 1) if any(task.gpus for task in tasks) else cores()
+        how: dict[str, Any] = {"threads": self.threads, "silence": self.silence, "retries": self.retries}
+        return side_by_side(function, tasks, jobs=jobs, **how)
 
 
 def side_by_side(
-    function: str, tasks: Sequence[Task], *, jobs: int, threads: int = 1, silence: float = 600.0
+    function: str, tasks: Sequence[Task], *, jobs: int, threads: int = 1, silence: float = 600.0, retries: int = 0
 ) -> Iterator[Event]:
     """Call `function` on every task, at most `jobs` at a time, and tell what happens as it happens.
 
     function: "module:name" of a function (arguments, progress) -> JSON value; each process imports it once.
     silence: seconds without a word after which a task is given up.
+    retries: how often a task is begun again whose process died; not for lack of memory.
 
     Where the iteration is left early, at Ctrl-C say, the processes get SIGTERM and the time to write a checkpoint.
 
@@ -80,7 +69,7 @@ def side_by_side(
     >>> [event.value for event in events if isinstance(event, Done)]
     [{'a': 1}]
     """
-    works = _Works(function, threads, jobs, list(tasks))
+    works = _Works(function, threads, jobs, list(tasks), retries=retries, gpus=_gpus(tasks))
     events = works.events(silence)
     next(events)  # starts them at once: whoever calls may have to load much before it listens
     return events
@@ -96,11 +85,19 @@ class _Works:
     waiting: list[Task]
     team: list[_Process] = field(default_factory=list)
     heard: Queue[tuple[_Process, dict[str, Any] | None]] = field(default_factory=Queue)
+    retries: int = 0
+    gpus: Sequence[str] = ()
+    begun: Counter[str] = field(default_factory=Counter)
 
     def start(self) -> None:
         while self.waiting and len(self.team) < self.jobs:
-            self.team.append(_Process(self.function, self.threads, self.heard))
+            self.team.append(_Process(self.function, self.threads, self.heard, self.free_gpu()))
             self.team[-1].give(self.chosen(self.team[-1]))
+
+    def free_gpu(self) -> str | None:
+        """The GPU that the fewest processes have; None where there is no choice."""
+        taken = Counter(process.gpu for process in self.team)
+        return min(self.gpus, key=lambda gpu: taken[gpu], default=None)
 
     def events(self, silence: float) -> Iterator[Event]:
         """The first is no event: all that follows it, also an interrupt before anybody listens, ends the processes."""
@@ -112,6 +109,8 @@ class _Works:
                 with suppress(Empty):
                     process, message = self.heard.get(timeout=1.0)
                     event = process.hear(message)
+                    if isinstance(event, Lost) and message is None and process.may_live_again:
+                        event = self.once_more(event)
                     if event is not None:
                         yield event
                     if not process.task:
@@ -121,6 +120,15 @@ class _Works:
                         process.give_up(silence)
         finally:
             _stop(self.team)
+
+    def once_more(self, lost: Lost) -> Event:
+        """Begin a task again whose process died, unless it has done so too often."""
+        self.begun[lost.task.name] += 1
+        if self.begun[lost.task.name] > self.retries:
+            again = f", {self.begun[lost.task.name]} times" if self.retries else ""
+            return Lost(lost.task, lost.reason + again)
+        self.waiting.insert(0, lost.task)
+        return begun_again(lost.task, lost.reason, self.begun[lost.task.name], self.retries)
 
     def next_task(self, process: _Process, *, alive: bool) -> None:
         """Something to do for a process that has nothing to do; else its end."""
@@ -144,10 +152,13 @@ class _Process:
     function: str
     threads: int
     queue: Queue[tuple[_Process, dict[str, Any] | None]]
+    gpu: str | None = None
     task: Task | None = None
     heard: float = 0.0
     reason: str = ""
+    may_live_again: bool = True
     loads: set[str] = field(default_factory=set)
+    kills: int = 0
     running: subprocess.Popen[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -158,13 +169,13 @@ class _Process:
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            env={**child_environment(), **environment(self.threads)},
+            env={**child_environment(), **environment(self.threads), **_seeing(self.gpu)},
             start_new_session=True,
         )
         Thread(target=self._listen, daemon=True).start()
 
     def give(self, task: Task) -> None:
-        self.task, self.heard = task, monotonic()
+        self.task, self.heard, self.kills = task, monotonic(), memory_kills()
         self.loads |= {task.shared_load} if task.shared_load else set()
         assert self.running.stdin is not None
         with suppress(BrokenPipeError):  # it died: what it leaves behind says so
@@ -180,12 +191,18 @@ class _Process:
             return Going(task, message["share"], message["doing"])
         self.task = None
         if message is None:
-            return Lost(task, self.reason or _cause(self.running.wait()))
+            return Lost(task, self.reason or self._cause())
         return Lost(task, message["failed"]) if "failed" in message else Done(task, message["value"], message["memory"])
+
+    def _cause(self) -> str:
+        status, out_of_memory = self.running.wait(), memory_kills() > self.kills
+        self.may_live_again = not (status == -signal.SIGKILL and out_of_memory)
+        return cause_of(status, out_of_memory=out_of_memory)
 
     def give_up(self, silence: float) -> None:
         """Its end is heard as any other."""
         self.reason, self.heard = f"it said nothing for {silence:.0f} s and was stopped", monotonic()
+        self.may_live_again = False
         self.running.kill()
 
     def _listen(self) -> None:
@@ -230,10 +247,13 @@ def _stop(team: Sequence[_Process]) -> None:
             process.close()
 
 
-def _cause(status: int) -> str:
-    """Why a process ended that should not have."""
-    if status >= 0:
-        return f"its process ended with status {status}"
-    name = signal.Signals(-status).name
-    memory = ": often the machine is out of memory" if name == "SIGKILL" else ""
-    return f"its process died of {name}{memory}"
+def _gpus(tasks: Sequence[Task]) -> list[str]:
+    """The GPUs to share out: none unless a task needs one, and there is a choice."""
+    if not any(task.gpus for task in tasks):
+        return []
+    seen = visible_gpus()
+    return seen if len(seen) > 1 else []
+
+
+def _seeing(gpu: str | None) -> dict[str, str]:
+    return {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}

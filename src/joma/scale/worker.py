@@ -70,7 +70,7 @@ def _work(function: Callable[[Any, Progress], Any], to: IO[str]) -> None:
         at_work.set()
         if alone.is_set():  # the other side went while this process still loaded
             raise KeyboardInterrupt
-        _say(to, _carried_out(function, json.loads(line), _Words(to)))
+        _say(to, carried_out(function, json.loads(line), _Words(to)))
         at_work.clear()
 
 
@@ -83,7 +83,12 @@ def _listen(tasks: Queue[str | None], at_work: Event, alone: Event) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _carried_out(function: Callable[[Any, Progress], Any], arguments: Any, progress: Progress) -> dict[str, Any]:
+def carried_out(function: Callable[[Any, Progress], Any], arguments: Any, progress: Progress) -> dict[str, Any]:
+    """What a function gives, with the memory that was held; an error of it as one line.
+
+    >>> carried_out(lambda n, progress: n / 0, 1, print)
+    {'failed': 'ZeroDivisionError: division by zero'}
+    """
     try:
         return {"value": function(arguments, progress), "memory": _memory()}
     except BrokenPipeError:

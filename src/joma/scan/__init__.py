@@ -15,13 +15,13 @@ Six rooms, and imports go one way: a room knows those before it, never those beh
 from joma.scan.errors import CheckpointError, Fault, NoneUsable
 from joma.scan.result.curves import Curve, Scan
 from joma.scan.result.thresholds import violations
-from joma.scan.scanning import scan
+from joma.scan.scanning import merge_shards, scan
 from joma.scan.sources.places import open_series
 from joma.scan.sources.series import Series
 from joma.scan.sweep.plan import Plan, plan
 from joma.scan.sweep.sweeping import sweep
 
 __all__ = [
-    "CheckpointError", "Curve", "Fault", "NoneUsable", "Plan", "Scan", "Series", "open_series", "plan", "scan", "sweep",
-    "violations",
+    "CheckpointError", "Curve", "Fault", "NoneUsable", "Plan", "Scan", "Series", "merge_shards", "open_series",
+    "plan", "scan", "sweep", "violations",
 ]  # fmt: skip

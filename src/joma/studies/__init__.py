@@ -18,7 +18,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from joma.host.errors import BadInput
-from joma.host.words import did_you_mean
+from joma.host.words import did_you_mean, short
 from joma.studies import foreign
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def room(name: str) -> str:
     'linear'
     """
     known = {**_rooms(), **dict.fromkeys(_foreign(), "")}
-    name = spelt(name)
+    given, name = name, spelt(name)
     study, slash, _ = name.partition("/")
     if slash and study in known:
         raise BadInput(
@@ -82,7 +82,8 @@ def room(name: str) -> str:
         )
     if name not in known:
         hint = did_you_mean(study, known, f"`joma list` has the names of all {len(known)} studies")
-        raise BadInput(f"no study is called {study!r}; {hint}")
+        named = study if re.fullmatch(r"[\w-]+", study) else given  # of a path, its first word says nothing
+        raise BadInput(f"no study is called {short(named)}; {hint}")
     return known[name]
 
 

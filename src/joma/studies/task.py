@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joma.host.progress import Progress
-from joma.scale.local import Task
+from joma.scale.task import Task
 from joma.studies import load, room
 
 if TYPE_CHECKING:
     from joma.claims.execute import Result
 
 FUNCTION = f"{__name__}:carry_out"
-"""What `joma.scale.local.side_by_side` is to call."""
+"""What an executor of `joma.scale` is to call."""
 
 
 def study_task(name: str, scale: str, out: Path, *, fresh: bool = False) -> Task:
@@ -29,7 +29,12 @@ def study_task(name: str, scale: str, out: Path, *, fresh: bool = False) -> Task
     arguments = {"study": name, "scale": scale, "out": str(out), "fresh": fresh}
     # These load a library that takes long to load: one process can carry out all that do.
     shared_load = "transformers" if room(name) == "checkpoints" else ""
-    return Task(name, arguments, shared_load)
+    return Task(name, arguments, shared_load, gpus=_gpus(name) if scale == "paper" else 0)
+
+
+def _gpus(name: str) -> int:
+    """How many GPUs a study needs at paper scale."""
+    return int(str(getattr(load(name).paper, "device", "cpu")).startswith("cuda"))
 
 
 def carry_out(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -39,6 +44,11 @@ def carry_out(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     study = load(arguments["study"])
     config = study.preset(arguments["scale"])
     result = attempt(study, config, Path(arguments["out"]), alone=False, fresh=arguments["fresh"], progress=progress)
+    return answer_of(result)
+
+
+def answer_of(result: Result) -> dict[str, Any]:
+    """A result as plain JSON; `result_of` makes a result of it again."""
     return {
         "config": result.config,
         "seconds": result.seconds,

@@ -8,6 +8,7 @@ from joma.training.ensemble import Ensemble, Origin
 from joma.training.losses import answer_loss, class_loss, next_token_loss
 from joma.training.optimizers import Optimizer
 from joma.training.series import SeriesConfig, checkpoint_steps, train_series
+from joma.training.spread import train_spread
 from joma.training.trainer import train, train_all
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "train",
     "train_all",
     "train_series",
+    "train_spread",
 ]

@@ -259,6 +259,18 @@ def test_patterns_that_are_not_tried_are_told(pattern, sentence):
         list(factors_of(names, {"lora_alpha": 1, "alpha_pattern": {pattern: 2}}))
 
 
+def test_a_module_whose_name_is_too_long_for_patterns_is_told():
+    from joma.scan.errors import CheckpointError
+    from joma.scan.formats.adapter import factors_of
+
+    module = "a" * 161
+    names = [f"{module}.lora_A.weight", f"{module}.lora_B.weight"]
+    (found,) = factors_of(names, {"lora_alpha": 1})
+    assert found.alpha == 1
+    with pytest.raises(CheckpointError, match="a module has a name of 161 letters"):
+        list(factors_of(names, {"lora_alpha": 1, "alpha_pattern": {"b.*c": 2}}))
+
+
 def test_the_slowest_pattern_that_is_tried_takes_no_time():
     from joma.scan.formats.adapter import factors_of
 

@@ -3,11 +3,12 @@
 import io
 import json
 import os
+from urllib.parse import urlsplit
 
 import pytest
 import torch
 from checkpoint_series import LAYERS, LOWER, make_series, scan
-from hub_server import Repository, serving
+from hub_server import Handler, Repository, serving
 from safetensors.torch import load
 
 from joma.host import hub as hub_client
@@ -219,3 +220,72 @@ def test_a_model_without_step_revisions(served, tmp_path):
     status, found = scan(NAME, out=tmp_path / "out")
     assert status == 0
     assert found["steps"] == [0]
+
+
+def test_where_the_hub_leads_to_is_asked_once_for_a_file(served, tmp_path):
+    assert scan(NAME, out=tmp_path)[0] == 0
+    resolved = [path for _, path, _ in served.requests if "/resolve/" in path and path.endswith("model.safetensors")]
+    stored = [path for _, path, _ in served.requests if "/store/" in path]
+    # Three of five are opened to plan and to measure; each time the hub is asked once, whatever is read.
+    assert len(resolved) == 5 + 3
+    assert len(stored) > len(resolved)
+
+
+def test_where_the_hub_led_to_is_asked_for_again_when_it_holds_no_longer(served, tmp_path, monkeypatch):
+    """Such addresses are signed, for an hour or so."""
+    resolve, content, valid = Handler.resolve, Handler.content, ["1"]
+
+    def signed(self, hub, revision, name):
+        answer, sent = self.answer, valid[0]
+        self.answer = lambda status, value, headers: answer(
+            status, value, headers | {"Location": f"{headers['Location']}?signature={sent}"}
+        )
+        try:
+            return resolve(self, hub, revision, name)
+        finally:
+            del self.answer
+
+    def checked(self, hub, revision, name, headers=None):
+        if urlsplit(self.path).query != f"signature={valid[0]}":
+            return self.answer(403, {"error": "expired"})
+        return content(self, hub, revision, name, headers)
+
+    monkeypatch.setattr(Handler, "resolve", signed)
+    monkeypatch.setattr(Handler, "content", checked)
+    whole = served.revisions["step1"]["model.safetensors"]
+    place = open_series(NAME, downloads=tmp_path).places[1]
+    place.listed()
+    source = place.ranges("model.safetensors")
+
+    def read(start, stop):
+        buffer = bytearray(stop - start)
+        served.requests.clear()
+        source.read_into(start, memoryview(buffer))
+        assert buffer == whole[start:stop]
+        return [path.split("/")[1] for _, path, _ in served.requests]
+
+    assert read(0, 100) == ["someone", "store"]
+    assert read(100, 200) == ["store"]
+    valid[0] = "2"
+    assert read(200, 300) == ["store", "someone", "store"]
+    assert read(300, 400) == ["store"]
+    for turn in range(3, 7):  # it holds for one range alone: then it is not remembered any more
+        valid[0] = str(turn)
+        asked = read(400, 500)
+    assert asked == ["someone", "store"]
+
+
+def test_the_token_does_not_go_where_the_hub_led_to(served, tmp_path, monkeypatch):
+    seen, content = [], Handler.content
+
+    def noted(self, hub, revision, name, headers=None):
+        seen.append((urlsplit(self.path).path, self.headers.get("Authorization")))
+        return content(self, hub, revision, name, headers)
+
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setattr(Handler, "content", noted)
+    assert scan(NAME, out=tmp_path)[0] == 0
+    stored = [token for path, token in seen if "/store/" in path]
+    assert stored
+    assert set(stored) == {None}
+    assert "Bearer hf_secret" in {token for path, token in seen if "/resolve/" in path}

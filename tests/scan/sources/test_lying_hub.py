@@ -20,7 +20,7 @@ from patience import not_for_ever
 from joma.host import hub as hub_client
 from joma.host import limits
 from joma.scan import CheckpointError, open_series
-from joma.scan.sources import hub
+from joma.scan.sources import hub, remote
 from joma.scan.sources.hub import HubBytes
 
 NAME = "someone/model"
@@ -223,7 +223,7 @@ def test_a_list_that_comes_in_many_pieces_is_one() -> None:
 
 def test_small_files_are_read_up_to_a_limit_and_with_the_hash_that_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     content = b'{"model_type": "llama"}'
-    monkeypatch.setattr(hub, "_SMALL", len(content))
+    monkeypatch.setattr(remote, "SMALL", len(content))
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
     class Ranges:
@@ -233,8 +233,8 @@ def test_small_files_are_read_up_to_a_limit_and_with_the_hash_that_is_listed(mon
     def read(size: int, sha256: str | None, blob: str) -> bytes:
         revision = hub.HubRevision(None, "step7", COMMIT, 7)  # type: ignore[arg-type]
         revision.__dict__["files"] = {"config.json": hub.Listed("config.json", size, sha256, blob)}
-        monkeypatch.setattr(hub.HubRevision, "_ranges", lambda self, file: Ranges())
-        return revision._small("config.json")
+        monkeypatch.setattr(hub.HubRevision, "ranges", lambda self, file: Ranges())
+        return revision.read_small("config.json")
 
     size = len(content)
     assert read(size, None, blob) == content

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from joma.scan.formats.adapter import CONFIG, adapter_recipes
 from joma.scan.formats.normed import normed_recipes
 from joma.scan.formats.quantised import quantised_recipes
 from joma.scan.formats.stacked import stacked_recipes
-from joma.scan.formats.tensor_file import Recipe, Rows, Stored, TensorFile, closed_on_error, parsed_json
+from joma.scan.formats.tensor_file import Recipe, Rows, Stored, TensorFile, Wanted, closed_on_error, parsed_json
 
 TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pth.tar")
 ENDINGS = (".safetensors", *TORCH_ENDINGS, ".gguf", ".distcp")
@@ -206,6 +206,26 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         for source in self._sources(name) if part is None else ():  # all of it would be too much for a part
             if source in self._place and source in self._opened(self._place[source]).tensors:
                 self._opened(self._place[source]).prefetch(source)
+
+    def expect(self, batches: Sequence[Sequence[str]]) -> None:
+        """Say which tensors will be read, in order, for files that are far away."""
+        by_file: dict[str, list[list[Wanted]]] = {}
+        for at, tensor in ((at, tensor) for at, batch in enumerate(batches) for tensor in batch):
+            name, part = self._split(tensor)
+            for source in self._sources(name):
+                file = self._place.get(source)
+                if file is not None and source in self._opened(file).tensors:
+                    rows = self._rows_of(name, part)
+                    by_file.setdefault(file, [[] for _ in batches])[at].append((source, rows))
+        for file, wanted in by_file.items():
+            self._opened(file).expect(wanted)
+
+    def _rows_of(self, name: str, part: Part | None) -> Rows | None:
+        """The rows that a part takes from the tensor `name`; None: all of it, or nobody can say."""
+        if part is None or name in self._recipes:
+            return None
+        first = self.look(name).shape[:1]
+        return part.rows(first[0]) if first and part.rows(first[0])[1] <= first[0] else None
 
     def look(self, part: str) -> Stored:
         """Shape and number format of what a file holds under a name, without undoing anything."""

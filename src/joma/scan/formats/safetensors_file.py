@@ -6,7 +6,7 @@ says: a length, an offset or a shape that does not fit the file is refused, neve
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, cast
 
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from joma.host import limits
-from joma.scan.formats.tensor_file import Bytes, Stored, TensorFile, closed_on_error
+from joma.scan.formats.ranges import RangedBytes
+from joma.scan.formats.tensor_file import Bytes, Rows, Stored, TensorFile, Wanted, closed_on_error
 
 _LONGEST_HEADER = 100_000_000  # bytes, the limit of the format's own library
 _FIRST_READ = 65_536  # most headers fit, so that a server is asked once
@@ -82,8 +83,21 @@ class SafetensorsFile(TensorFile):
         if stored.dtype is not None:
             self._source.prefetch(self._begins[tensor], prod(stored.shape) * stored.dtype.itemsize)
 
+    def expect(self, batches: Sequence[Sequence[Wanted]]) -> None:
+        if isinstance(self._source, RangedBytes):  # a disk needs no such plan
+            self._source.expect([[self._extent(*wanted) for wanted in batch] for batch in batches])
+
     def close(self) -> None:
         self._source.close()
+
+    def _extent(self, tensor: str, rows: Rows | None) -> tuple[int, int]:
+        """From where to where the bytes of a tensor, or of some rows of it, lie in the file."""
+        stored, begin = self.tensors[tensor], self._begins[tensor]
+        if stored.dtype is None:
+            return begin, begin  # reading it will say why it cannot be
+        first, last = (0, stored.shape[0] if stored.shape else 1) if rows is None else rows
+        row = prod(stored.shape[1:]) * stored.dtype.itemsize
+        return begin + first * row, begin + last * row
 
     def _header(self) -> tuple[int, bytes]:
         size = self._source.size

@@ -4,7 +4,7 @@ import io
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from joma.scan.errors import CheckpointError
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Rows = tuple[int, int]  # from where to where along the first dimension
+Wanted = tuple[str, Rows | None]  # a tensor, or some rows of it
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024  # no pointer is longer
 
@@ -49,6 +50,9 @@ class TensorFile:
 
     def prefetch(self, tensor: str) -> None:
         """Say that this tensor is read next, so that it may already be on its way."""
+
+    def expect(self, batches: Sequence[Sequence[Wanted]]) -> None:
+        """Say what will be read, in order, so that a server is asked for it in few requests; see `RangedBytes`."""
 
     def close(self) -> None: ...
 

@@ -174,14 +174,19 @@ def tokenized(folder: Path, text: str, what: str) -> list[int]:
         raise CheckpointError(f"the tokenizer of {what} cannot read the text: {why}") from None
 
 
+def _end_after(seconds: int) -> None:
+    """Let this process end after so much more time of the processor; a busy machine costs nobody his text."""
+    if resource is not None:
+        most = ceil(process_time()) + seconds
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
+
+
 def main() -> None:
     """Write {"ids": [...]} or {"error": a sentence}; nothing, if the tokenizer ends this process."""
     to = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints is no answer
     folder, name, seconds = sys.argv[1:]
-    if resource is not None:  # of this process alone, so that a busy machine costs nobody his text
-        most = ceil(process_time()) + int(seconds)
-        resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
+    _end_after(int(seconds))
     try:
         answer: dict[str, object] = {"ids": tokenized(Path(folder), sys.stdin.buffer.read().decode(), name)}
     except CheckpointError as error:

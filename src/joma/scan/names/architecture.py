@@ -194,7 +194,7 @@ def read_patterns(given: Iterable[str]) -> dict[str, str]:
             raise BadInput(f"there are two patterns {name}", argument="patterns")
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:  # a{99999999999}, or parentheses without end
             raise BadInput(f"the pattern {name} is no regular expression: {error}", argument="patterns") from None
         found[name] = pattern
     return found

@@ -67,10 +67,15 @@ def not_taken_notes(found: Mapping[str, Collection[str]], stored: Callable[[str]
 
 
 def _is_known(words: list[str], *, routed: bool) -> bool:
-    """Whether the words of a name behind its layer mean something that no group is for."""
-    if words[-1].endswith("bias") or any(map(_OTHER.search, words)):
+    """Whether the words of a name behind its layer mean something that no group is for.
+
+    Only the module itself can be a norm: DBRX has attention in `norm_attn_norm`, diffusion models have a matrix in
+    `norm1.linear`. The gate of an expert is no router.
+    """
+    if words[-1].endswith("bias") or any(map(_OTHER.search, words[-2:])):
         return True
-    return routed and not _ROUTERS.isdisjoint(words)
+    before_experts = words[: words.index("experts")] if "experts" in words else words
+    return routed and not _ROUTERS.isdisjoint(before_experts)
 
 
 def _looks_like_matrices(stored: Stored) -> bool:

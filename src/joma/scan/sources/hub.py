@@ -13,31 +13,28 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
 
 from joma.host import hub as hub_client
 from joma.host import limits
 from joma.host.extras import how_to_install
 from joma.host.hub import StrangeAnswer, client, transport_errors
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.adapter import CONFIG
-from joma.scan.formats.checkpoint import Checkpoint, Weights, choose_weights
-from joma.scan.formats.opening import opened_file
-from joma.scan.formats.safetensors_file import SafetensorsFile
-from joma.scan.formats.tensor_file import TensorFile, parsed_json
+from joma.scan.formats.ranges import RangedBytes
 from joma.scan.sources.downloads import DiskCache
+from joma.scan.sources.remote import RemoteCheckpoint
 from joma.scan.sources.series import Candidate, Series, arrange, moment_in, with_moments
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 T = TypeVar("T")
-_SMALL = 20_000_000  # bytes; a config or an index is far below
-_MORE_FILES = (".json", ".txt", ".model")  # what a model needs to run besides its weights
+_EXPIRED = (400, 401, 403, 404, 410)  # what an address answers that holds no longer
+_MOST_REFUSALS = 2  # in a row: then every range goes through the hub
 
 
 @dataclass(frozen=True)
@@ -107,10 +104,6 @@ class HubModel:
         url = f"{self.api.endpoint}/api/models/{self.repository}/{what}"
         return hub_client.listing(url, client().build_hf_headers(token=self.api.token, library_name="joma"))
 
-    def part_of_cache(self, commit: str) -> str:
-        """The name that a revision has in the cache."""
-        return f"{self.repository.replace('/', '--')}/{commit}"
-
     def ranges(self, commit: str, file: Listed, name: str) -> HubBytes:
         """The bytes of a file; `name` is for messages."""
         from huggingface_hub import hf_hub_url
@@ -118,22 +111,9 @@ class HubModel:
         url = hf_hub_url(self.repository, file.path, revision=commit, endpoint=self.api.endpoint)
         return HubBytes(name, url, file.size, client().build_hf_headers(token=self.api.token))
 
-    def download(self, commit: str, file: Listed) -> Path:
-        """A file in the cache with the hash that the hub lists. The caller holds its space in the cache."""
-        source = self.ranges(commit, file, f"{self.repository} {file.path}")
-        name = f"{self.part_of_cache(commit)}/{file.path}"
-
-        def right(path: Path) -> bool:
-            with path.open("rb") as stream:
-                if file.sha256 is None:
-                    return _hash_agrees(file, stream.read())
-                return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
-
-        return self.cache.file(name, file.size, source.copy_to, right)
-
 
 @dataclass
-class HubRevision:
+class HubRevision(RemoteCheckpoint):
     """One revision of a model. Reads are tied to its commit, so that a push in between changes nothing."""
 
     model: HubModel
@@ -142,85 +122,54 @@ class HubRevision:
     step: int
     epoch: int | None = None
 
+    @property
+    def cache(self) -> DiskCache:
+        return self.model.cache
+
     def identity(self) -> str:
         return self.commit
 
-    @cached_property
-    def files(self) -> dict[str, Listed]:
-        """The files of the revision; one request, made once."""
+    @property
+    def where(self) -> str:
+        return f"{self.model.repository} {self.name}"
+
+    @property
+    def cached_as(self) -> str:
+        return f"{self.model.repository.replace('/', '--')}/{self.commit}"
+
+    def listed(self) -> dict[str, Listed]:
         return self.model.listing(self.commit)
 
-    @cached_property
-    def _config(self) -> dict[str, Any] | None:
-        file = "config.json"
-        return parsed_json(self._small(file), f"{self.name}/{file}") if file in self.files else None
+    def ranges(self, file: str) -> HubBytes:
+        return self.model.ranges(self.commit, self.files[file], f"{self.name}/{file}")
 
-    def config(self) -> dict[str, Any] | None:
-        return self._config
+    def right(self, file: str, path: Path) -> bool:
+        with path.open("rb") as stream:
+            if self.files[file].sha256 is None:
+                return _hash_agrees(self.files[file], stream.read())
+            return hashlib.file_digest(stream, "sha256").hexdigest() == str(self.files[file].sha256)
 
-    @cached_property
-    def _weights(self) -> Weights:
-        return choose_weights(self.files, self._small, f"{self.model.repository} {self.name}")
-
-    def weights(self) -> Weights:
-        return self._weights
-
-    def open(self) -> Checkpoint:
-        weights = self.weights()
-        downloaded = [self.files[file] for file in weights.files if not file.endswith(".safetensors")]
-        with ExitStack() as stack:
-            if downloaded:
-                stack.enter_context(self._held(downloaded))
-            if weights.kind not in ("", "adapter"):
-                what = f"is a checkpoint in parts ({weights.files[0]}, ...); download it and scan the folder"
-                raise CheckpointError(f"{self.model.repository} {self.name} {what}", file=weights.files[0])
-            adapter = parsed_json(self._small(CONFIG), f"{self.name}/{CONFIG}") if weights.kind else None
-            openers = {file: partial(self._opened, file) for file in weights.files}
-            checkpoint = Checkpoint(openers, weights.index, config=self.config(), adapter=adapter)
-            checkpoint.after_close(stack.pop_all().close)
-            return checkpoint
-
-    @contextmanager
-    def folder(self) -> Iterator[Path]:
-        names = {*self.weights().files, *(name for name in self.files if name.endswith(_MORE_FILES))}
-        wanted = [self.files[name] for name in names]
-        with self._held(wanted):
-            for file in wanted:
-                self.model.download(self.commit, file)
-            yield self.model.cache.folder_of(self.model.part_of_cache(self.commit))
-
-    def _held(self, files: list[Listed]) -> AbstractContextManager[None]:
-        part = self.model.part_of_cache(self.commit)
-        return self.model.cache.hold(part, sum(file.size for file in files), f"{self.model.repository} {self.name}")
-
-    def _opened(self, file: str) -> TensorFile:
-        listed = self.files[file]
-        if file.endswith(".safetensors"):
-            return SafetensorsFile(self._ranges(listed))
-        return opened_file(self.model.download(self.commit, listed))
-
-    def _ranges(self, file: Listed) -> HubBytes:
-        return self.model.ranges(self.commit, file, f"{self.name}/{file.path}")
-
-    def _small(self, name: str) -> bytes:
-        file = self.files[name]
-        if file.size > _SMALL:
-            raise CheckpointError(f"{self.name}/{name} has {file.size:,} bytes, too many for JSON", file=name)
-        buffer = bytearray(file.size)
-        self._ranges(file).read_into(0, memoryview(buffer))
-        if not _hash_agrees(file, buffer):
-            raise CheckpointError(f"{self.name}/{name} does not have the hash that the hub lists", file=name)
-        return bytes(buffer)
+    def read_small(self, file: str) -> bytes:
+        content = super().read_small(file)
+        if not _hash_agrees(self.files[file], content):
+            raise CheckpointError(f"{self.name}/{file} does not have the hash that the hub lists", file=file)
+        return content
 
 
-class HubBytes:
-    """A file on the hub, read by ranges. A dropped connection goes on where it stopped."""
+class HubBytes(RangedBytes):
+    """A file on the hub, read by ranges. A dropped connection goes on where it stopped.
+
+    The hub leads to where large files lie. That is asked once for a file: later ranges go there directly, without the
+    token, until it no longer answers, because such an address holds for an hour or so.
+    """
 
     def __init__(self, name: str, url: str, size: int, headers: dict[str, str]) -> None:
-        self.name, self.size = name, size
+        super().__init__(name, size, self._read)
         self._url, self._headers = url, headers
+        self._direct: str | None = None
+        self._refusals = 0  # by direct addresses in a row
 
-    def read_into(self, start: int, buffer: memoryview) -> None:
+    def _read(self, start: int, buffer: memoryview) -> None:
         done = 0
 
         def read_on() -> None:
@@ -229,37 +178,25 @@ class HubBytes:
                 buffer[done : done + len(chunk)] = chunk
                 done += len(chunk)
 
-        self._read_all(len(buffer), lambda: done, read_on)
-
-    def copy_to(self, stream: BinaryIO) -> None:
-        """Write what is missing to a stream that stands at the end of what it has."""
-
-        def read_on() -> None:
-            for chunk in self._chunks(stream.tell(), self.size):
-                stream.write(chunk)
-
-        self._read_all(self.size, stream.tell, read_on)
-
-    def _read_all(self, size: int, have: Callable[[], int], read_on: Callable[[], None]) -> None:
         broken: tuple[type[Exception], ...] = (*transport_errors(), ConnectionError)
         try:
-            hub_client.read_all(size, have, read_on)
+            hub_client.read_all(len(buffer), lambda: done, read_on)
         except broken as error:
             why = f"the connection broke {hub_client.TRIES} times ({type(error).__name__})"
             raise CheckpointError(f"{self.name} could not be read from the hub: {why}", file=self.name) from None
-
-    def prefetch(self, start: int, length: int) -> None:
-        """Nothing is asked for before it is read: a second connection would only share the line."""
-
-    def close(self) -> None: ...
 
     def _chunks(self, start: int, stop: int) -> Iterator[bytes]:
         """The bytes from `start` up to `stop` as they come; the stream may end early."""
         from huggingface_hub.errors import HfHubHTTPError
 
-        left = stop - start
+        left, direct = stop - start, self._direct
+        url, headers = (direct, _without_token(self._headers)) if direct else (self._url, self._headers)
         try:
-            with hub_client.byte_range(self._url, self._headers, start, stop) as response:
+            with hub_client.byte_range(url, headers, start, stop) as response:
+                if direct and response.status_code in _EXPIRED:
+                    self._direct = None
+                    self._refusals += 1
+                    return  # without a byte: the next try asks the hub
                 client().hf_raise_for_status(response)
                 complete = response.status_code == 200 and start == 0 and stop == self.size
                 wanted, given = f"bytes {start}-{stop - 1}/{self.size}", response.headers.get("content-range")
@@ -267,6 +204,7 @@ class HubBytes:
                     got = given or f"status {response.status_code} without a range"
                     what = f"asked for {wanted}, the hub answered {got}: the file is not the one that is listed"
                     raise CheckpointError(f"{self.name}: {what}", file=self.name)
+                self._remember(str(response.url), direct)
                 for chunk in response.iter_bytes():
                     if len(chunk) > left:
                         raise CheckpointError(f"{self.name}: the hub sent more bytes than asked for", file=self.name)
@@ -274,6 +212,17 @@ class HubBytes:
                     yield chunk
         except HfHubHTTPError as error:
             _explain(self.name, error)
+
+    def _remember(self, url: str, direct: str | None) -> None:
+        """Where the hub led to, if that is another host: on its own host a request may need the token."""
+        if direct:
+            self._refusals = 0
+        elif urlsplit(url).netloc != urlsplit(self._url).netloc and self._refusals < _MOST_REFUSALS:
+            self._direct = url
+
+
+def _without_token(headers: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() != "authorization"}
 
 
 def _listed(entry: Any) -> Listed:

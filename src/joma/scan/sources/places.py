@@ -11,24 +11,27 @@ from dataclasses import replace
 from pathlib import Path
 
 from joma.host.errors import BadInput
+from joma.host.stores import is_address
 from joma.host.words import counted
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.checkpoint import ENDINGS, parts_of_one
+from joma.scan.formats.checkpoint import ENDINGS
 from joma.scan.formats.opening import ALONE
 from joma.scan.formats.tensor_file import small_file
 from joma.scan.sources import folder as local
 from joma.scan.sources import series as moments
 from joma.scan.sources.downloads import DiskCache
+from joma.scan.sources.file_names import is_one_model, moment_of_file, stem_of
 from joma.scan.sources.folder import LocalFile, LocalFolder
 from joma.scan.sources.hub import HubModel
 from joma.scan.sources.series import Candidate, Moment, Place, Series, arrange, moment_in, some, with_moments
+from joma.scan.sources.store import open_store
 
 BUDGET = 20e9  # bytes of downloads to keep
+_HUB = "hf://"
 _NO_BASE = "none"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _MOST_REFS = 50_000
-_TIMM = ".pth.tar"
 _TORCHTUNE = re.compile(
     r"(?P<kind>(?:hf|meta|torchtune)_model)(?P<shard>_\d{4})?_(?P<epoch>\d{1,9})\.(?:pt|safetensors)"
 )
@@ -40,12 +43,13 @@ _COUNTED = "the number in {} was taken for the step: neither its name nor the fi
 def open_series(
     source: str | Path, *, downloads: Path, budget: float = BUDGET, axis: str | None = None
 ) -> Series:  # fmt: skip
-    """The series at `source`: a local file or folder if there is one of that name, else a model on the hub.
+    """The series at `source`: a local file or folder if there is one of that name, an address, or a model on the hub.
 
-    With HF_HUB_OFFLINE=1 a model of the hub is read from the cache of huggingface_hub.
+    Addresses are those of object stores (s3://, gs://, az://) and of files on the web (https://); hf://owner/model is
+    a model on the hub too. With HF_HUB_OFFLINE=1 a model of the hub is read from the cache of huggingface_hub.
 
-    downloads: where to make a folder `joma-downloads` for hub files that cannot be read in part, of at most `budget`
-    bytes. It is made when it is needed, and only files that joma made in it are ever removed.
+    downloads: where to make a folder `joma-downloads` for files elsewhere that cannot be read in part, of at most
+    `budget` bytes. It is made when it is needed, and only files that joma made in it are ever removed.
     axis: "tokens" or "date" orders the entries of a local folder by what their names say of that; None, "step" and
     "epoch": by step, or by epoch where no step is known.
 
@@ -59,9 +63,14 @@ def open_series(
     """
     if axis not in (None, *moments.AXES):
         raise BadInput(f"axis must be one of {', '.join(moments.AXES)}, got {axis!r}", argument="axis")
-    path, name = Path(os.path.expanduser(source)), str(source)
+    name = str(source).removeprefix(_HUB)
+    path = Path(os.path.expanduser(name))
     marked = axis in (moments.TOKENS, moments.DATE)
-    if path.exists():
+    if is_address(name):
+        if marked:
+            raise BadInput(f"axis {axis} is for folders on this machine, and an address is none", argument="axis")
+        return open_store(name, DiskCache(downloads, int(budget)))
+    if name == str(source) and path.exists():
         found = _by_mark(_real(path), str(axis)) if marked else find_places(_real(path))
         if axis is not None and found.axis.removeprefix("milli") != axis:
             raise BadInput(f"{path} is ordered by {found.axis}, and not by {axis}", argument="axis")
@@ -172,7 +181,7 @@ def _in_folder(path: Path) -> Series:
     files, folders = (list(filter(kind, entries)) for kind in (local.is_weights, local.is_folder))
     if tuned := _of_torchtune(path, files):
         return tuned
-    one_model = _is_one_model(entries, files)
+    one_model = is_one_model([entry.name for entry in entries])
     if one_model and moment_in(path.name):  # what lies in folders below, an optimizer's state say, is part of it
         return _one(path)
     stepped = [folder for folder in folders if moment_in(folder.name)]
@@ -211,7 +220,7 @@ def _of_folders(path: Path, folders: list[Path], files: list[Path]) -> Series:
 
 def _is_series(folder: Path) -> bool:
     entries = local.visible_in(folder)
-    return not _is_one_model(entries, list(filter(local.is_weights, entries))) and any(map(_has_moment, entries))
+    return not is_one_model([entry.name for entry in entries]) and any(map(_has_moment, entries))
 
 
 def _of_epochs(path: Path, folders: list[Path], aside: list[str]) -> Series:
@@ -297,16 +306,6 @@ def _has_moment(entry: Path) -> bool:
     return bool(_moment(entry)) and is_checkpoint(entry)
 
 
-def _is_one_model(entries: Sequence[Path], files: Sequence[Path]) -> bool:
-    """Whether the files of a folder are one model: as transformers names them, or one file beside its config."""
-    names = {entry.name for entry in entries}
-    if names & {"model.safetensors", "pytorch_model.bin"} or any(name.endswith(".index.json") for name in names):
-        return True
-    if parts_of_one(names):  # of DeepSpeed, of torch's distributed checkpoints
-        return True
-    return "config.json" in names and sum(bool(_moment(file)) for file in files) < 2
-
-
 def _candidate(path: Path, moment: Moment, called: str | None = None) -> Candidate:
     def make(step: int, epoch: int | None) -> Place:
         return LocalFolder(path, step, epoch, called) if local.is_folder(path) else LocalFile(path, step, epoch)
@@ -315,14 +314,12 @@ def _candidate(path: Path, moment: Moment, called: str | None = None) -> Candida
 
 
 def _stem(path: Path) -> str:
-    return path.name if local.is_folder(path) else path.name.removesuffix(_TIMM).removesuffix(path.suffix)
+    return path.name if local.is_folder(path) else stem_of(path.name)
 
 
 def _moment(path: Path) -> Moment:
-    """The moment that a name speaks of. timm, and the scripts that it follows, number `.pth.tar` files by epoch."""
-    found = moment_in(_stem(path))
-    by_epoch = path.name.endswith(_TIMM) and found.epoch is None and path.name.startswith("checkpoint")
-    return Moment(None, found.step) if by_epoch else found
+    """The moment that a name speaks of."""
+    return moment_in(path.name) if local.is_folder(path) else moment_of_file(path.name)
 
 
 def is_cached(path: Path) -> bool:

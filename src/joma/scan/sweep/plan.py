@@ -150,6 +150,8 @@ def plan(
     for argument, given in (("tokenizer", tokenizer), ("seq_len", seq_len)):
         if given is not None and text is None:
             raise BadInput(f"{argument} is for a text, {but} one", argument=argument)
+    if groups is not None and not groups:
+        raise BadInput("groups must name at least one group of matrices, such as mlp", argument="groups")
     refused, read_by = _configs(series, running)
     kept = {name: measure for name, measure in asked.items() if name not in refused}
     if not kept:

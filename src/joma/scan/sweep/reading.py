@@ -39,13 +39,14 @@ def measured(
     kind, source = model_type(place), plan.wanted()
     if None not in (kind, plan.model_type) and kind != plan.model_type:
         raise CheckpointError(f"its architecture is {kind}, the series is {plan.model_type}")
+    by_group = {group: [name for name in missing if source[name] == group] for group in plan.groups}
+    read = [group for group, mine in by_group.items() if mine]
     with place.open() as checkpoint:
-        for group in plan.groups:
-            mine = [name for name in missing if source[name] == group]
-            if mine:
-                found, wrong = _group(plan, checkpoint, group, mine, between, lanes)
-                values |= found
-                faults += [fault_of(place, error, name) for name, error in wrong.items()]
+        checkpoint.expect([plan.groups[group] for group in read])
+        for group in read:
+            found, wrong = _group(plan, checkpoint, group, by_group[group], between, lanes)
+            values |= found
+            faults += [fault_of(place, error, name) for name, error in wrong.items()]
         notes = checkpoint.notes()
     running = {name: statistic for name, statistic in plan.model_names().items() if name in missing}
     try:

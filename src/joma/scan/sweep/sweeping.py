@@ -1,8 +1,6 @@
 """Measuring every checkpoint of a series into a run, and reading the curves back."""
 
-import hashlib
-import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from itertools import product
@@ -17,15 +15,16 @@ from torch import Tensor
 from joma.host.errors import BadInput
 from joma.host.threads import cores, limited
 from joma.runs import Dims, Run
-from joma.scan.errors import CheckpointError, Fault
+from joma.scan.errors import Fault
 from joma.scan.model.running import Between
 from joma.scan.result.curves import Scan, mean_of
 from joma.scan.sources.series import EPOCH, STEP, Place
+from joma.scan.sweep.elsewhere import Elsewhere
 from joma.scan.sweep.integrity import not_yet_trained, suspicions
 from joma.scan.sweep.pairs import Chain, TimeLeft, pair_curves, sweep_pairs
-from joma.scan.sweep.plan import Plan, fault_of
-from joma.scan.sweep.reading import measured
+from joma.scan.sweep.plan import Plan
 from joma.scan.sweep.record import read_curve
+from joma.scan.sweep.step import Step, take_step
 
 Report = Callable[[str], None]
 VERSION = 3  # of what is recorded; raised when the numbers, or what a checkpoint is known again by, would differ
@@ -49,8 +48,9 @@ class _Outcome(NamedTuple):
 
 
 def sweep(
-    plan: Plan, run: Run, *, jobs: int = 1, keep_suspicious: bool = False, report: Report = lambda line: None
-) -> Scan:
+    plan: Plan, run: Run, *, jobs: int = 1, keep_suspicious: bool = False, report: Report = lambda line: None,
+    elsewhere: Elsewhere | None = None,
+) -> Scan:  # fmt: skip
     """Measure the steps of `plan` that `run` does not hold yet, `jobs` of them at a time, and judge them all.
 
     Each step is recorded in one piece, when it is measured; what stops the sweep loses only steps that were under way.
@@ -58,7 +58,8 @@ def sweep(
     A checkpoint with a fault is reported, left out, and tried again by the next sweep. A measure that cannot be taken
     of a checkpoint is left out alone: the others stay. keep_suspicious: steps that the fingerprints speak against
     stay in the curves, and are noted. `report` gets a line for each step, beginning with "["; with one job also
-    others, from within a step that takes long.
+    others, from within a step that takes long. elsewhere: measures the steps in other processes; `jobs` is then not
+    used.
 
     >>> import tempfile, torch
     >>> from pathlib import Path
@@ -75,17 +76,38 @@ def sweep(
     """
     if jobs < 1:
         raise BadInput(f"jobs must be at least 1, got {jobs}", argument="jobs")
+    faults, notes = measure_steps(plan, run, jobs=jobs, report=report, elsewhere=elsewhere)
+    every = [note for several in notes.values() for note in several]
+    return judge_steps(plan, run, faults, every, keep_suspicious=keep_suspicious, report=report)
+
+
+def measure_steps(
+    plan: Plan, run: Run, *, jobs: int = 1, report: Report = lambda line: None, elsewhere: Elsewhere | None = None
+) -> tuple[list[Fault], dict[int, tuple[str, ...]]]:
+    """The first half of `sweep`: measure and record. Returns what is wrong, and by step how it was read."""
     faults: list[Fault] = []
-    notes = list(plan.notes)
+    notes: dict[int, tuple[str, ...]] = {}
     left = TimeLeft(len(plan.series.places))
     # Tiny matrices are measured by one thread: others would wait for it, and for each other.
     tiny = plan.tokens is None and all(prod(shape) <= _TINY for shape in plan.shapes.values())
-    with limited(1) if tiny else nullcontext(), closing(_steps(plan, run, jobs, report)) as outcomes:
+    with limited(1) if tiny else nullcontext(), closing(_steps(plan, run, jobs, report, elsewhere)) as outcomes:
         for place, outcome in outcomes:
             moment = f"[{left.done + 1}/{left.total}] {plan.series.axis} {place.step}"
             report(f"{moment}  {outcome.line}{left.after(outcome.worked)}")
             faults += outcome.faults
-            notes += outcome.notes
+            notes[place.step] = outcome.notes
+    return faults, notes
+
+
+def judge_steps(
+    plan: Plan, run: Run, faults: Iterable[Fault], notes: Iterable[str], *, keep_suspicious: bool = False,
+    report: Report = lambda line: None,
+) -> Scan:  # fmt: skip
+    """The second half of `sweep`: compare the steps with each other, measure pairs of them, and read the curves.
+
+    faults, notes: what `measure_steps` found, in the order of the steps.
+    """
+    faults, notes = list(faults), [*plan.notes, *notes]
     compared = _prints(plan, run, [place.step for place in _usable(plan, faults)])
     notes += _untrained(plan, compared)
     suspected = _suspected(plan, compared)
@@ -97,7 +119,7 @@ def sweep(
     faults += [fault for chain in chains for fault in chain.faults]
     notes += [note for chain in chains for note in chain.notes]
     faults.sort(key=lambda fault: fault.step)
-    return _found(plan, run, faults, tuple(dict.fromkeys(notes)), chains)
+    return found_in(plan, run, faults, notes, chains)
 
 
 def _usable(plan: Plan, faults: Iterable[Fault]) -> list[Place]:
@@ -105,17 +127,23 @@ def _usable(plan: Plan, faults: Iterable[Fault]) -> list[Place]:
     return [place for place in plan.series.places if place.step not in left_out]
 
 
-def _steps(plan: Plan, run: Run, jobs: int, report: Report) -> Generator[tuple[Place, _Outcome]]:
+def _steps(
+    plan: Plan, run: Run, jobs: int, report: Report, elsewhere: Elsewhere | None
+) -> Generator[tuple[Place, _Outcome]]:
     recorded, stop = _recorded(plan, run), Event()
+    if elsewhere is not None:
+        yield from _elsewhere(plan, run, elsewhere, recorded, report)
+        return
     if jobs == 1:  # without threads, an interrupt stops at once
         lanes = min(cores(), _LANES) if plan.device.type == "cpu" else 1
         for place in plan.series.places:
             between = _between(f"step {place.step}", stop, report)
-            yield place, _step(plan, run, place, recorded[place.step], between, lanes)
+            yield place, _kept(plan, run, place, take_step(plan, place, recorded[place.step], between, lanes=lanes))
         return
 
     def step(place: Place) -> _Outcome:
-        return _step(plan, run, place, recorded[place.step], _between("", stop, lambda line: None))
+        between = _between("", stop, lambda line: None)
+        return _kept(plan, run, place, take_step(plan, place, recorded[place.step], between))
 
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="joma-scan")
     try:
@@ -125,6 +153,36 @@ def _steps(plan: Plan, run: Run, jobs: int, report: Report) -> Generator[tuple[P
     finally:  # after an error or an interrupt nothing new is started, and what is under way ends at its next tensor
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _elsewhere(
+    plan: Plan, run: Run, elsewhere: Elsewhere, recorded: dict[int, dict[str, int]], report: Report
+) -> Generator[tuple[Place, _Outcome]]:
+    """Steps that other processes measure.
+
+    Each is recorded when it comes, so that nothing is lost where this process ends early. It is told in the order of
+    the series, so that the lines are always the same.
+    """
+    told = _between("elsewhere", Event(), report)
+    wanted, names = plan.wanted(), [place.step for place in plan.series.places]
+    missing = [place for place in plan.series.places if not wanted.keys() <= recorded[place.step].keys()]
+    outcomes = {
+        place.step: _kept(plan, run, place, take_step(plan, place, recorded[place.step], told))
+        for place in plan.series.places
+        if place not in missing
+    }
+    places, at = {place.step: place for place in missing}, 0
+    events = elsewhere.events(plan, {place.step: recorded[place.step] for place in missing})
+    with closing(events):
+        for step, news in events:
+            if isinstance(news, str):
+                told(f"{len(outcomes)} of {len(names)} measured; {plan.series.axis} {step}: {news}")
+                continue
+            outcomes[step] = _kept(plan, run, places[step], news)
+            while at < len(names) and names[at] in outcomes:
+                yield plan.series.places[at], outcomes[names[at]]
+                at += 1
+    yield from ((place, outcomes[place.step]) for place in plan.series.places[at:])
 
 
 def _between(moment: str, stop: Event, report: Report) -> Between:
@@ -142,26 +200,18 @@ def _between(moment: str, stop: Event, report: Report) -> Between:
     return between
 
 
-def _step(plan: Plan, run: Run, place: Place, recorded: dict[str, int], between: Between, lanes: int = 1) -> _Outcome:
-    try:
-        digest = hashlib.sha256(os.fsencode(place.identity())).digest()
-        identity = int.from_bytes(digest[:8], "little", signed=True)  # as a number that a run can hold
-        if recorded.get("identity", identity) != identity:
-            # A checkpoint that was replaced cannot be added to what was recorded of it.
-            raise CheckpointError("its files have changed since it was measured; measure it again from the start")
-        missing = [name for name in plan.wanted() if name not in recorded]
-        if not missing:
-            return _Outcome("recorded already", worked=False)
-        values, faults, notes = measured(plan, place, missing, between, lanes=lanes)
-    except CheckpointError as error:
-        return _Outcome(f"left out: {error}", [fault_of(place, error)])
-    if values:
-        values |= {} if "identity" in recorded else {"identity": identity}
-        run.record(place.step, values, dims=_dims(plan, values))
-    return _Outcome(_line(plan, values, faults), faults, notes)
+def _kept(plan: Plan, run: Run, place: Place, found: Step) -> _Outcome:
+    """Record what was found of a checkpoint."""
+    if found.left_out is not None:
+        return _Outcome(f"left out: {found.left_out}", found.faults)
+    if not found.worked:
+        return _Outcome("recorded already", worked=False)
+    if found.values:
+        run.record(place.step, found.values, dims=_dims(plan, found.values))
+    return _Outcome(_line(plan, found.values, found.faults), found.faults, found.notes)
 
 
-def _line(plan: Plan, values: dict[str, Any], faults: list[Fault]) -> str:
+def _line(plan: Plan, values: Mapping[str, Any], faults: Sequence[Fault]) -> str:
     """What a step measured: the mean over layers of each curve, and which curves it lacks."""
     means: dict[str, list[str]] = {}
     for name, value in ((name, values[name]) for name in plan.curve_names() if name in values):
@@ -190,7 +240,7 @@ def _dims(plan: Plan, names: Iterable[str]) -> dict[str, Dims]:
     return {name: found[name] for name in names}
 
 
-def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...], chains: Sequence[Chain]) -> Scan:
+def found_in(plan: Plan, run: Run, faults: list[Fault], notes: Iterable[str], chains: Sequence[Chain] = ()) -> Scan:
     """The curves over the steps that have at least one of them."""
     usable = [place.step for place in _usable(plan, faults)]
     there = {name: set(run.steps(name).tolist()) if name in run else set() for name in plan.curve_names()}
@@ -201,8 +251,8 @@ def _found(plan: Plan, run: Run, faults: list[Fault], notes: tuple[str, ...], ch
         curves |= pair_curves(run, chain.curves, chain.pairs, steps)
     known = {place.step: place.epoch for place in plan.series.places if place.epoch is not None}
     return Scan(
-        plan.series.source, steps, faults, curves, known, plan.refused, notes, plan.coverage, plan.model_type,
-        plan.warnings, plan.seq_len, len(plan.series.places), not_taken=plan.not_taken,
+        plan.series.source, steps, faults, curves, known, plan.refused, tuple(dict.fromkeys(notes)), plan.coverage,
+        plan.model_type, plan.warnings, plan.seq_len, len(plan.series.places), not_taken=plan.not_taken,
         counted_in=None if plan.series.axis in (STEP, EPOCH) else plan.series.axis,
     )  # fmt: skip
 

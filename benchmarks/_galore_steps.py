@@ -1,0 +1,125 @@
+"""The time of a step: the optimizer alone, whole training steps, steps with a refresh, and the step as a CUDA graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from _galore_training import RANKS, Maker, Row, Training, adamw, fastest, galore, makers, name_of, timed
+
+from joma.optim import GaLore
+
+REFRESH = 200  # updates over which the cost of all refreshes is shared out
+BLOCK = 200.0  # milliseconds that are timed at once, about
+
+
+def _head(part: str, size: str, dtype: torch.dtype) -> Row:
+    return {"part": part, "size": size, "dtype": name_of(dtype), "rank": RANKS[size]}
+
+
+def _count(milliseconds: float) -> int:
+    """Steps of such a length that are timed at once."""
+    return max(1, min(100, int(BLOCK / max(milliseconds, 1e-3))))
+
+
+def optimizer_steps(size: str, dtype: torch.dtype, device: str, rounds: int, folder: str) -> Iterator[Row]:
+    """The optimizer alone, without refreshes; `galore_tf32`: where float32 products may be TF32."""
+    ways = {}
+    for name, make in makers(size, folder, quick_start=True).items():
+        if name in ("adamw", "galore", "galore_torch"):
+            ways[name] = Training(make, size, device, dtype, sequences=1)
+            ways[name].train(2)
+            ways[name].backward()
+    count = _count(timed(ways["galore"].step, device))
+    calls = {name: lambda one=one: one.step(count) for name, one in ways.items()}
+    times = fastest(calls, device, rounds)
+    if dtype == torch.float32:
+        torch.set_float32_matmul_precision("high")
+        times |= {f"{name}_tf32": value for name, value in fastest({"galore": calls["galore"]}, device, rounds).items()}
+        torch.set_float32_matmul_precision("highest")
+    row = _head("optimizer", size, dtype) | {f"{name}_ms": value / count for name, value in times.items()}
+    yield row | {f"{name}_over_adamw": times[name] / times["adamw"] for name in times if name != "adamw"}
+
+
+def training_steps(size: str, dtype: torch.dtype, device: str, rounds: int, folder: str) -> Iterator[Row]:
+    """Whole training steps, without refreshes."""
+    ways = {}
+    for name, make in makers(size, folder, quick_start=True).items():
+        if name != "galore_torch_in_backward":
+            ways[name] = Training(make, size, device, dtype)
+            ways[name].train(2)
+    count = _count(timed(ways["adamw"].train, device))
+    times = fastest({name: lambda one=one: one.train(count) for name, one in ways.items()}, device, rounds)
+    row = _head("training", size, dtype) | {"tokens": ways["adamw"].tokens.numel()}
+    row |= {f"{name}_ms": value / count for name, value in times.items()}
+    yield row | {f"{name}_over_adamw": times[name] / times["adamw"] for name in times if name != "adamw"}
+
+
+def refresh_steps(
+    size: str, dtype: torch.dtype, device: str, rounds: int, name: str = "galore", cycles: int = 2
+) -> Iterator[Row]:
+    """Each turn of the refreshes in a training step of its own: the slowest over a plain one, and the cost in all."""
+    training = Training(makers(size, "")[name], size, device, dtype)
+    optimizer = training.optimizer
+    assert isinstance(optimizer, GaLore)
+    training.train(3)
+    plain = min(timed(training.train, device) for _ in range(5 + rounds))
+    turns = optimizer.matrices[0].turn[1]
+    for group in optimizer.param_groups:
+        group["refresh"] = turns
+    best: dict[int, float] = {}
+    for _ in range(cycles + 1):  # the first warms up
+        for _ in range(turns):
+            at = optimizer.matrices[0].count % turns
+            took = timed(training.train, device)
+            best[at] = min(took, best[at]) if at in best else math.inf
+    yield _head("refresh steps", size, dtype) | {
+        "way": name,
+        "refresh_turns": turns,
+        "plain_training_step_ms": plain,
+        "mean_refresh_step_ms": sum(best.values()) / turns,
+        "slowest_refresh_step_ms": max(best.values()),
+        "slowest_refresh_step_over_plain": max(best.values()) / plain,
+        "refresh_ms_per_update": sum(max(0.0, each - plain) for each in best.values()) / REFRESH,
+    }
+
+
+def graph_steps(size: str, dtype: torch.dtype, device: str, rounds: int) -> Iterator[Row]:
+    """The optimizer alone as a CUDA graph: AdamW and GaLore, both capturable."""
+    if device != "cuda":
+        return
+    row = _head("graph", size, dtype)
+    ways: dict[str, Maker] = {
+        "adamw": lambda model: adamw(model, capturable=True),
+        "galore": lambda model: galore(model, size, capturable=True),
+    }
+    graphs, kept = {}, []
+    for name, make in ways.items():
+        training = Training(make, size, device, dtype, sequences=1)
+        kept.append(training)
+        try:
+            graphs[name] = _captured(training)
+        except Exception as error:  # said in the record: the other numbers are worth having
+            row[f"{name}_captured"] = f"{type(error).__name__}: {error}"[:300]
+            continue
+        weight = next(iter(training.model.parameters()))
+        before = weight.detach().clone()
+        graphs[name].replay()
+        row[f"{name}_replay_moves_the_weights"] = not torch.equal(before, weight)
+    calls = {name: lambda graph=graph: [graph.replay() for _ in range(100)] for name, graph in graphs.items()}
+    times = fastest(calls, device, rounds)
+    row |= {f"{name}_ms": value / 100 for name, value in times.items()}
+    yield row | ({"galore_over_adamw": times["galore"] / times["adamw"]} if len(times) == 2 else {})
+
+
+def _captured(training: Training) -> torch.cuda.CUDAGraph:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        training.train(3)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        training.optimizer.step()
+    return graph

@@ -1,0 +1,109 @@
+"""What GaLore's benchmarks train: LLaMAs of three sizes, with fused AdamW, with GaLore and with galore-torch."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from _peers import galore_torch
+
+from joma.models.llama import Llama, LlamaConfig
+from joma.optim import GaLore
+
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"vocabulary": 500, "width": 64, "mlp": 172, "heads": 4, "layers": 2, "context": 32},
+    "60M": {},
+    "330M": {"width": 2048, "mlp": 5461, "heads": 16, "layers": 4},
+}
+RANKS = {"tiny": 16, "60M": 128, "330M": 512}  # a quarter of the width
+NEVER = 10**9  # updates between refreshes where none is wanted after the first
+Maker = Callable[[torch.nn.Module], torch.optim.Optimizer]
+Row = dict[str, object]
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(call: Callable[[], object], device: str) -> float:
+    """Milliseconds."""
+    wait(device)
+    begin = time.perf_counter()
+    call()
+    wait(device)
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def fastest(ways: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, float]:
+    """The fastest of several rounds in milliseconds, each way once per round, after one round to warm up."""
+    best = dict.fromkeys(ways, float("inf"))
+    for turn in range(rounds + 1):
+        for name, call in ways.items():
+            took = timed(call, device)
+            if turn:
+                best[name] = min(best[name], took)
+    return best
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@cache
+def _drawn(size: str) -> Llama:
+    """Drawn once: on a CPU that takes seconds."""
+    return Llama(LlamaConfig(**SIZES[size]), seed=0)
+
+
+class Training:
+    """A model, an optimizer and a batch; autocast to bfloat16 on a GPU."""
+
+    def __init__(self, make: Maker, size: str, device: str, dtype: torch.dtype, *, sequences: int = 64) -> None:
+        self.model, self.device = copy.deepcopy(_drawn(size)).to(device, dtype), device
+        self.optimizer = make(self.model)
+        shape = self.model.config
+        generator = torch.Generator().manual_seed(0)
+        sequences = min(sequences, 4) if size == "tiny" else sequences
+        self.tokens = torch.randint(shape.vocabulary, (sequences, shape.context), generator=generator).to(device)
+
+    def backward(self) -> None:
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
+            logits = self.model(self.tokens)
+        F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), self.tokens[:, 1:].flatten()).backward()
+
+    def train(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            self.backward()
+            self.optimizer.step()
+
+    def step(self, count: int = 1) -> None:
+        """The optimizer alone, with gradients that are there."""
+        for _ in range(count):
+            self.optimizer.step()
+
+
+def adamw(model: torch.nn.Module, **more: object) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, **more)  # type: ignore[arg-type]
+
+
+def galore(model: torch.nn.Module, size: str, **more: object) -> GaLore:
+    return GaLore(model, torch.optim.AdamW, rank=RANKS[size], refresh=NEVER, lr=1e-3, fused=True, **more)  # type: ignore[arg-type]
+
+
+def makers(size: str, folder: str, *, quick_start: bool = False) -> dict[str, Maker]:
+    """By name; galore-torch where it is. With quick_start its first bases are any, which saves minutes of SVDs."""
+    found: dict[str, Maker] = {
+        "adamw": adamw,
+        "galore": lambda model: galore(model, size),
+        "per_layer": lambda model: galore(model, size, per_layer=True),
+    }
+    if theirs := galore_torch(folder, quick_start=quick_start):
+        found["galore_torch"] = lambda model: theirs.whole(model, RANKS[size], NEVER)
+        found["galore_torch_in_backward"] = lambda model: theirs.in_backward(model, RANKS[size], NEVER)
+    return found

@@ -1,0 +1,140 @@
+"""Stable ranks of the matrices that a monitor follows, from one measuring to the next.
+
+The first time each is certified by `spectrum`, to a thousandth. From then on `follow` turns a block of vectors after
+it, and the host waits for nothing. Where what it leaves over is more than `DOUBT`, the rank is certified again: at once
+where the numbers lie in the host's memory, else at the next measuring, when they have arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+
+import torch
+from torch import Tensor
+
+from joma.measure.following import BLOCK, first_block, follow
+from joma.measure.spectrum import GRAM_SIDE, TOGETHER, spectrum
+from joma.monitor.arrival import Arrival
+
+DOUBT = 0.01
+"""A residual above which a rank is certified anew. Below it, no error above 0.002 was seen."""
+
+AT_A_TIME = 1 << 27
+"""Entries of matrices that are followed together: copies of them are held for a moment."""
+FIRST_STEPS = 40
+"""Steps of subspace iteration before the first look; each reads the matrices twice."""
+
+
+class Ranks:
+    """The stable ranks of matrices by name, and what was found last of each."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, Tensor] = {}
+        """By name, the vectors that the next look begins with."""
+        self.certified = 0
+        """How often a rank was certified."""
+        self._doubted: set[str] = set()
+        self._residuals: list[tuple[list[str], Arrival]] = []
+        self._random: dict[torch.device, torch.Generator] = {}
+
+    def of(self, matrices: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Those of all matrices; NaN for one that is not finite."""
+        self._hear()
+        known = {name: each for name, each in matrices.items() if self._can_follow(name, each)}
+        found: dict[str, Tensor] = {}
+        for names in _of_one_side(known):
+            found |= self._follow({name: matrices[name] for name in names})
+        for names in _alike({name: each for name, each in matrices.items() if name not in known}):
+            found |= self._certify({name: matrices[name] for name in names})
+        return {name: found[name] for name in matrices}
+
+    def _can_follow(self, name: str, matrix: Tensor) -> bool:
+        block = self.blocks.get(name)
+        if block is None or name in self._doubted or matrix.device != block.device:
+            return False
+        return len(block) == min(matrix.shape)
+
+    def _follow(self, matrices: dict[str, Tensor]) -> dict[str, Tensor]:
+        groups = [[matrices[name] for name in names] for names in _groups(matrices, lambda each: each.shape)]
+        names = [name for some in _groups(matrices, lambda each: each.shape) for name in some]
+        blocks = torch.stack([self.blocks[name] for name in names])
+        looked = follow([torch.stack(group) for group in groups], blocks, self._generator(blocks.device))
+        self.blocks |= dict(zip(names, looked.vectors, strict=True))
+        self._residuals.append((names, Arrival(looked.residual)))
+        found = dict(zip(names, looked.stable_rank, strict=True))
+        if self._residuals[-1][1].at_once:
+            self._hear()
+            for doubted in _alike({name: each for name, each in matrices.items() if name in self._doubted}):
+                found |= self._certify({name: matrices[name] for name in doubted})
+        return found
+
+    def _certify(self, matrices: dict[str, Tensor]) -> dict[str, Tensor]:
+        """By `spectrum`, each alone where one of them is not finite."""
+        self._doubted -= set(matrices)
+        self.certified += len(matrices)
+        stack = torch.stack(list(matrices.values()))
+        try:
+            found = spectrum(stack)
+        except ValueError:
+            if len(matrices) > 1:
+                return {name: rank for one in matrices for name, rank in self._certify({one: matrices[one]}).items()}
+            ((name, matrix),) = matrices.items()
+            self.blocks.pop(name, None)
+            return {name: torch.full((), torch.nan, device=matrix.device)}
+        if _is_worth_following(next(iter(matrices.values()))):
+            random = self._generator(found.vectors.device)
+            # A vector that is good enough for the number is not yet one to follow.
+            looked = follow([stack], first_block(found.vectors, random), random, steps=FIRST_STEPS)
+            self.blocks |= dict(zip(matrices, looked.vectors, strict=True))
+        return dict(zip(matrices, found.stable_rank, strict=True))
+
+    def _hear(self) -> None:
+        """What residuals have arrived by now say."""
+        while self._residuals and self._residuals[0][1].is_there():
+            names, arrival = self._residuals.pop(0)
+            residuals = zip(names, arrival.numbers().tolist(), strict=True)
+            self._doubted |= {name for name, each in residuals if not each <= DOUBT}  # NaN is a doubt too
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        """Numbers of our own: those of the training stay as they are."""
+        if device not in self._random:
+            self._random[device] = torch.Generator(device).manual_seed(0)
+        return self._random[device]
+
+
+def _is_worth_following(matrix: Tensor) -> bool:
+    """Not where a small matrix is done exactly at once, which costs a host nothing but a GPU much waiting."""
+    side = min(matrix.shape)
+    return side >= 2 * BLOCK if matrix.device.type == "cuda" else side > GRAM_SIDE
+
+
+def ranks_of(matrices: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Stable ranks of matrices that have no past; NaN for one that is not finite."""
+    return Ranks().of(matrices)
+
+
+def _alike(matrices: dict[str, Tensor]) -> Iterator[list[str]]:
+    """Names of matrices that lie on one device and have one shape and type, some at a time."""
+    for names in _groups(matrices, lambda each: (each.device, each.dtype, each.shape)):
+        some = max(1, TOGETHER // matrices[names[0]].numel())
+        yield from (names[at : at + some] for at in range(0, len(names), some))
+
+
+def _of_one_side(matrices: dict[str, Tensor]) -> Iterator[list[str]]:
+    """Names of matrices that have one smaller side, on one device, in one type: as many at a time as memory allows."""
+    for names in _groups(matrices, lambda each: (each.device, each.dtype, min(each.shape))):
+        some: list[str] = []
+        for name in names:
+            if some and sum(matrices[each].numel() for each in (*some, name)) > AT_A_TIME:
+                yield some
+                some = []
+            some.append(name)
+        yield some
+
+
+def _groups(matrices: dict[str, Tensor], key: Callable[[Tensor], Hashable]) -> list[list[str]]:
+    """Names of matrices with the same key."""
+    groups: dict[Hashable, list[str]] = {}
+    for name, each in matrices.items():
+        groups.setdefault(key(each), []).append(name)
+    return list(groups.values())

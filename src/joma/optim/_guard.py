@@ -1,0 +1,124 @@
+"""Gradients that are not finite: seeing them, and holding a step back without waiting for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from joma.optim._matrix import Matrix, is_sharded, is_stacked_on, local
+
+NameOf = Callable[[int], str]
+"""The name of the parameter that a flag is of, asked for where it is False."""
+
+
+def are_finite(tensors: Sequence[Tensor], stacks: Sequence[Tensor] = ()) -> Tensor:
+    """For each tensor whether all of it is finite, on the device of the first; the same answer on all processes.
+
+    - tensors: one flag for each
+    - stacks: (matrices, rows, columns), one flag for each row; their flags come first
+    """
+    if not tensors and not stacks:
+        return torch.ones(0, dtype=torch.bool)
+    here = [local(one) for one in tensors]
+    if not all(one.numel() for one in here):  # a process that has no row of a tensor has nothing to object to
+        here = [one if one.numel() else one.new_zeros(1) for one in here]
+    if not stacks and _have_finite_sums(here):
+        finite = torch.ones(len(here), dtype=torch.bool)
+    else:
+        finite = _have_finite_norms(here, stacks)
+    meshes: dict[Any, None] = {one.device_mesh: None for one in tensors if is_sharded(one)}  # type: ignore[attr-defined]
+    if not meshes:
+        return finite
+    # Where one process sees a fault, all that hold parts must: otherwise some would step and others would not.
+    everywhere = finite.to(torch.int32)
+    for group in (mesh.get_group(dimension) for mesh in meshes for dimension in range(mesh.ndim)):
+        dist.all_reduce(everywhere, dist.ReduceOp.MIN, group=group)
+    return everywhere.bool()
+
+
+def _have_finite_sums(tensors: Sequence[Tensor]) -> bool:
+    """On a CPU, which adds much faster than it takes norms. A sum that is not finite may be an overflow."""
+    if any(one.device.type != "cpu" for one in tensors) or is_stacked_on(tensors[0].device):
+        return False
+    return all(isfinite(float(one.sum())) for one in tensors)
+
+
+def _have_finite_norms(tensors: Sequence[Tensor], stacks: Sequence[Tensor]) -> Tensor:
+    norms = [torch.linalg.vector_norm(one, torch.inf, dim=-1).flatten() for one in stacks]
+    if tensors:
+        singles = torch._foreach_norm(list(tensors), torch.inf)
+        alike = all(one.dtype == singles[0].dtype and one.device == singles[0].device for one in singles)
+        norms += [torch.stack(singles)] if alike else [one[None] for one in singles]
+    first = norms[0]
+    norms = [one if one.device == first.device else one.to(first.device) for one in norms]
+    return (torch.cat(norms) if len(norms) > 1 else first) < torch.inf  # NaN is not below it either
+
+
+class Pending(NamedTuple):
+    """Flags that are on their way from the device."""
+
+    name_of: NameOf
+    finite: Tensor
+    arrived: torch.cuda.Event | None
+    matrices: list[Matrix]
+
+
+class Guard:
+    """Holds a step back where a gradient is not finite, without waiting for the device.
+
+    To look at a number that a GPU computes, Python waits until the GPU has caught up, and the GPU then waits for
+    Python. torch's fused optimizers take a flag, `found_inf`, that makes their step do nothing. With such an inner
+    optimizer the flag is set on the device, and Python reads it at the next step, when it has long been there.
+    """
+
+    devices = ("cuda",)  # kinds of devices on which waiting costs something
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        self.pending: list[Pending] = []
+
+    def serves(self, devices: Iterable[torch.device]) -> bool:
+        """Whether the inner optimizer takes the flag, and everything is on one device of the right kind."""
+        places = set(devices)
+        if len(places) != 1 or next(iter(places)).type not in self.devices:
+            return False
+        fused = all(group.get("fused") for group in self.inner.param_groups)
+        return fused and bool(getattr(self.inner, "_step_supports_amp_scaling", False))
+
+    def hold(self, name_of: NameOf, finite: Tensor, matrices: list[Matrix], *, captured: bool = False) -> Tensor:
+        """Let the inner optimizer's next step do nothing if not all is finite; the flag, 1.0 where nothing may change.
+
+        What a CUDA graph captures is not looked at later: a replay has no flags of its own.
+        """
+        found_inf = 1 - finite.all().to(torch.float32)
+        self.inner.found_inf = found_inf  # type: ignore[attr-defined]
+        if not captured:
+            arrived = torch.cuda.Event() if finite.device.type == "cuda" else None
+            copied = finite.to("cpu", non_blocking=True)
+            if arrived is not None:
+                arrived.record()
+            self.pending.append(Pending(name_of, copied, arrived, matrices))
+        return found_inf
+
+    def release(self) -> None:
+        """The inner optimizer has stepped."""
+        vars(self.inner).pop("found_inf", None)
+
+    def look_back(self) -> str | None:
+        """The name of a gradient that was not finite in the step before, which then did not count."""
+        pending, self.pending = self.pending, []
+        names = []
+        for one in pending:
+            if one.arrived is not None:
+                one.arrived.synchronize()
+            finite = one.finite.numpy()  # it is on the CPU by now
+            if not finite.all():
+                for matrix in one.matrices:
+                    matrix.count -= 1
+                names.append(one.name_of(int(finite.argmin())))
+        return names[0] if names else None

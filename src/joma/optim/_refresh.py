@@ -1,0 +1,112 @@
+"""Finding subspaces: whose turn it is, which matrices are worked on together, and what their gradients give."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
+from operator import not_
+
+import torch
+from torch import Tensor
+
+from joma.optim import _matrix
+from joma.optim._inner import OnMove, move_state, narrow_state
+from joma.optim._matrix import Matrix, full_tensor
+from joma.optim.projector import Energy, Kind, Projector, Rank, find_projector
+
+SEARCHED = 1 << 23  # entries of gradients that are searched together at most
+REFRESHED_TOGETHER = 2  # subspaces that are found at once where products are stacked: more make a step too long
+_SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
+Agree = Callable[[Matrix, Tensor], Tensor]
+
+
+def give_turns(matrices: Sequence[Matrix], *, staggered: bool) -> None:
+    """Say which matrices are refreshed together: all, or few at a time, spread over the updates between refreshes.
+
+    Turns follow from shapes and order alone, so that a resumed run has those of the run before.
+    """
+    turns = refresh_batches(matrices, lambda matrix: matrix.largest_rank)
+    for number, batch in enumerate(turns):
+        for matrix in batch:
+            matrix.turn = (number, len(turns)) if staggered else (0, 1)
+
+
+def refresh_batches(
+    matrices: Iterable[Matrix], rank: Callable[[Matrix], int] = lambda matrix: matrix.rank
+) -> list[list[Matrix]]:
+    """Alike matrices whose subspaces are found together."""
+    found: dict[object, list[list[Matrix]]] = {}
+    for matrix in matrices:
+        together = REFRESHED_TOGETHER if _matrix.is_stacked_on(matrix.parameter.device) else 1
+        most = max(1, min(together, SEARCHED // max(1, matrix.parameter.numel())))
+        lists = found.setdefault((matrix.kind, rank(matrix)), [[]])
+        if len(lists[-1]) == most:
+            lists.append([])
+        lists[-1].append(matrix)
+    return [batch for lists in found.values() for batch in lists]
+
+
+def full_gradients(batch: Sequence[Matrix]) -> Tensor:
+    """(matrices, rows, columns) in at least float32, gathered from all processes."""
+    gradients = [full_tensor(each.parameter.grad) for each in batch if each.parameter.grad is not None]
+    stacked = gradients[0][None] if len(gradients) == 1 else torch.stack(gradients)
+    return stacked.to(torch.promote_types(stacked.dtype, torch.float32))
+
+
+def find_subspaces(
+    batch: list[Matrix], gradients: Tensor, kind: Kind, *, seed: int, tolerance: float
+) -> list[tuple[Matrix, Projector]]:
+    """The new subspace of each matrix whose gradient is not zero, from gradients (count, rows, columns).
+
+    The last subspaces are where the search begins. Seeds do not depend on which matrices are in the batch.
+    """
+    nonzero: list[bool] = gradients.flatten(1).any(1).tolist()
+    if not all(nonzero):
+        # A gradient of zeros has no directions: the subspace stays, or is any, and is to be found from the next.
+        for matrix in compress(batch, map(not_, nonzero)):
+            matrix.refreshed = -1
+            if matrix.basis is None:
+                any_basis = torch.eye(matrix.shorter, matrix.rank, device=gradients.device)
+                matrix.take_subspace(any_basis, torch.zeros(matrix.rank, device=gradients.device))
+        batch = list(compress(batch, nonzero))
+        gradients = gradients[torch.tensor(nonzero)]
+    if not batch:
+        return []
+    rank, count = batch[0].rank, batch[0].count
+    if kind == "random":  # another subspace for each matrix
+        seeds = [(seed * _SEED_STRIDE + matrix.index) * _SEED_STRIDE + matrix.count for matrix in batch]
+        alone = zip(batch, gradients, seeds, strict=True)
+        return [(matrix, find_projector(one, rank, kind, seed=each)) for matrix, one, each in alone]
+    known = [matrix.basis for matrix in batch if matrix.basis is not None]
+    start = torch.stack(known) if len(known) == len(batch) else None
+    found = find_projector(gradients, rank, kind, start=start, seed=seed * _SEED_STRIDE + count, tolerance=tolerance)
+    parts = zip(batch, found.basis.unbind(), found.energies.unbind(), strict=True)
+    return [(matrix, Projector(basis, shares, found.exact)) for matrix, basis, shares in parts]
+
+
+def refresh(
+    batch: list[Matrix],
+    inner: torch.optim.Optimizer,
+    *,
+    rank: Rank,
+    projector: Kind,
+    on_move: OnMove,
+    seed: int,
+    tolerance: float,
+    agree: Agree,
+) -> None:
+    """Find the subspaces of alike matrices together, and move the inner state into them.
+
+    `agree` makes of what was found here what all processes that train a matrix use.
+    """
+    for matrix, found in find_subspaces(batch, full_gradients(batch), projector, seed=seed, tolerance=tolerance):
+        settles = isinstance(rank, Energy) and (matrix.energies is None or not bool(matrix.energies.any()))
+        before = None if matrix.basis is None or on_move == "keep" else matrix.basis.clone()
+        matrix.take_subspace(agree(matrix, found.basis), agree(matrix, found.energies))
+        matrix.refreshed = matrix.count
+        if before is not None:
+            move_state(inner, matrix, before, on_move)
+        if settles:  # the first subspace that is not of a zero gradient settles the rank
+            assert isinstance(rank, Energy)
+            assert matrix.energies is not None
+            largest = matrix.rank
+            matrix.pack.narrow(rank.choose(matrix.energies))
+            narrow_state(inner, matrix, largest)

@@ -1,0 +1,209 @@
+"""Objects of a store and files of a web server: what is listed of them, and their bytes by ranges.
+
+Every range is asked for on the condition that the object still is the one that was listed (If-Match): one that is
+replaced between two ranges is named, and never mixed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from threading import Lock
+from typing import Any
+
+from joma.host import limits, stores
+from joma.host.redirects import WebFile, find_file
+from joma.host.stores import Address, Replaced, StoreError, explain, obstore_for, store_of
+from joma.scan.errors import CheckpointError
+from joma.scan.formats.ranges import RangedBytes
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An object as its store lists it. version: its entity tag, or when it was changed; None: nobody says."""
+
+    size: int
+    etag: str | None
+    modified: Any
+
+    @property
+    def version(self) -> str:
+        return self.etag or str(self.modified)
+
+
+@contextmanager
+def _sentences(place: Address) -> Iterator[None]:
+    """What goes wrong with a store within is a sentence about `place`."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except StoreError as error:
+        raise CheckpointError(str(error), file=place.name) from None
+    except Exception as error:  # obstore raises many kinds, some of them Python's own
+        raise CheckpointError(str(explain(error, place)), file=place.name) from None
+
+
+class Bucket:
+    """A bucket or a container: what it lists, and the bytes of its objects."""
+
+    def __init__(self, place: Address) -> None:
+        """place: the bucket, or anything in it."""
+        with _sentences(place):
+            self._obstore = obstore_for(str(place))
+            self._store, _ = store_of(place)
+
+    def listing(self, place: Address) -> tuple[dict[str, Listed], list[str]]:
+        """The objects and the folders right below a place, by name; those with hidden names are nobody's."""
+        with _sentences(place):
+            found = self._obstore.list_with_delimiter(self._store, place.path or None)  # page by page
+        objects, folders = found["objects"], found["common_prefixes"]
+        if len(objects) + len(folders) > limits.STORE_OBJECTS:
+            raise CheckpointError(f"{place} lists more than {limits.STORE_OBJECTS:,} entries; name a folder in it")
+        files = {PurePosixPath(each["path"]).name: _listed(each) for each in objects if each["path"] != place.path}
+        names = [PurePosixPath(each.rstrip("/")).name for each in folders]
+        return {name: files[name] for name in sorted(files) if is_plain_name(name)}, sorted(
+            filter(is_plain_name, names)
+        )
+
+    def find(self, place: Address) -> Listed | None:
+        """The object at a place; None where there is none."""
+        with _sentences(place):
+            try:
+                return _listed(self._obstore.head(self._store, place.path))
+            except FileNotFoundError:
+                return None
+
+    def ranges(self, place: Address, listed: Listed) -> StoreBytes:
+        return StoreBytes(place, listed, self._obstore, self._store, place.path)
+
+
+class Web:
+    """Files of one folder on a web server, each found when it is asked for."""
+
+    def __init__(self, place: Address) -> None:
+        """place: any file of the folder."""
+        with _sentences(place):
+            self._obstore = obstore_for(str(place))
+
+    def find(self, place: Address) -> WebListed | None:
+        """The file at a place; None where there is none."""
+        with _sentences(place):
+            try:
+                return WebListed.of(find_file(place))
+            except StoreError as error:
+                if str(error) == f"{place} does not exist":
+                    return None
+                raise
+
+    def ranges(self, place: Address, listed: WebListed) -> WebBytes:
+        return WebBytes(place, listed, self._obstore)
+
+
+@dataclass(frozen=True)
+class WebListed(Listed):
+    """A file of a web server, and where its address led to."""
+
+    url: str = field(repr=False)
+
+    @staticmethod
+    def of(found: WebFile) -> WebListed:
+        return WebListed(found.size, found.etag, found.modified, found.url)
+
+
+class StoreBytes(RangedBytes):
+    """An object, read by ranges. All of them are of the one object that was listed."""
+
+    def __init__(self, place: Address, listed: Listed, obstore: Any, store: Any, path: str) -> None:
+        """place: its address, for messages. listed: what it was when it was listed. store, path: where it is read."""
+        super().__init__(str(place), listed.size, self._read)
+        self._place, self._listed = place, listed
+        self._obstore, self._store, self._path = obstore, store, path
+        self._etag, self._modified = listed.etag, None
+        self._seen = Lock()
+
+    def _read(self, start: int, buffer: memoryview) -> None:
+        with _sentences(self._place):
+            buffer[:] = self._got(start, start + len(buffer))
+
+    def _got(self, start: int, stop: int) -> memoryview:
+        # obstore tries again by itself, but it goes on with a broken answer only where a tag says that it may.
+        for tries in range(1 if self._etag else stores.TRIES):
+            try:
+                return self._asked(start, stop)
+            except self._obstore.exceptions.GenericError:
+                if self._etag or tries + 1 == stores.TRIES:
+                    raise
+                time.sleep(min(stores.PAUSE * 2**tries, stores.LONGEST_PAUSE))
+        raise AssertionError("the last try returns or raises")
+
+    def _asked(self, start: int, stop: int) -> memoryview:
+        options: dict[str, Any] = {"range": (start, stop)}
+        if self._etag and not self._etag.startswith("W/"):  # a weak tag never matches
+            options["if_match"] = f'"{_bare(self._etag)}"'
+        result = self._obstore.get(self._store, self._path, options=options)
+        self._must_be_the_same(result.meta)
+        content = memoryview(result.bytes())
+        if tuple(result.range) != (start, stop) or len(content) != stop - start:
+            what = f"sent {len(content):,} bytes where it was asked for {stop - start:,}"
+            raise StoreError(f"{self._place}: the server {what}")
+        return content
+
+    def _must_be_the_same(self, meta: Mapping[str, Any]) -> None:
+        """Not every server heeds If-Match: what it says of its answer is compared as well."""
+        with self._seen:
+            self._etag, self._modified = self._etag or meta["e_tag"], self._modified or meta["last_modified"]
+        tag = meta["e_tag"]
+        changed = _bare(tag) != _bare(self._etag) if tag and self._etag else meta["last_modified"] != self._modified
+        if meta["size"] != self.size or changed:
+            raise Replaced(f"{self._place} was replaced while it was read; scan it again")
+
+
+class WebBytes(StoreBytes):
+    """A file of a web server. Where its address led to holds for a while only, and is asked for again after that."""
+
+    _listed: WebListed
+
+    def __init__(self, place: Address, listed: WebListed, obstore: Any) -> None:
+        with _sentences(place):
+            store, path = store_of(place, url=listed.url)
+        super().__init__(place, listed, obstore, store, path)
+
+    def _asked(self, start: int, stop: int) -> memoryview:
+        store = self._store
+        try:
+            return super()._asked(start, stop)
+        except (FileNotFoundError, self._obstore.exceptions.BaseError) as error:
+            expired = type(error).__name__ in ("FileNotFoundError", "PermissionDeniedError", "UnauthenticatedError")
+            if not expired or self._listed.url == str(self._place):
+                raise
+        self._find_again(store)
+        return super()._asked(start, stop)
+
+    def _find_again(self, store: Any) -> None:
+        with self._seen:
+            if self._store is store:  # no other thread has done it
+                found = WebListed.of(find_file(self._place))
+                if (found.size, _bare(found.etag or "")) != (self.size, _bare(self._listed.etag or "")):
+                    raise Replaced(f"{self._place} was replaced while it was read; scan it again")
+                self._store, self._path = store_of(self._place, url=found.url)
+
+
+def _listed(meta: Mapping[str, Any]) -> Listed:
+    return Listed(int(meta["size"]), meta["e_tag"], meta["last_modified"])
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name is one of a file or a folder, not hidden, that leads nowhere else.
+
+    >>> [is_plain_name(name) for name in ("step10", ".cache", "a/b", "")]
+    [True, False, False, False]
+    """
+    return bool(name) and name.isprintable() and not name.startswith(".") and not set(name) & set("/\\")
+
+
+def _bare(etag: str) -> str:
+    return etag.removeprefix("W/").strip('"')

@@ -1,0 +1,180 @@
+"""`joma verify` in shards, merged: the findings of one run, byte for byte but for times."""
+
+import json
+import re
+import shutil
+import sqlite3
+
+import pytest
+from in_process import joma
+
+from joma import studies
+from joma.claims.execute import attempt
+from joma.claims.ledger import findings_json, with_q
+from joma.host.files import write_json
+from joma.report import write_report
+from joma.scale.parts import FILE
+from joma.scale.shards import Shard
+from joma.studies.parts import times
+
+QUICK = ("thm5", "lemma6", "block", "thm4")
+"""Studies that take a second or less: one for each of four shards, so that none starts a process."""
+
+
+def without_times(text: str) -> str:
+    """The findings, but for how long a study took and when its run was made."""
+    return re.sub(r'"seconds": [0-9.e-]+', '"seconds": 0', re.sub(r'"created": "[^"]+"', '"created": ""', text))
+
+
+def findings(folder) -> str:
+    return without_times((folder / "findings.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """What one run of all of them finds and writes, by the parts that `joma verify` is made of."""
+    out = tmp_path_factory.mktemp("together")
+    every = [studies.load(name) for name in QUICK]
+    results = with_q([attempt(study, study.quick, out, alone=False) for study in every])
+    write_json(out / "findings.json", findings_json(results))
+    write_report(results, out, scale="quick")
+    return out
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    out = tmp_path_factory.mktemp("parts")
+    done = {n: joma("verify", *QUICK, "--out", out, "-j", 1, "--shard", f"{n}/4") for n in (4, 2, 1, 3)}
+    assert [done[n].returncode for n in (1, 2, 3, 4)] == [0, 0, 0, 0], done
+    return out, done
+
+
+def entries(path) -> list:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    found = connection.execute(
+        "SELECT name, step, dtype, shape, data FROM entries JOIN series ON id = series WHERE name NOT LIKE 'seconds%'"
+    ).fetchall()
+    connection.close()
+    return found
+
+
+def test_four_shards_merged_have_the_findings_of_one_run(parts, together, tmp_path):
+    done = joma("merge", parts[0], "--out", tmp_path)
+    assert done.returncode == 0
+    assert findings(tmp_path) == findings(together)
+    assert [study["name"] for study in json.loads((tmp_path / "findings.json").read_text())["studies"]] == list(QUICK)
+    names = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert names == sorted(path.name for path in (together / "runs").iterdir())
+    assert all(entries(tmp_path / "runs" / name) == entries(together / "runs" / name) for name in names)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == (together / "report.html").read_text(encoding="utf-8").count("<svg")
+    assert f"report: {tmp_path / 'report.html'}" in done.stdout
+    assert str(parts[0]) not in page
+
+
+@pytest.mark.long
+def test_shards_with_several_studies_have_the_findings_of_one_command(tmp_path):
+    """As above, with the processes that commands start."""
+    names = (*QUICK, "thm2", "lemma2")
+    joma("verify", *names, "--out", tmp_path / "together")
+    for number in (1, 2, 3, 4):
+        assert joma("verify", *names, "--out", tmp_path / "parts", "--shard", f"{number}/4").returncode == 0
+    assert joma("merge", tmp_path / "parts", "--out", tmp_path / "out").returncode == 0
+    assert findings(tmp_path / "out") == findings(tmp_path / "together")
+
+
+@pytest.mark.long
+def test_the_merged_folder_is_as_one_that_verify_wrote(parts, together, tmp_path):
+    joma("merge", parts[0], "--out", tmp_path)
+    again = joma("verify", *QUICK, "--out", tmp_path, "-j", 1)
+    assert again.stdout.count("cached") == len(QUICK)
+    assert findings(tmp_path) == findings(together)
+    assert joma("merge", parts[0], "--out", tmp_path).returncode == 0  # the same runs are no obstacle
+
+
+def test_every_study_is_in_one_shard_which_says_so(parts):
+    shares = []
+    for number in (1, 2, 3, 4):
+        content = json.loads((parts[0] / f"shard-{number}-of-4" / FILE).read_text())
+        shares.append(content["mine"])
+        said = parts[1][number].stdout
+        assert f"shard {number}/4 has {len(shares[-1])} of 4 studies: {', '.join(shares[-1])}\n" in said
+        assert said.endswith(f"when all 4 shards are: joma merge {parts[0]} --out {parts[0]}\n")
+        assert not (parts[0] / f"shard-{number}-of-4" / "findings.json").exists()
+    assert sorted(name for share in shares for name in share) == sorted(QUICK)
+
+
+def test_an_empty_shard_says_so_and_merges(tmp_path, together):
+    for number in (1, 2, 3):
+        done = joma("verify", "thm5", "lemma6", "--out", tmp_path, "-j", 1, "--shard", f"{number}/3")
+        assert done.returncode == 0
+        assert ("nothing is left for it to do" in done.stdout) == (number == 3)
+    done = joma("merge", tmp_path, "--out", tmp_path / "out", "--json", "-")
+    assert done.returncode == 0
+    assert [study["name"] for study in json.loads(done.stdout)["studies"]] == ["thm5", "lemma6"]
+
+
+def test_the_shares_of_all_studies_are_balanced_and_do_not_change_by_themselves():
+    names = list(studies.names())
+    for scale in ("quick", "paper"):
+        known = times(names, scale)
+        assert set(known) == set(names)
+        for of in (2, 4, 8):
+            loads = [sum(known[name] for name in Shard(n, of).balanced(known)) for n in range(1, of + 1)]
+            assert max(loads) < 1.05 * sum(loads) / of
+    unknown = times(["one", "two"], "quick")
+    assert unknown["one"] == unknown["two"] > 0
+
+
+def test_other_scales_threads_and_studies_are_refused(parts, tmp_path):
+    folders = [parts[0] / f"shard-{number}-of-4" for number in (1, 3, 4)]
+    content = (parts[0] / "shard-2-of-4" / FILE).read_text()
+    for at, (old, new, said) in enumerate(
+        (('"threads": 1', '"threads": 2', "was made with threads 1"), ('"thm5"', '"thm3"', "speaks of thm5"),
+         ('"scale": "quick"', '"scale": "paper"', "was made with scale quick"))
+    ):  # fmt: skip
+        other = tmp_path / str(at)
+        other.mkdir()
+        (other / FILE).write_text(content.replace(old, new))
+        done = joma("merge", *folders, other, "--out", tmp_path / "out")
+        assert done.returncode == 2
+        assert said in done.stderr
+
+
+def test_a_run_that_is_gone_or_differs_is_named(parts, tmp_path):
+    joma("merge", parts[0], "--out", tmp_path)
+    run = next((tmp_path / "runs").glob("thm5-*"))
+    run.write_bytes(run.read_bytes() + b"x")
+    done = joma("merge", parts[0], "--out", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"joma: {run} is there already, and is another run; merge into another folder, or ")
+    assert done.stderr.endswith("(--fresh)\n")
+    assert joma("merge", parts[0], "--out", tmp_path, "--fresh").returncode == 0
+    assert joma("merge", parts[0], "--out", parts[0] / "shard-1-of-4").returncode == 2
+
+
+@pytest.mark.parametrize("shard", ["0/4", "5/4", "a/b", "1/0", "1/99999999999999999999"])
+def test_a_wrong_shard_is_one_sentence(tmp_path, shard):
+    done = joma("verify", "thm5", "--shard", shard, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert re.fullmatch(r"joma: shard must be [^\n]+ \(--shard I/N\)\n", done.stderr)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", [("--json", "-"), ("-v",), ("--claims", "fails")])
+def test_what_needs_all_findings_is_refused(tmp_path, option):
+    done = joma("verify", "thm5", "--shard", "1/2", *option, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "does not go with --shard" in done.stderr
+
+
+def test_a_broken_study_is_broken_in_the_merged_report(parts, together, tmp_path):
+    """A process that died leaves a result without findings, and the status says so."""
+    shutil.copytree(parts[0], tmp_path / "parts")
+    path = next(one for one in (tmp_path / "parts").glob(f"*/{FILE}") if '"thm5": {' in one.read_text())
+    content = json.loads(path.read_text())
+    content["content"]["results"]["thm5"] |= {"findings": [], "pictures": [], "run": None, "error": "its process died"}
+    path.write_text(json.dumps(content))
+    done = joma("merge", tmp_path / "parts", "--out", tmp_path / "out")
+    assert done.returncode == 1
+    assert "broken: thm5" in done.stdout

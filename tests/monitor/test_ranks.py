@@ -1,0 +1,115 @@
+"""Stable ranks from one measuring to the next: certified at first, then followed, certified again in doubt."""
+
+import pytest
+import torch
+
+from joma.monitor import arrival, ranks
+from joma.monitor.ranks import Ranks, ranks_of
+
+
+def exact(w):
+    squares = torch.linalg.svdvals(w.double()).square()
+    return float(squares.sum() / squares[0])
+
+
+def gaussian(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def certified(monkeypatch):
+    """How many matrices `spectrum` was asked about, call by call."""
+    asked, own = [], ranks.spectrum
+    monkeypatch.setattr(ranks, "spectrum", lambda w: asked.append(len(w)) or own(w))
+    return asked
+
+
+class Event:
+    """Stands for one of CUDA's: what was sent is there when `here` says so."""
+
+    here = False
+
+    def query(self):
+        return Event.here
+
+    def synchronize(self):
+        assert Event.here, "nothing waits here"
+
+
+@pytest.fixture
+def late(monkeypatch):
+    Event.here = False
+    monkeypatch.setattr(arrival, "_sent", lambda flat: (flat, Event()))
+
+
+def test_large_matrices_are_certified_once_and_then_followed(certified):
+    known, w = Ranks(), {"a": gaussian(300, 400), "b": gaussian(300, 400, seed=1), "c": gaussian(500, 300)}
+    for step in range(5):
+        found = known.of(w)
+        for name, each in w.items():
+            assert float(found[name]) == pytest.approx(exact(each), rel=1e-3)
+        w = {name: each + 0.003 * gaussian(*each.shape, seed=10 + step) for name, each in w.items()}
+    assert certified == [2, 1]
+    assert list(found) == ["a", "b", "c"]
+
+
+def test_small_matrices_are_exact_each_time_on_a_cpu(certified):
+    known, w = Ranks(), {"a": gaussian(100, 400)}
+    for _ in range(3):
+        assert float(known.of(w)["a"]) == pytest.approx(exact(w["a"]), rel=1e-5)
+    assert certified == [1, 1, 1]
+
+
+def test_in_doubt_it_is_certified_at_once(certified):
+    """Other matrices altogether: what was followed is worth nothing."""
+    known = Ranks()
+    known.of({"a": gaussian(300, 300), "b": gaussian(300, 300, seed=1)})
+    other = {"a": gaussian(300, 300, seed=7), "b": gaussian(300, 300, seed=1)}
+    found = known.of(other)
+    assert certified == [2, 1]
+    for name, each in other.items():
+        assert float(found[name]) == pytest.approx(exact(each), rel=1e-3)
+
+
+def test_on_a_gpu_it_is_certified_when_the_residual_has_arrived(certified, late):
+    known, first, other = Ranks(), {"a": gaussian(300, 300)}, {"a": gaussian(300, 300, seed=7)}
+    known.of(first)
+    known.of(other)
+    known.of(other)
+    assert certified == [1]  # nothing has arrived: nothing is waited for
+    Event.here = True
+    assert float(known.of(other)["a"]) == pytest.approx(exact(other["a"]), rel=1e-3)
+    assert certified == [1, 1]
+    known.of(other)
+    assert certified == [1, 1]
+
+
+def test_a_matrix_that_is_not_finite_has_none_and_the_others_theirs():
+    known, w = Ranks(), {"a": gaussian(300, 300), "b": gaussian(300, 300, seed=1)}
+    known.of(w)
+    spoiled = {"a": w["a"], "b": torch.full((300, 300), torch.nan)}
+    for _ in range(3):
+        found = known.of(spoiled)
+        assert found["b"].isnan()
+        assert float(found["a"]) == pytest.approx(exact(w["a"]), rel=1e-3)
+    found = known.of(w)  # mended
+    for name, each in w.items():
+        assert float(found[name]) == pytest.approx(exact(each), rel=1e-3)
+
+
+def test_one_that_has_another_shape_now_begins_anew(certified):
+    known = Ranks()
+    known.of({"a": gaussian(300, 300)})
+    wider = gaussian(310, 400)
+    assert float(known.of({"a": wider})["a"]) == pytest.approx(exact(wider), rel=1e-3)
+    assert certified == [1, 1]
+
+
+def test_those_without_a_past_are_certified(certified):
+    w = {"a": gaussian(300, 300), "b": gaussian(40, 50)}
+    for _ in range(2):
+        found = ranks_of(w)
+    assert {name: pytest.approx(exact(each), rel=1e-3) for name, each in w.items()} == {
+        name: float(each) for name, each in found.items()
+    }
+    assert certified == [1, 1, 1, 1]

@@ -1,0 +1,156 @@
+"""A pass that is recorded once and replayed: the numbers of a plain one, with the weights of now."""
+
+import numpy as np
+import pytest
+import torch
+from networks import PROBE, made
+
+from joma.host.errors import BadInput
+from joma.monitor import Monitor, MonitorError
+
+ATTENTION = ["entropy", "largest_logit", "sink_mass", "effective_keys"]
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+
+
+def gpt2(dropout=0.1):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    shape = {"n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2, "attn_pdrop": dropout, "resid_pdrop": dropout}
+    config = transformers.GPT2Config(vocab_size=50, bos_token_id=0, eos_token_id=0, **shape)
+    return transformers.GPT2LMHeadModel(config).cuda().train()
+
+
+def batch(seed=1):
+    return {"input_ids": torch.randint(50, (4, 32), generator=torch.Generator().manual_seed(seed)).cuda()}
+
+
+def trained(watch, steps=6):
+    """Weights after some steps, and what the monitor saw at each."""
+    model, seen = gpt2(), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step():
+        ids = batch(7)["input_ids"]
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    if watch is None:
+        for _ in range(steps):
+            step()
+    else:
+        options = {"probe": batch(), "every": 1, "measures": [*ATTENTION, "spread"], **watch}
+        with Monitor(model, sinks=lambda at, values: seen.append((at, values)), **options) as monitor:
+            for _ in range(steps):
+                step()
+                monitor.step()
+    return [each.detach().clone() for each in model.parameters()], seen
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"replay": 1}, "replay must be True or False, got 1"),
+        ({"replay": True, "probe": "step"}, "replay=True needs a probe batch that stays the same"),
+        ({"replay": True, "probe": None, "inside": True}, "replay=True needs a probe batch that stays the same"),
+    ],
+)
+def test_one_sentence_says_what_would_be_right(options, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        Monitor(made(), **{"probe": PROBE} | options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_is_refused():
+    with pytest.raises(BadInput, match="replay=True records a CUDA graph, and there is no GPU"):
+        Monitor(made(), probe=PROBE, replay=True)
+
+
+@gpu
+def test_a_model_on_the_host_is_refused():
+    with (
+        pytest.raises(MonitorError, match="needs a model on one CUDA device"),
+        Monitor(made(), probe=PROBE, replay=True),
+    ):
+        pass
+
+
+@gpu
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_the_numbers_are_those_of_plain_passes_while_the_weights_change(autocast):
+    (_, plain), (_, replayed) = trained({"autocast": autocast}), trained({"autocast": autocast, "replay": True})
+    assert [step for step, _ in replayed] == [step for step, _ in plain] == list(range(7))
+    for (_, one), (_, other) in zip(plain, replayed, strict=True):
+        assert list(one) == list(other)
+        np.testing.assert_allclose(list(other.values()), list(one.values()), rtol=1e-4, atol=1e-5)
+    entropies = [values["entropy/transformer.h.1.attn/mean"] for _, values in replayed]
+    assert len(set(entropies)) == len(entropies)  # not one pass told seven times
+
+
+@gpu
+@pytest.mark.filterwarnings("ignore")  # of operations that have no deterministic form
+def test_training_is_untouched():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        runs = [trained(watch)[0] for watch in (None, None, {"replay": True})]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    if not all(map(torch.equal, runs[0], runs[1])):
+        pytest.skip("two plain trainings differ here already")
+    assert all(map(torch.equal, runs[0], runs[2]))
+
+
+@gpu
+def test_weights_that_have_moved_are_recorded_anew():
+    model = gpt2()
+    with Monitor(model, probe=batch(), every=1, measures=ATTENTION, replay=True) as monitor:
+        other = gpt2(dropout=0.0)
+        with torch.no_grad():
+            for each in other.parameters():
+                each.mul_(3.0)
+        model.load_state_dict(other.state_dict(), assign=True)
+        monitor.step()
+    with Monitor(other, probe=batch(), every=1, measures=ATTENTION) as plain:
+        pass
+    for name in ATTENTION:
+        np.testing.assert_allclose(monitor.latest[name].values, plain.latest[name].values, rtol=1e-4)
+
+
+class Counting(torch.nn.Module):
+    """Attention that counts its passes on the GPU, or draws random numbers, or asks the host."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        if self.what == "counts":
+            self.seen += 1
+        if self.what == "draws":
+            x = x + torch.rand_like(x)
+        if self.what == "asks" and float(x.sum()) > 1e9:
+            return x
+        return self.attention(x, x, x)[0]
+
+
+@gpu
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("counts", "cannot put back what a pass of Counting changes in its buffers"),
+        ("draws", "cannot put back random numbers, and a pass of Counting draws some"),
+        ("asks", "cannot record the pass of Counting, which runs without it"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_before_training(what, sentence):
+    model = Counting(what).cuda()
+    monitor = Monitor(model, probe=torch.randn(2, 6, 8).cuda(), measures=ATTENTION, replay=True)
+    with pytest.raises(MonitorError, match=sentence), monitor:
+        pass
+    torch.manual_seed(0)
+    drawn = torch.rand(3, device="cuda")
+    torch.manual_seed(0)
+    assert torch.equal(torch.rand(3, device="cuda"), drawn)  # random numbers work as before
+    assert float(model.seen) == 0

@@ -1,0 +1,56 @@
+"""Ensembles that processes of `train_spread` build by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from small_ensembles import batch, ensemble, layers
+
+from joma.training import Ensemble, Origin
+from joma.training.optimizers import Optimizer
+
+
+def small(device: str, **changes: Any) -> dict[str, Ensemble]:
+    return {"": layers(device=device, **changes)}
+
+
+def decoders(device: str, **changes: Any) -> dict[str, Ensemble]:
+    return {"deep": ensemble(device=device, **changes)}
+
+
+def several(device: str) -> dict[str, Ensemble]:
+    """A base with a branch, one of fewer members than shares may be, and one whose name begins as another's."""
+    base = layers(device=device, keep_at=(5,), measure_at=(0, 5))
+    return {
+        "base": base,
+        "base/more": layers(device=device, steps=6, dims={"weights": ("weight",)}),
+        "twin": layers(device=device, origin=Origin("base", at=5), measure_at=(5,), frozen=("bias",)),
+        "one": layers(device=device, members=1, steps=6, optimizer=Optimizer("adam", rate=0.01, warm_up=4)),
+    }
+
+
+def branch_alone(device: str) -> dict[str, Ensemble]:
+    return {"twin": layers(device=device, origin=Origin("base", at=5), measure_at=(5,))}
+
+
+def deadly(device: str, log: str, times: int, dies_at: int = 11) -> dict[str, Ensemble]:
+    """As `small`; the process with member 3 is killed before step `dies_at`, so many times. The log has its steps."""
+
+    def logging(step: int, members: Any) -> Any:
+        if 3 in members:
+            died = Path(log).read_text().count("died") if Path(log).exists() else 0
+            dies = step == dies_at and died < times
+            with Path(log).open("a") as stream:
+                stream.write("died\n" if dies else f"{step}\n")
+            if dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return batch(step, members)
+
+    return {"": layers(device=device, batch=logging)}
+
+
+def broken(device: str) -> dict[str, Ensemble]:
+    raise ValueError("there is no such text")
