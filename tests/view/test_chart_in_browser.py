@@ -69,6 +69,15 @@ def test_a_tail_is_drawn_alone_and_looks_as_if_all_were_drawn(page: Any) -> None
     assert lengths == [205] * 4
 
 
+def test_one_step_is_a_line_from_the_last_one(page: Any) -> None:
+    code = """const before = pixels(); const times = counted_draw(spec(201)); const tail = pixels();
+      chart.settle(); return [times, differing(before, tail), differing(tail, pixels())];"""
+    times, moved, wrong = fresh(page, code)
+    assert times == 0
+    assert moved >= 6  # of each of three curves
+    assert wrong < moved
+
+
 def test_hidden_curves_and_gaps_have_no_tail(page: Any) -> None:
     code = """chart.draw(spec(200, { hidden: 1, same: 'two' })); const before = pixels();
       const next = spec(205, { hidden: 1, same: 'two' }); next.curves[0].y[202] = NaN; next.curves[2].y.fill(NaN, 200);

@@ -126,6 +126,18 @@ def test_what_is_counted_again_is_what_is_counted_at_once(tmp_path):
         assert rows_after(run, "a", 0)[0] == [5, 3, 9, 1]
 
 
+def test_a_series_that_changes_its_kind_or_is_named_late_is_described_anew(tmp_path):
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        first = {"kind": np.float32(1), "shape": [1.0], "named": [1.0, 2.0], "same": [1.0]}
+        run.record(0, first, dims={"same": ("layer",)})
+        known = held(run)
+        run.describe("named", ("head",))
+        run.record(1, {"kind": np.int64(2), "shape": [1.0, 2.0], "named": [1.0, 2.0], "same": [2.0]})
+        now = held(run, known)
+        assert now == held(run)
+        assert (now["kind"].dtype, now["shape"].shape, list(now["named"].dims)) == ("int64", (2,), ["head"])
+
+
 def test_a_series_is_read_anew_when_it_has_grown(tmp_path):
     feed = Feed([tmp_path])
     with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:

@@ -18,7 +18,7 @@ from joma.runs import Run
 from joma.scan.result.curves import Scan
 from joma.scan.sweep.record import stored_scan
 from joma.studies import load
-from joma.view import notebook
+from joma.view import Feed, notebook
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -94,8 +94,9 @@ def test_a_widget_tells_what_is_new_until_nobody_writes(tmp_path: Path) -> None:
         np.testing.assert_allclose(np.frombuffer(mean_numbers[1], "<f4"), grid(1).mean(1))
         assert shown.index["runs"][0]["last"] == 1
         sent.clear()
+        run.record(2, {"entropy": grid(2), "loss": 3.0})
         shown.look()
-        assert sent == []  # no row comes twice
+        assert [np.frombuffer(rows[0]).tolist() for _, rows in sent] == [[2], [2]]  # no row comes twice
         run.finish()
     assert not notebook.is_written(shown.look())
     assert shown.index["runs"][0]["state"] == "finished"
@@ -173,6 +174,7 @@ def test_a_widget_draws(browser: Any, tmp_path: Path) -> None:
     import base64
 
     heads(tmp_path / "a.joma", 5)
+    heads(tmp_path / "later.joma", 7)
     with Run.open(tmp_path / "a.joma") as run:
         feed = notebook.feed_of(run)
     assert feed is not None
@@ -194,11 +196,17 @@ def test_a_widget_draws(browser: Any, tmp_path: Path) -> None:
       const model = { get: (name) => state[name], set() {}, save_changes() {}, off() {},
         on: (what, call) => calls.set(what, call),
         send: async (question) => { const [head, buffers] = await askPython(question); calls.get('msg:custom')({ ...head, id: question.id }, buffers.map(view)); } };
+      window.push = (head, buffers) => calls.get('msg:custom')(head, buffers.map(view));
       window.away = widget.default.render({ model, el: document.getElementById('cell') });
     }"""  # noqa: E501
     page.evaluate(start, [notebook.module(), feed.index()])
     page.locator("#cell .legend li").first.wait_for()
     assert page.locator("#cell .legend b").all_inner_texts() == ["14", "114", "214", "314"]
+    rows = Feed([tmp_path]).after("later.joma", "entropy", 5)  # a busy kernel sends them unasked
+    letters = [base64.b64encode(each).decode() for each in rows.buffers]
+    page.evaluate("([head, buffers]) => push(head, buffers)", [{**rows.head, "run": "b.joma", "pushed": True}, letters])
+    page.evaluate("([head, buffers]) => push(head, buffers)", [{**rows.head, "run": "a.joma", "pushed": True}, letters])
+    until(lambda: page.locator("#cell .legend b").all_inner_texts() == ["16", "116", "216", "316"])
     page.get_by_role("button", name="Heads", exact=True).click()
     page.locator("#cell .map canvas").wait_for()
     assert page.evaluate("location.hash") == ""  # the address is the notebook's

@@ -200,7 +200,8 @@ def test_rows_are_added_without_copying_all(js: Any) -> None:
 @pytest.mark.parametrize("late", [40, 15])
 def test_the_range_of_what_grows_is_that_of_all(js: Any, late: int) -> None:
     nan = float("nan")
-    seen, wanted = js("ranged", [3.0, nan, 5.0], [0.1, 1.0, -0.5], late)
-    assert seen[0] == [3, 5]
-    assert seen[1] == [-10, 20]
+    seen, wanted = js("ranged", [-100.0, nan, 5.0], [0.1, 1.0, -0.5], late)
+    assert seen[0] == [-100, 5]
+    assert seen[1] == [-100, 20]
+    assert js("ranged", [3.0, nan, 500.0], [0.1, 1.0, -0.5], late)[0][2] == [-15, 500]
     assert seen[-1] == wanted
