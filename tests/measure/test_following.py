@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from joma.measure._following import BLOCK, first_block, follow
+from joma.measure._following import BLOCK, _by_grams, _Stack, first_block, follow
 
 
 def exact(w):
@@ -127,6 +127,18 @@ def test_zeros_and_what_is_not_finite_stay_alone():
         found = follow([mended], block, generator)
         block = found.vectors
     assert torch.allclose(found.stable_rank.double(), exact(mended), rtol=2e-3)
+
+
+def test_an_accelerator_multiplies_each_block_with_its_own_gram_matrix():
+    """No CPU takes these products in `follow`. Three stacks of different widths, scales and lengths."""
+    stacks = [gaussian(2, 40, 60), 100 * gaussian(1, 40, 90, seed=1), 0.01 * gaussian(3, 40, 40, seed=2)]
+    scales = [torch.full((len(w), 1, 1), scale) for w, scale in zip(stacks, (0.5, 0.01, 50.0), strict=True)]
+    block = gaussian(6, 40, BLOCK, seed=3)
+    found = _by_grams([_Stack(w, scale) for w, scale in zip(stacks, scales, strict=True)])(block).double()
+    scaled = [one * float(scale[0]) for w, scale in zip(stacks, scales, strict=True) for one in w.double()]
+    for at, w in enumerate(scaled):
+        wanted = w @ (w.T @ block[at].double())
+        assert float((found[at] - wanted).norm() / wanted.norm()) < 0.01
 
 
 def test_numbers_of_others_are_left_alone():

@@ -53,6 +53,46 @@ def test_large_matrices_are_certified_once_and_then_followed(certified):
     assert list(found) == ["a", "b", "c"]
 
 
+def test_each_keeps_its_own_where_shapes_take_turns(certified, late):
+    """They are followed by shape: a and c together. Nothing arrives that could mend a mix-up."""
+    w = {"a": gaussian(300, 400), "b": gaussian(500, 300), "c": gaussian(300, 400, seed=1), "d": gaussian(300, 500)}
+    for factor, each in zip((2.0, 4.0, 8.0, 16.0), w.values(), strict=True):
+        each[0] *= factor
+    known = Ranks()
+    for _ in range(3):
+        found = known.of(w)
+        assert list(found) == list(w)
+        for name, each in w.items():
+            assert float(found[name]) == pytest.approx(exact(each), rel=1e-3)
+    Event.here = True
+    known.of(w)
+    assert sum(certified) == len(w)  # and nobody was in doubt
+
+
+def test_the_next_look_begins_where_the_last_one_ended(late):
+    """On the way from one matrix to another each step is small. From the first one's vectors the last is far."""
+    first, last, known = gaussian(300, 300), gaussian(300, 300, seed=7), Ranks()
+    for share in torch.linspace(0, 1, 41):
+        w = (1 - share) * first + share * last
+        found = known.of({"a": w})["a"]
+    assert float(found) == pytest.approx(exact(w), rel=1e-3)
+
+
+def test_no_more_entries_are_followed_together_than_memory_allows(monkeypatch):
+    together, own = [], ranks.follow
+    w = {name: gaussian(300, 300 + 10 * at, seed=at) for at, name in enumerate("abcde")}
+    w["b"] = gaussian(300, 900, seed=9)  # too many alone
+    known = Ranks()
+    known.of(w)
+    monkeypatch.setattr(ranks, "AT_A_TIME", 2 * 300 * 340)
+    follow = lambda stacks, *rest: together.append([len(stack) for stack in stacks]) or own(stacks, *rest)
+    monkeypatch.setattr(ranks, "follow", follow)
+    found = known.of(w)
+    assert together == [[1], [1], [1, 1], [1]]  # a, then b, c with d, e
+    for name, each in w.items():
+        assert float(found[name]) == pytest.approx(exact(each), rel=1e-3)
+
+
 def test_small_matrices_are_exact_each_time_on_a_cpu(certified):
     known, w = Ranks(), {"a": gaussian(100, 400)}
     for _ in range(3):
@@ -84,7 +124,7 @@ def test_on_a_gpu_it_is_certified_when_the_residual_has_arrived(certified, late)
     assert certified == [1, 1]
 
 
-def test_a_matrix_that_is_not_finite_has_none_and_the_others_theirs():
+def test_a_matrix_that_is_not_finite_has_none_and_the_others_theirs(certified):
     known, w = Ranks(), {"a": gaussian(300, 300), "b": gaussian(300, 300, seed=1)}
     known.of(w)
     spoiled = {"a": w["a"], "b": torch.full((300, 300), torch.nan)}
@@ -95,6 +135,7 @@ def test_a_matrix_that_is_not_finite_has_none_and_the_others_theirs():
     found = known.of(w)  # mended
     for name, each in w.items():
         assert float(found[name]) == pytest.approx(exact(each), rel=1e-3)
+    assert certified == [2, 1, 1, 1, 1]  # a residual that is no number is a doubt, and nothing is followed from it
 
 
 def test_one_that_has_another_shape_now_begins_anew(certified):

@@ -319,3 +319,75 @@ def test_figures_that_cannot_be_drawn_are_one_sentence(tmp_path):
         Feed([tmp_path]).figures("a.joma")
     with pytest.raises(Unknown):
         Feed([tmp_path]).figures("b.joma")
+
+
+def test_what_is_remembered_is_the_answer_to_that_very_question(tmp_path):
+    """A series that is long enough to be remembered, asked for in several ways, each twice."""
+    every = np.stack([np.arange(2100.0), 3 - np.arange(2100.0)], 1)
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        for step, both in enumerate(every):
+            run.append("x", step, both, dims=("head",))
+    feed = Feed([tmp_path])
+    for _ in range(2):
+        thinned = feed.series("a.joma", "x", points=8)
+        assert thinned.steps[3] - thinned.steps[2] == 1  # where one stretch ends the next begins
+        whole = feed.series("a.joma", "x", points=8, whole=True)
+        assert whole.steps.tolist() == [0, 300, 600, 900, 1199, 1499, 1799, 2099]
+        np.testing.assert_array_equal(whole.values, every[whole.steps.astype(int)])
+        for low, high in ((100, 103), (100, 200), (90, 103)):
+            part = feed.series("a.joma", "x", low=low, high=high)
+            assert part.steps.tolist() == list(range(low - 1, high + 2))
+            np.testing.assert_array_equal(part.values, every[low - 1 : high + 2])
+        np.testing.assert_array_equal(feed.series("a.joma", "x", points=8, means=["head"]).values, np.full(8, 1.5))
+        assert feed.series("a.joma", "x", points=8).values.shape == (8, 2)
+
+
+def test_of_many_series_those_asked_for_last_are_kept_in_memory(tmp_path, monkeypatch):
+    from joma.view import feed as reading
+
+    values, read, own = {"a": 1.0, "b": 2.0, "c": 3.0}, [], Run.array
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        for step in range(50):
+            run.record(step, values)
+    monkeypatch.setattr(reading, "_REMEMBERED", 2 * 50 * 8)  # bytes of two of them
+    monkeypatch.setattr(Run, "array", lambda run, name: read.append(name) or own(run, name))
+    feed = Feed([tmp_path])
+    for name in "abacab":
+        np.testing.assert_array_equal(feed.series("a.joma", name).values, np.full(50, values[name]))
+    assert read == ["a", "b", "c", "b"]
+
+
+def test_a_run_has_come_as_far_as_the_longest_of_its_series(tmp_path):
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        for name, last in (("rank", 30), ("loss", 40), ("norm", 20)):
+            run.append(name, 0, 1.0)
+            run.append(name, last, 1.0)
+        assert entry(Feed([tmp_path]), "a.joma")["last"] == 40
+
+
+def test_who_writes_a_run_is_told(tmp_path):
+    feed = Feed([tmp_path])
+    run = Run.create(tmp_path / "a.joma", study="demo", config={})
+    run.append("loss", 0, 1.0)
+    assert entry(feed, "a.joma")["state"] == "being written"
+    run.close()
+    assert entry(Feed([tmp_path]), "a.joma")["state"] == "not being written"
+
+
+def test_a_scan_by_head_keeps_steps_with_heads_that_have_no_number(tmp_path):
+    config = {"source": "a/b", "model_type": "gpt2", "groups": {}}
+    given = np.arange(12.0).reshape(2, 2, 3)
+    given[1, 0, 2] = np.nan
+    with Run.create(tmp_path / "scan.sqlite", study="scan", config=config) as run:
+        for step, values in zip((5, 8), given, strict=True):
+            run.record(step, {"entropy": values}, dims={"entropy": ("layer", "head")})
+        run.record(9, {"stable_rank/mlp": np.array([[1.0, 2.0]])}, dims={"stable_rank/mlp": ("layer", "part")})
+    feed = Feed([tmp_path])
+    listed = {one["name"]: one for one in entry(feed, "scan.sqlite")["series"]}
+    assert [(one["name"], one["size"]) for one in listed["entropy"]["dims"]] == [("layer", 2), ("head", 3)]
+    assert [(one["name"], one["size"]) for one in listed["stable_rank/mlp"]["dims"]] == [("layer", 1), ("quantity", 2)]
+    assert (listed["entropy"]["steps"], listed["entropy"]["first"], listed["entropy"]["last"]) == (2, 5, 8)
+    found = feed.series("scan.sqlite", "entropy")
+    assert found.steps.tolist() == [5, 8]  # not 9, where only the rank was measured
+    np.testing.assert_array_equal(found.values, given)
+    assert found.head["lost"] == 1

@@ -96,6 +96,22 @@ def test_alarms_are_read_and_told_once(tmp_path, monkeypatch):
         assert asked[1] > 0
 
 
+def test_alarms_of_another_run_under_the_name_are_its_own(tmp_path):
+    def rings(path, *says):
+        with Run.create(path, study=MONITOR, config={}) as run:
+            for step, one in enumerate(says):
+                run.append("entropy", step, 1.0)
+                run.append(ALARMS, step, np.frombuffer(json.dumps([{"says": one}]).encode(), np.uint8))
+
+    rings(tmp_path / "a.joma", "old 0", "old 1", "old 2")
+    feed = Feed([tmp_path])
+    assert [one["says"] for one in look(feed)["a.joma"]["alarms"]] == ["old 0", "old 1", "old 2"]
+    with (tmp_path / "a.joma").open("rb"):  # so that the next file cannot get its place on the disk
+        Run.delete(tmp_path / "a.joma")
+        rings(tmp_path / "a.joma", "new 0")
+    assert [(one["step"], one["says"]) for one in look(feed)["a.joma"]["alarms"]] == [(0, "new 0")]
+
+
 def test_another_run_under_the_name_is_told_whole(tmp_path):
     heads(tmp_path / "a.joma", 3)
     feed = Feed([tmp_path])

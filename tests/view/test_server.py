@@ -1,5 +1,6 @@
 """Who may ask the live server, and what it answers: no other site, no other name, no token, nothing but reading."""
 
+import asyncio
 import http.client
 import json
 from urllib.parse import quote, urlsplit
@@ -94,6 +95,69 @@ def test_others_are_refused(live, headers, why, path):
     assert why.encode() in body
     assert b"a.joma" not in body
     assert status == 400 or "default-src 'none'" in answered["content-security-policy"]
+
+
+OURS = "127.0.0.1:8000"
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ([], 200),
+        ([("origin", f"http://{OURS}")], 200),
+        ([("origin", f"http://{OURS}"), ("origin", "https://evil.example")], 403),
+        ([("origin", "https://evil.example"), ("origin", f"http://{OURS}")], 403),
+        ([("host", "evil.example")], 403),
+        ([("host", OURS)], 403),
+        ([("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")], 403),
+    ],
+)
+def test_a_header_that_is_given_twice_lets_nobody_in(given, status):
+    """Some servers join them, some take the first and some the last. `given` comes behind our own Host."""
+    pytest.importorskip("starlette")
+    from starlette.responses import PlainTextResponse
+
+    from joma.view.server import Guard
+
+    told = []
+
+    async def send(message):
+        told.append(message)
+
+    headers = [(name.encode(), value.encode()) for name, value in [("host", OURS), *given]]
+    guard = Guard(PlainTextResponse("inside"), frozenset({OURS}))
+    asyncio.run(guard({"type": "http", "method": "GET", "headers": headers}, None, send))
+    assert told[0]["status"] == status
+    assert (told[1]["body"] == b"inside") == (status == 200)
+
+
+def test_it_listens_on_this_machine_alone_and_each_time_under_another_token(monkeypatch):
+    uvicorn = pytest.importorskip("uvicorn")
+    from joma.view.server import serve
+
+    heard, told = [], []
+
+    def run(server, sockets):
+        for each in sockets:
+            heard.append(each.getsockname())
+            each.close()
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    for _ in range(2):
+        serve(Feed([]), ready=told.append)
+    assert [urlsplit(address).netloc for address in told] == [f"127.0.0.1:{port}" for _, port in heard]
+    assert {host for host, _ in heard} == {"127.0.0.1"}
+    tokens = {urlsplit(address).path.strip("/") for address in told}
+    assert len(tokens) == 2
+    assert min(map(len, tokens)) >= 32
+
+
+def test_nobody_gets_more_points_at_a_time_than_there_may_be(live, monkeypatch):
+    monkeypatch.setattr("joma.view.server._MOST_POINTS", 8)
+    body = asked(live, "series?run=a.joma&series=entropy&points=1000000")[2]
+    head = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
+    assert head["shape"] == [8, 4, 3]
+    assert head["thinned"]
 
 
 def test_our_own_page_is_let_in(live):

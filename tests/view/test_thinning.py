@@ -79,6 +79,7 @@ def test_means_leave_out_what_is_no_number():
         ([1e-300, 1.0], "f8"),
         (np.array([2**24]), "f4"),
         (np.array([2**24 + 1]), "f8"),
+        (np.array([-(2**24) - 1, 0]), "f8"),
         (np.array([3 + 4j]), "f4"),
     ],
 )

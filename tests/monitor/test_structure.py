@@ -1,0 +1,83 @@
+"""Whether a model still has the modules and parameters it had: every kind of change is noticed, training is none."""
+
+import numpy as np
+import pytest
+import torch
+from networks import PROBE, made
+from torch import nn
+
+from joma.monitor import Monitor
+from joma.monitor.structure import Structure
+
+
+def model_of():
+    """Three floors: what is changed lies on the lowest."""
+    torch.manual_seed(0)
+    floor = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Tanh(), nn.Linear(3, 3))
+    return nn.ModuleDict({"up": nn.Sequential(floor, nn.Linear(3, 2))})
+
+
+def low(model):
+    return model["up"][0]
+
+
+def same_weights(layer):
+    """Another module with equal numbers."""
+    other = nn.Linear(3, 3)
+    other.load_state_dict(layer.state_dict())
+    return other
+
+
+CHANGES = {
+    "a parameter is another one": lambda low: setattr(low[2], "weight", nn.Parameter(low[2].weight.detach().clone())),
+    "a parameter is that of another module": lambda low: low[0]._parameters.update(weight=low[2].weight),
+    "a bias comes": lambda low: setattr(low[0], "bias", nn.Parameter(torch.zeros(3))),
+    "a bias goes": lambda low: setattr(low[2], "bias", None),
+    "a parameter comes": lambda low: low[1].register_parameter("slope", nn.Parameter(torch.ones(()))),
+    "a parameter is gone": lambda low: low[2].__delattr__("bias"),
+    "a parameter has another name": lambda low: low[2]._parameters.update(other=low[2]._parameters.pop("bias")),
+    "a module is another one": lambda low: low.__setitem__(2, same_weights(low[2])),
+    "a module without parameters is another one": lambda low: low.__setitem__(1, nn.Tanh()),
+    "a module comes": lambda low: low.append(nn.Tanh()),
+    "the last module goes": lambda low: low.__delitem__(2),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_is_noticed_and_stays_one(change):
+    model = model_of()
+    structure = Structure(model)
+    assert structure.is_the_same()
+    CHANGES[change](low(model))
+    assert not structure.is_the_same()
+    assert not structure.is_the_same()
+    assert Structure(model).is_the_same()
+
+
+def test_training_and_loading_numbers_change_nothing():
+    model = model_of()
+    structure = Structure(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model["up"](torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    model.eval()
+    model.load_state_dict(model_of().state_dict())
+    model.double()
+    low(model).register_buffer("seen", torch.zeros(()))
+    low(model)[2].register_forward_hook(lambda *_: None)
+    assert structure.is_the_same()
+
+
+def test_matrices_of_a_module_that_was_replaced_are_those_that_are_measured():
+    model = made()
+    with Monitor(model, probe=PROBE, every=1, measures=["norm"]) as monitor:
+        before = dict(zip(monitor.latest["norm"].rows.names, monitor.latest["norm"].values, strict=True))
+        old = model.h[1].mlp[0]
+        model.h[1].mlp[0] = nn.Linear(old.in_features, old.out_features, bias=old.bias is not None)
+        with torch.no_grad():
+            model.h[1].mlp[0].weight.fill_(2.0)
+        monitor.step()
+    now = dict(zip(monitor.latest["norm"].rows.names, monitor.latest["norm"].values, strict=True))
+    assert now.pop("h.1.mlp.0.weight") == pytest.approx(2.0 * (old.in_features * old.out_features) ** 0.5)
+    del before["h.1.mlp.0.weight"]
+    np.testing.assert_allclose([now[name] for name in before], list(before.values()))
