@@ -167,6 +167,14 @@ def test_cards_answer_the_questions_of_the_claims_that_are_there(results: list[R
     assert asked not in cards(lay_out([results[0], results[1]], Anchors()), Anchors())
 
 
+def test_of_a_study_that_is_there_twice_the_first_one_answers(results: list[Result]) -> None:
+    first, second = (_fig6(results, rebound(*seeds)) for seeds in ((0.5, 0.52, 0.48), (-0.5, -0.52, -0.48)))
+    html = cards(lay_out([results[1], first, second], Anchors()), Anchors())
+    card = html.partition(f"<h3>{QUESTIONS[0].asks}</h3>")[2].partition("</article>")[0]
+    assert '<strong class="answer">Yes.</strong>' in card
+    assert 'href="#study-fig6-fig6-one-layer"' in card
+
+
 def test_a_card_is_no_firmer_than_its_verdict(results: list[Result]) -> None:
     """Five seeds that clear what matters by a tenth of their interval, and five that do by far."""
     near = rebound(0.04, 0.05, 0.06, 0.05, 0.055)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -223,6 +224,24 @@ def test_records_of_paper_scale_stand_at_paper_scale():
     claims = Feed([records / "fig6"]).claims()
     assert claims
     assert all(claim["quick"] is None and claim["paper"]["verdict"] for claim in claims)
+
+
+@pytest.mark.parametrize(("how", "size", "other"), [("", "quick", "paper"), (" --scale paper", "paper", "quick")])
+def test_a_claim_that_was_not_run_stands_at_the_size_of_its_study(tmp_path, monkeypatch, how, size, other):
+    """Its command is what would judge it, at paper scale; the study was run as the command of the other one says."""
+    from joma.claims.contract import Claim
+    from joma.claims.verdicts import by_residual, not_run
+
+    claims = [Claim(name, "JoMA Thm 2", f"Claim {name}.") for name in "ab"]
+    judged = by_residual(claims[0], printed=0.0, tolerance=1e-9, expected="zero")
+    waiting = not_run(claims[1], "zero", "no GPU here", "joma verify thm2 --scale paper")
+    found = [replace(judged, study="thm2", command=f"joma verify thm2{how}"), replace(waiting, study="thm2")]
+    (tmp_path / "findings.json").write_text("{}")
+    monkeypatch.setattr("joma.claims.ledger.read_findings", lambda _: found)
+    shown = Feed([tmp_path], kept=lambda *_: judged).claims()
+    assert [one[size]["verdict"] for one in shown] == ["holds", "not run"]
+    beside = None if size == "paper" else ["holds", "holds"]  # what is kept stands beside a quick one alone
+    assert [one[other] and one[other]["verdict"] for one in shown] == (beside or [None, None])
 
 
 def test_a_damaged_ledger_is_told(tmp_path):

@@ -45,6 +45,16 @@ def test_a_spike_stays_near_its_step_and_the_order_of_extremes_is_kept():
     assert kept.argmax() < kept.argmin()
 
 
+@pytest.mark.parametrize("count", [13, 40, 101])
+@pytest.mark.parametrize("points", [4, 7, 12])
+def test_a_spike_stays_wherever_it_stands(count, points):
+    """Also in the first and in the last step of a stretch, and in the last but one of all."""
+    curves = np.concatenate([9 * np.eye(count), -9 * np.eye(count)], axis=1)  # one spike each, up or down
+    _, kept = thin(np.arange(count), curves, points)
+    np.testing.assert_array_equal(kept.max(0), [9.0] * count + [0.0] * count)
+    np.testing.assert_array_equal(kept.min(0), [0.0] * count + [-9.0] * count)
+
+
 def test_few_steps_stay_as_they_are():
     steps, values = np.arange(50), np.random.default_rng(0).normal(size=(50, 2))
     for way in (thin, whole_steps):
