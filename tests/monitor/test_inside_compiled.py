@@ -111,6 +111,10 @@ def test_what_cannot_be_looked_into_is_refused():
     checkpointed.gradient_checkpointing_enable()
     with pytest.raises(JomaError, match="compiled and checkpoints its activations: measure it with a probe batch"):
         Monitor(torch.compile(checkpointed, backend="eager"), inside=True)
+    own = made(model_of)  # of transformers, but its attention is to be asked by hooks, which compiled code does not run
+    adapters = {type(own.transformer.h[0].attn): lambda *_: None}
+    with pytest.raises(JomaError, match="looks into compiled code of transformers' models alone"):
+        Monitor(torch.compile(own, backend="eager"), inside=True, attention=adapters)
 
 
 def test_what_goes_wrong_while_looking_does_not_end_training(log, monkeypatch):

@@ -75,7 +75,7 @@ def test_the_next_look_begins_where_the_last_one_ended(late):
     for share in torch.linspace(0, 1, 41):
         w = (1 - share) * first + share * last
         found = known.of({"a": w})["a"]
-    assert float(found) == pytest.approx(exact(w), rel=1e-3)
+    assert float(found) == pytest.approx(exact(w), rel=1e-4)
 
 
 def test_no_more_entries_are_followed_together_than_memory_allows(monkeypatch):
