@@ -104,7 +104,7 @@ def test_a_measure_that_refuses_a_tensor_is_left_out_from_there_on_and_the_other
 
 def test_a_checkpoint_of_another_architecture_is_left_out(monkeypatch):
     plan = SimpleNamespace(wanted=dict, model_type="llama", groups={}, model_names=dict)
-    checkpoint = SimpleNamespace(notes=tuple)
+    checkpoint = SimpleNamespace(notes=tuple, expect=list)
 
     class Place:
         def open(self):
