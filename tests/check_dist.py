@@ -41,7 +41,7 @@ def check_content(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     own = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/joma").rglob("*") if path.is_file()}
     lacks = sorted(name for name in own - names if "__pycache__" not in name)
-    must(not lacks, f"{wheel.name} lacks {lacks[:3]}")
+    must(not lacks, f"{wheel.name} lacks {', '.join(lacks[:3])}")
     must(wheel.stat().st_size < LARGEST, f"{wheel.name} has {wheel.stat().st_size:,} bytes")
     strange = sorted(name for name in names if not name.startswith("joma/") and ".dist-info/" not in name)
     must(not strange, f"{wheel.name} holds {strange[:3]}")

@@ -29,7 +29,7 @@ def test_the_wheel_carries_what_the_page_needs_and_nothing_else(wheel):
     [
         ("joma/py.typed", "joma/a.py", "lacks joma/py.typed"),
         ("joma/report/claims/kept.json", "joma/a.py", "lacks joma/report/claims/kept.json"),
-        ("joma/report/template/", "joma/a.py", "lacks the template"),
+        ("joma/report/template/", "joma/a.py", "lacks joma/report/template/"),
         ("nothing", "tests/test_a.py", "holds"),
     ],
 )

@@ -205,6 +205,8 @@ def test_modules_are_imported_by_names_that_are_written_in_the_source():
         ("__init__.py", "f'joma.{name}'"),  # name: one of a list
         ("studies/__init__.py", "f'joma.studies.{where}.{_file(name)}'"),  # name: that of a file in joma
         ("scale/worker.py", "module"),  # from its command line, which joma writes
+        ("scale/ray.py", "module"),  # the same, on another machine
+        ("training/spread.py", "module"),  # of ensembles, by whoever trains them
         ("cli/forecast.py", "place"),  # a forecaster that the user names, to be run
         ("monitor/sinks/library.py", "module"),  # named by each sink
         ("host/hub.py", "type(client().get_session()).__module__.partition('.')[0]"),  # loaded already

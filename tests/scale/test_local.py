@@ -82,6 +82,27 @@ def test_processes_end_with_events_that_nobody_has_asked_for(monkeypatch):
     assert [len(team) for team in stopped] == [2]
 
 
+def test_an_interrupt_between_two_starts_ends_those_that_were_started(monkeypatch):
+    started, stopped = [], []
+
+    class Process(SimpleNamespace):
+        def give(self, task):
+            if len(started) == 2:
+                raise KeyboardInterrupt
+
+    def start(*_):
+        started.append(Process(gpu=None, task="one", loaded=set()))
+        return started[-1]
+
+    monkeypatch.setattr(local, "_Process", start)
+    monkeypatch.setattr(local, "_stop", lambda team: stopped.extend(team))
+    monkeypatch.setattr(local._Works, "chosen", lambda works, process: works.waiting.pop(0))
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side("joma.scale.worker:echo", [Task(name, {}) for name in "abc"], jobs=3)
+    assert stopped == started
+    assert len(started) == 2
+
+
 def test_every_process_has_the_limits_of_the_environment(monkeypatch):
     monkeypatch.setenv("JOMA_LIMITS", "LAYERS=77")
     assert ended(side_by_side(f"{HERE}:limit", tasks("a"), jobs=1))["a"].value == 77

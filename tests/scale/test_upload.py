@@ -6,17 +6,16 @@ import os
 import sys
 import urllib.request
 
-import boto3
-import obstore
 import pytest
 from in_process import joma
-from moto.server import ThreadedMotoServer
 
 from joma.host import stores
 from joma.host.stores import StoreError
 from joma.runs import Run
 from joma.scale.upload import must_be_reachable, upload
 
+boto3, obstore = pytest.importorskip("boto3"), pytest.importorskip("obstore")
+ThreadedMotoServer = pytest.importorskip("moto.server").ThreadedMotoServer
 SECRETS = ("AKIAHUSHHUSHHUSH", "hush-the-secret", "hush-the-token")
 FILES = {"report.html": b"<p>hello", "findings.json": b"{}", "runs/a.sqlite": b"a" * 1000, "runs/b.sqlite": b"b" * 2000}
 

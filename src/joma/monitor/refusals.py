@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from joma.host.arguments import shown
+from joma.host.devices import lacking
 from joma.host.errors import BadInput
 from joma.monitor.matrices import Matrices
 from joma.monitor.measures import MEASURES
@@ -38,7 +39,7 @@ def must_be_replay(replay: bool, *, has_batch: bool) -> None:
         raise BadInput(f"replay must be True or False, got {shown(replay)}", argument="replay")
     if replay and not has_batch:
         raise BadInput("replay=True needs a probe batch that stays the same: give one as probe", argument="replay")
-    if replay and not torch.cuda.is_available():
+    if replay and lacking("cuda") is not None:
         raise BadInput("replay=True records a CUDA graph, and there is no GPU: leave it out", argument="replay")
 
 

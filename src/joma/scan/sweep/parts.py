@@ -4,7 +4,6 @@ Whether a checkpoint is what it claims to be shows only beside all others. So a 
 second half of a sweep comes when the parts are merged. It needs no checkpoint any more: the parts say what it asks for.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 
 from joma.host.errors import BadInput
+from joma.host.files import atomically
 from joma.host.words import counted
 from joma.runs import Run, merge_runs
 from joma.scale.parts import FILE, Part
@@ -88,15 +88,14 @@ def merge_scans(parts: Sequence[Part], out: Path, *, fresh: bool = False) -> Sca
     whose = {label: at for at, part in enumerate(parts) for label in part.mine}
     steps = [(whose[_label(plan.series, place)], place.step) for place in plan.series.places]
     every = [note for place in plan.series.places for note in notes.get(str(place.step), ())]
-    unfinished = path.with_name(f".{name}.merging")  # a kill on the way leaves nothing that looks like a record
-    Run.delete(unfinished)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         runs = [stack.enter_context(Run.open(part.folder / "runs" / name)) for part in parts]
+        unfinished = stack.enter_context(atomically(path))  # a kill on the way leaves nothing that looks like a record
         with merge_runs(unfinished, runs, steps) as run:
             found = judge_steps(plan, run, faults, every, keep_suspicious=keep_suspicious)
             remember(run, found, plan.series.steps)
-    Run.delete(path)
-    os.replace(unfinished, path)
+        Run.delete(path)
     return replace(found, run=path)
 
 
