@@ -2,8 +2,10 @@
 
 import json
 import re
+import shlex
 import shutil
 import sqlite3
+from pathlib import Path
 
 import pytest
 from in_process import joma
@@ -11,9 +13,10 @@ from in_process import joma
 from joma import studies
 from joma.claims.execute import attempt
 from joma.claims.ledger import findings_json, with_q
+from joma.cli.shard import how_to_merge
 from joma.host.files import write_json
 from joma.report import write_report
-from joma.scale.parts import FILE
+from joma.scale.parts import FILE, Part
 from joma.scale.shards import Shard
 from joma.studies.parts import times
 
@@ -132,7 +135,7 @@ def test_other_scales_threads_and_studies_are_refused(parts, tmp_path):
     folders = [parts[0] / f"shard-{number}-of-4" for number in (1, 3, 4)]
     content = (parts[0] / "shard-2-of-4" / FILE).read_text()
     for at, (old, new, said) in enumerate(
-        (('"threads": 1', '"threads": 2', "was made with threads 1"), ('"thm5"', '"thm3"', "speaks of thm5"),
+        (('"threads": 1', '"threads": 2', "was made with threads 1"), ('"thm5"', '"thm3"', "lists thm5"),
          ('"scale": "quick"', '"scale": "paper"', "was made with scale quick"))
     ):  # fmt: skip
         other = tmp_path / str(at)
@@ -155,6 +158,28 @@ def test_a_run_that_is_gone_or_differs_is_named(parts, tmp_path):
     assert joma("merge", parts[0], "--out", parts[0] / "shard-1-of-4").returncode == 2
 
 
+def test_parts_of_another_machine_merge_and_the_report_has_their_scale(parts, tmp_path):
+    """Their runs are those beside them: where they were made, there may be nothing any more, or something else."""
+    shutil.copytree(parts[0], tmp_path / "parts")
+    for path in (tmp_path / "parts").glob(f"*/{FILE}"):
+        text = path.read_text()
+        assert str(parts[0]) in text
+        path.write_text(text.replace(str(parts[0]), "/gone").replace('"scale": "quick"', '"scale": "paper"'))
+    done = joma("merge", tmp_path / "parts", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    made = {path.name: path.read_bytes() for path in parts[0].glob("*/runs/*.sqlite")}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out" / "runs").iterdir()} == made
+    assert len(made) == len(QUICK)
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert ("scale: paper" in page, "scale: quick" in page) == (True, False)
+
+
+def test_the_merge_that_is_said_can_be_pasted_whatever_the_folder_is_called():
+    part = Part(Path("my out/shard-1-of-2"), "verify", Shard(1, 2), {}, [], [])
+    said = how_to_merge(part).partition("when all 2 shards are: ")[2]
+    assert shlex.split(said) == ["joma", "merge", "my out", "--out", "my out"]
+
+
 @pytest.mark.parametrize("shard", ["0/4", "5/4", "a/b", "1/0", "1/99999999999999999999"])
 def test_a_wrong_shard_is_one_sentence(tmp_path, shard):
     done = joma("verify", "thm5", "--shard", shard, "--out", tmp_path / "out")
@@ -167,7 +192,7 @@ def test_a_wrong_shard_is_one_sentence(tmp_path, shard):
 def test_what_needs_all_findings_is_refused(tmp_path, option):
     done = joma("verify", "thm5", "--shard", "1/2", *option, "--out", tmp_path / "out")
     assert done.returncode == 2
-    assert "does not go with --shard" in done.stderr
+    assert "does not go with --shard, because a shard has only a part; give it to joma merge" in done.stderr
 
 
 def test_a_broken_study_is_broken_in_the_merged_report(parts, together, tmp_path):

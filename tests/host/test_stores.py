@@ -81,6 +81,18 @@ def test_an_endpoint_without_tls_must_be_asked_for(monkeypatch):
     assert store_of("s3://bucket/a")[1] == "a"
 
 
+@pytest.mark.parametrize("http", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
+@pytest.mark.parametrize("safe", ["http://127.0.0.1:9000", "https://minio.example.org"])
+def test_of_two_endpoints_both_must_be_safe(monkeypatch, http, safe):
+    """obstore takes the one that comes last in the environment, whichever that is."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        monkeypatch.setenv(name, "http://minio.example.org:9000" if name == http else safe)
+    with pytest.raises(StoreError, match="AWS_ALLOW_HTTP=true"):
+        store_of("s3://bucket/a")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://s3.example.org")  # it wins, so that the others do not matter
+    assert store_of("s3://bucket/a")[1] == "a"
+
+
 def test_a_bucket_is_a_store_and_a_web_address_is_one_file():
     assert store_of("s3://bucket/a/b")[1] == "a/b"
     assert store_of("https://host/a/b.safetensors")[1] == ""
@@ -126,6 +138,12 @@ def test_an_error_becomes_a_sentence_of_its_own(kind, text, said):
     assert str(found).startswith("s3://b/a ")
     assert not any(secret in str(found) for secret in SECRETS)
     assert isinstance(found, Replaced) == (kind == "PreconditionError")
+
+
+def test_a_web_server_that_asks_for_credentials_gets_none():
+    for kind in ("UnauthenticatedError", "PermissionDeniedError"):
+        said = str(explain(made(kind, SECRETS[1]), "https://host/a"))
+        assert said == "https://host/a may not be read: it is not public, and joma sends no credentials to web servers"
 
 
 def test_settings_that_cannot_be_used_are_not_quoted(monkeypatch):

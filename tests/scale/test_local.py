@@ -379,6 +379,17 @@ def test_what_ran_out_of_memory_is_not_tried_again(tmp_path, monkeypatch):
     assert (tmp_path / "log").read_text().count("begun") == 1
 
 
+def test_only_kills_since_the_task_was_given_count(monkeypatch):
+    """A process has several tasks, and the kernel may have killed something during an earlier one."""
+    process = object.__new__(local._Process)
+    process.__dict__ |= {"loads": set(), "running": SimpleNamespace(stdin=io.StringIO(), wait=lambda: -signal.SIGKILL)}
+    for kills in (3, 5):
+        monkeypatch.setattr(local, "memory_kills", lambda kills=kills: kills)
+        process.give(Task("a", {}))
+    assert process._cause() == "its process died of SIGKILL: often the machine is out of memory"
+    assert process.may_live_again
+
+
 def test_a_death_by_another_signal_is_no_lack_of_memory(monkeypatch):
     """The kernel killed some other process meanwhile."""
     process = object.__new__(local._Process)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -44,11 +45,16 @@ def test_a_part_is_read_as_it_was_written(tmp_path):
     assert written.mine == [WORK[1], WORK[4]]
 
 
-def test_folders_are_those_of_shards_or_hold_them(tmp_path):
+def test_folders_are_those_of_shards_or_hold_them(tmp_path, monkeypatch):
     parts = all_parts(tmp_path)
     assert find_parts([tmp_path]) == parts
     assert find_parts([parts[1].folder, parts[0].folder]) == [parts[1], parts[0]]
     assert find_parts([tmp_path, parts[1].folder]) == parts
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(parts[2].folder)
+    same = find_parts([Path("part2"), parts[1].folder, Path("link"), parts[2].folder])
+    assert [one.shard.number for one in same] == [2, 3]  # one folder by two names is one shard
+    (tmp_path / "link").unlink()
     (tmp_path / "empty").mkdir()
     for folder, said in (("empty", "holds no shard"), ("nothing", "there is no folder")):
         with pytest.raises(BadInput, match=said):
@@ -87,9 +93,9 @@ def test_other_options_are_refused_and_named(tmp_path, options, said):
 def test_other_work_is_refused(tmp_path):
     longer = [*WORK, "step 5 (step5)", "step 6 (step6)"]
     said = refusal([part(tmp_path, 1), part(tmp_path, 2, work=longer), part(tmp_path, 3)])
-    assert re.search(r"part2 speaks of step 5 \(step5\) and 1 more, \S+part1 does not$", said)
+    assert re.search(r"part2 lists step 5 \(step5\) and 1 more, \S+part1 does not$", said)
     said = refusal([part(tmp_path, 1), part(tmp_path / "b", 2, work=WORK[1:]), part(tmp_path, 3)])
-    assert re.search(r"part1 speaks of step 0 \(step0\), \S+part2 does not$", said)
+    assert re.search(r"part1 lists step 0 \(step0\), \S+part2 does not$", said)
     said = refusal([part(tmp_path, 1), part(tmp_path / "c", 2, work=WORK[::-1]), part(tmp_path, 3)])
     assert "order their work differently" in said
 
@@ -116,7 +122,22 @@ def test_shares_that_leave_something_out_are_refused(tmp_path):
     parts = all_parts(tmp_path)
     content = json.loads((parts[1].folder / FILE).read_text())
     (parts[1].folder / FILE).write_text(json.dumps({**content, "mine": content["mine"][:1]}))
-    assert "each once" in refusal(find_parts([tmp_path]))
+    assert "in no share, or in two" in refusal(find_parts([tmp_path]))
+
+
+def test_shares_that_have_something_twice_are_refused(tmp_path):
+    parts = all_parts(tmp_path)
+    content = json.loads((parts[1].folder / FILE).read_text())
+    (parts[1].folder / FILE).write_text(json.dumps({**content, "mine": [WORK[0], *content["mine"]]}))
+    assert "in no share, or in two" in refusal(find_parts([tmp_path]))
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("other", [{"versions": {**VERSIONS, "torch": "9"}}, {"options": {}}, {"kind": "verify"}])
+def test_whichever_part_is_another_one_it_is_refused(tmp_path, at, other):
+    parts = all_parts(tmp_path)
+    parts[at] = part(tmp_path / "other", at + 1, **other)
+    assert str(parts[at].folder) in refusal(parts)
 
 
 def test_a_folder_holds_one_shard_of_one_work(tmp_path):
@@ -125,9 +146,10 @@ def test_a_folder_holds_one_shard_of_one_work(tmp_path):
     assert again.begin() == first
     assert not read_part(first.folder).done
     for other in (Part(first.folder, "scan", Shard(2, 3), OPTIONS, WORK, WORK[1:2]),
+                  Part(first.folder, "scan", Shard(1, 4), OPTIONS, WORK, WORK[::4]),
                   Part(first.folder, "scan", first.shard, {**OPTIONS, "root": "ema"}, WORK, first.mine),
                   Part(first.folder, "scan", first.shard, OPTIONS, WORK[:-1], first.mine)):  # fmt: skip
-        with pytest.raises(BadInput, match="holds shard 1/3 of other work already"):
+        with pytest.raises(BadInput, match="already holds shard 1/3 of other work; "):
             other.begin()
     assert read_part(first.folder).options == OPTIONS
 
@@ -155,4 +177,6 @@ def test_a_damaged_part_is_one_sentence(tmp_path, spoil):
     path.write_text(spoil(text))
     with pytest.raises(BadInput) as error:
         read_part(path.parent)
-    assert "\n" not in str(error.value)
+    assert re.fullmatch(r"[^\n]+; remove it and give the shard's command again", str(error.value))
+    path.unlink()  # as the sentence says: then the folder can be used again
+    assert part(tmp_path, 1).done

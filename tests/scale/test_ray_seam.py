@@ -1,5 +1,6 @@
 """What joma makes of what Ray says, with a stand-in for Ray. tests/scale/test_ray.py asks the real one."""
 
+import re
 import socket
 import sys
 from types import SimpleNamespace
@@ -155,6 +156,46 @@ def test_a_task_that_says_nothing_is_given_up_once_it_has_begun(clock):
     assert ray.cancelled == [("a", True)]  # and not c, which waits for its turn
 
 
+def test_a_task_that_is_begun_again_may_wait_for_its_turn(clock):
+    """What its first process said does not count: the second has said nothing because it has not begun."""
+    died = []
+    ray = StandInRay(lambda task, attempt: ray_of[0].exceptions.WorkerCrashedError() if died and not attempt else None)
+    ray_of = [ray]
+    at_work = works(ray, named("a"), silence=8.0)
+    ray.words = [{"a": (0, 0.0, "begun")}]
+    events = at_work.events()
+    assert next(events) == Going(named("a")[0], 0.0, "begun")
+    died.append(True)
+    assert next(events).doing == "its process died; begun again (1 of 3)"
+    clock[0] += 9.0
+    at_work.give()
+    at_work.give_up()
+    assert [one.order["attempt"] for one in ray.given] == [0, 1]
+    assert not ray.cancelled
+
+
+def test_of_the_environment_the_settings_of_joma_travel_and_no_secret(clock, monkeypatch):
+    monkeypatch.setenv("JOMA_DATA", "/data")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    ray = StandInRay(lambda task, attempt: WELL)
+    works(ray, named("a"))
+    travelled = ray.given[0].how["runtime_env"]["env_vars"]
+    assert travelled["JOMA_DATA"] == "/data"
+    assert "hush" not in travelled.values()
+    assert "PATH" not in travelled
+
+
+@pytest.mark.parametrize(("asked", "used"), [("auto", "auto"), (None, "head")])
+def test_an_address_that_is_given_wins_over_that_of_the_environment(monkeypatch, asked, used):
+    ray, addresses = StandInRay(lambda task, attempt: WELL), []
+    ray.is_initialized, ray.shutdown = lambda: False, lambda: None
+    ray.init = lambda address, **how: addresses.append(address)
+    monkeypatch.setenv("RAY_ADDRESS", "head")
+    monkeypatch.setattr(ours, "loaded", lambda: ray)
+    list(RayCluster(asked).events("module:name", named("a")))
+    assert addresses == [used]
+
+
 def test_what_is_at_work_may_write_a_checkpoint_before_it_ends(clock):
     ray = StandInRay(lambda task, attempt: None)
     at_work = works(ray, named("a", "b"))
@@ -178,7 +219,7 @@ def test_an_order_is_carried_out_with_words_and_refused_by_another_joma():
     answer = ours.carry_out(order | {"version": joma.__version__}, box)
     assert answer["value"] == {"n": 1}
     assert said == [("a", 2, 0.0, "begun")]
-    with pytest.raises(ScaleError, match=r"is on this machine, and the work is of joma 0\.0$"):
+    with pytest.raises(ScaleError, match=rf"^the machine {re.escape(socket.gethostname())} of the .* joma 0\.0; both "):
         ours.carry_out(order | {"version": "0.0"}, box)
 
 

@@ -154,6 +154,16 @@ def test_what_is_not_finished_is_not_sent(bucket, folder):
     assert upload(folder, bucket).sent == ["runs/d.sqlite"]
 
 
+@pytest.mark.parametrize("beside", ["-wal", "-journal"])
+def test_a_run_whose_process_was_killed_is_not_sent(bucket, folder, beside):
+    """Its last rows are in the file beside it, and nobody has it open any more."""
+    (folder / "runs" / f"a.sqlite{beside}").write_bytes(b"x")
+    done = upload(folder, bucket)
+    assert done.unfinished == ["runs/a.sqlite"]
+    assert sorted(done.sent) == sorted(set(FILES) - {"runs/a.sqlite"})
+    assert str(done).endswith("runs/a.sqlite not, because a process still writes it or was killed")
+
+
 @pytest.mark.parametrize(
     ("address", "said"),
     [

@@ -194,7 +194,7 @@ def test_suspicious_steps_are_kept_where_that_was_asked_for(pristine, tmp_path):
         (("--measures", "stable_rank"), "was made with measures"),
         ((*MEASURES, "--groups", "mlp"), "was made with groups"),
         ((*MEASURES, "--keep-suspicious"), "was made with keep_suspicious"),
-        ((*MEASURES, "--steps", "0:60"), "speaks of step 80 (step80.safetensors)"),
+        ((*MEASURES, "--steps", "0:60"), "lists step 80 (step80.safetensors)"),
     ],
 )
 def test_parts_of_other_options_are_refused(pristine, parts, tmp_path, more, said):
@@ -208,11 +208,12 @@ def test_parts_of_other_options_are_refused(pristine, parts, tmp_path, more, sai
 
 def test_checkpoints_that_changed_between_two_shards_are_refused(pristine, tmp_path):
     source = shutil.copytree(pristine, tmp_path / "run")
-    scan(source, out=tmp_path, shard="1/2")
+    for shard in ("1/3", "2/3"):
+        scan(source, out=tmp_path, shard=shard)
     for step in (step for step in STEPS if step != 2):
         path = source / f"step{step}.safetensors"
         save_file({name: one for name, one in load_file(path).items() if "q_proj" not in name}, path)
-    scan(source, out=tmp_path, shard="2/2")
+    scan(source, out=tmp_path, shard="3/3")
     with pytest.raises(BadInput, match="settled on different tensors; a checkpoint has changed between them"):
         merge_shards([tmp_path], tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -256,6 +257,7 @@ def test_what_only_all_shards_can_give_is_refused(pristine, tmp_path, option):
     done = joma("scan", pristine, "--shard", "1/2", *option, "--out", tmp_path / "out", cwd=tmp_path)
     assert done.returncode == 2
     assert f"{option[0]} does not go with --shard" in done.stderr
+    assert ("give it to joma merge" in done.stderr) == (option != ("--list",))  # merge lists nothing
     assert not (tmp_path / "out").exists()
 
 
@@ -306,7 +308,26 @@ def test_what_is_noted_of_single_steps_stays_in_the_order_of_steps(pristine, tmp
     assert sum("slowly" in note for note in alone.notes) > 5
     merged = merge_shards([tmp_path / "parts"], tmp_path / "out")
     assert merged.notes == alone.notes
+    assert merged.faults == alone.faults
+    assert list(dict.fromkeys(fault.step for fault in merged.faults)) == [2, 20, 40]  # of shards 3, 2 and 2
     for shard in ("1/3", "2/3", "3/3"):
         monkeypatch.setattr(one_step, "measured", real)
         scan(pristine, out=tmp_path / "parts", shard=shard, fresh=True)
     assert not any("slowly" in note for note in merge_shards([tmp_path / "parts"], tmp_path / "again").notes)
+
+
+def test_a_step_that_is_measured_again_says_what_it_says_now(pristine, tmp_path, monkeypatch):
+    """Step 40 has a fault and is tried again; step 30 is recorded, and keeps its note."""
+    one_step = import_module("joma.scan.sweep.step")
+    real = one_step.measured
+    for word in ("slowly", "quickly"):
+
+        def noting(plan, place, *arguments, word=word, **named):
+            values, faults, notes = real(plan, place, *arguments, **named)
+            return values, faults, (*notes, f"read {word}")
+
+        monkeypatch.setattr(one_step, "measured", noting)
+        scan(pristine, out=tmp_path, shard="1/1")
+    notes = json.loads((tmp_path / "shard-1-of-1" / FILE).read_text())["content"]["notes"]
+    assert notes["30"][-1:] == ["read slowly"]
+    assert notes["40"][-1:] == ["read quickly"]

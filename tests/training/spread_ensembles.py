@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from small_ensembles import batch, ensemble, layers
+from torch import Tensor
 
 from joma.training import Ensemble, Origin
 from joma.training.optimizers import Optimizer
@@ -30,6 +33,18 @@ def several(device: str) -> dict[str, Ensemble]:
         "twin": layers(device=device, origin=Origin("base", at=5), measure_at=(5,), frozen=("bias",)),
         "one": layers(device=device, members=1, steps=6, optimizer=Optimizer("adam", rate=0.01, warm_up=4)),
     }
+
+
+def numbered(device: str) -> dict[str, Ensemble]:
+    """Every measure says whose it is, and every member warms up in its own time."""
+
+    def moved(layer: Any, before: Any, members: Sequence[int]) -> Tensor:
+        far = (layer.matrix.detach() - before["matrix"]).flatten(1).norm(dim=1)
+        return torch.stack([far, torch.tensor(members, dtype=far.dtype)], 1)
+
+    whose = {"whose": lambda layer, members: torch.tensor(members, dtype=torch.float64)}
+    optimizer = Optimizer("adam", rate=0.01, warm_up=(9, 2, 7, 0, 4))
+    return {"": layers(device=device, measures=whose, between={"moved": moved}, optimizer=optimizer)}
 
 
 def branch_alone(device: str) -> dict[str, Ensemble]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_ensembles
 import spread_ensembles
 from small_ensembles import fresh
 
@@ -56,7 +57,7 @@ def trained(path: Path, build: str, **arguments) -> dict:
 
 
 @pytest.mark.parametrize("shares", [1, 2, 3, 7])
-@pytest.mark.parametrize("build", ["small", "several"])
+@pytest.mark.parametrize("build", ["small", "several", "numbered"])
 def test_any_number_of_shares_gives_the_record_of_one_process(tmp_path, here, shares, build):
     expected = trained(tmp_path / "one.sqlite", build)
     with fresh(tmp_path / "spread.sqlite") as run:
@@ -64,8 +65,12 @@ def test_any_number_of_shares_gives_the_record_of_one_process(tmp_path, here, sh
         found = recorded(run)
     assert list(found) == list(expected)
     assert found == expected
+    if build == "numbered":
+        with Run.open(tmp_path / "spread.sqlite") as run:
+            assert run.at("whose", 5).tolist() == [0, 1, 2, 3, 4]
+            assert run.at("moved", 5)[:, 1].tolist() == [0, 1, 2, 3, 4]
     kept = [path.name for path in tmp_path.iterdir() if path.name.startswith("spread.sqlite-")]
-    assert kept == ([] if build == "small" else ["spread.sqlite-base.step5.kept"])
+    assert kept == (["spread.sqlite-base.step5.kept"] if build == "several" else [])
 
 
 @pytest.mark.parametrize("together", [None, 2])
@@ -136,11 +141,11 @@ def test_putting_together_that_was_cut_off_goes_on(tmp_path, here, monkeypatch):
             train_spread("spread_ensembles:small", {}, run, shares=2)
         assert run.steps("train_loss").tolist() == [0]
         monkeypatch.setattr(spread, "_record", real)
-        steps = []
-        monkeypatch.setattr(spread_ensembles, "batch", lambda step, members: steps.append(step))
+        steps, batch = [], small_ensembles.batch
+        monkeypatch.setattr(small_ensembles, "batch", lambda step, who: steps.append(step) or batch(step, who))
         train_spread("spread_ensembles:small", {}, run, shares=2)
         assert recorded(run) == expected
-        assert not steps
+        assert set(steps) == {0}  # to see how large a batch is; nothing is trained
 
 
 def test_a_lost_share_leaves_the_others_and_the_same_call_goes_on(tmp_path, here, monkeypatch):
@@ -172,6 +177,22 @@ def test_a_share_of_another_run_or_other_arguments_is_not_taken(tmp_path, here, 
                 assert run.steps("train_loss").tolist() == [0, 5, 12]
         if arguments:
             os.unlink(tmp_path / "a.sqlite")  # the shares stay: they are of a run that is gone
+
+
+def test_a_share_of_an_earlier_run_is_not_taken_although_it_was_asked_for_the_same(tmp_path, here, monkeypatch):
+    """The texts have changed between the two runs, which no argument tells."""
+    expected, real = trained(tmp_path / "one.sqlite", "small"), small_ensembles.batch
+    monkeypatch.setattr(InThisProcess, "died", 1)
+    monkeypatch.setattr(small_ensembles, "batch", lambda step, members: real(step + 1, members))
+    with fresh(tmp_path / "a.sqlite") as run, pytest.raises(RunError):
+        train_spread("spread_ensembles:small", {}, run, shares=2)
+    monkeypatch.setattr(InThisProcess, "died", None)
+    monkeypatch.setattr(small_ensembles, "batch", real)
+    os.unlink(tmp_path / "a.sqlite")
+    with fresh(tmp_path / "a.sqlite") as run:
+        run.created = "2001-01-01T00:00:00+00:00"  # not in the second in which the first was made
+        train_spread("spread_ensembles:small", {}, run, shares=2)
+        assert recorded(run) == expected
 
 
 def test_deleting_a_run_deletes_its_shares(tmp_path, here, monkeypatch):

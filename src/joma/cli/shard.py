@@ -11,6 +11,8 @@ from joma.host.errors import BadInput
 if TYPE_CHECKING:
     from joma.scale.parts import Part
 
+_NOT_OF_MERGE = ("compare", "list")
+
 
 def add_shard(parser: Any, what: str) -> None:
     """Add the option. what: what is shared out."""
@@ -25,7 +27,8 @@ def refuse_with_shard(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         if getattr(options, name):
             option = f"--{name.replace('_', '-')}"
-            raise BadInput(f"{option} does not go with --shard, because a shard has only a part; joma merge takes all")
+            instead = "leave one of them out" if name in _NOT_OF_MERGE else "give it to joma merge"
+            raise BadInput(f"{option} does not go with --shard, because a shard has only a part; {instead}")
 
 
 def how_to_merge(part: Part) -> str:

@@ -56,7 +56,7 @@ def _refusal(status: int) -> str:
     if status in (404, 410):
         return "does not exist"
     if status in (401, 403):
-        return "may not be read by everyone"
+        return f"may not be read: {stores.NOT_PUBLIC}"
     if status == 416:
         return "is empty"
     if status in (200, 206):

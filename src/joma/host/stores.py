@@ -27,10 +27,12 @@ PATIENCE = 180.0  # seconds after which nothing is tried again
 _SCHEMES = ("s3", "gs", "az", "https", "http")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _ENDPOINTS = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-    "gs": ("GOOGLE_BASE_URL",),
+    "s3": (("AWS_ENDPOINT_URL_S3",), ("AWS_ENDPOINT_URL", "AWS_ENDPOINT")),
+    "az": (("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),),
+    "gs": (("GOOGLE_BASE_URL",),),
 }
+"""Groups of names: the first group with one that is set counts. Of several in it, the order of the environment decides
+which one obstore takes, so all of them must be safe."""
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP"}
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or AWS_SKIP_SIGNATURE=true for a public one",
@@ -38,6 +40,7 @@ _CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY in the environment, or AZURE_SKIP_SIGNATURE=true "
     "for a public one",
 }
+NOT_PUBLIC = "it is not public, and joma sends no credentials to web servers"
 
 
 class StoreError(JomaError, ValueError):
@@ -104,7 +107,7 @@ recorded and shown: put credentials into the environment
         parts = urlsplit(text)
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
-        raise StoreError("an address is not one: its host or its port cannot be read") from None
+        raise StoreError("this is no address: its host or its port cannot be read") from None
     if "@" in parts.netloc or parts.query or parts.fragment or "?" in text or "#" in text:
         what = "an address must not hold a user, a password, a query or a fragment, because it is recorded and shown"
         raise StoreError(f"{what}: put credentials into the environment")
@@ -191,7 +194,7 @@ def explain(error: Exception, place: Address | str) -> StoreError:
     nobody = "169.254.169.254" in text or "metadata.google.internal" in text
     if kind in ("UnauthenticatedError", "PermissionDeniedError") or nobody:
         need = _CREDENTIALS.get(scheme)
-        return StoreError(f"{place} may not be read" + (f": it needs {need}" if need else " by everyone"))
+        return StoreError(f"{place} may not be read: {f'it needs {need}' if need else NOT_PUBLIC}")
     if "redirect without LOCATION" in text:
         return StoreError(f"{place} is in another region: set AWS_REGION")
     if "error following redirect" in text:
@@ -212,8 +215,10 @@ def explain(error: Exception, place: Address | str) -> StoreError:
 
 def _client(place: Address, url: str) -> dict[str, Any]:
     asked = _ALLOW_HTTP.get(place.scheme, "JOMA_ALLOW_HTTP")
-    endpoints = [os.environ[name] for name in _ENDPOINTS.get(place.scheme, ()) if os.environ.get(name)]
-    used = endpoints[:1] if not place.is_web else [url]
+    groups = _ENDPOINTS.get(place.scheme, ())
+    values = ([os.environ[name] for name in group if os.environ.get(name)] for group in groups)
+    endpoints = next(filter(None, values), [])
+    used = [url] if place.is_web else endpoints
     for each in used:
         must_be_safe(each, f"{place} at the endpoint of the environment" if endpoints else str(place), asked=asked)
     return {

@@ -55,8 +55,8 @@ class Part:
         if (self.folder / FILE).exists():
             before = read_part(self.folder)
             if before.shard != self.shard or _work_differs(before, self):
-                there = f"{self.folder} holds shard {before.shard} of other work already"
-                raise BadInput(f"{there}; choose another folder, or remove that one", argument="out")
+                there = f"{self.folder} already holds shard {before.shard} of other work"
+                raise BadInput(f"{there}; choose another folder, or remove this one", argument="out")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write()
         return before
@@ -79,12 +79,14 @@ def read_part(folder: Path) -> Part:
     path = folder / FILE
     if not path.is_file():
         raise BadInput(f"{folder} holds no shard: there is no {FILE} in it")
+    wrong = "is damaged and cannot be read"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if depth_of(content, limits.JSON_DEPTH) > limits.JSON_DEPTH:
             raise ValueError
         if (content["schema"], content["version"]) != (SCHEMA, VERSION):
-            raise BadInput(f"{path} is of another version of joma, or no shard of it; give the shard's command again")
+            wrong = "is of another version of joma, or of another program"
+            raise ValueError
         kinds: dict[str, type] = {"kind": str, "options": dict, "work": list, "mine": list, "content": dict,
                                   "done": bool, "versions": dict}  # fmt: skip
         if any(type(content[name]) is not kind for name, kind in kinds.items()):
@@ -92,10 +94,9 @@ def read_part(folder: Path) -> Part:
         if not all(isinstance(name, str) for name in (*content["work"], *content["mine"])):
             raise TypeError
         return Part(folder, shard=read_shard(content["shard"]), **{name: content[name] for name in kinds})
-    except BadInput:
-        raise
     except (OSError, LookupError, TypeError, ValueError, RecursionError):
-        raise BadInput(f"{path} cannot be read as what a shard leaves; give the shard's command again") from None
+        # The command alone would find the file again, and refuse it.
+        raise BadInput(f"{path} {wrong}; remove it and give the shard's command again") from None
 
 
 def find_parts(folders: Sequence[Path]) -> list[Part]:
@@ -130,7 +131,7 @@ def belonging_together(parts: Sequence[Part]) -> list[Part]:
     in_order = [by_number[number] for number in sorted(by_number)]
     dealt = [name for part in in_order for name in part.mine]
     if sorted(dealt) != sorted(first.work):
-        raise BadInput("these parts do not belong together: their shares are not all of the work, each once")
+        raise BadInput("these parts do not belong together: some of the work is in no share, or in two")
     return in_order
 
 
@@ -159,7 +160,7 @@ def _work_differs(one: Part, other: Part) -> str:
     for here, there in ((one, other), (other, one)):
         if lacking := sorted(set(here.work) - set(there.work), key=list(here.work).index):
             more = f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""
-            return f"{here.folder} speaks of {lacking[0]}{more}, {there.folder} does not"
+            return f"{here.folder} lists {lacking[0]}{more}, {there.folder} does not"
     return "" if list(one.work) == list(other.work) else f"{one.folder} and {other.folder} order their work differently"
 
 

@@ -333,7 +333,9 @@ class Mailbox:
 def carry_out(order: Mapping[str, Any], mailbox: Any) -> dict[str, Any]:
     """Call the function of an order; in a process of Ray."""
     if order["version"] != joma.__version__:
-        raise ScaleError(f"joma {joma.__version__} is on this machine, and the work is of joma {order['version']}")
+        # Whoever reads this sits at another machine.
+        here = f"the machine {socket.gethostname()} of the cluster has joma {joma.__version__}"
+        raise ScaleError(f"{here}, and the work was sent by joma {order['version']}; both must be the same")
     words = _Words(mailbox, order["task"], order["attempt"])
     words(0.0, "begun")
     limits.check()

@@ -77,5 +77,5 @@ def read_shard(text: str) -> Shard:
     if not 1 <= number <= of:
         raise BadInput(f"shard must be I/N with I from 1 to N, as 2/4, got {short(text)}", argument="shard")
     if of > MOST:
-        raise BadInput(f"shard must be one of at most {MOST:,}, got {short(text)}", argument="shard")
+        raise BadInput(f"shard must be I/N with N at most {MOST:,}, got {short(text)}", argument="shard")
     return Shard(number, of)

@@ -46,7 +46,8 @@ class Uploaded:
     def __str__(self) -> str:
         verb = "was" if len(self.there) == 1 else "were"
         kept = f", {len(self.there):,} {verb} there already" if self.there else ""
-        left = f", {', '.join(self.unfinished)} not, because a process still writes it" if self.unfinished else ""
+        why = "not, because a process still writes it or was killed"
+        left = f", {', '.join(self.unfinished)} {why}" if self.unfinished else ""
         return f"{counted(len(self.sent), 'file')} sent{kept}{left}"
 
 

@@ -67,6 +67,8 @@ def test_the_smallest_gaps_are_closed_first_and_all_within_the_slack():
     assert coalesced(wanted, slack=0.002) == [(0, 1000), (1015, 3000), (3005, 4000)]
     assert coalesced(wanted, gap=5) == [(0, 1000), (1015, 4000)]
     assert coalesced(wanted, gap=4) == wanted
+    assert coalesced([(0, 2), (4, 6)], slack=0.5) == [(0, 6)]  # just as much as may be
+    assert coalesced([(0, 2), (5, 7)], slack=0.5) == [(0, 2), (5, 7)]
     assert coalesced([(5, 5), (7, 3)]) == []
 
 

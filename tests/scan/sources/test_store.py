@@ -17,6 +17,7 @@ from safetensors.torch import save, save_file
 from joma.host import limits, redirects, stores
 from joma.scan import CheckpointError, open_series
 from joma.scan.formats import ranges
+from joma.scan.sources import objects
 from joma.scan.sources.objects import Bucket, Listed, StoreBytes, Web
 
 SIDE, LAYERS = 512, 6
@@ -453,6 +454,25 @@ def test_an_address_that_has_expired_is_asked_for_again(site, web, tmp_path):
             checkpoint.read(DOWN.format(0))
 
 
+def test_of_several_threads_one_asks_where_an_expired_address_leads(monkeypatch):
+    asked = []
+
+    def found(place):
+        asked.append(str(place))
+        return redirects.WebFile("https://far.example.org/new", 10, '"a"', None)
+
+    monkeypatch.setattr(objects, "find_file", found)
+    listed = objects.WebListed(10, '"a"', None, "https://far.example.org/old")
+    source = objects.WebBytes(stores.read_address("https://example.org/a"), listed, pytest.importorskip("obstore"))
+    expired = source._store
+    source._find_again(expired)
+    renewed = source._store
+    assert renewed is not expired
+    source._find_again(expired)  # of a thread whose request had begun before
+    assert source._store is renewed
+    assert asked == ["https://example.org/a"]
+
+
 def test_redirects_come_to_an_end(site, web, tmp_path):
     site.redirects = {"/m.safetensors": "/m.safetensors"}
     with pytest.raises(CheckpointError, match=f"redirected more than {redirects.MOST} times"):
@@ -506,7 +526,7 @@ def test_a_busy_web_server_is_asked_again_and_not_for_ever(site, web, tmp_path):
 
 @pytest.mark.parametrize(
     ("status", "why"),
-    [(403, "may not be read by everyone"), (404, "does not exist"), (416, "is empty"), (418, "status 418")],
+    [(403, "may not be read: it is not public"), (404, "does not exist"), (416, "is empty"), (418, "status 418")],
 )
 def test_what_a_web_server_refuses(site, web, tmp_path, status, why):
     site.refused["/m.safetensors"] = status
@@ -631,7 +651,8 @@ def test_bytes_that_were_not_asked_for_are_refused_whatever_the_library_lets_thr
             return Result()
 
     source = StoreBytes(stores.read_address("s3://bucket/a"), Listed(10, '"a"', None), Library(), None, "a")
-    with pytest.raises(CheckpointError, match=r"sent . bytes where it was asked for 3"):
+    said = f"sent {len(content)} bytes from byte {given[0]} on, and was asked for 3 from byte 2 on$"
+    with pytest.raises(CheckpointError, match=said):
         bytes_from(source, 2, 5)
 
 

@@ -148,7 +148,8 @@ class StoreBytes(RangedBytes):
         self._must_be_the_same(result.meta)
         content = memoryview(result.bytes())
         if tuple(result.range) != (start, stop) or len(content) != stop - start:
-            what = f"sent {len(content):,} bytes where it was asked for {stop - start:,}"
+            sent = f"{len(content):,} bytes from byte {result.range[0]:,} on"
+            what = f"sent {sent}, and was asked for {stop - start:,} from byte {start:,} on"
             raise StoreError(f"{self._place}: the server {what}")
         return content
 

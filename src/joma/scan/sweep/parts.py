@@ -85,7 +85,6 @@ def merge_scans(parts: Sequence[Part], out: Path, *, fresh: bool = False) -> Sca
     path = out / "runs" / name
     if path.exists() and not fresh:
         raise BadInput(f"{path} is there already; merge into another folder, or make it anew (fresh)", argument="fresh")
-    order = {place.step: at for at, place in enumerate(plan.series.places)}
     whose = {label: at for at, part in enumerate(parts) for label in part.mine}
     steps = [(whose[_label(plan.series, place)], place.step) for place in plan.series.places]
     every = [note for place in plan.series.places for note in notes.get(str(place.step), ())]
@@ -94,7 +93,6 @@ def merge_scans(parts: Sequence[Part], out: Path, *, fresh: bool = False) -> Sca
         runs = [stack.enter_context(Run.open(part.folder / "runs" / name)) for part in parts]
         unfinished = stack.enter_context(atomically(path))  # a kill on the way leaves nothing that looks like a record
         with merge_runs(unfinished, runs, steps) as run:
-            faults.sort(key=lambda fault: order[fault.step])
             found = judge_steps(plan, run, faults, every, keep_suspicious=keep_suspicious)
             remember(run, found, plan.series.steps)
         Run.delete(path)
