@@ -170,3 +170,12 @@ def test_an_entry_point_is_called_as_studies_are(file, monkeypatch):
     assert studies.names()[-1] == "one-is"
     assert studies.title("One_Is") == "One is one"
     sys.modules.pop("one_is")
+
+
+def test_an_entry_point_may_be_of_the_package_importlib_metadata(file, monkeypatch):
+    """Once somebody loads it, it takes the place of the standard library's, and so does its class of entry points."""
+    offered = pytest.importorskip("importlib_metadata").EntryPoint("one-is", "one_is", foreign.GROUP)
+    monkeypatch.setattr(foreign, "_offered", lambda: (offered,))
+    monkeypatch.syspath_prepend(str(file.parent))
+    assert studies.title("one-is") == "One is one"
+    sys.modules.pop("one_is")

@@ -75,16 +75,17 @@ def load_from(name: str, place: Path | EntryPoint) -> Study:
     """The study of this name, checked: what a file or a package holds may be anything."""
     from joma.claims.contract import Study
 
-    found = place.load() if isinstance(place, EntryPoint) else _module(place)
+    # Not asked the other way round: where the package importlib_metadata is loaded, entry points are of its class.
+    found = _module(place) if isinstance(place, Path) else place.load()
     study = getattr(found, "STUDY", found)
-    where = f"the package {place.value}" if isinstance(place, EntryPoint) else str(place)
+    where = str(place) if isinstance(place, Path) else f"the package {place.value}"
     if not isinstance(study, Study):
         raise BadInput(f"{where} holds no study: it needs STUDY = Study(...) of joma.claims.contract")
     if study.name != name:
         raise BadInput(
             f"the study in {where} must be called {name!r}, as its file or entry point is, got {study.name!r}"
         )
-    return study if isinstance(place, EntryPoint) else replace(study, file=str(place))
+    return replace(study, file=str(place)) if isinstance(place, Path) else study
 
 
 def _module(path: Path) -> Any:
