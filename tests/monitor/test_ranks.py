@@ -154,3 +154,28 @@ def test_those_without_a_past_are_certified(certified):
         name: float(each) for name, each in found.items()
     }
     assert certified == [1, 1, 1, 1]
+
+
+def test_what_is_not_followed_has_no_vectors_made_for_it(monkeypatch):
+    """Gradients of two steps have little in common: forty steps on them would be for nothing."""
+    monkeypatch.setattr(ranks, "follow", lambda *_, **__: pytest.fail("nobody will ask for these vectors"))
+    w = {"a": gaussian(300, 300), "b": torch.full((300, 300), torch.nan)}
+    found = ranks_of(w)
+    assert float(found["a"]) == pytest.approx(exact(w["a"]), rel=1e-3)
+    assert found["b"].isnan()
+
+
+@pytest.mark.parametrize("drift", [0.003, 0.03, 0.1])
+def test_below_the_doubt_the_error_is_small(drift):
+    """Without a second opinion: what `follow` says where its residual raises no doubt."""
+    w, generator = gaussian(3, 300, 300), torch.Generator().manual_seed(1)
+    block, seen = ranks.first_block(torch.zeros(3, 300, 0), generator), 0
+    for step in range(12):
+        w = w + drift * gaussian(3, 300, 300, seed=50 + step)
+        looked = ranks.follow([w], block, generator)
+        block = looked.vectors
+        errors = looked.stable_rank.double() / torch.tensor([exact(each) for each in w]) - 1
+        sure = looked.residual <= ranks.DOUBT
+        seen += int(sure.sum())
+        assert (errors[sure] < 0.002).all()
+    assert seen >= 18

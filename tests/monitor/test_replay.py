@@ -6,7 +6,7 @@ import torch
 from networks import PROBE, made
 
 from joma.host.errors import BadInput
-from joma.monitor import Monitor, MonitorError
+from joma.monitor import Monitor, MonitorError, replay
 
 ATTENTION = ["entropy", "largest_logit", "sink_mass", "effective_keys"]
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
@@ -64,6 +64,47 @@ def test_one_sentence_says_what_would_be_right(options, sentence):
 def test_without_a_gpu_it_is_refused():
     with pytest.raises(BadInput, match="replay=True records a CUDA graph, and there is no GPU"):
         Monitor(made(), probe=PROBE, replay=True)
+
+
+def test_masks_are_made_as_before_and_transformers_is_left_as_it_was():
+    masks = pytest.importorskip("transformers.masking_utils")
+    own = masks.find_packed_sequence_indices, masks.is_tracing
+    with replay._masks_as_before() as remember:
+        assert masks.find_packed_sequence_indices(torch.arange(4)[None]) is None  # looked at, as always
+        assert masks.is_tracing is own[1]
+        remember()
+        assert masks.find_packed_sequence_indices(torch.tensor([[0, 1, 0, 1]])) is None  # told, not looked at
+        assert masks.is_tracing(torch.zeros(1)) is False
+    assert (masks.find_packed_sequence_indices, masks.is_tracing) == own
+
+
+def test_several_texts_in_one_row_are_refused_and_transformers_is_left_as_it_was():
+    masks = pytest.importorskip("transformers.masking_utils")
+    own = masks.find_packed_sequence_indices, masks.is_tracing
+
+    def record():
+        with replay._masks_as_before() as remember:
+            masks.find_packed_sequence_indices(torch.tensor([[0, 1, 0, 1]]))
+            remember()
+
+    with pytest.raises(MonitorError, match="several texts in one row"):
+        record()
+    assert (masks.find_packed_sequence_indices, masks.is_tracing) == own
+
+
+def test_places_tell_that_a_parameter_or_a_buffer_has_moved():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    before = replay._places(model)
+    with torch.no_grad():
+        model[0].weight.add_(1.0)
+    assert replay._places(model) == before  # written in place, as optimizers do
+    weight, mean = model[0].weight.data, model[1].running_mean
+    model[0].weight.data = weight.clone()
+    assert replay._places(model) != before
+    model[0].weight.data = weight
+    assert replay._places(model) == before
+    model[1].running_mean = mean.clone()
+    assert replay._places(model) != before
 
 
 @gpu
