@@ -1,5 +1,7 @@
 """Stable ranks from one measuring to the next: certified at first, then followed, certified again in doubt."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -179,3 +181,11 @@ def test_below_the_doubt_the_error_is_small(drift):
         seen += int(sure.sum())
         assert (errors[sure] < 0.002).all()
     assert seen >= 18
+
+
+def test_a_gpu_follows_what_a_host_does_at_once():
+    """Where small matrices are done exactly, a host has nothing to gain, and a GPU waits."""
+    of = lambda kind, *shape: SimpleNamespace(shape=shape, device=torch.device(kind))
+    worth = lambda *given: ranks._is_worth_following(of(*given))
+    assert [worth("cpu", 256, 999), worth("cpu", 257, 999), worth("cpu", 999, 257)] == [False, True, True]
+    assert [worth("cuda", 31, 999), worth("cuda", 32, 999), worth("cuda", 999, 32)] == [False, True, True]

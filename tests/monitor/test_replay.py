@@ -195,3 +195,12 @@ def test_what_cannot_be_recorded_is_refused_before_training(what, sentence):
     torch.manual_seed(0)
     assert torch.equal(torch.rand(3, device="cuda"), drawn)  # random numbers work as before
     assert float(model.seen) == 0
+
+
+def test_a_pass_that_leaves_something_behind_is_told_apart():
+    versions, drawn = [1, 2], torch.tensor([1, 2], dtype=torch.uint8)
+    replay._must_be_the_same((versions, drawn), ([1, 2], drawn.clone()), "Net")
+    with pytest.raises(MonitorError, match="what a pass of Net changes in its buffers"):
+        replay._must_be_the_same((versions, drawn), ([1, 3], drawn), "Net")
+    with pytest.raises(MonitorError, match="a pass of Net draws some"):
+        replay._must_be_the_same((versions, drawn), ([1, 2], drawn + 1), "Net")
