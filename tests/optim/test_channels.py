@@ -272,3 +272,14 @@ def test_a_state_of_another_member_is_refused(saved, loads):
     sentence = f"the state was saved by {saved.__name__}, this optimizer is {loads.__name__}"
     with pytest.raises(ValueError, match=sentence):
         loads(network(), rank=4, lr=0.05).load_state_dict(optimizer.state_dict())
+
+
+def test_directions_of_apollo_are_those_of_the_seed():
+    def basis(seed):
+        model = network()
+        optimizer = APOLLO(model, rank=4, lr=0.05, seed=seed)
+        train(model, optimizer, 1)
+        return next(each["basis"].clone() for each in optimizer.state.values() if "basis" in each)
+
+    assert torch.equal(basis(3), basis(3))
+    assert not torch.allclose(basis(3), basis(4))
