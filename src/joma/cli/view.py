@@ -48,11 +48,19 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     for path in paths:
         if not path.exists():
             raise BadInput(f"there is no {path}; joma view takes runs, and folders with runs")
+        if path.is_file() and not _begins_as_a_run(path):
+            raise BadInput(f"{path} is no run; joma view takes runs, and folders with runs")
     if options.size is not None and not options.export:
         raise BadInput("--size goes with --export: a live page is sent what it shows")
     if options.export:
         return _exported(paths, options.export, options.size)
     return _served(paths, options.port, options.every)
+
+
+def _begins_as_a_run(path: Path) -> bool:
+    """Whether a file is of SQLite, as runs are. One that is empty may be begun at this moment."""
+    with path.open("rb") as file:
+        return file.read(16) in (b"", b"SQLite format 3\0")
 
 
 def _feed(paths: list[Path]) -> Feed:
