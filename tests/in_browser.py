@@ -48,6 +48,16 @@ def patient(make: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+def hold_timers(page: Any) -> None:
+    """From now on nothing on the page happens by its clock: a word that is shown for a second stays until `let_go`."""
+    page.evaluate("() => { window.held = []; window.setTimeout = (call) => held.push(call); }")
+
+
+def let_go(page: Any) -> None:
+    """What `hold_timers` held happens now."""
+    page.evaluate("() => held.splice(0).forEach((call) => call())")
+
+
 def sources(page: Any) -> list[str]:
     """Where the claims come from that can be seen."""
     shown: list[str] = page.locator(".claim:visible .source").all_inner_texts()

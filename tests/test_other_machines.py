@@ -16,10 +16,10 @@ FILES = sorted(path for path in TESTS.rglob("*.py") if path.name.startswith(("te
 CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "thread_time"}
 SUSPECT = re.compile(rf"\b({'|'.join(sorted(CLOCKS))}|communicate|join)\s*\(|timeout|deadline")
 """Where none of this stands no call is in haste: such a file need not be parsed."""
+MILLISECONDS = {"set_default_timeout", "set_default_navigation_timeout"}
+"""What playwright counts in milliseconds, for every later wait of a page."""
 LEAST = 300
 """Seconds: a limit that only keeps a test from hanging is no shorter."""
-BENCHMARKS = {"data/test_hierarchy_data.py"}
-"""Still decide by a clock."""
 
 
 def called(call):
@@ -37,8 +37,10 @@ def hurries(call):
         return f"looks at the clock ({name})"
     given = [word.value for word in call.keywords if word.arg in ("timeout", "deadline")]
     given += call.args[:1] if name in ("communicate", "join") else []
+    given += call.args[:1] if name in MILLISECONDS else []
     short = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, int | float)]
-    return f"waits for {short[0]} s alone" if short and short[0] < LEAST else ""
+    least = 1000 * LEAST if name in MILLISECONDS else LEAST
+    return f"waits for {short[0]} alone" if short and short[0] < least else ""
 
 
 def in_haste(source):
@@ -51,7 +53,7 @@ def in_haste(source):
 def test_no_test_passes_or_fails_by_how_fast_the_machine_is():
     assert len(FILES) > 250
     sources = {path.relative_to(TESTS).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
-    found = {name: in_haste(source) for name, source in sources.items() if name not in BENCHMARKS}
+    found = {name: in_haste(source) for name, source in sources.items()}
     assert {name: why for name, why in found.items() if why} == {}
 
 
@@ -62,6 +64,7 @@ def test_no_test_passes_or_fails_by_how_fast_the_machine_is():
         "start = perf_counter()",
         "process.communicate(timeout=60)",
         "thread.join(5)",
+        "page.set_default_timeout(120_000)",
         "@settings(deadline=200)\ndef test(): pass",
     ],
 )
@@ -69,7 +72,15 @@ def test_haste_is_seen(source):
     assert in_haste(source)
 
 
-@pytest.mark.parametrize("source", ["process.wait(timeout=PATIENCE)", "settings(deadline=None)", "', '.join(words)"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "process.wait(timeout=PATIENCE)",
+        "settings(deadline=None)",
+        "', '.join(words)",
+        "page.set_default_timeout(600_000)",
+    ],
+)
 def test_patience_is_no_haste(source):
     assert in_haste(source) == []
 

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from patience import PATIENCE
 from planted_files import HOME, MODULES, Planted, installed_command, plain_environment
 from tiny_models import TOKENS, fresh
 
@@ -37,7 +38,7 @@ def given(command, folder, out, **environment):
         env=plain_environment(**environment),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
 
 

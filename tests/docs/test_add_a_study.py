@@ -8,6 +8,7 @@ import sys
 import pytest
 from in_process import joma
 from page_blocks import ELSEWHERE, ROOT, blocks, pages, text_of
+from patience import PATIENCE
 
 from joma.studies.foreign import VARIABLE
 
@@ -45,7 +46,7 @@ def passes(folder, *command, cwd=None):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

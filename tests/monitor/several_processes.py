@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from split_networks import PROBE, TEXT, TOKENS, loss, network
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -208,8 +209,10 @@ def broken_on_first_alone(rank):
 
 def waits_in_vain(rank):
     """Process 1 makes no step: process 0 gives up when the time of its group is over."""
-    group = dist.new_group(timeout=timedelta(seconds=3))
+    group = dist.new_group()
     with Monitor(network(), probe=PROBE, every=1, measures=["norm"], group=group) as monitor:
+        dist.barrier()  # until here they come together, however slow the machine is
+        _set_pg_timeout(timedelta(seconds=0.5), group)
         if rank == 0:
             monitor.step()
             monitor.step()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_browser import chip, elements, said, sources
+from in_browser import chip, elements, hold_timers, let_go, said, sources
 from kept_records import RECORDS
 
 from joma.claims.execute import Result, execute
@@ -148,9 +148,13 @@ def test_a_link_wakes_what_it_points_to(page: Any, address: str, name: str) -> N
 def test_copy(page: Any) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.locator("#study-near .body > summary").click()
-    page.locator("#study-near .command button").first.click()
+    hold_timers(page)
+    button = page.locator("#study-near .command button").first
+    button.click()
     page.locator("#study-near .command").get_by_text("Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == "joma verify near"
+    let_go(page)
+    assert button.text_content() == "Copy"
 
 
 def test_the_card_draws_the_scale_that_its_sentence_tells(browser: Any, tmp_path: Path, results: list[Result]) -> None:

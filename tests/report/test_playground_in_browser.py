@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_browser import violations_on
+from in_browser import hold_timers, let_go, violations_on
 from scipy import special
 
 from joma.report import playground, write_report
@@ -248,11 +248,15 @@ def test_the_keyboard_is_enough(opened: Any) -> None:
     )
     assert main.get_attribute("aria-valuetext") == box.locator("output").first.text_content() == "0.91"
     opened.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    box.get_by_role("button", name="Copy as Python").focus()
+    button = box.locator("button", has_text="Copy as Python").element_handle()
+    hold_timers(opened)
+    button.focus()
     opened.keyboard.press("Enter")
     box.get_by_text("Copied").wait_for()
     assert opened.evaluate("navigator.clipboard.readText()") == box.locator("code").text_content()
     assert "rho, depth = 0.91, 6" in box.locator("code").text_content()
+    let_go(opened)
+    assert button.text_content() == "Copy as Python"
 
 
 def test_axes_have_names_and_letters_can_be_read(opened: Any) -> None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,19 @@ def laboratory(folder: Path) -> Iterator[str]:
     env = {**os.environ, **homes, "JUPYTER_PATH": path}
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            until(lambda: list((folder / "RUNTIME").glob("jpserver-*.json")))
-            yield json.loads(next((folder / "RUNTIME").glob("jpserver-*.json")).read_text())["url"]
+            until(lambda: told_address(folder))
+            yield told_address(folder)
         finally:
             process.terminate()
+
+
+def told_address(folder: Path) -> str:
+    """What the server wrote of itself; nothing while the file is missing or half written."""
+    for path in (folder / "RUNTIME").glob("jpserver-*.json"):
+        with suppress(json.JSONDecodeError):
+            address: str = json.loads(path.read_text())["url"]
+            return address
+    return ""
 
 
 def notebook(path: Path) -> None:
@@ -58,7 +67,6 @@ def test_a_run_draws_itself_and_grows(browser: Any, tmp_path: Path) -> None:
         for step in range(3):
             run.record(step, {"entropy": grid(step)}, dims={"entropy": ("layer", "head")})
         page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.set_default_timeout(120_000)
         page.goto(f"{address}lab/tree/look.ipynb?token=secret")
         page.locator(".jp-Cell .cm-content").first.click()
         page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for()

@@ -122,11 +122,11 @@ def test_open_claims_stay_open_while_a_run_is_written(
         send(1)
         with serving(Feed([tmp_path])) as (address, _):
             page = open_page(f"{address}#?screen=claims")
+            until(lambda: page.locator(".live").inner_text() == "1 run being written")  # claims may come before runs do
             page.locator("details.claim summary").nth(1).click()
             page.locator("details.claim[open] .detail").wait_for()
             assert page.locator(".figures").count() == 0  # the run of its study is not here
             page.evaluate("document.querySelector('details.claim').dataset.mine = '1'")
-            assert page.locator(".live").inner_text() == "1 run being written"
             send("finish")
             until(lambda: page.locator(".live").inner_text() == "")
             assert page.locator("details.claim[open]").count() == 1

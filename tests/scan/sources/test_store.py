@@ -410,13 +410,13 @@ def test_an_answer_that_is_too_short_is_no_answer(site, web, tmp_path):
 
 def test_bytes_that_drip_are_given_up(site, web, tmp_path, monkeypatch):
     site.files["/m.safetensors"] = save(weights(1, layers=2, side=64))
+    place = open_series(f"{web}/m.safetensors", downloads=tmp_path).places[0]  # which may take any time
     monkeypatch.setattr(limits, "STORE_SECONDS", 0.3)
     monkeypatch.setattr(stores, "TRIES", 2)
-    place = open_series(f"{web}/m.safetensors", downloads=tmp_path).places[0]
     site.traffic.drips = True
     with not_for_ever(), pytest.raises(CheckpointError, match=r"could not be read: a request took more than 0\.3 s"):
         place.open()
-    assert site.traffic.dripping.is_set()
+    assert site.traffic.dripping.wait(PATIENCE)
     assert site.traffic.hung_up.wait(PATIENCE)
 
 
