@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # In memory, where there is room: a run that is stored asks the disk hundreds of times whether it has everything.
 PYTEST    = $(BIN)/python tests/in_memory.py $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(if $(SHUFFLE),--shuffle $(SHUFFLE))
 
-.PHONY: setup run test test-all lint types unit long quick-machines machines docs smoke bench chaos fuzz dist lock clean
+.PHONY: setup run test test-all lint types unit long every quick-machines machines docs smoke bench chaos fuzz dist lock clean
 .DEFAULT_GOAL := run
 
 setup: $(VENV)/.ready
@@ -40,8 +40,12 @@ test: setup
 	$(MAKE) quick-machines
 	@echo "make test: all passed"
 
-# And the tests that are marked as long. SHUFFLE=7 runs all tests in another order, the same for the same number.
-test-all: test long
+# And the tests that are marked as long, together with the others: what tests of a file share is then made once, and
+# libraries are loaded once. SHUFFLE=7 runs all tests in another order, the same for the same number.
+test-all: setup
+	$(MAKE) -j $(JOBS) lint types docs smoke
+	$(MAKE) every
+	$(MAKE) quick-machines
 	@echo "make test-all: all passed"
 
 lint: setup
@@ -56,6 +60,9 @@ unit: setup
 
 long: setup
 	$(PYTEST) -m "long or browser"
+
+every: setup
+	$(PYTEST)
 
 # The tests that compute and those that deal with time, as other machines would run them; see the script.
 quick-machines: setup
