@@ -31,36 +31,41 @@ def draws_itself(name):
 LARGE = ("rebound-cause", "rebound-onset", "layer-lottery", "forecast", "depth-width", "galore-lowrank", "fig8", "fig6",
          "reversal-decoder", "hblt-alignment", "optimizer-or-rate")  # fmt: skip
 """Records that take half a second or more."""
-NAMES = [
-    pytest.param(name, marks=pytest.mark.long) if name in LARGE and draws_itself(name) else name for name in names()
-]
+DRAWN = sorted(KEPT.keys() & names())
+SEEN = [pytest.param(name, marks=pytest.mark.long) if name in LARGE and draws_itself(name) else name for name in DRAWN]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_figure_says_what_is_seen(name):
-    if name not in KEPT:
-        asked = draws_itself(name)
-        if not asked and not RECORDS.is_dir():
-            pytest.skip(WHY)
-        assert asked, f"nothing draws {name}"
-        return
-    with Run.open(KEPT[name]) as run, run.remembering(), house_style():
-        drawings = load(name).draw(run)
+@pytest.mark.parametrize("name", [name for name in names() if name not in DRAWN])
+def test_what_has_no_kept_record_is_drawn_by_its_own_tests(name):
+    asked = draws_itself(name)
+    if not asked and not RECORDS.is_dir():
+        pytest.skip(WHY)
+    assert asked, f"nothing draws {name}"
+
+
+@pytest.fixture(scope="module")
+def drawings(request):
+    """The figures of a kept record, drawn once for both tests."""
+    from matplotlib import rc_context
+
+    # Else matplotlib looks for room above every panel, for long.
+    with Run.open(KEPT[request.param]) as run, run.remembering(), house_style(), rc_context({"axes.titley": 1.0}):
+        yield load(request.param).draw(run)
+
+
+@pytest.mark.parametrize("drawings", SEEN, indirect=True)
+def test_every_figure_says_what_is_seen(drawings):
     assert drawings
     for drawing in drawings:
         says_what_is_seen(drawing)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted(KEPT.keys() & names()))
-def test_every_figure_finds_room(name):
+@pytest.mark.parametrize("drawings", DRAWN, indirect=True)
+def test_every_figure_finds_room(drawings):
     """Laid out and drawn: a warning of matplotlib, or a formula that it cannot set, is an error here."""
-    from matplotlib import rc_context
-
-    # Else matplotlib looks for room above every panel, for long.
-    with Run.open(KEPT[name]) as run, run.remembering(), house_style(), rc_context({"axes.titley": 1.0}):
-        for drawing in load(name).draw(run):
-            is_laid_out_and_drawn(drawing.figure)
+    for drawing in drawings:
+        is_laid_out_and_drawn(drawing.figure)
 
 
 @pytest.fixture
