@@ -72,17 +72,19 @@ def instructions(kind: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Machine:
-    """A name, what makes this one behave like it, what runs there, or why nothing does."""
+    """A name, what makes this one behave like it, what runs there (also what is marked long?), or why nothing does."""
 
     name: str
     environment: Mapping[str, str]
     paths: Sequence[str] = NUMERIC
     python: str = sys.executable
     missing: str = ""
+    long: bool = True
 
     def command(self) -> list[str]:
         own = ("-p", "other_machine", "-p", "no:cacheprovider", "-q", "--tb=short")
-        return [self.python, "-m", "pytest", *own, *(str(TESTS / path) for path in self.paths)]
+        marked = () if self.long else ("-m", "not long")
+        return [self.python, "-m", "pytest", *own, *marked, *(str(TESTS / path) for path in self.paths)]
 
     def settings(self) -> dict[str, str]:
         own = (str(TESTS / "other_machine"), str(TESTS.parent / "src"))  # an other Python need not have joma
@@ -105,12 +107,11 @@ CLOCK = {"JOMA_TEST_CLOCK": "20"}
 
 
 def quick_machines() -> list[Machine]:
-    """All that differs at once, in a choice of tests."""
+    """All that differs at once, in a choice of tests, none of them long."""
+    numbers = {**instructions("default"), **THREADS, **ODD}
     return [
-        Machine(
-            "few instructions, 4 threads, odd memory", {**instructions("default"), **THREADS, **ODD}, QUICK_NUMERIC
-        ),
-        Machine("20 times slower", CLOCK, QUICK_SLOW),
+        Machine("few instructions, 4 threads, odd memory", numbers, QUICK_NUMERIC, long=False),
+        Machine("20 times slower", CLOCK, QUICK_SLOW, long=False),
     ]
 
 

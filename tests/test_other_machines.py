@@ -148,6 +148,12 @@ def test_the_machines_name_tests_that_are_there():
 
 
 @pytest.mark.usefixtures("any_python")
+def test_long_tests_run_on_all_machines_but_the_quick_ones():
+    for machine in (*others.quick_machines(), *others.machines([sys.executable])):
+        assert ("not long" in machine.command()) == (machine in others.quick_machines()), machine.name
+
+
+@pytest.mark.usefixtures("any_python")
 def test_what_means_nothing_on_arm_is_said(monkeypatch):
     monkeypatch.setattr(others, "X86", False)
     monkeypatch.setattr(others.platform, "machine", lambda: "aarch64")

@@ -102,8 +102,9 @@ def killed(setting: Setting, source: Path, out: Path, folder: str, score: Score)
         for enough in (0, setting.dice.randint(2, 8)):
             until(lambda enough=enough: (recorded(out) >= enough and workers(driver.pid)) or driver.poll() is not None)
             for pid in workers(driver.pid)[:1]:
-                os.kill(pid, signal.SIGKILL)
-                counted(score, "SIGKILL of a worker at work")
+                with suppress(ProcessLookupError):  # it ended meanwhile
+                    os.kill(pid, signal.SIGKILL)
+                    counted(score, "SIGKILL of a worker at work")
         enough = setting.dice.randint(9, 20)
         until(lambda: recorded(out) >= enough or driver.poll() is not None)
         everybody = family(driver.pid)
