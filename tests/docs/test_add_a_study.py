@@ -88,7 +88,7 @@ sys.exit(pytest.main(sys.argv[1:]) or main(["verify", "sparser", "--out", "out"]
 def test_its_own_test_passes_every_study_is_asked_of_it_and_joma_verifies_it(checkout):
     """In one process, which loads torch once."""
     (checkout / "both.py").write_text(BOTH)
-    drawn = "tests/studies/test_every_drawing.py::test_every_figure_says_what_is_seen[sparser]"
+    drawn = "tests/studies/test_every_drawing.py::test_what_has_no_kept_record_is_drawn_by_its_own_tests[sparser]"
     printed = passes(checkout, "both", "-q", "-p", "no:cacheprovider", TEST, drawn)
     assert "5 passed" in printed
     assert "1 holds" in printed
