@@ -17,7 +17,7 @@ class Broken(Exception):
 def pauses(monkeypatch):
     """The seconds that were slept."""
     slept = []
-    monkeypatch.setattr(hub.time, "sleep", slept.append)
+    monkeypatch.setattr(hub, "time", SimpleNamespace(sleep=slept.append))  # its own: other threads sleep as ever
     monkeypatch.setattr(hub, "transport_errors", lambda: (Broken,))
     return slept
 
@@ -114,7 +114,7 @@ def test_listings_have_limits(served, monkeypatch):
     with pytest.raises(hub.StrangeAnswer, match=r"^the hub lists more than 2 pages$"):
         pages_of(there)
     now = [50.0]
-    monkeypatch.setattr(hub.time, "monotonic", lambda: now.append(now[-1] + 10) or now[-1])
+    monkeypatch.setattr(hub, "time", SimpleNamespace(monotonic=lambda: now.append(now[-1] + 10) or now[-1]))
     monkeypatch.setattr(limits, "LISTING_SECONDS", 20.0)
     assert next(hub.listing("https://a/1", {})) == [1, 2]  # two pieces, 20 seconds after the beginning
     monkeypatch.setattr(limits, "LISTING_SECONDS", 19.0)
