@@ -1,6 +1,9 @@
 """Objects and files that are replaced while they are read, or between two scans: named, and never mixed."""
 
+import json
 import threading
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +12,10 @@ from safetensors.torch import save
 from stored_weights import UP, bytes_from, weights
 
 from joma.host import stores
+from joma.runs import Run
 from joma.scan import CheckpointError, open_series
-from joma.scan.sources.objects import Bucket, Listed
+from joma.scan.sources.objects import Bucket, Listed, StoreBytes
+from joma.scan.sweep.record import stored_scan
 
 
 def test_an_object_that_is_replaced_between_two_ranges_is_named(s3, traffic, tmp_path):
@@ -109,3 +114,116 @@ def test_an_object_is_compared_with_what_was_listed_of_it(s3):
     s3("a", b"9876543210")
     with pytest.raises(CheckpointError, match="was replaced"):
         bytes_from(unknown, 2, 5)
+
+
+EARLY, LATE = "Tue, 17 Nov 2026 20:00:00 GMT", "Tue, 17 Nov 2026 20:00:01 GMT"
+
+
+def test_a_file_without_a_tag_that_is_replaced_before_its_first_range_is_noticed(site, web, tmp_path):
+    """What is read must be what was listed, not only the same from range to range."""
+    site.files["/m.safetensors"], site.tags, site.dated = save(weights(1, layers=2, side=64)), False, EARLY
+    place = open_series(f"{web}/m.safetensors", downloads=tmp_path).places[0]
+    site.files["/m.safetensors"], site.dated = save(weights(2, layers=2, side=64)), LATE
+    with pytest.raises(CheckpointError, match="was replaced while it was read"):
+        place.open()
+
+
+@pytest.mark.parametrize("dated", [EARLY, None])
+def test_a_file_without_a_tag_that_is_replaced_between_two_scans(site, web, tmp_path, dated):
+    """By its date it is noticed. Without one nobody can tell, and the record says so."""
+    site.files["/step1.safetensors"], site.tags, site.dated = save(weights(1, layers=2, side=64)), False, dated
+    status, first = scan(f"{web}/step1.safetensors", out=tmp_path)
+    assert status == 0
+    site.files["/step1.safetensors"], site.dated = save(weights(2, layers=2, side=64)), dated and LATE
+    status, found = scan(f"{web}/step1.safetensors", out=tmp_path)
+    unnoticed = [note for note in first["notes"] if "cannot be noticed" in note]
+    if dated:
+        assert (status, unnoticed) == (1, [])  # no checkpoint is left
+        assert "changed since it was measured" in found["left_out"][0]["what"]
+    else:
+        assert (status, found["curves"], found["notes"]) == (0, first["curves"], first["notes"])
+        assert unnoticed == [
+            "changes that keep the size of step1.safetensors cannot be noticed: the server tells neither an entity tag "
+            "(ETag) nor a date (Last-Modified)"
+        ]
+        (run,) = (tmp_path / "runs").glob("*.sqlite")
+        with Run.open(run) as stored:
+            assert unnoticed[0] in stored_scan(stored).notes
+
+
+def test_of_several_files_that_cannot_be_known_again_all_are_named_once(site, web, tmp_path):
+    state = weights(1, layers=1, side=8)
+    shards = {f"model-{at}.safetensors": {name: tensor} for at, (name, tensor) in enumerate(state.items())}
+    site.files = {f"/step1/{file}": save(content) for file, content in shards.items()}
+    places = {name: file for file, content in shards.items() for name in content}
+    site.files["/step1/model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
+    site.tags = False
+    address = f"{web}/step1/model.safetensors.index.json"
+    (note,) = open_series(address, downloads=tmp_path).notes
+    assert "that keep the size of model.safetensors.index.json, model-0.safetensors, model-1.safetensors" in note
+    site.dated = EARLY
+    assert not open_series(address, downloads=tmp_path).notes
+    site.dated, site.tags = None, True
+    assert not open_series(address, downloads=tmp_path).notes
+
+
+@pytest.mark.parametrize("dated", ["yesterday", "Thu, 01 Jan 1970 00:00:00 GMT", ""])
+def test_a_date_that_says_nothing_is_no_date(dated):
+    assert not Listed(10, None, dated).can_be_known_again
+    assert Listed(10, '"a"', dated).can_be_known_again
+    assert Listed(10, None, EARLY).can_be_known_again
+
+
+class Answers:
+    """A library whose answers tell what they are told to tell."""
+
+    def __init__(self, *told):
+        self.told, self.exceptions = list(told), pytest.importorskip("obstore").exceptions
+
+    def get(self, store, path, options):
+        meta = {"size": 10, "e_tag": None, "version": None, "last_modified": None, **self.told.pop(0)}
+        return SimpleNamespace(range=options["range"], meta=meta, bytes=lambda: b"234")
+
+
+def read(listed, *told):
+    source = StoreBytes(stores.read_address("s3://bucket/a"), listed, Answers(*told), None, "a")
+    for _ in told:
+        assert bytes_from(source, 2, 5) == b"234"
+
+
+NOON = datetime(2026, 11, 17, 12, 0, 0, 0, UTC)
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+"""What obstore has for an answer without a date."""
+
+
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [
+        (Listed(10, None, NOON), [{"last_modified": NOON.replace(second=1)}]),  # since it was listed
+        (Listed(10, None, NOON), [{"last_modified": NOON.replace(second=1), "e_tag": '"a"', "version": "1"}]),
+        (Listed(10, None, NOON), [{"last_modified": NOON}, {"last_modified": NOON.replace(second=1)}]),
+        (Listed(10, '"a"', NOON), [{"last_modified": NOON.replace(second=1)}]),  # an answer without its tag
+        (Listed(10, None, None), [{"version": "1"}, {"version": "2"}]),
+        (Listed(10, None, None), [{"version": "1", "last_modified": NOON}, {"version": "2", "last_modified": NOON}]),
+        (Listed(10, None, NOON), [{"e_tag": '"a"', "last_modified": NOON}, {"e_tag": '"b"', "last_modified": NOON}]),
+        (Listed(10, None, NOON), [{"size": 11}]),
+    ],
+)
+def test_another_object_is_noticed_by_the_best_that_both_tell(listed, told):
+    with pytest.raises(CheckpointError, match="was replaced while it was read"):
+        read(listed, *told)
+
+
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [
+        (Listed(10, None, NOON.replace(microsecond=7000)), [{"last_modified": NOON}]),  # lists tell fractions
+        (Listed(10, None, NOON), [{"last_modified": NEVER}]),
+        (Listed(10, None, "Tue, 17 Nov 2026 12:00:00 GMT"), [{"last_modified": NOON}]),
+        (Listed(10, None, "Tue, 17 Nov 2026 12:00:00 -0000"), [{"last_modified": NOON}]),
+        (Listed(10, '"a"', NOON), [{"e_tag": 'W/"a"', "last_modified": NOON.replace(second=1)}]),  # touched only
+        (Listed(10, None, None), [{"version": "1"}, {"version": "1"}]),
+    ],
+)
+def test_the_same_object_is_not_taken_for_another(listed, told):
+    read(listed, *told)
