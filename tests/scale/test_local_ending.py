@@ -1,6 +1,5 @@
 """Processes end with what started them, however it ends, and may write what they have."""
 
-import os
 import signal
 import subprocess
 import sys
