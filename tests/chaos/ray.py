@@ -1,7 +1,7 @@
 """`joma scan --on ray` whose workers and driver are killed: its record must be that of a scan in peace, bit for bit.
 
-Forty checkpoints, four workers of Ray on this machine. Two workers die at work, then the driver. Given again, the scan
-goes on.
+Forty checkpoints, four workers of Ray on this machine; 26 and two in the short form, as each worker loads torch anew.
+Two workers die at work, then the driver. Given again, the scan goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from chaos.score import Score, Setting
 from chaos.verify import family
 from chaos.work import series
 
-CHECKPOINTS, WORKERS = 40, 4
+CHECKPOINTS, WORKERS = (40, 26), (4, 2)
+"""Of the long and of the short form: more checkpoints than are recorded when the driver dies."""
 KILLS = 3
 """In one scan: two workers, and the driver."""
 AT_WORK = "ray::joma "
@@ -35,21 +36,21 @@ def disturb(setting: Setting) -> Score:
         score.skipped.append("ray is not installed")
         return score
     source, whole = setting.place("checkpoints"), setting.place("undisturbed")
-    setting.warm.done("chaos.work:make_slow_checkpoints", source, CHECKPOINTS)
+    setting.warm.done("chaos.work:make_slow_checkpoints", source, CHECKPOINTS[setting.short])
     assert setting.warm.joma("scan", source, "--out", whole, "--measures", "alpha", "--no-page").wait() == 0
     expected = series(record(whole))
     for number in range(max(setting.rounds // KILLS, 1)):
         out = setting.place(f"out-{number}")
         with sockets() as folder:
             killed(setting, source, out, folder, score)
-            ends_right(source, out, folder, expected, score)
+            ends_right(setting, source, out, folder, expected, score)
     return score
 
 
-def started(source: Path, out: Path, folder: str) -> subprocess.Popen[str]:
+def started(setting: Setting, source: Path, out: Path, folder: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "joma", "scan", str(source), "--out", str(out), "--measures", "alpha", "--no-page"]
     return subprocess.Popen(
-        [*command, "--on", "ray", "--jobs", str(WORKERS)],
+        [*command, "--on", "ray", "--jobs", str(WORKERS[setting.short])],
         env={**os.environ, "TMPDIR": folder, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -97,7 +98,7 @@ def alive(pid: int) -> bool:
 
 def killed(setting: Setting, source: Path, out: Path, folder: str, score: Score) -> None:
     """Kill a worker at its first checkpoint, one after some are recorded, and then the driver."""
-    driver = started(source, out, folder)
+    driver = started(setting, source, out, folder)
     try:
         for enough in (0, setting.dice.randint(2, 8)):
             until(lambda enough=enough: (recorded(out) >= enough and workers(driver.pid)) or driver.poll() is not None)
@@ -126,10 +127,10 @@ def counted(score: Score, what: str) -> None:
     score.kills, score.disturbances = score.kills + 1, score.disturbances + 1
 
 
-def ends_right(source: Path, out: Path, folder: str, expected: object, score: Score) -> None:
+def ends_right(setting: Setting, source: Path, out: Path, folder: str, expected: object, score: Score) -> None:
     """Left in peace now, it measures the rest, and says nothing but its own lines."""
     before = recorded(out)
-    driver = started(source, out, folder)
+    driver = started(setting, source, out, folder)
     until(lambda: workers(driver.pid) or driver.poll() is not None)
     everybody = family(driver.pid)
     said, complaints = driver.communicate(timeout=PATIENCE)
@@ -137,9 +138,9 @@ def ends_right(source: Path, out: Path, folder: str, expected: object, score: Sc
         score.lose(f"the scan cannot be taken up: {complaints[-300:]!r}")
         return
     score.same(series(record(out)), expected, "the record of the scan")
-    again = CHECKPOINTS - said.count("recorded already")
-    if not 0 < before <= CHECKPOINTS - again:
-        score.lose(f"{before} steps were recorded, and {again} were measured again")
+    kept = said.count("recorded already")
+    if not 0 < before <= kept:
+        score.lose(f"{before} steps were recorded, and {CHECKPOINTS[setting.short] - kept} were measured again")
     if odd := [line for line in complaints.splitlines() if not line.startswith("(elsewhere")]:
         score.wonder(f"it said {odd[0]!r}")
     until(lambda: not any(map(alive, everybody)))
