@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from joma.host.words import counted
 from joma.optim._inner import state_entries
+from joma.optim._lowbit import stored_as
 from joma.optim._matrix import Matrix
 from joma.optim.galore import GaLore
 
@@ -167,9 +168,14 @@ def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: 
             weights=_full(parameters),
             gradients=held,
             states=sum((each or 0) * matrix.state_dtype.itemsize for matrix, each in kept),
-            projections=sum(matrix.shorter * matrix.rank * matrix.basis_dtype.itemsize for matrix in matrices),
+            projections=sum(map(_projection, matrices)),
         )
     return Row(name, len(parameters), sum(each.numel() for each in parameters), measured, formula)
+
+
+def _projection(matrix: Matrix) -> int:
+    rows, dtype = stored_as(matrix.shorter, matrix.basis_dtype)
+    return rows * matrix.rank * dtype.itemsize
 
 
 def _tensors(state: dict[str, Any]) -> list[Tensor]:
