@@ -38,6 +38,9 @@ CASES = {  # how, with which inner optimizer and options
     "fsdp resumed": ("fsdp resumed", "adamw", {}),
     "fsdp rotate clip coupled": ("fsdp", "adamw", {"on_move": "rotate", "clip": 0.5, "decay": "coupled"}),
     "fsdp of copies": ("fsdp of copies", "sgd", {}),
+    # Drawn, not found: directions are the same to the last bit then, and so is how they are rounded.
+    "compact in 4 bits": ("compact", "adamw", {"basis_dtype": torch.int4, "projector": "random"}),
+    "fsdp in 8 bits": ("fsdp resumed", "adamw", {"basis_dtype": torch.int8, "projector": "random"}),
 }
 
 
