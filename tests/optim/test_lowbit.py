@@ -267,7 +267,7 @@ def test_numbers_cast_to_codes_are_refused():
 
 def test_states_have_no_few_bits():
     for few in LARGEST:
-        with pytest.raises(ValueError, match="state_dtype must be a floating-point torch.dtype, or None"):
+        with pytest.raises(ValueError, match=r"state_dtype must be a floating-point torch\.dtype, or None"):
             GaLore(network(), rank=4, state_dtype=few)
 
 
