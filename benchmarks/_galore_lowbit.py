@@ -90,10 +90,17 @@ def low_bit_losses(seeds: int = 3) -> Iterator[Row]:
     for name in ("bfloat16", "int8", "int4"):
         apart = [text_loss(ways[name], seed) - one for seed, one in enumerate(wide)]
         yield {"part": "lowbit_loss", "way": name, "mean_more": sum(apart) / seeds, "more": apart}
+    yield from _apart("trained", bases)
+    yield from _apart("random, 4096 x 128", [torch.linalg.qr(torch.randn(4096, 128))[0]])
+
+
+def _apart(title: str, bases: list[torch.Tensor]) -> Iterator[Row]:
+    """How far from one P^T P is, after rounding in several ways: the spectral norm, mean and most."""
     for name, make in _forms().items():
         found = [make(basis.double()) for basis in bases]
         apart = [float(torch.linalg.matrix_norm(one.mT @ one - torch.eye(one.shape[-1]).double(), 2)) for one in found]
-        yield {"part": "lowbit_loss", "way": name, "mean_apart": sum(apart) / len(apart), "most_apart": max(apart)}
+        row = {"part": "lowbit_loss", "way": name, "matrix": title}
+        yield row | {"mean_apart": sum(apart) / len(apart), "most_apart": max(apart)}
 
 
 def _forms() -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:

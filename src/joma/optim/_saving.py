@@ -326,7 +326,10 @@ def _check_subspace(name: str, basis: Tensor, energies: Tensor) -> None:
     """
     lengths = torch.linalg.vector_norm(basis, dim=0)
     if not bool(((lengths - 1).abs() < _ROUNDING).all()):  # NaN is not near 1 either
-        raise ValueError(f"the saved subspace of {name} is damaged: its directions do not have length 1")
+        raise ValueError(
+            f"the saved subspace of {name} is damaged, or was copied into another basis_dtype: its directions do not "
+            "have length 1"
+        )
     if not bool(((energies >= 0) & (energies <= 1 + _ROUNDING)).all()):
         raise ValueError(f"the saved energies of {name} are damaged: they are no shares between 0 and 1")
 

@@ -43,6 +43,13 @@ class GaLore(torch.optim.Optimizer):
     ['0.weight', '2.weight']
     >>> sorted(optimizer.state[model[0].weight])
     ['basis', 'count', 'energies', 'exp_avg', 'exp_avg_sq', 'refreshed', 'step']
+
+    With subspaces in 8 bits, on the same gradients:
+
+    >>> optimizer = GaLore(model, torch.optim.AdamW, rank=4, lr=0.01, basis_dtype=torch.int8)
+    >>> optimizer.step()
+    >>> optimizer.state[model[0].weight]["basis"].dtype
+    torch.int8
     """
 
     member = "GaLore"  # of the family: a state is loaded by the member that saved it

@@ -150,7 +150,10 @@ def _row(name: str, parameters: list[Any], optimizer: Any, inner: torch.optim.Op
 
 
 def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: Any) -> Row:
-    """By formula: m n weights and gradients, m r projections, and for Adam 2 n r states; m is the shorter side."""
+    """By formula: m n weights and gradients, m r projections, and for Adam 2 n r states; m is the shorter side.
+
+    Projections in 4 bits are r columns of m / 2 bytes, rounded up.
+    """
     parameters = list({id(matrix.owner): matrix.owner for matrix in matrices}.values())
     packs = {id(matrix.pack): matrix.pack for matrix in matrices}.values()
     gradients = [each.grad for each in (*parameters, *(pack.compact for pack in packs)) if each.grad is not None]
