@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,23 @@ def test_several_at_once_are_those_of_one_alone(shape, stacked, kept, monkeypatc
 
 
 @KEPT
+def test_a_search_begins_with_the_last_directions(kept):
+    """So each keeps its sign. A search that begins anywhere has any signs."""
+    weight = nn.Parameter(torch.zeros(30, 40))
+    optimizer = GaLore([weight], rank=8, refresh=1, lr=0.01, basis_dtype=kept)
+    drawn = torch.Generator().manual_seed(0)
+    falling = torch.diag(0.7 ** torch.arange(30.0))
+    gradient = falling @ torch.linalg.qr(torch.randn(40, 30, generator=drawn))[0].T
+    bases = []
+    for _ in range(4):
+        weight.grad = gradient.clone()
+        optimizer.step()
+        bases.append(decoded(optimizer.state[weight]["basis"], 30))
+    for before, after in pairwise(bases):
+        assert ((before * after).sum(0) > 0.9).all()
+
+
+@KEPT
 @pytest.mark.parametrize(("kind", "slow"), [(APOLLO, SlowApollo), (Fira, SlowFira)])
 def test_the_other_members_use_what_is_kept(kind, slow, kept):
     start, *gradients = torch.randn(6, 9, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
@@ -192,14 +210,19 @@ def test_files_of_every_precision_are_read_in_every_other(kept):
 
 @KEPT
 def test_codes_stay_as_they_are_when_packs_are_parted(kept):
-    """Rounded from a bfloat16 direction once more, some would be others."""
+    """Rounded from a bfloat16 direction once more, some would be others. Lengths and energies are precise."""
     weights = [nn.Parameter(torch.zeros(300, 301, dtype=torch.bfloat16)) for _ in range(2)]
     optimizer = GaLore(weights, rank=8, refresh=50, lr=0.01, skip=(), projector="random", basis_dtype=kept)
     for weight in weights:
         weight.grad = torch.randn(300, 301, generator=torch.Generator().manual_seed(0)).bfloat16()
     optimizer.step()
     before = [optimizer.state[weight]["basis"].clone() for weight in weights]
-    assert len(optimizer.packs) == 1
+    (pack,) = optimizer.packs
+    assert pack.bases().dtype == torch.bfloat16
+    for found, weight in zip(pack.bases().double().numpy(), weights, strict=True):  # to half of bfloat16's last bit
+        wanted = decoded(optimizer.state[weight]["basis"], 300)
+        assert (np.abs(found - wanted) <= 1.01 * 2**-8 * np.abs(wanted)).all()
+    assert optimizer.state[weights[0]]["energies"].dtype == torch.float32
     weights[0].grad = None
     optimizer.step()
     assert len(optimizer.packs) == 2

@@ -47,7 +47,7 @@ def to_directions(stored: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
     codes = (_one_in_a_byte(stored)[..., :rows, :] if stored.dtype == torch.uint8 else stored).to(dtype)
     precise = torch.promote_types(dtype, torch.float32)
     lengths = torch.linalg.vector_norm(codes, dim=-2, keepdim=True, dtype=precise)
-    return codes.div_(lengths.clamp_min(1))  # memory without a basis has zeros, and keeps them
+    return codes.div_(lengths)
 
 
 def _two_in_a_byte(codes: Tensor) -> Tensor:
