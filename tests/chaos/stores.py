@@ -29,8 +29,9 @@ def disturb(setting: Setting) -> Score:
         _upload(address, setting.folder / "checkpoints-old")
         seconds = timed(_started(setting, address, calm))
         score.same(values_of(curves(calm / "curves.json")), old, "a scan of the bucket")
+        kinds = ["killed", *setting.dice.sample(sorted(_FAULTS.keys() - {"killed"}), len(_FAULTS) - 1)]
         for number in range(setting.rounds):
-            how = setting.dice.choice(sorted(_FAULTS))
+            how = kinds[number % len(kinds)]  # in turn: a few rounds have each of them, and any has a kill
             score.count(how)
             out = setting.place(f"out-{number}")
             _upload(address, setting.folder / "checkpoints-old")

@@ -41,9 +41,10 @@ def test_a_wrong_option_of_a_scan_is_bad_input_and_is_named(checkpoint, tmp_path
 def test_without_ray_one_sentence_says_how_to_get_it(checkpoint, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     for command in (["scan", checkpoint], ["verify", "thm5"]):
-        assert main([*command, "--out", str(tmp_path / "out"), "--on", "ray"]) == 2
+        assert main([*command, "--out", str(tmp_path / command[0]), "--on", "ray"]) == 2
         said = capsys.readouterr().err
         assert said == "joma: ray is not installed: pip install -e '.[ray]', in the checkout of joma\n"
+    assert not list((tmp_path / "verify").iterdir())
 
 
 @pytest.mark.parametrize(

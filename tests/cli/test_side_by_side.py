@@ -5,14 +5,16 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from patience import PATIENCE
 
 from joma.cli.main import main
 from joma.host.progress import silent
-from joma.scale import choosing, local
-from joma.scale.task import Done, Going
+from joma.scale import choosing, local, sharing
+from joma.scale.task import Done, Going, Lost
+from joma.scale.worker import carried_out
 from joma.studies.task import FUNCTION, carry_out
 
 
@@ -92,12 +94,14 @@ def test_studies_elsewhere_write_to_the_same_folder_and_give_the_same(tmp_path, 
     """A study alone goes there too. Elsewhere the working directory is another one, so the folder is named in full."""
     executor, asked = Here(), []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(choosing, "executor_of", lambda on, **how: asked.append((on, how)) or executor)
+    monkeypatch.setattr(choosing, "RayCluster", lambda address, **how: asked.append((address, how)) or executor)
     assert main(["verify", "thm5", "--on", "ray:auto", "--out", "there"]) == 0
     assert main(["verify", "thm5", "--out", "here"]) == 0
-    assert asked == [("ray:auto", {"jobs": None, "threads": 1, "silence": 600.0})]
+    assert asked == [("auto", {"jobs": None, "threads": 1, "silence": 600.0})]
     (task,) = executor.tasks
     assert (task.arguments["out"], task.gpus) == (str(tmp_path / "there"), 0)
+    assert task.arguments["mark"].startswith(".joma-")
+    assert not list((tmp_path / "there").glob(".joma-*"))
     assert "thm5" in capsys.readouterr().out
     (here,), (there,) = (
         json.loads((tmp_path / name / "findings.json").read_text())["studies"] for name in ("here", "there")
@@ -105,3 +109,29 @@ def test_studies_elsewhere_write_to_the_same_folder_and_give_the_same(tmp_path, 
     assert [finding["evidence"] for finding in here["findings"]] == [f["evidence"] for f in there["findings"]]
     page = (tmp_path / "there" / "report.html").read_text(encoding="utf-8")
     assert str(tmp_path) not in page
+
+
+class OnAnotherMachine(Here):
+    """An executor whose processes find another folder under the name that they are given."""
+
+    def events(self, function, tasks):
+        self.tasks = list(tasks)
+        for task in self.tasks:
+            arguments = {**task.arguments, "out": str(Path(task.arguments["out"]).parent / "of-the-other")}
+            answer = carried_out(carry_out, arguments, silent)
+            yield Lost(task, answer["failed"]) if "failed" in answer else Done(task, answer["value"], 1)
+
+
+def test_a_machine_that_does_not_share_the_folder_refuses_to_write_where_nobody_looks(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sharing, "_PATIENCE", 0.0)
+    monkeypatch.setattr(choosing, "RayCluster", lambda address, **how: OnAnotherMachine())
+    assert main(["verify", "thm5", "--on", "ray:auto", "--out", str(tmp_path / "out")]) == 1
+    assert "out must be a folder that all machines of the cluster share" in " ".join(capsys.readouterr().out.split())
+    assert not (tmp_path / "of-the-other").exists()
+
+
+def test_processes_of_this_machine_need_no_mark(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(local.Local, "events", lambda self, function, tasks: iter(asked.extend(tasks) or ()))
+    main(["verify", "thm5", "--on", "local", "--out", str(tmp_path / "out")])
+    assert [task.arguments["mark"] for task in asked] == [""]

@@ -205,3 +205,36 @@ def test_a_broken_study_is_broken_in_the_merged_report(parts, together, tmp_path
     done = joma("merge", tmp_path / "parts", "--out", tmp_path / "out")
     assert done.returncode == 1
     assert "broken: thm5" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda content: content["content"].pop("results"), "content.results is not what a shard of joma verify"),
+        (lambda content: content["content"]["results"].update(other={"run": None}), "it lacks results of its studies"),
+        (lambda content: content["content"]["results"]["thm4"].pop("findings"), "its results of thm4 cannot be read"),
+        (lambda content: content["content"]["results"]["thm4"].update(run=7), "content.results.thm4.run is not what"),
+        (lambda content: content["content"].update(files=7), "content.files is not what a shard of joma verify leaves"),
+    ],
+)
+def test_a_damaged_part_is_named(parts, tmp_path, spoil, said):
+    shutil.copytree(parts[0], tmp_path / "parts")
+    (damaged,) = (path for path in (tmp_path / "parts").glob(f"*/{FILE}") if '"thm4": {' in path.read_text())
+    content = json.loads(damaged.read_text())
+    spoil(content)
+    damaged.write_text(json.dumps(content))
+    done = joma("merge", tmp_path / "parts", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"joma: {damaged} is damaged: {said}")
+    assert done.stderr.endswith("; remove it and give the shard's command again\n")
+
+
+def test_parts_without_a_scale_are_damaged(parts, tmp_path):
+    shutil.copytree(parts[0], tmp_path / "parts")
+    for path in (tmp_path / "parts").glob(f"*/{FILE}"):
+        content = json.loads(path.read_text())
+        del content["options"]["scale"]
+        path.write_text(json.dumps(content))
+    done = joma("merge", tmp_path / "parts", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert f"{FILE} is damaged: its options lack the scale; remove it" in done.stderr

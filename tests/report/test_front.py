@@ -34,6 +34,9 @@ from joma.studies.stored import result_of
 
 FIG6 = Claim("fig6-one-layer", "JoMA Fig. 6", "Entropy comes back.", matters=0.05, unit="nats")
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
+"""Between a number and its unit."""
+
 
 def exact(printed: float, corrected: float | None = None, name: str = "growth") -> Finding:
     claim = Claim(name, "JoMA Thm 2", "As printed.", None if corrected is None else "As corrected.")
@@ -157,10 +160,8 @@ def test_cards_answer_the_questions_of_the_claims_that_are_there(results: list[R
     asked = QUESTIONS[0].asks
     html = cards(lay_out([_fig6(results, rebound(0.5, 0.52, 0.48)), results[1]], Anchors()), Anchors())
     assert f"<h3>{asked}</h3>" in html
-    assert (
-        '<strong class="answer">Yes.</strong> In this run: 0.50 nats [0.39, 0.61] at 99 %; control the constant 0 nats.'
-        in html
-    )
+    numbers = "In this run: 0.50~nats [0.39, 0.61] at 99~%; control the constant 0~nats."
+    assert f'<strong class="answer">Yes.</strong> {numbers}'.replace("~", NO_BREAK) in html
     assert 'href="#study-fig6-fig6-one-layer"' in html
     spoiled = cards(lay_out([_fig6(results, rebound(-0.5, -0.52, -0.48)), results[1]], Anchors()), Anchors())
     assert '<strong class="answer">No.</strong>' in spoiled
@@ -195,8 +196,9 @@ def test_cards_show_paper_scale_first_and_this_run_in_small(
     found = rebound(0.5, -0.5, 0.1)
     monkeypatch.setattr("joma.report.claims.kept.kept", lambda: {found.id: stored_rebound("holds")})
     html = cards(lay_out([_fig6(results, found), results[1]], Anchors()), Anchors())
-    assert "At paper scale attention entropy comes back by 0.50 nats [0.33, 0.67] over 5 seeds" in html
-    assert '<p class="note">This run: undecided (0.0 nats' in html
+    back = "At paper scale attention entropy comes back by 0.50~nats [0.33, 0.67] over 5~seeds"
+    assert back.replace("~", NO_BREAK) in html
+    assert f'<p class="note">This run: undecided (0.0{NO_BREAK}nats' in html
     itself = dataclasses.replace(_fig6(results, found), command="joma verify fig6 --scale paper")
     html = cards(lay_out([itself, results[1]], Anchors()), Anchors())
     assert "In this run" in html
@@ -392,7 +394,7 @@ def test_the_time_of_computing_is_that_of_this_run() -> None:
         for run, seconds, cached in (("a", 30.0, False), ("b", 12.0, False), ("c", 500.0, True), (None, 7.0, False))
     ]
     said = summary(sections, "quick")
-    assert "in 4 studies, quick scale, 42 s of computing, 1 taken from finished records." in said
+    assert f"in 4 studies, quick scale, 42{NO_BREAK}s of computing, 1 taken from finished records." in said
     assert "of computing" not in summary(sections[2:3], "quick")
 
 

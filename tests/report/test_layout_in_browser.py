@@ -11,7 +11,10 @@ import pytest
 from in_browser import elements, sources, violations_on
 from kept_records import RECORDS, WHY
 
+from joma.claims.contract import Claim
 from joma.claims.execute import Result, execute
+from joma.claims.verdicts import by_effect
+from joma.measure.intervals import compare
 from joma.report import read_scan, write_comparison, write_report, write_scan_page
 from joma.runs import Run
 from joma.scan import Fault
@@ -50,6 +53,36 @@ def test_the_first_figure_is_on_the_screen_of_its_heading(page: Any) -> None:
     figure = page.locator("#study-near figure svg").first.bounding_box()
     assert top <= figure["y"]
     assert figure["y"] + figure["height"] < top + 800
+
+
+LINES_OF_PAIRS = """() => [...document.querySelectorAll('h1 span')].flatMap(span => {
+  const text = span.firstChild, range = document.createRange();
+  return [...text.data.matchAll(/[0-9.]+\\s(?:nats|%)/g)].map(found => {
+    range.setStart(text, found.index); range.setEnd(text, found.index + found[0].length);
+    return [found[0].replace(/\\s/, ' '), range.getClientRects().length];
+  });
+})"""
+"""Numbers with units in the headline, and in how many lines each stands."""
+
+
+def test_a_number_of_the_headline_stands_in_one_line_with_its_unit(
+    browser: Any, results: list[Result], tmp_path: Path
+) -> None:
+    """On screens of many widths, so that lines end at every word of it; balanced lines would hide some of them."""
+    claim = Claim("fig6-one-layer", "JoMA Fig. 6", "Entropy comes back.", matters=0.05, unit="nats")
+    found = by_effect(claim, compare([0.5, 0.52, 0.48], 0.0), expected="a rebound")
+    study = dataclasses.replace(results[0].study, name="fig6")
+    rebound = dataclasses.replace(results[0], study=study, findings=[dataclasses.replace(found, study="fig6")])
+    path = write_report([rebound, results[1]], tmp_path, scale="quick")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    page.evaluate("document.querySelectorAll('h1 span').forEach(span => { span.style.textWrap = 'wrap'; })")
+    for width in range(320, 1300, 20):
+        page.set_viewport_size({"width": width, "height": 844})
+        pairs = page.evaluate(LINES_OF_PAIRS)
+        assert pairs, "the headline has no number"
+        assert {lines for _, lines in pairs} == {1}, width
+    page.close()
 
 
 def test_rows_of_the_verdict_table_fold_on_a_phone(page: Any) -> None:

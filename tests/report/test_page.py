@@ -108,7 +108,7 @@ def test_the_same_study_and_the_same_claim_twice(results: list[Result], tmp_path
     near = results[0]
     twice = dataclasses.replace(near, findings=[near.findings[0], near.findings[0], near.findings[5]], seconds=30.0)
     html = write_report([twice, twice], tmp_path, scale="paper", made=MADE).read_text(encoding="utf-8")
-    assert "6 claims, all judged, in 2 studies, paper scale, 1 min of computing." in html
+    assert "6 claims, all judged, in 2 studies, paper scale, 1\N{NO-BREAK SPACE}min of computing." in html
     assert "3 claims, all judged. 2 hold, 1 is not above its control." in html
     ids = re.findall(r'\sid="([^"]+)"', html)
     assert len(ids) == len(set(ids))

@@ -162,8 +162,9 @@ def test_the_card_draws_the_scale_that_its_sentence_tells(browser: Any, tmp_path
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(write_report([quick, *results], tmp_path, scale="quick").as_uri())
     card = page.locator("#card-fig6")
-    assert "At paper scale attention entropy comes back by 0.50 nats" in card.inner_text()
-    assert "This run: holds (L = 1, layer 1: 0.50 nats" in card.inner_text()
+    said = card.inner_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert "At paper scale attention entropy comes back by 0.50 nats" in said
+    assert "This run: holds (L = 1, layer 1: 0.50 nats" in said
     assert "Paper scale: WikiText-2, mean of 5 seeds" in card.inner_text()
     assert card.locator("svg").count() == 2  # and this run's own record beside it
     heights = card.locator("svg .curve").first.evaluate(

@@ -288,7 +288,7 @@ def test_a_run_outside_of_the_folder_is_not_read(parts, tmp_path):
         content = json.loads(path.read_text())
         content["content"]["run"] = f"../../{content['content']['run']}"
         path.write_text(json.dumps(content))
-    with pytest.raises(BadInput, match="names a run outside of its folder"):
+    with pytest.raises(BadInput, match="it names a run outside of its folder"):
         merge_shards([tmp_path / "parts"], tmp_path / "out")
 
 

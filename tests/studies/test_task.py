@@ -5,6 +5,8 @@ import json
 import pytest
 
 from joma.host.progress import silent
+from joma.scale import sharing
+from joma.scale.task import ScaleError
 from joma.studies import task
 
 
@@ -34,6 +36,17 @@ def test_a_task_is_carried_out_once_unless_it_is_asked_for_afresh(computed, tmp_
     assert len(computed) == 3
     assert not carried_out(tmp_path, fresh=True).cached
     assert len(computed) == 6
+
+
+def test_a_study_is_carried_out_only_where_its_folder_is_that_of_the_command(computed, tmp_path, monkeypatch):
+    monkeypatch.setattr(sharing, "_PATIENCE", 0.0)
+    with sharing.marked(tmp_path) as mark:
+        assert carried_out(tmp_path, mark=mark).error is None
+        done = len(computed)
+        with pytest.raises(ScaleError, match="out must be a folder that all machines of the cluster share, and on "):
+            carried_out(tmp_path / "elsewhere", mark=mark)
+    assert done == len(computed) == 3
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_process_that_died_leaves_the_config_that_it_had(computed):

@@ -6,6 +6,7 @@ import argparse
 import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -226,28 +227,33 @@ def _side_by_side(names: list[str], wish: Wish) -> Callable[[Listener], Iterator
     """Several studies, in processes that start now; one that dies or is stuck does not stop the others."""
     from joma.scale.choosing import executor_of
     from joma.scale.local import Local
+    from joma.scale.sharing import marked
     from joma.studies.task import FUNCTION, study_task
 
     # From the last to the first: those that train networks come last and take longest, and are best begun first.
     out = wish.out if wish.on is None else wish.out.absolute()  # elsewhere, the working directory is another one
-    tasks = [study_task(name, wish.scale, out, fresh=wish.fresh) for name in reversed(names)]
     how: dict[str, Any] = {"jobs": wish.jobs, "threads": wish.threads, "silence": SILENCE[wish.scale]}
     # Unless a place is named, a study whose process died is not begun again: that is said, and the command goes on.
     executor = Local(**how, retries=0) if wish.on is None else executor_of(wish.on, **how)
-    return partial(_results, executor.events(FUNCTION, tasks), wish)
+    with ExitStack() as stack:
+        mark = "" if isinstance(executor, Local) else stack.enter_context(marked(out))
+        tasks = [study_task(name, wish.scale, out, fresh=wish.fresh, mark=mark) for name in reversed(names)]
+        events = executor.events(FUNCTION, tasks)
+        return partial(_results, events, wish, stack.pop_all())
 
 
-def _results(events: Iterator[Event], wish: Wish, listener: Listener) -> Iterator[Result]:
+def _results(events: Iterator[Event], wish: Wish, until_the_end: ExitStack, listener: Listener) -> Iterator[Result]:
     from joma.scale.task import Going, Lost
     from joma.studies.task import lost, result_of
 
-    for event in events:
-        if isinstance(event, Going):
-            listener(event.task.name, event.share, event.doing)
-        elif isinstance(event, Lost):
-            yield lost(event.task.name, wish.scale, event.reason)
-        else:
-            yield result_of(event.task.name, event.value)
+    with until_the_end:
+        for event in events:
+            if isinstance(event, Going):
+                listener(event.task.name, event.share, event.doing)
+            elif isinstance(event, Lost):
+                yield lost(event.task.name, wish.scale, event.reason)
+            else:
+                yield result_of(event.task.name, event.value)
 
 
 def write_and_print(results: list[Result], wish: Wish, screen: Screen) -> list[Result]:

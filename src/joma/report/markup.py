@@ -30,6 +30,19 @@ def _read(name: str) -> str:
     return files("joma.report").joinpath("template", name).read_text(encoding="utf-8")
 
 
+_UNIT = r"%|nats²?|bits|ms|s|min|h|[kMGT]i?B|seeds?|steps?|epochs?|layers?|tokens?|octaves?|doublings?|standard"
+_BEFORE_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNIT})(?!\w))")
+
+
+def prose(text: str) -> str:
+    r"""Text of a sentence. A number and its unit stay on one line.
+
+    >>> prose("Attention comes back by 0.50 nats [0.33, 0.67] & more, in 2 of 3 layers")
+    'Attention comes back by 0.50\xa0nats [0.33, 0.67] &amp; more, in 2 of 3\xa0layers'
+    """
+    return escape(_BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text))
+
+
 def rows(given: Mapping[str, str]) -> str:
     """The rows of a description list, of names and contents that are HTML already.
 

@@ -24,7 +24,7 @@ from joma.report.claims.layout import entries, lay_out
 from joma.report.claims.study import study_section
 from joma.report.claims.verdicts import chips, count_claims, legend, verdict_table
 from joma.report.figures import can_draw, no_figures
-from joma.report.markup import Anchors, command, filled, head, section
+from joma.report.markup import Anchors, command, filled, head, prose, section
 from joma.report.scans.sections import scan_sections
 from joma.report.scans.shown import ShownScan, read_scan
 from joma.runs import Run, RunError
@@ -88,7 +88,7 @@ def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], mad
             "joma: claims and verdicts", style=playground.style() + chart_style(), script=playground.script() + charts()
         ),
         contents="\n".join(f'<li><a href="#{name}">{_PARTS[name]}</a></li>' for name in shown),
-        headline=" ".join(f"<span>{escape(line)}</span>" for line in front.headline(list(entries(sections)))),
+        headline=" ".join(f"<span>{prose(line)}</span>" for line in front.headline(list(entries(sections)))),
         summary=front.summary(sections, scale),
         troubles=front.troubles(sections) + ("" if drawn else no_figures("finished runs are only drawn, not run.")),
         answers=front.answers(sections),

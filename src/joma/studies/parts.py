@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from joma.host.errors import BadInput
 from joma.host.files import atomically
 from joma.host.words import counted
+from joma.scale.contents import content_of, is_damaged
 from joma.scale.parts import FILE, Part
 from joma.scale.shards import Shard
 from joma.studies import chosen
@@ -71,27 +72,32 @@ def merged_results(parts: Sequence[Part], out: Path, *, fresh: bool = False) -> 
     - out: the folder whose `runs` gets the runs
     - fresh: replace runs that are there and differ
     """
-    answers: dict[str, Any] = {}
+    if parts[0].options.get("scale") not in _known():
+        is_damaged(parts[0], "its options lack the scale")
+    results: dict[str, Result] = {}
     for part in parts:
-        found = part.content.get("results")
-        if not isinstance(found, dict) or set(found) != set(part.mine):
-            raise BadInput(f"{part.folder / FILE} lacks results of its studies; give the shard's command again")
-        answers |= {name: {**found[name], "run": _copied(found[name], part, out, fresh=fresh)} for name in part.mine}
-    try:
-        for file in (file for part in parts for file in part.content["files"].values()):
+        content = content_of(part, {"results": {str: {"run": str | None}}, "files": {str: str}})
+        found = content["results"]
+        if set(found) != set(part.mine):
+            is_damaged(part, "it lacks results of its studies, or has others")
+        for file in content["files"].values():
             chosen(file)  # a study that is not joma's own
-        return [result_of(name, answers[name]) for name in parts[0].work]
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"{FILE} of a shard holds results that cannot be read; give its command again") from None
+        for name in part.mine:
+            copied = {**found[name], "run": _copied(found[name], part, out, fresh=fresh)}
+            try:
+                results[name] = result_of(name, copied)
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+                if isinstance(error, BadInput):
+                    raise
+                is_damaged(part, f"its results of {name} cannot be read")
+    return [results[name] for name in parts[0].work]
 
 
 def _copied(answer: Mapping[str, Any], part: Part, out: Path, *, fresh: bool) -> str | None:
     """Copy the run of a result, whole or not at all; returns where it is now."""
-    if not isinstance(answer, dict) or answer.get("run") is None:
+    if answer["run"] is None:
         return None
-    name = Path(str(answer["run"])).name
+    name = Path(answer["run"]).name
     source, target = part.folder / "runs" / name, out / "runs" / name
     if not source.is_file():
         raise BadInput(f"{source} is missing, and {part.folder / FILE} names it; give the shard's command again")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joma.host.progress import Progress
+from joma.scale.sharing import must_be_shared
 from joma.scale.task import Task
 from joma.studies import load, room
 
@@ -20,13 +21,18 @@ FUNCTION = f"{__name__}:carry_out"
 """What an executor of `joma.scale` is to call."""
 
 
-def study_task(name: str, scale: str, out: Path, *, fresh: bool = False) -> Task:
+def study_task(name: str, scale: str, out: Path, *, fresh: bool = False, mark: str = "") -> Task:
     """The task of carrying out one study, with what `carry_out` needs to know.
+
+    - name, scale: the study, and its size
+    - out: the folder that its files go to
+    - fresh: whether it is run again where a run is there
+    - mark: a file that `out` must hold where the study is carried out, see `joma.scale.sharing`
 
     >>> study_task("fig7", "quick", Path("joma-out")).arguments["study"]
     'fig7'
     """
-    arguments = {"study": name, "scale": scale, "out": str(out), "fresh": fresh}
+    arguments = {"study": name, "scale": scale, "out": str(out), "fresh": fresh, "mark": mark}
     # These load a library that takes long to load: one process can carry out all that do.
     shared_load = "transformers" if room(name) == "checkpoints" else ""
     return Task(name, arguments, shared_load, gpus=_gpus(name) if scale == "paper" else 0)
@@ -41,6 +47,8 @@ def carry_out(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Run, judge and draw; in the other process."""
     from joma.claims.execute import attempt
 
+    if arguments["mark"]:
+        must_be_shared(Path(arguments["out"]), arguments["mark"])
     study = load(arguments["study"])
     config = study.preset(arguments["scale"])
     result = attempt(study, config, Path(arguments["out"]), alone=False, fresh=arguments["fresh"], progress=progress)

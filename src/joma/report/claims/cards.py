@@ -15,7 +15,7 @@ from joma.report.claims.panels import Panel, kept_panels, panels_html
 from joma.report.claims.questions import DRAWN_FOR_THEOREMS, QUESTIONS, SHOWN_FOR_THEOREMS, THEOREMS, Question
 from joma.report.claims.verdicts import TEXT, css, effect_texts, notable
 from joma.report.figures import is_readable, picture_html
-from joma.report.markup import Anchors
+from joma.report.markup import Anchors, prose
 from joma.runs import Run, RunError
 
 CARDS = 6
@@ -132,9 +132,9 @@ def _html(card: Card, anchors: Anchors) -> str:
     anchor = anchors.take("card", study.name)
     drawn = _picture(card, anchors)
     figure = f'<div class="thumb">{drawn}</div>' if drawn else ""
-    note = f'<p class="note">{escape(card.note)}</p>' if card.note else ""
+    note = f'<p class="note">{prose(card.note)}</p>' if card.note else ""
     return (
-        f'<article class="card {css(card.verdict)}" id="{anchor}">{figure}\n<h3>{escape(card.asks)}</h3>\n'
-        f'<p><strong class="answer">{escape(card.answer)}</strong> {escape(card.numbers)}</p>{note}\n'
+        f'<article class="card {css(card.verdict)}" id="{anchor}">{figure}\n<h3>{prose(card.asks)}</h3>\n'
+        f'<p><strong class="answer">{escape(card.answer)}</strong> {prose(card.numbers)}</p>{note}\n'
         f'<p class="more"><a href="#{card.target}">{escape(study.title)}</a></p></article>'
     )

@@ -9,7 +9,7 @@ from joma.claims.sentences import show, worst
 from joma.report.claims.layout import Entry, Section, entries
 from joma.report.claims.questions import HEADLINES, SURPRISES, THEORY, Sentence
 from joma.report.claims.verdicts import TEXT, count_claims, count_verdicts, effect_texts, notable, verdict_bar
-from joma.report.markup import command, duration
+from joma.report.markup import command, duration, prose
 
 _HOLDING: tuple[Verdict, ...] = ("holds", "holds as corrected")
 _SURPRISES = 3
@@ -29,7 +29,7 @@ def summary(sections: Sequence[Section], scale: str) -> str:
     facts += [f"{duration(seconds)} of computing"] if seconds else []
     facts += [f"{cached} taken from finished records"] if cached else []
     counted = count_claims(verdict for section in sections for verdict in section.verdicts)
-    return escape(f"{counted}, in {count}, {', '.join(facts)}.")
+    return prose(f"{counted}, in {count}, {', '.join(facts)}.")
 
 
 def answers(sections: Sequence[Section]) -> str:
@@ -39,7 +39,7 @@ def answers(sections: Sequence[Section]) -> str:
     if claims:
         parts.append(("holds", "Does it hold?", f'<ul class="holding">{holding(claims)}</ul>'))
     if found := surprises(claims):
-        items = "".join(f"<li>{escape(sentence)}</li>" for sentence in found)
+        items = "".join(f"<li>{prose(sentence)}</li>" for sentence in found)
         parts.append(("surprise", "What is surprising?", f"<ul>{items}</ul>"))
     name = sections[0].result.study.name if len(sections) == 1 else "thm2"
     ways = {"Check a claim": f"joma verify {name}", "Measure your model": "joma scan CHECKPOINTS",

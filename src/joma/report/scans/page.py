@@ -6,7 +6,7 @@ from pathlib import Path
 
 from joma.host.files import write_text
 from joma.report.figures import can_draw, figure
-from joma.report.markup import Anchors, command, filled, head, section
+from joma.report.markup import Anchors, command, filled, head, prose, section
 from joma.report.scans import sections
 from joma.report.scans.curves import layers_of, measure_title
 from joma.report.scans.shown import ShownScan
@@ -44,7 +44,7 @@ def write_comparison(scans: tuple[ShownScan, ShownScan], path: Path, *, made_by:
     for scan, found, name in zip(scans, (first, second), names, strict=True):
         anchor = anchors.take("scan", name)
         links[anchor] = name
-        about = f"<p>{escape(scan.source)}</p><p>{escape(sections.summary(found))}</p>"
+        about = f"<p>{escape(scan.source)}</p><p>{prose(sections.summary(found))}</p>"
         once = sections.notices(scan).replace(sections.NO_FIGURES, "")  # that there are no figures stands at the top
         parts.append(section(anchor, name, about + once + sections.what_was_read(found) + sections.record(scan)))
     above = ("" if can_draw() else sections.NO_FIGURES) + _only((first, second), names)
@@ -58,7 +58,7 @@ def _write(
 ) -> Path:  # fmt: skip
     """Headline and summary are text, the rest is HTML."""
     contents = "\n".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name in links.items())
-    given = {"headline": escape(headline), "summary": escape(summary), "notices": above, "footer": footer}
+    given = {"headline": prose(headline), "summary": prose(summary), "notices": above, "footer": footer}
     text = filled("scan.html", head=head(f"joma scan: {title}"), contents=contents, main="\n".join(parts), **given)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)

@@ -10,7 +10,7 @@ from joma.claims.sentences import show
 from joma.host.words import counted
 from joma.measure.registry import MEASURES
 from joma.report.figures import figure, no_figures
-from joma.report.markup import NOTHING, Anchors, command, rows, section
+from joma.report.markup import NOTHING, Anchors, command, prose, rows, section
 from joma.report.scans.curves import group_title, layers_of, measure_title
 from joma.report.scans.shown import ShownScan
 from joma.scan.errors import Fault
@@ -39,7 +39,7 @@ def _article(scan: ShownScan, anchors: Anchors) -> str:
         why = f'<p class="notice">This scan cannot be shown: {escape(scan.error or "it is empty")}.</p>'
         return f'<article class="scan" id="{anchor}"><h3>{escape(scan.record)}</h3>{why}</article>'
     measures = "".join(measure_section(scan, measure, anchors, "h4") for measure in scan.measures)
-    head = f'<article class="scan" id="{anchor}"><h3>{escape(scan.source)}</h3><p>{escape(summary(scan.found))}</p>'
+    head = f'<article class="scan" id="{anchor}"><h3>{escape(scan.source)}</h3><p>{prose(summary(scan.found))}</p>'
     return "\n".join([head, notices(scan), measures, what_was_read(scan.found), record(scan), "</article>"])
 
 

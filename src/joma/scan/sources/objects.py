@@ -1,7 +1,7 @@
 """Objects of a store and files of a web server: what is listed of them, and their bytes by ranges.
 
 Every range is asked for on the condition that the object still is the one that was listed (If-Match): one that is
-replaced between two ranges is named, and never mixed.
+replaced between two ranges is named, and never mixed. Without an entity tag its date is compared.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import PurePosixPath
 from threading import Lock
 from typing import Any
@@ -23,7 +25,7 @@ from joma.scan.formats.ranges import RangedBytes
 
 @dataclass(frozen=True)
 class Listed:
-    """An object as its store lists it. version: its entity tag, or when it was changed; None: nobody says."""
+    """An object as its store lists it. etag, modified: its entity tag, and when it was changed; None: nobody says."""
 
     size: int
     etag: str | None
@@ -31,7 +33,13 @@ class Listed:
 
     @property
     def version(self) -> str:
+        """What differs when the object does, as far as the store tells."""
         return self.etag or str(self.modified)
+
+    @property
+    def can_be_known_again(self) -> bool:
+        """Whether another object of the same size would be noticed."""
+        return bool(self.etag) or _second(self.modified) is not None
 
 
 @contextmanager
@@ -122,8 +130,12 @@ class StoreBytes(RangedBytes):
         super().__init__(str(place), listed.size, self._read)
         self._place, self._listed = place, listed
         self._obstore, self._store, self._path = obstore, store, path
-        self._etag, self._modified = listed.etag, None
+        self._known: dict[str, Any] = _told(listed.etag, None, listed.modified)
         self._seen = Lock()
+
+    @property
+    def _etag(self) -> str | None:
+        return self._listed.etag
 
     def _read(self, start: int, buffer: memoryview) -> None:
         with _sentences(self._place):
@@ -155,11 +167,11 @@ class StoreBytes(RangedBytes):
 
     def _must_be_the_same(self, meta: Mapping[str, Any]) -> None:
         """Not every server heeds If-Match: what it says of its answer is compared as well."""
+        now = _told(meta["e_tag"], meta.get("version"), meta["last_modified"])
         with self._seen:
-            self._etag, self._modified = self._etag or meta["e_tag"], self._modified or meta["last_modified"]
-        tag = meta["e_tag"]
-        changed = _bare(tag) != _bare(self._etag) if tag and self._etag else meta["last_modified"] != self._modified
-        if meta["size"] != self.size or changed:
+            before, self._known = self._known, now | self._known
+        best = next((name for name in _BEST_FIRST if name in now and name in before), None)
+        if meta["size"] != self.size or (best and now[best] != before[best]):
             raise Replaced(f"{self._place} was replaced while it was read; scan it again")
 
 
@@ -202,6 +214,33 @@ def is_plain_name(name: str) -> bool:
     [True, False, False, False]
     """
     return bool(name) and name.isprintable() and not name.startswith(".") and not set(name) & set("/\\")
+
+
+_BEST_FIRST = ("tag", "version", "second")
+"""What an object is known again by: the first of these that both a listing and an answer tell."""
+
+
+def _told(etag: str | None, version: str | None, modified: Any) -> dict[str, Any]:
+    """What a listing or an answer tells of an object, without what it does not tell."""
+    told = {"tag": etag and _bare(etag), "version": version, "second": _second(modified)}
+    return {name: value for name, value in told.items() if value}
+
+
+def _second(modified: Any) -> datetime | None:
+    """When an object was changed; None: nobody says. Lists tell fractions of a second that answers leave out.
+
+    >>> _second("Tue, 17 Nov 2026 20:00:00 GMT") == _second(datetime(2026, 11, 17, 20, 0, 0, 5000, UTC))
+    True
+    """
+    if isinstance(modified, str):
+        try:
+            modified = parsedate_to_datetime(modified)
+        except ValueError:
+            return None
+        modified = modified if modified.tzinfo else modified.replace(tzinfo=UTC)
+    if modified is None or modified.timestamp() <= 0:  # obstore has 1970 for an answer that tells nothing
+        return None
+    return datetime.fromtimestamp(int(modified.timestamp()), UTC)
 
 
 def _bare(etag: str) -> str:

@@ -205,4 +205,12 @@ def _one(place: Address, checkpoint: StoreCheckpoint) -> Series:
     if not moment:
         moment, notes = Moment(0), (f"the step of {name} is not known: it stands at 0",)
     found = arrange([Candidate(stem_of(name), moment, partial(_made, checkpoint))], str(place))
-    return Series(found.source, found.places, found.axis, (*found.notes, *notes))
+    return Series(found.source, found.places, found.axis, (*found.notes, *notes, *_unnoticed(checkpoint.files)))
+
+
+def _unnoticed(files: Mapping[str, Listed]) -> tuple[str, ...]:
+    """A note where another file of the same size would be taken for the one that was measured."""
+    if not (names := [name for name, listed in files.items() if not listed.can_be_known_again]):
+        return ()
+    why = "the server tells neither an entity tag (ETag) nor a date (Last-Modified)"
+    return (f"changes that keep the size of {some(names)} cannot be noticed: {why}",)

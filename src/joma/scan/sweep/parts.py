@@ -5,25 +5,22 @@ second half of a sweep comes when the parts are merged. It needs no checkpoint a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
-
-import torch
+from typing import Any
 
 from joma.host.errors import BadInput
 from joma.host.files import atomically
 from joma.host.words import counted
-from joma.runs import Run, merge_runs
+from joma.runs import Run, RunError, merge_runs
+from joma.scale.contents import is_damaged
 from joma.scale.parts import FILE, Part
 from joma.scale.shards import Shard
-from joma.scan.errors import CheckpointError, Fault
-from joma.scan.formats.checkpoint import Weights
-from joma.scan.measures import chosen
+from joma.scan.errors import Fault
 from joma.scan.result.curves import Scan
-from joma.scan.sources.series import Place, Series
 from joma.scan.sweep.elsewhere import Elsewhere
+from joma.scan.sweep.part_content import content_for, label_of, left_by, notes_before
 from joma.scan.sweep.plan import Plan
 from joma.scan.sweep.record import remember
 from joma.scan.sweep.sweeping import found_in, judge_steps, measure_steps
@@ -37,7 +34,7 @@ def part_of(plan: Plan, shard: Shard, folder: Path, options: Mapping[str, Any]) 
     for name in plan.pair_measures():
         why = f"{name} is of two neighbouring checkpoints, and those lie in different shards"
         raise BadInput(f"{why}; measure it without a shard, in the folder of the merged scan", argument="shard")
-    work = [_label(plan.series, place) for place in plan.series.places]
+    work = [label_of(plan.series, place) for place in plan.series.places]
     return Part(folder, KIND, shard, options, work, shard.dealt(work))
 
 
@@ -49,19 +46,14 @@ def measure_part(
 
     before: what an earlier call left in the folder. jobs, report, elsewhere: as of a sweep.
     """
-    own = replace(plan, series=replace(plan.series, places=tuple(_own(plan.series, part))))
-    faults, now = measure_steps(own, run, jobs=jobs, report=report, elsewhere=elsewhere)
-    known = {} if before is None else dict(before.content.get("notes", {}))  # of steps that are recorded already
+    mine = set(part.mine)
+    own = tuple(place for place in plan.series.places if label_of(plan.series, place) in mine)
+    known = notes_before(before)  # of steps that are recorded already
+    share = replace(plan, series=replace(plan.series, places=own))
+    faults, now = measure_steps(share, run, jobs=jobs, report=report, elsewhere=elsewhere)
     notes = {str(step): list(several) or known.get(str(step), []) for step, several in now.items()}
-    content = {
-        "run": run.path.name,
-        "plan": _as_json(plan),
-        "faults": [fault.as_json() for fault in faults],
-        "notes": notes,
-        "weights": {str(place.step): weights for place in own.series.places if (weights := _weights(own, place))},
-    }
-    part.finish(content)
-    return found_in(own, run, faults, [*plan.notes, *(note for several in notes.values() for note in several)])
+    part.finish(content_for(plan, run.path.name, own, faults, notes))
+    return found_in(share, run, faults, [*plan.notes, *(note for several in notes.values() for note in several)])
 
 
 def merge_scans(parts: Sequence[Part], out: Path, *, fresh: bool = False) -> Scan:
@@ -71,32 +63,52 @@ def merge_scans(parts: Sequence[Part], out: Path, *, fresh: bool = False) -> Sca
     - out: the folder whose `runs` gets the record
     - fresh: replace a record that is there
     """
-    try:
-        plan, name = _plan_of(parts), str(parts[0].content["run"])
-        faults = [Fault.from_json(fault) for part in parts for fault in part.content["faults"]]
-        notes = {step: several for part in parts for step, several in part.content["notes"].items()}
-        keep_suspicious = bool(parts[0].options["keep_suspicious"])
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"{FILE} of a shard cannot be read as that of a scan; give the shards' commands again") from None
-    if Path(name).name != name:
-        raise BadInput(f"{parts[0].folder / FILE} names a run outside of its folder")
-    path = out / "runs" / name
+    left = left_by(parts)
+    plan = left.plan
+    if Path(left.run).name != left.run:
+        is_damaged(parts[0], "it names a run outside of its folder")
+    path = out / "runs" / left.run
     if path.exists() and not fresh:
         raise BadInput(f"{path} is there already; merge into another folder, or make it anew (fresh)", argument="fresh")
     whose = {label: at for at, part in enumerate(parts) for label in part.mine}
-    steps = [(whose[_label(plan.series, place)], place.step) for place in plan.series.places]
-    every = [note for place in plan.series.places for note in notes.get(str(place.step), ())]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    steps = [(whose[label_of(plan.series, place)], place.step) for place in plan.series.places]
+    notes = [note for place in plan.series.places for note in left.notes.get(str(place.step), ())]
     with ExitStack() as stack:
-        runs = [stack.enter_context(Run.open(part.folder / "runs" / name)) for part in parts]
+        runs = [stack.enter_context(Run.open(part.folder / "runs" / left.run)) for part in parts]
+        for at, run in enumerate(runs):
+            _must_hold(run, plan, [step for owner, step in steps if owner == at], left.faults)
+        path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = stack.enter_context(atomically(path))  # a kill on the way leaves nothing that looks like a record
         with merge_runs(unfinished, runs, steps) as run:
-            found = judge_steps(plan, run, faults, every, keep_suspicious=keep_suspicious)
+            found = judge_steps(plan, run, left.faults, notes, keep_suspicious=left.keep_suspicious)
             remember(run, found, plan.series.steps)
         Run.delete(path)
     return replace(found, run=path)
+
+
+def _must_hold(run: Run, plan: Plan, steps: Sequence[int], faults: Sequence[Fault]) -> None:
+    """Refuse a record that is of another scan, or that lacks what its shard measured: curves would get holes."""
+    if run.study != KIND or run.config != plan.config():
+        raise RunError(f"{run.path} is of another scan than {FILE} of its shard; measure this shard anew (fresh)")
+    there = {name: set(run.steps(name).tolist()) for name in run.names()}
+    for step in steps:
+        lacking = {name for name in (*plan.wanted(), "identity") if step not in there.get(name, ())}
+        why = {fault.measure for fault in faults if fault.step == step}
+        if unexplained := sorted(lacking - _explained(lacking, why, plan)):
+            what = f"is damaged: it lacks {unexplained[0]} of {plan.series.axis} {step}"
+            raise RunError(f"{run.path} {what}; measure this shard anew (fresh)")
+
+
+def _explained(lacking: set[str], why: set[str | None], plan: Plan) -> set[str]:
+    """Those of the names that a step may lack. why: the measures that faults of the step speak of; None: all."""
+    if None in why:
+        return lacking
+    found = {name for name in lacking if name in why or name.partition("/")[0] in why}
+    for group in plan.groups:
+        measured, prints = set(plan.weight_names(group)), {f"sketch/{group}", f"checksum/{group}"}
+        if prints <= lacking and (not measured or measured & why):  # what cannot be measured leaves no fingerprint
+            found |= prints
+    return found | {"identity"} if lacking >= set(plan.wanted()) else found
 
 
 def share_in_words(part: Part) -> str:
@@ -104,79 +116,3 @@ def share_in_words(part: Part) -> str:
     more = f" and {len(part.mine) - _SHOWN:,} more" if len(part.mine) > _SHOWN else ""
     which = f": {', '.join(part.mine[:_SHOWN])}{more}" if part.mine else "; nothing is left for it to do"
     return f"shard {part.shard} has {len(part.mine):,} of {counted(len(part.work), 'checkpoint')}{which}"
-
-
-@dataclass(frozen=True)
-class _Recorded:
-    """A checkpoint as a part remembers it: nothing of it can be opened, which judging does not need."""
-
-    step: int
-    epoch: int | None
-    name: str
-    files: Weights
-
-    def weights(self) -> Weights:
-        return self.files
-
-    def _gone(self) -> NoReturn:
-        raise CheckpointError(f"{self.name} is known from its record alone")
-
-    config = identity = open = folder = _gone
-
-
-def _label(series: Series, place: Place) -> str:
-    return f"{series.axis} {place.step} ({place.name})"
-
-
-def _own(series: Series, part: Part) -> list[Place]:
-    mine = set(part.mine)
-    return [place for place in series.places if _label(series, place) in mine]
-
-
-def _weights(plan: Plan, place: Place) -> dict[str, Any] | None:
-    """Which files hold the tensors that judging can name."""
-    with suppress(CheckpointError):  # a fault of its step says so
-        found = place.weights()
-        gated = {tensor for group in plan.groups for tensor in plan.gated(group)}
-        index = found.index and {tensor: file for tensor, file in found.index.items() if tensor in gated}
-        return {"files": list(found.files), "index": index}
-    return None
-
-
-_SETTLED = ("model_type", "groups", "known", "refused", "coverage", "notes", "warnings", "seq_len", "not_taken")
-"""What a part keeps of a plan as it is."""
-
-
-def _as_json(plan: Plan) -> dict[str, Any]:
-    series = plan.series
-    places = [[place.step, place.epoch, place.name] for place in series.places]
-    settled = {name: _plain(getattr(plan, name)) for name in _SETTLED}
-    return {"source": series.source, "axis": series.axis, "places": places, "measures": list(plan.measures), **settled}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
-
-
-def _plan_of(parts: Sequence[Part]) -> Plan:
-    """The plan that all shards settled on, with what they know of their checkpoints."""
-    first = parts[0].content["plan"]
-    for part in parts[1:]:
-        if part.content["plan"] != first:
-            both = f"{parts[0].folder} and {part.folder} settled on different tensors"
-            raise BadInput(f"these parts do not belong together: {both}; a checkpoint has changed between them")
-    known = {step: found for part in parts for step, found in part.content["weights"].items()}
-    none: dict[str, Any] = {"files": (), "index": None}
-    places = tuple(
-        _Recorded(step, epoch, name, Weights(tuple((at := known.get(str(step), none))["files"]), at["index"]))
-        for step, epoch, name in first["places"]
-    )
-    settled: dict[str, Any] = {name: first[name] for name in _SETTLED}
-    for name in ("groups", "known", "coverage"):
-        settled[name] = {key: tuple(each) for key, each in first[name].items()}
-    for name in ("notes", "warnings", "not_taken"):
-        settled[name] = tuple(first[name])
-    series = Series(first["source"], places, first["axis"])
-    return Plan(series, chosen(first["measures"]), shapes={}, device=torch.device("cpu"), tokens=None, **settled)
