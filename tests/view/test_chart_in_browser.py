@@ -26,7 +26,7 @@ const spec = (count, given = {}) => {
 };
 let drawn = 0;
 const counted_draw = (one) => { drawn = 0; chart.draw(one); return drawn; };
-const watch = () => chart.plot.hooks.drawClear.push(() => { drawn++; });
+const watch = () => chart.plot.hooks.drawAxes.push(() => { drawn++; });
 const pixels = () => {
   const canvas = chart.plot.ctx.canvas;
   return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
