@@ -88,9 +88,9 @@ class StandIn:
     def run(self, id: str, **given: Any) -> dict[str, Any]:
         """A run without series. No other one is the same, though its name may be."""
         self.made += 1
-        usual = {"study": "demo", "status": "finished", "state": "finished", "written": NOW - 60, "identity": str(self.made),
-                 "machine": {}, "series": [], "alarms": [], "left_out": [], "last": None}  # fmt: skip
-        entry = {"id": id, "name": id, **usual, **given}
+        usual = {"study": "demo", "status": "finished", "state": "finished", "written": NOW - 60, "machine": {},
+                 "series": [], "alarms": [], "left_out": [], "last": None}  # fmt: skip
+        entry = {"id": id, "name": id, "identity": str(self.made), **usual, **given}
         self.runs.append(entry)
         return entry
 
@@ -202,8 +202,9 @@ class StandIn:
 
     def legend(self) -> dict[str, tuple[str, str]]:
         """By curve its last number and its colour."""
-        code = """() => [...document.querySelectorAll('.legend li')].map((one) => [one.querySelector('span span, button span')
-          .textContent, one.querySelector('b').textContent, one.querySelector('i').style.background])"""
+        code = """() => [...document.querySelectorAll('.legend li')].map((one) => [
+          one.querySelector('span span, button span').textContent, one.querySelector('b').textContent,
+          one.querySelector('i').style.background])"""
         return {name: (last, colour) for name, last, colour in self.page.evaluate(code)}
 
     def hash(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What every screen shows, against numpy and scipy: one page, made-up runs, and a look only when nothing is under way."""
+"""What screens show, against numpy and scipy: one page, made-up runs, a look only when nothing is under way."""
 
 from __future__ import annotations
 
@@ -343,3 +343,263 @@ def test_another_run_in_the_same_place_and_a_scan_whose_rows_come_again(host: St
     host.tell()
     near(host.table()["x"], [7.0, np.nan, 9.0, 10.0])
     assert host.text(".note") == "1 number recorded as NaN or infinite: gaps."
+
+
+# Reading off
+
+
+def test_what_is_read_off_is_the_number_with_its_interval(host: StandIn) -> None:
+    values = np.arange(4)[:, None, None] * 2.0 + np.array([[0.0, 1.0], [100.0, 104.0]])
+    host.series(host.run("a"), "loss", range(0, 40, 10), values, {"layer": None, "seed": None})
+    host.tell()
+    host.show("screen=curves&run=a")
+    wanted = {}
+    for at, layer in np.ndindex(4, 2):
+        mean, low, high = interval(values[at, layer])
+        said = [f"{one:.4g}".replace("-", "−") for one in (mean, low, high)]
+        wanted[at, layer] = f"step {10 * at} · layer {layer}: {said[0]} [{said[1]}, {said[2]}]"
+    area = host.page.locator(".u-over").bounding_box()
+    for at, layer in np.ndindex(4, 2):  # bands reach from -31 to 235: layer 0 lies below, layer 1 in the middle
+        x, y = 1 + at / 3 * (area["width"] - 2), area["height"] * (0.9 - 0.4 * layer)
+        host.page.mouse.move(area["x"] + x, area["y"] + y)
+        host.settled()
+        assert host.text(".reading") == wanted[at, layer]
+    host.page.mouse.move(5, 5)
+
+
+# Heads
+
+LIGHT = {  # the colours of numbers, from the smallest to the largest
+    "one sign": ["#f3efe2", "#8db8e3", "#026ed0", "#0a2a52"],
+    "both": ["#a01c1b", "#e89c92", "#f6f2e6", "#8db8e3", "#0b4f99"],
+}
+
+
+def painted(stops: list[str], share: float) -> np.ndarray:
+    channels = np.array([[int(stop[at : at + 2], 16) for at in (1, 3, 5)] for stop in stops])
+    return np.array([np.interp(share, np.linspace(0, 1, len(stops)), channel) for channel in channels.T])
+
+
+def cells(host: StandIn, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of the heat map: the colours in the middle of every cell, and at its left edge."""
+    picture = host.pixels(".map canvas")[..., :3]
+    grid = host.page.evaluate("() => { const box = document.querySelector('.map canvas'); return box.clientWidth; }")
+    assert picture.shape[1] == grid
+    left, wide = 34, min((grid - 34 - 4) / columns, 64)
+    tall = (len(picture) - 26) / rows
+    y = [round(22 + (row + 0.5) * tall) for row in range(rows)]
+    middle = [[picture[at, round(left + (column + 0.5) * wide)] for column in range(columns)] for at in y]
+    edge = [[picture[at, int(left + column * wide) + 1] for column in range(columns)] for at in y]
+    return np.array(middle), np.array(edge)
+
+
+@pytest.mark.parametrize("kind", LIGHT)
+def test_the_colour_of_a_cell_is_that_of_its_number(host: StandIn, kind: str) -> None:
+    values = np.array([[[-4.0, 0.0, 1.0], [-2.0, 0.5, -1.0]], [[0.0, -3.0, 0.25], [1.0, -4.0, -0.5]]])
+    if kind == "one sign":
+        values = 10 - values
+    host.series(host.run("a"), "x", [0, 10], values, {"layer": None, "head": None})
+    host.tell()
+    for step in (0, 1):
+        host.show(f"screen=heads&run=a&step={10 * step}")
+        found, low, high = cells(host, 2, 3)[0], values.min(), values.max()
+        for place in np.ndindex(2, 3):
+            value = values[step][place]
+            share = 0.5 + value / max(-low, high) / 2 if kind == "both" else (value - low) / (high - low)
+            assert np.abs(found[place] - painted(LIGHT[kind], share)).max() <= 4, (step, place)
+
+
+def test_alarms_frame_their_cells_from_their_step_on(host: StandIn) -> None:
+    told = [(10, "x", "l1", 2), (20, "x", "l0", 1), (0, "other", "l0", 0), (30, "x", "l1", 0)]
+    alarms = [
+        {"step": step, "measure": measure, "layer": layer, "head": head, "says": f"step {step}: of {layer}"}
+        for step, measure, layer, head in told
+    ]
+    run = host.run("a", alarms=alarms, left_out=[{"step": 40, "says": "step 40 was cut"}])
+    host.series(run, "x", range(0, 50, 10), np.ones((5, 2, 3)), {"layer": ["l0", "l1"], "head": None})
+    host.tell()
+    red, grey = host.colour("fails"), host.colour("not-run")
+    for at, wanted in ((0, set()), (10, {(1, 2)}), (20, {(1, 2), (0, 1)}), (40, {(1, 2), (0, 1), (1, 0)})):
+        host.show(f"screen=heads&run=a&series=x&step={at}")
+        edges = cells(host, 2, 3)[1]
+        assert {place for place in np.ndindex(2, 3) if np.abs(edges[place] - red).max() < 40} == wanted, at
+    strip = host.pixels("canvas.strip")[4, :, :3]
+    places = {
+        name: np.flatnonzero(np.abs(strip - colour).max(1) < 8) for name, colour in (("red", red), ("grey", grey))
+    }
+    width = len(strip) - 2
+    assert set(places["red"]) == {int(at / 40 * width + 0.5) + more for at in (0, 10, 20, 30) for more in (0, 1)}
+    assert set(places["grey"]) == {width, width + 1}
+
+
+def test_the_last_alarms_are_listed_and_a_step_between_two_is_the_nearest(host: StandIn) -> None:
+    alarms = [{"step": at, "measure": "x", "layer": "l0", "head": 0, "says": f"step {at}: no {at}"} for at in range(45)]
+    run = host.run("a", alarms=alarms)
+    host.series(run, "x", range(0, 50, 10), np.ones((5, 1, 2)), {"layer": ["l0"], "head": None})
+    host.tell()
+    for at, wanted in ((14, 10), (16, 20), (99, 40), (-5, 0)):
+        host.show(f"screen=heads&run=a&step={at}")
+        assert host.text(".steps output") == f"{wanted} of 40"
+    assert host.texts(".events li") == [f"step {at} no {at}" for at in range(5, 45)]
+
+
+def test_a_cell_is_read_and_opened_by_its_layer_and_head(host: StandIn) -> None:
+    values = np.arange(12.0).reshape(2, 2, 3) ** 2
+    host.series(host.run("a"), "x", [0, 10], values, {"layer": None, "head": None})
+    host.series(host.run("b"), "x", [0, 10], np.array([[[7.0]], [[8.0]]]), {"layer": None, "head": None})
+    host.tell()
+    host.show("screen=heads&run=a")
+    box = host.page.locator(".map canvas").bounding_box()
+    wide, tall = min((box["width"] - 38) / 3, 64), (box["height"] - 26) / 2
+    for row, column in np.ndindex(2, 3):
+        host.page.mouse.move(box["x"] + 34 + (column + 0.5) * wide, box["y"] + 22 + (row + 0.5) * tall)
+        assert host.text(".reading") == f"layer {row}, head {column}: {values[1, row, column]:g} at step 10"
+    host.choose("Run", "b")
+    assert host.text(".reading") == "layer 0, head 0: 8 at step 10"  # it has no such cell
+    host.show("screen=heads&run=a")
+    host.page.mouse.click(box["x"] + 34 + 2.5 * wide, box["y"] + 22 + 0.5 * tall)
+    host.settled()
+    assert dict(host.hash())["screen"] == "curves"
+    near(host.table()["layer 0, head 2"], values[:, 0, 2])
+    host.show("screen=heads&run=a&step=0")
+    host.page.locator(".map").focus()
+    host.press("ArrowDown", "ArrowRight", "Enter")
+    near(host.table()["layer 1, head 1"], values[:, 1, 1])
+
+
+def test_small_curves_rise_where_numbers_do_and_keep_spikes(host: StandIn) -> None:
+    values = np.zeros((3001, 1, 2))
+    values[:, 0, 0] = np.linspace(0, 1, 3001)
+    values[1500, 0, 1] = 1.0  # one step among so many is less than a pixel
+    host.series(host.run("a"), "x", range(3001), values, {"layer": None, "head": None})
+    host.points = 5000
+    host.tell()
+    host.show("screen=heads&run=a&heads=curves")
+    picture = host.pixels(".map canvas")[..., :3]
+    drawn = np.abs(picture - painted(["#3463e2"] * 2, 0)).max(2) < 90
+    wide = min((picture.shape[1] - 34 - 4) / 2, 400)
+    rising, spiky = (np.argwhere(drawn[:, int(34 + at * wide) : int(34 + (at + 1) * wide)]) for at in range(2))
+    top, bottom = rising[:, 0].min(), rising[:, 0].max()
+    assert bottom - top > 20
+    assert rising[rising[:, 1] < 20][:, 0].min() > bottom - 6  # small numbers lie below
+    assert rising[rising[:, 1] > wide - 25][:, 0].max() < top + 6
+    near(spiky[:, 0].min(), top)
+    assert abs(spiky[spiky[:, 0] < top + 5][:, 1].mean() - wide / 2) < 4
+
+
+# Split
+
+
+def test_parts_are_those_that_were_measured_wherever_they_are_read(host: StandIn) -> None:
+    draw, run = np.random.default_rng(9), host.run("a")
+    parts = {
+        name: draw.uniform(low, low + 1, (300, 2)) for name, low in (("shared", 2), ("specific", 1), ("cross", -2))
+    }
+    whole = sum(parts.values()) + 0.5
+    for name, values in {**parts, "variance": whole}.items():
+        host.series(run, f"spread/{name}", range(300), values, {"layer": None})
+    host.points = 30  # so whole steps are asked for
+    host.tell()
+    host.show("screen=split&run=a&layer=1")
+    found = host.table()
+    at = found.pop("step").astype(int)
+    assert len(at) == 30
+    for name, values in parts.items():
+        near(found[name], values[at, 1])
+    near(found["sum of the parts"], sum(parts.values())[at, 1])
+    near(found["measured whole"], whole[at, 1])
+    assert {name: last for name, (last, _) in host.legend().items()} == {
+        name: f"{column[-1]:.4g}".replace("-", "−") for name, column in found.items()
+    }
+    area = host.page.locator(".u-over").bounding_box()
+    read = []
+    for y in range(0, int(area["height"]), 15):
+        host.page.mouse.move(area["x"] + 1, area["y"] + y)
+        host.settled()
+        read.append(host.text(".reading"))
+    wanted = [f"step 0 · {name}: {parts[name][0, 1]:.4g}".replace("-", "−") for name in ("specific", "shared", "cross")]
+    order = list(dict.fromkeys(one for one in read if one in wanted))
+    assert order == wanted  # from the top: what lies on another part, that part, and what is below zero
+    host.page.mouse.move(5, 5)
+
+
+def test_a_series_is_split_along_its_dimension_and_an_allocation_by_its_groups(host: StandIn) -> None:
+    values, run = np.random.default_rng(10).uniform(1, 2, (5, 3, 2)), host.run("a")
+    host.series(run, "x", range(5), values, {"layer": None, "head": None})
+    labels = ["change", "closing error", "error", "since", "attention", "mlp"]
+    groups = np.random.default_rng(11).uniform(-1, 1, (5, 6))
+    host.series(run, "allocation", range(5), groups, {"quantity": labels})
+    host.tell()
+    host.show("screen=split&run=a&split=x%7Clayer")
+    found = host.table()
+    for layer in range(3):
+        near(found[f"layer {layer}"], values[:, layer].mean(1))
+    near(found["sum of the parts"], values.mean(2).sum(1))
+    host.show("screen=split&run=a&split=x%7Chead&layer=2")
+    near(host.table()["head 1"], values[:, 2, 1])
+    host.show("screen=split&run=a&split=allocation")
+    found = host.table()
+    assert list(found) == ["step", "attention", "mlp", "sum of the parts"]
+    near(found["mlp"], groups[:, 5])
+
+
+# Claims
+
+VERDICTS = (
+    "holds", "holds as corrected", "only qualitative", "mixed", "not above its control", "undecided", "fails", "not run"
+)  # fmt: skip
+
+
+def finding(verdict: str, size: str) -> dict[str, str]:
+    return {"verdict": verdict, "told": f"{verdict}, {size}", "brief": f"brief {size}", "command": f"joma {size}"}
+
+
+def ledger() -> list[dict[str, Any]]:
+    """Each verdict at paper scale beside another one at quick scale; the last has not run at paper scale."""
+    return [
+        {
+            "id": f"claim-{at}", "source": f"Thm {at}", "says": f"number {at} of {verdict}", "study": "none",
+            "expected": "yes", "uses": [f"claim-{at - 1}"] if at else [],
+            "quick": finding(VERDICTS[(at + 3) % 8], "quick"), "paper": finding(verdict, "paper"),
+        }
+        for at, verdict in enumerate(VERDICTS)
+    ]  # fmt: skip
+
+
+def test_claims_have_the_verdict_of_paper_scale_in_its_colour(host: StandIn) -> None:
+    host.claims = ledger()
+    host.show("screen=claims")
+    best = [*VERDICTS[:-1], VERDICTS[2]]  # of what did not run at paper scale the quick verdict counts
+    told = [f"{verdict}, paper" for verdict in VERDICTS[:-1]] + [f"{VERDICTS[2]}, quick"]
+    assert host.texts("summary .verdict") == told
+    code = "() => [...document.querySelectorAll('summary .verdict')].map((one) => getComputedStyle(one).color)"
+    for found, verdict in zip(host.page.evaluate(code), best, strict=True):
+        assert found == "rgb({}, {}, {})".format(*host.colour(verdict.replace(" ", "-"))), verdict
+    counts = {verdict: best.count(verdict) for verdict in VERDICTS if verdict in best}
+    assert host.texts(".chip") == [f"{verdict} {count}" for verdict, count in counts.items()]
+    host.show("screen=claims&find=only+paper+number")  # every word, and only in what a claim says
+    assert host.text("main .count[role]") == "0 of 8 claims"
+    host.show("screen=claims&find=NUMBER+qualitative")
+    assert host.texts("summary .name") == ["claim-2"]
+    assert host.texts(".chip") == ["only qualitative 1"]
+    host.show("screen=claims&verdict=mixed&verdict=only+qualitative")
+    assert host.texts("summary .name") == ["claim-2", "claim-3", "claim-7"]
+    host.page.locator(".chip", has_text="mixed").click()
+    host.settled()
+    assert [value for name, value in host.hash() if name == "verdict"] == ["only qualitative"]
+
+
+def test_a_claim_shows_both_scales_and_what_rests_on_what(host: StandIn) -> None:
+    host.claims = ledger()
+    host.show("screen=claims&claim=claim-3")
+    sides = host.texts("details[open] .sides section")
+    assert sides == ["quick scalefails, quickbrief quick", "paper scalemixed, paperbrief paper"]
+    links = [text for text in host.texts("details[open] .detail > p") if ":" in text]
+    assert links == ["Expected: yes", "Rests on: claim-2", "Used by: claim-4"]
+    assert host.text("details[open] code") == "joma quick"
+    host.page.get_by_role("button", name="claim-4").click()
+    host.settled()
+    assert dict(host.hash())["claim"] == "claim-4"
+    host.page.go_back()
+    host.settled()
+    assert dict(host.hash())["claim"] == "claim-3"  # it was a step
