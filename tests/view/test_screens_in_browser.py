@@ -146,6 +146,10 @@ def test_log_axes_say_what_they_cannot_show(host: StandIn) -> None:
     ):  # fmt: skip
         host.show(f"screen=curves&run=a{words}")
         assert host.text(".note") == wanted, words
+    host.show("screen=curves&run=a&logx=1")
+    host.page.get_by_role("button", name="layer 1").click()
+    host.settled()
+    assert host.text(".note") == cannot.format("1 point")  # of what is not hidden
 
 
 def test_marks_are_those_of_the_measure_and_of_steps(host: StandIn) -> None:
