@@ -132,10 +132,10 @@ def test_curves_against_numpy(js: Any, modes: tuple[str, str, str], x: str, seed
 
 
 def test_runs_together_meet_at_their_steps(js: Any) -> None:
-    one = {"label": "a", "x": [0, 10, 20], "y": [1.0, 2.0, 3.0]}
+    one = {"label": "a", "x": [5, 10, 20], "y": [1.0, 2.0, 3.0]}
     two = {"label": "a", "x": [10, 20, 30], "y": [4.0, 5.0, 6.0]}
     (found,) = js("overRuns", [[one], [two]])
-    assert found["x"] == [0, 10, 20, 30]
+    assert found["x"] == [5, 10, 20, 30]
     same(found["y"], [1.0, 3.0, 4.0, 6.0])
     half = float(mean_interval(np.array([2.0, 4.0]), level=0.99).half_width)
     same(np.array(found["high"], float)[1:3], [3 + half, 4 + half], 1e-7)
@@ -221,7 +221,9 @@ def read_off(svg: str, log_x: bool, log_y: bool) -> list[tuple[str, list[np.ndar
         numbers = np.array([float(words.replace("−", "-").replace(",", "")) for _, words in ticks])
         places = np.array([place for place, _ in ticks]) - (4 if at else 0)  # the foot of a letter
         assert len(numbers) > 1
-        scales.append((*np.polyfit(places, np.log10(numbers) if log else numbers, 1), log))
+        slope, shift = np.polyfit(places, np.log10(numbers) if log else numbers, 1)
+        assert slope < 0 if at else slope > 0  # the larger, the higher, and the further to the right
+        scales.append((slope, shift, log))
     found = []
     for path, colour in re.findall(r'<path d="([^"]*)" fill="none" stroke="([^"]+)" stroke-width="1.6"', svg):
         stretches = []
@@ -252,6 +254,9 @@ def test_a_picture_shows_the_numbers_by_its_axes(js: Any, log_x: bool, log_y: bo
     assert (first, second) == ("#010203", "#040506")
     seen = (x >= 100) & (x <= 1700)
     np.testing.assert_allclose(rising, np.stack([x, y[0]], 1)[seen], rtol=0.01, atol=8)
+    left, right = re.findall(r'<path d="M(\d+) [\d.]+H(\d+)"', svg)[0]
+    edges = re.search(rf'<path d="M{left}\.0 [^"]*L{right}\.0 [^"L]*" fill="none" stroke="#010203"', svg)
+    assert edges  # what is seen fills the picture
     assert [len(part) for part in falling] == [18, 14]  # a gap is a gap
     there = seen & (x != 1000)
     np.testing.assert_allclose(np.concatenate(falling), np.stack([x, y[1]], 1)[there], rtol=0.01, atol=8)

@@ -267,6 +267,11 @@ def test_a_zoom_has_the_numbers_of_its_place_and_grows(long: tuple[StandIn, np.n
         assert found["step"].tolist() == list(range(low, last + 1))
         for layer in range(2):
             near(found[f"layer {layer}"], values[low : last + 1, layer].mean(1))
+    host.show("screen=curves&run=a&series=x&by.layer=each&by.head=mean&low=50&high=350")  # thinned in turn
+    found, means = host.table(), values[50:351].mean(2)
+    for layer in range(2):
+        assert np.abs(found[f"layer {layer}"][:, None] - means[:, layer]).min(1).max() < 1e-6
+    host.show("screen=curves&run=a&series=x&by.layer=each&by.head=mean&low=380&high=420")
     more = np.random.default_rng(5).normal(size=(30, 2, 3))
     host.write(host.runs[0], "x", range(400, 430), more)
     host.tell()
