@@ -1,6 +1,6 @@
 """What a monitor costs a training run: steps with and without it, one measuring of each kind, memory, bits, and peers.
 
-    python benchmarks/bench_monitor.py [--record]
+    python benchmarks/bench_monitor.py [--parts alone,inside] [--record]
 
 On a GPU: GPT-2 small, batch 8 x 1024, bf16 autocast, fast attention, compiled but where a row says eager. On a CPU: a
 tiny model, to try it. Steps with and without a monitor take turns, so that a machine that slows down does so for both.
@@ -13,15 +13,16 @@ import os
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products
 
+import argparse
 import statistics
 import tempfile
 import time
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from _record import record
+from _record import record_in_pieces
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from joma.monitor import Monitor
@@ -286,10 +287,13 @@ def shown(row):
     print("  ".join(parts), flush=True)
 
 
-def rows_of_all():
-    begun, probe = time.perf_counter(), {"input_ids": batch_of(99)}
+PROBE = {"input_ids": batch_of(99)}
+INSIDE = {"inside": True, "every": 1, "measures": ATTENTION}
+
+
+def rows_alone(model):
+    """What passes and measurings take where nothing is trained."""
     yield {"what": "recording 24 x 16 x 8"} | recording()
-    model = model_of()
     each = passes(model)
     yield {
         "what": "probed pass",
@@ -309,21 +313,42 @@ def rows_of_all():
     if GPU:
         found = 1e3 * one_measuring(model, DEFAULT, replay=True)
         yield {"what": "one measuring, default, replayed", "milliseconds": found}
-    eager = stepper(model, compiled=False)
-    yield {"what": "inside = True, every = 1, eager"} | overhead(
-        model, eager, 8, inside=True, every=1, measures=ATTENTION
-    )
-    yield from rows_of_intervals(", eager", model, eager, rounds=10, probe=probe)
-    yield or_why_not("peer: wandb.watch, every = 10, eager", partial(wandb_watch, model, eager))
+
+
+def rows_eager(model):
+    step = stepper(model, compiled=False)
+    yield {"what": "inside = True, every = 1, eager"} | overhead(model, step, 8, **INSIDE)
+    yield from rows_of_intervals(", eager", model, step, rounds=10, probe=PROBE)
+    yield or_why_not("peer: wandb.watch, every = 10, eager", partial(wandb_watch, model, step))
+
+
+@cache
+def compiled(model):
+    """Its code and its steps, made once: to compile takes longer than to measure."""
     code = torch.compile(model) if GPU else model
-    step = stepper(model, compiled=code)
-    yield from rows_of_intervals("", model, step, probe=probe)
+    return code, stepper(model, compiled=code)
+
+
+def rows_compiled(model):
+    yield from rows_of_intervals("", model, compiled(model)[1], probe=PROBE)
+
+
+def rows_replayed(model):
     if GPU:
+        _, step = compiled(model)
         for rows in (BATCH, 2):
-            few = {"input_ids": probe["input_ids"][:rows]}
+            few = {"input_ids": PROBE["input_ids"][:rows]}
             yield from rows_of_intervals(f", replayed, {rows} texts", model, step, probe=few, replay=True)
-        found = overhead_in_code(code, step, 12, inside=True, every=1, measures=ATTENTION)
-        yield {"what": "inside = True, every = 1"} | found
+
+
+def rows_inside(model):
+    if GPU:
+        yield {"what": "inside = True, every = 1"} | overhead_in_code(*compiled(model), 12, **INSIDE)
+
+
+def rows_of_memory(model):
+    if GPU:
+        _, step = compiled(model)
         without = peak(model, step, False)
         for what, options in (
             ("memory", {}),
@@ -332,19 +357,38 @@ def rows_of_all():
         ):
             having = peak(model, step, True, **options)
             yield {"what": what, "gib": without, "with_monitor_gib": having, "overhead": having / without - 1}
+
+
+def rows_of_bits(_):
     if not GPU:  # there two plain trainings differ already once they are compiled
-        yield {"what": "bits", "same": same_bits(probe=probe, every=2)}
-    inside = {"inside": True, "every": 1, "measures": ATTENTION}
-    yield {"what": "bits, inside, eager", "same": same_bits(compiled=False, **inside)}
-    yield {"what": "all of this", "seconds": time.perf_counter() - begun}
+        yield {"what": "bits", "same": same_bits(probe=PROBE, every=2)}
+    yield {"what": "bits, inside, eager", "same": same_bits(compiled=False, **INSIDE)}
+
+
+PARTS = {
+    "alone": rows_alone,
+    "eager": rows_eager,
+    "compiled": rows_compiled,
+    "replayed": rows_replayed,
+    "inside": rows_inside,
+    "memory": rows_of_memory,
+    "bits": rows_of_bits,
+}
 
 
 def main():
-    rows = []
-    for row in rows_of_all():
-        rows.append(row)
-        shown(row)
-    record("monitor", rows, on="" if GPU else "cpu")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join(PARTS), help="of: %(default)s")
+    parser.add_argument("--record", action="store_true")
+    parts = parser.parse_args().parts.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    begun, model = time.perf_counter(), model_of()
+    for part in parts:
+        for row in PARTS[part](model):
+            shown(row)
+            record_in_pieces("monitor", row, ("what",), on="" if GPU else "cpu")
+    print(f"{time.perf_counter() - begun:.0f} seconds")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from joma.claims.evidence import Effect, Evidence, above, at_least, at_most, below
 from joma.claims.rules import VERDICTS, is_fragile, judged, of_effect, of_evidence, together
+from joma.measure.intervals import compare
 
 NAN = float("nan")
 finite = st.floats(-10, 10)
@@ -255,6 +256,24 @@ def test_the_corrected_form_can_be_the_fragile_one():
     assert is_fragile(near, fails)
     assert not is_fragile(firm, fails)
     assert not is_fragile(Evidence(tests=(at_most("off by", 0.0, 1e-9),)))
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.0, "not above its control"), (1.0, "holds"), (-1.0, "fails")])
+def test_a_verdict_on_few_seeds_that_agree_to_the_last_digit_is_fragile(share, verdict):
+    def over(seeds, off=0.0):
+        return Evidence({"": Effect.of(compare([share + off] + [share] * (seeds - 1)), matters=0.1)})
+
+    assert [judged(over(seeds)) for seeds in (2, 3, 4)] == [verdict] * 3
+    assert [is_fragile(over(seeds)) for seeds in (2, 3, 4)] == [True, True, False]
+    assert not is_fragile(over(3, 1e-9))
+    assert is_fragile(over(5), over(3)) == (verdict != "holds")  # where the printed form holds, no other counts
+
+
+def test_what_is_open_is_not_fragile_because_of_seeds_that_agree():
+    agreeing = Effect.of(compare([1.0, 1.0, 1.0]), matters=0.1)
+    several = Evidence({"1": effect(0.0, 9.0), "2": agreeing})
+    assert judged(several) == "undecided"
+    assert not is_fragile(several)
 
 
 def test_what_has_no_interval_does_not_move():

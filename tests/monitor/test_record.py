@@ -118,7 +118,7 @@ def test_a_full_disk_is_told_once_and_training_goes_on(tmp_path, monkeypatch, lo
     out, seen = tmp_path / "run.joma", []
     sink = lambda step, values: seen.append(step)
     with monitored(out, measures=["norm"], every=1, sinks=sink) as monitor:
-        monkeypatch.setattr(monitor._record.run, "_transaction", full)
+        monkeypatch.setattr(monitor._delivery._record.run, "_transaction", full)
         for _ in range(3):
             monitor.step()
     assert len(log) == 1

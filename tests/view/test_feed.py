@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from view.making import NASTY, grid, heads
 
-from joma.runs import Run, RunError
+from joma.runs import Run, RunError, following
+from joma.runs.following import Follower
 from joma.runs.tail import held, rows_after
 from joma.view.feed import Feed, Unknown
 
@@ -113,6 +114,28 @@ def test_only_new_rows_come_behind_a_cursor_in_whatever_order_they_are_written(t
         assert new.head["cursor"] == now["cursor"]
         assert feed.after("a.joma", "loss", now["cursor"]).steps.tolist() == []
         assert feed.after("a.joma", "other", cursor + 1).values.tolist() == [[3.0, 4.0]]
+
+
+def test_a_commit_that_came_amid_a_look_is_found_though_nothing_is_written_after_it(tmp_path, monkeypatch):
+    """SQLite's file is there before its rows are: a look in between sees the new file and the old rows."""
+    feed, watched, now = Feed([tmp_path]), Follower(tmp_path / "a.joma"), following.time_ns()
+    monkeypatch.setattr(following, "time_ns", lambda: now)
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        run.append("loss", 0, 1.0)
+        before, seen, mark = entry(feed, "a.joma"), watched.look(), following.mark_of(run.path)
+        run.append("loss", 1, 2.0)
+        feed._runs["a.joma"].mark = watched._mark = following.mark_of(run.path)  # as such a look leaves it behind
+        assert following.mark_of(run.path) != mark
+        assert entry(feed, "a.joma") is before
+        assert watched.look().step == seen.step == 0
+        now += 3_600 * 10**9
+        assert entry(feed, "a.joma")["last"] == 1
+        assert watched.look().step == 1
+        told, settled = entry(feed, "a.joma"), following.mark_of(run.path)
+        now += 3_600 * 10**9
+        assert following.mark_of(run.path) == settled
+        feed._runs["a.joma"].mark = None
+        assert entry(feed, "a.joma") is told  # read again, but nothing of it is news
 
 
 def test_what_is_counted_again_is_what_is_counted_at_once(tmp_path):

@@ -17,6 +17,7 @@ from joma.claims.limits import Limits, limits_of
 from joma.measure.intervals import Comparison, p_value, seeds_to_decide
 
 Relation = Literal["<=", "<", ">=", ">"]
+ENOUGH_TO_AGREE = 4  # seeds that give the same number to the last digit: with fewer, their spread is not known
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,11 @@ class Effect:
     def half_width(self) -> float:
         """Half of that interval: a difference below this could not have been seen."""
         return (self.interval[1] - self.interval[0]) / 2
+
+    @property
+    def agrees_by_chance(self) -> bool:
+        """Whether two or three seeds agree to the last digit: few runs that all end alike do so by chance."""
+        return self.half_width == 0 and self.seeds < ENOUGH_TO_AGREE
 
     @property
     def limits(self) -> Limits:

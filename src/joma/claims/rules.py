@@ -15,7 +15,8 @@ where every case does; where some are above their controls and another fails, it
 still become is tried out: where it cannot change the verdict of the whole, the whole is decided.
 
 A verdict is fragile if it changes when effects move by a quarter of half their intervals: another machine may round
-its way there.
+its way there. It is fragile too if it rests on two or three seeds that agree to the last digit: their interval has no
+width, and how unlike further seeds would be is not known.
 """
 
 from collections.abc import Callable, Iterable
@@ -57,12 +58,17 @@ def judged(printed: Evidence, corrected: Evidence | None = None) -> Verdict:
 def is_fragile(printed: Evidence, corrected: Evidence | None = None) -> bool:
     """Whether the verdict changes when the effects, all or one of them, move by a quarter of half their intervals.
 
+    So is a decided one with an effect whose few seeds agree to the last digit.
+
     >>> from joma.measure.intervals import compare
     >>> near, far = (Effect.of(compare([v, v + 0.1, v + 0.2, v, v + 0.1]), matters=0.05) for v in (0.02, 0.3))
     >>> is_fragile(Evidence({"": near})), is_fragile(Evidence({"": far}))
     (True, False)
     """
     now = judged(printed, corrected)
+    read = [printed] if corrected is None or now == of_evidence(printed) == "holds" else [printed, corrected]
+    if now != "undecided" and any(effect.agrees_by_chance for each in read for effect in each.effects.values()):
+        return True
     cases = {None, *printed.effects, *(corrected.effects if corrected else ())}
     return any(judged(_moved(printed, by, case), corrected and _moved(corrected, by, case)) != now
                for by in (-NUDGE, NUDGE) for case in cases)  # fmt: skip

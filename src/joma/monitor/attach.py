@@ -21,18 +21,18 @@ from joma.monitor.alarms import Alarm
 from joma.monitor.alert import Alert
 from joma.monitor.attention import first_pass, watched_pass
 from joma.monitor.batch import ProbeBatch, StepBatch
+from joma.monitor.delivery import Delivery
 from joma.monitor.distributed import Seen, processes_of
 from joma.monitor.inside import Inside, Round, is_compiled
 from joma.monitor.measures import DEFAULT, MEASURES, Taken, intervals_of
 from joma.monitor.names import Names, Patterns, unwrapped
 from joma.monitor.parallel import class_name
 from joma.monitor.pooled import SeenByAll
-from joma.monitor.record import Record, StrPath
+from joma.monitor.record import StrPath
 from joma.monitor.refusals import must_be_autocast, must_be_replay, must_have_one_way, must_have_weights
 from joma.monitor.replay import Replay
-from joma.monitor.sinks.guard import Sink, Sinks, report
-from joma.monitor.sinks.numbers import every_number
-from joma.monitor.tables import Packet, Rows, Table, summary
+from joma.monitor.sinks.guard import Sink, report
+from joma.monitor.tables import Rows, Table
 from joma.monitor.watch import OnAlarm, Watch
 from joma.probes import Probe
 from joma.probes.adapters import Adapters, checked_adapters
@@ -110,7 +110,6 @@ class Monitor:
         must_be_autocast(autocast, inside)
         must_be_replay(replay, has_batch=not inside and not isinstance(probe, str))
         self._autocast = autocast
-        self._sinks, self._heads = Sinks(sinks), heads
         self._names = Names(include, exclude)
         self._adapters = checked_adapters(attention)
         self._inside: Inside | None = None
@@ -127,6 +126,7 @@ class Monitor:
         self._replay = self._replaying() if replay else None
         self._matrices = self._processes.matrices(self.model, self._names)
         self._watch = Watch(alarms, on_alarm, self.intervals)
+        self._delivery = Delivery(self._watch, sinks, heads=heads)
         if out is not None and not isinstance(out, str | os.PathLike):
             raise BadInput(f"out must be the path of a file, got {shown(out)}", argument="out")
         self._out, self._start = out, start
@@ -135,15 +135,13 @@ class Monitor:
                 integer(start, "start", 0)
         self.step_number = start or 0
         """Steps of the optimizer so far."""
-        self.latest: dict[str, Table] = {}
+        self.latest: dict[str, Table] = self._delivery.latest
         """The latest table of every series."""
-        self.alerts: list[Alert] = []
+        self.alerts: list[Alert] = self._delivery.alerts
         """What the alarms found since the block was entered."""
-        self._record: Record | None = None
         self._rows: dict[str, Rows] = {}
         self._attention: Rows | None = None
         self._held: Taken = {}  # of gradients, which were measured before they were cleared
-        self._pending: list[Packet] = []
         self.recorded = -1
         """Up to which step the record had been written when it was opened; -1: it is new."""
         self._stride = 1
@@ -191,13 +189,13 @@ class Monitor:
             batch, step = None, batch
         before, self.step_number = self.step_number, self._next(step)
         self._stride = self.step_number - before
-        self._deliver()
+        self._delivery.deliver()
         due = [name for name, steps in self.intervals.items() if self.step_number // steps > before // steps]
         if due and self.step_number > self.recorded and not self._failed:
             self._must_have_gradients(due)
             self._measure(due, batch)
             with self._processes.stopping():
-                self._deliver(wait=self._processes.stops)
+                self._delivery.deliver(wait=self._processes.stops)
         self._arm()
 
     def gradients(self) -> None:
@@ -218,16 +216,7 @@ class Monitor:
         self._replay = None
         if self._inside is not None:
             self._inside.leave()
-        try:
-            self._deliver(wait=True)
-        except Exception:
-            if error is None:  # else the first error is the one to show
-                raise
-        finally:
-            self._sinks.close()
-            if self._record is not None:
-                self._recording(lambda record: record.leave(self.step_number, error), "at the end")
-            self._record = None
+        self._delivery.close(self.step_number, error)
 
     def _next(self, step: int | None) -> int:
         if step is None:
@@ -335,9 +324,8 @@ class Monitor:
             return
         rows = dict.fromkeys(series, self._attention)
         self._rows |= rows
-        if self._record is not None and self.recorded >= 0:
-            for step, tables in self._record.past(rows):
-                self._watch.new(step, tables)
+        if self.recorded >= 0:
+            self._delivery.show_past(rows)
 
     def _followed(self, by_layer: dict[str, Any]) -> dict[str, Any]:
         return {name: each for name, each in by_layer.items() if name in self._names}
@@ -391,63 +379,21 @@ class Monitor:
             return
         probe = "inside" if self._batch is None else self._batch.digest
         config = {"model": class_name(self.model), "probe": probe, "measures": self.intervals}
-        self._record = Record.at(self._out, config)
-        if self._record.last is None:
+        last = self._delivery.open(self._out, config, self._rows)
+        if last is None:
             return
-        for step, tables in self._past(self._record):
-            self._watch.new(step, tables)
-        self.recorded = self._record.last
+        self.recorded = last
         self.step_number = self.recorded if self._start is None else self._start
         if self.step_number < self.recorded:
             report(f"{self._out} has steps up to {self.recorded} already: they are not measured again")
 
-    def _past(self, record: Record) -> list[tuple[int, dict[str, Table]]]:
-        try:
-            return list(record.past(self._rows))
-        except BaseException:
-            record.run.close()
-            raise
-
     def _send(self, taken: Taken) -> None:
-        """On the way from the device; there may be nothing, of updates before the second measuring."""
-        if taken:
-            self._pending.append(Packet(self.step_number, taken, {name: self._rows[name] for name in taken}))
+        self._delivery.send(self.step_number, taken, self._rows)
 
     def _deliver_first(self) -> None:
         try:
             with self._processes.stopping():
-                self._deliver(wait=self._processes.stops)
+                self._delivery.deliver(wait=self._processes.stops)
         except BaseException as error:  # an alarm that stops: a block that is not entered is not left either
             self.__exit__(type(error), error, None)
             raise
-
-    def _deliver(self, *, wait: bool = False) -> None:
-        """Record, send and judge what has arrived, in order. An alarm that stops does so when all is recorded."""
-        found = []
-        while self._pending and (wait or self._pending[0].arrived()):
-            packet = self._pending.pop(0)
-            tables = packet.tables()
-            self.latest |= tables
-            self._recording(
-                lambda record, step=packet.step, now=tables: record.write(step, now), f"at step {packet.step}"
-            )
-            if self._sinks.working:
-                self._sinks.send(packet.step, summary(tables) | (every_number(tables) if self._heads else {}))
-            new = self._watch.new(packet.step, tables)
-            self.alerts += new
-            self._recording(lambda record, told=new: record.alarm(told), f"at step {packet.step}")
-            self._sinks.alert(new)
-            found.append(new)
-        for new in found:
-            self._watch.act(new)
-
-    def _recording(self, write: Any, when: str) -> None:
-        """A record that cannot be written, on a full disk, is given up: training goes on."""
-        if self._record is None:
-            return
-        try:
-            write(self._record)
-        except Exception as error:
-            record, self._record = self._record, None
-            report(f"the record failed {when} and is given up, training goes on: {error}")
-            record.run.close()

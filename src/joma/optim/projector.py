@@ -202,9 +202,8 @@ def _randomized(wide: Tensor, rank: int, start: Tensor | None, seed: int, tolera
     if start is not None:
         first = start[..., :known].to(wide.dtype).expand(*wide.shape[:-1], known)
         block = torch.cat([first, block[..., known:]], dim=-1)
-    basis = orthonormalize(block, rounds=1)
     stack = wide.flatten(0, -3) if wide.ndim > 2 else wide[None]
-    settled = search(gram_product(stack, size), basis.reshape(len(stack), rows, size), rank, tolerance)
+    settled = search(gram_product(stack, size), block.reshape(len(stack), rows, size), rank, tolerance)
     if settled is None:
         return None
     found = settled.reshape(*wide.shape[:-2], rows, size)

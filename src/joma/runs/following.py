@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from time import sleep
+from time import sleep, time_ns
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,6 +31,7 @@ ALARMS = "alarms"
 """The series of a monitor's run that tells what its alarms found, as bytes of JSON: a list per step."""
 POINTS = 40  # of a history, spread over all steps
 _TRIES, _NAP = 8, 0.02  # to read a run while its writer opens or closes it, with seconds between
+_SETTLED = 1_000_000_000  # nanoseconds after which what was written is there for readers
 MOST_NEW = 100  # steps that one look tells apart; of more, the last ones
 _ENDINGS = (".sqlite", ".joma")  # files that are meant to be runs, whatever is in them
 _BESIDE = ("-wal", "-shm", "-journal", ".lock")  # what stands beside a run
@@ -162,12 +163,16 @@ def written_at(path: Path) -> float:
 
 
 def mark_of(path: Path) -> tuple[Any, ...]:
-    """What differs when a run was written, or its writer came or went."""
+    """What differs when a run was written, or its writer came or went.
+
+    SQLite writes a commit to its file first and shows it to readers a moment later; a look between the two sees the new
+    file and the old rows. So a file that was just written gets another mark once it has been left alone.
+    """
     found: list[Any] = [writer_of(path.resolve())]
     for each in (path, path.with_name(path.name + "-wal")):
         with suppress(OSError):
             stat = each.stat()
-            found += [stat.st_mtime_ns, stat.st_size, stat.st_ino]
+            found += [stat.st_mtime_ns, stat.st_size, stat.st_ino, time_ns() - stat.st_mtime_ns > _SETTLED]
     return tuple(found)
 
 

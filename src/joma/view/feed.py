@@ -170,7 +170,9 @@ class Feed:
         mark = mark_of(watched.path)
         if watched.mark != mark:
             try:
-                watched.entry = read_patiently(watched.path, lambda run, writer: self._read(id, watched, run, writer))
+                entry = read_patiently(watched.path, lambda run, writer: self._read(id, watched, run, writer))
+                if entry != watched.entry:  # what did not change is not told again
+                    watched.entry = entry
             except (RunError, OSError) as error:
                 watched.entry = {"id": id, "name": watched.path.name, "fault": str(error)}
                 watched.forget(())
