@@ -1,4 +1,4 @@
-"""What GaLore's benchmarks train: LLaMAs of three sizes, with fused AdamW, with GaLore and with galore-torch."""
+"""What GaLore's benchmarks train: LLaMAs of four sizes, with fused AdamW, with GaLore and with galore-torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from joma.optim import GaLore
 
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"vocabulary": 500, "width": 64, "mlp": 172, "heads": 4, "layers": 2, "context": 32},
+    "20M": {"vocabulary": 8000, "width": 384, "mlp": 1024, "heads": 6, "layers": 8, "context": 64},
     "60M": {},
     "330M": {"width": 2048, "mlp": 5461, "heads": 16, "layers": 4},
 }
-RANKS = {"tiny": 16, "60M": 128, "330M": 512}  # a quarter of the width
+RANKS = {"tiny": 16, "20M": 96, "60M": 128, "330M": 512}  # a quarter of the width
 NEVER = 10**9  # updates between refreshes where none is wanted after the first
 Maker = Callable[[torch.nn.Module], torch.optim.Optimizer]
 Row = dict[str, object]

@@ -14,6 +14,9 @@
 - peer: GaLore in the conventions of galore-torch (exact SVD, epsilon before the bias correction, decay after the
   update) against galore-torch itself, largest difference of any weight relative to the largest change; and the time
   of its refresh. galore-torch is taken from `--peer FOLDER` or from PYTHONPATH; without it what needs it is left out.
+- lowbit: bases in 8 and 4 bits: bytes, the most bytes of tensors at one time, the optimizer's step; beside bases in the
+  parameter's precision (`own`).
+- lowbit_loss: how much more the loss of a small LLaMA is with them, and how far P^T P is from one (spectral norm).
 - finite: NaN and infinity anywhere in a gradient are seen.
 
     python benchmarks/bench_galore.py [--device cuda] [--parts optimizer,training] [--sizes 60M] [--dtypes bfloat16]
@@ -29,13 +32,17 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
+from _galore_lowbit import low_bit_losses, low_bits
 from _galore_peaks import peaks, state_memory
 from _galore_steps import graph_steps, optimizer_steps, refresh_steps, training_steps
 from _galore_subspaces import finite_check, peer, projectors
 from _galore_training import Row
 from _record import record_in_pieces
 
-PARTS = ("optimizer", "graph", "training", "refreshes", "peak", "memory", "projector", "peer", "finite")
+PARTS = (
+    "optimizer", "graph", "training", "refreshes", "peak", "memory", "lowbit", "lowbit_loss", "projector",
+    "peer", "finite",
+)  # fmt: skip
 KEY = ("part", "size", "dtype", "way", "rank", "matrix")  # rows with the same of these are one
 
 
@@ -52,6 +59,7 @@ def rows_of(part: str, sizes: list[str], dtypes: list[torch.dtype], arguments: a
         ],
         "peak": lambda size, dtype: [peaks(size, dtype, device, folder)],
         "memory": lambda size, dtype: [state_memory(size, dtype, device)],
+        "lowbit": lambda size, dtype: [low_bits(size, dtype, device, rounds)],
     }
     if part in of_size:
         for size in sizes:
@@ -60,6 +68,8 @@ def rows_of(part: str, sizes: list[str], dtypes: list[torch.dtype], arguments: a
                     yield from rows
     elif part == "projector":
         yield from projectors(*((512, 1376, [16, 128]) if small else (4096, 11008, [128, 1024])), device, rounds)
+    elif part == "lowbit_loss":
+        yield from low_bit_losses()
     elif part == "peer":
         yield from peer(folder, small, device, rounds)
     else:
@@ -70,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--sizes", default="", help="of tiny, 60M, 330M; tiny on a CPU, the others elsewhere")
+    parser.add_argument("--sizes", default="", help="of tiny, 20M, 60M, 330M; tiny on a CPU, the others elsewhere")
     parser.add_argument("--dtypes", default="", help="of float32, bfloat16; float32 alone on a CPU")
     parser.add_argument("--small", action="store_true", help="small matrices and a small model: seconds on a CPU")
     parser.add_argument("--peer", default="", help="folder with the package galore_torch")

@@ -6,6 +6,8 @@ import numpy as np
 class SlowGaLore:
     """One matrix. `like` gives the signs of the singular vectors, which an SVD leaves open."""
 
+    apart = 1e-6  # from the singular vectors, at most
+
     def __init__(self, weight, *, rank, refresh, scale, lr, decay=0.0, coupled=False, on_move="keep", momentum=None):
         self.weight = np.array(weight, dtype=np.float64)
         self.rank, self.refresh, self.scale, self.lr = rank, refresh, scale, lr
@@ -39,8 +41,8 @@ class SlowGaLore:
     def move(self, gradient, like):
         vectors = np.linalg.svd(gradient, full_matrices=False)[0][:, : self.rank]
         overlap = (vectors * like).sum(0)
-        assert np.allclose(np.abs(overlap), 1, atol=1e-6), "these are not the leading singular vectors"
-        old, self.basis = self.basis, vectors * np.sign(overlap)
+        assert np.allclose(np.abs(overlap), 1, atol=self.apart), "these are not the leading singular vectors"
+        old, self.basis = self.basis, self.kept(vectors * np.sign(overlap))
         if old is None or self.on_move == "keep":
             return
         if self.on_move == "reset":
@@ -53,6 +55,10 @@ class SlowGaLore:
                 moved[i] += turn[i, j] ** 2 * self.second[j]
             moved[i] += (1 - (turn[i] ** 2).sum()) * self.second.mean(0)
         self.first, self.second = turn @ self.first, moved
+
+    def kept(self, vectors):
+        """What the memory of a basis makes of it."""
+        return vectors
 
     def inner(self, gradient):
         """What Adam, or SGD with momentum, would add to a parameter that is zero."""

@@ -38,6 +38,9 @@ CASES = {  # how, with which inner optimizer and options
     "fsdp resumed": ("fsdp resumed", "adamw", {}),
     "fsdp rotate clip coupled": ("fsdp", "adamw", {"on_move": "rotate", "clip": 0.5, "decay": "coupled"}),
     "fsdp of copies": ("fsdp of copies", "sgd", {}),
+    # Drawn, not found: directions are the same to the last bit then, and so is how they are rounded.
+    "ddp in 4 bits": ("ddp", "adamw", {"basis_dtype": torch.int4, "projector": "random"}),
+    "fsdp in 8 bits": ("fsdp resumed", "adamw", {"basis_dtype": torch.int8, "projector": "random"}),
 }
 
 
@@ -201,6 +204,7 @@ class Process:
             lambda: reduce_compact(model, made(model.module, per_layer=True)),
             lambda: reduce_compact(model.module, made(model.module)),
             lambda: made(self.shard(self.pair), per_layer=True),
+            lambda: reduce_compact(model, made(model.module, basis_dtype=torch.int8)),
         ):
             try:
                 wrong()

@@ -6,6 +6,8 @@ import numpy as np
 class Slow:
     """One matrix, kept wide: rows are the shorter side. The projection is given, because it is drawn."""
 
+    apart = 1e-6  # from orthonormal, at most
+
     def __init__(self, weight, *, lr, scale=1.0, growth=None, decay=0.0, betas=(0.9, 0.999), eps=1e-8):
         weight = np.array(weight, dtype=np.float64)
         self.tall = weight.shape[0] >= weight.shape[1]
@@ -22,7 +24,7 @@ class Slow:
         """basis: (shorter side, rank) with orthonormal columns."""
         rate = self.lr if lr is None else lr
         gradient, basis = np.array(gradient, dtype=np.float64), np.array(basis, dtype=np.float64)
-        assert np.allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=1e-6)
+        assert np.allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=self.apart)
         gradient = gradient.T if self.tall else gradient
         step = self.direction(gradient, basis)
         self.wide = (1 - rate * self.decay) * self.wide - rate * self.scale * step

@@ -94,10 +94,11 @@ def test_memory_is_what_lies_on_a_process(found):
 
 
 def test_what_cannot_be_done_is_said(found):
-    for first, second, third in (each["said"] for each in found):
+    for first, second, third, fourth in (each["said"] for each in found):
         assert first.startswith("per_layer takes gradients before DistributedDataParallel averages")
         assert second == "model must be wrapped in DistributedDataParallel, got Sequential"
         assert third.endswith("leave per_layer out")
+        assert fourth.startswith("reduce_compact projects twice")
 
 
 def test_without_processes_it_is_said():

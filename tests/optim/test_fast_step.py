@@ -109,7 +109,11 @@ def operations_of_a_step(count, **options):
 
 
 @pytest.mark.usefixtures("_stacked")
-@pytest.mark.parametrize("options", [{}, {"clip": 1.0}, {"decay": "coupled"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"clip": 1.0}, {"decay": "coupled"}, {"basis_dtype": torch.int8}, {"basis_dtype": torch.int4}],
+    ids=str,
+)
 def test_a_step_waits_for_nothing_and_starts_no_more_for_more_layers(options):
     few, many = operations_of_a_step(2, **options), operations_of_a_step(12, **options)
     assert not WAITS & {*few.names, *many.names}
@@ -301,10 +305,12 @@ def test_weights_move_on_where_packs_have_parted_and_rounds_are_new():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kept", [None, torch.int8, torch.int4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_on_a_gpu_a_step_waits_for_nothing_and_is_captured(dtype):
+def test_on_a_gpu_a_step_waits_for_nothing_and_is_captured(dtype, kept):
     weights = [nn.Parameter(each.to("cuda", dtype)) for each in drawn(6)]
-    optimizer = made([*weights, nn.Parameter(torch.ones(9, device="cuda", dtype=dtype))], capturable=True)
+    passing = nn.Parameter(torch.ones(9, device="cuda", dtype=dtype))
+    optimizer = made([*weights, passing], capturable=True, basis_dtype=kept)
     for place, each in enumerate(each for group in optimizer.param_groups for each in group["params"]):
         each.grad = torch.randn(each.shape, generator=torch.Generator().manual_seed(place)).to(each)
     for _ in range(3):

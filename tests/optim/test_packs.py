@@ -170,7 +170,8 @@ def test_half_precision_keeps_what_its_parameters_have_unless_that_is_too_narrow
 
 
 @pytest.mark.parametrize("name", ["basis_dtype", "state_dtype"])
-@pytest.mark.parametrize("wrong", [torch.int8, "float32", 16])
+@pytest.mark.parametrize("wrong", [torch.int16, torch.uint8, "float32", 16])
 def test_what_is_no_precision_is_refused(name, wrong):
-    with pytest.raises(ValueError, match=f"{name} must be a floating-point torch.dtype, or None"):
+    also = ", torch.int8, torch.int4" if name == "basis_dtype" else ""
+    with pytest.raises(ValueError, match=f"{name} must be a floating-point torch.dtype{also}, or None"):
         GaLore([nn.Parameter(torch.zeros(8, 12))], rank=2, **{name: wrong})

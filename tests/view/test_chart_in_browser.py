@@ -11,7 +11,7 @@ import pytest
 from joma.view.module import UPLOT, static, style
 
 pytestmark = pytest.mark.browser
-PARTS = (UPLOT, "numbers.js", "elements.js", "colours.js", "picture.js", "chart.js")
+PARTS = (UPLOT, "numbers.js", "elements.js", "colours.js", "picture.js", "chart.js", "panels.js")
 SCRIPT = """
 const chart = new Chart(document.body, (low, high) => { window.zoomed = [low, high]; });
 document.body.append(chart.element);
@@ -26,11 +26,12 @@ const spec = (count, given = {}) => {
 };
 let drawn = 0;
 const counted_draw = (one) => { drawn = 0; chart.draw(one); return drawn; };
-const watch = () => chart.plot.hooks.drawClear.push(() => { drawn++; });
+const watch = () => chart.plot.hooks.drawAxes.push(() => { drawn++; });
 const pixels = () => {
   const canvas = chart.plot.ctx.canvas;
   return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
 };
+const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done))); // uPlot draws later
 const differing = (a, b) => {
   let count = 0;
   for (let i = 0; i < a.length; i += 4) if ([0, 1, 2, 3].some((k) => Math.abs(a[i + k] - b[i + k]) > 60)) count++;
@@ -54,7 +55,7 @@ def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
 def fresh(page: Any, code: str) -> Any:
     """What `code` gives after 200 points were drawn."""
     before = "chart.draw(spec(3, { same: 'other' })); chart.draw(spec(200)); watch();"
-    return page.evaluate(f"() => {{ {before} {code} }}")
+    return page.evaluate(f"async () => {{ {before} {code} }}")
 
 
 def test_a_tail_is_drawn_alone_and_looks_as_if_all_were_drawn(page: Any) -> None:
@@ -117,3 +118,89 @@ def test_a_range_that_was_asked_for_stays(page: Any) -> None:
       const times = counted_draw(spec(205, { low: 100, high: 500, same: 'five' }));
       const { min, max } = chart.plot.scales.x; return [times, min, max, chart.plot.data[0].length];"""
     assert fresh(page, code) == [0, 100, 500, 205]
+
+
+def test_data_for_the_axes(page: Any) -> None:
+    """A log axis leaves out what it cannot show and shifts nothing; curves with other steps meet at theirs."""
+    code = """const curve = (x, y, more = {}) => ({ label: '', x, y, colour: '#000000', ...more });
+      const plain = (some) => some.map((column) => column.map((one) => (one === undefined ? 'none' : one)));
+      const same = [curve([0, 1, 2], [5, 0, -7]), curve([0, 1, 2], [6, NaN, 8])];
+      const other = [curve([0, 10], [1, 2], { low: [0, 1], high: [2, 3] }), curve([2, 10], [3, 4])];
+      const all = (curves, logX, logY) => plain(aligned({ curves, logX, logY }));
+      return [all(same, false, false), all(same, true, false), all(same, false, true), all(other, false, false),
+        all(other, true, false)];"""
+    assert fresh(page, code) == [
+        [[0, 1, 2], [5, 0, -7], [6, None, 8]],
+        [[1, 2], [0, -7], [None, 8]],
+        [[0, 1, 2], [5, None, None], [6, None, 8]],
+        [[0, 2, 10], [1, "none", 2], [0, "none", 1], [2, "none", 3], ["none", 3, 4]],
+        [[2, 10], ["none", 2], ["none", 1], ["none", 3], [3, 4]],
+    ]
+
+
+def test_axes_keys_and_clicks(page: Any) -> None:
+    code = """const found = { labels: chart.plot.axes.map((axis) => axis.label) }, says = () => chart.says.textContent;
+      const key = (name) => chart.key(new KeyboardEvent('keydown', { key: name }));
+      window.zoomed = null; chart.plot.over.dispatchEvent(new MouseEvent('dblclick')); found.all = window.zoomed;
+      chart.draw(spec(200, { low: 500, high: 1500, live: false, same: 'seven' })); key('+'); found.near = window.zoomed;
+      key('-'); found.far = window.zoomed;
+      chart.draw(spec(200, { live: false, same: 'six' })); chart.plot.setCursor({ left: 0, top: 100 });
+      for (const name of ['Home', 'PageDown', 'ArrowRight', 'PageDown', 'PageUp', 'ArrowLeft', 'End']) {
+        key(name); found[name] = says().split(' ')[1]; }
+      return found;"""
+    assert fresh(page, code) == {
+        "labels": ["step", "wave"], "all": [None, None], "near": [750, 1250], "far": [0, 1990], "Home": "0",
+        "PageDown": "410", "ArrowRight": "210", "PageUp": "210", "ArrowLeft": "200", "End": "1,990",
+    }  # fmt: skip
+
+
+def test_a_band_fills_from_low_to_high(page: Any) -> None:
+    code = """const one = spec(200, { live: false, same: undefined }), flat = (value) => Array(200).fill(value);
+      one.curves = [{ ...one.curves[0], y: flat(5), low: flat(2), high: flat(9), colour: '#ff0000' }];
+      chart.draw(one); await frame();
+      const canvas = chart.plot.ctx.canvas, data = pixels(), x = Math.round(chart.plot.valToPos(1000, 'x', true)) + 7;
+      const filled = (value) => { const y = Math.round(chart.plot.valToPos(value, 'y', true));
+        const at = 4 * (y * canvas.width + x); return data[at] - data[at + 1] > 20 && data[at + 3] > 20; };
+      return [1.5, 2.5, 4.5, 5.5, 8.5, 9.5].map(filled);"""
+    assert fresh(page, code) == [False, True, True, True, True, False]
+
+
+def test_a_tail_has_the_colour_of_its_curve(page: Any) -> None:
+    code = """await frame(); const before = pixels(), width = chart.plot.ctx.canvas.width;
+      chart.draw(spec(205)); const after = pixels();
+      const place = (y) => chart.plot.valToPos(y, 'y', true), found = [];
+      const rows = chart.plot.data.slice(1).map((column) => column.slice(199).map(place));
+      for (let at = 0; at < after.length; at += 4) {
+        if (differing(before.slice(at, at + 4), after.slice(at, at + 4))) found.push([at / 4 / width, ...after.slice(at, at + 3)]); }
+      return [rows, FEW_COLOURS.slice(0, 3).map(channels), found];"""  # noqa: E501
+    rows, colours, found = fresh(page, code)
+    for tail, colour in zip(rows, colours, strict=True):
+        drawn = [at for at, *pixel in found if max(abs(a - b) for a, b in zip(pixel, colour, strict=True)) < 40]
+        assert drawn
+        assert all(min(tail) - 4 < at < max(tail) + 4 for at in drawn)
+
+
+def test_a_panel_has_its_axes_bands_and_dashes(page: Any) -> None:
+    line = {"x": [1, 10], "y": [2, 3], "low": [1, 2], "high": [4, 5], "colour": "#123456"}
+    panels = [
+        {"scale": scale, "y": "loss", "x": "step", "about": scale, "log_x": at == 0, "log_y": at == 1,
+         "lines": [{**line, "label": kind, "dashes": kind} for kind in ("solid", "dashed", "dotted")]}
+        for at, scale in enumerate(("here", "there"))
+    ]  # fmt: skip
+    code = """async (panels) => {
+      let saved; URL.createObjectURL = (blob) => { saved = blob; return 'data:,'; };
+      HTMLAnchorElement.prototype.click = () => {}; URL.revokeObjectURL = () => {};
+      showPanels('title', panels, 'light');
+      const dialog = document.querySelector('dialog'), found = [];
+      const save = async (kind) => { [...dialog.querySelectorAll('.savers button')].find((one) => one.textContent === kind).click(); return saved.text(); };
+      for (const at of ['0', '1']) {
+        const select = dialog.querySelector('select'); select.value = at; select.dispatchEvent(new Event('change'));
+        found.push([[...dialog.querySelectorAll('.tick input')].map((one) => one.checked), await save('CSV'), await save('SVG')]);
+      }
+      dialog.close(); return found; }"""  # noqa: E501
+    (here, rows, svg), (there, _, _) = page.evaluate(code, panels)
+    assert (here, there) == ([True, False], [False, True])
+    header, first, _ = rows.splitlines()
+    assert header.split(",")[1:4] == ["solid", "solid low", "solid high"]
+    assert first.split(",")[:4] == ["1", "2", "1", "4"]
+    assert [one.split('"')[0] for one in svg.split('stroke-dasharray="')[1:]] == ["7 4", "2 4"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ function ranged(values, more, late) {
 def js(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Calls a function of the module."""
     names = ("tQuantile", "meanInterval", "smoothed", "curvesOf", "overRuns", "withRows", "ticksOf", "stacked", "toCsv",
-             "inDigits", "inTicks", "grown", "roomy", "ranged")  # fmt: skip
+             "inDigits", "inTicks", "inTime", "counted", "toSvg", "grown", "roomy", "ranged")  # fmt: skip
     parts = [static(name) for name in ("numbers.js", "elements.js", "colours.js", "picture.js", "split.js")]
     parts.append(HELPERS)
     path: Path = tmp_path_factory.mktemp("js") / "page.html"
@@ -131,10 +132,10 @@ def test_curves_against_numpy(js: Any, modes: tuple[str, str, str], x: str, seed
 
 
 def test_runs_together_meet_at_their_steps(js: Any) -> None:
-    one = {"label": "a", "x": [0, 10, 20], "y": [1.0, 2.0, 3.0]}
+    one = {"label": "a", "x": [5, 10, 20], "y": [1.0, 2.0, 3.0]}
     two = {"label": "a", "x": [10, 20, 30], "y": [4.0, 5.0, 6.0]}
     (found,) = js("overRuns", [[one], [two]])
-    assert found["x"] == [0, 10, 20, 30]
+    assert found["x"] == [5, 10, 20, 30]
     same(found["y"], [1.0, 3.0, 4.0, 6.0])
     half = float(mean_interval(np.array([2.0, 4.0]), level=0.99).half_width)
     same(np.array(found["high"], float)[1:3], [3 + half, 4 + half], 1e-7)
@@ -177,6 +178,10 @@ def test_numbers_in_words(js: Any) -> None:
     assert js("inTicks", [0, 0.0005, 0.001]) == ["0.0000", "0.0005", "0.0010"]
     assert js("ticksOf", 0, 10, 5) == [0, 2, 4, 6, 8, 10]
     assert js("ticksOf", 1, 1000, 5, True) == [1, 10, 100, 1000]
+    assert js("ticksOf", 3, 5000, 5, True) == [10, 100, 1000]  # none lies outside
+    times = {-3: "0 s", 119: "119 s", 120: "2 min", 7199: "120 min", 7200: "2 h", 172_799: "48 h", 259_200: "3 days"}
+    assert {seconds: js("inTime", seconds) for seconds in times} == times
+    assert [js("counted", count, "run") for count in (0, 1, 1234)] == ["0 runs", "1 run", "1,234 runs"]
 
 
 @pytest.mark.parametrize("mode", ["mean", "interval", "each"])
@@ -205,3 +210,58 @@ def test_the_range_of_what_grows_is_that_of_all(js: Any, late: int) -> None:
     assert seen[1] == [-100, 20]
     assert js("ranged", [3.0, nan, 500.0], [0.1, 1.0, -0.5], late)[0][2] == [-15, 500]
     assert seen[-1] == wanted
+
+
+def read_off(svg: str, log_x: bool, log_y: bool) -> list[tuple[str, list[np.ndarray]]]:
+    """The curves of a picture as its axes tell them: colour, and (points, 2) of each stretch."""
+    texts = re.findall(r'<text x="([-\d.]+)" y="([-\d.]+)" text-anchor="(end|middle)">([^<]*)</text>', svg)
+    scales = []
+    for at, anchor, log in ((0, "middle", log_x), (1, "end", log_y)):
+        ticks = [(float(one[at]), one[3]) for one in texts if one[2] == anchor and re.fullmatch(r"[−\d.,e]+", one[3])]
+        numbers = np.array([float(words.replace("−", "-").replace(",", "")) for _, words in ticks])
+        places = np.array([place for place, _ in ticks]) - (4 if at else 0)  # the foot of a letter
+        assert len(numbers) > 1
+        slope, shift = np.polyfit(places, np.log10(numbers) if log else numbers, 1)
+        assert slope < 0 if at else slope > 0  # the larger, the higher, and the further to the right
+        scales.append((slope, shift, log))
+    found = []
+    for path, colour in re.findall(r'<path d="([^"]*)" fill="none" stroke="([^"]+)" stroke-width="1.6"', svg):
+        stretches = []
+        for part in path.split("M")[1:]:
+            places = np.array([list(map(float, one.split())) for one in part.split("L")])
+            numbers = [slope * column + shift for column, (slope, shift, _) in zip(places.T, scales, strict=True)]
+            stretches.append(np.stack([10**n if log else n for n, (_, _, log) in zip(numbers, scales, strict=True)], 1))
+        found.append((colour, stretches))
+    return found
+
+
+@pytest.mark.parametrize("log_y", [False, True])
+@pytest.mark.parametrize("log_x", [False, True])
+def test_a_picture_shows_the_numbers_by_its_axes(js: Any, log_x: bool, log_y: bool) -> None:
+    nan, x = float("nan"), np.arange(0.0, 2001, 50)
+    y = np.stack([1 + x, 4000 * np.exp(-x / 300) + 2, -x])
+    y[1, 20] = nan
+    colours = ["#010203", "#040506", "#070809"]
+    curves = [
+        {"label": f"curve <{at}>", "x": x.tolist(), "y": y[at].tolist(), "colour": colour, "hidden": at == 2}
+        for at, colour in enumerate(colours)
+    ]
+    curves[0] |= {"low": (0.5 * y[0]).tolist(), "high": np.where(x == 1000, nan, 2 * y[0]).tolist()}
+    page = dict.fromkeys(("ink", "muted", "paper", "rule"), "#000000")
+    spec = {"curves": curves, "x": "step", "y": "a & b", "logX": log_x, "logY": log_y, "low": 100, "high": 1700}
+    svg = js("toSvg", spec, page)
+    (first, (rising,)), (second, falling) = read_off(svg, log_x, log_y)
+    assert (first, second) == ("#010203", "#040506")
+    seen = (x >= 100) & (x <= 1700)
+    np.testing.assert_allclose(rising, np.stack([x, y[0]], 1)[seen], rtol=0.01, atol=8)
+    left, right = re.findall(r'<path d="M(\d+) [\d.]+H(\d+)"', svg)[0]
+    edges = re.search(rf'<path d="M{left}\.0 [^"]*L{right}\.0 [^"L]*" fill="none" stroke="#010203"', svg)
+    assert edges  # what is seen fills the picture
+    assert [len(part) for part in falling] == [18, 14]  # a gap is a gap
+    there = seen & (x != 1000)
+    np.testing.assert_allclose(np.concatenate(falling), np.stack([x, y[1]], 1)[there], rtol=0.01, atol=8)
+    bands = re.findall(r'<path d="M([^"]*)Z" fill="(#[0-9]+)" fill-opacity="0.15"', svg)
+    assert [(len(band.split("L")), colour) for band, colour in bands] == [(36, first), (28, first)]
+    keys = re.findall(r'h22" stroke="([^"]+)" stroke-width="3"/><text [^>]*>([^<]*)</text>', svg)
+    assert keys == [("#010203", "curve &#60;0&#62;"), ("#040506", "curve &#60;1&#62;")]
+    assert ">a &#38; b</text>" in svg

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from joma.host.words import counted
 from joma.optim._inner import OnMove
+from joma.optim._lowbit import LARGEST
 from joma.optim._matrix import Matrix
 from joma.optim.projector import Energy, Kind, Rank, check_rank, largest_rank
 
@@ -48,10 +49,14 @@ def check_options(
 
 
 def check_precision(**dtypes: Any) -> None:
-    """Refuse what is no precision to compute in."""
+    """Refuse what is no precision to keep numbers in; few bits are for bases alone."""
     for name, dtype in dtypes.items():
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise ValueError(f"{name} must be a floating-point torch.dtype, or None for the parameter's, got {dtype!r}")
+        low, also = (LARGEST, ", torch.int8, torch.int4") if name == "basis_dtype" else ((), "")
+        if dtype is None or (isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype in low)):
+            continue
+        raise ValueError(
+            f"{name} must be a floating-point torch.dtype{also}, or None for the parameter's, got {dtype!r}"
+        )
 
 
 def check_backward(*, per_layer: bool, project_in_backward: bool, clip: Any) -> None:

@@ -137,8 +137,8 @@ def move_state(inner: torch.optim.Optimizer, matrix: Matrix, old: Tensor, on_mov
         inner.state.pop(matrix.pack.compact, None)
     if on_move != "rotate" or matrix.basis is None:
         return
-    precise = torch.promote_types(matrix.basis_dtype, torch.float32)
-    rotation = matrix.basis.to(precise).mT @ old.to(precise)
+    precise = torch.promote_types(matrix.product_dtype, torch.float32)
+    rotation = matrix.directions().to(precise).mT @ old.to(precise)
     axis = matrix.projected_axis
     for name, value in state_of(inner, matrix).items():
         plain, sharded = type(value) is Tensor, is_sharded(value)

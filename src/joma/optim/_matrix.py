@@ -11,13 +11,14 @@ distributed training never loads torch.distributed.tensor: a DTensor exists only
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from joma.optim._lowbit import LARGEST, stored_as, to_directions, to_stored
 from joma.optim.projector import Rank, Side, largest_rank, side_of
 
 STACKED_ON = ("cuda", "xpu", "mps")  # kinds of devices on which one large product beats many small ones
@@ -92,6 +93,7 @@ class Matrix:
         self.side: Side = side_of(*parameter.shape)
         self.shorter, self.longer = min(parameter.shape), max(parameter.shape)
         self.basis_dtype = precision_of(parameter, basis_dtype)
+        self.product_dtype = precision_of(parameter, None if basis_dtype in LARGEST else basis_dtype)
         self.state_dtype = precision_of(parameter, state_dtype)
         self.flexible = not isinstance(rank, int)  # the first gradient decides the rank
         self.rank = self.largest_rank = min(largest_rank(rank), self.shorter)
@@ -102,7 +104,7 @@ class Matrix:
 
     @property
     def basis(self) -> Tensor | None:
-        """(shorter side, rank), or None before the first gradient."""
+        """(shorter side, rank) as it is kept, in few bits maybe, or None before the first gradient."""
         return self.pack.basis[self.place] if self.found and self.pack.basis is not None else None
 
     @property
@@ -143,21 +145,22 @@ class Matrix:
         self.found = True
         assert self.basis is not None
         assert self.energies is not None
-        self.basis.copy_(basis)
+        self.basis.copy_(to_stored(basis, self.shorter, self.basis_dtype))
         self.energies.copy_(energies)
+
+    def directions(self) -> Tensor:
+        """(shorter side, rank) to compute with."""
+        assert self.basis is not None
+        return to_directions(self.basis, self.shorter, self.product_dtype)
 
     def project(self, full: Tensor) -> Tensor:
         """A tensor of the parameter's shape in the subspace."""
-        assert self.basis is not None
-        full = full.to(self.pack.product_dtype)
-        basis = self.basis.to(self.pack.product_dtype)
+        full, basis = full.to(self.product_dtype), self.directions()
         return basis.mT @ full if self.side == "left" else full @ basis
 
     def lift(self, compact: Tensor) -> Tensor:
         """What lies in the subspace in the parameter's shape."""
-        assert self.basis is not None
-        compact = compact.to(self.pack.product_dtype)
-        basis = self.basis.to(self.pack.product_dtype)
+        compact, basis = compact.to(self.product_dtype), self.directions()
         return basis @ compact if self.side == "left" else compact @ basis.mT
 
 
@@ -175,13 +178,13 @@ class Pack:
         self.parameters: list[Tensor] = [matrix.parameter for matrix in matrices]
         self.entries = sum(each.numel() for each in self.parameters)
         self.group, self.side, self.device = first.group, first.side, first.parameter.device
-        self.product_dtype = first.basis_dtype
+        self.product_dtype = first.product_dtype
         self.stacks = is_stacked_on(self.device) and len(matrices) > 1
         # One kernel shrinks many weights and adds to them if they are of one kind with what is added.
         alike = first.parameter.dtype == self.product_dtype and all(each.is_contiguous() for each in self.parameters)
         self._fuses = self.stacks and self.device.type in FUSED_ON and alike
         self._offsets: tuple[int, set[int]] = (0, set())  # of refreshes, for a number of updates between them
-        self.basis: Tensor | None = None  # (matrices, shorter side, rank)
+        self.basis: Tensor | None = None  # (matrices, shorter side, rank), in few bits maybe
         self.energies: Tensor | None = None  # (matrices, rank)
         self.zero = torch.zeros((), dtype=first.state_dtype, device=self.device)
         self.compact = nn.Parameter(self.zeros())
@@ -202,8 +205,9 @@ class Pack:
         """Memory for all bases, once."""
         if self.basis is None:
             first, count = self.matrices[0], len(self.matrices)
-            self.basis = torch.zeros(count, first.shorter, first.rank, dtype=first.basis_dtype, device=self.device)
-            precise = torch.promote_types(first.basis_dtype, torch.float32)
+            rows, dtype = stored_as(first.shorter, first.basis_dtype)
+            self.basis = torch.zeros(count, rows, first.rank, dtype=dtype, device=self.device)
+            precise = torch.promote_types(self.product_dtype, torch.float32)
             self.energies = torch.zeros(count, first.rank, dtype=precise, device=self.device)
 
     def narrow(self, rank: int) -> None:
@@ -229,7 +233,13 @@ class Pack:
     def bases(self) -> Tensor:
         """(matrices, shorter side, rank) in the precision of products."""
         assert self.basis is not None
-        return self.basis if self.basis.dtype == self.product_dtype else self.basis.to(self.product_dtype)
+        return to_directions(self.basis, self.matrices[0].shorter, self.product_dtype)
+
+    def each_basis(self) -> Iterator[Tensor]:
+        """The same, one after the other: of bases in few bits only one is unpacked at a time."""
+        assert self.basis is not None
+        shorter, dtype = self.matrices[0].shorter, self.product_dtype
+        return (to_directions(one, shorter, dtype) for one in self.basis.unbind())
 
     def project(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the matrices' shapes in the subspaces, P^T G or G P, in the compact shape."""
@@ -238,10 +248,10 @@ class Pack:
         return found if found.dtype == self.zero.dtype else found.to(self.zero.dtype)
 
     def _single_tensor_project(self, tensors: Sequence[Tensor]) -> Tensor:
-        bases, dtype = self.bases().unbind(), self.product_dtype
+        bases, dtype = self.each_basis(), self.product_dtype
         if len(tensors) == 1:
-            full = tensors[0].to(dtype)
-            return torch.mm(bases[0].mT, full) if self.side == "left" else torch.mm(full, bases[0])
+            full, basis = tensors[0].to(dtype), next(bases)
+            return torch.mm(basis.mT, full) if self.side == "left" else torch.mm(full, basis)
         shape = self.matrices[0].compact_shape
         found = torch.empty(len(tensors), *shape, dtype=dtype, device=self.device)
         for basis, one, into in zip(bases, tensors, found.unbind(), strict=True):
@@ -296,7 +306,7 @@ class Pack:
             self._single_tensor_apply(moved, scale, shrink)
 
     def _single_tensor_apply(self, moved: Tensor, scale: float, shrink: float) -> None:
-        for weight, basis, one in zip(self.parameters, self.bases().unbind(), moved.unbind(), strict=True):
+        for weight, basis, one in zip(self.parameters, self.each_basis(), moved.unbind(), strict=True):
             # A transposed first factor is slower on a CPU than a transposed result.
             into = weight if self.side == "left" else weight.mT
             factors = (basis, one if self.side == "left" else one.mT)

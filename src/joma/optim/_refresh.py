@@ -75,7 +75,7 @@ def find_subspaces(
         seeds = [(seed * _SEED_STRIDE + matrix.index) * _SEED_STRIDE + matrix.count for matrix in batch]
         alone = zip(batch, gradients, seeds, strict=True)
         return [(matrix, find_projector(one, rank, kind, seed=each)) for matrix, one, each in alone]
-    known = [matrix.basis for matrix in batch if matrix.basis is not None]
+    known = [matrix.directions() for matrix in batch if matrix.found]
     start = torch.stack(known) if len(known) == len(batch) else None
     found = find_projector(gradients, rank, kind, start=start, seed=seed * _SEED_STRIDE + count, tolerance=tolerance)
     parts = zip(batch, found.basis.unbind(), found.energies.unbind(), strict=True)
@@ -99,7 +99,7 @@ def refresh(
     """
     for matrix, found in find_subspaces(batch, full_gradients(batch), projector, seed=seed, tolerance=tolerance):
         settles = isinstance(rank, Energy) and (matrix.energies is None or not bool(matrix.energies.any()))
-        before = None if matrix.basis is None or on_move == "keep" else matrix.basis.clone()
+        before = None if matrix.basis is None or on_move == "keep" else matrix.directions().clone()
         matrix.take_subspace(agree(matrix, found.basis), agree(matrix, found.energies))
         matrix.refreshed = matrix.count
         if before is not None:

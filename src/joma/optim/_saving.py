@@ -15,6 +15,7 @@ from torch import Tensor
 from joma.host.words import counted
 from joma.optim._arguments import check_group
 from joma.optim._inner import REQUIRED_STATE, join_states, state_of
+from joma.optim._lowbit import has_rows, to_directions
 from joma.optim._matrix import Matrix, Pack
 from joma.optim.projector import Energy, Rank
 
@@ -302,7 +303,7 @@ def _check_matrix(matrix: Matrix, state: Mapping[str, Any], *, flexible: bool) -
             raise ValueError(f"the saved {key} of {matrix.name} must be a tensor, got {type(state[key]).__name__}")
     basis, energies = state["basis"], state["energies"]
     of = f"the saved subspace of {matrix.name} has"
-    if basis.ndim != 2 or basis.shape[0] != matrix.shorter:
+    if not has_rows(basis, matrix.shorter):
         raise ValueError(f"{of} shape {tuple(basis.shape)}, its shorter side is {matrix.shorter}")
     rank = basis.shape[1]
     if not flexible and rank != matrix.rank:
@@ -312,7 +313,7 @@ def _check_matrix(matrix: Matrix, state: Mapping[str, Any], *, flexible: bool) -
             f"the saved energies of {matrix.name} have shape {tuple(energies.shape)}, its subspace has "
             f"{counted(rank, 'direction')}"
         )
-    _check_subspace(matrix.name, basis, energies)
+    _check_subspace(matrix.name, to_directions(basis.detach(), matrix.shorter, torch.float64), energies)
     for key in ("count", "refreshed"):
         if not (isinstance(state[key], int) or (isinstance(state[key], Tensor) and state[key].numel() == 1)):
             raise ValueError(f"the saved {key} of {matrix.name} must be a whole number, got {state[key]!r}")
@@ -323,9 +324,12 @@ def _check_subspace(name: str, basis: Tensor, energies: Tensor) -> None:
     """A basis has columns of length 1 and its energies are shares. One bit in an exponent changes that, and every step
     from then on would be scaled by it without a word.
     """
-    lengths = torch.linalg.vector_norm(basis.detach().double(), dim=0)
+    lengths = torch.linalg.vector_norm(basis, dim=0)
     if not bool(((lengths - 1).abs() < _ROUNDING).all()):  # NaN is not near 1 either
-        raise ValueError(f"the saved subspace of {name} is damaged: its directions do not have length 1")
+        raise ValueError(
+            f"the saved subspace of {name} is damaged, or was copied into another basis_dtype: its directions do not "
+            "have length 1"
+        )
     if not bool(((energies >= 0) & (energies <= 1 + _ROUNDING)).all()):
         raise ValueError(f"the saved energies of {name} are damaged: they are no shares between 0 and 1")
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from joma.optim._lowbit import LARGEST
 from joma.optim.galore import GaLore
 
 
@@ -38,7 +39,7 @@ def reduce_compact(model: DistributedDataParallel, optimizer: GaLore, group: dis
     rounding, because GaLore takes P^T of it again. The norm that clip_grad_norm_ sees is that of the projection.
 
     - model: what `optimizer` trains, wrapped in DistributedDataParallel
-    - optimizer: made without per_layer and project_in_backward
+    - optimizer: made without per_layer and project_in_backward, with floating bases
     - group: the processes; None for all
     """
     if not isinstance(model, DistributedDataParallel):
@@ -46,6 +47,11 @@ def reduce_compact(model: DistributedDataParallel, optimizer: GaLore, group: dis
     if optimizer.per_layer or optimizer.project_in_backward:
         taken = "per_layer" if optimizer.per_layer else "project_in_backward"
         raise ValueError(f"{taken} takes gradients before DistributedDataParallel averages: use one of the two")
+    if any(matrix.basis_dtype in LARGEST for matrix in optimizer.matrices):
+        raise ValueError(
+            "reduce_compact projects twice, and bases in few bits are not orthonormal enough for that: leave it out, "
+            "or give a floating basis_dtype"
+        )
     same_subspaces(optimizer, group)
     model.register_comm_hook((optimizer, group or dist.group.WORLD), _average_compact)
 

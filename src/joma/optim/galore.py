@@ -43,6 +43,13 @@ class GaLore(torch.optim.Optimizer):
     ['0.weight', '2.weight']
     >>> sorted(optimizer.state[model[0].weight])
     ['basis', 'count', 'energies', 'exp_avg', 'exp_avg_sq', 'refreshed', 'step']
+
+    With subspaces in 8 bits, on the same gradients:
+
+    >>> optimizer = GaLore(model, torch.optim.AdamW, rank=4, lr=0.01, basis_dtype=torch.int8)
+    >>> optimizer.step()
+    >>> optimizer.state[model[0].weight]["basis"].dtype
+    torch.int8
     """
 
     member = "GaLore"  # of the family: a state is loaded by the member that saved it
@@ -91,7 +98,8 @@ class GaLore(torch.optim.Optimizer):
         - decay: the inner optimizer's weight_decay acts on the matrix itself: decoupled shrinks it by
           lr * weight_decay, coupled adds weight_decay * W to the gradient
         - nonfinite: raise, or skip the whole step and count it in `skipped`
-        - basis_dtype: of the bases and the products with them; the parameter's own, float32 for float16, if None
+        - basis_dtype: of the bases and the products with them; the parameter's own, float32 for float16, if None. With
+          torch.int8 or torch.int4 bases are kept in 8 or 4 bits, and products are those of None
         - state_dtype: of the inner state of projected matrices; the parameter's own, float32 for float16, if None
         - stagger: spread the refreshes that follow the first over the updates between them. None: with the projector
           exact, which is there to compare with, all are made together; otherwise they are spread

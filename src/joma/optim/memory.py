@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from joma.host.words import counted
 from joma.optim._inner import state_entries
+from joma.optim._lowbit import stored_as
 from joma.optim._matrix import Matrix
 from joma.optim.galore import GaLore
 
@@ -149,7 +150,10 @@ def _row(name: str, parameters: list[Any], optimizer: Any, inner: torch.optim.Op
 
 
 def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: Any) -> Row:
-    """By formula: m n weights and gradients, m r projections, and for Adam 2 n r states; m is the shorter side."""
+    """By formula: m n weights and gradients, m r projections, and for Adam 2 n r states; m is the shorter side.
+
+    Projections in 4 bits are r columns of m / 2 bytes, rounded up.
+    """
     parameters = list({id(matrix.owner): matrix.owner for matrix in matrices}.values())
     packs = {id(matrix.pack): matrix.pack for matrix in matrices}.values()
     gradients = [each.grad for each in (*parameters, *(pack.compact for pack in packs)) if each.grad is not None]
@@ -167,9 +171,14 @@ def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: 
             weights=_full(parameters),
             gradients=held,
             states=sum((each or 0) * matrix.state_dtype.itemsize for matrix, each in kept),
-            projections=sum(matrix.shorter * matrix.rank * matrix.basis_dtype.itemsize for matrix in matrices),
+            projections=sum(map(_projection, matrices)),
         )
     return Row(name, len(parameters), sum(each.numel() for each in parameters), measured, formula)
+
+
+def _projection(matrix: Matrix) -> int:
+    rows, dtype = stored_as(matrix.shorter, matrix.basis_dtype)
+    return rows * matrix.rank * dtype.itemsize
 
 
 def _tensors(state: dict[str, Any]) -> list[Tensor]:

@@ -15,6 +15,13 @@ function aligned(spec) {
   return [every, ...columns];
 }
 
+/** How many points of what is seen a log axis has no place for. @param {Spec} spec @returns {number} */
+function notOnLog(spec) {
+  const inside = (/** @type {number} */ x) => x >= (spec.low ?? -Infinity) && x <= (spec.high ?? Infinity);
+  const out = (/** @type {Curve} */ curve) => curve.x.filter((x, at) => inside(x) && Number.isFinite(curve.y[at]) && ((spec.logX && x <= 0) || (spec.logY && curve.y[at] <= 0))).length;
+  return spec.logX || spec.logY ? spec.curves.reduce((sum, curve) => sum + (curve.hidden ? 0 : out(curve)), 0) : 0;
+}
+
 const ROOM = 0.05; // of the axis is left free for what comes, while a run is being written
 
 /** So many points are drawn thin: without a GPU a line wider than a pixel takes thirty times as long. @param {Spec} spec */
@@ -123,7 +130,7 @@ class Chart {
       hooks: {
         setSelect: [(/** @type {any} */ plot) => { if (plot.select.width > 4) { this.zoomed(plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x")); plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false); } }],
         setCursor: [(/** @type {any} */ plot) => this.read(plot)],
-        drawClear: [(/** @type {any} */ plot) => this.marks(plot)],
+        drawAxes: [(/** @type {any} */ plot) => this.marks(plot)], // after the grid, which would hide those at round steps
         ready: [(/** @type {any} */ plot) => plot.over.addEventListener("dblclick", () => this.zoomed(null, null))],
       },
     };
@@ -160,7 +167,8 @@ class Chart {
       const value = plot.data[column][at], low = curve.low ? plot.data[column + 1][at] : null, high = curve.high ? plot.data[column + 2][at] : null;
       column += curve.low ? 3 : 1;
       if (curve.hidden || value === null || value === undefined) continue;
-      const away = Math.abs(plot.valToPos(value, "y") - (plot.cursor.top ?? 0));
+      const top = plot.cursor.top ?? 0, edges = (spec.areas && low !== null ? [low, high] : [value]).map((one) => plot.valToPos(one, "y"));
+      const away = edges.length > 1 && (edges[0] - top) * (edges[1] - top) <= 0 ? 0 : Math.min(...edges.map((edge) => Math.abs(edge - top))); // within an area is at it
       if (away < nearest) { nearest = away; best = `${curve.label ? `${curve.label}: ` : ""}${inDigits(value)}${low !== null && !spec.areas ? ` [${inDigits(low)}, ${inDigits(high)}]` : ""}`; }
     }
     this.says.textContent = best ? `${spec.x} ${inDigits(x)} · ${best}` : "";

@@ -79,9 +79,9 @@ function curvesScreen(view) {
    * @param {string} run @param {string} name @param {Modes} modes @param {string} x */
   async function wanted(run, name, modes, x) {
     const dims = source.run(run)?.series?.find((one) => one.name === name)?.dims ?? [], ways = dims.filter((dim) => dim.name !== x && dim.size > 1).map((dim) => [dim.name, modes[dim.name]]);
-    if (x !== "step" || !(source.long(run, name) || (await source.series(run, name)).thinned)) return source.series(run, name);
+    if (!(source.long(run, name) || (await source.series(run, name)).thinned)) return source.series(run, name);
     const means = ways.filter(([, mode]) => mode === "mean").map(([dim]) => dim);
-    way = ways.some(([, mode]) => mode === "interval") ? { whole: true } : means.length ? { means } : {};
+    way = x !== "step" || ways.some(([, mode]) => mode === "interval") ? { whole: true } : means.length ? { means } : {};
     return source.series(run, name, way);
   }
 
@@ -89,7 +89,8 @@ function curvesScreen(view) {
    * @param {RunEntry[]} chosen @param {string} name @param {Held[]} arrays @param {string} x @param {number | undefined} low @param {number | undefined} high */
   async function finer(chosen, name, arrays, x, low, high) {
     if (x !== "step" || low === undefined || high === undefined || !arrays.some((array) => array.thinned)) return arrays;
-    const key = JSON.stringify([chosen.map((run) => [run.id, run.identity]), name, low, high, way]);
+    const grown = (/** @type {RunEntry} */ run) => { const listed = source.listed(run.id, name); return listed && listed.last <= high ? listed.cursor : null; }; // new steps may lie inside
+    const key = JSON.stringify([chosen.map((run) => [run.id, run.identity, grown(run)]), name, low, high, way]);
     if (fine?.key !== key) fine = { key, parts: await Promise.all(chosen.map((run) => source.part(run.id, name, way, low, high))) };
     return fine.parts;
   }
@@ -97,8 +98,8 @@ function curvesScreen(view) {
   /** @param {SeriesEntry | undefined} listed @param {string} x @returns {Modes} */
   function dimControls(listed, x) {
     /** @type {Dim[]} */
-    const axes = listed ? [...(x === "step" ? [] : [{ name: "step", size: Math.min(listed.steps, 200), labels: null }]), ...listed.dims.filter((dim) => dim.name !== x)] : [];
-    const usual = usualModes(axes, x);
+    const axes = listed ? [...(x === "step" ? [] : [{ name: "step", size: listed.steps, labels: null }]), ...listed.dims.filter((dim) => dim.name !== x)] : [];
+    const usual = usualModes(listed?.dims ?? [], x); // one step is shown, so steps take no room from others
     if (x !== "step" && listed) usual.step = String(listed.steps - 1);
     const wanted = axes.filter((dim) => dim.size > 1), now = new Set(wanted.map((dim) => dim.name));
     for (const [name, one] of dimPickers) if (!now.has(name)) { one.element.remove(); dimPickers.delete(name); }
@@ -141,23 +142,25 @@ function curvesScreen(view) {
     const spec = { curves: curves.map((curve, at) => ({ ...curve, colour: colours[at], hidden: hidden.has(curve.label) })), x: x === "step" ? "step" : x.replace(/^dim_/, "axis "), y: source.title(name), logX: seen.get("logx") === "1", logY: seen.get("logy") === "1", low, high, marks: x === "step" ? marks : [], live: x === "step" && chosen.some((run) => run.state === "being written"), same: x === "step" && arrays.length === 1 ? same : undefined };
     chart.draw(spec);
     keys.set(spec.curves);
-    remarks(arrays, spec, over ? chosen.length : 0, modes, marks);
+    remarks(arrays, spec, over ? chosen.length : 0, modes);
   }
 
-  /** @param {Held[]} arrays @param {Spec} spec @param {number} over @param {Modes} modes @param {{kind: string}[]} marks */
-  function remarks(arrays, spec, over, modes, marks) {
+  /** @param {Held[]} arrays @param {Spec} spec @param {number} over @param {Modes} modes */
+  function remarks(arrays, spec, over, modes) {
     const said = [], lost = arrays.reduce((sum, array) => sum + array.lost, 0), thinned = arrays.filter((array) => array.thinned);
     if (thinned.length) {
-      const made = arrays[0].dims.some((dim) => ["mean", "interval"].includes(modes[dim.name]) && dim.size > 1); // here, of several curves
+      const made = way.whole || arrays[0].dims.some((dim) => ["mean", "interval"].includes(modes[dim.name]) && dim.size > 1); // here, of several curves
       said.push(`Thinned to ${Math.max(...thinned.map((array) => array.steps.length)).toLocaleString("en")} of ${Math.max(...thinned.map((array) => array.of)).toLocaleString("en")} steps: ${made ? "whole steps, evenly spread." : "of each stretch the smallest and the largest number, so spikes stay."}`);
     }
     if (lost) said.push(`${counted(lost, "number")} recorded as NaN or infinite: gaps.`);
     const repeated = arrays[0]?.dims.filter((dim) => modes[dim.name] === "interval").reduce((size, dim) => size * dim.size, 1) ?? 1;
     if (over || repeated > 1) { const n = over || repeated; said.push(`Band: ${n <= FEW ? 99 : 95} % interval of the mean over ${n} ${over ? "runs" : "repetitions"}, were they Gaussian.`); }
     if (spec.curves.length >= MOST_CURVES) said.push(`The first ${MOST_CURVES} curves are drawn.`);
+    const marks = spec.marks ?? [];
     if (marks.some((mark) => mark.kind === "alarm")) said.push("Red lines: alarms.");
     if (marks.some((mark) => mark.kind !== "alarm")) said.push("Grey lines: checkpoints that were left out.");
-    if (spec.logX && arrays.some((array) => array.steps[0] <= 0)) said.push("A log axis cannot show step 0.");
+    const unseen = notOnLog(spec);
+    if (unseen) said.push(`A log axis cannot show ${counted(unseen, "point")} at 0 or below.`);
     note.textContent = said.join(" ");
   }
 

@@ -78,6 +78,7 @@ function headsScreen(view) {
     const names = rows.labels ? Math.min(Math.max(...rows.labels.map((label) => label.length)), 22) * 6.4 + 10 : 34;
     const left = Math.min(Math.max(names, 34), width * 0.34), wide = Math.min((width - left - 4) / columns.size, curves ? 400 : 64), tall = curves ? Math.max(26, Math.min(wide * 0.7, 60)) : Math.max(12, Math.min(wide, 26));
     grid = { left, top: 22, wide, tall, rows: rows.size, columns: columns.size };
+    focus = [Math.min(focus[0], rows.size - 1), Math.min(focus[1], columns.size - 1)]; // another run may have fewer
     const high = grid.top + rows.size * tall + 4;
     canvas.width = Math.round(width * ratio); canvas.height = Math.round(high * ratio);
     canvas.style.width = `${width}px`; canvas.style.height = `${high}px`;

@@ -189,14 +189,16 @@ function growingCurves(array, modes) {
   return known.curves;
 }
 
-/** Curves of the same label in several runs as their mean with its interval, at steps that at least two have.
+/** Curves of the same label in several runs as their mean, with its interval at steps that at least two have. Runs may
+ * have other layers and heads than the first: labels tell what belongs together, places do not.
  * @param {Curve[][]} runs @returns {Curve[]} */
 function overRuns(runs) {
-  return (runs[0] ?? []).map((first, at) => {
-    const tables = runs.map((curves) => curves[at]).filter(Boolean).map((curve) => new Map(curve.x.map((x, i) => [x, curve.y[i]])));
+  const named = runs.map((curves) => new Map(curves.map((curve) => [curve.label, curve])));
+  return [...new Set(named.flatMap((some) => [...some.keys()]))].map((label) => {
+    const tables = named.flatMap((some) => some.get(label) ?? []).map((curve) => new Map(curve.x.map((x, i) => [x, curve.y[i]])));
     const x = [...new Set(tables.flatMap((table) => [...table.keys()]))].sort((a, b) => a - b);
     const found = x.map((one) => meanInterval(tables.map((table) => table.get(one) ?? NaN)));
-    return { label: first.label, x, y: found.map((one) => one.mean), low: found.map((one) => one.mean - one.half), high: found.map((one) => one.mean + one.half) };
+    return { label, x, y: found.map((one) => one.mean), low: found.map((one) => one.mean - one.half), high: found.map((one) => one.mean + one.half) };
   });
 }
 

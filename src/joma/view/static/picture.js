@@ -37,9 +37,12 @@ function toSvg(spec, colours) {
   for (const [at, x] of xTicks.entries()) parts.push(`<text x="${px(x).toFixed(1)}" y="${PLOT.height - PLOT.bottom + 18}" text-anchor="middle">${escaped(xWords[at])}</text>`);
   for (const curve of shown) {
     if (curve.low && curve.high) {
-      const both = curve.x.map((x, at) => at).filter((at) => fits(curve.x[at], /** @type {number[]} */ (curve.low)[at]) && fits(curve.x[at], /** @type {number[]} */ (curve.high)[at]));
-      const edge = [...both.map((at) => [curve.x[at], /** @type {number[]} */ (curve.high)[at]]), ...both.reverse().map((at) => [curve.x[at], /** @type {number[]} */ (curve.low)[at]])];
-      if (edge.length) parts.push(`<path d="M${edge.map(([x, y]) => `${px(x).toFixed(1)} ${py(y).toFixed(1)}`).join("L")}Z" fill="${curve.colour}" fill-opacity="${spec.areas ? 0.75 : 0.15}"/>`);
+      const { x, low, high } = curve, stretches = /** @type {number[][]} */ ([[]]); // a band ends where a gap begins
+      x.forEach((one, at) => { if (fits(one, low[at]) && fits(one, high[at])) stretches[stretches.length - 1].push(at); else if (inside(one)) stretches.push([]); });
+      for (const some of stretches.filter((one) => one.length)) {
+        const edge = [...some.map((at) => [x[at], high[at]]), ...[...some].reverse().map((at) => [x[at], low[at]])];
+        parts.push(`<path d="M${edge.map(([one, y]) => `${px(one).toFixed(1)} ${py(y).toFixed(1)}`).join("L")}Z" fill="${curve.colour}" fill-opacity="${spec.areas ? 0.75 : 0.15}"/>`);
+      }
     }
     if (!spec.areas || !curve.low) parts.push(`<path d="${path(curve.x, curve.y)}" fill="none" stroke="${curve.colour === "ink" ? colours.ink : curve.colour}" stroke-width="1.6" stroke-linejoin="round"${curve.dashes ? ` stroke-dasharray="${curve.dashes.join(" ")}"` : ""}/>`);
   }

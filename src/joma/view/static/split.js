@@ -105,8 +105,8 @@ function splitScreen(view) {
     const lines = [{ label: "sum of the parts", x: parts[0].x, y: sum, colour: "ink" }];
     if (chosen.whole) lines.push({ ...one(chosen.whole, null), label: "measured whole", colour: "#d22e2c", dashes: [6, 4] });
     const low = seen.get("low"), high = seen.get("high");
-    // What is drawn of an area are its edges; what is read off is the part itself.
-    chart.draw({ curves: [...areas.map((area) => ({ ...area, y: area.high ?? area.y })), ...lines], x: "step", y: source.title(chosen.parts[0].series.replace(/\/shared$/, "")), logX: false, logY: false, areas: true, low: low === "" ? undefined : Number(low), high: high === "" ? undefined : Number(high) });
+    // What is drawn of an area are its edges, low and high; what is read off and saved is the part itself.
+    chart.draw({ curves: [...areas, ...lines], x: "step", y: source.title(chosen.parts[0].series.replace(/\/shared$/, "")), logX: false, logY: false, areas: true, low: low === "" ? undefined : Number(low), high: high === "" ? undefined : Number(high) });
     legend.replaceChildren(...[...areas, ...lines].map((curve) => h("li", {}, h("span", { class: "key" }, h("i", { style: { background: curve.colour === "ink" ? "currentColor" : curve.colour } }), h("span", {}, curve.label), h("b", {}, inDigits([...curve.y].reverse().find((value) => Number.isFinite(value))))))));
     const first = /** @type {Held} */ (held.get(chosen.parts[0].series));
     note.textContent = `Parts above zero lie on one another, and so do those below. The number beside each name is its last.${first.thinned ? ` Thinned to ${first.steps.length.toLocaleString("en")} of ${first.of.toLocaleString("en")} whole steps, evenly spread.` : ""}`;

@@ -1,0 +1,357 @@
+"""Bases in 8 and in 4 bits: against a slow GaLore that rounds in float64, saved, resumed, in every way of stepping."""
+
+import copy
+import io
+import pickle
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from oracle import SlowGaLore
+from slow_channels import SlowApollo, SlowFira
+from test_checkpoints import resumes
+from test_fast_step import NewBytes
+from test_galore_state import HOW, goes_on, stored
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from training import network, same, train
+
+from joma.models.llama import Llama, LlamaConfig
+from joma.optim import APOLLO, Energy, Fira, GaLore, _matrix, memory
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:mkldnn_matmul failed"),  # of bfloat16, on a CPU that has none
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),  # one process is what is meant
+]
+LARGEST = {torch.int8: 127, torch.int4: 7}
+KEPT = pytest.mark.parametrize("kept", LARGEST, ids=["int8", "int4"])
+OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01}
+
+
+def decoded(basis, rows):
+    """Directions from what is kept: codes, of 4 bits two in a byte, divided by their length."""
+    codes = basis.numpy().astype(np.int64)
+    if basis.dtype == torch.uint8:
+        assert len(codes) == (rows + 1) // 2
+        codes = np.concatenate([codes % 16, codes // 16])
+        assert not codes[rows:].any()
+        codes = np.where(codes > 7, codes - 16, codes)[:rows]
+    assert codes.shape[0] == rows
+    return codes / np.sqrt((codes**2).sum(0))
+
+
+def rounded(directions, kept):
+    """What must be kept of directions: each entry as a share of the largest one of its direction."""
+    codes = np.zeros_like(directions)
+    for column in range(directions.shape[1]):
+        one = directions[:, column]
+        codes[:, column] = np.round(one / np.abs(one).max() * LARGEST[kept])
+    return codes / np.sqrt((codes**2).sum(0))
+
+
+class SlowLowbit(SlowGaLore):
+    apart = 0.05
+
+    def __init__(self, *given, kept, **options):
+        super().__init__(*given, **options)
+        self.bits = kept
+
+    def kept(self, vectors):
+        return rounded(vectors, self.bits)
+
+
+@KEPT
+@pytest.mark.parametrize("on_move", ["keep", "rotate", "reset"])
+@pytest.mark.parametrize("shape", [(16, 9), (9, 16), (8, 8)], ids=["tall", "wide", "square"])
+def test_equal_to_the_slow_version_that_rounds(shape, on_move, kept):
+    start, *gradients = torch.randn(8, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    weight = nn.Parameter(start.clone())
+    both = {"refresh": 3, "scale": 0.25, "lr": 0.1, "on_move": on_move}
+    options = {"projector": "exact", "weight_decay": 0.1, "basis_dtype": kept}
+    optimizer = GaLore([{"params": [weight], "rank": 3}], torch.optim.Adam, **options, **both)
+    slow = SlowLowbit(start.numpy(), rank=3, decay=0.1, kept=kept, **both)
+    for gradient in gradients:
+        weight.grad = gradient
+        optimizer.step()
+        basis = optimizer.state[weight]["basis"]
+        assert basis.dtype == (torch.int8 if kept == torch.int8 else torch.uint8)
+        slow.step(gradient.numpy(), decoded(basis, min(shape)))
+        torch.testing.assert_close(weight.detach(), torch.from_numpy(slow.weight), rtol=1e-9, atol=1e-9)
+    assert np.abs(slow.basis.T @ slow.basis - np.eye(3)).max() > 1e-4  # it is rounded indeed
+
+
+@KEPT
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("shape", [(9, 16), (16, 9)], ids=["wide", "tall"])
+def test_several_at_once_are_those_of_one_alone(shape, stacked, kept, monkeypatch):
+    if stacked:
+        monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    drawn = torch.randn(2, 4, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = [nn.Parameter(each) for each in drawn[0]]
+    before = [each.detach().clone() for each in weights]
+    options = {"rank": 3, "scale": 0.5, "lr": 1.0, "skip": (), "projector": "exact", "basis_dtype": kept}
+    optimizer = GaLore(weights, torch.optim.SGD, **options)
+    for weight, gradient in zip(weights, drawn[1], strict=True):
+        weight.grad = gradient.clone()
+    optimizer.step()
+    assert len(optimizer.packs) == 1
+    for weight, start, gradient in zip(weights, before, drawn[1].numpy(), strict=True):
+        basis = decoded(optimizer.state[weight]["basis"], 9)
+        step = basis @ basis.T @ gradient if shape[0] == 9 else gradient @ basis @ basis.T
+        np.testing.assert_allclose(weight.detach().numpy(), start.numpy() - 0.5 * step, rtol=0, atol=1e-10)
+
+
+@KEPT
+def test_a_search_begins_with_the_last_directions(kept):
+    """So each keeps its sign. A search that begins anywhere has any signs."""
+    weight = nn.Parameter(torch.zeros(30, 40))
+    optimizer = GaLore([weight], rank=8, refresh=1, lr=0.01, basis_dtype=kept)
+    drawn = torch.Generator().manual_seed(0)
+    falling = torch.diag(0.7 ** torch.arange(30.0))
+    gradient = falling @ torch.linalg.qr(torch.randn(40, 30, generator=drawn))[0].T
+    bases = []
+    for _ in range(4):
+        weight.grad = gradient.clone()
+        optimizer.step()
+        bases.append(decoded(optimizer.state[weight]["basis"], 30))
+    for before, after in pairwise(bases):
+        assert ((before * after).sum(0) > 0.9).all()
+
+
+@KEPT
+@pytest.mark.parametrize(("kind", "slow"), [(APOLLO, SlowApollo), (Fira, SlowFira)])
+def test_the_other_members_use_what_is_kept(kind, slow, kept):
+    start, *gradients = torch.randn(6, 9, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    weight = nn.Parameter(start.clone())
+    optimizer = kind([weight], rank=3, refresh=2, lr=0.05, eps=1e-30, weight_decay=0.0, growth=None, basis_dtype=kept)
+    oracle = slow(start.numpy(), lr=0.05, eps=1e-30)
+    oracle.apart = 0.5
+    for gradient in gradients:
+        weight.grad = gradient
+        optimizer.step()
+        oracle.step(gradient.numpy(), decoded(optimizer.state[weight]["basis"], 9))
+        np.testing.assert_allclose(weight.detach().numpy(), oracle.weight, rtol=0, atol=1e-11)
+
+
+# ---- what is kept ---------------------------------------------------------------------------------------------------
+
+
+@KEPT
+def test_four_and_four_steps_are_eight(kept):
+    for place, on_move in enumerate(("keep", "rotate", "reset")):
+        assert goes_on(partial(GaLore, **OPTIONS, on_move=on_move, basis_dtype=kept, **HOW[place]))
+    make = partial(GaLore, **OPTIONS, on_move="rotate", basis_dtype=kept)
+    assert goes_on(make, lambda: network(torch.bfloat16))
+    assert goes_on(partial(GaLore, **(OPTIONS | {"rank": Energy(0.6, most=6)}), basis_dtype=kept))
+    assert goes_on(partial(Fira, **OPTIONS, basis_dtype=kept))
+
+
+@KEPT
+@pytest.mark.parametrize("flat", [False, True], ids=["whole", "flat"])
+def test_torchs_checkpoints_keep_it(kept, flat):
+    assert resumes({}, flat, basis_dtype=kept)
+
+
+@KEPT
+@pytest.mark.parametrize("way", ["deepcopy", "pickle", "disk"])
+def test_copies_go_on(kept, way, tmp_path):
+    model = network(torch.bfloat16)
+    optimizer = GaLore(model, basis_dtype=kept, **OPTIONS)
+    train(model, optimizer, 4)
+    if way == "deepcopy":
+        other, again = copy.deepcopy((model, optimizer))
+    elif way == "pickle":
+        other, again = pickle.loads(pickle.dumps((model, optimizer)))
+    else:
+        optimizer.zero_grad()
+        dcp.save(get_optimizer_state_dict(model, optimizer), checkpoint_id=tmp_path / "at4", no_dist=True)
+        other = copy.deepcopy(model)
+        again = GaLore(other, basis_dtype=kept, **OPTIONS)
+        state = get_optimizer_state_dict(other, again)
+        dcp.load(state, checkpoint_id=tmp_path / "at4", no_dist=True)
+        set_optimizer_state_dict(other, again, state)
+    assert same(train(other, again, 4), train(model, optimizer, 4))
+
+
+def kept_in(optimizer, basis_dtype):
+    """The bases of another optimizer, which has loaded the state of this one: as kept, and as directions."""
+    again = GaLore(network(), basis_dtype=basis_dtype, **OPTIONS)
+    again.load_state_dict(stored(optimizer.state_dict()))
+    found = [entry["basis"] for entry in again.state.values() if "basis" in entry]
+    directions = [each.double().numpy() if each.is_floating_point() else decoded(each, 24) for each in found]
+    return found, directions
+
+
+@KEPT
+def test_files_of_every_precision_are_read_in_every_other(kept):
+    """An older file has floating bases; directions are rounded again only where the bits are others."""
+    model = network()
+    optimizer = GaLore(model, **OPTIONS)
+    train(model, optimizer, 2)
+    wide = [entry["basis"].double().numpy() for entry in optimizer.state.values() if "basis" in entry]
+    for found, directions in zip(kept_in(optimizer, kept)[1], wide, strict=True):
+        np.testing.assert_allclose(found, rounded(directions, kept), rtol=0, atol=1e-12)
+    few = GaLore(model, basis_dtype=kept, **OPTIONS)
+    few.load_state_dict(optimizer.state_dict())
+    codes = [entry["basis"] for entry in few.state.values() if "basis" in entry]
+    assert all(map(torch.equal, kept_in(few, kept)[0], codes))
+    directions = [decoded(each, 24) for each in codes]
+    for asked, exact in ((None, 1e-7), (torch.bfloat16, 4e-3)):
+        for found, wanted in zip(kept_in(few, asked)[1], directions, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=exact)
+    other = torch.int4 if kept == torch.int8 else torch.int8
+    for found, wanted in zip(kept_in(few, other)[1], directions, strict=True):
+        np.testing.assert_allclose(found, rounded(wanted, other), rtol=0, atol=1e-12)
+
+
+@KEPT
+def test_codes_stay_as_they_are_when_packs_are_parted(kept):
+    """Rounded from a bfloat16 direction once more, some would be others. Lengths and energies are precise."""
+    weights = [nn.Parameter(torch.zeros(300, 301, dtype=torch.bfloat16)) for _ in range(2)]
+    optimizer = GaLore(weights, rank=8, refresh=50, lr=0.01, skip=(), projector="random", basis_dtype=kept)
+    for weight in weights:
+        weight.grad = torch.randn(300, 301, generator=torch.Generator().manual_seed(0)).bfloat16()
+    optimizer.step()
+    before = [optimizer.state[weight]["basis"].clone() for weight in weights]
+    (pack,) = optimizer.packs
+    assert pack.bases().dtype == torch.bfloat16
+    for found, weight in zip(pack.bases().double().numpy(), weights, strict=True):  # to half of bfloat16's last bit
+        wanted = decoded(optimizer.state[weight]["basis"], 300)
+        assert (np.abs(found - wanted) <= 1.01 * 2**-8 * np.abs(wanted)).all()
+    assert optimizer.state[weights[0]]["energies"].dtype == torch.float32
+    weights[0].grad = None
+    optimizer.step()
+    assert len(optimizer.packs) == 2
+    assert all(torch.equal(optimizer.state[weight]["basis"], one) for weight, one in zip(weights, before, strict=True))
+
+
+@KEPT
+def test_experts_and_kernels_have_few_bits_too(kept):
+    model = nn.Sequential(nn.Conv2d(9, 16, 2))
+    model.register_parameter("experts", nn.Parameter(torch.randn(4, 9, 16)))
+    make = partial(GaLore, rank=3, conv=True, experts=True, basis_dtype=kept)
+    optimizer = make(model)
+    for each in model.parameters():
+        each.grad = torch.randn_like(each)
+    optimizer.step()
+    again = make(copy.deepcopy(model))
+    again.load_state_dict(stored(optimizer.state_dict()))
+    nine, sixteen = (9, 16) if kept == torch.int8 else (5, 8)
+    for each in (optimizer, again):
+        shapes = sorted(tuple(entry["basis"].shape) for entry in each.state.values() if "basis" in entry)
+        assert shapes == [(4, nine, 3), (sixteen, 3)]
+    assert all(
+        torch.equal(one.basis, other.basis) for one, other in zip(optimizer.matrices, again.matrices, strict=True)
+    )
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+
+def cast(state, make):
+    """As a tool that copies into the memory of another precision would leave it."""
+    for entry in state["state"].values():
+        if "basis" in entry:
+            entry["basis"] = make(entry["basis"])
+    return state
+
+
+DAMAGE = {
+    "a direction of zeros": (lambda basis: basis * (torch.arange(4) != 2), "do not have length 1"),
+    "codes as numbers": (lambda basis: basis.float(), r"do not have length 1|its shorter side is 24"),
+    "a row less": (lambda basis: basis[:-1], "its shorter side is 24"),
+    "a direction less": (lambda basis: basis[:, :-1], "has rank 3, this optimizer has rank 4"),
+}
+
+
+@KEPT
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_basis_is_refused(kept, kind):
+    model = network()
+    optimizer = GaLore(model, basis_dtype=kept, **OPTIONS)
+    train(model, optimizer, 2)
+    damage, sentence = DAMAGE[kind]
+    before = [entry["basis"].clone() for entry in optimizer.state.values() if "basis" in entry]
+    with pytest.raises(ValueError, match=sentence):
+        optimizer.load_state_dict(cast(stored(optimizer.state_dict()), damage))
+    assert all(map(torch.equal, before, [entry["basis"] for entry in optimizer.state.values() if "basis" in entry]))
+
+
+def test_numbers_cast_to_codes_are_refused():
+    model = network()
+    train(model, optimizer := GaLore(model, **OPTIONS), 2)
+    with pytest.raises(ValueError, match="do not have length 1"):
+        optimizer.load_state_dict(cast(stored(optimizer.state_dict()), lambda basis: basis.to(torch.int8)))
+
+
+def test_states_have_no_few_bits():
+    for few in LARGEST:
+        with pytest.raises(ValueError, match=r"state_dtype must be a floating-point torch\.dtype, or None"):
+            GaLore(network(), rank=4, state_dtype=few)
+
+
+# ---- what it saves, and what it costs -------------------------------------------------------------------------------
+
+
+@KEPT
+@pytest.mark.parametrize("shorter", [200, 201])
+def test_the_formula_is_what_is_measured(kept, shorter):
+    model = nn.Linear(300, shorter, bias=False)
+    optimizer = GaLore(model, rank=10, basis_dtype=kept)
+    model(torch.ones(2, 300)).sum().backward()
+    optimizer.step()
+    (row,) = memory(model, optimizer).rows
+    assert row.formula.projections == 10 * (shorter if kept == torch.int8 else -(-shorter // 2))
+    assert row.measured.projections == row.formula.projections + 4 * 10  # the energies
+    file = io.BytesIO()
+    torch.save(optimizer.state[model.weight]["basis"].clone(), file)
+    assert file.tell() < row.formula.projections + 2000
+
+
+@KEPT
+def test_one_basis_at_a_time_is_unpacked(kept):
+    """Beside what a step with floating bases makes, there is little more than one basis, however many there are."""
+    most = {}
+    for basis_dtype in (None, kept):
+        weights = [nn.Parameter(torch.randn(64, 65)) for _ in range(32)]
+        optimizer = GaLore(weights, rank=16, refresh=50, lr=0.01, skip=(), basis_dtype=basis_dtype)
+        for weight in weights:
+            weight.grad = torch.randn_like(weight)
+        optimizer.step()
+        assert max(len(pack.matrices) for pack in optimizer.packs) > 8
+        with NewBytes() as seen:
+            optimizer.step()
+        most[basis_dtype] = seen.most
+    assert most[kept] <= most[None] + 3 * 4 * 64 * 16
+
+
+def text_loss(basis_dtype, steps):
+    """Of a small LLaMA on the source of the optimizer, byte by byte, after training on its first nine tenths."""
+    text = torch.tensor([*Path(_matrix.__file__).read_bytes()])
+    cut = len(text) * 9 // 10
+    model = Llama(LlamaConfig(vocabulary=128, width=32, mlp=86, heads=2, layers=2, context=48), seed=0)
+    optimizer = GaLore(model, rank=8, refresh=20, lr=0.02, basis_dtype=basis_dtype)
+    drawn = torch.Generator().manual_seed(0)
+
+    def loss_at(starts):
+        rows = torch.stack([text[start : start + 49] for start in starts])
+        return nn.functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_at(torch.randint(cut - 49, (8,), generator=drawn).tolist()).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return float(loss_at(range(cut, len(text) - 49, 24)))
+
+
+@pytest.mark.long  # the tests above say what a step is; this one says what that costs
+def test_training_on_text_ends_where_bfloat16_bases_end():
+    """The loss falls from 4.86 to 2.4. Few bits change it by less than 0.01 here, as bfloat16 does."""
+    wide, few = text_loss(torch.bfloat16, 80), {kept: text_loss(kept, 80) for kept in LARGEST}
+    assert wide < 2.6
+    assert all(abs(each - wide) < 0.05 for each in few.values()), (wide, few)
