@@ -1,7 +1,9 @@
 """What several tests share: the Triton interpreter, a small synthetic study that is right or wrong at will, a text."""
 
+import atexit
 import gc
 import os
+import shutil
 import signal
 import tempfile
 
@@ -14,7 +16,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Prepared corpora are kept for the whole session, all workers and none beyond it; not in the user's own cache.
-os.environ.setdefault("JOMA_CACHE", tempfile.mkdtemp(prefix="joma-cache-"))
+if "JOMA_CACHE" not in os.environ:
+    os.environ["JOMA_CACHE"] = kept = tempfile.mkdtemp(prefix="joma-cache-")
+    atexit.register(lambda owner=os.getpid(): os.getpid() == owner and shutil.rmtree(kept, ignore_errors=True))
 
 from dataclasses import dataclass
 from functools import cache
