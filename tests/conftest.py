@@ -18,7 +18,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Prepared corpora are kept for the whole session, all workers and none beyond it; not in the user's own cache.
 if "JOMA_CACHE" not in os.environ:
     os.environ["JOMA_CACHE"] = kept = tempfile.mkdtemp(prefix="joma-cache-")
-    atexit.register(lambda owner=os.getpid(): os.getpid() == owner and shutil.rmtree(kept, ignore_errors=True))
+    owner = os.getpid()  # a process that a test forks does not take it away
+    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(kept, ignore_errors=True))
 
 from dataclasses import dataclass
 from functools import cache
