@@ -140,7 +140,7 @@ def other_python(name: str) -> Machine:
     return Machine(f"Python {version}, torch {torch}", {}, python=path)
 
 
-def tested(machine: Machine) -> Found:
+def outcome_of(machine: Machine) -> Found:
     if machine.missing:
         return Found(f"left out: {machine.missing}")
     start = time.perf_counter()
@@ -163,7 +163,7 @@ def main() -> int:
     chosen = [machine for machine in every if options.only in machine.name]
     found: list[Found] = []
     with ThreadPoolExecutor(cores() if options.quick else 1) as pool:
-        for machine, one in zip(chosen, pool.map(tested, chosen), strict=True):
+        for machine, one in zip(chosen, pool.map(outcome_of, chosen), strict=True):
             print(f"{machine.name:<40} {one.words}", flush=True)
             if one.failed:
                 print("\n".join(line for line in one.output.splitlines() if re.match("FAILED|ERROR|E  ", line)))

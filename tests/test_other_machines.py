@@ -164,13 +164,13 @@ def test_what_means_nothing_on_arm_is_said(monkeypatch):
 
 def test_an_interpreter_that_is_not_there_is_left_out():
     assert others.other_python("python0.1").missing == "not found"
-    assert others.tested(others.other_python("python0.1")).words == "left out: not found"
+    assert others.outcome_of(others.other_python("python0.1")).words == "left out: not found"
 
 
 @pytest.mark.long
 def test_a_failure_is_told(tmp_path):
     (tmp_path / "test_wrong.py").write_text("def test_wrong():\n    assert 1 == 2\n\ndef test_right():\n    pass\n")
-    found = others.tested(others.Machine("any", {}, [str(tmp_path / "test_wrong.py")]))
+    found = others.outcome_of(others.Machine("any", {}, [str(tmp_path / "test_wrong.py")]))
     assert found.failed
     assert re.fullmatch(r"1 failed, 1 passed; \d+ s", found.words)
     assert "test_wrong" in found.output

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from in_browser import launched
 from view.making import heads, monitored, nasty, scanned, verified
+from view.stand_in import StandIn, standing_in
 
 from joma.view.feed import Feed
 from joma.view.page import write_page
@@ -71,3 +72,18 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
     for context in contexts:
         context.close()
     assert troubles == []
+
+
+@pytest.fixture(scope="module")
+def stand_in(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    with standing_in(browser, tmp_path_factory.mktemp("stand-in")) as host:
+        yield host
+
+
+@pytest.fixture
+def host(stand_in: StandIn) -> StandIn:
+    """The page with no runs, at a screen that shows none."""
+    stand_in.forget()
+    stand_in.tell()
+    stand_in.show("screen=runs")
+    return stand_in

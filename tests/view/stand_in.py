@@ -247,3 +247,7 @@ def standing_in(browser: Any, folder: Path) -> Iterator[StandIn]:
     yield host
     page.close()
     assert troubles == []
+
+
+def near(found: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)  # numbers travel in four bytes

@@ -157,8 +157,8 @@ class Effect:
         return (self.interval[1] - self.interval[0]) / 2
 
     @property
-    def agrees_by_chance(self) -> bool:
-        """Whether two or three seeds agree to the last digit: few runs that all end alike do so by chance."""
+    def may_agree_by_chance(self) -> bool:
+        """Whether it has two or three seeds that agree to the last digit, as few runs that all end alike may."""
         return self.half_width == 0 and self.seeds < ENOUGH_TO_AGREE
 
     @property

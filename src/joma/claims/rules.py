@@ -58,7 +58,7 @@ def judged(printed: Evidence, corrected: Evidence | None = None) -> Verdict:
 def is_fragile(printed: Evidence, corrected: Evidence | None = None) -> bool:
     """Whether the verdict changes when the effects, all or one of them, move by a quarter of half their intervals.
 
-    So is a decided one with an effect whose few seeds agree to the last digit.
+    Or whether it is decided, though two or three seeds of an effect agree to the last digit.
 
     >>> from joma.measure.intervals import compare
     >>> near, far = (Effect.of(compare([v, v + 0.1, v + 0.2, v, v + 0.1]), matters=0.05) for v in (0.02, 0.3))
@@ -66,8 +66,8 @@ def is_fragile(printed: Evidence, corrected: Evidence | None = None) -> bool:
     (True, False)
     """
     now = judged(printed, corrected)
-    read = [printed] if corrected is None or now == of_evidence(printed) == "holds" else [printed, corrected]
-    if now != "undecided" and any(effect.agrees_by_chance for each in read for effect in each.effects.values()):
+    read = [printed] if corrected is None or now == "holds" else [printed, corrected]
+    if now != "undecided" and any(effect.may_agree_by_chance for each in read for effect in each.effects.values()):
         return True
     cases = {None, *printed.effects, *(corrected.effects if corrected else ())}
     return any(judged(_moved(printed, by, case), corrected and _moved(corrected, by, case)) != now
