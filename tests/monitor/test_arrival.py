@@ -4,7 +4,7 @@ import pytest
 import torch
 from networks import PROBE, made
 
-from joma.monitor import Monitor, arrival
+from joma.monitor import LargestLogit, Monitor, TrainingStopped, arrival
 
 
 class Event:
@@ -44,6 +44,38 @@ def test_numbers_are_read_at_a_later_step_in_order_and_in_one_piece(late):
         monitor.step()
     assert seen == [0, 2, 4, 6]
     assert Event.waited == 1
+
+
+def stops_late(seen):
+    """A monitor that stops at its first numbers, whenever they arrive."""
+    options = {"measures": ["largest_logit"], "alarms": [LargestLogit(1e-6)], "on_alarm": "stop"}
+    return Monitor(made(), probe=PROBE, every=1, sinks=lambda step, values: seen.append(step), **options)
+
+
+def test_an_alarm_of_numbers_that_arrive_together_stops_when_all_are_given_out(late):
+    seen = []
+    with stops_late(seen) as monitor:
+        monitor.step()
+        monitor.step()
+        Event.here = True
+        with pytest.raises(TrainingStopped):
+            monitor.step()
+        assert seen == [0, 1, 2]
+
+
+def test_an_alarm_at_the_end_does_not_hide_what_ended_the_training(late):
+    seen = []
+
+    def broken():
+        with stops_late(seen) as monitor:
+            monitor.step()
+            raise RuntimeError("the data ended")
+
+    with pytest.raises(RuntimeError, match="the data ended"):
+        broken()
+    assert seen == [0, 1]
+    with pytest.raises(TrainingStopped), stops_late(seen) as monitor:
+        monitor.step()
 
 
 class Recorder:

@@ -249,6 +249,51 @@ def test_experts_and_kernels_have_few_bits_too(kept):
     )
 
 
+def test_codes_are_those_of_the_directions_as_they_were_found():
+    """Weights in bfloat16: a direction that was rounded to their precision first has about 3 % other codes."""
+    gradient = torch.randn(150, 160, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weight = nn.Parameter(torch.zeros_like(gradient))
+    weight.grad = gradient.clone()
+    optimizer = GaLore([weight], rank=8, lr=0.01, skip=(), projector="exact", basis_dtype=torch.int8)
+    optimizer.step()
+    found = optimizer.state[weight]["basis"].numpy().astype(np.int64)
+    vectors = np.linalg.svd(gradient.double().numpy())[0][:, :8]
+    vectors = vectors * np.sign((vectors * found).sum(0))
+    wanted = np.round(vectors / np.abs(vectors).max(0) * 127)
+    assert (found != wanted).mean() < 0.005
+
+
+@KEPT
+def test_a_rank_by_energy_keeps_the_leading_directions(kept):
+    drawn = torch.randn(40, 24, generator=torch.Generator().manual_seed(0))
+    gradient = torch.diag(0.7 ** torch.arange(24.0)) @ torch.linalg.qr(drawn)[0].T
+    weight = nn.Parameter(torch.zeros(24, 40))
+    weight.grad = gradient
+    optimizer = GaLore([weight], rank=Energy(0.7, most=8), lr=0.01, skip=(), projector="exact", basis_dtype=kept)
+    optimizer.step()
+    found = decoded(optimizer.state[weight]["basis"], 24)
+    assert found.shape == (24, 2)  # 1 - 0.49 is too little, 1 - 0.49^2 is 0.76
+    assert (np.abs(np.diag(found)) > 0.9).all()  # the axes are its singular vectors
+
+
+@KEPT
+@pytest.mark.parametrize("rows", [slice(0, 12), slice(12, 24)], ids=["first", "second"])
+def test_directions_of_half_of_the_rows_are_no_damage(kept, rows):
+    """The halves share bytes where there are 4 bits."""
+    weight = nn.Parameter(torch.zeros(24, 40))
+    weight.grad = torch.zeros(24, 40)
+    weight.grad[rows] = torch.randn(12, 40, generator=torch.Generator().manual_seed(0))
+    make = partial(GaLore, [weight], rank=4, lr=0.01, skip=(), projector="exact", basis_dtype=kept)
+    optimizer, again = make(), make()
+    optimizer.step()
+    again.load_state_dict(stored(optimizer.state_dict()))
+    basis = again.state[weight]["basis"]
+    assert torch.equal(basis, optimizer.state[weight]["basis"])
+    empty = np.ones(24, bool)
+    empty[rows] = False
+    assert not decoded(basis, 24)[empty].any()
+
+
 # ---- what is refused ------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +309,7 @@ DAMAGE = {
     "a direction of zeros": (lambda basis: basis * (torch.arange(4) != 2), "do not have length 1"),
     "codes as numbers": (lambda basis: basis.float(), r"do not have length 1|its shorter side is 24"),
     "a row less": (lambda basis: basis[:-1], "its shorter side is 24"),
+    "one direction alone": (lambda basis: basis[:, 0], "its shorter side is 24"),
     "a direction less": (lambda basis: basis[:, :-1], "has rank 3, this optimizer has rank 4"),
 }
 

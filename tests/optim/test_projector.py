@@ -145,6 +145,17 @@ def test_a_start_that_is_of_no_use_does_no_harm(name):
     assert energy(found.basis, gradient) >= 0.99 * energy(exact.basis, gradient)
 
 
+@pytest.mark.parametrize("width", [5, 20])
+def test_a_start_of_another_rank_keeps_the_signs_of_what_both_have(width):
+    gradient = gradients(96, 200, 12)["falling"]
+    start = -torch.linalg.svd(gradient)[0][:, :width]
+    found = find_projector(gradient, 12, start=start)
+    assert not found.exact
+    assert found.basis.shape == (96, 12)
+    both = min(width, 12)
+    assert bool(((found.basis[:, :both] * start[:, :both]).sum(0) > 0).all())
+
+
 def test_a_search_that_does_not_settle_ends_in_the_svd():
     gradient = draw(96, 200)
     found = find_projector(gradient, 12, tolerance=-1.0)

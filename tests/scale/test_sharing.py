@@ -67,3 +67,9 @@ def test_the_mark_goes_also_where_the_work_is_interrupted(out):
     with pytest.raises(KeyboardInterrupt), marked(out):
         raise KeyboardInterrupt
     assert list(out.iterdir()) == []
+
+
+def test_a_mark_that_somebody_took_away_is_no_error(out):
+    with marked(out) as mark:
+        (out / mark).unlink()
+    assert list(out.iterdir()) == []

@@ -203,6 +203,7 @@ NEVER = datetime(1970, 1, 1, tzinfo=UTC)
         (Listed(10, None, NOON), [{"last_modified": NOON.replace(second=1), "e_tag": '"a"', "version": "1"}]),
         (Listed(10, None, NOON), [{"last_modified": NOON}, {"last_modified": NOON.replace(second=1)}]),
         (Listed(10, '"a"', NOON), [{"last_modified": NOON.replace(second=1)}]),  # an answer without its tag
+        (Listed(10, '"a"', NOON), [{"last_modified": NOON}, {"e_tag": '"b"', "last_modified": NOON}]),  # tagged again
         (Listed(10, None, None), [{"version": "1"}, {"version": "2"}]),
         (Listed(10, None, None), [{"version": "1", "last_modified": NOON}, {"version": "2", "last_modified": NOON}]),
         (Listed(10, None, NOON), [{"e_tag": '"a"', "last_modified": NOON}, {"e_tag": '"b"', "last_modified": NOON}]),
