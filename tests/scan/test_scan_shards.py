@@ -16,6 +16,8 @@ from joma.host.errors import BadInput
 from joma.scale.parts import FILE
 from joma.scale.shards import Shard
 from joma.scan import merge_shards, scan
+from joma.scan.formats.checkpoint import Weights
+from joma.scan.sweep.part_content import _weights
 from joma.scan.sweep.parts import part_of
 
 STEPS = (0, 1, 2, 5, 10, 20, 30, 40, 60, 80)
@@ -331,3 +333,16 @@ def test_a_step_that_is_measured_again_says_what_it_says_now(pristine, tmp_path,
     notes = json.loads((tmp_path / "shard-1-of-1" / FILE).read_text())["content"]["notes"]
     assert notes["30"][-1:] == ["read slowly"]
     assert notes["40"][-1:] == ["read quickly"]
+
+
+def test_a_part_remembers_the_files_of_the_tensors_that_judging_can_name():
+    gated = {"mlp": ("a", "b"), "attention": ("c",)}
+    plan = SimpleNamespace(groups=gated, gated=gated.get)
+    files = ("one.safetensors", "two.safetensors")
+    index = {"a": files[0], "b": files[1], "c": files[0], "norm": files[1]}
+    place = SimpleNamespace(weights=lambda: Weights(files, index))
+    assert _weights(plan, place) == {
+        "files": list(files),
+        "index": {"a": files[0], "b": files[1], "c": files[0]},
+    }
+    assert _weights(plan, SimpleNamespace(weights=lambda: Weights(files[:1]))) == {"files": [files[0]], "index": None}
