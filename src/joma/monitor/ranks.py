@@ -11,7 +11,6 @@ goes on as it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from joma.host.words import short
 from joma.measure._following import BLOCK, Followed, first_block, follow, random_vectors, takes_grams
 from joma.measure.spectrum import GRAM_SIDE, TOGETHER, spectrum
 from joma.monitor.arrival import Arrival
-from joma.monitor.recorded import RecordedLook
+from joma.monitor.recorded import Memory, RecordedLook
 from joma.monitor.sinks.guard import report
 
 DOUBT = 0.01
@@ -28,8 +27,8 @@ DOUBT = 0.01
 
 AT_A_TIME = 1 << 27
 """Entries of matrices that are followed together: copies of them are held for a moment."""
-GRAM_ENTRIES = 1 << 24
-"""Entries of Gram matrices in one recorded look, which holds memory for them: 64 MiB."""
+GRAM_ENTRIES = 1 << 25
+"""Entries of Gram matrices in one recorded look, which holds memory for them: 128 MiB."""
 FIRST_STEPS = 40
 """Steps of subspace iteration before the first look; each reads the matrices twice."""
 
@@ -46,7 +45,7 @@ class Ranks:
         self.recorded: dict[tuple[str, ...], RecordedLook | None] = {}
         """By the names of its matrices, each recorded look; None: it came once, or cannot be recorded."""
         self._records = recorded
-        self._pool: Any = None
+        self._memory: Memory | None = None
         self._doubted: set[str] = set()
         self._residuals: list[tuple[list[str], Arrival]] = []
         self._random: dict[torch.device, torch.Generator] = {}
@@ -101,8 +100,8 @@ class Ranks:
         if look is None or not look.is_of(matrices):
             self.recorded[names] = look = None  # its memory goes before the next one takes some
             try:
-                self._pool = self._pool or torch.cuda.graph_pool_handle()
-                self.recorded[names] = look = RecordedLook(matrices, torch.stack(blocks), self._pool)
+                self._memory = self._memory or Memory.on(device)
+                self.recorded[names] = look = RecordedLook(matrices, torch.stack(blocks), self._memory)
             except Exception as error:
                 self._records = False
                 report(f"stable ranks come without a recording, and take the host longer: {short(str(error), 200)}")

@@ -7,7 +7,7 @@ look to the next lies outside the graph's memory, so that several graphs can sha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,21 +19,33 @@ TOGETHER = 1 << 23
 """Entries of matrices that are copied at a time: the graph holds memory for them."""
 
 
+class Memory(NamedTuple):
+    """What several recordings share: a stream to record on, and memory that they use one after the other."""
+
+    stream: torch.cuda.Stream
+    pool: Any
+
+    @classmethod
+    def on(cls, device: torch.device) -> Memory:
+        """New, on a CUDA device."""
+        return cls(torch.cuda.Stream(device), torch.cuda.graph_pool_handle())
+
+
 class RecordedLook:
     """`follow` of the same matrices, at the same places in memory, again and again."""
 
-    def __init__(self, matrices: Sequence[Tensor], vectors: Tensor, pool: Any) -> None:
+    def __init__(self, matrices: Sequence[Tensor], vectors: Tensor, memory: Memory) -> None:
         """Record it; what goes wrong is raised, and leaves things as they were.
 
         - matrices, vectors: as in `follow`; the matrices on one CUDA device
-        - pool: of `torch.cuda.graph_pool_handle`, memory for what a look needs while it runs
+        - memory: for what a look needs while it runs
         """
         self._matrices, self._where = list(matrices), _places(matrices)
         self._vectors, self._new = vectors.clone(), random_vectors(vectors, 1, _generator(vectors.device))
         self._numbers = vectors.new_zeros(2, len(vectors))  # stable ranks and residuals
         self._blocks = _places(self._vectors)
         self._graph = torch.cuda.CUDAGraph()
-        stream, now = torch.cuda.Stream(), torch.cuda.current_stream()
+        now, (stream, pool) = torch.cuda.current_stream(), memory
         stream.wait_stream(now)
         with drawing_goes_on(), torch.cuda.stream(stream):
             self._look()  # kernels are chosen here

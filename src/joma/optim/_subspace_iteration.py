@@ -130,14 +130,16 @@ def follow(product: Product, basis: Tensor, rank: int, tolerance: float) -> Foll
     - tolerance: of `search`
 
     The vectors are those of orthogonal iteration, ordered by their energies. They are not rotated to singular vectors,
-    which would take an eigenvalue problem for which a GPU waits. `usable` is False where the last round brought more
-    than `tolerance`, where a block fell apart, and where numbers are zero or not finite.
+    which would take an eigenvalue problem for which a GPU waits. `usable` is False where one more round would bring
+    more than `tolerance`, if gains go on to fall as they did, or the last one brought more; where a block fell apart;
+    and where numbers are zero or not finite.
     """
-    noise, degree = _noise(basis), torch.ones((), device=basis.device)
+    noise = _noise(basis)
     precise, broken = _closer(_unit_columns(product(basis), noise))
     basis = precise.to(basis.dtype)
     image = product(basis)
-    energies = before = (basis * image).sum(-2)
+    energies = (basis * image).sum(-2)
+    gains, degree = [], torch.ones((), device=basis.device)
     for _ in range(FOLLOWED):
         edges = _edges(energies)
         ratios = energies.amax(-1) / edges
@@ -148,8 +150,11 @@ def follow(product: Product, basis: Tensor, rank: int, tolerance: float) -> Foll
         basis = precise.to(basis.dtype)
         image = product(basis)
         before, energies = energies, (basis * image).sum(-2)
+        gains.append(_gains(before, energies, rank))
     precise, failed = _closer(precise)
-    settled = _gains(before, energies, rank) <= tolerance * degree / DEGREE  # False for what is no number
+    *_, first, last = gains
+    coming = last * (last / first.clamp_min(torch.finfo(first.dtype).tiny)).clamp(0, 1)
+    settled = (last <= tolerance) & (coming <= tolerance * degree / DEGREE)  # False for what is no number
     usable = settled & (broken + failed == 0) & (energies.amax(-1) > 0)
     largest = energies.topk(rank)
     order = largest.indices[:, None].expand(-1, basis.shape[-2], -1)
@@ -174,8 +179,9 @@ def _filter(product: Product, basis: Tensor, image: Tensor, edges: Tensor, degre
     - degrees: (count,) of each, at most `most`
     """
     slope, wanted = (2 / edges)[:, None, None], degrees[:, None, None]
-    last, current = basis, slope * image - basis
+    last, current, twice = basis, slope * image - basis, 2 * slope
     for done in range(1, most):  # T_{d+1}(x) = 2 x T_d(x) - T_{d-1}(x); each matrix stops at its own degree
-        following = 2 * (slope * product(current) - current) - last
-        last, current = torch.where(wanted > done, current, last), torch.where(wanted > done, following, current)
+        goes_on = wanted > done
+        following = (twice * product(current)).sub_(torch.add(last, current, alpha=2))
+        last, current = torch.where(goes_on, current, last), torch.where(goes_on, following, current)
     return torch.where(wanted > 1, current, image)
