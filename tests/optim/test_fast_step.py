@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from training import loss_of, network, same
+from training import loss_of, network, same, waiting
 
 from joma.optim import GaLore, _guard, _matrix
 from joma.optim._guard import Guard, are_finite
@@ -316,11 +316,8 @@ def test_on_a_gpu_a_step_waits_for_nothing_and_is_captured(dtype, kept):
     for _ in range(3):
         optimizer.step()
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waiting("error"):
         optimizer.step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     copies = [each.detach().clone() for each in weights]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
