@@ -250,3 +250,16 @@ def test_a_narrow_log_axis_has_fewer_names(page: Any) -> None:
       document.body.style.width = '900px'; chart.resize(); return found;"""
     names = fresh(page, code)["names"][0]
     assert names == ["1,200", "1,400", "1,600", "1,800"]
+
+
+@pytest.mark.parametrize("width", [330, 900])
+def test_long_numbers_leave_the_title_of_their_axis_free(page: Any, width: int) -> None:
+    code = f"""{LOG} document.body.style.width = '{width}px'; chart.resize();
+      const far = (words) => Math.max(...words.map((one) => chart.plot.ctx.measureText(one).width)) / devicePixelRatio;
+      const found = [];
+      for (const y of [[1, 2], [0.93, 0.93002], [-1e-7, 123456.75]]) {{
+        const {{ names }} = await show(y, {{ logY: y[0] > 0 }}); chart.plot.ctx.font = '12px system-ui, sans-serif';
+        found.push([far(names[1]), chart.plot.axes[1]._size]); }}
+      document.body.style.width = '900px'; chart.resize(); return found;"""
+    for words, room in fresh(page, code):
+        assert words + 4 + 5 <= room <= max(words + 30, 64)  # the tick and the gap

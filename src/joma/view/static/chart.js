@@ -121,6 +121,7 @@ class Chart {
     }
     const axis = { stroke: muted, font, labelFont: font, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1, size: 4 } };
     const values = (/** @type {any} */ _, /** @type {number[]} */ ticks) => inTicks(ticks);
+    const wide = (/** @type {any} */ _, /** @type {string[] | null} */ words) => Math.max(narrow ? 52 : 64, 14 + 7 * Math.max(0, ...(words ?? []).map((one) => one.length))); // long numbers would lie on the title
     // On a log axis uPlot would begin and end at whole decades, and leave names out.
     const named = (/** @type {any} */ plot, /** @type {number} */ side, /** @type {number} */ from, /** @type {number} */ to) => ticksOf(from, to, Math.max(5, Math.floor(side ? plot.height / 50 : plot.width / 90)), true);
     const log = { splits: named, filter: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks };
@@ -128,7 +129,7 @@ class Chart {
     return {
       width, height: narrow ? 300 : 400, legend: { show: false }, series, bands,
       scales: { x: spec.logX ? { time: false, distr: 3, range: (/** @type {any} */ _, /** @type {number} */ from, /** @type {number} */ to) => [from, to] } : { time: false }, y: spec.logY ? { distr: 3, range: around } : {} },
-      axes: [{ ...axis, label: spec.x, labelSize: 18, labelGap: 0, size: 30, gap: 4, values, space: 60, ...(spec.logX ? log : {}) }, { ...axis, label: spec.y, labelSize: 20, size: narrow ? 52 : 64, values, ...(spec.logY ? log : {}) }],
+      axes: [{ ...axis, label: spec.x, labelSize: 18, labelGap: 0, size: 30, gap: 4, values, space: 60, ...(spec.logX ? log : {}) }, { ...axis, label: spec.y, labelSize: 20, size: wide, values, ...(spec.logY ? log : {}) }],
       cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, focus: { prox: 30 } },
       focus: { alpha: spec.curves.length > 1 ? 0.3 : 1 },
       hooks: {
