@@ -183,6 +183,7 @@ def test_numbers_in_words(js: Any) -> None:
     assert js("ticksOf", 1, 10, 5, True) == [1, 2, 5, 10]
     assert js("ticksOf", 1.5, 70, 5, True) == [2, 5, 10, 20, 50]
     assert js("ticksOf", 3.1, 3.3, 5, True) == [3.1, 3.15, 3.2, 3.25, 3.3]
+    assert js("ticksOf", 1.4, 8.4, 6, True) == [2, 4, 6, 8]  # 2 and 5 alone would say little
     assert js("ticksOf", 8, 18, 5, True) == [8, 10, 12, 14, 16, 18]
     assert js("ticksOf", 2e-7, 3e4, 5, True) == [1e-6, 1e-3, 1, 1e3]  # each a thousandfold
     times = {-3: "0 s", 119: "119 s", 120: "2 min", 7199: "120 min", 7200: "2 h", 172_799: "48 h", 259_200: "3 days"}
@@ -237,6 +238,7 @@ def test_a_number_alone_lies_in_the_middle_of_an_axis(js: Any) -> None:
         same(js("limitsOf", -value, -value, False), [-1.1 * value, -0.9 * value])
     same(js("limitsOf", 0, 0, False), [-1, 1])
     same(js("limitsOf", 10, 30, False), [9, 31])
+    same(js("limitsOf", 1, 1 + 2e-16, False), [0.9, 1.1])  # between these there is no place for ticks
     tiny, huge = js("limitsOf", 5e-324, 1.7e308, True)
     assert 0 < tiny < huge < float("inf")
 
@@ -398,6 +400,16 @@ def test_lines_of_a_picture_stand_at_their_steps_with_names(js: Any) -> None:
         height = float(re.search(r'viewBox="0 0 760 ([\d.]+)"', svg)[1])
         texts = [float(one) for one in re.findall(r'<text x="[\d.]+" y="([\d.]+)"', svg)]
         assert height - 30 < max(texts) < height - 4
+
+
+def test_hiding_a_curve_moves_no_axis_of_steps(js: Any) -> None:
+    curves = [
+        {"label": "a", "x": [10, 20], "y": [1.0, 2.0], "colour": "#010203"},
+        {"label": "b", "x": [0, 40], "y": [1.0, 2.0], "colour": "#040506", "hidden": True},
+    ]
+    svg = js("toSvg", {"curves": curves, "x": "step", "y": "y", "logX": False, "logY": False}, PAGE)
+    assert re.search(r'd="M241.0 [\d.]+L408.0 [\d.]+" fill="none" stroke="#010203"', svg)  # as on the screen
+    assert "#040506" not in svg
 
 
 def test_a_picture_of_many_curves_says_how_many_it_does_not_name(js: Any) -> None:

@@ -57,7 +57,7 @@ function alongside(parts) {
 
 /** The sum of parts that stand alongside; unknown where one of them is. @param {Curve[]} parts @returns {number[]} */
 function sumOf(parts) {
-  return (parts[0]?.x ?? []).map((_, at) => { const sum = parts.reduce((all, part) => all + part.y[at], 0); return Number.isFinite(sum) ? sum : NaN; });
+  return (parts[0]?.x ?? []).map((_, at) => parts.reduce((all, part) => all + part.y[at], 0));
 }
 
 /** The share of the numbers behind each point of a curve that is known. @param {Recorded} array @param {Modes} modes @returns {Curve} */
