@@ -263,3 +263,16 @@ def test_long_numbers_leave_the_title_of_their_axis_free(page: Any, width: int) 
       document.body.style.width = '900px'; chart.resize(); return found;"""
     for words, room in fresh(page, code):
         assert words + 4 + 5 <= room <= max(words + 30, 64)  # the tick and the gap
+
+
+def test_a_number_between_gaps_is_a_dot_and_what_is_no_point_is_no_gap(page: Any) -> None:
+    code = """const gaps = (column) => lonely(column.map((one) => (one === 'none' ? undefined : one)));
+      const y = [1, NaN, 2, 2, NaN, 1.5, NaN, 1, 1], one = spec(9, { live: false, same: undefined });
+      one.curves = [{ ...one.curves[0], y: y.map(() => 1.2) }, { ...one.curves[0], y, colour: '#ff0000' }];
+      chart.draw(one); await frame();
+      const canvas = chart.plot.ctx.canvas, data = pixels(), place = (x, y) => {
+        const [left, top] = [chart.plot.valToPos(x, 'x', true), chart.plot.valToPos(y, 'y', true) + 2].map(Math.round);
+        const at = 4 * (top * canvas.width + left); return data[at] - data[at + 1] > 80; };
+      return [gaps([1, 'none', 2, null, 3]), gaps([null, 1, 'none', null]), gaps([]), gaps([null, 4, 5, null, 6, null]),
+        gaps(['none', 7]), [[50, 1.5], [20, 2], [30, 2]].map(([x, y]) => place(x, y))];"""
+    assert fresh(page, code) == [[4], [1], [], [4], [1], [True, False, False]]

@@ -48,7 +48,7 @@ def js(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Calls a function of the module."""
     names = ("tQuantile", "meanInterval", "smoothed", "curvesOf", "overRuns", "withRows", "ticksOf", "stacked", "toCsv",
              "inDigits", "inTicks", "inTime", "counted", "toSvg", "grown", "roomy", "ranged", "limitsOf",
-             "seenRange", "alongside", "sumOf", "knownShare", "whereAllKnown")  # fmt: skip
+             "seenRange", "alongside", "sumOf", "knownShare", "whereAllKnown", "lonely")  # fmt: skip
     parts = [static(name) for name in ("numbers.js", "axes.js", "elements.js", "colours.js", "picture.js", "split.js")]
     parts.append(HELPERS)
     path: Path = tmp_path_factory.mktemp("js") / "page.html"
@@ -96,6 +96,7 @@ def test_smoothing_forgets_where_it_began_and_keeps_gaps(js: Any) -> None:
     same(js("smoothed", [1.0, 7.0], 0), [1.0, 7.0])
 
 
+NAN = float("nan")
 MODES = st.sampled_from(["each", "mean", "interval", "1"])
 
 
@@ -157,6 +158,14 @@ def test_parts_are_stacked_by_their_sign(js: Any) -> None:
     parts = [{"label": name, "x": [0], "y": [y]} for name, y in (("a", 2.0), ("b", -1.0), ("c", 3.0), ("d", -4.0))]
     found = [(area["low"], area["high"]) for area in js("stacked", parts)]
     assert found == [([0], [2.0]), ([-1.0], [0]), ([2.0], [5.0]), ([-5.0], [-1.0])]
+
+
+def test_nothing_is_stacked_on_an_unknown_part(js: Any) -> None:
+    rows = {"a": [2.0, 2.0, NAN], "b": [3.0, NAN, 1.0], "c": [-1.0, -1.0, -1.0], "d": [4.0, 4.0, 4.0]}
+    found = js("stacked", [{"label": name, "x": [0, 1, 2], "y": y} for name, y in rows.items()])
+    same([area["low"] for area in found], [[0, 0, NAN], [2, NAN, NAN], [-1, NAN, NAN], [5, NAN, NAN]])
+    same([area["high"] for area in found], [[2, 2, NAN], [5, NAN, NAN], [0, NAN, NAN], [9, NAN, NAN]])
+    same([area["y"] for area in found], list(rows.values()))  # what is read off and saved stays
 
 
 def test_a_table_of_what_is_seen(js: Any) -> None:
@@ -400,6 +409,22 @@ def test_lines_of_a_picture_stand_at_their_steps_with_names(js: Any) -> None:
         height = float(re.search(r'viewBox="0 0 760 ([\d.]+)"', svg)[1])
         texts = [float(one) for one in re.findall(r'<text x="[\d.]+" y="([\d.]+)"', svg)]
         assert height - 30 < max(texts) < height - 4
+
+
+def test_a_number_between_gaps_is_a_dot(js: Any) -> None:
+    nan = float("nan")
+    y = [1.0, nan, 2.0, 3.0, nan, nan, 4.0, nan, 5.0]
+    curve = {"label": "a", "x": list(range(9)), "y": y, "colour": "#010203"}
+    spec = {"curves": [curve], "x": "step", "y": "y", "logX": False, "logY": False}
+
+    def dots(**given: Any) -> list[float]:
+        svg = js("toSvg", {**spec, **given}, PAGE)
+        return [float(one) for one in re.findall(r'<circle cx="([\d.]+)" cy="[\d.]+" r="2.5" fill="#010203"/>', svg)]
+
+    same(dots(), [74 + at / 8 * 668 for at in (0, 6, 8)], 1e-3)
+    same(dots(low=3, high=7), [74 + (at - 3) / 4 * 668 for at in (3, 6)], 1e-3)  # what is seen of 2 and 3 is one
+    assert dots(curves=[{**curve, "low": y, "high": y}], areas=True) == []
+    same(dots(curves=[{**curve, "x": [5], "y": [1.0]}]), [74])
 
 
 def test_hiding_a_curve_moves_no_axis_of_steps(js: Any) -> None:

@@ -259,7 +259,7 @@ def test_a_sum_with_an_unknown_part_is_a_gap_and_said_so(host: StandIn) -> None:
         near(found["sum of the parts"], wanted)
         near(found["measured whole"], whole[:, columns].mean(1))
         assert np.isfinite(found["specific"]).sum() == 17
-        says = f"At {len(gaps)} of 20 steps a part is unknown, so the sum is too: a gap."
+        says = f"At {len(gaps)} of 20 steps a part is unknown. The sum and the parts drawn after it are gaps there."
         assert host.text(".note") == f"{shown} {says}"
         assert host.legend()["sum of the parts"][0] == f"{wanted[18]:.4g}"
     svg = host.saved("SVG")
@@ -268,7 +268,10 @@ def test_a_sum_with_an_unknown_part_is_a_gap_and_said_so(host: StandIn) -> None:
     )
     assert [part.count("L") + 1 for part in line.split("M")[1:]] == [3, 1, 3, 7]
     host.show("screen=split&run=a&layer=0&low=6&high=10")
-    assert host.text(".note") == f"{shown} At 2 of 5 steps a part is unknown, so the sum is too: a gap."
+    assert (
+        host.text(".note")
+        == f"{shown} At 2 of 5 steps a part is unknown. The sum and the parts drawn after it are gaps there."
+    )
     host.show("screen=split&run=a&layer=0&low=12&high=18")
     assert host.text(".note") == shown
 

@@ -113,7 +113,7 @@ class Chart {
     const series = [{}], bands = [];
     for (const curve of spec.curves) {
       const stroke = curve.colour === "ink" ? ink : curve.colour, at = series.length, area = spec.areas && curve.low;
-      series.push({ label: curve.label, show: !curve.hidden, stroke, width: area ? 0 : pen, dash: curve.dashes, points: { show: area ? false : curve.x.length < 3, size: 5 } });
+      series.push({ label: curve.label, show: !curve.hidden, stroke, width: area ? 0 : pen, dash: curve.dashes, points: { show: false, size: 6, fill: stroke, filter: (/** @type {any} */ plot) => (area ? null : lonely(plot.data[at])) } });
       if (curve.low && curve.high) {
         series.push({ show: !curve.hidden, width: 0, points: { show: false } }, { show: !curve.hidden, width: 0, points: { show: false } });
         bands.push({ series: [at + 2, at + 1], fill: `${curve.colour === "ink" ? "#757575" : curve.colour}${area ? "c0" : "26"}` });

@@ -250,3 +250,18 @@ function rangeOf(values, from = 0, to = values.length) {
   const [low, high] = bounds(values, from, to);
   return low <= high ? [low, high] : [0, 1];
 }
+
+/** Places of numbers between gaps, to which no line leads. null is a gap; undefined is no point at all.
+ * @param {(number | null | undefined)[]} column @returns {number[]} */
+function lonely(column) {
+  /** @type {number[]} */
+  const found = [];
+  let last = -1, length = 0;
+  column.forEach((value, at) => {
+    if (value === undefined) return;
+    if (value !== null) { last = at; length++; return; }
+    if (length === 1) found.push(last);
+    length = 0;
+  });
+  return length === 1 ? [...found, last] : found;
+}

@@ -47,7 +47,9 @@ function toSvg(spec, colours) {
         parts.push(`<path d="M${edge.map(([one, y]) => `${px(one).toFixed(1)} ${py(y).toFixed(1)}`).join("L")}Z" fill="${curve.colour}" fill-opacity="${spec.areas ? 0.75 : 0.15}"/>`);
       }
     }
-    if (!spec.areas || !curve.low) parts.push(`<path d="${path(curve.x, curve.y)}" fill="none" stroke="${curve.colour === "ink" ? colours.ink : curve.colour}" stroke-width="1.6" stroke-linejoin="round"${curve.dashes ? ` stroke-dasharray="${curve.dashes.join(" ")}"` : ""}/>`);
+    const stroke = curve.colour === "ink" ? colours.ink : curve.colour, seen = curve.x.map((x, at) => (inside(x) ? (fits(x, curve.y[at]) ? curve.y[at] : null) : undefined));
+    if (!spec.areas || !curve.low) for (const at of lonely(seen)) parts.push(`<circle cx="${px(curve.x[at]).toFixed(1)}" cy="${py(curve.y[at]).toFixed(1)}" r="2.5" fill="${stroke}"/>`);
+    if (!spec.areas || !curve.low) parts.push(`<path d="${path(curve.x, curve.y)}" fill="none" stroke="${stroke}" stroke-width="1.6" stroke-linejoin="round"${curve.dashes ? ` stroke-dasharray="${curve.dashes.join(" ")}"` : ""}/>`);
   }
   keys.forEach(([line, words], at) => {
     const x = PLOT.left + (at % COLUMNS) * (PLOT.width - PLOT.left) / COLUMNS, y = PLOT.height + 12 + 18 * Math.floor(at / COLUMNS);

@@ -33,17 +33,18 @@ function familiesOf(run) {
   return found;
 }
 
-/** Areas above and below zero: each part lies on those of its sign before it. @param {{label: string, x: number[], y: number[]}[]} parts @returns {Curve[]} */
+/** Areas above and below zero: each part lies on those of its sign before it. Behind an unknown one nobody knows where. @param {{label: string, x: number[], y: number[]}[]} parts @returns {Curve[]} */
 function stacked(parts) {
   const count = parts[0]?.x.length ?? 0, up = Array(count).fill(0), down = Array(count).fill(0);
+  const known = Array(count).fill(true);
   return parts.map((part) => {
     const low = [], high = [];
     for (let at = 0; at < count; at++) {
-      const value = part.y[at], real = Number.isFinite(value);
-      const base = !real || value >= 0 ? up : down, from = base[at];
-      if (real) base[at] += value;
-      low.push(real ? Math.min(from, base[at]) : NaN);
-      high.push(real ? Math.max(from, base[at]) : NaN);
+      const value = part.y[at], base = value >= 0 ? up : down, from = base[at];
+      known[at] &&= Number.isFinite(value);
+      base[at] += value;
+      low.push(known[at] ? Math.min(from, base[at]) : NaN);
+      high.push(known[at] ? Math.max(from, base[at]) : NaN);
     }
     return { label: part.label, x: part.x, y: part.y, low, high };
   });
@@ -140,7 +141,7 @@ function splitScreen(view) {
   /** Where a sum that is seen has gaps, in words. @param {Curve} sum @param {number | undefined} low @param {number | undefined} high @returns {string} */
   function gapsIn(sum, low = -Infinity, high = Infinity) {
     const seen = sum.y.filter((_, at) => sum.x[at] >= low && sum.x[at] <= high), unknown = seen.filter(Number.isNaN).length;
-    return unknown ? `At ${unknown.toLocaleString("en")} of ${counted(seen.length, "step")} a part is unknown, so the sum is too: a gap.` : "";
+    return unknown ? `At ${unknown.toLocaleString("en")} of ${counted(seen.length, "step")} a part is unknown. The sum and the parts drawn after it are gaps there.` : "";
   }
 
   /** @param {string} words */
