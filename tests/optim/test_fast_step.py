@@ -245,14 +245,14 @@ def test_a_pack_knows_which_of_its_matrices_are_due(refresh):
 def test_no_step_has_more_refreshes_than_its_share(count, refresh):
     weights = [nn.Parameter(torch.zeros(6, 9)) for _ in range(count)]
     optimizer = made(weights, rank=2, refresh=refresh)
-    turns = math.ceil(count / 2)  # two subspaces are found together
+    turns = math.ceil(count / 4)  # four subspaces are found together
     for matrix in optimizer.matrices:
         matrix.refreshed = 0
     found = Counter()
     for _ in range(refresh):
         optimizer.count_replays()
         due = optimizer.due()
-        assert len(due) <= 2 * math.ceil(turns / refresh)
+        assert len(due) <= 4 * math.ceil(turns / refresh)
         found.update(due)
     assert set(found.values()) == {1}
     assert len(found) == count
