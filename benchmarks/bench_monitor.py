@@ -92,7 +92,8 @@ def seconds(call, times=1):
 def turns(one, other, chunk, rounds):
     """Seconds of a step of `one`, and how much more one of `other` takes, as shares: first quarter, median, last.
 
-    They take turns, and each pair is compared: on a machine that others use too, both are slow together.
+    They take turns, and each pair is compared: on a machine that others use too, both are slow together. `least`
+    compares the fastest of each.
     """
     seconds(one, 3), seconds(other, chunk)
     pairs = [(seconds(one, chunk), seconds(other, chunk)) for _ in range(rounds)]
@@ -102,7 +103,8 @@ def turns(one, other, chunk, rounds):
 def shares(pairs, chunk):
     plain = statistics.median(one for one, _ in pairs)
     low, middle, high = statistics.quantiles([(other - one) / plain for one, other in pairs], n=4)
-    return {"step_milliseconds": 1e3 * plain / chunk, "overhead": middle, "quarters": [low, high]}
+    least = min(other for _, other in pairs) / min(one for one, _ in pairs) - 1
+    return {"step_milliseconds": 1e3 * plain / chunk, "overhead": middle, "quarters": [low, high], "least": least}
 
 
 def overhead(model, step, rounds, **options):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from training import loss_of, near, network, same, train
 
-from joma.optim import GaLore, _matrix, memory
+from joma.optim import GaLore, _matrix, _refresh, memory
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "weight_decay": 0.1}
 
@@ -203,3 +203,49 @@ def test_a_weight_that_is_used_twice_is_updated_once():
             optimizer.step()
             optimizer.zero_grad()
     assert torch.equal(layer.weight, other.weight)
+
+
+def test_a_gradient_whose_subspace_is_followed_waits_for_the_step(monkeypatch):
+    """The weights are those of the plain way, and no other gradient waits."""
+    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+    models, optimizers = pair()
+    waited = []
+    for turn in range(7):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            due = optimizer.due()
+            loss_of(model).backward()
+            if model is models[0]:
+                here = [name for name, each in model.named_parameters() if each.grad is not None]
+                assert here == ([] if turn == 0 else due)  # the first subspaces are searched for at once
+                waited += here
+            optimizer.step()
+            assert model is models[1] or all(each.grad is None for each in model.parameters())
+    assert same(*models)
+    assert sorted(waited) == ["layers.0.weight"] * 2 + ["layers.2.weight"] * 2
+
+
+def test_no_more_gradients_wait_for_the_step_than_the_largest_has_entries(monkeypatch):
+    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+    weights = {f"w{at}": nn.Parameter(torch.zeros(60, 80)) for at in range(4)}
+    optimizer = GaLore(list(weights.items()), rank=4, refresh=1, lr=0.1, per_layer=True)
+    luck = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        sum((each * torch.randn(60, 80, generator=luck)).sum() for each in weights.values()).backward()
+        waiting = [name for name, each in weights.items() if each.grad is not None]
+        optimizer.step()
+        assert not any(each.grad is not None for each in weights.values())
+    assert len(waiting) == 1
+    assert [matrix.count for matrix in optimizer.matrices] == [3] * 4
+
+
+def test_a_gradient_that_was_cleared_before_the_step_is_not_missed(monkeypatch):
+    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+    model = network()
+    optimizer = GaLore(model, per_layer=True, **OPTIONS)
+    for _ in range(4):
+        loss_of(model).backward()
+        optimizer.zero_grad()
+        optimizer.step()
+    assert max(matrix.count for matrix in optimizer.matrices) == 4
+    assert all(torch.isfinite(each).all() for each in model.parameters())

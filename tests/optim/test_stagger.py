@@ -43,7 +43,15 @@ def test_together_where_it_is_asked_for_and_with_the_exact_projector():
 
 def test_few_at_a_time_where_products_are_stacked(monkeypatch):
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
-    assert refreshes(6, 6)[1:] == [[2, 3], [4, 5], [], [0, 1], [2, 3]]
+    assert refreshes(6, 6)[1:] == [[], [4, 5], [], [0, 1, 2, 3], []]
+
+
+@pytest.mark.parametrize("way", ["per_layer", "project_in_backward"])
+def test_one_at_a_time_where_gradients_are_not_there_together(way, monkeypatch):
+    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    weights = [nn.Parameter(torch.zeros(6, 9)) for _ in range(6)]
+    optimizer = GaLore(weights, rank=2, skip=(), **{way: True})
+    assert [matrix.turn for matrix in optimizer.matrices] == [(at, 6) for at in range(6)]
 
 
 def test_a_resumed_run_has_the_turns_of_the_run_before():

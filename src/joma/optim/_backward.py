@@ -25,9 +25,11 @@ class InBackward:
         """With per_layer each gradient is used once, and microbatches cannot add up."""
         self.per_layer = per_layer
         self.most_waiting = 0  # entries of gradients that may wait for others
+        self.most_put_off = 0  # and of those that may wait for the step
         self._hooks: dict[int, BackwardHook] = {}
         self._taken: set[int] = set()
         self._waiting: list[nn.Parameter] = []
+        self._put_off: list[nn.Parameter] = []
 
     def start(self, named: Iterable[tuple[str, nn.Parameter]], take: Take) -> None:
         """Hooks of those parameters that have none."""
@@ -38,6 +40,7 @@ class InBackward:
     def let_wait(self, largest: int, *, stacked: bool) -> None:
         """Gradients wait for each other where products are stacked; `largest`: entries of the largest parameter."""
         self.most_waiting = largest // WAITING_SHARE if stacked else 0
+        self.most_put_off = largest
 
     def take(self, parameter: nn.Parameter) -> None:
         """A gradient is taken; with per_layer a second one before a step is refused."""
@@ -53,9 +56,18 @@ class InBackward:
         self._waiting.append(parameter)
         return sum(each.numel() for each in self._waiting) < self.most_waiting
 
-    def release(self) -> list[nn.Parameter]:
-        """Those that have waited."""
+    def put_off(self, parameter: nn.Parameter) -> bool:
+        """Let a gradient wait for the step; False if too many do already."""
+        if sum(each.numel() for each in (*self._put_off, parameter)) > self.most_put_off:
+            return False
+        self._put_off.append(parameter)
+        return True
+
+    def release(self, *, all_of_them: bool = False) -> list[nn.Parameter]:
+        """Those that have waited; all_of_them: those that were put off, too."""
         waiting, self._waiting = self._waiting, []
+        if all_of_them:
+            waiting, self._put_off = waiting + self._put_off, []
         return waiting
 
     def check(self) -> None:

@@ -58,15 +58,19 @@ def full_gradients(batch: Sequence[Matrix]) -> Tensor:
     return stacked.to(torch.promote_types(stacked.dtype, torch.float32))
 
 
+def can_follow(matrix: Matrix) -> bool:
+    """Whether it has a subspace to begin with, and lies on one device that would wait for a search."""
+    on_device = matrix.parameter.device.type in FOLLOWED_ON and not is_sharded(matrix.parameter)
+    return on_device and matrix.found and matrix.refreshed >= 0
+
+
 def follow_subspaces(batch: list[Matrix], *, seed: int, tolerance: float) -> Found | None:
     """The new subspaces of alike matrices from their last ones, where that takes one look at the device; else None.
 
     Whether gradients are finite need not be known: from those that are not, nothing is found.
     """
     first = batch[0]
-    if first.parameter.device.type not in FOLLOWED_ON or any(is_sharded(matrix.parameter) for matrix in batch):
-        return None
-    if not all(matrix.found and matrix.refreshed >= 0 for matrix in batch):
+    if not all(map(can_follow, batch)):
         return None
     start = torch.stack([matrix.directions() for matrix in batch])
     mixed = seed * _SEED_STRIDE + first.count

@@ -150,7 +150,8 @@ def follow(product: Product, basis: Tensor, rank: int, tolerance: float) -> Foll
         basis = precise.to(basis.dtype)
         image = product(basis)
         before, energies = energies, (basis * image).sum(-2)
-        gains.append(_gains(before, energies, rank))
+        # The best vectors lose where their energy spreads over the block: that is no sign of rest either.
+        gains.append(_gains(before, energies, rank).abs())
     precise, failed = _closer(precise)
     *_, first, last = gains
     coming = last * (last / first.clamp_min(torch.finfo(first.dtype).tiny)).clamp(0, 1)

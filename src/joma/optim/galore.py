@@ -26,6 +26,7 @@ from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
 from joma.optim._members import Members, Partner, Passing
 from joma.optim._refresh import (
     Found,
+    can_follow,
     find_subspaces,
     follow_subspaces,
     full_gradients,
@@ -260,7 +261,7 @@ class GaLore(torch.optim.Optimizer):
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _step(self) -> None:
         """torch.compile leaves this as it is: which packs step, and which are due, is not known when it compiles."""
-        self._update_waiting()
+        self._update_waiting(self._backward.release(all_of_them=True))
         self._check_backward()
         captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         if not captured:  # while a graph is captured nobody may wait for the device
@@ -451,14 +452,26 @@ class GaLore(torch.optim.Optimizer):
         self._backward.check()
 
     def _update_in_backward(self, parameter: nn.Parameter) -> None:
-        """Of one parameter, with per_layer."""
-        self._backward.take(parameter)
-        if not self._backward.wait(parameter):
-            self._update_waiting()
+        """Of one parameter, with per_layer.
 
-    def _update_waiting(self) -> None:
+        A subspace that is followed is looked at once. Amid backward a GPU would wait for that, and then for the rest of
+        backward; so its gradient waits for the step.
+        """
+        self._backward.take(parameter)
+        if self._is_followed(self._packs_of.get(id(parameter))) and self._backward.put_off(parameter):
+            return
+        if not self._backward.wait(parameter):
+            self._update_waiting(self._backward.release())
+
+    def _is_followed(self, pack: Pack | None) -> bool:
+        if pack is None or self.projector != "randomized":
+            return False
+        return any(self.is_due(matrix) and can_follow(matrix) for matrix in pack.matrices)
+
+    def _update_waiting(self, waiting: list[nn.Parameter]) -> None:
         """Of the parameters whose gradients have waited: a few large steps are faster than many small ones."""
-        if not (waiting := self._backward.release()):
+        waiting = [each for each in waiting if each.grad is not None]
+        if not waiting:
             return
         packs = [self._packs_of[id(each)] for each in waiting if id(each) in self._packs_of]
         passing = [self._passing_of[id(each)] for each in waiting if id(each) in self._passing_of]
