@@ -353,6 +353,7 @@ def test_which_part_loses_more(run, tmp_path, lost, verdict):
         ({"both sizes": -0.9}, "fails"),
         ({"mixture": 0.3}, NONE),
         ({"mixture": 0.9}, NONE),
+        ({"mixture": 1.5}, "fails"),
         ({"weights": 0.9}, NONE),
         ({"weights": 1.5}, "fails"),
         ({"shared size": -2.0, "specific size": -2.0}, "holds"),  # they stand beside
