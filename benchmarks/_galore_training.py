@@ -18,9 +18,10 @@ SIZES: dict[str, dict[str, int]] = {
     "tiny": {"vocabulary": 500, "width": 64, "mlp": 172, "heads": 4, "layers": 2, "context": 32},
     "20M": {"vocabulary": 8000, "width": 384, "mlp": 1024, "heads": 6, "layers": 8, "context": 64},
     "60M": {},
-    "330M": {"width": 2048, "mlp": 5461, "heads": 16, "layers": 4},
+    "330M": {"width": 2048, "mlp": 5461, "heads": 16, "layers": 4},  # an odd side, as LLaMA 1B of the paper has it
+    "340M": {"width": 2048, "mlp": 5632, "heads": 16, "layers": 4},  # a side that tensor cores like
 }
-RANKS = {"tiny": 16, "20M": 96, "60M": 128, "330M": 512}  # a quarter of the width
+RANKS = {"tiny": 16, "20M": 96, "60M": 128, "330M": 512, "340M": 512}  # a quarter of the width
 NEVER = 10**9  # updates between refreshes where none is wanted after the first
 Maker = Callable[[torch.nn.Module], torch.optim.Optimizer]
 Row = dict[str, object]

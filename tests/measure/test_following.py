@@ -3,13 +3,18 @@
 import pytest
 import torch
 
-from joma.measure._following import BLOCK, _by_grams, _Stack, first_block, follow
+from joma.measure._following import BLOCK, Stacks, _by_grams, first_block, random_vectors
+from joma.measure._following import follow as follow_with
 
 
 def exact(w):
     """Of every matrix of a stack, by its singular values."""
     squares = torch.linalg.svdvals(w.double()).square()
     return squares.sum(-1) / squares[:, 0]
+
+
+def follow(w, block, generator):
+    return follow_with(list(w), block, random_vectors(block, 1, generator))
 
 
 def begun(w, seed=0):
@@ -22,7 +27,7 @@ def begun(w, seed=0):
 def looks(w, count):
     block, generator = begun(w)
     for _ in range(count):
-        found = follow([w], block, generator)
+        found = follow(w, block, generator)
         block = found.vectors
     return found
 
@@ -91,7 +96,7 @@ def test_weights_that_drift_are_followed():
     errors = []
     for step in range(12):
         w = w + 0.03 * gaussian(2, 300, 400, seed=100 + step)
-        found = follow([w], block, generator)
+        found = follow(w, block, generator)
         block = found.vectors
         errors.append(float((found.stable_rank.double() / exact(w) - 1).abs().max()))
     assert max(errors[4:]) < 1e-3
@@ -102,11 +107,11 @@ def test_a_direction_that_comes_up_elsewhere_is_found():
     w = torch.diag(torch.cat([torch.tensor([2.0]), torch.linspace(1.0, 0.5, 299)]))[None]
     block, generator = begun(w)
     for _ in range(3):
-        block = follow([w], block, generator).vectors
+        block = follow(w, block, generator).vectors
     block = torch.cat([torch.eye(300)[:, :BLOCK]], -1)[None]  # exactly those that led, and none of what comes
     w[0, 299, 299] = 4.0
     for _ in range(2):
-        found = follow([w], block, generator)
+        found = follow(w, block, generator)
         block = found.vectors
     assert torch.allclose(found.stable_rank.double(), exact(w), rtol=1e-3)
 
@@ -115,7 +120,7 @@ def test_zeros_and_what_is_not_finite_stay_alone():
     w = gaussian(4, 50, 60)
     w[1], w[2, 3, 4], w[3, 0, 0] = 0.0, torch.nan, torch.inf
     block, generator = begun(w)
-    found = follow([w], block, generator)
+    found = follow(w, block, generator)
     assert found.stable_rank[1] == 0
     assert found.residual[1] == 0
     assert found.stable_rank[2:].isnan().all()
@@ -124,21 +129,33 @@ def test_zeros_and_what_is_not_finite_stay_alone():
     mended = gaussian(4, 50, 60)
     block = found.vectors
     for _ in range(8):
-        found = follow([mended], block, generator)
+        found = follow(mended, block, generator)
         block = found.vectors
     assert torch.allclose(found.stable_rank.double(), exact(mended), rtol=2e-3)
 
 
 def test_an_accelerator_multiplies_each_block_with_its_own_gram_matrix():
     """No CPU takes these products in `follow`. Three stacks of different widths, scales and lengths."""
-    stacks = [gaussian(2, 40, 60), 100 * gaussian(1, 40, 90, seed=1), 0.01 * gaussian(3, 40, 40, seed=2)]
-    scales = [torch.full((len(w), 1, 1), scale) for w, scale in zip(stacks, (0.5, 0.01, 50.0), strict=True)]
+    some = [*gaussian(2, 40, 60), *(100 * gaussian(1, 90, 40, seed=1)), *(0.01 * gaussian(3, 40, 40, seed=2))]
     block = gaussian(6, 40, BLOCK, seed=3)
-    found = _by_grams([_Stack(w, scale) for w, scale in zip(stacks, scales, strict=True)])(block).double()
-    scaled = [one * float(scale[0]) for w, scale in zip(stacks, scales, strict=True) for one in w.double()]
-    for at, w in enumerate(scaled):
-        wanted = w @ (w.T @ block[at].double())
-        assert float((found[at] - wanted).norm() / wanted.norm()) < 0.01
+    for together in (1, 2 * 40 * 60, 1 << 20):
+        found = _by_grams(Stacks(some, together))(block).double()
+        for at, w in enumerate(each.double() if each.shape[0] == 40 else each.double().T for each in some):
+            wanted = w @ (w.T @ block[at].double()) / w.abs().max().square()
+            assert float((found[at] - wanted).norm() / wanted.norm()) < 0.01
+
+
+@pytest.mark.parametrize("together", [1, 3 * 50 * 80, 1 << 20])
+def test_it_does_not_matter_how_many_are_copied_at_a_time(together):
+    """Several shapes, one of them lying on its side."""
+    some = [*gaussian(4, 50, 80), *gaussian(3, 90, 50, seed=1), *gaussian(2, 50, 50, seed=2)]
+    block = first_block(torch.zeros(9, 50, 0), torch.Generator().manual_seed(0))
+    new = random_vectors(block, 1, torch.Generator().manual_seed(1))
+    for _ in range(6):
+        found = follow_with(some, block, new, together=together)
+        block = found.vectors
+    whole = torch.stack([exact(each[None])[0] for each in some])
+    assert torch.allclose(found.stable_rank.double(), whole, rtol=2e-3)
 
 
 def test_numbers_of_others_are_left_alone():

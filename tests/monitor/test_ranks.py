@@ -87,10 +87,10 @@ def test_no_more_entries_are_followed_together_than_memory_allows(monkeypatch):
     known = Ranks()
     known.of(w)
     monkeypatch.setattr(ranks, "AT_A_TIME", 2 * 300 * 340)
-    follow = lambda stacks, *rest: together.append([len(stack) for stack in stacks]) or own(stacks, *rest)
+    follow = lambda some, *rest: together.append([each.shape[1] for each in some]) or own(some, *rest)
     monkeypatch.setattr(ranks, "follow", follow)
     found = known.of(w)
-    assert together == [[1], [1], [1, 1], [1]]  # a, then b, c with d, e
+    assert together == [[300], [900], [320, 330], [340]]  # a, then b, c with d, e
     for name, each in w.items():
         assert float(found[name]) == pytest.approx(exact(each), rel=1e-3)
 
@@ -174,7 +174,7 @@ def test_below_the_doubt_the_error_is_small(drift):
     block, seen = ranks.first_block(torch.zeros(3, 300, 0), generator), 0
     for step in range(12):
         w = w + drift * gaussian(3, 300, 300, seed=50 + step)
-        looked = ranks.follow([w], block, generator)
+        looked = ranks.follow(list(w), block, ranks.random_vectors(block, 1, generator))
         block = looked.vectors
         errors = looked.stable_rank.double() / torch.tensor([exact(each) for each in w]) - 1
         sure = looked.residual <= ranks.DOUBT

@@ -88,6 +88,8 @@ def test_subspaces_are_found_one_by_one_on_a_cpu_and_few_together_elsewhere(monk
     matrices = named(*[(5, 9)] * 6, (9, 5))
     assert names(refresh_batches(matrices)) == ["c0", "c1", "c2", "c3", "c4", "c5", "c6"]
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    assert names(refresh_batches(matrices)) == ["c0 c1 c2 c3", "c4 c5", "c6"]
+    monkeypatch.setattr(_refresh, "SEARCHED", 3 * 45 - 1)
     assert names(refresh_batches(matrices)) == ["c0 c1", "c2 c3", "c4 c5", "c6"]
     monkeypatch.setattr(_refresh, "SEARCHED", 2 * 45 - 1)
     assert names(refresh_batches(matrices)) == ["c0", "c1", "c2", "c3", "c4", "c5", "c6"]

@@ -18,9 +18,9 @@ def counting(product):
 def test_a_filter_is_the_chebyshev_polynomial_of_each_matrix():
     """On diagonal matrices every entry is multiplied with T(2 a / edge - 1); degree 1 is the matrix itself."""
     values = torch.tensor([[3.0, 1.0, 0.4, 0.0]] * 4).double()
-    edges, degrees = torch.tensor([0.7, 0.5, 0.9, 0.7]).double(), [6, 1, 3, 2]
+    edges, degrees = torch.tensor([0.7, 0.5, 0.9, 0.7]).double(), torch.tensor([6, 1, 3, 2])
     basis = torch.linspace(-1, 1, 32).double().reshape(4, 4, 2)
-    found = _filter(lambda block: values[..., None] * block, basis, values[..., None] * basis, edges, degrees)
+    found = _filter(lambda block: values[..., None] * block, basis, values[..., None] * basis, edges, degrees, 6)
     for number, degree in enumerate(degrees):
         a = values[number].numpy()
         factor = chebyshev.chebval(2 * a / float(edges[number]) - 1, [0] * degree + [1]) if degree > 1 else a

@@ -1,5 +1,8 @@
 """A small network and its training, for the tests of GaLore."""
 
+import warnings
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 
@@ -46,3 +49,16 @@ def same(a, b):
 def near(a, b, tolerance):
     pairs = zip(a.state_dict().values(), b.state_dict().values(), strict=True)
     return max(float((x - y).abs().max()) for x, y in pairs) <= tolerance
+
+
+@contextmanager
+def waiting(mode):
+    """On a GPU: "error" refuses to wait for the device, "warn" notes it in the list that this gives."""
+    with warnings.catch_warnings(record=True) as noted:  # torch warns that this may change
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode(mode)
+        noted.clear()
+        try:
+            yield noted
+        finally:
+            torch.cuda.set_sync_debug_mode("default")

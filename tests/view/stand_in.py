@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from joma.view.module import module, style
 from joma.view.packing import packed
@@ -91,6 +93,7 @@ class StandIn:
         usual = {"study": "demo", "status": "finished", "state": "finished", "written": NOW - 60, "machine": {},
                  "series": [], "alarms": [], "left_out": [], "last": None}  # fmt: skip
         entry = {"id": id, "name": id, "identity": str(self.made), **usual, **given}
+        entry.setdefault("alarm_count", len(entry["alarms"]))
         self.runs.append(entry)
         return entry
 
@@ -184,6 +187,15 @@ class StandIn:
           while (!window.saved) await settled(); return window.saved.text(); }"""
         text: str = self.page.evaluate(code, kind)
         return text
+
+    def saved_pixels(self) -> np.ndarray:
+        """(height, width, 3) of the PNG that a button saves."""
+        self.saved("PNG")
+        code = """async () => { const data = new Uint8Array(await window.saved.arrayBuffer());
+          return btoa(Array.from(data, (one) => String.fromCharCode(one)).join('')); }"""
+        picture = Image.open(io.BytesIO(base64.b64decode(self.page.evaluate(code))))
+        assert picture.format == "PNG"
+        return np.asarray(picture.convert("RGB")).astype(int)
 
     def table(self) -> dict[str, np.ndarray]:
         """The columns of what is seen."""

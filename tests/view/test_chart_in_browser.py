@@ -11,7 +11,7 @@ import pytest
 from joma.view.module import UPLOT, static, style
 
 pytestmark = pytest.mark.browser
-PARTS = (UPLOT, "numbers.js", "elements.js", "colours.js", "picture.js", "chart.js", "panels.js")
+PARTS = (UPLOT, "numbers.js", "axes.js", "elements.js", "colours.js", "picture.js", "chart.js", "panels.js")
 SCRIPT = """
 const chart = new Chart(document.body, (low, high) => { window.zoomed = [low, high]; });
 document.body.append(chart.element);
@@ -204,3 +204,75 @@ def test_a_panel_has_its_axes_bands_and_dashes(page: Any) -> None:
     assert header.split(",")[1:4] == ["solid", "solid low", "solid high"]
     assert first.split(",")[:4] == ["1", "2", "1", "4"]
     assert [one.split('"')[0] for one in svg.split('stroke-dasharray="')[1:]] == ["7 4", "2 4"]
+
+
+LOG = """const given = (y, more) => ({ ...spec(y.length, { live: false, same: undefined, logY: true, ...more }),
+    curves: [{ label: '', x: y.map((_, at) => 100 * (at + 1)), y, colour: '#000000' }] });
+  const show = async (y, more = {}) => {
+    chart.draw(given(y, more)); await frame(); const { x, y: up } = chart.plot.scales;
+    return { x: [x.min, x.max], y: [up.min, up.max], names: chart.plot.axes.map((axis) => axis._values) }; };"""
+
+
+def test_a_log_axis_shows_its_numbers_and_not_the_decade_around_them(page: Any) -> None:
+    code = f"""{LOG} return [await show([3.1, 3.2, 3.3]), await show([1, 4, 9.5]), await show([0.02, 300, 7]),
+      await show([4, 4]), await show([NaN, -1])];"""
+    narrow, decade, wide, one, none = fresh(page, code)
+    assert narrow["y"] == pytest.approx([3.1 / (3.3 / 3.1) ** 0.05, 3.3 * (3.3 / 3.1) ** 0.05])
+    assert set(narrow["names"][1]) >= {"3.10", "3.20", "3.30"}
+    assert decade["y"] == pytest.approx([1 / 9.5**0.05, 9.5 * 9.5**0.05])
+    assert len(decade["names"][1]) >= 4
+    assert set(wide["names"][1]) >= {"0.1", "1", "10", "100"}
+    assert "" not in wide["names"][1]
+    assert one["y"] == pytest.approx([2, 8])
+    assert "4" in one["names"][1]
+    assert len(narrow["names"][0]) > 3  # the other axis is as ever
+    assert (none["x"], none["y"]) == ([100, 200], [None, None])
+
+
+def test_a_zoom_into_a_log_axis_is_what_was_asked_for(page: Any) -> None:
+    code = f"""{LOG} const y = [...Array(20).keys()].map((at) => at + 1), more = {{ logX: true, logY: false }};
+      return [await show(y, more), await show(y, {{ ...more, low: 1100, high: 1900 }}),
+        await show(y, {{ ...more, low: 0, high: 700 }}), await show(y, {{ ...more, low: 350, high: 5000 }})];"""
+    whole, zoomed, from_zero, beyond = fresh(page, code)
+    assert whole["x"] == [100, 2000]
+    assert whole["names"][0] == ["100", "200", "500", "1,000", "2,000"]
+    assert zoomed["x"] == [1100, 1900]
+    assert zoomed["names"][0] == [f"1,{at}00" for at in range(1, 10)]
+    assert from_zero["x"] == [100, 700]
+    assert beyond["x"] == [350, 5000]
+    assert all(len(names) >= 2 for each in (whole, zoomed, from_zero, beyond) for names in each["names"])
+
+
+def test_a_narrow_log_axis_has_fewer_names(page: Any) -> None:
+    code = f"""{LOG} const y = [...Array(20).keys()].map((at) => at + 1), more = {{ logX: true }};
+      document.body.style.width = '330px'; chart.resize();
+      const found = await show(y, {{ ...more, low: 1100, high: 1900 }});
+      document.body.style.width = '900px'; chart.resize(); return found;"""
+    names = fresh(page, code)["names"][0]
+    assert names == ["1,200", "1,400", "1,600", "1,800"]
+
+
+@pytest.mark.parametrize("width", [330, 900])
+def test_long_numbers_leave_the_title_of_their_axis_free(page: Any, width: int) -> None:
+    code = f"""{LOG} document.body.style.width = '{width}px'; chart.resize();
+      const far = (words) => Math.max(...words.map((one) => chart.plot.ctx.measureText(one).width)) / devicePixelRatio;
+      const found = [];
+      for (const y of [[1, 2], [0.93, 0.93002], [-1e-7, 123456.75]]) {{
+        const {{ names }} = await show(y, {{ logY: y[0] > 0 }}); chart.plot.ctx.font = '12px system-ui, sans-serif';
+        found.push([far(names[1]), chart.plot.axes[1]._size]); }}
+      document.body.style.width = '900px'; chart.resize(); return found;"""
+    for words, room in fresh(page, code):
+        assert words + 4 + 5 <= room <= max(words + 30, 64)  # the tick and the gap
+
+
+def test_a_number_between_gaps_is_a_dot_and_what_is_no_point_is_no_gap(page: Any) -> None:
+    code = """const gaps = (column) => lonely(column.map((one) => (one === 'none' ? undefined : one)));
+      const y = [1, NaN, 2, 2, NaN, 1.5, NaN, 1, 1], one = spec(9, { live: false, same: undefined });
+      one.curves = [{ ...one.curves[0], y: y.map(() => 1.2) }, { ...one.curves[0], y, colour: '#ff0000' }];
+      chart.draw(one); await frame();
+      const canvas = chart.plot.ctx.canvas, data = pixels(), place = (x, y) => {
+        const [left, top] = [chart.plot.valToPos(x, 'x', true), chart.plot.valToPos(y, 'y', true) + 2].map(Math.round);
+        const at = 4 * (top * canvas.width + left); return data[at] - data[at + 1] > 80; };
+      return [gaps([1, 'none', 2, null, 3]), gaps([null, 1, 'none', null]), gaps([]), gaps([null, 4, 5, null, 6, null]),
+        gaps(['none', 7]), [[50, 1.5], [20, 2], [30, 2]].map(([x, y]) => place(x, y))];"""
+    assert fresh(page, code) == [[4], [1], [], [4], [1], [True, False, False]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -117,6 +119,77 @@ def test_marks_are_those_of_the_measure_and_of_steps(host: StandIn) -> None:
             assert words == "series=loss" or columns["fails"][0] < columns["not-run"][0]
     grey = "Grey lines: checkpoints that were left out."
     assert list(notes.values()) == [f"Red lines: alarms. {grey}", grey, ""]
+
+
+def lines_of(picture: np.ndarray, colour: list[int]) -> np.ndarray:
+    """The columns of a picture that have a line from the bottom to the top."""
+    share = (np.abs(picture - colour).max(2) < 40).mean(0)
+    return np.flatnonzero(share > 0.6)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_saved_picture_has_the_lines_of_the_screen(host: StandIn, theme: str) -> None:
+    alarms = [{"step": at, "measure": "logit", "layer": "x", "head": 1, "says": ""} for at in (30, 40, 40)]
+    alarms.append({"step": 20, "measure": "loss", "layer": "x", "head": 1, "says": ""})
+    run = host.run("a", alarms=alarms, left_out=[{"step": 10, "says": "step 10 was cut"}])
+    host.series(run, "logit", range(0, 60, 10), np.linspace(1, 2, 6))
+    host.tell()
+    host.page.emulate_media(color_scheme=theme)
+    try:
+        host.show("screen=curves&run=a")
+        red, grey = host.colour("fails"), host.colour("not-run")
+        for words, seen in (("", (0, 50)), ("&low=25&high=45", (25, 45)), ("&low=0&high=100", (0, 100))):
+            host.show(f"screen=curves&run=a{words}")
+            begin, end = seen
+            picture, svg = host.saved_pixels(), host.saved("SVG")
+            assert len(picture) == 2 * float(re.search(r'height="(\d+)" viewBox', svg)[1])
+            for colour, steps in ((red, (30, 40)), (grey, (10,))):
+                there = [2 * (74 + (step - begin) / (end - begin) * 668) for step in steps if begin <= step <= end]
+                found = lines_of(picture, colour)
+                assert len(found) <= 2 * len(there)  # two pixels wide: a picture is twice as fine
+                assert all(np.abs(found - place).min() <= 1 for place in there)
+            names = re.findall(r'v13" stroke="rgb\(([^"]+)\)"/><text [^>]*>([^<]*)</text>', svg)
+            wanted = [(red, "alarms"), (grey, "checkpoints that were left out")]
+            assert [([int(one) for one in colour.split(",")], says) for colour, says in names] == wanted[
+                : 1 + (begin < 10)
+            ]
+    finally:
+        host.page.emulate_media(color_scheme="light")
+
+
+def test_lines_follow_alarms_though_a_page_is_told_of_the_last_ones_only(host: StandIn) -> None:
+    """Their number stays, so only their count in all tells that there are others."""
+
+    def told(first: int) -> list[dict[str, object]]:
+        return [{"step": at, "measure": "loss", "layer": None, "head": None, "says": ""} for at in (first, first + 10)]
+
+    run = host.run("a", state="being written", alarms=told(10), alarm_count=1500)
+    other = host.run("b", alarms=told(0))
+    for each in (run, other):
+        host.series(each, "loss", range(0, 100, 10), np.ones(10))
+    host.tell()
+    host.show("screen=curves&run=a")
+    assert host.text(".note") == "Red lines: alarms among the last 2 of 1,500."
+    assert "alarms among the last 2 of 1,500" in host.saved("SVG")
+    before = lines_of(host.pixels(".chart canvas")[..., :3], host.colour("fails"))
+    host.write(run, "loss", [92], [1.0])  # where room was left: the curve gets a tail
+    host.runs[0] = {**host.runs[0], "alarms": told(50), "alarm_count": 1501}
+    host.tell()
+    after = lines_of(host.pixels(".chart canvas")[..., :3], host.colour("fails"))
+    assert len(before) == len(after) == 2
+    assert after[0] > before[-1]
+    host.show("screen=curves&run=a&run=b")
+    assert host.text(".note") == "Red lines: alarms among the last 4 of 1,503."
+    host.show("screen=curves&run=b")
+    assert host.text(".note") == "Red lines: alarms."
+
+
+def test_a_saved_log_axis_lies_near_its_numbers(host: StandIn) -> None:
+    host.series(host.run("a"), "loss", range(0, 60, 10), np.linspace(3.1, 3.3, 6))
+    host.tell()
+    host.show("screen=curves&run=a&logy=1")
+    ticks = re.findall(r'text-anchor="end">([^<]*)</text>', host.saved("SVG"))
+    assert ticks == ["3.10", "3.15", "3.20", "3.25", "3.30"]
 
 
 def test_the_axis_has_the_title_of_its_measure_and_curves_the_colours_of_depth(host: StandIn) -> None:

@@ -57,6 +57,7 @@ def test_alarms_of_a_monitor_and_checkpoints_that_a_scan_left_out(folder):
         assert logits[steps.index(one["step"]), layers.index(one["layer"]), one["head"]] > 0.2
     (scan,) = [run for run in feed.index()["runs"] if run["study"] == "scan"]
     assert [one["step"] for one in scan["left_out"]] == [20]
+    assert (shown["alarm_count"], scan["alarm_count"]) == (len(alarms), 0)
     assert scan["series"][0]["name"] == "stable_rank/mlp"
     assert scan["series"][0]["dims"] == [{"name": "layer", "size": 3, "labels": ["layer 0", "layer 1", "layer 2"]}]
     found = feed.series(scan["id"], "stable_rank/mlp")

@@ -83,6 +83,7 @@ def test_alarms_are_read_and_told_once(tmp_path, monkeypatch):
         ring(run, 0, MOST_ALARMS - 1)
         feed = Feed([tmp_path])
         page = heard({}, news_of({}, first := look(feed)))
+        assert first["a.joma"]["alarm_count"] == MOST_ALARMS - 1
         run.append("entropy", 1, 1.0)
         assert look(feed)["a.joma"]["alarms"] == first["a.joma"]["alarms"]
         assert asked == [0]  # nothing new rang, nothing was read
@@ -90,6 +91,8 @@ def test_alarms_are_read_and_told_once(tmp_path, monkeypatch):
         then = look(feed)
         (change,) = news_of(first, then)["changes"]
         assert change["alarms"]["gone"] == 2  # a page is told of the last ones
+        assert change["now"]["alarm_count"] == MOST_ALARMS + 2  # and of how many there are
+        assert len(then["a.joma"]["alarms"]) == MOST_ALARMS
         assert [one["says"] for one in change["alarms"]["more"]] == ["step 2: 0", "step 2: 1", "step 2: 2"]
         assert heard(page, news_of(first, then)) == then
         assert len(asked) == 2
@@ -110,6 +113,7 @@ def test_alarms_of_another_run_under_the_name_are_its_own(tmp_path):
         Run.delete(tmp_path / "a.joma")
         rings(tmp_path / "a.joma", "new 0")
     assert [(one["step"], one["says"]) for one in look(feed)["a.joma"]["alarms"]] == [(0, "new 0")]
+    assert look(feed)["a.joma"]["alarm_count"] == 1
 
 
 def test_another_run_under_the_name_is_told_whole(tmp_path):

@@ -47,8 +47,9 @@ function ranged(values, more, late) {
 def js(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Calls a function of the module."""
     names = ("tQuantile", "meanInterval", "smoothed", "curvesOf", "overRuns", "withRows", "ticksOf", "stacked", "toCsv",
-             "inDigits", "inTicks", "inTime", "counted", "toSvg", "grown", "roomy", "ranged")  # fmt: skip
-    parts = [static(name) for name in ("numbers.js", "elements.js", "colours.js", "picture.js", "split.js")]
+             "inDigits", "inTicks", "inTime", "counted", "toSvg", "grown", "roomy", "ranged", "limitsOf",
+             "seenRange", "alongside", "sumOf", "knownShare", "whereAllKnown", "lonely")  # fmt: skip
+    parts = [static(name) for name in ("numbers.js", "axes.js", "elements.js", "colours.js", "picture.js", "split.js")]
     parts.append(HELPERS)
     path: Path = tmp_path_factory.mktemp("js") / "page.html"
     path.write_text(f"<script>{chr(10).join(parts)}\nwindow.joma = {{ {', '.join(names)} }}</script>", encoding="utf-8")
@@ -95,6 +96,7 @@ def test_smoothing_forgets_where_it_began_and_keeps_gaps(js: Any) -> None:
     same(js("smoothed", [1.0, 7.0], 0), [1.0, 7.0])
 
 
+NAN = float("nan")
 MODES = st.sampled_from(["each", "mean", "interval", "1"])
 
 
@@ -158,6 +160,14 @@ def test_parts_are_stacked_by_their_sign(js: Any) -> None:
     assert found == [([0], [2.0]), ([-1.0], [0]), ([2.0], [5.0]), ([-5.0], [-1.0])]
 
 
+def test_nothing_is_stacked_on_an_unknown_part(js: Any) -> None:
+    rows = {"a": [2.0, 2.0, NAN], "b": [3.0, NAN, 1.0], "c": [-1.0, -1.0, -1.0], "d": [4.0, 4.0, 4.0]}
+    found = js("stacked", [{"label": name, "x": [0, 1, 2], "y": y} for name, y in rows.items()])
+    same([area["low"] for area in found], [[0, 0, NAN], [2, NAN, NAN], [-1, NAN, NAN], [5, NAN, NAN]])
+    same([area["high"] for area in found], [[2, 2, NAN], [5, NAN, NAN], [0, NAN, NAN], [9, NAN, NAN]])
+    same([area["y"] for area in found], list(rows.values()))  # what is read off and saved stays
+
+
 def test_a_table_of_what_is_seen(js: Any) -> None:
     nan = float("nan")
     curves = [
@@ -179,9 +189,107 @@ def test_numbers_in_words(js: Any) -> None:
     assert js("ticksOf", 0, 10, 5) == [0, 2, 4, 6, 8, 10]
     assert js("ticksOf", 1, 1000, 5, True) == [1, 10, 100, 1000]
     assert js("ticksOf", 3, 5000, 5, True) == [10, 100, 1000]  # none lies outside
+    assert js("ticksOf", 1, 10, 5, True) == [1, 2, 5, 10]
+    assert js("ticksOf", 1.5, 70, 5, True) == [2, 5, 10, 20, 50]
+    assert js("ticksOf", 3.1, 3.3, 5, True) == [3.1, 3.15, 3.2, 3.25, 3.3]
+    assert js("ticksOf", 1.4, 8.4, 6, True) == [2, 4, 6, 8]  # 2 and 5 alone would say little
+    assert js("ticksOf", 8, 18, 5, True) == [8, 10, 12, 14, 16, 18]
+    assert js("ticksOf", 2e-7, 3e4, 5, True) == [1e-6, 1e-3, 1, 1e3]  # each a thousandfold
     times = {-3: "0 s", 119: "119 s", 120: "2 min", 7199: "120 min", 7200: "2 h", 172_799: "48 h", 259_200: "3 days"}
     assert {seconds: js("inTime", seconds) for seconds in times} == times
     assert [js("counted", count, "run") for count in (0, 1, 1234)] == ["0 runs", "1 run", "1,234 runs"]
+
+
+TICKS = {  # of both kinds of axes, in words
+    (1e-6, 1e-5, 1e-4, 1e-3, 0.01): ["1e−6", "1e−5", "1e−4", "0.001", "0.01"],
+    (1e5, 1e6, 1e7): ["100,000", "1,000,000", "1e7"],
+    (0.5, 1, 2, 5): ["0.5", "1", "2", "5"],
+    (0, 5e6, 1e7, 1.5e7): ["0", "5e6", "1.0e7", "1.5e7"],
+    (3.005e7, 3.01e7, 3.015e7): ["3.005e7", "3.010e7", "3.015e7"],
+    (-2e-7, 0, 2e-7): ["−2e−7", "0", "2e−7"],
+    (1_000_000, 1_500_000): ["1,000,000", "1,500,000"],
+    (0.9300001, 0.9300002): ["0.9300001", "0.9300002"],
+    (7,): ["7"],
+}
+
+
+def test_ticks_in_words_are_told_apart(js: Any) -> None:
+    assert {ticks: js("inTicks", ticks) for ticks in TICKS} == TICKS
+
+
+def in_number(words: str) -> float:
+    return float(words.replace("−", "-").replace(",", ""))
+
+
+@settings(max_examples=150, deadline=None)
+@given(low=st.floats(-12, 12), decades=st.floats(5e-6, 30), count=st.integers(5, 12))
+def test_a_log_axis_lies_near_its_numbers_and_has_names(js: Any, low: float, decades: float, count: int) -> None:
+    numbers = 10.0**low, 10.0 ** (low + decades)
+    begin, end = js("limitsOf", *numbers, True)
+    before, behind = np.log10([numbers[0] / begin, end / numbers[1]])
+    assert [before, behind] == pytest.approx([decades / 20] * 2, rel=1e-3, abs=1e-12)
+    ticks = js("ticksOf", begin, end, count, True)
+    assert 2 <= len(ticks) <= count + 2
+    assert (np.diff(ticks) > 0).all()
+    assert begin * (1 - 1e-8) <= ticks[0]
+    assert ticks[-1] <= end * (1 + 1e-8)
+    if decades > 1:  # round numbers, of which no two lie far apart
+        assert all(f"{tick:.5e}"[:7] in ("1.00000", "2.00000", "5.00000") for tick in ticks if decades > 1.4)
+        assert np.diff(np.log10(np.array([begin, *ticks, end], float))).max() < 0.6 * (decades + 1)
+    words = js("inTicks", ticks)
+    assert [in_number(one) for one in words] == pytest.approx(ticks, rel=1e-8)
+    assert len(set(words)) == len(words)
+
+
+def test_a_number_alone_lies_in_the_middle_of_an_axis(js: Any) -> None:
+    for value in (4.0, 1e-9, 3e7):
+        same(js("limitsOf", value, value * (1 + 1e-7), True), [value / 2, 2 * value], 1e-6)
+        same(js("limitsOf", -value, -value, False), [-1.1 * value, -0.9 * value])
+    same(js("limitsOf", 0, 0, False), [-1, 1])
+    same(js("limitsOf", 10, 30, False), [9, 31])
+    same(js("limitsOf", 1, 1 + 2e-16, False), [0.9, 1.1])  # between these there is no place for ticks
+    tiny, huge = js("limitsOf", 5e-324, 1.7e308, True)
+    assert 0 < tiny < huge < float("inf")
+
+
+def test_what_is_seen_along_x(js: Any) -> None:
+    xs = [1, 5, 9]
+    wanted = {
+        (None, None, False): [1, 9], (2, 7, False): [2, 7], (0, 7, False): [0, 7], (-3, 20, False): [-3, 20],
+        (0, 7, True): [1, 7], (-3, 0, True): [1, 9], (2, 20, True): [2, 20], (5, 5, False): [5, 6],
+        (6, 2, True): [6, 7],
+    }  # fmt: skip
+    for (low, high, log), range_ in wanted.items():
+        asked = {name: one for name, one in (("low", low), ("high", high)) if one is not None}
+        assert js("seenRange", {**asked, "logX": log}, xs) == range_, (low, high, log)
+    begin, end = js("seenRange", {"logX": True}, [])
+    assert 0 < begin < end
+
+
+def test_a_sum_with_an_unknown_part_is_unknown(js: Any) -> None:
+    nan = float("nan")
+    parts = [
+        {"label": "a", "x": [0, 10, 20, 40], "y": [1.0, nan, 3.0, 5.0]},
+        {"label": "b", "x": [10, 0, 20, 30], "y": [20.0, 10.0, 30.0, 40.0]},  # in any order
+    ]
+    found = js("alongside", parts)
+    assert [one["label"] for one in found] == ["a", "b"]
+    assert [one["x"] for one in found] == [[0, 10, 20, 30, 40]] * 2
+    same(found[0]["y"], [1, nan, 3, nan, 5])
+    same(found[1]["y"], [10, 20, 30, 40, nan])
+    same(js("sumOf", found), [11, nan, 33, nan, nan])
+    assert js("sumOf", []) == []
+
+
+def test_a_mean_of_fewer_numbers_than_at_other_steps_is_unknown_to_a_sum(js: Any) -> None:
+    """A layer that never has a number is no part of the mean; one that lacks it at a step makes it unknown there."""
+    nan = float("nan")
+    values = [[1.0, 3.0, nan], [nan, 4.0, nan], [5.0, 7.0, nan], [nan, nan, nan]]
+    dims = [{"name": "layer", "size": 3, "labels": None}]
+    array = {"steps": [0, 1, 2, 3], "values": [one for row in values for one in row], "dims": dims}
+    for mode, wanted in (("mean", [2, nan, 6, nan]), ("0", [1, nan, 5, nan]), ("2", [nan] * 4)):
+        (curve,) = js("curvesOf", array, {"layer": mode})
+        same(js("whereAllKnown", curve, js("knownShare", array, {"layer": mode}))["y"], wanted)
 
 
 @pytest.mark.parametrize("mode", ["mean", "interval", "each"])
@@ -265,3 +373,93 @@ def test_a_picture_shows_the_numbers_by_its_axes(js: Any, log_x: bool, log_y: bo
     keys = re.findall(r'h22" stroke="([^"]+)" stroke-width="3"/><text [^>]*>([^<]*)</text>', svg)
     assert keys == [("#010203", "curve &#60;0&#62;"), ("#040506", "curve &#60;1&#62;")]
     assert ">a &#38; b</text>" in svg
+
+
+PAGE = dict.fromkeys(("ink", "muted", "paper", "rule"), "#000000")
+
+
+def test_lines_of_a_picture_stand_at_their_steps_with_names(js: Any) -> None:
+    x = list(range(0, 101, 10))
+    curve = {"label": "one", "x": x, "y": [float(one) for one in x], "colour": "#010203"}
+    marks = [
+        {"tone": "fails", "says": "alarms <5>", "at": [20, 50, 50, 90]},
+        {"tone": "not-run", "says": "left", "at": [0, 70]},
+        {"tone": "holds", "says": "elsewhere", "at": [110]},
+    ]  # fmt: skip
+    page = {**PAGE, "fails": "#aa0000", "not-run": "#00bb00", "holds": "#0000cc"}
+    spec = {"curves": [curve], "x": "step", "y": "y", "logX": False, "logY": False, "marks": marks}
+    for asked, red, green in (
+        ({}, [20, 50, 90], [0, 70]),
+        ({"low": 30, "high": 95}, [50, 90], [70]),
+        ({"high": 15}, [], [0]),
+    ):
+        svg = js("toSvg", {**spec, **asked}, page)
+        begin, end = asked.get("low", 0), asked.get("high", 100)
+        keys = []
+        for colour, steps, says in (("#aa0000", red, "alarms &#60;5&#62;"), ("#00bb00", green, "left")):
+            found = re.findall(rf'<path d="((?:M[\d.]+ 14V368)+)" stroke="{colour}"/>', svg)
+            places = [float(one) for path in found for one in re.findall(r"M([\d.]+) ", path)]
+            same(places, [74 + (step - begin) / (end - begin) * (742 - 74) for step in steps], 1e-3)
+            keys += [(colour, says)] if steps else []
+        assert re.findall(r'v13" stroke="([^"]+)"/><text [^>]*>([^<]*)</text>', svg) == keys  # of what is seen
+        assert "#0000cc" not in svg
+        behind = [svg.index(f'"{colour}"') for colour, _ in keys]
+        assert behind == sorted(behind)
+        assert all(svg.rindex("#000000", 0, at) < at < svg.index("#010203") for at in behind)  # grid, lines, curves
+        height = float(re.search(r'viewBox="0 0 760 ([\d.]+)"', svg)[1])
+        texts = [float(one) for one in re.findall(r'<text x="[\d.]+" y="([\d.]+)"', svg)]
+        assert height - 30 < max(texts) < height - 4
+
+
+def test_a_number_between_gaps_is_a_dot(js: Any) -> None:
+    nan = float("nan")
+    y = [1.0, nan, 2.0, 3.0, nan, nan, 4.0, nan, 5.0]
+    curve = {"label": "a", "x": list(range(9)), "y": y, "colour": "#010203"}
+    spec = {"curves": [curve], "x": "step", "y": "y", "logX": False, "logY": False}
+
+    def dots(**given: Any) -> list[float]:
+        svg = js("toSvg", {**spec, **given}, PAGE)
+        return [float(one) for one in re.findall(r'<circle cx="([\d.]+)" cy="[\d.]+" r="2.5" fill="#010203"/>', svg)]
+
+    same(dots(), [74 + at / 8 * 668 for at in (0, 6, 8)], 1e-3)
+    same(dots(low=3, high=7), [74 + (at - 3) / 4 * 668 for at in (3, 6)], 1e-3)  # what is seen of 2 and 3 is one
+    assert dots(curves=[{**curve, "low": y, "high": y}], areas=True) == []
+    same(dots(curves=[{**curve, "x": [5], "y": [1.0]}]), [74])
+
+
+def test_hiding_a_curve_moves_no_axis_of_steps(js: Any) -> None:
+    curves = [
+        {"label": "a", "x": [10, 20], "y": [1.0, 2.0], "colour": "#010203"},
+        {"label": "b", "x": [0, 40], "y": [1.0, 2.0], "colour": "#040506", "hidden": True},
+    ]
+    svg = js("toSvg", {"curves": curves, "x": "step", "y": "y", "logX": False, "logY": False}, PAGE)
+    assert re.search(r'd="M241.0 [\d.]+L408.0 [\d.]+" fill="none" stroke="#010203"', svg)  # as on the screen
+    assert "#040506" not in svg
+
+
+def test_a_picture_of_many_curves_says_how_many_it_does_not_name(js: Any) -> None:
+    curves = [
+        {"label": f"curve {at} {'x' * 60}", "x": [1, 2], "y": [1.0, 2.0], "colour": "#010203"} for at in range(30)
+    ]
+    svg = js("toSvg", {"curves": curves, "x": "step", "y": "y", "logX": False, "logY": False}, PAGE)
+    named = re.findall(r'<text x="[\d.]+" y="[\d.]+">([^<]*)</text>', svg)
+    assert len(named) == 25
+    assert named[-1] == "and 6 more"
+    assert named[3] == f"curve 3 {'x' * 39}…"
+    svg = js("toSvg", {"curves": curves[:24], "x": "step", "y": "y", "logX": False, "logY": False}, PAGE)
+    assert "more" not in svg
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_picture_of_one_number_or_none_has_an_axis(js: Any, log: bool) -> None:
+    for y in ([4.0, 4.0], [float("nan")] * 2):
+        curve = {"label": "", "x": [1, 2], "y": y, "colour": "#010203"}
+        svg = js("toSvg", {"curves": [curve], "x": "step", "y": "y", "logX": log, "logY": log}, PAGE)
+        assert "NaN" not in svg
+        assert "Infinity" not in svg
+        assert len(re.findall(r'text-anchor="end">', svg)) >= 2
+        assert len(re.findall(r'y="386" text-anchor="middle">', svg)) >= 2
+        if y[0] == 4:
+            assert re.search(r'd="M74.0 191.0L742.0 191.0"', svg) or log  # in the middle
+    empty = {"curves": [{"label": "", "x": [0], "y": [1.0], "colour": "#010203"}], "x": "step", "y": "y"}
+    assert "NaN" not in js("toSvg", {**empty, "logX": True, "logY": True}, PAGE)

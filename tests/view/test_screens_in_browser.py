@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,14 @@ def test_runs_with_their_ages_states_and_counts(host: StandIn) -> None:
     host.run("b", last=100, written=NOW - 30 * 60, state="being written", status="running")
     host.run("c", last=25, written=NOW - 5 * 3600, state="failed: out of memory", status="failed", study="alpha")
     host.run("d", last=1000, written=NOW - 72 * 3600, state="not being written", status="running", left_out=[{}])
+    host.runs[2] |= {"alarms": [{"step": 1}], "alarm_count": 1213}  # a page is told of the last ones
     host.tell()
     ages = host.texts("td[data-label=Written]")
     assert ages == ["90 s ago", "30 min ago", "5 h ago", "3 days ago"]
     assert host.texts("td[data-label=State]") == [
-        "finished 2 alarms", "being written", "failed: out of memory", "not being written 1 left out"
+        "finished 2 alarms", "being written", "failed: out of memory 1,213 alarms", "not being written 1 left out"
     ]  # fmt: skip
-    assert host.texts("td.fault") == ["failed: out of memory"]
+    assert host.texts("td.fault") == ["failed: out of memory 1,213 alarms"]
     assert host.texts("td.alive") == ["being written"]
     assert host.text(".live") == "1 run being written"  # one that nobody writes is not counted
     host.show("screen=runs&sort=last")
@@ -119,6 +121,45 @@ def test_the_last_alarms_are_listed_and_a_step_between_two_is_the_nearest(host: 
     assert host.texts(".events li") == [f"step {at} no {at}" for at in range(5, 45)]
 
 
+def test_a_list_says_how_many_there_are_in_all(host: StandIn) -> None:
+    def events(count: int) -> list[dict[str, object]]:
+        return [
+            {"step": at, "measure": "x", "layer": "l0", "head": 0, "says": f"step {at}: no {at}"} for at in range(count)
+        ]
+
+    left = "Checkpoints that were left out"
+    heads = {}
+    for alarms, count, left_out in ((40, 40, 41), (41, 41, 40), (45, 1213, 0), (40, 213, 0), (3, 3, 1300)):
+        run = host.run(f"{alarms} of {count}", alarms=events(alarms), alarm_count=count, left_out=events(left_out))
+        host.series(run, "x", [0, 10], np.ones((2, 1, 2)), {"layer": ["l0"], "head": None})
+    host.tell()
+    for run in host.runs:
+        host.show(f"screen=heads&run={run['id'].replace(' ', '+')}")
+        heads[run["id"]] = host.texts(".events h2")
+        assert len(host.texts(".events li")) == min(len(run["alarms"]), 40) + min(len(run["left_out"]), 40)
+    assert heads == {
+        "40 of 40": ["Alarms", f"{left}: the last 40 of 41"],
+        "41 of 41": ["Alarms: the last 40 of 41", left],
+        "45 of 1213": ["Alarms: the last 40 of 1,213; the last 45 are marked"],
+        "40 of 213": ["Alarms: the last 40 of 213"],
+        "3 of 3": ["Alarms", f"{left}: the last 40 of 1,300"],
+    }
+
+
+def test_a_list_follows_alarms_though_their_number_stays(host: StandIn) -> None:
+    def told(first: int) -> list[dict[str, object]]:
+        return [{"step": first, "measure": "x", "layer": "l0", "head": 1, "says": f"step {first}: again"}]
+
+    run = host.run("a", alarms=told(0), alarm_count=99)
+    host.series(run, "x", [0, 10], np.ones((2, 1, 2)), {"layer": ["l0"], "head": None})
+    host.tell()
+    host.show("screen=heads&run=a")
+    host.runs[0] = {**host.runs[0], "alarms": told(10), "alarm_count": 100}
+    host.tell()
+    assert host.texts(".events li") == ["step 10 again"]
+    assert host.texts(".events h2") == ["Alarms: the last 1 of 100"]
+
+
 def test_a_cell_is_read_and_opened_by_its_layer_and_head(host: StandIn) -> None:
     values = np.arange(12.0).reshape(2, 2, 3) ** 2
     host.series(host.run("a"), "x", [0, 10], values, {"layer": None, "head": None})
@@ -197,6 +238,68 @@ def test_parts_are_those_that_were_measured_wherever_they_are_read(host: StandIn
     order = list(dict.fromkeys(one for one in read if one in wanted))
     assert order == wanted  # from the top: what lies on another part, that part, and what is below zero
     host.page.mouse.move(5, 5)
+
+
+def test_a_sum_with_an_unknown_part_is_a_gap_and_said_so(host: StandIn) -> None:
+    draw, run, nan = np.random.default_rng(12), host.run("a"), np.nan
+    parts = {name: draw.uniform(low, low + 1, (20, 2)) for name, low in (("shared", 2), ("specific", 1), ("cross", -2))}
+    whole = sum(parts.values())
+    parts["specific"][5:8], parts["cross"][11, 0], parts["shared"][19], parts["shared"][3, 1] = nan, nan, nan, np.inf
+    for name, values in {**parts, "variance": whole}.items():
+        host.series(run, f"spread/{name}", range(20), values, {"layer": None})
+    host.tell()
+    shown = "Parts above zero lie on one another, and so do those below."
+    shown += " The number beside each name is its last that is known."
+    for layer, gaps in (("0", [5, 6, 7, 11, 19]), ("1", [3, 5, 6, 7, 19]), ("mean", [3, 5, 6, 7, 11, 19])):
+        host.show(f"screen=split&run=a&layer={layer}")
+        columns = slice(None) if layer == "mean" else [int(layer)]
+        wanted = whole[:, columns].mean(1)
+        wanted[gaps] = nan
+        found = host.table()
+        near(found["sum of the parts"], wanted)
+        near(found["measured whole"], whole[:, columns].mean(1))
+        assert np.isfinite(found["specific"]).sum() == 17
+        says = f"At {len(gaps)} of 20 steps a part is unknown. The sum and the parts drawn after it are gaps there."
+        assert host.text(".note") == f"{shown} {says}"
+        assert host.legend()["sum of the parts"][0] == f"{wanted[18]:.4g}"
+    svg = host.saved("SVG")
+    (line,) = re.findall(
+        rf'<path d="([^"]*)" fill="none" stroke="rgb\({", ".join(map(str, host.colour("ink")))}\)"', svg
+    )
+    assert [part.count("L") + 1 for part in line.split("M")[1:]] == [3, 1, 3, 7]
+    host.show("screen=split&run=a&layer=0&low=6&high=10")
+    assert (
+        host.text(".note")
+        == f"{shown} At 2 of 5 steps a part is unknown. The sum and the parts drawn after it are gaps there."
+    )
+    host.show("screen=split&run=a&layer=0&low=12&high=18")
+    assert host.text(".note") == shown
+
+
+def test_parts_that_lack_steps_are_not_summed_with_others(host: StandIn) -> None:
+    """As a scan has them: a checkpoint at which a measure has no number at all is no step of it."""
+    run, steps = host.run("a"), {"shared": [0, 10, 20, 30], "specific": [0, 20, 30], "cross": [0, 10, 20, 30]}
+    for at, (name, some) in enumerate(steps.items()):
+        host.series(run, f"spread/{name}", some, np.array(some) + 100.0 * at)
+    host.tell()
+    host.show("screen=split&run=a")
+    found = host.table()
+    assert found["step"].tolist() == [0, 10, 20, 30]
+    near(found["specific"], [100, np.nan, 120, 130])
+    near(found["sum of the parts"], [300, np.nan, 360, 390])
+    assert "At 1 of 4 steps a part is unknown" in host.text(".note")
+
+
+def test_a_layer_that_never_has_a_number_makes_no_gap(host: StandIn) -> None:
+    values, run = np.random.default_rng(13).uniform(1, 2, (5, 3, 4)), host.run("a")
+    values[:, 1, 2:] = np.nan  # this layer has two heads
+    host.series(run, "x", range(5), values, {"layer": None, "head": None})
+    host.tell()
+    host.show("screen=split&run=a&split=x%7Chead")
+    near(host.table()["sum of the parts"], np.nanmean(values, 1).sum(1))
+    assert "unknown" not in host.text(".note")
+    host.show("screen=split&run=a&split=x%7Chead&layer=1")
+    assert "At 5 of 5 steps a part is unknown" in host.text(".note")
 
 
 def test_a_series_is_split_along_its_dimension_and_an_allocation_by_its_groups(host: StandIn) -> None:

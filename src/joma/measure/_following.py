@@ -6,8 +6,8 @@ nothing. There is no bound that holds for sure: `residual` says how far the numb
 and one new random vector per look finds directions that have come up elsewhere.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from math import sqrt
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from joma.measure._gram import compute_dtype, full_precision
 
 BLOCK = 16  #: Vectors that are kept of a matrix.
 STEPS = 6  #: Products with W W^T at one look.
+TOGETHER = 1 << 27  #: Entries of matrices that are copied at a time.
 GRAM_SIDE = 1280  #: Up to this smaller side an accelerator takes steps with Gram matrices: fewer kernels are started.
 _SHIFT = 1e-4  # Added to Gram matrices of unit vectors: rounding cannot make them indefinite then.
 _SQUARINGS, _AT_ONCE = (
@@ -53,59 +54,95 @@ def first_block(leading: Tensor, generator: torch.Generator) -> Tensor:
     torch.Size([3, 40, 16])
     """
     known = leading.shape[-1]
-    return torch.cat([leading, _random(leading, BLOCK - known, generator)], dim=-1)
+    return torch.cat([leading, random_vectors(leading, BLOCK - known, generator)], dim=-1)
 
 
 @torch.no_grad()
-def follow(stacks: Sequence[Tensor], vectors: Tensor, generator: torch.Generator, *, steps: int = STEPS) -> Followed:
-    """Stable ranks of some stacks of matrices, from vectors that were good before.
+def follow(
+    matrices: Sequence[Tensor], vectors: Tensor, new: Tensor, *, steps: int = STEPS, together: int = TOGETHER
+) -> Followed:
+    """Stable ranks of some matrices, from vectors that were good before.
 
-    - stacks: each (matrices, rows, columns), of one float type on one device; any scale. All have the same smaller side
-    - vectors: (all matrices, smaller side, BLOCK), of the look before or of `first_block`
-    - generator: draws one new vector per matrix, which takes the place of the last one
+    - matrices: each (rows, columns), of one float type on one device; any scale. All have the same smaller side
+    - vectors: (matrices, smaller side, BLOCK), of the look before or of `first_block`
+    - new: (matrices, smaller side, 1) of `random_vectors`, which take the place of the last ones
     - steps: of subspace iteration
+    - together: entries that are copied at a time
 
-    >>> w = torch.diag(torch.tensor([3.0, 2.0, 1.0] + 17 * [0.5]))[None]
+    >>> w = torch.diag(torch.tensor([3.0, 2.0, 1.0] + 17 * [0.5]))
     >>> block = first_block(torch.eye(20)[None, :, :1], torch.Generator().manual_seed(0))
-    >>> follow([w], block, torch.Generator().manual_seed(1)).stable_rank
+    >>> follow([w], block, random_vectors(block, 1, torch.Generator().manual_seed(1))).stable_rank
     tensor([2.0278])
     """
-    wide = [each.detach().to(compute_dtype(each)) for each in stacks]
-    flat = [each if each.shape[-2] <= each.shape[-1] else each.mT for each in wide]
-    sizes = [torch.linalg.vector_norm(each, torch.inf, dim=(-2, -1), keepdim=True) for each in flat]
-    parts = [_Stack(each, 1 / _above_zero(size)) for each, size in zip(flat, sizes, strict=True)]
-    block = torch.cat([vectors[..., :-1], _random(vectors, 1, generator)], dim=-1).to(flat[0].dtype)
-    device = block.device
-    with full_precision(device):
-        in_grams = device.type != "cpu" and block.shape[-2] <= GRAM_SIDE
-        product = _by_grams(parts) if in_grams else partial(_by_matrices, parts)
+    shared = Stacks(matrices, together)
+    block = torch.cat([vectors[..., :-1], new], dim=-1).to(shared.dtype)
+    with full_precision(block.device):
+        in_grams = takes_grams(block.device, block.shape[-2])
+        product = _by_grams(shared) if in_grams else _by_matrices(list(shared))
         block = _settled(block, product, steps)
         leading = block @ _leading_mix(block.mT @ product(block))
         leading = leading / _above_zero(torch.linalg.vector_norm(leading, dim=-2, keepdim=True))
-        ranks, residuals = zip(*map(_looked, parts, leading.split([len(each) for each in flat])), strict=True)
+        parts = ((w, leading[at : at + len(w)]) for at, w in shared)
+        ranks, residuals = zip(*(_looked(*part) for part in parts), strict=True)
     # What a matrix of zeros leaves is nothing, and one that is not finite spoils it: earlier vectors stay.
     kept = torch.where(block.square().sum(-2, keepdim=True) > 0.5, block, vectors.to(block.dtype))
     return Followed(torch.cat(ranks), torch.cat(residuals), kept)
 
 
-class _Stack(NamedTuple):
-    """(matrices, smaller side, larger side), and (matrices, 1, 1): what brings the largest entry to 1."""
-
-    w: Tensor
-    scale: Tensor
+def takes_grams(device: torch.device, side: int) -> bool:
+    """Whether `follow` works with Gram matrices. side: the smaller one."""
+    return device.type != "cpu" and side <= GRAM_SIDE
 
 
-def _by_matrices(parts: Sequence[_Stack], block: Tensor) -> Tensor:
-    some = block.split([len(part.w) for part in parts])
-    return torch.cat(
-        [part.scale * (part.w @ (part.scale * (part.w.mT @ each))) for part, each in zip(parts, some, strict=True)]
-    )
+class Stacks:
+    """Matrices with one smaller side, as stacks: scaled copies of some of one shape, made when they are asked for.
+
+    >>> some = Stacks([torch.ones(2, 3), 4 * torch.ones(2, 3), torch.ones(5, 2)], together=12)
+    >>> [(at, tuple(stack.shape), float(stack.max())) for at, stack in some]
+    [(0, (2, 2, 3), 1.0), (2, (1, 2, 5), 1.0)]
+    """
+
+    def __init__(self, matrices: Sequence[Tensor], together: int) -> None:
+        """matrices: each (rows, columns). together: entries of a stack, but for one that is larger alone."""
+        self._matrices, self._together = matrices, together
+        self.dtype = compute_dtype(matrices[0])
+
+    def __len__(self) -> int:
+        """Matrices in all."""
+        return len(self._matrices)
+
+    def empty_grams(self) -> Tensor:
+        """(matrices, smaller side, smaller side), not yet written."""
+        first, side = self._matrices[0], min(self._matrices[0].shape)
+        return torch.empty(len(self), side, side, dtype=self.dtype, device=first.device)
+
+    def __iter__(self) -> Iterator[tuple[int, Tensor]]:
+        """Where each begins, and (some, smaller side, larger side) with largest entries of 1: no square overflows."""
+        at = 0
+        for _, alike in groupby(self._matrices, lambda each: each.shape):
+            waiting = list(alike)
+            most = max(1, self._together // waiting[0].numel())
+            for some in (waiting[first : first + most] for first in range(0, len(waiting), most)):
+                yield at, self._scaled(some)
+                at += len(some)
+
+    def _scaled(self, some: list[Tensor]) -> Tensor:
+        copied = torch.stack([each.detach() for each in some]).to(self.dtype)
+        copied.div_(_above_zero(torch.linalg.vector_norm(copied, torch.inf, dim=(-2, -1), keepdim=True)))
+        return copied if copied.shape[-2] <= copied.shape[-1] else copied.mT
 
 
-def _by_grams(parts: Sequence[_Stack]) -> Callable[[Tensor], Tensor]:
+def _by_matrices(stacks: list[tuple[int, Tensor]]) -> Callable[[Tensor], Tensor]:
+    """Products with W W'; the stacks are held for as long as they are made."""
+    return lambda block: torch.cat([w @ (w.mT @ block[at : at + len(w)]) for at, w in stacks])
+
+
+def _by_grams(stacks: Stacks) -> Callable[[Tensor], Tensor]:
     """Factors are rounded to ten bits where that is fast: it turns the leading vector by less than a step does."""
+    grams = stacks.empty_grams()
     with float32_products("high"):
-        grams = torch.cat([(part.scale * part.w) @ (part.scale * part.w).mT for part in parts])
+        for at, w in stacks:
+            torch.bmm(w, w.mT, out=grams[at : at + len(w)])
     return lambda block: grams @ block
 
 
@@ -119,13 +156,13 @@ def _settled(block: Tensor, product: Callable[[Tensor], Tensor], steps: int) -> 
     return _orthonormal(block)
 
 
-def _looked(part: _Stack, vector: Tensor) -> tuple[Tensor, Tensor]:
-    """Stable rank and residual with unit vectors, each (matrices, side, 1): from the matrices themselves."""
-    image = part.scale * (part.w.mT @ vector)
+def _looked(w: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
+    """Stable rank and residual with unit vectors, each (matrices, rows, 1): from the matrices themselves."""
+    image = w.mT @ vector
     square = image.square().sum((-2, -1), keepdim=True)
-    rest = part.scale * (part.w @ image) - square * vector
-    size = torch.linalg.vector_norm(part.w, dim=(-2, -1), keepdim=True, dtype=_widest(part.w))
-    share = (size * part.scale).square() / _above_zero(square)
+    rest = w @ image - square * vector
+    size = torch.linalg.vector_norm(w, dim=(-2, -1), keepdim=True, dtype=_widest(w))
+    share = size.square() / _above_zero(square)
     residual = torch.linalg.vector_norm(rest, dim=(-2, -1), keepdim=True) / _above_zero(square)
     return share.to(vector.dtype).flatten(), residual.flatten()
 
@@ -159,7 +196,12 @@ def _leading_mix(t: Tensor) -> Tensor:
     return power.gather(-1, largest[:, None, None].expand(-1, power.shape[-2], 1))
 
 
-def _random(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def random_vectors(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """(matrices, side, count) of about unit length. like: (matrices, side, any). generator: where `like` is.
+
+    >>> random_vectors(torch.zeros(3, 40, 16), 2, torch.Generator()).shape
+    torch.Size([3, 40, 2])
+    """
     shape = (*like.shape[:-1], count)
     drawn = torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
     return drawn / sqrt(like.shape[-2])

@@ -124,7 +124,7 @@ class Monitor:
             self._batch = ProbeBatch(probe)
         self._processes = processes_of(model, group)
         self._replay = self._replaying() if replay else None
-        self._matrices = self._processes.matrices(self.model, self._names)
+        self._matrices = self._processes.matrices(self.model, self._names, recorded=replay)
         self._watch = Watch(alarms, on_alarm, self.intervals)
         self._delivery = Delivery(self._watch, sinks, heads=heads)
         if out is not None and not isinstance(out, str | os.PathLike):

@@ -67,9 +67,9 @@ class Alone:
     first, stops, begun, is_alone = True, False, False, True
     """Whether this process records, whether an alarm stops the training, whether all have seen attention; no others."""
 
-    def matrices(self, model: nn.Module, names: Names) -> Matrices:
-        """Those that this process measures."""
-        return Matrices(model, names)
+    def matrices(self, model: nn.Module, names: Names, *, recorded: bool) -> Matrices:
+        """Those that this process measures. recorded: as in `Ranks`."""
+        return Matrices(model, names, recorded=recorded)
 
     def meet(self, batch: Batch, matrices: Matrices, settings: Mapping[str, Any]) -> Batch:
         """What this process reads of the probe batch. settings: what must be the same on all."""
@@ -135,7 +135,8 @@ class Several(Alone):
         self._agreed = False
         self._late: Exception | None = None
 
-    def matrices(self, model: nn.Module, names: Names) -> Matrices:
+    def matrices(self, model: nn.Module, names: Names, *, recorded: bool) -> Matrices:
+        assert not recorded
         return SharedMatrices(model, names, self._group, self._device)
 
     def meet(self, batch: Batch, matrices: Matrices, settings: Mapping[str, Any]) -> Batch:

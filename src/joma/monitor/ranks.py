@@ -3,6 +3,9 @@
 The first time each is certified by `spectrum`, to a thousandth. From then on `follow` turns a block of vectors after
 it, and the host waits for nothing. Where what it leaves over is more than `DOUBT`, the rank is certified again: at once
 where the numbers lie in the host's memory, else at the next measuring, when they have arrived.
+
+Where looks are to be recorded, those that come a second time with the same matrices are. One that cannot be recorded
+goes on as it was.
 """
 
 from __future__ import annotations
@@ -12,15 +15,20 @@ from collections.abc import Callable, Hashable, Iterator
 import torch
 from torch import Tensor
 
-from joma.measure._following import BLOCK, first_block, follow
+from joma.host.words import short
+from joma.measure._following import BLOCK, Followed, first_block, follow, random_vectors, takes_grams
 from joma.measure.spectrum import GRAM_SIDE, TOGETHER, spectrum
 from joma.monitor.arrival import Arrival
+from joma.monitor.recorded import Memory, RecordedLook
+from joma.monitor.sinks.guard import report
 
 DOUBT = 0.01
 """A residual above which a rank is certified anew. Below it a test sees no error above 0.002."""
 
 AT_A_TIME = 1 << 27
 """Entries of matrices that are followed together: copies of them are held for a moment."""
+GRAM_ENTRIES = 1 << 25
+"""Entries of Gram matrices in one recorded look, which holds memory for them: 128 MiB."""
 FIRST_STEPS = 40
 """Steps of subspace iteration before the first look; each reads the matrices twice."""
 
@@ -28,11 +36,16 @@ FIRST_STEPS = 40
 class Ranks:
     """The stable ranks of matrices by name, and what was found last of each."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, recorded: bool = False) -> None:
+        """recorded: whether looks at matrices on a CUDA device are recorded as CUDA graphs."""
         self.blocks: dict[str, Tensor] = {}
         """By name, the vectors that the next look begins with."""
         self.certified = 0
         """How often a rank was certified."""
+        self.recorded: dict[tuple[str, ...], RecordedLook | None] = {}
+        """By the names of its matrices, each recorded look; None: it came once, or cannot be recorded."""
+        self._records = recorded
+        self._memory: Memory | None = None
         self._doubted: set[str] = set()
         self._residuals: list[tuple[list[str], Arrival]] = []
         self._random: dict[torch.device, torch.Generator] = {}
@@ -42,7 +55,7 @@ class Ranks:
         self._hear()
         known = {name: each for name, each in matrices.items() if self._can_follow(name, each)}
         found: dict[str, Tensor] = {}
-        for names in _of_one_side(known):
+        for names in _of_one_side(known, GRAM_ENTRIES if self._records else None):
             found |= self._follow({name: matrices[name] for name in names})
         for names in _alike({name: each for name, each in matrices.items() if name not in known}):
             found |= self._certify({name: matrices[name] for name in names})
@@ -55,11 +68,9 @@ class Ranks:
         return len(block) == min(matrix.shape)
 
     def _follow(self, matrices: dict[str, Tensor]) -> dict[str, Tensor]:
-        groups = _groups(matrices, lambda each: each.shape)
-        names = [name for group in groups for name in group]
-        blocks = torch.stack([self.blocks[name] for name in names])
-        stacks = [torch.stack([matrices[name] for name in group]) for group in groups]
-        looked = follow(stacks, blocks, self._generator(blocks.device))
+        names = [name for group in _groups(matrices, lambda each: each.shape) for name in group]
+        each, blocks = [matrices[name] for name in names], [self.blocks[name] for name in names]
+        looked = self._looked(tuple(names), each, blocks)
         self.blocks |= dict(zip(names, looked.vectors, strict=True))
         self._residuals.append((names, Arrival(looked.residual)))
         found = dict(zip(names, looked.stable_rank, strict=True))
@@ -68,6 +79,33 @@ class Ranks:
             for doubted in _alike({name: each for name, each in matrices.items() if name in self._doubted}):
                 found |= self._certify({name: matrices[name] for name in doubted})
         return found
+
+    def _looked(self, names: tuple[str, ...], matrices: list[Tensor], blocks: list[Tensor]) -> Followed:
+        random = self._generator(blocks[0].device)
+        if (recorded := self._recorded(names, matrices, blocks)) is not None:
+            return recorded.again(blocks, random)
+        vectors = torch.stack(blocks)
+        return follow(matrices, vectors, random_vectors(vectors, 1, random))
+
+    def _recorded(self, names: tuple[str, ...], matrices: list[Tensor], blocks: list[Tensor]) -> RecordedLook | None:
+        """The look at these matrices, from the second time on that they come together; None: they have none."""
+        device, side = blocks[0].device, len(blocks[0])
+        if not self._records or device.type != "cuda" or not takes_grams(device, side):
+            return None
+        if names not in self.recorded:
+            others = {key: look for key, look in self.recorded.items() if not set(key) & set(names)}
+            self.recorded = others | {names: None}
+            return None
+        look = self.recorded[names]
+        if look is None or not look.is_of(matrices):
+            self.recorded[names] = look = None  # its memory goes before the next one takes some
+            try:
+                self._memory = self._memory or Memory.on(device)
+                self.recorded[names] = look = RecordedLook(matrices, torch.stack(blocks), self._memory)
+            except Exception as error:
+                self._records = False
+                report(f"stable ranks come without a recording, and take the host longer: {short(str(error), 200)}")
+        return look
 
     def _certify(self, matrices: dict[str, Tensor], *, begin: bool = True) -> dict[str, Tensor]:
         """By `spectrum`, each alone where one of them is not finite. begin: whether they will be followed."""
@@ -86,7 +124,8 @@ class Ranks:
         if begin and _is_worth_following(next(iter(matrices.values()))):
             random = self._generator(found.vectors.device)
             # A vector that is good enough for the number is not yet one to follow.
-            looked = follow([stack], first_block(found.vectors, random), random, steps=FIRST_STEPS)
+            first = first_block(found.vectors, random)
+            looked = follow(stack.unbind(), first, random_vectors(first, 1, random), steps=FIRST_STEPS)
             self.blocks |= dict(zip(matrices, looked.vectors, strict=True))
         return dict(zip(matrices, found.stable_rank, strict=True))
 
@@ -125,12 +164,17 @@ def _alike(matrices: dict[str, Tensor]) -> Iterator[list[str]]:
         yield from (names[at : at + some] for at in range(0, len(names), some))
 
 
-def _of_one_side(matrices: dict[str, Tensor]) -> Iterator[list[str]]:
-    """Names of matrices that have one smaller side, on one device, in one type: as many at a time as memory allows."""
+def _of_one_side(matrices: dict[str, Tensor], grams: int | None = None) -> Iterator[list[str]]:
+    """Names of matrices that have one smaller side, on one device, in one type: as many at a time as memory allows.
+
+    grams: entries that their Gram matrices may have together; None: any.
+    """
     for names in _groups(matrices, lambda each: (each.device, each.dtype, min(each.shape))):
         some: list[str] = []
+        most = len(names) if grams is None else max(1, grams // min(matrices[names[0]].shape) ** 2)
         for name in names:
-            if some and sum(matrices[each].numel() for each in (*some, name)) > AT_A_TIME:
+            entries = sum(matrices[each].numel() for each in (*some, name))
+            if some and (entries > AT_A_TIME or len(some) == most):
                 yield some
                 some = []
             some.append(name)

@@ -21,7 +21,7 @@ from joma.monitor.attention import quiet_pass
 from joma.monitor.batch import ProbeBatch
 from joma.monitor.errors import MonitorError
 from joma.monitor.structure import Structure
-from joma.monitor.untouched import devices_of, untouched
+from joma.monitor.untouched import devices_of, drawing_goes_on, untouched
 from joma.probes import Probe
 
 COMPARED = ("entropy", "largest_logit", "sink_mass")
@@ -54,14 +54,12 @@ class Replay:
             raise MonitorError(f"replay=True needs a model on one CUDA device, and {name} is not on one")
         self._structure, self._where = Structure(self._model), _places(self._model)
         graph = torch.cuda.CUDAGraph()
-        random = torch.cuda.default_generators[torch.cuda.current_device()]
-        drawn = random.clone_state()
         try:
-            plain, probe = self._record(graph, torch.cuda.Stream())
+            with drawing_goes_on():
+                plain, probe = self._record(graph, torch.cuda.Stream())
         except MonitorError:
             raise
         except Exception as error:
-            random.graphsafe_set_state(drawn)  # torch believes that the recording goes on, and would draw no more
             why = short(" ".join(str(error).split()) or type(error).__name__, 200)
             raise MonitorError(f"replay=True cannot record the pass of {name}, which runs without it: {why}") from error
         graph.replay()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from joma.optim._matrix import Matrix, is_sharded, is_stacked_on, local
 
+LARGE = 1 << 22  # entries of a tensor whose largest is looked for alone on a GPU
 NameOf = Callable[[int], str]
 """The name of the parameter that a flag is of, asked for where it is False."""
 
@@ -51,12 +52,20 @@ def _have_finite_sums(tensors: Sequence[Tensor]) -> bool:
 def _have_finite_norms(tensors: Sequence[Tensor], stacks: Sequence[Tensor]) -> Tensor:
     norms = [torch.linalg.vector_norm(one, torch.inf, dim=-1).flatten() for one in stacks]
     if tensors:
-        singles = torch._foreach_norm(list(tensors), torch.inf)
+        singles = _largest_entries(tensors)
         alike = all(one.dtype == singles[0].dtype and one.device == singles[0].device for one in singles)
         norms += [torch.stack(singles)] if alike else [one[None] for one in singles]
     first = norms[0]
     norms = [one if one.device == first.device else one.to(first.device) for one in norms]
     return (torch.cat(norms) if len(norms) > 1 else first) < torch.inf  # NaN is not below it either
+
+
+def _largest_entries(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """In size. Many small tensors are read at once; a large one fills a device alone, and faster."""
+    small = [one for one in tensors if one.numel() < LARGE or one.device.type == "cpu"]
+    found = iter(torch._foreach_norm(small, torch.inf) if small else ())
+    alone = {id(one) for one in small}
+    return [next(found) if id(one) in alone else torch.linalg.vector_norm(one, torch.inf) for one in tensors]
 
 
 class Pending(NamedTuple):

@@ -181,8 +181,9 @@ class Pack:
         self.product_dtype = first.product_dtype
         self.stacks = is_stacked_on(self.device) and len(matrices) > 1
         # One kernel shrinks many weights and adds to them if they are of one kind with what is added.
-        alike = first.parameter.dtype == self.product_dtype and all(each.is_contiguous() for each in self.parameters)
-        self._fuses = self.stacks and self.device.type in FUSED_ON and alike
+        fusible = self.device.type in FUSED_ON and all(each.is_contiguous() for each in self.parameters)
+        self._fuses = self.stacks and fusible and first.parameter.dtype == self.product_dtype
+        self._shrinks_in_one = fusible and not self.sharded
         self._offsets: tuple[int, set[int]] = (0, set())  # of refreshes, for a number of updates between them
         self.basis: Tensor | None = None  # (matrices, shorter side, rank), in few bits maybe
         self.energies: Tensor | None = None  # (matrices, rank)
@@ -290,6 +291,20 @@ class Pack:
         """Whether the weights are shrunk before `apply`, many packs at once; held: the device knows if they are."""
         return isinstance(shrink, Tensor) or (held and not self._fuses)
 
+    def shrinks_in_one(self, shrink: float | Tensor) -> bool:
+        """Whether `shrink_unless` can do it."""
+        return self._shrinks_in_one and not isinstance(shrink, Tensor)
+
+    def shrink_unless(self, found_inf: Tensor, shrink: float) -> None:
+        """Shrink the matrices, unless `found_inf` is 1 on the device: W -= (1 - shrink) W, by torch's SGD.
+
+        A product with a factor on the device would take twice as long: torch has no fast one for it in half precision.
+        """
+        if shrink != 1:
+            _fused_sgd(
+                self.parameters, self.parameters, rate=1 - shrink, decay=0.0, maximize=False, found_inf=found_inf
+            )
+
     def apply(self, scale: float, shrink: float, found_inf: Tensor | None = None) -> None:
         """Shrink the matrices and add what the inner optimizer did with the compact parameter.
 
@@ -319,20 +334,34 @@ class Pack:
         """By the kernel of torch's SGD: W -= scale * (strength * W - lifted), so that weights are read once."""
         bases = self.bases()
         lifted = torch.bmm(bases, moved) if self.side == "left" else torch.bmm(moved, bases.mT)
-        torch._fused_sgd_(
-            self.parameters,
-            lifted.unbind(),
-            [],
-            weight_decay=(1 - shrink) / scale,
-            lr=scale,
-            momentum=0.0,
-            dampening=0.0,
-            nesterov=False,
-            maximize=True,
-            is_first_step=False,
-            found_inf=found_inf,
-        )
+        decay = (1 - shrink) / scale
+        _fused_sgd(self.parameters, lifted.unbind(), rate=scale, decay=decay, maximize=True, found_inf=found_inf)
 
     def agree(self, found: Tensor) -> Tensor:
         """What was found, the same on all processes that hold a part of the matrix."""
         return found
+
+
+def _fused_sgd(
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    *,
+    rate: float,
+    decay: float,
+    maximize: bool,
+    found_inf: Tensor | None,
+) -> None:
+    """One plain step of SGD, for all in one kernel."""
+    torch._fused_sgd_(
+        list(weights),
+        list(gradients),
+        [],
+        weight_decay=decay,
+        lr=rate,
+        momentum=0.0,
+        dampening=0.0,
+        nesterov=False,
+        maximize=maximize,
+        is_first_step=False,
+        found_inf=found_inf,
+    )

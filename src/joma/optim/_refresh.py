@@ -9,21 +9,28 @@ from torch import Tensor
 
 from joma.optim import _matrix
 from joma.optim._inner import OnMove, move_state, narrow_state
-from joma.optim._matrix import Matrix, full_tensor
-from joma.optim.projector import Energy, Kind, Projector, Rank, find_projector
+from joma.optim._matrix import Matrix, full_tensor, is_sharded
+from joma.optim.projector import Energy, Kind, Projector, Rank, find_projector, follow_projector
 
 SEARCHED = 1 << 23  # entries of gradients that are searched together at most
-REFRESHED_TOGETHER = 2  # subspaces that are found at once where products are stacked: more make a step too long
+REFRESHED_TOGETHER = 4  # subspaces that are found at once where products are stacked: more make a step too long
+FOLLOWED_ON = ("cuda",)  # kinds of devices that wait where the host looks at numbers
 _SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
 Agree = Callable[[Matrix, Tensor], Tensor]
+Found = list[tuple[Matrix, Projector]]
 
 
-def give_turns(matrices: Sequence[Matrix], *, staggered: bool) -> None:
+def give_turns(matrices: Sequence[Matrix], *, staggered: bool, alone: bool) -> None:
     """Say which matrices are refreshed together: all, or few at a time, spread over the updates between refreshes.
 
     Turns follow from shapes and order alone, so that a resumed run has those of the run before.
+
+    - staggered: whether they are spread
+    - alone: whether each has a turn of its own, since their gradients are not there together
     """
-    turns = refresh_batches(matrices, lambda matrix: matrix.largest_rank)
+    turns = (
+        [[matrix] for matrix in matrices] if alone else refresh_batches(matrices, lambda matrix: matrix.largest_rank)
+    )
     for number, batch in enumerate(turns):
         for matrix in batch:
             matrix.turn = (number, len(turns)) if staggered else (0, 1)
@@ -51,9 +58,28 @@ def full_gradients(batch: Sequence[Matrix]) -> Tensor:
     return stacked.to(torch.promote_types(stacked.dtype, torch.float32))
 
 
-def find_subspaces(
-    batch: list[Matrix], gradients: Tensor, kind: Kind, *, seed: int, tolerance: float
-) -> list[tuple[Matrix, Projector]]:
+def follow_subspaces(batch: list[Matrix], *, seed: int, tolerance: float) -> Found | None:
+    """The new subspaces of alike matrices from their last ones, where that takes one look at the device; else None.
+
+    Whether gradients are finite need not be known: from those that are not, nothing is found.
+    """
+    first = batch[0]
+    if first.parameter.device.type not in FOLLOWED_ON or any(is_sharded(matrix.parameter) for matrix in batch):
+        return None
+    if not all(matrix.found and matrix.refreshed >= 0 for matrix in batch):
+        return None
+    start = torch.stack([matrix.directions() for matrix in batch])
+    mixed = seed * _SEED_STRIDE + first.count
+    found = follow_projector(full_gradients(batch), first.rank, start, seed=mixed, tolerance=tolerance)
+    return None if found is None else _each(batch, found)
+
+
+def _each(batch: list[Matrix], found: Projector) -> Found:
+    parts = zip(batch, found.basis.unbind(), found.energies.unbind(), strict=True)
+    return [(matrix, Projector(basis, shares, found.exact)) for matrix, basis, shares in parts]
+
+
+def find_subspaces(batch: list[Matrix], gradients: Tensor, kind: Kind, *, seed: int, tolerance: float) -> Found:
     """The new subspace of each matrix whose gradient is not zero, from gradients (count, rows, columns).
 
     The last subspaces are where the search begins. Seeds do not depend on which matrices are in the batch.
@@ -78,26 +104,18 @@ def find_subspaces(
     known = [matrix.directions() for matrix in batch if matrix.found]
     start = torch.stack(known) if len(known) == len(batch) else None
     found = find_projector(gradients, rank, kind, start=start, seed=seed * _SEED_STRIDE + count, tolerance=tolerance)
-    parts = zip(batch, found.basis.unbind(), found.energies.unbind(), strict=True)
-    return [(matrix, Projector(basis, shares, found.exact)) for matrix, basis, shares in parts]
+    return _each(batch, found)
 
 
-def refresh(
-    batch: list[Matrix],
-    inner: torch.optim.Optimizer,
-    *,
-    rank: Rank,
-    projector: Kind,
-    on_move: OnMove,
-    seed: int,
-    tolerance: float,
-    agree: Agree,
-) -> None:
-    """Find the subspaces of alike matrices together, and move the inner state into them.
+def take_subspaces(found_of: Found, inner: torch.optim.Optimizer, *, rank: Rank, on_move: OnMove, agree: Agree) -> None:
+    """Let matrices have the subspaces that were found, and move the inner state into them.
 
-    `agree` makes of what was found here what all processes that train a matrix use.
+    - found_of: matrices of one group with what was found
+    - inner: the inner optimizer
+    - rank, on_move: those of the optimizer
+    - agree: makes of what was found here what all processes that train a matrix use
     """
-    for matrix, found in find_subspaces(batch, full_gradients(batch), projector, seed=seed, tolerance=tolerance):
+    for matrix, found in found_of:
         settles = isinstance(rank, Energy) and (matrix.energies is None or not bool(matrix.energies.any()))
         before = None if matrix.basis is None or on_move == "keep" else matrix.directions().clone()
         matrix.take_subspace(agree(matrix, found.basis), agree(matrix, found.energies))

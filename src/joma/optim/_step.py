@@ -199,7 +199,10 @@ def _decay(packs: list[Pack], passing: list[Passing], groups: Groups, found_inf:
     left: list[Any] = []
     for pack in packs:
         shrink = _shrink(groups[pack.group])
-        if shrinks_apart := pack.shrinks_apart(shrink, held=found_inf is not None):
+        shrinks_apart = pack.shrinks_apart(shrink, held=found_inf is not None)
+        if shrinks_apart and found_inf is not None and pack.shrinks_in_one(shrink):
+            pack.shrink_unless(found_inf, float(shrink))
+        elif shrinks_apart:
             apart.setdefault(pack.group, []).extend(local(each.detach()) for each in pack.parameters)
         left.append(1.0 if shrinks_apart else shrink)
     for each in passing:

@@ -1,12 +1,16 @@
 """Searching for the leading eigenvectors of Gram matrices G G^T, each with a block of vectors, many at once.
 
-Two plain products come first. They are enough where the spectrum falls. Where it is flat, Chebyshev polynomials of
-the Gram matrix follow: they damp everything below the block's smallest Rayleigh quotient and need about a third of
-the products that plain powers need.
+`search` begins with two plain products. They are enough where the spectrum falls. Where it is flat, Chebyshev
+polynomials of the Gram matrix follow: they damp everything below the block's smallest Rayleigh quotient and need about
+a third of the products that plain powers need. It asks after every round whether that was enough.
+
+`follow` begins with vectors that were good before. It makes two rounds and asks nothing, so that a GPU never waits for
+the host; what it found says itself whether it can be used.
 """
 
 from collections.abc import Callable
-from math import acosh, log
+from math import acosh, log, sqrt
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +19,7 @@ Product = Callable[[Tensor], Tensor]
 ROUNDS = 8  # of products, after which the search gives up
 DEGREE = 6  # products per round, at most
 GROWTH = 1e4  # how much a polynomial may amplify the leading direction: more, and rounding hides the others
+FOLLOWED = 3  # rounds of `follow`
 NOISE = 1e-6  # of the block's size: fills directions that the block does not have, so that a Cholesky factor exists
 
 
@@ -33,21 +38,37 @@ def orthonormalize(block: Tensor, *, rounds: int = 2) -> Tensor:
     if block.device.type == "mps":
         basis: Tensor = torch.linalg.qr(block)[0]
         return basis
-    # Columns of length one, with a little noise in each: never exactly dependent, never zero.
-    basis = block.double()
-    length = torch.linalg.vector_norm(basis, dim=-2, keepdim=True)
-    basis = basis / length.clamp_min(torch.finfo(basis.dtype).tiny)
-    generator = torch.Generator(basis.device).manual_seed(0)
-    noise = torch.randn(basis.shape[-2:], device=basis.device, dtype=basis.dtype, generator=generator)
-    basis += NOISE / basis.shape[-2] ** 0.5 * noise
+    basis = _unit_columns(block, _noise(block))
     for _ in range(rounds):
-        # Cholesky QR needs matrix products alone, so it is much faster than a QR for many blocks on a GPU.
-        factor, failed = torch.linalg.cholesky_ex(basis.mT @ basis)
+        closer, failed = _closer(basis)
         if bool(failed.any()):
             basis = torch.linalg.qr(basis)[0]
             break
-        basis = torch.linalg.solve_triangular(factor, basis.mT, upper=False).mT
+        basis = closer
     return basis.to(block.dtype)
+
+
+def _noise(block: Tensor) -> Tensor:
+    """The same for every block of these sides, in float64."""
+    generator = torch.Generator(block.device).manual_seed(0)
+    drawn: Tensor = torch.randn(block.shape[-2:], device=block.device, dtype=torch.float64, generator=generator)
+    return drawn * (NOISE / sqrt(block.shape[-2]))
+
+
+def _unit_columns(block: Tensor, noise: Tensor) -> Tensor:
+    """Columns of length one in float64, with a little noise in each: never exactly dependent, never zero."""
+    basis = block.double()
+    length = torch.linalg.vector_norm(basis, dim=-2, keepdim=True)
+    return torch.addcdiv(noise, basis, length.clamp_min(torch.finfo(basis.dtype).tiny))
+
+
+def _closer(basis: Tensor) -> tuple[Tensor, Tensor]:
+    """Columns of the same span, nearer to orthonormal, and (count,) not 0 where that failed.
+
+    Cholesky QR needs matrix products alone, so it is much faster than a QR for many blocks on a GPU.
+    """
+    factor, failed = torch.linalg.cholesky_ex(basis.mT @ basis)
+    return torch.linalg.solve_triangular(factor, basis.mT, upper=False).mT, failed
 
 
 def gram_product(wide: Tensor, block: int) -> Product:
@@ -72,19 +93,16 @@ def search(product: Product, basis: Tensor, rank: int, tolerance: float) -> Tens
     settled = [False] * len(basis)
     for turn in range(ROUNDS):
         if turn:
-            # A polynomial damps below the smallest quotient; of a steep or zero gradient below something positive.
-            edges = torch.maximum(energies.amin(-1), energies.amax(-1) / GROWTH)
-            edges = torch.where(edges > 0, edges, torch.ones_like(edges))
+            edges = _edges(energies)
             # The largest degree with T_degree(2 ratio - 1) <= GROWTH, at least 1; T_d(x) is about exp(d acosh x) / 2.
             ratios = (energies.amax(-1) / edges).tolist()
             most = [int(log(2 * GROWTH) / acosh(2 * ratio - 1)) if ratio > 1 else DEGREE for ratio in ratios]
             degrees = [max(1, min(DEGREE, each)) for each in most]
-            image = _filter(product, basis, image, edges, degrees)
+            image = _filter(product, basis, image, edges, torch.tensor(degrees, device=basis.device), max(degrees))
         basis = orthonormalize(image, rounds=1)
         image = product(basis)
         before, energies = energies, (basis * image).sum(-2)
-        now, then = (each.topk(rank).values.sum(-1) for each in (energies, before))
-        gains = ((now - then) / now.clamp_min(torch.finfo(now.dtype).tiny)).tolist()  # of a zero gradient 0
+        gains = _gains(before, energies, rank).tolist()
         rounds = zip(settled, gains, degrees, strict=True)
         settled = [done or gain <= tolerance * degree / DEGREE for done, gain, degree in rounds]
         if all(settled):
@@ -92,12 +110,78 @@ def search(product: Product, basis: Tensor, rank: int, tolerance: float) -> Tens
     return None
 
 
-def _filter(product: Product, basis: Tensor, image: Tensor, edges: Tensor, degrees: list[int]) -> Tensor:
-    """T(2 A / edge - 1) applied to each basis, T its Chebyshev polynomial; A itself where the degree is 1."""
-    slope = (2 / edges)[:, None, None]
-    wanted = torch.tensor(degrees, device=basis.device)[:, None, None]
-    last, current = basis, slope * image - basis
-    for done in range(1, max(degrees)):  # T_{d+1}(x) = 2 x T_d(x) - T_{d-1}(x); each matrix stops at its own degree
-        following = 2 * (slope * product(current) - current) - last
-        last, current = torch.where(wanted > done, current, last), torch.where(wanted > done, following, current)
+class FollowedBasis(NamedTuple):
+    """What `follow` found."""
+
+    basis: Tensor
+    """(count, rows, rank) orthonormal columns, the one with the largest energy first."""
+    energies: Tensor
+    """(count, rank) along each column."""
+    usable: Tensor
+    """(count,) whether a basis is one that `search` would have been content with."""
+
+
+def follow(product: Product, basis: Tensor, rank: int, tolerance: float) -> FollowedBasis:
+    """The leading `rank` vectors of a block (count, rows, block) that was good before; no number is waited for.
+
+    - product: with the Gram matrices
+    - basis: where to begin
+    - rank: how many vectors are wanted; those beyond are only there to help
+    - tolerance: of `search`
+
+    The vectors are those of orthogonal iteration, ordered by their energies. They are not rotated to singular vectors,
+    which would take an eigenvalue problem for which a GPU waits. `usable` is False where one more round would bring
+    more than `tolerance`, if gains go on to fall as they did, or the last one brought more; where a block fell apart;
+    and where numbers are zero or not finite.
+    """
+    noise = _noise(basis)
+    precise, broken = _closer(_unit_columns(product(basis), noise))
+    basis = precise.to(basis.dtype)
+    image = product(basis)
+    energies = (basis * image).sum(-2)
+    gains, degree = [], torch.ones((), device=basis.device)
+    for _ in range(FOLLOWED):
+        edges = _edges(energies)
+        ratios = energies.amax(-1) / edges
+        degree = (log(2 * GROWTH) / torch.acosh((2 * ratios - 1).clamp_min(1))).clamp(1, DEGREE).floor()
+        filtered = _filter(product, basis, image, edges, degree, DEGREE)
+        precise, failed = _closer(_unit_columns(filtered, noise))
+        broken = broken + failed
+        basis = precise.to(basis.dtype)
+        image = product(basis)
+        before, energies = energies, (basis * image).sum(-2)
+        gains.append(_gains(before, energies, rank))
+    precise, failed = _closer(precise)
+    *_, first, last = gains
+    coming = last * (last / first.clamp_min(torch.finfo(first.dtype).tiny)).clamp(0, 1)
+    settled = (last <= tolerance) & (coming <= tolerance * degree / DEGREE)  # False for what is no number
+    usable = settled & (broken + failed == 0) & (energies.amax(-1) > 0)
+    largest = energies.topk(rank)
+    order = largest.indices[:, None].expand(-1, basis.shape[-2], -1)
+    return FollowedBasis(precise.to(basis.dtype).gather(-1, order), largest.values, usable)
+
+
+def _edges(energies: Tensor) -> Tensor:
+    """A polynomial damps below the smallest quotient; of a steep or zero gradient below something positive."""
+    edges = torch.maximum(energies.amin(-1), energies.amax(-1) / GROWTH)
+    return torch.where(edges > 0, edges, torch.ones_like(edges))
+
+
+def _gains(before: Tensor, energies: Tensor, rank: int) -> Tensor:
+    """(count,) what a round has brought the best vectors, as a share of their energy; of a zero gradient 0."""
+    now, then = (each.topk(rank).values.sum(-1) for each in (energies, before))
+    return (now - then) / now.clamp_min(torch.finfo(now.dtype).tiny)
+
+
+def _filter(product: Product, basis: Tensor, image: Tensor, edges: Tensor, degrees: Tensor, most: int) -> Tensor:
+    """T(2 A / edge - 1) applied to each basis, T its Chebyshev polynomial; A itself where the degree is 1.
+
+    - degrees: (count,) of each, at most `most`
+    """
+    slope, wanted = (2 / edges)[:, None, None], degrees[:, None, None]
+    last, current, twice = basis, slope * image - basis, 2 * slope
+    for done in range(1, most):  # T_{d+1}(x) = 2 x T_d(x) - T_{d-1}(x); each matrix stops at its own degree
+        goes_on = wanted > done
+        following = (twice * product(current)).sub_(torch.add(last, current, alpha=2))
+        last, current = torch.where(goes_on, current, last), torch.where(goes_on, following, current)
     return torch.where(wanted > 1, current, image)

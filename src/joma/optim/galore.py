@@ -24,7 +24,15 @@ from joma.optim._guard import Guard, NameOf, are_finite
 from joma.optim._inner import OnMove, is_entry_by_entry
 from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
 from joma.optim._members import Members, Partner, Passing
-from joma.optim._refresh import give_turns, refresh, refresh_batches
+from joma.optim._refresh import (
+    Found,
+    find_subspaces,
+    follow_subspaces,
+    full_gradients,
+    give_turns,
+    refresh_batches,
+    take_subspaces,
+)
 from joma.optim._step import Rounds, clip_gradients, project_first, seen_gradients, update
 from joma.optim.projector import TOLERANCE, Kind, Rank
 
@@ -188,7 +196,7 @@ class GaLore(torch.optim.Optimizer):
         common = _saving.of_every_group(self.inner, self.member)
         for group in self.param_groups:  # in the groups themselves: tools that flatten a state look at their keys
             group.update({key: value for key, value in common.items() if key not in group})
-        give_turns(self.matrices, staggered=self.stagger)
+        give_turns(self.matrices, staggered=self.stagger, alone=self._in_backward)
         self._form_packs(self.packs)
         self._start_hooks()
 
@@ -312,25 +320,37 @@ class GaLore(torch.optim.Optimizer):
             return True
         if captured:
             raise ValueError("a step that finds subspaces cannot be captured: capture one for which due() is empty")
+        batches = refresh_batches(due)
+        if len(batches) == 1 and self._follow(batches[0]):
+            return True
         full = [(matrix.name, matrix.parameter.grad) for matrix in due if matrix.parameter.grad is not None]
         if not self._all_finite(lambda flag: full[flag][0], are_finite([gradient for _, gradient in full])):
             return False
-        for batch in refresh_batches(due):
+        for batch in batches:
             self._refresh(batch)
         return True
 
+    def _follow(self, batch: list[Matrix]) -> bool:
+        """Find the subspaces of alike matrices from their last ones, before anybody asks whether gradients are finite.
+
+        False where that is not enough, or where several processes would have to be of one mind about it.
+        """
+        if self.projector != "randomized" or self.group is not None:
+            return False
+        found = follow_subspaces(batch, seed=self.seed, tolerance=self.tolerance)
+        if found is not None:
+            self._take(found)
+        return found is not None
+
     def _refresh(self, batch: list[Matrix]) -> None:
         """Find the subspaces of alike matrices together."""
-        refresh(
-            batch,
-            self.inner,
-            rank=self.param_groups[batch[0].group]["rank"],
-            projector=self.projector,
-            on_move=self.on_move,
-            seed=self.seed,
-            tolerance=self.tolerance,
-            agree=self._agreed,
-        )
+        gradients = full_gradients(batch)
+        self._take(find_subspaces(batch, gradients, self.projector, seed=self.seed, tolerance=self.tolerance))
+
+    def _take(self, found: Found) -> None:
+        if found:
+            rank = self.param_groups[found[0][0].group]["rank"]
+            take_subspaces(found, self.inner, rank=rank, on_move=self.on_move, agree=self._agreed)
 
     def _agreed(self, matrix: Matrix, found: Tensor) -> Tensor:
         """What all processes that train this matrix use."""
@@ -459,7 +479,7 @@ class GaLore(torch.optim.Optimizer):
         (matrix,) = pack.matrices
         pack.check_dense()
         self._backward.take(parameter)
-        if self.is_due(matrix) and bool(are_finite([parameter.grad]).all()):  # type: ignore[list-item]
+        if self.is_due(matrix) and not self._follow([matrix]) and bool(are_finite([parameter.grad]).all()):  # type: ignore[list-item]
             self._refresh([matrix])
         if matrix.found:
             pack.take_gradients()

@@ -6,6 +6,9 @@ the Gram matrix of the gradient a few times and rotates what it finds to singula
 
 The randomised way checks itself: where one more round of products gains more than `tolerance` of the captured energy,
 it takes more, and in the end the exact SVD. An SVD that fails is tried again in float64, then by the Gram matrix.
+
+`follow_projector` is for a GPU, which waits while the host looks at numbers. It goes from the last subspace to the next
+one and looks once, at the end.
 """
 
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ import torch
 from torch import Tensor
 
 from joma.host.words import brief
-from joma.optim._subspace_iteration import gram_product, orthonormalize, search, to_float64
+from joma.optim._subspace_iteration import follow, gram_product, orthonormalize, search, to_float64
 
 Kind = Literal["randomized", "exact", "random"]
 Side = Literal["left", "right"]
@@ -150,6 +153,42 @@ def find_projector(
     return found
 
 
+def follow_projector(
+    gradient: Tensor, rank: int, start: Tensor, *, seed: int = 0, tolerance: float = TOLERANCE
+) -> Projector | None:
+    """What `find_projector` finds by the randomised way, with one look at the device; None where that is not enough.
+
+    None, too, for a gradient that is zero or not finite. The directions hold as much energy as `tolerance` asks for,
+    the largest first; they are orthonormal, but no singular vectors.
+
+    - gradient: (..., rows, columns)
+    - rank: at least 1, below the shorter side
+    - start: (..., shorter side, rank) the last basis
+    - seed, tolerance: as in `find_projector`
+
+    >>> gradient = torch.diag(torch.arange(40.0, 0.0, -1.0))
+    >>> found = follow_projector(gradient, 2, start=torch.eye(40)[:, :2])
+    >>> find_projector(gradient, 2, "exact").energies, found.energies
+    (tensor([0.0723, 0.0687]), tensor([0.0723, 0.0687]))
+    """
+    if rank + SPARE >= min(gradient.shape[-2:]):
+        return None
+    gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+    gradient = gradient / _scale(torch.linalg.vector_norm(gradient, float("inf"), dim=(-2, -1), keepdim=True))
+    wide = gradient.mT if side_of(*gradient.shape[-2:]) == "right" else gradient
+    stack, block = _stacked(wide), _stacked(_block(wide, rank, start, seed))
+    found = follow(gram_product(stack, block.shape[-1]), block, rank, tolerance)
+    if not bool(found.usable.all()):
+        return None
+    directions = _signed(found.basis.reshape(*wide.shape[:-1], rank), start)
+    return Projector(directions, _shares(wide, found.energies.reshape(*wide.shape[:-2], rank)), exact=False)
+
+
+def _scale(size: Tensor) -> Tensor:
+    """What a gradient is divided by, so that squares neither overflow nor vanish; 1 where they do not anyway."""
+    return torch.where((size == 0) | ((size > SMALLEST) & (size < 1 / SMALLEST)), torch.ones_like(size), size)
+
+
 def _in_range(gradient: Tensor) -> Tensor:
     """The gradient, divided by its largest entry if squares could overflow or vanish; directions stay the same."""
     size: Tensor = torch.linalg.vector_norm(gradient, float("inf"), dim=(-2, -1), keepdim=True)
@@ -157,7 +196,7 @@ def _in_range(gradient: Tensor) -> Tensor:
         return gradient
     if not bool(size.isfinite().all()):
         raise ValueError("gradient must be finite, got NaN or infinity in it")
-    return gradient / torch.where(size > 0, size, torch.ones_like(size))
+    return gradient / _scale(size)
 
 
 def _draw(rows: int, columns: int, like: Tensor, seed: int) -> Tensor:
@@ -196,24 +235,38 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
 
 def _randomized(wide: Tensor, rank: int, start: Tensor | None, seed: int, tolerance: float) -> Projector | None:
     """By subspace iteration; None where it does not settle. The block begins with the start, if there is one."""
-    rows, size = wide.shape[-2], rank + SPARE
-    block = _draw(rows, size, wide, seed).expand(*wide.shape[:-2], rows, size)
-    known = 0 if start is None else min(start.shape[-1], rank)
-    if start is not None:
-        first = start[..., :known].to(wide.dtype).expand(*wide.shape[:-1], known)
-        block = torch.cat([first, block[..., known:]], dim=-1)
-    stack = wide.flatten(0, -3) if wide.ndim > 2 else wide[None]
-    settled = search(gram_product(stack, size), block.reshape(len(stack), rows, size), rank, tolerance)
+    stack, block = _stacked(wide), _stacked(_block(wide, rank, start, seed))
+    settled = search(gram_product(stack, block.shape[-1]), block, rank, tolerance)
     if settled is None:
         return None
-    found = settled.reshape(*wide.shape[:-2], rows, size)
+    found = settled.reshape(*wide.shape[:-1], rank + SPARE)
     # Rayleigh-Ritz: rotate the block to singular vectors. In float64, because squaring loses half of the digits.
     inner = to_float64(found.mT @ wide)
     energies, rotation = _eigh((inner @ inner.mT).to(wide.dtype))
     directions = (to_float64(found) @ to_float64(rotation.flip(-1)[..., :rank])).to(wide.dtype)
-    if start is not None:
-        # A direction and its opposite serve alike; the one nearer to the last direction lets state be inherited.
-        overlap = (directions[..., :known] * start[..., :known].to(directions.dtype)).sum(-2, keepdim=True)
-        signs = torch.where(overlap < 0, -1.0, 1.0).to(directions.dtype)
-        directions = torch.cat([directions[..., :known] * signs, directions[..., known:]], dim=-1)
-    return Projector(directions.contiguous(), _shares(wide, energies.flip(-1)[..., :rank]), exact=False)
+    directions = directions.contiguous() if start is None else _signed(directions, start)
+    return Projector(directions, _shares(wide, energies.flip(-1)[..., :rank]), exact=False)
+
+
+def _stacked(matrices: Tensor) -> Tensor:
+    """(count, rows, columns)"""
+    return matrices.reshape(-1, *matrices.shape[-2:])
+
+
+def _block(wide: Tensor, rank: int, start: Tensor | None, seed: int) -> Tensor:
+    """(..., rows, rank + SPARE) vectors to begin with: those of the start, if there is one, and random ones."""
+    rows, size = wide.shape[-2], rank + SPARE
+    block = _draw(rows, size, wide, seed).expand(*wide.shape[:-2], rows, size)
+    if start is None:
+        return block
+    first = start[..., :rank].to(wide.dtype)
+    first = first.expand(*wide.shape[:-1], first.shape[-1])
+    return torch.cat([first, block[..., first.shape[-1] :]], dim=-1)
+
+
+def _signed(directions: Tensor, start: Tensor) -> Tensor:
+    """A direction and its opposite serve alike; the one nearer to the last direction lets state be inherited."""
+    known = min(start.shape[-1], directions.shape[-1])
+    overlap = (directions[..., :known] * start[..., :known].to(directions.dtype)).sum(-2, keepdim=True)
+    signs = torch.where(overlap < 0, -1.0, 1.0).to(directions.dtype)
+    return torch.cat([directions[..., :known] * signs, directions[..., known:]], dim=-1).contiguous()

@@ -113,8 +113,8 @@ class RunningMeans:
             waiting, self._waiting, self._size = self._waiting, {}, 0
             groups: dict[object, list[_Call]] = {}
             for call in waiting.values():
-                first = call.numbers[0]
-                groups.setdefault((first.shape, first.device, len(call.numbers), id(call.real)), []).append(call)
+                first, real = call.numbers[0], None if call.real is None else call.real.shape
+                groups.setdefault((first.shape, first.device, len(call.numbers), real), []).append(call)
             for calls in groups.values():
                 names, new = tuple(call.name for call in calls), self._summed(calls)
                 self._sums[names] = self._sums[names].joined(new) if names in self._sums else new
@@ -124,8 +124,8 @@ class RunningMeans:
         every = torch.stack([each for call in calls for each in call.numbers]).unflatten(0, (len(calls), -1))
         logits = every[:, self._at]
         counts = logits > -torch.inf
-        if (real := calls[0].real) is not None:
-            counts = counts & real[:, None]
+        if calls[0].real is not None:
+            counts = counts & torch.stack([call.real for call in calls])[:, :, None]  # type: ignore[misc]
         # MPS has no float64; elsewhere a long text's mean is exact to the last digit shown.
         wide = torch.float32 if every.device.type == "mps" else torch.float64
         return Sums(

@@ -24,7 +24,8 @@ def entry_of(id: str, path: Path, run: Run, writer: int | None, series: list[dic
         "id": id, "name": path.name, "study": run.study, "status": run.status, "reason": run.reason,
         "state": state_of(run.status, run.reason, writer), "created": run.created, "written": written_at(path),
         "seed": run.seed, "config": run.config, "machine": run.machine, "versions": run.versions,
-        "last": max((each["last"] for each in series), default=None), "series": series, "alarms": [], "left_out": [],
+        "last": max((each["last"] for each in series), default=None), "series": series, "alarms": [],
+        "alarm_count": 0, "left_out": [],
     }  # fmt: skip
 
 

@@ -49,10 +49,11 @@ class _Watched:
     entry: dict[str, Any] = field(default_factory=dict)
     alarms: list[dict[str, Any]] = field(default_factory=list)
     alarms_row: int = 0
+    alarm_count: int = 0
 
     def forget(self, identity: tuple[Any, ...]) -> None:
         """What was read of another run."""
-        self.identity, self.held, self.alarms, self.alarms_row = identity, {}, [], 0
+        self.identity, self.held, self.alarms, self.alarms_row, self.alarm_count = identity, {}, [], 0, 0
 
 
 class Feed:
@@ -188,16 +189,17 @@ class Feed:
         else:
             watched.held = held(run, watched.held)
             entry = entry_of(id, watched.path, run, writer, series_of(watched.held))
-            entry["alarms"] = self._alarms(watched, run)
+            entry |= self._alarms(watched, run)
         return {**entry, "identity": " ".join(map(str, identity))}
 
-    def _alarms(self, watched: _Watched, run: Run) -> list[dict[str, Any]]:
-        """All alarms; those of earlier looks are not read again."""
+    def _alarms(self, watched: _Watched, run: Run) -> dict[str, Any]:
+        """The last alarms, and how many there are in all; those of earlier looks are not read again."""
         row = watched.held[ALARMS].row if run.study == MONITOR and ALARMS in watched.held else 0
         if row > watched.alarms_row:
             more = alarms_after(run, watched.alarms_row)
             watched.alarms, watched.alarms_row = [*watched.alarms, *more][-MOST_ALARMS:], row
-        return watched.alarms
+            watched.alarm_count += len(more)
+        return {"alarms": watched.alarms, "alarm_count": watched.alarm_count}
 
     def _known(self, id: str) -> _Watched:
         if id not in self._runs:

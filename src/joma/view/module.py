@@ -11,13 +11,13 @@ from importlib.resources import files
 
 UPLOT = "uPlot.iife.min.js"
 PARTS = (
-    "numbers.js", "elements.js", "colours.js", "data.js", "address.js", "picture.js", "chart.js", "runs.js",
+    "numbers.js", "axes.js", "elements.js", "colours.js", "data.js", "address.js", "picture.js", "chart.js", "runs.js",
     "curves.js", "heads.js", "split.js", "claims.js", "view.js",
 )  # fmt: skip
 """Our files, in the order in which they stand in the module."""
 
 
-CHARTS = ("numbers.js", "elements.js", "colours.js", "picture.js", "chart.js", "panels.js")
+CHARTS = ("numbers.js", "axes.js", "elements.js", "colours.js", "picture.js", "chart.js", "panels.js")
 """Those of a page that only opens charts."""
 
 

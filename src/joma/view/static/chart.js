@@ -113,18 +113,23 @@ class Chart {
     const series = [{}], bands = [];
     for (const curve of spec.curves) {
       const stroke = curve.colour === "ink" ? ink : curve.colour, at = series.length, area = spec.areas && curve.low;
-      series.push({ label: curve.label, show: !curve.hidden, stroke, width: area ? 0 : pen, dash: curve.dashes, points: { show: area ? false : curve.x.length < 3, size: 5 } });
+      series.push({ label: curve.label, show: !curve.hidden, stroke, width: area ? 0 : pen, dash: curve.dashes, points: { show: false, size: 6, fill: stroke, filter: (/** @type {any} */ plot) => (area ? null : lonely(plot.data[at])) } });
       if (curve.low && curve.high) {
         series.push({ show: !curve.hidden, width: 0, points: { show: false } }, { show: !curve.hidden, width: 0, points: { show: false } });
         bands.push({ series: [at + 2, at + 1], fill: `${curve.colour === "ink" ? "#757575" : curve.colour}${area ? "c0" : "26"}` });
       }
     }
     const axis = { stroke: muted, font, labelFont: font, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1, size: 4 } };
-    const values = (/** @type {any} */ _, /** @type {(number | null)[]} */ ticks) => inTicks(ticks);
+    const values = (/** @type {any} */ _, /** @type {number[]} */ ticks) => inTicks(ticks);
+    const wide = (/** @type {any} */ _, /** @type {string[] | null} */ words) => Math.max(narrow ? 52 : 64, 14 + 7 * Math.max(0, ...(words ?? []).map((one) => one.length))); // long numbers would lie on the title
+    // On a log axis uPlot would begin and end at whole decades, and leave names out.
+    const named = (/** @type {any} */ plot, /** @type {number} */ side, /** @type {number} */ from, /** @type {number} */ to) => ticksOf(from, to, Math.max(5, Math.floor(side ? plot.height / 50 : plot.width / 90)), true);
+    const log = { splits: named, filter: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks };
+    const around = (/** @type {any} */ _, /** @type {number | null} */ from, /** @type {number | null} */ to) => (from === null || to === null ? [null, null] : limitsOf(from, to, true));
     return {
       width, height: narrow ? 300 : 400, legend: { show: false }, series, bands,
-      scales: { x: { time: false, distr: spec.logX ? 3 : 1 }, y: { distr: spec.logY ? 3 : 1 } },
-      axes: [{ ...axis, label: spec.x, labelSize: 18, labelGap: 0, size: 30, gap: 4, values, space: 60 }, { ...axis, label: spec.y, labelSize: 20, size: narrow ? 52 : 64, values }],
+      scales: { x: spec.logX ? { time: false, distr: 3, range: (/** @type {any} */ _, /** @type {number} */ from, /** @type {number} */ to) => [from, to] } : { time: false }, y: spec.logY ? { distr: 3, range: around } : {} },
+      axes: [{ ...axis, label: spec.x, labelSize: 18, labelGap: 0, size: 30, gap: 4, values, space: 60, ...(spec.logX ? log : {}) }, { ...axis, label: spec.y, labelSize: 20, size: wide, values, ...(spec.logY ? log : {}) }],
       cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, focus: { prox: 30 } },
       focus: { alpha: spec.curves.length > 1 ? 0.3 : 1 },
       hooks: {
@@ -138,22 +143,22 @@ class Chart {
 
   /** Show the range that the address asks for; all of it where it asks for none. @param {any[][]} data */
   range(data) {
-    const x = data[0], { low, high } = /** @type {Spec} */ (this.spec);
+    const x = data[0], spec = /** @type {Spec} */ (this.spec);
     if (!x.length) return;
-    const min = low ?? x[0], last = x[x.length - 1], span = last - x[0], now = this.plot.scales.x.max;
-    const room = this.spec?.live && !this.spec.logX && span > 0, free = now > last && now <= last + 2 * ROOM * span ? now : last + ROOM * span;
-    const max = high ?? (room ? free : last);
-    this.plot.setScale("x", { min, max: max > min ? max : min + 1 });
+    const last = x[x.length - 1], span = last - x[0], now = this.plot.scales.x.max;
+    const room = spec.live && !spec.logX && span > 0, free = now > last && now <= last + 2 * ROOM * span ? now : last + ROOM * span;
+    const [min, max] = seenRange(spec, [x[0], room ? free : last]);
+    this.plot.setScale("x", { min, max });
   }
 
-  /** Alarms and checkpoints that were left out, as lines behind the curves. @param {any} plot */
+  /** Lines behind the curves, such as alarms. @param {any} plot */
   marks(plot) {
-    const marks = this.spec?.marks ?? [], red = marks.length ? this.colour("fails") : "", grey = marks.length ? this.colour("not-run") : "";
-    for (const { at, kind } of marks) {
-      const place = plot.valToPos(at, "x", true);
-      if (!(place >= plot.bbox.left && place <= plot.bbox.left + plot.bbox.width)) continue;
-      plot.ctx.fillStyle = kind === "alarm" ? red : grey;
-      plot.ctx.fillRect(Math.round(place), plot.bbox.top, devicePixelRatio, plot.bbox.height);
+    for (const { tone, at } of this.spec?.marks ?? []) {
+      plot.ctx.fillStyle = this.colour(tone);
+      for (const one of at) {
+        const place = plot.valToPos(one, "x", true);
+        if (place >= plot.bbox.left && place <= plot.bbox.left + plot.bbox.width) plot.ctx.fillRect(Math.round(place), plot.bbox.top, devicePixelRatio, plot.bbox.height);
+      }
     }
   }
 
@@ -202,7 +207,8 @@ class Chart {
   async save(kind, name) {
     if (!this.spec) return;
     if (kind === "csv") { download(`${name}.csv`, new Blob([toCsv(this.spec)], { type: "text/csv" })); return; }
-    const svg = toSvg(this.spec, { ink: this.colour("ink"), muted: this.colour("muted"), paper: this.colour("paper"), rule: this.colour("rule") });
+    const tones = ["ink", "muted", "paper", "rule", ...(this.spec.marks ?? []).map((some) => some.tone)];
+    const svg = toSvg(this.spec, Object.fromEntries(tones.map((tone) => [tone, this.colour(tone)])));
     download(`${name}.${kind}`, kind === "svg" ? new Blob([svg], { type: "image/svg+xml" }) : await toPng(svg));
   }
 

@@ -58,7 +58,7 @@ function curvesScreen(view) {
       if (turn !== asked) return;
       say("");
       chart.element.hidden = false;
-      const same = JSON.stringify([String(seen.words), name, chosen.map((run) => [run.id, run.identity, run.state, run.alarms?.length, run.left_out?.length]), shown.map((array) => array.order), [...hidden], view.dark, source.title(name)]);
+      const same = JSON.stringify([String(seen.words), name, chosen.map((run) => [run.id, run.identity, run.state, run.alarm_count, run.left_out?.length]), shown.map((array) => array.order), [...hidden], view.dark, source.title(name)]);
       const sign = JSON.stringify([same, shown.map((array) => [array.steps.length, array.steps[array.steps.length - 1]])]);
       if (sign === drawn) return; // the index changed, but nothing of what is seen
       drawn = sign;
@@ -138,14 +138,23 @@ function curvesScreen(view) {
     const curves = (over ? overRuns(found) : found.flatMap((some, at) => some.map((curve) => ({ ...curve, label: several ? [chosen[at].id, curve.label].filter(Boolean).join(" · ") : curve.label }))))
       .map((curve) => ({ ...curve, y: smoothed(curve.y, weight), low: weight ? curve.low && smoothed(curve.low, weight) : curve.low, high: weight ? curve.high && smoothed(curve.high, weight) : curve.high }));
     const colours = coloursFor(curves.length);
-    const marks = chosen.flatMap((run) => [...(run.alarms ?? []).filter((/** @type {any} */ one) => one.measure === name).map((/** @type {any} */ one) => ({ at: one.step, kind: "alarm" })), ...(run.left_out ?? []).map((/** @type {any} */ one) => ({ at: one.step, kind: "left out" }))]);
-    const spec = { curves: curves.map((curve, at) => ({ ...curve, colour: colours[at], hidden: hidden.has(curve.label) })), x: x === "step" ? "step" : x.replace(/^dim_/, "axis "), y: source.title(name), logX: seen.get("logx") === "1", logY: seen.get("logy") === "1", low, high, marks: x === "step" ? marks : [], live: x === "step" && chosen.some((run) => run.state === "being written"), same: x === "step" && arrays.length === 1 ? same : undefined };
+    const spec = { curves: curves.map((curve, at) => ({ ...curve, colour: colours[at], hidden: hidden.has(curve.label) })), x: x === "step" ? "step" : x.replace(/^dim_/, "axis "), y: source.title(name), logX: seen.get("logx") === "1", logY: seen.get("logy") === "1", low, high, marks: x === "step" ? marksOf(chosen, name) : [], live: x === "step" && chosen.some((run) => run.state === "being written"), same: x === "step" && arrays.length === 1 ? same : undefined };
     chart.draw(spec);
     keys.set(spec.curves);
     remarks(arrays, spec, over ? chosen.length : 0, modes);
   }
 
-  /** @param {Held[]} arrays @param {Spec} spec @param {number} over @param {Modes} modes */
+  /** Alarms of a measure, and checkpoints that were left out. @param {RunEntry[]} chosen @param {string} name @returns {(Marks & {named: string})[]} */
+  function marksOf(chosen, name) {
+    const told = chosen.flatMap((run) => run.alarms ?? []), all = chosen.reduce((sum, run) => sum + (run.alarm_count ?? 0), 0);
+    const steps = (/** @type {any[]} */ some) => some.map((one) => one.step);
+    return [
+      { named: "Red", tone: "fails", says: all > told.length ? `alarms among the last ${told.length.toLocaleString("en")} of ${all.toLocaleString("en")}` : "alarms", at: steps(told.filter((one) => one.measure === name)) },
+      { named: "Grey", tone: "not-run", says: "checkpoints that were left out", at: steps(chosen.flatMap((run) => run.left_out ?? [])) },
+    ].filter((some) => some.at.length);
+  }
+
+  /** @param {Held[]} arrays @param {Spec & {marks: {named: string, says: string}[]}} spec @param {number} over @param {Modes} modes */
   function remarks(arrays, spec, over, modes) {
     const said = [], lost = arrays.reduce((sum, array) => sum + array.lost, 0), thinned = arrays.filter((array) => array.thinned);
     if (thinned.length) {
@@ -156,9 +165,7 @@ function curvesScreen(view) {
     const repeated = arrays[0]?.dims.filter((dim) => modes[dim.name] === "interval").reduce((size, dim) => size * dim.size, 1) ?? 1;
     if (over || repeated > 1) { const n = over || repeated; said.push(`Band: ${n <= FEW ? 99 : 95} % interval of the mean over ${n} ${over ? "runs" : "repetitions"}, were they Gaussian.`); }
     if (spec.curves.length >= MOST_CURVES) said.push(`The first ${MOST_CURVES} curves are drawn.`);
-    const marks = spec.marks ?? [];
-    if (marks.some((mark) => mark.kind === "alarm")) said.push("Red lines: alarms.");
-    if (marks.some((mark) => mark.kind !== "alarm")) said.push("Grey lines: checkpoints that were left out.");
+    for (const { named, says } of spec.marks) said.push(`${named} lines: ${says}.`);
     const unseen = notOnLog(spec);
     if (unseen) said.push(`A log axis cannot show ${counted(unseen, "point")} at 0 or below.`);
     note.textContent = said.join(" ");

@@ -1,5 +1,7 @@
 // Screen "Heads": every layer and head at a glance, as a heat map with a slider over steps, or as small curves.
 
+const LISTED = 40; // alarms, and checkpoints that were left out
+
 /** @param {View} view */
 function headsScreen(view) {
   const { seen, source } = view;
@@ -45,7 +47,7 @@ function headsScreen(view) {
       if (turn !== asked) return;
       shown = held;
       say("");
-      const same = JSON.stringify([String(seen.words), id, entry?.identity, name, held.order, entry?.alarms?.length, entry?.left_out?.length, view.dark, source.title(name)]);
+      const same = JSON.stringify([String(seen.words), id, entry?.identity, name, held.order, entry?.alarm_count, entry?.left_out?.length, view.dark, source.title(name)]);
       const sign = JSON.stringify([same, held.steps.length, held.steps[held.steps.length - 1]]);
       if (sign === drawn) return; // the index changed, but nothing of what is seen
       drawn = sign;
@@ -166,13 +168,19 @@ function headsScreen(view) {
     put(entry?.left_out ?? [], "not-run");
   }
 
+  /** How many of all are listed, and marked, where not all are. @param {number} told @param {number} all @returns {string} */
+  function howMany(told, all) {
+    const listed = Math.min(told, LISTED), words = (/** @type {number} */ count) => `the last ${count.toLocaleString("en")}`;
+    return all > listed ? `: ${words(listed)} of ${all.toLocaleString("en")}${all > told && told > listed ? `; ${words(told)} are marked` : ""}` : "";
+  }
+
   /** @param {string} name */
   function listEvents(name) {
-    const now = JSON.stringify([name, entry?.id, entry?.identity, entry?.alarms?.length, entry?.alarms?.[entry.alarms.length - 1], entry?.left_out]);
+    const now = JSON.stringify([name, entry?.id, entry?.identity, entry?.alarm_count, entry?.left_out]);
     if (events.dataset.now === now) return; // a keyboard stays where it is
     events.dataset.now = now;
-    const list = (/** @type {string} */ title, /** @type {any[]} */ some, /** @type {string} */ kind) => some.length && h("section", {}, h("h2", { class: "small" }, title), h("ul", {}, ...some.slice(-40).map((one) => h("li", { class: kind }, button(`step ${one.step.toLocaleString("en")}`, () => put({ step: one.step, series: one.measure && entry?.series?.some((each) => each.name === one.measure) ? one.measure : name }), { class: "link" }), ` ${one.says.replace(/^step \d+:? ?/, "")}`))));
-    events.replaceChildren(...[list("Alarms", entry?.alarms ?? [], "v-fails"), list("Checkpoints that were left out", entry?.left_out ?? [], "v-not-run")].filter(Boolean));
+    const list = (/** @type {string} */ title, /** @type {any[]} */ some, /** @type {number} */ all, /** @type {string} */ kind) => some.length && h("section", {}, h("h2", { class: "small" }, title, howMany(some.length, all)), h("ul", {}, ...some.slice(-LISTED).map((one) => h("li", { class: kind }, button(`step ${one.step.toLocaleString("en")}`, () => put({ step: one.step, series: one.measure && entry?.series?.some((each) => each.name === one.measure) ? one.measure : name }), { class: "link" }), ` ${one.says.replace(/^step \d+:? ?/, "")}`))));
+    events.replaceChildren(...[list("Alarms", entry?.alarms ?? [], entry?.alarm_count, "v-fails"), list("Checkpoints that were left out", entry?.left_out ?? [], entry?.left_out?.length, "v-not-run")].filter(Boolean));
   }
 
   /** @param {string} name @param {boolean} loud */

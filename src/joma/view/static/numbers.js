@@ -26,15 +26,6 @@ function inDigits(value) {
   return text.replace("e+", "e").replace(/-/g, "−");
 }
 
-/** Numbers of an axis, all with as many digits as their distance asks for. @param {(number | null)[]} ticks @returns {string[]} */
-function inTicks(ticks) {
-  const real = ticks.filter((tick) => tick !== null).map(Number), gaps = real.slice(1).map((tick, at) => Math.abs(tick - real[at])).filter((gap) => gap > 0);
-  const gap = Math.min(...gaps), most = Math.max(...real.map(Math.abs));
-  if (!gaps.length || most >= 1e6 || gap < 1e-6 || Math.max(...gaps) > 1.5 * gap) return ticks.map((tick) => (tick === null ? "" : inDigits(tick)));
-  const digits = Math.max(0, -Math.floor(Math.log10(gap) + 1e-9));
-  return ticks.map((tick) => (tick === null ? "" : tick.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace("-", "−")));
-}
-
 /** Seconds in their largest unit. @param {number} seconds @returns {string} */
 function inTime(seconds) {
   for (const [unit, size, most] of /** @type {[string, number, number][]} */ ([["s", 1, 120], ["min", 60, 120], ["h", 3600, 48]])) {
@@ -260,18 +251,17 @@ function rangeOf(values, from = 0, to = values.length) {
   return low <= high ? [low, high] : [0, 1];
 }
 
-/** Round places for ticks, about `count` of them. @param {number} low @param {number} high @param {number} count @param {boolean} [log] @returns {number[]} */
-function ticksOf(low, high, count, log = false) {
-  if (!(high > low)) return [low];
-  if (log) {
-    const first = Math.ceil(Math.log10(low)), last = Math.floor(Math.log10(high)), stride = Math.max(1, Math.ceil((last - first) / count));
-    const found = [];
-    for (let power = first; power <= last; power += stride) found.push(10 ** power);
-    return found.length > 1 ? found : [low, high];
-  }
-  const rough = (high - low) / count, size = 10 ** Math.floor(Math.log10(rough));
-  const stride = size * ([1, 2, 5, 10].find((one) => one * size >= rough) ?? 10);
+/** Places of numbers between gaps, to which no line leads. null is a gap; undefined is no point at all.
+ * @param {(number | null | undefined)[]} column @returns {number[]} */
+function lonely(column) {
+  /** @type {number[]} */
   const found = [];
-  for (let at = Math.ceil(low / stride - 1e-9); at * stride <= high + stride * 1e-9; at++) found.push(Number((at * stride).toPrecision(12)));
-  return found;
+  let last = -1, length = 0;
+  column.forEach((value, at) => {
+    if (value === undefined) return;
+    if (value !== null) { last = at; length++; return; }
+    if (length === 1) found.push(last);
+    length = 0;
+  });
+  return length === 1 ? [...found, last] : found;
 }

@@ -33,20 +33,44 @@ function familiesOf(run) {
   return found;
 }
 
-/** Areas above and below zero: each part lies on those of its sign before it. @param {{label: string, x: number[], y: number[]}[]} parts @returns {Curve[]} */
+/** Areas above and below zero: each part lies on those of its sign before it. Behind an unknown one nobody knows where. @param {{label: string, x: number[], y: number[]}[]} parts @returns {Curve[]} */
 function stacked(parts) {
   const count = parts[0]?.x.length ?? 0, up = Array(count).fill(0), down = Array(count).fill(0);
+  const known = Array(count).fill(true);
   return parts.map((part) => {
     const low = [], high = [];
     for (let at = 0; at < count; at++) {
-      const value = part.y[at], real = Number.isFinite(value);
-      const base = !real || value >= 0 ? up : down, from = base[at];
-      if (real) base[at] += value;
-      low.push(real ? Math.min(from, base[at]) : NaN);
-      high.push(real ? Math.max(from, base[at]) : NaN);
+      const value = part.y[at], base = value >= 0 ? up : down, from = base[at];
+      known[at] &&= Number.isFinite(value);
+      base[at] += value;
+      low.push(known[at] ? Math.min(from, base[at]) : NaN);
+      high.push(known[at] ? Math.max(from, base[at]) : NaN);
     }
     return { label: part.label, x: part.x, y: part.y, low, high };
   });
+}
+
+/** Parts at the steps that any of them has; NaN where one has none. @param {Curve[]} parts @returns {Curve[]} */
+function alongside(parts) {
+  const x = [...new Set(parts.flatMap((part) => part.x))].sort((a, b) => a - b);
+  return parts.map((part) => { const at = new Map(part.x.map((one, i) => [one, part.y[i]])); return { ...part, x, y: x.map((one) => at.get(one) ?? NaN) }; });
+}
+
+/** The sum of parts that stand alongside; unknown where one of them is. @param {Curve[]} parts @returns {number[]} */
+function sumOf(parts) {
+  return (parts[0]?.x ?? []).map((_, at) => parts.reduce((all, part) => all + part.y[at], 0));
+}
+
+/** The share of the numbers behind each point of a curve that is known. @param {Recorded} array @param {Modes} modes @returns {Curve} */
+function knownShare(array, modes) {
+  return curvesOf({ ...array, values: Array.from(array.values, (value) => Number(Number.isFinite(value))) }, modes)[0];
+}
+
+/** A curve with NaN where it is the mean of fewer numbers than at other steps: a sum with it would be of other things.
+ * @param {Curve} curve @param {Curve} share @returns {Curve} */
+function whereAllKnown(curve, share) {
+  const most = rangeOf(share.y)[1];
+  return { ...curve, y: curve.y.map((value, at) => (share.y[at] < most ? NaN : value)) };
 }
 
 /** @param {View} view */
@@ -96,20 +120,28 @@ function splitScreen(view) {
     const one = (/** @type {string} */ name, /** @type {number | null} */ place) => {
       const array = /** @type {Held} */ (held.get(name)), modes = Object.fromEntries(array.dims.map((dim) => [dim.name, dim.name === "layer" ? layer : "mean"]));
       if (chosen.dim && place !== null) modes[chosen.dim] = String(place);
-      return curvesOf(array, modes)[0];
+      const [curve] = curvesOf(array, modes);
+      return array.lost ? whereAllKnown(curve, knownShare(array, modes)) : curve;
     };
-    const parts = chosen.parts.map((part) => ({ ...one(part.series, part.place), label: part.label })), colours = coloursFor(parts.length);
+    const parts = alongside(chosen.parts.map((part) => ({ ...one(part.series, part.place), label: part.label }))), colours = coloursFor(parts.length);
     const areas = stacked(parts).map((area, at) => ({ ...area, colour: colours[at] }));
-    const sum = parts[0].x.map((_, at) => parts.reduce((all, part) => all + (Number.isFinite(part.y[at]) ? part.y[at] : 0), 0));
+    const sum = sumOf(parts);
     /** @type {Spec["curves"]} */
     const lines = [{ label: "sum of the parts", x: parts[0].x, y: sum, colour: "ink" }];
     if (chosen.whole) lines.push({ ...one(chosen.whole, null), label: "measured whole", colour: "#d22e2c", dashes: [6, 4] });
-    const low = seen.get("low"), high = seen.get("high");
+    const [low, high] = [seen.get("low"), seen.get("high")].map((words) => (words === "" ? undefined : Number(words)));
     // What is drawn of an area are its edges, low and high; what is read off and saved is the part itself.
-    chart.draw({ curves: [...areas, ...lines], x: "step", y: source.title(chosen.parts[0].series.replace(/\/shared$/, "")), logX: false, logY: false, areas: true, low: low === "" ? undefined : Number(low), high: high === "" ? undefined : Number(high) });
+    chart.draw({ curves: [...areas, ...lines], x: "step", y: source.title(chosen.parts[0].series.replace(/\/shared$/, "")), logX: false, logY: false, areas: true, low, high });
     legend.replaceChildren(...[...areas, ...lines].map((curve) => h("li", {}, h("span", { class: "key" }, h("i", { style: { background: curve.colour === "ink" ? "currentColor" : curve.colour } }), h("span", {}, curve.label), h("b", {}, inDigits([...curve.y].reverse().find((value) => Number.isFinite(value))))))));
-    const first = /** @type {Held} */ (held.get(chosen.parts[0].series));
-    note.textContent = `Parts above zero lie on one another, and so do those below. The number beside each name is its last.${first.thinned ? ` Thinned to ${first.steps.length.toLocaleString("en")} of ${first.of.toLocaleString("en")} whole steps, evenly spread.` : ""}`;
+    const first = /** @type {Held} */ (held.get(chosen.parts[0].series)), gaps = gapsIn(lines[0], low, high);
+    const thinned = first.thinned ? `Thinned to ${first.steps.length.toLocaleString("en")} of ${first.of.toLocaleString("en")} whole steps, evenly spread.` : "";
+    note.textContent = ["Parts above zero lie on one another, and so do those below. The number beside each name is its last that is known.", gaps, thinned].filter(Boolean).join(" ");
+  }
+
+  /** Where a sum that is seen has gaps, in words. @param {Curve} sum @param {number | undefined} low @param {number | undefined} high @returns {string} */
+  function gapsIn(sum, low = -Infinity, high = Infinity) {
+    const seen = sum.y.filter((_, at) => sum.x[at] >= low && sum.x[at] <= high), unknown = seen.filter(Number.isNaN).length;
+    return unknown ? `At ${unknown.toLocaleString("en")} of ${counted(seen.length, "step")} a part is unknown. The sum and the parts drawn after it are gaps there.` : "";
   }
 
   /** @param {string} words */

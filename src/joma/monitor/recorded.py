@@ -1,0 +1,84 @@
+"""One look at the stable ranks of some matrices, recorded as a CUDA graph: the host starts it with one call.
+
+A look launches some two hundred small kernels, for which the host takes longer than the device. What stays from one
+look to the next lies outside the graph's memory, so that several graphs can share that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from joma.measure._following import Followed, follow, random_vectors
+from joma.monitor.untouched import drawing_goes_on
+
+TOGETHER = 1 << 23
+"""Entries of matrices that are copied at a time: the graph holds memory for them."""
+
+
+class Memory(NamedTuple):
+    """What several recordings share: a stream to record on, and memory that they use one after the other."""
+
+    stream: torch.cuda.Stream
+    pool: Any
+
+    @classmethod
+    def on(cls, device: torch.device) -> Memory:
+        """New, on a CUDA device."""
+        return cls(torch.cuda.Stream(device), torch.cuda.graph_pool_handle())
+
+
+class RecordedLook:
+    """`follow` of the same matrices, at the same places in memory, again and again."""
+
+    def __init__(self, matrices: Sequence[Tensor], vectors: Tensor, memory: Memory) -> None:
+        """Record it; what goes wrong is raised, and leaves things as they were.
+
+        - matrices, vectors: as in `follow`; the matrices on one CUDA device
+        - memory: for what a look needs while it runs
+        """
+        self._matrices, self._where = list(matrices), _places(matrices)
+        self._vectors, self._new = vectors.clone(), random_vectors(vectors, 1, _generator(vectors.device))
+        self._numbers = vectors.new_zeros(2, len(vectors))  # stable ranks and residuals
+        self._blocks = _places(self._vectors)
+        self._graph = torch.cuda.CUDAGraph()
+        now, (stream, pool) = torch.cuda.current_stream(), memory
+        stream.wait_stream(now)
+        with drawing_goes_on(), torch.cuda.stream(stream):
+            self._look()  # kernels are chosen here
+            with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                self._look()
+        now.wait_stream(stream)
+
+    def is_of(self, matrices: Sequence[Tensor]) -> bool:
+        """Whether the matrices lie where they lay."""
+        return self._where == _places(matrices)
+
+    def again(self, blocks: Sequence[Tensor], generator: torch.Generator) -> Followed:
+        """What the matrices of now show.
+
+        - blocks: of every matrix the vectors to begin with, mostly those of the look before
+        - generator: where the matrices are
+        """
+        if self._blocks != _places(blocks):
+            torch.stack(list(blocks), out=self._vectors)
+        self._new.copy_(random_vectors(self._new, 1, generator))
+        self._graph.replay()
+        stable_rank, residual = self._numbers.clone()  # the next look writes over them
+        return Followed(stable_rank, residual, self._vectors)
+
+    def _look(self) -> None:
+        looked = follow(self._matrices, self._vectors, self._new, together=TOGETHER)
+        self._vectors.copy_(looked.vectors)
+        torch.stack([looked.stable_rank, looked.residual], out=self._numbers)
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(0)
+
+
+def _places(tensors: Iterable[Tensor]) -> list[int]:
+    return [each.data_ptr() for each in tensors]

@@ -1,0 +1,301 @@
+"""Subspaces that are followed from one refresh to the next with one look at the device, against singular values."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from training import waiting
+
+from joma.optim import GaLore, _refresh, projector
+from joma.optim._subspace_iteration import follow
+from joma.optim.projector import TOLERANCE, find_projector, follow_projector
+
+RANK = 12
+
+
+def gaussian(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def gradient(rows, columns, power, seed=0):
+    """Singular values fall as a power of their place."""
+    side = min(rows, columns)
+    left = torch.linalg.qr(gaussian(rows, side, seed=seed))[0]
+    right = torch.linalg.qr(gaussian(columns, side, seed=seed + 1))[0]
+    return (left * torch.arange(1, side + 1).float() ** -power) @ right.T
+
+
+def leading(given, rank=RANK):
+    """Singular vectors of the shorter side, and the share of the energy in them, in float64."""
+    u, s, v = torch.linalg.svd(given.double(), full_matrices=False)
+    return (u if given.shape[0] < given.shape[1] else v.mT)[:, :rank], s[:rank].square() / s.square().sum()
+
+
+def share(basis, given):
+    wide = given.double() if given.shape[0] < given.shape[1] else given.double().mT
+    return (basis.double().mT @ wide).square().sum(-1) / wide.square().sum()
+
+
+def drifted(given, by, seed=9):
+    noise = gaussian(*given.shape, seed=seed)
+    return given + by * noise * given.norm() / noise.norm()
+
+
+@pytest.mark.parametrize("shape", [(60, 90), (90, 60), (64, 64)])
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 3.0])
+@pytest.mark.parametrize("by", [0.0, 0.03, 0.3])
+def test_the_energy_is_that_of_singular_vectors(shape, power, by):
+    before = gradient(*shape, power)
+    now = drifted(before, by)
+    found = follow_projector(now, RANK, leading(before)[0].float())
+    if (power == 0 and by) or by > 0.1:  # what led before may lead no more: it may say that it has not settled
+        found = found or find_projector(now, RANK)
+    assert found is not None
+    assert not found.exact
+    best = leading(now)[1]
+    mine = share(found.basis, now)
+    assert float(mine.sum() / best.sum()) > 1 - 2 * TOLERANCE
+    torch.testing.assert_close(found.energies.double(), mine, rtol=1e-3, atol=1e-6)
+    assert (found.energies.diff() <= 0).all()
+    torch.testing.assert_close(found.basis.mT @ found.basis, torch.eye(RANK), rtol=0, atol=1e-5)
+
+
+def test_each_of_a_stack_gets_its_own():
+    given = torch.stack([drifted(gradient(60, 90, 1.0, seed=at), 0.1, seed=at) for at in range(3)])
+    start = torch.stack([leading(each)[0].float() for each in given.flip(0)])  # of others: far from good
+    near = torch.stack([leading(each)[0].float() for each in given])
+    for begun in (near, start):
+        found = follow_projector(given, RANK, begun)
+        if begun is near:
+            assert found is not None
+        for at in range(3 if found is not None else 0):
+            assert float(share(found.basis[at], given[at]).sum() / leading(given[at])[1].sum()) > 1 - 2 * TOLERANCE
+
+
+def test_a_direction_keeps_the_sign_that_it_had():
+    given = gradient(60, 90, 2.0)
+    start = leading(given)[0].float()
+    for signs in (1.0, -1.0, torch.tensor([1.0, -1.0] * (RANK // 2))):
+        found = follow_projector(given, RANK, start * signs)
+        assert ((found.basis * start * signs).sum(0) > 0.9).all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-15, 1.0, 1e15, 1e30])
+def test_any_scale(scale):
+    given = drifted(gradient(60, 90, 1.0), 0.03)
+    start = leading(given)[0].float()
+    plain, scaled = (follow_projector(each, RANK, start) for each in (given, scale * given))
+    torch.testing.assert_close(plain.energies, scaled.energies, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("all_of_it", [False, True])
+def test_nothing_is_found_from_zeros_or_what_is_not_finite(value, all_of_it):
+    given = torch.stack([gradient(60, 90, 1.0)] * 2)
+    start = torch.stack([leading(given[0])[0].float()] * 2)
+    assert follow_projector(given, RANK, start) is not None
+    if all_of_it:
+        given[1] = value
+    else:
+        given[1, 59, 89] = value
+    assert (follow_projector(given, RANK, start) is None) == (all_of_it or value != 0)
+
+
+def test_nothing_is_found_where_spare_directions_do_not_fit():
+    given, start = gradient(RANK + projector.SPARE, 90, 1.0), torch.eye(RANK + projector.SPARE)[:, :RANK]
+    assert follow_projector(given, RANK, start) is None
+    given, start = gradient(RANK + projector.SPARE + 1, 90, 1.0), torch.eye(RANK + projector.SPARE + 1)[:, :RANK]
+    assert follow_projector(given, RANK, start, tolerance=1.0) is not None
+
+
+def test_it_says_itself_where_it_has_not_settled():
+    """From the directions that lead least, with a spectrum that falls slowly: two rounds are not enough."""
+    values = torch.arange(1, 401).float() ** -0.4
+    given = torch.diag(values)
+    far = torch.eye(400)[:, -RANK:]
+    strict = follow_projector(given, RANK, far, tolerance=1e-6)
+    assert strict is None
+    near = follow_projector(given, RANK, torch.eye(400)[:, :RANK], tolerance=1e-6)
+    assert near is not None
+
+
+def test_a_gradient_of_smaller_rank_keeps_an_orthonormal_basis():
+    given = gaussian(60, 4) @ gaussian(4, 90, seed=1)
+    found = follow_projector(given, RANK, leading(given)[0].float())
+    assert found is not None
+    torch.testing.assert_close(found.basis.mT @ found.basis, torch.eye(RANK), rtol=0, atol=1e-5)
+    assert float(found.captured) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_usable_is_said_of_each_block():
+    """One settles at once, one is zero, one does not settle, one is not finite."""
+    values = torch.stack([torch.tensor([9.0] * 4 + [1e-3] * 46), torch.zeros(50), torch.linspace(1, 0.5, 50)])
+    values = torch.cat([values, torch.full((1, 50), math.nan)])
+    block = torch.eye(50)[:, :20].repeat(4, 1, 1)
+    block[2] = torch.eye(50)[:, 30:]
+    found = follow(lambda some: values[..., None] * some, block, 4, 1e-4)
+    assert found.usable.tolist() == [True, False, False, False]
+
+
+@pytest.fixture
+def _followed(monkeypatch):
+    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """What `follow_projector` found, call by call."""
+    found, own = [], _refresh.follow_projector
+    monkeypatch.setattr(_refresh, "follow_projector", lambda *a, **k: found.append(own(*a, **k)) or found[-1])
+    return found
+
+
+@pytest.fixture
+def searches(monkeypatch):
+    found, own = [], _refresh.find_projector
+    monkeypatch.setattr(_refresh, "find_projector", lambda *a, **k: found.append(own(*a, **k)) or found[-1])
+    return found
+
+
+def made(weights, **options):
+    return GaLore(weights, torch.optim.SGD, **({"rank": RANK, "refresh": 2, "lr": 0.1, "skip": ()} | options))
+
+
+@pytest.mark.usefixtures("_followed")
+def test_a_refresh_takes_what_was_followed(looks, searches):
+    weight = nn.Parameter(torch.zeros(60, 90))
+    optimizer = made([weight])
+    for step in range(5):
+        weight.grad = drifted(gradient(60, 90, 1.0), 0.05 * step)
+        optimizer.step()
+        (matrix,) = optimizer.matrices
+        if step == 4:
+            assert float(share(matrix.basis, weight.grad).sum() / leading(weight.grad)[1].sum()) > 1 - 2 * TOLERANCE
+            assert float(next(iter(optimizer.captured().values()))) == pytest.approx(
+                float(share(matrix.basis, weight.grad).sum()), rel=1e-3
+            )
+    assert len(searches) == 1  # the first subspace, which has nothing to begin with
+    assert len(looks) == 2
+    assert None not in looks
+
+
+@pytest.mark.usefixtures("_followed")
+@pytest.mark.parametrize("options", [{"projector": "exact"}, {"projector": "random"}])
+def test_other_projectors_are_not_followed(looks, options):
+    weight = nn.Parameter(torch.zeros(60, 90))
+    optimizer = made([weight], **options)
+    for _ in range(4):
+        weight.grad = gradient(60, 90, 1.0)
+        optimizer.step()
+    assert looks == []
+
+
+def test_a_cpu_searches(looks, searches):
+    weight = nn.Parameter(torch.zeros(60, 90))
+    optimizer = made([weight])
+    for _ in range(4):
+        weight.grad = gradient(60, 90, 1.0)
+        optimizer.step()
+    assert looks == []
+    assert len(searches) == 2
+
+
+@pytest.mark.usefixtures("_followed")
+@pytest.mark.parametrize("nonfinite", ["raise", "skip"])
+def test_a_gradient_that_is_not_finite_leaves_the_subspace(nonfinite, looks):
+    weight = nn.Parameter(torch.zeros(60, 90))
+    optimizer = made([weight], nonfinite=nonfinite)
+    for _ in range(2):
+        weight.grad = gradient(60, 90, 1.0)
+        optimizer.step()
+    (matrix,) = optimizer.matrices
+    before, held = matrix.basis.clone(), weight.detach().clone()
+    weight.grad = gradient(60, 90, 1.0, seed=5)
+    weight.grad[3, 4] = math.nan
+    if nonfinite == "raise":
+        with pytest.raises(ValueError, match="not finite"):
+            optimizer.step()
+    else:
+        optimizer.step()
+        assert optimizer.skipped == 1
+    assert looks == [None]
+    assert torch.equal(matrix.basis, before)
+    assert torch.equal(weight, held)
+    weight.grad = gradient(60, 90, 1.0, seed=5)
+    optimizer.step()  # the refresh is made up for
+    assert float(share(matrix.basis, weight.grad).sum() / leading(weight.grad)[1].sum()) > 1 - 2 * TOLERANCE
+
+
+@pytest.mark.usefixtures("_followed")
+def test_a_gradient_of_zeros_keeps_the_subspace_and_the_next_one_finds_it(looks):
+    weight = nn.Parameter(torch.zeros(60, 90))
+    optimizer = made([weight])
+    for _ in range(2):
+        weight.grad = gradient(60, 90, 1.0)
+        optimizer.step()
+    (matrix,) = optimizer.matrices
+    before = matrix.basis.clone()
+    weight.grad = torch.zeros(60, 90)
+    optimizer.step()
+    assert torch.equal(matrix.basis, before)
+    weight.grad = gradient(60, 90, 1.0, seed=5)
+    optimizer.step()
+    assert float(share(matrix.basis, weight.grad).sum() / leading(weight.grad)[1].sum()) > 1 - 2 * TOLERANCE
+    assert looks == [None]  # and a subspace that is to be found from the next gradient is searched for
+
+
+@pytest.mark.usefixtures("_followed")
+@pytest.mark.parametrize("on_move", ["keep", "rotate", "reset"])
+def test_the_inner_state_moves_with_it(on_move):
+    """The momentum in full shape: kept in the old subspace, turned into the new one, or gone."""
+    weight = nn.Parameter(torch.zeros(60, 90))
+    optimizer = made([weight], on_move=on_move, momentum=0.9, lr=0.0)
+    for step in range(3):
+        weight.grad = gradient(60, 90, 1.0, seed=7 * (step == 2))
+        (matrix,) = optimizer.matrices
+        if step == 2:
+            (state,) = optimizer.inner.state.values()
+            momentum, old = state["momentum_buffer"].clone(), matrix.basis.clone()
+        optimizer.step()
+    (state,) = optimizer.inner.state.values()
+    projected = matrix.basis.T @ weight.grad
+    kept = {"keep": momentum, "rotate": (matrix.basis.T @ old) @ momentum, "reset": torch.zeros_like(momentum)}
+    torch.testing.assert_close(state["momentum_buffer"], 0.9 * kept[on_move] + projected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_followed")
+def test_only_what_is_due_alone_is_followed_before_gradients_are_looked_at(looks, searches):
+    """Two shapes in one turn: a subspace must not move where the gradient of the other is not finite."""
+    weights = [nn.Parameter(torch.zeros(60, 90)), nn.Parameter(torch.zeros(70, 80))]
+    optimizer = made(weights, stagger=False, nonfinite="skip")
+    for step in range(3):
+        for weight in weights:
+            weight.grad = gradient(*weight.shape, 1.0, seed=5 * (step == 2))
+        if step == 2:
+            weights[1].grad[0, 0] = math.inf
+            before = [matrix.basis.clone() for matrix in optimizer.matrices]
+        optimizer.step()
+    assert looks == []
+    assert all(torch.equal(matrix.basis, one) for matrix, one in zip(optimizer.matrices, before, strict=True))
+    assert optimizer.skipped == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_a_refresh_looks_once():
+    weights = [nn.Parameter(torch.zeros(300, 500, device="cuda")) for _ in range(4)]
+    optimizer = GaLore(weights, torch.optim.AdamW, rank=32, refresh=2, lr=0.1, skip=(), fused=True)
+    given = [gradient(300, 500, 1.0, seed=at).cuda() for at in range(4)]
+    for step in range(4):
+        for weight, each in zip(weights, given, strict=True):
+            weight.grad = each.clone()
+        if step == 3:
+            break
+        optimizer.step()
+    assert len(optimizer.due()) in (0, 4)
+    while not optimizer.due():
+        optimizer.step()
+    torch.cuda.synchronize()
+    with waiting("warn") as noted:
+        optimizer.step()
+    assert ["synchronizing" in str(each.message) for each in noted] == [True]
