@@ -38,6 +38,7 @@ def test_seeds_are_told_only_where_seeds_could_decide():
     assert wide.seeds_to_decide is not None
     assert replace(wide, ceiling=1.0).seeds_to_decide is None  # above 0.95 there is no room for 0.1
     assert replace(wide, seeds=1, freedom=0, interval=(math.nan, math.nan)).seeds_to_decide is None
+    assert replace(wide, seeds=3, interval=(0.96, 0.96)).seeds_to_decide is None  # how unlike they are is not known
     # The same half of an interval, with a larger quantile or fewer degrees, comes from a smaller spread.
     assert replace(wide, level=0.99).seeds_to_decide < wide.seeds_to_decide < replace(wide, freedom=9).seeds_to_decide
 

@@ -134,6 +134,17 @@ def test_what_is_known_for_certain_is_not_open():
         assert test.seeds_to_decide is None
 
 
+def test_a_control_that_few_seeds_equal_to_the_last_digit_is_open():
+    for seeds in (2, 3, 4):
+        same, more, less = (compare([seen] * seeds, [0.5] * seeds) for seen in (0.5, 0.75, 0.25))
+        for test in (clears("gain", same, matters=0.05), beyond(CLAIM, "gain", same)):
+            assert math.isnan(test.value) == (seeds < 4)
+            assert test.seeds_to_decide is None
+        assert clears("gain", more, matters=0.05).passes
+        assert clears("gain", less, matters=0.05).value == -0.25
+        assert clears("gain", same).value == 0.0  # of a size, nothing is said to matter
+
+
 def test_a_further_control_that_leaves_no_room_is_open():
     """Above 0.97 nothing can be 0.05 more, where 1 is the most."""
     near = compare([0.98, 0.981, 0.979, 0.98, 0.98], [0.97, 0.971, 0.969, 0.97, 0.97])

@@ -258,15 +258,37 @@ def test_the_corrected_form_can_be_the_fragile_one():
     assert not is_fragile(Evidence(tests=(at_most("off by", 0.0, 1e-9),)))
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(0.0, "not above its control"), (1.0, "holds"), (-1.0, "fails")])
-def test_a_verdict_on_few_seeds_that_agree_to_the_last_digit_is_fragile(share, verdict):
-    def over(seeds, off=0.0):
-        return Evidence({"": Effect.of(compare([share + off] + [share] * (seeds - 1)), matters=0.1)})
+def over(share, seeds, off=0.0):
+    return Evidence({"": Effect.of(compare([share + off] + [share] * (seeds - 1)), matters=0.1)})
 
-    assert [judged(over(seeds)) for seeds in (2, 3, 4)] == [verdict] * 3
-    assert [is_fragile(over(seeds)) for seeds in (2, 3, 4)] == [True, True, False]
-    assert not is_fragile(over(3, 1e-9))
-    assert is_fragile(over(5), over(3)) == (verdict != "holds")  # where the printed form holds, no other counts
+
+@pytest.mark.parametrize(
+    ("share", "verdict"),
+    [(1.0, "holds"), (0.05, "only qualitative"), (-0.05, "not above its control"), (-1.0, "fails")],
+)
+def test_a_verdict_on_few_seeds_that_agree_to_the_last_digit_is_fragile(share, verdict):
+    assert [judged(over(share, seeds)) for seeds in (2, 3, 4)] == [verdict] * 3
+    assert [is_fragile(over(share, seeds)) for seeds in (2, 3, 4)] == [True, True, False]
+    assert not is_fragile(over(share, 3, 1e-9))
+    # Where the printed form holds, no other counts.
+    assert is_fragile(over(share, 5), over(share, 3)) == (verdict != "holds")
+
+
+def test_few_seeds_that_all_end_as_the_control_does_rule_nothing_out():
+    none = "not above its control"
+    assert [judged(over(0.0, seeds)) for seeds in (2, 3, 4, 5)] == ["undecided", "undecided", none, none]
+    assert not any(is_fragile(over(0.0, seeds)) for seeds in (2, 3, 4, 5))
+    assert [judged(over(0.0, seeds, 1e-9)) for seeds in (2, 3)] == [none, none]
+    measured = compare([0.25, 0.5, 0.75], [0.25, 0.5, 0.75])  # seeds that differ, and each is as its control
+    assert of_effect(Effect.of(measured, matters=0.1)) == "undecided"
+
+
+def test_few_seeds_that_agree_leave_open_only_what_they_could_change():
+    alike, held, reversed_ = (Effect.of(compare([share] * 3), matters=0.1) for share in (0.0, 1.0, -1.0))
+    assert judged(Evidence({"1": held, "2": alike})) == "undecided"
+    assert judged(Evidence({"1": held, "2": reversed_, "3": alike})) == "mixed"
+    firm = {"1": effect(0.5, 0.1), "2": effect(-0.5, 0.1)}
+    assert [is_fragile(Evidence(firm | {"3": one})) for one in (alike, held, reversed_)] == [False, True, True]
 
 
 def test_what_is_open_is_not_fragile_because_of_seeds_that_agree():

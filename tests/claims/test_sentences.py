@@ -85,6 +85,12 @@ def test_numbers_beside_are_shown_by_case():
             "only 1 of the seeds could be compared, at least 2 are needed",
         ),
         (Effect(0.96, (0.94, 0.98), 0.95, (0.9, 1.0), 4, 0.1, 1.0), "the control is at 0.95, and a difference of 0.1"),
+        (
+            Effect(0.5, (0.5, 0.5), 0.5, (0.5, 0.5), 3, 0.1, over="matrices"),
+            "all 3 matrices give exactly what the control gives, as so few may by chance; at least 4 matrices are",
+        ),
+        (Effect(0.5, (0.5, 0.5), 0.5, (0.5, 0.5), 4, 0.1), ""),
+        (Effect(0.95, (0.95, 0.95), 0.95, (0.9, 1.0), 3, 0.1, 1.0), "the control is at 0.95, and a difference of 0.1"),
         (GAIN, ""),
     ],
 )

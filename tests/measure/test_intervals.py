@@ -160,6 +160,16 @@ def test_p_of_what_has_no_interval_or_no_spread():
     assert (p_value(0.5, 0.0, 0.95, 4), p_value(0.0, 0.0, 0.95, 4)) == (0.0, 1.0)
 
 
+@pytest.mark.parametrize("value", [0.05, -0.05, 1 / 6, 0.47249521460733745, 1e300, 5e-324])
+@pytest.mark.parametrize("seeds", [2, 3, 7])
+def test_seeds_that_agree_have_their_number_as_mean_and_no_spread(value, seeds):
+    """To the last bit: (0.05 + 0.05 + 0.05) / 3 is not 0.05."""
+    same = [value] * seeds
+    for found in (compare(same, value), compare(same, same), compare(same, same, paired=False)):
+        assert (found.value, found.low, found.high, found.difference) == (value, value, value, 0.0)
+        assert (found.control_low, found.control_high) == (value, value)
+
+
 @pytest.mark.parametrize(
     ("difference", "between"),
     [(0.02, (0.0, 0.1)), (0.15, (0.0, 0.1)), (-0.08, (0.0, 0.1)), (0.05, (0.0, 0.1)), (0.3, (0.2, 0.2))],
@@ -213,6 +223,7 @@ def test_nothing_known_needs_an_unknown_number_of_seeds():
     assert seeds_to_decide(0.1, float("nan"), 1, (0.0, 0.1)) is None
     assert seeds_to_decide(0.1, 0.2, 5, (0.0, 0.1), freedom=0) is None  # as `compare` says it where there is none
     assert seeds_to_decide(float("nan"), 0.1, 5, (0.0, 0.1)) is None
+    assert seeds_to_decide(0.0, 0.0, 3, (0.0, 0.1)) is None  # all gave the same number
     assert seeds_to_decide(0.0, 100.0, 3, (0.0, 1e-6)) is None
     assert seeds_to_decide(0.2, 0.1, 5, (0.2, 0.2)) is None  # on the bound itself no number of seeds decides
     assert seeds_to_decide(0.2, 0.1, 5, (0.3, 0.2)) is None

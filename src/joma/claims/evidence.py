@@ -196,7 +196,8 @@ class Effect:
     def seeds_to_decide(self) -> int | None:
         """With so many seeds the interval holds zero or what matters, not both, in four of five cases; None if unknown.
 
-        The truth is taken to be what was measured, and further seeds to be as unlike as these.
+        The truth is taken to be what was measured, and further seeds to be as unlike as these. How unlike is not known
+        of two or three that agree.
         """
         if not self.fits:
             return None

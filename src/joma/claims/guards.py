@@ -94,15 +94,17 @@ def clears(what: str, found: Comparison, unit: str = "", *, matters: float = inf
     """The test that a value is above its control: the lower end of the interval of their difference is above 0.
 
     matters: of a control, the smallest difference that would. An interval that holds both 0 and such a difference
-    neither meets the control nor refutes it: the number is then unknown, so that the verdict is undecided.
+    neither meets the control nor refutes it: the number is then unknown, so that the verdict is undecided. The same is
+    true of two or three seeds that all give what the control gives.
 
     >>> from joma.measure.intervals import compare
     >>> unclear = compare([0.3, 0.2, 0.4], [0.2, 0.2, 0.2])
     >>> clears("gain", unclear).passes, clears("gain", unclear, matters=0.1).value
     (False, nan)
     """
-    low, high = found.low - found.control, found.high - found.control
-    return _or_open(above(f"lower end of {what}", low, 0.0, unit), found, (0.0, matters), low <= 0 and high >= matters)
+    is_open = isfinite(matters) and of_effect(Effect.of(found, matters=matters)) == "undecided"
+    test = above(f"lower end of {what}", found.low - found.control, 0.0, unit)
+    return _or_open(test, found, (0.0, matters), is_open)
 
 
 def no_more(what: str, found: Comparison, most: float, unit: str = "") -> Test:

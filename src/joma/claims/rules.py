@@ -8,15 +8,20 @@ difference that matters:
     below zero, the difference at least what matters        fails
     below zero, the difference smaller                      not above its control (slightly reversed)
     holds zero and nothing that matters                     not above its control
+    is zero alone, over two or three seeds                  undecided
     holds zero and something that matters, or is unknown    undecided
+
+Two or three seeds that all give exactly what the control gives rule nothing out: so few runs may end alike by chance,
+and the width of their interval, which would rule an effect out, is not known. Where they agree above or below the
+control a difference was seen: the verdict stands, and is fragile.
 
 An effect that could not fit between its control and its ceiling is undecided too. A claim with several cases holds
 where every case does; where some are above their controls and another fails, it is mixed. What an undecided case might
 still become is tried out: where it cannot change the verdict of the whole, the whole is decided.
 
 A verdict is fragile if it changes when effects move by a quarter of half their intervals: another machine may round
-its way there. It is fragile too if it rests on two or three seeds that agree to the last digit: their interval has no
-width, and how unlike further seeds would be is not known.
+its way there. It is fragile too if it rests on two or three seeds that agree to the last digit, above or below their
+control: how unlike further seeds would be is not known.
 """
 
 from collections.abc import Callable, Iterable
@@ -58,7 +63,7 @@ def judged(printed: Evidence, corrected: Evidence | None = None) -> Verdict:
 def is_fragile(printed: Evidence, corrected: Evidence | None = None) -> bool:
     """Whether the verdict changes when the effects, all or one of them, move by a quarter of half their intervals.
 
-    Or whether it is decided, though two or three seeds of an effect agree to the last digit.
+    Or whether it is decided by two or three seeds of an effect that agree to the last digit.
 
     >>> from joma.measure.intervals import compare
     >>> near, far = (Effect.of(compare([v, v + 0.1, v + 0.2, v, v + 0.1]), matters=0.05) for v in (0.02, 0.3))
@@ -67,11 +72,16 @@ def is_fragile(printed: Evidence, corrected: Evidence | None = None) -> bool:
     """
     now = judged(printed, corrected)
     read = [printed] if corrected is None or now == "holds" else [printed, corrected]
-    if now != "undecided" and any(effect.may_agree_by_chance for each in read for effect in each.effects.values()):
+    if now != "undecided" and any(_agrees_by_chance(effect) for each in read for effect in each.effects.values()):
         return True
     cases = {None, *printed.effects, *(corrected.effects if corrected else ())}
     return any(judged(_moved(printed, by, case), corrected and _moved(corrected, by, case)) != now
                for by in (-NUDGE, NUDGE) for case in cases)  # fmt: skip
+
+
+def _agrees_by_chance(effect: Effect) -> bool:
+    """Whether it is decided by so few seeds that agree; where it is not, the verdict of the whole rests on others."""
+    return effect.may_agree_by_chance and of_effect(effect) != "undecided"
 
 
 def _moved(evidence: Evidence, by: float, case: str | None) -> Evidence:
@@ -100,7 +110,8 @@ def of_effect(effect: Effect) -> Verdict:
         return "undecided"
     if effect.low > 0:
         return "holds" if effect.difference >= effect.matters else "only qualitative"
-    return "not above its control" if effect.high < effect.matters else "undecided"
+    ruled_out = effect.high < effect.matters and not effect.may_agree_by_chance
+    return "not above its control" if ruled_out else "undecided"
 
 
 def together(verdicts: Iterable[Verdict], then: Callable[[Verdict], Verdict] = lambda verdict: verdict) -> Verdict:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from math import floor, isfinite, log10
 
-from joma.claims.evidence import Effect, Evidence, Test
+from joma.claims.evidence import ENOUGH_TO_AGREE, Effect, Evidence, Test
 from joma.claims.limits import Limits, cut
 from joma.claims.rules import of_effect
 
@@ -119,6 +119,9 @@ def _missing(effect: Effect) -> str:
             f"{show(effect.matters, effect.unit)} does not fit below the ceiling of "
             f"{show(effect.ceiling or 0.0, effect.unit)}"
         )
+    if effect.may_agree_by_chance:
+        few = f"all {effect.seeds} {effect.over} give exactly what the control gives, as so few may by chance"
+        return f"{few}; at least {ENOUGH_TO_AGREE} {effect.over} are needed"
     seen = f"it could have seen a difference of at least {_rounded(effect)(effect.half_width)}{_unit(effect)}"
     return f"{seen}; {_would_decide(effect.seeds_to_decide, effect.over)}"
 

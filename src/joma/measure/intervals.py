@@ -185,7 +185,7 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
     level = usual_level(seeds) if level is None else level
     error = _error(first - second) if paired or known else _welch_error(first, second)
     half = t_quantile(level, freedom) * error if freedom else nan
-    value, other = (float(row.mean()) if len(row) else nan for row in (first, second))
+    value, other = (_mean(row) if len(row) else nan for row in (first, second))
     other = float(_row(control, "control")[0]) if known else other
     around = 0.0 if known else _half_width(second, level)
     ends = (value - half, value + half, other - around, other + around)
@@ -221,7 +221,8 @@ def seeds_to_decide(
       seeds to be as unlike as these. level: if None, that of `usual_level`; freedom: if None, seeds - 1
     - between: nothing and what matters, say. Twice the same number: the interval is to lie on one side of it
 
-    None where nothing is known of how unlike seeds are, or where it would take more than a million.
+    None where nothing is known of how unlike seeds are, as where all gave the same number, or where it would take more
+    than a million.
 
     >>> seeds_to_decide(0.02, 0.2, 5, (0.0, 0.1)), seeds_to_decide(0.3, 0.4, 5, (0.0, 0.1))
     (28, 12)
@@ -234,7 +235,8 @@ def seeds_to_decide(
     number(integer(seeds, "seeds", 0), "seeds")
     freedom = seeds - 1 if freedom is None else min(integer(freedom, "freedom", 0), 2**60)
     assurance = number(assurance, "assurance")
-    if seeds < 2 or freedom < 1 or not (isfinite(half_width) and isfinite(difference)) or not low <= high:
+    unknown = seeds < 2 or freedom < 1 or not (isfinite(half_width) and isfinite(difference)) or half_width == 0
+    if unknown or not low <= high:
         return None
     spread = half_width * sqrt(seeds) / t_quantile(usual_level(seeds) if level is None else level, freedom)
 
@@ -275,10 +277,21 @@ def _half_width(row: np.ndarray, level: float) -> float:
     return nan if len(row) < 2 else t_quantile(level, len(row) - 1) * _error(row)
 
 
+def _agree(row: np.ndarray) -> bool:
+    """Whether all numbers are the same. Rounded sums would give three times 0.05 another mean, and a spread."""
+    return bool((row == row[0]).all())
+
+
+def _mean(row: np.ndarray) -> float:
+    return float(row[0] if _agree(row) else row.mean())
+
+
 def _error(row: np.ndarray) -> float:
     """The standard error of a mean."""
     if len(row) < 2:
         return nan
+    if _agree(row):
+        return 0.0
     size = float(magnitude(torch.tensor(np.abs(row).max())))  # no square leaves the range
     return float((row / size).std(ddof=1)) / sqrt(len(row)) * size
 

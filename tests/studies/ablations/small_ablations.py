@@ -55,6 +55,7 @@ def patterns(measure="valid/entropy", noise=0.001, **by_variant):
     """A record in which every variant learned, and drops by 1 and comes back as given (one number, or one a layer).
 
     A variant that is not named drops and comes back by 0.5; None stands for a curve that stays where it began.
+    Nothing that comes back is a trace within chance: three seeds that rise by exactly 0 would tell nothing.
     """
 
     def change(name, step, value):
@@ -69,6 +70,7 @@ def patterns(measure="valid/entropy", noise=0.001, **by_variant):
         if back is None:
             return value * 0 + 2 + chance
         back = np.broadcast_to(np.array(back, dtype=float), (2,))
+        back = np.maximum(back, 2 * noise)
         back = back[None, :] if rank else back[None, :, None]
         return value * 0 + 2 - min(step, 12) / 12 + max(step - 12, 0) / 12 * back + chance
 

@@ -50,6 +50,8 @@ TRAINED = UNTRAINED | {"signs positive": 100, "edges with the rule": 100, "child
                        "angles": 5, "direct angles": 5, "C1 out": 0.9, "C2 input": 0.9, "C2 first": 0.9,
                        "height first": 1.0, "height second": 1.5, "direct total": 80.0}  # fmt: skip
 """Counts of a record in which every claim holds."""
+NEARLY = np.array([0.999, 1.0, 1.001])
+"""Times this, networks differ a little: three that agree to the last digit with their control tell nothing."""
 
 
 def written(run, path, after=None, before=None):
@@ -99,11 +101,11 @@ def test_a_share_is_judged_by_all_of_its_controls(run, tmp_path, claim, own, oth
     assert judged("not all", {own: most}) == "only qualitative"
     assert judged("small", {own: 0.53 * whole}) == "only qualitative"  # above the controls, by less than what matters
     # An untrained network that does as well: the latents of other nodes alone would not tell.
-    assert judged("untrained", {own: most}, {own: most}) == "not above its control"
+    assert judged("untrained", {own: most * NEARLY}, {own: most}) == "not above its control"
     assert judged("untrained better", {own: 0.7 * whole}, {own: most}) == "fails"
     assert judged("seeds differ", {own: np.array([1.0, 0.55, 0.45]) * whole}) == "undecided"
     if other:
-        assert judged("other", {own: most, other: most}) == "not above its control"
+        assert judged("other", {own: most * NEARLY, other: most}) == "not above its control"
         assert judged("other better", {own: 0.7 * whole, other: most}) == "fails"
         assert judged("ceiling", {own: whole, other: 0.98 * whole}) == "undecided"  # no room for what matters
 
@@ -116,14 +118,14 @@ def test_the_two_ends_are_judged_by_all_of_their_controls(run, tmp_path):
     assert judged("no more edges", {}, {"angles": 5}) == "only qualitative"
     assert judged("edges by chance", {"angles": np.array([0, 0, 5])}) == "only qualitative"
     for end, far in (("C1 out", "C1 first"), ("C2 input", "C2 second")):
-        assert judged(f"{end} level", {end: 0.5}) == "not above its control"
+        assert judged(f"{end} level", {end: 0.5 * NEARLY}) == "not above its control"
         assert judged(f"{end} reversed", {end: 0.3}) == "fails"
-        assert judged(f"{end} untrained", {}, {end: 0.9}) == "not above its control"
+        assert judged(f"{end} untrained", {}, {end: 0.9 * NEARLY}) == "not above its control"
         assert judged(f"{end} untrained more", {}, {end: 0.95, far: 0.3}) == "not above its control"
         assert judged(f"{end} seeds", {end: np.array([0.9, 0.5, 0.4])}) == "undecided"
         assert judged(f"{end} untrained seeds", {}, {end: np.array([0.9, 0.5, 0.4])}) == "undecided"
-    assert judged("C1 of others", {"C1 out shuffled": 0.9}) == "not above its control"
-    assert judged("C2 of others", {"C2 first shuffled": 0.9}) == "not above its control"
+    assert judged("C1 of others", {"C1 out shuffled": 0.9 * NEARLY}) == "not above its control"
+    assert judged("C2 of others", {"C2 first shuffled": 0.9 * NEARLY}) == "not above its control"
 
 
 def test_residual_edges_are_judged_beside_the_untrained_network(run, tmp_path):
@@ -132,7 +134,7 @@ def test_residual_edges_are_judged_beside_the_untrained_network(run, tmp_path):
 
     assert judged("no edge below 90", {"direct angles": 0}) == "only qualitative"
     assert judged("little", {"direct total": 97.0}, {"direct total": 100.0}) == "not above its control"
-    assert judged("level", {"direct total": 100.0}) == "not above its control"
+    assert judged("level", {"direct total": 100.0 * NEARLY}) == "not above its control"
     assert judged("reversed", {"direct total": 120.0}) == "fails"
     # 44° while learning and 59° untrained
     assert judged(
@@ -146,9 +148,9 @@ def test_learned_latents_are_judged_beside_both_controls(run, tmp_path):
         return verdicts(STUDY, written(run, tmp_path / name, after, before))["task-distributed"]
 
     assert judged("as high", {"height second": 1.0}) == "only qualitative"
-    assert judged("untrained", {}, {"C2 first": 0.9}) == "not above its control"
+    assert judged("untrained", {}, {"C2 first": 0.9 * NEARLY}) == "not above its control"
     assert judged("untrained better", {"C2 first": 0.5}, {"C2 first": 0.7}) == "fails"
-    assert judged("of others", {"C2 first": 0.8, "C2 first shuffled": 0.8}) == "not above its control"
+    assert judged("of others", {"C2 first": 0.8, "C2 first shuffled": 0.8 * NEARLY}) == "not above its control"
     assert judged("seeds", {"C2 first": np.array([0.9, 0.4, 0.3])}) == "undecided"
 
 

@@ -112,7 +112,7 @@ def test_what_the_permuted_tree_shows_as_well_proves_nothing(run, tmp_path):
     def both(values):
         values[:, :, PERMUTED] = values[:, :, TRUE] + 1e-6 * np.random.default_rng(1).normal(size=values[:, :, 0].shape)
 
-    seen = spoiled(run, tmp_path / "r", *claims.NETWORKS, spoil=both)
+    seen = spoiled(run, tmp_path / "r", *claims.NETWORKS, spoil=both, further=1)
     others = {name: verdict for name, verdict in seen.items() if name not in OF_DATA}
     assert others.pop("bottom-up") == "not run"  # it tells no height from the next
     assert set(others.values()) == {"not above its control"}

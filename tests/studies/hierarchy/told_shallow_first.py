@@ -44,11 +44,14 @@ def ideal(name, values):
     return values + 1e-6 * np.random.default_rng(0).normal(size=values.shape)
 
 
-def spoiled(run, path, *networks, spoil, what=("attention", "weights", "says")):
-    """The ideal record with `spoil(values)` applied, in place, to what was measured on these networks."""
+def spoiled(run, path, *networks, spoil, what=("attention", "weights", "says"), further=0):
+    """The ideal record with `spoil(values)` applied, in place, to what was measured on these networks.
+
+    further: so many members more. Peaks come at whole points: three that all come together would tell nothing.
+    """
 
     def change(name, values):
-        values = ideal(name, values)
+        values = ideal(name, np.concatenate([values, *[values[:, :1]] * further], axis=1))
         network, _, measured = name.partition("/")
         if network in networks and measured in what:
             spoil(values)

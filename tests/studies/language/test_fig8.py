@@ -77,9 +77,13 @@ RATES = (1e-3, 1e-2, 1e-1)
 
 
 def made(path, back, losses, *, rates=RATES, spread=0.001, drop=1.0, diverged=(), rises=None):
-    """A sweep whose rates come back by such parts of their drop, and have such losses; seeds differ by `spread`."""
+    """A sweep whose rates come back by such parts of their drop, and have such losses.
+
+    Seeds differ by `spread`, at every rate in another order.
+    """
     noise = np.tile(SEEDS, len(rates))
-    members = np.repeat(np.array(back, float), 3) + spread * noise
+    turned = np.concatenate([np.roll(SEEDS, turn) for turn in range(len(rates))])
+    members = np.repeat(np.array(back, float), 3) + spread * turned
     entropy = down_and_up(np.full((len(members), 2), drop), drop * members[:, None])
     if rises is not None:
         entropy[:, -1] = rises
@@ -274,6 +278,7 @@ def test_large_rates(tmp_path, ends, spread, verdict):
 
 def test_the_largest_rate_is_one_that_learns(tmp_path):
     last = np.ones((9, 2))
+    last[3:6] += 0.001 * SEEDS[:, None]
     last[6:] = 0.001
     run = made(tmp_path / "run", (0.1, 0.1, 0.1), (2.0, 2.5, FREQUENCIES), rises=last)
     finding = found(fig8.STUDY, run, fig8.LARGE)

@@ -220,7 +220,8 @@ def made(run, path, *, rise=0.4, miss=0.02, apart=0.5, down=None, back=None, los
 
     miss: error of the entropy that follows from s2. apart: how far the entropies of layers, and of seeds of one layer,
     are from each other. down, back: rises of ln to the valley and after it. lost: half variances, in nats, that parts
-    lose after the valley, by which back is overruled. removes: shares of the rise. noise: how far seeds differ.
+    lose after the valley, by which back is overruled. removes: shares of the rise. noise: how far seeds differ,
+    in another order in every number that is compared with another.
     """
     down, back, lost = DOWN | (down or {}), BACK | (back or {}), LOST | (lost or {})
     removes, controls = REMOVES | (removes or {}), CONTROLS | (controls or {})
@@ -245,18 +246,22 @@ def made(run, path, *, rise=0.4, miss=0.02, apart=0.5, down=None, back=None, los
             return entropy(variant, step, *value.shape[1:])
         if what == "gaussian entropy":  # (points, seeds, layers, heads)
             steps = steps_of(run, variant)
-            return np.array([entropy(variant, s, *value.shape[2:]) for s in steps]) + miss + seeds[:, None, None]
+            own = np.stack([np.roll(seeds, layer) for layer in range(value.shape[2])], axis=1)
+            return np.array([entropy(variant, s, *value.shape[2:]) for s in steps]) + miss + own[..., None]
         if what.startswith("spread/held/"):
-            share = removes[what.rpartition("/")[2]] + seeds[:, None, None]
+            held = what.rpartition("/")[2]
+            share = removes[held] + np.roll(seeds, list(REMOVES).index(held))[:, None, None]
             return entropy(variant, step, *value.shape[1:]) - share * rise * (step == end)
         if what.startswith("spread/"):
             part, ours = what.partition("/")[2], down
             if variant in SHORT and part == "alignment":
                 ours = down | {part: controls[variant.partition(", ")[2]]}
             size = ours.get(part, 0.1) * min(step, 10) / 10 + back.get(part, 0.0) * max(step - 10, 0) / max(end - 10, 1)
-            noisy = seeds.reshape(3, *[1] * (value.ndim - 1)) * (step > 0) * (1 + (step > 10))
+            turn = (list(DOWN).index(part) if part in DOWN else 0) + (*BASES, *SHORT).index(variant)
+            noisy = np.roll(seeds, turn).reshape(3, *[1] * (value.ndim - 1)) * (step > 0) * (1 + (step > 10))
             if part in lost and step >= 10:
-                return value * 0 + np.exp(ours.get(part, 0.1)) - (2 * lost[part] + noisy) * (step > 10)
+                gone = (2 * lost[part] + noisy) * (step > 10) + noisy * (step == 10)
+                return value * 0 + np.exp(ours.get(part, 0.1)) - gone
             return value * 0 + np.exp(size + noisy)
         return value
 
@@ -348,6 +353,7 @@ def test_which_part_loses_more(run, tmp_path, lost, verdict):
         ({"both sizes": -0.9}, "fails"),
         ({"mixture": 0.3}, NONE),
         ({"mixture": 0.9}, NONE),
+        ({"mixture": 1.5}, "fails"),
         ({"weights": 0.9}, NONE),
         ({"weights": 1.5}, "fails"),
         ({"shared size": -2.0, "specific size": -2.0}, "holds"),  # they stand beside

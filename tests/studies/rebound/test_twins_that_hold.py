@@ -116,7 +116,8 @@ def made(run, path, *, rise=RISE, gone=None, control=0.0, spread=0.01, off=0.0, 
         if what == "held/miss":
             return value * 0 + (off if "held" in variant else 1.0) * (step > 4)  # at the valley nothing can be off
         if what == "valid/entropy":
-            seeds = spread * (np.arange(len(value)) - 1)[:, None, None] * (1 if share(variant) else -1)
+            turn = variant.endswith(" held") + 2 * variant.endswith("elsewhere")  # no twin has the seeds of another
+            seeds = spread * np.roll(np.arange(len(value)) - 1, turn)[:, None, None]
             back = rise * (1 - share(variant)) + seeds
             return 2.5 - min(step, 4) / 4 + max(step - 4, 0) / 6 * back + 0 * value
         return value

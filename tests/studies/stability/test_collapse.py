@@ -30,7 +30,7 @@ from joma.studies.stability.collapse.run import (
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 CONFIG = SMALL | {
-    "steps": 88, "every": 2, "heads": 2, "dropout": 0.0, "layers": 2, "seeds": 3, "open_seeds": 2, "warm_up": 5,
+    "steps": 88, "every": 2, "heads": 2, "dropout": 0.0, "layers": 2, "seeds": 4, "open_seeds": 2, "warm_up": 5,
     "healthy_rate": 0.01, "high_rates": (0.1, 0.5), "top_rates": (2.0, 6.0), "valid_sequences": 2, "seed": 7,
 }  # fmt: skip
 POINTS = 45
@@ -85,11 +85,11 @@ def test_each_member_has_its_own_rate_and_warm_up(config):
 
 
 def test_what_is_recorded(run):
-    for name, count in ((PLAIN, 8 * 3 + 4), (QK_NORM, 4 * 3)):
+    for name, count in ((PLAIN, 8 * 4 + 4), (QK_NORM, 4 * 4)):
         assert run.array(f"{name}/probe/loss").shape == (POINTS, count)
         assert run.array(f"{name}/probe/entropy").shape == (POINTS, count, 2, 2)
-    assert run.array(f"{PLAIN}/probe/stable_rank").shape == (POINTS, 28, 2, 4)
-    assert run.array(f"{PLAIN}/probe/sign_diversity").shape == (POINTS, 28, 2, 2)
+    assert run.array(f"{PLAIN}/probe/stable_rank").shape == (POINTS, 36, 2, 4)
+    assert run.array(f"{PLAIN}/probe/sign_diversity").shape == (POINTS, 36, 2, 2)
     assert list(run.dims(f"{PLAIN}/weights/update_entropy")) == ["member", "layer", "head"]
     draws_labelled_figures(collapse.STUDY, run)
     findings_survive_json(collapse.STUDY, run)
@@ -97,7 +97,7 @@ def test_what_is_recorded(run):
 
 def test_twins_begin_alike_and_read_the_same(run):
     seeds, first = record.column(run, PLAIN, "seed"), run.array(f"{PLAIN}/probe/loss")[0]
-    for seed in (7, 8, 9):
+    for seed in (7, 8, 9, 10):
         assert len(set(first[seeds == seed].tolist())) == 1
     rate, warm_up = (record.column(run, PLAIN, field) for field in ("rate", "warm_up"))
     later = run.array(f"{PLAIN}/probe/loss")[1]
@@ -295,7 +295,7 @@ def test_a_record_in_which_all_rules_warn(run, tmp_path):
     assert dict(verdicts(collapse.STUDY, copy)) == ALL_HOLD
     for rule in RULES:
         np.testing.assert_allclose(record.lead(copy, rule), (EVENT - RINGS[rule]) / EVENT, err_msg=rule)
-    assert record.judged(copy).sum() == 6
+    assert record.judged(copy).sum() == 8
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_the_head_with_least_entropy_counts(run, tmp_path):
 def test_seeds_are_averaged_over_their_runs(run, tmp_path):
     copy = told(run, tmp_path / "late", late=6)
     share = record.lead(copy, "largest logit")
-    np.testing.assert_allclose(share, [20 / 30, 20 / 30, 26 / 36])
+    np.testing.assert_allclose(share, [20 / 30, 20 / 30, 26 / 36, 20 / 30])
 
 
 def test_the_first_of_several_alarms_counts():
