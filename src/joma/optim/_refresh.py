@@ -65,7 +65,7 @@ def can_follow(matrix: Matrix) -> bool:
 
 
 def follow_subspaces(batch: list[Matrix], *, seed: int, tolerance: float) -> Found | None:
-    """The new subspaces of alike matrices from their last ones, where that takes one look at the device; else None.
+    """The new subspaces of alike matrices from their last ones, with few looks at the device; None: search for them.
 
     Whether gradients are finite need not be known: from those that are not, nothing is found.
     """

@@ -8,7 +8,7 @@ The randomised way checks itself: where one more round of products gains more th
 it takes more, and in the end the exact SVD. An SVD that fails is tried again in float64, then by the Gram matrix.
 
 `follow_projector` is for a GPU, which waits while the host looks at numbers. It goes from the last subspace to the next
-one and looks once, at the end.
+one and mostly looks once, at the end.
 """
 
 from dataclasses import dataclass
@@ -156,7 +156,7 @@ def find_projector(
 def follow_projector(
     gradient: Tensor, rank: int, start: Tensor, *, seed: int = 0, tolerance: float = TOLERANCE
 ) -> Projector | None:
-    """What `find_projector` finds by the randomised way, with one look at the device; None where that is not enough.
+    """What `find_projector` finds by the randomised way, with few looks at the device; None where it does not settle.
 
     None, too, for a gradient that is zero or not finite. The directions hold as much energy as `tolerance` asks for,
     the largest first; they are orthonormal, but no singular vectors.
@@ -178,7 +178,7 @@ def follow_projector(
     wide = gradient.mT if side_of(*gradient.shape[-2:]) == "right" else gradient
     stack, block = _stacked(wide), _stacked(_block(wide, rank, start, seed))
     found = follow(gram_product(stack, block.shape[-1]), block, rank, tolerance)
-    if not bool(found.usable.all()):
+    if found is None:
         return None
     directions = _signed(found.basis.reshape(*wide.shape[:-1], rank), start)
     return Projector(directions, _shares(wide, found.energies.reshape(*wide.shape[:-2], rank)), exact=False)
