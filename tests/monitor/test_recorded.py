@@ -5,7 +5,8 @@ import gc
 import pytest
 import torch
 
-from joma.monitor import ranks, recorded
+from joma.monitor import Monitor, ranks, recorded
+from joma.monitor.graphs import Memory
 from joma.monitor.ranks import Ranks
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
@@ -35,7 +36,7 @@ def close(found, matrices, rel=1e-3):
 
 
 def test_on_a_cpu_nothing_is_recorded():
-    known, matrices = Ranks(recorded=True), weights((300, 400), (300, 300), device="cpu")
+    known, matrices = Ranks(Memory()), weights((300, 400), (300, 300), device="cpu")
     for step in range(4):
         close(known.of(matrices), matrices)
         drift(matrices, step)
@@ -51,7 +52,7 @@ def test_gram_matrices_of_one_look_have_a_limit(monkeypatch):
 
 @gpu
 def test_the_second_look_is_recorded_and_those_after_it_follow_the_weights(monkeypatch):
-    known, matrices = Ranks(recorded=True), weights((300, 400), (400, 300), (300, 400), (64, 80))
+    known, matrices = Ranks(Memory()), weights((300, 400), (400, 300), (300, 400), (64, 80))
     asked, own = [], ranks.follow
     monkeypatch.setattr(ranks, "follow", lambda *a, **k: asked.append(len(a[0])) or own(*a, **k))
     for step in range(8):
@@ -67,7 +68,7 @@ def test_the_second_look_is_recorded_and_those_after_it_follow_the_weights(monke
 @gpu
 def test_recorded_and_plain_looks_have_the_same_numbers():
     alike = [weights((300, 400), (300, 300), (128, 512)) for _ in range(2)]
-    known = Ranks(recorded=True), Ranks()
+    known = Ranks(Memory()), Ranks()
     for step in range(6):
         one, other = (each.of(matrices) for each, matrices in zip(known, alike, strict=True))
         for name in one:
@@ -78,7 +79,7 @@ def test_recorded_and_plain_looks_have_the_same_numbers():
 
 @gpu
 def test_matrices_that_have_moved_are_recorded_anew():
-    known, matrices = Ranks(recorded=True), weights((300, 400), (300, 300))
+    known, matrices = Ranks(Memory()), weights((300, 400), (300, 300))
     for _ in range(3):
         known.of(matrices)
     before = known.recorded[tuple(matrices)]
@@ -92,7 +93,7 @@ def test_matrices_that_have_moved_are_recorded_anew():
 
 @gpu
 def test_one_in_doubt_is_certified_alone_and_then_comes_back():
-    known, matrices = Ranks(recorded=True), weights((300, 400), (300, 400), (300, 300))
+    known, matrices = Ranks(Memory()), weights((300, 400), (300, 400), (300, 300))
     for _ in range(4):
         known.of(matrices)
     certified = known.certified
@@ -116,7 +117,7 @@ def test_what_cannot_be_recorded_goes_on_and_says_so_once(monkeypatch, capsys, r
         raise RuntimeError("no memory for a graph")
 
     monkeypatch.setattr(ranks, "RecordedLook", refuse)
-    known, matrices = Ranks(recorded=True), weights((300, 400), (300, 300))
+    known, matrices = Ranks(Memory()), weights((300, 400), (300, 300))
     for step in range(5):
         close(known.of(matrices), matrices)
         drift(matrices, step)
@@ -140,12 +141,11 @@ def test_a_recording_that_fails_half_way_leaves_random_numbers_and_graphs_usable
     wanted = torch.rand(4, device="cuda")
     torch.manual_seed(3)
     monkeypatch.setattr(recorded, "follow", waits)
-    memory = recorded.Memory.on(block.device)
     with pytest.raises(Exception):  # noqa: B017
-        recorded.RecordedLook(list(matrices.values()), block, memory)
+        recorded.RecordedLook(list(matrices.values()), block, Memory())
     assert torch.equal(torch.rand(4, device="cuda"), wanted)
     monkeypatch.setattr(recorded, "follow", own)
-    look = recorded.RecordedLook(list(matrices.values()), block, recorded.Memory.on(block.device))
+    look = recorded.RecordedLook(list(matrices.values()), block, Memory())
     for _ in range(6):
         found = look.again(block, torch.Generator("cuda").manual_seed(0))
         block = found.vectors
@@ -155,10 +155,39 @@ def test_a_recording_that_fails_half_way_leaves_random_numbers_and_graphs_usable
 @gpu
 def test_recordings_of_one_memory_do_not_spoil_each_other():
     some = weights((300, 400), (300, 300), (200, 400), (200, 300))
-    known = Ranks(recorded=True)
+    known = Ranks(Memory())
     for step in range(10):
         names = list(some) if step % 3 else list(some)[:2]  # the graphs take turns in another order
         part = {name: some[name] for name in names}
         close(known.of(part), part)
         drift(some, step)
     gc.collect()
+
+
+@gpu
+@pytest.mark.parametrize("moved", [(), ("bias",), ("weight",), ("bias", "weight")])
+def test_a_pass_and_looks_share_memory_and_each_shows_its_own_numbers(moved):
+    """Also where the pass is recorded anew and the looks are not, or both, or the looks alone would be."""
+    transformers = pytest.importorskip("transformers")
+    shape = {"n_positions": 64, "n_embd": 128, "n_layer": 3, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    config = transformers.GPT2Config(vocab_size=50, bos_token_id=0, eos_token_id=0, attn_pdrop=0.0, **shape)
+    probe = torch.randint(50, (4, 64), generator=torch.Generator().manual_seed(0)).cuda()
+    found = []
+    for replay in (False, True):
+        torch.manual_seed(0)
+        model, seen = transformers.GPT2LMHeadModel(config).cuda(), []
+        options = {"probe": {"input_ids": probe}, "every": 1, "heads": True, "replay": replay}
+        with Monitor(model, sinks=lambda step, values, seen=seen: seen.append(values), **options) as monitor:
+            for step in range(10):
+                with torch.no_grad():
+                    for name, each in model.named_parameters():
+                        each += 0.01 * torch.randn(each.shape, generator=torch.Generator().manual_seed(step)).to(each)
+                        if step in (4, 7) and name.endswith(moved) and "ln" not in name and "wte" not in name:
+                            each.data = each.data.clone()
+                monitor.step()
+        found.append(seen)
+    assert len(found[0]) == len(found[1]) == 11
+    for plain, replayed in zip(*found, strict=True):
+        assert plain.keys() == replayed.keys()
+        for name, value in plain.items():
+            assert replayed[name] == pytest.approx(value, rel=2e-3, abs=1e-4), name

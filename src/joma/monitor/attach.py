@@ -23,6 +23,7 @@ from joma.monitor.attention import first_pass, watched_pass
 from joma.monitor.batch import ProbeBatch, StepBatch
 from joma.monitor.delivery import Delivery
 from joma.monitor.distributed import Seen, processes_of
+from joma.monitor.graphs import Memory
 from joma.monitor.inside import Inside, Round, is_compiled
 from joma.monitor.measures import DEFAULT, MEASURES, Taken, intervals_of
 from joma.monitor.names import Names, Patterns, unwrapped
@@ -123,8 +124,9 @@ class Monitor:
         else:
             self._batch = ProbeBatch(probe)
         self._processes = processes_of(model, group)
-        self._replay = self._replaying() if replay else None
-        self._matrices = self._processes.matrices(self.model, self._names, recorded=replay)
+        memory = Memory() if replay else None
+        self._replay = self._replaying(memory) if memory is not None else None
+        self._matrices = self._processes.matrices(self.model, self._names, memory)
         self._watch = Watch(alarms, on_alarm, self.intervals)
         self._delivery = Delivery(self._watch, sinks, heads=heads)
         if out is not None and not isinstance(out, str | os.PathLike):
@@ -232,11 +234,11 @@ class Monitor:
         """Whether there is a batch to read when the block is entered."""
         return isinstance(self._batch, ProbeBatch)
 
-    def _replaying(self) -> Replay:
+    def _replaying(self, memory: Memory) -> Replay:
         if not isinstance(self._batch, ProbeBatch) or not self._processes.is_alone:
             raise BadInput("replay=True is for one process, and several train here: leave it out", argument="replay")
         options = {"spread": "spread" in self.intervals, "attention": self._adapters}
-        return Replay(self.model, self._batch, self._autocast, **options)
+        return Replay(self.model, self._batch, self._autocast, memory, **options)
 
     def _due_next(self, needs: str) -> list[str]:
         """Measures that are due at the next step, if it comes as far after this one as this one came."""

@@ -25,6 +25,7 @@ from joma.host.errors import BadInput
 from joma.host.words import counted, short
 from joma.monitor.batch import ProbeBatch, StepBatch
 from joma.monitor.errors import MonitorError
+from joma.monitor.graphs import Memory
 from joma.monitor.inside import Round
 from joma.monitor.matrices import Matrices
 from joma.monitor.measures import MEASURES, Taken
@@ -67,9 +68,9 @@ class Alone:
     first, stops, begun, is_alone = True, False, False, True
     """Whether this process records, whether an alarm stops the training, whether all have seen attention; no others."""
 
-    def matrices(self, model: nn.Module, names: Names, *, recorded: bool) -> Matrices:
-        """Those that this process measures. recorded: as in `Ranks`."""
-        return Matrices(model, names, recorded=recorded)
+    def matrices(self, model: nn.Module, names: Names, memory: Memory | None) -> Matrices:
+        """Those that this process measures. memory: as in `Ranks`."""
+        return Matrices(model, names, memory)
 
     def meet(self, batch: Batch, matrices: Matrices, settings: Mapping[str, Any]) -> Batch:
         """What this process reads of the probe batch. settings: what must be the same on all."""
@@ -135,8 +136,8 @@ class Several(Alone):
         self._agreed = False
         self._late: Exception | None = None
 
-    def matrices(self, model: nn.Module, names: Names, *, recorded: bool) -> Matrices:
-        assert not recorded
+    def matrices(self, model: nn.Module, names: Names, memory: Memory | None) -> Matrices:
+        assert memory is None
         return SharedMatrices(model, names, self._group, self._device)
 
     def meet(self, batch: Batch, matrices: Matrices, settings: Mapping[str, Any]) -> Batch:

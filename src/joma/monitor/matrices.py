@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from joma.host.arguments import FLOATS
 from joma.measure.embedding import coherence
+from joma.monitor.graphs import Memory
 from joma.monitor.names import Names, plain_name
 from joma.monitor.ranks import Ranks, ranks_of
 from joma.monitor.structure import Structure
@@ -17,12 +18,12 @@ from joma.monitor.structure import Structure
 class Matrices:
     """Parameters with two dimensions, but for embeddings and a head that is tied to one, by name."""
 
-    def __init__(self, model: nn.Module, names: Names, *, recorded: bool = False) -> None:
-        """model: whose matrices they are. names: which of them are followed. recorded: as in `Ranks`."""
+    def __init__(self, model: nn.Module, names: Names, memory: Memory | None = None) -> None:
+        """model: whose matrices they are. names: which of them are followed. memory: as in `Ranks`."""
         self._model, self._names = model, names
         self._structure = Structure(model)
         self.by_name, self.embeddings = self._followed(), self._embeddings()
-        self._ranks = Ranks(recorded=recorded)
+        self._ranks = Ranks(memory)
         self._before: dict[str, Tensor] = {}  # weights at the last measuring of their update
 
     def _followed(self) -> dict[str, Tensor]:

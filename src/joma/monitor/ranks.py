@@ -19,7 +19,8 @@ from joma.host.words import short
 from joma.measure._following import BLOCK, Followed, first_block, follow, random_vectors, takes_grams
 from joma.measure.spectrum import GRAM_SIDE, TOGETHER, spectrum
 from joma.monitor.arrival import Arrival
-from joma.monitor.recorded import Memory, RecordedLook
+from joma.monitor.graphs import Memory
+from joma.monitor.recorded import RecordedLook
 from joma.monitor.sinks.guard import report
 
 DOUBT = 0.01
@@ -36,16 +37,15 @@ FIRST_STEPS = 40
 class Ranks:
     """The stable ranks of matrices by name, and what was found last of each."""
 
-    def __init__(self, *, recorded: bool = False) -> None:
-        """recorded: whether looks at matrices on a CUDA device are recorded as CUDA graphs."""
+    def __init__(self, memory: Memory | None = None) -> None:
+        """memory: for recordings of looks at matrices on a CUDA device; None: nothing is recorded."""
         self.blocks: dict[str, Tensor] = {}
         """By name, the vectors that the next look begins with."""
         self.certified = 0
         """How often a rank was certified."""
         self.recorded: dict[tuple[str, ...], RecordedLook | None] = {}
         """By the names of its matrices, each recorded look; None: it came once, or cannot be recorded."""
-        self._records = recorded
-        self._memory: Memory | None = None
+        self._memory = memory
         self._doubted: set[str] = set()
         self._residuals: list[tuple[list[str], Arrival]] = []
         self._random: dict[torch.device, torch.Generator] = {}
@@ -55,7 +55,7 @@ class Ranks:
         self._hear()
         known = {name: each for name, each in matrices.items() if self._can_follow(name, each)}
         found: dict[str, Tensor] = {}
-        for names in _of_one_side(known, GRAM_ENTRIES if self._records else None):
+        for names in _of_one_side(known, None if self._memory is None else GRAM_ENTRIES):
             found |= self._follow({name: matrices[name] for name in names})
         for names in _alike({name: each for name, each in matrices.items() if name not in known}):
             found |= self._certify({name: matrices[name] for name in names})
@@ -90,7 +90,7 @@ class Ranks:
     def _recorded(self, names: tuple[str, ...], matrices: list[Tensor], blocks: list[Tensor]) -> RecordedLook | None:
         """The look at these matrices, from the second time on that they come together; None: they have none."""
         device, side = blocks[0].device, len(blocks[0])
-        if not self._records or device.type != "cuda" or not takes_grams(device, side):
+        if self._memory is None or device.type != "cuda" or not takes_grams(device, side):
             return None
         if names not in self.recorded:
             others = {key: look for key, look in self.recorded.items() if not set(key) & set(names)}
@@ -100,10 +100,9 @@ class Ranks:
         if look is None or not look.is_of(matrices):
             self.recorded[names] = look = None  # its memory goes before the next one takes some
             try:
-                self._memory = self._memory or Memory.on(device)
                 self.recorded[names] = look = RecordedLook(matrices, torch.stack(blocks), self._memory)
             except Exception as error:
-                self._records = False
+                self._memory = None
                 report(f"stable ranks come without a recording, and take the host longer: {short(str(error), 200)}")
         return look
 

@@ -7,28 +7,15 @@ look to the next lies outside the graph's memory, so that several graphs can sha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from joma.measure._following import Followed, follow, random_vectors
-from joma.monitor.untouched import drawing_goes_on
+from joma.monitor.graphs import Memory, aside, recording
 
 TOGETHER = 1 << 23
 """Entries of matrices that are copied at a time: the graph holds memory for them."""
-
-
-class Memory(NamedTuple):
-    """What several recordings share: a stream to record on, and memory that they use one after the other."""
-
-    stream: torch.cuda.Stream
-    pool: Any
-
-    @classmethod
-    def on(cls, device: torch.device) -> Memory:
-        """New, on a CUDA device."""
-        return cls(torch.cuda.Stream(device), torch.cuda.graph_pool_handle())
 
 
 class RecordedLook:
@@ -45,13 +32,10 @@ class RecordedLook:
         self._numbers = vectors.new_zeros(2, len(vectors))  # stable ranks and residuals
         self._blocks = _places(self._vectors)
         self._graph = torch.cuda.CUDAGraph()
-        now, (stream, pool) = torch.cuda.current_stream(), memory
-        stream.wait_stream(now)
-        with drawing_goes_on(), torch.cuda.stream(stream):
+        with aside():
             self._look()  # kernels are chosen here
-            with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            with recording(self._graph, memory.pool):
                 self._look()
-        now.wait_stream(stream)
 
     def is_of(self, matrices: Sequence[Tensor]) -> bool:
         """Whether the matrices lie where they lay."""

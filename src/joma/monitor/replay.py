@@ -20,8 +20,9 @@ from joma.host.words import short
 from joma.monitor.attention import quiet_pass
 from joma.monitor.batch import ProbeBatch
 from joma.monitor.errors import MonitorError
+from joma.monitor.graphs import Memory, aside, recording
 from joma.monitor.structure import Structure
-from joma.monitor.untouched import devices_of, drawing_goes_on, untouched
+from joma.monitor.untouched import devices_of, untouched
 from joma.probes import Probe
 
 COMPARED = ("entropy", "largest_logit", "sink_mass")
@@ -32,9 +33,18 @@ _WARM_UP = 2  # passes on the stream of the recording: kernels are compiled and 
 class Replay:
     """A pass of one model over one batch, and the probe that has watched it."""
 
-    def __init__(self, model: nn.Module, batch: ProbeBatch, autocast: torch.dtype | None, **options: Any) -> None:
-        """model, batch: of the pass. autocast: as in `untouched`. options: spread and attention of `quiet_pass`."""
+    def __init__(
+        self, model: nn.Module, batch: ProbeBatch, autocast: torch.dtype | None, memory: Memory, **options: Any
+    ) -> None:
+        """Nothing is recorded yet.
+
+        - model, batch: of the pass
+        - autocast: as in `untouched`
+        - memory: of this and other recordings
+        - options: spread and attention of `quiet_pass`
+        """
         self._model, self._batch, self._autocast, self._options = model, batch, autocast, options
+        self._memory = memory
         self._recording: tuple[torch.cuda.CUDAGraph, Probe] | None = None
         self._structure = Structure(model)
         self._where: list[int] = []
@@ -55,8 +65,7 @@ class Replay:
         self._structure, self._where = Structure(self._model), _places(self._model)
         graph = torch.cuda.CUDAGraph()
         try:
-            with drawing_goes_on():
-                plain, probe = self._record(graph, torch.cuda.Stream())
+            plain, probe = self._record(graph)
         except MonitorError:
             raise
         except Exception as error:
@@ -69,15 +78,12 @@ class Replay:
                     raise MonitorError(f"replay=True gives another {measure} of {layer} than the pass of {name} itself")
         return graph, probe
 
-    def _record(
-        self, graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream
-    ) -> tuple[dict[str, dict[str, Tensor]], Probe]:
+    def _record(self, graph: torch.cuda.CUDAGraph) -> tuple[dict[str, dict[str, Tensor]], Probe]:
         """Record the pass: what a plain one has shown before, and the probe of the recorded one."""
         with untouched(self._model, self._autocast) as states:
             held = [tensor for state in states for tensor, _ in state.tensors]
             before = [each._version for each in held], torch.cuda.get_rng_state()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream), _masks_as_before() as remember:
+            with aside(), _masks_as_before() as remember:
                 for _ in range(_WARM_UP):
                     probe = self._pass()
                 plain = {measure: probe.by_layer(measure) for measure in COMPARED}
@@ -85,9 +91,8 @@ class Replay:
                 after = [each._version for each in held], torch.cuda.get_rng_state()
                 _must_be_the_same(before, after, type(self._model).__name__)
                 remember()
-                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                with recording(graph, self._memory.renew()):
                     probe = self._pass()
-            torch.cuda.current_stream().wait_stream(stream)
         return plain, probe
 
     def _pass(self) -> Probe:

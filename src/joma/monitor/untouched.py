@@ -190,18 +190,6 @@ def random_numbers_kept(devices: list[torch.device]) -> Iterator[None]:
             torch.mps.set_rng_state(metal)
 
 
-@contextmanager
-def drawing_goes_on() -> Iterator[None]:
-    """Where a recording on the CUDA device fails inside, torch believes that it goes on, and would draw no more."""
-    random_numbers = torch.cuda.default_generators[torch.cuda.current_device()]
-    drawn = random_numbers.clone_state()
-    try:
-        yield
-    except BaseException:
-        random_numbers.graphsafe_set_state(drawn)
-        raise
-
-
 def _autocast(kind: str, asked: torch.dtype | None) -> torch.autocast:
     if asked is not None:
         return torch.autocast(kind, dtype=asked, cache_enabled=False)

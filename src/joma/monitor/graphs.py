@@ -1,0 +1,65 @@
+"""What recordings of CUDA graphs share: a stream, memory that they use one after the other, and random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+
+class Memory:
+    """What recordings need while they run. A pass over the probe batch is recorded first, looks at weights after it.
+
+    What a pass has shown lies in this memory, and must outlast the looks. So a pass that is recorded anew takes new
+    memory: in the old one a look might write over it.
+    """
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+
+    @property
+    def pool(self) -> Any:
+        """For the next recording of a look."""
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        return self._pool
+
+    def renew(self) -> Any:
+        """For the next recording of a pass."""
+        self._pool = None
+        return self.pool
+
+
+@contextmanager
+def recording(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+    """Record what is done inside, on the current stream, which must be `stream_of` its device."""
+    stream = torch.cuda.current_stream()
+    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        yield
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Work on the stream of recordings, after what the current one has, and before what it gets.
+
+    Where a recording fails inside, torch believes that it goes on, and would draw no more random numbers: they go on.
+    """
+    device = torch.cuda.current_device()
+    random_numbers, now, stream = torch.cuda.default_generators[device], torch.cuda.current_stream(), stream_of(device)
+    drawn = random_numbers.clone_state()
+    stream.wait_stream(now)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    except BaseException:
+        random_numbers.graphsafe_set_state(drawn)
+        raise
+    now.wait_stream(stream)
+
+
+@cache
+def stream_of(device: int) -> torch.cuda.Stream:
+    """The one for recordings: each further stream would hold memory for products of its own."""
+    return torch.cuda.Stream(device)
