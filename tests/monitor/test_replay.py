@@ -1,5 +1,7 @@
 """A pass that is recorded once and replayed: the numbers of a plain one, with the weights of now."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,14 @@ from networks import PROBE, made
 
 from joma.host.errors import BadInput
 from joma.monitor import Monitor, MonitorError, replay
+from joma.monitor.batch import ProbeBatch
+from joma.monitor.graphs import Memory
 
 ATTENTION = ["entropy", "largest_logit", "sink_mass", "effective_keys"]
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+gpu = pytest.mark.skipif(
+    not torch.cuda.is_available() or os.environ.get("JOMA_TEST_DEVICE") != "cuda",
+    reason="CUDA graphs need a GPU, and compiled kernels: JOMA_TEST_DEVICE=cuda",
+)
 
 
 def gpt2(dropout=0.1):
@@ -195,6 +202,15 @@ def test_what_cannot_be_recorded_is_refused_before_training(what, sentence):
     torch.manual_seed(0)
     assert torch.equal(torch.rand(3, device="cuda"), drawn)  # random numbers work as before
     assert float(model.seen) == 0
+
+
+def test_what_a_recording_holds_are_the_means_themselves():
+    """A replay writes to tensors that are there. What is worked out after it, once, would stay as it was."""
+    recorded = replay.Replay(made(), ProbeBatch(PROBE), None, Memory(), spread=True, attention=None)._pass()
+    assert recorded._means._mean is not None
+    for measure in ("entropy", "sink_mass", "effective_keys"):
+        one, again = recorded.by_layer(measure), recorded.by_layer(measure)
+        assert [each.data_ptr() for each in one.values()] == [each.data_ptr() for each in again.values()]
 
 
 def test_a_pass_that_leaves_something_behind_is_told_apart():

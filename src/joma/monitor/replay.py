@@ -97,7 +97,7 @@ class Replay:
 
     def _pass(self) -> Probe:
         probe = quiet_pass(self._model, self._batch, **self._options)
-        probe.reduce()
+        probe.by_layer()  # a probe works its means out once: that must be in the recording, or they would never change
         return probe
 
 
