@@ -171,3 +171,27 @@ def test_the_first_block_begins_with_what_is_known():
     assert torch.equal(block[..., :3], known)
     assert block.shape == (2, 40, BLOCK)
     assert float(block[..., 3:].norm(dim=-2).mean()) == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("together", [1, 1 << 20])
+def test_the_matrices_themselves_stay_as_they_are(together):
+    """Copies are scaled, also of one that is alone and of the right type already."""
+    some = [*(100 * gaussian(1, 50, 80)), *gaussian(2, 90, 50, seed=1)]
+    before = [each.clone() for each in some]
+    block = first_block(torch.zeros(3, 50, 0), torch.Generator().manual_seed(0))
+    follow_with(some, block, random_vectors(block, 1, torch.Generator().manual_seed(1)), together=together)
+    assert all(torch.equal(one, other) for one, other in zip(some, before, strict=True))
+
+
+def test_a_stack_has_no_more_entries_than_are_copied_together():
+    """Two and a half matrices fit: two are copied. One that does not fit is copied alone. All keep their places."""
+    some = [*gaussian(5, 4, 10), *gaussian(2, 200, 4, seed=1), *gaussian(1, 4, 10, seed=2)]
+    found = list(Stacks(some, together=100))
+    assert [at for at, _ in found] == [0, 2, 4, 5, 6, 7]
+    assert [tuple(stack.shape) for _, stack in found] == [(2, 4, 10), (2, 4, 10), (1, 4, 10)] + 2 * [(1, 4, 200)] + [
+        (1, 4, 10)
+    ]
+    for at, stack in found:
+        for own, copied in zip(some[at:], stack, strict=False):
+            wide = own if own.shape[0] == 4 else own.T
+            torch.testing.assert_close(copied, wide / wide.abs().max())

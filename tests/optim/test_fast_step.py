@@ -304,6 +304,54 @@ def test_weights_move_on_where_packs_have_parted_and_rounds_are_new():
     assert same(model, other)
 
 
+def test_weights_shrink_in_one_kernel_unless_the_rate_is_on_the_device():
+    """The kernel takes a number of the host, which would have to wait for it."""
+    weights = [nn.Parameter(each) for each in drawn(3)]
+    pack = Pack([Matrix(f"w{at}", each, 0, at, 2) for at, each in enumerate(weights)])
+    assert pack.shrinks_in_one(0.9)
+    assert not pack.shrinks_in_one(torch.tensor(0.9))
+    by_columns = nn.Parameter(weights[0].detach().mT.contiguous().mT)
+    assert not Pack([Matrix("w", by_columns, 0, 0, 2)]).shrinks_in_one(0.9)
+
+
+@pytest.mark.parametrize("shrink", [1.0, 0.9, 0.25])
+def test_weights_shrink_unless_the_device_says_that_nothing_may_change(shrink):
+    before = drawn(3)
+    for held in (0.0, 1.0):
+        weights = [nn.Parameter(each.clone()) for each in before]
+        pack = Pack([Matrix(f"w{at}", each, 0, at, 2) for at, each in enumerate(weights)])
+        pack.shrink_unless(torch.tensor(held), shrink)
+        for weight, each in zip(weights, before, strict=True):
+            torch.testing.assert_close(weight.detach(), each * (1.0 if held else shrink), rtol=1e-12, atol=0)
+
+
+def test_decay_that_the_device_decides_on_is_one_kernel_where_there_is_one(monkeypatch):
+    """Packs that do not write back by it: their products are not stacked."""
+    monkeypatch.setattr(Guard, "devices", ("cpu",))
+    weights = [nn.Parameter(each) for each in drawn(3)]
+    optimizer = made(weights)
+    step(optimizer, weights, 1)
+    with Operations() as started:
+        step(optimizer, weights, 2)
+    assert started.names["_fused_sgd_"] == len(optimizer.packs)
+    assert not started.names["_foreach_mul_"]
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    device = torch.device("cuda")
+
+
+def test_the_largest_entries_come_in_the_order_of_their_tensors(monkeypatch):
+    """Small and large ones take turns; the largest in size may be below zero."""
+    monkeypatch.setattr(_guard, "LARGE", 4)
+    rows = [[1.0, -2.0], [3.0, 0.0, 1.0, -5.0, 4.0], [math.nan], [6.0, 1.0, 2.0, -math.inf], [0.0, 0.5, 0.25]]
+    found = _guard._largest_entries([torch.tensor(row).as_subclass(Elsewhere) for row in rows])
+    wanted = [2.0, 5.0, math.nan, math.inf, 0.5]
+    torch.testing.assert_close(torch.tensor([float(each) for each in found]), torch.tensor(wanted), equal_nan=True)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("kept", [None, torch.int8, torch.int4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from training import waiting
 
-from joma.optim import GaLore, _refresh, projector
+from joma.optim import GaLore, _refresh, _subspace_iteration, galore, projector
 from joma.optim._subspace_iteration import follow
 from joma.optim.projector import TOLERANCE, find_projector, follow_projector
 
@@ -296,6 +296,157 @@ def test_only_what_is_due_alone_is_followed_before_gradients_are_looked_at(looks
     assert looks == []
     assert all(torch.equal(matrix.basis, one) for matrix, one in zip(optimizer.matrices, before, strict=True))
     assert optimizer.skipped == 1
+
+
+def test_each_of_a_stack_is_scaled_alone():
+    """One with usual numbers beside one whose squares vanish and one whose squares overflow."""
+    given = torch.stack([drifted(gradient(60, 90, 1.0, seed=at), 0.03, seed=at) for at in range(3)])
+    start = torch.stack([leading(each)[0].float() for each in given])
+    found = follow_projector(given * torch.tensor([1.0, 1e-30, 1e30])[:, None, None], RANK, start)
+    assert found is not None
+    for basis, energies, each in zip(found.basis, found.energies, given, strict=True):
+        torch.testing.assert_close(energies.double(), share(basis, each), rtol=1e-3, atol=1e-6)
+        assert float(energies.sum() / leading(each)[1].sum()) == pytest.approx(1.0, abs=2 * TOLERANCE)
+
+
+def test_a_gradient_in_half_precision_is_followed_in_float32():
+    given = drifted(gradient(60, 90, 1.0), 0.03).bfloat16()
+    found = follow_projector(given, RANK, leading(given)[0].bfloat16())
+    assert found.basis.dtype == found.energies.dtype == torch.float32
+    torch.testing.assert_close(found.energies.double(), share(found.basis, given), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found.basis.mT @ found.basis, torch.eye(RANK), rtol=0, atol=1e-5)
+
+
+def test_a_direction_that_changes_its_place_has_the_sign_of_the_one_that_was_there():
+    """Two directions of almost one size, a little turned: the one with more energy was the second, and comes first."""
+    values = torch.cat([torch.tensor([1.02, 1.0]), torch.full((58,), 1e-4)])
+    turn = math.radians(20)
+    start = torch.zeros(60, 2)
+    start[:2] = torch.tensor([[-math.sin(turn), math.cos(turn)], [math.cos(turn), math.sin(turn)]])
+    found = follow_projector(torch.diag(values), 2, start, tolerance=0.1)
+    assert abs(float(found.basis[:, 0] @ start[:, 1])) > 0.9
+    assert ((found.basis * start).sum(0) >= 0).all()
+    assert (found.basis * start).sum(0).max() > 1e-3
+
+
+def test_it_begins_with_the_last_directions_and_other_random_ones_for_each_seed(monkeypatch):
+    given, begun = gradient(60, 90, 1.0), []
+    start = leading(given)[0].float()
+    monkeypatch.setattr(projector, "follow", lambda product, block, *_: begun.append(block[0]))
+    for seed in (3, 4, 3):
+        assert follow_projector(given, RANK, start, seed=seed) is None
+    for block in begun:
+        assert block.shape == (60, RANK + projector.SPARE)
+        assert torch.equal(block[:, :RANK], start)
+    assert torch.equal(begun[0], begun[2])
+    assert not torch.isclose(begun[0][:, RANK:], begun[1][:, RANK:]).any()
+
+
+def test_directions_that_a_gradient_does_not_have_are_filled():
+    """Its product with the others is exactly zero: no Cholesky factor, unless something fills them."""
+    values = torch.cat([torch.tensor([2.0, 0.8, 0.6, 0.5]), torch.zeros(56)])
+    found = follow_projector(torch.diag(values), RANK, torch.eye(60)[:, :RANK])
+    assert found is not None
+    torch.testing.assert_close(found.basis.mT @ found.basis, torch.eye(RANK), rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.energies[:4], values[:4] ** 2 / (values**2).sum(), rtol=1e-4, atol=0)
+    assert float(found.energies[4:].max()) < 1e-8
+
+
+def test_a_basis_is_orthonormal_to_the_last_digits_although_its_block_almost_depends():
+    values = torch.logspace(0, -9, 60, dtype=torch.float64)
+    turn = torch.linalg.qr(gaussian(60, 60, seed=2, dtype=torch.float64))[0]
+    start = torch.linalg.qr(turn[:, :RANK] + 0.1 * gaussian(60, RANK, seed=3, dtype=torch.float64))[0]
+    found = follow_projector(turn * values, RANK, start)
+    assert found is not None
+    eye = torch.eye(RANK, dtype=torch.float64)
+    torch.testing.assert_close(found.basis.mT @ found.basis, eye, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("when", [0, 1, 2])
+def test_a_block_that_falls_apart_once_is_not_trusted(when, monkeypatch):
+    """Whether at the first product, in the first round or in the second, and whatever comes after it."""
+    own, calls = _subspace_iteration._closer, []
+
+    def closer(basis):
+        calls.append(1)
+        found, failed = own(basis)
+        return found, failed + int(len(calls) - 1 == when)
+
+    given = gradient(60, 90, 1.0)
+    start = leading(given)[0].float()
+    assert follow_projector(given, RANK, start) is not None
+    monkeypatch.setattr(_subspace_iteration, "_closer", closer)
+    assert follow_projector(given, RANK, start) is None
+    assert len(calls) > 2
+
+
+@pytest.mark.usefixtures("_followed")
+def test_what_lies_on_several_processes_is_not_followed(looks, monkeypatch):
+    weight = nn.Parameter(torch.zeros(60, 90))
+    optimizer = made([weight])
+    weight.grad = gradient(60, 90, 1.0)
+    optimizer.step()
+    (matrix,) = optimizer.matrices
+    assert _refresh.can_follow(matrix)
+    monkeypatch.setattr(_refresh, "is_sharded", lambda value: value is weight)
+    assert not _refresh.can_follow(matrix)
+
+
+@pytest.mark.usefixtures("_followed")
+def test_one_that_cannot_be_followed_is_enough_to_search(looks):
+    weights = [nn.Parameter(torch.zeros(60, 90)) for _ in range(2)]
+    optimizer = made(weights)
+    for weight in weights:
+        weight.grad = gradient(60, 90, 1.0)
+    optimizer.step()
+    assert _refresh.follow_subspaces(optimizer.matrices, seed=0, tolerance=1.0) is not None
+    optimizer.matrices[1].refreshed = -1
+    assert _refresh.follow_subspaces(optimizer.matrices, seed=0, tolerance=1.0) is None
+    assert len(looks) == 1
+
+
+@pytest.mark.usefixtures("_followed")
+def test_each_refresh_and_each_seed_draws_other_vectors(monkeypatch):
+    seeds, own = [], _refresh.follow_projector
+    monkeypatch.setattr(_refresh, "follow_projector", lambda *a, **k: seeds.append(k["seed"]) or own(*a, **k))
+    for seed in (0, 1):
+        weight = nn.Parameter(torch.zeros(60, 90))
+        optimizer = made([weight], seed=seed)
+        for _ in range(7):
+            weight.grad = gradient(60, 90, 1.0)
+            optimizer.step()
+    assert len(seeds) == len(set(seeds)) == 6
+
+
+@pytest.mark.usefixtures("_followed")
+def test_several_processes_search_and_take_what_the_first_found(looks, searches, monkeypatch):
+    """Each would look at its own numbers, and one might settle where another does not."""
+    sent = []
+    monkeypatch.setattr(galore, "broadcast_from_first", lambda found, group: sent.append(group) or found)
+    weight = nn.Parameter(torch.zeros(60, 90))
+    optimizer = made([weight])
+    optimizer.group = "all of them"
+    for _ in range(4):
+        weight.grad = gradient(60, 90, 1.0)
+        optimizer.step()
+    assert looks == []
+    assert len(searches) == 2
+    assert sent == ["all of them"] * 4  # a basis and its energies, twice
+
+
+@pytest.mark.usefixtures("_followed")
+def test_gradients_that_are_projected_during_backward_are_followed(looks, searches):
+    weight = nn.Parameter(torch.zeros(60, 90))
+    optimizer = made([weight], project_in_backward=True)
+    for step in range(5):
+        given = drifted(gradient(60, 90, 1.0), 0.05 * step)
+        (weight * given).sum().backward()
+        optimizer.step()
+    (matrix,) = optimizer.matrices
+    assert float(share(matrix.basis, given).sum() / leading(given)[1].sum()) > 1 - 2 * TOLERANCE
+    assert len(searches) == 1
+    assert len(looks) == 2
+    assert None not in looks
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

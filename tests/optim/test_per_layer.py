@@ -249,3 +249,17 @@ def test_a_gradient_that_was_cleared_before_the_step_is_not_missed(monkeypatch):
         optimizer.step()
     assert max(matrix.count for matrix in optimizer.matrices) == 4
     assert all(torch.isfinite(each).all() for each in model.parameters())
+
+
+@pytest.mark.parametrize("projector", ["exact", "random"])
+def test_no_gradient_waits_for_the_step_where_subspaces_are_not_followed(projector, monkeypatch):
+    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+    model = network()
+    optimizer = GaLore(model, per_layer=True, projector=projector, **OPTIONS)
+    due = 0
+    for turn in range(5):
+        due += len(optimizer.due()) if turn else 0
+        loss_of(model).backward()
+        assert all(each.grad is None for each in model.parameters())
+        optimizer.step()
+    assert due

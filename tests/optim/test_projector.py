@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from joma.optim import _subspace_iteration, find_projector, projector
 from joma.optim._subspace_iteration import orthonormalize
-from joma.optim.projector import side_of
+from joma.optim.projector import _block, side_of
 
 KINDS = ("randomized", "exact", "random")
 
@@ -222,3 +222,16 @@ def test_a_factor_that_does_not_exist_is_replaced_by_a_qr(monkeypatch):
 
 def test_repr_is_one_line():
     assert "\n" not in repr(find_projector(draw(6, 9), 2))
+
+
+def test_of_a_start_with_more_directions_than_the_rank_the_first_are_used():
+    """More than the block holds: those beyond the rank must not take the place of random ones."""
+    gradient = torch.diag(torch.arange(60.0, 0.0, -1.0))
+    start = torch.eye(60)[:, :40]
+    found = find_projector(gradient, 4, start=start)
+    assert found.basis.shape == (60, 4)
+    wanted = torch.arange(60.0, 56.0, -1.0).square() / torch.arange(61.0).square().sum()
+    torch.testing.assert_close(found.energies, wanted, rtol=1e-3, atol=0)
+    block = _block(gradient, 4, start, seed=0)
+    assert torch.equal(block[:, :4], start[:, :4])
+    assert (block[:, 4:] != 0).all()

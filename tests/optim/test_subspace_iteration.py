@@ -7,7 +7,20 @@ import pytest
 import torch
 from numpy.polynomial import chebyshev
 
-from joma.optim._subspace_iteration import DEGREE, GROWTH, ROUNDS, _filter, gram_product, orthonormalize, search
+from joma.optim._subspace_iteration import (
+    BLIND,
+    DEGREE,
+    GROWTH,
+    ROUNDS,
+    _edges,
+    _filter,
+    _gains,
+    _noise,
+    follow,
+    gram_product,
+    orthonormalize,
+    search,
+)
 
 
 def counting(product):
@@ -92,3 +105,58 @@ def test_one_round_keeps_the_span_of_columns_that_are_almost_one():
     torch.testing.assert_close(basis.T @ basis, torch.eye(3).double(), rtol=0, atol=1e-5)
     for direction in (first, second, third):
         assert float((basis.T @ direction).norm()) > 1 - 1e-4
+
+
+def test_edges_are_the_smallest_quotients_but_never_far_below_the_largest():
+    """By hand. A smallest quotient of zero, or below it by rounding, is that of a gradient of smaller rank."""
+    energies = torch.tensor([[3.0, 1.0, 2.0], [2.0, 0.5, 0.0], [2.0, 0.5, -1e-9], [0.0, 0.0, 0.0]]).double()
+    torch.testing.assert_close(_edges(energies), torch.tensor([1.0, 2 / GROWTH, 2 / GROWTH, 1.0]).double())
+
+
+def test_gains_are_shares_of_the_energy_of_the_best():
+    before, now = torch.tensor([[4.0, 1.0, 3.0], [0.0, 0.0, 0.0]]), torch.tensor([[2.0, 9.0, 5.0], [0.0, 0.0, 0.0]])
+    torch.testing.assert_close(_gains(before, now, 2), torch.tensor([(14.0 - 7.0) / 14.0, 0.0]))
+
+
+def test_noise_is_a_millionth_of_a_unit_vector_and_the_same_each_time():
+    for rows in (20, 2000):
+        lengths = _noise(torch.zeros(3, rows, 8)).norm(dim=0)
+        assert lengths.shape == (8,)
+        assert ((lengths > 0.5e-6) & (lengths < 2e-6)).all()
+    assert torch.equal(_noise(torch.zeros(20, 8)), _noise(torch.ones(5, 20, 8)))
+
+
+def iterated(values, block, rank, rounds):
+    """Gains and degrees of rounds of orthogonal iteration after the first product, by numpy's QR and polynomials."""
+    quotients = lambda basis: (basis * values[:, None] * basis).sum(0)
+    basis = np.linalg.qr(values[:, None] * block)[0]
+    energies, found = quotients(basis), []
+    for _ in range(rounds):
+        edge = max(energies.min(), energies.max() / GROWTH)
+        ratio = energies.max() / edge
+        fitting = [d for d in range(2, DEGREE + 1) if np.exp(d * acosh(2 * ratio - 1)) / 2 <= GROWTH]
+        degree = max(fitting, default=1)
+        factor = chebyshev.chebval(2 * values / edge - 1, [0] * degree + [1]) if degree > 1 else values
+        basis = np.linalg.qr(factor[:, None] * basis)[0]
+        before, energies = energies, quotients(basis)
+        best, last = np.sort(energies)[::-1][:rank].sum(), np.sort(before)[::-1][:rank].sum()
+        found.append((abs(best - last) / best, degree))
+    return found
+
+
+@pytest.mark.parametrize("largest", [1.0, 4.0, 50.0, 300.0])
+def test_following_ends_by_the_last_gain_and_by_the_one_that_would_come(largest):
+    """The first look is after two rounds. Those to come bring less, as the last one did; few products must bring less.
+
+    Each bound is tried from both sides, with a margin for the noise that fills blocks.
+    """
+    values = np.concatenate([[largest], 1 - 0.01 * np.arange(30)])
+    block = np.linalg.qr(np.random.default_rng(0).normal(size=(31, 3)) + 2 * np.eye(31, 3))[0]
+    rank = 3
+    (first, _), (last, degree) = iterated(values, block, rank, 2)
+    bounds = last, last * min(1.0, last / first) * DEGREE / degree
+    gram = torch.diag(torch.tensor(values))
+    for by, looks_once in ((1.05, True), (0.95, False)):
+        made, product = counting(lambda given: gram @ given)
+        follow(product, torch.tensor(block)[None], rank, by * max(bounds))
+        assert (len(made) == 2 + BLIND * DEGREE) == looks_once

@@ -86,3 +86,27 @@ def test_a_head_without_queries_has_no_mean():
     means.add("a", [torch.full((1, 2, 3), -torch.inf)], None)
     assert means.mean()["a"].isnan().all()
     assert means.largest(empty=torch.nan)["a"].isnan().all()
+
+
+def test_each_call_counts_its_own_queries_where_several_with_padding_are_reduced_together():
+    """Masks of one shape, and one for all rows of a batch."""
+    masks = torch.tensor([[[1, 1, 0, 1], [1, 0, 0, 0]], [[0, 1, 1, 1], [1, 1, 0, 0]], [[0, 0, 0, 1], [1, 1, 1, 1]]]) > 0
+    for_all = torch.tensor([[True, False, False, True]])
+    means, calls = RunningMeans(largest=1), {}
+    for at, real in enumerate([*masks, for_all]):
+        numbers = call(10 + at)
+        means.add(f"h.{at}", numbers, real)
+        calls[f"h.{at}"] = [(numbers, real.expand(2, 4))]
+    check(means, calls)
+    counted = {name: each.tolist() for name, each in means.counted().items()}
+    assert counted == {"h.0": [4] * 3, "h.1": [5] * 3, "h.2": [5] * 3, "h.3": [4] * 3}
+
+
+def test_as_many_calls_wait_after_a_reduction_as_before_it(monkeypatch):
+    """Three calls of 48 numbers fit. What has been reduced waits no more."""
+    monkeypatch.setattr("joma.probes._means.MOST", 150)
+    reduced, own = [], RunningMeans._summed
+    monkeypatch.setattr(RunningMeans, "_summed", lambda self, calls: reduced.append(len(calls)) or own(self, calls))
+    calls = {f"h.{at}": [(call(at), None)] for at in range(7)}
+    check(fed(calls), calls)
+    assert reduced == [3, 3, 1]
