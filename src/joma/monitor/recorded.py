@@ -48,7 +48,7 @@ class RecordedLook:
         - generator: where the matrices are
         """
         if self._blocks != _places(blocks):
-            torch.stack(list(blocks), out=self._vectors)
+            self._vectors.copy_(torch.stack(list(blocks)))  # some of them may lie in it
         self._new.copy_(random_vectors(self._new, 1, generator))
         self._graph.replay()
         stable_rank, residual = self._numbers.clone()  # the next look writes over them
