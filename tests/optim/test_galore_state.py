@@ -104,6 +104,24 @@ def test_a_state_with_other_ranks_parts_what_was_worked_on_together():
         torch.testing.assert_close(weight.detach() - start, -(torch.arange(6) < rank)[:, None].expand(6, 9).float())
 
 
+@pytest.mark.parametrize("shape", [(6, 9), (9, 6)])
+def test_a_rank_that_the_second_gradient_settles_narrows_the_state_of_the_first(shape):
+    """A gradient of zeros has no directions: its state has the largest rank, until the first real one chooses."""
+    weight = nn.Parameter(torch.zeros(shape))
+    options = {"lr": 1.0, "scale": 1.0, "momentum": 0.9, "skip": ()}
+    optimizer = GaLore([weight], torch.optim.SGD, rank=Energy(0.99, most=4), **options)
+    weight.grad = torch.zeros(shape)
+    optimizer.step()
+    assert optimizer.matrices[0].rank == 4
+    weight.grad = torch.zeros(shape)
+    weight.grad[0, 1], weight.grad[3, 2] = 3.0, 2.0
+    optimizer.step()
+    assert optimizer.matrices[0].rank == 2
+    torch.testing.assert_close(weight.detach(), -weight.grad)
+    (state,) = optimizer.inner.state.values()
+    assert sorted(state["momentum_buffer"].shape) == [2, 9]
+
+
 def test_what_a_scheduler_changed_comes_back():
     model = network()
     optimizer = GaLore(model, rank=4, lr=0.1)
