@@ -263,3 +263,23 @@ def test_no_gradient_waits_for_the_step_where_subspaces_are_not_followed(project
         assert all(each.grad is None for each in model.parameters())
         optimizer.step()
     assert due
+
+
+def test_after_a_gradient_that_waited_and_was_not_finite_training_goes_on(monkeypatch):
+    """step() says what was wrong, and the next backward is a new one."""
+    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+    weight, bias = nn.Parameter(torch.zeros(60, 80)), nn.Parameter(torch.zeros(80))
+    optimizer = GaLore([("w", weight), ("b", bias)], rank=4, refresh=1, lr=0.1, per_layer=True)
+    luck = torch.Generator().manual_seed(0)
+    for turn in range(4):
+        given = torch.randn(60, 80, generator=luck)
+        if turn == 1:
+            given[3, 4] = torch.nan
+        ((weight * given).sum() + bias.sum()).backward()
+        if turn == 1:
+            with pytest.raises(ValueError, match="not finite"):
+                optimizer.step()
+        else:
+            optimizer.step()
+    assert optimizer.matrices[0].count == 3
+    assert weight.isfinite().all()

@@ -216,6 +216,7 @@ class Monitor:
         self._entered = False
         self._disarm()
         self._replay = None
+        self._matrices.leave()
         if self._inside is not None:
             self._inside.leave()
         self._delivery.close(self.step_number, error)

@@ -56,7 +56,8 @@ def aside() -> Iterator[None]:
     except BaseException:
         random_numbers.graphsafe_set_state(drawn)
         raise
-    now.wait_stream(stream)
+    finally:
+        now.wait_stream(stream)
 
 
 @cache

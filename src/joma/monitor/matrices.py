@@ -48,6 +48,10 @@ class Matrices:
             self._structure = Structure(self._model)
             self.by_name, self.embeddings = self._followed(), self._embeddings()
 
+    def leave(self) -> None:
+        """Give the memory of recordings back."""
+        self._ranks.record_no_more()
+
     @torch.no_grad()
     def norm(self) -> dict[str, Tensor]:
         """Frobenius norms, all in a few kernels."""

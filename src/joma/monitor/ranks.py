@@ -102,9 +102,14 @@ class Ranks:
             try:
                 self.recorded[names] = look = RecordedLook(matrices, torch.stack(blocks), self._memory)
             except Exception as error:
-                self._memory = None
+                self.record_no_more()
                 report(f"stable ranks come without a recording, and take the host longer: {short(str(error), 200)}")
         return look
+
+    def record_no_more(self) -> None:
+        """Give the memory of recordings back; the same numbers come without them."""
+        self._memory = None
+        self.recorded.clear()
 
     def _certify(self, matrices: dict[str, Tensor], *, begin: bool = True) -> dict[str, Tensor]:
         """By `spectrum`, each alone where one of them is not finite. begin: whether they will be followed."""

@@ -261,7 +261,11 @@ class GaLore(torch.optim.Optimizer):
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _step(self) -> None:
         """torch.compile leaves this as it is: which packs step, and which are due, is not known when it compiles."""
-        self._update_waiting(self._backward.release(all_of_them=True))
+        try:
+            self._update_waiting(self._backward.release(all_of_them=True))
+        except Exception:  # a gradient that is not finite: the next backward begins anew
+            self._backward.forget()
+            raise
         self._check_backward()
         captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         if not captured:  # while a graph is captured nobody may wait for the device
@@ -464,7 +468,7 @@ class GaLore(torch.optim.Optimizer):
             self._update_waiting(self._backward.release())
 
     def _is_followed(self, pack: Pack | None) -> bool:
-        if pack is None or self.projector != "randomized":
+        if pack is None or self.projector != "randomized" or self.group is not None:
             return False
         return any(self.is_due(matrix) and can_follow(matrix) for matrix in pack.matrices)
 
