@@ -220,7 +220,8 @@ class _Handler(BaseHTTPRequestHandler):
         if site.traffic.takes("busy"):
             return self.answer(503)
         with site.traffic.under_way():
-            return self.content(site, path, one)
+            pass  # not counted while it is answered: who has the last byte may ask again before we know
+        return self.content(site, path, one)
 
     def content(self, site: Site, path: str, one: Asked) -> None:
         content, headers = site.files[path], {}
