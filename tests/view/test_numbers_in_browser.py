@@ -49,7 +49,8 @@ def js(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     names = ("tQuantile", "meanInterval", "smoothed", "curvesOf", "overRuns", "withRows", "ticksOf", "stacked", "toCsv",
              "inDigits", "inTicks", "inTime", "counted", "toSvg", "grown", "roomy", "ranged", "limitsOf",
              "seenRange", "alongside", "sumOf", "knownShare", "whereAllKnown", "lonely")  # fmt: skip
-    parts = [static(name) for name in ("numbers.js", "axes.js", "elements.js", "colours.js", "picture.js", "split.js")]
+    named = ("numbers.js", "series.js", "axes.js", "elements.js", "colours.js", "picture.js", "split.js")
+    parts = [static(name) for name in named]
     parts.append(HELPERS)
     path: Path = tmp_path_factory.mktemp("js") / "page.html"
     path.write_text(f"<script>{chr(10).join(parts)}\nwindow.joma = {{ {', '.join(names)} }}</script>", encoding="utf-8")
