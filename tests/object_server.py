@@ -79,17 +79,24 @@ class Traffic:
             return bool(left > 0)
 
     @contextmanager
-    def under_way(self) -> Iterator[None]:
+    def under_way(self) -> Iterator[Callable[[], None]]:
+        """Gives what ends it earlier: before the last byte, since who has that may ask again before we know."""
         with self.lock:
             self.at_a_time += 1
             self.most = max(self.most, self.at_a_time)
+        counts = [True]
+
+        def end() -> None:
+            with self.lock:
+                self.at_a_time -= counts[0]
+                counts[0] = False
+
         try:
             time.sleep(self.latency)
             self.gate()
-            yield
+            yield end
         finally:
-            with self.lock:
-                self.at_a_time -= 1
+            end()
 
 
 class _Middleware:
@@ -219,9 +226,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self.answer(404)
         if site.traffic.takes("busy"):
             return self.answer(503)
-        with site.traffic.under_way():
-            pass  # not counted while it is answered: who has the last byte may ask again before we know
-        return self.content(site, path, one)
+        with site.traffic.under_way() as self.end:
+            return self.content(site, path, one)
 
     def content(self, site: Site, path: str, one: Asked) -> None:
         content, headers = site.files[path], {}
@@ -251,7 +257,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self.hang_up()
             else:
                 one.sent = len(body)
-                self.wfile.write(body)
+                self.wfile.write(body[:-1])
+                self.end()
+                self.wfile.write(body[-1:])
         except OSError:  # the other side has had enough
             traffic.hung_up.set()
             self.close_connection = True
