@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from networks import PROBE, made
 
 from joma.monitor import Monitor, ranks, recorded
 from joma.monitor.graphs import Memory
@@ -49,6 +50,14 @@ def test_gram_matrices_of_one_look_have_a_limit(monkeypatch):
     assert [len(each) for each in ranks._of_one_side(matrices)] == [5, 1]
     assert [len(each) for each in ranks._of_one_side(matrices, 2 * 40 * 40)] == [2, 2, 1, 1]
     assert [len(each) for each in ranks._of_one_side(matrices, 1)] == [1] * 6
+
+
+def test_leaving_the_block_gives_the_memory_of_recordings_back():
+    with Monitor(made(), probe=PROBE, every=1) as monitor:
+        ranks_of_it = monitor._matrices._ranks
+        ranks_of_it.recorded, ranks_of_it._memory = {("w",): None}, Memory()
+    assert ranks_of_it.recorded == {}
+    assert ranks_of_it._memory is None
 
 
 @gpu

@@ -283,3 +283,14 @@ def test_after_a_gradient_that_waited_and_was_not_finite_training_goes_on(monkey
             optimizer.step()
     assert optimizer.matrices[0].count == 3
     assert weight.isfinite().all()
+
+
+def test_where_processes_must_be_of_one_mind_no_gradient_waits_for_the_step(monkeypatch):
+    """There nothing is followed: each subspace is searched for, and the first process tells the others."""
+    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+    model = network()
+    optimizer = GaLore(model, per_layer=True, **(OPTIONS | {"refresh": 1}))
+    train(model, optimizer, 1)
+    assert all(optimizer._is_followed(pack) for pack in optimizer.packs)
+    monkeypatch.setattr(optimizer, "group", object())
+    assert not any(optimizer._is_followed(pack) for pack in optimizer.packs)
