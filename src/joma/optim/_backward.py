@@ -15,7 +15,8 @@ from joma.optim._matrix import is_sharded
 
 WAITING_SHARE = 2  # of the largest gradient: gradients that wait and copies of them are together no more than it
 _HOOKS = WeakTensorKeyDictionary()  # one per parameter: were there two, the second would find no gradient
-Take = Callable[[nn.Parameter], None]
+Take = Callable[[Any, nn.Parameter], None]
+"""A method of an optimizer, with that optimizer first."""
 
 
 class Bucket:
@@ -26,11 +27,18 @@ class Bucket:
         self.parameters = parameters
         self.waiting: set[int] = set()  # of the parameters whose gradients are there
 
+    @property
+    def entries(self) -> int:
+        """Of gradients that wait."""
+        return sum(each.numel() for each in self.parameters if id(each) in self.waiting)
+
     def part(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         """Parameters with gradients that wait, and the others; somebody may have cleared a gradient meanwhile."""
-        there = [each for each in self.parameters if id(each) in self.waiting and each.grad is not None]
-        known = {id(each) for each in there}
-        return there, [each for each in self.parameters if id(each) not in known]
+        there: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
+        for each in self.parameters:
+            (there if id(each) in self.waiting and each.grad is not None else others).append(each)
+        return there, others
 
 
 def plan_buckets(parameters: Sequence[nn.Parameter], most: int) -> list[Bucket]:
@@ -88,20 +96,19 @@ class InBackward:
         self._taken: set[int] = set()
         self._bucket_of: dict[int, Bucket] = {}
         self._begun: dict[Bucket, None] = {}  # buckets with gradients that wait, the oldest first
-        self._entries = 0  # of these gradients
 
-    def start(self, named: Iterable[tuple[str, nn.Parameter]], take: Take) -> None:
+    def start(self, named: Iterable[tuple[str, nn.Parameter]], optimizer: object, take: Take) -> None:
         """Hooks of those parameters that have none."""
         for name, parameter in named:
             if id(parameter) not in self._hooks:
-                self._hooks[id(parameter)] = BackwardHook(name, parameter, take)
+                self._hooks[id(parameter)] = BackwardHook(name, parameter, optimizer, take)
 
     def plan(self, parameters: Sequence[nn.Parameter]) -> None:
         """Say which parameters are updated together; gradients that wait already go on waiting."""
         most = max(each.numel() for each in parameters) // WAITING_SHARE
         waiting = [each for bucket in self._begun for each in bucket.part()[0]]
         self.most_waiting = 2 * most
-        self._begun, self._entries = {}, 0
+        self._begun = {}
         self._keep(plan_buckets(parameters, most))
         for each in waiting:
             self._wait(each)
@@ -129,10 +136,9 @@ class InBackward:
         """
         bucket = self._wait(parameter)
         if len(bucket.waiting) == len(bucket.parameters):
-            self._end(bucket)
-            return [bucket]
+            return self._release(bucket)
         ready: list[Bucket] = []
-        while self._entries > self.most_waiting:
+        while len(self._begun) > 1 and sum(each.entries for each in self._begun) > self.most_waiting:
             ready += self._release(next(iter(self._begun)))
         return ready
 
@@ -140,13 +146,7 @@ class InBackward:
         bucket = self._bucket_of[id(parameter)]
         bucket.waiting.add(id(parameter))
         self._begun[bucket] = None
-        self._entries += parameter.numel()
         return bucket
-
-    def _end(self, bucket: Bucket) -> None:
-        del self._begun[bucket]
-        self._entries -= sum(each.numel() for each in bucket.parameters if id(each) in bucket.waiting)
-        bucket.waiting.clear()
 
     def release(self) -> list[Bucket]:
         """All that has waited."""
@@ -155,7 +155,8 @@ class InBackward:
     def _release(self, bucket: Bucket) -> list[Bucket]:
         """Use a bucket as it is: those without a gradient leave it for good, and nobody waits for them again."""
         there, others = bucket.part()
-        self._end(bucket)
+        del self._begun[bucket]
+        bucket.waiting.clear()
         if not there or not others:
             return [bucket] if there else []
         halves = [Bucket(there), Bucket(others)]
@@ -176,21 +177,20 @@ class InBackward:
 class BackwardHook:
     """Lets an optimizer have a gradient as soon as it is complete; the optimizer frees it."""
 
-    def __init__(self, name: str, parameter: nn.Parameter, take: Callable[[nn.Parameter], None]) -> None:
+    def __init__(self, name: str, parameter: nn.Parameter, optimizer: object, take: Take) -> None:
         """Start it.
 
-        `take` is a method of an optimizer; the hook does nothing once that optimizer is gone. The newest optimizer has
+        `take` is a method of the optimizer; the hook does nothing once that optimizer is gone. The newest optimizer has
         the gradient, so that training can go on with a new one on the same model.
         """
         if is_sharded(parameter):
             raise ValueError(f"{name} lies on several processes, and FSDP2 gathers its gradient: leave per_layer out")
         self.name, self.parameter = name, parameter
-        method = weakref.WeakMethod(take)
+        kept = weakref.ref(optimizer)
 
         def hook(parameter: Any) -> None:
-            taking = method()
-            if taking is not None and parameter.grad is not None:
-                taking(parameter)
+            if (taking := kept()) is not None and parameter.grad is not None:
+                take(taking, parameter)
 
         if (before := _HOOKS.get(parameter)) is not None:
             before.remove()
@@ -208,5 +208,5 @@ class BackwardHook:
                 f"{self.name} has a gradient although it was taken during backward: leave per_layer and "
                 "project_in_backward out inside DistributedDataParallel, which averages later"
             )
-        if _HOOKS.get(self.parameter) is not self._handle:
+        if self._handle.id not in (self._handle.hooks_dict_ref() or ()):  # a newer hook has removed this one
             raise ValueError(f"the gradient of {self.name} goes to a newer GaLore with per_layer: step that one")

@@ -427,10 +427,10 @@ class GaLore(torch.optim.Optimizer):
         named = [(each.name, each.parameter) for each in self.matrices]
         if self.per_layer:
             named += [(each.name, each.parameter) for each in self.passing]
-            self._backward.start(named, self._update_in_backward)
+            self._backward.start(named, self, GaLore._update_in_backward)
             self._backward.plan([each for group in self.param_groups for each in group["params"]])
         elif self.project_in_backward:
-            self._backward.start(named, self._project_in_backward)
+            self._backward.start(named, self, GaLore._project_in_backward)
             self._matrix_of = {id(each.parameter): each for each in self.matrices}
 
     @property
