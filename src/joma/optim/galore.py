@@ -554,7 +554,7 @@ class GaLore(torch.optim.Optimizer):
 
     @property
     def skipped(self) -> int:
-        """How many steps were skipped because a gradient was not finite; with per_layer, updates of a few parameters."""
+        """How many steps were skipped because a gradient was not finite; with per_layer, updates of few parameters."""
         self._look_back()
         return int(self.param_groups[0]["galore_skipped"])
 
