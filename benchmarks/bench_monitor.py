@@ -356,7 +356,7 @@ def rows_replayed(model):
 
 def rows_inside(model):
     if GPU:
-        yield {"what": "inside = True, every = 1"} | overhead_in_code(*compiled(model), 12, **INSIDE)
+        yield {"what": "inside = True, every = 1"} | overhead_in_code(*compiled(model), 30, **INSIDE)
 
 
 def rows_of_memory(model):

@@ -296,8 +296,8 @@ def _kind_of_bias(problem: Problem) -> int:
     if problem.bias is None:
         return 0
     if problem.bias.dtype == torch.bool:
-        return _SEEN.value
-    return _BY_KEY.value if problem.bias.stride(2) == 0 else 1
+        return int(_SEEN.value)
+    return int(_BY_KEY.value) if problem.bias.stride(2) == 0 else 1
 
 
 def _blocks(problem: Problem) -> tuple[int, ...]:

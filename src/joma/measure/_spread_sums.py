@@ -59,8 +59,8 @@ class Plan(NamedTuple):
 
     def to(self, device: torch.device) -> Plan:
         """The same where the keys are."""
-        tensors = (self.queries, self.inside, self.first, self.last)
-        return Plan(*(each.to(device) for each in tensors), *self[len(tensors) :])
+        there = {name: getattr(self, name).to(device) for name in ("queries", "inside", "first", "last")}
+        return self._replace(**there)
 
 
 Plans = dict[object, Plan]
@@ -103,7 +103,8 @@ def _plans(problem: Problem, size: int) -> list[Plan]:
     """One for all samples or, where they have documents of their own, one for each."""
     at = problem.q.device
     if problem.cu_seqlens is not None:
-        return [plan(*each, size).to(at) for each in zip(*(end.cpu() for end in problem.interval), strict=True)]
+        low, high = (end.cpu() for end in problem.interval)
+        return [plan(*ends, size).to(at) for ends in zip(low, high, strict=True)]
     lengths = (problem.queries, problem.keys, problem.causal, problem.window)
     kept = _KEPT[-1] if _KEPT else {}
     if (key := (*lengths, size, at)) not in kept:
