@@ -59,6 +59,10 @@ def names(batches):
     return [" ".join(matrix.name for matrix in batch) for batch in batches]
 
 
+def packs_of(matrices, partner=lambda matrix: True):
+    return form_packs(matrices, Pack, partner, sum(matrix.parameter.numel() for matrix in matrices))
+
+
 def test_a_pack_has_one_group_shape_rank_and_precision_and_is_not_too_large(monkeypatch):
     matrices = [
         *named((5, 9), start="a"),
@@ -68,20 +72,20 @@ def test_a_pack_has_one_group_shape_rank_and_precision_and_is_not_too_large(monk
     ]
     for most, of_group in ((1 << 22, ["c0 c1 c2 c3 c4"]), (2 * 45, ["c0 c1", "c2 c3", "c4"]), (89, "c0 c1 c2 c3 c4")):
         monkeypatch.setattr(_matrix, "STACK", most)
-        packs = form_packs(matrices, Pack, lambda matrix: True)
+        packs = packs_of(matrices)
         expected = ["a0", "b0", *(of_group if isinstance(of_group, list) else of_group.split()), "c5", "c6", "d0"]
         assert names(pack.matrices for pack in packs) == expected
         assert [pack.compact.ndim for pack in packs] == [3 if " " in one else 2 for one in expected]
-    asked = form_packs(matrices, Pack, lambda matrix: None if matrix.name == "c0" else matrix.name in ("c1", "c3"))
+    asked = packs_of(matrices, lambda matrix: None if matrix.name == "c0" else matrix.name in ("c1", "c3"))
     assert names(pack.matrices for pack in asked)[2] == "c0"
 
 
 def test_a_pack_needs_little_memory_beside_a_small_model(monkeypatch):
     """Of 32 equal matrices 2 are unfolded at once, and 16 on a device that likes large products."""
     matrices = named(*[(512, 1024)] * 32)
-    assert [len(pack.matrices) for pack in form_packs(matrices, Pack, lambda matrix: True)] == [2] * 16
+    assert [len(pack.matrices) for pack in packs_of(matrices)] == [2] * 16
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
-    assert [len(pack.matrices) for pack in form_packs(matrices, Pack, lambda matrix: True)] == [16] * 2
+    assert [len(pack.matrices) for pack in packs_of(matrices)] == [16] * 2
 
 
 def test_subspaces_are_found_one_by_one_on_a_cpu_and_few_together_elsewhere(monkeypatch):

@@ -1,4 +1,7 @@
-"""Parameters updated during backward, each gradient freed at once: the same weights as without, or one sentence."""
+"""Parameters updated during backward, each gradient freed at once: the same weights as without, or one sentence.
+
+Where products are stacked few of them are updated together: test_buckets.py.
+"""
 
 import gc
 
@@ -7,7 +10,7 @@ import torch
 from torch import nn
 from training import loss_of, near, network, same, train
 
-from joma.optim import GaLore, _matrix, _refresh, memory
+from joma.optim import GaLore, memory
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "weight_decay": 0.1}
 
@@ -38,28 +41,6 @@ def test_equal_to_the_plain_way(options):
         train(model, optimizer, 5, after=scheduler.step)
     assert same(*models)
     assert not near(models[0], network(), 1e-3)
-
-
-@pytest.mark.parametrize("share", [1, 4])
-def test_gradients_may_wait_for_each_other_where_large_steps_are_faster(share, monkeypatch):
-    """Until they are a quarter of the largest one; the weights are the same, and after the step none is left."""
-    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
-    monkeypatch.setattr("joma.optim._backward.WAITING_SHARE", share)
-    models, optimizers = pair()
-    largest = max(each.numel() for each in models[0].parameters())
-    held = []
-    for each in models[0].parameters():
-        each.register_post_accumulate_grad_hook(
-            lambda _: held.append(sum(one.numel() for one in models[0].parameters() if one.grad is not None))
-        )
-    for model, optimizer in zip(models, optimizers, strict=True):
-        train(model, optimizer, 4)
-    assert near(*models, 1e-6)
-    assert 0 < max(held) < largest // share
-    loss_of(models[0]).backward()
-    assert share > 1 or any(each.grad is not None for each in models[0].parameters())
-    optimizers[0].step()
-    assert all(each.grad is None for each in models[0].parameters())
 
 
 def test_every_gradient_is_freed_as_soon_as_it_was_used():
@@ -203,94 +184,3 @@ def test_a_weight_that_is_used_twice_is_updated_once():
             optimizer.step()
             optimizer.zero_grad()
     assert torch.equal(layer.weight, other.weight)
-
-
-def test_a_gradient_whose_subspace_is_followed_waits_for_the_step(monkeypatch):
-    """The weights are those of the plain way, and no other gradient waits."""
-    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
-    models, optimizers = pair()
-    waited = []
-    for turn in range(7):
-        for model, optimizer in zip(models, optimizers, strict=True):
-            optimizer.zero_grad()
-            due = optimizer.due()
-            loss_of(model).backward()
-            if model is models[0]:
-                here = [name for name, each in model.named_parameters() if each.grad is not None]
-                assert here == ([] if turn == 0 else due)  # the first subspaces are searched for at once
-                waited += here
-            optimizer.step()
-            assert model is models[1] or all(each.grad is None for each in model.parameters())
-    assert same(*models)
-    assert sorted(waited) == ["layers.0.weight"] * 2 + ["layers.2.weight"] * 2
-
-
-def test_no_more_gradients_wait_for_the_step_than_the_largest_has_entries(monkeypatch):
-    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
-    weights = {f"w{at}": nn.Parameter(torch.zeros(60, 80)) for at in range(4)}
-    optimizer = GaLore(list(weights.items()), rank=4, refresh=1, lr=0.1, per_layer=True)
-    luck = torch.Generator().manual_seed(0)
-    for _ in range(3):
-        sum((each * torch.randn(60, 80, generator=luck)).sum() for each in weights.values()).backward()
-        waiting = [name for name, each in weights.items() if each.grad is not None]
-        optimizer.step()
-        assert not any(each.grad is not None for each in weights.values())
-    assert len(waiting) == 1
-    assert [matrix.count for matrix in optimizer.matrices] == [3] * 4
-
-
-def test_a_gradient_that_was_cleared_before_the_step_is_not_missed(monkeypatch):
-    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
-    model = network()
-    optimizer = GaLore(model, per_layer=True, **OPTIONS)
-    for _ in range(4):
-        loss_of(model).backward()
-        optimizer.zero_grad()
-        optimizer.step()
-    assert max(matrix.count for matrix in optimizer.matrices) == 4
-    assert all(torch.isfinite(each).all() for each in model.parameters())
-
-
-@pytest.mark.parametrize("projector", ["exact", "random"])
-def test_no_gradient_waits_for_the_step_where_subspaces_are_not_followed(projector, monkeypatch):
-    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
-    model = network()
-    optimizer = GaLore(model, per_layer=True, projector=projector, **OPTIONS)
-    due = 0
-    for turn in range(5):
-        due += len(optimizer.due()) if turn else 0
-        loss_of(model).backward()
-        assert all(each.grad is None for each in model.parameters())
-        optimizer.step()
-    assert due
-
-
-def test_after_a_gradient_that_waited_and_was_not_finite_training_goes_on(monkeypatch):
-    """step() says what was wrong, and the next backward is a new one."""
-    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
-    weight, bias = nn.Parameter(torch.zeros(60, 80)), nn.Parameter(torch.zeros(80))
-    optimizer = GaLore([("w", weight), ("b", bias)], rank=4, refresh=1, lr=0.1, per_layer=True)
-    luck = torch.Generator().manual_seed(0)
-    for turn in range(4):
-        given = torch.randn(60, 80, generator=luck)
-        if turn == 1:
-            given[3, 4] = torch.nan
-        ((weight * given).sum() + bias.sum()).backward()
-        if turn == 1:
-            with pytest.raises(ValueError, match="not finite"):
-                optimizer.step()
-        else:
-            optimizer.step()
-    assert optimizer.matrices[0].count == 3
-    assert weight.isfinite().all()
-
-
-def test_where_processes_must_be_of_one_mind_no_gradient_waits_for_the_step(monkeypatch):
-    """There nothing is followed: each subspace is searched for, and the first process tells the others."""
-    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
-    model = network()
-    optimizer = GaLore(model, per_layer=True, **(OPTIONS | {"refresh": 1}))
-    train(model, optimizer, 1)
-    assert all(optimizer._is_followed(pack) for pack in optimizer.packs)
-    monkeypatch.setattr(optimizer, "group", object())
-    assert not any(optimizer._is_followed(pack) for pack in optimizer.packs)

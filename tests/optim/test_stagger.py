@@ -46,12 +46,13 @@ def test_few_at_a_time_where_products_are_stacked(monkeypatch):
     assert refreshes(6, 6)[1:] == [[], [4, 5], [], [0, 1, 2, 3], []]
 
 
-@pytest.mark.parametrize("way", ["per_layer", "project_in_backward"])
-def test_one_at_a_time_where_gradients_are_not_there_together(way, monkeypatch):
+@pytest.mark.parametrize(("way", "turns"), [("per_layer", [0, 0, 0, 0, 1, 1]), ("project_in_backward", [*range(6)])])
+def test_one_at_a_time_where_gradients_are_not_there_together(way, turns, monkeypatch):
+    """With per_layer those of neighbours are."""
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
     weights = [nn.Parameter(torch.zeros(6, 9)) for _ in range(6)]
     optimizer = GaLore(weights, rank=2, skip=(), **{way: True})
-    assert [matrix.turn for matrix in optimizer.matrices] == [(at, 6) for at in range(6)]
+    assert [matrix.turn for matrix in optimizer.matrices] == [(turn, max(turns) + 1) for turn in turns]
 
 
 def test_a_resumed_run_has_the_turns_of_the_run_before():

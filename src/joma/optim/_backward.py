@@ -1,21 +1,88 @@
-"""Gradients that are taken during backward, each as soon as it is complete, and freed."""
+"""Gradients that are taken during backward and freed: each at once, or few together where large steps are faster."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from joma.optim import _matrix
 from joma.optim._matrix import is_sharded
 
-WAITING_SHARE = 4  # where large steps are faster, gradients wait until they are so large a part of the largest
+WAITING_SHARE = 2  # of the largest gradient: gradients that wait and copies of them are together no more than it
 _HOOKS = WeakTensorKeyDictionary()  # one per parameter: were there two, the second would find no gradient
-Take = Callable[[nn.Parameter], None]
+Take = Callable[[Any, nn.Parameter], None]
+"""A method of an optimizer, with that optimizer first."""
+
+
+class Bucket:
+    """Parameters that are updated together, as soon as all of them have gradients."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        """Whose gradients are all still to come."""
+        self.parameters = parameters
+        self.waiting: set[int] = set()  # of the parameters whose gradients are there
+
+    @property
+    def entries(self) -> int:
+        """Of gradients that wait."""
+        return sum(each.numel() for each in self.parameters if id(each) in self.waiting)
+
+    def part(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Parameters with gradients that wait, and the others; somebody may have cleared a gradient meanwhile."""
+        there: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
+        for each in self.parameters:
+            (there if id(each) in self.waiting and each.grad is not None else others).append(each)
+        return there, others
+
+
+def plan_buckets(parameters: Sequence[nn.Parameter], most: int) -> list[Bucket]:
+    """Few buckets of neighbours, the last ones first: so backward mostly meets them.
+
+    Buckets between two large parameters have about as many entries each: layers are alike, and so are their buckets.
+    Where products are not stacked each parameter is alone: there small steps are as fast as large ones.
+
+    - parameters: in the order in which a model has them
+    - most: entries of a bucket; a parameter with so many is alone, and no gradient waits while its own is made
+    """
+    stretches: list[list[nn.Parameter]] = []
+    for each in reversed(parameters):
+        alone = each.numel() >= most or not _matrix.is_stacked_on(each.device)
+        last = stretches[-1][-1] if stretches else None
+        if alone or last is None or last.numel() >= most or last.device != each.device:
+            stretches.append([])
+        stretches[-1].append(each)
+    return [Bucket(some) for stretch in stretches for some in _balance(stretch, most)]
+
+
+def _balance(stretch: list[nn.Parameter], most: int) -> list[list[nn.Parameter]]:
+    """Neighbours in as few buckets as `most` allows, with the smallest bound that is enough for so few."""
+    best = _fill(stretch, most)
+    low, high = max(each.numel() for each in stretch), most
+    while low < high:
+        middle = (low + high) // 2
+        if len(found := _fill(stretch, middle)) == len(best):
+            best, high = found, middle
+        else:
+            low = middle + 1
+    return best
+
+
+def _fill(stretch: list[nn.Parameter], most: int) -> list[list[nn.Parameter]]:
+    found: list[list[nn.Parameter]] = [[]]
+    entries = 0
+    for each in stretch:
+        entries += each.numel()
+        if found[-1] and entries > most:
+            found.append([])
+            entries = each.numel()
+        found[-1].append(each)
+    return found
 
 
 class InBackward:
@@ -24,23 +91,34 @@ class InBackward:
     def __init__(self, *, per_layer: bool) -> None:
         """With per_layer each gradient is used once, and microbatches cannot add up."""
         self.per_layer = per_layer
-        self.most_waiting = 0  # entries of gradients that may wait for others
-        self.most_put_off = 0  # and of those that may wait for the step
+        self.most_waiting = 0  # entries of all gradients that wait, however they come
         self._hooks: dict[int, BackwardHook] = {}
         self._taken: set[int] = set()
-        self._waiting: list[nn.Parameter] = []
-        self._put_off: list[nn.Parameter] = []
+        self._bucket_of: dict[int, Bucket] = {}
+        self._begun: dict[Bucket, None] = {}  # buckets with gradients that wait, the oldest first
 
-    def start(self, named: Iterable[tuple[str, nn.Parameter]], take: Take) -> None:
+    def start(self, named: Iterable[tuple[str, nn.Parameter]], optimizer: object, take: Take) -> None:
         """Hooks of those parameters that have none."""
         for name, parameter in named:
             if id(parameter) not in self._hooks:
-                self._hooks[id(parameter)] = BackwardHook(name, parameter, take)
+                self._hooks[id(parameter)] = BackwardHook(name, parameter, optimizer, take)
 
-    def let_wait(self, largest: int, *, stacked: bool) -> None:
-        """Gradients wait for each other where products are stacked; `largest`: entries of the largest parameter."""
-        self.most_waiting = largest // WAITING_SHARE if stacked else 0
-        self.most_put_off = largest
+    def plan(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Say which parameters are updated together; gradients that wait already go on waiting."""
+        most = max(each.numel() for each in parameters) // WAITING_SHARE
+        waiting = [each for bucket in self._begun for each in bucket.part()[0]]
+        self.most_waiting = 2 * most
+        self._begun = {}
+        self._keep(plan_buckets(parameters, most))
+        for each in waiting:
+            self._wait(each)
+
+    def _keep(self, buckets: Iterable[Bucket]) -> None:
+        self._bucket_of.update({id(each): bucket for bucket in buckets for each in bucket.parameters})
+
+    def bucket_of(self, parameter: nn.Parameter) -> Bucket | None:
+        """With whom it is updated; None if there is no plan."""
+        return self._bucket_of.get(id(parameter))
 
     def take(self, parameter: nn.Parameter) -> None:
         """A gradient is taken; with per_layer a second one before a step is refused."""
@@ -51,24 +129,39 @@ class InBackward:
             )
         self._taken.add(id(parameter))
 
-    def wait(self, parameter: nn.Parameter) -> bool:
-        """Let a gradient wait for the next ones; False if so many wait that it is time to use them."""
-        self._waiting.append(parameter)
-        return sum(each.numel() for each in self._waiting) < self.most_waiting
+    def collect(self, parameter: nn.Parameter) -> list[Bucket]:
+        """Let a gradient wait for the others of its bucket; what is to be updated now: mostly nothing, or that bucket.
 
-    def put_off(self, parameter: nn.Parameter) -> bool:
-        """Let a gradient wait for the step; False if too many do already."""
-        if sum(each.numel() for each in (*self._put_off, parameter)) > self.most_put_off:
-            return False
-        self._put_off.append(parameter)
-        return True
+        Where gradients come in another order than that of the plan, so many may wait that the oldest cannot any longer.
+        """
+        bucket = self._wait(parameter)
+        if len(bucket.waiting) == len(bucket.parameters):
+            return self._release(bucket)
+        ready: list[Bucket] = []
+        while len(self._begun) > 1 and sum(each.entries for each in self._begun) > self.most_waiting:
+            ready += self._release(next(iter(self._begun)))
+        return ready
 
-    def release(self, *, all_of_them: bool = False) -> list[nn.Parameter]:
-        """Those that have waited; all_of_them: those that were put off, too."""
-        waiting, self._waiting = self._waiting, []
-        if all_of_them:
-            waiting, self._put_off = waiting + self._put_off, []
-        return waiting
+    def _wait(self, parameter: nn.Parameter) -> Bucket:
+        bucket = self._bucket_of[id(parameter)]
+        bucket.waiting.add(id(parameter))
+        self._begun[bucket] = None
+        return bucket
+
+    def release(self) -> list[Bucket]:
+        """All that has waited."""
+        return [each for bucket in list(self._begun) for each in self._release(bucket)]
+
+    def _release(self, bucket: Bucket) -> list[Bucket]:
+        """Use a bucket as it is: those without a gradient leave it for good, and nobody waits for them again."""
+        there, others = bucket.part()
+        del self._begun[bucket]
+        bucket.waiting.clear()
+        if not there or not others:
+            return [bucket] if there else []
+        halves = [Bucket(there), Bucket(others)]
+        self._keep(halves)
+        return halves[:1]
 
     def check(self) -> None:
         """At a step: refuse what cannot be right, and begin anew."""
@@ -84,22 +177,20 @@ class InBackward:
 class BackwardHook:
     """Lets an optimizer have a gradient as soon as it is complete; the optimizer frees it."""
 
-    def __init__(self, name: str, parameter: nn.Parameter, take: Callable[[nn.Parameter], None]) -> None:
+    def __init__(self, name: str, parameter: nn.Parameter, optimizer: object, take: Take) -> None:
         """Start it.
 
-        `take` is a method of an optimizer; the hook does nothing once that optimizer is gone. The newest optimizer has
+        `take` is a method of the optimizer; the hook does nothing once that optimizer is gone. The newest optimizer has
         the gradient, so that training can go on with a new one on the same model.
         """
         if is_sharded(parameter):
             raise ValueError(f"{name} lies on several processes, and FSDP2 gathers its gradient: leave per_layer out")
         self.name, self.parameter = name, parameter
-        method = weakref.WeakMethod(take)
+        kept = weakref.ref(optimizer)
 
         def hook(parameter: Any) -> None:
-            taking = method()
-            if taking is not None and parameter.grad is not None:
-                with torch.no_grad(), torch.autocast(parameter.device.type, enabled=False):
-                    taking(parameter)
+            if (taking := kept()) is not None and parameter.grad is not None:
+                take(taking, parameter)
 
         if (before := _HOOKS.get(parameter)) is not None:
             before.remove()
@@ -117,5 +208,5 @@ class BackwardHook:
                 f"{self.name} has a gradient although it was taken during backward: leave per_layer and "
                 "project_in_backward out inside DistributedDataParallel, which averages later"
             )
-        if _HOOKS.get(self.parameter) is not self._handle:
+        if self._handle.id not in (self._handle.hooks_dict_ref() or ()):  # a newer hook has removed this one
             raise ValueError(f"the gradient of {self.name} goes to a newer GaLore with per_layer: step that one")

@@ -85,7 +85,8 @@ class Members:
     def form_packs(self, inner: torch.optim.Optimizer, packs: list[Pack], partner: Partner) -> None:
         """Put the matrices of these packs into new ones, as many in one as may be; inner states go with them."""
         gone = {id(pack) for pack in packs}
-        formed = regroup(inner, packs, lambda matrices: form_packs(matrices, make_pack, partner))
+        entries = sum(each.parameter.numel() for each in self.matrices)
+        formed = regroup(inner, packs, lambda matrices: form_packs(matrices, make_pack, partner, entries))
         self.packs = [pack for pack in self.packs if id(pack) not in gone] + formed
 
     def sizes(self) -> tuple[int, int, int, int]:
@@ -97,11 +98,6 @@ class Members:
         for each, size in zip((self.matrices, self.packs, self.passing, self.folded), sizes, strict=True):
             del each[size:]  # type: ignore[attr-defined]
 
-    def largest(self) -> int:
-        """Entries of the largest parameter."""
-        parameters = [each.parameter for each in self.matrices] + [each.parameter for each in self.passing]
-        return max(each.numel() for each in parameters)
-
 
 def make_pack(matrices: list[Matrix]) -> Pack:
     """Of matrices that lie here, or of one that lies on several processes."""
@@ -112,14 +108,14 @@ def make_pack(matrices: list[Matrix]) -> Pack:
     return Pack(matrices)
 
 
-def form_packs(matrices: Iterable[Matrix], make: Callable[[list[Matrix]], Pack], partner: Partner) -> list[Pack]:
-    """Packs of alike matrices for which `partner` gives the same; None: a matrix stays alone.
+def form_packs(
+    matrices: Iterable[Matrix], make: Callable[[list[Matrix]], Pack], partner: Partner, entries: int
+) -> list[Pack]:
+    """Packs of alike matrices for which `partner` gives the same; None: a matrix stays alone. `entries`: of the model.
 
     A pack has no more entries than one product may copy, so that little memory is needed beside the gradients.
     A weight of experts is one pack, whatever its size: its state is saved as one.
     """
-    matrices = list(matrices)
-    entries = sum(each.parameter.numel() for each in matrices)
     found: dict[object, list[list[Matrix]]] = {}
     for matrix in matrices:
         more = partner(matrix)

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from joma.host.words import counted
-from joma.optim import _arguments, _matrix, _saving
+from joma.optim import _arguments, _saving
 from joma.optim._arguments import Decay, NonFinite, Params
-from joma.optim._backward import InBackward
+from joma.optim._backward import Bucket, InBackward
 from joma.optim._following import ORIGIN, Following
 from joma.optim._guard import Guard, NameOf, are_finite
 from joma.optim._inner import OnMove, is_entry_by_entry
@@ -26,7 +26,6 @@ from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
 from joma.optim._members import Members, Partner, Passing
 from joma.optim._refresh import (
     Found,
-    can_follow,
     find_subspaces,
     follow_subspaces,
     full_gradients,
@@ -137,6 +136,7 @@ class GaLore(torch.optim.Optimizer):
         embeddings = _arguments.embedding_names(params)
         self._members = Members(tuple(skip), embeddings, smallest, basis_dtype, state_dtype, **kinds)
         self._backward, self._rounds = InBackward(per_layer=per_layer), Rounds()
+        self._of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]] = {}
         self._own = {"rank": rank, "refresh": refresh, "scale": scale}
         groups = _arguments.read_groups(params)
         unnamed, chosen = _arguments.default_names(groups), _arguments.chosen_names(groups)
@@ -197,9 +197,9 @@ class GaLore(torch.optim.Optimizer):
         common = _saving.of_every_group(self.inner, self.member)
         for group in self.param_groups:  # in the groups themselves: tools that flatten a state look at their keys
             group.update({key: value for key, value in common.items() if key not in group})
-        give_turns(self.matrices, staggered=self.stagger, alone=self._in_backward)
-        self._form_packs(self.packs)
+        give_turns(self.matrices, staggered=self.stagger, alone=self.project_in_backward)
         self._start_hooks()
+        self._form_packs(self.packs)
 
     def _form_packs(self, packs: list[Pack], together: Partner = lambda matrix: matrix.found) -> None:
         """Put the matrices of these packs into new ones, as many in one as may be."""
@@ -208,12 +208,13 @@ class GaLore(torch.optim.Optimizer):
         def partner(matrix: Matrix) -> object:
             if matrix.expert is not None:
                 return id(matrix.owner)
-            alone = matrix.flexible or self._in_backward or is_sharded(matrix.parameter) or not entry_by_entry
-            return None if alone else (together(matrix), matrix.count)
+            alone = matrix.flexible or self.project_in_backward or is_sharded(matrix.parameter) or not entry_by_entry
+            return None if alone else (self._backward.bucket_of(matrix.parameter), together(matrix), matrix.count)
 
         self._members.form_packs(self.inner, packs, partner)
         self._following.list_packs(self.packs)
         self._rounds.forget()
+        self._of_bucket.clear()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group later on; its matrices start with their own subspaces.
@@ -262,7 +263,7 @@ class GaLore(torch.optim.Optimizer):
     def _step(self) -> None:
         """torch.compile leaves this as it is: which packs step, and which are due, is not known when it compiles."""
         try:
-            self._update_waiting(self._backward.release(all_of_them=True))
+            self._update_buckets(self._backward.release())
         except Exception:  # a gradient that is not finite: the next backward begins anew
             self._backward.forget()
             raise
@@ -295,7 +296,6 @@ class GaLore(torch.optim.Optimizer):
         for pack, there in present:
             if any(there) and not all(there):
                 self._form_packs([pack], lambda matrix: matrix.parameter.grad is not None)
-        self._start_hooks()
         return [pack for pack in self.packs if pack.parameters[0].grad is not None]
 
     def _update(self, packs: list[Pack], passing: list[Passing], *, captured: bool = False) -> None:
@@ -422,21 +422,16 @@ class GaLore(torch.optim.Optimizer):
 
     # ---- during backward ------------------------------------------------------------------------------------------
 
-    @property
-    def _in_backward(self) -> bool:
-        return self.per_layer or self.project_in_backward
-
     def _start_hooks(self) -> None:
         """Of parameters that have none: of all with per_layer, of projected matrices with project_in_backward."""
-        if not self._in_backward:
-            return
         named = [(each.name, each.parameter) for each in self.matrices]
-        named += [(each.name, each.parameter) for each in self.passing] if self.per_layer else []
-        self._backward.start(named, self._update_in_backward if self.per_layer else self._project_in_backward)
-        stacked = _matrix.is_stacked_on(self.matrices[0].parameter.device)
-        self._backward.let_wait(self._members.largest(), stacked=stacked)
-        self._packs_of = {id(matrix.parameter): matrix.pack for matrix in self.matrices}
-        self._passing_of = {id(each.parameter): each for each in self.passing}
+        if self.per_layer:
+            named += [(each.name, each.parameter) for each in self.passing]
+            self._backward.start(named, self, GaLore._update_in_backward)
+            self._backward.plan([each for group in self.param_groups for each in group["params"]])
+        elif self.project_in_backward:
+            self._backward.start(named, self, GaLore._project_in_backward)
+            self._matrix_of = {id(each.parameter): each for each in self.matrices}
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -456,35 +451,37 @@ class GaLore(torch.optim.Optimizer):
         self._backward.check()
 
     def _update_in_backward(self, parameter: nn.Parameter) -> None:
-        """Of one parameter, with per_layer.
-
-        A subspace that is followed is looked at once. Amid backward a GPU would wait for that, and then for the rest of
-        backward; so its gradient waits for the step.
-        """
+        """Of one parameter and of those that have waited for it, with per_layer."""
         self._backward.take(parameter)
-        if self._is_followed(self._packs_of.get(id(parameter))) and self._backward.put_off(parameter):
-            return
-        if not self._backward.wait(parameter):
-            self._update_waiting(self._backward.release())
+        if ready := self._backward.collect(parameter):
+            with torch.no_grad():
+                self._update_buckets(ready)
 
-    def _is_followed(self, pack: Pack | None) -> bool:
-        if pack is None or self.projector != "randomized" or self.group is not None:
-            return False
-        return any(self.is_due(matrix) and can_follow(matrix) for matrix in pack.matrices)
-
-    def _update_waiting(self, waiting: list[nn.Parameter]) -> None:
-        """Of the parameters whose gradients have waited: a few large steps are faster than many small ones."""
-        waiting = [each for each in waiting if each.grad is not None]
-        if not waiting:
+    def _update_buckets(self, buckets: list[Bucket]) -> None:
+        """With the gradients that have waited; they are freed."""
+        if not buckets:
             return
-        packs = [self._packs_of[id(each)] for each in waiting if id(each) in self._packs_of]
-        passing = [self._passing_of[id(each)] for each in waiting if id(each) in self._passing_of]
+        members = [self._members_of(bucket) for bucket in buckets]
         try:
-            self._update(packs, passing)
+            self._update([one for packs, _ in members for one in packs], [one for _, some in members for one in some])
         finally:
-            for each in waiting:
+            for each in (each for bucket in buckets for each in bucket.parameters):
                 each.grad = None
 
+    def _members_of(self, bucket: Bucket) -> tuple[list[Pack], list[Passing]]:
+        """Packs and parameters that pass; packs of which only a part is in the bucket are parted."""
+        if (found := self._of_bucket.get(bucket)) is None:
+            inside = {id(each) for each in bucket.parameters}
+            matrices = [each for each in self.matrices if id(each.parameter) in inside]
+            packs = {id(each.pack): each.pack for each in matrices}
+            if sum(len(pack.matrices) for pack in packs.values()) > len(matrices):
+                self._form_packs(list(packs.values()))
+                packs = {id(each.pack): each.pack for each in matrices}
+            found = list(packs.values()), [each for each in self.passing if id(each.parameter) in inside]
+            self._of_bucket[bucket] = found
+        return found
+
+    @torch.no_grad()
     def _project_in_backward(self, parameter: nn.Parameter) -> None:
         """Of one matrix, with project_in_backward.
 
@@ -492,16 +489,17 @@ class GaLore(torch.optim.Optimizer):
         before step(). A subspace that is due is found from the first microbatch, never from a gradient that is not
         finite.
         """
-        pack = self._packs_of[id(parameter)]
-        (matrix,) = pack.matrices
+        matrix = self._matrix_of[id(parameter)]
+        pack = matrix.pack
         pack.check_dense()
         self._backward.take(parameter)
-        if self.is_due(matrix) and not self._follow([matrix]) and bool(are_finite([parameter.grad]).all()):  # type: ignore[list-item]
-            self._refresh([matrix])
-        if matrix.found:
-            pack.take_gradients()
-        else:
-            pack.compact.grad = torch.full(pack.shape, torch.nan, dtype=pack.zero.dtype, device=pack.device)
+        with torch.autocast(parameter.device.type, enabled=False):
+            if self.is_due(matrix) and not self._follow([matrix]) and bool(are_finite([parameter.grad]).all()):  # type: ignore[list-item]
+                self._refresh([matrix])
+            if matrix.found:
+                pack.take_gradients()
+            else:
+                pack.compact.grad = torch.full(pack.shape, torch.nan, dtype=pack.zero.dtype, device=pack.device)
         # torch.amp.GradScaler looks here: it unscales compact gradients and sees an overflow in them.
         listed = self.param_groups[pack.group]["params"]
         if not any(each is pack.compact for each in listed):
@@ -556,7 +554,7 @@ class GaLore(torch.optim.Optimizer):
 
     @property
     def skipped(self) -> int:
-        """How many steps were skipped because a gradient was not finite; with per_layer, updates of one parameter."""
+        """How many steps were skipped because a gradient was not finite; with per_layer, updates of a few parameters."""
         self._look_back()
         return int(self.param_groups[0]["galore_skipped"])
 
@@ -623,7 +621,6 @@ class GaLore(torch.optim.Optimizer):
         _saving.restore_subspaces(parts, state_dict)
         _saving.restore_inner(parts, self.packs, state_dict)
         self._following.link_again()
-        self._start_hooks()
         self.state.clear()
         self._show_all()
 
@@ -641,14 +638,14 @@ class GaLore(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
-        left_out = ("step", "_backward", "_guard", "_rounds", "_packs_of", "_passing_of", "group")
+        left_out = ("step", "_backward", "_guard", "_rounds", "_of_bucket", "_matrix_of", "group")
         return {key: value for key, value in vars(self).items() if key not in left_out and not key.startswith("_optim")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.group = None
         self._backward, self._guard = InBackward(per_layer=self.per_layer), Guard(self.inner)
-        self._rounds = Rounds()
+        self._rounds, self._of_bucket = Rounds(), {}
         for pack in self.packs:
             pack.fold()
         self._start_hooks()
