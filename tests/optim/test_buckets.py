@@ -1,6 +1,5 @@
 """Where products are stacked, per_layer updates neighbours together: once all of a bucket have their gradients."""
 
-
 import pytest
 import torch
 from torch import nn
