@@ -5,6 +5,7 @@ the same tests run compiled, in bf16 too. Either way time goes by the number of 
 each shape is the smallest that meets the edges of its mask in blocks of 16 queries and 16 keys.
 """
 
+import itertools
 import os
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from joma.measure.attention import AttentionStats, attention_stats, attention_st
 
 pytest.importorskip("triton", reason="Triton is not installed here")
 
+from joma.measure import _start_triton
 from joma.measure._attention_triton import covers, launch
 from joma.measure._tiles_triton import documents
 
@@ -130,6 +132,49 @@ def test_the_kernel_without_values_reads_nothing_beyond_the_bias():
     memory = torch.full((size + 64 * 20,), 3e38, device=DEVICE)
     bias = memory[:size].view(1, 2, 20, 20).normal_()
     close(kernel(q, k, bias=bias), attention_stats_reference(q, k, bias=bias.cpu()), TOLERANCE[q.dtype])
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 20, 37), (1, 2, 20, 37), (2, 2, 1, 37)])
+def test_the_kernel_takes_a_mask_as_it_is(shape):
+    """A row, a head and a sample without keys among them; the first key and the own one are hidden from some."""
+    q, k, v = draw(3, 2, 2, 1, 20, 37)
+    seen = torch.rand(shape, generator=torch.Generator().manual_seed(0)) > 0.5
+    seen[0, 0, -1] = False
+    problem = Problem.of(*(x.to(DEVICE) for x in (q, k, v)), causal=False, bias=seen.to(DEVICE), mask_stays=True)
+    assert problem.bias.dtype == torch.bool
+    *stats, output = launch(problem, BLOCKS)
+    added = torch.zeros(shape, dtype=torch.float64).masked_fill(~seen, -torch.inf)
+    close(stats, attention_stats_reference(q, k, causal=False, bias=added), TOLERANCE[q.dtype])
+    weights, _ = matrix(q, k, causal=False, bias=added)
+    exact = weights @ v.double().repeat_interleave(2, 1)
+    torch.testing.assert_close(output.double().cpu(), exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="triton's interpreter compiles nothing that could be kept")
+def test_a_kernel_that_is_kept_serves_only_what_it_was_compiled_for():
+    """Other addresses, steps, lengths, scales and kinds of numbers, each twice, between each other."""
+    for turn in range(2):
+        for dtype in (F32, BF16):
+            for queries, scale, shift, masked in itertools.product((16, 17), (0.3, 1.0), (0, 1), (False, True)):
+                q, k, _ = draw(queries + turn, 2, 2, 1, queries, 32, dtype=dtype)
+                memory = torch.empty(q.numel() + shift, dtype=dtype, device=DEVICE)
+                there = memory[shift:].view_as(q).copy_(q)
+                seen = torch.ones(queries, 32, dtype=torch.bool).tril(3) if masked else None
+                found = attention_stats(
+                    there, k.to(DEVICE), scale=scale, bias=None if seen is None else seen.to(DEVICE)
+                )
+                close(found, attention_stats_reference(q, k, scale=scale, bias=seen), TOLERANCE[dtype])
+    assert len(_start_triton._FOUND) >= 16
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="triton's interpreter compiles nothing that could be kept")
+def test_few_kernels_are_kept(monkeypatch):
+    monkeypatch.setattr(_start_triton, "MOST", 3)
+    _start_triton._FOUND.clear()
+    for queries in range(16, 26):
+        q, k, _ = draw(0, 1, 1, 1, queries, queries, dtype=BF16)
+        close(attention_stats(q.to(DEVICE), k.to(DEVICE)), attention_stats_reference(q, k), TOLERANCE[BF16])
+        assert 1 <= len(_start_triton._FOUND) <= 3
 
 
 @pytest.mark.long

@@ -11,6 +11,8 @@ from joma.measure import _attention_blocks as blocks
 from joma.measure import attention
 from joma.measure._attention_problem import Problem, Sink, _column
 from joma.measure.attention import AttentionStats, attention_stats, attention_stats_reference, attention_with_stats
+from joma.measure.sparsity import top_mass
+from joma.measure.spread import spread
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
 DTYPES = [torch.float32] if DEVICE == "cpu" else [torch.float32, torch.bfloat16]
@@ -236,3 +238,30 @@ def test_bad_input_gets_one_sentence(change, sentence):
     arguments = {"q": torch.zeros(1, 2, 4, 8), "k": torch.zeros(1, 2, 5, 8), **change}
     with pytest.raises(ValueError, match=sentence):
         attention_stats(arguments.pop("q"), arguments.pop("k"), **arguments)
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (2, 1, 3, 7), (1, 4, 1, 7)])
+@pytest.mark.parametrize("of", [attention_stats, attention_stats_reference])
+def test_true_and_false_say_which_keys_are_seen(of, shape):
+    """Not numbers 1 and 0 that are added, as they once were."""
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 7, 8)
+    seen = torch.rand(shape) > 0.4
+    weights, _ = matrix(q, k, causal=False, bias=torch.zeros(shape).masked_fill(~seen, -torch.inf))
+    want = torch.special.entr(weights).sum(-1)
+    for given in (seen, seen.tolist()):
+        torch.testing.assert_close(of(q, k, causal=False, bias=given).entropy.double(), want, rtol=0, atol=1e-5)
+
+
+def test_a_mask_with_gradients_and_the_same_in_other_measures():
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 2, 5, 8, requires_grad=True), torch.randn(1, 2, 5, 8)
+    seen = torch.ones(5, 5, dtype=torch.bool).tril()
+    masked = attention_stats(q, k, causal=False, bias=seen).entropy
+    (by_mask,) = torch.autograd.grad(masked.sum(), q)
+    (causal,) = torch.autograd.grad(attention_stats(q, k).entropy.sum(), q)
+    torch.testing.assert_close(by_mask, causal)
+    plain = q.detach()
+    for each in zip(spread(plain, k, causal=False, bias=seen), spread(plain, k), strict=True):
+        torch.testing.assert_close(*each)
+    torch.testing.assert_close(top_mass(plain, k, 0.3, causal=False, bias=seen), top_mass(plain, k, 0.3))

@@ -9,8 +9,10 @@ from networks import PROBE, made
 
 from joma.host.errors import BadInput
 from joma.monitor import Monitor, MonitorError, replay
+from joma.monitor.attention import quiet_pass
 from joma.monitor.batch import ProbeBatch
 from joma.monitor.graphs import Memory
+from joma.monitor.untouched import untouched
 
 ATTENTION = ["entropy", "largest_logit", "sink_mass", "effective_keys"]
 gpu = pytest.mark.skipif(
@@ -19,12 +21,12 @@ gpu = pytest.mark.skipif(
 )
 
 
-def gpt2(dropout=0.1):
+def gpt2(dropout=0.1, device="cuda"):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     shape = {"n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2, "attn_pdrop": dropout, "resid_pdrop": dropout}
     config = transformers.GPT2Config(vocab_size=50, bos_token_id=0, eos_token_id=0, **shape)
-    return transformers.GPT2LMHeadModel(config).cuda().train()
+    return transformers.GPT2LMHeadModel(config).to(device).train()
 
 
 def batch(seed=1):
@@ -112,6 +114,54 @@ def test_places_tell_that_a_parameter_or_a_buffer_has_moved():
     assert replay._places(model) == before
     model[1].running_mean = mean.clone()
     assert replay._places(model) != before
+
+
+def test_the_head_is_left_out_where_nobody_reads_it_and_is_there_again():
+    """A head is the largest matrix: under autocast a recording would hold a copy of it."""
+    model = gpt2(device="cpu")
+    head, ids = model.get_output_embeddings(), {"input_ids": torch.arange(16)[None]}
+    whole, few = ProbeBatch(ids | {"logits_to_keep": 0}), ProbeBatch(ids)
+    assert whole.needs_head(model)
+    assert not few.needs_head(model)
+    with untouched(model):
+        plain = quiet_pass(model, few, spread=False).mean()
+        for read in (whole, few):
+            with replay.without_head(model, read):
+                assert ("forward" in vars(head)) == (read is few)
+                torch.testing.assert_close(quiet_pass(model, read, spread=False).mean(), plain)
+                if read is few:
+                    shown = model(**ids).logits
+                    assert shown.shape == (1, 16, 50)
+                    assert not shown.any()
+    assert "forward" not in vars(head)
+
+    def broken():
+        with replay.without_head(model, few):
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        broken()
+    assert "forward" not in vars(head)
+    assert model(**ids).logits.any()
+
+
+def test_a_loss_needs_the_head():
+    class OnlyWithLabels(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner, self.config = inner, inner.config
+            self.get_output_embeddings = inner.get_output_embeddings
+
+        def forward(self, input_ids, labels, logits_to_keep=0, use_cache=None):
+            raise NotImplementedError
+
+    inner = gpt2(device="cpu")
+    model, ids = OnlyWithLabels(inner), torch.arange(16)[None]
+    read = ProbeBatch({"input_ids": ids, "labels": ids})
+    assert read.needs_head(model)
+    with replay.without_head(model, read):
+        assert "forward" not in vars(inner.get_output_embeddings())
+    assert not read.needs_head(inner)  # which does without
 
 
 @gpu

@@ -1,4 +1,4 @@
-"""Subspaces that are followed from one refresh to the next with one look at the device, against singular values."""
+"""Subspaces that are followed from one refresh to the next without a look at the device, against singular values."""
 
 import math
 
@@ -9,7 +9,7 @@ from training import waiting
 
 from joma.optim import GaLore, _refresh, _subspace_iteration, galore, projector
 from joma.optim._subspace_iteration import follow
-from joma.optim.projector import TOLERANCE, find_projector, follow_projector
+from joma.optim.projector import TOLERANCE, follow_projector
 
 RANK = 12
 
@@ -49,13 +49,13 @@ def test_the_energy_is_that_of_singular_vectors(shape, power, by):
     before = gradient(*shape, power)
     now = drifted(before, by)
     found = follow_projector(now, RANK, leading(before)[0].float())
-    if (power == 0 and by) or by > 0.1:  # what led before may lead no more: it may say that it has not settled
-        found = found or find_projector(now, RANK)
-    assert found is not None
-    assert not found.exact
+    far = (power == 0 and by) or by > 0.1  # what led before may lead no more: it may say that it has not settled
+    assert found.sound
+    assert far or found.settled
     best = leading(now)[1]
     mine = share(found.basis, now)
-    assert float(mine.sum() / best.sum()) > 1 - 2 * TOLERANCE
+    if found.settled:
+        assert float(mine.sum() / best.sum()) > 1 - 2 * TOLERANCE
     torch.testing.assert_close(found.energies.double(), mine, rtol=1e-3, atol=1e-6)
     assert (found.energies.diff() <= 0).all()
     torch.testing.assert_close(found.basis.mT @ found.basis, torch.eye(RANK), rtol=0, atol=1e-5)
@@ -67,9 +67,9 @@ def test_each_of_a_stack_gets_its_own():
     near = torch.stack([leading(each)[0].float() for each in given])
     for begun in (near, start):
         found = follow_projector(given, RANK, begun)
-        if begun is near:
-            assert found is not None
-        for at in range(3 if found is not None else 0):
+        assert found.sound.tolist() == [True] * 3
+        assert begun is start or found.settled.all()
+        for at in found.settled.nonzero().flatten().tolist():
             assert float(share(found.basis[at], given[at]).sum() / leading(given[at])[1].sum()) > 1 - 2 * TOLERANCE
 
 
@@ -94,19 +94,17 @@ def test_any_scale(scale):
 def test_nothing_is_found_from_zeros_or_what_is_not_finite(value, all_of_it):
     given = torch.stack([gradient(60, 90, 1.0)] * 2)
     start = torch.stack([leading(given[0])[0].float()] * 2)
-    assert follow_projector(given, RANK, start) is not None
+    fine = follow_projector(given, RANK, start)
+    assert fine.sound.all()
     if all_of_it:
         given[1] = value
     else:
         given[1, 59, 89] = value
-    assert (follow_projector(given, RANK, start) is None) == (all_of_it or value != 0)
-
-
-def test_nothing_is_found_where_spare_directions_do_not_fit():
-    given, start = gradient(RANK + projector.SPARE, 90, 1.0), torch.eye(RANK + projector.SPARE)[:, :RANK]
-    assert follow_projector(given, RANK, start) is None
-    given, start = gradient(RANK + projector.SPARE + 1, 90, 1.0), torch.eye(RANK + projector.SPARE + 1)[:, :RANK]
-    assert follow_projector(given, RANK, start, tolerance=1.0) is not None
+    found = follow_projector(given, RANK, start)
+    assert found.sound.tolist() == [True, not all_of_it and value == 0]
+    torch.testing.assert_close(found.basis[0], fine.basis[0])  # the one beside it is none the worse
+    torch.testing.assert_close(found.energies[0], fine.energies[0])
+    assert found.settled[0]
 
 
 @pytest.mark.parametrize("power", [0.02, 0.1, 0.4])
@@ -116,43 +114,45 @@ def test_it_says_itself_where_it_has_not_settled(power, tolerance):
     given = torch.diag(torch.arange(1, 401).float() ** -power)
     starts = torch.eye(400)[:, -RANK:], torch.eye(400)[:, :RANK]
     far, near = (follow_projector(given, RANK, start, tolerance=tolerance) for start in starts)
-    assert near is not None
-    assert tolerance == TOLERANCE or far is None
-    if far is not None:
+    assert near.settled
+    assert tolerance == TOLERANCE or not far.settled
+    assert far.sound
+    if far.settled:
         assert float(share(far.basis, given).sum() / leading(given)[1].sum()) > 1 - 2 * TOLERANCE
 
 
 def test_a_gradient_of_smaller_rank_keeps_an_orthonormal_basis():
     given = gaussian(60, 4) @ gaussian(4, 90, seed=1)
     found = follow_projector(given, RANK, leading(given)[0].float())
-    assert found is not None
+    assert found.sound
     torch.testing.assert_close(found.basis.mT @ found.basis, torch.eye(RANK), rtol=0, atol=1e-5)
-    assert float(found.captured) == pytest.approx(1.0, abs=1e-4)
+    assert float(found.energies.sum()) == pytest.approx(1.0, abs=1e-4)
 
 
-def test_one_block_that_is_not_sound_or_has_not_settled_is_enough_for_none():
+def test_each_block_has_flags_of_its_own():
     """One settles at once, one is zero, one does not settle, one is not finite."""
     flat = torch.cat([torch.arange(1, 50).float() ** -0.05, torch.zeros(1)])
     values = torch.stack([torch.tensor([9.0] * 4 + [1e-3] * 46), torch.zeros(50), flat])
     values = torch.cat([values, torch.full((1, 50), math.nan)])
     block = torch.eye(50)[:, :6].repeat(4, 1, 1)
     block[2] = torch.eye(50)[:, 44:]
-    found = []
-    for others in ([], [1], [2], [3]):
-        some = values[[0, *others]]
-        found.append(follow(lambda given, some=some: some[..., None] * given, block[[0, *others]], 4, 1e-9))
-    assert [each is None for each in found] == [False, True, True, True]
-    torch.testing.assert_close(found[0].energies, torch.full((1, 4), 9.0))
+    found = follow(lambda given: values[..., None] * given, block, 4, 1e-9)
+    assert found.sound.tolist() == [True, False, True, False]
+    assert found.settled[0]
+    assert not found.settled[2]
+    torch.testing.assert_close(found.energies[0], torch.full((4,), 9.0))
 
 
-def test_it_asks_again_where_the_first_look_shows_that_it_has_not_settled(monkeypatch):
-    """A gradient that has turned by much: more looks, and the same energy in the end."""
+def test_what_has_not_settled_goes_on_from_where_it_is():
+    """A gradient that has turned by much: the second time it settles, with the energy of singular vectors."""
     before = gradient(60, 90, 0.5)
-    now, start = drifted(before, 1.0), leading(before)[0].float()
-    more = follow_projector(now, RANK, start)
-    monkeypatch.setattr("joma.optim._subspace_iteration.LOOKS", 1)
-    assert follow_projector(now, RANK, start) is None
-    assert float(share(more.basis, now).sum() / leading(now)[1].sum()) > 1 - 2 * TOLERANCE
+    now = drifted(before, 1.0)
+    once = follow_projector(now, RANK, leading(before)[0].float())
+    assert not once.settled
+    twice = follow_projector(now, RANK, once.basis, seed=1)
+    assert twice.settled
+    assert share(twice.basis, now).sum() > share(once.basis, now).sum()
+    assert float(share(twice.basis, now).sum() / leading(now)[1].sum()) > 1 - 2 * TOLERANCE
 
 
 @pytest.fixture
@@ -166,6 +166,10 @@ def looks(monkeypatch):
     found, own = [], _refresh.follow_projector
     monkeypatch.setattr(_refresh, "follow_projector", lambda *a, **k: found.append(own(*a, **k)) or found[-1])
     return found
+
+
+def all_good(looks):
+    return all(bool((each.sound & each.settled).all()) for each in looks)
 
 
 @pytest.fixture
@@ -194,7 +198,7 @@ def test_a_refresh_takes_what_was_followed(looks, searches):
             )
     assert len(searches) == 1  # the first subspace, which has nothing to begin with
     assert len(looks) == 2
-    assert None not in looks
+    assert all_good(looks)
 
 
 @pytest.mark.usefixtures("_followed")
@@ -220,7 +224,7 @@ def test_a_cpu_searches(looks, searches):
 
 @pytest.mark.usefixtures("_followed")
 @pytest.mark.parametrize("nonfinite", ["raise", "skip"])
-def test_a_gradient_that_is_not_finite_leaves_the_subspace(nonfinite, looks):
+def test_a_gradient_that_is_not_finite_leaves_the_subspace(nonfinite, looks, searches):
     weight = nn.Parameter(torch.zeros(60, 90))
     optimizer = made([weight], nonfinite=nonfinite)
     for _ in range(2):
@@ -236,11 +240,12 @@ def test_a_gradient_that_is_not_finite_leaves_the_subspace(nonfinite, looks):
     else:
         optimizer.step()
         assert optimizer.skipped == 1
-    assert looks == [None]
+    assert [each.sound.tolist() for each in looks] == [[False]]
     assert torch.equal(matrix.basis, before)
     assert torch.equal(weight, held)
     weight.grad = gradient(60, 90, 1.0, seed=5)
     optimizer.step()  # the refresh is made up for
+    assert len(searches) == 2
     assert float(share(matrix.basis, weight.grad).sum() / leading(weight.grad)[1].sum()) > 1 - 2 * TOLERANCE
 
 
@@ -259,7 +264,7 @@ def test_a_gradient_of_zeros_keeps_the_subspace_and_the_next_one_finds_it(looks)
     weight.grad = gradient(60, 90, 1.0, seed=5)
     optimizer.step()
     assert float(share(matrix.basis, weight.grad).sum() / leading(weight.grad)[1].sum()) > 1 - 2 * TOLERANCE
-    assert looks == [None]  # and a subspace that is to be found from the next gradient is searched for
+    assert [each.sound.tolist() for each in looks] == [[False]]  # the next one is searched for
 
 
 @pytest.mark.usefixtures("_followed")
@@ -282,8 +287,8 @@ def test_the_inner_state_moves_with_it(on_move):
 
 
 @pytest.mark.usefixtures("_followed")
-def test_only_what_is_due_alone_is_followed_before_gradients_are_looked_at(looks, searches):
-    """Two shapes in one turn: a subspace must not move where the gradient of the other is not finite."""
+def test_each_of_several_that_are_due_together_is_followed(looks, searches):
+    """Two shapes in one turn, one with a gradient that is not finite: its subspace stays, and is searched for next."""
     weights = [nn.Parameter(torch.zeros(60, 90)), nn.Parameter(torch.zeros(70, 80))]
     optimizer = made(weights, stagger=False, nonfinite="skip")
     for step in range(3):
@@ -293,9 +298,17 @@ def test_only_what_is_due_alone_is_followed_before_gradients_are_looked_at(looks
             weights[1].grad[0, 0] = math.inf
             before = [matrix.basis.clone() for matrix in optimizer.matrices]
         optimizer.step()
-    assert looks == []
-    assert all(torch.equal(matrix.basis, one) for matrix, one in zip(optimizer.matrices, before, strict=True))
+    assert [each.sound.tolist() for each in looks] == [[True], [False]]
+    kept = [torch.equal(matrix.basis, one) for matrix, one in zip(optimizer.matrices, before, strict=True)]
+    assert kept == [False, True]
     assert optimizer.skipped == 1
+    assert len(searches) == 2
+    for weight in weights:
+        weight.grad = gradient(*weight.shape, 1.0, seed=5)
+    optimizer.step()
+    assert len(searches) == 3
+    best, (_, matrix) = leading(weights[1].grad)[1], optimizer.matrices
+    assert float(share(matrix.basis, weights[1].grad).sum() / best.sum()) > 1 - 2 * TOLERANCE
 
 
 def test_each_of_a_stack_is_scaled_alone():
@@ -303,7 +316,7 @@ def test_each_of_a_stack_is_scaled_alone():
     given = torch.stack([drifted(gradient(60, 90, 1.0, seed=at), 0.03, seed=at) for at in range(3)])
     start = torch.stack([leading(each)[0].float() for each in given])
     found = follow_projector(given * torch.tensor([1.0, 1e-30, 1e30])[:, None, None], RANK, start)
-    assert found is not None
+    assert found.sound.all()
     for basis, energies, each in zip(found.basis, found.energies, given, strict=True):
         torch.testing.assert_close(energies.double(), share(basis, each), rtol=1e-3, atol=1e-6)
         assert float(energies.sum() / leading(each)[1].sum()) == pytest.approx(1.0, abs=2 * TOLERANCE)
@@ -332,9 +345,10 @@ def test_a_direction_that_changes_its_place_has_the_sign_of_the_one_that_was_the
 def test_it_begins_with_the_last_directions_and_other_random_ones_for_each_seed(monkeypatch):
     given, begun = gradient(60, 90, 1.0), []
     start = leading(given)[0].float()
-    monkeypatch.setattr(projector, "follow", lambda product, block, *_: begun.append(block[0]))
+    own = projector.follow
+    monkeypatch.setattr(projector, "follow", lambda p, block, *a: begun.append(block[0]) or own(p, block, *a))
     for seed in (3, 4, 3):
-        assert follow_projector(given, RANK, start, seed=seed) is None
+        follow_projector(given, RANK, start, seed=seed)
     for block in begun:
         assert block.shape == (60, RANK + projector.SPARE)
         assert torch.equal(block[:, :RANK], start)
@@ -346,7 +360,7 @@ def test_directions_that_a_gradient_does_not_have_are_filled():
     """Its product with the others is exactly zero: no Cholesky factor, unless something fills them."""
     values = torch.cat([torch.tensor([2.0, 0.8, 0.6, 0.5]), torch.zeros(56)])
     found = follow_projector(torch.diag(values), RANK, torch.eye(60)[:, :RANK])
-    assert found is not None
+    assert found.sound.all()
     torch.testing.assert_close(found.basis.mT @ found.basis, torch.eye(RANK), rtol=0, atol=1e-5)
     torch.testing.assert_close(found.energies[:4], values[:4] ** 2 / (values**2).sum(), rtol=1e-4, atol=0)
     assert float(found.energies[4:].max()) < 1e-8
@@ -357,14 +371,14 @@ def test_a_basis_is_orthonormal_to_the_last_digits_although_its_block_almost_dep
     turn = torch.linalg.qr(gaussian(60, 60, seed=2, dtype=torch.float64))[0]
     start = torch.linalg.qr(turn[:, :RANK] + 0.1 * gaussian(60, RANK, seed=3, dtype=torch.float64))[0]
     found = follow_projector(turn * values, RANK, start)
-    assert found is not None
+    assert found.sound.all()
     eye = torch.eye(RANK, dtype=torch.float64)
     torch.testing.assert_close(found.basis.mT @ found.basis, eye, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("when", [0, 1, 2])
+@pytest.mark.parametrize("when", [0, 1, 2, 3])
 def test_a_block_that_falls_apart_once_is_not_trusted(when, monkeypatch):
-    """Whether at the first product, in the first round or in the second, and whatever comes after it."""
+    """Whether at the first product, in the first round, in the second or at the end, and whatever comes after it."""
     own, calls = _subspace_iteration._closer, []
 
     def closer(basis):
@@ -374,10 +388,10 @@ def test_a_block_that_falls_apart_once_is_not_trusted(when, monkeypatch):
 
     given = gradient(60, 90, 1.0)
     start = leading(given)[0].float()
-    assert follow_projector(given, RANK, start) is not None
+    assert follow_projector(given, RANK, start).sound
     monkeypatch.setattr(_subspace_iteration, "_closer", closer)
-    assert follow_projector(given, RANK, start) is None
-    assert len(calls) > 2
+    assert not follow_projector(given, RANK, start).sound
+    assert len(calls) == 4
 
 
 @pytest.mark.usefixtures("_followed")
@@ -393,16 +407,18 @@ def test_what_lies_on_several_processes_is_not_followed(looks, monkeypatch):
 
 
 @pytest.mark.usefixtures("_followed")
-def test_one_that_cannot_be_followed_is_enough_to_search(looks):
-    weights = [nn.Parameter(torch.zeros(60, 90)) for _ in range(2)]
+def test_what_is_to_be_searched_for_and_what_is_too_narrow_for_spare_directions_is_not_followed():
+    sides = RANK + projector.SPARE, RANK + projector.SPARE + 1
+    weights = [nn.Parameter(torch.zeros(side, 90)) for side in sides]
     optimizer = made(weights)
+    assert [_refresh.can_follow(matrix) for matrix in optimizer.matrices] == [False, False]
     for weight in weights:
-        weight.grad = gradient(60, 90, 1.0)
+        weight.grad = gradient(*weight.shape, 1.0)
     optimizer.step()
-    assert _refresh.follow_subspaces(optimizer.matrices, seed=0, tolerance=1.0) is not None
-    optimizer.matrices[1].refreshed = -1
-    assert _refresh.follow_subspaces(optimizer.matrices, seed=0, tolerance=1.0) is None
-    assert len(looks) == 1
+    for refreshed, followed in ((0, True), (-1, False), (-2, True)):
+        for matrix in optimizer.matrices:
+            matrix.refreshed = refreshed
+        assert [_refresh.can_follow(matrix) for matrix in optimizer.matrices] == [False, followed]
 
 
 @pytest.mark.usefixtures("_followed")
@@ -446,11 +462,11 @@ def test_gradients_that_are_projected_during_backward_are_followed(looks, search
     assert float(share(matrix.basis, given).sum() / leading(given)[1].sum()) > 1 - 2 * TOLERANCE
     assert len(searches) == 1
     assert len(looks) == 2
-    assert None not in looks
+    assert all_good(looks)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_a_refresh_looks_once():
+def test_on_a_gpu_a_refresh_waits_for_nothing():
     weights = [nn.Parameter(torch.zeros(300, 500, device="cuda")) for _ in range(4)]
     optimizer = GaLore(weights, torch.optim.AdamW, rank=32, refresh=2, lr=0.1, skip=(), fused=True)
     given = [gradient(300, 500, 1.0, seed=at).cuda() for at in range(4)]
@@ -464,6 +480,8 @@ def test_on_a_gpu_a_refresh_looks_once():
     while not optimizer.due():
         optimizer.step()
     torch.cuda.synchronize()
-    with waiting("warn") as noted:
+    before = [matrix.refreshed for matrix in optimizer.matrices]
+    with waiting("error"):
         optimizer.step()
-    assert ["synchronizing" in str(each.message) for each in noted] == [True]
+    assert [matrix.refreshed for matrix in optimizer.matrices] != before
+    assert optimizer.due() == []

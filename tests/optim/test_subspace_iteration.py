@@ -8,8 +8,8 @@ import torch
 from numpy.polynomial import chebyshev
 
 from joma.optim._subspace_iteration import (
-    BLIND,
     DEGREE,
+    FOLLOWED,
     GROWTH,
     ROUNDS,
     _edges,
@@ -146,7 +146,7 @@ def iterated(values, block, rank, rounds):
 
 @pytest.mark.parametrize("largest", [1.0, 4.0, 50.0, 300.0])
 def test_following_ends_by_the_last_gain_and_by_the_one_that_would_come(largest):
-    """The first look is after two rounds. Those to come bring less, as the last one did; few products must bring less.
+    """After two rounds those to come bring less, as the last one did; few products must bring less.
 
     Each bound is tried from both sides, with a margin for the noise that fills blocks.
     """
@@ -156,7 +156,9 @@ def test_following_ends_by_the_last_gain_and_by_the_one_that_would_come(largest)
     (first, _), (last, degree) = iterated(values, block, rank, 2)
     bounds = last, last * min(1.0, last / first) * DEGREE / degree
     gram = torch.diag(torch.tensor(values))
-    for by, looks_once in ((1.05, True), (0.95, False)):
+    for by, settles in ((1.05, True), (0.95, False)):
         made, product = counting(lambda given: gram @ given)
-        follow(product, torch.tensor(block)[None], rank, by * max(bounds))
-        assert (len(made) == 2 + BLIND * DEGREE) == looks_once
+        found = follow(product, torch.tensor(block)[None], rank, by * max(bounds))
+        assert found.sound.tolist() == [True]
+        assert found.settled.tolist() == [settles]
+        assert len(made) == 2 + FOLLOWED * DEGREE

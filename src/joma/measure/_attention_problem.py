@@ -16,7 +16,7 @@ No term is negative, so no digits cancel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
 from typing import TypedDict
@@ -73,11 +73,15 @@ class Problem:
         softcap: float | None = None,
         key_padding: Number | None = None,
         cu_seqlens: Number | None = None,
+        mask_stays: bool = False,
     ) -> Problem:
-        """Check shapes and values; a wrong one gets one sentence."""
+        """Check shapes and values; a wrong one gets one sentence.
+
+        mask_stays: whether a bias of True and False stays one, for who knows it; else it becomes 0 and -inf.
+        """
         q, k = as_numbers(q, "q"), as_numbers(k, "k")
         v = None if v is None else as_numbers(v, "v")
-        bias = None if bias is None else as_numbers(bias, "bias")
+        bias = None if bias is None else _bias(bias)
         key_padding = None if key_padding is None else as_tensor(key_padding, "key_padding")
         _check_shapes(q, k, v)
         batch, heads, queries, width = q.shape
@@ -97,7 +101,16 @@ class Problem:
             except RuntimeError:
                 raise ValueError(f"bias must broadcast to {shape}, got {tuple(bias.shape)}") from None
         ends = None if cu_seqlens is None else _ends_of_documents(cu_seqlens, batch, queries, keys, q.device)
-        return cls(q, k, v, causal, factor, window, bias, softcap, key_padding, ends)
+        problem = cls(q, k, v, causal, factor, window, bias, softcap, key_padding, ends)
+        return problem if mask_stays else problem.with_added_bias()
+
+    def with_added_bias(self) -> Problem:
+        """The same with a bias that is added: 0 where a mask of True and False has True, else -inf."""
+        if self.bias is None or self.bias.dtype != torch.bool:
+            return self
+        once = self.bias[tuple(slice(None) if step else slice(1) for step in self.bias.stride())]  # not what repeats
+        added = torch.zeros(once.shape, device=once.device).masked_fill_(~once, -torch.inf)
+        return replace(self, bias=added.expand(self.bias.shape))
 
     @property
     def queries(self) -> int:
@@ -137,14 +150,8 @@ class Problem:
     @cached_property
     def interval(self) -> tuple[Tensor, Tensor]:
         """(batch or 1, queries) twice: each query sees the keys from the one up to, not including, the other."""
-        low = self.first_key
         high = torch.full_like(self.own, self.keys) if self.document is None else self.document[1]
-        if self.causal:
-            high = torch.minimum(high, self.own + 1)
-        if self.window is not None:
-            low = torch.maximum(low, self.own - self.window + 1)
-            high = torch.minimum(high, self.own + self.window)
-        return low, torch.maximum(low, high)
+        return _within(self.first_key, high, self.own, self.causal, self.window)
 
     @cached_property
     def ends(self) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -209,6 +216,22 @@ class Problem:
         return s
 
 
+def interval_of(queries: int, keys: int, causal: bool, window: int | None) -> tuple[Tensor, Tensor]:
+    """`Problem.interval` of texts without documents, each (1, queries): from lengths alone, on the CPU."""
+    own = torch.arange(queries)[None] + keys - queries
+    return _within(torch.zeros_like(own), torch.full_like(own, keys), own, causal, window)
+
+
+def _within(low: Tensor, high: Tensor, own: Tensor, causal: bool, window: int | None) -> tuple[Tensor, Tensor]:
+    """What is left of the interval from `low` to `high` under a causal mask and a window about the own key."""
+    if causal:
+        high = torch.minimum(high, own + 1)
+    if window is not None:
+        low = torch.maximum(low, own - window + 1)
+        high = torch.minimum(high, own + window)
+    return low, torch.maximum(low, high)
+
+
 def _column(p: Tensor, at: Tensor) -> Tensor:
     """p (batch, heads, queries, keys) of one key per query, `at` (batch or 1, queries); 0 where there is none."""
     keys = p.shape[-1]
@@ -217,6 +240,11 @@ def _column(p: Tensor, at: Tensor) -> Tensor:
     inside = ((at >= 0) & (at < keys))[:, None]
     column = at.clamp(0, keys - 1)[:, None].expand(p.shape[:-1])
     return torch.where(inside, p.gather(-1, column[..., None])[..., 0], 0.0)
+
+
+def _bias(given: Number) -> Tensor:
+    bias = as_tensor(given, "bias")
+    return bias if bias.dtype == torch.bool else as_numbers(given, "bias")
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:

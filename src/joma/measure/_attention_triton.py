@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from joma.measure._attention_problem import Problem
+from joma.measure._start_triton import start
 from joma.measure._tiles_triton import documents, span, tile
 
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -24,6 +25,7 @@ _LN2 = tl.constexpr(0.6931471805599453)
 _MASKED = tl.constexpr(-1.0e30)
 _EMPTY = tl.constexpr(-1.0e29)  # a row maximum below this has met no key
 _BY_KEY = tl.constexpr(2)  # a bias that is the same for all queries, as ALiBi's
+_SEEN = tl.constexpr(3)  # no bias, but a mask: 0 where a query does not see a key
 
 # fmt: off
 
@@ -63,8 +65,11 @@ def _walk(
                 s = tl.maximum(s + (b.to(tl.float32) * _LOG2E)[None, :], _MASKED)
             elif BIAS:
                 there = alive[:, None] & (n[None, :] < keys)
-                b = tl.load(bias_base + rows[:, None] * stride_bm + n[None, :] * stride_bn, mask=there, other=0.0)
-                s = tl.maximum(s + b.to(tl.float32) * _LOG2E, _MASKED)  # a bias of -inf is a mask
+                b = tl.load(bias_base + rows[:, None] * stride_bm + n[None, :] * stride_bn, mask=there, other=0)
+                if BIAS == _SEEN:
+                    s = tl.where(b != 0, s, _MASKED)
+                else:
+                    s = tl.maximum(s + b.to(tl.float32) * _LOG2E, _MASKED)  # a bias of -inf is a mask
             if MASK:
                 keep = n[None, :] < high[:, None]
                 if LEFT:
@@ -96,9 +101,11 @@ def _one_logit(
     """The logit of one key per query (base 2); masked where `k_mask` is false or the key is padding."""
     k = tl.load(k_ptr, mask=k_mask[:, None], other=0.0)
     s = _capped(tl.sum(q.to(tl.float32) * k.to(tl.float32), 1), scale2, softcap2, SOFTCAP)
-    if BIAS:
-        s += tl.load(bias_ptr, mask=k_mask, other=0.0).to(tl.float32) * _LOG2E
     keep = k_mask
+    if BIAS == _SEEN:
+        keep = keep & (tl.load(bias_ptr, mask=k_mask, other=0) != 0)
+    elif BIAS:
+        s += tl.load(bias_ptr, mask=k_mask, other=0.0).to(tl.float32) * _LOG2E
     if PAD:
         keep = keep & (tl.load(pad_ptr, mask=k_mask, other=0) != 0)
     return tl.where(keep, s, _MASKED)
@@ -240,31 +247,36 @@ def with_sums(problem: Problem, blocks: tuple[int, ...] | None = None) -> tuple[
     # Heads of one query side by side, as the model's next product reads them.
     out = v.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2) if output else entropy[..., None]
     # What is absent gets a stand-in that the kernel, compiled without it, never reads.
-    bias = problem.bias if problem.bias is not None else entropy[..., None]
-    padding = problem.key_padding.to(torch.int8) if problem.key_padding is not None else entropy[:, 0]
+    bias = _bytes(problem.bias) if problem.bias is not None else entropy[..., None]
+    padding = _bytes(problem.key_padding) if problem.key_padding is not None else entropy[:, 0]
     begin, end, stride = documents(problem)
     rows, columns, *tuning = blocks or _blocks(problem)
-    grid = (triton.cdiv(queries, rows), batch * heads)
-    _attention[grid](
-        *(q, k, v, bias, padding, begin, end, *made, out),
-        *(*q.stride(), *k.stride(), *v.stride(), *bias.stride(), *padding.stride(), *out.stride()),
-        stride,
-        *(heads, heads // k.shape[1], queries, problem.keys, problem.offset, problem.window or 0),
-        problem.scale * _LOG2E.value,
-        (problem.softcap or 1.0) * _LOG2E.value,
-        CAUSAL=problem.causal,
-        WINDOW=problem.window is not None,
-        SOFTCAP=problem.softcap is not None,
-        BIAS=_kind_of_bias(problem),
-        PAD=problem.key_padding is not None,
-        PACKED=problem.cu_seqlens is not None,
-        OUTPUT=output,
-        WIDTH=width,
-        VWIDTH=v.shape[3] if output else 16,
-        BM=rows,
-        BN=columns,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",  # TF32 would cost float32 inputs 1e-3 nats
-        **tuned(*tuning),
+    start(
+        _attention,
+        (triton.cdiv(queries, rows), batch * heads),
+        (q, k, v, bias, padding, begin, end, *made, out),
+        (
+            *(*q.stride(), *k.stride(), *v.stride(), *bias.stride(), *padding.stride(), *out.stride()),
+            stride,
+            *(heads, heads // k.shape[1], queries, problem.keys, problem.offset, problem.window or 0),
+            problem.scale * _LOG2E.value,
+            (problem.softcap or 1.0) * _LOG2E.value,
+        ),
+        {
+            "CAUSAL": problem.causal,
+            "WINDOW": problem.window is not None,
+            "SOFTCAP": problem.softcap is not None,
+            "BIAS": _kind_of_bias(problem),
+            "PAD": problem.key_padding is not None,
+            "PACKED": problem.cu_seqlens is not None,
+            "OUTPUT": output,
+            "WIDTH": width,
+            "VWIDTH": v.shape[3] if output else 16,
+            "BM": rows,
+            "BN": columns,
+            "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",  # TF32 would cost float32 inputs 1e-3 nats
+        },
+        tuned(*tuning),
     )
     return (*stats, out) if output else tuple(stats), m, l
 
@@ -275,10 +287,17 @@ def tuned(warps: int, stages: int, registers: int | None = None) -> dict[str, in
     return {"num_warps": warps, "num_stages": stages, **limit}
 
 
+def _bytes(given: Tensor) -> Tensor:
+    """True and False as 1 and 0, where they lie."""
+    return given.view(torch.int8) if given.dtype == torch.bool else given
+
+
 def _kind_of_bias(problem: Problem) -> int:
     if problem.bias is None:
         return 0
-    return _BY_KEY.value if problem.bias.stride(2) == 0 else 1
+    if problem.bias.dtype == torch.bool:
+        return int(_SEEN.value)
+    return int(_BY_KEY.value) if problem.bias.stride(2) == 0 else 1
 
 
 def _blocks(problem: Problem) -> tuple[int, ...]:

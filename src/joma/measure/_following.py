@@ -161,7 +161,10 @@ def _looked(w: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
     image = w.mT @ vector
     square = image.square().sum((-2, -1), keepdim=True)
     rest = w @ image - square * vector
-    size = torch.linalg.vector_norm(w, dim=(-2, -1), keepdim=True, dtype=_widest(w))
+    # Row by row: of a whole matrix a norm in float64 would be taken of a copy in float64.
+    size = torch.linalg.vector_norm(
+        torch.linalg.vector_norm(w, dim=-1, keepdim=True).to(_widest(w)), dim=-2, keepdim=True
+    )
     share = size.square() / _above_zero(square)
     residual = torch.linalg.vector_norm(rest, dim=(-2, -1), keepdim=True) / _above_zero(square)
     return share.to(vector.dtype).flatten(), residual.flatten()

@@ -18,6 +18,8 @@ needed are float64. Rows are centred before their squares are summed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -25,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from joma.measure._attention_blocks import slices
-from joma.measure._attention_problem import Problem
+from joma.measure._attention_problem import Problem, interval_of
 from joma.measure._gram import compute_dtype
 
 NUMBERS = {"cpu": 1 << 21, "cuda": 1 << 28}
@@ -52,11 +54,30 @@ class Plan(NamedTuple):
     """Whether any query sees a part of the block before `first`."""
     from_start: bool
     """Whether whole blocks begin with the first key in every run, so that no difference is needed."""
+    any_whole: bool
+    """Whether any run sees a whole block: short sequences do not, and need no states."""
 
-    @property
-    def any_whole(self) -> bool:
-        """Whether any run sees a whole block: short sequences do not, and need no states. Only on the CPU."""
-        return bool((self.last > self.first).any())
+    def to(self, device: torch.device) -> Plan:
+        """The same where the keys are."""
+        there = {name: getattr(self, name).to(device) for name in ("queries", "inside", "first", "last")}
+        return self._replace(**there)
+
+
+Plans = dict[object, Plan]
+_KEPT: list[Plans] = []
+
+
+@contextmanager
+def plans_kept(plans: Plans) -> Iterator[None]:
+    """Make each plan that follows from lengths alone once, and keep it in `plans`.
+
+    For a recording as a CUDA graph: it cannot take plans from the host, and reads those that it was made with.
+    """
+    _KEPT.append(plans)
+    try:
+        yield
+    finally:
+        _KEPT.pop()
 
 
 def plan(low: Tensor, high: Tensor, size: int) -> Plan:
@@ -73,8 +94,23 @@ def plan(low: Tensor, high: Tensor, size: int) -> Plan:
     queries = start[:, None] + torch.arange(size)
     inside = queries < stop[:, None]
     first, last, cut_left = first[start], last[start], bool(((high > low) & (low < first * size)).any())
-    from_start = not cut_left and bool((first[last > first] == 0).all())
-    return Plan(queries.clamp(max=len(low) - 1), inside, first, last, cut_left, from_start)
+    whole = last > first
+    from_start = not cut_left and bool((first[whole] == 0).all())
+    return Plan(queries.clamp(max=len(low) - 1), inside, first, last, cut_left, from_start, bool(whole.any()))
+
+
+def _plans(problem: Problem, size: int) -> list[Plan]:
+    """One for all samples or, where they have documents of their own, one for each."""
+    at = problem.q.device
+    if problem.cu_seqlens is not None:
+        low, high = (end.cpu() for end in problem.interval)
+        return [plan(*ends, size).to(at) for ends in zip(low, high, strict=True)]
+    lengths = (problem.queries, problem.keys, problem.causal, problem.window)
+    kept = _KEPT[-1] if _KEPT else {}
+    if (key := (*lengths, size, at)) not in kept:
+        ((low, high),) = zip(*interval_of(*lengths), strict=True)
+        kept[key] = plan(low, high, size).to(at)
+    return [kept[key]]
 
 
 def interval_sums(problem: Problem, real: Tensor | None) -> Found:
@@ -98,7 +134,7 @@ def _by_parts(problem: Problem, mean: Tensor, counts: Tensor, weight: Tensor) ->
     wanted = min(q.shape[3], problem.keys)  # of the width, states cost as much as cut blocks
     size = min(BLOCKS[1], max(BLOCKS[0], 1 << (wanted - 1).bit_length()))
     low, high = problem.interval
-    plans = [plan(a, b, size) for a, b in zip(low.cpu(), high.cpu(), strict=True)]
+    plans = _plans(problem, size)
     apart = len(plans) > 1  # samples with documents of their own
     most = _at_a_time(problem, size, cut_left=any(one.cut_left for one in plans))
     found = []
@@ -150,8 +186,7 @@ class _Part:
 
     def __init__(self, plan: Plan, size: int, k: Tensor, padding: Tensor | None) -> None:
         self.size, self.keys = size, k.shape[2]
-        moved = {name: getattr(plan, name).to(k.device) for name in ("queries", "inside", "first", "last")}
-        self.plan = plan._replace(**moved)
+        self.plan = plan
         blocks = -(-self.keys // size)
         real = k.new_ones(1, 1, self.keys, 1)
         if padding is not None:

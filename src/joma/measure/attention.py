@@ -79,7 +79,8 @@ def attention_stats(
     - causal: the last query is aligned with the last key, so that queries may be fewer than keys (decoding)
     - scale: of the logits; None: 1/sqrt(width)
     - window: n keeps the n keys up to and including the query's own (with causal=False: n-1 to either side of it)
-    - bias: broadcasts to (batch, heads, queries, keys); ALiBi is (1, heads, 1, keys)
+    - bias: broadcasts to (batch, heads, queries, keys); ALiBi is (1, heads, 1, keys). True and False say which keys a
+      query sees, as in torch's scaled_dot_product_attention
     - softcap: c replaces logits by c tanh(s/c), before the bias
     - sinks: one logit or one per head (heads,), which takes mass and has no value (gpt-oss; 0.0: "softmax plus one")
     - sink_key: (kv_heads, width), a learned key that every query sees
@@ -103,7 +104,7 @@ def attention_stats(
     """
     problem = Problem.of(
         q, k, None, causal=causal, scale=scale, window=window, bias=bias, softcap=softcap, key_padding=key_padding,
-        cu_seqlens=cu_seqlens,
+        cu_seqlens=cu_seqlens, mask_stays=True,
     )  # fmt: skip
     return AttentionStats(*_solve(problem, Sink.of(problem, sinks, sink_key, None, sink_in_entropy)))
 
@@ -138,7 +139,7 @@ def attention_with_stats(
     """
     problem = Problem.of(
         q, k, as_numbers(v, "v"), causal=causal, scale=scale, window=window, bias=bias, softcap=softcap,
-        key_padding=key_padding, cu_seqlens=cu_seqlens,
+        key_padding=key_padding, cu_seqlens=cu_seqlens, mask_stays=True,
     )  # fmt: skip
     *stats, output = _solve(problem, Sink.of(problem, sinks, sink_key, sink_value, sink_in_entropy))
     return output, AttentionStats(*stats)
@@ -188,7 +189,8 @@ def attention_stats_reference(
     True
     """
     if (bias := masks.get("bias")) is not None:
-        masks["bias"] = as_numbers(bias, "bias").double()
+        given = as_tensor(bias, "bias")
+        masks["bias"] = given if given.dtype == torch.bool else given.double()
     problem = Problem.of(as_numbers(q, "q").double(), as_numbers(k, "k").double(), None, causal=causal, **masks)
     sink = Sink.of(problem, sinks, sink_key, None, sink_in_entropy)
     found = problem.rows(0, problem.queries)
@@ -228,14 +230,16 @@ def _of_rows(s: Tensor, dtype: torch.dtype, first: Tensor, own: Tensor) -> tuple
 
 def _solve(problem: Problem, sink: Sink | None) -> tuple[Tensor, ...]:
     """By the fastest path that covers the problem here."""
+    tensors = [getattr(problem, name) for name in _TENSORS]
+    wanted = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
     forward = _fastest(problem)
+    if wanted or forward is _attention_blocks.forward:
+        problem = problem.with_added_bias()
     kind = problem.q.device.type
     rounding = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)  # of logits to bfloat16
     with torch.autocast(kind, enabled=False) if rounding else nullcontext():
-        tensors = [getattr(problem, name) for name in _TENSORS]
         again: Any = _Recomputed.apply
-        wanted = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
-        found = again(forward, problem, *tensors) if wanted else forward(problem)
+        found = again(forward, problem, *(getattr(problem, name) for name in _TENSORS)) if wanted else forward(problem)
         return found if sink is None else sink.applied(found)
 
 

@@ -49,8 +49,11 @@ class ProbeBatch:
         self.args = tuple(_moved(each, at) for each in self.args)
         self.kwargs = {name: _moved(each, at) for name, each in self.kwargs.items()}
         labels = {name: _moved(each, at) for name, each in self.labels.items() if _must_have(model, name)}
-        saving = {} if labels else self._saving(model)  # a loss needs all logits
-        model(*self.args, **saving, **self.kwargs, **labels)
+        model(*self.args, **self._saving(model), **self.kwargs, **labels)
+
+    def needs_head(self, model: nn.Module) -> bool:
+        """Whether the pass gives logits of more than one token: for a loss, or since the model knows no other way."""
+        return "logits_to_keep" not in self._saving(model)
 
     def must_suit(self, model: nn.Module) -> None:
         """Refuse token ids that the model does not have: a GPU would only fail later, and for good."""
@@ -66,6 +69,8 @@ class ProbeBatch:
             )
 
     def _saving(self, model: nn.Module) -> dict[str, Any]:
+        if any(_must_have(model, name) for name in self.labels):
+            return {}  # a loss needs all logits
         known = _arguments(type(model)) if hasattr(model, "config") else ()  # type: ignore[arg-type]
         return {name: value for name, value in _SAVING.items() if name in known and name not in self.kwargs}
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from joma.measure._following import Followed, follow, random_vectors
 from joma.monitor.graphs import Memory, aside, recording
 
-TOGETHER = 1 << 23
-"""Entries of matrices that are copied at a time: the graph holds memory for them."""
+TOGETHER = 6 << 20
+"""Entries of matrices that are copied at a time, 24 MiB: the graph holds memory for them."""
 
 
 class RecordedLook:

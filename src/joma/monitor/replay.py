@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from joma.host.words import short
+from joma.measure._spread_sums import Plans, plans_kept
 from joma.monitor.attention import quiet_pass
 from joma.monitor.batch import ProbeBatch
 from joma.monitor.errors import MonitorError
@@ -46,6 +47,7 @@ class Replay:
         self._model, self._batch, self._autocast, self._options = model, batch, autocast, options
         self._memory = memory
         self._recording: tuple[torch.cuda.CUDAGraph, Probe] | None = None
+        self._plans: Plans = {}  # what the recording reads beside the model and the batch
         self._structure = Structure(model)
         self._where: list[int] = []
 
@@ -96,9 +98,28 @@ class Replay:
         return plain, probe
 
     def _pass(self) -> Probe:
-        probe = quiet_pass(self._model, self._batch, **self._options)
+        with plans_kept(self._plans), without_head(self._model, self._batch):
+            probe = quiet_pass(self._model, self._batch, **self._options)
         probe.by_layer()  # a probe works its means out once: that must be in the recording, or they would never change
         return probe
+
+
+@contextmanager
+def without_head(model: nn.Module, batch: ProbeBatch) -> Iterator[None]:
+    """Leave out the head over tokens, where nobody reads its logits.
+
+    Under autocast it would be copied in another type, and a recording would hold memory for that copy: it is the
+    largest of all.
+    """
+    head = getattr(model, "get_output_embeddings", _nothing)()
+    if not isinstance(head, nn.Linear) or "forward" in vars(head) or batch.needs_head(model):
+        yield
+        return
+    vars(head)["forward"] = lambda hidden: hidden.new_zeros(*hidden.shape[:-1], head.out_features)
+    try:
+        yield
+    finally:
+        del vars(head)["forward"]
 
 
 def _places(model: nn.Module) -> list[int]:

@@ -96,7 +96,8 @@ def _in_one(series: list[list[Tensor]]) -> Tensor:
     """All numbers in float64, where there is one. What lies together is converted together: each tensor takes time."""
     at = series[0][0].device
     wide = torch.float32 if at.type == "mps" else torch.float64
-    runs = groupby((each.reshape(-1) for one in series for each in one), lambda part: (part.device, part.dtype))
+    flat = (each if each.ndim == 1 else each.reshape(-1) for one in series for each in one)
+    runs = groupby(flat, lambda part: (part.device, part.dtype))
     return torch.cat([torch.cat(list(run)).to(at, wide) for _, run in runs])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -68,12 +69,29 @@ def _largest_entries(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [next(found) if id(one) in alone else torch.linalg.vector_norm(one, torch.inf) for one in tensors]
 
 
+class Sent:
+    """Flags that are on their way from the device to the host, which does not wait for them."""
+
+    def __init__(self, flags: Tensor) -> None:
+        """Send them; what is on the host already is there."""
+        self._arrived = torch.cuda.Event() if flags.device.type == "cuda" else None
+        self._flags = flags.to("cpu", non_blocking=True)
+        if self._arrived is not None:
+            self._arrived.record(torch.cuda.current_stream(flags.device))
+
+    def read(self) -> np.ndarray:
+        """Wait until they are there."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        found: np.ndarray = self._flags.numpy()
+        return found
+
+
 class Pending(NamedTuple):
-    """Flags that are on their way from the device."""
+    """A step that was left to the device."""
 
     name_of: NameOf
-    finite: Tensor
-    arrived: torch.cuda.Event | None
+    finite: Sent
     matrices: list[Matrix]
 
 
@@ -107,11 +125,7 @@ class Guard:
         found_inf = 1 - finite.all().to(torch.float32)
         self.inner.found_inf = found_inf  # type: ignore[attr-defined]
         if not captured:
-            arrived = torch.cuda.Event() if finite.device.type == "cuda" else None
-            copied = finite.to("cpu", non_blocking=True)
-            if arrived is not None:
-                arrived.record()
-            self.pending.append(Pending(name_of, copied, arrived, matrices))
+            self.pending.append(Pending(name_of, Sent(finite), matrices))
         return found_inf
 
     def release(self) -> None:
@@ -123,9 +137,7 @@ class Guard:
         pending, self.pending = self.pending, []
         names = []
         for one in pending:
-            if one.arrived is not None:
-                one.arrived.synchronize()
-            finite = one.finite.numpy()  # it is on the CPU by now
+            finite = one.finite.read()
             if not finite.all():
                 for matrix in one.matrices:
                     matrix.count -= 1

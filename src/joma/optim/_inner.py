@@ -127,8 +127,15 @@ def only(inner: torch.optim.Optimizer, some: list[tuple[dict[str, Any], list[Ten
             group["params"] = parameters
 
 
-def move_state(inner: torch.optim.Optimizer, matrix: Matrix, old: Tensor, on_move: OnMove) -> None:
-    """Move the inner state of one matrix from the subspace `old` to matrix.basis. `reset` needs a pack of one."""
+def move_state(
+    inner: torch.optim.Optimizer, matrix: Matrix, old: Tensor, on_move: OnMove, *, sound: Tensor | None = None
+) -> None:
+    """Move the inner state of one matrix from the subspace `old` to matrix.basis. `reset` needs a pack of one.
+
+    - inner, matrix, old, on_move: whose state, from where, and how
+    - sound: False on the device where the subspace has not moved. A state is not turned there. It is forgotten there
+      all the same, since the host does not know: the next step finds that subspace anew, and would forget it then
+    """
     state = inner.state.get(matrix.pack.compact, {})
     if on_move == "reset" and "sum" in state:  # Adagrad fills its state when it is made, not at its first step
         state["step"].zero_()
@@ -155,7 +162,8 @@ def move_state(inner: torch.optim.Optimizer, matrix: Matrix, old: Tensor, on_mov
                 moved = torch.addmm(outside * rows.mean(0, keepdim=True), known, rows)
             else:
                 moved = rotation @ rows
-            here.copy_((moved if axis == 0 else moved.mT).contiguous().to(here.dtype))
+            moved = (moved if axis == 0 else moved.mT).contiguous().to(here.dtype)
+            here.copy_(moved if sound is None else torch.where(sound, moved, here))
 
 
 def narrow_state(inner: torch.optim.Optimizer, matrix: Matrix, before: int) -> None:

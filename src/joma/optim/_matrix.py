@@ -98,7 +98,9 @@ class Matrix:
         self.flexible = not isinstance(rank, int)  # the first gradient decides the rank
         self.rank = self.largest_rank = min(largest_rank(rank), self.shorter)
         self.count = 0  # updates so far
-        self.refreshed = -1  # the count at the last refresh; -1: the subspace is to be found from the next gradient
+        # The count at the last refresh. Below 0 the subspace is to be found from the next gradient: at -1 by a search,
+        # at -1 - n from the last one, which was followed n times in a row and has not settled.
+        self.refreshed = -1
         self.turn = (0, 1)  # which of how many turns it has among the refreshes
         self.found = False  # whether it has a subspace
 
@@ -139,13 +141,16 @@ class Matrix:
         turn, turns = self.turn
         return turn * refresh // turns
 
-    def take_subspace(self, basis: Tensor, energies: Tensor) -> None:
-        """Have this subspace from now on, in the memory of the one before."""
+    def take_subspace(self, basis: Tensor, energies: Tensor, *, sound: Tensor | None = None) -> None:
+        """Have this subspace from now on, in the memory of the one before; where that is False on the device, stay."""
         self.pack.allocate_bases()
         self.found = True
         assert self.basis is not None
         assert self.energies is not None
-        self.basis.copy_(to_stored(basis, self.shorter, self.basis_dtype))
+        basis = to_stored(basis, self.shorter, self.basis_dtype)
+        if sound is not None:
+            basis, energies = torch.where(sound, basis, self.basis), torch.where(sound, energies, self.energies)
+        self.basis.copy_(basis)
         self.energies.copy_(energies)
 
     def directions(self) -> Tensor:

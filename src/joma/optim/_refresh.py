@@ -8,13 +8,17 @@ import torch
 from torch import Tensor
 
 from joma.optim import _matrix
+from joma.optim._guard import Sent
 from joma.optim._inner import OnMove, move_state, narrow_state
 from joma.optim._matrix import Matrix, full_tensor, is_sharded
-from joma.optim.projector import Energy, Kind, Projector, Rank, find_projector, follow_projector
+from joma.optim._subspace_iteration import FollowedBasis
+from joma.optim.projector import SPARE, Energy, Kind, Projector, Rank, find_projector, follow_projector
 
 SEARCHED = 1 << 23  # entries of gradients that are searched together at most
 REFRESHED_TOGETHER = 4  # subspaces that are found at once where products are stacked: more make a step too long
 FOLLOWED_ON = ("cuda",)  # kinds of devices that wait where the host looks at numbers
+FOLLOWED_IN_A_ROW = 3  # updates in which a subspace that has not settled is followed, before it is searched for
+SEARCHED_NEXT = -1  # in the place of the count at the last refresh
 _SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
 Agree = Callable[[Matrix, Tensor], Tensor]
 Found = list[tuple[Matrix, Projector]]
@@ -61,21 +65,63 @@ def full_gradients(batch: Sequence[Matrix]) -> Tensor:
 def can_follow(matrix: Matrix) -> bool:
     """Whether it has a subspace to begin with, and lies on one device that would wait for a search."""
     on_device = matrix.parameter.device.type in FOLLOWED_ON and not is_sharded(matrix.parameter)
-    return on_device and matrix.found and matrix.refreshed >= 0
+    return on_device and matrix.found and matrix.refreshed != SEARCHED_NEXT and matrix.rank + SPARE < matrix.shorter
 
 
-def follow_subspaces(batch: list[Matrix], *, seed: int, tolerance: float) -> Found | None:
-    """The new subspaces of alike matrices from their last ones, with few looks at the device; None: search for them.
+def follow_subspaces(
+    batch: list[Matrix], inner: torch.optim.Optimizer, *, seed: int, tolerance: float, on_move: OnMove
+) -> FollowedBasis:
+    """Let alike matrices have the subspaces that follow their last ones, without a look at the device.
 
-    Whether gradients are finite need not be known: from those that are not, nothing is found.
+    Whether gradients are finite need not be known: where one is not, the last subspace stays.
+
+    - batch: matrices that `can_follow`
+    - inner: the inner optimizer
+    - seed, tolerance, on_move: those of the optimizer
     """
     first = batch[0]
-    if not all(map(can_follow, batch)):
-        return None
     start = torch.stack([matrix.directions() for matrix in batch])
     mixed = seed * _SEED_STRIDE + first.count
     found = follow_projector(full_gradients(batch), first.rank, start, seed=mixed, tolerance=tolerance)
-    return None if found is None else _each(batch, found)
+    parts = zip(batch, start, found.basis, found.energies, found.sound, strict=True)
+    for matrix, before, basis, energies, sound in parts:
+        matrix.take_subspace(basis, energies, sound=sound)
+        if on_move != "keep":
+            move_state(inner, matrix, before, on_move, sound=sound)
+    return found
+
+
+class Outcomes:
+    """Whether subspaces that were followed are good: on its way from the device, and read at the next update.
+
+    It is read then whether it has arrived or not, so that no result depends on the time that something takes.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was followed yet."""
+        self._now: list[tuple[list[Matrix], list[int], Sent]] = []  # matrices, how often in a row, flags
+        self._before: list[tuple[list[Matrix], list[int], Sent]] = []
+
+    def send(self, batch: list[Matrix], found: FollowedBasis) -> None:
+        """These were followed in the update that goes on."""
+        times = [max(0, SEARCHED_NEXT - matrix.refreshed) + 1 for matrix in batch]
+        self._now.append((batch, times, Sent(torch.stack([found.sound, found.settled]))))
+        for matrix in batch:
+            matrix.refreshed = matrix.count
+
+    def end_update(self) -> None:
+        """What is followed from now on is of the next update."""
+        self._before, self._now = self._before + self._now, []
+
+    def read(self, *, all_of_them: bool = False) -> None:
+        """Let what is not sound be searched for, and what has not settled go on; all_of_them: of this update, too."""
+        if all_of_them:
+            self.end_update()
+        before, self._before = self._before, []
+        for batch, times, sent in before:
+            for matrix, time, sound, settled in zip(batch, times, *sent.read().tolist(), strict=True):
+                if not (sound and settled):
+                    matrix.refreshed = SEARCHED_NEXT - time if sound and time < FOLLOWED_IN_A_ROW else SEARCHED_NEXT
 
 
 def _each(batch: list[Matrix], found: Projector) -> Found:
@@ -92,7 +138,7 @@ def find_subspaces(batch: list[Matrix], gradients: Tensor, kind: Kind, *, seed: 
     if not all(nonzero):
         # A gradient of zeros has no directions: the subspace stays, or is any, and is to be found from the next.
         for matrix in compress(batch, map(not_, nonzero)):
-            matrix.refreshed = -1
+            matrix.refreshed = SEARCHED_NEXT
             if matrix.basis is None:
                 any_basis = torch.eye(matrix.shorter, matrix.rank, device=gradients.device)
                 matrix.take_subspace(any_basis, torch.zeros(matrix.rank, device=gradients.device))

@@ -4,8 +4,8 @@
 polynomials of the Gram matrix follow: they damp everything below the block's smallest Rayleigh quotient and need about
 a third of the products that plain powers need. It asks after every round whether that was enough.
 
-`follow` begins with vectors that were good before. It asks after every second round alone, since a GPU waits while the
-host looks at numbers; mostly once is enough.
+`follow` begins with vectors that were good before. It asks nothing, since a GPU waits while the host looks at numbers:
+it makes as many rounds as are mostly enough, and says on the device whether they were.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,7 @@ Product = Callable[[Tensor], Tensor]
 ROUNDS = 8  # of products, after which the search gives up
 DEGREE = 6  # products per round, at most
 GROWTH = 1e4  # how much a polynomial may amplify the leading direction: more, and rounding hides the others
-BLIND = 2  # rounds of `follow` between two looks
-LOOKS = 3  # after which it gives up
+FOLLOWED = 2  # rounds of `follow`
 NOISE = 1e-6  # of the block's size: fills directions that the block does not have, so that a Cholesky factor exists
 
 
@@ -112,20 +111,23 @@ def search(product: Product, basis: Tensor, rank: int, tolerance: float) -> Tens
 
 
 class FollowedBasis(NamedTuple):
-    """What `follow` found."""
+    """What `follow` found, and whether it is good, all of it on the device."""
 
     basis: Tensor
-    """(count, rows, rank) orthonormal columns, the one with the largest energy first."""
+    """(..., rows, rank) orthonormal columns, the one with the largest energy first."""
     energies: Tensor
-    """(count, rank) along each column."""
+    """(..., rank) along each column."""
+    sound: Tensor
+    """(...) False where numbers are zero or not finite, or the block fell apart: the basis is of no use there."""
+    settled: Tensor
+    """(...) False where more rounds would find more; says nothing of what is not sound."""
 
 
-def follow(product: Product, basis: Tensor, rank: int, tolerance: float) -> FollowedBasis | None:
-    """The leading `rank` vectors of a block (count, rows, block) that was good before; None where it does not settle.
+def follow(product: Product, basis: Tensor, rank: int, tolerance: float) -> FollowedBasis:
+    """The leading `rank` vectors of a block (count, rows, block) that was good before, without a look at the device.
 
-    None, too, where a block falls apart, and where numbers are zero or not finite. It has settled where the last round
-    brought no more than `tolerance`, and one more would bring less in proportion to its products, if gains go on to
-    fall as they did.
+    They have settled where the last round brought no more than `tolerance`, and one more would bring less in proportion
+    to its products, if gains go on to fall as they did.
 
     - product: with the Gram matrices
     - basis: where to begin
@@ -140,33 +142,27 @@ def follow(product: Product, basis: Tensor, rank: int, tolerance: float) -> Foll
     basis = precise.to(basis.dtype)
     image = product(basis)
     energies = (basis * image).sum(-2)
-    for _ in range(LOOKS):
-        gains, degree = [], torch.ones((), device=basis.device)
-        for _ in range(BLIND):
-            edges = _edges(energies)
-            ratios = energies.amax(-1) / edges
-            degree = (log(2 * GROWTH) / torch.acosh((2 * ratios - 1).clamp_min(1))).clamp(1, DEGREE).floor()
-            filtered = _filter(product, basis, image, edges, degree, DEGREE)
-            precise, failed = _closer(_unit_columns(filtered, noise))
-            broken = broken + failed
-            basis = precise.to(basis.dtype)
-            image = product(basis)
-            before, energies = energies, (basis * image).sum(-2)
-            # The best vectors lose where their energy spreads over the block: that is no sign of rest either.
-            gains.append(_gains(before, energies, rank).abs())
-        first, last = gains
-        coming = last * (last / first.clamp_min(torch.finfo(first.dtype).tiny)).clamp(0, 1)
-        settled = (last <= tolerance) & (coming <= tolerance * degree / DEGREE)
-        sound = (broken == 0) & (energies.amax(-1) > 0)  # False for what is no number
-        all_settled, all_sound = torch.stack([settled.all(), sound.all()]).tolist()
-        if not all_sound:
-            return None
-        if all_settled:
-            precise, _ = _closer(precise)  # near to orthonormal already: it cannot fail
-            largest = energies.topk(rank)
-            order = largest.indices[:, None].expand(-1, basis.shape[-2], -1)
-            return FollowedBasis(precise.to(basis.dtype).gather(-1, order), largest.values)
-    return None
+    gains, degree = [], torch.ones((), device=basis.device)
+    for _ in range(FOLLOWED):
+        edges = _edges(energies)
+        ratios = energies.amax(-1) / edges
+        degree = (log(2 * GROWTH) / torch.acosh((2 * ratios - 1).clamp_min(1))).clamp(1, DEGREE).floor()
+        filtered = _filter(product, basis, image, edges, degree, DEGREE)
+        precise, failed = _closer(_unit_columns(filtered, noise))
+        broken = broken + failed
+        basis = precise.to(basis.dtype)
+        image = product(basis)
+        before, energies = energies, (basis * image).sum(-2)
+        # The best vectors lose where their energy spreads over the block: that is no sign of rest either.
+        gains.append(_gains(before, energies, rank).abs())
+    first, last = gains[-2:]
+    coming = last * (last / first.clamp_min(torch.finfo(first.dtype).tiny)).clamp(0, 1)
+    settled = (last <= tolerance) & (coming <= tolerance * degree / DEGREE)
+    precise, failed = _closer(precise)
+    sound = (broken + failed == 0) & (energies.amax(-1) > 0)  # False for what is no number
+    largest = energies.topk(rank)
+    order = largest.indices[:, None].expand(-1, basis.shape[-2], -1)
+    return FollowedBasis(precise.to(basis.dtype).gather(-1, order), largest.values, sound, settled)
 
 
 def _edges(energies: Tensor) -> Tensor:

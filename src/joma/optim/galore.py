@@ -25,7 +25,8 @@ from joma.optim._inner import OnMove, is_entry_by_entry
 from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
 from joma.optim._members import Members, Partner, Passing
 from joma.optim._refresh import (
-    Found,
+    Outcomes,
+    can_follow,
     find_subspaces,
     follow_subspaces,
     full_gradients,
@@ -154,6 +155,7 @@ class GaLore(torch.optim.Optimizer):
             )
         self._check_experts()
         self._guard, self._following = Guard(self.inner), Following(self.inner)
+        self._outcomes = Outcomes()
         super().__init__(groups, {**self._own, **self.inner.defaults})
         self._link(self.inner.param_groups)
         self._made = True
@@ -256,7 +258,10 @@ class GaLore(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._step()
+        try:
+            self._step()
+        finally:
+            self._outcomes.end_update()
         return loss
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
@@ -317,44 +322,42 @@ class GaLore(torch.optim.Optimizer):
         self._show_state(packs, passing)
 
     def _refresh_due(self, packs: list[Pack], *, captured: bool) -> bool:
-        """Find the subspaces that are due; False if a gradient that one is to be found from is not finite."""
+        """Find the subspaces that are due; False if a gradient that one is searched for in is not finite."""
         for pack in packs:
             pack.check_dense()
+        if not captured:
+            self._outcomes.read()
         due = [matrix for pack in packs for matrix in pack.due(self.param_groups[pack.group]["refresh"])]
         if not due:
             return True
         if captured:
             raise ValueError("a step that finds subspaces cannot be captured: capture one for which due() is empty")
-        batches = refresh_batches(due)
-        if len(batches) == 1 and self._follow(batches[0]):
-            return True
-        full = [(matrix.name, matrix.parameter.grad) for matrix in due if matrix.parameter.grad is not None]
-        if not self._all_finite(lambda flag: full[flag][0], are_finite([gradient for _, gradient in full])):
+        followed = [matrix for matrix in due if self._can_follow(matrix)]
+        searched = [matrix for matrix in due if not self._can_follow(matrix)]
+        full = [(matrix.name, matrix.parameter.grad) for matrix in searched if matrix.parameter.grad is not None]
+        if full and not self._all_finite(lambda flag: full[flag][0], are_finite([gradient for _, gradient in full])):
             return False
-        for batch in batches:
-            self._refresh(batch)
+        for batch in refresh_batches(searched):
+            self._search(batch)
+        for batch in refresh_batches(followed):
+            self._follow(batch)
         return True
 
-    def _follow(self, batch: list[Matrix]) -> bool:
-        """Find the subspaces of alike matrices from their last ones, before anybody asks whether gradients are finite.
+    def _can_follow(self, matrix: Matrix) -> bool:
+        """Several processes would have to be of one mind about what has settled: they search."""
+        return self.projector == "randomized" and self.group is None and can_follow(matrix)
 
-        False where that is not enough, or where several processes would have to be of one mind about it.
-        """
-        if self.projector != "randomized" or self.group is not None:
-            return False
-        found = follow_subspaces(batch, seed=self.seed, tolerance=self.tolerance)
-        if found is not None:
-            self._take(found)
-        return found is not None
+    def _follow(self, batch: list[Matrix]) -> None:
+        """Find the subspaces of alike matrices from their last ones; the next update knows whether that was enough."""
+        options: dict[str, Any] = {"seed": self.seed, "tolerance": self.tolerance, "on_move": self.on_move}
+        self._outcomes.send(batch, follow_subspaces(batch, self.inner, **options))
 
-    def _refresh(self, batch: list[Matrix]) -> None:
-        """Find the subspaces of alike matrices together."""
+    def _search(self, batch: list[Matrix]) -> None:
+        """Find the subspaces of alike matrices together, whatever it takes."""
         gradients = full_gradients(batch)
-        self._take(find_subspaces(batch, gradients, self.projector, seed=self.seed, tolerance=self.tolerance))
-
-    def _take(self, found: Found) -> None:
+        found = find_subspaces(batch, gradients, self.projector, seed=self.seed, tolerance=self.tolerance)
         if found:
-            rank = self.param_groups[found[0][0].group]["rank"]
+            rank = self.param_groups[batch[0].group]["rank"]
             take_subspaces(found, self.inner, rank=rank, on_move=self.on_move, agree=self._agreed)
 
     def _agreed(self, matrix: Matrix, found: Tensor) -> Tensor:
@@ -372,6 +375,7 @@ class GaLore(torch.optim.Optimizer):
 
     def due(self) -> list[str]:
         """Names of the matrices whose subspaces the next step finds anew; a step is captured only if there are none."""
+        self._outcomes.read()
         return [matrix.name for matrix in self.matrices if self.is_due(matrix)]
 
     def count_replays(self, steps: int = 1) -> None:
@@ -493,9 +497,12 @@ class GaLore(torch.optim.Optimizer):
         pack = matrix.pack
         pack.check_dense()
         self._backward.take(parameter)
+        self._outcomes.read()
         with torch.autocast(parameter.device.type, enabled=False):
-            if self.is_due(matrix) and not self._follow([matrix]) and bool(are_finite([parameter.grad]).all()):  # type: ignore[list-item]
-                self._refresh([matrix])
+            if self.is_due(matrix) and self._can_follow(matrix):
+                self._follow([matrix])
+            elif self.is_due(matrix) and bool(are_finite([parameter.grad]).all()):  # type: ignore[list-item]
+                self._search([matrix])
             if matrix.found:
                 pack.take_gradients()
             else:
@@ -521,6 +528,7 @@ class GaLore(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
         if self.project_in_backward:  # what per_layer has updated cannot be forgotten
             self._backward.forget()
+            self._outcomes.end_update()  # GradScaler does not call step() where it sees an overflow
         for pack in self.packs:
             pack.compact.grad = None
         self._hide_compact()
@@ -554,7 +562,7 @@ class GaLore(torch.optim.Optimizer):
 
     @property
     def skipped(self) -> int:
-        """How many steps were skipped because a gradient was not finite; with per_layer, updates of few parameters."""
+        """How many steps were skipped: a gradient was not finite; with per_layer, updates of a few parameters."""
         self._look_back()
         return int(self.param_groups[0]["galore_skipped"])
 
@@ -574,6 +582,7 @@ class GaLore(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and numbers: torch.load(weights_only=True) reads them back."""
         self._look_back()
+        self._outcomes.read(all_of_them=True)
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
         result = _saving.pack_state(self._parts())
@@ -591,6 +600,7 @@ class GaLore(torch.optim.Optimizer):
           is changed
         """
         self._guard.look_back()
+        self._outcomes.read(all_of_them=True)
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         self._hide_compact()
@@ -638,14 +648,15 @@ class GaLore(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
-        left_out = ("step", "_backward", "_guard", "_rounds", "_of_bucket", "_matrix_of", "group")
+        self._outcomes.read(all_of_them=True)
+        left_out = ("step", "_backward", "_guard", "_outcomes", "_rounds", "_of_bucket", "_matrix_of", "group")
         return {key: value for key, value in vars(self).items() if key not in left_out and not key.startswith("_optim")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.group = None
         self._backward, self._guard = InBackward(per_layer=self.per_layer), Guard(self.inner)
-        self._rounds, self._of_bucket = Rounds(), {}
+        self._rounds, self._of_bucket, self._outcomes = Rounds(), {}, Outcomes()
         for pack in self.packs:
             pack.fold()
         self._start_hooks()

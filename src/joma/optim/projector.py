@@ -8,7 +8,7 @@ The randomised way checks itself: where one more round of products gains more th
 it takes more, and in the end the exact SVD. An SVD that fails is tried again in float64, then by the Gram matrix.
 
 `follow_projector` is for a GPU, which waits while the host looks at numbers. It goes from the last subspace to the next
-one and mostly looks once, at the end.
+one, and says on the device whether that was enough.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from joma.host.words import brief
-from joma.optim._subspace_iteration import follow, gram_product, orthonormalize, search, to_float64
+from joma.optim._subspace_iteration import FollowedBasis, follow, gram_product, orthonormalize, search, to_float64
 
 Kind = Literal["randomized", "exact", "random"]
 Side = Literal["left", "right"]
@@ -155,14 +155,15 @@ def find_projector(
 
 def follow_projector(
     gradient: Tensor, rank: int, start: Tensor, *, seed: int = 0, tolerance: float = TOLERANCE
-) -> Projector | None:
-    """What `find_projector` finds by the randomised way, with few looks at the device; None where it does not settle.
+) -> FollowedBasis:
+    """What `find_projector` finds by the randomised way, without a look at the device; flags there say if it is good.
 
-    None, too, for a gradient that is zero or not finite. The directions hold as much energy as `tolerance` asks for,
-    the largest first; they are orthonormal, but no singular vectors.
+    Where it has settled, the directions hold as much energy as `tolerance` asks for, the largest first. They are
+    orthonormal, but no singular vectors. From a gradient that is zero or not finite nothing sound is found. Energies
+    are shares of the gradient's squared norm.
 
     - gradient: (..., rows, columns)
-    - rank: at least 1, below the shorter side
+    - rank: at least 1; with SPARE directions more it is still below the shorter side
     - start: (..., shorter side, rank) the last basis
     - seed, tolerance: as in `find_projector`
 
@@ -171,17 +172,15 @@ def follow_projector(
     >>> find_projector(gradient, 2, "exact").energies, found.energies
     (tensor([0.0723, 0.0687]), tensor([0.0723, 0.0687]))
     """
-    if rank + SPARE >= min(gradient.shape[-2:]):
-        return None
     gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
     gradient = gradient / _scale(torch.linalg.vector_norm(gradient, float("inf"), dim=(-2, -1), keepdim=True))
     wide = gradient.mT if side_of(*gradient.shape[-2:]) == "right" else gradient
     stack, block = _stacked(wide), _stacked(_block(wide, rank, start, seed))
     found = follow(gram_product(stack, block.shape[-1]), block, rank, tolerance)
-    if found is None:
-        return None
+    count = wide.shape[:-2]
     directions = _signed(found.basis.reshape(*wide.shape[:-1], rank), start)
-    return Projector(directions, _shares(wide, found.energies.reshape(*wide.shape[:-2], rank)), exact=False)
+    shares = _shares(wide, found.energies.reshape(*count, rank))
+    return FollowedBasis(directions, shares, found.sound.reshape(count), found.settled.reshape(count))
 
 
 def _scale(size: Tensor) -> Tensor:

@@ -162,6 +162,7 @@ def _problem(
     if mask is None:
         k = k[:, :, : q.shape[2]] if causal else k
         return q, k, None, {"causal": causal, "scale": scale}
-    square = mask.dtype == torch.bool and mask.shape[-2] == mask.shape[-1]
-    real = mask[:, 0].diagonal(dim1=1, dim2=2) if square else None
-    return q, k, real, {"causal": False, "scale": scale, "bias": as_bias(mask[..., : k.shape[2]])}
+    is_bool = mask.dtype == torch.bool
+    real = mask[:, 0].diagonal(dim1=1, dim2=2) if is_bool and mask.shape[-2] == mask.shape[-1] else None
+    seen = mask[..., : k.shape[2]]
+    return q, k, real, {"causal": False, "scale": scale, "bias": seen if is_bool else as_bias(seen)}

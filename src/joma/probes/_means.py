@@ -49,7 +49,7 @@ class RunningMeans:
     >>> means = RunningMeans(largest=0)
     >>> means.add("h.0", [torch.tensor([[[1.0, 3.0]]])], None)
     >>> means.mean()["h.0"], means.largest()["h.0"]
-    (tensor([[2.]], dtype=torch.float64), tensor([3.]))
+    ((tensor([2.], dtype=torch.float64),), tensor([3.]))
     """
 
     def __init__(self, *, largest: int) -> None:
@@ -58,7 +58,7 @@ class RunningMeans:
         self._waiting: dict[str, _Call] = {}
         self._size = 0
         self._sums: dict[tuple[str, ...], Sums] = {}
-        self._mean: dict[str, Tensor] | None = None
+        self._mean: dict[str, tuple[Tensor, ...]] | None = None
         self.names: dict[str, None] = {}
         """Layers that were called, in the order of their first call."""
 
@@ -72,14 +72,15 @@ class RunningMeans:
             self.names.setdefault(name)
             self._waiting[name], self._size, self._mean = call, self._size + size, None
 
-    def mean(self) -> dict[str, Tensor]:
-        """(statistics, heads) of every layer; NaN in a head without any query that counts."""
+    def mean(self) -> dict[str, tuple[Tensor, ...]]:
+        """Of every layer its statistics, each (heads,); NaN in a head without any query that counts."""
         if self._mean is None:
-            self._mean = {
-                name: each
-                for names, sums in self._merged().items()
-                for name, each in zip(names, (sums.total / sums.counts[:, None]).unbind(), strict=True)
-            }
+            found: dict[str, tuple[Tensor, ...]] = {}
+            for names, sums in self._merged().items():
+                many = sums.total.shape[1]
+                every = (sums.total / sums.counts[:, None]).flatten(0, 1).unbind()  # at once: each cut takes time
+                found |= {name: every[at * many : (at + 1) * many] for at, name in enumerate(names)}
+            self._mean = found
         return self._mean
 
     def largest(self, *, empty: float = -torch.inf) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from joma.measure.spread import Spread, SpreadSums
 from joma.probes._means import RunningMeans
 from joma.probes._sparsity import AttentionSparsity
 
+_Known = TypeVar("_Known")
 _COMPILED = "_orig_mod"  # what torch.compile calls the module inside the one it hands back
 
 
@@ -178,7 +179,7 @@ class Probe:
         """
         return self._table(self._means.largest())
 
-    def _in_order(self, by_layer: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _in_order(self, by_layer: dict[str, _Known]) -> dict[str, _Known]:
         return {name: by_layer[name] for name in self.layers}
 
     def _table(self, by_layer: dict[str, Tensor]) -> Tensor:
