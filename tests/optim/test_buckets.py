@@ -11,7 +11,7 @@ from test_fast_step import NewBytes, Operations
 from torch import nn
 from training import near, same
 
-from joma.optim import APOLLO, Fira, GaLore, _backward, _matrix
+from joma.optim import APOLLO, Fira, GaLore, _backward, _matrix, _refresh, galore
 from joma.optim._guard import Guard
 
 OPTIONS = {"rank": 3, "refresh": 3, "lr": 0.01, "weight_decay": 0.1}
@@ -180,6 +180,32 @@ def test_equal_to_the_plain_way(options, monkeypatch):
     assert not near(models[0], network(), 1e-2)
     assert [m.count for m in optimizers[0].matrices] == [m.count for m in optimizers[1].matrices] == [7] * 25
     assert [m.refreshed for m in optimizers[0].matrices] == [m.refreshed for m in optimizers[1].matrices]
+
+
+@pytest.mark.parametrize("followed", [False, True], ids=["searched", "followed"])
+@pytest.mark.parametrize(("share", "together", "tolerance"), [(2, 4, 1e-9), (3, 3, 1e-5)])
+def test_subspaces_are_found_as_in_the_plain_way(share, together, tolerance, followed, monkeypatch):
+    """Four matrices are refreshed together, if they are in one bucket; a search ends when all of them have settled."""
+    monkeypatch.setattr(_backward, "WAITING_SHARE", share)
+    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",) if followed else ())
+    batches, full_gradients = [], _refresh.full_gradients
+    for module in (_refresh, galore):
+        monkeypatch.setattr(module, "full_gradients", lambda some: batches.append(len(some)) or full_gradients(some))
+    weights, others = ([*weights_of(12, (48, 64)), *weights_of(1, (150, 200))] for _ in range(2))
+    for some in (weights, others):
+        optimizer = made(some, per_layer=some is weights, rank=4, refresh=4)
+        luck = torch.Generator().manual_seed(0)
+        steady = [torch.randn(each.shape, generator=luck, dtype=torch.float64) for each in some]
+        for _ in range(9):
+            noise = [torch.randn(each.shape, generator=luck, dtype=torch.float64) for each in some]
+            sum((each * (a + 0.3 * b)).sum() for each, a, b in zip(some, steady, noise, strict=True)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert sum(batches) >= 13 * 3
+        assert max(batches) == (together if some is weights else 4)
+        batches.clear()
+    for one, other in zip(weights, others, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("kind", [APOLLO, Fira])
