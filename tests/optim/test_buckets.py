@@ -381,6 +381,36 @@ def test_two_chains_at_once_stay_as_planned_and_a_third_is_too_much():
         assert [matrix.count for matrix in optimizer.matrices] == [1] * 17
 
 
+def test_the_oldest_that_wait_are_used_first():
+    """Buckets of three, of which two may wait; that of 5, 4 and 3 is split, and its last is alone from then on."""
+    weights = [nn.Parameter(torch.zeros(4)) for _ in range(12)] + [nn.Parameter(torch.zeros(24))]
+    backward = _backward.InBackward(per_layer=True)
+    backward.plan(weights)
+    places = {id(each): place for place, each in enumerate(weights)}
+    for each in weights:
+        each.grad = torch.zeros_like(each)
+
+    def used(found):
+        return [[places[id(each)] for each in bucket.parameters] for bucket in found]
+
+    came = (3, 0, 6, 7, 4, 1, 9, 5, 2, 10)
+    expected: list[list[list[int]]] = [[]] * 6 + [[[4, 3]], [[5]], [[2, 1, 0]], []]
+    assert [used(backward.collect(weights[at])) for at in came] == expected
+    assert used(backward.release()) == [[7, 6], [10, 9]]
+    assert backward.release() == []
+
+
+def test_packs_that_part_stay_as_large_as_they_may_be(monkeypatch):
+    """Half of all entries may be in one pack, of all matrices that there are and not of those that part."""
+    monkeypatch.setattr("joma.optim._members.SMALL_STACK", 0)
+    weights = weights_of(8)
+    optimizer = made(weights)
+    assert [len(pack.matrices) for pack in optimizer.packs] == [4, 4]
+    given(weights, range(7), torch.Generator().manual_seed(0)).backward()
+    optimizer.step()
+    assert sorted(len(pack.matrices) for pack in optimizer.packs) == [1, 3, 4]
+
+
 def test_gradients_that_were_cleared_before_the_step_are_not_missed():
     model = network()
     optimizer = GaLore(model, per_layer=True, **OPTIONS)
@@ -465,19 +495,25 @@ def test_a_second_gradient_is_refused_although_the_first_still_waits():
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
-def test_the_update_knows_nothing_of_autocast_or_graphs():
-    """Backward may be called with both on."""
-    models, optimizers = pair()
-    for model, optimizer in zip(models, optimizers, strict=True):
-        for turn in range(3):
-            with torch.autocast("cpu", torch.bfloat16, enabled=model is models[0]):
-                with torch.autocast("cpu", enabled=False):
-                    loss = loss_of(model, turn)
-                loss.backward(create_graph=model is models[0])
+@pytest.mark.parametrize("how", ["per_layer", "project_in_backward"])
+def test_what_is_done_amid_backward_knows_nothing_of_autocast_or_graphs(how):
+    """Backward may be called with both on; bfloat16 would be wrong in the third digit."""
+    weights, others = ([nn.Parameter(each.detach().float()) for each in weights_of()] for _ in range(2))
+    begun = torch.stack([each.detach().clone() for each in weights])
+    for some in (weights, others):
+        inside = some is weights
+        optimizer = made(some, **({how: True} if inside else {}))
+        luck = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+                sum((each.square() * torch.randn(each.shape, generator=luck)).sum() for each in some).backward(
+                    create_graph=inside
+                )
+            assert not any(one.grad.requires_grad for pack in optimizer.packs if (one := pack.compact).grad is not None)
             optimizer.step()
             optimizer.zero_grad()
-    assert near(*models, 1e-9)
-    assert all(one.grad_fn is None for pack in optimizers[0].packs for one in (pack.basis, pack.compact))
+    assert all((one - other).abs().max() < 1e-5 for one, other in zip(weights, others, strict=True))
+    assert (torch.stack(weights) - begun).abs().max() > 1e-3
 
 
 # ---- groups, states and copies ------------------------------------------------------------------------------------
@@ -520,6 +556,28 @@ def test_a_saved_state_goes_on(how, parted):
     train(fresh, again, 4)
     assert near(model, fresh, 1e-10)
     assert same(model, fresh) or not how
+
+
+@pytest.mark.parametrize("inner", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_state_is_loaded_amid_training(inner):
+    """Packs are others then, since layers had been left out; SGD has no state that would tell counts."""
+    model, other = network(), network()
+    optimizer, again = (GaLore(each, inner, per_layer=True, **OPTIONS) for each in (model, other))
+
+    def leave_out(turn):
+        model.left_out = {2} if turn == 1 else set()
+
+    train(model, optimizer, 4, before=leave_out)
+    train(other, again, 2)
+    other.load_state_dict(stored(model.state_dict()))
+    again.load_state_dict(stored(optimizer.state_dict()))
+    assert len(again.packs) == len(optimizer.packs)
+    train(model, optimizer, 4)
+    train(other, again, 4)
+    assert near(model, other, 1e-10)
+    counts = [[(matrix.count, matrix.refreshed) for matrix in each.matrices] for each in (optimizer, again)]
+    assert counts[0] == counts[1]
+    assert len({count for count, _ in counts[0]}) == 2
 
 
 @pytest.mark.parametrize(
