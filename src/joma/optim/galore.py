@@ -367,14 +367,17 @@ class GaLore(torch.optim.Optimizer):
         return broadcast_from_first(found, self.group)
 
     def is_due(self, matrix: Matrix) -> bool:
-        """Whether the subspace of a matrix is found anew before its next update.
+        """Whether the subspace of a matrix is found anew before its next update, as far as the host knows; see `due`.
 
         - matrix: one of `matrices`
         """
         return matrix.is_due(self.param_groups[matrix.group]["refresh"])
 
     def due(self) -> list[str]:
-        """Names of the matrices whose subspaces the next step finds anew; a step is captured only if there are none."""
+        """Names of the matrices whose subspaces the next step finds anew; a step is captured only if there are none.
+
+        On a GPU it waits for what the device says of subspaces that the last step followed.
+        """
         self._outcomes.read()
         return [matrix.name for matrix in self.matrices if self.is_due(matrix)]
 
