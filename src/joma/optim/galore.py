@@ -274,7 +274,7 @@ class GaLore(torch.optim.Optimizer):
             raise
         self._check_backward()
         captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-        if not captured:  # while a graph is captured nobody may wait for the device
+        if not captured and not self.per_layer:  # while a graph is captured nobody may wait for the device
             self._look_back()
         folded = self._members.folded
         try:
@@ -458,7 +458,13 @@ class GaLore(torch.optim.Optimizer):
         self._backward.check()
 
     def _update_in_backward(self, parameter: nn.Parameter) -> None:
-        """Of one parameter and of those that have waited for it, with per_layer."""
+        """Of one parameter and of those that have waited for it, with per_layer.
+
+        What the updates of the last backward came to is looked at when the next one begins: amid one, or at its step, a
+        GPU would still be at work on them.
+        """
+        if self._backward.begins:
+            self._look_back()
         self._backward.take(parameter)
         if ready := self._backward.collect(parameter):
             with torch.no_grad():
