@@ -18,8 +18,8 @@
   parameter's precision (`own`).
 - lowbit_loss: how much more the loss of a small LLaMA is with them, and how far P^T P is from one (spectral norm).
 - finite: NaN and infinity anywhere in a gradient are seen.
-- followed_loss: the held-out loss of galore-table's LLaMA where refreshes follow the last subspace, as they do on a GPU,
-  and where they search. It needs JOMA_DATA.
+- followed_loss: the held-out loss of galore-table's LLaMA where refreshes follow the last subspace, as on a GPU, and
+  where they search. It needs JOMA_DATA.
 
     python benchmarks/bench_galore.py [--device cuda] [--parts optimizer,training] [--sizes 60M] [--dtypes bfloat16]
 
