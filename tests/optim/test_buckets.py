@@ -1,15 +1,21 @@
 """Where products are stacked, per_layer updates neighbours together: once all of a bucket have their gradients."""
 
+import copy
+import math
+import pickle
+
 import pytest
 import torch
+from test_checkpoints import stored
+from test_fast_step import NewBytes, Operations
 from torch import nn
-from training import near
+from training import near, same
 
-from joma.optim import APOLLO, Fira, GaLore, _backward, _matrix
+from joma.optim import APOLLO, Fira, GaLore, _backward, _matrix, _refresh, galore
 from joma.optim._guard import Guard
 
 OPTIONS = {"rank": 3, "refresh": 3, "lr": 0.01, "weight_decay": 0.1}
-LAYERS, WIDTH, WORDS = 6, 16, 64
+LAYERS, WIDTH, WORDS = 6, 16, 192
 
 
 @pytest.fixture(autouse=True)
@@ -79,25 +85,9 @@ def buckets(optimizer):
 
 
 def given(weights, order, luck):
-    """A backward that meets weights in this order, the first one first: a chain, from which each takes its share."""
-    chain = torch.zeros((), dtype=torch.float64)
-    for at in reversed(order):
-        drawn = torch.randn(weights[at].shape, generator=luck, dtype=torch.float64)
-        chain = Link.apply(chain, weights[at], drawn)
-    return chain
-
-
-class Link(torch.autograd.Function):
-    """Its weight has the drawn gradient, and those of the links before come later."""
-
-    @staticmethod
-    def forward(ctx, chain, weight, drawn):
-        ctx.save_for_backward(drawn)
-        return chain + (weight * drawn).sum()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, gradient * ctx.saved_tensors[0], None
+    """A loss whose backward meets weights in this order, the first one first: what was made last comes first."""
+    drawn = [torch.randn(weights[at].shape, generator=luck, dtype=torch.float64) for at in reversed(order)]
+    return sum((weights[at] * one).sum() for at, one in zip(reversed(order), drawn, strict=True))
 
 
 def weights_of(count=12, shape=(8, 12)):
@@ -162,11 +152,12 @@ def test_a_bucket_has_at_most_half_of_the_largest_and_alike_matrices_in_it_are_o
 # ---- the weights ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(
     "options",
     [
         {},
+        {"fused": True},
+        {"fused": True, "decay": "coupled"},
         {"decay": "coupled"},
         {"on_move": "rotate"},
         {"on_move": "reset"},
@@ -178,13 +169,9 @@ def test_a_bucket_has_at_most_half_of_the_largest_and_alike_matrices_in_it_are_o
     ],
     ids=str,
 )
-def test_equal_to_the_plain_way(options, fused, monkeypatch):
+def test_equal_to_the_plain_way(options, monkeypatch):
     """Turns of refreshes are its own, too."""
-    if fused:
-        if options.get("inner") is torch.optim.Adafactor:
-            pytest.skip("there is no fused one")
-        monkeypatch.setattr(Guard, "devices", ("cpu",))
-        options = options | {"fused": True}
+    monkeypatch.setattr(Guard, "devices", ("cpu",))
     models, optimizers = pair(**options)
     schedulers = [torch.optim.lr_scheduler.LinearLR(each, total_iters=4) for each in optimizers]
     for model, optimizer, scheduler in zip(models, optimizers, schedulers, strict=True):
@@ -193,6 +180,32 @@ def test_equal_to_the_plain_way(options, fused, monkeypatch):
     assert not near(models[0], network(), 1e-2)
     assert [m.count for m in optimizers[0].matrices] == [m.count for m in optimizers[1].matrices] == [7] * 25
     assert [m.refreshed for m in optimizers[0].matrices] == [m.refreshed for m in optimizers[1].matrices]
+
+
+@pytest.mark.parametrize("followed", [False, True], ids=["searched", "followed"])
+@pytest.mark.parametrize(("share", "together", "tolerance"), [(2, 4, 1e-9), (3, 3, 1e-5)])
+def test_subspaces_are_found_as_in_the_plain_way(share, together, tolerance, followed, monkeypatch):
+    """Four matrices are refreshed together, if they are in one bucket; a search ends when all of them have settled."""
+    monkeypatch.setattr(_backward, "WAITING_SHARE", share)
+    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",) if followed else ())
+    batches, full_gradients = [], _refresh.full_gradients
+    for module in (_refresh, galore):
+        monkeypatch.setattr(module, "full_gradients", lambda some: batches.append(len(some)) or full_gradients(some))
+    weights, others = ([*weights_of(12, (48, 64)), *weights_of(1, (150, 200))] for _ in range(2))
+    for some in (weights, others):
+        optimizer = made(some, per_layer=some is weights, rank=4, refresh=4)
+        luck = torch.Generator().manual_seed(0)
+        steady = [torch.randn(each.shape, generator=luck, dtype=torch.float64) for each in some]
+        for _ in range(9):
+            noise = [torch.randn(each.shape, generator=luck, dtype=torch.float64) for each in some]
+            sum((each * (a + 0.3 * b)).sum() for each, a, b in zip(some, steady, noise, strict=True)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert sum(batches) >= 13 * 3
+        assert max(batches) == (together if some is weights else 4)
+        batches.clear()
+    for one, other in zip(weights, others, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("kind", [APOLLO, Fira])
@@ -241,3 +254,284 @@ def test_gradients_that_come_in_any_order_give_the_same_weights(order, share, mo
     for one, other in zip(weights, others, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
     assert [matrix.count for matrix in optimizer.matrices] == [6] * 13
+
+
+# ---- how many updates, and how much memory ----------------------------------------------------------------------
+
+
+def updates(optimizer, monkeypatch):
+    """Steps of the inner optimizer from now on, each with the number of tensors that it sees."""
+    seen, step = [], optimizer.inner.step
+    monkeypatch.setattr(
+        optimizer.inner,
+        "step",
+        lambda: seen.append(sum(len(group["params"]) for group in optimizer.inner.param_groups)) or step(),
+    )
+    return seen
+
+
+def test_each_bucket_is_one_step_of_the_inner_optimizer(monkeypatch):
+    models, optimizers = pair()
+    seen = [updates(each, monkeypatch) for each in optimizers]
+    for model, optimizer, steps in zip(models, optimizers, seen, strict=True):
+        train(model, optimizer, 2)
+        steps.clear()
+        train(model, optimizer, 1)
+    assert len(seen[0]) == len(buckets(optimizers[0])) == 5
+    assert sum(seen[0]) == len(optimizers[0].packs) + len(optimizers[0].passing)
+    assert len(seen[1]) == 1
+
+
+def test_no_more_is_started_for_more_matrices_of_a_bucket(monkeypatch):
+    """Eight small ones and sixteen between two large ones, whose bucket is as large as that."""
+    monkeypatch.setattr(Guard, "devices", ("cpu",))
+    started = []
+    for count in (8, 16):
+        weights = [*weights_of(1, (40, 90)), *weights_of(count), *weights_of(1, (40, 90))]
+        optimizer = made(weights, per_layer=True, fused=True, refresh=100)
+        assert [len(some) for some in buckets(optimizer)] == [1, count, 1]
+        luck = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            with Operations() as seen:
+                given(weights, range(count + 2)[::-1], luck).backward()
+                optimizer.step()
+        started.append(seen.names["bmm"] + seen.names["_fused_adamw_"] + seen.names["_fused_sgd_"])
+        assert not {"_local_scalar_dense", "item", "is_nonzero"} & {*seen.names}
+    assert started == [2 + 3 + 3] * 2
+
+
+@pytest.mark.parametrize("order", ["as planned", "reversed"])
+def test_there_is_never_more_beside_weights_and_states_than_the_largest_gradient(order, monkeypatch):
+    """Gradients that wait, copies of them for one product, and what the inner optimizer sees of them."""
+    monkeypatch.setattr(Guard, "devices", ("cpu",))
+    weights = [*weights_of(1, (40, 90)), *weights_of(60), *weights_of(1, (40, 90))]
+    optimizer = made(weights, per_layer=True, fused=True, rank=2, refresh=100)
+    assert len(optimizer.packs) == 6
+    luck = torch.Generator().manual_seed(0)
+    places = range(len(weights))[:: -1 if order == "as planned" else 1]
+    for _ in range(3):
+        loss = given(weights, places, luck)
+        held = [value for state in optimizer.inner.state.values() for value in state.values()]
+        with NewBytes(*weights, *held, *(pack.basis for pack in optimizer.packs if pack.basis is not None)) as new:
+            loss.backward()
+            optimizer.step()
+    largest = 40 * 90 * 8
+    compact = 2 * 90 * 8
+    assert largest <= new.most <= largest + 2 * compact + 1000
+
+
+# ---- parameters without gradients ---------------------------------------------------------------------------------
+
+
+def test_layers_that_are_left_out_in_some_steps_have_their_own_counts(monkeypatch):
+    models, optimizers = pair()
+    left_out = [set(), {1}, set(), {4, 5}, {1, 2}, set(), {4}, set()]
+    for model, optimizer in zip(models, optimizers, strict=True):
+
+        def leave_out(turn, model=model):
+            model.left_out = left_out[turn]
+
+        train(model, optimizer, len(left_out), before=leave_out)
+    assert near(*models, 1e-9)
+    counts = [[matrix.count for matrix in each.matrices] for each in optimizers]
+    assert counts[0] == counts[1]
+    assert sorted({*counts[0]}) == [6, 7, 8]
+    assert all(each.grad is None for each in models[0].parameters())
+
+
+def test_a_frozen_parameter_is_waited_for_once(monkeypatch):
+    """Then the others of its bucket are updated without it; trained later, it is updated alone."""
+    model = network()
+    optimizer = GaLore(model, per_layer=True, **OPTIONS)
+    frozen = model.layers[3].q.weight.requires_grad_(False)
+    before = frozen.detach().clone()
+    planned = len(buckets(optimizer))
+    loss_of(model).backward()
+    waiting = [name for name, each in model.named_parameters() if each.grad is not None]
+    assert 0 < sum(model.get_parameter(name).numel() for name in waiting) <= WORDS * WIDTH
+    optimizer.step()
+    assert len(buckets(optimizer)) == planned + 1
+    assert ["layers.3.q.weight"] in buckets(optimizer)
+    seen = updates(optimizer, monkeypatch)
+    for turn in range(3):
+        loss_of(model, turn).backward()
+        assert all(each.grad is None for each in model.parameters())
+        optimizer.step()
+    assert len(seen) == 3 * planned
+    assert torch.equal(frozen, before)
+    frozen.requires_grad_(True)
+    train(model, optimizer, 2)
+    assert not torch.equal(frozen, before)
+    counts = {matrix.name: matrix.count for matrix in optimizer.matrices}
+    assert counts.pop("layers.3.q.weight") == 2
+    assert {*counts.values()} == {6}
+
+
+def test_two_chains_at_once_stay_as_planned_and_a_third_is_too_much():
+    """Gradients of two buckets may wait at the same time, as where a model has two branches."""
+    for branches, more in ((2, 0), (4, 1)):
+        weights = [*weights_of(16), *weights_of(1, (48, 16))]
+        optimizer = made(weights, per_layer=True)
+        planned = buckets(optimizer)
+        assert [len(some) for some in planned] == [4, 4, 4, 4, 1]
+        mixed = sorted(range(16), key=lambda at: (at // (4 * branches), at % 4, at))
+        given(weights, [16, *mixed], torch.Generator().manual_seed(0)).backward()
+        optimizer.step()
+        assert (len(buckets(optimizer)) > len(planned)) == bool(more)
+        assert [matrix.count for matrix in optimizer.matrices] == [1] * 17
+
+
+def test_gradients_that_were_cleared_before_the_step_are_not_missed():
+    model = network()
+    optimizer = GaLore(model, per_layer=True, **OPTIONS)
+    model.layers[0].q.weight.requires_grad_(False)
+    for _ in range(3):
+        loss_of(model).backward()
+        optimizer.zero_grad()
+        optimizer.step()
+    counts = {matrix.name: matrix.count for matrix in optimizer.matrices}
+    assert counts["layers.5.q.weight"] == 3
+    assert counts["layers.0.k.weight"] == 0
+    assert all(each.isfinite().all() for each in model.parameters())
+
+
+# ---- what can go wrong --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("frozen", [False, True], ids=["amid backward", "in step"])
+def test_a_gradient_that_is_not_finite_stops_its_bucket(guarded, frozen, monkeypatch):
+    monkeypatch.setattr(Guard, "devices", ("cpu",) if guarded else ())
+    model, other = network(), network()
+    optimizer = GaLore(model, per_layer=True, nonfinite="skip", fused=True, **OPTIONS)
+    plain = GaLore(other, fused=True, **OPTIONS)
+    if frozen:
+        for one in (model, other):
+            one.layers[2].k.weight.requires_grad_(False)
+    spoiled = model.layers[2].q.weight
+    handle = spoiled.register_hook(lambda gradient: gradient * math.nan)
+    train(model, optimizer, 1)
+    handle.remove()
+    train(other, plain, 1)
+    assert optimizer.skipped == 1
+    (stopped,) = (some for some in buckets(optimizer) if "layers.2.q.weight" in some)
+    begun = network()
+    for name, each in model.named_parameters():
+        expected = begun if name in stopped else other
+        torch.testing.assert_close(each, expected.get_parameter(name), rtol=1e-9, atol=1e-12)
+    assert {m.count for m in optimizer.matrices if m.name in stopped} == {0}
+    train(model, optimizer, 2)
+    assert {m.count for m in optimizer.matrices if m.name in stopped and m.parameter.requires_grad} == {2}
+
+
+def test_after_an_error_amid_backward_training_goes_on():
+    model = network()
+    optimizer = GaLore(model, per_layer=True, **OPTIONS)
+    handle = model.layers[2].q.weight.register_hook(lambda gradient: gradient * math.nan)
+    with pytest.raises(ValueError, match=r"the gradient of layers\.2\.q\.weight is not finite: it was not updated"):
+        loss_of(model).backward()
+    handle.remove()
+    optimizer.step()
+    assert all(each.grad is None for each in model.parameters())
+    before = [matrix.count for matrix in optimizer.matrices]
+    assert {*before} == {0, 1}
+    train(model, optimizer, 2)
+    assert [matrix.count for matrix in optimizer.matrices] == [count + 2 for count in before]
+
+
+def test_after_an_error_in_step_the_next_backward_is_a_new_one():
+    model = network()
+    optimizer = GaLore(model, per_layer=True, **OPTIONS)
+    model.layers[2].k.weight.requires_grad_(False)
+    handle = model.layers[2].q.weight.register_hook(lambda gradient: gradient * math.nan)
+    loss_of(model).backward()
+    with pytest.raises(ValueError, match=r"layers\.2\.q\.weight is not finite: it was not updated"):
+        optimizer.step()
+    handle.remove()
+    assert all(each.grad is None for each in model.parameters())
+    train(model, optimizer, 2)
+    assert {matrix.count for matrix in optimizer.matrices} == {0, 2, 3}
+
+
+def test_a_second_gradient_is_refused_although_the_first_still_waits():
+    model = network()
+    optimizer = GaLore(model, per_layer=True, **OPTIONS)
+    model.layers[0].norm.requires_grad_(False)
+    loss_of(model).backward()
+    assert model.layers[0].up.weight.grad is not None
+    with pytest.raises(ValueError, match=r"layers\.0\.up\.weight has a second gradient before step\(\)"):
+        (model.layers[0].up.weight.sum()).backward()
+    optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+def test_the_update_knows_nothing_of_autocast_or_graphs():
+    """Backward may be called with both on."""
+    models, optimizers = pair()
+    for model, optimizer in zip(models, optimizers, strict=True):
+        for turn in range(3):
+            with torch.autocast("cpu", torch.bfloat16, enabled=model is models[0]):
+                with torch.autocast("cpu", enabled=False):
+                    loss = loss_of(model, turn)
+                loss.backward(create_graph=model is models[0])
+            optimizer.step()
+            optimizer.zero_grad()
+    assert near(*models, 1e-9)
+    assert all(one.grad_fn is None for pack in optimizers[0].packs for one in (pack.basis, pack.compact))
+
+
+# ---- groups, states and copies ------------------------------------------------------------------------------------
+
+
+def test_a_group_that_is_added_amid_waiting_is_planned_with_the_others():
+    model = network()
+    later = [name for name, _ in model.named_parameters() if name.startswith("layers.0")]
+    first = [(name, each) for name, each in model.named_parameters() if name not in later]
+    optimizer = GaLore(first, per_layer=True, **OPTIONS)
+    model.narrow.weight.requires_grad_(False)
+    loss_of(model).backward()
+    waiting = [each for _, each in first if each.grad is not None]
+    assert waiting
+    optimizer.add_param_group({"params": [(name, model.get_parameter(name)) for name in later]})
+    optimizer.step()
+    assert all(each.grad is None for each in waiting)
+    model.narrow.weight.requires_grad_(True)
+    train(model, optimizer, 2)
+    counts = {matrix.name: matrix.count for matrix in optimizer.matrices}
+    assert (counts["layers.5.q.weight"], counts["layers.1.q.weight"], counts["layers.0.q.weight"]) == (3, 3, 3)
+    assert all(len({optimizer._backward.bucket_of(one) for one in pack.parameters}) == 1 for pack in optimizer.packs)
+
+
+@pytest.mark.parametrize("parted", [False, True])
+@pytest.mark.parametrize("how", [{"per_layer": True}, {}], ids=["per_layer", "plain"])
+def test_a_saved_state_goes_on(how, parted):
+    """Bit for bit in the same way of stepping, though layers had been left out; up to rounding in the other."""
+    model, fresh = network(), network()
+    optimizer, again = GaLore(model, per_layer=True, **OPTIONS), GaLore(fresh, **how, **OPTIONS)
+
+    def leave_out(turn):
+        model.left_out = {2} if parted and turn == 1 else set()
+
+    train(model, optimizer, 4, before=leave_out)
+    fresh.load_state_dict(stored(model.state_dict()))
+    again.load_state_dict(stored(optimizer.state_dict()))
+    assert len({matrix.count for matrix in again.matrices}) == 1 + parted
+    train(model, optimizer, 4)
+    train(fresh, again, 4)
+    assert near(model, fresh, 1e-10)
+    assert same(model, fresh) or not how
+
+
+@pytest.mark.parametrize(
+    "way", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["copied", "pickled"]
+)
+def test_a_copy_goes_on_by_itself(way):
+    model = network()
+    optimizer = GaLore(model, per_layer=True, **OPTIONS)
+    train(model, optimizer, 4)
+    other, again = way((model, optimizer))
+    train(model, optimizer, 4)
+    assert [matrix.count for matrix in again.matrices] == [4] * 25
+    train(other, again, 4)
+    assert near(model, other, 1e-12)
+    assert buckets(again) == buckets(optimizer)

@@ -53,12 +53,13 @@ class Operations(TorchDispatchMode):
 
 
 class NewBytes(TorchDispatchMode):
-    """The most bytes that tensors made while it is entered hold at one time."""
+    """The most bytes that tensors made while it is entered hold at one time; `held`: those that were there before."""
 
-    def __init__(self):
+    def __init__(self, *held):
         super().__init__()
         self.now = self.most = 0
-        self.known = {}
+        self.held = [each.untyped_storage() for each in held]
+        self.known = {storage._cdata: storage for storage in self.held}
 
     def freed(self, key, size):
         del self.known[key]
