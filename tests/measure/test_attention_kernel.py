@@ -21,7 +21,7 @@ from joma.measure.attention import AttentionStats, attention_stats, attention_st
 
 pytest.importorskip("triton", reason="Triton is not installed here")
 
-from joma.measure import _start_triton
+from joma.host import kernels
 from joma.measure._attention_triton import covers, launch
 from joma.measure._tiles_triton import documents
 
@@ -164,17 +164,17 @@ def test_a_kernel_that_is_kept_serves_only_what_it_was_compiled_for():
                     there, k.to(DEVICE), scale=scale, bias=None if seen is None else seen.to(DEVICE)
                 )
                 close(found, attention_stats_reference(q, k, scale=scale, bias=seen), TOLERANCE[dtype])
-    assert len(_start_triton._FOUND) >= 16
+    assert len(kernels._FOUND) >= 16
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="triton's interpreter compiles nothing that could be kept")
 def test_few_kernels_are_kept(monkeypatch):
-    monkeypatch.setattr(_start_triton, "MOST", 3)
-    _start_triton._FOUND.clear()
+    monkeypatch.setattr(kernels, "MOST", 3)
+    kernels._FOUND.clear()
     for queries in range(16, 26):
         q, k, _ = draw(0, 1, 1, 1, queries, queries, dtype=BF16)
         close(attention_stats(q.to(DEVICE), k.to(DEVICE)), attention_stats_reference(q, k), TOLERANCE[BF16])
-        assert 1 <= len(_start_triton._FOUND) <= 3
+        assert 1 <= len(kernels._FOUND) <= 3
 
 
 @pytest.mark.long

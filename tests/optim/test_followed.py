@@ -466,22 +466,25 @@ def test_gradients_that_are_projected_during_backward_are_followed(looks, search
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_a_refresh_waits_for_nothing():
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"on_move": "rotate"}, {"basis_dtype": torch.int8}, {"per_layer": True}, {"project_in_backward": True}],
+)
+def test_on_a_gpu_a_refresh_waits_for_nothing(options):
+    """The first refresh that follows makes what libraries need; the second must not wait."""
     weights = [nn.Parameter(torch.zeros(300, 500, device="cuda")) for _ in range(4)]
-    optimizer = GaLore(weights, torch.optim.AdamW, rank=32, refresh=2, lr=0.1, skip=(), fused=True)
+    chosen = {"rank": 32, "refresh": 2, "lr": 0.1, "skip": (), "fused": True, "stagger": False} | options
+    optimizer = GaLore(weights, torch.optim.AdamW, **chosen)
     given = [gradient(300, 500, 1.0, seed=at).cuda() for at in range(4)]
-    for step in range(4):
-        for weight, each in zip(weights, given, strict=True):
-            weight.grad = each.clone()
-        if step == 3:
-            break
-        optimizer.step()
-    assert len(optimizer.due()) in (0, 4)
-    while not optimizer.due():
-        optimizer.step()
-    torch.cuda.synchronize()
-    before = [matrix.refreshed for matrix in optimizer.matrices]
-    with waiting("error"):
-        optimizer.step()
-    assert [matrix.refreshed for matrix in optimizer.matrices] != before
+    for step in range(5):
+        optimizer.zero_grad()
+        loss = sum((weight * each).sum() for weight, each in zip(weights, given, strict=True))
+        torch.cuda.synchronize()
+        with waiting("error" if step == 4 else "default"):
+            loss.backward()
+            optimizer.step()
+    assert [matrix.refreshed for matrix in optimizer.matrices] == [4] * 4
     assert optimizer.due() == []
+    for matrix, each in zip(optimizer.matrices, given, strict=True):
+        held = share(matrix.directions().cpu(), each.cpu()).sum()
+        assert float(held / leading(each.cpu(), 32)[1].sum()) > 1 - 4 * TOLERANCE

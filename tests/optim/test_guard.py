@@ -82,3 +82,38 @@ def test_other_inner_optimizers_are_waited_for():
     assert not optimizer._guard.serves([torch.device("cpu")])
     adafactor = GaLore(network(), torch.optim.Adafactor, rank=4)
     assert not adafactor._guard.serves([torch.device("cpu")])
+
+
+def bad_backward(model):
+    loss_of(model).backward(inputs=[each for name, each in model.named_parameters() if name != "layers.2.weight"])
+    hook = model.layers[2].weight.register_hook(lambda gradient: gradient * float("nan"))
+    loss_of(model).backward(inputs=[model.layers[2].weight])
+    hook.remove()
+
+
+@pytest.mark.parametrize("nonfinite", ["skip", "raise"])
+def test_with_per_layer_the_next_backward_looks_back_and_no_step_does(nonfinite, monkeypatch):
+    """At the step the device is still at work on what it is asked for: the host would wait for all of backward."""
+    model = network()
+    optimizer = GaLore(model, per_layer=True, nonfinite=nonfinite, **OPTIONS)
+    train(model, optimizer, 2)
+    looked, look_back = [], Guard.look_back
+    monkeypatch.setattr(Guard, "look_back", lambda guard: looked.append(1) or look_back(guard))
+    before = model.layers[2].weight.detach().clone()
+    bad_backward(model)
+    looked.clear()
+    optimizer.step()
+    assert not looked
+    assert torch.equal(model.layers[2].weight, before)
+    counts = {matrix.name: matrix.count for matrix in optimizer.matrices}
+    if nonfinite == "raise":
+        with pytest.raises(ValueError, match=r"the gradient of layers\.2\.weight is not finite: it was not updated"):
+            loss_of(model).backward()
+        return
+    loss_of(model).backward()
+    assert len(looked) == 1
+    assert [matrix.count for matrix in optimizer.matrices if matrix.name == "layers.2.weight"] == [3]
+    assert [matrix.count for matrix in optimizer.matrices if matrix.name == "layers.0.weight"] == [4]
+    assert counts["layers.2.weight"] == 3  # as if it had counted, until somebody looked
+    optimizer.step()
+    assert optimizer.skipped == 1

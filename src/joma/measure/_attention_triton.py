@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from joma.host.kernels import start
 from joma.measure._attention_problem import Problem
-from joma.measure._start_triton import start
 from joma.measure._tiles_triton import documents, span, tile
 
 _LOG2E = tl.constexpr(1.4426950408889634)

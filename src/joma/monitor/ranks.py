@@ -28,8 +28,8 @@ DOUBT = 0.01
 
 AT_A_TIME = 1 << 27
 """Entries of matrices that are followed together: copies of them are held for a moment."""
-GRAM_ENTRIES = 1 << 24
-"""Entries of Gram matrices in one recorded look, which holds memory for them: 64 MiB."""
+GRAM_ENTRIES = 1 << 23
+"""Entries of Gram matrices in one recorded look, which holds memory for them: 32 MiB."""
 FIRST_STEPS = 40
 """Steps of subspace iteration before the first look; each reads the matrices twice."""
 

@@ -120,6 +120,11 @@ class InBackward:
         """With whom it is updated; None if there is no plan."""
         return self._bucket_of.get(id(parameter))
 
+    @property
+    def begins(self) -> bool:
+        """Whether no gradient was taken since the last step."""
+        return not self._taken
+
     def take(self, parameter: nn.Parameter) -> None:
         """A gradient is taken; with per_layer a second one before a step is refused."""
         if self.per_layer and id(parameter) in self._taken:

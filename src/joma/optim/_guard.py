@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib.util import find_spec
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -62,11 +64,25 @@ def _have_finite_norms(tensors: Sequence[Tensor], stacks: Sequence[Tensor]) -> T
 
 
 def _largest_entries(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """In size. Many small tensors are read at once; a large one fills a device alone, and faster."""
+    """In size, or 0 for any that is finite. Many small tensors are read at once; a large one fills a device alone."""
     small = [one for one in tensors if one.numel() < LARGE or one.device.type == "cpu"]
     found = iter(torch._foreach_norm(small, torch.inf) if small else ())
     alone = {id(one) for one in small}
-    return [next(found) if id(one) in alone else torch.linalg.vector_norm(one, torch.inf) for one in tensors]
+    return [next(found) if id(one) in alone else _of_large(one) for one in tensors]
+
+
+def _of_large(one: Tensor) -> Tensor:
+    if one.device.type == "cuda" and _has_triton():
+        from joma.optim._finite_triton import covers, zero_if_finite
+
+        if covers(one):
+            return zero_if_finite(one)
+    return torch.linalg.vector_norm(one, torch.inf)
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 class Sent:

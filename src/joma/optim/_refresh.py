@@ -99,27 +99,20 @@ class Outcomes:
 
     def __init__(self) -> None:
         """Nothing was followed yet."""
-        self._now: list[tuple[list[Matrix], list[int], Sent]] = []  # matrices, how often in a row, flags
-        self._before: list[tuple[list[Matrix], list[int], Sent]] = []
+        self._sent: list[tuple[list[Matrix], list[int], Sent]] = []  # matrices, how often in a row, flags
 
     def send(self, batch: list[Matrix], found: FollowedBasis) -> None:
         """These were followed in the update that goes on."""
         times = [max(0, SEARCHED_NEXT - matrix.refreshed) + 1 for matrix in batch]
-        self._now.append((batch, times, Sent(torch.stack([found.sound, found.settled]))))
+        self._sent.append((batch, times, Sent(torch.stack([found.sound, found.settled]))))
         for matrix in batch:
             matrix.refreshed = matrix.count
 
-    def end_update(self) -> None:
-        """What is followed from now on is of the next update."""
-        self._before, self._now = self._before + self._now, []
-
-    def read(self, *, all_of_them: bool = False) -> None:
-        """Let what is not sound be searched for, and what has not settled go on; all_of_them: of this update, too."""
-        if all_of_them:
-            self.end_update()
-        before, self._before = self._before, []
-        for batch, times, sent in before:
-            for matrix, time, sound, settled in zip(batch, times, *sent.read().tolist(), strict=True):
+    def read(self) -> None:
+        """Let what is not sound be searched for, and what has not settled go on."""
+        sent, self._sent = self._sent, []
+        for batch, times, flags in sent:
+            for matrix, time, sound, settled in zip(batch, times, *flags.read().tolist(), strict=True):
                 if not (sound and settled):
                     matrix.refreshed = SEARCHED_NEXT - time if sound and time < FOLLOWED_IN_A_ROW else SEARCHED_NEXT
 

@@ -258,23 +258,22 @@ class GaLore(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        try:
-            self._step()
-        finally:
-            self._outcomes.end_update()
+        self._step()
         return loss
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _step(self) -> None:
         """torch.compile leaves this as it is: which packs step, and which are due, is not known when it compiles."""
+        captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        if not captured and self._backward.begins:  # while a graph is captured nobody may wait for the device
+            self._outcomes.read()
         try:
             self._update_buckets(self._backward.release())
         except Exception:  # a gradient that is not finite: the next backward begins anew
             self._backward.forget()
             raise
         self._check_backward()
-        captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-        if not captured:  # while a graph is captured nobody may wait for the device
+        if not captured and not self.per_layer:
             self._look_back()
         folded = self._members.folded
         try:
@@ -325,8 +324,6 @@ class GaLore(torch.optim.Optimizer):
         """Find the subspaces that are due; False if a gradient that one is searched for in is not finite."""
         for pack in packs:
             pack.check_dense()
-        if not captured:
-            self._outcomes.read()
         due = [matrix for pack in packs for matrix in pack.due(self.param_groups[pack.group]["refresh"])]
         if not due:
             return True
@@ -367,15 +364,19 @@ class GaLore(torch.optim.Optimizer):
         return broadcast_from_first(found, self.group)
 
     def is_due(self, matrix: Matrix) -> bool:
-        """Whether the subspace of a matrix is found anew before its next update.
+        """Whether the subspace of a matrix is found anew before its next update, as far as the host knows; see `due`.
 
         - matrix: one of `matrices`
         """
         return matrix.is_due(self.param_groups[matrix.group]["refresh"])
 
     def due(self) -> list[str]:
-        """Names of the matrices whose subspaces the next step finds anew; a step is captured only if there are none."""
-        self._outcomes.read()
+        """Names of the matrices whose subspaces the next step finds anew; a step is captured only if there are none.
+
+        On a GPU it waits for what the device says of subspaces that the last step followed.
+        """
+        if self._backward.begins:  # amid an update a question must not change what comes
+            self._outcomes.read()
         return [matrix.name for matrix in self.matrices if self.is_due(matrix)]
 
     def count_replays(self, steps: int = 1) -> None:
@@ -455,7 +456,14 @@ class GaLore(torch.optim.Optimizer):
         self._backward.check()
 
     def _update_in_backward(self, parameter: nn.Parameter) -> None:
-        """Of one parameter and of those that have waited for it, with per_layer."""
+        """Of one parameter and of those that have waited for it, with per_layer.
+
+        What the updates of the last backward came to is looked at when the next one begins: amid one, or at its step, a
+        GPU would still be at work on them.
+        """
+        if self._backward.begins:
+            self._outcomes.read()
+            self._look_back()
         self._backward.take(parameter)
         if ready := self._backward.collect(parameter):
             with torch.no_grad():
@@ -496,8 +504,9 @@ class GaLore(torch.optim.Optimizer):
         matrix = self._matrix_of[id(parameter)]
         pack = matrix.pack
         pack.check_dense()
+        if self._backward.begins:
+            self._outcomes.read()
         self._backward.take(parameter)
-        self._outcomes.read()
         with torch.autocast(parameter.device.type, enabled=False):
             if self.is_due(matrix) and self._can_follow(matrix):
                 self._follow([matrix])
@@ -528,7 +537,6 @@ class GaLore(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
         if self.project_in_backward:  # what per_layer has updated cannot be forgotten
             self._backward.forget()
-            self._outcomes.end_update()  # GradScaler does not call step() where it sees an overflow
         for pack in self.packs:
             pack.compact.grad = None
         self._hide_compact()
@@ -582,7 +590,7 @@ class GaLore(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and numbers: torch.load(weights_only=True) reads them back."""
         self._look_back()
-        self._outcomes.read(all_of_them=True)
+        self._outcomes.read()
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
         result = _saving.pack_state(self._parts())
@@ -600,7 +608,7 @@ class GaLore(torch.optim.Optimizer):
           is changed
         """
         self._guard.look_back()
-        self._outcomes.read(all_of_them=True)
+        self._outcomes.read()
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         self._hide_compact()
@@ -648,7 +656,7 @@ class GaLore(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
-        self._outcomes.read(all_of_them=True)
+        self._outcomes.read()
         left_out = ("step", "_backward", "_guard", "_outcomes", "_rounds", "_of_bucket", "_matrix_of", "group")
         return {key: value for key, value in vars(self).items() if key not in left_out and not key.startswith("_optim")}
 

@@ -1,0 +1,55 @@
+"""What following costs a training: the loss of GaLore's table where refreshes follow the last subspace, and search."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+from _galore_training import Row
+
+from joma.claims.contract import silent
+from joma.measure.intervals import compare
+from joma.optim import _refresh
+from joma.runs import Run
+from joma.studies.galore.galore_table import networks
+from joma.studies.galore.galore_table.run import Reading, Table, Trainer, Trial, read_text
+from joma.studies.galore.galore_table.study import STUDY
+
+KEPT = Path(__file__).resolve().parents[1] / "results" / "galore-table" / "galore-table.sqlite"
+SOURCE = 40_000_000  # bytes of Python source: a third of the table's, so that reading takes no minute
+
+
+def followed_losses(device: str, seeds: int = 3) -> Iterator[Row]:
+    """The table's own LLaMA, text, rate and steps, each seed in both ways; beside them what the kept table has."""
+    if device != "cuda":
+        return  # there a refresh searches
+    table = Table(Run.open(KEPT))
+    rate = table.rate(networks.GALORE)
+    assert rate is not None
+    config = replace(STUDY.paper, source=SOURCE, device=device)
+    trainer = Trainer(config, Reading(config, read_text(config, silent)))
+    found: dict[str, list[float]] = {"followed": [], "searched": []}
+    begun = time.perf_counter()
+    for seed in range(seeds):
+        for way, places in (("followed", ("cuda",)), ("searched", ())):
+            with patch.object(_refresh, "FOLLOWED_ON", places):
+                one = trainer.carry_out(Trial(networks.GALORE, rate, seed, config.steps))
+            found[way].append(float(one["held out"][-1].mean()))
+            print(way, seed, found[way][-1], f"{time.perf_counter() - begun:.0f} s", flush=True)
+        if seed:
+            more = compare(np.array(found["followed"]), np.array(found["searched"]))
+            yield {
+                "part": "followed_loss",
+                "size": "60M",
+                "rank": config.rank,
+                "rate": rate,
+                "steps": config.steps,
+                **found,
+                "more": more.difference,
+                "half_width": more.half_width,
+                "table": table.final(networks.GALORE).tolist(),
+            }
