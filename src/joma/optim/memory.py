@@ -186,7 +186,7 @@ def _tensors(state: dict[str, Any]) -> list[Tensor]:
 
 
 def _gradients(parameters: list[Any], optimizer: Any) -> int:
-    """With per_layer gradients are there one at a time, or few that have no more than half of it: the largest counts."""
+    """With per_layer gradients are there one at a time, or few that are smaller together: the largest counts."""
     if getattr(optimizer, "per_layer", False):
         return max((_full([each]) for each in parameters), default=0)
     return _full(parameters)
