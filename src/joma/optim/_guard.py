@@ -77,7 +77,8 @@ def _of_large(one: Tensor) -> Tensor:
 
         if covers(one):
             return zero_if_finite(one)
-    return torch.linalg.vector_norm(one, torch.inf)
+    largest: Tensor = torch.linalg.vector_norm(one, torch.inf)
+    return largest
 
 
 @cache
