@@ -9,7 +9,7 @@ import torch
 from test_checkpoints import stored
 from test_fast_step import NewBytes, Operations
 from torch import nn
-from training import near, same
+from training import near, same, waiting
 
 from joma.optim import APOLLO, Fira, GaLore, _backward, _matrix, _refresh, galore
 from joma.optim._guard import Guard
@@ -58,7 +58,7 @@ def network(dtype=torch.float64):
 
 def loss_of(model, seed=0):
     tokens = torch.randint(WORDS, (8, 5), generator=torch.Generator().manual_seed(seed))
-    return model(tokens).square().mean()
+    return model(tokens.to(model.narrow.weight.device)).square().mean()
 
 
 def train(model, optimizer, steps, *, before=lambda turn: None):
@@ -347,8 +347,8 @@ def test_a_frozen_parameter_is_waited_for_once(monkeypatch):
     before = frozen.detach().clone()
     planned = len(buckets(optimizer))
     loss_of(model).backward()
-    waiting = [name for name, each in model.named_parameters() if each.grad is not None]
-    assert 0 < sum(model.get_parameter(name).numel() for name in waiting) <= WORDS * WIDTH
+    there = [name for name, each in model.named_parameters() if each.grad is not None]
+    assert 0 < sum(model.get_parameter(name).numel() for name in there) <= WORDS * WIDTH
     optimizer.step()
     assert len(buckets(optimizer)) == planned + 1
     assert ["layers.3.q.weight"] in buckets(optimizer)
@@ -526,11 +526,11 @@ def test_a_group_that_is_added_amid_waiting_is_planned_with_the_others():
     optimizer = GaLore(first, per_layer=True, **OPTIONS)
     model.narrow.weight.requires_grad_(False)
     loss_of(model).backward()
-    waiting = [each for _, each in first if each.grad is not None]
-    assert waiting
+    there = [each for _, each in first if each.grad is not None]
+    assert there
     optimizer.add_param_group({"params": [(name, model.get_parameter(name)) for name in later]})
     optimizer.step()
-    assert all(each.grad is None for each in waiting)
+    assert all(each.grad is None for each in there)
     model.narrow.weight.requires_grad_(True)
     train(model, optimizer, 2)
     counts = {matrix.name: matrix.count for matrix in optimizer.matrices}
@@ -593,3 +593,20 @@ def test_a_copy_goes_on_by_itself(way):
     train(other, again, 4)
     assert near(model, other, 1e-12)
     assert buckets(again) == buckets(optimizer)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_weights_are_those_of_the_plain_way_and_backward_waits_for_nothing(monkeypatch):
+    monkeypatch.setattr(_matrix, "STACKED_ON", ("cuda",))
+    models = [network(torch.float32).cuda() for _ in range(2)]
+    for model in models:
+        optimizer = GaLore(model, per_layer=model is models[0], fused=True, **(OPTIONS | {"refresh": 100}))
+        for turn in range(6):
+            optimizer.zero_grad()
+            loss = loss_of(model, turn)
+            torch.cuda.synchronize()
+            with waiting("error" if turn == 5 else "default"):
+                loss.backward()
+                optimizer.step()
+    assert near(*models, 1e-4)
+    assert not near(models[0], network(torch.float32).cuda(), 1e-2)
