@@ -36,6 +36,9 @@ def start(
     - numbers: those that are not whole may change from start to start
     - options: of the compiler
     """
+    if torch.compiler.is_compiling():  # torch knows triton's way, and asks tensors that have no address
+        kernel[grid](*tensors, *numbers, **constants, **options)
+        return
     device = tensors[0].device
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
