@@ -16,13 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparsity_oracle import matrix
 
+from joma.measure import attention
 from joma.measure._attention_problem import Problem, Sink
 from joma.measure.attention import AttentionStats, attention_stats, attention_stats_reference
 
 pytest.importorskip("triton", reason="Triton is not installed here")
 
 from joma.host import kernels
-from joma.measure._attention_triton import covers, launch
+from joma.measure._attention_triton import _bytes, covers, launch
 from joma.measure._tiles_triton import documents
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
@@ -148,6 +149,29 @@ def test_the_kernel_takes_a_mask_as_it_is(shape):
     weights, _ = matrix(q, k, causal=False, bias=added)
     exact = weights @ v.double().repeat_interleave(2, 1)
     torch.testing.assert_close(output.double().cpu(), exact, rtol=0, atol=1e-5)
+
+
+def test_a_mask_has_the_gradients_of_what_it_hides(monkeypatch):
+    """The kernel takes it as it is; the backward pass adds it."""
+    monkeypatch.setattr(attention, "_fastest", lambda problem: lambda given: launch(given, BLOCKS))
+    q, k, _ = draw(4, 1, 2, 1, 5, 20)
+    seen = torch.rand(2, 5, 20, generator=torch.Generator().manual_seed(1)) > 0.5
+    seen[..., 0] = True
+    mine = q.to(DEVICE).requires_grad_()
+    found = attention_stats(mine, k.to(DEVICE), causal=False, bias=seen.to(DEVICE)).entropy
+    (gradient,) = torch.autograd.grad(found.sum(), mine)
+    plain = q.double().requires_grad_()
+    logits = (plain @ k.double().mT / 16**0.5).masked_fill(~seen, -torch.inf)
+    entropy = -(logits.softmax(-1) * logits.log_softmax(-1).masked_fill(~seen, 0.0)).sum(-1)
+    torch.testing.assert_close(found.double().cpu(), entropy, rtol=0, atol=TOLERANCE[q.dtype])
+    torch.testing.assert_close(gradient.double().cpu(), torch.autograd.grad(entropy.sum(), plain)[0], rtol=0, atol=1e-4)
+
+
+def test_a_mask_is_not_copied():
+    seen = torch.rand(1, 1, 5, 7).gt(0.5).expand(2, 3, 5, 7)
+    shown = _bytes(seen)
+    assert (shown.dtype, shown.stride(), shown.data_ptr()) == (torch.int8, seen.stride(), seen.data_ptr())
+    assert torch.equal(shown != 0, seen)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="triton's interpreter compiles nothing that could be kept")

@@ -265,3 +265,39 @@ def test_a_mask_with_gradients_and_the_same_in_other_measures():
     for each in zip(spread(plain, k, causal=False, bias=seen), spread(plain, k), strict=True):
         torch.testing.assert_close(*each)
     torch.testing.assert_close(top_mass(plain, k, 0.3, causal=False, bias=seen), top_mass(plain, k, 0.3))
+
+
+def test_a_mask_gives_its_numbers_with_gradients_too():
+    """Not only the gradients: the numbers come from another copy of the problem."""
+    torch.manual_seed(1)
+    q, k = torch.randn(1, 2, 4, 8, requires_grad=True), torch.randn(1, 1, 6, 8)
+    seen = torch.rand(1, 2, 4, 6) > 0.4
+    seen[..., 0] = True
+    weights, _ = matrix(q.detach(), k, causal=False, bias=torch.zeros(seen.shape).masked_fill(~seen, -torch.inf))
+    found = attention_stats(q, k, causal=False, bias=seen)
+    assert found.entropy.requires_grad
+    torch.testing.assert_close(found.entropy.double(), torch.special.entr(weights).sum(-1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.sink_mass.double(), weights[..., 0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("of", [attention_stats, attention_stats_reference])
+def test_a_query_for_which_a_mask_has_no_true_sees_nothing(of):
+    """As with a bias of -inf: not as if it saw all keys alike."""
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8)
+    seen = torch.ones(3, 5, dtype=torch.bool)
+    seen[1] = False
+    found = of(q, k, causal=False, bias=seen)
+    assert (found.lse[:, :, 1] == -torch.inf).all()
+    assert (found.max_logit[:, :, 1] == -torch.inf).all()
+    for number in (found.entropy, found.sink_mass, found.effective_keys):
+        assert (number[:, :, 1] == 0).all()
+        assert (number[:, :, [0, 2]] > 0).all()
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (2, 1, 1, 7), (1, 4, 5, 7)])
+def test_a_mask_that_is_the_same_for_many_is_written_out_once(shape):
+    q, k = torch.zeros(2, 4, 5, 8), torch.zeros(2, 4, 7, 8)
+    bias = Problem.of(q, k, None, causal=False, bias=torch.ones(shape, dtype=torch.bool)).bias
+    assert bias.shape == (2, 4, 5, 7)
+    assert bias.untyped_storage().nbytes() == torch.Size(shape).numel() * 4

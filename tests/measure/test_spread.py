@@ -326,3 +326,60 @@ def test_a_window_of_whole_blocks_makes_one_run_per_block():
         assert len(found.first) <= (10 if window == 16 else 16)
         assert bool((found.inside.sum(1) > 0).all())
         assert found.queries[found.inside].tolist() == at.tolist()
+
+
+def test_a_plan_goes_where_the_keys_are():
+    ends = torch.arange(20).clamp(min=3)
+    made = _spread_sums.plan(torch.zeros_like(ends), ends + 1, 8)
+    moved = made.to(torch.device("meta"))
+    for before, after in zip(made, moved, strict=True):
+        if isinstance(before, torch.Tensor):
+            assert (after.device.type, after.shape, after.dtype) == ("meta", before.shape, before.dtype)
+        else:
+            assert after == before
+
+
+def test_plans_that_are_kept_are_made_once_and_serve_only_their_own_lengths(monkeypatch):
+    """Other windows, lengths, masks and widths, each twice, between each other."""
+    made, own = [], _spread_sums.plan
+    monkeypatch.setattr(_spread_sums, "plan", lambda *ends: made.append(1) or own(*ends))
+    monkeypatch.setattr(_spread_sums, "BLOCKS", (4, 16))
+    kinds = [
+        ({}, {}), ({"queries": 21}, {}), ({"keys": 40, "queries": 40}, {}), ({"width": 12}, {}), ({}, {"window": 5}),
+        ({}, {"window": 12}), ({}, {"causal": False}), ({}, {"window": 5, "causal": False}),
+    ]  # fmt: skip
+    kept = {}
+    for turn in range(2):
+        for shape, given in kinds:
+            q, k = draw(turn, **shape)
+            with _spread_sums.plans_kept(kept):
+                found = spread(q, k, **given)
+            close(found, slow_spread(q.cpu(), k.cpu(), **given))
+        assert len(made) == len(kept) == len(kinds)
+    q, k = draw(0)
+    spread(q, k)
+    assert len(made) == len(kinds) + 1  # nothing is kept for others
+    given = {"cu_seqlens": [0, 3, 29]}
+    with _spread_sums.plans_kept(kept):
+        close(spread(q, k, **given), slow_spread(q.cpu(), k.cpu(), **given))
+    assert len(kept) == len(kinds)  # a plan of documents does not follow from lengths
+
+
+def test_plans_are_kept_by_whom_they_are_made_for():
+    """By the inner of two, by the outer after it, and by nobody after an error."""
+    (q, k), outer, inner = draw(0), {}, {}
+
+    def fail():
+        with _spread_sums.plans_kept(inner):
+            raise KeyError
+
+    with _spread_sums.plans_kept(outer):
+        with _spread_sums.plans_kept(inner):
+            spread(q, k)
+        assert (len(outer), len(inner)) == (0, 1)
+        with pytest.raises(KeyError):
+            fail()
+        spread(q, k, window=3)
+        assert (len(outer), len(inner)) == (1, 1)
+    spread(q, k, window=4)
+    assert (len(outer), len(inner)) == (1, 1)

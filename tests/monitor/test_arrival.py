@@ -5,6 +5,7 @@ import torch
 from networks import PROBE, made
 
 from joma.monitor import LargestLogit, Monitor, TrainingStopped, arrival
+from joma.monitor.tables import _in_one
 
 
 class Event:
@@ -121,3 +122,19 @@ def test_on_cuda_numbers_leave_on_a_stream_of_their_own_into_pinned_memory(monke
         ("aside", "exit"),
     ]
     assert told == [("aside", "made", {}), *once, *once]
+
+
+def test_numbers_of_any_shape_and_type_are_one_row_in_float64():
+    third = torch.tensor(1 / 3, dtype=torch.float64)
+    series = [[torch.tensor([1.5, 2.0]), torch.tensor(3.0)], [third, torch.tensor([[4.0, 5.0], [6.0, 7.0]])]]
+    series.append([torch.tensor([8], dtype=torch.bfloat16)])
+    found = _in_one(series)
+    assert found.dtype == torch.float64
+    assert found.tolist() == [1.5, 2.0, 3.0, 1 / 3, 4.0, 5.0, 6.0, 7.0, 8.0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_numbers_of_several_devices_are_one_row_on_the_first():
+    found = _in_one([[torch.tensor([1.0], device="cuda")], [torch.tensor([2.0, 3.0])], [torch.ones((), device="cuda")]])
+    assert found.is_cuda
+    assert found.tolist() == [1.0, 2.0, 3.0, 1.0]

@@ -270,3 +270,34 @@ def test_a_pass_that_leaves_something_behind_is_told_apart():
         replay._must_be_the_same((versions, drawn), ([1, 3], drawn), "Net")
     with pytest.raises(MonitorError, match="a pass of Net draws some"):
         replay._must_be_the_same((versions, drawn), ([1, 2], drawn + 1), "Net")
+
+
+def test_plans_are_made_before_the_recording_and_kept():
+    """A recording cannot take them from the host: what the passes before it have made is what it reads."""
+    recorded = replay.Replay(made(), ProbeBatch(PROBE), None, Memory(), spread=True, attention=None)
+    recorded._pass()
+    kept = dict(recorded._plans)
+    assert kept
+    recorded._pass()
+    assert {key: id(plan) for key, plan in recorded._plans.items()} == {key: id(plan) for key, plan in kept.items()}
+
+
+def test_a_pass_that_is_recorded_goes_without_the_head():
+    model, seen = gpt2(device="cpu"), []
+    head = model.get_output_embeddings()
+    head.register_forward_hook(lambda head, given, logits: seen.append(bool(logits.any())))
+    batch = ProbeBatch({"input_ids": torch.arange(16)[None]})
+    with untouched(model):
+        replay.Replay(model, batch, None, Memory(), spread=False, attention=None)._pass()
+        quiet_pass(model, batch, spread=False)
+    assert seen == [False, True]
+
+
+def test_a_head_with_a_pass_of_its_own_keeps_it():
+    """As accelerate gives one to modules that it moves; nobody else may take it away."""
+    model = gpt2(device="cpu")
+    head, batch = model.get_output_embeddings(), ProbeBatch({"input_ids": torch.arange(16)[None]})
+    own = vars(head)["forward"] = type(head).forward.__get__(head)
+    with replay.without_head(model, batch):
+        assert vars(head)["forward"] is own
+    assert vars(head)["forward"] is own

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import operator
 import pickle
 
 import pytest
@@ -118,6 +119,7 @@ def sizes(entries, most, device="cpu"):
         ([1] * 12, [[1] * 6, [1] * 6]),  # not 10 and 2
         ([10, 1], [[1], [10]]),  # what is as large as a bucket is alone
         ([11, 1, 1], [[1, 1], [11]]),
+        ([10, *[1] * 12], [[1] * 6, [1] * 6, [10]]),  # nor does it change how the others are divided
         ([7], [[7]]),
     ],
     ids=str,
@@ -320,6 +322,35 @@ def test_there_is_never_more_beside_weights_and_states_than_the_largest_gradient
     assert largest <= new.most <= largest + 2 * compact + 1000
 
 
+def test_where_too_many_wait_the_oldest_go_first():
+    weights = [*weights_of(16), *weights_of(1, (48, 16))]
+    waiting = _backward.InBackward(per_layer=True)
+    waiting.plan(weights)
+    for each in weights:
+        each.grad = torch.zeros_like(each)
+    released = {}
+    for at in (12, 13, 14, 8, 9, 10, 4, 5, 6, 0, 1, 2, 3):
+        for bucket in waiting.collect(weights[at]):
+            places = [place for place, each in enumerate(weights) if any(each is one for one in bucket.parameters)]
+            released.setdefault(at, []).extend(places)
+    assert released == {6: [12, 13, 14], 2: [8, 9, 10], 3: [0, 1, 2, 3]}
+    (last,) = waiting.release()
+    assert all(map(operator.is_, last.parameters, (weights[at] for at in (6, 5, 4))))
+
+
+def test_of_a_bucket_only_gradients_that_have_come_wait():
+    """One that somebody has set beside them is not theirs, and one that was cleared is gone."""
+    weights = weights_of(3)
+    bucket = _backward.Bucket(weights)
+    for each in weights:
+        each.grad = torch.zeros_like(each)
+    bucket.waiting = {id(weights[0]), id(weights[2])}
+    weights[2].grad = None
+    there, others = bucket.part()
+    assert [each is weights[0] for each in there] == [True]
+    assert len(others) == 2
+
+
 # ---- parameters without gradients ---------------------------------------------------------------------------------
 
 
@@ -454,6 +485,42 @@ def test_a_gradient_that_is_not_finite_stops_its_bucket(guarded, frozen, monkeyp
     assert {m.count for m in optimizer.matrices if m.name in stopped and m.parameter.requires_grad} == {2}
 
 
+@pytest.mark.parametrize("guarded", [False, True])
+def test_each_bucket_that_is_stopped_counts(guarded, monkeypatch):
+    """Whether the host looks at once or later."""
+    monkeypatch.setattr(Guard, "devices", ("cpu",) if guarded else ())
+    model = network()
+    optimizer = GaLore(model, per_layer=True, nonfinite="skip", fused=True, **(OPTIONS | {"refresh": 100}))
+    train(model, optimizer, 1)  # now no subspace is due, for which the host would look
+    assert optimizer.due() == []
+    spoiled = model.layers[0].q.weight, model.layers[5].q.weight
+    assert len({optimizer._backward.bucket_of(each) for each in spoiled}) == 2
+    handles = [each.register_hook(lambda gradient: gradient * math.nan) for each in spoiled]
+    train(model, optimizer, 1)
+    for handle in handles:
+        handle.remove()
+    assert optimizer.skipped == 2
+    assert optimizer.skipped == 2  # asked twice, counted once
+    counts = {matrix.name: matrix.count for matrix in optimizer.matrices}
+    assert (counts["layers.0.q.weight"], counts["layers.5.q.weight"]) == (1, 1)
+
+
+def test_after_an_error_when_backward_begins_no_gradient_is_left_to_add_up(monkeypatch):
+    """The device has held the update back; the next backward says so and ends there."""
+    monkeypatch.setattr(Guard, "devices", ("cpu",))
+    model = network()
+    optimizer = GaLore(model, per_layer=True, fused=True, **(OPTIONS | {"refresh": 100}))
+    train(model, optimizer, 1)
+    handle = model.layers[2].q.weight.register_hook(lambda gradient: gradient * math.nan)
+    train(model, optimizer, 1)
+    handle.remove()
+    with pytest.raises(ValueError, match=r"layers\.2\.q\.weight is not finite: it was not updated"):
+        loss_of(model).backward()
+    assert all(each.grad is None for each in model.parameters())
+    train(model, optimizer, 1)
+    assert {matrix.count for matrix in optimizer.matrices} == {2, 3}
+
+
 def test_after_an_error_amid_backward_training_goes_on():
     model = network()
     optimizer = GaLore(model, per_layer=True, **OPTIONS)
@@ -578,6 +645,42 @@ def test_a_state_is_loaded_amid_training(inner):
     counts = [[(matrix.count, matrix.refreshed) for matrix in each.matrices] for each in (optimizer, again)]
     assert counts[0] == counts[1]
     assert len({count for count, _ in counts[0]}) == 2
+
+
+@pytest.mark.parametrize("inner", [torch.optim.AdamW, torch.optim.NAdam])
+def test_a_state_of_large_packs_goes_on_in_small_ones(inner):
+    """The plain way has one count of steps for alike matrices of all layers; in buckets each has its own."""
+    models = [network() for _ in range(3)]
+    options = OPTIONS | {"inner": inner, "projector": "exact"}
+    first, plain, split = (GaLore(each, per_layer=each is models[2], **options) for each in models)
+    train(models[0], first, 4)
+    for model, optimizer in ((models[1], plain), (models[2], split)):
+        model.load_state_dict(models[0].state_dict())
+        optimizer.load_state_dict(stored(first.state_dict()))
+    assert len(split.packs) > len(plain.packs)
+    for model, optimizer in zip(models, (first, plain, split), strict=True):
+        train(model, optimizer, 4)
+        assert {float(optimizer.state[each.parameter]["step"]) for each in optimizer.matrices} == {8.0}
+    assert near(models[0], models[1], 1e-10)
+    assert near(models[0], models[2], 1e-9)
+
+
+def test_an_optimizer_takes_up_its_own_earlier_state():
+    """Layers were left out in between: packs are formed anew, and no bucket may go on with those of before."""
+    model, fresh = network(), network()
+    exact = OPTIONS | {"projector": "exact"}  # a search gives a little else, if others are searched for with it
+    optimizer, again = (GaLore(one, per_layer=True, **exact) for one in (model, fresh))
+    train(model, optimizer, 4)
+    weights, state = stored(model.state_dict()), stored(optimizer.state_dict())
+    model.left_out = {2}
+    train(model, optimizer, 2)
+    model.left_out = set()
+    for one, its in ((model, optimizer), (fresh, again)):
+        one.load_state_dict(weights)
+        its.load_state_dict(copy.deepcopy(state))  # as torch does it, an optimizer takes these very tensors
+        train(one, its, 4)
+        assert {matrix.count for matrix in its.matrices} == {8}
+    assert near(model, fresh, 1e-10)
 
 
 @pytest.mark.parametrize(

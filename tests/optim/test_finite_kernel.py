@@ -45,6 +45,10 @@ def test_what_has_gaps_or_is_of_another_kind_is_left_to_torch():
     assert not covers(memory[:, :4])
     assert not covers(memory.double())  # 1e300 is finite there, and would not be in float32
     assert not covers(torch.zeros(3, 4, 5).transpose(0, 1))
+    assert covers(torch.zeros(8))
+    assert not covers(torch.zeros(8)[::2])  # one axis has no other order
+    assert not covers(torch.zeros(1).expand(8))
+    assert covers(torch.zeros(()))
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="the kernel is for a GPU")
@@ -62,3 +66,17 @@ def test_large_gradients_on_a_gpu_are_looked_at_by_the_kernel(monkeypatch):
             found = _guard.are_finite(gradients).tolist()
             assert found == [at != wrong for at in range(len(sizes))]
             assert looked == [torch.Size(size) for size in sizes[1:]]
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="the kernel is for a GPU")
+def test_large_gradients_that_the_kernel_does_not_cover_are_seen_all_the_same(monkeypatch):
+    """What lies between their entries is not finite, and what is large in float64 is."""
+    monkeypatch.setattr(_guard, "LARGE", 16)
+    for wrong in (False, True):
+        memory = torch.full((8, 16), math.nan, device=DEVICE)
+        gaps = memory[:, ::2].fill_(1.0)
+        wide = torch.full((8, 16), 1e300, device=DEVICE, dtype=torch.float64)
+        row = torch.full((64,), math.nan, device=DEVICE)[::2].fill_(1.0)
+        if wrong:
+            gaps[7, 7] = wide[7, 15] = row[31] = math.inf
+        assert _guard.are_finite([gaps, wide, row]).tolist() == [not wrong] * 3

@@ -1,12 +1,17 @@
 """A fused inner optimizer decides on the device whether a step happens; here a CPU stands for the device."""
 
+import copy
+import math
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from test_galore_state import stored
 from training import loss_of, near, network, same, train
 
-from joma.optim import GaLore
-from joma.optim._guard import Guard
+from joma.optim import GaLore, _guard
+from joma.optim._guard import Guard, Sent
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "weight_decay": 0.1, "fused": True}
 
@@ -76,6 +81,18 @@ def test_a_state_saved_after_a_skipped_step_knows_of_it():
     assert same(model, train(other, GaLore(other, **OPTIONS), 5))
 
 
+def test_a_copy_knows_of_a_step_that_did_not_happen():
+    """Flags that are on their way stay behind: they are read before."""
+    model = network()
+    optimizer = GaLore(model, nonfinite="skip", **OPTIONS)
+    train(model, optimizer, 2)
+    bad_step(model, optimizer)
+    _, again = copy.deepcopy((model, optimizer))
+    for each in (again, optimizer):
+        assert {matrix.count for matrix in each.matrices} == {2}
+        assert each.skipped == 1
+
+
 def test_other_inner_optimizers_are_waited_for():
     options = {key: value for key, value in OPTIONS.items() if key != "fused"}
     optimizer = GaLore(network(), **options)
@@ -117,3 +134,51 @@ def test_with_per_layer_the_next_backward_looks_back_and_no_step_does(nonfinite,
     assert counts["layers.2.weight"] == 3  # as if it had counted, until somebody looked
     optimizer.step()
     assert optimizer.skipped == 1
+
+
+class OnDevice:
+    """Flags on the second of two GPUs, and what is done with them and with an event."""
+
+    device = torch.device("cuda", 1)
+
+    def __init__(self, told):
+        self.told = told
+
+    def to(self, place, *, non_blocking):
+        self.told.append(("copied", place, non_blocking))
+        return SimpleNamespace(numpy=lambda: self.told.append(("read",)) or np.array([True, False]))
+
+
+def test_flags_are_copied_without_waiting_and_read_when_they_are_there(monkeypatch):
+    """The event stands behind the copy on the stream that makes it, which is that of the flags' own device."""
+    told = []
+    event = SimpleNamespace(
+        record=lambda *stream: told.append(("recorded", *stream)), synchronize=lambda: told.append(("waited",))
+    )
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: f"stream of {device}")
+    sent = Sent(OnDevice(told))
+    assert told == [("copied", "cpu", True), ("recorded", "stream of cuda:1")]
+    assert sent.read().tolist() == [True, False]
+    assert told[2:] == [("waited",), ("read",)]
+
+
+def test_what_a_graph_captures_holds_back_and_is_not_looked_at_later():
+    """A replay has no flags of its own, and its steps are counted by who replays."""
+    optimizer = GaLore(network(), **OPTIONS)
+    guard, matrices = Guard(optimizer.inner), optimizer.matrices
+    for captured, name, count in ((True, [], 0), (False, ["w1"], -1)):
+        for finite, expected in ((torch.tensor([True, False]), 1.0), (torch.tensor([True, True]), 0.0)):
+            held = guard.hold(lambda flag: f"w{flag}", finite, matrices, captured=captured)
+            assert held.item() == optimizer.inner.found_inf.item() == expected
+        assert guard.look_back() == name
+        assert {matrix.count for matrix in matrices} == {count}
+    guard.release()
+    assert not hasattr(optimizer.inner, "found_inf")
+
+
+def test_only_a_gpu_has_the_kernel(monkeypatch):
+    finite = pytest.importorskip("joma.optim._finite_triton", reason="Triton is not installed here")
+    monkeypatch.setattr(finite, "zero_if_finite", lambda one: pytest.fail("the kernel is for a GPU"))
+    assert float(_guard._of_large(torch.tensor([2.0, -3.0]))) == 3.0
+    assert math.isnan(float(_guard._of_large(torch.tensor([2.0, math.nan]))))

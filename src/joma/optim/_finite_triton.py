@@ -22,7 +22,8 @@ def _look(X, Found, entries, BLOCK: tl.constexpr):
 
 def covers(gradient: Tensor) -> bool:
     """Whether the entries lie in memory without gaps, in whatever order, and are of a known kind."""
-    return gradient.dtype in _KINDS and (gradient.is_contiguous() or gradient.mT.is_contiguous())
+    dense = gradient.is_contiguous() or (gradient.ndim > 1 and gradient.mT.is_contiguous())
+    return gradient.dtype in _KINDS and dense
 
 
 def zero_if_finite(gradient: Tensor) -> Tensor:

@@ -149,8 +149,8 @@ class Guard:
         """The inner optimizer has stepped."""
         vars(self.inner).pop("found_inf", None)
 
-    def look_back(self) -> str | None:
-        """The name of a gradient that was not finite in the step before, which then did not count."""
+    def look_back(self) -> list[str]:
+        """Of each update since the last look that did not happen: a gradient that was not finite. It does not count."""
         pending, self.pending = self.pending, []
         names = []
         for one in pending:
@@ -159,4 +159,4 @@ class Guard:
                 for matrix in one.matrices:
                     matrix.count -= 1
                 names.append(one.name_of(int(finite.argmin())))
-        return names[0] if names else None
+        return names

@@ -176,7 +176,9 @@ def restore_inner(parts: Parts, packs: list[Pack], state_dict: dict[str, Any]) -
     numbers = parts.numbers
 
     def of_inner_in(state: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in state.items() if key not in OF_MATRIX}
+        # Matrices that were in one pack share its count of steps: two packs would each add to it.
+        single = {key: value.clone() for key, value in state.items() if isinstance(value, Tensor) and not value.ndim}
+        return {key: value for key, value in {**state, **single}.items() if key not in OF_MATRIX}
 
     def of_pack(pack: Pack) -> dict[str, Any]:
         return join_states([of_inner_in(_saved_of(matrix, numbers, state_dict)) for matrix in pack.matrices])

@@ -463,7 +463,11 @@ class GaLore(torch.optim.Optimizer):
         """
         if self._backward.begins:
             self._outcomes.read()
-            self._look_back()
+            try:
+                self._look_back()
+            except Exception:  # backward ends here: the next one must not add to this gradient
+                parameter.grad = None
+                raise
         self._backward.take(parameter)
         if ready := self._backward.collect(parameter):
             with torch.no_grad():
@@ -560,7 +564,7 @@ class GaLore(torch.optim.Optimizer):
 
     def _look_back(self) -> None:
         """At the step before, if it was left to the device whether it happens."""
-        if (name := self._guard.look_back()) is not None:
+        for name in self._guard.look_back():  # with per_layer one for each bucket
             self._refuse(name)
             self._count_skipped()
 
@@ -656,6 +660,7 @@ class GaLore(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
+        self._look_back()
         self._outcomes.read()
         left_out = ("step", "_backward", "_guard", "_outcomes", "_rounds", "_of_bucket", "_matrix_of", "group")
         return {key: value for key, value in vars(self).items() if key not in left_out and not key.startswith("_optim")}
