@@ -84,8 +84,11 @@ def test_the_second_time_nothing_is_compiled_and_all_arguments_come_in_their_ord
         {"options": {"num_stages": 4}},
         {"options": {"num_warps": 4, "maxnreg": 128}},
     ],
-    ids=str,
-)
+    ids=[
+        "kind of numbers", "address", "first address", "device", "length", "step of one", "a whole scale", "block",
+        "causal", "warps", "stages", "registers",
+    ],
+)  # fmt: skip
 def test_what_is_compiled_in_is_compiled_anew(change):
     kernel = Kernel()
     start(kernel)
