@@ -1,4 +1,4 @@
-"""What following costs a training: the loss of GaLore's table where refreshes follow the last subspace, and search."""
+"""Refreshes that follow the last subspace: how much energy they hold, and what they cost the loss of GaLore's table."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from _galore_training import Row
+import torch
+from _galore_training import RANKS, Row, Training
 
 from joma.claims.contract import silent
 from joma.measure.intervals import compare
-from joma.optim import _refresh
+from joma.optim import GaLore, _refresh
+from joma.optim.projector import follow_projector
 from joma.runs import Run
 from joma.studies.galore.galore_table import networks
 from joma.studies.galore.galore_table.run import Reading, Table, Trainer, Trial, read_text
@@ -21,6 +23,38 @@ from joma.studies.galore.galore_table.study import STUDY
 
 KEPT = Path(__file__).resolve().parents[1] / "results" / "galore-table" / "galore-table.sqlite"
 SOURCE = 40_000_000  # bytes of Python source: a third of the table's, so that reading takes no minute
+
+
+def followed_energies(size: str = "20M", refresh: int = 4, steps: int = 20) -> Iterator[Row]:
+    """Of each refresh of a LLaMA on random tokens, on a CPU: whether it settled, and its energy over that of an SVD."""
+    settled: list[bool] = []
+    ratios: list[float] = []
+
+    def looked(gradient: torch.Tensor, rank: int, start: torch.Tensor, **options: float) -> object:
+        found = follow_projector(gradient, rank, start, **options)  # type: ignore[arg-type]
+        squares = torch.linalg.svdvals(gradient.double()).square()
+        settled.extend(found.settled.flatten().tolist())
+        best = squares[..., :rank].sum(-1) / squares.sum(-1)
+        ratios.extend((found.energies.double().sum(-1) / best).flatten().tolist())
+        return found
+
+    def make(model: torch.nn.Module) -> GaLore:
+        return GaLore(model, torch.optim.AdamW, rank=RANKS[size], refresh=refresh, lr=1e-3)
+
+    training = Training(make, size, "cpu", torch.float32, sequences=16)
+    with patch.object(_refresh, "FOLLOWED_ON", ("cpu",)), patch.object(_refresh, "follow_projector", looked):
+        training.train(steps)
+    yield {
+        "part": "followed",
+        "size": size,
+        "rank": RANKS[size],
+        "refresh": refresh,
+        "steps": steps,
+        "refreshes": len(ratios),
+        "settled": sum(settled),
+        "energy_ratio": sum(ratios) / len(ratios),
+        "least_energy_ratio": min(ratios),
+    }
 
 
 def followed_losses(device: str, seeds: int = 6) -> Iterator[Row]:

@@ -18,6 +18,7 @@
   parameter's precision (`own`).
 - lowbit_loss: how much more the loss of a small LLaMA is with them, and how far P^T P is from one (spectral norm).
 - finite: NaN and infinity anywhere in a gradient are seen.
+- followed: how many refreshes settle that follow the last subspace, and how much energy they hold; on a CPU.
 - followed_loss: the held-out loss of galore-table's LLaMA where refreshes follow the last subspace, as on a GPU, and
   where they search. It needs JOMA_DATA.
 
@@ -34,7 +35,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-from _galore_followed import followed_losses
+from _galore_followed import followed_energies, followed_losses
 from _galore_lowbit import low_bit_losses, low_bits
 from _galore_peaks import peaks, state_memory
 from _galore_steps import graph_steps, optimizer_steps, refresh_steps, training_steps
@@ -44,7 +45,7 @@ from _record import record_in_pieces
 
 PARTS = (
     "optimizer", "graph", "training", "refreshes", "peak", "memory", "lowbit", "lowbit_loss", "projector",
-    "peer", "finite", "followed_loss",
+    "peer", "finite", "followed", "followed_loss",
 )  # fmt: skip
 KEY = ("part", "size", "dtype", "way", "rank", "matrix")  # rows with the same of these are one
 
@@ -73,6 +74,8 @@ def rows_of(part: str, sizes: list[str], dtypes: list[torch.dtype], arguments: a
         yield from projectors(*((512, 1376, [16, 128]) if small else (4096, 11008, [128, 1024])), device, rounds)
     elif part == "lowbit_loss":
         yield from low_bit_losses()
+    elif part == "followed":
+        yield from followed_energies()
     elif part == "followed_loss":
         yield from followed_losses(device)
     elif part == "peer":

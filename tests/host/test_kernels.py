@@ -1,6 +1,6 @@
 """Which compiled kernel serves which arguments, with a stand-in for triton's kernels, which need a GPU."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -49,12 +49,14 @@ class Compiled:
 def _none_is_kept(monkeypatch):
     monkeypatch.setattr(kernels, "_FOUND", {})
     monkeypatch.setattr(kernels, "_version", lambda: (3, 6))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
 
 
 def start(kernel, tensors=None, numbers=(3, 16, 0.5), constants=None, options=None, grid=GRID):
     tensors = (StandIn(), StandIn()) if tensors is None else tensors
     constants = {"BLOCK": 16, "CAUSAL": True} if constants is None else constants
-    kernels._start(kernel, grid, tensors, numbers, constants, options or {"num_warps": 4})
+    kernels.start(kernel, grid, tensors, numbers, constants, options or {"num_warps": 4})
     return tensors
 
 
@@ -139,6 +141,7 @@ def test_nothing_is_kept_that_could_not_be_started_again(gives, version, monkeyp
 
 
 def test_a_kernel_starts_on_the_device_of_its_tensors(monkeypatch):
+    """The first time and again, also where it is compiled."""
     entered = []
 
     @contextmanager
@@ -147,10 +150,11 @@ def test_a_kernel_starts_on_the_device_of_its_tensors(monkeypatch):
         yield
         entered.append("left")
 
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", on)
     for device, expected in (("cuda:0", []), ("cpu", []), ("cuda:1", ["cuda:1", "left"])):
         kernel, tensor = Kernel(), StandIn(device=device)
-        kernels.start(kernel, GRID, (tensor,), (), {}, {})
-        assert len(kernel.compiled) == 1
-        assert entered == expected
+        for turn in range(2):
+            entered.clear()
+            kernels.start(kernel, GRID, (tensor,), (), {}, {})
+            assert (len(kernel.compiled), len(kernel.started)) == (1, turn)
+            assert entered == expected

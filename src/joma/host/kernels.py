@@ -8,6 +8,7 @@ depends on: kinds of numbers, whether addresses are multiples of 16, whole numbe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -39,22 +40,6 @@ def start(
     if torch.compiler.is_compiling():  # torch knows triton's way, and asks tensors that have no address
         kernel[grid](*tensors, *numbers, **constants, **options)
         return
-    device = tensors[0].device
-    if device.type == "cuda" and device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            _start(kernel, grid, tensors, numbers, constants, options)
-    else:
-        _start(kernel, grid, tensors, numbers, constants, options)
-
-
-def _start(
-    kernel: Any,
-    grid: tuple[int, int],
-    tensors: Sequence[Tensor],
-    numbers: Sequence[int | float],
-    constants: dict[str, Any],
-    options: dict[str, int],
-) -> None:
     key = (
         kernel,
         tensors[0].device.index,
@@ -63,15 +48,22 @@ def _start(
         *constants.values(),
         *options.items(),
     )
-    if (found := _FOUND.get(key)) is not None:
-        found[*grid, 1](*tensors, *numbers, *constants.values())
-        return
-    found = kernel[grid](*tensors, *numbers, **constants, **options)
+    with _current(tensors[0].device):
+        if (found := _FOUND.get(key)) is not None:
+            found[*grid, 1](*tensors, *numbers, *constants.values())
+            return
+        found = kernel[grid](*tensors, *numbers, **constants, **options)
     if found is None or _version() < _SINCE:  # triton's interpreter compiles nothing
         return
     if len(_FOUND) >= MOST:
         _FOUND.clear()
     _FOUND[key] = found
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Where triton starts kernels. It is mostly the right one, and to enter a device takes longer than to ask."""
+    elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
+    return torch.cuda.device(device) if elsewhere else nullcontext()
 
 
 def _version() -> tuple[int, ...]:

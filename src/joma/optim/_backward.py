@@ -143,7 +143,7 @@ class InBackward:
         if len(bucket.waiting) == len(bucket.parameters):
             return self._release(bucket)
         ready: list[Bucket] = []
-        while len(self._begun) > 1 and sum(each.entries for each in self._begun) > self.most_waiting:
+        while sum(each.entries for each in self._begun) > self.most_waiting:
             ready += self._release(next(iter(self._begun)))
         return ready
 
