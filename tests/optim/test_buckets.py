@@ -205,7 +205,7 @@ def test_no_more_is_started_for_more_matrices_of_a_bucket(monkeypatch):
                 optimizer.step()
         started.append(seen.names["bmm"] + seen.names["_fused_adamw_"] + seen.names["_fused_sgd_"])
         assert not {"_local_scalar_dense", "item", "is_nonzero"} & {*seen.names}
-    assert started == [2 + 3 + 3] * 2
+    assert started == [2 + 3 + 1] * 2  # a large one shrinks in its product
 
 
 @pytest.mark.parametrize("order", ["as planned", "reversed"])

@@ -132,8 +132,9 @@ def test_a_step_that_must_look_is_seen_by_this_test():
 def test_beside_the_gradients_there_is_one_stack_of_a_pack_at_a_time(monkeypatch):
     monkeypatch.setattr(_matrix, "STACK", 4 * 45)
     assert operations_of_a_step(12, rank=1).largest == 4 * 45
-    monkeypatch.setattr(_matrix, "ALONE", 45)  # matrices that are large enough are not copied; updates still are
-    assert operations_of_a_step(12).names["mm"] == 12
+    monkeypatch.setattr(_matrix, "ALONE", 45)  # matrices that are large enough are not copied, nor are updates
+    seen = operations_of_a_step(12)
+    assert seen.names["mm"] == seen.names["addmm_"] == 12
 
 
 @pytest.mark.usefixtures("_stacked")
@@ -303,39 +304,6 @@ def test_weights_move_on_where_packs_have_parted_and_rounds_are_new():
                 one.layers[turn - 2].weight.grad = None
             each.step()
     assert same(model, other)
-
-
-def test_weights_shrink_in_one_kernel_unless_the_rate_is_on_the_device():
-    """The kernel takes a number of the host, which would have to wait for it."""
-    weights = [nn.Parameter(each) for each in drawn(3)]
-    pack = Pack([Matrix(f"w{at}", each, 0, at, 2) for at, each in enumerate(weights)])
-    assert pack.shrinks_in_one(0.9)
-    assert not pack.shrinks_in_one(torch.tensor(0.9))
-    by_columns = nn.Parameter(weights[0].detach().mT.contiguous().mT)
-    assert not Pack([Matrix("w", by_columns, 0, 0, 2)]).shrinks_in_one(0.9)
-
-
-@pytest.mark.parametrize("shrink", [1.0, 0.9, 0.25])
-def test_weights_shrink_unless_the_device_says_that_nothing_may_change(shrink):
-    before = drawn(3)
-    for held in (0.0, 1.0):
-        weights = [nn.Parameter(each.clone()) for each in before]
-        pack = Pack([Matrix(f"w{at}", each, 0, at, 2) for at, each in enumerate(weights)])
-        pack.shrink_unless(torch.tensor(held), shrink)
-        for weight, each in zip(weights, before, strict=True):
-            torch.testing.assert_close(weight.detach(), each * (1.0 if held else shrink), rtol=1e-12, atol=0)
-
-
-def test_decay_that_the_device_decides_on_is_one_kernel_where_there_is_one(monkeypatch):
-    """Packs that do not write back by it: their products are not stacked."""
-    monkeypatch.setattr(Guard, "devices", ("cpu",))
-    weights = [nn.Parameter(each) for each in drawn(3)]
-    optimizer = made(weights)
-    step(optimizer, weights, 1)
-    with Operations() as started:
-        step(optimizer, weights, 2)
-    assert started.names["_fused_sgd_"] == len(optimizer.packs)
-    assert not started.names["_foreach_mul_"]
 
 
 class Elsewhere(torch.Tensor):

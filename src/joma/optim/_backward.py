@@ -41,6 +41,11 @@ class Bucket:
         return there, others
 
 
+def most_together(parameters: Iterable[nn.Parameter]) -> int:
+    """Entries of a bucket."""
+    return max(each.numel() for each in parameters) // WAITING_SHARE
+
+
 def plan_buckets(parameters: Sequence[nn.Parameter], most: int) -> list[Bucket]:
     """Few buckets of neighbours, the last ones first: so backward mostly meets them.
 
@@ -105,7 +110,7 @@ class InBackward:
 
     def plan(self, parameters: Sequence[nn.Parameter]) -> None:
         """Say which parameters are updated together; gradients that wait already go on waiting."""
-        most = max(each.numel() for each in parameters) // WAITING_SHARE
+        most = most_together(parameters)
         waiting = [each for bucket in self._begun for each in bucket.part()[0]]
         self.most_waiting = 2 * most
         self._begun = {}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from joma.optim._matrix import Pack, is_sharded
+from joma.optim._matrix import Pack, is_sharded, shrink_and_add, unless
 from joma.optim.projector import Energy
 
 LAST_NORM = "last_norm"
@@ -80,15 +80,13 @@ def limit_growth(
     return added * factor[:, None, None]
 
 
-def add_to_weights(pack: Pack, added: Tensor, scale: float, shrink: float, held: Tensor | None) -> None:
+def add_to_weights(pack: Pack, added: Tensor, scale: float, shrink: float | Tensor, held: Tensor | None) -> None:
     """W = shrink * W + scale * added; where `held` is 1 on the device, W stays, whatever is not finite in `added`."""
     if held is not None:
         added = torch.where(held > 0, torch.zeros((), dtype=added.dtype, device=added.device), added)
-    kept = shrink if held is None or shrink == 1 else torch.where(held > 0, 1.0, shrink)
+    kept = unless(held, shrink, pack.parameters[0].dtype)
     for weight, one in zip(pack.parameters, added.unbind(), strict=True):
-        if shrink != 1:
-            weight.mul_(kept)
-        weight.add_(one.to(weight.dtype), alpha=scale)
+        shrink_and_add(weight, one, scale, kept)
 
 
 def direction_of(group: dict[str, Any]) -> float:

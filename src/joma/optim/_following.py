@@ -22,6 +22,11 @@ class Follower(NamedTuple):
     role: Role
 
 
+def decays_apart_from_gradients(group: dict[str, Any]) -> bool:
+    """Whether the inner optimizer's own decay is decoupled, as AdamW's: it then shrinks by rate times weight_decay."""
+    return bool(group.get("decoupled_weight_decay"))
+
+
 class Following:
     """The inner optimizer as we see it: a group for each role of the parameters in each of our groups."""
 
@@ -64,7 +69,8 @@ class Following:
                 else:
                     theirs[key] = value
             if "weight_decay" in theirs and (role == "compact" or (role == "scaled" and decay == "decoupled")):
-                theirs["weight_decay"] = 0.0
+                own = role == "scaled" and decays_apart_from_gradients(ours)
+                theirs["weight_decay"] = ours["weight_decay"] / ours["scale"] if own else 0.0
 
     def step(self, members: dict[Place, list[Tensor]]) -> None:
         """One step of the inner optimizer for some parameters and no others."""

@@ -185,10 +185,10 @@ class Pack:
         self.group, self.side, self.device = first.group, first.side, first.parameter.device
         self.product_dtype = first.product_dtype
         self.stacks = is_stacked_on(self.device) and len(matrices) > 1
+        self._copies = self.stacks and self.entries < ALONE * len(matrices)
         # One kernel shrinks many weights and adds to them if they are of one kind with what is added.
         fusible = self.device.type in FUSED_ON and all(each.is_contiguous() for each in self.parameters)
-        self._fuses = self.stacks and fusible and first.parameter.dtype == self.product_dtype
-        self._shrinks_in_one = fusible and not self.sharded
+        self._fuses = self._copies and fusible and first.parameter.dtype == self.product_dtype
         self._offsets: tuple[int, set[int]] = (0, set())  # of refreshes, for a number of updates between them
         self.basis: Tensor | None = None  # (matrices, shorter side, rank), in few bits maybe
         self.energies: Tensor | None = None  # (matrices, rank)
@@ -249,8 +249,7 @@ class Pack:
 
     def project(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the matrices' shapes in the subspaces, P^T G or G P, in the compact shape."""
-        copied = self.stacks and self.entries < ALONE * len(tensors)
-        found = self._multi_tensor_project(tensors) if copied else self._single_tensor_project(tensors)
+        found = self._multi_tensor_project(tensors) if self._copies else self._single_tensor_project(tensors)
         return found if found.dtype == self.zero.dtype else found.to(self.zero.dtype)
 
     def _single_tensor_project(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -292,81 +291,78 @@ class Pack:
             return [matrix for matrix in self.matrices if matrix.is_due(refresh)]
         return []
 
-    def shrinks_apart(self, shrink: float | Tensor, *, held: bool) -> bool:
-        """Whether the weights are shrunk before `apply`, many packs at once; held: the device knows if they are."""
-        return isinstance(shrink, Tensor) or (held and not self._fuses)
-
-    def shrinks_in_one(self, shrink: float | Tensor) -> bool:
-        """Whether `shrink_unless` can do it."""
-        return self._shrinks_in_one and not isinstance(shrink, Tensor)
-
-    def shrink_unless(self, found_inf: Tensor, shrink: float) -> None:
-        """Shrink the matrices, unless `found_inf` is 1 on the device: W -= (1 - shrink) W, by torch's SGD.
-
-        A product with a factor on the device would take twice as long: torch has no fast one for it in half precision.
-        """
-        if shrink != 1:
-            _fused_sgd(
-                self.parameters, self.parameters, rate=1 - shrink, decay=0.0, maximize=False, found_inf=found_inf
-            )
-
-    def apply(self, scale: float, shrink: float, found_inf: Tensor | None = None) -> None:
-        """Shrink the matrices and add what the inner optimizer did with the compact parameter.
+    def apply(self, scale: float, shrink: float | Tensor, found_inf: Tensor | None = None) -> None:
+        """Shrink the matrices and add what the inner optimizer did with the compact parameter, rounded once.
 
         - scale: of what is added
-        - shrink: of the matrices
+        - shrink: of the matrices; what is on the device is 1 there where nothing is to change
         - found_inf: 1 on the device where nothing is to change; the compact parameter is zero then
         """
         moved = self.compact.detach()
         moved = moved if moved.ndim == 3 else moved[None]
         moved = moved if moved.dtype == self.product_dtype else moved.to(self.product_dtype)
-        if self._fuses:
+        if self._fuses and not isinstance(shrink, Tensor):
             self._multi_tensor_apply(moved, scale, shrink, found_inf)
         else:
-            self._single_tensor_apply(moved, scale, shrink)
+            self._single_tensor_apply(moved, scale, unless(found_inf, shrink, self.parameters[0].dtype))
 
-    def _single_tensor_apply(self, moved: Tensor, scale: float, shrink: float) -> None:
+    def _single_tensor_apply(self, moved: Tensor, scale: float, shrink: float | Tensor) -> None:
         for weight, basis, one in zip(self.parameters, self.each_basis(), moved.unbind(), strict=True):
             # A transposed first factor is slower on a CPU than a transposed result.
             into = weight if self.side == "left" else weight.mT
             factors = (basis, one if self.side == "left" else one.mT)
-            if weight.dtype == self.product_dtype:  # no memory in full shape
+            if weight.dtype != self.product_dtype or (isinstance(shrink, Tensor) and is_half(weight)):
+                shrink_and_add(into, torch.mm(*factors), scale, shrink)
+            elif isinstance(shrink, Tensor):
+                into.mul_(shrink).addmm_(*factors, alpha=scale)
+            else:  # no memory in full shape
                 into.addmm_(*factors, beta=shrink, alpha=scale)
-            else:
-                into.mul_(shrink).add_(torch.mm(*factors), alpha=scale)
 
     def _multi_tensor_apply(self, moved: Tensor, scale: float, shrink: float, found_inf: Tensor | None) -> None:
-        """By the kernel of torch's SGD: W -= scale * (strength * W - lifted), so that weights are read once."""
+        """By the kernel of torch's SGD, W -= scale * (decay * W - lifted): weights are read once."""
         bases = self.bases()
         lifted = torch.bmm(bases, moved) if self.side == "left" else torch.bmm(moved, bases.mT)
-        decay = (1 - shrink) / scale
-        _fused_sgd(self.parameters, lifted.unbind(), rate=scale, decay=decay, maximize=True, found_inf=found_inf)
+        torch._fused_sgd_(
+            self.parameters,
+            list(lifted.unbind()),
+            [],
+            weight_decay=(1 - shrink) / scale,
+            lr=scale,
+            momentum=0.0,
+            dampening=0.0,
+            nesterov=False,
+            maximize=True,
+            is_first_step=False,
+            found_inf=found_inf,
+        )
 
     def agree(self, found: Tensor) -> Tensor:
         """What was found, the same on all processes that hold a part of the matrix."""
         return found
 
 
-def _fused_sgd(
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    *,
-    rate: float,
-    decay: float,
-    maximize: bool,
-    found_inf: Tensor | None,
-) -> None:
-    """One plain step of SGD, for all in one kernel."""
-    torch._fused_sgd_(
-        list(weights),
-        list(gradients),
-        [],
-        weight_decay=decay,
-        lr=rate,
-        momentum=0.0,
-        dampening=0.0,
-        nesterov=False,
-        maximize=maximize,
-        is_first_step=False,
-        found_inf=found_inf,
-    )
+def is_half(weight: Tensor) -> bool:
+    """Whether its numbers are so coarse that decay, rounded by itself, is mostly lost."""
+    return weight.dtype.itemsize <= 2
+
+
+def unless(found_inf: Tensor | None, shrink: float | Tensor, dtype: torch.dtype) -> float | Tensor:
+    """What to shrink by if `found_inf` is not 1 on the device; what is on the device knows that already.
+
+    It is the same number where that, alone, changes nothing of this kind: the nearest number below a power of two is
+    eps / 2 away. So a product that shrinks and adds in one holds a step back where there is nothing to add.
+    """
+    if found_inf is None or isinstance(shrink, Tensor) or abs(1 - shrink) < torch.finfo(dtype).eps / 4:
+        return shrink
+    return 1 - (1 - shrink) * (1 - found_inf.to(torch.promote_types(dtype, torch.float32)))
+
+
+def shrink_and_add(weight: Tensor, added: Tensor, scale: float, shrink: float | Tensor) -> None:
+    """W = shrink * W + scale * added; numbers of half precision are rounded once. What is added may be used up."""
+    if is_half(weight):
+        whole = added.to(torch.promote_types(added.dtype, torch.float32)).mul_(scale)
+        weight.copy_(whole.add_(weight.to(whole.dtype).mul_(shrink)))
+        return
+    if isinstance(shrink, Tensor) or shrink != 1:
+        weight.mul_(shrink)
+    weight.add_(added, alpha=scale)

@@ -1,8 +1,9 @@
 """Finding subspaces: whose turn it is, which matrices are worked on together, and what their gradients give."""
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import compress
-from operator import not_
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import compress, groupby
+from operator import itemgetter, not_
 
 import torch
 from torch import Tensor
@@ -22,18 +23,22 @@ SEARCHED_NEXT = -1  # in the place of the count at the last refresh
 _SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
 Agree = Callable[[Matrix, Tensor], Tensor]
 Found = list[tuple[Matrix, Projector]]
+Place = Callable[[Matrix], Hashable]
 
 
-def give_turns(matrices: Sequence[Matrix], *, staggered: bool, alone: bool) -> None:
+def give_turns(matrices: Sequence[Matrix], *, staggered: bool, alone: bool, place: Place) -> None:
     """Say which matrices are refreshed together: all, or few at a time, spread over the updates between refreshes.
 
     Turns follow from shapes and order alone, so that a resumed run has those of the run before.
 
     - staggered: whether they are spread
     - alone: whether each has a turn of its own, since their gradients are not there together
+    - place: gradients of neighbours for which it gives the same are there together, with per_layer too
     """
     turns = (
-        [[matrix] for matrix in matrices] if alone else refresh_batches(matrices, lambda matrix: matrix.largest_rank)
+        [[matrix] for matrix in matrices]
+        if alone
+        else refresh_batches(matrices, lambda matrix: matrix.largest_rank, place)
     )
     for number, batch in enumerate(turns):
         for matrix in batch:
@@ -41,18 +46,25 @@ def give_turns(matrices: Sequence[Matrix], *, staggered: bool, alone: bool) -> N
 
 
 def refresh_batches(
-    matrices: Iterable[Matrix], rank: Callable[[Matrix], int] = lambda matrix: matrix.rank
+    matrices: Iterable[Matrix],
+    rank: Callable[[Matrix], int] = lambda matrix: matrix.rank,
+    place: Place = lambda matrix: None,
 ) -> list[list[Matrix]]:
-    """Alike matrices whose subspaces are found together."""
-    found: dict[object, list[list[Matrix]]] = {}
+    """Alike matrices whose subspaces are found together: of one place, or of places that have one each."""
+    kinds: dict[object, list[Matrix]] = {}
     for matrix in matrices:
-        together = REFRESHED_TOGETHER if _matrix.is_stacked_on(matrix.parameter.device) else 1
-        most = max(1, min(together, SEARCHED // max(1, matrix.parameter.numel())))
-        lists = found.setdefault((matrix.kind, rank(matrix)), [[]])
-        if len(lists[-1]) == most:
-            lists.append([])
-        lists[-1].append(matrix)
-    return [batch for lists in found.values() for batch in lists]
+        kinds.setdefault((matrix.kind, rank(matrix)), []).append(matrix)
+    return [batch for alike in kinds.values() for batch in _batches(alike, place)]
+
+
+def _batches(alike: list[Matrix], place: Place) -> list[list[Matrix]]:
+    together = REFRESHED_TOGETHER if _matrix.is_stacked_on(alike[0].parameter.device) else 1
+    most = max(1, min(together, SEARCHED // max(1, alike[0].parameter.numel())))
+    there = Counter(map(place, alike))
+    places = [each if there[each] > 1 else None for each in map(place, alike)]
+    runs = groupby(zip(places, alike, strict=True), key=itemgetter(0))
+    each_run = ([matrix for _, matrix in run] for _, run in runs)
+    return [run[at : at + most] for run in each_run for at in range(0, len(run), most)]
 
 
 def full_gradients(batch: Sequence[Matrix]) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, zeros
 
-from joma.optim._matrix import Matrix, Pack, broadcast_from_first, local
+from joma.optim._matrix import Matrix, Pack, broadcast_from_first, local, shrink_and_add, unless
 
 
 class ShardedPack(Pack):
@@ -61,7 +61,7 @@ class ShardedPack(Pack):
         addend = DTensor.from_local(self._local_rows().mT @ part, self.mesh, self._placed(Partial()))
         return addend.redistribute(self.mesh, self.compact_placements).to(self.zero.dtype)
 
-    def apply(self, scale: float, shrink: float, found_inf: Tensor | None = None) -> None:
+    def apply(self, scale: float, shrink: float | Tensor, found_inf: Tensor | None = None) -> None:
         """Shrink the rows that are here, and add the update to them."""
         moved = self.compact.detach()
         assert isinstance(moved, DTensor)
@@ -70,7 +70,12 @@ class ShardedPack(Pack):
         else:
             everywhere = moved.redistribute(self.mesh, self._placed(Replicate())).to_local()
             update = self._local_rows() @ everywhere.to(self.product_dtype)
-        local(self.matrices[0].parameter.detach()).mul_(shrink).add_(update, alpha=scale)
+        shrink_and_add(
+            local(self.matrices[0].parameter.detach()),
+            update,
+            scale,
+            unless(found_inf, shrink, self.matrices[0].parameter.dtype),
+        )
 
     def agree(self, found: Tensor) -> Tensor:
         """What the first process found, on all of them."""

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from joma.optim import _matrix
 from joma.optim._arguments import Decay
-from joma.optim._following import Following, Place
+from joma.optim._following import Following, Place, decays_apart_from_gradients
 from joma.optim._guard import NameOf
-from joma.optim._matrix import Pack, full_tensor, local
+from joma.optim._matrix import Pack, full_tensor, local, unless
 from joma.optim._members import Passing
 
 UNFOLDED = 1 << 23  # compact entries that a device which likes large steps has at once: 32 MiB of float32
 UNFOLDED_SHARE = 32  # elsewhere, and of large models: one in so many entries
 UNFOLDED_LEAST = 1 << 17  # but always so many
 Groups = list[dict[str, Any]]
-WriteBack = Callable[[Pack, float, float, Tensor | None], None]
+WriteBack = Callable[[Pack, float, float | Tensor, Tensor | None], None]
 """Brings what the inner optimizer did with a pack into its matrices.
 
 Takes the pack, the scale, what the matrices are shrunk by, and a flag on the device that is 1 if nothing may change.
@@ -184,41 +184,37 @@ def update(
     if decay == "coupled":
         for pack in one.packs:
             _couple_decay(pack, groups[pack.group])
-        shrinks = [1.0] * len(one.packs)
+        shrinks: list[float | Tensor] = [1.0] * len(one.packs)
     else:
-        shrinks = _decay(one.packs, one.passing, groups, found_inf)
+        _shrink_scaled(one.passing, groups, found_inf)
+        shrinks = [_shrink(groups[pack.group], found_inf) for pack in one.packs]
     following.step(one.members)
     for pack, shrink in zip(one.packs, shrinks, strict=True):
         write_back(pack, groups[pack.group]["scale"], shrink, found_inf)
         pack.fold()
 
 
-def _decay(packs: list[Pack], passing: list[Passing], groups: Groups, found_inf: Tensor | None) -> list[float]:
-    """Decoupled decay of what is projected or scaled; for each pack what is left to do with its update."""
-    apart: dict[int, list[Tensor]] = {}
-    left: list[Any] = []
-    for pack in packs:
-        shrink = _shrink(groups[pack.group])
-        shrinks_apart = pack.shrinks_apart(shrink, held=found_inf is not None)
-        if shrinks_apart and found_inf is not None and pack.shrinks_in_one(shrink):
-            pack.shrink_unless(found_inf, float(shrink))
-        elif shrinks_apart:
-            apart.setdefault(pack.group, []).extend(local(each.detach()) for each in pack.parameters)
-        left.append(1.0 if shrinks_apart else shrink)
+def _shrink_scaled(passing: list[Passing], groups: Groups, found_inf: Tensor | None) -> None:
+    """Decoupled decay of what passes at a rate of its own, where the inner optimizer would add it to gradients."""
+    scaled: dict[int, list[Tensor]] = {}
     for each in passing:
-        if each.role == "scaled":
-            apart.setdefault(each.group, []).append(local(each.parameter.detach()))
-    for number, weights in apart.items():
-        factor = _shrink(groups[number], 1.0 if found_inf is None else 1 - found_inf)
+        if each.role == "scaled" and not decays_apart_from_gradients(groups[each.group]):
+            scaled.setdefault(each.group, []).append(local(each.parameter.detach()))
+    for number, weights in scaled.items():
+        factor = unless(found_inf, _shrink(groups[number], found_inf), weights[0].dtype)
         if isinstance(factor, Tensor) or factor != 1:
             torch._foreach_mul_(weights, factor)
-    return left
 
 
-def _shrink(group: dict[str, Any], acts: Tensor | float = 1.0) -> Tensor | float:
-    """What decoupled decay multiplies the weights of a group with; 1 where the step does not happen."""
+def _shrink(group: dict[str, Any], found_inf: Tensor | None) -> Tensor | float:
+    """What decoupled decay multiplies the weights of a group with; 1 on the device where nothing may change."""
     strength = group.get("weight_decay", 0)
-    return 1 - group["lr"] * strength * acts if strength else 1.0
+    if not strength:
+        return 1.0
+    rate = group["lr"]
+    acts = 1 - found_inf if isinstance(rate, Tensor) and found_inf is not None else 1
+    shrink: Tensor | float = 1 - rate * strength * acts
+    return shrink
 
 
 def _couple_decay(pack: Pack, group: dict[str, Any]) -> None:

@@ -184,8 +184,8 @@ def _filter(product: Product, basis: Tensor, image: Tensor, edges: Tensor, degre
     """
     slope, wanted = (2 / edges)[:, None, None], degrees[:, None, None]
     last, current, twice = basis, slope * image - basis, 2 * slope
+    goes_on = wanted > torch.arange(most, device=basis.device)  # (count, 1, most)
     for done in range(1, most):  # T_{d+1}(x) = 2 x T_d(x) - T_{d-1}(x); each matrix stops at its own degree
-        goes_on = wanted > done
         following = (twice * product(current)).sub_(torch.add(last, current, alpha=2))
-        last, current = torch.where(goes_on, current, last), torch.where(goes_on, following, current)
+        last, current = current, torch.where(goes_on[..., done : done + 1], following, current)
     return torch.where(wanted > 1, current, image)

@@ -109,7 +109,7 @@ class APOLLO(GaLore):
         check_members("APOLLO", group)
         return found
 
-    def _write_back(self, pack: Pack, scale: float, shrink: float, found_inf: Tensor | None) -> None:
+    def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
         """W = shrink * W - scale * G diag(s)."""
         group, first = self.param_groups[pack.group], pack.matrices[0]
         length = sqrt(first.rank / first.shorter)  # directions are of length 1 here, and sqrt(m / rank) in R

@@ -102,7 +102,7 @@ class Fira(GaLore):
         check_members("Fira", group)
         return found
 
-    def _write_back(self, pack: Pack, scale: float, shrink: float, found_inf: Tensor | None) -> None:
+    def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
         """W = shrink * W + scale * (P C - s (G - P R))."""
         group = self.param_groups[pack.group]
         seen, _ = compact_parts(pack)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from joma.host.words import counted
 from joma.optim import _arguments, _saving
 from joma.optim._arguments import Decay, NonFinite, Params
-from joma.optim._backward import Bucket, InBackward
+from joma.optim._backward import Bucket, InBackward, most_together, plan_buckets
 from joma.optim._following import ORIGIN, Following
 from joma.optim._guard import Guard, NameOf, are_finite
 from joma.optim._inner import OnMove, is_entry_by_entry
@@ -199,9 +199,21 @@ class GaLore(torch.optim.Optimizer):
         common = _saving.of_every_group(self.inner, self.member)
         for group in self.param_groups:  # in the groups themselves: tools that flatten a state look at their keys
             group.update({key: value for key, value in common.items() if key not in group})
-        give_turns(self.matrices, staggered=self.stagger, alone=self.project_in_backward)
+        self._give_turns()
         self._start_hooks()
         self._form_packs(self.packs)
+
+    def _give_turns(self) -> None:
+        """Those of per_layer, in every way: so ways give the same weights."""
+        everything = [each for group in self.param_groups for each in group["params"]]
+        buckets = plan_buckets(everything, most_together(everything))
+        bucket_of = {id(each): bucket for bucket in buckets for each in bucket.parameters}
+        give_turns(
+            self.matrices,
+            staggered=self.stagger,
+            alone=self.project_in_backward,
+            place=lambda matrix: bucket_of[id(matrix.owner)],
+        )
 
     def _form_packs(self, packs: list[Pack], together: Partner = lambda matrix: matrix.found) -> None:
         """Put the matrices of these packs into new ones, as many in one as may be."""
@@ -417,7 +429,7 @@ class GaLore(torch.optim.Optimizer):
             )
         return True
 
-    def _write_back(self, pack: Pack, scale: float, shrink: float, found_inf: Tensor | None) -> None:
+    def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
         """Bring what the inner optimizer did with a pack into its matrices, W = shrink * W + scale * P C.
 
         The gradients of the matrices are still there, and `pack.compact.grad` is what the inner optimizer saw. Where
