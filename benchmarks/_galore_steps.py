@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator
 
 import torch
-from _galore_training import RANKS, Maker, Row, Training, adamw, fastest, galore, makers, name_of, timed
+from _galore_training import RANKS, Maker, Row, Training, adamw, fastest, galore, in_turns, makers, name_of, timed
 
 from joma.optim import GaLore
 
 REFRESH = 200  # updates over which the cost of all refreshes is shared out
 BLOCK = 200.0  # milliseconds that are timed at once, about
+TURNS = 4  # times as many rounds for whole training steps, of which optimizers are a small part
 
 
 def _head(part: str, size: str, dtype: torch.dtype) -> Row:
@@ -43,17 +45,22 @@ def optimizer_steps(size: str, dtype: torch.dtype, device: str, rounds: int, fol
 
 
 def training_steps(size: str, dtype: torch.dtype, device: str, rounds: int, folder: str) -> Iterator[Row]:
-    """Whole training steps, without refreshes."""
+    """Whole training steps, without refreshes: the fastest of each, and quartiles of ratios in one round."""
     ways = {}
     for name, make in makers(size, folder, quick_start=True).items():
         if name != "galore_torch_in_backward":
             ways[name] = Training(make, size, device, dtype)
             ways[name].train(2)
     count = _count(timed(ways["adamw"].train, device))
-    times = fastest({name: lambda one=one: one.train(count) for name, one in ways.items()}, device, rounds)
-    row = _head("training", size, dtype) | {"tokens": ways["adamw"].tokens.numel()}
-    row |= {f"{name}_ms": value / count for name, value in times.items()}
-    yield row | {f"{name}_over_adamw": times[name] / times["adamw"] for name in times if name != "adamw"}
+    turns = in_turns({name: lambda one=one: one.train(count) for name, one in ways.items()}, device, TURNS * rounds)
+    row = _head("training", size, dtype) | {"tokens": ways["adamw"].tokens.numel(), "rounds": TURNS * rounds}
+    row |= {f"{name}_ms": min(times) / count for name, times in turns.items()}
+    for name, times in turns.items():
+        if name != "adamw":
+            pairs = [one / other for one, other in zip(times, turns["adamw"], strict=True)]
+            row[f"{name}_over_adamw"] = min(times) / min(turns["adamw"])
+            row[f"{name}_over_adamw_quartiles"] = statistics.quantiles(pairs, n=4)
+    yield row
 
 
 def refresh_steps(
