@@ -101,6 +101,7 @@ class InBackward:
         self._taken: set[int] = set()
         self._bucket_of: dict[int, Bucket] = {}
         self._begun: dict[Bucket, None] = {}  # buckets with gradients that wait, the oldest first
+        self._entries = 0  # of gradients that wait
 
     def start(self, named: Iterable[tuple[str, nn.Parameter]], optimizer: object, take: Take) -> None:
         """Hooks of those parameters that have none."""
@@ -113,7 +114,7 @@ class InBackward:
         most = most_together(parameters)
         waiting = [each for bucket in self._begun for each in bucket.part()[0]]
         self.most_waiting = 2 * most
-        self._begun = {}
+        self._begun, self._entries = {}, 0
         self._keep(plan_buckets(parameters, most))
         for each in waiting:
             self._wait(each)
@@ -148,13 +149,15 @@ class InBackward:
         if len(bucket.waiting) == len(bucket.parameters):
             return self._release(bucket)
         ready: list[Bucket] = []
-        while sum(each.entries for each in self._begun) > self.most_waiting:
+        while self._entries > self.most_waiting:
             ready += self._release(next(iter(self._begun)))
         return ready
 
     def _wait(self, parameter: nn.Parameter) -> Bucket:
         bucket = self._bucket_of[id(parameter)]
-        bucket.waiting.add(id(parameter))
+        if id(parameter) not in bucket.waiting:
+            bucket.waiting.add(id(parameter))
+            self._entries += parameter.numel()
         self._begun[bucket] = None
         return bucket
 
@@ -166,6 +169,7 @@ class InBackward:
         """Use a bucket as it is: those without a gradient leave it for good, and nobody waits for them again."""
         there, others = bucket.part()
         del self._begun[bucket]
+        self._entries -= bucket.entries
         bucket.waiting.clear()
         if not there or not others:
             return [bucket] if there else []
