@@ -190,6 +190,24 @@ def test_a_matrix_that_passes_at_a_rate_of_its_own_is_shrunk_by_its_inner_optimi
         assert (0.9 < share < 1.1) if acts else share == 0
 
 
+@pytest.mark.parametrize("inner", [torch.optim.Adam, torch.optim.SGD, torch.optim.AdamW])
+def test_a_step_that_is_held_changes_no_bit_of_what_passes_in_any_precision(inner, monkeypatch):
+    """Decay that bfloat16 loses acts on float32, which is in the same group and comes later."""
+    monkeypatch.setattr(Guard, "devices", ("cpu",))
+    weights = [nn.Parameter(drawn(1, (RANK, 40), dtype, 0)[0]) for dtype in (torch.bfloat16, torch.float32)]
+    named = [("coarse", weights[0]), ("fine", weights[1]), ("projected", nn.Parameter(torch.ones(9, 12)))]
+    optimizer = GaLore(
+        named, inner, rank=RANK, lr=1.0, weight_decay=WEAK, smallest=1, skip=(), fused=True, nonfinite="skip"
+    )
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    weights[0].grad[3, 4] = torch.nan
+    before = [each.detach().clone() for each in weights]
+    optimizer.step()
+    assert optimizer.skipped == 1
+    assert all(torch.equal(one, other) for one, other in zip(before, weights, strict=True))
+
+
 def test_decay_of_muon_acts():
     found = []
     for decay in (0.0, WEAK):
