@@ -199,9 +199,10 @@ def test_a_step_that_is_held_changes_nothing_and_names_the_gradient(options):
 @pytest.mark.parametrize(
     "kind", [{"lr": torch.tensor(0.01)}, {"basis_dtype": torch.float32}, {}], ids=["rate", "basis", "columns"]
 )
-def test_what_the_one_kernel_does_not_take_is_done_without_it(kind):
+@pytest.mark.parametrize("shape", [(5, 9), (9, 5)], ids=["wide", "tall"])
+def test_what_the_one_kernel_does_not_take_is_done_without_it(shape, kind):
     """A rate in a tensor, a basis of another precision, weights that lie by columns."""
-    plain, other = ([nn.Parameter(each) for each in drawn(4)] for _ in range(2))
+    plain, other = ([nn.Parameter(each) for each in drawn(4, shape=shape)] for _ in range(2))
     if not kind:
         other = [nn.Parameter(each.detach().mT.contiguous().mT) for each in other]
     optimizers = made(plain), made(other, **kind)
