@@ -244,6 +244,43 @@ def test_where_too_many_wait_the_oldest_go_first():
     assert all(map(operator.is_, last.parameters, (weights[at] for at in (6, 5, 4))))
 
 
+def planned():
+    """Sixteen weights, four in a bucket, of which eight may wait, and a large one."""
+    weights = [*weights_of(16), *weights_of(1, (48, 16))]
+    waiting = _backward.InBackward(per_layer=True)
+    waiting.plan(weights)
+    for each in weights:
+        each.grad = torch.zeros_like(each)
+    return weights, waiting
+
+
+def test_what_waits_is_counted_once():
+    """A new plan lets it wait anew, and so does a backward that begins anew after an error."""
+    for again in ("a plan", "a gradient"):
+        weights, waiting = planned()
+        assert not any(waiting.collect(weights[at]) for at in (12, 13, 14))
+        for _ in range(4):
+            if again == "a plan":
+                waiting.plan(weights)
+            else:
+                assert not waiting.collect(weights[12])
+        assert not any(waiting.collect(weights[at]) for at in (8, 9, 10, 4, 5))
+        assert waiting.collect(weights[6])
+
+
+def test_gradients_that_somebody_has_cleared_do_not_go_on_waiting():
+    weights, waiting = planned()
+    for _ in range(4):
+        for at in (12, 13, 14):
+            waiting.collect(weights[at])
+            weights[at].grad = None
+        assert not waiting.release()
+        for at in (12, 13, 14):
+            weights[at].grad = torch.zeros_like(weights[at])
+    assert not any(waiting.collect(weights[at]) for at in (12, 13, 14, 8, 9, 10, 4, 5))
+    assert waiting.collect(weights[6])
+
+
 def test_of_a_bucket_only_gradients_that_have_come_wait():
     """One that somebody has set beside them is not theirs, and one that was cleared is gone."""
     weights = weights_of(3)

@@ -147,6 +147,7 @@ def test_what_shrinks_nothing_alone_is_told_from_what_does(dtype):
     assert unless(None, 0.5, dtype) == 0.5
     assert unless(held, 1.0, dtype) == 1.0
     assert float(unless(held, 0.5, dtype)) == 1.0
+    assert float(unless(held, 1.5, dtype)) == 1.0  # weights grow where decay is below 0
     assert float(unless(0 * held, 0.25, dtype)) == 0.25
     rate = torch.tensor(0.5)
     assert unless(held, rate, dtype) is rate
@@ -188,6 +189,52 @@ def test_a_matrix_that_passes_at_a_rate_of_its_own_is_shrunk_by_its_inner_optimi
             found.append(narrow.detach().double())
         share = float((found[0] - found[1]).sum() / found[0].sum()) / WEAK
         assert (0.9 < share < 1.1) if acts else share == 0
+
+
+@pytest.mark.parametrize("inner", [torch.optim.Adam, torch.optim.SGD, torch.optim.AdamW])
+def test_a_step_that_is_held_changes_no_bit_of_what_passes_in_any_precision(inner, monkeypatch):
+    """Decay that bfloat16 loses acts on float32, which is in the same group and comes later."""
+    monkeypatch.setattr(Guard, "devices", ("cpu",))
+    weights = [nn.Parameter(drawn(1, (RANK, 40), dtype, 0)[0]) for dtype in (torch.bfloat16, torch.float32)]
+    named = [("coarse", weights[0]), ("fine", weights[1]), ("projected", nn.Parameter(torch.ones(9, 12)))]
+    optimizer = GaLore(
+        named, inner, rank=RANK, lr=1.0, weight_decay=WEAK, smallest=1, skip=(), fused=True, nonfinite="skip"
+    )
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    weights[0].grad[3, 4] = torch.nan
+    before = [each.detach().clone() for each in weights]
+    optimizer.step()
+    assert optimizer.skipped == 1
+    assert all(torch.equal(one, other) for one, other in zip(before, weights, strict=True))
+
+
+@pytest.mark.parametrize("known", ["to the host", "to the device"])
+@pytest.mark.parametrize("decay", ["decoupled", "coupled"])
+@pytest.mark.parametrize(
+    "inner", [torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD], ids=lambda inner: inner.__name__
+)
+def test_each_group_has_its_own_decay(inner, decay, known, monkeypatch):
+    """Gradients are zero: what is left of a weight is 1 - lr * weight_decay, where decay does not go by gradients."""
+    if known == "to the device":
+        monkeypatch.setattr(Guard, "devices", ("cpu",))
+    shapes = {"projected": (9, 12), "narrow": (4, 12), "bias": (12,)}
+    groups = [{"lr": 0.5, "weight_decay": 0.3, "scale": 0.25}, {"lr": 0.125, "weight_decay": 0.7, "scale": 0.5}]
+    for group in groups:
+        group["params"] = [(f"{name}{group['lr']}", nn.Parameter(torch.ones(shape))) for name, shape in shapes.items()]
+    optimizer = GaLore([dict(group) for group in groups], inner, rank=4, decay=decay, skip=(), fused=True)
+    for weight in (each for group in optimizer.param_groups for each in group["params"]):
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    for group in groups:
+        strength = group["lr"] * group["weight_decay"]
+        projected, narrow, bias = (float(each.detach().mean()) for _, each in group["params"])
+        if decay == "decoupled":
+            assert [projected, narrow] == pytest.approx([1 - strength] * 2, rel=1e-6)
+        elif inner is not torch.optim.Adam:  # whose first step has the same length, whatever the gradient
+            assert narrow == pytest.approx(1 - strength * group["scale"], rel=1e-6)
+        if inner is not torch.optim.Adam:
+            assert bias == pytest.approx(1 - strength, rel=1e-6)
 
 
 def test_decay_of_muon_acts():

@@ -123,6 +123,13 @@ def test_a_step_waits_for_nothing_and_starts_no_more_for_more_layers(options):
     assert many.names["_fused_sgd_"] == many.names["_fused_adamw_"] == 1
 
 
+@pytest.mark.usefixtures("_stacked")
+def test_a_step_with_a_rate_on_the_device_waits_for_nothing():
+    """What shrinks the weights is on the device too, and no number of a kernel's options."""
+    seen = operations_of_a_step(4, lr=torch.tensor(0.01))
+    assert not WAITS & {*seen.names}
+
+
 def test_a_step_that_must_look_is_seen_by_this_test():
     """Without the flag on the device a step waits: the count above would find it."""
     assert WAITS & {*operations_of_a_step(4).names}

@@ -6,6 +6,7 @@ from torch import nn
 from training import network, train
 
 from joma.optim import GaLore, _matrix
+from joma.optim.projector import Energy
 
 
 def refreshes(count, steps, **options):
@@ -53,6 +54,42 @@ def test_one_at_a_time_where_gradients_are_not_there_together(way, turns, monkey
     weights = [nn.Parameter(torch.zeros(6, 9)) for _ in range(6)]
     optimizer = GaLore(weights, rank=2, skip=(), **{way: True})
     assert [matrix.turn for matrix in optimizer.matrices] == [(turn, max(turns) + 1) for turn in turns]
+
+
+TURNS = {  # shapes of a layer, entries of a bucket in which such layers are, layers; the turns of their matrices
+    "three alike in a bucket": ([(6, 9)] * 3, 2, [0, 0, 0, 1, 1, 1]),
+    "two alike in a bucket": ([(6, 9)] * 2, 3, [0, 0, 1, 1, 2, 2]),
+    "five alike in a bucket": ([(6, 9)] * 5, 2, [0, 0, 0, 0, 1, 2, 2, 2, 2, 3]),
+    "one of each kind in a bucket": ([(6, 9), (9, 6)], 6, [0, 2, 0, 2, 0, 2, 0, 2, 1, 3, 1, 3]),
+    "a bucket of one between others": ([(6, 9), (6, 9), (9, 6), (18, 6)], 2, [0, 0, 2, 3, 1, 1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("way", [{}, {"per_layer": True}], ids=["plain", "per_layer"])
+@pytest.mark.parametrize(("layer", "layers", "turns"), TURNS.values(), ids=TURNS)
+def test_a_turn_keeps_within_a_bucket_that_has_several_alike(layer, layers, turns, way, monkeypatch):
+    """A bucket has as many entries as a layer: half of those of the largest parameter, which passes."""
+    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    weights = [nn.Parameter(torch.zeros(shape)) for _ in range(layers) for shape in layer]
+    largest = nn.Parameter(torch.zeros(2 * sum(rows * columns for rows, columns in layer)))
+    optimizer = GaLore([*weights, largest], rank=2, skip=(), **way)
+    assert [matrix.turn for matrix in optimizer.matrices] == [(turn, max(turns) + 1) for turn in turns]
+
+
+def test_ranks_that_gradients_have_chosen_change_no_turn():
+    """A group may be added later: a run that resumes has both groups from the start, and no rank is chosen there."""
+    weights = [nn.Parameter(torch.zeros(6, 9)) for _ in range(3)]
+    late = {"params": [("late", nn.Parameter(torch.zeros(5, 7)))]}
+    options = {"rank": Energy(0.99, most=5), "lr": 0.1}
+    groups = [{"params": [(f"w{place}", each) for place, each in enumerate(weights)]}]
+    optimizer, resumed = GaLore(groups, **options), GaLore([*groups, late], **options)
+    for rank, each in zip((2, 3, 2), weights, strict=True):
+        each.grad = torch.eye(6, 9) * (torch.arange(9) < rank)
+    optimizer.step()
+    assert [matrix.rank for matrix in optimizer.matrices] == [2, 3, 2]
+    optimizer.add_param_group(late)
+    for each in (optimizer, resumed):
+        assert [matrix.turn for matrix in each.matrices] == [(turn, 4) for turn in range(4)]
 
 
 def test_a_resumed_run_has_the_turns_of_the_run_before():

@@ -127,8 +127,12 @@ class Matrix:
     @property
     def kind(self) -> tuple[object, ...]:
         """What matrices must share to be in one pack."""
+        return self.kind_at(self.rank)
+
+    def kind_at(self, rank: int) -> tuple[object, ...]:
+        """What it would be at another rank."""
         p = self.parameter
-        return (self.group, tuple(p.shape), self.rank, p.dtype, p.device, self.basis_dtype, self.state_dtype)
+        return (self.group, tuple(p.shape), rank, p.dtype, p.device, self.basis_dtype, self.state_dtype)
 
     def is_due(self, refresh: int) -> bool:
         """Whether the subspace is to be found anew before the coming update."""

@@ -53,7 +53,7 @@ def refresh_batches(
     """Alike matrices whose subspaces are found together: of one place, or of places that have one each."""
     kinds: dict[object, list[Matrix]] = {}
     for matrix in matrices:
-        kinds.setdefault((matrix.kind, rank(matrix)), []).append(matrix)
+        kinds.setdefault(matrix.kind_at(rank(matrix)), []).append(matrix)
     return [batch for alike in kinds.values() for batch in _batches(alike, place)]
 
 

@@ -196,12 +196,12 @@ def update(
 
 def _shrink_scaled(passing: list[Passing], groups: Groups, found_inf: Tensor | None) -> None:
     """Decoupled decay of what passes at a rate of its own, where the inner optimizer would add it to gradients."""
-    scaled: dict[int, list[Tensor]] = {}
+    scaled: dict[tuple[int, torch.dtype], list[Tensor]] = {}
     for each in passing:
         if each.role == "scaled" and not decays_apart_from_gradients(groups[each.group]):
-            scaled.setdefault(each.group, []).append(local(each.parameter.detach()))
-    for number, weights in scaled.items():
-        factor = unless(found_inf, _shrink(groups[number], found_inf), weights[0].dtype)
+            scaled.setdefault((each.group, each.parameter.dtype), []).append(local(each.parameter.detach()))
+    for (number, dtype), weights in scaled.items():
+        factor = unless(found_inf, _shrink(groups[number], found_inf), dtype)
         if isinstance(factor, Tensor) or factor != 1:
             torch._foreach_mul_(weights, factor)
 
