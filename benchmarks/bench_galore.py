@@ -19,8 +19,8 @@
 - lowbit_loss: how much more the loss of a small LLaMA is with them, and how far P^T P is from one (spectral norm).
 - finite: NaN and infinity anywhere in a gradient are seen.
 - followed: how many refreshes settle that follow the last subspace, and how much energy they hold; on a CPU.
-- followed_loss: the held-out loss of galore-table's LLaMA where refreshes follow the last subspace, as on a GPU, and
-  where they search. It needs JOMA_DATA.
+- table: held-out losses of the rows of galore-table that use GaLore, trained again, beside those of its record. It
+  needs JOMA_DATA and the text of the record, which has the source of all installed packages.
 
     python benchmarks/bench_galore.py [--device cuda] [--parts optimizer,training] [--sizes 60M] [--dtypes bfloat16]
 
@@ -35,7 +35,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-from _galore_followed import followed_energies, followed_losses
+from _galore_followed import followed_energies, table_rows
 from _galore_lowbit import low_bit_losses, low_bits
 from _galore_peaks import peaks, state_memory
 from _galore_steps import graph_steps, optimizer_steps, refresh_steps, training_steps
@@ -45,7 +45,7 @@ from _record import record_in_pieces
 
 PARTS = (
     "optimizer", "graph", "training", "refreshes", "peak", "memory", "lowbit", "lowbit_loss", "projector",
-    "peer", "finite", "followed", "followed_loss",
+    "peer", "finite", "followed", "table",
 )  # fmt: skip
 KEY = ("part", "size", "dtype", "way", "rank", "matrix")  # rows with the same of these are one
 
@@ -76,8 +76,8 @@ def rows_of(part: str, sizes: list[str], dtypes: list[torch.dtype], arguments: a
         yield from low_bit_losses()
     elif part == "followed":
         yield from followed_energies()
-    elif part == "followed_loss":
-        yield from followed_losses(device)
+    elif part == "table":
+        yield from table_rows(device)
     elif part == "peer":
         yield from peer(folder, small, device, rounds)
     else:

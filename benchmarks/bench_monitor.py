@@ -300,23 +300,25 @@ def of_recordings():
     return sum(each["total_size"] for each in pools), sum(each["allocated_size"] for each in pools)
 
 
-def same_bits(steps=8, *, compiled=GPU, **options):
+def same_bits(steps=8, *, compiled=False, **options):
     """Whether weights are the same with and without; None where they differ between two plain trainings already."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    found = []
-    for watched in (False, False, True):
-        model = model_of()
-        torch.manual_seed(1)
-        code = torch.compile(model) if compiled else model
-        if watched:
-            with Monitor(code, **options) as monitor:
-                seconds(stepper(model, monitor, compiled=code if compiled else False), steps)
-        else:
-            seconds(stepper(model, compiled=compiled), steps)
-        found.append([each.detach().clone() for each in model.parameters()])
-    torch.use_deterministic_algorithms(False)
+    torch.use_deterministic_algorithms(True)  # with a warning alone, attention's own kernels would not be
+    try:
+        found = []
+        for watched in (False, False, True):
+            model = model_of()
+            torch.manual_seed(1)
+            code = torch.compile(model) if compiled else model
+            if watched:
+                with Monitor(code, **options) as monitor:
+                    seconds(stepper(model, monitor, compiled=code if compiled else False), steps)
+            else:
+                seconds(stepper(model, compiled=compiled), steps)
+            found.append([each.detach().clone() for each in model.parameters()])
+    finally:
+        torch.use_deterministic_algorithms(False)
     alike = [all(map(torch.equal, found[0], other)) for other in found[1:]]
-    return alike[1] if alike[0] else None
+    return {"same": alike[1] if alike[0] else None}
 
 
 def or_why_not(what, measure):
@@ -409,9 +411,13 @@ def rows_of_memory(model):
 
 
 def rows_of_bits(_):
-    if not GPU:  # there two plain trainings differ already once they are compiled
-        yield {"what": "bits", "same": same_bits(probe=PROBE, every=2)}
-    yield {"what": "bits, inside, eager", "same": same_bits(compiled=False, **INSIDE)}
+    ways = {", inside, eager": INSIDE, ", eager": {"probe": PROBE, "every": 2}}
+    if GPU:
+        ways[", replayed, eager"] = {"probe": PROBE, "every": 2, "autocast": HALF, "replay": True}
+        ways[", inside"] = INSIDE | {"compiled": True}
+        ways[""] = {"probe": PROBE, "every": 2, "autocast": HALF, "compiled": True}
+    for name, options in ways.items():
+        yield or_why_not(f"bits{name}", partial(same_bits, **options))
 
 
 PARTS = {

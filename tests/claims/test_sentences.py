@@ -1,11 +1,13 @@
 """Words are made from numbers: finding first, then the interval; what is missing is said in numbers too."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from joma.claims import sentences
 from joma.claims.evidence import Effect, Evidence, above, at_least, at_most
+from joma.measure.intervals import compare
 
 GAIN = Effect(0.5, (0.4, 0.6), 0.1, (0.05, 0.15), 6, 0.2, 1.0, "nats", "rebound")
 
@@ -132,3 +134,24 @@ def test_tests_that_chance_leaves_open_say_how_many_seeds_would_tell():
     said = sentences.missing(Evidence({"": GAIN}, (still_open,)))
     assert said == "upper end of the gap: 10 seeds would probably decide"
     assert sentences.missing(Evidence({"": GAIN}, controls=(still_open,))) == said
+
+
+def test_what_decides_is_said_where_the_effect_itself_is_above_its_control():
+    """A twin, say, that loses as much; of several that one which is furthest off, and what is unknown comes last."""
+    large = Effect.of(compare([0.6, 0.7, 0.65], 0.0), matters=0.1, unit="%")
+    near, far = (at_least(f"more than in twins, {name}", value, 0.1, "%") for name, value in (("a", 0.05), ("b", -0.2)))
+    unknown = at_least("more than in twins, c", math.nan, 0.1, "%")
+    kept = at_least("batches", 3.0, 2.0)
+
+    def said(effect, *controls):
+        return sentences.brief(Evidence({"": effect}, controls=controls), None, effect)
+
+    plain = said(large)
+    assert plain.endswith("control the constant 0 %")
+    assert said(large, kept) == plain
+    assert said(large, unknown, near, far, kept) == f"{plain}; but more than in twins, b -20 % (needed: at least 10 %)"
+    assert said(large, kept, unknown) == f"{plain}; but more than in twins, c unknown (needed: at least 10 %)"
+    small = Effect.of(compare([0.01, 0.02, 0.015], 0.0), matters=0.1, unit="%")
+    assert said(small, far) == said(small)
+    corrected = Evidence({"": large}, controls=(far,))
+    assert "twins, b" in sentences.brief(Evidence({"": small}), corrected, large)

@@ -73,10 +73,20 @@ def brief(printed: Evidence, corrected: Evidence | None = None, main: Effect | N
     if main is not None:
         cases = [*printed.effects.items(), *(corrected or printed).effects.items()]
         case = next((name for name, one in cases if one is main), "")
-        return _named(case, f"{_value(main)}; control {_control(main)}" if main.seeds else _missing(main))
+        beside = f"{_value(main)}; control {_control(main)}{_but(main, corrected or printed)}"
+        return _named(case, beside if main.seeds else _missing(main))
     if corrected is None:
         return _test(worst(printed))
     return f"as printed: {_test(worst(printed))}; as corrected: {_test(worst(corrected))}"
+
+
+def _but(main: Effect, evidence: Evidence) -> str:
+    """Of an effect that is above its own control: what else had to be true and is not, or is not known."""
+    wrong = [test for test in evidence.controls if not test.passes]
+    if not wrong or of_effect(main) != "holds":
+        return ""
+    known = [test for test in wrong if isfinite(test.value)]
+    return f"; but {_test(max(known, key=lambda test: test.shortfall) if known else wrong[0])}"
 
 
 def worst(evidence: Evidence) -> Test:
