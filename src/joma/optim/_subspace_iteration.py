@@ -67,16 +67,20 @@ def _closer(basis: Tensor) -> tuple[Tensor, Tensor]:
 
     Cholesky QR needs matrix products alone, so it is much faster than a QR for many blocks on a GPU.
     """
-    factor, failed = torch.linalg.cholesky_ex(basis.mT @ basis)
+    product = torch.bmm(basis.mT, basis) if basis.ndim == 3 else basis.mT @ basis
+    factor, failed = torch.linalg.cholesky_ex(product)
     return torch.linalg.solve_triangular(factor, basis.mT, upper=False).mT, failed
 
 
 def gram_product(wide: Tensor, block: int) -> Product:
-    """The product of G G^T with a block; the Gram matrix is formed if that takes fewer operations in all."""
+    """The product of G G^T with a block, of a stack of G; Gram matrices are formed if that takes fewer operations.
+
+    `bmm` and not `@`, which makes four calls of torch where this makes one: often the host is what a GPU waits for.
+    """
     if 4 * DEGREE * block > wide.shape[-2]:
-        gram = wide @ wide.mT
-        return lambda vectors: gram @ vectors
-    return lambda vectors: wide @ (wide.mT @ vectors)
+        gram = torch.bmm(wide, wide.mT)
+        return lambda vectors: torch.bmm(gram, vectors)
+    return lambda vectors: torch.bmm(wide, torch.bmm(wide.mT, vectors))
 
 
 def search(product: Product, basis: Tensor, rank: int, tolerance: float) -> Tensor | None:
