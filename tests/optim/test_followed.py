@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from training import waiting
 
-from joma.optim import GaLore, _refresh, _subspace_iteration, galore, projector
+from joma.optim import GaLore, _matrix, _refresh, _subspace_iteration, galore, projector
 from joma.optim._subspace_iteration import follow
 from joma.optim.projector import TOLERANCE, follow_projector
 
@@ -488,3 +488,32 @@ def test_on_a_gpu_a_refresh_waits_for_nothing(options):
     for matrix, each in zip(optimizer.matrices, given, strict=True):
         held = share(matrix.directions().cpu(), each.cpu()).sum()
         assert float(held / leading(each.cpu(), 32)[1].sum()) > 1 - 4 * TOLERANCE
+
+
+@pytest.mark.parametrize("packs", [1, 3])
+@pytest.mark.parametrize("places", [(0, 1, 2, 3, 4), (0, 2, 3), (4, 1), (3, 2), (0, 3)], ids=str)
+def test_matrices_that_are_no_neighbours_in_their_pack_have_their_own_subspaces_too(places, packs, monkeypatch):
+    """One copy serves those that are; whose turn it is not keeps every bit."""
+    monkeypatch.setattr(_matrix, "STACK", (5 if packs == 1 else 2) * 40 * 60)
+    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    weights = [nn.Parameter(gaussian(40, 60, seed=at)) for at in range(5)]
+    optimizer = GaLore([(f"w{at}", each) for at, each in enumerate(weights)], rank=RANK, lr=0.01, skip=())
+    for seed, each in enumerate(weights):
+        each.grad = gradient(40, 60, 1.0, seed=20 * seed)
+    optimizer.step()
+    assert len(optimizer.packs) == packs
+    before = [matrix.basis.clone() for matrix in optimizer.matrices]
+    for seed, each in enumerate(weights):
+        each.grad = drifted(each.grad, 0.05, seed=seed)
+    batch = [optimizer.matrices[place] for place in places]
+    found = _refresh.follow_subspaces(batch, optimizer.inner, seed=0, tolerance=TOLERANCE, on_move="keep")
+    assert found.sound.all()
+    for place, (matrix, old) in enumerate(zip(optimizer.matrices, before, strict=True)):
+        if place in places:
+            best = leading(matrix.parameter.grad)[1]
+            assert float(share(matrix.basis, matrix.parameter.grad).sum() / best.sum()) > 1 - 2 * TOLERANCE
+            torch.testing.assert_close(
+                matrix.energies.double(), share(matrix.basis, matrix.parameter.grad), rtol=1e-3, atol=1e-6
+            )
+        assert torch.equal(matrix.basis, old) == (place not in places)

@@ -145,17 +145,9 @@ class Matrix:
         turn, turns = self.turn
         return turn * refresh // turns
 
-    def take_subspace(self, basis: Tensor, energies: Tensor, *, sound: Tensor | None = None) -> None:
-        """Have this subspace from now on, in the memory of the one before; where that is False on the device, stay."""
-        self.pack.allocate_bases()
-        self.found = True
-        assert self.basis is not None
-        assert self.energies is not None
-        basis = to_stored(basis, self.shorter, self.basis_dtype)
-        if sound is not None:
-            basis, energies = torch.where(sound, basis, self.basis), torch.where(sound, energies, self.energies)
-        self.basis.copy_(basis)
-        self.energies.copy_(energies)
+    def take_subspace(self, basis: Tensor, energies: Tensor) -> None:
+        """Have this subspace from now on, in the memory of the one before."""
+        self.pack.take_subspaces(self.place, basis[None], energies[None])
 
     def directions(self) -> Tensor:
         """(shorter side, rank) to compute with."""
@@ -219,6 +211,27 @@ class Pack:
             self.basis = torch.zeros(count, rows, first.rank, dtype=dtype, device=self.device)
             precise = torch.promote_types(self.product_dtype, torch.float32)
             self.energies = torch.zeros(count, first.rank, dtype=precise, device=self.device)
+
+    def take_subspaces(self, place: int, basis: Tensor, energies: Tensor, *, sound: Tensor | None = None) -> None:
+        """Let neighbours have these subspaces from now on, in the memory of those before.
+
+        - place: of the first of them
+        - basis, energies: (count, shorter side, rank), as they are kept or not, and (count, rank)
+        - sound: (count,) False on the device where the subspace before stays
+        """
+        self.allocate_bases()
+        assert self.basis is not None
+        assert self.energies is not None
+        first, there = self.matrices[0], slice(place, place + len(basis))
+        kept, shares = self.basis[there], self.energies[there]
+        basis = to_stored(basis, first.shorter, first.basis_dtype)
+        if sound is not None:
+            basis = torch.where(sound[:, None, None], basis, kept)
+            energies = torch.where(sound[:, None], energies, shares)
+        kept.copy_(basis)
+        shares.copy_(energies)
+        for matrix in self.matrices[there]:
+            matrix.found = True
 
     def narrow(self, rank: int) -> None:
         """Keep the leading directions of the only matrix."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import compress, groupby
+from itertools import compress, groupby, pairwise
 from operator import itemgetter, not_
 
 import torch
@@ -95,12 +95,20 @@ def follow_subspaces(
     start = torch.stack([matrix.directions() for matrix in batch])
     mixed = seed * _SEED_STRIDE + first.count
     found = follow_projector(full_gradients(batch), first.rank, start, seed=mixed, tolerance=tolerance)
-    parts = zip(batch, start, found.basis, found.energies, found.sound, strict=True)
-    for matrix, before, basis, energies, sound in parts:
-        matrix.take_subspace(basis, energies, sound=sound)
-        if on_move != "keep":
-            move_state(inner, matrix, before, on_move, sound=sound)
+    for begin, end in _neighbours(batch):
+        basis, energies, sound = (each[begin:end] for each in (found.basis, found.energies, found.sound))
+        batch[begin].pack.take_subspaces(batch[begin].place, basis, energies, sound=sound)
+    if on_move != "keep":
+        for matrix, before, alone in zip(batch, start, found.sound, strict=True):
+            move_state(inner, matrix, before, on_move, sound=alone)
     return found
+
+
+def _neighbours(batch: list[Matrix]) -> list[tuple[int, int]]:
+    """Where runs of matrices begin and end that lie side by side in one pack: one copy serves a whole run."""
+    after = [one.pack is not two.pack or one.place + 1 != two.place for one, two in pairwise(batch)]
+    ends = [0, *(at for at, parted in enumerate(after, 1) if parted), len(batch)]
+    return list(pairwise(ends))
 
 
 class Outcomes:

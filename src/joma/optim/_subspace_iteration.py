@@ -188,8 +188,8 @@ def _filter(product: Product, basis: Tensor, image: Tensor, edges: Tensor, degre
     """
     slope, wanted = (2 / edges)[:, None, None], degrees[:, None, None]
     last, current, twice = basis, slope * image - basis, 2 * slope
-    goes_on = wanted > torch.arange(most, device=basis.device)  # (count, 1, most)
-    for done in range(1, most):  # T_{d+1}(x) = 2 x T_d(x) - T_{d-1}(x); each matrix stops at its own degree
+    done = torch.arange(1, most, device=basis.device)[:, None, None, None]
+    for goes_on in (wanted > done).unbind():  # T_{d+1}(x) = 2 x T_d(x) - T_{d-1}(x); each stops at its own degree
         following = (twice * product(current)).sub_(torch.add(last, current, alpha=2))
-        last, current = current, torch.where(goes_on[..., done : done + 1], following, current)
+        last, current = current, torch.where(goes_on, following, current)
     return torch.where(wanted > 1, current, image)
