@@ -228,22 +228,6 @@ def test_there_is_never_more_beside_weights_and_states_than_the_largest_gradient
     assert largest <= new.most <= largest + 2 * compact + 1000
 
 
-def test_where_too_many_wait_the_oldest_go_first():
-    weights = [*weights_of(16), *weights_of(1, (48, 16))]
-    waiting = _backward.InBackward(per_layer=True)
-    waiting.plan(weights)
-    for each in weights:
-        each.grad = torch.zeros_like(each)
-    released = {}
-    for at in (12, 13, 14, 8, 9, 10, 4, 5, 6, 0, 1, 2, 3):
-        for bucket in waiting.collect(weights[at]):
-            places = [place for place, each in enumerate(weights) if any(each is one for one in bucket.parameters)]
-            released.setdefault(at, []).extend(places)
-    assert released == {6: [12, 13, 14], 2: [8, 9, 10], 3: [0, 1, 2, 3]}
-    (last,) = waiting.release()
-    assert all(map(operator.is_, last.parameters, (weights[at] for at in (6, 5, 4))))
-
-
 def planned():
     """Sixteen weights, four in a bucket, of which eight may wait, and a large one."""
     weights = [*weights_of(16), *weights_of(1, (48, 16))]
@@ -252,6 +236,18 @@ def planned():
     for each in weights:
         each.grad = torch.zeros_like(each)
     return weights, waiting
+
+
+def test_where_too_many_wait_the_oldest_go_first():
+    weights, waiting = planned()
+    released = {}
+    for at in (12, 13, 14, 8, 9, 10, 4, 5, 6, 0, 1, 2, 3):
+        for bucket in waiting.collect(weights[at]):
+            places = [place for place, each in enumerate(weights) if any(each is one for one in bucket.parameters)]
+            released.setdefault(at, []).extend(places)
+    assert released == {6: [12, 13, 14], 2: [8, 9, 10], 3: [0, 1, 2, 3]}
+    (last,) = waiting.release()
+    assert all(map(operator.is_, last.parameters, (weights[at] for at in (6, 5, 4))))
 
 
 def test_what_waits_is_counted_once():

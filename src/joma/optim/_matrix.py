@@ -309,7 +309,9 @@ class Pack:
         return []
 
     def apply(self, scale: float, shrink: float | Tensor, found_inf: Tensor | None = None) -> None:
-        """Shrink the matrices and add what the inner optimizer did with the compact parameter, rounded once.
+        """Shrink the matrices and add what the inner optimizer did with the compact parameter.
+
+        Weights in half precision are rounded once: decay alone would be lost.
 
         - scale: of what is added
         - shrink: of the matrices; what is on the device is 1 there where nothing is to change

@@ -204,7 +204,7 @@ class GaLore(torch.optim.Optimizer):
         self._form_packs(self.packs)
 
     def _give_turns(self) -> None:
-        """Those of per_layer, in every way: so ways give the same weights."""
+        """The same with per_layer and without, so that both give the same weights."""
         everything = [each for group in self.param_groups for each in group["params"]]
         buckets = plan_buckets(everything, most_together(everything))
         bucket_of = {id(each): bucket for bucket in buckets for each in bucket.parameters}
