@@ -291,3 +291,31 @@ def test_matrices_that_are_no_neighbours_in_their_pack_have_their_own_subspaces_
                 matrix.energies.double(), share(matrix.basis, matrix.parameter.grad), rtol=1e-3, atol=1e-6
             )
         assert torch.equal(matrix.basis, old) == (place not in places)
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_of_matrices_that_are_followed_together_only_those_that_moved_turn_their_states(broken, monkeypatch):
+    """Where a gradient is no number, subspace and state keep every bit; first moments of the others become R m."""
+    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    weights = [nn.Parameter(gaussian(40, 60, seed=at)) for at in range(3)]
+    optimizer = GaLore(weights, rank=RANK, lr=0.01, skip=(), on_move="rotate")
+    for seed, each in enumerate(weights):
+        each.grad = gradient(40, 60, 1.0, seed=20 * seed)
+    optimizer.step()
+    assert len(optimizer.packs) == 1
+    kept = ("basis", "exp_avg", "exp_avg_sq")
+    states = [{key: optimizer.state[each][key].clone() for key in kept} for each in weights]
+    for seed, each in enumerate(weights):
+        each.grad = torch.full((40, 60), math.nan) if seed == broken else drifted(each.grad, 0.3, seed=seed)
+    options = {"seed": 0, "tolerance": TOLERANCE, "on_move": "rotate"}
+    found = _refresh.follow_subspaces(optimizer.matrices, optimizer.inner, **options)
+    assert found.sound.tolist() == [at != broken for at in range(3)]
+    for at, (each, before) in enumerate(zip(weights, states, strict=True)):
+        now = optimizer.state[each]
+        if at == broken:
+            assert all(torch.equal(now[key], before[key]) for key in kept)
+        else:
+            turned = now["basis"].double().mT @ before["basis"].double() @ before["exp_avg"].double()
+            torch.testing.assert_close(now["exp_avg"].double(), turned, rtol=1e-4, atol=1e-7)
+            assert not torch.equal(now["exp_avg"], before["exp_avg"])
