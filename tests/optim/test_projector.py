@@ -121,13 +121,13 @@ def test_random_does_not_look_at_the_gradient():
 def test_a_start_saves_products_and_keeps_signs(monkeypatch):
     gradient = gradients(96, 200, 12)["falling"]
     products = []
-    made = _subspace_iteration.gram_product
 
-    def counted(*given):
-        product = made(*given)
-        return lambda block: products.append(1) or product(block)
+    class Counted(_subspace_iteration.Gram):
+        def __call__(self, vectors):
+            products.append(1)
+            return super().__call__(vectors)
 
-    monkeypatch.setattr(projector, "gram_product", counted)
+    monkeypatch.setattr(projector, "Gram", Counted)
     cold = find_projector(gradient, 12, tolerance=1e-4)
     first = len(products)
     warm = find_projector(gradient, 12, start=-cold.basis, tolerance=1e-4)

@@ -6,19 +6,22 @@ import numpy as np
 import pytest
 import torch
 from numpy.polynomial import chebyshev
+from test_fast_step import Operations
 
 from joma.optim._subspace_iteration import (
     DEGREE,
     FOLLOWED,
     GROWTH,
     ROUNDS,
+    Gram,
+    _best,
     _edges,
     _filter,
     _gains,
     _noise,
     follow,
-    gram_product,
     orthonormalize,
+    recurrence,
     search,
 )
 
@@ -28,12 +31,22 @@ def counting(product):
     return made, lambda block: made.append(1) or product(block)
 
 
-def test_a_filter_is_the_chebyshev_polynomial_of_each_matrix():
+STEPS = {
+    "plain": lambda values, slope: recurrence(lambda block: values[..., None] * block, slope),
+    "in one call": lambda values, slope: Gram(torch.diag_embed(values.sqrt()), 2).recurrence(slope),
+    "not formed": lambda values, slope: Gram(torch.diag_embed(values.sqrt()), 0).recurrence(slope),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_a_filter_is_the_chebyshev_polynomial_of_each_matrix(step):
     """On diagonal matrices every entry is multiplied with T(2 a / edge - 1); degree 1 is the matrix itself."""
     values = torch.tensor([[3.0, 1.0, 0.4, 0.0]] * 4).double()
     edges, degrees = torch.tensor([0.7, 0.5, 0.9, 0.7]).double(), torch.tensor([6, 1, 3, 2])
     basis = torch.linspace(-1, 1, 32).double().reshape(4, 4, 2)
-    found = _filter(lambda block: values[..., None] * block, basis, values[..., None] * basis, edges, degrees, 6)
+    slope, image = (2 / edges)[:, None, None], values[..., None] * basis
+    goes_on = [(degrees > done)[:, None, None] for done in range(1, DEGREE)]
+    found = _filter(step(values, slope), basis.clone(), image, slope, goes_on)
     for number, degree in enumerate(degrees):
         a = values[number].numpy()
         factor = chebyshev.chebval(2 * a / float(edges[number]) - 1, [0] * degree + [1]) if degree > 1 else a
@@ -93,7 +106,7 @@ def test_the_product_is_that_with_the_gram_matrix(rows, block):
     wide = torch.randn(3, rows, 210, generator=luck, dtype=torch.float64)
     vectors = torch.randn(3, rows, block, generator=luck, dtype=torch.float64)
     expected = np.einsum("bij,bkj,bkl->bil", wide.numpy(), wide.numpy(), vectors.numpy(), optimize=True)
-    np.testing.assert_allclose(gram_product(wide, block)(vectors).numpy(), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(Gram(wide, block)(vectors).numpy(), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_one_round_keeps_the_span_of_columns_that_are_almost_one():
@@ -109,13 +122,13 @@ def test_one_round_keeps_the_span_of_columns_that_are_almost_one():
 
 def test_edges_are_the_smallest_quotients_but_never_far_below_the_largest():
     """By hand. A smallest quotient of zero, or below it by rounding, is that of a gradient of smaller rank."""
-    energies = torch.tensor([[3.0, 1.0, 2.0], [2.0, 0.5, 0.0], [2.0, 0.5, -1e-9], [0.0, 0.0, 0.0]]).double()
+    energies = torch.tensor([[3.0, 2.0, 1.0], [2.0, 0.5, 0.0], [2.0, 0.5, -1e-9], [0.0, 0.0, 0.0]]).double()
     torch.testing.assert_close(_edges(energies), torch.tensor([1.0, 2 / GROWTH, 2 / GROWTH, 1.0]).double())
 
 
 def test_gains_are_shares_of_the_energy_of_the_best():
-    before, now = torch.tensor([[4.0, 1.0, 3.0], [0.0, 0.0, 0.0]]), torch.tensor([[2.0, 9.0, 5.0], [0.0, 0.0, 0.0]])
-    torch.testing.assert_close(_gains(before, now, 2), torch.tensor([(14.0 - 7.0) / 14.0, 0.0]))
+    before, now = torch.tensor([[4.0, 3.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([[9.0, 5.0, 2.0], [0.0, 0.0, 0.0]])
+    torch.testing.assert_close(_gains(_best(before, 2), _best(now, 2)), torch.tensor([(14.0 - 7.0) / 14.0, 0.0]))
 
 
 def test_noise_is_a_millionth_of_a_unit_vector_and_the_same_each_time():
@@ -127,7 +140,7 @@ def test_noise_is_a_millionth_of_a_unit_vector_and_the_same_each_time():
 
 
 def iterated(values, block, rank, rounds):
-    """Gains and degrees of rounds of orthogonal iteration after the first product, by numpy's QR and polynomials."""
+    """Energies of the best, gains and degrees of rounds after the first product, by numpy's QR and polynomials."""
     quotients = lambda basis: (basis * values[:, None] * basis).sum(0)
     basis = np.linalg.qr(values[:, None] * block)[0]
     energies, found = quotients(basis), []
@@ -140,7 +153,7 @@ def iterated(values, block, rank, rounds):
         basis = np.linalg.qr(factor[:, None] * basis)[0]
         before, energies = energies, quotients(basis)
         best, last = np.sort(energies)[::-1][:rank].sum(), np.sort(before)[::-1][:rank].sum()
-        found.append((abs(best - last) / best, degree))
+        found.append((best, abs(best - last) / best, degree))
     return found
 
 
@@ -153,12 +166,16 @@ def test_following_ends_by_the_last_gain_and_by_the_one_that_would_come(largest)
     values = np.concatenate([[largest], 1 - 0.01 * np.arange(30)])
     block = np.linalg.qr(np.random.default_rng(0).normal(size=(31, 3)) + 2 * np.eye(31, 3))[0]
     rank = 3
-    (first, _), (last, degree) = iterated(values, block, rank, 2)
+    rounds = iterated(values, block, rank, 2)
+    (_, first, _), (_, last, degree) = rounds
     bounds = last, last * min(1.0, last / first) * DEGREE / degree
-    gram = torch.diag(torch.tensor(values))
+    gram = Gram(torch.diag(torch.tensor(values).sqrt())[None], rank)
     for by, settles in ((1.05, True), (0.95, False)):
-        made, product = counting(lambda given: gram @ given)
-        found = follow(product, torch.tensor(block)[None], rank, by * max(bounds))
+        with Operations() as started:
+            found = follow(gram, torch.tensor(block)[None], rank, by * max(bounds))
         assert found.sound.tolist() == [True]
         assert found.settled.tolist() == [settles]
-        assert len(made) == 2 + FOLLOWED * DEGREE
+        np.testing.assert_allclose(found.course[1:, 0], [rounds[0][0], rounds[1][0], degree], rtol=1e-5)
+        factored = FOLLOWED + 2  # each takes a product of a block with itself
+        assert started.names["bmm"] - factored == 2 + FOLLOWED
+        assert started.names["baddbmm_"] == FOLLOWED * (DEGREE - 1)

@@ -225,11 +225,12 @@ class Pack:
         first, there = self.matrices[0], slice(place, place + len(basis))
         kept, shares = self.basis[there], self.energies[there]
         basis = to_stored(basis, first.shorter, first.basis_dtype)
-        if sound is not None:
-            basis = torch.where(sound[:, None, None], basis, kept)
-            energies = torch.where(sound[:, None], energies, shares)
-        kept.copy_(basis)
-        shares.copy_(energies)
+        if sound is None:
+            kept.copy_(basis)
+            shares.copy_(energies)
+        else:
+            torch.where(sound[:, None, None], basis.to(kept.dtype), kept, out=kept)
+            torch.where(sound[:, None], energies.to(shares.dtype), shares, out=shares)
         for matrix in self.matrices[there]:
             matrix.found = True
 

@@ -12,7 +12,7 @@ from joma.optim import _matrix
 from joma.optim._guard import Sent
 from joma.optim._inner import OnMove, move_state, narrow_state
 from joma.optim._matrix import Matrix, full_tensor, is_sharded
-from joma.optim._subspace_iteration import FollowedBasis
+from joma.optim._subspace_iteration import FollowedBasis, have_settled
 from joma.optim.projector import SPARE, Energy, Kind, Projector, Rank, find_projector, follow_projector
 
 SEARCHED = 1 << 23  # entries of gradients that are searched together at most
@@ -119,20 +119,24 @@ class Outcomes:
 
     def __init__(self) -> None:
         """Nothing was followed yet."""
-        self._sent: list[tuple[list[Matrix], list[int], Sent]] = []  # matrices, how often in a row, flags
+        # matrices, how often in a row, whether sound and on what course, and what is close enough
+        self._sent: list[tuple[list[Matrix], list[int], Sent, float]] = []
 
     def send(self, batch: list[Matrix], found: FollowedBasis) -> None:
         """These were followed in the update that goes on."""
         times = [max(0, SEARCHED_NEXT - matrix.refreshed) + 1 for matrix in batch]
-        self._sent.append((batch, times, Sent(torch.stack([found.sound, found.settled]))))
+        numbers = torch.cat([found.sound[None].to(found.course), found.course])
+        self._sent.append((batch, times, Sent(numbers), found.tolerance))
         for matrix in batch:
             matrix.refreshed = matrix.count
 
     def read(self) -> None:
         """Let what is not sound be searched for, and what has not settled go on."""
         sent, self._sent = self._sent, []
-        for batch, times, flags in sent:
-            for matrix, time, sound, settled in zip(batch, times, *flags.read().tolist(), strict=True):
+        for batch, times, arriving, tolerance in sent:
+            numbers = torch.from_numpy(arriving.read())
+            flags = numbers[0].tolist(), have_settled(numbers[1:], tolerance).tolist()
+            for matrix, time, sound, settled in zip(batch, times, *flags, strict=True):
                 if not (sound and settled):
                     matrix.refreshed = SEARCHED_NEXT - time if sound and time < FOLLOWED_IN_A_ROW else SEARCHED_NEXT
 

@@ -8,17 +8,23 @@ a third of the products that plain powers need. It asks after every round whethe
 it makes as many rounds as are mostly enough, and says on the device whether they were.
 """
 
-from collections.abc import Callable
-from math import acosh, log, sqrt
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+from math import cosh, log, sqrt
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]
+Recurrence = Callable[[Tensor, Tensor], Tensor]
+"""The next Chebyshev polynomial, applied to a block, from the last one and the one before."""
 ROUNDS = 8  # of products, after which the search gives up
 DEGREE = 6  # products per round, at most
 GROWTH = 1e4  # how much a polynomial may amplify the leading direction: more, and rounding hides the others
+LIMITS = tuple((cosh(log(2 * GROWTH) / degree) + 1) / 2 for degree in range(2, DEGREE + 1))
+"""The largest energy over the edge up to which degree 2, 3, ... is allowed; T_d(x) is about exp(d acosh x) / 2."""
 FOLLOWED = 2  # rounds of `follow`: enough for 265 of 267 subspaces of a LLaMA 20M, refreshed every 4 steps
 NOISE = 1e-6  # of the block's size: fills directions that the block does not have, so that a Cholesky factor exists
 
@@ -72,15 +78,35 @@ def _closer(basis: Tensor) -> tuple[Tensor, Tensor]:
     return torch.linalg.solve_triangular(factor, basis.mT, upper=False).mT, failed
 
 
-def gram_product(wide: Tensor, block: int) -> Product:
-    """The product of G G^T with a block, of a stack of G; Gram matrices are formed if that takes fewer operations.
+class Gram:
+    """Gram matrices G G^T of a stack of G, to be multiplied with blocks; formed if that takes fewer operations.
 
     `bmm` and not `@`, which makes four calls of torch where this makes one: often the host is what a GPU waits for.
     """
-    if 4 * DEGREE * block > wide.shape[-2]:
-        gram = torch.bmm(wide, wide.mT)
-        return lambda vectors: torch.bmm(gram, vectors)
-    return lambda vectors: torch.bmm(wide, torch.bmm(wide.mT, vectors))
+
+    def __init__(self, wide: Tensor, block: int) -> None:
+        """Of G (count, rows, columns), for blocks of so many vectors."""
+        self._wide = wide
+        self._formed = torch.bmm(wide, wide.mT) if 4 * DEGREE * block > wide.shape[-2] else None
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """The product with a block (count, rows, vectors)."""
+        if self._formed is not None:
+            return torch.bmm(self._formed, vectors)
+        return torch.bmm(self._wide, torch.bmm(self._wide.mT, vectors))
+
+    def recurrence(self, slope: Tensor) -> Recurrence:
+        """As below. Where Gram matrices are formed it is one call of torch, into the memory of what comes second."""
+        if self._formed is None:
+            return recurrence(self, slope)
+        factor = self._formed * (2 * slope)
+        factor.diagonal(dim1=-2, dim2=-1).sub_(2)
+        return lambda last, before: before.baddbmm_(factor, last, beta=-1)
+
+
+def recurrence(product: Product, slope: Tensor) -> Recurrence:
+    """T_{d+1}(x) = 2 x T_d(x) - T_{d-1}(x) of x = slope * A - 1, with slopes (count, 1, 1)."""
+    return lambda last, before: (2 * slope * product(last)).sub_(torch.add(before, last, alpha=2))
 
 
 def search(product: Product, basis: Tensor, rank: int, tolerance: float) -> Tensor | None:
@@ -92,21 +118,20 @@ def search(product: Product, basis: Tensor, rank: int, tolerance: float) -> Tens
     """
     basis = orthonormalize(product(basis), rounds=1)
     image = product(basis)
-    energies = (basis * image).sum(-2)  # Rayleigh quotients, (count, block): the energy along each vector
+    energies = _ranked(basis, image).values
     degrees = [1] * len(basis)
     settled = [False] * len(basis)
     for turn in range(ROUNDS):
         if turn:
             edges = _edges(energies)
-            # The largest degree with T_degree(2 ratio - 1) <= GROWTH, at least 1; T_d(x) is about exp(d acosh x) / 2.
-            ratios = (energies.amax(-1) / edges).tolist()
-            most = [int(log(2 * GROWTH) / acosh(2 * ratio - 1)) if ratio > 1 else DEGREE for ratio in ratios]
-            degrees = [max(1, min(DEGREE, each)) for each in most]
-            image = _filter(product, basis, image, edges, torch.tensor(degrees, device=basis.device), max(degrees))
+            degrees = [1 + sum(ratio <= most for most in LIMITS) for ratio in (energies[:, 0] / edges).tolist()]
+            slope, wanted = (2 / edges)[:, None, None], torch.tensor(degrees, device=basis.device)[:, None, None]
+            goes_on = [wanted > done for done in range(1, max(degrees))]
+            image = _filter(recurrence(product, slope), basis, image, slope, goes_on)
         basis = orthonormalize(image, rounds=1)
         image = product(basis)
-        before, energies = energies, (basis * image).sum(-2)
-        gains = _gains(before, energies, rank).tolist()
+        before, energies = energies, _ranked(basis, image).values
+        gains = _gains(_best(before, rank), _best(energies, rank)).tolist()
         rounds = zip(settled, gains, degrees, strict=True)
         settled = [done or gain <= tolerance * degree / DEGREE for done, gain, degree in rounds]
         if all(settled):
@@ -123,73 +148,105 @@ class FollowedBasis(NamedTuple):
     """(..., rank) along each column."""
     sound: Tensor
     """(...) False where numbers are zero or not finite, or the block fell apart: the basis is of no use there."""
-    settled: Tensor
-    """(...) False where more rounds would find more; says nothing of what is not sound."""
+    course: Tensor
+    """(FOLLOWED + 2, ...) energies of the best vectors before all rounds and after each, then the last degree."""
+    tolerance: float
+    """Of `search`."""
+
+    @property
+    def settled(self) -> Tensor:
+        """(...) as `have_settled` says, on the device."""
+        return have_settled(self.course, self.tolerance)
 
 
-def follow(product: Product, basis: Tensor, rank: int, tolerance: float) -> FollowedBasis:
+def have_settled(course: Tensor, tolerance: float) -> Tensor:
+    """(...) False where more rounds would find more; says nothing of what is not sound.
+
+    The last round brought no more than `tolerance`, and one more would bring less in proportion to its products, if
+    gains go on to fall as they did.
+
+    - course, tolerance: those of a `FollowedBasis`, on the device or on the host
+    """
+    *best, degree = course
+    # The best vectors lose where their energy spreads over the block: that is no sign of rest either.
+    first, last = (_gains(before, now).abs() for before, now in pairwise(best[-3:]))
+    coming = last * (last / first.clamp_min(torch.finfo(first.dtype).tiny)).clamp(0, 1)
+    settled: Tensor = (last <= tolerance) & (coming <= tolerance * degree / DEGREE)
+    return settled
+
+
+def follow(gram: Gram, basis: Tensor, rank: int, tolerance: float) -> FollowedBasis:
     """The leading `rank` vectors of a block (count, rows, block) that was good before, without a look at the device.
-
-    They have settled where the last round brought no more than `tolerance`, and one more would bring less in proportion
-    to its products, if gains go on to fall as they did.
-
-    - product: with the Gram matrices
-    - basis: where to begin
-    - rank: how many vectors are wanted; those beyond are only there to help
-    - tolerance: of `search`
 
     The vectors are those of orthogonal iteration, ordered by their energies. They are not rotated to singular vectors,
     which would take an eigenvalue problem for which a GPU waits.
+
+    - gram: the Gram matrices
+    - basis: where to begin
+    - rank: how many vectors are wanted; those beyond are only there to help
+    - tolerance: of `search`
     """
-    noise = _noise(basis)
-    precise, broken = _closer(_unit_columns(product(basis), noise))
+    noise, limits = _noise(basis), _limits(basis.dtype, basis.device)
+    precise, broken = _closer(_unit_columns(gram(basis), noise))
     basis = precise.to(basis.dtype)
-    image = product(basis)
-    energies = (basis * image).sum(-2)
-    gains, degree = [], torch.ones((), device=basis.device)
+    image = gram(basis)
+    ranked = _ranked(basis, image)
+    course, goes_on = [_best(ranked.values, rank)], limits
     for _ in range(FOLLOWED):
-        edges = _edges(energies)
-        ratios = energies.amax(-1) / edges
-        degree = (log(2 * GROWTH) / torch.acosh((2 * ratios - 1).clamp_min(1))).clamp(1, DEGREE).floor()
-        filtered = _filter(product, basis, image, edges, degree, DEGREE)
+        edges = _edges(ranked.values)
+        goes_on = ranked.values[:, 0] <= limits * edges  # (degrees, count)
+        slope = (2 / edges)[:, None, None]
+        filtered = _filter(gram.recurrence(slope), basis, image, slope, goes_on[..., None, None].unbind())
         precise, failed = _closer(_unit_columns(filtered, noise))
         broken = broken + failed
         basis = precise.to(basis.dtype)
-        image = product(basis)
-        before, energies = energies, (basis * image).sum(-2)
-        # The best vectors lose where their energy spreads over the block: that is no sign of rest either.
-        gains.append(_gains(before, energies, rank).abs())
-    first, last = gains[-2:]
-    coming = last * (last / first.clamp_min(torch.finfo(first.dtype).tiny)).clamp(0, 1)
-    settled = (last <= tolerance) & (coming <= tolerance * degree / DEGREE)
+        image = gram(basis)
+        ranked = _ranked(basis, image)
+        course.append(_best(ranked.values, rank))
     precise, failed = _closer(precise)
-    sound = (broken + failed == 0) & (energies.amax(-1) > 0)  # False for what is no number
-    largest = energies.topk(rank)
-    order = largest.indices[:, None].expand(-1, basis.shape[-2], -1)
-    return FollowedBasis(precise.to(basis.dtype).gather(-1, order), largest.values, sound, settled)
+    sound = (broken + failed == 0) & (ranked.values[:, 0] > 0)  # False for what is no number
+    order = ranked.indices[:, None, :rank].expand(-1, basis.shape[-2], -1)
+    chosen = precise.to(basis.dtype).gather(-1, order)
+    course.append(1 + goes_on.sum(0, dtype=basis.dtype))
+    return FollowedBasis(chosen, ranked.values[:, :rank], sound, torch.stack(course), tolerance)
 
 
-def _edges(energies: Tensor) -> Tensor:
+@cache
+def _limits(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(degrees, 1) brought to a device once."""
+    return torch.tensor(LIMITS, dtype=dtype, device=device)[:, None]
+
+
+def _ranked(basis: Tensor, image: Tensor) -> torch.return_types.sort:
+    """Rayleigh quotients (count, block), the energy along each vector; the largest first, and which vector has it."""
+    return (basis * image).sum(-2).sort(descending=True)
+
+
+def _best(ranked: Tensor, rank: int) -> Tensor:
+    """(count,) the energy of the best vectors together."""
+    return ranked[:, :rank].sum(-1)
+
+
+def _edges(ranked: Tensor) -> Tensor:
     """A polynomial damps below the smallest quotient; of a steep or zero gradient below something positive."""
-    edges = torch.maximum(energies.amin(-1), energies.amax(-1) / GROWTH)
-    return torch.where(edges > 0, edges, torch.ones_like(edges))
+    edges = torch.maximum(ranked[:, -1], ranked[:, 0] / GROWTH)
+    return torch.where(edges > 0, edges, 1.0)
 
 
-def _gains(before: Tensor, energies: Tensor, rank: int) -> Tensor:
-    """(count,) what a round has brought the best vectors, as a share of their energy; of a zero gradient 0."""
-    now, then = (each.topk(rank).values.sum(-1) for each in (energies, before))
-    return (now - then) / now.clamp_min(torch.finfo(now.dtype).tiny)
+def _gains(before: Tensor, now: Tensor) -> Tensor:
+    """What a round has brought the best vectors, as a share of their energy; of a zero gradient 0."""
+    return (now - before) / now.clamp_min(torch.finfo(now.dtype).tiny)
 
 
-def _filter(product: Product, basis: Tensor, image: Tensor, edges: Tensor, degrees: Tensor, most: int) -> Tensor:
-    """T(2 A / edge - 1) applied to each basis, T its Chebyshev polynomial; A itself where the degree is 1.
+def _filter(step: Recurrence, basis: Tensor, image: Tensor, slope: Tensor, goes_on: Sequence[Tensor]) -> Tensor:
+    """T(slope * A - 1) applied to each basis, T its Chebyshev polynomial; A itself where the degree is 1.
 
-    - degrees: (count,) of each, at most `most`
+    - step: the recurrence of these polynomials
+    - basis, image: blocks (count, rows, block), which are used up, and A applied to them
+    - slope: (count, 1, 1)
+    - goes_on: for degree 2, 3, ...: (count, 1, 1) False where the degree is lower
     """
-    slope, wanted = (2 / edges)[:, None, None], degrees[:, None, None]
-    last, current, twice = basis, slope * image - basis, 2 * slope
-    done = torch.arange(1, most, device=basis.device)[:, None, None, None]
-    for goes_on in (wanted > done).unbind():  # T_{d+1}(x) = 2 x T_d(x) - T_{d-1}(x); each stops at its own degree
-        following = (twice * product(current)).sub_(torch.add(last, current, alpha=2))
-        last, current = current, torch.where(goes_on, following, current)
-    return torch.where(wanted > 1, current, image)
+    before, last = basis, slope * image - basis
+    for wanted in goes_on:
+        before, last = last, torch.where(wanted, step(last, before), last)
+    return torch.where(goes_on[0], last, image) if goes_on else image

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from joma.host.words import brief
-from joma.optim._subspace_iteration import FollowedBasis, follow, gram_product, orthonormalize, search, to_float64
+from joma.optim._subspace_iteration import FollowedBasis, Gram, follow, orthonormalize, search, to_float64
 
 Kind = Literal["randomized", "exact", "random"]
 Side = Literal["left", "right"]
@@ -173,29 +173,27 @@ def follow_projector(
     (tensor([0.0723, 0.0687]), tensor([0.0723, 0.0687]))
     """
     gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-    gradient = gradient / _scale(torch.linalg.vector_norm(gradient, float("inf"), dim=(-2, -1), keepdim=True))
+    size = torch.linalg.vector_norm(gradient, float("inf"), dim=(-2, -1), keepdim=True)
+    gradient = gradient / size.clamp_min(torch.finfo(size.dtype).tiny)  # squares neither overflow nor vanish
     wide = gradient.mT if side_of(*gradient.shape[-2:]) == "right" else gradient
     stack, block = _stacked(wide), _stacked(_block(wide, rank, start, seed))
-    found = follow(gram_product(stack, block.shape[-1]), block, rank, tolerance)
+    found = follow(Gram(stack, block.shape[-1]), block, rank, tolerance)
     count = wide.shape[:-2]
     directions = _signed(found.basis.reshape(*wide.shape[:-1], rank), start)
     shares = _shares(wide, found.energies.reshape(*count, rank))
-    return FollowedBasis(directions, shares, found.sound.reshape(count), found.settled.reshape(count))
-
-
-def _scale(size: Tensor) -> Tensor:
-    """What a gradient is divided by, so that squares neither overflow nor vanish; 1 where they do not anyway."""
-    return torch.where((size == 0) | ((size > SMALLEST) & (size < 1 / SMALLEST)), torch.ones_like(size), size)
+    course = found.course.reshape(-1, *count)
+    return FollowedBasis(directions, shares, found.sound.reshape(count), course, tolerance)
 
 
 def _in_range(gradient: Tensor) -> Tensor:
     """The gradient, divided by its largest entry if squares could overflow or vanish; directions stay the same."""
     size: Tensor = torch.linalg.vector_norm(gradient, float("inf"), dim=(-2, -1), keepdim=True)
-    if bool(((size == 0) | ((size > SMALLEST) & (size < 1 / SMALLEST))).all()):
+    fits = (size == 0) | ((size > SMALLEST) & (size < 1 / SMALLEST))
+    if bool(fits.all()):
         return gradient
     if not bool(size.isfinite().all()):
         raise ValueError("gradient must be finite, got NaN or infinity in it")
-    return gradient / _scale(size)
+    return gradient / torch.where(fits, 1.0, size)
 
 
 def _draw(rows: int, columns: int, like: Tensor, seed: int) -> Tensor:
@@ -235,7 +233,7 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
 def _randomized(wide: Tensor, rank: int, start: Tensor | None, seed: int, tolerance: float) -> Projector | None:
     """By subspace iteration; None where it does not settle. The block begins with the start, if there is one."""
     stack, block = _stacked(wide), _stacked(_block(wide, rank, start, seed))
-    settled = search(gram_product(stack, block.shape[-1]), block, rank, tolerance)
+    settled = search(Gram(stack, block.shape[-1]), block, rank, tolerance)
     if settled is None:
         return None
     found = settled.reshape(*wide.shape[:-1], rank + SPARE)
@@ -268,4 +266,6 @@ def _signed(directions: Tensor, start: Tensor) -> Tensor:
     known = min(start.shape[-1], directions.shape[-1])
     overlap = (directions[..., :known] * start[..., :known].to(directions.dtype)).sum(-2, keepdim=True)
     signs = torch.where(overlap < 0, -1.0, 1.0).to(directions.dtype)
-    return torch.cat([directions[..., :known] * signs, directions[..., known:]], dim=-1).contiguous()
+    signed = directions[..., :known] * signs
+    further = directions[..., known:]
+    return (torch.cat([signed, further], dim=-1) if further.shape[-1] else signed).contiguous()
