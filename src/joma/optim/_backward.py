@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -14,6 +15,7 @@ from joma.optim import _matrix
 from joma.optim._matrix import is_sharded
 
 WAITING_SHARE = 2  # of the largest gradient: gradients that wait and copies of them are together no more than it
+TINY = 1024  # times fewer entries than that share has a parameter that may wait for the end of backward
 _HOOKS = WeakTensorKeyDictionary()  # one per parameter: were there two, the second would find no gradient
 Take = Callable[[Any, nn.Parameter], None]
 """A method of an optimizer, with that optimizer first."""
@@ -42,7 +44,7 @@ class Bucket:
 
 
 def most_together(parameters: Iterable[nn.Parameter]) -> int:
-    """Entries of a bucket."""
+    """Entries of a gradient that is alone; gradients of a bucket and copies of them are twice as many at most."""
     return max(each.numel() for each in parameters) // WAITING_SHARE
 
 
@@ -50,19 +52,31 @@ def plan_buckets(parameters: Sequence[nn.Parameter], most: int) -> list[Bucket]:
     """Few buckets of neighbours, the last ones first: so backward mostly meets them.
 
     Buckets between two large parameters have about as many entries each: layers are alike, and so are their buckets.
-    Where products are not stacked each parameter is alone: there small steps are as fast as large ones.
+    What has next to no entries, as norms and biases, waits for the last bucket: beside matrices it would take a step of
+    the inner optimizer of its own in each. Where products are not stacked each parameter is alone: there small steps
+    are as fast as large ones.
 
     - parameters: in the order in which a model has them
-    - most: entries of a bucket; a parameter with so many is alone, and no gradient waits while its own is made
+    - most: entries; a parameter with so many is alone, and hardly anything waits while its gradient is made
     """
     stretches: list[list[nn.Parameter]] = []
+    tiny: list[nn.Parameter] = []
     for each in reversed(parameters):
         alone = each.numel() >= most or not _matrix.is_stacked_on(each.device)
+        if not alone and each.numel() * TINY <= most:
+            tiny.append(each)
+            continue
         last = stretches[-1][-1] if stretches else None
         if alone or last is None or last.numel() >= most or last.device != each.device:
             stretches.append([])
         stretches[-1].append(each)
-    return [Bucket(some) for stretch in stretches for some in _balance(stretch, most)]
+    buckets = [Bucket(some) for stretch in stretches for some in _balance(stretch, 2 * most)]
+    last_on = {bucket.parameters[-1].device: bucket for bucket in buckets}
+    for each in tiny:
+        if each.device not in last_on:
+            buckets.append(last_on.setdefault(each.device, Bucket([])))
+        last_on[each.device].parameters.append(each)
+    return buckets
 
 
 def _balance(stretch: list[nn.Parameter], most: int) -> list[list[nn.Parameter]]:
@@ -80,14 +94,34 @@ def _balance(stretch: list[nn.Parameter], most: int) -> list[list[nn.Parameter]]
 
 def _fill(stretch: list[nn.Parameter], most: int) -> list[list[nn.Parameter]]:
     found: list[list[nn.Parameter]] = [[]]
-    entries = 0
+    load = _Load()
     for each in stretch:
-        entries += each.numel()
-        if found[-1] and entries > most:
+        load.add(each)
+        if found[-1] and load.total > most:
             found.append([])
-            entries = each.numel()
+            load = _Load()
+            load.add(each)
         found[-1].append(each)
     return found
+
+
+class _Load:
+    """Entries of gradients, and of copies of those that are alike: one kind at a time is copied for one product."""
+
+    def __init__(self) -> None:
+        self._entries = self._copied = 0
+        self._alike: dict[torch.Size, int] = {}
+
+    def add(self, parameter: nn.Parameter) -> None:
+        size = parameter.numel()
+        self._entries += size
+        alike = self._alike[parameter.shape] = self._alike.get(parameter.shape, 0) + size
+        if alike > size:  # what is alone is not copied
+            self._copied = max(self._copied, alike)
+
+    @property
+    def total(self) -> int:
+        return self._entries + self._copied
 
 
 class InBackward:
