@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
-from _galore_training import RANKS, Maker, Row, Training, adamw, fastest, galore, in_turns, makers, name_of, timed
+from _galore_training import (
+    RANKS,
+    SEQUENCES,
+    Maker,
+    Row,
+    Training,
+    adamw,
+    fastest,
+    galore,
+    in_turns,
+    makers,
+    name_of,
+    timed,
+)
 
 from joma.optim import GaLore
 
@@ -94,19 +108,36 @@ def refresh_steps(
 
 def graph_steps(size: str, dtype: torch.dtype, device: str, rounds: int) -> Iterator[Row]:
     """The optimizer alone as a CUDA graph: AdamW and GaLore, both capturable."""
-    if device != "cuda":
-        return
-    row = _head("graph", size, dtype)
-    ways: dict[str, Maker] = {
-        "adamw": lambda model: adamw(model, capturable=True),
-        "galore": lambda model: galore(model, size, capturable=True),
-    }
+    if device == "cuda":
+        names, call = ("adamw", "galore"), lambda training: training.optimizer.step()
+        yield _head("graph", size, dtype) | _as_graphs(names, size, dtype, 1, call, 100, rounds)
+
+
+def graph_training_steps(size: str, dtype: torch.dtype, device: str, rounds: int) -> Iterator[Row]:
+    """Whole training steps as a CUDA graph, without refreshes: here no host is too slow."""
+    if device == "cuda":
+        names, call = ("adamw", "galore", "per_layer"), lambda training: training.train()
+        yield _head("graph training", size, dtype) | _as_graphs(names, size, dtype, SEQUENCES, call, 8, rounds)
+
+
+def _as_graphs(
+    names: Sequence[str],
+    size: str,
+    dtype: torch.dtype,
+    sequences: int,
+    call: Callable[[Training], None],
+    replays: int,
+    rounds: int,
+) -> Row:
+    """Milliseconds of a call that is captured, and over that of AdamW."""
+    row: Row = {}
     graphs, kept = {}, []
-    for name, make in ways.items():
-        training = Training(make, size, device, dtype, sequences=1)
+    for name in names:
+        make: Maker = partial(_capturable, name=name, size=size)
+        training = Training(make, size, "cuda", dtype, sequences=sequences)
         kept.append(training)
         try:
-            graphs[name] = _captured(training)
+            graphs[name] = _captured(training, call)
         except Exception as error:  # said in the record: the other numbers are worth having
             row[f"{name}_captured"] = f"{type(error).__name__}: {error}"[:300]
             continue
@@ -114,13 +145,23 @@ def graph_steps(size: str, dtype: torch.dtype, device: str, rounds: int) -> Iter
         before = weight.detach().clone()
         graphs[name].replay()
         row[f"{name}_replay_moves_the_weights"] = not torch.equal(before, weight)
-    calls = {name: lambda graph=graph: [graph.replay() for _ in range(100)] for name, graph in graphs.items()}
-    times = fastest(calls, device, rounds)
-    row |= {f"{name}_ms": value / 100 for name, value in times.items()}
-    yield row | ({"galore_over_adamw": times["galore"] / times["adamw"]} if len(times) == 2 else {})
+    calls = {name: lambda graph=graph: [graph.replay() for _ in range(replays)] for name, graph in graphs.items()}
+    turns = in_turns(calls, "cuda", rounds)
+    row |= {f"{name}_ms": min(times) / replays for name, times in turns.items()}
+    for name in turns.keys() - {"adamw"} if "adamw" in turns else ():
+        pairs = [one / other for one, other in zip(turns[name], turns["adamw"], strict=True)]
+        row[f"{name}_over_adamw"] = min(turns[name]) / min(turns["adamw"])
+        row[f"{name}_over_adamw_quartiles"] = statistics.quantiles(pairs, n=4)
+    return row
 
 
-def _captured(training: Training) -> torch.cuda.CUDAGraph:
+def _capturable(model: torch.nn.Module, name: str, size: str) -> torch.optim.Optimizer:
+    if name == "adamw":
+        return adamw(model, capturable=True)
+    return galore(model, size, capturable=True, per_layer=name == "per_layer")
+
+
+def _captured(training: Training, call: Callable[[Training], None]) -> torch.cuda.CUDAGraph:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -128,5 +169,5 @@ def _captured(training: Training) -> torch.cuda.CUDAGraph:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        training.optimizer.step()
+        call(training)
     return graph

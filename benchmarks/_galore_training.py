@@ -22,6 +22,7 @@ SIZES: dict[str, dict[str, int]] = {
     "340M": {"width": 2048, "mlp": 5632, "heads": 16, "layers": 4},  # a side that tensor cores like
 }
 RANKS = {"tiny": 16, "20M": 96, "60M": 128, "330M": 512, "340M": 512}  # a quarter of the width
+SEQUENCES = 64  # in a batch
 NEVER = 10**9  # updates between refreshes where none is wanted after the first
 Maker = Callable[[torch.nn.Module], torch.optim.Optimizer]
 Row = dict[str, object]
@@ -75,7 +76,7 @@ def _drawn(size: str) -> Llama:
 class Training:
     """A model, an optimizer and a batch; autocast to bfloat16 on a GPU."""
 
-    def __init__(self, make: Maker, size: str, device: str, dtype: torch.dtype, *, sequences: int = 64) -> None:
+    def __init__(self, make: Maker, size: str, device: str, dtype: torch.dtype, *, sequences: int = SEQUENCES) -> None:
         self.model, self.device = copy.deepcopy(_drawn(size)).to(device, dtype), device
         self.optimizer = make(self.model)
         shape = self.model.config

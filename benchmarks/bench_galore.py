@@ -6,6 +6,9 @@
 - refreshes: each turn of the refreshes in a training step of its own, against a plain one, and the cost in all; the
   same with per_layer.
 - graph: the optimizer's step as a CUDA graph.
+- graph_training: whole training steps as a CUDA graph, with `per_layer` too: what is left where the host costs nothing.
+- host: how long the host is busy with gradients, with each optimizer and with a refresh, while the device has other
+  work. Where that is longer than the device needs, the host decides.
 - peak: the most bytes that the allocator had given out, beside the formula.
 - memory: bytes of projections and states of the projected matrices against m r + 2 n r numbers.
 - projector: `find_projector` against torch.linalg.svd(full_matrices=False), for a matrix with a falling spectrum (rank
@@ -36,16 +39,17 @@ from collections.abc import Callable, Iterator
 
 import torch
 from _galore_followed import followed_energies, table_rows
+from _galore_host import host_times
 from _galore_lowbit import low_bit_losses, low_bits
 from _galore_peaks import peaks, state_memory
-from _galore_steps import graph_steps, optimizer_steps, refresh_steps, training_steps
+from _galore_steps import graph_steps, graph_training_steps, optimizer_steps, refresh_steps, training_steps
 from _galore_subspaces import finite_check, peer, projectors
 from _galore_training import Row
 from _record import record_in_pieces
 
 PARTS = (
-    "optimizer", "graph", "training", "refreshes", "peak", "memory", "lowbit", "lowbit_loss", "projector",
-    "peer", "finite", "followed", "table",
+    "optimizer", "graph", "graph_training", "host", "training", "refreshes", "peak", "memory", "lowbit", "lowbit_loss",
+    "projector", "peer", "finite", "followed", "table",
 )  # fmt: skip
 KEY = ("part", "size", "dtype", "way", "rank", "matrix")  # rows with the same of these are one
 
@@ -57,6 +61,8 @@ def rows_of(part: str, sizes: list[str], dtypes: list[torch.dtype], arguments: a
     of_size: dict[str, Callable[[str, torch.dtype], list[Iterator[Row]]]] = {
         "optimizer": lambda size, dtype: [optimizer_steps(size, dtype, device, rounds, folder)],
         "graph": lambda size, dtype: [graph_steps(size, dtype, device, rounds)],
+        "graph_training": lambda size, dtype: [graph_training_steps(size, dtype, device, rounds)],
+        "host": lambda size, dtype: [host_times(size, dtype, device)],
         "training": lambda size, dtype: [training_steps(size, dtype, device, rounds, folder)],
         "refreshes": lambda size, dtype: [
             refresh_steps(size, dtype, device, rounds, name) for name in ("galore", "per_layer")
@@ -88,7 +94,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--sizes", default="", help="of tiny, 20M, 60M, 330M; tiny on a CPU, the others elsewhere")
+    parser.add_argument(
+        "--sizes", default="", help="of tiny, 20M, 60M, 330M, 340M; tiny on a CPU, the others elsewhere"
+    )
     parser.add_argument("--dtypes", default="", help="of float32, bfloat16; float32 alone on a CPU")
     parser.add_argument("--small", action="store_true", help="small matrices and a small model: seconds on a CPU")
     parser.add_argument("--peer", default="", help="folder with the package galore_torch")

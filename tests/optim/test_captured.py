@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from training import loss_of, network, same, train
+from training import LABELS, TOKENS, loss_of, near, network, same, train
 
 from joma.optim import GaLore
 from joma.optim._guard import Guard
+from joma.optim._refresh import Outcomes
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "stagger": False}
 
@@ -15,11 +16,20 @@ def capturing(monkeypatch):
     """Call it to say that from now on a graph is captured."""
     monkeypatch.setattr(Guard, "devices", ("cpu",))
 
-    def begin():
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    def begin(patch=monkeypatch):
+        patch.setattr(torch.cuda, "is_initialized", lambda: True)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
 
     return begin
+
+
+def without_checks(patch):
+    """torch's own, which ask for a GPU; their name depends on its version."""
+    for check in ("_cuda_graph_capture_health_check", "_accelerator_graph_capture_health_check"):
+        patch.setattr(torch.optim.AdamW, check, lambda inner: None, raising=False)
+
+
+WAYS = {"plain": {}, "per_layer": {"per_layer": True}, "project_in_backward": {"project_in_backward": True}}
 
 
 def test_the_step_is_made_without_counting_or_waiting(capturing, monkeypatch):
@@ -32,9 +42,8 @@ def test_the_step_is_made_without_counting_or_waiting(capturing, monkeypatch):
     plain.step()
     monkeypatch.setattr(Guard, "look_back", lambda guard: pytest.fail("nobody may wait"))
     with monkeypatch.context() as now:
-        for check in ("_cuda_graph_capture_health_check", "_accelerator_graph_capture_health_check"):
-            now.setattr(torch.optim.AdamW, check, lambda inner: None, raising=False)  # by torch's version
-        capturing()
+        without_checks(now)
+        capturing(now)
         with torch.no_grad():
             optimizer._step()
     assert same(model, other)
@@ -53,3 +62,84 @@ def test_a_step_that_finds_subspaces_and_an_optimizer_that_must_be_waited_for_ar
         first._step()
     with pytest.raises(ValueError, match="an inner optimizer that is fused and capturable: give both"):
         slow._step()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_whole_training_step_is_made_without_counting_or_waiting(way, capturing, monkeypatch):
+    """Backward is captured too; what it updates or projects is part of the graph."""
+    model, other = network(), network()
+    optimizer, plain = GaLore(model, fused=True, **OPTIONS, **WAYS[way]), GaLore(other, fused=True, **OPTIONS)
+    train(model, optimizer, 1)
+    train(other, plain, 2)
+    sent = [*optimizer._guard.pending]
+    with monkeypatch.context() as now:
+        for each in (Guard, "look_back"), (Outcomes, "read"):
+            now.setattr(*each, lambda self: pytest.fail("nobody may wait"))
+        without_checks(now)
+        capturing(now)
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        with torch.no_grad():
+            optimizer._step()
+    assert near(model, other, 1e-6)
+    assert not near(model, network(), 1e-3)
+    assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
+    assert optimizer._guard.pending == sent
+    optimizer.count_replays()
+    train(model, optimizer, 1)
+    train(other, plain, 1)
+    assert near(model, other, 1e-6)
+
+
+@pytest.mark.parametrize("way", ["per_layer", "project_in_backward"])
+def test_a_backward_that_finds_subspaces_is_refused_before_it_changes_anything(way, capturing, monkeypatch):
+    model, other = network(), network()
+    optimizer, plain = GaLore(model, fused=True, **OPTIONS, **WAYS[way]), GaLore(other, fused=True, **OPTIONS)
+    train(model, optimizer, 3)
+    train(other, plain, 3)
+    assert len(optimizer.due()) == 2
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    with monkeypatch.context() as now:
+        capturing(now)
+        with pytest.raises(ValueError, match=r"cannot be captured: capture one for which due\(\) is empty"):
+            loss_of(model).backward()
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    train(model, optimizer, 2)
+    train(other, plain, 2)
+    assert near(model, other, 1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("way", WAYS)
+def test_on_a_gpu_replays_of_a_whole_training_step_give_the_weights_of_training(way):
+    """Three steps as usual, then four more, captured or not; then one more that finds subspaces."""
+    models, options = [network().cuda() for _ in range(2)], {"fused": True, **OPTIONS, "refresh": 7}
+    optimizer, plain = (GaLore(model, capturable=True, **options, **WAYS[way]) for model in models)
+    tokens, labels = TOKENS.cuda(), LABELS.cuda()
+
+    def once(model, optimizer):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), labels.flatten()).backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            once(models[0], optimizer)
+    torch.cuda.current_stream().wait_stream(side)
+    assert optimizer.due() == []
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        once(models[0], optimizer)
+    for _ in range(4):
+        graph.replay()
+        optimizer.count_replays()
+    for _ in range(7):
+        once(models[1], plain)
+    assert near(*models, 1e-5)
+    assert not near(models[0], network().cuda(), 1e-2)
+    assert optimizer.due() == plain.due() != []
+    once(models[0], optimizer)
+    once(models[1], plain)
+    assert near(*models, 1e-4)

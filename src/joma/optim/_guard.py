@@ -139,7 +139,8 @@ class Guard:
 
         What a CUDA graph captures is not looked at later: a replay has no flags of its own.
         """
-        found_inf = 1 - finite.all().to(torch.float32)
+        found_inf = torch.empty((), dtype=torch.float32, device=finite.device)
+        torch.logical_not(finite.all(), out=found_inf)
         self.inner.found_inf = found_inf  # type: ignore[attr-defined]
         if not captured:
             self.pending.append(Pending(name_of, Sent(finite), matrices))

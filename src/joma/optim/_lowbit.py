@@ -42,6 +42,8 @@ def to_stored(basis: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
 
 def to_directions(stored: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
     """A basis (..., rows, rank) to compute with, from its memory; where that is floating already, it is not copied."""
+    if stored.dtype == dtype:  # nearly always; a call of torch that changes nothing costs the host something too
+        return stored
     if stored.is_floating_point():
         return stored.to(dtype)
     codes = (_one_in_a_byte(stored)[..., :rows, :] if stored.dtype == torch.uint8 else stored).to(dtype)

@@ -39,6 +39,12 @@ from joma.optim.projector import TOLERANCE, Kind, Rank
 
 SKIP = ("embed", "embedding", "embeddings", "wte", "wpe", "head")
 """Words at the beginning or the end of the name of a weight, or of the layer that has it: such weights pass."""
+NOT_CAPTURED = "a step that finds subspaces cannot be captured: capture one for which due() is empty"
+
+
+def is_captured() -> bool:
+    """Whether what is done now goes into a CUDA graph: nobody may wait for the device then."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 class GaLore(torch.optim.Optimizer):
@@ -276,11 +282,11 @@ class GaLore(torch.optim.Optimizer):
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _step(self) -> None:
         """torch.compile leaves this as it is: which packs step, and which are due, is not known when it compiles."""
-        captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-        if not captured and self._backward.begins:  # while a graph is captured nobody may wait for the device
+        captured = is_captured()
+        if not captured and self._backward.begins:
             self._outcomes.read()
         try:
-            self._update_buckets(self._backward.release())
+            self._update_buckets(self._backward.release(), captured=captured)
         except Exception:  # a gradient that is not finite: the next backward begins anew
             self._backward.forget()
             raise
@@ -314,7 +320,7 @@ class GaLore(torch.optim.Optimizer):
                 self._form_packs([pack], lambda matrix: matrix.parameter.grad is not None)
         return [pack for pack in self.packs if pack.parameters[0].grad is not None]
 
-    def _update(self, packs: list[Pack], passing: list[Passing], *, captured: bool = False) -> None:
+    def _update(self, packs: list[Pack], passing: list[Passing], *, captured: bool) -> None:
         """One update of these parameters, counted or skipped."""
         matrices = [matrix for pack in packs for matrix in pack.matrices]
         device = (packs[0].device if packs else passing[0].parameter.device).type
@@ -340,7 +346,7 @@ class GaLore(torch.optim.Optimizer):
         if not due:
             return True
         if captured:
-            raise ValueError("a step that finds subspaces cannot be captured: capture one for which due() is empty")
+            raise ValueError(NOT_CAPTURED)
         followed = [matrix for matrix in due if self._can_follow(matrix)]
         searched = [matrix for matrix in due if not self._can_follow(matrix)]
         full = [(matrix.name, matrix.parameter.grad) for matrix in searched if matrix.parameter.grad is not None]
@@ -474,24 +480,32 @@ class GaLore(torch.optim.Optimizer):
         GPU would still be at work on them.
         """
         if self._backward.begins:
-            self._outcomes.read()
             try:
-                self._look_back()
+                self._begin_backward()
             except Exception:  # backward ends here: the next one must not add to this gradient
                 parameter.grad = None
                 raise
         self._backward.take(parameter)
         if ready := self._backward.collect(parameter):
             with torch.no_grad():
-                self._update_buckets(ready)
+                self._update_buckets(ready, captured=is_captured())
 
-    def _update_buckets(self, buckets: list[Bucket]) -> None:
+    def _begin_backward(self) -> None:
+        """Refuse what cannot be right before anything is updated."""
+        if not is_captured():
+            self._outcomes.read()
+            self._look_back()
+        elif any(map(self.is_due, self.matrices)):
+            raise ValueError(NOT_CAPTURED)
+
+    def _update_buckets(self, buckets: list[Bucket], *, captured: bool) -> None:
         """With the gradients that have waited; they are freed."""
         if not buckets:
             return
         members = [self._members_of(bucket) for bucket in buckets]
         try:
-            self._update([one for packs, _ in members for one in packs], [one for _, some in members for one in some])
+            packs = [one for some, _ in members for one in some]
+            self._update(packs, [one for _, some in members for one in some], captured=captured)
         finally:
             for each in (each for bucket in buckets for each in bucket.parameters):
                 each.grad = None
@@ -520,8 +534,11 @@ class GaLore(torch.optim.Optimizer):
         matrix = self._matrix_of[id(parameter)]
         pack = matrix.pack
         pack.check_dense()
-        if self._backward.begins:
+        captured = is_captured()
+        if self._backward.begins and not captured:
             self._outcomes.read()
+        if captured and self.is_due(matrix):
+            raise ValueError(NOT_CAPTURED)
         self._backward.take(parameter)
         with torch.autocast(parameter.device.type, enabled=False):
             if self.is_due(matrix) and self._can_follow(matrix):
