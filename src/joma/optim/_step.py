@@ -149,15 +149,20 @@ def _split(packs: list[Pack], passing: list[Passing]) -> list[Round]:
     return [*(Round(some, []) for some in found), *([Round([], passing)] if passing else [])]
 
 
-def project_first(packs: list[Pack]) -> None:
+def project_first(packs: list[Pack], *, free: bool) -> None:
     """Project before anybody looks whether gradients are finite, where all are projected in one round anyway.
 
     A product with a number that is not finite is not finite, and there are fewer numbers to look at.
+
+    - free: gradients are not needed any more once they are projected
     """
     if packs and _matrix.is_stacked_on(packs[0].device) and not any(pack.sharded for pack in packs):
         for pack in packs:
             if pack.compact.grad is None:
                 pack.take_gradients()
+            if free:
+                for each in pack.parameters:
+                    each.grad = None
 
 
 def update(
@@ -168,6 +173,7 @@ def update(
     decay: Decay,
     found_inf: Tensor | None,
     write_back: WriteBack,
+    free: bool,
 ) -> None:
     """One round: project, step and write back its packs, and step the parameters that pass.
 
@@ -176,6 +182,7 @@ def update(
     - decay: of the matrices
     - found_inf: on a device, 1 where a gradient is not finite and nothing may change
     - write_back: the optimizer's way from the compact parameters to the matrices
+    - free: it does not look at what the inner optimizer saw
     """
     for pack in one.packs:
         if pack.compact.grad is None:
@@ -189,6 +196,9 @@ def update(
         _shrink_scaled(one.passing, groups, found_inf)
         shrinks = [_shrink(groups[pack.group], found_inf) for pack in one.packs]
     following.step(one.members)
+    if free:
+        for pack in one.packs:
+            pack.compact.grad = None
     for pack, shrink in zip(one.packs, shrinks, strict=True):
         write_back(pack, groups[pack.group]["scale"], shrink, found_inf)
         pack.fold()

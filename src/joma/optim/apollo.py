@@ -52,6 +52,7 @@ class APOLLO(GaLore):
     """
 
     member = "APOLLO"
+    looks_at_gradients = True
 
     def __init__(
         self,

@@ -47,6 +47,7 @@ class Fira(GaLore):
     """
 
     member = "Fira"
+    looks_at_gradients = True
 
     def __init__(
         self,

@@ -68,6 +68,7 @@ class GaLore(torch.optim.Optimizer):
     """
 
     member = "GaLore"  # of the family: a state is loaded by the member that saved it
+    looks_at_gradients = False  # on the way back into the matrices
 
     def __init__(
         self,
@@ -410,7 +411,7 @@ class GaLore(torch.optim.Optimizer):
         """Steps of the inner optimizer, and their way back into the matrices; False if all is to be skipped."""
         rounds = self._rounds.of(packs, passing)
         if len(rounds) == 1:
-            project_first(packs)
+            project_first(packs, free=self.per_layer and not self.looks_at_gradients)
         seen = seen_gradients(packs, passing)
         finite = are_finite(seen.tensors, seen.stacks)
         self._following.hand_over_options(self.decay)
@@ -432,14 +433,15 @@ class GaLore(torch.optim.Optimizer):
                 decay=self.decay,
                 found_inf=found_inf,
                 write_back=self._write_back,
+                free=not self.looks_at_gradients,
             )
         return True
 
     def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
         """Bring what the inner optimizer did with a pack into its matrices, W = shrink * W + scale * P C.
 
-        The gradients of the matrices are still there, and `pack.compact.grad` is what the inner optimizer saw. Where
-        `found_inf` is 1 on the device, the inner optimizer did nothing, and W must stay.
+        If the class `looks_at_gradients`, those of the matrices are still there, and `pack.compact.grad` is what the
+        inner optimizer saw. Where `found_inf` is 1 on the device, the inner optimizer did nothing, and W must stay.
         """
         pack.apply(scale, shrink, found_inf)
 
