@@ -262,13 +262,22 @@ def test_no_more_is_started_for_more_matrices_of_a_bucket(monkeypatch):
     assert started == [2 + 3 + 1] * 2  # a large one shrinks in its product
 
 
-@pytest.mark.parametrize("order", ["as planned", "reversed"])
-def test_there_is_never_more_beside_weights_and_states_than_the_largest_gradient(order, monkeypatch):
-    """Gradients that wait, copies of them for one product, and what the inner optimizer sees of them."""
+ALIKE = [(8, 12)] * 60
+LAYERS = [(8, 8), (8, 20), (8, 20), (20, 8)] * 16
+
+
+@pytest.mark.parametrize(
+    ("order", "shapes", "packs"), [("as planned", ALIKE, 6), ("reversed", ALIKE, 6), ("as planned", LAYERS, 14)]
+)
+def test_there_is_never_more_beside_weights_and_states_than_the_largest_gradient(order, shapes, packs, monkeypatch):
+    """Gradients that wait, copies of them for one product, and what the inner optimizer sees of them.
+
+    Those of one kind are copied while the others wait; what was copied is freed before it comes back.
+    """
     monkeypatch.setattr(Guard, "devices", ("cpu",))
-    weights = [*weights_of(1, (40, 90)), *weights_of(60), *weights_of(1, (40, 90))]
+    weights = [each for shape in [(40, 90), *shapes, (40, 90)] for each in weights_of(1, shape)]
     optimizer = made(weights, per_layer=True, fused=True, rank=2, refresh=100)
-    assert len(optimizer.packs) == 6
+    assert len(optimizer.packs) == packs
     luck = torch.Generator().manual_seed(0)
     places = range(len(weights))[:: -1 if order == "as planned" else 1]
     for _ in range(3):
@@ -280,6 +289,38 @@ def test_there_is_never_more_beside_weights_and_states_than_the_largest_gradient
     largest = 40 * 90 * 8
     compact = 2 * 90 * 8
     assert largest <= new.most <= largest + 2 * compact + 1000
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_what_the_inner_optimizer_has_seen_is_freed_before_the_way_back(per_layer, monkeypatch):
+    """With per_layer the gradients themselves too; APOLLO and Fira look at both."""
+    monkeypatch.setattr(Guard, "devices", ("cpu",))
+    left = {}
+    own = _matrix.Pack.apply
+
+    def apply(pack, *given):
+        seen = [each for each in packs if each.compact.grad is not None]
+        full = [each for each in weights if each.grad is not None]
+        left.setdefault((len(seen), len(full)), []).append(len(pack.matrices))
+        own(pack, *given)
+
+    monkeypatch.setattr(_matrix.Pack, "apply", apply)
+    weights = [*weights_of(4, (8, 12)), *weights_of(4, (8, 16))]
+    for kind in (GaLore, Fira):
+        optimizer = kind(
+            [(f"w{place}", each) for place, each in enumerate(weights)], per_layer=per_layer, fused=True, **OPTIONS
+        )
+        packs = optimizer.packs
+        monkeypatch.setattr(optimizer._backward, "most_waiting", 10**9)
+        optimizer._backward._keep([_backward.Bucket(weights)])
+        given(weights, range(8)[::-1], torch.Generator().manual_seed(0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if kind is GaLore:
+            assert {*left} == {(0, 0 if per_layer else 8)}
+        else:
+            assert {*left} == {(count, 8) for count in range(1, len(packs) + 1)}  # each is freed once it is back
+        left.clear()
 
 
 def planned():
