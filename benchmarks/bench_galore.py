@@ -9,7 +9,8 @@
 - graph_training: whole training steps as a CUDA graph, with `per_layer` too: what is left where the host costs nothing.
 - host: how long the host is busy with gradients, with each optimizer and with a refresh, while the device has other
   work. Where that is longer than the device needs, the host decides.
-- peak: the most bytes that the allocator had given out, beside the formula.
+- peak: the most bytes that the allocator had given out, beside the formula; `requested`: those that it was asked for,
+  without what it rounds up, which depends on what came before.
 - memory: bytes of projections and states of the projected matrices against m r + 2 n r numbers.
 - projector: `find_projector` against torch.linalg.svd(full_matrices=False), for a matrix with a falling spectrum (rank
   r plus noise) and a Gaussian one; `energy_ratio` is the captured energy over that of the SVD. `warm` starts from the
