@@ -18,6 +18,7 @@ from joma.optim._subspace_iteration import (
     _edges,
     _filter,
     _gains,
+    _limits,
     _noise,
     follow,
     orthonormalize,
@@ -87,6 +88,23 @@ def test_the_degree_is_the_largest_that_does_not_amplify_too_much(ratio):
     assert search(product, torch.eye(3, 2).double()[None], 1, -1.0) is None
     fitting = [degree for degree in range(1, DEGREE + 1) if cosh(degree * acosh(2 * ratio - 1)) <= GROWTH]
     assert len(made) == 3 + (ROUNDS - 1) * max(fitting, default=1)
+
+
+@pytest.mark.parametrize("ratios", [(1000.0, 1.0), (1.0, 1000.0)])
+def test_a_steep_matrix_does_not_shorten_the_rounds_of_a_flat_one(ratios):
+    """Each of a stack has a degree of its own: a round takes as many products as the largest of them."""
+    gram = torch.diag_embed(torch.tensor([[1.0, 1 / ratio, 1e-9] for ratio in ratios])).double()
+    made, product = counting(lambda block: gram @ block)
+    assert search(product, torch.eye(3, 2).double().repeat(2, 1, 1), 1, -1.0) is None
+    assert len(made) == 3 + (ROUNDS - 1) * DEGREE
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_limits_lie_on_the_device_of_the_energies_and_in_their_precision(dtype):
+    """A block on a CPU was there before: what is kept for it is not for others."""
+    for device in ("cpu", "meta"):
+        found = _limits(dtype, torch.device(device))
+        assert (found.device.type, found.dtype, found.shape) == (device, dtype, (DEGREE - 1, 1))
 
 
 def test_only_the_best_of_a_block_must_settle():
