@@ -21,6 +21,7 @@ from joma.optim._subspace_iteration import (
     _limits,
     _noise,
     follow,
+    have_settled,
     orthonormalize,
     recurrence,
     search,
@@ -147,6 +148,25 @@ def test_edges_are_the_smallest_quotients_but_never_far_below_the_largest():
 def test_gains_are_shares_of_the_energy_of_the_best():
     before, now = torch.tensor([[4.0, 3.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([[9.0, 5.0, 2.0], [0.0, 0.0, 0.0]])
     torch.testing.assert_close(_gains(_best(before, 2), _best(now, 2)), torch.tensor([(14.0 - 7.0) / 14.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "degree", "settles"),
+    [
+        (0.0, 0.0, 1, True),
+        (0.4, 0.2, 6, False),  # the last round has brought too much
+        (0.4, -0.2, 6, False),  # and so it has where it took away
+        (0.05, 0.05, 6, True),
+        (0.05, 0.05, 1, False),  # the next one would bring as much, by one product
+        (0.4, 0.05, 3, True),  # an eighth of it by three
+        (0.001, 0.05, 6, True),  # no more than the last, although that has brought more than the first
+    ],
+)
+def test_what_has_settled_by_hand(first, last, degree, settles):
+    """Shares that two rounds have brought, at a tolerance of 0.1; one beside it that has not settled."""
+    between = 1 - last
+    course = torch.tensor([[between * (1 - first), 0.3], [between, 0.5], [1.0, 1.0], [degree, 6.0]]).double()
+    assert have_settled(course, 0.1).tolist() == [settles, False]
 
 
 def test_noise_is_a_millionth_of_a_unit_vector_and_the_same_each_time():
