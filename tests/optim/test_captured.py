@@ -156,6 +156,7 @@ def test_what_has_waited_for_a_gradient_that_does_not_come_is_captured_with_the_
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_device_that_was_never_used_is_not_asked(way, monkeypatch):
+    without_checks(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: pytest.fail("nobody may ask"))
     model = network()
