@@ -4,9 +4,10 @@ import pytest
 import torch
 from training import LABELS, TOKENS, loss_of, near, network, same, train
 
-from joma.optim import GaLore
+from joma.optim import GaLore, _matrix
+from joma.optim._backward import Bucket
 from joma.optim._guard import Guard
-from joma.optim._refresh import Outcomes
+from joma.optim._refresh import SEARCHED_NEXT, Outcomes
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "stagger": False}
 
@@ -107,6 +108,60 @@ def test_a_backward_that_finds_subspaces_is_refused_before_it_changes_anything(w
     train(model, optimizer, 2)
     train(other, plain, 2)
     assert near(model, other, 1e-6)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("way", ["per_layer", "project_in_backward"])
+def test_one_subspace_that_is_due_is_enough_to_refuse(way, place, capturing, monkeypatch):
+    """Whether backward meets it first or last."""
+    model = network()
+    optimizer = GaLore(model, fused=True, **OPTIONS, **WAYS[way])
+    train(model, optimizer, 1)
+    optimizer.matrices[place].refreshed = SEARCHED_NEXT
+    assert optimizer.due() == [optimizer.matrices[place].name]
+    optimizer.zero_grad()
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    with monkeypatch.context() as now:
+        without_checks(now)
+        capturing(now)
+        with pytest.raises(ValueError, match=r"cannot be captured: capture one for which due\(\) is empty"):
+            loss_of(model).backward()
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+
+
+def test_what_has_waited_for_a_gradient_that_does_not_come_is_captured_with_the_step(capturing, monkeypatch):
+    """The other parameters of its bucket are updated by the step; that is not counted either."""
+    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    model, other = network(), network()
+    optimizer, plain = (GaLore(each, fused=True, per_layer=each is model, **OPTIONS) for each in (model, other))
+    optimizer._backward.most_waiting = 10**9
+    optimizer._backward._keep([Bucket([*model.parameters()])])
+    for one, each in ((model, optimizer), (other, plain)):
+        train(one, each, 1)
+        one.lm_head.weight.requires_grad_(False)
+    train(other, plain, 1)
+    sent = [*optimizer._guard.pending]
+    with monkeypatch.context() as now:
+        without_checks(now)
+        capturing(now)
+        loss_of(model).backward()
+        assert model.layers[0].weight.grad is not None
+        with torch.no_grad():
+            optimizer._step()
+    assert model.layers[0].weight.grad is None
+    assert near(model, other, 1e-6)
+    assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
+    assert optimizer._guard.pending == sent
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_device_that_was_never_used_is_not_asked(way, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: pytest.fail("nobody may ask"))
+    model = network()
+    optimizer = GaLore(model, **OPTIONS, **WAYS[way])
+    train(model, optimizer, 1)
+    assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

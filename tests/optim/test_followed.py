@@ -119,6 +119,14 @@ def test_it_says_itself_where_it_has_not_settled(power, tolerance):
         assert float(share(far.basis, given).sum() / leading(given)[1].sum()) > 1 - 2 * TOLERANCE
 
 
+def test_what_is_close_enough_is_for_the_caller_to_say():
+    """From the directions that lead least a round gains something, but no more than there is."""
+    given = torch.diag(torch.arange(1, 401).float() ** -0.1)
+    for tolerance, settles in ((1e-9, False), (1.0, True)):
+        found = follow_projector(given, RANK, torch.eye(400)[:, -RANK:], tolerance=tolerance)
+        assert found.settled.item() == settles
+
+
 def test_a_gradient_of_smaller_rank_keeps_an_orthonormal_basis():
     given = gaussian(60, 4) @ gaussian(4, 90, seed=1)
     found = follow_projector(given, RANK, leading(given)[0].float())

@@ -177,6 +177,14 @@ def test_what_a_graph_captures_holds_back_and_is_not_looked_at_later():
     assert not hasattr(optimizer.inner, "found_inf")
 
 
+def test_the_flag_lies_where_the_gradients_are():
+    """What has no numbers stands for another device."""
+    optimizer = GaLore(network(), **OPTIONS)
+    held = Guard(optimizer.inner).hold(str, torch.ones(3, dtype=torch.bool, device="meta"), [], captured=True)
+    assert held is optimizer.inner.found_inf
+    assert (held.device.type, held.dtype, held.shape) == ("meta", torch.float32, ())
+
+
 def test_only_a_gpu_has_the_kernel(monkeypatch):
     finite = pytest.importorskip("joma.optim._finite_triton", reason="Triton is not installed here")
     monkeypatch.setattr(finite, "zero_if_finite", lambda one: pytest.fail("the kernel is for a GPU"))

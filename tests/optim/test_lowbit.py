@@ -22,6 +22,7 @@ from training import network, same, train
 
 from joma.models.llama import Llama, LlamaConfig
 from joma.optim import APOLLO, Energy, Fira, GaLore, _matrix, memory
+from joma.optim._lowbit import to_stored
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:mkldnn_matmul failed"),  # of bfloat16, on a CPU that has none
@@ -261,6 +262,15 @@ def test_codes_are_those_of_the_directions_as_they_were_found():
     vectors = vectors * np.sign((vectors * found).sum(0))
     wanted = np.round(vectors / np.abs(vectors).max(0) * 127)
     assert (found != wanted).mean() < 0.005
+
+
+def test_codes_of_coarse_directions_are_worked_out_precisely():
+    """A saved basis in bfloat16 that is kept in 8 bits from now on: in its own precision many codes would be others."""
+    coarse = torch.randn(300, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    found = to_stored(coarse, 300, torch.int8).numpy().astype(np.int64)
+    vectors = coarse.double().numpy()
+    wanted = np.round(vectors / np.abs(vectors).max(0) * 127)
+    assert (found != wanted).mean() < 0.002  # what lies between two codes may be rounded to either
 
 
 @KEPT

@@ -222,6 +222,42 @@ def test_of_matrices_that_are_followed_together_each_goes_on_by_itself(events, m
     assert optimizer.due() == []
 
 
+@pytest.mark.parametrize("spoiled", [0, 1, 2])
+def test_of_matrices_that_are_followed_together_all_that_are_sound_move(spoiled):
+    """One of three has a gradient of zeros: it alone keeps its subspace."""
+    weights = weights_of(*[(60, 90)] * 3)
+    optimizer = made(weights, stagger=False)
+    train(weights, optimizer, range(REFRESH))
+    before = [(matrix.basis.clone(), matrix.energies.clone()) for matrix in optimizer.matrices]
+    for weight in weights:
+        weight.grad = drifted(gradient(60, 90, 1.0), 0.3, seed=1)
+    weights[spoiled].grad.zero_()
+    optimizer.step()
+    assert len(optimizer.packs) == 1
+    for place, (matrix, kept) in enumerate(zip(optimizer.matrices, before, strict=True)):
+        stays = [torch.equal(now, then) for now, then in zip((matrix.basis, matrix.energies), kept, strict=True)]
+        assert stays == [place == spoiled] * 2
+        if place != spoiled:
+            torch.testing.assert_close(
+                matrix.energies, share(matrix.basis, matrix.parameter.grad).float(), rtol=1e-3, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize(
+    ("weight_dtype", "basis_dtype"),
+    [(torch.float64, torch.float32), (torch.float32, torch.float64), (torch.float32, torch.bfloat16)],
+)
+def test_what_was_followed_is_kept_in_the_precision_that_is_asked_for(weight_dtype, basis_dtype, events):
+    weights = [nn.Parameter(each.detach().to(weight_dtype)) for each in weights_of((60, 90), (60, 90))]
+    optimizer = made(weights, basis_dtype=basis_dtype, stagger=False)
+    train(weights, optimizer, range(REFRESH + 1))
+    assert events[-2:] == [("follow", REFRESH)] * 2
+    for matrix, weight in zip(optimizer.matrices, weights, strict=True):
+        assert matrix.basis.dtype == basis_dtype
+        assert matrix.energies.dtype == torch.promote_types(basis_dtype, torch.float32)
+        torch.testing.assert_close(matrix.energies.double(), share(matrix.basis, weight.grad), rtol=2e-2, atol=1e-4)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_changes_nothing_and_is_searched_for(way, value, events):

@@ -18,8 +18,10 @@ from joma.optim._subspace_iteration import (
     _edges,
     _filter,
     _gains,
+    _limits,
     _noise,
     follow,
+    have_settled,
     orthonormalize,
     recurrence,
     search,
@@ -89,6 +91,23 @@ def test_the_degree_is_the_largest_that_does_not_amplify_too_much(ratio):
     assert len(made) == 3 + (ROUNDS - 1) * max(fitting, default=1)
 
 
+@pytest.mark.parametrize("ratios", [(1000.0, 1.0), (1.0, 1000.0)])
+def test_a_steep_matrix_does_not_shorten_the_rounds_of_a_flat_one(ratios):
+    """Each of a stack has a degree of its own: a round takes as many products as the largest of them."""
+    gram = torch.diag_embed(torch.tensor([[1.0, 1 / ratio, 1e-9] for ratio in ratios])).double()
+    made, product = counting(lambda block: gram @ block)
+    assert search(product, torch.eye(3, 2).double().repeat(2, 1, 1), 1, -1.0) is None
+    assert len(made) == 3 + (ROUNDS - 1) * DEGREE
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_limits_lie_on_the_device_of_the_energies_and_in_their_precision(dtype):
+    """A block on a CPU was there before: what is kept for it is not for others."""
+    for device in ("cpu", "meta"):
+        found = _limits(dtype, torch.device(device))
+        assert (found.device.type, found.dtype, found.shape) == (device, dtype, (DEGREE - 1, 1))
+
+
 def test_only_the_best_of_a_block_must_settle():
     """Two directions that have settled beside one that has not: with rank 2 the search ends in its first round."""
     gram = torch.diag(torch.tensor([1.0, 0.9, 0.1, 0.05])).double()
@@ -129,6 +148,25 @@ def test_edges_are_the_smallest_quotients_but_never_far_below_the_largest():
 def test_gains_are_shares_of_the_energy_of_the_best():
     before, now = torch.tensor([[4.0, 3.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([[9.0, 5.0, 2.0], [0.0, 0.0, 0.0]])
     torch.testing.assert_close(_gains(_best(before, 2), _best(now, 2)), torch.tensor([(14.0 - 7.0) / 14.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "degree", "settles"),
+    [
+        (0.0, 0.0, 1, True),
+        (0.4, 0.2, 6, False),  # the last round has brought too much
+        (0.4, -0.2, 6, False),  # and so it has where it took away
+        (0.05, 0.05, 6, True),
+        (0.05, 0.05, 1, False),  # the next one would bring as much, by one product
+        (0.4, 0.05, 3, True),  # an eighth of it by three
+        (0.001, 0.05, 6, True),  # no more than the last, although that has brought more than the first
+    ],
+)
+def test_what_has_settled_by_hand(first, last, degree, settles):
+    """Shares that two rounds have brought, at a tolerance of 0.1; one beside it that has not settled."""
+    between = 1 - last
+    course = torch.tensor([[between * (1 - first), 0.3], [between, 0.5], [1.0, 1.0], [degree, 6.0]]).double()
+    assert have_settled(course, 0.1).tolist() == [settles, False]
 
 
 def test_noise_is_a_millionth_of_a_unit_vector_and_the_same_each_time():
