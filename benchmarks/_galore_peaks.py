@@ -1,4 +1,4 @@
-"""The memory of GaLore: the most that the allocator had given out, and what states and projections hold."""
+"""The memory of GaLore: the most that an allocator gave out or was asked for, and what states and projections hold."""
 
 from __future__ import annotations
 
@@ -25,22 +25,29 @@ def peaks(size: str, dtype: torch.dtype, device: str, folder: str) -> Iterator[R
 def _peak(make: Maker, size: str, device: str, dtype: torch.dtype) -> Row:
     gc.collect()
     torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
+    before = _now("current")
     torch.cuda.reset_peak_memory_stats()
     training = Training(make, size, device, dtype, sequences=1)
     training.train()
     training.optimizer.zero_grad()
-    first = torch.cuda.max_memory_allocated() - before
+    first = _now("peak")
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     training.train()
-    found: Row = {
-        "peak_mib": (torch.cuda.max_memory_allocated() - before) / MIB,
-        "peak_with_refresh_mib": first / MIB,
-    }
-    known = isinstance(training.optimizer, (GaLore, torch.optim.AdamW))
-    formula = memory(training.model, training.optimizer).total.formula if known else None
+    later = _now("peak")
+    found: Row = {}
+    for what, known in before.items():
+        found[f"{what}_mib"] = (later[what] - known) / MIB
+        found[f"{what}_with_refresh_mib"] = (first[what] - known) / MIB
+    ours = isinstance(training.optimizer, (GaLore, torch.optim.AdamW))
+    formula = memory(training.model, training.optimizer).total.formula if ours else None
     return found | ({"formula_mib": formula.total / MIB} if formula is not None else {})
+
+
+def _now(when: str) -> dict[str, int]:
+    """Bytes that the allocator has given out, and those that it was asked for: it rounds up by as much as 1 MiB."""
+    counts = torch.cuda.memory_stats()
+    return {"peak": counts[f"allocated_bytes.all.{when}"], "requested_peak": counts[f"requested_bytes.all.{when}"]}
 
 
 def state_memory(size: str, dtype: torch.dtype, device: str) -> Iterator[Row]:

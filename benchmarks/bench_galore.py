@@ -3,13 +3,14 @@
 - optimizer: the optimizer's step alone, GaLore with fused AdamW inside against fused AdamW; `_tf32` where float32
   products may be TF32.
 - training: whole training steps, autocast to bfloat16; `per_layer` updates during backward.
-- refreshes: each turn of the refreshes in a training step of its own, against a plain one, and the cost in all; the
-  same with per_layer.
+- refreshes: each turn of the refreshes in a training step of its own, plain ones between them, and the cost in all;
+  the same with per_layer.
 - graph: the optimizer's step as a CUDA graph.
 - graph_training: whole training steps as a CUDA graph, with `per_layer` too: what is left where the host costs nothing.
 - host: how long the host is busy with gradients, with each optimizer and with a refresh, while the device has other
   work. Where that is longer than the device needs, the host decides.
-- peak: the most bytes that the allocator had given out, beside the formula.
+- peak: the most bytes that the allocator had given out, beside the formula; `requested`: those that it was asked for,
+  without what it rounds up, which depends on what came before.
 - memory: bytes of projections and states of the projected matrices against m r + 2 n r numbers.
 - projector: `find_projector` against torch.linalg.svd(full_matrices=False), for a matrix with a falling spectrum (rank
   r plus noise) and a Gaussian one; `energy_ratio` is the captured energy over that of the SVD. `warm` starts from the
@@ -64,9 +65,7 @@ def rows_of(part: str, sizes: list[str], dtypes: list[torch.dtype], arguments: a
         "graph_training": lambda size, dtype: [graph_training_steps(size, dtype, device, rounds)],
         "host": lambda size, dtype: [host_times(size, dtype, device)],
         "training": lambda size, dtype: [training_steps(size, dtype, device, rounds, folder)],
-        "refreshes": lambda size, dtype: [
-            refresh_steps(size, dtype, device, rounds, name) for name in ("galore", "per_layer")
-        ],
+        "refreshes": lambda size, dtype: [refresh_steps(size, dtype, device, name) for name in ("galore", "per_layer")],
         "peak": lambda size, dtype: [peaks(size, dtype, device, folder)],
         "memory": lambda size, dtype: [state_memory(size, dtype, device)],
         "lowbit": lambda size, dtype: [low_bits(size, dtype, device, rounds)],

@@ -11,7 +11,7 @@ from oracle import SlowGaLore, SlowPublished
 from torch import nn
 from training import loss_of, near, network, same, train
 
-from joma.optim import GaLore, find_projector
+from joma.optim import APOLLO, Fira, GaLore, find_projector
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of bfloat16, on a CPU that has none
 
@@ -323,6 +323,25 @@ def test_a_rate_in_a_tensor_belongs_to_one_group():
     first.grad = torch.ones(8, 12)
     optimizer.step()
     assert [float(group["lr"]) for group in optimizer.inner.param_groups] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("kind", [GaLore, APOLLO, Fira])
+def test_a_rate_in_a_tensor_may_have_an_axis(kind, fused):
+    """As torch's optimizers allow it; the rate changes on the way, in its memory or as another tensor."""
+    rates = torch.tensor(0.1), torch.tensor([0.1])
+    models = [network() for _ in rates]
+    for model, rate in zip(models, rates, strict=True):
+        optimizer = kind(model, rank=4, refresh=3, lr=rate, weight_decay=0.3, fused=fused)
+        train(model, optimizer, 2)
+        for group in optimizer.param_groups:
+            group["lr"].mul_(0.5)
+        train(model, optimizer, 2)
+        for group in optimizer.param_groups:
+            group["lr"] = torch.full_like(rate, 0.2)
+        train(model, optimizer, 2)
+    assert same(*models)
+    assert not near(models[0], network(), 0.1)
 
 
 def test_adadelta_turns_what_it_keeps_of_squares_as_squares():

@@ -65,7 +65,8 @@ class Following:
                 if role == "scaled" and key == "lr":
                     value = value * ours["scale"]
                 if isinstance(theirs[key], Tensor) and theirs[key] is not value:
-                    theirs[key].fill_(value)  # a rate that torchao keeps in a tensor stays in that tensor
+                    # A rate that torchao keeps in a tensor stays in that tensor; one number may have an axis.
+                    theirs[key].fill_(value.squeeze() if isinstance(value, Tensor) else value)
                 else:
                     theirs[key] = value
             if "weight_decay" in theirs and (role == "compact" or (role == "scaled" and decay == "decoupled")):

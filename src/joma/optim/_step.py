@@ -221,7 +221,7 @@ def _shrink(group: dict[str, Any], found_inf: Tensor | None) -> Tensor | float:
     strength = group.get("weight_decay", 0)
     if not strength:
         return 1.0
-    rate = group["lr"]
+    rate = group["lr"].squeeze() if isinstance(group["lr"], Tensor) else group["lr"]
     acts = 1 - found_inf if isinstance(rate, Tensor) and found_inf is not None else 1
     shrink: Tensor | float = 1 - rate * strength * acts
     return shrink
