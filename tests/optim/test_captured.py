@@ -1,5 +1,6 @@
 """What a step does while a CUDA graph is captured; here a CPU says that it captures."""
 
+import bucketed
 import pytest
 import torch
 from training import LABELS, TOKENS, loss_of, near, network, same, train
@@ -152,6 +153,41 @@ def test_what_has_waited_for_a_gradient_that_does_not_come_is_captured_with_the_
     assert near(model, other, 1e-6)
     assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
     assert optimizer._guard.pending == sent
+
+
+@pytest.mark.parametrize("way", ["plain", "per_layer"])
+def test_packs_are_not_parted_while_a_graph_is_captured(way, capturing, monkeypatch):
+    """Each replay would copy their states anew. Once they are parted, such a step is captured."""
+    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
+    model = bucketed.network()
+    optimizer = GaLore(model, fused=True, **OPTIONS | {"refresh": 9}, **WAYS[way])
+    optimizer._backward.most_waiting = 10**9  # what misses a gradient waits for the step
+    bucketed.train(model, optimizer, 1)
+    model.left_out = {2}
+    packs = [*optimizer.packs]
+    assert any(len(pack.matrices) > 1 for pack in packs)
+
+    def captured_step():
+        with monkeypatch.context() as now:
+            without_checks(now)
+            capturing(now)
+            optimizer.zero_grad()
+            bucketed.loss_of(model).backward()
+            with torch.no_grad():
+                optimizer._step()
+
+    with pytest.raises(ValueError, match="the first without a gradient of some matrix cannot be captured: make one"):
+        captured_step()
+    assert optimizer.packs == packs
+    assert way == "plain" or all(each.grad is None for each in model.parameters())
+    bucketed.train(model, optimizer, 1)
+    counts = {matrix.name: matrix.count for matrix in optimizer.matrices}
+    assert {count for name, count in counts.items() if "layers.2." in name} == {1}
+    assert {count for name, count in counts.items() if "layers.2." not in name} == {2}
+    parted = [*optimizer.packs]
+    assert len(parted) > len(packs)
+    captured_step()
+    assert optimizer.packs == parted
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -40,6 +40,7 @@ from joma.optim.projector import TOLERANCE, Kind, Rank
 SKIP = ("embed", "embedding", "embeddings", "wte", "wpe", "head")
 """Words at the beginning or the end of the name of a weight, or of the layer that has it: such weights pass."""
 NOT_CAPTURED = "a step that finds subspaces cannot be captured: capture one for which due() is empty"
+NOT_PARTED = "a step that is the first without a gradient of some matrix cannot be captured: make one like it before"
 
 
 def is_captured() -> bool:
@@ -224,6 +225,8 @@ class GaLore(torch.optim.Optimizer):
 
     def _form_packs(self, packs: list[Pack], together: Partner = lambda matrix: matrix.found) -> None:
         """Put the matrices of these packs into new ones, as many in one as may be."""
+        if is_captured():  # each replay would copy their states anew, from memory that others have by then
+            raise ValueError(NOT_PARTED)
         entry_by_entry = is_entry_by_entry(self.inner) and self.on_move != "reset"
 
         def partner(matrix: Matrix) -> object:
@@ -504,8 +507,8 @@ class GaLore(torch.optim.Optimizer):
         """With the gradients that have waited; they are freed."""
         if not buckets:
             return
-        members = [self._members_of(bucket) for bucket in buckets]
         try:
+            members = [self._members_of(bucket) for bucket in buckets]
             packs = [one for some, _ in members for one in some]
             self._update(packs, [one for _, some in members for one in some], captured=captured)
         finally:
