@@ -201,6 +201,28 @@ def test_a_device_that_was_never_used_is_not_asked(way, monkeypatch):
     assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_frozen_matrix_is_not_due_and_a_step_without_it_is_captured(way, capturing, monkeypatch):
+    model, other = network(), network()
+    options = {"fused": True, **OPTIONS, "refresh": 100}
+    optimizer, plain = GaLore(model, **options, **WAYS[way]), GaLore(other, **options)
+    frozen = [one.layers[2].weight.requires_grad_(False) for one in (model, other)]
+    train(model, optimizer, 1)
+    train(other, plain, 2)
+    assert optimizer.due() == plain.due() == []
+    with monkeypatch.context() as now:
+        without_checks(now)
+        capturing(now)
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        with torch.no_grad():
+            optimizer._step()
+    assert near(model, other, 1e-6)
+    for each in frozen:
+        each.requires_grad_(True)
+    assert optimizer.due() == plain.due() == ["layers.2.weight"]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("way", WAYS)
 def test_on_a_gpu_replays_of_a_whole_training_step_give_the_weights_of_training(way):

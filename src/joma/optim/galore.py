@@ -388,9 +388,9 @@ class GaLore(torch.optim.Optimizer):
     def is_due(self, matrix: Matrix) -> bool:
         """Whether the subspace of a matrix is found anew before its next update, as far as the host knows; see `due`.
 
-        - matrix: one of `matrices`
+        - matrix: one of `matrices`; one that is frozen has no update
         """
-        return matrix.is_due(self.param_groups[matrix.group]["refresh"])
+        return matrix.owner.requires_grad and matrix.is_due(self.param_groups[matrix.group]["refresh"])
 
     def due(self) -> list[str]:
         """Names of the matrices whose subspaces the next step finds anew; a step is captured only if there are none.
