@@ -1,11 +1,13 @@
 """What a step does while a CUDA graph is captured; here a CPU says that it captures."""
 
+import math
+
 import bucketed
 import pytest
 import torch
 from training import LABELS, TOKENS, loss_of, near, network, same, train
 
-from joma.optim import GaLore, _matrix
+from joma.optim import GaLore, _guard, _matrix
 from joma.optim._backward import Bucket
 from joma.optim._guard import Guard
 from joma.optim._refresh import SEARCHED_NEXT, Outcomes
@@ -223,6 +225,74 @@ def test_a_frozen_matrix_is_not_due_and_a_step_without_it_is_captured(way, captu
     assert optimizer.due() == plain.due() == ["layers.2.weight"]
 
 
+@pytest.mark.parametrize("nonfinite", ["skip", "raise"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_gradient_that_is_not_finite_in_a_replay_is_told_of_at_the_next_count(way, nonfinite, capturing, monkeypatch):
+    """Here every captured step is a replay, too. One is sound, two are not, one is sound again."""
+    model = network()
+    optimizer = GaLore(model, fused=True, nonfinite=nonfinite, **OPTIONS | {"refresh": 50}, **WAYS[way])
+    train(model, optimizer, 1)
+    assert optimizer.skipped == 0
+    told, refused, own = [], [], _guard.Sent
+    monkeypatch.setattr(_guard, "Sent", lambda flags: own(flags.clone()))  # a device sends what is there now
+    for spoiled in (False, True, True, False, False):
+        with monkeypatch.context() as now:
+            without_checks(now)
+            capturing(now)
+            before = {name: each.clone() for name, each in model.state_dict().items()}
+            handle = model.layers[0].weight.register_hook(
+                lambda gradient, by=spoiled: gradient * (math.nan if by else 1)
+            )
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            with torch.no_grad():
+                optimizer._step()
+            handle.remove()
+        same_weight = torch.equal(model.layers[0].weight, before["layers.0.weight"])
+        assert same_weight == spoiled
+        try:
+            optimizer.count_replays()
+        except ValueError as error:
+            refused.append(str(error))
+        told.append((optimizer.param_groups[0]["galore_skipped"], len(refused)))
+    if nonfinite == "skip":
+        assert told == [(0, 0), (0, 0), (1, 0), (2, 0), (2, 0)]
+    else:
+        assert told == [(0, 0), (0, 0), (0, 1), (0, 2), (0, 2)]
+        assert all("of some parameter in a replay is not finite" in each for each in refused)
+    assert optimizer.skipped == (2 if nonfinite == "skip" else 0)
+
+
+def test_who_asks_for_skipped_steps_waits_for_the_last_replay(capturing, monkeypatch):
+    model = network()
+    optimizer = GaLore(model, fused=True, nonfinite="skip", **OPTIONS)
+    train(model, optimizer, 1)
+    loss_of(model).backward()
+    model.layers[0].weight.grad.fill_(math.inf)
+    for _ in range(3):
+        with monkeypatch.context() as now:
+            without_checks(now)
+            capturing(now)
+            with torch.no_grad():
+                optimizer._step()
+    assert [optimizer.skipped, optimizer.skipped] == [3, 3]
+    assert optimizer.state_dict()["param_groups"][0]["galore_skipped"] == 3
+
+
+def test_a_step_before_any_other_is_not_captured(capturing, monkeypatch):
+    """Where the subspaces come from a file: the count of what is held back needs memory that no graph makes anew."""
+    model, other = network(), network()
+    first, optimizer = (GaLore(each, fused=True, **OPTIONS) for each in (model, other))
+    train(model, first, 1)
+    optimizer.load_state_dict(first.state_dict())
+    loss_of(other).backward()
+    with monkeypatch.context() as now:
+        without_checks(now)
+        capturing(now)
+        with pytest.raises(ValueError, match="captured after one that was made as usual: make one first"):
+            optimizer._step()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("way", WAYS)
 def test_on_a_gpu_replays_of_a_whole_training_step_give_the_weights_of_training(way):
@@ -257,3 +327,36 @@ def test_on_a_gpu_replays_of_a_whole_training_step_give_the_weights_of_training(
     once(models[0], optimizer)
     once(models[1], plain)
     assert near(*models, 1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("way", WAYS)
+def test_on_a_gpu_a_replay_with_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(way):
+    model = network().cuda()
+    optimizer = GaLore(model, capturable=True, fused=True, nonfinite="skip", **OPTIONS | {"refresh": 50}, **WAYS[way])
+    tokens, factor = TOKENS.cuda(), torch.ones((), device="cuda")
+
+    def once():
+        optimizer.zero_grad()
+        (factor * model(tokens).square().mean()).backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            once()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        once()
+    moved = []
+    for value in (1.0, math.nan, math.inf, 1.0):
+        factor.fill_(value)
+        before = {name: each.clone() for name, each in model.state_dict().items()}
+        graph.replay()
+        optimizer.count_replays()
+        moved.append(not all(torch.equal(each, before[name]) for name, each in model.state_dict().items()))
+    assert moved == [True, False, False, True]
+    updates = 1 if way != "per_layer" else len({*map(optimizer._backward.bucket_of, model.parameters())})
+    assert optimizer.skipped == 2 * updates

@@ -404,11 +404,14 @@ class GaLore(torch.optim.Optimizer):
     def count_replays(self, steps: int = 1) -> None:
         """Count steps that a CUDA graph has replayed, of which Python knows nothing.
 
+        What was held back in them, since a gradient was not finite, is known at the next call.
+
         - steps: how many
         """
         for matrix in self.matrices:
             matrix.count += steps
         self._show_state(self.packs, [])
+        self._look_at_replays(wait=False)
 
     def _advance(self, packs: list[Pack], passing: list[Passing], *, captured: bool) -> bool:
         """Steps of the inner optimizer, and their way back into the matrices; False if all is to be skipped."""
@@ -600,6 +603,13 @@ class GaLore(torch.optim.Optimizer):
         """At the step before, if it was left to the device whether it happens."""
         for name in self._guard.look_back():  # with per_layer one for each bucket
             self._refuse(name)
+            self._count_skipped()
+        self._look_at_replays(wait=True)
+
+    def _look_at_replays(self, *, wait: bool) -> None:
+        """At updates that replays of a CUDA graph held back; nobody knows which parameters those were of."""
+        for _ in range(self._guard.held_in_replays(wait=wait)):
+            self._refuse("some parameter in a replay")
             self._count_skipped()
 
     def _count_skipped(self) -> None:
