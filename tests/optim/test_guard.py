@@ -11,7 +11,7 @@ from test_galore_state import stored
 from training import loss_of, near, network, same, train
 
 from joma.optim import GaLore, _guard
-from joma.optim._guard import Guard, Sent
+from joma.optim._guard import Guard, Replays, Sent
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "weight_decay": 0.1, "fused": True}
 
@@ -164,23 +164,51 @@ def test_flags_are_copied_without_waiting_and_read_when_they_are_there(monkeypat
 
 
 def test_what_a_graph_captures_holds_back_and_is_not_looked_at_later():
-    """A replay has no flags of its own, and its steps are counted by who replays."""
+    """A replay has no flags of its own, and its steps are counted by who replays; the device counts what it held."""
     optimizer = GaLore(network(), **OPTIONS)
     guard, matrices = Guard(optimizer.inner), optimizer.matrices
-    for captured, name, count in ((True, [], 0), (False, ["w1"], -1)):
+    for captured, name, count in ((False, ["w1"], -1), (True, [], -1)):
+        assert guard.held_in_replays(wait=True) == 0
         for finite, expected in ((torch.tensor([True, False]), 1.0), (torch.tensor([True, True]), 0.0)):
             held = guard.hold(lambda flag: f"w{flag}", finite, matrices, captured=captured)
             assert held.item() == optimizer.inner.found_inf.item() == expected
         assert guard.look_back() == name
         assert {matrix.count for matrix in matrices} == {count}
+    assert guard.held_in_replays(wait=True) == 1
+    assert guard.held_in_replays(wait=True) == 0
     guard.release()
     assert not hasattr(optimizer.inner, "found_inf")
+
+
+def test_each_device_counts_what_its_replays_hold_back():
+    """Two stand for two devices by what they say of themselves."""
+
+    class Flag(torch.Tensor):
+        @property
+        def device(self):
+            return self.place
+
+    replays, flags = Replays(), []
+    for place, value in (("first", 1.0), ("second", 0.0), ("second", 1.0)):
+        flag = torch.tensor(value).as_subclass(Flag)
+        flag.place = place
+        flags.append(flag)
+        replays.prepare(flag)
+    assert len(replays._held) == 2
+    replays._held = {place: each.as_subclass(torch.Tensor) for place, each in replays._held.items()}
+    assert replays.read(wait=True) == 0
+    for flag in flags:
+        replays.count(flag)
+    assert [float(each) for each in replays._held.values()] == [1.0, 1.0]
+    assert replays.read(wait=True) == 2
 
 
 def test_the_flag_lies_where_the_gradients_are():
     """What has no numbers stands for another device."""
     optimizer = GaLore(network(), **OPTIONS)
-    held = Guard(optimizer.inner).hold(str, torch.ones(3, dtype=torch.bool, device="meta"), [], captured=True)
+    guard, finite = Guard(optimizer.inner), torch.ones(3, dtype=torch.bool, device="meta")
+    guard._replays.prepare(torch.empty((), device="meta"))
+    held = guard.hold(str, finite, [], captured=True)
     assert held is optimizer.inner.found_inf
     assert (held.device.type, held.dtype, held.shape) == ("meta", torch.float32, ())
 
