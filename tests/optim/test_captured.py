@@ -261,6 +261,7 @@ def test_a_gradient_that_is_not_finite_in_a_replay_is_told_of_at_the_next_count(
         assert told == [(0, 0), (0, 0), (0, 1), (0, 2), (0, 2)]
         assert all("of some parameter in a replay is not finite" in each for each in refused)
     assert optimizer.skipped == (2 if nonfinite == "skip" else 0)
+    assert {matrix.count for matrix in optimizer.matrices} == {6}  # a count that raises has counted
 
 
 def test_who_asks_for_skipped_steps_waits_for_the_last_replay(capturing, monkeypatch):
@@ -277,6 +278,25 @@ def test_who_asks_for_skipped_steps_waits_for_the_last_replay(capturing, monkeyp
                 optimizer._step()
     assert [optimizer.skipped, optimizer.skipped] == [3, 3]
     assert optimizer.state_dict()["param_groups"][0]["galore_skipped"] == 3
+
+
+@pytest.mark.parametrize("nonfinite", ["skip", "raise"])
+def test_what_replays_held_back_before_a_state_is_loaded_is_not_of_that_state(nonfinite, capturing, monkeypatch):
+    model = network()
+    optimizer = GaLore(model, fused=True, nonfinite=nonfinite, **OPTIONS)
+    train(model, optimizer, 1)
+    state = optimizer.state_dict()
+    loss_of(model).backward()
+    model.layers[0].weight.grad.fill_(math.inf)
+    with monkeypatch.context() as now:
+        without_checks(now)
+        capturing(now)
+        with torch.no_grad():
+            optimizer._step()
+    optimizer.load_state_dict(state)
+    assert optimizer.skipped == 0
+    optimizer.count_replays()
+    assert optimizer.state_dict()["param_groups"][0]["galore_skipped"] == 0
 
 
 def test_a_step_before_any_other_is_not_captured(capturing, monkeypatch):

@@ -11,6 +11,7 @@ from torch import nn
 from training import loss_of, network, same, train
 
 from joma.optim import APOLLO, Energy, Fira, GaLore, _matrix, memory
+from joma.optim._channels import limit_growth
 from joma.optim._guard import Guard
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of bfloat16, on a CPU that has none
@@ -283,3 +284,12 @@ def test_directions_of_apollo_are_those_of_the_seed():
 
     assert torch.equal(basis(3), basis(3))
     assert not torch.allclose(basis(3), basis(4))
+
+
+@pytest.mark.parametrize("rate", [torch.tensor(0.1), torch.tensor([0.1])], ids=["a number", "an axis"])
+def test_a_rate_may_stay_on_the_host(rate):
+    """What has no numbers stands for a GPU."""
+    optimizer = APOLLO([nn.Parameter(torch.zeros(6, 10, device="meta"))], rank=2)
+    added = torch.empty(1, 6, 10, device="meta")
+    found = limit_growth(optimizer.inner, optimizer.packs[0], added, 1.01, rate, None)
+    assert (found.shape, found.device.type) == (added.shape, "meta")

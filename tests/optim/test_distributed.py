@@ -6,10 +6,12 @@ import sys
 import processes
 import pytest
 import torch
+import torch.distributed as dist
 from patience import PATIENCE
 from processes import CASES, PAIR, RANK, WORLD, alone, gradients, made, network
+from torch.nn.parallel import DistributedDataParallel
 
-from joma.optim.distributed import same_subspaces
+from joma.optim.distributed import reduce_compact, same_subspaces
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +106,23 @@ def test_what_cannot_be_done_is_said(found):
 def test_without_processes_it_is_said():
     with pytest.raises(ValueError, match="call init_process_group first"):
         same_subspaces(made(network()))
+
+
+def test_compact_gradients_beside_a_matrix_that_was_frozen_before_it_had_a_subspace():
+    """It is still in a bucket, with zeros."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(network(), find_unused_parameters=True)
+        optimizer = made(model.module)
+        reduce_compact(model, optimizer)
+        frozen, trained = (optimizer.matrices[place].parameter for place in (1, 0))
+        frozen.requires_grad_(False)
+        before = [each.detach().clone() for each in (frozen, trained)]
+        for parts in processes.batches("compact adamw", 0):
+            optimizer.zero_grad()
+            processes.loss(model, parts[0]).backward()
+            optimizer.step()
+        assert torch.equal(frozen, before[0])
+        assert not torch.equal(trained, before[1])
+    finally:
+        dist.destroy_process_group()

@@ -66,7 +66,7 @@ def limit_growth(
     state = inner.state[pack.compact]
     tiny = torch.finfo(added.dtype).tiny
     norms = torch.linalg.vector_norm(added, dim=(1, 2))
-    bare = norms / (rate.clamp_min(tiny) if isinstance(rate, Tensor) else max(rate, tiny))
+    bare = norms / (rate.squeeze().clamp_min(tiny) if isinstance(rate, Tensor) else max(rate, tiny))
     before: Tensor | None = state.get(LAST_NORM)
     last = torch.zeros_like(bare) if before is None else before.to(bare.dtype).reshape(-1)
     limited = torch.where(last > 0, torch.minimum(bare, growth * last), bare)

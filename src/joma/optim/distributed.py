@@ -58,8 +58,8 @@ def reduce_compact(model: DistributedDataParallel, optimizer: GaLore, group: dis
 
 def _average_compact(state: tuple[GaLore, dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     optimizer, group = state
-    # A matrix that is due needs its full gradient.
-    compact = {id(m.parameter): m for m in optimizer.matrices if not optimizer.is_due(m)}
+    # A matrix that is due needs its full gradient; one that is frozen is not due, and may have no subspace.
+    compact = {id(m.parameter): m for m in optimizer.matrices if m.found and not optimizer.is_due(m)}
     parts = [(compact.get(id(p)), grad) for p, grad in zip(bucket.parameters(), bucket.gradients(), strict=True)]
     small = [grad if matrix is None else matrix.project(grad).to(grad.dtype) for matrix, grad in parts]
     packed = torch.cat([each.flatten() for each in small]) / group.size()

@@ -656,6 +656,7 @@ class GaLore(torch.optim.Optimizer):
           is changed
         """
         self._guard.look_back()
+        self._guard.held_in_replays(wait=True)  # what was held back before is not of the state that comes
         self._outcomes.read()
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
