@@ -164,6 +164,18 @@ def test_what_is_skipped_or_small_passes_as_it_is():
     assert all(model.get_parameter(name).shape == value.shape for name, value in model.named_parameters())
 
 
+@pytest.mark.parametrize("shape", [(5, 4, 3, 3), (4, 5, 8)], ids=["kernel", "experts"])
+def test_a_weight_that_is_frozen_is_not_due(shape):
+    """Its matrices are parameters of their own, which nobody freezes."""
+    model = Weights(frozen=shape, trained=shape)
+    optimizer = GaLore(model, conv=True, experts=True, **OPTIONS)
+    model.frozen.requires_grad_(False)
+    due = optimizer.due()
+    assert due == [matrix.name for matrix in optimizer.matrices if matrix.name.startswith("trained")] != []
+    model.frozen.requires_grad_(True)
+    assert len(optimizer.due()) == len(optimizer.matrices) == 2 * len(due)
+
+
 def test_memory_that_moves_is_followed():
     """model.to and tools that give parameters other memory: views of the old one would be trained, and nobody told."""
     model, plain = mixed(), mixed()

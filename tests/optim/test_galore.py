@@ -344,6 +344,19 @@ def test_a_rate_in_a_tensor_may_have_an_axis(kind, fused):
     assert not near(models[0], network(), 0.1)
 
 
+def test_a_rate_with_an_axis_shrinks_what_is_trained_whole():
+    """At a rate of its own, with decay that the inner optimizer would add to the gradient."""
+    weights = [nn.Parameter(torch.ones(3, 8)) for _ in range(2)]
+    for weight, rate in zip(weights, (torch.tensor(0.5), torch.tensor([0.5])), strict=True):
+        named = [("whole", weight), ("projected", nn.Parameter(torch.ones(8, 8)))]
+        optimizer = GaLore(named, torch.optim.SGD, rank=4, scale=0.25, lr=rate, weight_decay=0.1)
+        assert [each.role for each in optimizer.passing] == ["scaled"]
+        weight.grad = torch.zeros(3, 8)
+        optimizer.step()
+    assert torch.equal(*weights)
+    torch.testing.assert_close(weights[1].detach(), torch.full((3, 8), 1 - 0.5 * 0.1))
+
+
 def test_adadelta_turns_what_it_keeps_of_squares_as_squares():
     model = network()
     optimizer = GaLore(model, torch.optim.Adadelta, rank=4, refresh=1, projector="exact", on_move="rotate")

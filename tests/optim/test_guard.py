@@ -180,6 +180,22 @@ def test_what_a_graph_captures_holds_back_and_is_not_looked_at_later():
     assert not hasattr(optimizer.inner, "found_inf")
 
 
+def test_the_memory_that_a_graph_counts_in_outlives_plain_steps():
+    optimizer = GaLore(network(), **OPTIONS)
+    guard, bad = Guard(optimizer.inner), torch.tensor([False])
+    for captured in (False, True, False, True, False):
+        guard.hold(str, bad, [], captured=captured)
+    assert guard.held_in_replays(wait=True) == 2
+
+
+def test_nobody_waits_for_replays_where_nothing_was_captured(monkeypatch):
+    optimizer = GaLore(network(), **OPTIONS)
+    guard = Guard(optimizer.inner)
+    guard.hold(str, torch.tensor([False]), [])
+    monkeypatch.setattr(_guard, "Sent", lambda flags: pytest.fail("nothing is to be sent"))
+    assert [guard.held_in_replays(wait=wait) for wait in (False, True, False)] == [0, 0, 0]
+
+
 def test_each_device_counts_what_its_replays_hold_back():
     """Two stand for two devices by what they say of themselves."""
 
