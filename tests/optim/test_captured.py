@@ -1,5 +1,6 @@
 """What a step does while a CUDA graph is captured; here a CPU says that it captures."""
 
+import copy
 import math
 
 import bucketed
@@ -297,6 +298,22 @@ def test_what_replays_held_back_before_a_state_is_loaded_is_not_of_that_state(no
     assert optimizer.skipped == 0
     optimizer.count_replays()
     assert optimizer.state_dict()["param_groups"][0]["galore_skipped"] == 0
+
+
+@pytest.mark.parametrize("way", ["plain", "per_layer"])
+def test_a_step_as_usual_does_not_wait_for_replays_but_who_saves_does(way, monkeypatch):
+    model, waits, own = network(), [], _guard.Replays.read
+    optimizer = GaLore(model, fused=True, **OPTIONS, **WAYS[way])
+    monkeypatch.setattr(Guard, "devices", ("cpu",))
+    monkeypatch.setattr(_guard.Replays, "read", lambda self, *, wait: waits.append(wait) or own(self, wait=wait))
+    train(model, optimizer, 2)
+    assert waits == [False, False]
+    optimizer.count_replays()
+    assert waits == [False] * 3
+    for ask in (optimizer.state_dict, lambda: optimizer.skipped, lambda: copy.deepcopy(optimizer)):
+        waits.clear()
+        ask()
+        assert waits[0]
 
 
 def test_a_step_before_any_other_is_not_captured(capturing, monkeypatch):

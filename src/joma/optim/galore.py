@@ -296,7 +296,7 @@ class GaLore(torch.optim.Optimizer):
             raise
         self._check_backward()
         if not captured and not self.per_layer:
-            self._look_back()
+            self._look_back(wait=False)
         folded = self._members.folded
         try:
             for each in folded:
@@ -502,7 +502,7 @@ class GaLore(torch.optim.Optimizer):
         """Refuse what cannot be right before anything is updated."""
         if not is_captured():
             self._outcomes.read()
-            self._look_back()
+            self._look_back(wait=False)
         elif any(map(self.is_due, self.matrices)):
             raise ValueError(NOT_CAPTURED)
 
@@ -599,12 +599,12 @@ class GaLore(torch.optim.Optimizer):
                 f"the gradient of {name} is not finite: {nothing}; nonfinite='skip' skips and counts such steps"
             )
 
-    def _look_back(self) -> None:
-        """At the step before, if it was left to the device whether it happens."""
+    def _look_back(self, *, wait: bool = True) -> None:
+        """At the step before, if it was left to the device whether it happens; wait for the last replay, or do not."""
         for name in self._guard.look_back():  # with per_layer one for each bucket
             self._refuse(name)
             self._count_skipped()
-        self._look_at_replays(wait=True)
+        self._look_at_replays(wait=wait)
 
     def _look_at_replays(self, *, wait: bool) -> None:
         """At updates that replays of a CUDA graph held back; nobody knows which parameters those were of."""
