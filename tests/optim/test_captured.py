@@ -34,6 +34,16 @@ def without_checks(patch):
         patch.setattr(torch.optim.AdamW, check, lambda inner: None, raising=False)
 
 
+def train_captured(model, optimizer, patch, capturing):
+    """A whole training step that is captured, and made: here that is what a replay does."""
+    without_checks(patch)
+    capturing(patch)
+    optimizer.zero_grad()
+    loss_of(model).backward()
+    with torch.no_grad():
+        optimizer._step()
+
+
 WAYS = {"plain": {}, "per_layer": {"per_layer": True}, "project_in_backward": {"project_in_backward": True}}
 
 
@@ -80,12 +90,7 @@ def test_a_whole_training_step_is_made_without_counting_or_waiting(way, capturin
     with monkeypatch.context() as now:
         for each in (Guard, "look_back"), (Outcomes, "read"):
             now.setattr(*each, lambda self: pytest.fail("nobody may wait"))
-        without_checks(now)
-        capturing(now)
-        optimizer.zero_grad()
-        loss_of(model).backward()
-        with torch.no_grad():
-            optimizer._step()
+        train_captured(model, optimizer, now, capturing)
     assert near(model, other, 1e-6)
     assert not near(model, network(), 1e-3)
     assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
@@ -214,12 +219,7 @@ def test_a_frozen_matrix_is_not_due_and_a_step_without_it_is_captured(way, captu
     train(other, plain, 2)
     assert optimizer.due() == plain.due() == []
     with monkeypatch.context() as now:
-        without_checks(now)
-        capturing(now)
-        optimizer.zero_grad()
-        loss_of(model).backward()
-        with torch.no_grad():
-            optimizer._step()
+        train_captured(model, optimizer, now, capturing)
     assert near(model, other, 1e-6)
     for each in frozen:
         each.requires_grad_(True)
@@ -238,16 +238,11 @@ def test_a_gradient_that_is_not_finite_in_a_replay_is_told_of_at_the_next_count(
     monkeypatch.setattr(_guard, "Sent", lambda flags: own(flags.clone()))  # a device sends what is there now
     for spoiled in (False, True, True, False, False):
         with monkeypatch.context() as now:
-            without_checks(now)
-            capturing(now)
             before = {name: each.clone() for name, each in model.state_dict().items()}
             handle = model.layers[0].weight.register_hook(
                 lambda gradient, by=spoiled: gradient * (math.nan if by else 1)
             )
-            optimizer.zero_grad()
-            loss_of(model).backward()
-            with torch.no_grad():
-                optimizer._step()
+            train_captured(model, optimizer, now, capturing)
             handle.remove()
         same_weight = torch.equal(model.layers[0].weight, before["layers.0.weight"])
         assert same_weight == spoiled

@@ -125,3 +125,15 @@ def test_inside_galore():
 def test_refused_in_one_sentence(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         Muon(**({"params": [nn.Parameter(torch.zeros(3, 4))]} | options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_rate_in_a_tensor_may_have_an_axis(dtype):
+    found = []
+    for rate in (0.1, torch.tensor(0.1), torch.tensor([0.1])):
+        weight = nn.Parameter(torch.linspace(-1, 1, 48).reshape(6, 8).to(dtype))
+        weight.grad = torch.linspace(2, -1, 48).reshape(6, 8).to(dtype)
+        Muon([weight], lr=rate, weight_decay=0.5).step()
+        found.append(weight.detach())
+    torch.testing.assert_close(found[1], found[0])
+    assert torch.equal(found[2], found[1])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from joma.optim._matrix import Pack, is_sharded, shrink_and_add, unless
+from joma.optim._matrix import Pack, is_sharded, one_number, shrink_and_add, unless
 from joma.optim.projector import Energy
 
 LAST_NORM = "last_norm"
@@ -66,7 +66,7 @@ def limit_growth(
     state = inner.state[pack.compact]
     tiny = torch.finfo(added.dtype).tiny
     norms = torch.linalg.vector_norm(added, dim=(1, 2))
-    bare = norms / (rate.squeeze().clamp_min(tiny) if isinstance(rate, Tensor) else max(rate, tiny))
+    bare = norms / (one_number(rate).clamp_min(tiny) if isinstance(rate, Tensor) else max(rate, tiny))
     before: Tensor | None = state.get(LAST_NORM)
     last = torch.zeros_like(bare) if before is None else before.to(bare.dtype).reshape(-1)
     limited = torch.where(last > 0, torch.minimum(bare, growth * last), bare)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from joma.optim._arguments import Decay, Role
 from joma.optim._inner import only
-from joma.optim._matrix import Pack
+from joma.optim._matrix import Pack, one_number
 
 ORIGIN = "galore"  # in a new group of the inner optimizer: the number of ours and the role of its parameters
 Place = tuple[int, Role]
@@ -65,8 +65,7 @@ class Following:
                 if role == "scaled" and key == "lr":
                     value = value * ours["scale"]
                 if isinstance(theirs[key], Tensor) and theirs[key] is not value:
-                    # A rate that torchao keeps in a tensor stays in that tensor; one number may have an axis.
-                    theirs[key].fill_(value.squeeze() if isinstance(value, Tensor) else value)
+                    theirs[key].fill_(one_number(value))  # a rate that torchao keeps in a tensor stays in that tensor
                 else:
                     theirs[key] = value
             if "weight_decay" in theirs and (role == "compact" or (role == "scaled" and decay == "decoupled")):

@@ -361,6 +361,11 @@ class Pack:
         return found
 
 
+def one_number(value: Any) -> Any:
+    """A rate; one in a tensor may have an axis, as torch's optimizers allow it."""
+    return value.squeeze() if isinstance(value, Tensor) else value
+
+
 def is_half(weight: Tensor) -> bool:
     """Whether its numbers are so coarse that decay, rounded by itself, is mostly lost."""
     return weight.dtype.itemsize <= 2

@@ -15,7 +15,7 @@ from joma.optim import _matrix
 from joma.optim._arguments import Decay
 from joma.optim._following import Following, Place, decays_apart_from_gradients
 from joma.optim._guard import NameOf
-from joma.optim._matrix import Pack, full_tensor, local, unless
+from joma.optim._matrix import Pack, full_tensor, local, one_number, unless
 from joma.optim._members import Passing
 
 UNFOLDED = 1 << 23  # compact entries that a device which likes large steps has at once: 32 MiB of float32
@@ -221,7 +221,7 @@ def _shrink(group: dict[str, Any], found_inf: Tensor | None) -> Tensor | float:
     strength = group.get("weight_decay", 0)
     if not strength:
         return 1.0
-    rate = group["lr"].squeeze() if isinstance(group["lr"], Tensor) else group["lr"]
+    rate = one_number(group["lr"])
     acts = 1 - found_inf if isinstance(rate, Tensor) and found_inf is not None else 1
     shrink: Tensor | float = 1 - rate * strength * acts
     return shrink

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from joma.host.words import counted
-from joma.optim._matrix import shrink_and_add
+from joma.optim._matrix import one_number, shrink_and_add
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic with which Muon moves all singular values close to 1 in few steps."""
@@ -84,8 +84,9 @@ class Muon(torch.optim.Optimizer):
         """Of matrices of one shape."""
         pushed = torch.stack([self._pushed(each, group["momentum"]) for each in alike])
         updates = orthogonal(pushed, group["rounds"])
-        size = group["lr"] * LIKE_ADAM * max(alike[0].shape[-2:]) ** 0.5
-        shrink = 1 - group["lr"] * group["weight_decay"]
+        rate = one_number(group["lr"])
+        size = rate * LIKE_ADAM * max(alike[0].shape[-2:]) ** 0.5
+        shrink = 1 - rate * group["weight_decay"]
         for each, update in zip(alike, updates.unbind(), strict=True):
             shrink_and_add(each, update, -size, shrink)
 
