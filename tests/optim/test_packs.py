@@ -11,6 +11,7 @@ from torch import nn
 from training import near, network, same, train
 
 from joma.optim import Energy, GaLore, _matrix
+from joma.optim._matrix import Matrix, Pack
 
 SHAPES = [(5, 9), (5, 9), (9, 5), (5, 9), (9, 5)]
 
@@ -175,3 +176,16 @@ def test_what_is_no_precision_is_refused(name, wrong):
     also = ", torch.int8, torch.int4" if name == "basis_dtype" else ""
     with pytest.raises(ValueError, match=f"{name} must be a floating-point torch.dtype{also}, or None"):
         GaLore([nn.Parameter(torch.zeros(8, 12))], rank=2, **{name: wrong})
+
+
+def test_neighbours_take_subspaces_at_their_places_and_no_others_do():
+    matrices = [Matrix(f"w{place}", nn.Parameter(torch.zeros(5, 9)), 0, place, 2) for place in range(4)]
+    pack = Pack(matrices)
+    bases, shares = torch.randn(2, 5, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([[0.6, 0.3]] * 2)
+    pack.take_subspaces(1, bases, shares)
+    assert [matrix.found for matrix in matrices] == [False, True, True, False]
+    assert torch.equal(matrices[1].basis, bases[0])
+    assert torch.equal(matrices[2].basis, bases[1])
+    assert matrices[0].basis is None
+    assert matrices[2].energies.tolist() == shares[1].tolist()
+    assert not pack.basis[[0, 3]].any()
