@@ -184,7 +184,7 @@ def test_packs_are_not_parted_while_a_graph_is_captured(way, capturing, monkeypa
             with torch.no_grad():
                 optimizer._step()
 
-    with pytest.raises(ValueError, match="the first without a gradient of some matrix cannot be captured: make one"):
+    with pytest.raises(ValueError, match="has no gradient for the first time: make such a step as usual before"):
         captured_step()
     assert optimizer.packs == packs
     assert way == "plain" or all(each.grad is None for each in model.parameters())
@@ -321,7 +321,7 @@ def test_a_step_before_any_other_is_not_captured(capturing, monkeypatch):
     with monkeypatch.context() as now:
         without_checks(now)
         capturing(now)
-        with pytest.raises(ValueError, match="captured after one that was made as usual: make one first"):
+        with pytest.raises(ValueError, match="has made no step yet: make one as usual before"):
             optimizer._step()
 
 

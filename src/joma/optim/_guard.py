@@ -130,7 +130,7 @@ class Replays:
     def count(self, found_inf: Tensor) -> None:
         """Let a graph that is captured count this update where it is held back."""
         if found_inf.device not in self._held:
-            raise ValueError("a step is captured after one that was made as usual: make one first")
+            raise ValueError("this optimizer has made no step yet: make one as usual before you capture one")
         self._held[found_inf.device].add_(found_inf)
         self._counts = True
 

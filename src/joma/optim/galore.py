@@ -40,7 +40,7 @@ from joma.optim.projector import TOLERANCE, Kind, Rank
 SKIP = ("embed", "embedding", "embeddings", "wte", "wpe", "head")
 """Words at the beginning or the end of the name of a weight, or of the layer that has it: such weights pass."""
 NOT_CAPTURED = "a step that finds subspaces cannot be captured: capture one for which due() is empty"
-NOT_PARTED = "a step that is the first without a gradient of some matrix cannot be captured: make one like it before"
+NOT_PARTED = "a matrix has no gradient for the first time: make such a step as usual before you capture one"
 
 
 def is_captured() -> bool:
