@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 import torch
 from _galore_training import RANKS, Row, Training, makers, name_of
 
-from joma.optim import GaLore, galore
+from joma.optim import GaLore
+from joma.optim._matrix import Matrix
+from joma.optim._refresh import Outcomes
 
 BUSY = 80_000_000  # cycles for which the device is kept busy: some 40 milliseconds, longer than what is timed
 TRIALS = 20
@@ -71,15 +73,15 @@ def _refresh(training: Training) -> Row:
     """The dearest refresh of one turn."""
     optimizer = training.optimizer
     assert isinstance(optimizer, GaLore)
-    batches: dict[tuple[int, ...], list[galore.Matrix]] = {}
-    by_turn: dict[int, list[galore.Matrix]] = {}
+    batches: dict[tuple[int, ...], list[Matrix]] = {}
+    by_turn: dict[int, list[Matrix]] = {}
     for matrix in optimizer.matrices:
         by_turn.setdefault(matrix.turn[0], []).append(matrix)
     for batch in by_turn.values():
         batches.setdefault((len(batch), *batch[0].parameter.shape), batch)
 
-    def once(batch: list[galore.Matrix]) -> None:
+    def once(batch: list[Matrix]) -> None:
         optimizer._follow(batch)
-        optimizer._outcomes = galore.Outcomes()
+        optimizer._outcomes = Outcomes()
 
     return {"refresh_ms": max(_busy(lambda batch=batch: once(batch)) for batch in batches.values())}

@@ -1,4 +1,4 @@
-"""GaLore's bases in few bits: what they save, what a step costs, and what becomes of the loss."""
+"""GaLore's bases in 8 bits: what they save, what a step costs, and what becomes of the loss."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from _live_memory import LiveMemory
 
 import joma
 from joma.models.llama import Llama, LlamaConfig
-from joma.optim import GaLore, find_projector, memory
+from joma.optim import GaLore, Projected, find_projector, memory
 
 MIB = 2**20
-KEPT = {"own": None, "int8": torch.int8, "int4": torch.int4}
+KEPT = {"own": None, "int8": torch.int8}
 TEXT = LlamaConfig(vocabulary=256, width=64, mlp=172, heads=4, layers=2, context=64)
 STEPS, ROWS = 200, 8
 
@@ -26,7 +26,11 @@ def low_bits(size: str, dtype: torch.dtype, device: str, rounds: int) -> Iterato
     trainings: dict[str, Training] = {}
     for name, kept in KEPT.items():
         training = Training(
-            lambda model, kept=kept: galore(model, size, basis_dtype=kept), size, device, dtype, sequences=1
+            lambda model, kept=kept: galore(model, size, projected=Projected(basis_dtype=kept)),
+            size,
+            device,
+            dtype,
+            sequences=1,
         )
         training.tokens = training.tokens[:, :8]  # so that activations are small
         training.train()
@@ -64,7 +68,7 @@ def text_loss(kept: torch.dtype | None, seed: int, bases: list[torch.Tensor] | N
     text = torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8).long()
     cut, length = len(text) * 9 // 10, TEXT.context + 1
     model = Llama(TEXT, seed=seed)
-    optimizer = GaLore(model, rank=TEXT.width // 4, refresh=50, lr=0.01, basis_dtype=kept)
+    optimizer = GaLore(model, rank=TEXT.width // 4, refresh=50, lr=0.01, projected=Projected(basis_dtype=kept))
 
     def loss_at(starts: torch.Tensor) -> torch.Tensor:
         rows = text[starts[:, None] + torch.arange(length)]
@@ -82,12 +86,12 @@ def text_loss(kept: torch.dtype | None, seed: int, bases: list[torch.Tensor] | N
 
 
 def low_bit_losses(seeds: int = 3) -> Iterator[Row]:
-    """The loss with bases in few bits minus that with float32 ones, of each seed; how orthonormal bases are."""
-    ways = {"float32": None, "bfloat16": torch.bfloat16, "int8": torch.int8, "int4": torch.int4}
+    """The loss with bases in 8 bits minus that with float32 ones, of each seed; how orthonormal bases are."""
+    ways = {"float32": None, "bfloat16": torch.bfloat16, "int8": torch.int8}
     bases: list[torch.Tensor] = []
     wide = [text_loss(None, seed, bases) for seed in range(seeds)]
     yield {"part": "lowbit_loss", "way": "float32", "steps": STEPS, "losses": wide}
-    for name in ("bfloat16", "int8", "int4"):
+    for name in ("bfloat16", "int8"):
         apart = [text_loss(ways[name], seed) - one for seed, one in enumerate(wide)]
         yield {"part": "lowbit_loss", "way": name, "mean_more": sum(apart) / seeds, "more": apart}
     yield from _apart("trained", bases)
@@ -118,6 +122,4 @@ def _forms() -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
     return {
         "column, int8": lambda basis: column(basis, 127),
         "blocks of 256, int8": lambda basis: blocks(basis, 255),
-        "column, int4": lambda basis: column(basis, 7),
-        "blocks of 256, int4": lambda basis: blocks(basis, 15),
     }

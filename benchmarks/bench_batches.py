@@ -191,7 +191,7 @@ def measure(study: str, device: str, seconds: float) -> dict[str, object]:
     precision = next(iter(both.values()))[0].precision
     engines = {name: Engine(ensemble, members[name]) for name, (ensemble, _) in both.items()}
     for name, engine in engines.items():
-        engine.become(members[name], None)
+        engine.load_members(members[name], None)
     ways = {
         "drawn each step": {name: before for name, (_, before) in both.items()},
         "drawn ahead": {name: ensemble.batch for name, (ensemble, _) in both.items()},

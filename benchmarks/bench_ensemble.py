@@ -49,7 +49,7 @@ def table1(width: int, members: int, device: str, precision: str = "tf32") -> En
 
 def fig8(members: int, device: str, precision: str = "half-logits", layers: int = 5) -> Ensemble:
     config = FIG8.with_(layers=layers)
-    text = torch.randint(28_782, (20, 36), device=device)
+    text = torch.randint(FIG8.vocabulary, (20, 36), device=device)
     batch = text[:, :-1].contiguous(), text[:, 1:].contiguous()
     return Ensemble(
         members, lambda who: Decoder(config, list(who)), lambda step, who: batch, next_token_loss,
@@ -79,7 +79,7 @@ def ensemble_step(ensemble: Ensemble, *, steps: int) -> tuple[float, Engine]:
     """Seconds a member and step, in groups as large as the trainer would make them; and the engine."""
     members = range(fitting(ensemble))
     engine = Engine(ensemble, members)
-    engine.become(members, None)
+    engine.load_members(members, None)
     made = 0
 
     def work(count: int) -> None:
@@ -170,7 +170,7 @@ def measure_fig6(members: int, device: str, precision: str) -> dict[str, object]
         Engine(fig8(members, device, precision, layers), range(members), urgent=layers == 10) for layers in depths
     ]
     for engine in engines:
-        engine.become(range(members), None)
+        engine.load_members(range(members), None)
     made = 0
 
     def work(count: int, *, at_once: bool) -> None:

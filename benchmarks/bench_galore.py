@@ -18,7 +18,7 @@
 - peer: GaLore in the conventions of galore-torch (exact SVD, epsilon before the bias correction, decay after the
   update) against galore-torch itself, largest difference of any weight relative to the largest change; and the time
   of its refresh. galore-torch is taken from `--peer FOLDER` or from PYTHONPATH; without it what needs it is left out.
-- lowbit: bases in 8 and 4 bits: bytes, the most bytes of tensors at one time, the optimizer's step; beside bases in the
+- lowbit: bases in 8 bits: bytes, the most bytes of tensors at one time, the optimizer's step; beside bases in the
   parameter's precision (`own`).
 - lowbit_loss: how much more the loss of a small LLaMA is with them, and how far P^T P is from one (spectral norm).
 - finite: NaN and infinity anywhere in a gradient are seen.

@@ -64,6 +64,7 @@ def main() -> None:
         rows.append(row | {"times_one": round(float(str(rows[0]["seconds"])) / seconds, 2) if rows else 1.0})
         print(json.dumps(rows[-1]), flush=True)
     server.shutdown()
+    server.server_close()
     record("store", rows)
 
 

@@ -79,8 +79,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peer", action="append", default=[], metavar="FOLDER", help="where a package is")
     sys.path[:0] = parser.parse_args().peer
-    from apollo_torch.apollo import AdamW as PeerApollo
-    from fira import FiraAdamW
+    try:
+        from apollo_torch.apollo import AdamW as PeerApollo
+        from fira import FiraAdamW
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{error.name} is not here: give its folder with --peer") from None
 
     found: dict[str, list[float]] = {"APOLLO, by channel": [], "APOLLO, rank 1, tensor": [], "Fira": []}
     for shape in SHAPES:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from _peers import galore_torch, is_block_matrix
 
 from joma.models.llama import Llama, LlamaConfig
-from joma.optim import GaLore, Projector, _refresh, find_projector
+from joma.optim import GaLore, Projector, Refresh, _refresh, find_projector
 
 SHAPE = LlamaConfig(vocabulary=200, width=64, mlp=172, heads=4, layers=2, context=32)
 RANK, UPDATES, EPSILON, BETA = 16, 10, 1e-6, 0.999
@@ -72,7 +72,9 @@ def main() -> None:
             print(f"refresh every {refresh} updates, {sequences} sequences; made equal, one after the other:")
             for name, options, their_epsilon, their_signs in steps:
                 _refresh.find_projector = with_signs_of_the_svd if their_signs else find_projector
-                make = lambda model: GaLore(model, rank=RANK, refresh=refresh, lr=1e-3, **options)  # noqa: B023
+                when = Refresh(refresh, stagger=options.get("stagger"))
+                others = {key: value for key, value in options.items() if key != "stagger"}
+                make = lambda model: GaLore(model, rank=RANK, refresh=when, lr=1e-3, **others)  # noqa: B023
                 print(f"  {name:<32} {distance(train(make, sequences, their_epsilon=their_epsilon), theirs):.6f}")
 
 

@@ -9,7 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from joma.models import DecoderConfig
-from joma.models.decoder import _sinusoids
+
+
+def sinusoids(context: int, width: int) -> Tensor:
+    """sin and cos of position / 10000^(2i/width), interleaved, (context, width)."""
+    angle = torch.arange(context)[:, None] * torch.exp(torch.arange(0, width, 2) * (-math.log(10_000) / width))
+    return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)[:, :width]
 
 
 class PeerBlock(nn.Module):
@@ -40,7 +45,7 @@ class PeerDecoder(nn.Module):
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.blocks = nn.ModuleList(PeerBlock(config) for _ in range(config.layers))
         self.out = nn.Linear(config.width, config.outputs or config.vocabulary)
-        self.register_buffer("positions", _sinusoids(config.context, config.width))
+        self.register_buffer("positions", sinusoids(config.context, config.width))
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens) * math.sqrt(self.config.width) + self.positions

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -50,9 +51,10 @@ def main(arguments: list[str] | None = None) -> Path:
     torch.manual_seed(chosen.seed)
     shape = {"n_positions": chosen.length, "n_embd": chosen.width, "n_layer": chosen.layers, "n_head": chosen.heads}
     model = GPT2LMHeadModel(GPT2Config(vocab_size=256, bos_token_id=0, eos_token_id=0, **shape)).to(device)
+    mesh = init_device_mesh(device.type, (count,))  # else a CUDA build of torch takes GPUs, also where there are none
     for block in model.transformer.h:
-        fully_shard(block)
-    fully_shard(model)
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=chosen.rate)
     probe, *rows = rows_of_source(chosen.batch * (chosen.steps * count + 1), chosen.length).split(chosen.batch)
 

@@ -22,6 +22,7 @@ from joma.claims.finding import Finding, Provenance
 from joma.claims.ledger import SCHEMA, VERSION
 from joma.claims.multiplicity import judged_together
 from joma.figures.style import house_style
+from joma.host.file_kinds import OWN
 from joma.host.files import write_json
 from joma.report.claims.panel_readers import READERS, panel_of
 from joma.runs import Run
@@ -59,7 +60,7 @@ def keep(path: Path, commit: str | None) -> dict:
             "versions": run.versions,
             "findings": [replace(finding, provenance=origin).as_json() for finding in found],
         }
-        write_json(folder / "findings.json", record)
+        write_json(folder / "findings.json", record, OWN)
         with house_style():
             for drawing in study.draw(run):
                 drawing.figure.savefig(folder / f"{drawing.name}.png", dpi=130, facecolor="white")
@@ -74,7 +75,7 @@ def judge_again(path: Path) -> None:
     """Judge a record whose run was not copied, from the numbers of its findings."""
     record = json.loads(path.read_text(encoding="utf-8"))
     record["findings"] = [Finding.from_json(finding).as_json() for finding in record["findings"]]
-    write_json(path, record)
+    write_json(path, record, OWN)
 
 
 def panels_of(run: Run) -> dict:
@@ -142,8 +143,8 @@ def main() -> None:
     for path in () if options.runs else sorted(RECORDS.glob("*/findings.json")):
         if not any(path.parent.glob("*.sqlite")):
             judge_again(path)
-    write_json(KEPT, kept())
-    write_json(PANELS, {claim: panels[claim] for claim in READERS if claim in panels})
+    write_json(KEPT, kept(), OWN)
+    write_json(PANELS, {claim: panels[claim] for claim in READERS if claim in panels}, OWN)
 
 
 if __name__ == "__main__":

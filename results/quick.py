@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+from joma.host.file_kinds import OWN
 from joma.host.files import write_json
 
 KEPT = Path(__file__).with_name("quick.json")
@@ -56,7 +57,7 @@ def main() -> None:
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         parser.error(f"{options.findings} is no findings.json of `joma verify` with a claim that was run")
     if options.keep:
-        write_json(KEPT, now)
+        write_json(KEPT, now, OWN)
         print(f"kept: {KEPT.name}, {len(now['findings'])} claims")
         return
     kept = json.loads(KEPT.read_text(encoding="utf-8"))

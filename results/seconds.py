@@ -6,6 +6,7 @@ python results/seconds.py
 import json
 from pathlib import Path
 
+from joma.host.file_kinds import OWN
 from joma.host.files import write_json
 
 RESULTS = Path(__file__).parent
@@ -24,5 +25,5 @@ def known() -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    write_json(TO, known())
+    write_json(TO, known(), OWN)
     print(f"kept: {TO.name}")

@@ -1,5 +1,8 @@
 """Run the tests as other machines would: `make machines`, or `python tests/as_other_machines.py [--quick]`.
 
+With --pin PATH ... the numbers of studies are kept anew instead, and how far other instructions move them: see
+tests/studies/pins.py.
+
 Numbers may round otherwise with other instructions of the processor, with more threads, or where memory begins
 elsewhere. Clocks show more time where a machine is slow or busy. A test that is right passes on all of them. One line
 per machine, and what failed below it; status 1 if anything did. `make test` does the quick part.
@@ -26,6 +29,14 @@ from cores import cores
 
 TESTS = Path(__file__).parent
 X86 = platform.machine().lower() in ("x86_64", "amd64")
+STUDIES = (
+    "studies/cdag",
+    "studies/galore",
+    "studies/isotropic",
+    "studies/linear",
+    "studies/reversal",
+    "studies/salience",
+)
 NUMERIC = ("theory", "measure", "claims", "probes", "optim", "training", "models", "cache")
 QUICK_NUMERIC = (
     "theory/test_arrays.py",
@@ -34,6 +45,12 @@ QUICK_NUMERIC = (
     "measure/test_forecast.py",
     "measure/test_allocation.py",
     "optim/test_projector.py",
+)
+QUICK_STUDIES = (
+    "studies/galore/test_galore_table.py",
+    "studies/isotropic/test_lemma1.py",
+    "studies/linear/test_thm2.py",
+    "studies/salience/test_lemma6.py",
 )
 SLOW = (
     "scale",
@@ -111,17 +128,26 @@ def quick_machines() -> list[Machine]:
     numbers = {**instructions("default"), **THREADS, **ODD}
     return [
         Machine("few instructions, 4 threads, odd memory", numbers, QUICK_NUMERIC, long=False),
+        Machine("few instructions, 4 threads", {**instructions("default"), **THREADS}, QUICK_STUDIES, long=False),
         Machine("20 times slower", CLOCK, QUICK_SLOW, long=False),
     ]
+
+
+def pinning_machines(paths: Sequence[str]) -> Iterator[Machine]:
+    """This machine keeps the numbers of studies; others say how far they are from them."""
+    yield Machine("this machine keeps", {"JOMA_PIN": "keep"}, paths)
+    for name, kind in (("few instructions", "default"), *([("AVX2", "avx2")] if X86 else [])):
+        yield Machine(name, {"JOMA_PIN": "spread", **instructions(kind)}, paths)
 
 
 def machines(pythons: Sequence[str]) -> Iterator[Machine]:
     """One difference at a time, so that a failure says what it came from; then other Pythons."""
     meaningless = "" if X86 else f"means nothing on {platform.machine()}"
-    yield Machine("few instructions", instructions("default"))
-    yield Machine("AVX2", instructions("avx2") if X86 else {}, missing=meaningless)
+    with_studies = (*NUMERIC, *STUDIES)
+    yield Machine("few instructions", instructions("default"), with_studies)
+    yield Machine("AVX2", instructions("avx2") if X86 else {}, with_studies, missing=meaningless)
     yield Machine("1 thread", {})
-    yield Machine("4 threads", THREADS)
+    yield Machine("4 threads", THREADS, with_studies)
     yield Machine("odd memory", ODD)
     yield Machine("20 times slower", CLOCK, SLOW)
     for python in pythons or [f"python{version}" for version in PYTHONS]:
@@ -153,13 +179,15 @@ def outcome_of(machine: Machine) -> Found:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="two machines and a choice of tests, in about a minute")
+    parser.add_argument("--quick", action="store_true", help="three machines and a choice of tests, in about a minute")
     parser.add_argument("--only", default="", metavar="WORD", help="machines whose name has this word")
+    parser.add_argument("--pin", nargs="+", default=[], metavar="PATH", help="tests of studies, below tests/")
     parser.add_argument("--python", action="append", default=[], help="an interpreter that has torch and pytest")
     options = parser.parse_args()
     if not X86:
         print(f"{platform.machine()}: instructions are limited for torch's own kernels alone, and AVX2 is left out")
     every = quick_machines() if options.quick else machines(options.python)
+    every = pinning_machines(options.pin) if options.pin else every
     chosen = [machine for machine in every if options.only in machine.name]
     found: list[Found] = []
     with ThreadPoolExecutor(cores() if options.quick else 1) as pool:

@@ -51,8 +51,9 @@ def installed(wheel: Path, folder: Path) -> Path:
     """The folder of the commands in a clean environment that has the wheel and what it asks for."""
     venv.create(folder / "env", with_pip=True)
     commands = folder / "env" / "bin"
-    # The lock's versions without its hashes: constraints choose versions, they do not install anything.
-    pins = re.findall(r"^[\w.-]+==[^\s\\;]+(?: *;[^\\\n]*)?", (ROOT / "requirements/lock.txt").read_text(), re.M)
+    # The locks' versions without their hashes: constraints choose versions, they do not install anything.
+    locks = "".join((ROOT / "requirements" / name).read_text() for name in ("run.txt", "test.txt"))
+    pins = re.findall(r"^[\w.-]+==[^\s\\;]+(?: *;[^\\\n]*)?", locks, re.M)
     (folder / "pins.txt").write_text("\n".join(pins))
     torch = f"torch=={version('torch').split('+')[0]}"
     pip = (commands / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check")

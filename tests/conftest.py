@@ -7,9 +7,10 @@ import shutil
 import signal
 import tempfile
 
-# Triton decides when a kernel is defined whether to compile or to interpret it: say so before anything imports it.
+# Where tests run on the CPU, neither they nor what they start sees a GPU: torch would put processes and wrappers on it
+# unasked. Triton decides when a kernel is defined whether to interpret it. Both must be so before anything loads torch.
 if os.environ.get("JOMA_TEST_DEVICE", "cpu") == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
 
 # Workers beside each other share the cores: with one thread per core in every worker they would wait for each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -27,6 +28,8 @@ from functools import cache
 import hypothesis
 import numpy as np
 import pytest
+import reading
+from missing import pytest_make_collect_report, pytest_pyfunc_call, pytest_runtest_setup  # noqa: F401
 from shuffle import shuffled
 
 # What joma needs is loaded where it is used: the process that only hands out the tests need not wait for torch.
@@ -40,6 +43,10 @@ hypothesis.settings.load_profile("joma")
 
 def pytest_addoption(parser):
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in another order, one for each seed")
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(reading)  # after this file: what is tried first is then before the shuffle
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest then puts together again what shares a costly parameter

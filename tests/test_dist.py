@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
+    pytest.importorskip("hatchling")
     target = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

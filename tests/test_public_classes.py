@@ -177,6 +177,8 @@ EXAMPLES = {
     "optim.apollo.APOLLO": lambda folder: optim.APOLLO(torch.nn.Linear(64, 64), rank=4),
     "optim.fira.Fira": lambda folder: optim.Fira(torch.nn.Linear(64, 64), rank=4),
     "optim.galore.GaLore": lambda folder: optim.GaLore(torch.nn.Linear(64, 64), rank=4),
+    "optim._arguments.Projected": lambda folder: optim.Projected(smallest=64),
+    "optim._arguments.Refresh": lambda folder: optim.Refresh(every=100, stagger=False),
     "optim.muon.Muon": lambda folder: optim.Muon([torch.nn.Parameter(torch.zeros(8, 9))]),
     "optim.memory.Memory": lambda folder: optim.memory(line := torch.nn.Linear(64, 64), optim.GaLore(line, rank=4)),
     "optim.projector.Projector": lambda folder: optim.find_projector(torch.ones(8, 9), 2),

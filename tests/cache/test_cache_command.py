@@ -170,6 +170,20 @@ def test_weights_that_are_nan_are_one_sentence_and_leave_nothing(place, tmp_path
     assert not list((tmp_path / "out").glob("*.*"))
 
 
+@pytest.mark.parametrize("how", ["load_in_4bit", "load_in_8bit"])
+def test_a_config_that_lies_about_bitsandbytes_is_one_sentence(place, tmp_path, capsys, how):
+    """The weights are plain; bitsandbytes finds that out as the model runs, by an assertion."""
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    fresh("llama").save_pretrained(tmp_path / "lies")
+    path = tmp_path / "lies" / "config.json"
+    lie = {"quantization_config": {"quant_method": "bitsandbytes", how: True}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | lie))
+    capsys.readouterr()
+    assert cache(tmp_path, tmp_path / "out", "--keep", "0.2", model="lies", text=place / "ids.npy") == 2
+    assert "its config.json may not describe its weights" in capsys.readouterr().err
+    assert not list((tmp_path / "out").glob("*.*"))
+
+
 class Harm:
     """What a pickle may call."""
 

@@ -9,25 +9,27 @@ from pathlib import Path
 from chaos.score import Score, Setting, kill_within, timed
 
 FORMATS = ("csv", "parquet", "npz")
-OLD = b"an export of yesterday"
 TWO_HOURS = 7200.0
 
 
 def disturb(setting: Setting) -> Score:
     score = Score("export")
-    run = setting.place("run") / "a.sqlite"
+    run, before = (setting.place(name) / "a.sqlite" for name in ("run", "run-of-yesterday"))
     setting.warm.done("chaos.work:make_run", run)
+    setting.warm.done("chaos.work:make_run", before, 3)
     for place, to in enumerate(FORMATS):
-        _format(setting, score, run, to, setting.rounds * (place + 1) // len(FORMATS))
+        _format(setting, score, run, before, to, setting.rounds * (place + 1) // len(FORMATS))
     return score
 
 
-def _format(setting: Setting, score: Score, run: Path, to: str, kills: int) -> None:
+def _format(setting: Setting, score: Score, run: Path, before: Path, to: str, kills: int) -> None:
     out = setting.place(to) / f"a.{to}"
     seconds = timed(setting.warm.joma("export", run, "--to", to, "--out", out))
     whole = out.read_bytes()
+    timed(setting.warm.joma("export", before, "--to", to))
+    yesterdays = before.with_suffix(f".{to}").read_bytes()  # an export too: no other file is replaced
     while score.kills < kills:
-        old = setting.dice.choice((OLD, whole, None))
+        old = setting.dice.choice((yesterdays, whole, None))
         out.unlink(missing_ok=True)
         if old is not None:
             out.write_bytes(old)

@@ -52,7 +52,7 @@ FIXES = (
         "files written beside and renamed: they are written in place",
         "host/files.py",
         (
-            ('path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}.new")', "path"),
+            ('path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}-{secrets.token_hex(3)}.new")', "path"),
             ("            unfinished.unlink()", "            pass"),
         ),
         "export",
@@ -62,7 +62,7 @@ FIXES = (
         "files written beside and renamed: they are written in place",
         "host/files.py",
         (
-            ('path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}.new")', "path"),
+            ('path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}-{secrets.token_hex(3)}.new")', "path"),
             ("            unfinished.unlink()", "            pass"),
         ),
         "report",
@@ -71,7 +71,7 @@ FIXES = (
     Fix(
         "one name per writer of a file: all writers share one",
         "host/files.py",
-        ((".{os.getpid()}-{next(_NUMBERS)}.new", ".new"),),
+        ((".{os.getpid()}-{next(_NUMBERS)}-{secrets.token_hex(3)}.new", ".new"),),
         "report",
         25,
     ),

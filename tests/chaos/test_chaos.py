@@ -22,6 +22,8 @@ def warm(tmp_path_factory):
 @pytest.mark.long
 @pytest.mark.parametrize("subject", sorted(ORDER))
 def test_nothing_is_lost_and_nothing_is_wrong(subject, warm, tmp_path):
+    if subject == "stores":
+        pytest.importorskip("moto")
     score = disturbed(subject, warm, tmp_path, SHORT[subject], seed=0, short=True)
     assert score.sound, score.notes
     assert not score.odd or subject not in ALWAYS_PLAIN, score.notes

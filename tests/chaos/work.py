@@ -142,11 +142,12 @@ def rewrite(path: str, letter: str, seconds: float) -> None:
     """Write one page over and over; a writer's page has one letter throughout."""
     from time import monotonic
 
+    from joma.host.file_kinds import OWN
     from joma.host.files import write_text
 
     until = monotonic() + seconds
     while monotonic() < until:
-        write_text(Path(path), letter * PAGE)
+        write_text(Path(path), letter * PAGE, OWN)
 
 
 def findings(path: Path) -> Any:

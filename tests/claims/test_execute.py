@@ -25,6 +25,7 @@ from joma.studies.stored import stored_result, stored_runs
 
 
 def test_a_finished_run_is_judged_again_and_never_run_again(toy, tmp_path):
+    pytest.importorskip("matplotlib")
     study, computed = toy
     first = execute(study, study.quick, tmp_path)
     again = execute(study, study.quick, tmp_path)
@@ -167,6 +168,11 @@ def test_one_damaged_record_does_not_hide_the_others(two_records, tmp_path):
     results = {name: stored_result(name, path, tmp_path) for name, path in stored_runs(tmp_path)}
     assert results["thm2"].findings
     assert "damaged" in results["thm5"].error
+    damaged.unlink()
+    damaged.symlink_to(next(two_records.glob("runs/thm5-*.sqlite")))  # a whole one, of another folder
+    results = {name: stored_result(name, path, tmp_path) for name, path in stored_runs(tmp_path)}
+    assert results["thm2"].findings
+    assert "leads out of" in results["thm5"].error
 
 
 @pytest.fixture(scope="module")

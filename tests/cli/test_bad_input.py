@@ -36,10 +36,6 @@ BAD = {
         ["scan", "SERIES", "--csv", "OUT/a", "--json", "OUT/../out/a"],
         "json and csv name the same file OUT/a (--csv FILE)",
     ),
-    "weights as a file for numbers": (
-        ["scan", "SERIES", "--json", "SERIES/step0.safetensors"],
-        "json is SERIES/step0.safetensors, the name of a file of weights; name another (--json FILE)",
-    ),
     "a source of 5,000 letters": (["scan", LONG], TOO_LONG),
     "a folder of 5,000 letters": (["watch", LONG, "--once"], TOO_LONG),
     "runs of 5,000 letters": (["view", LONG, "--export", "OUT/p"], TOO_LONG),

@@ -18,6 +18,21 @@ def rising(history, t):
     return history.entropy[:, -1] + 1.0
 
 constant = 3
+
+def leaves(history, t):
+    raise SystemExit(0)
+
+def turned(history, t):
+    return history.entropy[:, -1] + 1j
+
+def words(history, t):
+    return ["1"] * history.n_layers
+
+def huge(history, t):
+    return [1e200] * history.n_layers
+
+def nothing(history, t):
+    return [float("nan")] * history.n_layers
 """
 
 
@@ -78,18 +93,29 @@ def test_numbers_alone_on_standard_output(capsys):
     [
         ("nowhere.py", "there is no file nowhere.py that could hold a forecaster"),
         ("forecast", "a forecaster is given as FILE.py, FILE.py:NAME or MODULE:NAME, got 'forecast'"),
-        ("no.such.module:forecast", "no.such.module cannot be imported"),
+        ("no.such.module:forecast", "no.such.module cannot be loaded: ModuleNotFoundError: No module named 'no'"),
         ("json:nothing", "json has no function nothing(history, t)"),
         ("{mine}:constant", "has no function constant(history, t)"),
-        ("{broken}", "broke while it was loaded: ZeroDivisionError: division by zero"),
-        ("broken:forecast", "broken broke while it was loaded: ZeroDivisionError: division by zero"),
-        ("builtins:len", "builtins:len raised TypeError for Adam, 1 layer at t = 64: len() takes exactly one argument"),
+        ("{broken}", "broken.py cannot be loaded: ZeroDivisionError: division by zero"),
+        ("broken:forecast", "joma: broken cannot be loaded: ZeroDivisionError: division by zero"),
+        ("{leaving}", "leaving.py cannot be loaded: SystemExit: 0"),
+        ("{asked}:forecast", "asked.py cannot be loaded: SystemExit: 0"),
+        ("{mine}:leaves", "mine.py:leaves failed for Adam, 1 layer at t = 64: SystemExit: 0"),
+        ("{mine}:turned", "mine.py:turned gave numbers of type complex128 for Adam, 1 layer at t = 64"),
+        ("{mine}:words", "mine.py:words gave numbers of type <U1 for Adam, 1 layer at t = 64"),
+        ("{mine}:huge", "gave [1e+200] for Adam, 1 layer at t = 64; every entropy must be a finite number of at most"),
+        ("{mine}:nothing", "gave [nan] for Adam, 1 layer at t = 64; every entropy must be a finite number of at most "),
+        ("builtins:len", "builtins:len failed for Adam, 1 layer at t = 64: TypeError: len() takes exactly one"),
     ],
 )
-def test_refusals(given, said, mine, capsys, monkeypatch):
-    broken = mine.with_name("broken.py")
-    broken.write_text("1 / 0")
+def test_refusals(given, said, mine, tmp_path, capsys, monkeypatch):
+    """Also of what ends the program, and of numbers that no score can be made of: none ends with 0 and no scores."""
+    asked = "def __getattr__(name): raise SystemExit(0)"
+    for name, text in {"broken": "1 / 0", "leaving": "raise SystemExit(0)", "asked": asked}.items():
+        mine.with_name(f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(mine.parent)
-    assert main(["forecast", given.format(mine=mine, broken=broken)]) == 2
+    named = {name: mine.with_name(f"{name}.py") for name in ("mine", "broken", "leaving", "asked")}
+    assert main(["forecast", given.format(**named), "--json", str(tmp_path / "scores.json")]) == 2
+    assert not (tmp_path / "scores.json").exists()
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert said in error

@@ -1,6 +1,9 @@
 """What can be asked for, what is refused and how, and what is loaded for that."""
 
+import argparse
 import dataclasses
+import importlib
+import inspect
 import json
 import shlex
 import subprocess
@@ -158,3 +161,17 @@ def test_help_loads_nothing_that_takes_long():
     assert "joma.cli.parser" in names
     assert not {"torch", "numpy", "scipy", "matplotlib", "rich", "transformers", "sqlite3"} & names
     assert sum(name.startswith("joma") for name in names) < 40
+
+
+@pytest.mark.parametrize(("command", "function"), [("cache", "joma.cache.evaluate"), ("scan", "joma.scan.scan")])
+def test_an_option_has_the_default_of_the_function_that_it_goes_to(command, function):
+    """Where both have one: a command is a shorter way to say the same."""
+    commands = argparse.ArgumentParser().add_subparsers()
+    importlib.import_module(f"joma.cli.{command}").add_parser(commands)
+    module, _, name = function.rpartition(".")
+    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+    options = {action.dest: action.default for action in commands.choices[command]._actions}
+    numbers = {name for name, one in parameters.items() if isinstance(one.default, bool | int | float)}
+    both = numbers & options.keys()
+    assert both
+    assert {name: options[name] for name in both} == {name: parameters[name].default for name in both}

@@ -17,7 +17,7 @@ from joma.runs import Run, export
 
 def test_report_judges_stored_runs_again_and_rewrites_report_and_findings(stored_toy, capsys):
     wanted = json.loads((stored_toy / "findings.json").read_text())
-    (stored_toy / "findings.json").write_text("{}")
+    (stored_toy / "findings.json").write_text("")  # as a full disk leaves it; another file would not be replaced
     (stored_toy / "report.html").unlink()
     assert main(["report", str(stored_toy)]) == 0
     assert re.match(r"1/1  toy +cached  1 holds\nreport: ", capsys.readouterr().out)
@@ -59,6 +59,12 @@ def test_a_page_of_stored_runs_says_how_it_was_made(stored_toy, tmp_path):
     assert f"<code>joma report {stored_toy} --out {escape(shlex.quote(str(page)))}</code>" in _footer(page)
     assert main(["report", str(stored_toy)]) == 0
     assert f"<code>joma report {stored_toy}</code>" in _footer(stored_toy)
+
+
+def test_a_page_of_one_run_lies_beside_it(stored_toy):
+    (kept,) = (stored_toy / "runs").glob("*.sqlite")
+    assert main(["report", str(kept)]) == 0
+    assert (kept.parent / "report.html").exists()
 
 
 def _footer(folder):

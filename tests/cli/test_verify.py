@@ -45,7 +45,7 @@ def test_verify_writes_report_and_json(with_toy, tmp_path, capsys):
 
 
 def test_findings_go_to_the_file_that_a_link_leads_to(with_toy, tmp_path, undrawn):
-    (tmp_path / "mine.json").write_text("before")
+    (tmp_path / "mine.json").write_text('{"schema": "joma-findings"}')
     (tmp_path / "link.json").symlink_to("mine.json")
     assert main(["verify", "toy", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "link.json")]) == 0
     assert (tmp_path / "link.json").is_symlink()

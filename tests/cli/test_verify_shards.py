@@ -162,6 +162,27 @@ def test_a_run_that_is_gone_or_differs_is_named(parts, tmp_path):
     assert joma("merge", parts[0], "--out", parts[0] / "shard-1-of-4").returncode == 2
 
 
+def test_nothing_is_copied_where_the_last_run_is_another_one(parts, tmp_path):
+    (last,) = (parts[0] / "shard-4-of-4" / "runs").glob("*.sqlite")
+    (tmp_path / "runs").mkdir()
+    other = tmp_path / "runs" / last.name
+    other.write_bytes(last.read_bytes() + b"x")
+    done = joma("merge", parts[0], "--out", tmp_path)
+    assert done.returncode == 2
+    assert f"{other} is there already, and is another run" in done.stderr
+    assert list((tmp_path / "runs").iterdir()) == [other]
+
+
+def test_a_run_of_another_study_is_not_taken(parts, tmp_path):
+    shutil.copytree(parts[0], tmp_path / "parts")
+    runs = {run.name.partition("-")[0]: run for run in (tmp_path / "parts").glob("*/runs/*.sqlite")}
+    shutil.copyfile(runs["thm4"], runs["thm5"])
+    done = joma("merge", tmp_path / "parts", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert f"is damaged: {runs['thm5'].name} is not a run of 'thm5'; remove it" in done.stderr
+    assert not (tmp_path / "out" / "runs").exists()
+
+
 def test_parts_of_another_machine_merge_and_the_report_has_their_scale(parts, tmp_path):
     """Their runs are those beside them: where they were made, there may be nothing any more, or something else."""
     shutil.copytree(parts[0], tmp_path / "parts")
@@ -211,14 +232,31 @@ def test_a_broken_study_is_broken_in_the_merged_report(parts, together, tmp_path
     assert "broken: thm5" in done.stdout
 
 
+def result_of(content):
+    return content["content"]["results"]["thm4"]
+
+
+def finding_of(content):
+    return result_of(content)["findings"][0]
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
         (lambda content: content["content"].pop("results"), "content.results is not what a shard of joma verify"),
-        (lambda content: content["content"]["results"].update(other={"run": None}), "it lacks results of its studies"),
-        (lambda content: content["content"]["results"]["thm4"].pop("findings"), "its results of thm4 cannot be read"),
+        (lambda content: content["content"]["results"].pop("thm4"), "it lacks results of its studies"),
+        (lambda content: content["content"]["results"]["thm4"].pop("findings"), "content.results.thm4.findings is not"),
         (lambda content: content["content"]["results"]["thm4"].update(run=7), "content.results.thm4.run is not what"),
-        (lambda content: content["content"].update(files=7), "content.files is not what a shard of joma verify leaves"),
+        (lambda content: content["content"].update(studies=7), "content.studies is not what a shard of joma verify"),
+        (lambda content: finding_of(content).update(unit=None), "its results of 'thm4' cannot be read"),
+        (lambda content: finding_of(content).update(id="thm5/a"), "its results of 'thm4' cannot be read"),
+        (lambda content: result_of(content).update(seconds=float("nan")), "its results of 'thm4' cannot be read"),
+        (
+            lambda content: result_of(content)["config"].update(size=float("inf")),
+            "its results of 'thm4' cannot be read",
+        ),
+        (lambda content: result_of(content)["pictures"][0].update(svg="<meta>"), "the figure '"),
+        (lambda content: result_of(content)["pictures"].append({"name": "a"}), "content.results.thm4.pictures[1]."),
     ],
 )
 def test_a_damaged_part_is_named(parts, tmp_path, spoil, said):
@@ -233,12 +271,20 @@ def test_a_damaged_part_is_named(parts, tmp_path, spoil, said):
     assert done.stderr.endswith("; remove it and give the shard's command again\n")
 
 
-def test_parts_without_a_scale_are_damaged(parts, tmp_path):
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [
+        (None, "options.scale is not what a shard of joma verify leaves"),
+        ([], "options.scale is not what a shard of joma verify leaves"),
+        ("huge", "options.scale is none that joma has"),
+    ],
+)
+def test_parts_without_a_scale_are_damaged(parts, tmp_path, scale, said):
     shutil.copytree(parts[0], tmp_path / "parts")
     for path in (tmp_path / "parts").glob(f"*/{FILE}"):
         content = json.loads(path.read_text())
-        del content["options"]["scale"]
+        content["options"] = {"threads": 1} if scale is None else {"threads": 1, "scale": scale}
         path.write_text(json.dumps(content))
     done = joma("merge", tmp_path / "parts", "--out", tmp_path / "out")
     assert done.returncode == 2
-    assert f"{FILE} is damaged: its options lack the scale; remove it" in done.stderr
+    assert f"{FILE} is damaged: {said}; remove it" in done.stderr

@@ -193,6 +193,19 @@ def test_a_pipe_gets_one_line_per_new_step(tmp_path, capsys, monkeypatch):
     ]
 
 
+def test_a_link_out_of_a_folder_is_named_and_not_followed(tmp_path):
+    from joma.cli.watched import Fault, Folder
+
+    made(tmp_path / "outside.joma")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "link.joma").symlink_to(tmp_path / "outside.joma")
+    (fault,) = Folder(tmp_path / "runs").look()
+    assert isinstance(fault, Fault)
+    assert "leads out of" in fault.why
+    (seen,) = Folder(tmp_path / "runs" / "link.joma").look()  # it was named itself
+    assert not isinstance(seen, Fault)
+
+
 def test_a_folder_is_followed_until_ctrl_c(tmp_path, capsys, monkeypatch):
     made(tmp_path / "old.joma")
     os.utime(tmp_path / "old.joma", (1, 1))

@@ -70,21 +70,8 @@ def rivals_beaten():
     return f"{100 * one['control_effect']:.0f} % [{100 * low:.0f}, 100 (cut)]{level(one)}"
 
 
-def frozen(case):
-    """What all MLPs frozen leave of a rise."""
-    one = decided("rebound-cause/needs-lower-mlp-to-move", case)
-    left = f"{one['control_effect']:.2f}".replace("-", "−")
-    return f"{left} nats instead of {shown('rebound-cause/needs-lower-mlp-to-move', case, digits=3)}"
-
-
 def held(case):
     return shown("dilution/logits-shrink", case, digits=0, unit=" %", scale=100)
-
-
-def input_held():
-    case = "2 layers: layer 2, valley to end"
-    gone = FOUND["reading/input-spreads"]["cases"][case]["gone with input's mean and covariance held"]
-    return f"{1 - gone:.0%} of the rise is still there".replace("%", " %")
 
 
 def counted():
@@ -151,9 +138,6 @@ SAID = {
     "ReLU": (relu, 2),
     "held sizes, one layer": (lambda: f"{held('1 layer')} of the rise with one layer", 2),
     "held sizes, two layers": (lambda: held("2 layers: layer 2"), 1),
-    "frozen MLPs, five layers": (lambda: frozen("5 layers: layers 2 to 3"), 1),
-    "frozen MLPs, two layers": (lambda: frozen("2 layers: layer 2"), 1),
-    "input held": (input_held, 1),
     "other seeds": (other_seeds, 1),
     "Theorem 1": (
         lambda: "a skill of {} % as printed and {} % as corrected".format(
@@ -205,7 +189,6 @@ def test_a_headline_has_the_number_of_its_record(name):
         ("fig6/fig6-one-layer", "holds"),
         ("fig6/fig6-top-layers", "undecided"),
         ("nonlinearity/linear-mlp-stays-sparse", "fails"),
-        ("rebound-cause/needs-lower-mlp-to-move", "holds"),
         ("dilution/logits-shrink", "holds"),
         ("forecast/theorem-1-foretells", "not above its control"),
         ("forecast/equation-6-foretells", "fails"),
@@ -218,7 +201,6 @@ def test_a_headline_has_the_number_of_its_record(name):
         ("table1/published-correlations", "not above its control"),
         ("table1/lowest-latents-align", "not above its control"),
         ("nonlinearity/rebound-needs-nonlinearity", "undecided"),
-        ("rebound-cause/needs-mlp-to-move", "mixed"),
         ("reversal-decoder/reverse-no-better-than-uniform", "undecided"),
         ("reversal-decoder/text-read-backwards", "holds"),
         ("galore-table/full-rank-is-best", "undecided"),
@@ -234,7 +216,7 @@ QUICK = json.loads((ROOT / "results/quick.json").read_text(encoding="utf-8"))["f
 AT_QUICK = {
     "figure6": "{fig6/fig6-one-layer}.",
     "ablations": "{nonlinearity/linear-mlp-stays-sparse}.",
-    "why-attention-comes-back": "{rebound-cause/needs-lower-mlp-to-move}, since no layer comes back.",
+    "why-attention-comes-back": "{dilution/logits-shrink}, since no layer comes back.",
     "rebound": "Theorem 1 {forecast/theorem-1-foretells}, equation 6 {forecast/equation-6-foretells}, the law "
     "{forecast/focus-and-dilution-foretells}.",
     "sparse-attention": "{kv-cache/a-fifth-of-the-cache-suffices}.",

@@ -89,13 +89,24 @@ def runs(block, names):
         assert same(block.expected, out, loose=block.loose), f"{block} prints\n{out}\nbut shows\n{block.expected}"
 
 
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory):
+    """A folder with commands of this Python, which need not have been installed with it."""
+    folder = tmp_path_factory.mktemp("installed")
+    for name, module in (("joma", "joma"), ("torchrun", "torch.distributed.run")):
+        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m {module} "$@"\n')
+        (folder / name).chmod(0o755)
+    return folder
+
+
 @pytest.fixture
-def beside_the_checkout(tmp_path, monkeypatch):
+def beside_the_checkout(tmp_path, monkeypatch, installed):
     """An empty folder as a reader has it, with the records and scripts of the checkout."""
     for name in ("docs", "results", "benchmarks", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    commands = [str(installed), str(Path(sys.executable).parent), os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(commands))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -144,3 +144,25 @@ def test_entropies_lie_above_their_floors_as_the_page_says(script, capsys):
         found, said = ([float(each.replace(",", "")) for each in rows[name]] for rows in (printed, page))
         assert found == pytest.approx(said, rel=0.2, abs=0.05)
         assert found[1] > 5 * found[2] > 0  # the entropy and the nearest floor
+
+
+def test_the_table_of_tests_is_what_its_script_prints(script):
+    table = script("tests_table")
+    _, _, rest = table.PAGE.read_text(encoding="utf-8").partition(table.BEGIN)
+    assert rest.partition(table.END)[0].splitlines() == table.rows(), "python docs/tests_table.py --write"
+    assert all(room.relative_to(ROOT).as_posix() in rest for room in table.rooms())
+
+
+@pytest.mark.parametrize(
+    ("file", "first", "among"),
+    [
+        ("measure/intervals.py", "tests/measure/test_intervals.py", "tests/claims/test_contract.py"),
+        ("studies/linear/thm2.py", "tests/studies/linear/test_thm2.py", None),
+        ("monitor/parallel.py", "tests/monitor/test_distributed.py", None),
+    ],
+)
+def test_the_tests_of_a_file_are_named(file, first, among, script):
+    table = script("tests_table")
+    found = [path.relative_to(ROOT).as_posix() for path in table.nearest(table.SOURCE / file)]
+    assert found[0] == first
+    assert among is None or among in found

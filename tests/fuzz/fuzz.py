@@ -27,7 +27,7 @@ from time import process_time
 from typing import Any, Protocol
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from target import Target
 from targets import TARGETS

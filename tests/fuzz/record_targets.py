@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -145,8 +147,74 @@ def _read_sealed(content: bytes, folder: Path) -> None:
     assert about == {"step": "3"}
 
 
+# shards
+
+
+def _verify_shard_seeds(folder: Path) -> list[bytes]:
+    """One study of joma's own with its run, and one of which only words and findings are known."""
+    from joma.claims.execute import attempt
+    from joma.scale.parts import FILE
+    from joma.scale.shards import Shard
+    from joma.studies import load
+    from joma.studies.foreign import described
+    from joma.studies.parts import finish, part_of
+
+    names, part = ["thm5", "somebodys"], folder / "part"
+    own = attempt(load("thm5"), load("thm5").quick, part, alone=True)
+    theirs = [replace(finding, study="somebodys") for finding in own.findings[:2]]
+    about = described("somebodys", title="Of somebody", version=2, about="What it does.", file="/somewhere/else.py")
+    other = replace(own, study=about, run=None, findings=theirs)
+    found = []
+    for most in (2, 0):  # without findings, what is spoiled is all the rest
+        results = [replace(one, findings=one.findings[:most], pictures=one.pictures[:most]) for one in (own, other)]
+        finish(part_of(names, Shard(1, 1), part, scale="quick", threads=1), results)
+        found.append((part / FILE).read_bytes())
+    return found
+
+
+def _scan_shard_seeds(folder: Path) -> list[bytes]:
+    """Two checkpoints of one matrix."""
+    from safetensors.torch import save_file
+
+    series = folder / "series"
+    series.mkdir()
+    for step in range(2):
+        weights = {"model.layers.0.mlp.up_proj.weight": torch.eye(4) + step}
+        save_file(weights, series / f"step{step}.safetensors")
+    _joma("scan", series, "--measures", "stable_rank", "--out", folder, "--shard", "1/1")
+    (folder / "shard-1-of-1").rename(folder / "part")
+    return [(folder / "part" / "shard.json").read_bytes()]
+
+
+def _merged(content: bytes, folder: Path) -> None:
+    """By the command, to the page and the JSON: nothing on the way may be a fault."""
+    written(content, folder / "part", "shard.json")
+    _joma("merge", folder / "part", "--out", folder / "out", "--json", folder / "out.json", "--fresh")
+    json.loads((folder / "out.json").read_text(encoding="utf-8"), parse_constant=_no_number)
+
+
+def _no_number(word: str) -> float:
+    raise AssertionError(f"{word} is no JSON")
+
+
+def _joma(*words: object) -> None:
+    """A command of joma; what it refuses is raised as its sentence, and its own faults as what they are."""
+    from joma.cli.main import main
+
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = main(list(map(str, words)))
+    said = err.getvalue().strip()
+    assert "a fault of joma" not in said, said
+    if status == 2:
+        raise BadInput(said)
+    assert status in (0, 1, 3), said
+
+
 RECORDS: dict[str, Target] = {
     "run": Target(_run_seeds, _spoiled_run, _read_run, (RunError,)),
     "findings": Target(_finding_seeds, spoiled_json, _read_findings, (BadInput,)),
+    "shard": Target(_verify_shard_seeds, spoiled_json, _merged, (BadInput,)),
+    "scan-shard": Target(_scan_shard_seeds, spoiled_json, _merged, (BadInput,)),
     "sealed": Target(_sealed_seeds, spoiled, _read_sealed, (DamagedError,)),
 }

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from patience import PATIENCE
@@ -190,24 +189,3 @@ def test_processes_are_started_in_one_way_only():
 )
 def test_another_way_would_be_noticed(code):
     assert list(faults(code))
-
-
-def test_modules_are_imported_by_names_that_are_written_in_the_source():
-    """`import_module` with a name that is put together: each place is known, and none takes it from a file."""
-    found = set()
-    texts = {path: path.read_text(encoding="utf-8") for path in (HOME / "joma").rglob("*.py")}
-    for path, text in texts.items():
-        for node in ast.walk(ast.parse(text)) if "import_module" in text else ():
-            called = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")
-            if called and not isinstance(node.args[0], ast.Constant):
-                found.add((Path(path).relative_to(HOME / "joma").as_posix(), ast.unparse(node.args[0])))
-    assert found == {
-        ("__init__.py", "f'joma.{name}'"),  # name: one of a list
-        ("studies/__init__.py", "f'joma.studies.{where}.{_file(name)}'"),  # name: that of a file in joma
-        ("scale/worker.py", "module"),  # from its command line, which joma writes
-        ("scale/ray.py", "module"),  # the same, on another machine
-        ("training/spread.py", "module"),  # of ensembles, by whoever trains them
-        ("cli/forecast.py", "place"),  # a forecaster that the user names, to be run
-        ("monitor/sinks/library.py", "module"),  # named by each sink
-        ("host/hub.py", "type(client().get_session()).__module__.partition('.')[0]"),  # loaded already
-    }

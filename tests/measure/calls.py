@@ -141,6 +141,7 @@ WITHOUT_ARRAYS = {
     intervals.seeds_to_decide: {"difference": 0.1, "half_width": 0.2, "seeds": 5, "between": (0.0, 0.1)},
     sparsity.stability: {"sets_a": HITS, "sets_b": HITS},
     registry.axis_of: {"name": "alpha"},
+    registry.measures_of: {"taker": "scan"},
     registry.leading_spectrum: {"w": W[0], "generator": GENERATOR},
     registry.full_spectrum: {"w": W[0], "generator": GENERATOR},
     registry.full_spectra: {"w": W},

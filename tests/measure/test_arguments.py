@@ -68,6 +68,14 @@ def test_what_is_no_number_is_refused_by_name(function, bad):
             function(**{**arrays, name: bad}, **others)
 
 
+@each_call
+def test_complex_tensors_are_refused_by_name(function):
+    arrays, others = CALLS[function]
+    for name, x in arrays.items():
+        with pytest.raises(ValueError, match=rf"^{name} (must be|cannot)"):
+            function(**{**arrays, name: x.to(torch.complex64)}, **others)
+
+
 def test_a_changed_number_changes_the_answer():
     arrays, _ = CALLS[spectrum.stable_rank]
     assert not torch.equal(spectrum.stable_rank(arrays["w"].numpy() + 1), spectrum.stable_rank(arrays["w"]))

@@ -68,4 +68,5 @@ def test_every_measure_says_what_it_is(name):
     assert set(measure.column_titles) <= set(measure.columns)
     assert set(measure.statistics) <= set(measure.columns)
     assert all(one.says and one.source for one in measure.thresholds)
-    assert isinstance(measure, WeightMeasure) == (measure.needs == "weights")
+    of_weights = measure.needs in ("matrices", "embeddings") and "scan" in measure.taken_by
+    assert isinstance(measure, WeightMeasure) == of_weights

@@ -52,14 +52,20 @@ def ddp(model, mesh=None):
     return DistributedDataParallel(model, process_group=None if mesh is None else mesh.get_group())
 
 
+def all_processes():
+    """Said wherever it is wanted: torch's own choice is a GPU, where it was built for one."""
+    return init_device_mesh("cpu", (dist.get_world_size(),))
+
+
 def fsdp(model, mesh=None):
+    mesh = mesh or all_processes()
     for block in model.h:
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
 
 def tensor_parallel(model, mesh=None):
-    mesh = mesh or init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = mesh or all_processes()
     for block in model.h:
         parallelize_module(block.attn, mesh, {name: style() for name, style in SPLIT.items()})
     return model
@@ -67,7 +73,7 @@ def tensor_parallel(model, mesh=None):
 
 def whole_attention(model):
     """The MLP alone is split: both processes have all heads, and read all rows."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = all_processes()
     for block in model.h:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     return model
@@ -288,7 +294,7 @@ def llama(split):
     )  # fmt: skip
     model = LlamaForCausalLM(shape)
     if split:
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        mesh = all_processes()
         for layer in model.model.layers:
             parallelize_module(layer.self_attn, mesh, {f"{name}_proj": style() for name, style in SPLIT.items()})
     return model
@@ -302,9 +308,10 @@ def padded():
 
 def llama_fsdp():
     model = llama(False)
+    mesh = all_processes()
     for layer in model.model.layers:
-        fully_shard(layer)
-    return fully_shard(model)
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
 
 
 def refusals(rank):
@@ -350,7 +357,7 @@ def network_with_vocabulary():
 
 def sharded_ranks():
     """Gram matrices of DTensors in all shapes and types, with how many numbers a process ever received at once."""
-    mesh, found = init_device_mesh("cpu", (dist.get_world_size(),)), {}
+    mesh, found = all_processes(), {}
     from torch.distributed.tensor import Shard, distribute_tensor
 
     for shape in ((7, 30), (30, 7), (5, 5), (1, 9), (9, 1), (300, 400)):

@@ -195,6 +195,53 @@ def test_an_alarm_can_stop_the_training_or_call_a_function(log):
     assert log == []
 
 
+class Fails:
+    """Told of the second alarm it raises."""
+
+    def __init__(self, error):
+        self.error, self.called = error, []
+
+    def __call__(self, alert):
+        self.called.append(alert)
+        if len(self.called) == 2:
+            raise self.error
+
+    def __repr__(self):
+        return "Fails()"
+
+
+def test_a_function_that_raises_is_told_once_and_alarms_are_logged_from_then_on(log):
+    fails = Fails(KeyError("no such channel"))
+    found = planted(spoil, on_alarm=fails, alarms=[LargestLogit()])
+    assert len(found) == len(fails.called) == 2
+    says = "on_alarm Fails() failed at step 7, its alarms are logged from now on, training goes on: KeyError: "
+    assert log == [f"{says}'no such channel'", str(found[1])]
+
+
+def test_a_function_that_raised_is_not_called_at_later_steps(log):
+    called = []
+
+    def fails(alert):
+        called.append(alert)
+        raise KeyError("no such channel")
+
+    model = made()
+    with Monitor(model, probe=PROBE, every=1, alarms=[LargestLogit()], on_alarm=fails) as monitor:
+        for block in reversed(model.h):
+            with torch.no_grad():
+                block.attn.qkv.weight.mul_(1000)
+            monitor.step()
+    assert len({alert.step for alert in monitor.alerts}) == 2
+    assert called == monitor.alerts[:1]
+    assert [line.startswith("on_alarm ") for line in log].count(True) == 1
+
+
+def test_a_function_may_stop_the_training_in_the_documented_way():
+    with pytest.raises(TrainingStopped):
+        planted(spoil, on_alarm=Fails(TrainingStopped([Alert(7, "norm", "up", None, 2.0, 1.0, "above")])),
+                alarms=[LargestLogit()])  # fmt: skip
+
+
 def test_a_log_of_many_alarms_is_short(log):
     planted(lambda model: model.h[0].mlp[0].weight.fill_(math.nan))
     assert len(log) == 6

@@ -20,9 +20,9 @@ def entered(model=None, **options):
         ({"every": 0}, "every must be a whole number of at least 1, got 0"),
         ({"every": 1.5}, "every must be a whole number of at least 1, got 1.5"),
         ({"measures": ["entropi"]}, "measures has no 'entropi': did you mean 'entropy'?"),
-        ({"measures": ["zebra"]}, "measures has no 'zebra': there are entropy, largest_logit"),
-        ({"measures": [3]}, "measures has no 3: there are entropy"),
-        ({"measures": []}, "measures must name at least one of entropy"),
+        ({"measures": ["zebra"]}, "measures has no 'zebra': there are stable_rank, entropy, largest_logit"),
+        ({"measures": [3]}, "measures has no 3: there are stable_rank"),
+        ({"measures": []}, "measures must name at least one of stable_rank"),
         ({"measures": {"norm": 0}}, "the interval of norm must be a whole number of at least 1, got 0"),
         ({"heads": 4}, "heads must be True or False, got 4"),
         ({"sinks": [3]}, r"sinks must be callables \(step, values\), got 3"),
@@ -71,6 +71,26 @@ def test_token_ids_are_looked_at_before_a_gpu_would_fail_on_them():
     mamba = transformers.MambaModel(transformers.MambaConfig(vocab_size=TOKENS, **sizes))
     with pytest.raises(MonitorError, match=r"no attention .*Mamba"):
         entered(mamba)
+
+
+@pytest.mark.parametrize(
+    ("behind", "probe", "sentence"),
+    [
+        (
+            torch.zeros(1, device="meta"),
+            PROBE,
+            r"Model is on cpu, but its h.1.seen is on meta: it is no buffer.*register_buffer",
+        ),
+        (torch.zeros((), device="meta"), PROBE + TOKENS, "probe does not fit Model: .*index out of range"),
+        (torch.zeros(1), PROBE + TOKENS, "probe does not fit Model: .*index out of range"),
+    ],
+)
+def test_a_tensor_that_did_not_move_with_the_model_is_named(behind, probe, sentence):
+    """As under DataParallel, which moves weights and buffers to its GPU. torch lets a single number stay."""
+    model = made()
+    model.h[1].seen = behind
+    with pytest.raises(MonitorError, match=sentence):
+        entered(model, probe=probe)
 
 
 def test_steps_rise_and_stand_inside_the_block():

@@ -19,8 +19,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from training import COUPLED, IN_8_BITS
 
-from joma.optim import GaLore, memory
+from joma.optim import GaLore, Refresh, memory
 from joma.optim.distributed import reduce_compact, same_subspaces
 
 WORLD, PAIR = 4, 2
@@ -36,11 +37,19 @@ CASES = {  # how, with which inner optimizer and options
     "compact sgd": ("compact", "sgd", {}),
     "compact of all": ("compact of all", "adamw", {}),
     "fsdp resumed": ("fsdp resumed", "adamw", {}),
-    "fsdp rotate clip coupled": ("fsdp", "adamw", {"on_move": "rotate", "clip": 0.5, "decay": "coupled"}),
+    "fsdp rotate clip coupled": (
+        "fsdp",
+        "adamw",
+        {"on_move": "rotate", "clip": 0.5, "projected": COUPLED},
+    ),
     "fsdp of copies": ("fsdp of copies", "sgd", {}),
     # Drawn, not found: directions are the same to the last bit then, and so is how they are rounded.
-    "ddp in 4 bits": ("ddp", "adamw", {"basis_dtype": torch.int4, "projector": "random"}),
-    "fsdp in 8 bits": ("fsdp resumed", "adamw", {"basis_dtype": torch.int8, "projector": "random"}),
+    "ddp in 8 bits": ("ddp", "adamw", {"projected": IN_8_BITS, "projector": "random"}),
+    "fsdp in 8 bits": (
+        "fsdp resumed",
+        "adamw",
+        {"projected": IN_8_BITS, "projector": "random"},
+    ),
 }
 
 
@@ -81,7 +90,7 @@ def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def made(model: nn.Module, inner: str = "sgd", **options) -> GaLore:
     kind, chosen = INNER[inner]
-    own = {"rank": RANK, "refresh": REFRESH, "stagger": False}
+    own = {"rank": RANK, "refresh": Refresh(REFRESH, stagger=False)}
     return GaLore(model.named_parameters(), kind, **(own | chosen | options))
 
 
@@ -204,7 +213,7 @@ class Process:
             lambda: reduce_compact(model, made(model.module, per_layer=True)),
             lambda: reduce_compact(model.module, made(model.module)),
             lambda: made(self.shard(self.pair), per_layer=True),
-            lambda: reduce_compact(model, made(model.module, basis_dtype=torch.int8)),
+            lambda: reduce_compact(model, made(model.module, projected=IN_8_BITS)),
         ):
             try:
                 wrong()

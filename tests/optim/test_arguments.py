@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from training import loss_of, network, same
 
-from joma.optim import Energy, GaLore, find_projector
+from joma.optim import Energy, GaLore, Projected, Refresh, find_projector
 
 WEIGHT = nn.Parameter(torch.zeros(8, 12))
 
@@ -35,10 +35,16 @@ REFUSED = {
         "projector must be one of randomized, exact, random, got 'svd'",
     ),
     "on_move": (lambda: GaLore([matrix()], rank=2, on_move="turn"), "on_move must be one of keep, rotate, reset"),
-    "decay": (lambda: GaLore([matrix()], rank=2, decay="l2"), "decay must be one of decoupled, coupled, got 'l2'"),
+    "decay": (
+        lambda: GaLore([matrix()], rank=2, projected=Projected(decay="l2")),
+        "decay must be one of decoupled, coupled, got 'l2'",
+    ),
     "nonfinite": (lambda: GaLore([matrix()], rank=2, nonfinite="no"), "nonfinite must be one of raise, skip"),
     "clip": (lambda: GaLore([matrix()], rank=2, clip=0), "clip must be positive, or None for no clipping, got 0"),
-    "smallest": (lambda: GaLore([matrix()], rank=2, smallest=0), "smallest must be at least 1, or None, got 0"),
+    "smallest": (
+        lambda: GaLore([matrix()], rank=2, projected=Projected(smallest=0)),
+        "smallest must be at least 1, or None, got 0",
+    ),
     "empty": (lambda: GaLore([]), "params is empty"),
     "empty group": (lambda: GaLore([{"params": []}]), "params is empty: no group has a parameter"),
     "a tensor": (lambda: GaLore(matrix()), "params must be a module or an iterable .* got Parameter"),
@@ -68,7 +74,11 @@ REFUSED = {
     ),
     "skip in one word": (lambda: GaLore([matrix()], rank=2, skip="head"), r"got the text 'head': write \['head'\]"),
     "clip in words": (lambda: GaLore([matrix()], rank=2, clip="1"), "clip must be positive, .* got '1'"),
-    "tolerance": (lambda: GaLore([matrix()], rank=2, tolerance=-1), "tolerance must be .* at least 0, got -1"),
+    "stagger itself": (lambda: GaLore([matrix()], rank=2, stagger=False), r"give refresh=Refresh\(every=..., stagger="),
+    "conv itself": (lambda: GaLore([matrix()], rank=2, conv=True), r"give projected=Projected\(conv=...\)"),
+    "a way that was": (lambda: GaLore([matrix()], rank=2, project_in_backward=True), "give per_layer='project'"),
+    "stagger": (lambda: Refresh(5, stagger="yes"), "stagger must be True, False or None, got 'yes'"),
+    "every": (lambda: Refresh(0), "refresh must be a whole number of updates of at least 1, got 0"),
     "seed": (lambda: GaLore([matrix()], rank=2, seed=None), "seed must be a whole number, got None"),
     "no params": (lambda: GaLore(None), "params must be a module or an iterable .* got NoneType"),
     "a set": (lambda: GaLore({matrix(), matrix()}, rank=2), "params must have an order, which a set has not"),

@@ -8,9 +8,9 @@ import torch
 from oracle import SlowGaLore
 from torch import nn
 
-from joma.optim import GaLore, _guard, _matrix, _refresh, find_projector
+from joma.optim import GaLore, Projected, Refresh, _guard, _matrix, _refresh, find_projector
+from joma.optim._groups import form_packs
 from joma.optim._matrix import Matrix, Pack
-from joma.optim._members import form_packs
 from joma.optim._refresh import refresh_batches
 
 
@@ -34,7 +34,7 @@ def test_groups_of_one_shape_have_their_own_options(coupled):
         for number, one in enumerate(options)
     ]
     how = "coupled" if coupled else "decoupled"
-    optimizer = GaLore(groups, torch.optim.Adam, rank=3, projector="exact", decay=how, lr=9.0)
+    optimizer = GaLore(groups, torch.optim.Adam, rank=3, projector="exact", projected=Projected(decay=how), lr=9.0)
     slow = [
         SlowGaLore(start.numpy(), rank=3, refresh=one["refresh"], scale=one["scale"], lr=one["lr"],
                    decay=one["weight_decay"], coupled=coupled)
@@ -129,7 +129,7 @@ def test_seeds_differ_between_refreshes_and_not_by_company(monkeypatch, kind):
         """Of each refresh, by the matrices that have a gradient."""
         asked.clear()
         weights = [nn.Parameter(each) for each in drawn(3)]
-        optimizer = GaLore(weights, rank=2, refresh=2, projector=kind, skip=(), seed=seed, stagger=False)
+        optimizer = GaLore(weights, rank=2, refresh=Refresh(2, stagger=False), projector=kind, skip=(), seed=seed)
         for step in range(6):
             for place in present:
                 weights[place].grad = drawn(3, seed=step)[place]

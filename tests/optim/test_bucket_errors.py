@@ -119,14 +119,14 @@ def test_a_second_gradient_is_refused_although_the_first_still_waits():
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
-@pytest.mark.parametrize("how", ["per_layer", "project_in_backward"])
+@pytest.mark.parametrize("how", [True, "project"])
 def test_what_is_done_amid_backward_knows_nothing_of_autocast_or_graphs(how):
     """Backward may be called with both on; bfloat16 would be wrong in the third digit."""
     weights, others = ([nn.Parameter(each.detach().float()) for each in weights_of()] for _ in range(2))
     begun = torch.stack([each.detach().clone() for each in weights])
     for some in (weights, others):
         inside = some is weights
-        optimizer = made(some, **({how: True} if inside else {}))
+        optimizer = made(some, **({"per_layer": how} if inside else {}))
         luck = torch.Generator().manual_seed(0)
         for _ in range(3):
             with torch.autocast("cpu", torch.bfloat16, enabled=inside):

@@ -93,7 +93,7 @@ def test_the_oldest_that_wait_are_used_first():
 
 def test_packs_that_part_stay_as_large_as_they_may_be(monkeypatch):
     """Half of all entries may be in one pack, of all matrices that there are and not of those that part."""
-    monkeypatch.setattr("joma.optim._members.SMALL_STACK", 0)
+    monkeypatch.setattr("joma.optim._groups.SMALL_STACK", 0)
     weights = weights_of(8)
     optimizer = made(weights)
     assert [len(pack.matrices) for pack in optimizer.packs] == [4, 4]

@@ -7,9 +7,9 @@ import torch
 from bucketed import OPTIONS, WIDTH, WORDS, buckets, given, loss_of, made, network, pair, train, updates, weights_of
 from test_fast_step import NewBytes, Operations
 from torch import nn
-from training import near, waiting
+from training import COUPLED, IN_8_BITS, near, waiting
 
-from joma.optim import APOLLO, Fira, GaLore, _backward, _matrix, _refresh, galore
+from joma.optim import APOLLO, Fira, GaLore, Refresh, _backward, _matrix, _refresh, _updating
 from joma.optim._guard import Guard
 
 
@@ -135,15 +135,15 @@ def test_a_bucket_and_its_copies_have_at_most_the_entries_of_the_largest_and_wha
     [
         {},
         {"fused": True},
-        {"fused": True, "decay": "coupled"},
-        {"decay": "coupled"},
+        {"fused": True, "projected": COUPLED},
+        {"projected": COUPLED},
         {"on_move": "rotate"},
         {"on_move": "reset"},
         {"inner": torch.optim.SGD, "momentum": 0.9},
         {"inner": torch.optim.Adafactor},
         {"projector": "exact"},
-        {"stagger": False, "projector": "random"},
-        {"basis_dtype": torch.int8},
+        {"refresh": Refresh(3, stagger=False), "projector": "random"},
+        {"projected": IN_8_BITS},
     ],
     ids=str,
 )
@@ -167,7 +167,7 @@ def test_subspaces_are_found_as_in_the_plain_way(share, together, tolerance, fol
     monkeypatch.setattr(_backward, "WAITING_SHARE", share)
     monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",) if followed else ())
     batches, full_gradients = [], _refresh.full_gradients
-    for module in (_refresh, galore):
+    for module in (_refresh, _updating):
         monkeypatch.setattr(module, "full_gradients", lambda some: batches.append(len(some)) or full_gradients(some))
     weights, others = ([*weights_of(12, (48, 64)), *weights_of(1, (150, 200))] for _ in range(2))
     for some in (weights, others):

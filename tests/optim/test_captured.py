@@ -8,12 +8,12 @@ import pytest
 import torch
 from training import LABELS, TOKENS, loss_of, near, network, same, train
 
-from joma.optim import GaLore, _guard, _matrix
+from joma.optim import GaLore, Refresh, _guard, _matrix
 from joma.optim._backward import Bucket
 from joma.optim._guard import Guard
 from joma.optim._refresh import SEARCHED_NEXT, Outcomes
 
-OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "stagger": False}
+OPTIONS = {"rank": 4, "refresh": Refresh(3, stagger=False), "lr": 0.01}
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def train_captured(model, optimizer, patch, capturing):
         optimizer._step()
 
 
-WAYS = {"plain": {}, "per_layer": {"per_layer": True}, "project_in_backward": {"project_in_backward": True}}
+WAYS = {"plain": {}, "per_layer": {"per_layer": True}, "project_in_backward": {"per_layer": "project"}}
 
 
 def test_the_step_is_made_without_counting_or_waiting(capturing, monkeypatch):
@@ -168,7 +168,7 @@ def test_packs_are_not_parted_while_a_graph_is_captured(way, capturing, monkeypa
     """Each replay would copy their states anew. Once they are parted, such a step is captured."""
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
     model = bucketed.network()
-    optimizer = GaLore(model, fused=True, **OPTIONS | {"refresh": 9}, **WAYS[way])
+    optimizer = GaLore(model, fused=True, **OPTIONS | {"refresh": Refresh(9, stagger=False)}, **WAYS[way])
     optimizer._backward.most_waiting = 10**9  # what misses a gradient waits for the step
     bucketed.train(model, optimizer, 1)
     model.left_out = {2}
@@ -212,7 +212,7 @@ def test_a_device_that_was_never_used_is_not_asked(way, monkeypatch):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_frozen_matrix_is_not_due_and_a_step_without_it_is_captured(way, capturing, monkeypatch):
     model, other = network(), network()
-    options = {"fused": True, **OPTIONS, "refresh": 100}
+    options = {"fused": True, **OPTIONS, "refresh": Refresh(100, stagger=False)}
     optimizer, plain = GaLore(model, **options, **WAYS[way]), GaLore(other, **options)
     frozen = [one.layers[2].weight.requires_grad_(False) for one in (model, other)]
     train(model, optimizer, 1)
@@ -231,7 +231,9 @@ def test_a_frozen_matrix_is_not_due_and_a_step_without_it_is_captured(way, captu
 def test_a_gradient_that_is_not_finite_in_a_replay_is_told_of_at_the_next_count(way, nonfinite, capturing, monkeypatch):
     """Here every captured step is a replay, too. One is sound, two are not, one is sound again."""
     model = network()
-    optimizer = GaLore(model, fused=True, nonfinite=nonfinite, **OPTIONS | {"refresh": 50}, **WAYS[way])
+    optimizer = GaLore(
+        model, fused=True, nonfinite=nonfinite, **OPTIONS | {"refresh": Refresh(50, stagger=False)}, **WAYS[way]
+    )
     train(model, optimizer, 1)
     assert optimizer.skipped == 0
     told, refused, own = [], [], _guard.Sent
@@ -329,7 +331,10 @@ def test_a_step_before_any_other_is_not_captured(capturing, monkeypatch):
 @pytest.mark.parametrize("way", WAYS)
 def test_on_a_gpu_replays_of_a_whole_training_step_give_the_weights_of_training(way):
     """Three steps as usual, then four more, captured or not; then one more that finds subspaces."""
-    models, options = [network().cuda() for _ in range(2)], {"fused": True, **OPTIONS, "refresh": 7}
+    models, options = (
+        [network().cuda() for _ in range(2)],
+        {"fused": True, **OPTIONS, "refresh": Refresh(7, stagger=False)},
+    )
     optimizer, plain = (GaLore(model, capturable=True, **options, **WAYS[way]) for model in models)
     tokens, labels = TOKENS.cuda(), LABELS.cuda()
 
@@ -365,7 +370,14 @@ def test_on_a_gpu_replays_of_a_whole_training_step_give_the_weights_of_training(
 @pytest.mark.parametrize("way", WAYS)
 def test_on_a_gpu_a_replay_with_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(way):
     model = network().cuda()
-    optimizer = GaLore(model, capturable=True, fused=True, nonfinite="skip", **OPTIONS | {"refresh": 50}, **WAYS[way])
+    optimizer = GaLore(
+        model,
+        capturable=True,
+        fused=True,
+        nonfinite="skip",
+        **OPTIONS | {"refresh": Refresh(50, stagger=False)},
+        **WAYS[way],
+    )
     tokens, factor = TOKENS.cuda(), torch.ones((), device="cuda")
 
     def once():

@@ -8,9 +8,9 @@ import pytest
 import torch
 from slow_channels import SlowApollo, SlowFira
 from torch import nn
-from training import loss_of, network, same, train
+from training import COUPLED, loss_of, network, same, train
 
-from joma.optim import APOLLO, Energy, Fira, GaLore, _matrix, memory
+from joma.optim import APOLLO, Energy, Fira, GaLore, Refresh, _matrix, memory
 from joma.optim._channels import limit_growth
 from joma.optim._guard import Guard
 
@@ -33,8 +33,8 @@ def trained(kind, slow, shape, *, steps=40, count=1, options=None, rates=None, *
     weights = [nn.Parameter(torch.randn(shape, dtype=torch.float64)) for _ in range(count)]
     named = [(f"w{at}", weight) for at, weight in enumerate(weights)]
     optimizer = kind(
-        named, rank=3, refresh=7, lr=0.05, eps=EPS, weight_decay=both.get("decay", 0.0),
-        scale=both.get("scale", 1.0), growth=both.get("growth"), **(options or {}),
+        named, rank=3, lr=0.05, eps=EPS, weight_decay=both.get("decay", 0.0),
+        scale=both.get("scale", 1.0), growth=both.get("growth"), **{"refresh": 7, **(options or {})},
     )  # fmt: skip
     oracles = [slow(weight.detach().numpy(), lr=0.05, eps=EPS, **both) for weight in weights]
     drawn = []
@@ -73,7 +73,7 @@ def test_fira_is_that_of_its_paper(shape, growth):
 
 @pytest.mark.parametrize(("kind", "slow"), [(APOLLO, SlowApollo), (Fira, SlowFira)])
 def test_several_matrices_in_one_pack_have_their_own_lengths_and_limits(kind, slow):
-    off, _, oracles = trained(kind, slow, (6, 10), count=3, growth=1.01, options={"stagger": False})
+    off, _, oracles = trained(kind, slow, (6, 10), count=3, growth=1.01, options={"refresh": Refresh(7, stagger=False)})
     assert off < 1e-11
     assert len({oracle.last for oracle in oracles}) == 3
 
@@ -224,8 +224,8 @@ def test_stacks_of_matrices_step_as_single_ones_do_and_are_held_back_whole(kind,
         monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",) if stacked else ())
         weights = [nn.Parameter(one.clone()) for one in start]
         named = [(f"w{at}", weight) for at, weight in enumerate(weights)]
-        options = {"fused": True, "nonfinite": "skip", "weight_decay": 0.1, "stagger": False}
-        optimizer = kind(named, rank=2, refresh=50, lr=0.05, **options)
+        options = {"fused": True, "nonfinite": "skip", "weight_decay": 0.1, "refresh": Refresh(50, stagger=False)}
+        optimizer = kind(named, rank=2, lr=0.05, **options)
         for step in range(4):
             for at, weight in enumerate(weights):
                 weight.grad = gradients((12, 20), 4, seed=at)[step].float()
@@ -252,9 +252,9 @@ REFUSED = {
     "growth of Fira": (Fira, {"growth": float("nan")}, "growth must be a number of at least 1"),
     "energy": (APOLLO, {"rank": Energy(0.5, most=4)}, "APOLLO draws its directions, so its rank must be a whole"),
     "clip": (APOLLO, {"clip": 1.0}, "APOLLO has no clip: clip the gradients themselves"),
-    "decay": (Fira, {"decay": "coupled"}, "Fira has no decay: weight_decay shrinks the matrices themselves"),
+    "decay": (Fira, {"projected": COUPLED}, "Fira has no decay: weight_decay shrinks the matrices themselves"),
     "projector": (APOLLO, {"projector": "exact"}, "APOLLO has no projector: directions are drawn at random"),
-    "project_in_backward": (Fira, {"project_in_backward": True}, "Fira has no project_in_backward: the step needs"),
+    "project_in_backward": (Fira, {"per_layer": "project"}, "Fira has no per_layer='project': the step needs"),
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from training import loss_of, network, same, train
 
-from joma.optim import Energy, GaLore
+from joma.optim import Energy, GaLore, Projected
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:mkldnn_matmul failed"),  # of bfloat16, on a CPU that has none
@@ -112,7 +112,7 @@ def test_files_of_version_1_are_read(name):
 def test_a_state_of_more_precision_is_read_into_less():
     """A bfloat16 network had a float32 state once."""
     model = network(torch.bfloat16)
-    wide = {"basis_dtype": torch.float32, "state_dtype": torch.float32}
+    wide = {"projected": Projected(basis_dtype=torch.float32, state_dtype=torch.float32)}
     optimizer = GaLore(model, rank=4, lr=0.01, **wide)
     train(model, optimizer, 2)
     again = GaLore(model, rank=4, lr=0.01)

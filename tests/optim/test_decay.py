@@ -12,8 +12,9 @@ import torch.distributed as dist
 from test_fast_step import NewBytes
 from torch import nn
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+from training import IN_8_BITS
 
-from joma.optim import APOLLO, Fira, GaLore, Muon, _matrix
+from joma.optim import APOLLO, Fira, GaLore, Muon, Projected, Refresh, _matrix
 from joma.optim._guard import Guard
 from joma.optim._matrix import shrink_and_add, unless
 
@@ -74,8 +75,8 @@ CASES = {
     "tall": {"shape": SHAPE[::-1]},
     "float16": {"dtype": torch.float16},
     "a rate on the device": {"rate": torch.tensor(RATE)},
-    "an exact basis": {"basis_dtype": torch.float32},
-    "few bits": {"basis_dtype": torch.int8},
+    "an exact basis": {"projected": Projected(basis_dtype=torch.float32)},
+    "few bits": {"projected": IN_8_BITS},
     "APOLLO": {"kind": APOLLO},
     "Fira": {"kind": Fira},
 }
@@ -127,7 +128,7 @@ def test_large_matrices_have_no_copy_in_full_shape(monkeypatch):
     monkeypatch.setattr(Guard, "devices", ("cpu",))
     weights = [nn.Parameter(each) for each in drawn(3, SHAPE, torch.bfloat16, 0)]
     optimizer = GaLore(
-        weights, rank=2, refresh=50, lr=RATE, weight_decay=WEAK / RATE, skip=(), fused=True, stagger=False
+        weights, rank=2, refresh=Refresh(50, stagger=False), lr=RATE, weight_decay=WEAK / RATE, skip=(), fused=True
     )
     for turn in range(2):
         for weight, gradient in zip(weights, drawn(3, SHAPE, torch.bfloat16, turn), strict=True):
@@ -181,7 +182,7 @@ def test_a_matrix_that_passes_at_a_rate_of_its_own_is_shrunk_by_its_inner_optimi
             narrow, other = (nn.Parameter(each) for each in drawn(2, (RANK, 4800), torch.bfloat16, 0))
             projected = nn.Parameter(torch.ones(9, 12))
             named = [("narrow", narrow), ("other", other), ("projected", projected)]
-            options = {"rank": RANK, "scale": 0.125, "smallest": 1, "skip": (), "fused": True}
+            options = {"rank": RANK, "scale": 0.125, "projected": Projected(smallest=1), "skip": (), "fused": True}
             optimizer = GaLore(named, inner, lr=RATE, weight_decay=0.0, **options)
             for seed in (1, 2):  # the first step of Adam is as long for all
                 optimizer.param_groups[0]["weight_decay"] = decay / RATE if seed == 2 else 0.0
@@ -200,7 +201,15 @@ def test_a_step_that_is_held_changes_no_bit_of_what_passes_in_any_precision(inne
     weights = [nn.Parameter(drawn(1, (RANK, 40), dtype, 0)[0]) for dtype in (torch.bfloat16, torch.float32)]
     named = [("coarse", weights[0]), ("fine", weights[1]), ("projected", nn.Parameter(torch.ones(9, 12)))]
     optimizer = GaLore(
-        named, inner, rank=RANK, lr=1.0, weight_decay=WEAK, smallest=1, skip=(), fused=True, nonfinite="skip"
+        named,
+        inner,
+        rank=RANK,
+        lr=1.0,
+        weight_decay=WEAK,
+        projected=Projected(smallest=1),
+        skip=(),
+        fused=True,
+        nonfinite="skip",
     )
     for weight in weights:
         weight.grad = torch.ones_like(weight)
@@ -224,7 +233,9 @@ def test_each_group_has_its_own_decay(inner, decay, known, monkeypatch):
     groups = [{"lr": 0.5, "weight_decay": 0.3, "scale": 0.25}, {"lr": 0.125, "weight_decay": 0.7, "scale": 0.5}]
     for group in groups:
         group["params"] = [(f"{name}{group['lr']}", nn.Parameter(torch.ones(shape))) for name, shape in shapes.items()]
-    optimizer = GaLore([dict(group) for group in groups], inner, rank=4, decay=decay, skip=(), fused=True)
+    optimizer = GaLore(
+        [dict(group) for group in groups], inner, rank=4, projected=Projected(decay=decay), skip=(), fused=True
+    )
     for weight in (each for group in optimizer.param_groups for each in group["params"]):
         weight.grad = torch.zeros_like(weight)
     optimizer.step()

@@ -9,8 +9,9 @@ import pytest
 import torch
 from oracle import SlowGaLore
 from torch import nn
+from training import EXPERTS, FOLDED, KERNELS
 
-from joma.optim import Energy, GaLore, memory
+from joma.optim import Energy, GaLore, Projected, memory
 
 RANK, REFRESH, SCALE, LR = 3, 3, 0.5, 0.05
 OPTIONS = {"rank": RANK, "refresh": REFRESH, "scale": SCALE, "lr": LR, "projector": "exact", "weight_decay": 0.1}
@@ -44,7 +45,7 @@ def slow(weight, **options):
 @pytest.mark.parametrize("shape", [(5, 4, 3, 3), (40, 2, 2, 3), (6, 4, 5), (5, 2, 2, 2, 3)], ids=str)
 def test_a_kernel_is_a_matrix_of_output_channels_and_all_the_rest(shape, on_move):
     model = Weights(kernel=shape)
-    optimizer = GaLore(model, conv=True, on_move=on_move, **OPTIONS)
+    optimizer = GaLore(model, projected=KERNELS, on_move=on_move, **OPTIONS)
     wanted = slow(model.kernel.detach().flatten(1), on_move=on_move)
     for step in range(7):
         give_gradients(model, step)
@@ -61,7 +62,7 @@ def test_a_kernel_is_a_matrix_of_output_channels_and_all_the_rest(shape, on_move
 @pytest.mark.parametrize("shape", [(3, 5, 8), (4, 9, 5)], ids=str)
 def test_every_expert_has_a_subspace_of_its_own(shape, on_move):
     model = Weights(experts=shape)
-    optimizer = GaLore(model, experts=True, on_move=on_move, **OPTIONS)
+    optimizer = GaLore(model, projected=EXPERTS, on_move=on_move, **OPTIONS)
     wanted = [slow(one, on_move=on_move) for one in model.experts.detach()]
     for step in range(7):
         give_gradients(model, step)
@@ -81,7 +82,10 @@ def test_every_expert_has_a_subspace_of_its_own(shape, on_move):
 def test_an_expert_without_tokens_waits_and_disturbs_nobody():
     model, others = Weights(experts=(3, 5, 8)), Weights(experts=(3, 5, 8))
     options = {**OPTIONS, "weight_decay": 0.0}
-    optimizer, beside = GaLore(model, experts=True, **options), GaLore(others, experts=True, **options)
+    optimizer, beside = (
+        GaLore(model, projected=EXPERTS, **options),
+        GaLore(others, projected=EXPERTS, **options),
+    )
     start = model.experts[1].detach().clone()
     for step in range(4):
         give_gradients(model, step, zero=[1])
@@ -114,7 +118,7 @@ def steps(model, optimizer, numbers):
 
 @pytest.mark.parametrize("way", ["file", "deepcopy", "pickle"])
 def test_training_goes_on_bit_for_bit(way):
-    options = {**OPTIONS, "conv": True, "experts": True, "projector": "randomized"}
+    options = {**OPTIONS, "projected": FOLDED, "projector": "randomized"}
     whole_model = mixed()
     whole = steps(whole_model, GaLore(whole_model, **options), range(8))
     model = mixed()
@@ -142,18 +146,18 @@ def test_training_goes_on_bit_for_bit(way):
 
 def test_one_dimensional_convolutions_are_not_experts():
     model = mixed()
-    names = {matrix.name for matrix in GaLore(model, **OPTIONS, experts=True).matrices}
+    names = {matrix.name for matrix in GaLore(model, **OPTIONS, projected=EXPERTS).matrices}
     assert names == {"2.weight", *(f"experts[{place}]" for place in range(4))}
-    names = {matrix.name for matrix in GaLore(model, **OPTIONS, conv=True).matrices}
+    names = {matrix.name for matrix in GaLore(model, **OPTIONS, projected=KERNELS).matrices}
     assert names == {"0.weight", "1.weight", "2.weight", "experts"}  # of three axes, and no experts are asked for
-    names = {matrix.name for matrix in GaLore(model, **OPTIONS, conv=True, experts=True).matrices}
+    names = {matrix.name for matrix in GaLore(model, **OPTIONS, projected=FOLDED).matrices}
     assert names == {"0.weight", "1.weight", "2.weight", *(f"experts[{place}]" for place in range(4))}
     assert [matrix.name for matrix in GaLore(model, **OPTIONS).matrices] == ["2.weight"]
 
 
 def test_what_is_skipped_or_small_passes_as_it_is():
     model = Weights(head=(3, 5, 8), small=(3, 2, 8), experts=(2, 5, 8), ids=(2, 3, 3))
-    optimizer = GaLore(model, experts=True, smallest=3, **OPTIONS)
+    optimizer = GaLore(model, projected=Projected(experts=True, smallest=3), **OPTIONS)
     assert {each.name: each.role for each in optimizer.passing} == {
         "head": "passing",
         "small": "passing",
@@ -168,7 +172,7 @@ def test_what_is_skipped_or_small_passes_as_it_is():
 def test_a_weight_that_is_frozen_is_not_due(shape):
     """Its matrices are parameters of their own, which nobody freezes."""
     model = Weights(frozen=shape, trained=shape)
-    optimizer = GaLore(model, conv=True, experts=True, **OPTIONS)
+    optimizer = GaLore(model, projected=FOLDED, **OPTIONS)
     model.frozen.requires_grad_(False)
     due = optimizer.due()
     assert due == [matrix.name for matrix in optimizer.matrices if matrix.name.startswith("trained")] != []
@@ -179,7 +183,7 @@ def test_a_weight_that_is_frozen_is_not_due(shape):
 def test_memory_that_moves_is_followed():
     """model.to and tools that give parameters other memory: views of the old one would be trained, and nobody told."""
     model, plain = mixed(), mixed()
-    options = {**OPTIONS, "conv": True, "experts": True}
+    options = {**OPTIONS, "projected": FOLDED}
     optimizer, other = GaLore(model, **options), GaLore(plain, **options)
     for step in range(3):
         for each in model.parameters():
@@ -191,7 +195,10 @@ def test_memory_that_moves_is_followed():
 def test_channels_may_come_last_in_memory():
     model, plain = Weights(kernel=(6, 4, 3, 3)), Weights(kernel=(6, 4, 3, 3))
     model.kernel.data = model.kernel.data.contiguous(memory_format=torch.channels_last)
-    optimizer, other = GaLore(model, conv=True, **OPTIONS), GaLore(plain, conv=True, **OPTIONS)
+    optimizer, other = (
+        GaLore(model, projected=KERNELS, **OPTIONS),
+        GaLore(plain, projected=KERNELS, **OPTIONS),
+    )
     for step in range(5):
         give_gradients(plain, step)
         other.step()
@@ -208,7 +215,7 @@ def test_channels_may_come_last_in_memory():
 
 def test_nothing_is_held_between_steps_and_gradients_that_are_missing_are_none():
     model = mixed()
-    optimizer = GaLore(model, conv=True, experts=True, **OPTIONS)
+    optimizer = GaLore(model, projected=FOLDED, **OPTIONS)
     steps(model, optimizer, range(2))
     assert all(matrix.parameter.grad is None for matrix in optimizer.matrices if matrix.parameter is not matrix.owner)
     before = model.experts.detach().clone()
@@ -223,7 +230,7 @@ def test_nothing_is_held_between_steps_and_gradients_that_are_missing_are_none()
 
 def test_memory_counts_weights_once_and_its_formula_is_what_is_held():
     model = mixed(dtype=torch.float32)
-    optimizer = GaLore(model, conv=True, experts=True, **OPTIONS)
+    optimizer = GaLore(model, projected=FOLDED, **OPTIONS)
     steps(model, optimizer, range(1))
     projected = memory(model, optimizer).rows[0]
     assert projected.tensors == 4
@@ -241,8 +248,8 @@ def test_memory_counts_weights_once_and_its_formula_is_what_is_held():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"per_layer": True}, "per_layer and project_in_backward take gradients of matrices during backward"),
-        ({"project_in_backward": True}, "per_layer and project_in_backward take gradients of matrices"),
+        ({"per_layer": True}, "per_layer takes gradients of matrices during backward"),
+        ({"per_layer": "project"}, "per_layer takes gradients of matrices"),
         ({"on_move": "reset"}, "experts of one weight have one step count"),
         ({"rank": Energy(0.9, most=4)}, "experts of one weight have one rank"),
         ({"inner": torch.optim.Adafactor}, "experts need an inner optimizer that updates .* got Adafactor"),
@@ -251,13 +258,16 @@ def test_memory_counts_weights_once_and_its_formula_is_what_is_held():
 )  # fmt: skip
 def test_what_experts_cannot_have_gets_one_sentence(options, sentence):
     with pytest.raises(ValueError, match=sentence) as caught:
-        GaLore(Weights(experts=(3, 6, 9)), experts=True, **{**OPTIONS, **options})
+        GaLore(Weights(experts=(3, 6, 9)), projected=EXPERTS, **{**OPTIONS, **options})
     assert "\n" not in str(caught.value)
 
 
 def test_a_state_of_other_experts_is_refused_and_changes_nothing():
     model, fewer = Weights(experts=(3, 5, 8)), Weights(experts=(2, 5, 8))
-    optimizer, other = GaLore(model, experts=True, **OPTIONS), GaLore(fewer, experts=True, **OPTIONS)
+    optimizer, other = (
+        GaLore(model, projected=EXPERTS, **OPTIONS),
+        GaLore(fewer, projected=EXPERTS, **OPTIONS),
+    )
     steps(model, optimizer, range(2))
     steps(fewer, other, range(2))
     before = copy.deepcopy(optimizer.state_dict())
@@ -275,7 +285,7 @@ def test_a_state_of_other_experts_is_refused_and_changes_nothing():
 
 def test_a_sparse_gradient_is_refused():
     model = Weights(kernel=(6, 4, 3, 3))
-    optimizer = GaLore(model, conv=True, **OPTIONS)
+    optimizer = GaLore(model, projected=KERNELS, **OPTIONS)
     model.kernel.grad = torch.zeros(6, 4, 3, 3, dtype=torch.float64).to_sparse()
     with pytest.raises(ValueError, match="the gradient of kernel is sparse and cannot be projected"):
         optimizer.step()
@@ -286,7 +296,7 @@ def test_a_step_that_is_refused_leaves_kernels_as_they_were():
     model = Weights(one=(6, 4, 3, 3), other=(6, 4, 3, 3))
     for each in model.parameters():
         each.data = each.data.contiguous(memory_format=torch.channels_last)
-    optimizer = GaLore(model, conv=True, **OPTIONS)
+    optimizer = GaLore(model, projected=KERNELS, **OPTIONS)
     steps(model, optimizer, [0])
     give_gradients(model, 1)
     model.one.grad = model.one.grad.to_sparse()
@@ -297,9 +307,9 @@ def test_a_step_that_is_refused_leaves_kernels_as_they_were():
 
 
 def test_each_weight_of_experts_is_one_pack_whatever_its_size(monkeypatch):
-    monkeypatch.setattr("joma.optim._members.SMALL_STACK", 1)
+    monkeypatch.setattr("joma.optim._groups.SMALL_STACK", 1)
     model = Weights(up=(3, 5, 8), down=(3, 5, 8))
-    optimizer = GaLore(model, experts=True, **OPTIONS)
+    optimizer = GaLore(model, projected=EXPERTS, **OPTIONS)
     steps(model, optimizer, range(2))
     assert [len(pack.matrices) for pack in optimizer.packs] == [3, 3]
     for each in model.parameters():
@@ -310,7 +320,7 @@ def test_each_weight_of_experts_is_one_pack_whatever_its_size(monkeypatch):
 
 def test_a_group_that_is_refused_leaves_the_optimizer_as_it_was():
     model = Weights(matrix=(6, 8), experts=(3, 5, 8), kernel=(6, 4, 3, 3))
-    options = {**OPTIONS, "conv": True, "experts": True}
+    options = {**OPTIONS, "projected": FOLDED}
     optimizer = GaLore([("matrix", model.matrix)], torch.optim.Adafactor, **options)
     with pytest.raises(ValueError, match="experts need an inner optimizer that updates each entry"):
         optimizer.add_param_group({"params": [("kernel", model.kernel), ("experts", model.experts)]})
@@ -325,7 +335,10 @@ def test_a_group_that_is_refused_leaves_the_optimizer_as_it_was():
 def test_groups_added_later_and_clipping_know_them():
     model = Weights(matrix=(6, 8), experts=(3, 5, 8), kernel=(6, 4, 3, 3))
     optimizer = GaLore(
-        [("matrix", model.matrix)], conv=True, experts=True, clip=0.1, **{**OPTIONS, "weight_decay": 0.0}
+        [("matrix", model.matrix)],
+        projected=FOLDED,
+        clip=0.1,
+        **{**OPTIONS, "weight_decay": 0.0},
     )
     optimizer.add_param_group({"params": [("experts", model.experts), ("kernel", model.kernel)]})
     start = [each.detach().clone() for each in model.parameters()]

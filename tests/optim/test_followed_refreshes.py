@@ -7,9 +7,9 @@ import torch
 from test_fast_step import Operations
 from test_followed import RANK, drifted, gaussian, gradient, leading, share
 from torch import nn
-from training import waiting
+from training import IN_8_BITS, waiting
 
-from joma.optim import GaLore, _matrix, _refresh, galore, projector
+from joma.optim import GaLore, Refresh, _matrix, _refresh, _updating, projector
 from joma.optim.projector import TOLERANCE
 
 
@@ -148,7 +148,7 @@ def test_the_inner_state_moves_with_it(on_move):
 def test_each_of_several_that_are_due_together_is_followed(looks, searches):
     """Two shapes in one turn, one with a gradient that is not finite: its subspace stays, and is searched for next."""
     weights = [nn.Parameter(torch.zeros(60, 90)), nn.Parameter(torch.zeros(70, 80))]
-    optimizer = made(weights, stagger=False, nonfinite="skip")
+    optimizer = made(weights, refresh=Refresh(2, stagger=False), nonfinite="skip")
     for step in range(3):
         for weight in weights:
             weight.grad = gradient(*weight.shape, 1.0, seed=5 * (step == 2))
@@ -213,7 +213,7 @@ def test_each_refresh_and_each_seed_draws_other_vectors(monkeypatch):
 def test_several_processes_search_and_take_what_the_first_found(looks, searches, monkeypatch):
     """Each would look at its own numbers, and one might settle where another does not."""
     sent = []
-    monkeypatch.setattr(galore, "broadcast_from_first", lambda found, group: sent.append(group) or found)
+    monkeypatch.setattr(_updating, "broadcast_from_first", lambda found, group: sent.append(group) or found)
     weight = nn.Parameter(torch.zeros(60, 90))
     optimizer = made([weight])
     optimizer.group = "all of them"
@@ -228,7 +228,7 @@ def test_several_processes_search_and_take_what_the_first_found(looks, searches,
 @pytest.mark.usefixtures("_followed")
 def test_gradients_that_are_projected_during_backward_are_followed(looks, searches):
     weight = nn.Parameter(torch.zeros(60, 90))
-    optimizer = made([weight], project_in_backward=True)
+    optimizer = made([weight], per_layer="project")
     for step in range(5):
         given = drifted(gradient(60, 90, 1.0), 0.05 * step)
         (weight * given).sum().backward()
@@ -243,12 +243,18 @@ def test_gradients_that_are_projected_during_backward_are_followed(looks, search
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(
     "options",
-    [{}, {"on_move": "rotate"}, {"basis_dtype": torch.int8}, {"per_layer": True}, {"project_in_backward": True}],
+    [
+        {},
+        {"on_move": "rotate"},
+        {"projected": IN_8_BITS},
+        {"per_layer": True},
+        {"per_layer": "project"},
+    ],
 )
 def test_on_a_gpu_a_refresh_waits_for_nothing(options):
     """The first refresh that follows makes what libraries need; the second must not wait."""
     weights = [nn.Parameter(torch.zeros(300, 500, device="cuda")) for _ in range(4)]
-    chosen = {"rank": 32, "refresh": 2, "lr": 0.1, "skip": (), "fused": True, "stagger": False} | options
+    chosen = {"rank": 32, "refresh": Refresh(2, stagger=False), "lr": 0.1, "skip": (), "fused": True} | options
     optimizer = GaLore(weights, torch.optim.AdamW, **chosen)
     given = [gradient(300, 500, 1.0, seed=at).cuda() for at in range(4)]
     for step in range(5):
@@ -282,7 +288,7 @@ def test_matrices_that_are_no_neighbours_in_their_pack_have_their_own_subspaces_
     for seed, each in enumerate(weights):
         each.grad = drifted(each.grad, 0.05, seed=seed)
     batch = [optimizer.matrices[place] for place in places]
-    found = _refresh.follow_subspaces(batch, optimizer.inner, seed=0, tolerance=TOLERANCE, on_move="keep")
+    found = _refresh.follow_subspaces(batch, optimizer.inner, seed=0, on_move="keep")
     assert found.sound.all()
     for place, (matrix, old) in enumerate(zip(optimizer.matrices, before, strict=True)):
         if place in places:
@@ -309,7 +315,7 @@ def test_of_matrices_that_are_followed_together_only_those_that_moved_turn_their
     states = [{key: optimizer.state[each][key].clone() for key in kept} for each in weights]
     for seed, each in enumerate(weights):
         each.grad = torch.full((40, 60), math.nan) if seed == broken else drifted(each.grad, 0.3, seed=seed)
-    options = {"seed": 0, "tolerance": TOLERANCE, "on_move": "rotate"}
+    options = {"seed": 0, "on_move": "rotate"}
     found = _refresh.follow_subspaces(optimizer.matrices, optimizer.inner, **options)
     assert found.sound.tolist() == [at != broken for at in range(3)]
     for at, (each, before) in enumerate(zip(weights, states, strict=True)):

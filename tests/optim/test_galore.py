@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from later import some_now
 from oracle import SlowGaLore, SlowPublished
 from torch import nn
-from training import loss_of, near, network, same, train
+from training import COUPLED, loss_of, near, network, same, train
 
-from joma.optim import APOLLO, Fira, GaLore, find_projector
+from joma.optim import APOLLO, Fira, GaLore, Projected, find_projector
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of bfloat16, on a CPU that has none
 
@@ -38,7 +38,7 @@ def against_oracle(shape, *, steps=7, decay=0.0, coupled=False, momentum=None, *
     inner = (torch.optim.Adam, {}) if momentum is None else (torch.optim.SGD, {"momentum": momentum})
     optimizer = GaLore(
         [{"params": [weight], "rank": options["rank"]}], inner[0], projector="exact", lr=0.1, weight_decay=decay,
-        decay="coupled" if coupled else "decoupled", refresh=options["refresh"], scale=options["scale"],
+        projected=COUPLED if coupled else Projected(), refresh=options["refresh"], scale=options["scale"],
         on_move=options["on_move"], **inner[1],
     )  # fmt: skip
     slow = SlowGaLore(start.numpy(), lr=0.1, decay=decay, coupled=coupled, momentum=momentum, **options)
@@ -93,7 +93,7 @@ def test_a_whole_subspace_is_the_inner_optimizer_alone(rows, columns, projector)
     ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
     group = {"params": [ours], "rank": min(rows, columns)}
     options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
-    galore = GaLore([group], torch.optim.SGD, scale=1.0, projector=projector, decay="coupled", **options)
+    galore = GaLore([group], torch.optim.SGD, scale=1.0, projector=projector, projected=COUPLED, **options)
     alone = torch.optim.SGD([theirs], **options)
     for gradient in gradients:
         ours.grad, theirs.grad = gradient.clone(), gradient.clone()
@@ -220,7 +220,9 @@ def test_a_closure_is_evaluated_once():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_weights_have_a_state_in_float32_where_it_is_asked_for_or_needed(dtype):
     model, wide = network(dtype), network()
-    asked = {} if dtype == torch.float16 else {"basis_dtype": torch.float32, "state_dtype": torch.float32}
+    asked = (
+        {} if dtype == torch.float16 else {"projected": Projected(basis_dtype=torch.float32, state_dtype=torch.float32)}
+    )
     optimizer = GaLore(model, rank=4, lr=0.01, eps=1e-4, **asked)  # 1e-8, added in float16 to what passes, is nothing
     train(model, optimizer, 3)
     assert model.layers[0].weight.dtype == dtype
@@ -233,7 +235,9 @@ def test_half_precision_weights_have_a_state_in_float32_where_it_is_asked_for_or
 
 def test_backward_inside_autocast_does_not_round_the_projection():
     model, other = network(), network()
-    ours, plain = (GaLore(one, rank=4, lr=0.01, project_in_backward=one is model) for one in (model, other))
+    ours, plain = (
+        GaLore(one, rank=4, lr=0.01, per_layer="project" if one is model else False) for one in (model, other)
+    )
     for one, optimizer in ((model, ours), (other, plain)):
         with torch.autocast("cpu", torch.bfloat16):
             loss_of(one).backward()
@@ -264,7 +268,7 @@ def test_clipping_comes_before_coupled_decay_as_it_does_with_torch():
     plain = nn.Parameter(weight.detach().clone())
     options = {"lr": 0.1, "weight_decay": 3.0}
     group = {"params": [weight], "rank": 4, "scale": 1.0}
-    optimizer = GaLore([group], torch.optim.SGD, decay="coupled", clip=0.5, **options)
+    optimizer = GaLore([group], torch.optim.SGD, projected=COUPLED, clip=0.5, **options)
     alone = torch.optim.SGD([plain], **options)
     for _ in range(4):
         weight.grad = torch.randn(4, 7, dtype=torch.float64)
@@ -280,7 +284,10 @@ def test_coupled_decay_shrinks_where_the_loss_is_to_rise():
     plain = nn.Parameter(weight.detach().clone())
     options = {"lr": 0.1, "weight_decay": 0.5, "maximize": True}
     group = {"params": [weight], "rank": 4, "scale": 1.0}
-    optimizer, alone = GaLore([group], torch.optim.SGD, decay="coupled", **options), torch.optim.SGD([plain], **options)
+    optimizer, alone = (
+        GaLore([group], torch.optim.SGD, projected=COUPLED, **options),
+        torch.optim.SGD([plain], **options),
+    )
     for seed in range(3):
         weight.grad = weights_and_gradients((4, 7), 0, seed)[0]
         plain.grad = weight.grad.clone()

@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from training import loss_of, network, same, train
+from training import COUPLED, loss_of, network, same, train
 
-from joma.optim import Energy, GaLore
+from joma.optim import Energy, GaLore, Projected, StateError
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of bfloat16, on a CPU that has none
 
@@ -22,7 +22,7 @@ INNER = {
 }
 
 
-HOW: tuple[dict, ...] = ({}, {"per_layer": True}, {"project_in_backward": True})
+HOW: tuple[dict, ...] = ({}, {"per_layer": True}, {"per_layer": "project"})
 
 
 def stored(state):
@@ -67,7 +67,7 @@ def test_four_and_four_steps_are_eight(name):
         {"rank": Energy(0.6, most=6)},
         {"refresh": 4},
         {"refresh": 1},
-        {"decay": "coupled", "weight_decay": 0.3},
+        {"projected": COUPLED, "weight_decay": 0.3},
     ],
     ids=str,
 )
@@ -77,7 +77,7 @@ def test_four_and_four_with_other_options(options):
 
 @pytest.mark.parametrize("kept", [torch.bfloat16, torch.float32])
 def test_bfloat16_keeps_its_state(kept):
-    make = partial(GaLore, rank=4, refresh=3, lr=0.01, basis_dtype=kept, state_dtype=kept)
+    make = partial(GaLore, rank=4, refresh=3, lr=0.01, projected=Projected(basis_dtype=kept, state_dtype=kept))
     assert goes_on(make, lambda: network(torch.bfloat16))
 
 
@@ -336,13 +336,22 @@ def test_whatever_stands_in_a_state_it_is_loaded_or_refused_whole(inner):
     assert refused > len(JUNK)
 
 
-def test_options_of_a_state_that_is_refused_late_are_forgotten():
+class Particular(torch.optim.AdamW):
+    """Nothing is known of what it keeps; it takes no rate above 0.1."""
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        if any(group["lr"] > 0.1 for group in self.param_groups):
+            raise RuntimeError("rate above 0.1")
+
+
+def test_what_the_inner_optimizer_refuses_late_is_forgotten():
     model = network()
-    optimizer = GaLore(model, rank=4, refresh=3, lr=0.01)
+    optimizer = GaLore(model, Particular, rank=4, refresh=3, lr=0.01)
     train(model, optimizer, 2)
     before, state = stored(optimizer.state_dict()), stored(optimizer.state_dict())
     state["param_groups"][0] |= {"lr": 0.5, "initial_lr": 0.5}
-    state["state"][2]["step"] = "x"
-    with pytest.raises(ValueError, match="nothing was changed"):
+    state["state"][1]["exp_avg"].fill_(2.0)
+    with pytest.raises(StateError, match="nothing was changed"):
         optimizer.load_state_dict(state)
     assert_alike(optimizer.state_dict(), before)

@@ -78,7 +78,7 @@ def test_galore_in_numbers():
 
 
 def test_project_in_backward_keeps_compact_gradients_alone():
-    table = trained(lambda model: GaLore(model, rank=4, project_in_backward=True))
+    table = trained(lambda model: GaLore(model, rank=4, per_layer="project"))
     assert table.rows[0].measured.gradients == table.rows[0].formula.gradients == 2 * 4 * 40 * 4
     is_near(table.rows[0])
 

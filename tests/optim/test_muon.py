@@ -118,7 +118,7 @@ def test_inside_galore():
     ("options", "sentence"),
     [
         ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
-        ({"rounds": 0}, "rounds must be a whole number of at least 1, got 0"),
+        ({"rounds": 0}, "rounds must be a whole number from 1 to 100, got 0"),
         ({"params": [nn.Parameter(torch.zeros(3))]}, r"params must hold matrices, got one of shape \(3,\)"),
     ],
 )

@@ -10,8 +10,9 @@ from test_followed import RANK, drifted, gradient, leading, share
 from test_galore_state import stored
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from training import IN_8_BITS
 
-from joma.optim import Energy, Fira, GaLore, _matrix, _refresh, galore
+from joma.optim import Energy, Fira, GaLore, Projected, Refresh, _matrix, _refresh, _updating
 from joma.optim._guard import Guard, Sent
 from joma.optim.projector import TOLERANCE
 
@@ -64,20 +65,20 @@ def events(monkeypatch):
         return call
 
     for what, name in (("follow", "follow_subspaces"), ("search", "find_subspaces")):
-        monkeypatch.setattr(galore, name, noting(what, getattr(galore, name)))
+        monkeypatch.setattr(_updating, name, noting(what, getattr(_updating, name)))
     return found
 
 
 @pytest.fixture
 def unsettled(monkeypatch):
     """Counts at which what is followed says that it has not settled."""
-    counts, own = set(), galore.follow_subspaces
+    counts, own = set(), _updating.follow_subspaces
 
     def follow(batch, *args, **options):
         found = own(batch, *args, **options)
         return found._replace(tolerance=-1.0) if batch[0].count in counts else found
 
-    monkeypatch.setattr(galore, "follow_subspaces", follow)
+    monkeypatch.setattr(_updating, "follow_subspaces", follow)
     return counts
 
 
@@ -100,11 +101,10 @@ WAYS = {
     "keep": {},
     "rotate": {"on_move": "rotate"},
     "reset": {"on_move": "reset"},
-    "together": {"stagger": False},
+    "together": {"refresh": Refresh(REFRESH, stagger=False)},
     "rank by energy": {"rank": Energy(0.9, most=RANK)},
-    "8 bits": {"basis_dtype": torch.int8},
-    "4 bits": {"basis_dtype": torch.int4},
-    "projected in backward": {"project_in_backward": True},
+    "8 bits": {"projected": IN_8_BITS},
+    "projected in backward": {"per_layer": "project"},
     "per layer": {"per_layer": True},
     "Fira": {"kind": Fira},
 }
@@ -195,7 +195,7 @@ def test_what_settles_later_is_content(events, unsettled):
 
 def test_of_matrices_that_are_followed_together_each_goes_on_by_itself(events, monkeypatch):
     """Four alike, of which the third has not settled and the second is zero."""
-    own = galore.follow_subspaces
+    own = _updating.follow_subspaces
     energies = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.1, 1.2], [1.0, 1.0, 1.0]])
     course = torch.cat([energies, torch.full((4, 1), 6.0)], dim=1).mT
 
@@ -203,7 +203,7 @@ def test_of_matrices_that_are_followed_together_each_goes_on_by_itself(events, m
         found = own(batch, *args, **options)
         return found._replace(course=course) if len(batch) == 4 else found
 
-    monkeypatch.setattr(galore, "follow_subspaces", follow)
+    monkeypatch.setattr(_updating, "follow_subspaces", follow)
     weights = weights_of(*[(60, 90)] * 4)
     optimizer = made(weights)
     for step in range(REFRESH + 1):
@@ -226,7 +226,7 @@ def test_of_matrices_that_are_followed_together_each_goes_on_by_itself(events, m
 def test_of_matrices_that_are_followed_together_all_that_are_sound_move(spoiled):
     """One of three has a gradient of zeros: it alone keeps its subspace."""
     weights = weights_of(*[(60, 90)] * 3)
-    optimizer = made(weights, stagger=False)
+    optimizer = made(weights, refresh=Refresh(REFRESH, stagger=False))
     train(weights, optimizer, range(REFRESH))
     before = [(matrix.basis.clone(), matrix.energies.clone()) for matrix in optimizer.matrices]
     for weight in weights:
@@ -249,7 +249,7 @@ def test_of_matrices_that_are_followed_together_all_that_are_sound_move(spoiled)
 )
 def test_what_was_followed_is_kept_in_the_precision_that_is_asked_for(weight_dtype, basis_dtype, events):
     weights = [nn.Parameter(each.detach().to(weight_dtype)) for each in weights_of((60, 90), (60, 90))]
-    optimizer = made(weights, basis_dtype=basis_dtype, stagger=False)
+    optimizer = made(weights, projected=Projected(basis_dtype=basis_dtype), refresh=Refresh(REFRESH, stagger=False))
     train(weights, optimizer, range(REFRESH + 1))
     assert events[-2:] == [("follow", REFRESH)] * 2
     for matrix, weight in zip(optimizer.matrices, weights, strict=True):
@@ -285,7 +285,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_searched_for(way, 
     assert events[2:] == [("search", REFRESH)]
     now = given(weights[0], REFRESH)
     best = leading(now, matrix.rank)[1].sum()
-    few = {"8 bits": 0.01, "4 bits": 0.1}.get(way, 0.0)
+    few = {"8 bits": 0.01}.get(way, 0.0)
     assert float(share(matrix.directions(), now).sum() / best) > 1 - 2 * TOLERANCE - few
     train(weights, optimizer, range(REFRESH + 1, 2 * REFRESH))
     assert len(events) == 3
@@ -370,7 +370,7 @@ def test_a_state_that_is_loaded_is_not_changed_by_flags_of_before(unsettled):
 def test_after_an_overflow_without_a_step_the_next_backward_searches(events):
     """As torch.amp.GradScaler does it: step() is not called, and gradients are forgotten."""
     weights = weights_of((60, 90))
-    optimizer = made(weights, project_in_backward=True)
+    optimizer = made(weights, per_layer="project")
     train(weights, optimizer, range(REFRESH))
     (matrix,) = optimizer.matrices
     before = matrix.basis.clone()
@@ -385,7 +385,7 @@ def test_of_microbatches_only_the_first_finds_a_subspace(events, unsettled):
     """Whether it has settled is asked in the next update; until then all gradients are in one subspace."""
     unsettled.add(REFRESH)
     weights = weights_of((60, 90))
-    optimizer = made(weights, project_in_backward=True)
+    optimizer = made(weights, per_layer="project")
     train(weights, optimizer, range(REFRESH))
     for micro in range(3):
         (weights[0] * given(weights[0], REFRESH + micro)).sum().backward()

@@ -8,9 +8,9 @@ import gc
 import pytest
 import torch
 from torch import nn
-from training import loss_of, near, network, same, train
+from training import COUPLED, loss_of, near, network, same, train
 
-from joma.optim import GaLore, memory
+from joma.optim import GaLore, Refresh, memory
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "weight_decay": 0.1}
 
@@ -24,12 +24,12 @@ def pair(**options):
     "options",
     [
         {},
-        {"decay": "coupled"},
+        {"projected": COUPLED},
         {"on_move": "rotate"},
         {"on_move": "reset"},
         {"inner": torch.optim.SGD, "momentum": 0.9},
         {"inner": torch.optim.Adafactor},
-        {"stagger": False, "projector": "random"},
+        {"refresh": Refresh(3, stagger=False), "projector": "random"},
     ],
     ids=str,
 )
@@ -96,11 +96,11 @@ def test_a_scaler_is_refused():
     off.step(optimizer)
 
 
-def test_clipping_and_both_ways_at_once_are_refused():
+def test_clipping_and_other_ways_are_refused():
     with pytest.raises(ValueError, match="clip needs the norm of all gradients, and per_layer updates before"):
         GaLore(network(), per_layer=True, clip=1.0, **OPTIONS)
-    with pytest.raises(ValueError, match="give one of them"):
-        GaLore(network(), per_layer=True, project_in_backward=True, **OPTIONS)
+    with pytest.raises(ValueError, match="per_layer must be False, True or 'project', got 'both'"):
+        GaLore(network(), per_layer="both", **OPTIONS)
 
 
 @pytest.mark.parametrize("name", ["layers.0.weight", "layers.2.bias"])

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from training import loss_of, near, network, same, train
+from training import COUPLED, loss_of, near, network, same, train
 
 from joma.optim import GaLore
 
@@ -14,7 +14,9 @@ OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "weight_decay": 0.1}
 
 def pair(**options):
     models = network(), network()
-    return models, [GaLore(one, project_in_backward=one is models[0], **(OPTIONS | options)) for one in models]
+    return models, [
+        GaLore(one, per_layer="project" if one is models[0] else False, **(OPTIONS | options)) for one in models
+    ]
 
 
 def both(step, steps=5, **options):
@@ -31,7 +33,7 @@ def plain(model, optimizer):
     optimizer.step()
 
 
-@pytest.mark.parametrize("options", [{}, {"decay": "coupled"}, {"clip": 0.1}, {"on_move": "rotate"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"projected": COUPLED}, {"clip": 0.1}, {"on_move": "rotate"}], ids=str)
 def test_equal_to_the_plain_way(options):
     assert same(*both(plain, **options))
 
@@ -87,12 +89,12 @@ def test_a_subspace_is_found_once_per_refresh_and_from_the_first_microbatch():
     assert same_basis == [True, True, True, False, True, True, True]
 
 
-@pytest.mark.parametrize("project_in_backward", [False, True])
-def test_the_loss_may_be_scaled(project_in_backward):
+@pytest.mark.parametrize("per_layer", [False, "project"])
+def test_the_loss_may_be_scaled(per_layer):
     scaled, other = network(), network()
     options = OPTIONS | {"inner": torch.optim.SGD, "momentum": 0.9, "lr": 0.1, "weight_decay": 0}
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    optimizer = GaLore(scaled, project_in_backward=project_in_backward, **options)
+    optimizer = GaLore(scaled, per_layer=per_layer, **options)
     for _ in range(5):
         optimizer.zero_grad()
         scaler.scale(loss_of(scaled)).backward()
@@ -105,7 +107,7 @@ def test_the_loss_may_be_scaled(project_in_backward):
 def test_a_loss_that_overflows_is_skipped_by_the_scaler_and_the_scale_falls():
     model = network()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
-    optimizer = GaLore(model, project_in_backward=True, **OPTIONS)
+    optimizer = GaLore(model, per_layer="project", **OPTIONS)
     before = network()
     for _ in range(2):
         optimizer.zero_grad()
@@ -125,18 +127,18 @@ def test_a_loss_that_overflows_is_skipped_by_the_scaler_and_the_scale_falls():
 
 def test_nothing_is_found_from_a_gradient_that_is_not_finite():
     model = network()
-    optimizer = GaLore(model, project_in_backward=True, nonfinite="skip", **OPTIONS)
+    optimizer = GaLore(model, per_layer="project", nonfinite="skip", **OPTIONS)
     (loss_of(model) * float("inf")).backward()
     optimizer.step()
     assert optimizer.skipped == 1
     assert same(model, network())
     other = network()
-    assert same(train(model, optimizer, 4), train(other, GaLore(other, project_in_backward=True, **OPTIONS), 4))
+    assert same(train(model, optimizer, 4), train(other, GaLore(other, per_layer="project", **OPTIONS), 4))
 
 
 def test_a_newer_optimizer_takes_the_gradients_over():
     model = network()
-    older, newer = (GaLore(model, project_in_backward=True, **OPTIONS) for _ in range(2))
+    older, newer = (GaLore(model, per_layer="project", **OPTIONS) for _ in range(2))
     loss_of(model).backward()
     with pytest.raises(ValueError, match=r"layers\.0\.weight goes to a newer GaLore"):
         older.step()
@@ -147,7 +149,7 @@ def test_a_newer_optimizer_takes_the_gradients_over():
 def test_a_gradient_that_comes_back_is_refused():
     """DistributedDataParallel does that: it averages after the hook has run."""
     model = network()
-    optimizer = GaLore(model, project_in_backward=True, **OPTIONS)
+    optimizer = GaLore(model, per_layer="project", **OPTIONS)
     loss_of(model).backward()
     model.layers[0].weight.grad = torch.zeros(40, 24)
     with pytest.raises(ValueError, match=r"layers\.0\.weight has a gradient although .* DistributedDataParallel"):
@@ -156,7 +158,7 @@ def test_a_gradient_that_comes_back_is_refused():
 
 def test_hooks_of_a_forgotten_optimizer_leave_gradients_alone():
     model = network()
-    optimizer = GaLore(model, project_in_backward=True, **OPTIONS)
+    optimizer = GaLore(model, per_layer="project", **OPTIONS)
     del optimizer
     gc.collect()
     loss_of(model).backward()
@@ -165,7 +167,7 @@ def test_hooks_of_a_forgotten_optimizer_leave_gradients_alone():
 
 def test_a_group_added_later_is_projected_too():
     model = network()
-    optimizer = GaLore([("up", model.layers[0].weight)], project_in_backward=True, **OPTIONS)
+    optimizer = GaLore([("up", model.layers[0].weight)], per_layer="project", **OPTIONS)
     optimizer.add_param_group({"params": [("down", model.layers[2].weight)]})
     loss_of(model).backward()
     assert model.layers[2].weight.grad is None
@@ -177,7 +179,7 @@ def test_a_frozen_matrix_may_be_trained_later():
     model = network()
     frozen = model.layers[0].weight.requires_grad_(False)
     before = frozen.detach().clone()
-    optimizer = GaLore(model.named_parameters(), rank=4, lr=0.1, project_in_backward=True)
+    optimizer = GaLore(model.named_parameters(), rank=4, lr=0.1, per_layer="project")
     assert not frozen.requires_grad
     train(model, optimizer, 1)
     assert torch.equal(frozen, before)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from training import network, train
 
-from joma.optim import GaLore, _matrix
+from joma.optim import GaLore, Refresh, _matrix
 from joma.optim.projector import Energy
 
 
@@ -37,9 +37,9 @@ def test_more_matrices_than_updates_share_turns_and_fewer_leave_gaps():
 
 
 def test_together_where_it_is_asked_for_and_with_the_exact_projector():
-    for options in ({"stagger": False}, {"projector": "exact"}):
+    for options in ({"refresh": Refresh(4, stagger=False)}, {"projector": "exact"}):
         assert refreshes(4, 6, **options) == [[0, 1, 2, 3], [], [], [], [0, 1, 2, 3], []]
-    assert refreshes(4, 3, projector="exact", stagger=True)[1:] == [[1], [2]]
+    assert refreshes(4, 3, projector="exact", refresh=Refresh(4, stagger=True))[1:] == [[1], [2]]
 
 
 def test_few_at_a_time_where_products_are_stacked(monkeypatch):
@@ -47,12 +47,12 @@ def test_few_at_a_time_where_products_are_stacked(monkeypatch):
     assert refreshes(6, 6)[1:] == [[], [4, 5], [], [0, 1, 2, 3], []]
 
 
-@pytest.mark.parametrize(("way", "turns"), [("per_layer", [0, 0, 0, 0, 1, 1]), ("project_in_backward", [*range(6)])])
+@pytest.mark.parametrize(("way", "turns"), [(True, [0, 0, 0, 0, 1, 1]), ("project", [*range(6)])])
 def test_one_at_a_time_where_gradients_are_not_there_together(way, turns, monkeypatch):
     """With per_layer those of neighbours are."""
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
     weights = [nn.Parameter(torch.zeros(6, 9)) for _ in range(6)]
-    optimizer = GaLore(weights, rank=2, skip=(), **{way: True})
+    optimizer = GaLore(weights, rank=2, skip=(), per_layer=way)
     assert [matrix.turn for matrix in optimizer.matrices] == [(turn, max(turns) + 1) for turn in turns]
 
 
@@ -109,10 +109,11 @@ def test_a_resumed_run_has_the_turns_of_the_run_before():
 
 def test_steps_that_a_graph_replays_are_counted():
     model = network()
-    optimizer = GaLore(model, rank=4, refresh=6, lr=0.01, stagger=False)
+    optimizer = GaLore(model, rank=4, refresh=Refresh(6, stagger=False), lr=0.01)
     train(model, optimizer, 1)
     assert optimizer.due() == []
-    optimizer.count_replays(5)
+    for _ in range(5):
+        optimizer.count_replays()
     assert optimizer.due() == ["layers.0.weight", "layers.2.weight"]
     assert optimizer.state[model.layers[0].weight]["count"] == 6
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from joma.optim import GaLore
+from joma.optim import GaLore, Refresh
 from joma.optim.transformers_trainer import FromModel, galore_for
 
 transformers = pytest.importorskip("transformers")
@@ -157,7 +157,7 @@ def _eight_bit(inner, options, tmp_path) -> None:
     network = nn.Sequential(nn.Linear(256, 384), nn.ReLU(), nn.Linear(384, 256))
     x = torch.randn(32, 256)
     loss = lambda: (network(x) - x).square().mean()
-    make = lambda **more: GaLore(network, inner, rank=64, refresh=3, lr=0.01, **options, **more)
+    make = lambda **more: GaLore(network, inner, **{"rank": 64, "refresh": 3, "lr": 0.01, **options, **more})
     optimizer, first = make(), loss().item()
     for _ in range(10):
         optimizer.zero_grad()
@@ -175,7 +175,7 @@ def _eight_bit(inner, options, tmp_path) -> None:
             each.copy_(old)
     again.step()
     assert all(torch.equal(a, b) for a, b in zip(network.parameters(), after, strict=True))
-    turning = make(on_move="rotate", stagger=False)
+    turning = make(on_move="rotate", refresh=Refresh(3, stagger=False))
     for _ in range(3):
         turning.step()
     with pytest.raises(ValueError, match="cannot turn the quantised state"):

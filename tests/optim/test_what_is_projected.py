@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from training import network, train
 
-from joma.optim import Energy, GaLore
+from joma.optim import Energy, GaLore, Projected
 
 
 def test_what_is_no_matrix_or_is_named_passes_as_it_would_alone():
@@ -27,7 +27,7 @@ def test_a_matrix_is_projected_if_its_shorter_side_is_above_the_rank_and_not_bel
     given = [(name, nn.Parameter(torch.zeros(shape))) for name, shape in sides.items()]
     chosen = lambda **options: "".join(matrix.name for matrix in GaLore(given, **options).matrices)
     assert [chosen(rank=3), chosen(rank=4), chosen(rank=2)] == ["bcd", "cd", "abcd"]
-    assert [chosen(rank=2, smallest=least) for least in (3, 4, 5, 6)] == ["abcd", "bcd", "cd", "d"]
+    assert [chosen(rank=2, projected=Projected(smallest=least)) for least in (3, 4, 5, 6)] == ["abcd", "bcd", "cd", "d"]
     assert [chosen(rank=Energy(0.9, most=20, least=least)) for least in (3, 4)] == ["bcd", "cd"]
 
 
@@ -113,7 +113,12 @@ def test_a_matrix_with_a_side_of_at_most_the_rank_keeps_the_scale(decay, lr):
     free = nn.Parameter(bias.detach().clone())
     options = {"weight_decay": 0.5 if decay == "decoupled" else 0.0}
     optimizer = GaLore(
-        [("short", short), ("long", long), ("bias", bias)], inner, rank=4, decay=decay, lr=lr(0.1), **options
+        [("short", short), ("long", long), ("bias", bias)],
+        inner,
+        rank=4,
+        projected=Projected(decay=decay),
+        lr=lr(0.1),
+        **options,
     )
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     assert [matrix.name for matrix in optimizer.matrices] == ["long"]
@@ -140,7 +145,7 @@ def test_a_matrix_with_a_side_of_at_most_the_rank_keeps_the_scale(decay, lr):
 def test_what_is_skipped_or_too_small_by_choice_has_the_whole_rate():
     given = [(name, nn.Parameter(torch.zeros(5, 9))) for name in ("lm_head.weight", "up", "small")]
     given[2] = ("small", nn.Parameter(torch.zeros(3, 9)))
-    optimizer = GaLore(given, torch.optim.SGD, rank=4, smallest=4, lr=1.0)
+    optimizer = GaLore(given, torch.optim.SGD, rank=4, projected=Projected(smallest=4), lr=1.0)
     for _, each in given:
         each.grad = torch.ones_like(each)
     optimizer.step()

@@ -6,6 +6,12 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from joma.optim import Projected
+
+COUPLED = Projected(decay="coupled")
+IN_8_BITS = Projected(basis_dtype=torch.int8)
+KERNELS, EXPERTS, FOLDED = Projected(conv=True), Projected(experts=True), Projected(conv=True, experts=True)
+
 
 def network(dtype=torch.float32):
     """Two matrices that are projected at rank 4, tall and wide; biases, a norm and a head that pass."""

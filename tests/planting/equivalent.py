@@ -86,7 +86,7 @@ EQUIVALENT: dict[str, str] = {
     "return _leading_spectra(_of_dims(w, 2)[None], generator)[0] | 0 -> -1": (
         "A stack of one matrix is given: the first result is the last."
     ),
-    "optim/projector.py _randomized | accumulation | "
+    "optim/projector.py _signed | accumulation | "
     "overlap = (directions[..., :known] * start[..., :known].to(directions.dtype)).sum(-2, keepdim=True) | "
     "sum -> mean": "Only the sign of the overlap is used, and a mean has the sign of its sum.",
     "probes/_own.py watching.before | wrong key kept | "
@@ -129,6 +129,36 @@ EQUIVALENT: dict[str, str] = {
     'studies/sparsity/deja_vu/run.py Members._losses.kept | sign | return chosen if how == "predicted" '
     "else chosen.roll(-(-chosen.shape[-2] // 2), -2) | -chosen.shape[-2] -> chosen.shape[-2]": (
         "Half of n, rounded up, and less half of n, rounded down, lie n apart: turned by n all is where it was."
+    ),
+    "view/claims.py claim_of | dropped clause | paper = kept(finding.id, finding.claim) if kept and size == "
+    '"quick" else None |  and size == "quick" -> ': "What was found at paper scale stands over what is kept of it.",
+    "measure/_sparsity_cuda.py Passes._above | dropped clause | long = q.dtype != torch.float32 and q.shape[3] == 128 "
+    "and self.problem.queries >= 4096 |  and self.problem.queries >= 4096 -> ": (
+        "Another shape of blocks gives the same numbers; it is only slower for short texts."
+    ),
+    "report/template/playground/forms.js onTheKernels | off by one | const step = 0.3, first = -step * Ma"
+    "th.ceil((Math.log(n) + 36) / step), count = Math.ceil((6 - first) / step); | ceil -> floor": (
+        "A table of nodes begins one step later: what is beyond weighs e^-36."
+    ),
+    "view/static/chart.js grow | logic | if (!plot || !old || !x || spec.same === undefined || spec.same "
+    "!== old.same || spec.areas || spec.logX || isDense(spec) !== isDense(old)) return false; | || -> &&": (
+        "A chart has a plot as soon as it has something to draw: neither is there without the other."
+    ),
+    'view/static/view.js render | dropped clause | if (model.get("screen") && !seen.get("screen")) seen.w'
+    'ords.set("screen", model.get("screen")); | && !seen.get("screen") -> ': (
+        "A notebook alone names a screen, and its page has no address that could name another."
+    ),
+    "view/static/axes.js limitsOf | wrong key kept | const most = Math.max(Math.abs(low), Math.abs(high))"
+    ", room = high - low > 1e-9 * most ? (high - low) / 20 : most / 10 || 1; | max -> min": (
+        "The two differ by a share of 1e-9 at most where this decides anything."
+    ),
+    "scan/formats/adapter.py _triangle | off by one | return torch.where(r.diagonal() < 0, -1.0, 1.0).to("
+    "r)[:, None] * r |  <  ->  <= ": (
+        "A row of a triangle whose diagonal is 0 may have either sign: singular values stay."
+    ),
+    "studies/stability/collapse/rules.py _fall | sign | "
+    "alarm, falls = EntropyFall(), np.full(entropy.shape, -np.inf) | -np.inf -> np.inf": (
+        "The first places are set to -inf below, and all others to what was found."
     ),
 }
 """From the key of a fault (Fault.key of plant_faults.py) to why no test can see it."""

@@ -1,4 +1,4 @@
-"""A fault, all that can be planted, and a draw of them: rooms in proportion to their lines, kinds in turn."""
+"""A fault, all that can be planted, and a draw of them: rooms in proportion to their length, kinds in turn."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from planting.javascript_kinds import changes_of_javascript
 from planting.kinds import KINDS, changes_of
 from planting.selection import SOURCE
+
+FOREIGN = {"uPlot.iife.min.js"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,9 @@ class Fault:
 
     @property
     def room(self) -> str:
-        """The room of the house; studies have rooms of their own."""
+        """The room of the house; studies have rooms of their own, and so has what runs in a page."""
+        if self.file.endswith(".js"):
+            return f"{self.file.split('/')[0]} (JavaScript)"
         return "/".join(self.file.split("/")[: 2 if self.file.startswith("studies/") else 1])
 
     def planted(self, text: str) -> str:
@@ -65,7 +70,8 @@ NAMED = (
     ("measure/intervals.py", "np.isfinite(first) & ", ""),
     ("measure/intervals.py", "(row / size).std(ddof=1)", "(row / size).std()"),
     ("measure/intervals.py", "if paired or known:", "if True:"),
-    ("training/series.py", "write_text(done,", "done.write_text("),
+    ("training/series.py", 'write_json(done, begun | {"losses": losses})',
+     'done.write_text(json.dumps(begun | {"losses": losses}))'),
 )  # fmt: skip
 """Faults in what all studies stand on, by hand: file, before, after."""
 
@@ -90,24 +96,31 @@ def _scope(tree: ast.AST, line: int) -> str:
     return ""
 
 
+def sources() -> list[Path]:
+    """All files that faults can be planted in: Python and JavaScript, all of ours."""
+    found = [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.js")]
+    return sorted(path for path in found if path.name not in FOREIGN)
+
+
 def faults_of(path: Path) -> Iterator[Fault]:
     """Every fault of the general kinds that can be planted in a file."""
     file, seen = path.relative_to(SOURCE).as_posix(), Counter[tuple[str, ...]]()
-    for change in changes_of(path.read_text(encoding="utf-8")):
+    read = changes_of_javascript if path.suffix == ".js" else changes_of
+    for change in read(path.read_text(encoding="utf-8")):
         alike = (change.scope, change.kind, change.on, change.before, change.after)
         yield Fault(file, **asdict(change), nth=seen[alike])
         seen[alike] += 1
 
 
-def draw(faults: list[Fault], lines: dict[str, int], count: int, seed: int) -> list[Fault]:
-    """`count` faults: rooms in proportion to their lines, within a room the kinds in turn, within a kind by chance.
+def draw(faults: list[Fault], lengths: dict[str, int], count: int, seed: int) -> list[Fault]:
+    """`count` faults: rooms in proportion to their length, within a room the kinds in turn, within a kind by chance.
 
     Chance is a hash of the fault and the seed: the draw hardly changes when code elsewhere does.
     """
     waiting: dict[str, dict[str, list[Fault]]] = defaultdict(lambda: defaultdict(list))
     for fault in sorted(faults, key=lambda fault: hashlib.sha256(f"{seed} {fault.key}".encode()).hexdigest()):
         waiting[fault.room][fault.kind].append(fault)
-    exact = {room: count * lines[room] / sum(lines[each] for each in waiting) for room in waiting}
+    exact = {room: count * lengths[room] / sum(lengths[each] for each in waiting) for room in waiting}
     share = {room: int(exact[room]) for room in waiting}
     for room in sorted(waiting, key=lambda room: share[room] - exact[room])[: count - sum(share.values())]:
         share[room] += 1
@@ -124,10 +137,9 @@ def draw(faults: list[Fault], lines: dict[str, int], count: int, seed: int) -> l
     return chosen
 
 
-def lines_of_rooms() -> dict[str, int]:
-    """How long each room is."""
-    lines: Counter[str] = Counter()
-    for path in SOURCE.rglob("*.py"):
-        room = Fault(path.relative_to(SOURCE).as_posix(), 0, 0, "", "", "", "").room
-        lines[room] += path.read_text(encoding="utf-8").count("\n")
-    return lines
+def lengths_of_rooms() -> dict[str, int]:
+    """How many letters each room has: lines of JavaScript are longer than those of Python."""
+    lengths: Counter[str] = Counter()
+    for path in sources():
+        lengths[Fault(path.relative_to(SOURCE).as_posix(), 0, 0, "", "", "", "").room] += path.stat().st_size
+    return lengths

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 KINDS = (
     "off by one", "sign", "axis", "dropped control", "seed", "unit", "stale", "resume", "rank of a collective",
-    "transposed", "wrong key kept", "mask", "accumulation", "check that never fires",
+    "transposed", "wrong key kept", "mask", "accumulation", "check that never fires", "logic", "dropped clause",
+    "wrong constant", "swapped arguments",
 )  # fmt: skip
 
 TURNED = {"at_least": "at_most", "at_most": "at_least", "above": "below", "below": "above"}
@@ -20,6 +23,11 @@ ALONG = {
     "quantile", "prod",
 }  # fmt: skip
 OTHER_AXIS = {0: "1", 1: "0", 2: "1", -1: "-2", -2: "-1", -3: "-2"}
+EITHER_WAY = {
+    "max", "min", "maximum", "minimum", "hypot", "gcd", "lcm", "allclose", "isclose", "equal", "array_equal", "cat",
+    "fmin", "fmax", "logaddexp", "union", "print", "zip", "isinstance",
+}  # fmt: skip
+"""To swap the arguments of these is no fault, or none that an engineer makes."""
 UNITS = {2, 8, 60, 100, 1000, 1024, 3600, 10**6, 10**9}
 COUNTS = {
     "step", "steps", "count", "n", "size", "depth", "layer", "layers", "index", "i", "k", "rank", "length", "seq_len",
@@ -102,10 +110,14 @@ class _Reader:
         """(kind, what is replaced, by what) for one node of the syntax tree."""
         if isinstance(node, ast.Call):
             yield from self.of_call(node)
+            yield from self.of_arguments(node)
+        elif isinstance(node, ast.BoolOp):
+            yield from self.of_clauses(node)
         elif isinstance(node, ast.BinOp):
             yield from self.of_operator(node, scope)
         elif isinstance(node, ast.Compare):
             yield from self.of_comparison(node)
+            yield from self.of_constants(node.comparators)
         elif isinstance(node, ast.Subscript):
             yield from self.of_subscript(node, scope)
         elif isinstance(node, ast.Attribute):
@@ -199,6 +211,37 @@ class _Reader:
         if name in ("get_rank", "get_world_size"):
             yield "rank of a collective", self.all_of(node), "0" if name == "get_rank" else "1"
 
+    def of_arguments(self, node: ast.Call) -> Iterator[tuple[str, tuple[int, int, str], str]]:
+        """Two arguments in the wrong order, a number that is another."""
+        yield from self.of_constants([*node.args, *(word.value for word in node.keywords)])
+        if len(node.args) < 2 or _name(node.func) in EITHER_WAY or any(map(_is_plain, node.args[:2])):
+            return
+        first, second = node.args[:2]
+        end = second.end_lineno or 0, second.end_col_offset or 0
+        both = first.lineno, first.col_offset, self.between((first.lineno, first.col_offset), end)
+        if "\n" not in both[2]:
+            yield "swapped arguments", both, f"{self.source(second)}, {self.source(first)}"
+
+    def of_constants(self, nodes: list[ast.expr]) -> Iterator[tuple[str, tuple[int, int, str], str]]:
+        """A number that is given or compared with; 0 and 1 have kinds of their own."""
+        for node in nodes:
+            value = node.value if isinstance(node, ast.Constant) else None
+            if type(value) is int and value > 1:
+                yield "wrong constant", self.all_of(node), str(value + 1)
+            if type(value) is float and value >= 0.01 and value != 1.0:
+                yield "wrong constant", self.all_of(node), repr(2 * value)
+
+    def of_clauses(self, node: ast.BoolOp) -> Iterator[tuple[str, tuple[int, int, str], str]]:
+        """`and` for `or`, and a clause that is left out."""
+        word, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+        for left, right in itertools.pairwise(node.values):
+            gap = self.gap(left, right)
+            yield "logic", gap, re.sub(rf"\b{word}\b", other, gap[2], count=1)
+            line, column, _ = gap
+            clause = self.between((line, column), (right.end_lineno or 0, right.end_col_offset or 0))
+            if clause.count("(") == clause.count(")"):
+                yield "dropped clause", (line, column, clause), ""
+
     def of_operator(self, node: ast.BinOp, scope: tuple[str, ...]) -> Iterator[tuple[str, tuple[int, int, str], str]]:
         """Signs, ones, units, masks."""
         gap = self.gap(node.left, node.right)
@@ -290,6 +333,11 @@ def _integer(node: ast.expr) -> int | None:
     except (ValueError, TypeError):
         return None
     return value if type(value) is int else None
+
+
+def _is_plain(node: ast.expr) -> bool:
+    """Whether it would be seen at once in the wrong place: a text, a number, a star."""
+    return isinstance(node, ast.Constant | ast.JoinedStr | ast.Starred | ast.Lambda)
 
 
 def _varies(node: ast.expr) -> bool:

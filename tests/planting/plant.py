@@ -23,6 +23,7 @@ from planting.fault import Fault
 from planting.selection import ROOT
 
 PATIENCE = 240.0
+PARTS = ("src", "tests", "docs", "benchmarks", "examples", "requirements")
 HEAVY = ("torch", "numpy", "pytest", "scipy.optimize", "matplotlib.pyplot", "transformers", "safetensors.torch")
 
 
@@ -40,8 +41,14 @@ class Planted:
         return self.tree / "src" / "joma" / self.fault.file
 
 
-def plant(faults: list[Fault], tests_of: Callable[[Fault], tuple[str, ...]], jobs: int) -> dict[str, str]:
-    """Plant them all, `jobs` at a time; what the tests made of each, by its key: "caught", "missed" or "hung"."""
+def plant(
+    faults: list[Fault], tests_of: Callable[[Fault], tuple[str, ...]], jobs: int, minutes: float, options: list[str]
+) -> dict[str, str]:
+    """Plant them, `jobs` at a time; what the tests made of each, by its key: "caught", "missed" or "hung".
+
+    After so many minutes it ends: what was not reached, or was under way, has no outcome. options: of pytest.
+    """
+    end = time.monotonic() + 60 * minutes
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "agg"}
     os.environ.setdefault("TRITON_INTERPRET", "1")  # as tests/conftest.py: what is loaded here may load triton
     for name in HEAVY:
@@ -56,7 +63,7 @@ def plant(faults: list[Fault], tests_of: Callable[[Fault], tuple[str, ...]], job
         # Ended from outside, it takes along what it started: a fault may make a test run for ever.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
-            while waiting or running:
+            while (waiting or running) and time.monotonic() < end:
                 while waiting and trees:
                     fault, tree = waiting.pop(), trees.pop()
                     tests = tests_of(fault)
@@ -64,7 +71,7 @@ def plant(faults: list[Fault], tests_of: Callable[[Fault], tuple[str, ...]], job
                         fault, tree, (tree / "src" / "joma" / fault.file).read_text("utf-8"), time.monotonic()
                     )
                     planted.target.write_text(fault.planted(planted.sound), encoding="utf-8")
-                    running[_test(tree, tests)] = planted
+                    running[_test(tree, [*options, *tests])] = planted
                 time.sleep(0.02)
                 for process, planted in list(running.items()):
                     outcome = _outcome(process, planted)
@@ -85,8 +92,8 @@ def plant(faults: list[Fault], tests_of: Callable[[Fault], tuple[str, ...]], job
     return found
 
 
-def _test(tree: Path, tests: tuple[str, ...]) -> int:
-    """Start the tests in a fork of this process, in a session of its own; its number."""
+def _test(tree: Path, given: list[str]) -> int:
+    """Start pytest in a fork of this process, in a session of its own; its number."""
     process = os.fork()
     if process:
         return process
@@ -118,7 +125,7 @@ def _test(tree: Path, tests: tuple[str, ...]) -> int:
             "-W",
             "ignore::pytest.PytestAssertRewriteWarning",
         ]
-        status = int(pytest.main([*options, "--rootdir", str(tree), *tests]))
+        status = int(pytest.main([*options, "--rootdir", str(tree), *given]))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -144,10 +151,14 @@ def _outcome(process: int, planted: Planted) -> str | None:
 
 
 def copy_of_the_tree(folder: Path) -> Path:
-    """What the tests need, without environment, records and builds."""
+    """All that tests may look at, without environment and builds; records, which are many and only read, by a link."""
     tree = folder / "tree"
-    for part in ("src", "tests", "docs", "results"):
-        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__", "_build"))
-    for part in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "Makefile"):
-        shutil.copy(ROOT / part, tree / part)
+    tree.mkdir(parents=True)
+    for part in ROOT.iterdir():
+        if part.name == "results":
+            (tree / part.name).symlink_to(part)
+        elif part.is_dir() and part.name in PARTS:
+            shutil.copytree(part, tree / part.name, ignore=shutil.ignore_patterns("__pycache__", "_build"))
+        elif part.is_file() and part.name != ".git":
+            shutil.copy(part, tree / part.name)
     return tree

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SOURCE, TESTS = ROOT / "src" / "joma", ROOT / "tests"
@@ -19,30 +21,46 @@ SECONDS, AT_MOST = 40.0, 400
 """For one fault: tests that took this long together where nothing was wrong, and so many of them."""
 FILES = 6
 """Test files for a fault in a function that was not watched."""
+RUNS_JAVASCRIPT = re.compile(r"\b(js\(|module_js|browser\b|StandIn)")
 NOT_BY_A_CHANGE = ("test_dist.py", "test_chaos.py", "test_pages.py", "test_built_pages.py", "test_other_machines.py",
-                   "test_add_a_study.py", "test_page_in_browser.py")  # fmt: skip
+                   "test_add_a_study.py")  # fmt: skip
 """They start whole commands, or need more than Python: too slow for three hundred faults."""
 
 
-class Selection:
-    """Tests for a change, from what was seen by planting/watch.py."""
+def gathered(folder: Path) -> dict[str, Any]:
+    """What the processes of planting/watch.py kept in a folder, by test function and in few bytes."""
+    numbers: dict[str, int] = {}
+    seconds: dict[str, float] = defaultdict(float)
+    ran: dict[str, set[int]] = defaultdict(set)
+    failed: set[str] = set()
+    for path in sorted(folder.rglob("*.json")):
+        part = json.loads(path.read_text(encoding="utf-8"))
+        ours = [numbers.setdefault(name, len(numbers)) for name in part["functions"]]
+        failed.update(part.get("failed", ()))
+        for case, (took, found) in part["tests"].items():
+            test, file = case.partition("[")[0], case.partition("::")[0]
+            if Path(file).name not in NOT_BY_A_CHANGE:
+                seconds[test] += took
+                ran[test].update(ours[number] for number in (*part["files"].get(file, ()), *found))
+    tests = {test: [round(seconds[test], 3), sorted(ran[test])] for test in ran}
+    return {"functions": list(numbers), "tests": tests, "failed": sorted(failed)}
 
-    def __init__(self, watched: Path) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
+
+class Selection:
+    """Tests for a change, from what was gathered."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.seconds = {test: seconds for test, (seconds, _) in content["tests"].items()}
+        self.failed: list[str] = content["failed"]
         self.of_function: dict[str, set[str]] = defaultdict(set)
-        for path in sorted(watched.glob("*.json")):
-            part = json.loads(path.read_text(encoding="utf-8"))
-            prepared = {file: set(numbers) for file, numbers in part["files"].items()}
-            for case, (seconds, numbers) in part["tests"].items():
-                test, file = case.partition("[")[0], case.partition("::")[0]
-                if Path(file).name in NOT_BY_A_CHANGE:
-                    continue
-                self.seconds[test] += seconds
-                for number in prepared.get(file, set()) | set(numbers):
-                    self.of_function[part["functions"][number]].add(test)
+        for test, (_, numbers) in content["tests"].items():
+            for number in numbers:
+                self.of_function[content["functions"][number]].add(test)
 
     def tests_for(self, file: str, scope: str) -> tuple[str, ...]:
         """The tests for a change of a function in src/joma/FILE, nearest and cheapest first."""
+        if file.endswith(".js"):
+            return tests_of_javascript(file)
         found = self.of_function.get(f"{file} {scope}", set())
         chosen, spent = [], 0.0
         for test in sorted(found, key=lambda test: (nearness(file, test.partition("::")[0]), self.seconds[test], test)):
@@ -51,6 +69,15 @@ class Selection:
             chosen.append(test)
             spent += self.seconds[test]
         return tuple(chosen) or nearest_by_imports(file)
+
+
+def tests_of_javascript(file: str) -> tuple[str, ...]:
+    """The test files that run what a page runs: those of its room that call its functions or look at a page."""
+    found = (TESTS / Path(file).parts[0]).glob("test_*.py")
+    those = [path for path in found if RUNS_JAVASCRIPT.search(path.read_text(encoding="utf-8"))]
+    return tuple(
+        str(path.relative_to(ROOT)) for path in sorted(those, key=lambda one: ("browser" in one.name, one.name))
+    )
 
 
 def nearest_by_imports(file: str) -> tuple[str, ...]:
@@ -117,7 +144,8 @@ def _files(module: str) -> tuple[Path, ...]:
     if module == "joma" or module.startswith("joma."):
         base = SOURCE.joinpath(*module.split(".")[1:])
         return tuple(path.resolve() for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file())
-    return _helpers().get(module.split(".")[0], ())
+    names = module.split(".")
+    return _helpers().get(names[-1] if (TESTS / names[0]).is_dir() else names[0], ())
 
 
 @cache

@@ -76,6 +76,7 @@ WATCH = Watch()
 RAN: dict[str, set[str]] = defaultdict(set)
 SECONDS: dict[str, float] = defaultdict(float)
 PREPARED: dict[str, set[str]] = defaultdict(set)
+FAILED: set[str] = set()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -101,6 +102,12 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
         SECONDS[item.nodeid] += time.perf_counter() - start
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """What fails where nothing is wrong would see every fault."""
+    if report.failed:
+        FAILED.add(report.nodeid)
+
+
 def pytest_sessionfinish() -> None:
     """Keep what was seen; functions by number, for there are few of them and many tests."""
     WATCH.end()
@@ -110,5 +117,5 @@ def pytest_sessionfinish() -> None:
     files = {name: sorted(numbers.setdefault(each, len(numbers)) for each in ran) for name, ran in PREPARED.items()}
     folder = Path(os.environ["JOMA_WATCH"])
     folder.mkdir(parents=True, exist_ok=True)
-    content = {"functions": list(numbers), "tests": tests, "files": files}
+    content = {"functions": list(numbers), "tests": tests, "files": files, "failed": sorted(FAILED)}
     (folder / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.json").write_text(json.dumps(content), encoding="utf-8")

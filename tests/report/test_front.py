@@ -206,6 +206,7 @@ def test_cards_show_paper_scale_first_and_this_run_in_small(
 
 
 def test_the_rest_of_the_cards_are_notable_findings_one_per_study(results: list[Result]) -> None:
+    pytest.importorskip("matplotlib")
     names = ("a", "b", "c", "d", "e", "f", "g")
     several = [
         dataclasses.replace(
@@ -275,6 +276,7 @@ def test_a_card_of_this_run_draws_its_own_curves_and_says_whose_they_are(
 def test_a_study_says_that_its_figures_are_of_this_run_where_its_sentences_are_not(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("matplotlib")
     said = "The figures show this run."
     assert said not in study_section(lay_out(results, Anchors())[0], Anchors())
     found = results[0].findings[4]

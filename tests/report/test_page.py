@@ -177,6 +177,7 @@ def test_a_study_that_broke_says_so(results: list[Result], tmp_path: Path) -> No
 def test_a_page_without_figures_says_why(
     results: list[Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("matplotlib")
     bare = [dataclasses.replace(results[0], pictures=[])]
     said = "matplotlib is not installed"
     assert said not in write_report(bare, tmp_path, scale="quick").read_text(encoding="utf-8")
@@ -204,6 +205,7 @@ def test_what_a_claim_rests_on_is_named(html: str) -> None:
 
 
 def test_a_study_begins_with_what_came_out_and_its_figure(html: str) -> None:
+    pytest.importorskip("matplotlib")
     near = html[
         html.index('<section class="study" id="study-near"') : html.index('<section class="study" id="study-far"')
     ]
@@ -228,6 +230,7 @@ def test_repeat_and_configuration(html: str) -> None:
 
 
 def test_pictures_do_not_share_ids(html: str) -> None:
+    pytest.importorskip("matplotlib")
     small, first, second = re.findall(r"<svg.*?</svg>", html.partition("<body>")[2], re.DOTALL)
     found = [set(re.findall(r'\sid="([^"]+)"', figure)) for figure in (first, second, small)]
     assert not found[0] & found[1] | found[1] & found[2] | found[0] & found[2]
@@ -236,6 +239,7 @@ def test_pictures_do_not_share_ids(html: str) -> None:
 
 
 def test_studies_of_a_large_page_sleep_and_one_alone_does_not(html: str, results: list[Result], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     awake = re.sub(r"<noscript>.*?</noscript>", "", html, flags=re.DOTALL)
     assert "Near: a study &lt;that&gt; runs" in awake
     assert "7 claims, all judged." in awake
@@ -250,6 +254,7 @@ def test_studies_of_a_large_page_sleep_and_one_alone_does_not(html: str, results
 
 
 def test_pictures_have_no_numbers_that_could_be_those_of_the_paper(html: str) -> None:
+    pytest.importorskip("matplotlib")
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", html, re.DOTALL)
     assert [caption[:14] for caption in captions] == ["A line, alike,", "A line, alike "]
     assert "Figure" not in Page(html).text

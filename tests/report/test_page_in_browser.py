@@ -19,8 +19,6 @@ from joma.runs import Run
 from joma.studies import load
 from joma.studies.stored import result_of
 
-pytestmark = pytest.mark.browser
-
 
 def test_chips_filter_and_count(page: Any) -> None:
     assert sources(page) == []  # all are folded
@@ -38,6 +36,13 @@ def test_chips_filter_and_count(page: Any) -> None:
     assert page.locator("#study-far").is_visible()
     assert page.locator("#study-near .body").is_visible()
     assert sources(page) == []  # folded again
+
+
+def test_the_theme_is_switched_and_its_button_says_to_what(page: Any) -> None:
+    for theme, words in (("dark", "Light page"), ("light", "Dark page")):
+        page.locator("#theme").click()
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        assert page.locator("#theme").text_content() == words
 
 
 def test_search(page: Any) -> None:
@@ -157,6 +162,7 @@ def test_copy(page: Any) -> None:
     assert button.text_content() == "Copy"
 
 
+@pytest.mark.browser
 def test_the_card_draws_the_scale_that_its_sentence_tells(browser: Any, tmp_path: Path, results: list[Result]) -> None:
     """The figure of this run only falls, and the sentence is of paper scale: entropy comes back."""
     stored = result_of(RECORDS / "fig6" / "fig6.sqlite")
@@ -178,6 +184,7 @@ def test_the_card_draws_the_scale_that_its_sentence_tells(browser: Any, tmp_path
     assert heights[0] < heights[-1] < max(heights) - 50  # up is less: it falls, and ends far above its lowest point
 
 
+@pytest.mark.browser
 def test_the_curves_of_a_card_open_zoom_and_are_read_off(browser: Any, tmp_path: Path, results: list[Result]) -> None:
     quick = dataclasses.replace(result_of(RECORDS / "fig6" / "fig6.sqlite"), command="joma verify fig6")
     context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
@@ -216,6 +223,7 @@ def test_the_curves_of_a_card_open_zoom_and_are_read_off(browser: Any, tmp_path:
     context.close()
 
 
+@pytest.mark.browser
 def test_headline_and_column_give_one_number_for_one_scale(browser: Any, tmp_path: Path) -> None:
     """One claim of Theorem 2 comes out differently in this run: both counts are there, each with its scale."""
     study = load("thm2")
@@ -231,6 +239,7 @@ def test_headline_and_column_give_one_number_for_one_scale(browser: Any, tmp_pat
     assert re.search(r"Mathematics, this run\s+6 of 8 hold", column), column
 
 
+@pytest.mark.browser
 def test_a_study_named_like_a_scan_makes_no_section_of_scans(
     browser: Any, tmp_path: Path, results: list[Result]
 ) -> None:

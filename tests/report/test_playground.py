@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from missing import installed
 
 from joma.figures import style as figures
 from joma.report import playground, write_report
@@ -29,7 +30,8 @@ def test_every_panel_has_its_words_its_forms_and_its_drawing() -> None:
 
 def test_formulas_are_what_their_latex_gives() -> None:
     pytest.importorskip("latex2mathml")
-    pytest.importorskip("sphinx")
+    if not installed("sphinx"):
+        pytest.skip("sphinx makes the manual")
     sys.path.insert(0, str(ROOT / "docs" / "_ext"))
     from mathml import mathml
 

@@ -88,6 +88,14 @@ def test_a_study_with_a_name_like_a_scan_is_none(scanned: Path) -> None:
     assert scan_runs(folder.parent) == [scanned, folder / "scan-tiny-9876543210.sqlite"]
 
 
+def test_a_link_out_of_the_folder_is_named_and_not_shown(scanned: Path, tmp_path: Path) -> None:
+    path = tmp_path / "other" / "runs" / "scan-linked-0123456789.sqlite"
+    path.parent.mkdir(parents=True)
+    path.symlink_to(scanned)
+    assert "leads out of" in str(read_scan(path, tmp_path / "other").error)
+    assert read_scan(path).error is None  # it was named itself
+
+
 def test_what_was_left_out_is_read_back(told: Path) -> None:
     with Run.open(told) as run:
         found = stored_scan(run)
@@ -116,6 +124,7 @@ def test_a_later_sweep_forgets_only_what_it_looked_at(told: Path) -> None:
 
 
 def test_the_figures_say_what_is_seen(shown: ShownScan) -> None:
+    pytest.importorskip("matplotlib")
     pictures = shown.pictures
     assert [one.name for one in pictures["stable_rank"]] == ["stable_rank-curves", "stable_rank-heat"]
     assert [one.name for one in pictures["entropy"]] == ["entropy-curves", "entropy-heat", "entropy-heads"]
@@ -134,6 +143,7 @@ def test_the_figures_say_what_is_seen(shown: ShownScan) -> None:
 
 
 def test_the_page_of_a_scan(told: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     with Run.open(told) as run:
         shown = show_scan(stored_scan(run), run, command="joma scan <here>", violations=("stable_rank<5: step 0",))
     html = write_scan_page(shown, tmp_path / "page.html").read_text(encoding="utf-8")
@@ -163,6 +173,7 @@ def test_without_matplotlib_the_page_has_tables_and_says_what_to_install(
 
 
 def test_two_scans_on_one_axis(shown: ShownScan, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     more = {"spectral_norm/mlp": np.ones(2), "stable_rank/mlp": np.array([1.0, 3.0])}
     with Run.open(record(tmp_path / "runs" / "scan-other-1.sqlite", **more)) as run:
         other = show_scan(stored_scan(run), run, draw=False)
@@ -229,6 +240,7 @@ def test_entropy_is_drawn_beside_uniform_attention_where_its_windows_are_known(
 
 
 def test_two_lengths_of_windows_in_one_scan_give_no_level(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     scanned = record(tmp_path / "runs" / "scan-a.sqlite", without=ENTROPY)
     several = (f"entropy reads a.txt: 2 windows of {length} tokens" for length in (4, 8))
     assert "uniform" not in read_scan(with_notes(scanned, *several)).pictures["entropy"][0].svg
@@ -252,6 +264,7 @@ def test_uniform_attention_has_the_entropy_that_is_drawn() -> None:
 
 
 def test_one_checkpoint_is_drawn_by_layer(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     path = tmp_path / "one.sqlite"
     groups = {"mlp": ["h.0.w", "h.1.w"], "up": ["h.0.e", "h.1.e"]}
     with Run.create(path, study="scan", config={"source": "one", "groups": groups}) as run:
@@ -264,6 +277,7 @@ def test_one_checkpoint_is_drawn_by_layer(tmp_path: Path) -> None:
 
 
 def test_experts_are_a_mean_in_curves_and_a_table_of_colours(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     path = tmp_path / "moe.sqlite"
     names = [f"layers.{layer}.mlp.experts.{expert}.up_proj.weight" for layer in (0, 1) for expert in (0, 1, 2)]
     with Run.create(path, study="scan", config={"source": "moe", "groups": {"mlp_experts": names}}) as run:
@@ -276,6 +290,7 @@ def test_experts_are_a_mean_in_curves_and_a_table_of_colours(tmp_path: Path) -> 
 
 
 def test_the_page_shows_scans_beside_studies(results: list[Result], scanned: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     html = write_report(results, tmp_path, scale="quick", scans=[scanned]).read_text(encoding="utf-8")
     section = html[html.index('<section id="scans"') : html.index('<section id="claims"')]
     assert "<h3>owner/&lt;tiny&gt;</h3>" in section

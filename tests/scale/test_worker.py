@@ -51,13 +51,13 @@ def test_memory_is_told_in_bytes(monkeypatch):
 
     monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=7 if who == 0 else 1))
     monkeypatch.setattr(sys, "platform", "linux")
-    assert worker._memory() == 7168
+    assert worker.most_memory() == 7168
     monkeypatch.setattr(sys, "platform", "darwin")  # there it is in bytes already
-    assert worker._memory() == 7
+    assert worker.most_memory() == 7
 
 
 def test_a_worker_answers_with_a_value_or_with_why_there_is_none(monkeypatch):
-    monkeypatch.setattr(worker, "_memory", lambda: 5)
+    monkeypatch.setattr(worker, "most_memory", lambda: 5)
     said = []
 
     def function(arguments, progress):

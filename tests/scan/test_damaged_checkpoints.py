@@ -132,7 +132,7 @@ def test_a_checkpoint_that_changed_after_it_was_measured(series, tmp_path):
     change(series / "step2", lambda t: t.update({name: 2 * value for name, value in t.items()}))
     status, found = scan(series, out=tmp_path / "out")
     assert status == 3
-    assert "measure it again" in left_out(found)[2]["what"]
+    assert "model.safetensors has changed since it was measured" in left_out(found)[2]["what"]
     assert scan(series, "--fresh", out=tmp_path / "out")[1]["left_out"] != found["left_out"]
 
 

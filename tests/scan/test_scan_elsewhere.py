@@ -44,7 +44,9 @@ def series(path):
     """All numbers of a record, to the bit; not the summary that every finished scan adds."""
     with Run.open(path) as run:
         names = [name for name in run.names() if name != "about"]
-        return {name: (run.steps(name).tolist(), run.array(name).dtype, run.array(name).tobytes()) for name in names}
+        steps = {name: run.steps(name).tolist() for name in names}
+        arrays = {name: [run.at(name, step) for step in steps[name]] for name in names}
+        return {name: (steps[name], [(each.dtype, each.tobytes()) for each in arrays[name]]) for name in names}
 
 
 @pytest.fixture
@@ -137,7 +139,7 @@ def test_a_measure_that_is_missing_is_added_and_files_that_changed_are_noticed(f
     (folder / "step30.safetensors").write_bytes((folder / "step0.safetensors").read_bytes())
     found = scan_library(folder, out=tmp_path / "out", measures="stable_rank,spectral_norm", on=Backwards())
     assert [fault.step for fault in found.faults] == [30]
-    assert "its files have changed since it was measured" in found.faults[0].what
+    assert "step30.safetensors has changed since it was measured" in found.faults[0].what
     assert set(found.curves) == {"stable_rank/mlp", "spectral_norm/mlp"}
 
 

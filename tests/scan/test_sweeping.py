@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from joma.runs import Run
+from joma.scan import scan as scan_library
 from joma.scan.errors import CheckpointError, Fault
 from joma.scan.model.allocation import Pair
 from joma.scan.sweep import pairs, sweeping
@@ -244,3 +245,63 @@ def test_weights_that_were_replaced_under_the_same_size_and_time_are_others(tmp_
         seen.add(place.identity())
         assert place.identity() in seen
     assert len(seen) == 4
+
+
+def _left(folder, **how):
+    found = scan_library(folder, out=folder.parent / "out", **how)
+    return [fault.what for fault in found.faults]
+
+
+@pytest.mark.parametrize(
+    "named", ["README.md", "train.log", "optimizer.pt", "trainer_state.json", "tokenizer.json", "touch", "moved"]
+)
+def test_what_says_nothing_of_the_numbers_takes_no_checkpoint_away(tmp_path, named):
+    """Training goes on, people write notes, and copies have dates of their own."""
+    import os
+    import shutil
+
+    step = tmp_path / "run" / "checkpoint-10"
+    step.mkdir(parents=True)
+    save_file({"h.0.mlp.c_fc.weight": torch.eye(8), "h.0.ln.weight": torch.ones(8)}, step / "model.safetensors")
+    (step / "config.json").write_text('{"model_type": "gpt2"}')
+    assert _left(tmp_path / "run") == []
+    if named == "touch":
+        os.utime(step / "model.safetensors", ns=(10**18, 10**18))
+        os.utime(step / "config.json", ns=(10**18, 10**18))
+    elif named == "moved":
+        shutil.copytree(step, tmp_path / "copy")
+        shutil.rmtree(step)
+        shutil.copytree(tmp_path / "copy", step, copy_function=shutil.copyfile)
+    else:
+        (step / named).write_bytes(b"{}")
+    assert _left(tmp_path / "run") == []
+    assert _left(tmp_path / "run", measures="stable_rank,spectral_norm") == []
+
+
+@pytest.mark.parametrize("place", [40_000, 99_999])
+def test_weights_that_differ_between_the_pieces_are_others_where_their_date_moved(tmp_path, place):
+    """The pieces that are looked at are a quarter of this file; all of a tensor counts when its date has moved."""
+    import os
+
+    path = tmp_path / "run" / "step10.safetensors"
+    path.parent.mkdir()
+    numbers = torch.arange(2.0**20).reshape(1024, 1024)
+    save_file({"h.0.mlp.c_fc.weight": numbers}, path)
+    assert _left(path.parent) == []
+    numbers.view(-1)[place] = 7
+    save_file({"h.0.mlp.c_fc.weight": numbers}, path)
+    os.utime(path, ns=(10**18, 10**18))
+    (why,) = _left(path.parent)
+    assert why == "step10.safetensors has changed since it was measured; measure it anew (fresh)"
+    assert _left(path.parent, fresh=True) == []
+
+
+def test_a_file_that_is_read_and_is_another_is_named(tmp_path):
+    step = tmp_path / "run" / "step10"
+    step.mkdir(parents=True)
+    for name in ("h.0.mlp.c_fc.weight", "h.1.mlp.c_fc.weight"):
+        save_file({name: torch.eye(8)}, step / f"model-0000{int(name[2]) + 1}-of-00002.safetensors")
+    (step / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}')
+    assert _left(step) == []
+    (step / "config.json").write_text('{"model_type": "gpt2", "n_layer": 3}')
+    assert _left(step) == ["config.json has changed since it was measured; measure it anew (fresh)"]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from given import nothing_left_to_defaults
 from pins import pin
 
 from joma.claims.execute import check_config, judge, plain_config
@@ -23,7 +24,8 @@ def carried_out(study, config, path):
         assert shares[-1] <= share <= 1, f"{study.name} was at {shares[-1]}, and is at {share} ({doing})"
         shares.append(share)
 
-    study.run(config, run, progress)
+    with nothing_left_to_defaults():
+        study.run(config, run, progress)
     pin(study, config, run)
     return run
 

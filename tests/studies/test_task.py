@@ -22,7 +22,7 @@ def computed(toy, monkeypatch):
 def carried_out(out, **options):
     sent = json.loads(json.dumps(task.study_task("toy", "paper", out, **options).arguments))
     answer = json.loads(json.dumps(task.carry_out(sent, silent)))
-    return task.result_of("toy", answer)
+    return task.result_of(task.load("toy"), answer)
 
 
 def test_a_task_is_carried_out_once_unless_it_is_asked_for_afresh(computed, tmp_path):

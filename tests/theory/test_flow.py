@@ -1,8 +1,5 @@
 """Eq. 2 against autograd, the solver against closed forms."""
 
-import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -123,37 +120,6 @@ def test_integrate_returns_the_start_and_any_shape():
     assert integrate(lambda time, y: -y, y0, 0.0).equal(y0.double()[None])
     stiff = integrate(lambda time, y: -1000 * (y - time), y0[0], [1.0], rtol=1e-8, method="Radau")
     torch.testing.assert_close(stiff, torch.full((1, 3), 1 - 1e-3, dtype=torch.float64), rtol=1e-6, atol=0)
-
-
-WITHOUT_SCIPY = """
-import sys
-sys.modules["scipy"] = None
-import importlib, pkgutil, torch
-import joma.theory, joma.measure
-for room in (joma.theory, joma.measure):
-    for module in pkgutil.iter_modules(room.__path__, room.__name__ + "."):
-        if not module.name.endswith("_triton"):
-            importlib.import_module(module.name)
-from joma.measure import coherence
-from joma.theory.flow import integrate
-print(integrate(lambda time, y: -y, torch.ones(1), [1.0]).item())
-print(coherence(torch.eye(4)).random_quantiles.tolist())
-try:
-    integrate(lambda time, y: -y, torch.ones(1), [1.0], method="Radau")
-except ValueError as error:
-    print(error)
-"""
-
-
-@pytest.mark.long
-def test_theory_and_measure_need_no_scipy():
-    """All of both rooms is imported where scipy cannot be; only the methods that are scipy's own are refused."""
-    done = subprocess.run([sys.executable, "-c", WITHOUT_SCIPY], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    end, quantiles, refused = done.stdout.splitlines()
-    assert float(end) == pytest.approx(math.exp(-1), rel=1e-11)
-    assert len(quantiles.split(",")) == 3
-    assert refused == "method 'Radau' needs scipy, which is not installed; 'DOP853' does not"
 
 
 def test_a_field_may_carry_a_graph_and_threads_come_back():

@@ -124,6 +124,29 @@ def test_the_softmax_form_is_right_to_second_order():
     assert 80 < errors[0] / errors[1] < 120
 
 
+@pytest.mark.parametrize("count", [2, 4, 10])
+def test_gamma_is_what_the_sum_of_exponentials_is_divided_by(count):
+    """sum_i e^(z_i) of logits that cancel is K (1 + |z|^2 / 2K) to third order: with K for 2K half a square is left."""
+    size = 1e-3
+    z = size * torch.tensor([1.0, -1.0]).double().repeat(count // 2)
+    found = galore.softmax_gradient(torch.eye(count).double(), z[:, None], [1.0], torch.zeros(count).double())[:, 0]
+    gamma = -count * (found @ z) / (z @ z)
+    exact = count / z.exp().sum()
+    assert abs(gamma - exact) < 1e-3 * (1 - exact)
+
+
+def test_the_softmax_form_term_by_term():
+    """Against numpy, with one number at a time: P takes the mean away, of the target and of the logits."""
+    j, w, f, y = (torch.randn(*shape).double() for shape in ((6, 4), (4, 5), (5,), (6,)))
+    jacobian, logits = j.numpy(), j.numpy() @ w.numpy() @ f.numpy()
+    logits = logits - logits.mean()
+    gamma = 1 / (1 + sum(each**2 for each in logits) / 12)
+    target = y.numpy() - y.numpy().mean()
+    off = [target[k] - gamma * logits[k] / 6 for k in range(6)]
+    wanted = [[sum(jacobian[k, i] * off[k] for k in range(6)) * float(each) for each in f] for i in range(4)]
+    close(galore.softmax_gradient(j, w, f, y), wanted)
+
+
 def test_contraction_has_every_term():
     terms = {"rate": 0.1, "la": 2.0, "lb": 3.0, "lc": 5.0, "w": 7.0, "b": 11.0, "c": 13.0}
     close(galore.contraction(0.5, 4.0, **terms), 0.95 + 0.1 * (2 + 7 * (3 * 13 + 5 * 11)))

@@ -10,6 +10,7 @@ import torch
 from later import some_now
 
 from joma.data.python_source import source_text
+from joma.host.errors import BadInput
 from joma.training import SeriesConfig, checkpoint_steps, train_series
 from joma.training.series import _model
 
@@ -144,7 +145,12 @@ def test_no_steps():
         checkpoint_steps(0)
 
 
-@pytest.mark.parametrize("left", some_now(['{"identity": {"con', "", '{"losses": [1.0]}', "[]", "null"], every=2))
+@pytest.mark.parametrize(
+    "left",
+    some_now(
+        ['{"schema": "joma-series", "identity": {"con', "", '{"schema": "joma-series", "losses": [1.0]}'], every=2
+    ),
+)
 def test_what_a_kill_left_of_the_list_is_no_series(tmp_path, left):
     """What is cut off does not say that the series is whole: training goes on instead of breaking."""
     config = replace(TINY, steps=2)
@@ -152,6 +158,13 @@ def test_what_a_kill_left_of_the_list_is_no_series(tmp_path, left):
     losses = train_series(tmp_path, source_text(50_000), config)
     assert len(losses) == 2
     assert json.loads((tmp_path / "series.json").read_text())["losses"] == losses
+
+
+def test_a_training_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / "step2").mkdir()
+    with pytest.raises(BadInput, match="holds step2 of another training; name another folder"):
+        train_series(tmp_path, source_text(50_000), replace(TINY, steps=2))
+    assert [path.name for path in tmp_path.iterdir()] == ["step2"]
 
 
 def test_a_kill_while_the_list_is_written_leaves_none(tmp_path, monkeypatch):

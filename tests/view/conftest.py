@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from in_browser import launched
+from javascript import Call, running
 from view.making import heads, monitored, nasty, scanned, verified
 from view.stand_in import StandIn, standing_in
 
 from joma.view.feed import Feed
+from joma.view.module import PARTS, static
 from joma.view.page import write_page
 
 
@@ -31,6 +33,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser() -> Iterator[Any]:
     with launched() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def module_js(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
+    """Calls functions of the module, all of it but what begins by drawing."""
+    parts = [static(name) for name in PARTS if name != "view.js"]
+    with running("\n".join(['"use strict";', *parts]), tmp_path_factory.mktemp("js")) as call:
+        yield call
 
 
 @pytest.fixture(scope="session")

@@ -19,14 +19,13 @@ def serving(feed: Feed, every: float = 0.1) -> Iterator[tuple[str, Any]]:
     """A live server in a thread of its own; gives its address."""
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("starlette")
-    from joma.view.server import HOST, application
+    from joma.view.server import HOST, application, settings
 
     bound = socket.socket()
     bound.bind((HOST, 0))
     port = bound.getsockname()[1]
     app = application(feed, token="secret", port=port, every=every)
-    config = uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(settings(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     until(lambda: server.started)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from joma.view.module import module, style
 from joma.view.packing import packed
@@ -193,6 +192,8 @@ class StandIn:
         self.saved("PNG")
         code = """async () => { const data = new Uint8Array(await window.saved.arrayBuffer());
           return btoa(Array.from(data, (one) => String.fromCharCode(one)).join('')); }"""
+        from PIL import Image
+
         picture = Image.open(io.BytesIO(base64.b64decode(self.page.evaluate(code))))
         assert picture.format == "PNG"
         return np.asarray(picture.convert("RGB")).astype(int)

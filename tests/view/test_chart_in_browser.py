@@ -10,7 +10,6 @@ import pytest
 
 from joma.view.module import UPLOT, static, style
 
-pytestmark = pytest.mark.browser
 PARTS = (UPLOT, "numbers.js", "axes.js", "elements.js", "colours.js", "picture.js", "chart.js", "panels.js")
 SCRIPT = """
 const chart = new Chart(document.body, (low, high) => { window.zoomed = [low, high]; });

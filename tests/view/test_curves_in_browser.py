@@ -9,8 +9,6 @@ import pytest
 from scipy import stats
 from view.stand_in import StandIn, near
 
-pytestmark = pytest.mark.browser
-
 
 def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, low and high over the first axis, as scipy has them; 99 % of four or fewer."""
@@ -61,6 +59,12 @@ def test_bands_are_smoothed_as_their_mean_is(host: StandIn) -> None:
     weights = 0.8 ** np.arange(30)
     for column, plain in zip(found, raw, strict=True):
         near(column, [weights[: t + 1][::-1] @ plain[: t + 1] / weights[: t + 1].sum() for t in range(30)])
+    slider = host.page.get_by_label("Smoothing")
+    assert [slider.get_attribute(name) for name in ("min", "max", "step")] == ["0", "0.99", "0.01"]  # 1 has no mean
+    host.series(host.run("b"), "loss", range(30), values[:, :2, 0], {"network": None})
+    host.tell()
+    host.show("screen=curves&run=b")
+    assert "99 % interval of the mean over 2 repetitions" in host.text(".note")
 
 
 def test_gaps_are_counted_and_no_part_of_means(host: StandIn) -> None:

@@ -290,6 +290,7 @@ def test_nothing_in_the_folder_changes(tmp_path):
 
 
 def test_titles_are_those_of_the_registry():
+    """Where it fails, `python docs/view_titles.py` builds them anew."""
     from joma.measure.registry import MEASURES
 
     assert Feed([]).titles() == {name: measure.axis for name, measure in MEASURES.items()}
@@ -333,6 +334,7 @@ def test_what_is_remembered_of_a_long_series_is_that_of_its_last_row(tmp_path):
 
 
 def test_figures_are_those_of_the_study_drawn_from_the_run(folder):
+    pytest.importorskip("matplotlib")
     from joma.claims.execute import draw
     from joma.studies import load
 
@@ -358,6 +360,7 @@ def test_figures_are_those_of_the_study_drawn_from_the_run(folder):
 
 
 def test_figures_that_cannot_be_drawn_are_one_sentence(tmp_path):
+    pytest.importorskip("matplotlib")
     with Run.create(tmp_path / "a.joma", study="thm5", config={}) as run:
         run.append("x", 0, 1.0)
         run.finish()

@@ -45,7 +45,8 @@ def opened(page: Any, folder: Path, host: str, data: Any = None) -> None:
     inside = json.dumps(data).replace("<", "\\u003c")
     text = f"<div id=joma></div><script type=application/json id=joma-data>{inside}</script><script>{AROUND}</script>"
     path = folder / "page.html"
-    path.write_text(f"<!DOCTYPE html><meta charset=utf-8>{text}<script>{static(host)}</script>", encoding="utf-8")
+    code = static("hosts.js") + static(host)
+    path.write_text(f"<!DOCTYPE html><meta charset=utf-8>{text}<script>{code}</script>", encoding="utf-8")
     page.goto(path.as_uri())
 
 

@@ -102,6 +102,23 @@ def test_a_widget_tells_what_is_new_until_nobody_writes(tmp_path: Path) -> None:
     assert shown.index["runs"][0]["state"] == "finished"
 
 
+def test_a_widget_is_sent_the_four_series_that_were_asked_for_last(tmp_path: Path) -> None:
+    pytest.importorskip("anywidget")
+    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
+        run.record(0, {f"s{at}": 1.0 for at in range(7)})
+        shown = notebook.widget(run, every=3600)
+        sent: list[Any] = []
+        shown.send = lambda head, buffers: sent.append(head)
+        for at in (0, 1, 2, 3, 4, 5, 2):
+            shown._asked(shown, {"id": 1, "ask": "series", "run": "a.joma", "series": f"s{at}"}, [])
+        zoomed = {"id": 1, "ask": "series", "run": "a.joma", "series": "s6", "low": 0, "high": 1}
+        shown._asked(shown, zoomed, [])  # a part of a series does not grow
+        sent.clear()
+        run.record(1, {f"s{at}": 2.0 for at in range(7)})
+        shown.look()
+        assert [head["series"] for head in sent] == ["s3", "s4", "s5", "s2"]
+
+
 def test_a_widget_follows_by_itself_and_stops_when_the_run_is_over(tmp_path: Path) -> None:
     pytest.importorskip("anywidget")
     before = set(threading.enumerate())

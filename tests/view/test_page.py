@@ -62,10 +62,13 @@ def test_a_page_is_thinned_to_its_size_says_so_and_keeps_a_spike(tmp_path):
     np.testing.assert_array_equal(numbers(whole).reshape(whole["shape"])[:, 7], 99.0 * (steps == 777))
 
 
-def test_arrays_that_no_thinning_makes_small_are_left_out_by_name(tmp_path):
+@pytest.mark.parametrize("size", [200_000, 80_000])  # alone too large, or so large that curves would lose their course
+def test_arrays_that_no_thinning_makes_small_are_left_out_by_name(tmp_path, size):
     with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
-        run.append("large", 0, np.zeros(200_000))
+        run.append("large", 0, np.zeros(size))
         run.append("small", 0, np.zeros(10))
+        for step in range(250):
+            run.append("curves", step, np.zeros(100))
     sentence = write_page(Feed([tmp_path]), tmp_path / "page.html", megabytes=0.5)
     assert sentence == "The numbers of 1 run are inside. 1 large array is left out."
     series = data_of(tmp_path / "page.html")["series"]["a.joma"]
@@ -87,6 +90,7 @@ def test_names_cannot_leave_the_data_and_only_our_script_may_run(tmp_path):
 
 
 def test_what_cannot_be_shown_is_refused_before_anything_is_written(tmp_path, capsys):
+    pytest.importorskip("uvicorn")
     (tmp_path / "empty").mkdir()
     out = tmp_path / "page.html"
     with pytest.raises(BadInput, match="has no run and no findings to show"):

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 from view.stand_in import NOW, StandIn, near
 
-pytestmark = pytest.mark.browser
-
-
 # Runs
 
 
@@ -34,6 +31,8 @@ def test_runs_with_their_ages_states_and_counts(host: StandIn) -> None:
     assert host.texts("td[data-label='Last step']") == ["9", "25", "100", "1,000"]
     host.show("screen=runs&sort=-last")
     assert host.texts("tbody th") == ["d", "b", "c", "a"]
+    host.show("screen=runs&sort=study")
+    assert host.texts("tbody th") == ["a", "c", "b", "d"]  # those of one study stay in their order
     host.show("screen=runs&find=alpha+failed")  # both words
     assert host.texts("tbody th") == ["c"]
     host.show("screen=runs&find=nothing")
@@ -314,12 +313,25 @@ def test_a_series_is_split_along_its_dimension_and_an_allocation_by_its_groups(h
     for layer in range(3):
         near(found[f"layer {layer}"], values[:, layer].mean(1))
     near(found["sum of the parts"], values.mean(2).sum(1))
+    assert not host.page.get_by_label("Layer").is_visible()  # layers are the parts
     host.show("screen=split&run=a&split=x%7Chead&layer=2")
     near(host.table()["head 1"], values[:, 2, 1])
     host.show("screen=split&run=a&split=allocation")
     found = host.table()
     assert list(found) == ["step", "attention", "mlp", "sum of the parts"]
     near(found["mlp"], groups[:, 5])
+
+
+def test_no_attribute_is_a_word_for_nothing(host: StandIn) -> None:
+    """`hidden="false"` hides, and `title="null"` is read aloud."""
+    host.series(host.run("a"), "x", range(3), np.ones((3, 2, 2)), {"layer": None, "head": None})
+    host.tell()
+    words = """() => [...document.querySelectorAll('#cell *')].flatMap((one) => [...one.attributes])
+      .filter((one) => /^(null|undefined)$/.test(one.value) || (one.value === 'false' && !/^aria-|^spellcheck$/.test(one.name)))
+      .map((one) => `${one.ownerElement.outerHTML.slice(0, 99)}: ${one.name}`)"""  # noqa: E501
+    for screen in ("runs", "curves", "heads", "split", "claims"):
+        host.show(f"screen={screen}")
+        assert host.page.evaluate(words) == [], screen
 
 
 # Claims

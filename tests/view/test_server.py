@@ -16,7 +16,8 @@ from joma.view.feed import Feed
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
+    folder = tmp_path_factory.mktemp("live") / "runs"  # its parent is of this fixture alone, set up twice or not
+    folder.mkdir()
     heads(folder / "a.joma", 20)
     heads(folder.parent / "outside.joma", 20)
     with serving(Feed([folder])) as (address, _):
@@ -228,3 +229,67 @@ def test_events_tell_runs_once_and_then_what_changed(tmp_path):
             assert set(change["now"]) <= {"written", "last"}
             assert set(second["order"]) == {"still.joma", "a.joma"}
             connection.close()
+
+
+QUESTIONS = [
+    f"after?run=a.joma&series=entropy&cursor={'9' * 30}", "after?run=a.joma&series=entropy&cursor=-1" + "0" * 30,
+    f"after?run=a.joma&series=entropy&cursor={'9' * 5000}", "after?run=a.joma&series=entropy&cursor=x",
+    f"series?run=a.joma&series=entropy&points={'9' * 30}", "series?run=a.joma&series=entropy&points=-7",
+    "series?run=a.joma&series=entropy&points=0", "series?run=a.joma&series=entropy&low=nan&high=nan",
+    "series?run=a.joma&series=entropy&low=inf&high=-inf", f"series?run=a.joma&series=entropy&low={'9' * 400}",
+    "series?run=a.joma&series=%00&means=%ff", "figures", "figures?run=", "after", "series?run=a.joma",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_no_question_is_a_fault_of_the_server(live, question):
+    assert asked(live, question)[0] in (200, 400, 404)
+
+
+@pytest.mark.parametrize("path", ["", "events", "series?run=a.joma&series=entropy"])
+def test_a_request_for_a_websocket_is_none(live, path):
+    upgrade = {"Upgrade": "websocket", "Sec_WebSocket_Version": "13", "Sec_WebSocket_Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+    headers = {name.replace("_", "-"): value for name, value in upgrade.items()}
+    status, _, body = asked(live, path, Connection="Upgrade", Origin="https://evil.example", **headers)
+    assert (status, b"its own page" in body) == (403, True)
+
+
+def test_who_is_told_the_address_can_connect_at_once():
+    """Before the server runs: the connection waits for it."""
+    pytest.importorskip("uvicorn")
+    import socket
+
+    from joma.view.server import _bound
+
+    with _bound(0) as bound, socket.create_connection(bound.getsockname(), timeout=600):
+        pass
+
+
+def test_a_link_out_of_the_folder_is_named_and_not_served(tmp_path):
+    """Of a run, of a folder of runs, of findings; a link that stays inside is a run like others."""
+    folder, outside = tmp_path / "runs", tmp_path / "runs-of-mine"
+    folder.mkdir()
+    heads(folder / "a.joma", 20)
+    heads(outside / "secret.joma", 20)
+    (outside / "findings.json").write_text('{"findings": "hush"}')
+    (folder / "inside.joma").symlink_to("a.joma")
+    (folder / "out.joma").symlink_to(outside / "secret.joma")
+    (folder / "findings.json").symlink_to(outside / "findings.json")
+    feed = Feed([folder])
+    runs = {run["id"]: run.get("fault") for run in feed.index()["runs"]}
+    assert (runs["a.joma"], runs["inside.joma"]) == (None, None)
+    assert "leads out of" in runs["out.joma"]
+    with serving(feed) as (address, _):
+        for question in ("series?run=out.joma&series=entropy", "figures?run=out.joma", "claims"):
+            answer = asked(address, question)[2]
+            assert b"leads out of" in answer
+            assert b"hush" not in answer
+    (folder / "a.joma").unlink()  # a run that was fine a moment ago
+    (folder / "a.joma").symlink_to(outside / "secret.joma")
+    assert "leads out of" in {run["id"]: run.get("fault") for run in feed.index()["runs"]}["a.joma"]
+    (folder / "kept").symlink_to(outside)
+    for other in folder.glob("*.joma"):
+        other.unlink()
+    (only,) = feed.index()["runs"]
+    assert (only["id"], "leads out of" in only["fault"]) == ("kept/secret.joma", True)
+    assert "fault" not in Feed([outside / "secret.joma"]).index()["runs"][0]  # it was named itself

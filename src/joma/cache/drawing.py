@@ -7,6 +7,7 @@ from joma.figures.labels import label_lines
 from joma.figures.policies import in_order, looks_of, share_axis
 from joma.figures.style import INK, house_style, panels
 from joma.figures.types import Figure
+from joma.host.file_kinds import FIGURE, FIGURE_MARK
 from joma.host.files import atomically
 
 
@@ -43,5 +44,6 @@ def write_png(costs: Costs, path: Path, *, title: str = "") -> None:
     - path: of the PNG
     - title: above the axes
     """
-    with house_style(), atomically(path) as unfinished:
-        draw(costs, title=title).savefig(unfinished, format="png", dpi=160, facecolor="white", transparent=False)
+    with house_style(), atomically(path, FIGURE) as unfinished:
+        figure, mark = draw(costs, title=title), {"Software": FIGURE_MARK}
+        figure.savefig(unfinished, format="png", dpi=160, facecolor="white", transparent=False, metadata=mark)

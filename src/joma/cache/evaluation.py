@@ -6,7 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -101,7 +101,8 @@ def evaluate(
     name = type(model).__name__ if place is None else place.name
     notify(f"{name}: {counted(len(ids), 'sequence')} of {ids.shape[1]} tokens")
     network = model if isinstance(model, nn.Module) else _load(place, device)
-    left_out = _left_out(network, policies, notify)
+    with _strangers_break(model, policies):
+        left_out = _left_out(network, policies, notify)
     known = beyond_training(config, ids.shape[1])
     for kind, sentence in (("warning", known), ("note", unknown_training(config, ids.shape[1]))):
         if sentence:
@@ -110,7 +111,8 @@ def evaluate(
     path, run = (None, None) if out is None or place is None else _open_run(Path(out), place, asked, fresh=fresh)
     with nullcontext() if run is None else run:
         possible = [one for one in policies if name_of(one) not in left_out]
-        costs = measure(network, ids, possible, budgets, run, progress=progress, **options)
+        with _strangers_break(model, policies):
+            costs = measure(network, ids, possible, budgets, run, progress=progress, **options)
     for warning in (each for each in costs.warnings if each != known):
         notify(f"warning: {warning}")
     return replace(costs, left_out=left_out, run=path, name=name)
@@ -174,6 +176,14 @@ def _load(place: Any, device: str) -> nn.Module:
         model: nn.Module = loaded_model(folder, torch.device(device), with_head=True)
     must_be_finite(model)
     return model.to(device)
+
+
+def _strangers_break(model: Any, policies: Sequence[str | Policy]) -> AbstractContextManager[None]:
+    """A folder may hold anything, and a config say anything of it; what a user's own code raises is the user's."""
+    from joma.scan.model.running import strangers_break
+
+    own = isinstance(model, nn.Module) or any(not isinstance(one, str) for one in policies)
+    return nullcontext() if own else strangers_break()
 
 
 def _left_out(model: nn.Module, policies: Sequence[str | Policy], notify: Callable[[str], object]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from joma.claims.verdicts import not_run
 from joma.data.errors import CorpusError
 from joma.figures.style import house_style, to_svg
 from joma.host.errors import BadInput
+from joma.host.named_code import contained
 from joma.host.showing import Shown
 from joma.runs import Run, RunError
 from joma.runs.errors import RunBusy
@@ -160,7 +161,7 @@ def not_run_at_all(study: Study, config: dict[str, Any], reason: NotRun) -> Resu
 
 def judge(study: Study, run: Run) -> list[Finding]:
     """The findings of a recorded run: one for each claim, in the study's order, with where they come from."""
-    with run.remembering():
+    with run.remembering(), contained(f"the study {study.name}"):
         by_claim = {finding.claim.name: finding for finding in study.judge(run)}
     wanted = [claim.name for claim in study.claims]
     if set(by_claim) != set(wanted):
@@ -193,7 +194,7 @@ def draw(study: Study, run: Run) -> list[Picture]:
     """The figures of a recorded run as SVG; none where matplotlib is not installed (the extra `viz`)."""
     if find_spec("matplotlib") is None:
         return []
-    with house_style(), run.remembering():
+    with house_style(), run.remembering(), contained(f"the study {study.name}"):
         drawn = [(drawing, drawing.description) for drawing in study.draw(run)]
         return [Picture(one.name, one.caption, to_svg(one.figure, title=seen), seen) for one, seen in drawn]
 
@@ -265,7 +266,8 @@ def _run(study: Study, config: Any, plain: dict[str, Any], path: Path, progress:
     with run:
         clock = _Clock(run, progress)
         try:
-            study.run(config, run, clock)
+            with contained(f"the study {study.name}"):
+                study.run(config, run, clock)
         except (NotRun, KeyboardInterrupt):
             raise
         except Exception as error:

@@ -20,6 +20,7 @@ from joma.claims.multiplicity import judged_together
 from joma.claims.rules import VERDICTS, Verdict
 from joma.host import limits
 from joma.host.errors import BadInput
+from joma.host.kinds import misfit
 from joma.host.limits import depth_of
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def read_findings(path: Path) -> list[Finding]:
         studies = content.get("studies", [content])  # a record holds one study
         found = [Finding.from_json(finding) for study in studies for finding in study["findings"]]
         for finding in found:
-            _must_be_readable(finding)
+            must_be_readable(finding)
         return found
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise BadInput(f"{path} is damaged: a finding in it cannot be read ({_short(error)})") from error
@@ -81,19 +82,12 @@ def findings_of(study: str, place: Path) -> list[Finding]:
     return next(filter(None, stored), [])
 
 
-def _must_be_readable(finding: Finding) -> None:
+def must_be_readable(finding: Finding) -> None:
     """Work out now whatever is worked out from it, so that no reader of it finds out later."""
-    claim, origin = finding.claim, finding.provenance
-    said = [claim.name, claim.says, claim.corrected or "", claim.unit, finding.expected, finding.reason]
-    for word in [
-        *said,
-        finding.command,
-        *(value for name, value in origin.as_json().items() if name != "study_version"),
-    ]:
-        if not isinstance(word, str):
-            raise TypeError(f"{str(word)[:40]!r} stands where words are expected")
-    json.dumps(finding.as_json())
-    claim.sha256.encode(), finding.measured, finding.brief, finding.control, finding.tolerance
+    if where := misfit(finding, Finding):
+        raise TypeError(f"{where} is of the wrong kind")
+    json.dumps(finding.as_json(), allow_nan=False)
+    finding.claim.sha256.encode(), finding.measured, finding.brief, finding.control, finding.tolerance
 
 
 def _short(error: Exception) -> str:

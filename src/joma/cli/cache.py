@@ -8,10 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.options import DEFAULT_OUT
+from joma.cli.outputs import add_folder, add_json, give_json
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.extras import how_to_install
-from joma.host.files import as_json, named_file, usable_file, write_json
+from joma.host.files import write_json
 from joma.host.printing import say
 from joma.host.progress import ProgressLines
 
@@ -50,9 +52,8 @@ def add_parser(commands: Any) -> None:
         help="share of the budget for the last tokens (default: 0.5)")  # fmt: skip
     add("--seed", type=int, default=0, metavar="N", help="seed of the policy random (default: 0)")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    add("--json", metavar="FILE", help="write the numbers there as JSON, too; - for standard output")
-    add("--out", type=Path, default=Path("joma-out"), metavar="DIR",
-        help="folder for figure, JSON and run (default: joma-out)")  # fmt: skip
+    add_json(parser, "write the numbers there as JSON, too")
+    add_folder(parser, f"folder for figure, JSON and run (default: {DEFAULT_OUT})", DEFAULT_OUT)
     add("--fresh", action="store_true", help="measure again what is already recorded")
     parser.set_defaults(call=call)
 
@@ -60,8 +61,6 @@ def add_parser(commands: Any) -> None:
 def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     """Carry `joma cache` out; returns the exit status. Bad input raises BadInput with one sentence."""
     budgets = [_budget(word) for word in options.keep]
-    if options.json not in (None, "-"):
-        usable_file(Path(options.json), "--json")
     from joma.cache import POLICIES, evaluate
 
     screen = sys.stderr if options.json == "-" else sys.stdout
@@ -97,10 +96,7 @@ def _print(costs: Costs, options: argparse.Namespace, screen: Any) -> None:
     say(f"no intervals: {costs.no_interval}" if costs.no_interval else over, screen)
     target = options.out / f"{run.stem}.json"
     write_json(target, content)
-    if options.json == "-":
-        say(as_json(content), keep="\n", end="")
-    elif options.json is not None:
-        write_json(named_file(options.json), content)
+    give_json(options.json, content)
     say(f"json: {target}", screen)
     from joma.cache.drawing import write_png
 

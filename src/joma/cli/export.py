@@ -1,17 +1,21 @@
 """`joma export`: runs for other tools, as tables or as an RO-Crate."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from joma.host.errors import BadInput
+from joma.cli.options import add_study, load_named
+from joma.cli.outputs import add_file
+from joma.host import file_kinds as kinds
+from joma.host.errors import BadInput, FileError, JomaError
 from joma.host.exit_status import OK
+from joma.host.files import named_file
 from joma.host.printing import say
 
 CRATE = "ro-crate"
 TABLES = ("csv", "parquet")
+KINDS = {"parquet": kinds.PARQUET, "csv": kinds.TABLE, "npz": kinds.ARRAYS, CRATE: kinds.CRATE}
 
 
 def add_parser(commands: Any) -> None:
@@ -21,21 +25,23 @@ def add_parser(commands: Any) -> None:
     export.add_argument("run", type=Path, nargs="+", metavar="RUN", help="a run's .sqlite file")
     export.add_argument("--to", choices=("parquet", "csv", "npz", CRATE), required=True, help="the format")
     out = "file to write, for a single run (default: beside the run)"
-    export.add_argument("--out", type=Path, metavar="FILE", help=out)
+    add_file(export, "--out", out, kinds=KINDS, by="to")
+    add_study(export)
     export.set_defaults(call=_export)
 
 
 def _export(options: argparse.Namespace, _: list[str]) -> int:
     from joma.runs import RunError
 
-    runs, failed = options.run, []
+    runs, failed = options.run, list[JomaError]()
     if options.out and len(runs) > 1:
         there = f"there are {len(runs)} runs; without --out each file goes beside its run"
         raise BadInput(f"--out names one file, but {there}")
+    load_named(options)
     for run in runs:
         try:
             say(_exported(run, options.to, options.out))
-        except RunError as error:  # one that cannot be exported does not stop the others
+        except (RunError, FileError) as error:  # one that cannot be exported does not stop the others
             failed.append(error)
     for fault in failed[:-1]:
         say(f"joma: {fault}", sys.stderr)
@@ -68,14 +74,12 @@ def _tidy(path: Path, to: str, out: Path | None) -> Path:
     from joma.scan.result.tidy import write_table
     from joma.scan.sweep.record import stored_scan
 
-    place = out or path.with_suffix(f".{to}")
-    if place.exists() and not place.is_file():
-        raise RunError(f"{place} is no plain file; name a file of your own")
-    if os.path.realpath(place) == os.path.realpath(path):
+    place = named_file(out) if out else path.with_suffix(f".{to}")
+    if place == named_file(path):
         raise RunError(f"{place} is the run itself; export it to another file")
     try:
         with Run.open(path) as run:
-            return write_table([stored_scan(run)], to, Path(os.path.realpath(place)))
+            return write_table([stored_scan(run)], to, place)
     except (KeyError, TypeError, AttributeError, IndexError):
         raise RunError(f"{path.name} is not a run as joma scan writes it") from None
     except OSError as error:

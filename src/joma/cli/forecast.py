@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.outputs import add_json, give_json
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
-from joma.host.files import as_json, named_file, usable_file, write_json
+from joma.host.named_code import import_named, loading, run_file
 from joma.host.printing import say
 
 if TYPE_CHECKING:
@@ -38,14 +37,12 @@ def add_parser(commands: Any) -> None:
     add = parser.add_argument
     add("forecaster", nargs="*", metavar="FILE.py|MODULE:NAME",
         help="a file with a function forecast(history, t), or any function by its name")  # fmt: skip
-    add("--json", metavar="FILE", help="write the scores there as JSON, too; - for standard output")
+    add_json(parser, "write the scores there as JSON, too")
     parser.set_defaults(call=call)
 
 
 def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     """Carry `joma forecast` out; returns the exit status. Bad input raises BadInput with one sentence."""
-    if options.json not in (None, "-"):
-        usable_file(Path(options.json), "--json")
     from joma.studies.rebound.forecast import board, kept_runs
 
     given = {one: _found(one) for one in options.forecaster}
@@ -56,11 +53,8 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
         say(f"scoring {name}", sys.stderr)
         scores.append(board.score(entry, name, sealed, first=seal["first"]))
     _print(sorted(scores, key=lambda one: -one.skill.value), screen)
-    content = {"scores": [one.as_json() for one in scores], "sealed": seal}
-    if options.json == "-":
-        say(as_json(content), keep="\n", end="")
-    elif options.json is not None:
-        write_json(named_file(options.json), content)
+    head = {"schema": "joma-forecast", "schema_version": 1}
+    give_json(options.json, head | {"scores": [one.as_json() for one in scores], "sealed": seal})
     return OK
 
 
@@ -89,31 +83,13 @@ def _found(given: str) -> Entry:
         place, name = given, "forecast"
     if not place or not name:
         raise BadInput(f"a forecaster is given as FILE.py, FILE.py:NAME or MODULE:NAME, got {given!r}")
-    found = getattr(_module(place), name, None)
+    module = _module(place)
+    with loading(place):
+        found = getattr(module, name, None)
     if not callable(found):
         raise BadInput(f"{place} has no function {name}(history, t)")
     return found  # type: ignore[no-any-return]
 
 
 def _module(place: str) -> Any:
-    if not place.endswith(".py"):
-        try:
-            return import_module(place)
-        except ImportError as error:
-            raise BadInput(f"{place} cannot be imported: {error}") from error
-        except Exception as error:
-            raise BadInput(f"{place} broke while it was loaded: {type(error).__name__}: {error}") from error
-    path = Path(place)
-    if not path.is_file():
-        raise BadInput(f"there is no file {place} that could hold a forecaster")
-    called = f"joma_forecast_{path.stem}"
-    spec = spec_from_file_location(called, path)
-    if spec is None or spec.loader is None:
-        raise BadInput(f"{place} is no Python file")
-    sys.modules[called] = module = module_from_spec(spec)  # its dataclasses look for it there
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[called]
-        raise BadInput(f"{place} broke while it was loaded: {type(error).__name__}: {error}") from error
-    return module
+    return run_file(Path(place), "joma_forecast", "a forecaster") if place.endswith(".py") else import_named(place)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from joma.cli.wrapping import columns, hanging
-from joma.host.exit_status import OK
+from joma.host.errors import BadInput
+from joma.host.exit_status import BAD_INPUT, OK
 from joma.host.files import as_json
+from joma.host.printing import say
 
 if TYPE_CHECKING:
     from joma.claims.contract import Study
@@ -27,21 +32,54 @@ def add_parser(commands: Any) -> None:
 def _list(options: argparse.Namespace, _: list[str]) -> int:
     from joma import studies
 
-    wanted = list(map(studies.chosen, options.study)) or studies.names()
+    wanted = list(map(studies.chosen, options.study))
+    # Of a package that offers a study nothing is imported until the study is named.
+    away = {} if wanted else {name: by for name in studies.names() if (by := studies.offered_by(name))}
+    broken: list[str] = []
+    loaded = [name for name in wanted or studies.names() if name not in away]
     if options.json:
-        print(as_json({"studies": [_as_json(studies.load(name)) for name in wanted]}), end="")
+        found = [_as_json(study) for study in _loaded(loaded, broken)]
+        left_out = [] if wanted else [*broken, *studies.left_out()]
+        content = {"studies": found, "not_loaded": away, "left_out": left_out}
+        say(as_json({key: value for key, value in content.items() if value or key == "studies"}), keep="\n", end="")
     elif options.verbose:
-        for study in map(studies.load, wanted):
-            print(hanging(f"{study.name}: ", study.title, columns()))
+        for study in _loaded(loaded, broken):
+            say(hanging(f"{study.name}: ", study.title, columns()), keep="\n")
             for claim in study.claims:
-                print(f"  {study.name}/{claim.name} ({claim.source})")
-                print(hanging(" " * 6, claim.says, columns()))
-            print()
+                say(f"  {study.name}/{claim.name} ({claim.source})")
+                say(hanging(" " * 6, claim.says, columns()), keep="\n")
+            say("")
     else:
-        name_width = max(map(len, wanted))
-        for name in wanted:
-            print(hanging(f"{name:<{name_width}}  ", studies.title(name), columns()))
-    return OK
+        width = max(map(len, [*loaded, *away]), default=0)
+        for name in loaded:
+            with _told(broken):
+                say(hanging(f"{name:<{width}}  ", studies.title(name), columns()), keep="\n")
+    if not options.json:
+        left_out = [] if wanted else [*broken, *studies.left_out()]
+        for name, by in away.items():
+            say(f"{name}: offered by {by}, not loaded; `joma list {name}` loads it")
+        for why in left_out:
+            say(f"left out: {why}")
+    for why in broken if wanted else ():
+        say(f"joma: {why}", sys.stderr)
+    return BAD_INPUT if broken and wanted else OK
+
+
+def _loaded(names: Sequence[str], broken: list[str]) -> Iterator[Study]:
+    """The studies that can be loaded; why others cannot goes to `broken`."""
+    from joma import studies
+
+    for name in names:
+        with _told(broken):
+            yield studies.load(name)
+
+
+@contextmanager
+def _told(broken: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except BadInput as error:
+        broken.append(str(error))
 
 
 def _as_json(study: Study) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from functools import partial
 
 from joma import __version__
 from joma.cli import cache, export, forecast, listing, merge, report, scan, show, verify, view, watch
+from joma.cli.outputs import checked
 from joma.cli.parser import Parser
 from joma.host import limits
-from joma.host.errors import BadInput, JomaError
 from joma.host.exit_status import OK, answer
 from joma.host.printing import encoding_safe, reopen_closed
 from joma.host.words import did_you_mean
@@ -50,12 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _carried_out(options: argparse.Namespace, rest: list[str], command: Parser) -> int:
     limits.check()
-    try:
+    with command.naming_options(), checked(command, options):
         status: int = options.call(options, rest)
-    except JomaError as error:
-        if not (option := command.option(error.argument)):
-            raise
-        raise BadInput(f"{error} ({option})") from error
     return status
 
 

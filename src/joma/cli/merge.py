@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.cli.options import DEFAULT_OUT
+from joma.cli.options import DEFAULT_OUT, add_study, load_named
+from joma.cli.outputs import add_folder, add_json, add_tables
 from joma.cli.uploading import uploaded
 from joma.host.errors import BadInput
-from joma.host.files import usable_file, usable_folder
 from joma.host.printing import say
 from joma.host.words import counted
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 _EPILOG = """\
 FOLDER is that of one shard, or one that holds those of several. Parts that do not belong together are refused: other
 versions, options or checkpoints, a shard that is missing, not finished, or there twice. Nothing is measured or run
+again, and no study is loaded that is not joma's own, but for those that --study names: their runs are judged and drawn
 again. The exit status is that of the command whose shards these are."""
-_OF = {"scan": ("csv", "parquet", "fail_if", "no_page"), "verify": ("verbose", "claims")}
+_OF = {"scan": ("csv", "parquet", "fail_if", "no_page"), "verify": ("verbose", "claims", "study")}
 """Options that only shards of one command have."""
 _WORK = {"scan": ("checkpoint", "checkpoints"), "verify": ("study", "studies")}
 """What is shared out, in words."""
@@ -34,15 +35,15 @@ def add_parser(commands: Any) -> None:
     merge = commands.add_parser("merge", help=words, description=f"{words.capitalize()}.", epilog=_EPILOG)
     add = merge.add_argument
     add("folder", type=Path, nargs="+", metavar="FOLDER", help="where shards wrote")
-    add("--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help=f"for runs and page (default: {DEFAULT_OUT})")
-    add("--json", metavar="FILE", help="write curves or findings there as JSON, too; - for standard output")
-    add("--csv", type=Path, metavar="FILE", help="of a scan: the numbers as a table, one row per number")
-    add("--parquet", type=Path, metavar="FILE", help="of a scan: the same table as parquet")
+    add_folder(merge, f"for runs and page (default: {DEFAULT_OUT})", DEFAULT_OUT)
+    add_json(merge, "write curves or findings there as JSON, too")
+    add_tables(merge, "of a scan: ")
     add("--fail-if", action="append", default=[], metavar="RULE", help="of a scan: as for joma scan; may be repeated")
     add("--no-page", action="store_true", help="of a scan: write no page with figures")
     add("-v", "--verbose", action="store_true", help="of studies: print every claim with its verdict and numbers")
     add("--claims", metavar="VERDICTS", help="of studies: print all claims with these verdicts, as fails,undecided")
     add("--fresh", action="store_true", help="replace records that are in DIR already")
+    add_study(merge)
     merge.set_defaults(call=_merge)
 
 
@@ -74,18 +75,16 @@ def _check(options: argparse.Namespace, parts: Sequence[Part]) -> None:
     """Refuse now what would fail when all is read."""
     if any(part.folder.resolve() == options.out.resolve() for part in parts):
         raise BadInput(f"{options.out} is the folder of a shard; merge into another folder", argument="out")
-    usable_folder(options.out)
-    for option in ("json", "csv", "parquet"):
-        if (given := getattr(options, option)) not in (None, "-"):
-            usable_file(Path(given), option)
 
 
 def _scan(parts: Sequence[Part], options: argparse.Namespace, screen: Any) -> int:
     from joma.cli.scan import Done, beyond_thresholds, end_scan
+    from joma.scale.contents import options_of
     from joma.scan.result.thresholds import read_thresholds
     from joma.scan.sweep.parts import merge_scans
 
-    rules = read_thresholds(options.fail_if, parts[0].options.get("measures", [])) if options.fail_if else []
+    measures = options_of(parts[0], {"measures": [str]})["measures"]
+    rules = read_thresholds(options.fail_if, measures) if options.fail_if else []
     found = merge_scans(parts, options.out, fresh=options.fresh)
     assert found.run is not None
     options.compare = False  # what else end_scan asks of the options of a scan
@@ -100,6 +99,7 @@ def _verify(parts: Sequence[Part], options: argparse.Namespace) -> int:
     from joma.studies.parts import merged_results
 
     verdicts = None if options.claims is None else verdicts_named(options.claims)
+    load_named(options)
     results = merged_results(parts, options.out, fresh=options.fresh)
     wish = Wish(options.out, options.json, False, 1, str(parts[0].options["scale"]), verbose=options.verbose,
                 verdicts=verdicts)  # fmt: skip

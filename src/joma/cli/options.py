@@ -7,9 +7,12 @@ import ast
 import dataclasses
 import inspect
 import textwrap
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from joma.cli.outputs import add_folder, add_json, checked
 from joma.cli.parser import Parser
 from joma.host.words import counted
 
@@ -21,14 +24,15 @@ DEFAULT_OUT = Path("joma-out")
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """What the user asked for."""
+    """What the user asked for. outputs: within this block what is written follows the rules of `joma.cli.outputs`."""
 
     config: Any
     scale: str
     out: Path
-    json: str | None
+    json: Path | str | None
     fresh: bool
     threads: int
+    outputs: AbstractContextManager[object]
 
 
 def parse(study: Study, arguments: list[str]) -> Chosen:
@@ -44,22 +48,42 @@ def parse(study: Study, arguments: list[str]) -> Chosen:
     names = [entry.name for entry in dataclasses.fields(preset)]
     for name in names:
         _add(group, name, hints[name], getattr(preset, name), described.get(name, ""))
-    given = vars(parser.read(arguments))
+    options = parser.read(arguments)
+    given = vars(options)
     config = {name: _taken(name, given[name], hints[name]) for name in names}
-    rest = {key: value for key, value in given.items() if key not in config}
-    return Chosen(dataclasses.replace(preset, **config), **rest)
+    rest = {key: value for key, value in given.items() if key not in config and key != "force"}
+    return Chosen(dataclasses.replace(preset, **config), **rest, outputs=_following_rules(parser, options))
+
+
+@contextmanager
+def _following_rules(parser: Parser, options: argparse.Namespace) -> Iterator[None]:
+    with parser.naming_options(), checked(parser, options):
+        yield
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """The options that every command has that carries out studies."""
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, metavar="DIR",
-                        help=f"folder for runs and report (default: {DEFAULT_OUT})")  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="write the findings there as JSON, too; - for standard output")
+    add_folder(parser, f"folder for runs and report (default: {DEFAULT_OUT})", DEFAULT_OUT)
+    add_json(parser, "write the findings there as JSON, too")
     parser.add_argument("--fresh", action="store_true", help="run again, also where a finished run is recorded")
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N",
         help="threads per study (default: 1; the last digits of a result can depend on it)",
     )  # fmt: skip
+
+
+def add_study(parser: argparse.ArgumentParser) -> None:
+    """The option that names studies which are not joma's own: a record may not."""
+    words = "load this study, which is not joma's own, to judge and draw its runs; may be repeated"
+    parser.add_argument("--study", action="append", default=[], metavar="NAME|FILE", help=words)
+
+
+def load_named(options: argparse.Namespace) -> None:
+    """Load what `--study` names; one that cannot be loaded is refused before any work is done."""
+    from joma import studies
+
+    for name in options.study:
+        studies.load(studies.chosen(name))
 
 
 _SCALE: dict[str, Any] = {"choices": ("quick", "paper"), "default": "quick",

@@ -2,9 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from joma.host.errors import BadInput, JomaError
 from joma.host.exit_status import BAD_INPUT
 from joma.host.printing import say
 from joma.host.words import did_you_mean
@@ -52,6 +54,16 @@ class Parser(argparse.ArgumentParser):
             return ""
         metavar = f" {found.metavar}" if found.metavar and isinstance(found.metavar, str) else ""
         return f"{found.option_strings[-1]}{metavar}"
+
+    @contextmanager
+    def naming_options(self) -> Iterator[None]:
+        """Within, an error that names an argument of the library gets the option that sets it."""
+        try:
+            yield
+        except JomaError as error:
+            if not (option := self.option(error.argument)):
+                raise
+            raise BadInput(f"{error} ({option})") from error
 
     def error(self, message: str) -> NoReturn:
         """One sentence on standard error, status 2."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.options import add_study, load_named
+from joma.cli.outputs import add_folder
 from joma.host.errors import BadInput
 from joma.host.exit_status import BROKEN, OK
-from joma.host.files import usable_folder, write_json
+from joma.host.files import make_folder, write_json
 from joma.host.printing import say
 from joma.host.words import counted
 
@@ -25,19 +28,19 @@ def add_parser(commands: Any) -> None:
     report = commands.add_parser("report", help=words, description=f"{words.capitalize()}.")
     what = "a folder that `joma verify` or `joma scan` wrote, a folder of kept records, or .sqlite files of runs"
     report.add_argument("stored", type=Path, nargs="+", metavar="DIR|RUN", help=what)
-    report.add_argument("--out", type=Path, metavar="FOLDER", help="where the report goes (default: beside the runs)")
+    add_folder(report, "where the report goes (default: beside the runs)", None, "FOLDER")
+    add_study(report)
     report.set_defaults(call=_report)
 
 
 def _report(options: argparse.Namespace, _: list[str]) -> int:
     stored: list[Path] = options.stored
-    if options.out:
-        usable_folder(options.out)
     folders, files = [path for path in stored if path.is_dir()], [path for path in stored if path.is_file()]
     for path in files:
         if path.suffix != ".sqlite":
             how = "name a folder that `joma verify` wrote, or .sqlite files of runs"
             raise BadInput(f"{path} is no folder and no run; {how}")
+    load_named(options)
     if len(files) == len(stored):
         return _of_files(files, options.out)
     if len(stored) > 1:
@@ -96,6 +99,7 @@ def _written(found: Sequence[tuple[str, Callable[[], Result]]], scans: list[Path
             screen.finished(results[-1])
     results = with_q(results)
     if results:
+        make_folder(place)
         write_json(place / "findings.json", findings_json(results))
     page = write_report(results, place, scale="as stored", scans=scans, command=command)
     say(f"report: {page}")
@@ -105,7 +109,10 @@ def _written(found: Sequence[tuple[str, Callable[[], Result]]], scans: list[Path
 def _found(folder: Path, scans: list[Path]) -> list[tuple[str, Path | None]]:
     from joma.studies.stored import stored_runs
 
-    found, quoted = stored_runs(folder), shlex.quote(str(folder))
+    passed_over: set[str] = set()
+    found, quoted = stored_runs(folder, passed_over), shlex.quote(str(folder))
+    for name in sorted(passed_over):
+        say(f"joma: runs of {name} are left out: it is no study of joma's own; --study NAME|FILE loads it", sys.stderr)
     if scans:
         return found
     if not found and (folder / "runs").is_dir():

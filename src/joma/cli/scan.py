@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.options import DEFAULT_OUT
+from joma.cli.outputs import add_folder, add_json, add_tables, give_json
 from joma.cli.placing import add_on
 from joma.cli.shard import add_shard, how_to_merge, refuse_with_shard
 from joma.cli.uploading import uploaded
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
-from joma.host.files import as_json, named_file, refuse_files, usable_file, write_json
+from joma.host.files import named_file
 from joma.host.printing import say
 from joma.host.words import counted
 
@@ -65,9 +67,8 @@ def add_parser(commands: Any) -> None:
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     add("--jobs", type=int, metavar="N", help="checkpoints at a time (default: 1; with --on what there is room for)")
     add_on(parser, "checkpoints are measured")
-    add("--json", metavar="FILE", help="write the curves there as JSON; - for standard output")
-    add("--csv", type=Path, metavar="FILE", help="the numbers as a table, one row per number")
-    add("--parquet", type=Path, metavar="FILE", help="the same table as parquet")
+    add_json(parser, "write the curves there as JSON")
+    add_tables(parser)
     add(
         "--fail-if", action="append", default=[], metavar="RULE",
         help="end with status 4 if MEASURE[/GROUP][@LAYER] is beyond a number, as stable_rank/mlp<5; may be repeated",
@@ -75,8 +76,7 @@ def add_parser(commands: Any) -> None:
     add("--strict", action="store_true", help="end with status 3 if a matrix of a layer has a name that is not known")
     add("--no-page", action="store_true", help="write no page with figures")
     add("--keep-suspicious", action="store_true", help="keep steps whose weights seem to be those of another step")
-    add("--out", type=Path, default=Path("joma-out"), metavar="DIR",
-        help="folder for page, run and downloads (default: joma-out)")  # fmt: skip
+    add_folder(parser, f"folder for page, run and downloads (default: {DEFAULT_OUT})", DEFAULT_OUT)
     add("--pattern", action="append", default=[], dest="patterns", metavar="NAME=REGEX",
         help="matrices to measure, by full tensor name; mlp and embedding replace those that are found")  # fmt: skip
     add("--budget", type=float, default=20.0, metavar="GB",
@@ -172,33 +172,12 @@ def _check(options: argparse.Namespace) -> None:
         given = counted(len(options.source), "source")
         raise BadInput(f"--compare takes two sources, got {given}" if options.compare else
                        f"joma scan takes one source, got {given}; --compare takes two")  # fmt: skip
-    refuse_files(options.out)
     if options.shard is not None:
         refuse_with_shard(options, "compare", "list", "json", "csv", "parquet", "fail_if")
-    _check_files({name: given for name in ("json", "csv", "parquet") if (given := getattr(options, name)) is not None})
     if options.parquet:
         from joma.scan.result.tidy import must_be_writable
 
         must_be_writable("parquet")
-
-
-def _check_files(given: dict[str, str | Path]) -> None:
-    """Refuse what could not be written, and what would be lost by writing: a table, or somebody's weights."""
-    from joma.scan.formats.checkpoint import ENDINGS
-
-    written: dict[Path, str] = {}
-    for option, name in given.items():
-        if str(name) == "-":
-            if option != "json":
-                raise BadInput(f"{option} must be a file; only JSON is written to standard output", argument=option)
-            continue
-        usable_file(Path(name), option)
-        file = named_file(name)
-        if file.name.endswith(ENDINGS):
-            raise BadInput(f"{option} is {name}, the name of a file of weights; name another", argument=option)
-        if other := written.get(file):
-            raise BadInput(f"{other} and {option} name the same file {name}", argument=option)
-        written[file] = option
 
 
 def _list(options: argparse.Namespace, screen: Any) -> int:
@@ -211,10 +190,7 @@ def _list(options: argparse.Namespace, screen: Any) -> int:
     listing = list_tensors(series.places[-1], patterns=read_patterns(options.patterns), root=options.root)
     say(f"{series.source}: {counted(len(series.places), 'checkpoint')}; this is {listing.checkpoint}", screen)
     say(listing.text(), screen, keep="\n")
-    if options.json == "-":
-        say(as_json(listing.as_json()), keep="\n", end="")
-    elif options.json is not None:
-        write_json(named_file(options.json), listing.as_json())
+    give_json(options.json, listing.as_json())
     return LEFT_OUT if options.strict and listing.not_taken else OK
 
 
@@ -294,10 +270,7 @@ def _write(done: Sequence[Done], options: argparse.Namespace) -> None:
     each = [{**one.found.as_json(), "run": str(one.run)} for one in done]
     head = {key: each[0][key] for key in ("schema", "schema_version", "joma")}
     content = each[0] if len(each) == 1 else {**head, "scans": each}
-    if options.json == "-":
-        say(as_json(content), keep="\n", end="")
-    elif options.json is not None:
-        write_json(named_file(options.json), content)
+    give_json(options.json, content)
     from joma.scan.result.tidy import write_table
 
     for to in ("csv", "parquet"):
@@ -329,4 +302,4 @@ def _tell(faults: list[Fault], screen: Any) -> None:
         together.setdefault((fault.step, fault.measure), []).append(fault)
     for several in together.values():
         more = f" (and {len(several) - 1} more tensors)" if len(several) > 1 else ""
-        say(f"left out: {several[0]}{more}", screen)
+        say(f"left out: {str(several[0]).replace('(fresh)', '(--fresh)')}{more}", screen)

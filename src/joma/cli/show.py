@@ -50,6 +50,8 @@ def add_parser(commands: Any) -> None:
 def _show(options: argparse.Namespace, _: list[str]) -> int:
     from joma import studies
 
+    if options.out and not options.out.exists():
+        raise BadInput(f"there is no {options.out}; joma show reads one that joma verify wrote", argument="out")
     name, _, claim = options.id.lower().partition("/")
     study = studies.load(name)
     claims = {f"{study.name}/{each.name}": each for each in study.claims}

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joma.cli.options import DEFAULT_OUT, add_output
+from joma.cli.outputs import STANDARD_OUTPUT, give_json
 from joma.cli.placing import add_on
 from joma.cli.shard import add_shard, how_to_merge, refuse_with_shard
 from joma.cli.uploading import uploaded
 from joma.host.errors import BadInput, asked_for
 from joma.host.exit_status import BROKEN, OK
-from joma.host.files import as_json, named_file, usable_file, usable_folder, write_json
+from joma.host.files import make_folder, usable_folder, write_json
 from joma.host.printing import say
 from joma.host.threads import cores, limited
 from joma.host.words import short
@@ -74,7 +75,7 @@ class Wish:
     """What a command asks for, beside the studies."""
 
     out: Path
-    json: str | None
+    json: Path | str | None
     fresh: bool
     threads: int
     scale: str
@@ -87,8 +88,6 @@ class Wish:
         """Refuse now what would fail after minutes of work."""
         _check_counts(self.jobs, self.threads)
         usable_folder(self.out)
-        if self.json and self.json != "-":
-            usable_file(Path(self.json))
 
 
 def _check_counts(jobs: int | None, threads: int) -> None:
@@ -168,7 +167,7 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     study = studies.load(studies.chosen(options.study))
     with asked_for():
         chosen = parse(study, rest)
-    with uploaded(chosen.out) as out:
+    with chosen.outputs, uploaded(chosen.out) as out:
         return _run_one(study, chosen, out)
 
 
@@ -244,7 +243,7 @@ def _side_by_side(names: list[str], wish: Wish) -> Callable[[Listener], Iterator
 
 def _results(events: Iterator[Event], wish: Wish, until_the_end: ExitStack, listener: Listener) -> Iterator[Result]:
     from joma.scale.task import Going, Lost
-    from joma.studies.task import lost, result_of
+    from joma.studies.task import loaded, lost, result_of
 
     with until_the_end:
         for event in events:
@@ -253,7 +252,7 @@ def _results(events: Iterator[Event], wish: Wish, until_the_end: ExitStack, list
             elif isinstance(event, Lost):
                 yield lost(event.task.name, wish.scale, event.reason)
             else:
-                yield result_of(event.task.name, event.value)
+                yield result_of(loaded(event.task.name), event.value)
 
 
 def write_and_print(results: list[Result], wish: Wish, screen: Screen) -> list[Result]:
@@ -265,14 +264,15 @@ def write_and_print(results: list[Result], wish: Wish, screen: Screen) -> list[R
     ledger, page = findings_json(results), None
     try:
         if not all(result.error for result in results):  # else the files of an earlier command are worth more
-            if wish.json and wish.json != "-":
-                write_json(named_file(wish.json), ledger)
+            make_folder(wish.out)
+            if wish.json != STANDARD_OUTPUT:
+                give_json(wish.json, ledger)
             write_json(wish.out / "findings.json", ledger)
             page = write_report(results, wish.out, scale=wish.scale, scans=scan_runs(wish.out))
     finally:  # a full disk must not cost the verdicts, too
         unlisted = _print_claims(results, wish, screen)
-    if wish.json == "-":
-        say(as_json(ledger), keep="\n", end="")
+    if wish.json == STANDARD_OUTPUT:
+        give_json(wish.json, ledger)
     screen.summary(results, page, more=_how_to_see(results, wish) if unlisted else ())
     return results
 

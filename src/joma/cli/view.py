@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.cli.options import add_study, load_named
+from joma.cli.outputs import add_file
 from joma.host.errors import BadInput, JomaError
 from joma.host.exit_status import OK
 from joma.host.extras import how_to_install
-from joma.host.files import usable_file
+from joma.host.file_kinds import PAGE
 from joma.host.printing import say
 
 if TYPE_CHECKING:
@@ -35,10 +37,11 @@ def add_parser(commands: Any) -> None:
     add = parser.add_argument
     what = "runs, and folders that joma verify, joma scan or joma.monitor write (default: joma-out)"
     add("path", type=Path, nargs="*", metavar="RUN|FOLDER", help=what)
-    add("--export", type=Path, metavar="FILE", help="write one page with its data inside, and leave")
+    add_file(parser, "--export", "write one page with its data inside, and leave", kinds={"": PAGE})
     add("--size", type=float, metavar="MB", help="of the numbers in that page, at most (default: 16)")
     add("--port", type=int, default=0, metavar="N", help="of the server (default: any that is free)")
     add("--every", type=float, default=1.0, metavar="SECONDS", help="between two looks at the files (default: 1)")
+    add_study(parser)
     parser.set_defaults(call=call)
 
 
@@ -52,6 +55,7 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
             raise BadInput(f"{path} is no run; joma view takes runs, and folders with runs")
     if options.size is not None and not options.export:
         raise BadInput("--size goes with --export: a live page is sent what it shows")
+    load_named(options)
     if options.export:
         return _exported(paths, options.export, options.size)
     return _served(paths, options.port, options.every)
@@ -106,7 +110,6 @@ def _say_where(address: str) -> None:
 def _exported(paths: list[Path], out: Path, size: float | None) -> int:
     from joma.view.page import MEGABYTES, write_page
 
-    usable_file(out, "export")
     sentence = write_page(_feed(paths), out, megabytes=MEGABYTES if size is None else size)
     say(f"page: {out}\n{sentence}", keep="\n")
     return OK

@@ -37,7 +37,7 @@ class Folder:
     def look(self) -> list[Seen | Fault]:
         """All runs, those written last first. One that cannot be read does not stop the others."""
         from joma.runs.errors import RunError
-        from joma.runs.following import Follower, runs_in
+        from joma.runs.following import Follower, must_stay_in, runs_in
 
         if self.one and not self._followers:  # the first look: what is no run is refused
             self._followers[self.path] = Follower(self.path)
@@ -49,6 +49,8 @@ class Folder:
         found: list[Seen | Fault] = []
         for path in paths:
             try:
+                if not self.one:
+                    must_stay_in(path, self.path)
                 found.append(self._followers.setdefault(path, Follower(path)).look())
             except (RunError, OSError) as error:
                 found.append(Fault(path, str(error)))

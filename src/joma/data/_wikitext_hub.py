@@ -19,6 +19,7 @@ from joma.data._words import file_hash, need_pyarrow, split_files
 from joma.data.errors import CorpusError
 from joma.host import hub as hub_client
 from joma.host.extras import how_to_install
+from joma.host.files import continued, make_folder
 from joma.host.progress import Progress, silent
 
 _REPOSITORY = "Salesforce/wikitext"
@@ -60,7 +61,7 @@ def download_wikitext(
 
     try:
         files = _listing(_FOLDERS[name])
-        target.mkdir(parents=True, exist_ok=True)
+        make_folder(target)
         total, done = sum(file.size for file in files), 0
 
         def report(name: str, before: int, got: int) -> None:
@@ -106,7 +107,7 @@ def _listing(folder: str) -> list[_Listed]:
 
 def _fetch(file: _Listed, folder: Path, report: Callable[[int], None]) -> None:
     part = folder / f"{file.name}.part"
-    with part.open("ab") as stream:
+    with continued(part) as stream:
         _lock(stream, part)
         if stream.tell() > file.size:
             _empty(stream)

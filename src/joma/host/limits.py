@@ -34,6 +34,8 @@ TOKENIZER_SECONDS = 300.0
 first, which takes half a minute where a machine is busy."""
 WORD_BYTES = 2**24
 """Of one word of a text. Languages without spaces have sentences for words; no language has this."""
+LINE_BYTES = 2**24
+"""Of the last line of a file that lines are added to."""
 RUN_PATH_BYTES = 480
 """Of the full name of a run. SQLite opens none beyond 512, those of its helper files included."""
 LISTING_BYTES = 64 * 2**20
@@ -45,9 +47,14 @@ LISTING_SECONDS = 60.0
 REVISIONS = 50_000
 """Of one model."""
 STORE_SECONDS = 120.0
-"""Until one request to an object store is answered, its bytes included; a store that lets them drip is given up."""
+"""Until one request to an object store is answered, its bytes included, or one of its folders is listed, all pages
+together; a store that lets them drip is given up."""
 STORE_OBJECTS = 200_000
 """Objects and folders that one folder of a store lists."""
+WEB_FILES = 2_000
+"""That an index on a web server names. Each takes a request; all may take STORE_SECONDS and a second for each."""
+STORE_LISTING_BYTES = 512 * 2**20
+"""Of memory that a listing may take while it is read, in a process of its own."""
 
 
 def check(given: str | None = None) -> None:

@@ -1,5 +1,6 @@
-"""How much memory is free, for estimates that are made before the work begins."""
+"""How much memory is free, for estimates that are made before the work begins, and how much a process has held."""
 
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,3 +28,13 @@ def free_memory(device: Any = "cpu") -> int | None:
         most, used = (int((_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         known.append(max(0, most - used))
     return min(known, default=None)
+
+
+def most_memory() -> int:
+    """The most memory that this process has held, in bytes; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -101,17 +104,58 @@ class _NotFollowed(urllib.request.HTTPRedirectHandler):
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
+class _Deadline(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Hangs up when the time is over: the timeout of a socket begins anew with every byte."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = False
+        self._sockets: list[socket.socket] = []
+        self._timer = threading.Timer(limits.STORE_SECONDS, self._hang_up)
+
+    def http_open(self, req: Any) -> Any:
+        return self.do_open(self._watched(HTTPConnection), req)
+
+    def https_open(self, req: Any) -> Any:
+        return self.do_open(self._watched(HTTPSConnection), req)
+
+    def _watched(self, kind: type[HTTPConnection]) -> type[HTTPConnection]:
+        sockets = self._sockets
+
+        class Watched(kind):  # type: ignore[misc, valid-type]
+            def connect(self) -> None:
+                super().connect()
+                sockets.append(self.sock)
+
+        return Watched
+
+    def _hang_up(self) -> None:
+        self.over = True
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> _Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+
 def _first_byte(url: str, place: Address) -> tuple[int, Any]:
     """Status and headers of the answer to a request for the first byte; again where the server is busy."""
     request = urllib.request.Request(
         url, headers={"Range": "bytes=0-0", "Accept-Encoding": "identity", "User-Agent": "joma"}
     )
-    opener = urllib.request.build_opener(_NotFollowed)
     status = 0
     for tries in range(stores.TRIES):
         try:
-            with opener.open(request, timeout=limits.STORE_SECONDS) as response:
-                return response.status, response.headers
+            with _Deadline() as deadline:
+                opener = urllib.request.build_opener(_NotFollowed, deadline)
+                with opener.open(request, timeout=limits.STORE_SECONDS) as response:
+                    if not deadline.over:  # else some headers may be missing
+                        return response.status, response.headers
         except urllib.error.HTTPError as error:
             error.close()
             if error.code not in _BUSY:
@@ -119,6 +163,8 @@ def _first_byte(url: str, place: Address) -> tuple[int, Any]:
             status = error.code
         except (OSError, ValueError, HTTPException):  # a connection that breaks, an answer that is none
             status = 0
+        if deadline.over:
+            raise StoreError(f"{place} could not be read: a request took more than {limits.STORE_SECONDS:g} s")
         if tries + 1 < stores.TRIES:
             time.sleep(min(stores.PAUSE * 2**tries, stores.LONGEST_PAUSE))
     why = f"the server answered with status {status}" if status else "the server cannot be reached"

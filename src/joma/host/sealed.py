@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joma.host.errors import JomaError
+from joma.host.file_kinds import OWN
 from joma.host.files import atomically
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class DamagedError(JomaError, ValueError):
 
 
 def save_sealed(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
-    """Write tensors, and strings about them, to one safetensors file with its checksum.
+    """Write tensors, and strings about them, to one safetensors file with its checksum. Its name is joma's own.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -37,7 +38,7 @@ def save_sealed(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, s
 
     held = {name: tensor.contiguous() for name, tensor in tensors.items()}
     about = dict(about or {})
-    with atomically(path) as unfinished:
+    with atomically(path, OWN) as unfinished:
         save_file(held, unfinished, about | {_SEAL: str(_checksum(held, about))})
 
 

@@ -192,14 +192,15 @@ def explain(error: Exception, place: Address | str) -> StoreError:
         return StoreError(f"{place} cannot be read in part: the server ignores ranges and would send all of it")
     # Where the environment has no credentials, obstore asks the machines that clouds give their own servers.
     nobody = "169.254.169.254" in text or "metadata.google.internal" in text
-    if kind in ("UnauthenticatedError", "PermissionDeniedError") or nobody:
+    status = re.search(r"status code: (\d{3})\b", text)
+    forbidden = status is not None and status[1] in ("401", "403")  # of a listing, which has no kind of its own
+    if kind in ("UnauthenticatedError", "PermissionDeniedError") or forbidden or nobody:
         need = _CREDENTIALS.get(scheme)
         return StoreError(f"{place} may not be read: {f'it needs {need}' if need else NOT_PUBLIC}")
     if "redirect without LOCATION" in text:
         return StoreError(f"{place} is in another region: set AWS_REGION")
     if "error following redirect" in text:
         return StoreError(f"{place} is redirected too often, or to http://")
-    status = re.search(r"status code: (\d{3})\b", text)
     if status and status[1] == "404":
         return StoreError(f"{place} does not exist")
     if status:

@@ -1,12 +1,13 @@
 """Every measure that joma takes of a model, described once: its name, meaning, unit, columns, and what it needs.
 
-A scan of checkpoints, a page and a monitor of a training run all read this table. A measure of weight matrices is
-computed here, too. One that needs a running model is only described: `joma.probes` and `joma.scan` compute it.
+A scan of checkpoints, a monitor of a training run, `joma view` and the pages all read this table. What a scan takes of
+weight matrices is computed here, too. What needs a running model, its gradients or its last weights is only described:
+`joma.probes`, `joma.scan` and `joma.monitor` compute it.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,8 +21,10 @@ from joma.measure.spectrum import spectrum
 
 TOLERANCE = 1e-3  #: Relative, of stable ranks and spectral norms.
 KEPT = 16  #: Keys whose mass sparsity tells beside that of the top 10 %.
-Needs = Literal["weights", "model", "text"]
-"""weights: matrices alone. model: a running model, on any tokens. text: two checkpoints on the same text."""
+Needs = Literal["matrices", "embeddings", "gradients", "attention", "text"]
+"""matrices, embeddings: the weights alone. gradients: those of the matrices. attention: a running model, on any tokens.
+text: two checkpoints on the same text."""
+Taker = Literal["scan", "monitor"]
 _QUANTILES = (0.5, 0.9, 0.99)
 
 
@@ -50,13 +53,15 @@ class Measure:
     - unit: of all columns; empty where they have none
     - meaning: one sentence, or a few, for a page
     - needs: what it is taken from
-    - columns: the numbers that it gives. Of weights they are columns of one curve, else each is a curve of its own
+    - taken_by: whether a scan of checkpoints takes it, a monitor of a training run, or both
+    - columns: the numbers that it gives; its name alone, unless said. Of weights they are columns of one curve, else
+      each is a curve of its own
     - column_titles: of columns whose name does not say enough
     - statistics: of a running model, what `joma.probes` calls a column, where that is another name
     - thresholds: numbers inside its definition, with their source
 
     >>> MEASURES["entropy"].axis, MEASURES["entropy"].needs
-    ('attention entropy (nats)', 'model')
+    ('attention entropy (nats)', 'attention')
     >>> list(MEASURES["sparsity"].curves)[:2]
     ['sparsity/top_tenth', 'sparsity/top_16']
     """
@@ -66,10 +71,14 @@ class Measure:
     unit: str = ""
     meaning: str
     needs: Needs
-    columns: tuple[str, ...]
+    taken_by: tuple[Taker, ...] = ("scan",)
+    columns: tuple[str, ...] = ()
     column_titles: Mapping[str, str] = field(default_factory=dict)
     statistics: Mapping[str, str] = field(default_factory=dict)
     thresholds: tuple[Threshold, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", self.columns or (self.name,))
 
     @property
     def axis(self) -> str:
@@ -88,10 +97,10 @@ class Measure:
 @brief_repr
 @dataclass(frozen=True, kw_only=True)
 class WeightMeasure(Measure):
-    """Numbers of weight matrices. Measures with the same `compute` share its result.
+    """Numbers of weight matrices in a checkpoint. Measures with the same `compute` share its result.
 
-    - name, title, unit, meaning, needs, columns, column_titles, statistics, thresholds: those of every `Measure`
-    - group: "mlp": every group of matrices, those named by pattern included. "embedding": that group alone
+    - name, title, unit, meaning, needs, taken_by, columns, column_titles, statistics, thresholds: those of every
+      `Measure`. One that needs "matrices" is taken of every group of them, those named by pattern included
     - compute: the result of one matrix; the generator is for what is estimated
     - pick: the numbers of such a result, one per column
     - stacked: the results of a stack of small matrices at once, where that saves time; None: one after the other
@@ -103,8 +112,6 @@ class WeightMeasure(Measure):
     [3.0]
     """
 
-    needs: Needs = "weights"
-    group: Literal["mlp", "embedding"]
     compute: Callable[[Tensor, torch.Generator], Any]
     pick: Callable[[Any], list[float]]
     stacked: Callable[[Tensor], list[Any]] | None = None
@@ -170,13 +177,14 @@ def _coherence(vectors: Tensor, generator: torch.Generator) -> list[float]:
     return [float(found.mean), *map(float, found.quantiles), float(found.random_mean)]
 
 
-_LEADING: Any = {"group": "mlp", "compute": leading_spectrum, "stacked": _leading_spectra}
+_LEADING: Any = {"needs": "matrices", "compute": leading_spectrum, "stacked": _leading_spectra}
 _ALL = (
     WeightMeasure(
         name="stable_rank",
         title="stable rank",
         meaning="The squared Frobenius norm of a matrix over its squared spectral norm: 1 if one direction carries "
         "everything, at most the smaller side.",
+        taken_by=("scan", "monitor"),
         columns=("stable rank",),
         pick=lambda found: [found[0]],
         **_LEADING,
@@ -196,7 +204,7 @@ _ALL = (
         "it.",
         columns=("alpha",),
         thresholds=(Threshold(LEAST, "a matrix with fewer singular values above zero is left out", "WeightWatcher"),),
-        group="mlp",
+        needs="matrices",
         compute=full_spectrum,
         pick=_alpha,
         stacked=full_spectra,
@@ -213,7 +221,7 @@ _ALL = (
             **{f"q{q}": f"{q:.0%} quantile of the absolute cosine" for q in _QUANTILES},
             "random mean": "mean absolute cosine of random vectors",
         },
-        group="embedding",
+        needs="embeddings",
         compute=_coherence,
         pick=lambda found: list(found),
     ),
@@ -222,8 +230,30 @@ _ALL = (
         title="attention entropy",
         unit="nats",
         meaning="The mean entropy of an attention row on the text, in nats: 0 if a token attends to one other alone.",
-        needs="model",
-        columns=("entropy",),
+        needs="attention",
+        taken_by=("scan", "monitor"),
+    ),
+    Measure(
+        name="largest_logit",
+        title="largest attention logit",
+        unit="nats",
+        meaning="The largest logit of all queries, per head.",
+        needs="attention",
+        taken_by=("monitor",),
+    ),
+    Measure(
+        name="sink_mass",
+        title="mass on the first key",
+        meaning="The mean attention on the first key, per head.",
+        needs="attention",
+        taken_by=("monitor",),
+    ),
+    Measure(
+        name="effective_keys",
+        title="effective keys",
+        meaning="The mean of e^entropy over queries, per head.",
+        needs="attention",
+        taken_by=("monitor",),
     ),
     Measure(
         name="sparsity",
@@ -231,7 +261,7 @@ _ALL = (
         meaning="Means over queries on the text. Mass: how much attention goes to the keys with the largest "
         "probability, or to the first keys. Keys below 1 % of the largest: their share of the keys seen, H2O's "
         "sparsity. Effective keys: e^entropy.",
-        needs="model",
+        needs="attention",
         columns=("top_tenth", f"top_{KEPT}", "first_key", "first_4", "near_zero", "effective_share"),
         column_titles={
             "top_tenth": "mass on the top 10 % of keys",
@@ -254,7 +284,8 @@ _ALL = (
         "parts. Shared: the variance that the mean query of the head gives, one taste for keys that all queries have. "
         "Specific: that of what each query asks for beyond it. Cross: twice their covariance. The parts sum to the "
         "variance, but for what a bias or a soft cap of the logits adds.",
-        needs="model",
+        needs="attention",
+        taken_by=("scan", "monitor"),
         columns=("variance", "shared", "specific", "cross"),
         column_titles={
             "variance": "variance of a query's logits",
@@ -262,6 +293,35 @@ _ALL = (
             "specific": "specific to a query",
             "cross": "twice their covariance",
         },
+    ),
+    Measure(
+        name="norm",
+        title="Frobenius norm",
+        meaning="The root of the sum of the squared weights of a matrix.",
+        needs="matrices",
+        taken_by=("monitor",),
+    ),
+    Measure(
+        name="update_ratio",
+        title="relative update",
+        meaning="The norm of the change of a matrix since the last measuring, over its norm.",
+        needs="matrices",
+        taken_by=("monitor",),
+    ),
+    Measure(
+        name="gradient_stable_rank",
+        title="stable rank of the gradient",
+        meaning="The squared Frobenius norm of a matrix's gradient over its squared spectral norm; 0 where there is "
+        "none.",
+        needs="gradients",
+        taken_by=("monitor",),
+    ),
+    Measure(
+        name="embedding_coherence",
+        title="coherence of the embedding",
+        meaning="The mean absolute cosine between the vectors of two tokens, per embedding.",
+        needs="embeddings",
+        taken_by=("monitor",),
     ),
     Measure(
         name="allocation",
@@ -276,3 +336,14 @@ _ALL = (
     ),
 )
 MEASURES: Mapping[str, Measure] = {measure.name: measure for measure in _ALL}  #: All measures by name.
+
+
+def measures_of(taker: Taker) -> dict[str, Measure]:
+    """The measures that a scan or a monitor takes, by name.
+
+    >>> "norm" in measures_of("monitor"), "norm" in measures_of("scan")
+    (True, False)
+    """
+    if not isinstance(taker, str) or taker not in get_args(Taker):
+        raise ValueError(f"taker must be one of {', '.join(get_args(Taker))}, got {shown(taker)}")
+    return {name: measure for name, measure in MEASURES.items() if taker in measure.taken_by}

@@ -4,7 +4,7 @@ from joma.monitor.alarms import EntropyFall, EntropyFloor, LargestLogit, NotFini
 from joma.monitor.alert import Alert
 from joma.monitor.attach import Monitor
 from joma.monitor.errors import MonitorError
-from joma.monitor.measures import MEASURES
+from joma.monitor.measures import MONITORED as MEASURES
 from joma.monitor.sinks import JsonLines, MLflow, TensorBoard, Trackio, Wandb
 from joma.monitor.watch import TrainingStopped
 

@@ -25,7 +25,7 @@ from joma.monitor.delivery import Delivery
 from joma.monitor.distributed import Seen, processes_of
 from joma.monitor.graphs import Memory
 from joma.monitor.inside import Inside, Round, is_compiled
-from joma.monitor.measures import DEFAULT, MEASURES, Taken, intervals_of
+from joma.monitor.measures import DEFAULT, MONITORED, Taken, intervals_of, take
 from joma.monitor.names import Names, Patterns, unwrapped
 from joma.monitor.parallel import class_name
 from joma.monitor.pooled import SeenByAll
@@ -61,6 +61,7 @@ class Monitor:
     - out: the file of the record, which gets every number; one that is there goes on. None: no record
     - alarms: None for `joma.monitor.usual_alarms()`; an empty list for none
     - on_alarm: "log" writes a line, "stop" raises `TrainingStopped`, a function is called with each `Alert`
+      (one that raises is told once, and alarms are logged from then on)
     - start: the number of steps before the first one here; None: where the record ends, and 0 without one
     - group: the processes that train together, each with a monitor; None: those of DistributedDataParallel, else all.
       Each measures its share of the batch. The first one has the record, the sinks, the alarms and `latest`
@@ -161,7 +162,7 @@ class Monitor:
             )
         self._used = True
         must_have_weights(self.intervals, self._matrices, type(self.model).__name__)
-        now = [name for name in self.intervals if MEASURES[name].needs != "attention" or self._has_probe]
+        now = [name for name in self.intervals if MONITORED[name].needs != "attention" or self._has_probe]
         settings = {"measures": self.intervals, "start": self._start, "on_alarm": self._watch.on_alarm}
         self._batch = self._processes.meet(self._batch, self._matrices, settings)
         seen = self._seen(now, first=True)
@@ -245,7 +246,7 @@ class Monitor:
         """Measures that are due at the next step, if it comes as far after this one as this one came."""
         now, coming = self.step_number, self.step_number + self._stride
         due = [name for name, steps in self.intervals.items() if coming // steps > now // steps]
-        return [name for name in due if MEASURES[name].needs == needs and coming > self.recorded]
+        return [name for name in due if MONITORED[name].needs == needs and coming > self.recorded]
 
     def _arm(self) -> None:
         """Get ready for the pass of the next step, where that is to be measured."""
@@ -282,16 +283,16 @@ class Monitor:
     def _seen(self, due: list[str], *, first: bool = False, batch: Any = None) -> Seen:
         """What the measures that are due are taken from. None: another process has the numbers of all."""
         held, self._held = self._held, {}
-        weights = [name for name in due if MEASURES[name].needs != "attention"]
+        weights = [name for name in due if MONITORED[name].needs != "attention"]
         if first:
-            weights = [name for name in weights if MEASURES[name].needs != "gradients"]  # of a step before the block
-        attention = [name for name in self._together(due) if MEASURES[name].needs == "attention"]
+            weights = [name for name in weights if MONITORED[name].needs != "gradients"]  # of a step before the block
+        attention = [name for name in self._together(due) if MONITORED[name].needs == "attention"]
         look = lambda: self._looked(due, batch)
         return self._processes.measured(self.step_number, attention, look, weights, self._matrices, held)
 
     def _together(self, due: list[str]) -> list[str]:
         """What is taken of attention: all of it in a training pass, where a round takes several steps."""
-        any_due = any(MEASURES[name].needs == "attention" for name in due)
+        any_due = any(MONITORED[name].needs == "attention" for name in due)
         return list(self.intervals) if self._inside is not None and any_due else due
 
     def _taken(self, due: list[str], seen: Seen, *, first: bool = False) -> Taken:
@@ -300,8 +301,8 @@ class Monitor:
             return {}
         taken: Taken = {}
         if seen.attention is not None:
-            for measure in (MEASURES[name] for name in self._together(due) if MEASURES[name].needs == "attention"):
-                taken |= {name: self._followed(each) for name, each in measure.take(seen.attention).items()}
+            for one in (name for name in self._together(due) if MONITORED[name].needs == "attention"):
+                taken |= {name: self._followed(each) for name, each in take(one, seen.attention).items()}
             if self._attention is None:
                 self._attention = self._rows_of_attention(seen.attention, taken)
             if late := [name for name in taken if name not in self._rows]:
@@ -310,7 +311,7 @@ class Monitor:
 
     def _looked(self, due: list[str], batch: Any) -> Probe | Round | None:
         """What measures of attention are taken from; None where none are due, or a round is not over."""
-        if not any(MEASURES[name].needs == "attention" for name in due):
+        if not any(MONITORED[name].needs == "attention" for name in due):
             return None
         if self._inside is not None:
             return self._inside.seen()
@@ -346,7 +347,7 @@ class Monitor:
     def _rows_of_all(self, first: Taken) -> dict[str, Rows]:
         """What the rows of every series are; that of updates has no numbers yet, nor has attention in training."""
         matrices, embeddings = Rows(tuple(self._matrices.by_name)), Rows(tuple(self._matrices.embeddings))
-        needs = {name: MEASURES[name].needs for name in self.intervals}
+        needs = {name: MONITORED[name].needs for name in self.intervals}
         found = {
             name: embeddings if each == "embeddings" else matrices
             for name, each in needs.items()
@@ -358,7 +359,7 @@ class Monitor:
 
     def _must_have_gradients(self, due: list[str]) -> None:
         """Refuse a loop that has cleared them, at the first step where they are due."""
-        wanted = [name for name in due if MEASURES[name].needs == "gradients" and name not in self._held]
+        wanted = [name for name in due if MONITORED[name].needs == "gradients" and name not in self._held]
         first, self._had_gradients = not self._had_gradients, self._had_gradients or bool(wanted)
         if wanted and first and all(each.grad is None for each in self.model.parameters()):
             raise BadInput(

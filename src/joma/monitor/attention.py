@@ -7,7 +7,7 @@ import warnings
 from contextlib import AbstractContextManager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from joma.host.words import short
 from joma.monitor.batch import ProbeBatch
@@ -67,8 +67,24 @@ def first_pass(
             "attention tells of others, and measures=['stable_rank', 'norm'] needs none"
         ) from error
     except (TypeError, ValueError, RuntimeError, IndexError, KeyError, AttributeError) as error:
+        if isinstance(error, RuntimeError) and (sentence := _left_behind(model)):
+            raise MonitorError(sentence) from error
         why = " ".join(str(error).split()) or type(error).__name__
         raise MonitorError(f"probe does not fit {type(model).__name__}: {short(why, 200)}") from error
+
+
+def _left_behind(model: nn.Module) -> str | None:
+    """Why a pass fails though the probe fits: a tensor stayed behind when the model moved. None if none did."""
+    devices = {each.device for each in (*model.parameters(), *model.buffers())}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if len(devices) == 1 and isinstance(value, Tensor) and value.ndim and value.device not in devices:
+                return (
+                    f"{type(model).__name__} is on {devices.pop()}, but its {path}{path and '.'}{name} is on "
+                    f"{value.device}: it is no buffer, so it does not move with the model; "
+                    f"register_buffer({name!r}, ...) makes it one"
+                )
+    return None
 
 
 def _probe_for(model: nn.Module, spread: bool, attention: Adapters | None) -> AbstractContextManager[Probe]:

@@ -28,7 +28,7 @@ from joma.monitor.errors import MonitorError
 from joma.monitor.graphs import Memory
 from joma.monitor.inside import Round
 from joma.monitor.matrices import Matrices
-from joma.monitor.measures import MEASURES, Taken
+from joma.monitor.measures import MONITORED, Taken, take
 from joma.monitor.names import Names, unwrapped
 from joma.monitor.parallel import Team, is_split, must_be_supported
 from joma.monitor.pooled import Layer, Seat, SeenByAll, empty_table, spread_table, table_of
@@ -79,7 +79,7 @@ class Alone:
     def held(self, due: list[str], matrices: Matrices) -> dict[str, Any]:
         """Measures of gradients, for a later measuring."""
         matrices.look_again()
-        return {name: each for one in due for name, each in MEASURES[one].take(matrices).items()}
+        return {name: each for one in due for name, each in take(one, matrices).items()}
 
     def measured(
         self, step: int, attention: list[str], look: Look, weights: list[str], matrices: Matrices, held: dict[str, Any]
@@ -96,7 +96,7 @@ class Alone:
             matrices.look_again()
         found: Taken = {}
         for name in weights:
-            found |= {name: held[name]} if name in held else MEASURES[name].take(matrices)
+            found |= {name: held[name]} if name in held else take(name, matrices)
         return Both(probe, found)
 
     def by_first(self, do: Callable[[], Found]) -> Found:
@@ -142,7 +142,7 @@ class Several(Alone):
 
     def meet(self, batch: Batch, matrices: Matrices, settings: Mapping[str, Any]) -> Batch:
         assert isinstance(matrices, SharedMatrices)
-        self._weights = [name for name in settings["measures"] if MEASURES[name].needs != "attention"]
+        self._weights = [name for name in settings["measures"] if MONITORED[name].needs != "attention"]
         matrices.must_know(self._weights)
         if isinstance(batch, ProbeBatch):
             batch.must_suit(self._model)  # all of it: whoever is refused alone leaves the others waiting

@@ -37,13 +37,9 @@ class Record:
         """A new one, or the one that is there, if it is of the same model class and probe batch."""
         if not Path(out).exists():
             return cls(Run.create(out, study=STUDY, config=config))
-        run = Run.open(out, write=True)
-        try:
+        with Run.open(out) as run:  # to read: what is opened to write is marked as running, and may be another's
             _must_be_the_same(run, config)
-            return cls(run)
-        except BaseException:
-            run.close()
-            raise
+        return cls(Run.open(out, write=True))
 
     def write(self, step: int, tables: Tables) -> None:
         """All series of one step, in one transaction."""

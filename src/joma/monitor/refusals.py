@@ -11,7 +11,7 @@ from joma.host.arguments import shown
 from joma.host.devices import lacking
 from joma.host.errors import BadInput
 from joma.monitor.matrices import Matrices
-from joma.monitor.measures import MEASURES
+from joma.monitor.measures import MONITORED
 
 
 def must_have_one_way(probe: Any, inside: bool) -> None:
@@ -46,7 +46,7 @@ def must_be_replay(replay: bool, *, has_batch: bool) -> None:
 def must_have_weights(measures: Iterable[str], matrices: Matrices, model: str) -> None:
     """What the measures are taken from must be there, in a model of this name."""
     for name in measures:
-        needs = MEASURES[name].needs
+        needs = MONITORED[name].needs
         if needs == "embeddings" and not matrices.embeddings:
             what, looked = "an embedding", "nn.Embedding with at least two rows"
         elif needs in ("matrices", "gradients") and not matrices.by_name:

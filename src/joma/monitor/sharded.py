@@ -21,7 +21,7 @@ from joma.host.errors import BadInput
 from joma.host.products import float32_products
 from joma.measure.spectrum import GRAM_SIDE, TOGETHER, spectrum
 from joma.monitor.matrices import Matrices
-from joma.monitor.measures import MEASURES, Taken
+from joma.monitor.measures import MONITORED, Taken
 from joma.monitor.names import Names
 from joma.monitor.parallel import axis_of, is_first_copy, is_split, mesh_ranks, reshard
 
@@ -102,7 +102,7 @@ class SharedMatrices(Matrices):
         return found
 
     def _rows(self, measure: str) -> dict[str, Tensor]:
-        return self.embeddings if MEASURES[measure].needs == "embeddings" else self.by_name
+        return self.embeddings if MONITORED[measure].needs == "embeddings" else self.by_name
 
     def _of_plain(self, measure: str) -> dict[str, Tensor]:
         found: dict[str, Tensor] = getattr(self._mine, measure)()

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from joma.host.arguments import shown
 from joma.host.errors import BadInput, JomaError
+from joma.host.named_code import one_line
 from joma.host.words import short
 from joma.monitor.alarms import Alarm, usual_alarms
 from joma.monitor.alert import Alert, few_sentences
@@ -69,20 +70,31 @@ class Watch:
             return list(alarm.look(step, tables))
         except Exception as error:
             self._broken.add(at)
-            what = f"{type(error).__name__}: {error}"
-            report(f"alarm {short(alarm)} failed at step {step} and is dropped, training goes on: {what}")
+            report(f"alarm {short(alarm)} failed at step {step} and is dropped, training goes on: {one_line(error)}")
             return []
 
     def act(self, alerts: Sequence[Alert]) -> None:
         """Log, call, or stop."""
-        if callable(self.on_alarm):
-            for alert in alerts:
-                self.on_alarm(alert)
-        elif alerts and self.on_alarm == "stop":
+        if alerts and self.on_alarm == "stop":
             raise TrainingStopped(alerts)
-        else:
-            for sentence in few_sentences(alerts):
-                report(sentence)
+        for sentence in few_sentences(self._not_handed_over(alerts)):
+            report(sentence)
+
+    def _not_handed_over(self, alerts: Sequence[Alert]) -> Sequence[Alert]:
+        """Call `on_alarm`, if it is a function. One that raises is told once; from then on alarms are logged."""
+        for at, alert in enumerate(alerts):
+            if not callable(self.on_alarm):
+                return alerts[at:]
+            try:
+                self.on_alarm(alert)
+            except TrainingStopped:  # it says so itself
+                raise
+            except Exception as error:
+                what = f"{short(self.on_alarm)} failed at step {alert.step}, its alarms are logged from now on"
+                self.on_alarm = "log"
+                report(f"on_alarm {what}, training goes on: {one_line(error)}")
+                return alerts[at:]
+        return ()
 
 
 def _several(alarms: Sequence[Alarm] | Alarm) -> tuple[Any, ...]:

@@ -1,5 +1,7 @@
 """Optimizers: GaLore, in the low-rank space of the gradient, with APOLLO and Fira; Muon, by orthogonal updates."""
 
+from joma.optim._arguments import Projected, Refresh
+from joma.optim._forms import StateError
 from joma.optim.apollo import APOLLO
 from joma.optim.fira import Fira
 from joma.optim.galore import GaLore
@@ -7,4 +9,17 @@ from joma.optim.memory import Memory, memory
 from joma.optim.muon import Muon
 from joma.optim.projector import Energy, Projector, find_projector
 
-__all__ = ["APOLLO", "Energy", "Fira", "GaLore", "Memory", "Muon", "Projector", "find_projector", "memory"]
+__all__ = [
+    "APOLLO",
+    "Energy",
+    "Fira",
+    "GaLore",
+    "Memory",
+    "Muon",
+    "Projected",
+    "Projector",
+    "Refresh",
+    "StateError",
+    "find_projector",
+    "memory",
+]

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any, Literal, get_args
 
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 
 from joma.host.words import counted
 from joma.optim._inner import OnMove
-from joma.optim._lowbit import LARGEST
 from joma.optim._matrix import Matrix
 from joma.optim.projector import Energy, Kind, Rank, check_rank, largest_rank
 
@@ -26,47 +26,99 @@ VOCABULARY = 8  # with more rows per column a matrix looks like a vocabulary: ML
 _DEFAULT_NAME = "group {}, parameter {}"
 
 
-def check_options(
-    choices: dict[str, Any], clip: Any, smallest: Any, inner: Any, skip: Any, tolerance: Any, seed: Any
-) -> None:
+@dataclass(frozen=True)
+class Refresh:
+    """When subspaces are found anew.
+
+    - every: so many updates
+    - stagger: spread the refreshes that follow the first over the updates between them, or make all together. None:
+      they are spread, but for the projector exact, which is there to compare with
+
+    >>> Refresh(every=50, stagger=False)
+    Refresh(every=50, stagger=False)
+    """
+
+    every: int = 200
+    stagger: bool | None = None
+
+    def __post_init__(self) -> None:
+        _check_refresh(self.every)
+        if self.stagger not in (None, True, False):
+            raise ValueError(f"stagger must be True, False or None, got {self.stagger!r}")
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Which weights are trained in subspaces beside what `skip` says, and in which precision.
+
+    - smallest: matrices with a shorter side below this pass through
+    - conv: kernels of convolutions too, each as a matrix, output channels x all the rest
+    - experts: weights with three axes too, (experts, rows, columns), each expert in a subspace of its own; of a module,
+      weights of one-dimensional convolutions are not taken for them
+    - basis_dtype: of the bases and the products with them; the parameter's own, float32 for float16, if None. With
+      torch.int8 bases are kept in 8 bits, and products are those of None
+    - state_dtype: of the inner state of projected matrices; the parameter's own, float32 for float16, if None
+    - decay: the inner optimizer's weight_decay acts on the matrix itself: decoupled shrinks it by lr * weight_decay,
+      coupled adds weight_decay * W to the gradient
+    """
+
+    smallest: int | None = None
+    conv: bool = False
+    experts: bool = False
+    basis_dtype: torch.dtype | None = None
+    state_dtype: torch.dtype | None = None
+    decay: Decay = "decoupled"
+
+    def __post_init__(self) -> None:
+        if self.smallest is not None and not (_is_number(self.smallest) and self.smallest >= 1):
+            raise ValueError(f"smallest must be at least 1, or None, got {self.smallest!r}")
+        if self.decay not in CHOICES["decay"]:
+            raise ValueError(f"decay must be one of {', '.join(CHOICES['decay'])}, got {self.decay!r}")
+        for name in ("basis_dtype", "state_dtype"):
+            dtype, also = getattr(self, name), ", torch.int8" if name == "basis_dtype" else ""
+            floating = dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
+            if not floating and not (also and dtype == torch.int8):
+                raise ValueError(
+                    f"{name} must be a floating-point torch.dtype{also}, or None for the parameter's, got {dtype!r}"
+                )
+
+
+_MOVED = {each.name: f"projected=Projected({each.name}=...)" for each in fields(Projected)} | {
+    "stagger": "refresh=Refresh(every=..., stagger=...)",
+    "project_in_backward": "per_layer='project'",
+}
+
+
+def check_moved(given: Iterable[str]) -> None:
+    """Refuse options that were of the optimizer itself once; what is left belongs to the inner optimizer."""
+    if moved := next((name for name in given if name in _MOVED), None):
+        raise ValueError(f"{moved} is no option of the optimizer itself: give {_MOVED[moved]}")
+
+
+def check_options(choices: dict[str, Any], clip: Any, inner: Any, skip: Any, seed: Any) -> None:
     """Refuse options of the optimizer that are not of the right kind; choices: words by the name of their option."""
     for name, value in choices.items():
         if value not in CHOICES[name]:
             raise ValueError(f"{name} must be one of {', '.join(CHOICES[name])}, got {value!r}")
     if clip is not None and not (_is_number(clip) and clip > 0):
         raise ValueError(f"clip must be positive, or None for no clipping, got {clip!r}")
-    if smallest is not None and not (_is_number(smallest) and smallest >= 1):
-        raise ValueError(f"smallest must be at least 1, or None, got {smallest!r}")
     if not callable(inner):
         given = f"an object {type(inner).__name__}" if isinstance(inner, torch.optim.Optimizer) else repr(inner)
         raise ValueError(f"inner must make an optimizer, as the class torch.optim.AdamW does, got {given}")
     if isinstance(skip, str):
         raise ValueError(f"skip must be a list of names, got the text {skip!r}: write [{skip!r}]")
-    if not (_is_number(tolerance) and tolerance >= 0):
-        raise ValueError(f"tolerance must be a number of at least 0, got {tolerance!r}")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ValueError(f"seed must be a whole number, got {seed!r}")
 
 
-def check_precision(**dtypes: Any) -> None:
-    """Refuse what is no precision to keep numbers in; few bits are for bases alone."""
-    for name, dtype in dtypes.items():
-        low, also = (LARGEST, ", torch.int8, torch.int4") if name == "basis_dtype" else ((), "")
-        if dtype is None or (isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype in low)):
-            continue
-        raise ValueError(
-            f"{name} must be a floating-point torch.dtype{also}, or None for the parameter's, got {dtype!r}"
-        )
-
-
-def check_backward(*, per_layer: bool, project_in_backward: bool, clip: Any) -> None:
-    """Refuse what cannot be done during backward."""
-    if per_layer and project_in_backward:
-        raise ValueError("per_layer and project_in_backward both take the gradients during backward: give one of them")
-    if per_layer and clip is not None:
+def check_backward(per_layer: object, clip: Any) -> None:
+    """Refuse what is no way to take gradients during backward, and what cannot be done in that way."""
+    if per_layer not in (False, True, "project"):
+        raise ValueError(f"per_layer must be False, True or 'project', got {per_layer!r}")
+    if per_layer is True and clip is not None:
         raise ValueError(
             "clip needs the norm of all gradients, and per_layer updates before the last is known: leave one of them "
-            "out, or give project_in_backward instead of per_layer"
+            "out, or give per_layer='project'"
         )
 
 
@@ -74,12 +126,16 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _check_refresh(every: Any) -> None:
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(f"refresh must be a whole number of updates of at least 1, got {every!r}")
+
+
 def check_group(group: dict[str, Any]) -> None:
     """Refuse options of one group."""
     check_rank(group["rank"])
-    refresh, scale = group["refresh"], group["scale"]
-    if isinstance(refresh, bool) or not isinstance(refresh, int) or refresh < 1:
-        raise ValueError(f"refresh must be a whole number of updates of at least 1, got {refresh!r}")
+    _check_refresh(group["refresh"])
+    scale = group["scale"]
     if not _is_number(scale) or not (isfinite(scale) and scale > 0):
         raise ValueError(f"scale must be a positive finite number, got {scale!r}")
 
@@ -200,10 +256,7 @@ def kernel_names(params: Params) -> set[str]:
 def check_folding(*, conv: bool, experts: bool, in_backward: bool) -> None:
     """Refuse what weights with more axes than a matrix cannot have."""
     if in_backward and (conv or experts):
-        raise ValueError(
-            "per_layer and project_in_backward take gradients of matrices during backward: leave them out, or conv and "
-            "experts"
-        )
+        raise ValueError("per_layer takes gradients of matrices during backward: leave it out, or conv and experts")
 
 
 def check_experts(inner: object, on_move: str, *, flexible: bool, entry_by_entry: bool) -> None:

@@ -170,7 +170,7 @@ class InBackward:
         if self.per_layer and id(parameter) in self._taken:
             raise ValueError(
                 f"{self._hooks[id(parameter)].name} has a second gradient before step(): per_layer updates in every "
-                "backward, so microbatches cannot add up; give project_in_backward instead"
+                "backward, so microbatches cannot add up; give per_layer='project' instead"
             )
         self._taken.add(id(parameter))
 
@@ -253,8 +253,8 @@ class BackwardHook:
         """Refuse to step where a newer optimizer has the gradient, or something puts it back once it was taken."""
         if taken and self.parameter.grad is not None:
             raise ValueError(
-                f"{self.name} has a gradient although it was taken during backward: leave per_layer and "
-                "project_in_backward out inside DistributedDataParallel, which averages later"
+                f"{self.name} has a gradient although it was taken during backward: leave per_layer "
+                "out inside DistributedDataParallel, which averages later"
             )
         if self._handle.id not in (self._handle.hooks_dict_ref() or ()):  # a newer hook has removed this one
             raise ValueError(f"the gradient of {self.name} goes to a newer GaLore with per_layer: step that one")

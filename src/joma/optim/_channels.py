@@ -11,11 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from joma.optim._arguments import Projected
+from joma.optim._forms import Form
 from joma.optim._matrix import Pack, is_sharded, one_number, shrink_and_add, unless
 from joma.optim.projector import Energy
 
 LAST_NORM = "last_norm"
 """In the state of the inner optimizer: the norm of what was added last, the rate left out. (1,) for each matrix."""
+ONE_NORM = Form((1,), needed=False)
 GROWTH = 1.01
 """What both papers let it grow by in one step."""
 
@@ -96,17 +99,18 @@ def direction_of(group: dict[str, Any]) -> float:
 
 _OTHERS = {  # options of GaLore that a user may look for
     "clip": "clip the gradients themselves, as torch.nn.utils.clip_grad_norm_ does",
-    "project_in_backward": "the step needs the gradient itself; per_layer frees it during backward",
-    "decay": "weight_decay shrinks the matrices themselves",
     "projector": "directions are drawn at random",
-    "tolerance": "directions are drawn at random",
 }
 
 
-def check_others(kind: str, given: Collection[str]) -> None:
+def check_others(kind: str, given: Collection[str], per_layer: object, projected: Projected) -> None:
     """Refuse options that GaLore has and this member has not; what is left belongs to the inner optimizer."""
     if unknown := next((name for name in given if name in _OTHERS), None):
         raise ValueError(f"{kind} has no {unknown}: {_OTHERS[unknown]}")
+    if per_layer == "project":
+        raise ValueError(f"{kind} has no per_layer='project': the step needs the gradient itself; give per_layer=True")
+    if projected.decay != "decoupled":
+        raise ValueError(f"{kind} has no decay: weight_decay shrinks the matrices themselves")
 
 
 def check_members(kind: str, group: dict[str, Any]) -> None:

@@ -22,15 +22,6 @@ from joma.optim._matrix import Matrix, Pack, is_sharded, local
 OnMove = Literal["keep", "rotate", "reset"]
 SECOND_MOMENTS = ("sq", "square", "sum", "var", "inf", "max", "step_size", "acc_delta")
 """Parts of the names that torch's optimizers give to what is not linear in the gradient."""
-_ADAM = ("step", "exp_avg", "exp_avg_sq")
-REQUIRED_STATE = {  # what torch's optimizers cannot go on without
-    **dict.fromkeys(("Adam", "AdamW", "RAdam"), _ADAM),
-    "NAdam": (*_ADAM, "mu_product"),
-    "Adamax": ("step", "exp_avg", "exp_inf"),
-    "RMSprop": ("step", "square_avg"),
-    "Adagrad": ("step", "sum"),
-    "Muon": ("momentum_buffer",),
-}
 _ENTRY_BY_ENTRY = (
     "Adam",
     "AdamW",

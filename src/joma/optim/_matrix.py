@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from joma.optim._lowbit import LARGEST, stored_as, to_directions, to_stored
+from joma.optim._lowbit import to_directions, to_stored
 from joma.optim.projector import Rank, Side, largest_rank, side_of
 
 STACKED_ON = ("cuda", "xpu", "mps")  # kinds of devices on which one large product beats many small ones
@@ -93,7 +93,7 @@ class Matrix:
         self.side: Side = side_of(*parameter.shape)
         self.shorter, self.longer = min(parameter.shape), max(parameter.shape)
         self.basis_dtype = precision_of(parameter, basis_dtype)
-        self.product_dtype = precision_of(parameter, None if basis_dtype in LARGEST else basis_dtype)
+        self.product_dtype = precision_of(parameter, None if basis_dtype == torch.int8 else basis_dtype)
         self.state_dtype = precision_of(parameter, state_dtype)
         self.flexible = not isinstance(rank, int)  # the first gradient decides the rank
         self.rank = self.largest_rank = min(largest_rank(rank), self.shorter)
@@ -106,7 +106,7 @@ class Matrix:
 
     @property
     def basis(self) -> Tensor | None:
-        """(shorter side, rank) as it is kept, in few bits maybe, or None before the first gradient."""
+        """(shorter side, rank) as it is kept, in 8 bits maybe, or None before the first gradient."""
         return self.pack.basis[self.place] if self.found and self.pack.basis is not None else None
 
     @property
@@ -117,7 +117,11 @@ class Matrix:
     @property
     def compact_shape(self) -> tuple[int, int]:
         """Of what stands for it in the inner optimizer."""
-        return (self.rank, self.longer) if self.side == "left" else (self.longer, self.rank)
+        return self.compact_at(self.rank)
+
+    def compact_at(self, rank: int) -> tuple[int, int]:
+        """What that shape would be at another rank."""
+        return (rank, self.longer) if self.side == "left" else (self.longer, rank)
 
     @property
     def projected_axis(self) -> int:
@@ -152,7 +156,7 @@ class Matrix:
     def directions(self) -> Tensor:
         """(shorter side, rank) to compute with."""
         assert self.basis is not None
-        return to_directions(self.basis, self.shorter, self.product_dtype)
+        return to_directions(self.basis, self.product_dtype)
 
     def project(self, full: Tensor) -> Tensor:
         """A tensor of the parameter's shape in the subspace."""
@@ -186,7 +190,7 @@ class Pack:
         fusible = self.device.type in FUSED_ON and all(each.is_contiguous() for each in self.parameters)
         self._fuses = self._copies and fusible and first.parameter.dtype == self.product_dtype
         self._offsets: tuple[int, set[int]] = (0, set())  # of refreshes, for a number of updates between them
-        self.basis: Tensor | None = None  # (matrices, shorter side, rank), in few bits maybe
+        self.basis: Tensor | None = None  # (matrices, shorter side, rank), in 8 bits maybe
         self.energies: Tensor | None = None  # (matrices, rank)
         self.zero = torch.zeros((), dtype=first.state_dtype, device=self.device)
         self.compact = nn.Parameter(self.zeros())
@@ -207,8 +211,8 @@ class Pack:
         """Memory for all bases, once."""
         if self.basis is None:
             first, count = self.matrices[0], len(self.matrices)
-            rows, dtype = stored_as(first.shorter, first.basis_dtype)
-            self.basis = torch.zeros(count, rows, first.rank, dtype=dtype, device=self.device)
+            sides = (count, first.shorter, first.rank)
+            self.basis = torch.zeros(sides, dtype=first.basis_dtype, device=self.device)
             precise = torch.promote_types(self.product_dtype, torch.float32)
             self.energies = torch.zeros(count, first.rank, dtype=precise, device=self.device)
 
@@ -224,7 +228,7 @@ class Pack:
         assert self.energies is not None
         first, there = self.matrices[0], slice(place, place + len(basis))
         kept, shares = self.basis[there], self.energies[there]
-        basis = to_stored(basis, first.shorter, first.basis_dtype)
+        basis = to_stored(basis, first.basis_dtype)
         if sound is None:
             kept.copy_(basis)
             shares.copy_(energies)
@@ -257,13 +261,12 @@ class Pack:
     def bases(self) -> Tensor:
         """(matrices, shorter side, rank) in the precision of products."""
         assert self.basis is not None
-        return to_directions(self.basis, self.matrices[0].shorter, self.product_dtype)
+        return to_directions(self.basis, self.product_dtype)
 
     def each_basis(self) -> Iterator[Tensor]:
-        """The same, one after the other: of bases in few bits only one is unpacked at a time."""
+        """The same, one after the other: of bases in 8 bits only one is unpacked at a time."""
         assert self.basis is not None
-        shorter, dtype = self.matrices[0].shorter, self.product_dtype
-        return (to_directions(one, shorter, dtype) for one in self.basis.unbind())
+        return (to_directions(one, self.product_dtype) for one in self.basis.unbind())
 
     def project(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the matrices' shapes in the subspaces, P^T G or G P, in the compact shape."""

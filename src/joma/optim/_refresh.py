@@ -20,6 +20,7 @@ REFRESHED_TOGETHER = 4  # subspaces that are found at once where products are st
 FOLLOWED_ON = ("cuda",)  # kinds of devices that wait where the host looks at numbers
 FOLLOWED_IN_A_ROW = 3  # updates in which a subspace that has not settled is followed, before it is searched for
 SEARCHED_NEXT = -1  # in the place of the count at the last refresh
+EARLIEST = SEARCHED_NEXT - FOLLOWED_IN_A_ROW + 1  # what stands there if the subspace was followed the most in a row
 _SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
 Agree = Callable[[Matrix, Tensor], Tensor]
 Found = list[tuple[Matrix, Projector]]
@@ -80,21 +81,19 @@ def can_follow(matrix: Matrix) -> bool:
     return on_device and matrix.found and matrix.refreshed != SEARCHED_NEXT and matrix.rank + SPARE < matrix.shorter
 
 
-def follow_subspaces(
-    batch: list[Matrix], inner: torch.optim.Optimizer, *, seed: int, tolerance: float, on_move: OnMove
-) -> FollowedBasis:
+def follow_subspaces(batch: list[Matrix], inner: torch.optim.Optimizer, *, seed: int, on_move: OnMove) -> FollowedBasis:
     """Let alike matrices have the subspaces that follow their last ones, without a look at the device.
 
     Whether gradients are finite need not be known: where one is not, the last subspace stays.
 
     - batch: matrices that `can_follow`
     - inner: the inner optimizer
-    - seed, tolerance, on_move: those of the optimizer
+    - seed, on_move: those of the optimizer
     """
     first = batch[0]
     start = torch.stack([matrix.directions() for matrix in batch])
     mixed = seed * _SEED_STRIDE + first.count
-    found = follow_projector(full_gradients(batch), first.rank, start, seed=mixed, tolerance=tolerance)
+    found = follow_projector(full_gradients(batch), first.rank, start, seed=mixed)
     for begin, end in _neighbours(batch):
         basis, energies, sound = (each[begin:end] for each in (found.basis, found.energies, found.sound))
         batch[begin].pack.take_subspaces(batch[begin].place, basis, energies, sound=sound)
@@ -146,7 +145,7 @@ def _each(batch: list[Matrix], found: Projector) -> Found:
     return [(matrix, Projector(basis, shares, found.exact)) for matrix, basis, shares in parts]
 
 
-def find_subspaces(batch: list[Matrix], gradients: Tensor, kind: Kind, *, seed: int, tolerance: float) -> Found:
+def find_subspaces(batch: list[Matrix], gradients: Tensor, kind: Kind, *, seed: int) -> Found:
     """The new subspace of each matrix whose gradient is not zero, from gradients (count, rows, columns).
 
     The last subspaces are where the search begins. Seeds do not depend on which matrices are in the batch.
@@ -170,7 +169,7 @@ def find_subspaces(batch: list[Matrix], gradients: Tensor, kind: Kind, *, seed: 
         return [(matrix, find_projector(one, rank, kind, seed=each)) for matrix, one, each in alone]
     known = [matrix.directions() for matrix in batch if matrix.found]
     start = torch.stack(known) if len(known) == len(batch) else None
-    found = find_projector(gradients, rank, kind, start=start, seed=seed * _SEED_STRIDE + count, tolerance=tolerance)
+    found = find_projector(gradients, rank, kind, start=start, seed=seed * _SEED_STRIDE + count)
     return _each(batch, found)
 
 

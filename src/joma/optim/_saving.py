@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from joma.host.words import counted
-from joma.optim._arguments import check_group
-from joma.optim._inner import REQUIRED_STATE, join_states, state_of
-from joma.optim._lowbit import has_rows, to_directions
+from joma.optim._arguments import Decay, Role, check_group
+from joma.optim._forms import MOST, Form, Forms, StateError, check_entries, read_structure, whole_number
+from joma.optim._groups import Following, Passing
+from joma.optim._inner import join_states, state_of
+from joma.optim._lowbit import to_directions
 from joma.optim._matrix import Matrix, Pack
+from joma.optim._refresh import EARLIEST
 from joma.optim.projector import Energy, Rank
 
 INNER = "inner."  # before keys of the inner state in version 1
@@ -33,7 +36,15 @@ class Parts(NamedTuple):
 
     groups: list[dict[str, Any]]
     matrices: list[Matrix]
-    inner: torch.optim.Optimizer
+    passing: list[Passing]
+    following: Following
+    decay: Decay
+    extra: dict[str, Form]
+
+    @property
+    def inner(self) -> torch.optim.Optimizer:
+        """The optimizer of compact parameters, and of those that pass."""
+        return self.following.inner
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -128,8 +139,13 @@ def _plain_rank(rank: Rank) -> Any:
 def restore_options(parts: Parts, state_dict: dict[str, Any]) -> None:
     """Take over the options of the groups."""
     for ours, theirs in zip(parts.groups, state_dict["param_groups"], strict=True):
-        left_out = ("params", "rank", "galore_version", "galore_inner", "param_names")
-        ours.update({key: value for key, value in theirs.items() if key not in left_out})
+        ours.update(_taken_over(theirs))
+
+
+def _taken_over(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a saved group: what was chosen anew when this optimizer was made is left out."""
+    left_out = ("params", "rank", "galore_version", "galore_inner", "param_names")
+    return {key: value for key, value in group.items() if key not in left_out}
 
 
 def restore_counts(parts: Parts, state_dict: dict[str, Any]) -> dict[int, object]:
@@ -196,154 +212,221 @@ def restore_inner(parts: Parts, packs: list[Pack], state_dict: dict[str, Any]) -
 
 
 def read_state(parts: Parts, state_dict: Any) -> dict[str, Any]:
-    """A saved state, by the number of each parameter; a ValueError if it is not for this optimizer, or damaged."""
+    """A saved state, by the number of each parameter; a StateError if it is not for this optimizer, or damaged."""
     try:
         return _read_state(parts, state_dict)
-    except (TypeError, AttributeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
-        # Damage puts anything in the place of anything.
-        raise ValueError(f"the state is damaged or not one of GaLore ({type(error).__name__}: {error})") from error
+    except StateError:
+        raise
+    except Exception as error:  # damage puts anything in the place of anything
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise StateError(f"the state is damaged or not one of GaLore ({kind}{' '.join(str(error).split())})") from error
 
 
 def _read_state(parts: Parts, state_dict: Any) -> dict[str, Any]:
-    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
-        given = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
-        raise ValueError(f"the state must be a dictionary with 'state' and 'param_groups', got {given}")
-    groups = state_dict["param_groups"]
-    for number, group in enumerate(groups):
-        if "galore_inner" not in group:
-            raise ValueError("the state is not one of GaLore: its groups have no entry 'galore_inner'")
-        if missing := [key for key in OF_GROUP if key not in group]:
-            raise ValueError(f"group {number} of the state has no entry {missing[0]!r}: the state is not whole")
-        if group["galore_version"] not in range(1, VERSION + 1):
-            raise ValueError(
-                f"the state has version {group['galore_version']}, this GaLore reads versions up to {VERSION}"
-            )
-    # Some tools replace the place of a parameter by its name, or by its number as text.
-    places = {str(each): place for place, each in enumerate(each for group in groups for each in group["params"])}
-    if unknown := [each for each in state_dict["state"] if str(each) not in places]:
-        raise ValueError(f"the state has an entry for parameter {unknown[0]!r}, but no group of it has that parameter")
-    states = {places[str(each)]: state for each, state in state_dict["state"].items()}
+    numbers = parts.numbers
+    groups, states = read_structure(
+        state_dict, [sum(id(each) in numbers for each in group["params"]) for group in parts.groups]
+    )
+    _check_groups(parts, groups)
     if any(group["galore_version"] == 1 for group in groups):
         states = {number: _without_prefix(state) for number, state in states.items()}
-    _check_fit(parts, groups, states)
-    return {**state_dict, "state": {number: dict(state) for number, state in states.items()}}
+    options = [{**ours, **_taken_over(theirs)} for ours, theirs in zip(parts.groups, groups, strict=True)]
+    return {**state_dict, "state": _Reading(parts, options, states).read()}
 
 
 def _without_prefix(state: Any) -> Any:
     return {key.removeprefix(INNER): value for key, value in state.items()} if isinstance(state, Mapping) else state
 
 
-def _check_fit(parts: Parts, groups: list[dict[str, Any]], states: dict[int, Any]) -> None:
-    numbers, parameters = parts.numbers, parts.parameters
-    sizes = [len(group["params"]) for group in groups]
-    mine = [sum(id(each) in numbers for each in group["params"]) for group in parts.groups]
-    if sizes != mine:
-        raise ValueError(f"the state has groups of {sizes} parameters, this optimizer has groups of {mine}")
-    kind = type(parts.inner)
-    for ours, theirs in zip(parts.groups, groups, strict=True):
+def _check_groups(parts: Parts, groups: list[dict[str, Any]]) -> None:
+    kind = type(parts.inner).__name__
+    for number, (ours, theirs) in enumerate(zip(parts.groups, groups, strict=True)):
+        if "galore_inner" not in theirs:
+            raise StateError("the state is not one of GaLore: its groups have no entry 'galore_inner'")
+        if missing := [key for key in OF_GROUP if key not in theirs]:
+            raise StateError(f"group {number} of the state has no entry {missing[0]!r}: the state is not whole")
+        if theirs["galore_version"] not in range(1, VERSION + 1):
+            raise StateError(
+                f"the state has version {theirs['galore_version']}, this GaLore reads versions up to {VERSION}"
+            )
         saved_by, here = (one.get(_MEMBER, _FIRST) for one in (theirs, ours))
         if saved_by != here:
-            raise ValueError(f"the state was saved by {saved_by}, this optimizer is {here}")
-        if (inner := theirs["galore_inner"]) != kind.__name__:
-            raise ValueError(f"the state was saved with inner {inner}, this optimizer has inner {kind.__name__}")
+            raise StateError(f"the state was saved by {saved_by}, this optimizer is {here}")
+        if (inner := theirs["galore_inner"]) != kind:
+            raise StateError(f"the state was saved with inner {inner}, this optimizer has inner {kind}")
         if theirs["rank"] != _plain_rank(ours["rank"]):
-            raise ValueError(f"the state was saved with rank {theirs['rank']}, this optimizer has rank {ours['rank']}")
+            raise StateError(f"the state was saved with rank {theirs['rank']}, this optimizer has rank {ours['rank']}")
+        if (whole_number(theirs["galore_skipped"]) or -1) < 0 and theirs["galore_skipped"] != 0:
+            raise StateError(f"galore_skipped of the state must be a whole number, got {theirs['galore_skipped']!r}")
         check_group({**ours, **theirs, "rank": ours["rank"]})
     names, saved = ([one for group in each for one in group.get("param_names", ())] for each in (parts.groups, groups))
     # Other names may be those of the same model inside a wrapper.
     if sorted(saved) == sorted(names) and saved != names:
         place = next(place for place, name in enumerate(saved) if name != names[place])
-        raise ValueError(
+        raise StateError(
             f"the state has its parameters in another order: parameter {place} is {saved[place]} there and "
             f"{names[place]} here"
         )
-    needed = REQUIRED_STATE.get(kind.__name__, ()) if kind.__module__.startswith("torch.optim") else ()
-    projected: dict[int, list[Matrix]] = {}
-    for matrix in parts.matrices:
-        projected.setdefault(numbers[id(matrix.owner)], []).append(matrix)
-    for number, state in states.items():
-        if not isinstance(state, Mapping):
-            raise ValueError(f"the state of {names[number]} must be a dictionary, got {type(state).__name__}")
-        # A matrix may have no inner state at all: its first subspace was found, and the step was skipped.
-        begun = any(key not in OF_MATRIX for key in state)
-        if missing := [key for key in needed if begun and key not in state]:
-            raise ValueError(f"the saved state of {names[number]} has no {missing[0]!r}: the state is not whole")
-        if (matrices := projected.get(number)) is not None:
-            _check_weight(matrices, state, flexible=isinstance(parts.groups[matrices[0].group]["rank"], Energy))
-            continue
+
+
+class _Reading:
+    """The states of all parameters, each compared with what it must look like.
+
+    - options: of our groups, with those of the saved state
+    - states: saved, by the number of the parameter
+    """
+
+    def __init__(self, parts: Parts, options: list[dict[str, Any]], states: dict[int, Any]) -> None:
+        self._parts, self._options, self._states = parts, options, states
+        self._forms = Forms(parts.inner)
+        self._known: dict[object, dict[str, Form] | None] = {}
+
+    def read(self) -> dict[int, dict[str, Any]]:
+        """The states with counters as tensors where they are tensors here."""
+        parts, found = self._parts, {}
+        matrices: dict[int, list[Matrix]] = {}
+        for matrix in parts.matrices:
+            matrices.setdefault(id(matrix.owner), []).append(matrix)
+        passing = {id(each.parameter): each for each in parts.passing}
+        names = [name for group in parts.groups for name in group["param_names"]]
+        begun = any(isinstance(state, Mapping) and "basis" in state for state in self._states.values())
+        for number, parameter in enumerate(parts.parameters):
+            if number not in self._states:
+                if begun and self._options[0]["galore_version"] == VERSION:
+                    raise StateError(f"the state has no entry for {names[number]}: the state is not whole")
+                continue
+            state = self._states[number]
+            if not isinstance(state, Mapping):
+                raise StateError(f"the state of {names[number]} must be a dictionary, got {type(state).__name__}")
+            if (of_weight := matrices.get(id(parameter))) is not None:
+                found[number] = self._read_weight(of_weight, state)
+            else:
+                found[number] = self._read_passing(passing[id(parameter)], state)
+        return found
+
+    def _read_weight(self, matrices: list[Matrix], state: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a matrix, or of one with an expert in each entry of its tensors."""
+        first = matrices[0]
+        if first.expert is None:
+            self._check_matrix(first, state)
+        else:
+            for key, value in state.items():
+                if isinstance(value, Tensor) and value.ndim and len(value) != len(matrices):
+                    name = first.name.rpartition("[")[0]
+                    raise StateError(
+                        f"the saved {key} of {name} has {len(value)} experts, this optimizer has {len(matrices)}"
+                    )
+            for place, matrix in enumerate(matrices):
+                self._check_matrix(matrix, _part_of(state, place))
+        return self._counted(state, self._forms_for(first.group, "compact", first.pack.zero, 2))
+
+    def _read_passing(self, one: Passing, state: Mapping[str, Any]) -> dict[str, Any]:
         if any(key in state for key in OF_MATRIX):
-            raise ValueError(
-                f"the state of {names[number]} is that of a projected matrix, here the parameter is not projected"
+            raise StateError(
+                f"the state of {one.name} is that of a projected matrix, here the parameter is not projected"
             )
-        _check_moments(names[number], state, tuple(parameters[number].shape))
+        parameter = one.parameter.detach()
+        forms = self._check_inner(one.name, state, one.group, one.role, parameter, tuple(parameter.shape))
+        return self._counted(state, forms)
+
+    @staticmethod
+    def _counted(state: Mapping[str, Any], forms: dict[str, Form] | None) -> dict[str, Any]:
+        """Older torch kept counters as plain numbers, and takes those of one optimizer for all of one kind."""
+        counters = [key for key, form in (forms or {}).items() if not form.sides and key in state]
+        return {**state, **{key: torch.as_tensor(state[key], dtype=torch.float32) for key in counters}}
+
+    def _forms_for(self, group: int, role: Role, like: Tensor, axes: int) -> dict[str, Form] | None:
+        """What the inner optimizer keeps, worked out once for parameters of one kind."""
+        key = (group, role, like.dtype, like.device, axes)
+        if key not in self._known:
+            self._known[key] = self._derive(group, role, like.new_empty((1,) * axes))
+        return self._known[key]
+
+    def _derive(self, group: int, role: Role, like: Tensor) -> dict[str, Form] | None:
+        following, decay = self._parts.following, self._parts.decay
+        here, saved = self._parts.groups[group], self._options[group]
+        scale = saved["scale"] if role == "compact" else 1.0
+        try:
+            self._forms.of(following.options_of(group, role, here, decay), like)
+        except Exception:  # cannot be made to step alone: nothing is known, and nothing is the fault of the state
+            self._forms.known = False
+            return None
+        try:
+            found = self._forms.of(following.options_of(group, role, saved, decay), like, scale)
+        except Exception as error:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            kind = type(self._parts.inner).__name__
+            raise StateError(f"the options of group {group} of the state do not work with {kind} ({what})") from error
+        return found if found is None or role != "compact" else {**found, **self._parts.extra}
+
+    def _check_inner(
+        self, name: str, state: Mapping[str, Any], group: int, role: Role, like: Tensor, shape: tuple[int, ...]
+    ) -> dict[str, Form] | None:
+        """What the inner optimizer keeps: whole, of the right shapes, finite, and good for a next step."""
+        forms = self._forms_for(group, role, like, len(shape))
+        check_entries(name, state, forms, shape)
+        options = self._parts.following.options_of(group, role, self._options[group], self._parts.decay)
+        try:
+            goes_on = not state or self._forms.goes_on(
+                options, self._counted(state, forms), like.new_empty(()).expand(shape)
+            )
+        except (ArithmeticError, ValueError, RuntimeError):
+            goes_on = False
+        if not goes_on:
+            raise StateError(f"the saved state of {name} is damaged: the next step from it would not be finite")
+        return forms
+
+    def _check_matrix(self, matrix: Matrix, state: Mapping[str, Any]) -> None:
+        """A flexible rank is one by energy. Adagrad has a state before the first subspace is found."""
+        missing = [key for key in OF_MATRIX if key not in state]
+        if missing and len(missing) < len(OF_MATRIX):
+            raise StateError(f"the saved state of {matrix.name} has no {missing[0]!r}: the state is not whole")
+        whole = tuple(matrix.parameter.shape)
+        if missing and any(isinstance(one, Tensor) and tuple(one.shape) == whole for one in state.values()):
+            raise StateError(f"the state of {matrix.name} is not that of a projected matrix, here the parameter is one")
+        rank = matrix.largest_rank if missing else _check_subspace(matrix, state)
+        of_inner = {key: value for key, value in state.items() if key not in OF_MATRIX}
+        self._check_inner(matrix.name, of_inner, matrix.group, "compact", matrix.pack.zero, matrix.compact_at(rank))
 
 
-def _check_weight(matrices: list[Matrix], state: Mapping[str, Any], *, flexible: bool) -> None:
-    """Of a matrix, or of one with an expert in each entry of its tensors."""
-    if matrices[0].expert is None:
-        _check_matrix(matrices[0], state, flexible=flexible)
-        return
-    for key, value in state.items():
-        if isinstance(value, Tensor) and value.ndim and len(value) != len(matrices):
-            name = matrices[0].name.rpartition("[")[0]
-            raise ValueError(f"the saved {key} of {name} has {len(value)} experts, this optimizer has {len(matrices)}")
-    for place, matrix in enumerate(matrices):
-        _check_matrix(matrix, _part_of(state, place), flexible=flexible)
+def _check_subspace(matrix: Matrix, state: Mapping[str, Any]) -> int:
+    """The rank of a basis whose columns have length 1, with energies that are shares, and counts.
 
-
-def _check_matrix(matrix: Matrix, state: Mapping[str, Any], *, flexible: bool) -> None:
-    """A flexible rank is one by energy. Adagrad has a state before the first subspace is found."""
-    missing = [key for key in OF_MATRIX if key not in state]
-    if len(missing) == len(OF_MATRIX):
-        if any(_is_moment(value) and tuple(value.shape) == tuple(matrix.parameter.shape) for value in state.values()):
-            raise ValueError(f"the state of {matrix.name} is not that of a projected matrix, here the parameter is one")
-        return
-    if missing:
-        raise ValueError(f"the saved state of {matrix.name} has no {missing[0]!r}: the state is not whole")
+    One bit in an exponent changes a length, and every step from then on would be scaled by it without a word.
+    """
     for key in ("basis", "energies"):
-        if not isinstance(state[key], Tensor):
-            raise ValueError(f"the saved {key} of {matrix.name} must be a tensor, got {type(state[key]).__name__}")
+        if not (isinstance(state[key], Tensor) and state[key].layout == torch.strided):
+            raise StateError(f"the saved {key} of {matrix.name} must be a tensor, got {type(state[key]).__name__}")
     basis, energies = state["basis"], state["energies"]
+    if not energies.is_floating_point() or not (basis.is_floating_point() or basis.dtype == torch.int8):
+        raise StateError(f"the saved subspace of {matrix.name} has numbers of {basis.dtype} and {energies.dtype}")
     of = f"the saved subspace of {matrix.name} has"
-    if not has_rows(basis, matrix.shorter):
-        raise ValueError(f"{of} shape {tuple(basis.shape)}, its shorter side is {matrix.shorter}")
-    rank = basis.shape[1]
-    if not flexible and rank != matrix.rank:
-        raise ValueError(f"{of} rank {rank}, this optimizer has rank {matrix.rank}")
+    if basis.ndim != 2 or len(basis) != matrix.shorter:
+        raise StateError(f"{of} shape {tuple(basis.shape)}, its shorter side is {matrix.shorter}")
+    rank = int(basis.shape[1])
+    if not (1 <= rank <= matrix.largest_rank if matrix.flexible else rank == matrix.rank):
+        raise StateError(f"{of} rank {rank}, this optimizer has rank {matrix.largest_rank}")
     if tuple(energies.shape) != (rank,):
-        raise ValueError(
+        raise StateError(
             f"the saved energies of {matrix.name} have shape {tuple(energies.shape)}, its subspace has "
             f"{counted(rank, 'direction')}"
         )
-    _check_subspace(matrix.name, to_directions(basis.detach(), matrix.shorter, torch.float64), energies)
-    for key in ("count", "refreshed"):
-        if not (isinstance(state[key], int) or (isinstance(state[key], Tensor) and state[key].numel() == 1)):
-            raise ValueError(f"the saved {key} of {matrix.name} must be a whole number, got {state[key]!r}")
-    _check_moments(matrix.name, state, (rank, matrix.longer) if matrix.side == "left" else (matrix.longer, rank))
-
-
-def _check_subspace(name: str, basis: Tensor, energies: Tensor) -> None:
-    """A basis has columns of length 1 and its energies are shares. One bit in an exponent changes that, and every step
-    from then on would be scaled by it without a word.
-    """
-    lengths = torch.linalg.vector_norm(basis, dim=0)
+    directions = to_directions(basis.detach(), torch.float64)
+    lengths = torch.linalg.vector_norm(directions, dim=0)
     if not bool(((lengths - 1).abs() < _ROUNDING).all()):  # NaN is not near 1 either
-        raise ValueError(
-            f"the saved subspace of {name} is damaged, or was copied into another basis_dtype: its directions do not "
-            "have length 1"
+        raise StateError(
+            f"the saved subspace of {matrix.name} is damaged, or was copied into another basis_dtype: its directions "
+            "do not have length 1"
         )
     if not bool(((energies >= 0) & (energies <= 1 + _ROUNDING)).all()):
-        raise ValueError(f"the saved energies of {name} are damaged: they are no shares between 0 and 1")
+        raise StateError(f"the saved energies of {matrix.name} are damaged: they are no shares between 0 and 1")
+    count, refreshed = (_check_count(matrix, key, state[key]) for key in ("count", "refreshed"))
+    if not (0 <= count < MOST and EARLIEST <= refreshed <= count):
+        raise StateError(f"the saved counts of {matrix.name} are damaged: count {count}, refreshed {refreshed}")
+    return rank
 
 
-def _is_moment(value: Any) -> bool:
-    return type(value) is Tensor and value.is_floating_point() and value.ndim > 1
-
-
-def _check_moments(name: str, state: Mapping[str, Any], shape: tuple[int, ...]) -> None:
-    """Sides of 1 are Adafactor's; vectors may be what an 8-bit optimizer keeps beside its states."""
-    for key, value in state.items():
-        if key in OF_MATRIX or not _is_moment(value):
-            continue
-        if value.ndim != len(shape) or any(one not in (1, side) for one, side in zip(value.shape, shape, strict=True)):
-            raise ValueError(f"the saved {key} of {name} has shape {tuple(value.shape)}, expected {shape}")
+def _check_count(matrix: Matrix, key: str, value: Any) -> int:
+    if (found := whole_number(value)) is None:
+        raise StateError(f"the saved {key} of {matrix.name} must be a whole number, got {value!r}")
+    return found

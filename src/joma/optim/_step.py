@@ -13,10 +13,9 @@ from torch import Tensor
 
 from joma.optim import _matrix
 from joma.optim._arguments import Decay
-from joma.optim._following import Following, Place, decays_apart_from_gradients
+from joma.optim._groups import Following, Passing, Place, decays_apart_from_gradients
 from joma.optim._guard import NameOf
 from joma.optim._matrix import Pack, full_tensor, local, one_number, unless
-from joma.optim._members import Passing
 
 UNFOLDED = 1 << 23  # compact entries that a device which likes large steps has at once: 32 MiB of float32
 UNFOLDED_SHARE = 32  # elsewhere, and of large models: one in so many entries

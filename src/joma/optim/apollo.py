@@ -20,9 +20,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from joma.optim._arguments import NonFinite, Params
+from joma.optim._arguments import NonFinite, Params, Projected, Refresh
 from joma.optim._channels import (
     GROWTH,
+    LAST_NORM,
+    ONE_NORM,
     add_to_weights,
     check_fixed_rank,
     check_growth,
@@ -33,6 +35,7 @@ from joma.optim._channels import (
     limit_growth,
     norm_ratios,
 )
+from joma.optim._forms import Form
 from joma.optim._inner import OnMove
 from joma.optim._matrix import Pack
 from joma.optim.galore import SKIP, GaLore
@@ -60,19 +63,16 @@ class APOLLO(GaLore):
         inner: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
         *,
         rank: int = 256,
-        refresh: int = 200,
+        refresh: int | Refresh = 200,
         scale: float = 1.0,
         scaling: Scaling = "channel",
         growth: float | None = GROWTH,
         on_move: OnMove = "keep",
         skip: Iterable[str] = SKIP,
-        smallest: int | None = None,
         nonfinite: NonFinite = "raise",
-        basis_dtype: torch.dtype | None = None,
-        state_dtype: torch.dtype | None = None,
-        stagger: bool | None = None,
         per_layer: bool = False,
         seed: int = 0,
+        projected: Projected = Projected(),  # noqa: B008
         **inner_options: Any,
     ) -> None:
         """Take the parameters and make the inner optimizer.
@@ -80,28 +80,26 @@ class APOLLO(GaLore):
         - params: as of `GaLore`; a group may have its own rank, refresh and scale
         - inner: makes the inner optimizer; one whose step does not depend on the size of gradients, as AdamW
         - rank: directions of the projection; 1 is enough with scaling="tensor"
-        - refresh: updates after which a projection is drawn anew
+        - refresh: updates after which a projection is drawn anew, or a `Refresh`
         - scale: of the step; the paper takes 1 by channel, and sqrt(128) with rank 1 and scaling="tensor"
         - scaling: by channel, or one number for each matrix (tensor)
         - growth: the norm of a step is at most this times that of the one before; None: no limit
         - on_move: what becomes of the inner state when the projection is drawn anew: keep, rotate or reset
-        - skip, smallest: matrices that pass to the inner optimizer, as of `GaLore`
+        - skip: matrices that pass to the inner optimizer, as of `GaLore`
         - nonfinite: raise, or skip the whole step and count it in `skipped`
-        - basis_dtype, state_dtype: precisions of projections and of the inner state, as of `GaLore`
-        - stagger: spread the draws that follow the first over the updates between them
         - per_layer: update each parameter during backward and free its gradient; step() then only counts
         - seed: of the projections
+        - projected: as of `GaLore`, but for its decay
         - inner_options: handed to the inner optimizer; its weight_decay shrinks the matrices themselves
         """
         if scaling not in get_args(Scaling):
             raise ValueError(f"scaling must be one of {', '.join(get_args(Scaling))}, got {scaling!r}")
         check_growth(growth)
-        check_others("APOLLO", inner_options)
+        check_others("APOLLO", inner_options, per_layer, projected)
         self.scaling, self.growth = scaling, growth
         super().__init__(
             params, inner, rank=rank, refresh=refresh, scale=scale, projector="random", on_move=on_move, skip=skip,
-            smallest=smallest, nonfinite=nonfinite, basis_dtype=basis_dtype, state_dtype=state_dtype, stagger=stagger,
-            per_layer=per_layer, seed=seed, **inner_options,
+            nonfinite=nonfinite, per_layer=per_layer, seed=seed, projected=projected, **inner_options,
         )  # fmt: skip
 
     def _init_group(self, group: dict[str, Any], number: int) -> list[dict[str, Any]]:
@@ -109,6 +107,9 @@ class APOLLO(GaLore):
         check_fixed_rank("APOLLO", group)
         check_members("APOLLO", group)
         return found
+
+    def _kept_beside(self) -> dict[str, Form]:
+        return {LAST_NORM: ONE_NORM}
 
     def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
         """W = shrink * W - scale * G diag(s)."""

@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from joma.optim._lowbit import LARGEST
 from joma.optim.galore import GaLore
 
 
@@ -39,17 +38,16 @@ def reduce_compact(model: DistributedDataParallel, optimizer: GaLore, group: dis
     rounding, because GaLore takes P^T of it again. The norm that clip_grad_norm_ sees is that of the projection.
 
     - model: what `optimizer` trains, wrapped in DistributedDataParallel
-    - optimizer: made without per_layer and project_in_backward, with floating bases
+    - optimizer: made without per_layer, with floating bases
     - group: the processes; None for all
     """
     if not isinstance(model, DistributedDataParallel):
         raise ValueError(f"model must be wrapped in DistributedDataParallel, got {type(model).__name__}")
     if optimizer.per_layer or optimizer.project_in_backward:
-        taken = "per_layer" if optimizer.per_layer else "project_in_backward"
-        raise ValueError(f"{taken} takes gradients before DistributedDataParallel averages: use one of the two")
-    if any(matrix.basis_dtype in LARGEST for matrix in optimizer.matrices):
+        raise ValueError("per_layer takes gradients before DistributedDataParallel averages: use one of the two")
+    if any(matrix.basis_dtype == torch.int8 for matrix in optimizer.matrices):
         raise ValueError(
-            "reduce_compact projects twice, and bases in few bits are not orthonormal enough for that: leave it out, "
+            "reduce_compact projects twice, and bases in 8 bits are not orthonormal enough for that: leave it out, "
             "or give a floating basis_dtype"
         )
     same_subspaces(optimizer, group)

@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from joma.optim._arguments import NonFinite, Params
+from joma.optim._arguments import NonFinite, Params, Projected, Refresh
 from joma.optim._channels import (
     GROWTH,
+    LAST_NORM,
+    ONE_NORM,
     add_to_weights,
     check_growth,
     check_members,
@@ -29,10 +31,11 @@ from joma.optim._channels import (
     limit_growth,
     norm_ratios,
 )
+from joma.optim._forms import Form
 from joma.optim._inner import OnMove
 from joma.optim._matrix import Pack
 from joma.optim.galore import SKIP, GaLore
-from joma.optim.projector import TOLERANCE, Kind, Rank
+from joma.optim.projector import Kind, Rank
 
 
 class Fira(GaLore):
@@ -55,20 +58,16 @@ class Fira(GaLore):
         inner: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
         *,
         rank: Rank = 128,
-        refresh: int = 200,
+        refresh: int | Refresh = 200,
         scale: float = 1.0,
         growth: float | None = GROWTH,
         projector: Kind = "randomized",
         on_move: OnMove = "keep",
         skip: Iterable[str] = SKIP,
-        smallest: int | None = None,
         nonfinite: NonFinite = "raise",
-        basis_dtype: torch.dtype | None = None,
-        state_dtype: torch.dtype | None = None,
-        stagger: bool | None = None,
         per_layer: bool = False,
-        tolerance: float = TOLERANCE,
         seed: int = 0,
+        projected: Projected = Projected(),  # noqa: B008
         **inner_options: Any,
     ) -> None:
         """Take the parameters and make the inner optimizer.
@@ -76,32 +75,33 @@ class Fira(GaLore):
         - params: as of `GaLore`; a group may have its own rank, refresh and scale
         - inner: makes the inner optimizer from groups, for instance torch.optim.AdamW
         - rank: of the subspaces, or an `Energy`
-        - refresh: updates after which a subspace is found anew
+        - refresh: updates after which a subspace is found anew, or a `Refresh`
         - scale: of all that is added, residual included
         - growth: the norm of the residual's part is at most this times that of the step before; None: no limit
         - projector: randomized, exact or random, see `find_projector`
         - on_move: what becomes of the inner state when the subspace moves: keep, rotate or reset
-        - skip, smallest: matrices that pass to the inner optimizer, as of `GaLore`
+        - skip: matrices that pass to the inner optimizer, as of `GaLore`
         - nonfinite: raise, or skip the whole step and count it in `skipped`
-        - basis_dtype, state_dtype: precisions of bases and of the inner state, as of `GaLore`
-        - stagger: spread the refreshes that follow the first over the updates between them
         - per_layer: update each parameter during backward and free its gradient; step() then only counts
-        - tolerance, seed: of the randomised projector
+        - seed: of the randomised and the random projector
+        - projected: as of `GaLore`, but for its decay
         - inner_options: handed to the inner optimizer; its weight_decay shrinks the matrices themselves
         """
         check_growth(growth)
-        check_others("Fira", inner_options)
+        check_others("Fira", inner_options, per_layer, projected)
         self.growth = growth
         super().__init__(
             params, inner, rank=rank, refresh=refresh, scale=scale, projector=projector, on_move=on_move, skip=skip,
-            smallest=smallest, nonfinite=nonfinite, basis_dtype=basis_dtype, state_dtype=state_dtype, stagger=stagger,
-            per_layer=per_layer, tolerance=tolerance, seed=seed, **inner_options,
+            nonfinite=nonfinite, per_layer=per_layer, seed=seed, projected=projected, **inner_options,
         )  # fmt: skip
 
     def _init_group(self, group: dict[str, Any], number: int) -> list[dict[str, Any]]:
         found = super()._init_group(group, number)
         check_members("Fira", group)
         return found
+
+    def _kept_beside(self) -> dict[str, Form]:
+        return {LAST_NORM: ONE_NORM}
 
     def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
         """W = shrink * W + scale * (P C - s (G - P R))."""

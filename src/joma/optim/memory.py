@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from joma.host.words import counted
 from joma.optim._inner import state_entries
-from joma.optim._lowbit import stored_as
 from joma.optim._matrix import Matrix
 from joma.optim.galore import GaLore
 
@@ -150,10 +149,7 @@ def _row(name: str, parameters: list[Any], optimizer: Any, inner: torch.optim.Op
 
 
 def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: Any) -> Row:
-    """By formula: m n weights and gradients, m r projections, and for Adam 2 n r states; m is the shorter side.
-
-    Projections in 4 bits are r columns of m / 2 bytes, rounded up.
-    """
+    """By formula: m n weights and gradients, m r projections, and for Adam 2 n r states; m is the shorter side."""
     parameters = list({id(matrix.owner): matrix.owner for matrix in matrices}.values())
     packs = {id(matrix.pack): matrix.pack for matrix in matrices}.values()
     gradients = [each.grad for each in (*parameters, *(pack.compact for pack in packs)) if each.grad is not None]
@@ -177,8 +173,7 @@ def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: 
 
 
 def _projection(matrix: Matrix) -> int:
-    rows, dtype = stored_as(matrix.shorter, matrix.basis_dtype)
-    return rows * matrix.rank * dtype.itemsize
+    return matrix.shorter * matrix.rank * matrix.basis_dtype.itemsize
 
 
 def _tensors(state: dict[str, Any]) -> list[Tensor]:

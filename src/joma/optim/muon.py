@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from joma.host.words import counted
+from joma.optim._forms import check_plain_state
 from joma.optim._matrix import one_number, shrink_and_add
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic with which Muon moves all singular values close to 1 in few steps."""
+MOST_ROUNDS = 100  # as of torch's: a number that a damaged state holds must not make a step endless
 LIKE_ADAM = 0.2
 """The root mean square of Adam's updates, about: with it Muon can use the rates of Adam."""
 
@@ -50,8 +52,8 @@ class Muon(torch.optim.Optimizer):
         """
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must be at least 0 and below 1, got {momentum!r}")
-        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-            raise ValueError(f"rounds must be a whole number of at least 1, got {rounds!r}")
+        if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:
+            raise ValueError(f"rounds must be a whole number from 1 to {MOST_ROUNDS}, got {rounds!r}")
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "rounds": rounds})
         for each in (each for group in self.param_groups for each in group["params"]):
             if each.ndim < 2:
@@ -79,6 +81,15 @@ class Muon(torch.optim.Optimizer):
             for alike in shapes.values():
                 self._multi_tensor(alike, group)
         return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state.
+
+        - state_dict: what state_dict() gave; one that does not fit, is not whole or not finite is refused by a
+          `StateError`, and nothing is changed
+        """
+        check_plain_state(self, state_dict)
+        super().load_state_dict(state_dict)
 
     def _multi_tensor(self, alike: list[Tensor], group: dict[str, Any]) -> None:
         """Of matrices of one shape."""

@@ -58,4 +58,4 @@ def ensemble(config: Any, members: int, **parts: Any) -> Ensemble:
     parts: what else `Ensemble` takes: networks, batch, loss, optimizer, measures, measure_at.
     """
     given = {name: getattr(config, name) for name in ("steps", "device", "precision") if hasattr(config, name)}
-    return Ensemble(members=members, **(given | parts))
+    return Ensemble(members=members, **({"device": "cpu", "precision": "float32"} | given | parts))

@@ -11,7 +11,8 @@ from typing import Any
 import joma
 from joma.claims.execute import Result
 from joma.claims.ledger import findings_json
-from joma.host.files import as_json, atomically
+from joma.host.file_kinds import CRATE, CRATE_MARK
+from joma.host.files import as_json, atomically, named_file
 from joma.runs import Run, RunError
 
 _CONTEXT = "https://w3id.org/ro/crate/1.1/context"
@@ -24,15 +25,13 @@ def write_crate(result: Result, out: Path | None = None) -> Path:
     """Write a judged run with its findings and figures as a zip, whole or not at all. Default: beside the run."""
     if result.run is None:
         raise RunError(f"{result.study.name} was not run, so that there is no record to export")
-    place = result.run.with_suffix(".crate.zip") if out is None else out
-    if place.exists() and not place.is_file():
-        raise RunError(f"{place} is no plain file; name a file of your own")
+    place = result.run.with_suffix(".crate.zip") if out is None else named_file(out)
     figures = {f"figures/{picture.name}.svg": _standalone(picture.svg) for picture in result.pictures}
     content = {"findings.json": as_json(findings_json([result])), **figures}
     content["ro-crate-metadata.json"] = as_json(metadata(result))
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with atomically(place) as unfinished, zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
+        with atomically(place, CRATE) as unfinished, zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.comment = CRATE_MARK
             archive.write(result.run, result.run.name)
             for name, text in content.items():
                 archive.writestr(name, text)

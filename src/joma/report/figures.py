@@ -13,7 +13,7 @@ from joma.host.extras import install_command
 from joma.report.markup import embed_svg, natural_width
 from joma.report.svg import compact_svg
 
-_LETTERS = re.compile(r"font-size: ?([\d.]+)px")
+_LETTERS = re.compile(r"font-size: ?(\d+(?:\.\d+)?)px")
 _CARD, _READABLE = 420.0, 12.0  # pixels: how wide a card shows a figure, and how high its letters must be
 _WIDE = 480.0  # points: in half of the page a wider figure could be read only by scrolling, so it has a row of its own
 

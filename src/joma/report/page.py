@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import joma
 from joma.claims.contract import SCALES
-from joma.host.files import write_text
+from joma.host.file_kinds import PAGE
+from joma.host.files import make_folder, write_text
 from joma.report import playground
 from joma.report.claims import front
 from joma.report.claims.cards import cards
@@ -58,10 +59,11 @@ def write_report(
     ...     write_report([], Path(folder), scale="quick").name
     'report.html'
     """
-    text = _page(results, scale, [read_scan(path) for path in scans], made or datetime.now().astimezone(), command)
-    out.mkdir(parents=True, exist_ok=True)
+    shown = [read_scan(path, path.parents[1]) for path in scans]
+    text = _page(results, scale, shown, made or datetime.now().astimezone(), command)
+    make_folder(out)
     path = out / "report.html"
-    write_text(path, text)
+    write_text(path, text, PAGE)
     return path
 
 

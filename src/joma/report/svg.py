@@ -28,6 +28,7 @@ _REPEATS = 3  # fewer uses of a marker stay as they are
 _TOKEN = re.compile(r"[MLCQZz]|-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _TAKES = {"M": 1, "L": 1, "Q": 2, "C": 3, "Z": 0}  # points that a command takes
 _TENTHS, _HUNDREDTHS = 10, 100
+_FARTHEST = 1e9
 _SMALL = 12.0  # points: a shape within this around the origin is a marker, and is kept to hundredths
 _OFF = 0.6  # tenths of a point by which a curve may move where points are left out: less than a tenth of a pixel
 
@@ -216,6 +217,8 @@ def short_path(path: str, *, every: bool = False) -> str:
 
     >>> short_path("M 0.04 0 L 5 5.001 L 10 10.02 L 10 40 z")
     'M0 0l10 10v30z'
+    >>> short_path("M 0 0 L 1e999 1")
+    'M 0 0 L 1e999 1'
     """
     if (steps := _read_path(path)) is None:
         return path
@@ -240,6 +243,8 @@ def _read_path(path: str) -> list[tuple[str, list[tuple[float, float]]]] | None:
             return None
         at += len(numbers)
         values = [float(one) for one in numbers]
+        if any(abs(one) > _FARTHEST for one in values):  # or infinite: no figure has such a point
+            return None
         steps.append((name, list(zip(values[::2], values[1::2], strict=True))))
         name = "L" if name == "M" and at < len(tokens) and not tokens[at].isalpha() else name
     return steps

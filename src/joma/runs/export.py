@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from joma.host.extras import how_to_install
+from joma.host.file_kinds import ARRAYS, PARQUET, TABLE
 from joma.host.files import atomically
 from joma.runs.dims import coordinates
 from joma.runs.errors import RunError
@@ -29,7 +30,8 @@ _ROWS_AT_ONCE = 200_000
 def export(run_or_path: Run | StrPath, to: str, out: StrPath | None = None) -> Path:
     """Write a run as "parquet", "csv" or "npz" and return where; `out` is by default the run's path with that ending.
 
-    An existing `out` is replaced. csv and parquet refuse complex numbers; npz refuses steps of different shapes.
+    An earlier export there is replaced, any other file is refused. csv and parquet refuse complex numbers; npz
+    refuses steps of different shapes.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a", study="demo", config={}) as run:
@@ -51,12 +53,7 @@ def export(run_or_path: Run | StrPath, to: str, out: StrPath | None = None) -> P
     if place == run.path:
         raise RunError(f"{place} is the run itself; export it to another file")
     try:
-        if place.is_dir():
-            raise RunError(f"{place} is a folder; name a file in it")
-        if place.exists() and not place.is_file():  # /dev/null would become one, for every program on the machine
-            raise RunError(f"{place} is no plain file but a device, a pipe or the like; name a file of your own")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with atomically(place) as unfinished, unfinished.open("wb") as stream:
+        with atomically(place, _KINDS[to]) as unfinished, unfinished.open("wb") as stream:
             _WRITERS[to](run, stream)
     except OSError as error:
         raise RunError(f"{place} cannot be written: {error.strerror or error}") from error
@@ -160,4 +157,5 @@ def _write_npz(run: Run, stream: BinaryIO) -> None:
                 np.lib.format.write_array(member, array(), allow_pickle=False)
 
 
+_KINDS = {"parquet": PARQUET, "csv": TABLE, "npz": ARRAYS}
 _WRITERS: dict[str, Callable[[Run, BinaryIO], None]] = {"parquet": _write_parquet, "csv": _write_csv, "npz": _write_npz}

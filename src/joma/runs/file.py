@@ -11,6 +11,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from joma.host import limits
+from joma.host.file_kinds import NEW
 from joma.host.files import atomically
 from joma.host.words import short
 from joma.runs.errors import RunError, primary_code, sqlite_errors_explained
@@ -68,7 +69,7 @@ def create(path: Path, meta: list[tuple[str, str, int]]) -> None:
     """A new run file with its tables and rows of `meta`, complete or not there at all. Call it with the lock held."""
     for orphan in path.parent.glob(f".{escape(path.name)}.*.new"):  # of a creator that was killed: we hold the lock
         orphan.unlink(missing_ok=True)
-    with atomically(path) as unfinished:
+    with atomically(path, NEW) as unfinished:
         with sqlite_errors_explained(path), closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
             for statement in _BEGINNING:
                 connection.execute(statement)

@@ -7,6 +7,7 @@ single file behind.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -131,6 +132,19 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (-written_at(path), path.name))
 
 
+def must_stay_in(path: Path, folder: Path) -> None:
+    """Refuse a link in a folder that leads out of it: who shows a folder to others shows what is in it, and no more.
+
+    >>> must_stay_in(Path("/"), Path("/tmp"))
+    Traceback (most recent call last):
+        ...
+    joma.runs.errors.RunError: / leads out of /tmp by a link, so it is not shown; name the file itself
+    """
+    inside, outside = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
+    if not outside.is_relative_to(inside):
+        raise RunError(f"{path} leads out of {folder} by a link, so it is not shown; name the file itself")
+
+
 def _runs_of(folder: Path) -> Iterator[Path]:
     try:
         paths = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -163,12 +177,12 @@ def written_at(path: Path) -> float:
 
 
 def mark_of(path: Path) -> tuple[Any, ...]:
-    """What differs when a run was written, or its writer came or went.
+    """What differs when a run was written, its writer came or went, or a link leads elsewhere.
 
     SQLite writes a commit to its file first and shows it to readers a moment later; a look between the two sees the new
     file and the old rows. So a file that was just written gets another mark once it has been left alone.
     """
-    found: list[Any] = [writer_of(path.resolve())]
+    found: list[Any] = [os.path.realpath(path), writer_of(path.resolve())]
     for each in (path, path.with_name(path.name + "-wal")):
         with suppress(OSError):
             stat = each.stat()

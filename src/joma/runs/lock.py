@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from weakref import WeakSet
 
+from joma.host.files import open_lock
 from joma.runs.errors import RunBusy, RunError
 
 _held: WeakSet[WriterLock] = WeakSet()
@@ -61,9 +62,12 @@ def _locked(lock: Path, run: Path) -> int | None:
     import fcntl  # here, so that runs can at least be read where there is none
 
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = open_lock(lock)
     except OSError as error:
         raise RunError(f"{run} cannot be written: {lock.name} beside it cannot be made ({error.strerror})") from error
+    if os.pread(descriptor, 20, 0).strip(b"0123456789"):
+        os.close(descriptor)
+        raise RunError(f"{run} cannot be written: {lock.name} beside it is not joma's; move it elsewhere")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with suppress(FileNotFoundError):

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from joma.host.file_kinds import RUN
+from joma.host.files import make_folder, refuse_others
 from joma.host.showing import Shown
 from joma.host.words import counted, short
 from joma.runs import file
@@ -90,8 +92,10 @@ class Run(Session, Shown):
             "status": "running",
             "reason": None,
         }
+        if os.path.islink(path) and not place.exists():
+            raise RunError(f"{path} is a link to {place}, which is not there; name the file itself")
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(place.parent)
         except OSError as error:
             raise RunError(f"{place} cannot be made: its folder cannot ({error.strerror})") from error
         with _locked_for_writing(place) as lock:
@@ -123,7 +127,11 @@ class Run(Session, Shown):
 
     @staticmethod
     def delete(path: StrPath) -> None:
-        """Remove a run, if there is one, with all that stands beside it; one that is being written is refused."""
+        """Remove a run, if there is one, with all that stands beside it.
+
+        One that is being written is refused, and so is what is no run of joma.
+        """
+        refuse_others(Path(path), RUN)  # unresolved: of a link the run that it leads to stays
         place = Path(os.path.realpath(path))
         if not place.parent.is_dir():
             return

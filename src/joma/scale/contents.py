@@ -35,9 +35,18 @@ def content_of(part: Part, form: Mapping[str, Any]) -> Mapping[str, Any]:
     joma.host.errors.BadInput: a/shard.json is damaged: content.faults[0].step is not what a shard of joma scan \
 leaves; remove it and give the shard's command again
     """
-    for where in _misfits(part.content, form, "content"):
+    return _of_form(part, part.content, form, "content")
+
+
+def options_of(part: Part, form: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of a part, checked in the same way."""
+    return _of_form(part, part.options, form, "options")
+
+
+def _of_form(part: Part, value: Mapping[str, Any], form: Mapping[str, Any], called: str) -> Mapping[str, Any]:
+    for where in _misfits(value, form, called):
         is_damaged(part, f"{where} is not what a shard of joma {part.kind} leaves")
-    return part.content
+    return value
 
 
 def is_damaged(part: Part, what: str) -> NoReturn:

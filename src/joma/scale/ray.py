@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from time import monotonic, sleep
@@ -26,6 +25,7 @@ from joma.host import limits
 from joma.host.children import environment_with
 from joma.host.extras import how_to_install
 from joma.host.interrupts import PATIENCE
+from joma.host.named_code import function_named
 from joma.host.threads import cores, environment
 from joma.scale.task import RETRIES, Done, Event, Going, Lost, ScaleError, Task, begun_again
 from joma.scale.worker import carried_out
@@ -339,8 +339,7 @@ def carry_out(order: Mapping[str, Any], mailbox: Any) -> dict[str, Any]:
     words = _Words(mailbox, order["task"], order["attempt"])
     words(0.0, "begun")
     limits.check()
-    module, _, name = order["function"].partition(":")
-    return carried_out(getattr(import_module(module), name), dict(order["arguments"]), words)
+    return carried_out(function_named(order["function"]), dict(order["arguments"]), words)
 
 
 class _Words:

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from queue import Queue
 from threading import Event, Thread
 from time import monotonic
@@ -18,6 +17,8 @@ from typing import IO, Any
 from joma.host import limits
 from joma.host.exit_status import OK, TERMINATED
 from joma.host.interrupts import sigterm_raised
+from joma.host.memory import most_memory
+from joma.host.named_code import function_named
 from joma.host.printing import say
 from joma.host.progress import Progress
 
@@ -36,14 +37,13 @@ def echo(arguments: Any, progress: Progress) -> Any:
 
 def main() -> int:
     """Carry out tasks until there are no more."""
-    module, _, name = sys.argv[1].partition(":")
     # What a task prints goes to standard error: standard output is for answers alone.
     to = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:
         with sigterm_raised():
             limits.check()
-            function = getattr(import_module(module), name)
+            function = function_named(sys.argv[1])
             _collect_rarely()
             _work(function, to)
     except KeyboardInterrupt as interrupt:
@@ -90,7 +90,7 @@ def carried_out(function: Callable[[Any, Progress], Any], arguments: Any, progre
     {'failed': 'ZeroDivisionError: division by zero'}
     """
     try:
-        return {"value": function(arguments, progress), "memory": _memory()}
+        return {"value": function(arguments, progress), "memory": most_memory()}
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -111,16 +111,6 @@ class _Words:
 
 def _say(to: IO[str], message: dict[str, Any]) -> None:
     print(json.dumps(message), file=to, flush=True)
-
-
-def _memory() -> int:
-    """The most memory that this process has held, in bytes; 0 where the system does not say."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 if __name__ == "__main__":

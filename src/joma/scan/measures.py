@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from joma.host.errors import BadInput
-from joma.measure.registry import MEASURES, WeightMeasure, full_spectra, full_spectrum, leading_spectrum
+from joma.measure.registry import WeightMeasure, full_spectra, full_spectrum, leading_spectrum, measures_of
 from joma.scan.model.allocation import Pair, allocated, loaded_whole, must_have_gradients
 from joma.scan.model.running import Between, must_attend, must_show_queries
+
+SCANNED = measures_of("scan")
 
 
 @dataclass(frozen=True)
@@ -54,20 +56,20 @@ def chosen(names: Iterable[str]) -> dict[str, Measure]:
     """
     wanted = dict.fromkeys(names)
     for name in wanted:
-        if name not in MEASURES:
-            raise BadInput(f"measures must be among {', '.join(MEASURES)}, got {name!r}", argument="measures")
+        if name not in SCANNED:
+            raise BadInput(f"measures must be among {', '.join(SCANNED)}, got {name!r}", argument="measures")
     if not wanted:
-        raise BadInput(f"measures must name at least one of {', '.join(MEASURES)}", argument="measures")
+        raise BadInput(f"measures must name at least one of {', '.join(SCANNED)}", argument="measures")
     return {name: _taken(name, full="alpha" in wanted) for name in wanted}
 
 
 def _taken(name: str, *, full: bool) -> Measure:
     """How one is taken. full: alpha needs the full spectrum, and ranks and norms are read off it: one pass for all."""
-    measure = MEASURES[name]
+    measure = SCANNED[name]
     if isinstance(measure, WeightMeasure):
         if full and measure.compute is leading_spectrum:
             return replace(measure, compute=full_spectrum, stacked=full_spectra, side_by_side=True)
         return measure
-    if measure.needs == "model":
+    if measure.needs == "attention":
         return ModelMeasure(measure.curves, must_show_queries if name == "spread" else must_attend)
     return PairMeasure(tuple(measure.curves), loaded_whole, allocated, must_have_gradients)

@@ -1,6 +1,7 @@
 """Studies, in rooms by subject: one file per study, named as the study is, or one folder where it is long.
 
-`names()` lists them, `load(name)` imports one, nothing loads before. `joma.studies.foreign` finds those of others.
+`names()` lists them, `load(name)` imports one, nothing loads before. `joma.studies.foreign` finds those of others;
+`is_trusted(name)` is asked where a record names a study.
 
 To add a study: write `joma/studies/ROOM/your_study.py` with a module constant `STUDY`. It is called your-study, and
 nothing else has to know of it. Above about 300 lines it becomes a folder `your_study/` with `study`, `claims`, `run`,
@@ -24,7 +25,8 @@ from joma.studies import foreign
 if TYPE_CHECKING:
     from joma.claims.contract import Claim, Drawing, Finding, NotRun, Study
 
-__all__ = ["Claim", "Drawing", "Finding", "NotRun", "Study", "chosen", "load", "names", "room", "spelt", "title"]
+__all__ = ["Claim", "Drawing", "Finding", "NotRun", "Study", "chosen", "is_own", "is_trusted", "left_out", "load",
+           "names", "offered_by", "room", "spelt", "title"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -64,6 +66,39 @@ def names() -> tuple[str, ...]:
     ('block', 'thm1', 'thm1-coherence')
     """
     return (*_rooms(), *_foreign())
+
+
+def left_out() -> list[str]:
+    """What others offer and joma leaves out, each with its reason: a name that joma has, metadata that is broken."""
+    return foreign.places(_rooms())[1]
+
+
+def is_trusted(name: str) -> bool:
+    """Whether a record may name this study: it is joma's own, or a user named it. Data never decides what is loaded.
+
+    >>> is_trusted("thm2"), is_trusted("os")
+    (True, False)
+    """
+    return is_own(name) or foreign.is_named(name, _foreign())
+
+
+def is_own(name: str) -> bool:
+    """Whether joma itself has a study of this name, spelt as it is called.
+
+    >>> is_own("thm2"), is_own("Thm2")
+    (True, False)
+    """
+    return name in _rooms()
+
+
+def offered_by(name: str) -> str:
+    """The package that offers a study, in words; empty for joma's own and for files.
+
+    >>> offered_by("thm2")
+    ''
+    """
+    place = _foreign().get(name)
+    return "" if place is None or isinstance(place, Path) else foreign.origin(place)
 
 
 def room(name: str) -> str:
@@ -108,16 +143,20 @@ def chosen(name: str) -> str:
     >>> chosen("Thm1_SGD")
     'thm1-sgd'
     """
-    name = foreign.add_file(name) if name.endswith(".py") else spelt(name)
-    room(name)  # refuses what there is not
+    if name.endswith(".py"):
+        called = foreign.name_of(Path(name))
+        if called in _rooms():
+            raise BadInput(f"{name} would be called {called!r}, and joma has a study of that name; rename it")
+        foreign.add_file(name)
+        name = called
+    name = spelt(name)
+    if not room(name):  # which refuses what there is not
+        foreign.name_it(name)
     return name
 
 
-def _foreign() -> dict[str, Any]:
-    found = foreign.places()
-    if taken := sorted(set(found) & set(_rooms())):
-        raise BadInput(f"{found[taken[0]]} would be called {taken[0]!r}, and joma has a study of that name; rename it")
-    return found
+def _foreign() -> dict[str, foreign.Place]:
+    return foreign.places(_rooms())[0]
 
 
 def title(name: str) -> str:

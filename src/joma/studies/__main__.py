@@ -18,6 +18,7 @@ from pathlib import Path
 from joma import studies
 from joma.claims.contract import SCALES
 from joma.claims.execute import attempt
+from joma.claims.ledger import findings_json
 from joma.host import limits
 from joma.host.exit_status import BROKEN, OK, answer
 from joma.host.files import usable_folder, write_json
@@ -58,7 +59,7 @@ def _carry_out(options: argparse.Namespace) -> int:
             say(f"{study.name}: {finding.verdict} | {claim} | {finding.measured}")
     broken = [result.error for result in results if result.error]
     if len(broken) < len(results):  # else the file of an earlier command is worth more
-        write_json(options.out / "findings.json", {"studies": [result.as_json() for result in results]})
+        write_json(options.out / "findings.json", findings_json(results))
     return BROKEN if broken else OK
 
 

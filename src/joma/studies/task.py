@@ -5,16 +5,19 @@ Nothing heavy loads before a result is there: the processes start while this one
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.host.errors import BadInput
 from joma.host.progress import Progress
 from joma.scale.sharing import must_be_shared
 from joma.scale.task import Task
-from joma.studies import load, room
+from joma.studies import foreign, load, room
 
 if TYPE_CHECKING:
+    from joma.claims.contract import Study
     from joma.claims.execute import Result
 
 FUNCTION = f"{__name__}:carry_out"
@@ -39,8 +42,11 @@ def study_task(name: str, scale: str, out: Path, *, fresh: bool = False, mark: s
 
 
 def _gpus(name: str) -> int:
-    """How many GPUs a study needs at paper scale."""
-    return int(str(getattr(load(name).paper, "device", "cpu")).startswith("cuda"))
+    """How many GPUs a study needs at paper scale; none where it cannot be loaded, which its process will say."""
+    try:
+        return int(str(getattr(load(name).paper, "device", "cpu")).startswith("cuda"))
+    except BadInput:
+        return 0
 
 
 def carry_out(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -69,13 +75,13 @@ def answer_of(result: Result) -> dict[str, Any]:
     }
 
 
-def result_of(name: str, answer: dict[str, Any]) -> Result:
+def result_of(study: Study, answer: Mapping[str, Any]) -> Result:
     """The result that `carry_out` gave, in this process."""
     from joma.claims.execute import Picture, Result
     from joma.claims.finding import Finding
 
     return Result(
-        study=load(name),
+        study=study,
         config=answer["config"],
         seconds=answer["seconds"],
         findings=[Finding.from_json(finding) for finding in answer["findings"]],
@@ -91,5 +97,13 @@ def lost(name: str, scale: str, reason: str) -> Result:
     """The result of a study whose process did not live to give one."""
     from joma.claims.execute import broken
 
-    study = load(name)
+    study = loaded(name)
     return replace(broken(study, study.preset(scale), RuntimeError()), error=reason)
+
+
+def loaded(name: str) -> Study:
+    """The study of a name, or its name alone where it cannot be loaded: its process has said why."""
+    try:
+        return load(name)
+    except BadInput:
+        return foreign.described(name)

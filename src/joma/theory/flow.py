@@ -317,10 +317,8 @@ def _counted(field: Callable[[float, Tensor], Tensor], start: Tensor, most: int,
 
 
 def _solve_by_scipy(method: str, field: Field, start: np.ndarray, at: np.ndarray, tolerance: Tolerance) -> np.ndarray:
-    try:
-        from scipy.integrate import solve_ivp
-    except ImportError:
-        raise ValueError(f"method {method!r} needs scipy, which is not installed; 'DOP853' does not") from None
+    from scipy.integrate import solve_ivp
+
     span = (0.0, max(float(at[-1]), 1e-300))
     solution = solve_ivp(field, span, start, method=method, t_eval=at, **tolerance._asdict())  # type: ignore[call-overload]
     if not solution.success:

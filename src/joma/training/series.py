@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from joma.host.files import write_text
+from joma.host.errors import BadInput
+from joma.host.files import make_folder, write_json
 from joma.host.progress import Progress, silent
 from joma.host.words import brief_repr
 from joma.training.descent import descend
@@ -104,16 +105,20 @@ def train_series(
     """
     at = checkpoint_steps(config.steps) if save_at is None else save_at
     identity = {"config": asdict(config), "text": hash_of(text), "save_at": at}
+    begun = {"schema": "joma-series", "identity": identity}
     done = folder / "series.json"
     try:  # a file that cannot be read is none
-        stored = json.loads(done.read_text(encoding="utf-8"))
-        if stored["identity"] == identity:
+        stored = json.loads(done.read_text(encoding="utf-8")) if done.is_file() else {}  # a device never ends
+        if stored["identity"] == identity and "losses" in stored:
             losses: list[float] = stored["losses"]
             return losses
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    folder.mkdir(parents=True, exist_ok=True)
-    done.unlink(missing_ok=True)
+    make_folder(folder)
+    there = [] if done.exists() else [name for step in at if (folder / (name := f"step{step}")).exists()]
+    if there:
+        raise BadInput(f"{folder} holds {there[0]} of another training; name another folder", argument="folder")
+    write_json(done, begun)  # from now on what is in the folder is ours
     progress(0.0, "making the tokenizer")
     lines = text.splitlines(keepends=True)
     tokenizer = _tokenizer(lines, config.vocabulary)
@@ -121,7 +126,7 @@ def train_series(
     pieces = ["".join(lines[i : i + 500]) for i in range(0, len(lines), 500)]
     tokens = torch.tensor([token for piece in tokenizer(pieces)["input_ids"] for token in piece])
     losses = _train(folder, tokens, tokenizer, config, device, progress, set(at))
-    write_text(done, json.dumps({"identity": identity, "losses": losses}))
+    write_json(done, begun | {"losses": losses})
     return losses
 
 

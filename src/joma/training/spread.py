@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 
 from joma.host.devices import must_be_a_device
 from joma.host.errors import BadInput
+from joma.host.named_code import function_named
 from joma.host.progress import Progress, silent
 from joma.host.sealed import load_sealed
 from joma.runs import Run, RunError
@@ -158,8 +158,7 @@ def _task(
 
 
 def _built(arguments: Mapping[str, Any]) -> dict[str, Ensemble]:
-    module, _, name = str(arguments["build"]).partition(":")
-    ensembles = dict(getattr(import_module(module), name)(**arguments["arguments"], device=arguments["device"]))
+    ensembles = dict(function_named(str(arguments["build"]))(**arguments["arguments"], device=arguments["device"]))
     for called, one in ensembles.items():
         if one.origin is not None and one.origin.of not in ensembles:
             what = f"{called} branches off {one.origin.of}, which is not among the ensembles"

@@ -29,14 +29,17 @@ def claims_in(folder: Path, kept: Kept | None = None) -> list[dict[str, Any]]:
     A ledger that cannot be read is one entry with a `fault`.
     """
     from joma.claims.ledger import read_findings  # torch loads here
+    from joma.runs import RunError
+    from joma.runs.following import must_stay_in
 
     found: list[dict[str, Any]] = []
     for path in ledgers_in(folder):
         try:
+            must_stay_in(path, folder)
             findings = read_findings(path)
             paper = {one.study for one in findings if one.verdict != "not run" and _PAPER in one.command}
             found += [claim_of(one, "paper" if one.study in paper else "quick", kept) for one in findings]
-        except BadInput as error:
+        except (BadInput, RunError) as error:
             found.append({"id": path.parent.name, "fault": str(error)})
     return found
 

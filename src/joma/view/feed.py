@@ -18,7 +18,7 @@ import numpy as np
 
 from joma.host.errors import JomaError
 from joma.runs import Run, RunError
-from joma.runs.following import ALARMS, MONITOR, mark_of, read_patiently, runs_in
+from joma.runs.following import ALARMS, MONITOR, mark_of, must_stay_in, read_patiently, runs_in
 from joma.runs.tail import Held, held, rows_after
 from joma.view.claims import Kept, claims_in, ledgers_in
 from joma.view.entries import MOST_ALARMS, SCAN, alarms_after, entry_of, series_of
@@ -40,9 +40,10 @@ class Unknown(JomaError):
 
 @dataclass
 class _Watched:
-    """One run between two looks."""
+    """One run between two looks. folder: that it must be in; None: it was named itself."""
 
     path: Path
+    folder: Path | None = None
     mark: tuple[Any, ...] | None = None
     identity: tuple[Any, ...] = ()
     held: dict[str, Held] = field(default_factory=dict)
@@ -83,7 +84,7 @@ class Feed:
         """All runs, those written last first; what did not change since the last look is not opened."""
         with self._lock:
             places = self._places()
-            self._runs = {id: self._runs.get(id) or _Watched(path) for id, path in places.items()}
+            self._runs = {id: self._runs.get(id) or _Watched(*place) for id, place in places.items()}
             return {"runs": [self._look(id, each) for id, each in self._runs.items()], "claims": self._has_claims()}
 
     def series(
@@ -150,18 +151,18 @@ class Feed:
 
     def titles(self) -> dict[str, str]:
         """What axes are called that show a measure, by its name."""
-        # A copy of what joma.measure.registry says: to load that takes seconds, in which a page should be open.
+        # Built by docs/view_titles.py from joma.measure.registry: to load that takes seconds, in which a page opens.
         return json.loads(static("titles.json"))  # type: ignore[no-any-return]
 
-    def _places(self) -> dict[str, Path]:
-        """Ids and paths. An id is the path inside the folder, behind the folder's name where there are several."""
-        found: dict[str, Path] = {}
+    def _places(self) -> dict[str, tuple[Path, Path | None]]:
+        """Ids, paths and folders. An id is the path in the folder, behind the folder's name if there are several."""
+        found: dict[str, tuple[Path, Path | None]] = {}
         for path in self.paths:
             inside = runs_in(path) or _records_in(path) if path.is_dir() else [path]
             for each in inside:
                 name = each.relative_to(path).as_posix() if path.is_dir() else path.name
                 id = name if len(self.paths) == 1 else f"{path.name}/{name}" if path.is_dir() else name
-                found[_free(id, found)] = each
+                found[_free(id, found)] = each, path if path.is_dir() else None
         return found
 
     def _has_claims(self) -> bool:
@@ -171,6 +172,8 @@ class Feed:
         mark = mark_of(watched.path)
         if watched.mark != mark:
             try:
+                if watched.folder is not None:
+                    must_stay_in(watched.path, watched.folder)
                 entry = read_patiently(watched.path, lambda run, writer: self._read(id, watched, run, writer))
                 if entry != watched.entry:  # what did not change is not told again
                     watched.entry = entry

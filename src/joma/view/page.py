@@ -14,7 +14,8 @@ from typing import Any
 
 import joma
 from joma.host.errors import BadInput
-from joma.host.files import write_text
+from joma.host.file_kinds import PAGE
+from joma.host.files import named_file, write_text
 from joma.host.words import counted
 from joma.runs import RunError
 from joma.view.feed import POINTS, Feed
@@ -53,7 +54,7 @@ def write_page(feed: Feed, path: Path, *, megabytes: float = MEGABYTES, made: da
         "titles": feed.titles(),
         "about": f"{size.sentence} Made by joma {joma.__version__} on {when.day} {when:%B %Y}.",
     }
-    write_text(path, _page(data, ", ".join(each.name or str(each) for each in feed.paths)))
+    write_text(named_file(path), _page(data, ", ".join(each.name or str(each) for each in feed.paths)), PAGE)
     return size.sentence
 
 

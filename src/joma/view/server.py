@@ -112,7 +112,7 @@ def _asked(find: Callable[[Any], Any]) -> Callable[[Request], Any]:
             return JSONResponse({"fault": str(error)}, status_code=404)
         except (JomaError, OSError) as error:
             return JSONResponse({"fault": str(error)})
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, OverflowError):
             return JSONResponse({"fault": "this is no question that the page asks"}, status_code=400)
         if isinstance(found, dict):
             return JSONResponse(found)
@@ -169,17 +169,26 @@ def serve(feed: Feed, *, port: int = 0, every: float = 1.0, ready: Callable[[str
     at, token = bound.getsockname()[1], secrets.token_urlsafe(24)
     app = application(feed, token=token, port=at, every=every)
     # Streams never end by themselves: whoever leaves does not wait for them.
-    config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=1, lifespan="off")
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(settings(app))
     ready(f"http://{HOST}:{at}/{token}/")
     server.run(sockets=[bound])
 
 
+def settings(app: ASGIApp) -> Any:
+    """How uvicorn serves it. It knows no websockets: a request for one is answered as any other."""
+    import uvicorn
+
+    how: dict[str, Any] = {"log_level": "critical", "access_log": False, "lifespan": "off", "ws": "none"}
+    return uvicorn.Config(app, timeout_graceful_shutdown=1, **how)
+
+
 def _bound(port: int) -> socket.socket:
+    """A socket that listens: who is told its address at once is let wait, and not turned away."""
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((HOST, port))
+        bound.listen()
     except (OSError, OverflowError) as error:
         bound.close()
         why = getattr(error, "strerror", None) or str(error)

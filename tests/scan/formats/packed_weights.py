@@ -19,7 +19,7 @@ def words(values, bits):
 
 def gptq(rng, inputs=64, outputs=32, bits=4, group=16, *, second=False, shuffled=False, order=True):
     """(parts, weight in float64)."""
-    groups = inputs // group
+    groups = -(-inputs // group)
     values = rng.integers(0, 2**bits, (inputs, outputs))
     zeros = rng.integers(0, 2**bits, (groups, outputs))
     zeros[0, 0], zeros[-1, -1] = 0, 2**bits - 1  # less one, the first is stored as the largest
@@ -38,8 +38,8 @@ def gptq(rng, inputs=64, outputs=32, bits=4, group=16, *, second=False, shuffled
 
 def awq(rng, inputs=64, outputs=32, group=16):
     values = rng.integers(0, 16, (inputs, outputs))
-    zeros = rng.integers(0, 16, (inputs // group, outputs))
-    scales = rng.uniform(0.01, 0.1, (inputs // group, outputs)).astype(np.float16)
+    zeros = rng.integers(0, 16, (-(-inputs // group), outputs))
+    scales = rng.uniform(0.01, 0.1, (-(-inputs // group), outputs)).astype(np.float16)
 
     def packed(numbers):
         eight = numbers.reshape(len(numbers), -1, 8).astype(np.uint32)

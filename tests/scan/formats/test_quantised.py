@@ -56,6 +56,22 @@ def test_gptq_without_order_without_config_and_with_settings_in_a_file_of_their_
     must_be(place, weight, "dequantised from GPTQ with 4 bits")
 
 
+@pytest.mark.parametrize("name", ["group_size", "q_group_size"])
+def test_gptq_without_order_whose_last_group_has_fewer_inputs(tmp_path, name):
+    """192 inputs in groups of 128 are 128 and 64, and not twice 96."""
+    parts, weight = packed.gptq(np.random.default_rng(0), inputs=192, group=128, order=False)
+    settings = {"quant_method": "gptq", "bits": 4, name: 128}
+    must_be(folder_of(tmp_path, parts, settings), weight, "dequantised from GPTQ with 4 bits")
+
+
+def test_gptq_in_one_group(tmp_path):
+    parts, weight = packed.gptq(np.random.default_rng(0), inputs=192, group=192, order=False)
+    for settings in ({"group_size": -1}, {"group_size": 192}, {}):
+        must_be(
+            folder_of(tmp_path, parts, {"quant_method": "gptq"} | settings), weight, "dequantised from GPTQ with 4 bits"
+        )
+
+
 def test_gptq_of_more_inputs_than_are_unpacked_at_a_time(tmp_path):
     parts, weight = packed.gptq(np.random.default_rng(0), inputs=2112, outputs=8, group=64)
     must_be(folder_of(tmp_path, parts, {"quant_method": "gptq"}), weight, "dequantised from GPTQ with 4 bits")
@@ -136,6 +152,13 @@ def test_plain_weights_beside_scales_stay_as_they_are(tmp_path):
         assert checkpoint.notes() == ()
 
 
+def test_integers_beside_a_scale_that_are_no_weight_stay_as_they_are(tmp_path):
+    table = torch.arange(24, dtype=torch.int8).view(4, 6)
+    with folder_of(tmp_path, {"table": table, "table_scale": torch.full((4, 1), 2.0)}).open() as checkpoint:
+        assert torch.equal(checkpoint.read(f"{LAYER}.table"), table)
+        assert checkpoint.notes() == ()
+
+
 def test_methods_that_cannot_be_undone_are_refused_by_name(tmp_path):
     place = folder_of(tmp_path, {"W_q": torch.zeros(4, 4, dtype=torch.uint8)}, {"quant_method": "hqq"})
     with pytest.raises(CheckpointError, match=r"quantised with 'hqq'.*save it in floating numbers"):
@@ -151,6 +174,7 @@ GPTQ, INT8, NF4, FP8, COMPRESSED, MX = (
     make(RNG)[0]
     for make in (packed.gptq, packed.int8_by_row, packed.four_bit, packed.fp8, packed.compressed, packed.mxfp4)
 )
+UNEVEN = packed.gptq(RNG, inputs=192, group=128, order=False)[0]
 STATE = "weight.quant_state.bitsandbytes__nf4"
 
 
@@ -167,6 +191,9 @@ def state_of_shape(*shape):
         (spoiled(GPTQ, "scales", torch.ones(4)), {}, "its scales are torch.float32"),
         (spoiled(GPTQ, "g_idx", torch.full((64,), 9, dtype=torch.int32)), {}, "groups that are not among its 4"),
         (spoiled(GPTQ, "g_idx", torch.full((3,), 9, dtype=torch.int32)), {}, "do not hold its inputs"),
+        (UNEVEN, {}, "2 groups of 192 inputs may be cut in several ways, and its config.json does not say which"),
+        (UNEVEN, {"quant_method": "gptq", "group_size": 64}, "group_size 64 in its config.json does not say which"),
+        (UNEVEN, {"quant_method": "gptq", "group_size": "128"}, "group_size '128' in its config.json does not"),
         (GPTQ, {"quant_method": "gptq", "checkpoint_format": "marlin"}, "layout for one kind of GPU"),
         (spoiled(INT8, "weight_format", torch.tensor(2, dtype=torch.uint8)), {}, "in the order of one kind of GPU"),
         (spoiled(INT8, "SCB", torch.ones(3)), {}, "it has 32 rows and 3 scales"),
@@ -178,6 +205,9 @@ def state_of_shape(*shape):
         (spoiled(FP8, "weight_scale_inv", torch.ones(7, 3)), {}, "do not fit"),
         (spoiled(FP8, "weight_scale_inv", torch.ones(2, 2, 2)), {}, "its scales have shape"),
         (spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 8, dtype=torch.uint8)), {}, "no pack-quantized weight"),
+        (spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 0, dtype=torch.int32)), {}, "no pack-quantized weight"),
+        (spoiled(COMPRESSED, "weight_packed", torch.zeros(128, dtype=torch.int32)), {}, "no pack-quantized weight"),
+        (spoiled(COMPRESSED, "weight_shape", torch.tensor(16)), {}, "no pack-quantized weight"),
         (spoiled(COMPRESSED, "weight_shape", torch.tensor([16, 999])), {}, "do not hold 999 numbers"),
     ],
 )

@@ -61,6 +61,16 @@ def test_resuming_asks_for_nothing_but_lists_and_headers(s3, series, traffic, tm
     assert traffic.sent < first
 
 
+def test_what_is_not_read_may_come_later(s3, tmp_path):
+    for step in (0, 10):
+        s3(f"run/step{step}/model.safetensors", save(weights(step, layers=2, side=64)))
+    assert scan("s3://bucket/run", out=tmp_path)[0] == 0
+    for name in ("README.md", "optimizer.pt"):
+        s3(f"run/step10/{name}", b"notes")
+    status, found = scan("s3://bucket/run", out=tmp_path)
+    assert (status, found["steps"]) == (0, [0, 10])
+
+
 def test_a_folder_is_listed_page_by_page_and_no_deeper(s3, traffic, tmp_path, monkeypatch):
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")  # S3 itself lists a thousand at a time
     for step in range(24):
@@ -74,10 +84,11 @@ def test_a_folder_is_listed_page_by_page_and_no_deeper(s3, traffic, tmp_path, mo
     assert all("prefix=many%2F" in path and "deep" not in path for path in lists)
 
 
-def test_a_list_without_end_is_not_believed(s3, monkeypatch, tmp_path):
+@pytest.mark.parametrize("what", ["step{}.safetensors", "step{}/model.safetensors"])
+def test_a_list_without_end_is_not_believed(s3, monkeypatch, tmp_path, what):
     monkeypatch.setattr(limits, "STORE_OBJECTS", 3)
     for step in range(4):
-        s3(f"run/step{step}.safetensors", b"")
+        s3(f"run/{what.format(step)}", b"")
     with pytest.raises(CheckpointError, match="s3://bucket/run lists more than 3 entries"):
         open_series("s3://bucket/run", downloads=tmp_path)
 

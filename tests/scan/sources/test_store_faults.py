@@ -79,8 +79,8 @@ def test_bytes_that_were_not_asked_for_are_refused_whatever_the_library_lets_thr
     class Result:
         range, meta = given, {"e_tag": '"a"', "size": 10, "last_modified": None}
 
-        def bytes(self):
-            return content
+        def stream(self):
+            return [content]
 
     class Library:
         exceptions = pytest.importorskip("obstore").exceptions

@@ -182,7 +182,7 @@ class Answers:
 
     def get(self, store, path, options):
         meta = {"size": 10, "e_tag": None, "version": None, "last_modified": None, **self.told.pop(0)}
-        return SimpleNamespace(range=options["range"], meta=meta, bytes=lambda: b"234")
+        return SimpleNamespace(range=options["range"], meta=meta, stream=lambda: [b"234"])
 
 
 def read(listed, *told):

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 from checkpoint_series import scan
-from object_server import KEY, SECRET
+from hostile_store import hostile_server
+from object_server import KEY, SECRET, environment
 from stored_weights import uploaded
 
 from joma.scan import CheckpointError, open_series
@@ -45,15 +46,15 @@ def test_an_address_with_a_secret_is_never_repeated(tmp_path, capsys):
     assert not list(tmp_path.rglob("*"))
 
 
-def test_without_credentials_it_is_said_which_there_could_be(s3, monkeypatch, tmp_path):
-    import obstore
+def test_without_credentials_it_is_said_which_there_could_be(monkeypatch, tmp_path):
+    def denied(handler, number):
+        handler.whole(403, f"<Error><AWSAccessKeyId>{KEY}</AWSAccessKeyId></Error>".encode())
 
-    def denied(*_, **__):
-        raise obstore.exceptions.PermissionDeniedError(f"403 <AWSAccessKeyId>{KEY}</AWSAccessKeyId>")
-
-    monkeypatch.setattr(obstore, "list_with_delimiter", denied)
-    with pytest.raises(CheckpointError, match="may not be read: it needs AWS_ACCESS_KEY_ID and") as caught:
-        open_series("s3://bucket/run", downloads=tmp_path)
+    with hostile_server(denied) as (address, _):
+        for name, value in environment(address).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(CheckpointError, match="may not be read: it needs AWS_ACCESS_KEY_ID and") as caught:
+            open_series("s3://bucket/run", downloads=tmp_path)
     assert KEY not in str(caught.value)
 
 

@@ -11,6 +11,7 @@ from records import altered, carried_out, changed, found, verdicts
 from joma.claims.contract import NotRun, silent
 from joma.claims.execute import judge, plain_config
 from joma.claims.finding import Finding
+from joma.data.hierarchy import HBLT
 from joma.figures.style import house_style
 from joma.runs import Run
 from joma.studies.cdag.cdag import STUDY
@@ -340,3 +341,24 @@ def test_angles_are_those_of_the_theory():
 
 def test_latents_are_named_by_their_height():
     assert cdag_training.widths(STUDY.quick) == [10, 5]
+
+
+def test_what_is_measured_was_never_trained_on_and_each_member_begins_by_itself():
+    """The held-out loss by hand, on samples of the second stream; training reads those of the first."""
+    ensemble = cdag_training.ensembles(TINY)["usual start"]
+    networks = ensemble.networks(range(TINY.members))
+    assert len({tuple(each.flatten().tolist()) for each in networks.first.detach()}) == TINY.members
+    tree = HBLT.one_per_class(TINY.classes, TINY.branching, TINY.rho)
+    (read, read_labels, _), (held, labels, _) = (
+        cdag_training.draw_samples(TINY, tree, count, part) for part, count in enumerate((TINY.samples, TINY.held_out))
+    )
+    x, y = ensemble.batch(1, range(TINY.members))
+    torch.testing.assert_close(x, read[:, TINY.batch : 2 * TINY.batch])
+    torch.testing.assert_close(y, read_labels[:, TINY.batch : 2 * TINY.batch])
+    found = ensemble.measures["loss"](networks, range(TINY.members))
+    for member in range(TINY.members):
+        with torch.no_grad():
+            logits = net.signals(networks, held, labels)[0][2][member].double().numpy()
+        own = logits[np.arange(TINY.held_out), labels[member].numpy()]
+        wanted = (np.log(np.exp(logits).sum(-1)) - own).mean()
+        assert found[member].item() == pytest.approx(wanted, rel=1e-5)

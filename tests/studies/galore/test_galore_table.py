@@ -2,18 +2,21 @@
 
 import dataclasses
 import re
+import runpy
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from every_study import draws_labelled_figures, findings_survive_json
+from kept_records import RECORDS, needs_records
 from records import carried_out, changed, found, verdicts
 
 from joma.claims.contract import NotRun, silent
 from joma.claims.execute import plain_config
 from joma.data.errors import CorpusError
 from joma.figures.style import house_style
+from joma.host.errors import BadInput
 from joma.runs import Run
 from joma.studies.galore.galore_table import STUDY
 from joma.studies.galore.galore_table import networks as names
@@ -32,6 +35,7 @@ from joma.studies.galore.galore_table.run import (
     place,
     read_text,
     remember,
+    trials,
 )
 from joma.studies.galore.galore_table.study import states_by_formula
 
@@ -356,3 +360,23 @@ def test_the_paper_preset_is_the_configuration_of_the_paper():
     paper = STUDY.paper
     assert (paper.width, paper.mlp, paper.heads, paper.layers, paper.vocabulary) == (512, 1376, 8, 8, 32_000)
     assert (paper.rank, paper.refresh, paper.share, paper.methods) == (128, 200, 0.25, METHODS)
+
+
+@needs_records
+def test_rows_are_trained_again_beside_those_of_the_record(tmp_path):
+    again = runpy.run_path(str(RECORDS / "rows_again.py"))["begin"]
+    with Run.open(RECORDS / "galore-table" / "galore-table.sqlite") as record:
+        with again(record, [names.RANDOM], tmp_path / "runs") as begun:
+            left = [(horizon, trial) for horizon, trial in trials(STUDY.paper, begun)
+                    if f"{place(horizon, trial.method, trial.rate, trial.seed)}/held out" not in begun]  # fmt: skip
+            assert {trial.method for _, trial in left} == {names.RANDOM}
+            assert len(left) == len(STUDY.paper.rates)  # the long ones follow from these
+            assert (begun.config, begun.version) == (plain_config(STUDY.paper), STUDY.version)
+            for name in ("text/sha256", "long/Muon/0.01/seed 0/losses"):
+                np.testing.assert_array_equal(begun.value(name), record.value(name))
+            assert begun.array("seconds so far")[0] == record.value("seconds")
+        with pytest.raises(BadInput, match=r"methods must be rows of .* got 'SGD'"):
+            again(record, ["SGD"], tmp_path / "other")
+        record.config["refresh"] = 100
+        with pytest.raises(BadInput, match="was made with another refresh than galore-table has now"):
+            again(record, [names.RANDOM], tmp_path / "other")

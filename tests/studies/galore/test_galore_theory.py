@@ -5,10 +5,12 @@ import pytest
 import torch
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, found, verdicts
+from scipy.integrate import solve_ivp
 
-from joma.studies.galore.galore_theory import STUDY, networks, projection
+from joma.studies.galore.galore_theory import STUDY, descent, networks, projection
 from joma.studies.galore.galore_theory import study as claims
 from joma.studies.galore.galore_theory.run import GaloreTheoryConfig
+from joma.theory.attention import random_orthonormal
 
 SMALL = GaloreTheoryConfig(
     draws=2,
@@ -197,3 +199,56 @@ def test_the_residual_block_adds_its_input(monkeypatch):
     on = (up @ (h.clamp(min=0) + h) > 0).double()
     assert on.any()
     torch.testing.assert_close(seen[0], out @ (on[:, None] * up * (1 + (h > 0).double())))
+
+
+def normal(generator, *shape):
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).numpy()
+
+
+def test_bounds_of_rows_solve_their_equation():
+    """x' = exp(s^2 x^2) from zero: s is max |delta| for the lower bound; for the upper, n times it, and n times x."""
+    found = networks.rows(3, 2, 2, 6, seed=5)
+    generator = torch.Generator().manual_seed(5)
+    random_orthonormal(4, 4, generator=generator)  # what is drawn before
+    x = torch.rand(2, 12, 3, generator=generator, dtype=torch.float64).numpy()
+    delta = np.einsum("bst,bsn->btn", x, normal(generator, 2, 12, 2)) / 12
+    delta *= np.sqrt(np.pi / 2) / np.sqrt((delta**2).sum(-1)).max(-1)[:, None, None]  # the first blow-up is at 1
+    share = found["share"].numpy()
+    for block, token in np.ndindex(2, 3):
+        slope = np.abs(delta[block, token]).max()
+        for name, factor in (("low", 1), ("high", 2)):
+            inside = share[share < 0.9 * np.sqrt(np.pi) / (2 * factor * slope)]
+            grow = solve_ivp(lambda _, x, s=factor * slope: np.exp((s * x) ** 2), (0, 1), [0.0], t_eval=inside,
+                             rtol=1e-10, atol=1e-12, events=None if name == "low" else _large)  # fmt: skip
+            path = found[f"growth/{name}"][block, : len(inside), token].numpy()
+            np.testing.assert_allclose(path, factor * grow.y[0], rtol=1e-7)
+
+
+def _large(_, x):
+    return x[0] - 1e3
+
+
+_large.terminal = True
+
+
+def test_the_error_of_the_softmax_form_is_that_at_logits_of_the_asked_size():
+    """At the first draw: j, f, w. Logits have that size around their mean. The class cancels."""
+    sizes, classes = (0.1, 0.5), 4
+    found = networks.softmax_errors(classes, torch.tensor(sizes).double(), 1, seed=7)[:, 0]
+    generator = torch.Generator().manual_seed(7)
+    j, f, w = normal(generator, classes, 6) / 6**0.5, normal(generator, 5), normal(generator, 6, 5) / 5**0.5
+    centred = j @ w @ f - (j @ w @ f).mean()
+    for size, error in zip(sizes, found.tolist(), strict=True):
+        z = centred * size / np.abs(centred).max()
+        chance = np.exp(z) / np.exp(z).sum()
+        linear = z / classes / (1 + (z**2).sum() / (2 * classes))
+        off = j.T @ (chance - 1 / classes - linear)  # form and truth both have J^T P y f^T
+        assert error == pytest.approx(np.linalg.norm(off) / np.linalg.norm(j.T @ linear))
+
+
+def test_descent_on_random_pairs_has_the_rate_at_which_the_second_and_the_highest_fall_alike():
+    for family in (descent.ONE, descent.SEVERAL, descent.LATE):
+        case = descent._drawn(family, 3, 4, torch.Generator().manual_seed(2))
+        both = sum(np.kron(b, c) for b, c in zip(case.b.numpy(), case.c.numpy(), strict=True)) / len(case.b)
+        values = np.linalg.eigvalsh(both)
+        assert abs(1 - case.rate * values[1]) == pytest.approx(abs(1 - case.rate * values[-1]))

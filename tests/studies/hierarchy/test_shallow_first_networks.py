@@ -128,6 +128,20 @@ def test_the_pull_towards_the_class_does_not_depend_on_height():
     assert torch.allclose(pull[:3] / pull[0], torch.ones(3, dtype=pull.dtype), atol=0.02)
 
 
+def test_the_pulls_of_the_data_against_loops():
+    """P(l|m), and E[(1[class of m] - 1/D) x_l | m], over all sequences."""
+    config = replace(STUDY.quick, classes=2, samples=200, members=2, context=4)
+    setting = shallow_first.Setting(config)
+    found, matrices = shallow_first.pulls(setting), torch.zeros(2, 2, 20, 20, dtype=torch.float64)
+    for member, m in np.ndindex(2, 20):
+        on, labels = setting.pool.on[member].double(), setting.pool.labels[member]
+        rows = on[:, m] > 0
+        matrices[0, member, m] = on[rows].mean(0)
+        matrices[1, member, m] = (((labels[rows] == m // 10).double() - 0.5)[:, None] * on[rows]).mean(0)
+    for name, values in zip(("co-occurrence", "class pull"), matrices, strict=True):
+        torch.testing.assert_close(found[name], setting.trees[0].by_height(values))
+
+
 def test_the_pull_towards_a_token_against_a_loop(pool):
     on = pool.on[0, :100].double()
     others = on.sum(-1, keepdim=True) - 1

@@ -1,6 +1,7 @@
 """Theorem 5: its verdicts, and that they follow the numbers."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, verdicts
 
 from joma.studies.hierarchy.thm5 import STUDY
-from joma.studies.hierarchy.thm5.run import Thm5Config
+from joma.studies.hierarchy.thm5.run import Thm5Config, orders
 
 CONFIG = replace(STUDY.quick, trees=20, samples=100_000, seed=1)
 FIXED = "holds as corrected"
@@ -190,3 +191,14 @@ def test_sizes_that_make_no_sense_are_refused():
             Thm5Config(rho=rho)
     with pytest.raises(ValueError, match="samples must be at least 100"):
         Thm5Config(samples=2)
+
+
+def test_an_order_is_the_slope_of_the_straight_line_through_all_points():
+    """Of remainders that bend: least squares by hand. The last two points alone have another slope."""
+    eps = 2.0 ** -np.arange(10.0, 15.0)
+    off = np.array([3 * eps**2 + 1e-3 * eps, eps * np.array([1, 2, 1, 3, 1])])
+    values = {"eq8/eps": eps, "eq8/truth": np.ones((2, 5)), "eq8/printed": 1 + off * np.array([[1], [-1]])}
+    x, y = np.log(eps), np.log(off)
+    wanted = ((x - x.mean()) * (y - y.mean(1, keepdims=True))).sum(1) / ((x - x.mean()) ** 2).sum()
+    np.testing.assert_allclose(orders(SimpleNamespace(value=values.__getitem__), "printed"), wanted, rtol=1e-9)
+    assert (np.abs(np.diff(y[:, -2:], axis=1)[:, 0] / np.diff(x[-2:]) - wanted) > 1e-3).all()

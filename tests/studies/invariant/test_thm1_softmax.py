@@ -422,6 +422,7 @@ def test_the_default_seed_gives_the_numbers_of_seed_zero(run):
     start = softmax.draw_start("random", range(SEEDS), classes=6, tokens=8)
     np.testing.assert_array_equal(run.value("random/z")[:, 0], start.z[:, 0].numpy())
     np.testing.assert_array_equal(run.value("one/z"), softmax.one_sample(2, seed=0)["z"].numpy())
+    assert not np.allclose(run.value("one/z"), softmax.one_sample(2, seed=1)["z"].numpy())
 
 
 def test_what_is_asked_of_every_study(run):

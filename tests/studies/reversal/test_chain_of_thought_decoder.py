@@ -160,6 +160,7 @@ def test_a_rollout_goes_by_its_own_answers():
     ("options", "sentence"),
     [
         ({"held_out": 0.0}, r"held_out must hold out at least 4 of 24 chains, and not all, got 0\.0"),
+        ({"held_out": 0.1}, r"held_out must hold out at least 4 of 24 chains, and not all, got 0\.1"),
         ({"held_out": 1.0}, r"held_out must hold out at least 4 of 24 chains, and not all, got 1\.0"),
         ({"spelled": (3,)}, r"spelled must be among the depths \(1, 2\), got \(3,\)"),
     ],

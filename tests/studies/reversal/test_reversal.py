@@ -1,5 +1,7 @@
 """The study of the reversal curse: its verdicts, and that each follows the numbers of its claim and of its controls."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from records import altered, carried_out, changed, found, verdicts
 
 from joma.data.facts import reversals
 from joma.studies.reversal import _rows
-from joma.studies.reversal._rows import bounds, power_of
+from joma.studies.reversal._rows import bounds, moments_of, power_of
 from joma.studies.reversal.reversal import STUDY, study
 from joma.studies.reversal.reversal import run as bilinear
 from joma.studies.reversal.reversal.run import ReversalConfig
@@ -134,6 +136,45 @@ def test_the_power_comes_from_the_row_law():
     assert found["largest c"] == pytest.approx(min(wanted))
     assert found["missing, c of the law"] <= 1 < found["missing, c = 1"]
     assert np.isnan(bounds(loss[:1], visits[:1], 3.0, 102, 0.5)["largest c"])
+
+
+def test_a_bound_without_training_and_the_moments_by_hand():
+    """At eta s = ln M 1 - p may be (M - 1) / (2 (M eta s)^c). Moments are even in ln t and pass through ln M."""
+    tokens, rate = 102, 0.5
+    allowed = (tokens - 1) / (2 * (tokens * np.log(tokens)) ** power_of(tokens))
+    found = bounds(np.array([0.1]), np.array([20]), 30.0, tokens, rate)["missing untrained"]
+    assert found == pytest.approx((1 - 1 / tokens) / allowed)
+    steps = moments_of(40, tokens, rate, horizon=6.0, count=9)
+    times = rate * np.array(steps) / 40 / np.log(tokens)
+    assert np.abs(times - 1).min() < 0.003
+    assert (times[0], times[-1]) == pytest.approx((0.1, 6.0), rel=0.02)
+    early, late = np.diff(np.log(times[times < 1.001])), np.diff(np.log(times[times > 0.999]))
+    assert np.ptp(early) < 0.05
+    assert np.ptp(late) < 0.05
+    assert early.mean() == pytest.approx(late.mean(), rel=0.3)
+
+
+def test_what_a_run_measures_is_what_its_name_says():
+    """Model A on two pairs, one of them trained both ways, with weights drawn by hand."""
+    facts = reversals(25, both=0.5, seed=3)
+    weights = np.random.default_rng(0).standard_normal((2, facts.vocabulary, facts.vocabulary))
+    visits = np.full((2, len(facts.with_reverses(1).train)), 5)
+    moment = SimpleNamespace(weights=weights, visits=[visits[0][: len(facts.train)], visits[1]], step=50)
+    found = bilinear.seen(moment, 0, facts, "A", 0.5)
+    p = np.exp(weights[0]) / np.exp(weights[0]).sum(-1, keepdims=True)
+
+    def chances(some):
+        return np.array([p[row[0], answer[0]] for row, answer in zip(some.tokens, some.target, strict=True)])
+
+    reverse, m = chances(facts.test), facts.vocabulary
+    wanted = {
+        "train p": chances(facts.train).mean(), "least train p": chances(facts.train).min(),
+        "reverse p": reverse.mean(), "largest reverse M p": m * reverse.max(), "least reverse M p": m * reverse.min(),
+        "rows of A": min(np.abs(weights[0][row[0]]).max() for row in facts.one_way.tokens),
+        "rows of B": max(np.abs(weights[0][row[2]]).max() for row in facts.one_way.tokens),
+    }  # fmt: skip
+    for name, value in wanted.items():
+        assert found[name] == pytest.approx(value), name
 
 
 def test_every_study(run):

@@ -303,3 +303,25 @@ def test_a_straight_line_and_a_crossing():
 def test_growth_is_that_of_the_most_frequent_token(run):
     path = run.value("ratio/path")
     np.testing.assert_array_equal(dominant_growth(run, "ratio"), path[..., TOKENS + OWN - 1])
+
+
+def test_transitions_are_timed_at_the_rates_that_are_told(run):
+    """At the recorded time the right output of class 1 is as likely as not, with eta_Y = K/4 and eta_Z = K/400."""
+    for (classes, words, rate), time in zip(run.value("transition/cases"), run.value("transition/time"), strict=True):
+        assert rate == classes / 4
+        p = graded_classes(int(classes), SMALL.distinct, SMALL.common)
+        t = torch.tensor([0.0, 0.5, 1.0]).double() * float(time)
+        path = (model := ScanSnap(p, vocabulary=int(words), rate_y=rate, rate_z=rate / 100)).solve(t)
+        assert float(model.predicted(path.y, path.z)[-1, 0, 0]) == pytest.approx(0.5, abs=8e-5)
+
+
+def test_the_margin_is_over_an_output_that_never_follows(run):
+    """Logits are f . y: that of class 1 after its own sequences, minus that of the last output."""
+    model = ScanSnap(
+        graded_classes(2, SMALL.distinct, SMALL.common), vocabulary=SMALL.vocabulary, rate_z=torch.tensor(SMALL.ratios)
+    )
+    path = model.solve(torch.from_numpy(run.value("ratio/t"))[[0, 60, 120]])
+    f, y = model.attended(path.z)[:, :, 0].numpy(), path.y.numpy()[:, :, 0] if path.y.ndim == 5 else path.y.numpy()
+    never = [[(f[i, j] * y[i, j, :, -1]).sum() for j in range(3)] for i in range(3)]
+    own = [[(f[i, j] * y[i, j, :, 0]).sum() for j in range(3)] for i in range(3)]
+    np.testing.assert_allclose(run.value("ratio/path")[[0, 60, 120], :, -1], np.subtract(own, never), rtol=1e-4)

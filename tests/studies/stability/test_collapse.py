@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
 from records import carried_out, changed, found, verdicts
 from small_language_models import SMALL
 
 from joma.claims.contract import silent
 from joma.claims.execute import plain_config
+from joma.host.seeds import stream
 from joma.recipes.language import corpus
 from joma.runs import Run
 from joma.studies.stability.collapse import record, rules
@@ -50,6 +52,16 @@ def run(config, tmp_path_factory):
     made = Run.create(path, study="collapse", config=plain_config(config), version=collapse.STUDY.version)
     collapse.STUDY.run(config, made, silent)
     return made
+
+
+def test_each_seed_has_a_random_head_of_its_own_and_twins_have_the_same(run, config):
+    """A share of all places by seed, from the stream of that seed and of nothing else."""
+    places, seeds = run.value(f"{PLAIN}/place"), run.value(f"{PLAIN}/seed").astype(int)
+    drawn = {seed: stream(int(seed), "random head") for seed in set(seeds.tolist())}
+    wanted = {seed: float(torch.rand((), generator=torch.Generator().manual_seed(own), dtype=torch.float64))
+              for seed, own in drawn.items()}  # fmt: skip
+    assert len(wanted) == len(set(wanted.values())) == config.seeds + config.open_seeds
+    np.testing.assert_array_equal(places, [wanted[seed] for seed in seeds.tolist()])
 
 
 def test_who_the_members_are(config):

@@ -8,7 +8,7 @@ from joma.claims.config import Above, Least, StudyConfig, Within
 from joma.data.python_source import PACKAGE
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.models.decoder import DecoderConfig
-from joma.training import Optimizer
+from joma.recipes.optimizers import make_optimizer
 from joma.training.ensemble import Precision
 
 PYTHON = PACKAGE
@@ -65,7 +65,7 @@ class LanguageModelConfig(StudyConfig):
             raise ValueError(f"{self.steps} steps measured every {self.every} leave no valley between two points")
         # What is wrong with the network or its training is said now, by those who know, not when training starts.
         DecoderConfig(self.vocabulary, width=self.width, heads=self.heads, context=self.length, dropout=self.dropout)
-        Optimizer("adam", rate=getattr(self, "rates", getattr(self, "rate", 0.0)), clip=self.clip)
+        make_optimizer("adam", rate=getattr(self, "rates", getattr(self, "rate", 0.0)), clip=self.clip)
 
 
 PAPER: dict[str, Any] = {

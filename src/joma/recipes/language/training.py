@@ -49,6 +49,7 @@ from joma.recipes.language.text import (
     remember_corpus,
     steps_to_read,
 )
+from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
 from joma.training import Ensemble, Optimizer, branch, cross_entropy, next_token_loss, train_all
 from joma.training.ensemble import Precision
@@ -116,8 +117,9 @@ def recipe(config: LanguageModelConfig, text: Corpus, *, layers: int = 1, rates:
     """The recipe of Figures 6 and 8 at the sizes of `config`: post-norm blocks that start as copies of one."""
     epoch = epoch_steps(text, config.streams, config.length)
     shape = {name: getattr(config, name) for name in ("width", "heads", "mlp", "dropout")}
-    optimizer = Optimizer(
+    optimizer = make_optimizer(
         "adam",
+        rates[0],
         clip=config.clip,
         renew_every=epoch if config.renew_each_epoch else None,
         decay=config.decay,

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from joma.host.files import write_text
+from joma.host.file_kinds import PAGE
+from joma.host.files import make_folder, write_text
 from joma.report.figures import can_draw, figure
 from joma.report.markup import Anchors, command, filled, head, prose, section
 from joma.report.scans import sections
@@ -60,8 +61,8 @@ def _write(
     contents = "\n".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name in links.items())
     given = {"headline": prose(headline), "summary": prose(summary), "notices": above, "footer": footer}
     text = filled("scan.html", head=head(f"joma scan: {title}"), contents=contents, main="\n".join(parts), **given)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
+    make_folder(path.parent)
+    write_text(path, text, PAGE)
     return path
 
 

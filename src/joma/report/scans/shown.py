@@ -8,6 +8,7 @@ from pathlib import Path
 from joma.claims.execute import Picture
 from joma.report.figures import can_draw
 from joma.runs import Run, RunError
+from joma.runs.following import must_stay_in
 from joma.scan.result.curves import Scan
 from joma.scan.sweep.record import stored_scan
 from joma.studies import names
@@ -60,13 +61,17 @@ def scan_runs(folder: Path) -> list[Path]:
     return found
 
 
-def read_scan(path: Path) -> ShownScan:
+def read_scan(path: Path, folder: Path | None = None) -> ShownScan:
     """Read and draw a scan. A run that cannot be read gives one that says so.
+
+    folder: that it must be in; None: it was named itself.
 
     >>> read_scan(Path("nothing.sqlite")).error is None
     False
     """
     try:
+        if folder is not None:
+            must_stay_in(path, folder)
         with Run.open(path) as run:
             found = stored_scan(run)
             if not found.curves and not found.faults:

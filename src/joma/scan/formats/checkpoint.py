@@ -42,6 +42,11 @@ NO_WEIGHTS = re.compile(
     r"model_world_size|extra_state_world_size|common\.pt).*"
 )
 
+OF_TEXTS = frozenset({"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt",
+                      "merges.txt", "spiece.model"})  # fmt: skip
+"""What makes the tokens that a model reads."""
+_DESCRIBES = OF_TEXTS | {CONFIG, "config.json", ".metadata"}
+
 
 @dataclass(frozen=True)
 class Part:
@@ -329,6 +334,17 @@ def choose_weights(names: Collection[str], read: Callable[[str], bytes], where: 
         if fitting:
             return _shards(fitting, where)
     raise CheckpointError(f"{where} holds no weights: no {', '.join('*' + ending for ending in ENDINGS)}", file=where)
+
+
+def is_read(name: str, weights: Weights) -> bool:
+    """Whether a file of a checkpoint's folder says anything about its numbers: logs and the state of training do not.
+
+    >>> [is_read(name, Weights(("model.pt",))) for name in ("model.pt", "config.json", "README.md", "optimizer.pt")]
+    [True, True, False, False]
+    """
+    if name in weights.files or name.endswith(".index.json") or name in _DESCRIBES:
+        return True
+    return weights.kind not in ("", "adapter") and name.endswith(ENDINGS) and not NO_WEIGHTS.fullmatch(name)
 
 
 def parts_of_one(names: Collection[str]) -> tuple[str, list[str]] | None:

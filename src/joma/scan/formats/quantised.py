@@ -111,7 +111,7 @@ class Packed(_Quantised):
             if self.settings.get("checkpoint_format") != "gptq_v2":  # that stores zero points as they are, not less one
                 zero = (zero + 1) & (2**bits - 1)
         count, order = scales.shape[0], self._order(parts)
-        group = torch.arange(inputs) // -(-inputs // count) if order is None else parts.take(order).long()
+        group = torch.arange(inputs) // self._group_size(inputs, count) if order is None else parts.take(order).long()
         if group.numel() and not 0 <= int(group.min()) <= int(group.max()) < count:
             raise self.refused(f"its g_idx names groups that are not among its {count}")
         found = torch.empty(outputs, inputs)
@@ -143,6 +143,23 @@ class Packed(_Quantised):
         if "marlin" in str(self.settings.get("checkpoint_format")) or "awq" in kind:
             raise self.refused("it is in a layout for one kind of GPU; save it as gptq")
         return "gptq", bits, inputs, outputs
+
+    def _group_size(self, inputs: int, count: int) -> int:
+        """Inputs that share a scale, where no part says which do. The last group may have fewer."""
+        said = self.settings.get("group_size", self.settings.get("q_group_size"))
+        sizes: set[int] = set()
+        if said is None:  # what divides the inputs, and what everybody uses
+            sizes = {
+                size for size in (inputs // count or 1, *(2**n for n in range(3, 14))) if -(-inputs // size) == count
+            }
+        elif _is_size(said) or said == -1:
+            sizes = {inputs if said == -1 else said}
+        if count == 1 and said is None:
+            return inputs
+        if len(sizes) != 1 or -(-inputs // min(sizes)) != count:
+            how = f"group_size {said!r} in its config.json does" if said is not None else "its config.json does"
+            raise self.refused(f"{count} groups of {inputs} inputs may be cut in several ways, and {how} not say which")
+        return min(sizes)
 
     def _order(self, parts: Parts) -> str | None:
         """The part that says which group an input is in; there may be an empty one that says nothing."""

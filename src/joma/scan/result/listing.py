@@ -75,6 +75,8 @@ class Listing:
 
     def as_json(self) -> dict[str, Any]:
         return {
+            "schema": "joma-tensors",
+            "schema_version": 1,
             "checkpoint": self.checkpoint,
             "step": self.step,
             "epoch": self.epoch,

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 from joma.host.errors import BadInput
 from joma.host.extras import how_to_install
+from joma.host.file_kinds import PARQUET, TABLE
 from joma.host.files import atomically
 from joma.scan.result.curves import Scan
 
@@ -41,8 +42,7 @@ def rows_of_table(scans: Sequence[Scan]) -> Iterator[dict[str, Any]]:
 
 def write_table(scans: Sequence[Scan], to: str, path: Path) -> Path:
     """Write the numbers of scans as "csv" or "parquet", all or nothing; returns the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomically(path) as unfinished, unfinished.open("wb") as stream:
+    with atomically(path, {"csv": TABLE, "parquet": PARQUET}[to]) as unfinished, unfinished.open("wb") as stream:
         {"csv": _csv, "parquet": _parquet}[to](scans, stream)
     return path
 
@@ -70,7 +70,7 @@ def _parquet(scans: Sequence[Scan], stream: BinaryIO) -> None:
 
     words, columns = ("source", "measure", "group"), columns_of(scans)
     types = {n: pa.string() if n in words else pa.float64() if n == "value" else pa.int64() for n in columns}
-    schema = pa.schema(list(types.items()))
+    schema = pa.schema(list(types.items()), metadata={"joma": "scan"})
     rows = list(rows_of_table(scans))
     pq.write_table(pa.table({name: [row[name] for row in rows] for name in columns}, schema=schema), stream)
 

@@ -25,7 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from joma.host.files import atomically
+from joma.host.file_kinds import OWN
+from joma.host.files import atomically, continued, open_lock
 from joma.scan.errors import CheckpointError
 
 FOLDER = "joma-downloads"  # a name that nobody else uses
@@ -120,7 +121,7 @@ class MadeFiles:
         path = self.folder / "locks" / f"{name}.lock"
         try:
             self._make_folder(path.parent)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            descriptor = open_lock(path)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be made: {error.strerror or error}") from error
         import fcntl  # here, so that local checkpoints can be scanned where there is none
@@ -193,8 +194,8 @@ class MadeFiles:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    with atomically(path) as unfinished, unfinished.open("x", encoding="utf-8") as stream:
-        stream.write(text)
+    with atomically(path, OWN) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
 
 
 class DiskCache:
@@ -259,7 +260,7 @@ class DiskCache:
             else:
                 try:
                     part = self._made.begin(name, size)
-                    with part.open("ab") as stream:
+                    with continued(part) as stream:
                         fill(stream)
                         stream.flush()
                         os.fsync(stream.fileno())

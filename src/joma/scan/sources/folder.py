@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.checkpoint import ENDINGS, NO_WEIGHTS, Checkpoint, Weights, choose_weights
+from joma.scan.formats.checkpoint import ENDINGS, NO_WEIGHTS, Checkpoint, Weights, choose_weights, is_read
+from joma.scan.formats.dcp import METADATA
 from joma.scan.formats.opening import open_file, open_folder, rank_files, weights_folder
 from joma.scan.formats.tensor_file import parsed_json, small_file
+from joma.scan.sources.series import known_by
 
 _PARTS = (".distcp", ".index.json")  # of a checkpoint that is a folder
 _PIECES, _PIECE = 16, 2**14  # of a file that are looked at to know it again, and their bytes
@@ -33,7 +35,7 @@ class LocalFile:
         return None
 
     def identity(self) -> str:
-        return _identity([self.path])
+        return known_by(_known(self.path.parent, [self.path.name]))
 
     def weights(self) -> Weights:
         return Weights((self.path.name,))
@@ -63,7 +65,10 @@ class LocalFolder:
         return self.called or self.path.name
 
     def identity(self) -> str:
-        return _identity(self._files()) + ("" if self.base is None else f"\non {self.base}")
+        folder, weights = weights_folder(self.path), self.weights()
+        names = [*self._names(folder), *([METADATA] if is_plain_file(folder / METADATA) else [])]
+        known = _known(folder, [name for name in names if is_read(name, weights)])
+        return known_by([*known, *([] if self.base is None else [("its base", str(self.base), "")])])
 
     def open(self) -> Checkpoint:
         holds = weights_folder(self.path)
@@ -85,15 +90,13 @@ class LocalFolder:
         if self.files:
             return Weights(self.files)
         folder = weights_folder(self.path)
-        names = [file.relative_to(folder).as_posix() for file in self._files()]
-        return choose_weights(names, lambda name: small_file(folder / name), str(folder))
+        return choose_weights(self._names(folder), lambda name: small_file(folder / name), str(folder))
 
-    def _files(self) -> list[Path]:
-        folder = weights_folder(self.path)
-        if self.files:
-            return [folder / name for name in self.files]
+    def _names(self, folder: Path) -> list[str]:
+        """The files of this checkpoint, in the folder that holds its weights."""
         parts = rank_files(folder)
-        return [*(entry for entry in entries_of(folder) if is_plain_file(entry)), *(parts if len(parts) > 1 else ())]
+        files = [*(entry for entry in entries_of(folder) if is_plain_file(entry)), *(parts if len(parts) > 1 else ())]
+        return [file.relative_to(folder).as_posix() for file in files]
 
     def config(self) -> dict[str, Any] | None:
         folder = self._configured()
@@ -168,13 +171,11 @@ def is_plain_file(path: Path) -> bool:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}", file=str(path)) from error
 
 
-def _identity(files: list[Path]) -> str:
-    found: list[str] = []
-    for file in files:
+def _known(folder: Path, names: list[str]) -> Iterator[tuple[str, str, str]]:
+    for name in names:
         with suppress(OSError):  # opening it will say what is wrong
-            at = os.stat(file)
-            found.append(f"{file.name} {at.st_size} {at.st_mtime_ns} {_samples(file, at.st_size)}")
-    return "\n".join(found)
+            at = os.stat(folder / name)
+            yield name, f"{at.st_size} {_samples(folder / name, at.st_size)}", str(at.st_mtime_ns)
 
 
 def _samples(file: Path, size: int) -> str:

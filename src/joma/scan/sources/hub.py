@@ -27,7 +27,7 @@ from joma.scan.errors import CheckpointError
 from joma.scan.formats.ranges import RangedBytes
 from joma.scan.sources.downloads import DiskCache
 from joma.scan.sources.remote import RemoteCheckpoint
-from joma.scan.sources.series import Candidate, Series, arrange, moment_in, with_moments
+from joma.scan.sources.series import Candidate, Series, arrange, known_by, moment_in, with_moments
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -127,7 +127,7 @@ class HubRevision(RemoteCheckpoint):
         return self.model.cache
 
     def identity(self) -> str:
-        return self.commit
+        return known_by([("its commit", self.commit, "")])
 
     @property
     def where(self) -> str:

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from pathlib import PurePosixPath
 from threading import Lock
 from typing import Any
 
-from joma.host import limits, stores
+from joma.host import stores
 from joma.host.redirects import WebFile, find_file
+from joma.host.store_listing import Lister
 from joma.host.stores import Address, Replaced, StoreError, explain, obstore_for, store_of
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.ranges import RangedBytes
@@ -63,19 +63,14 @@ class Bucket:
         with _sentences(place):
             self._obstore = obstore_for(str(place))
             self._store, _ = store_of(place)
+        self._lister = Lister()
 
     def listing(self, place: Address) -> tuple[dict[str, Listed], list[str]]:
         """The objects and the folders right below a place, by name; those with hidden names are nobody's."""
         with _sentences(place):
-            found = self._obstore.list_with_delimiter(self._store, place.path or None)  # page by page
-        objects, folders = found["objects"], found["common_prefixes"]
-        if len(objects) + len(folders) > limits.STORE_OBJECTS:
-            raise CheckpointError(f"{place} lists more than {limits.STORE_OBJECTS:,} entries; name a folder in it")
-        files = {PurePosixPath(each["path"]).name: _listed(each) for each in objects if each["path"] != place.path}
-        names = [PurePosixPath(each.rstrip("/")).name for each in folders]
-        return {name: files[name] for name in sorted(files) if is_plain_name(name)}, sorted(
-            filter(is_plain_name, names)
-        )
+            objects, folders = self._lister.list(place)
+        files = {each.name: Listed(each.size, each.etag, each.modified) for each in objects if is_plain_name(each.name)}
+        return dict(sorted(files.items())), sorted(filter(is_plain_name, folders))
 
     def find(self, place: Address) -> Listed | None:
         """The object at a place; None where there is none."""
@@ -141,7 +136,7 @@ class StoreBytes(RangedBytes):
         with _sentences(self._place):
             buffer[:] = self._got(start, start + len(buffer))
 
-    def _got(self, start: int, stop: int) -> memoryview:
+    def _got(self, start: int, stop: int) -> bytearray:
         # obstore tries again by itself, but it goes on with a broken answer only where a tag says that it may.
         for tries in range(1 if self._etag else stores.TRIES):
             try:
@@ -152,13 +147,13 @@ class StoreBytes(RangedBytes):
                 time.sleep(min(stores.PAUSE * 2**tries, stores.LONGEST_PAUSE))
         raise AssertionError("the last try returns or raises")
 
-    def _asked(self, start: int, stop: int) -> memoryview:
+    def _asked(self, start: int, stop: int) -> bytearray:
         options: dict[str, Any] = {"range": (start, stop)}
         if self._etag and not self._etag.startswith("W/"):  # a weak tag never matches
             options["if_match"] = f'"{_bare(self._etag)}"'
         result = self._obstore.get(self._store, self._path, options=options)
         self._must_be_the_same(result.meta)
-        content = memoryview(result.bytes())
+        content = _content(result, stop - start)
         if tuple(result.range) != (start, stop) or len(content) != stop - start:
             sent = f"{len(content):,} bytes from byte {result.range[0]:,} on"
             what = f"sent {sent}, and was asked for {stop - start:,} from byte {start:,} on"
@@ -185,7 +180,7 @@ class WebBytes(StoreBytes):
             store, path = store_of(place, url=listed.url)
         super().__init__(place, listed, obstore, store, path)
 
-    def _asked(self, start: int, stop: int) -> memoryview:
+    def _asked(self, start: int, stop: int) -> bytearray:
         store = self._store
         try:
             return super()._asked(start, stop)
@@ -203,19 +198,30 @@ class WebBytes(StoreBytes):
                 self._store, self._path = store_of(self._place, url=found.url)
 
 
+def _content(result: Any, most: int) -> bytearray:
+    """What an answer holds. Of one that holds more than it should, no more is read than shows that."""
+    content = bytearray()
+    for chunk in result.stream():
+        content += chunk
+        if len(content) > most:
+            break
+    return content
+
+
 def _listed(meta: Mapping[str, Any]) -> Listed:
     return Listed(int(meta["size"]), meta["e_tag"], meta["last_modified"])
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name is one of a file or a folder, not hidden, that leads nowhere else.
+    """Whether a name is one of a file or a folder, not hidden, that leads nowhere else. Stores have no longer ones.
 
-    >>> [is_plain_name(name) for name in ("step10", ".cache", "a/b", "")]
-    [True, False, False, False]
+    >>> [is_plain_name(name) for name in ("step10", ".cache", "a/b", "", "a" * 2000)]
+    [True, False, False, False, False]
     """
-    return bool(name) and name.isprintable() and not name.startswith(".") and not set(name) & set("/\\")
+    return 0 < len(name) <= _LONGEST and name.isprintable() and not name.startswith(".") and not set(name) & set("/\\")
 
 
+_LONGEST = 1024  # letters of a name
 _BEST_FIRST = ("tag", "version", "second")
 """What an object is known again by: the first of these that both a listing and an answer tell."""
 

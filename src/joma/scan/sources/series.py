@@ -5,6 +5,7 @@ Which moment of training a checkpoint is, its name or its file tells; what is am
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -70,7 +71,7 @@ class Place(Protocol):
         """What config.json holds; None without one."""
 
     def identity(self) -> str:
-        """Words that change when the files do."""
+        """What the files that are read are known again by, as `known_by` writes it."""
 
     def weights(self) -> Weights:
         """The files with the tensors, without opening them."""
@@ -79,6 +80,15 @@ class Place(Protocol):
 
     def folder(self) -> AbstractContextManager[Path]:
         """All of the checkpoint as a local folder, for measures that run the model."""
+
+
+def known_by(files: Iterable[tuple[str, str, str]]) -> str:
+    """What files are known again by, as JSON: of each its name, what its content is, and its date; "" where none is.
+
+    >>> known_by([("model.safetensors", "5 bytes", "")])
+    '{"model.safetensors": ["5 bytes", ""]}'
+    """
+    return json.dumps({name: [content, date] for name, content, date in sorted(files)})
 
 
 @dataclass(frozen=True)

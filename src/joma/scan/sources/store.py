@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 from joma.host import limits
 from joma.host.stores import Address, StoreError, read_address
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.checkpoint import ENDINGS
+from joma.scan.formats.checkpoint import ENDINGS, is_read
 from joma.scan.formats.ranges import RangedBytes
 from joma.scan.formats.tensor_file import parsed_json
 from joma.scan.sources import series as moments
@@ -62,7 +63,9 @@ class StoreCheckpoint(RemoteCheckpoint):
         return f"{slug}/{key[:40]}"
 
     def identity(self) -> str:
-        return "\n".join(f"{name} {file.size} {file.version}" for name, file in sorted(self.files.items()))
+        weights = self.weights()
+        read = {name: file for name, file in self.files.items() if is_read(name, weights)}
+        return moments.known_by((name, f"{file.size} {file.version}", "") for name, file in read.items())
 
     def listed(self) -> Mapping[str, Listed]:
         if self.known is not None:
@@ -184,15 +187,22 @@ def _config_beside(store: Bucket | Web, place: Address) -> dict[str, Listed]:
 
 
 def _shards(web: Web, index: Address, checkpoint: StoreCheckpoint) -> dict[str, Listed]:
-    """The files that an index names, as far as they are there; choosing the weights says which are not."""
+    """The files that an index names. The first that is not there ends the search: each takes a request."""
     places = parsed_json(checkpoint.read_small(index.name), str(index)).get("weight_map")
     named = {file for file in places.values() if isinstance(file, str)} if isinstance(places, dict) else set[str]()
-    if len(named) > limits.STORE_OBJECTS:
-        raise CheckpointError(f"{index} names more than {limits.STORE_OBJECTS:,} files", file=index.name)
-    there = {
-        file: web.find(index.parent / file) for file in sorted(named) if is_plain_name(file) and is_weights_name(file)
-    }
-    return {file: found for file, found in there.items() if found is not None}
+    if len(named) > limits.WEB_FILES:
+        raise CheckpointError(f"{index} names more than {limits.WEB_FILES:,} files", file=index.name)
+    there: dict[str, Listed] = {}
+    until = time.monotonic() + limits.STORE_SECONDS + len(named)
+    for file in sorted(name for name in named if is_plain_name(name) and is_weights_name(name)):
+        if (found := web.find(index.parent / file)) is None:
+            raise CheckpointError(f"{file} is missing in {index.parent}, and the index names it", file=file)
+        if time.monotonic() > until:
+            raise CheckpointError(
+                f"{index} names {len(named):,} files, and finding them takes too long", file=index.name
+            )
+        there[file] = found
+    return there
 
 
 def _one(place: Address, checkpoint: StoreCheckpoint) -> Series:

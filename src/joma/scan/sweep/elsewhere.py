@@ -35,7 +35,7 @@ class Elsewhere:
     gpus: int = 0
 
     def events(
-        self, plan: Plan, recorded: Mapping[int, Mapping[str, int]]
+        self, plan: Plan, recorded: Mapping[int, Mapping[str, Any]]
     ) -> Generator[tuple[int, str | Step]]:  # fmt: skip
         """For every step with what the record holds of it: words on the way, and at last what was found."""
         places = {place.step: place for place in plan.series.places}

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from joma.host.errors import BadInput
-from joma.scale.contents import Maybe, content_of, is_damaged
+from joma.scale.contents import Maybe, content_of, is_damaged, options_of
 from joma.scale.parts import Part
 from joma.scan.errors import CheckpointError, Fault
 from joma.scan.formats.checkpoint import Weights
@@ -87,8 +87,7 @@ def left_by(parts: Sequence[Part]) -> Left:
     plan = _plan_of(parts[0], {step: found for content in contents for step, found in content["weights"].items()})
     faults = [Fault.from_json(fault) for content in contents for fault in content["faults"]]
     notes = {step: several for content in contents for step, several in content["notes"].items()}
-    if not isinstance(keep := parts[0].options.get("keep_suspicious"), bool):
-        is_damaged(parts[0], "its options lack keep_suspicious")
+    keep = options_of(parts[0], {"keep_suspicious": bool})["keep_suspicious"]
     return Left(plan, first["run"], faults, notes, keep)
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from joma.host.errors import BadInput
-from joma.host.files import atomically
+from joma.host.file_kinds import RUN
+from joma.host.files import atomically, make_folder
 from joma.host.words import counted
 from joma.runs import Run, RunError, merge_runs
 from joma.scale.contents import is_damaged
@@ -77,8 +78,8 @@ def merge_scans(parts: Sequence[Part], out: Path, *, fresh: bool = False) -> Sca
         runs = [stack.enter_context(Run.open(part.folder / "runs" / left.run)) for part in parts]
         for at, run in enumerate(runs):
             _must_hold(run, plan, [step for owner, step in steps if owner == at], left.faults)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = stack.enter_context(atomically(path))  # a kill on the way leaves nothing that looks like a record
+        make_folder(path.parent)
+        unfinished = stack.enter_context(atomically(path, RUN))  # a kill leaves nothing that looks like a record
         with merge_runs(unfinished, runs, steps) as run:
             found = judge_steps(plan, run, left.faults, notes, keep_suspicious=left.keep_suspicious)
             remember(run, found, plan.series.steps)

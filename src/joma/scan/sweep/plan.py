@@ -89,7 +89,7 @@ class Plan:
         return {
             f"{name}/{group}": measure
             for name, measure in self.measures.items()
-            if isinstance(measure, WeightMeasure) and (measure.group == EMBEDDING) == (group == EMBEDDING)
+            if isinstance(measure, WeightMeasure) and (measure.needs == "embeddings") == (group == EMBEDDING)
         }
 
     def model_names(self) -> dict[str, str]:
@@ -221,7 +221,8 @@ class _Wanted:
 
     def of(self, group: str) -> list[str]:
         """The measures of matrices (MLP), or of the embedding."""
-        return [n for n, m in self.measures.items() if isinstance(m, WeightMeasure) and m.group == group]
+        needs = "embeddings" if group == EMBEDDING else "matrices"
+        return [n for n, m in self.measures.items() if isinstance(m, WeightMeasure) and m.needs == needs]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ What comes of it can travel as JSON: arrays go as their bytes, so that not a bit
 from __future__ import annotations
 
 import base64
-import hashlib
-import os
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +16,14 @@ import torch
 from torch import Tensor
 
 from joma.scan.errors import CheckpointError, Fault
+from joma.scan.formats.checkpoint import OF_TEXTS
 from joma.scan.model.running import Between
 from joma.scan.sources.series import Place
+from joma.scan.sweep.integrity import checksum
 from joma.scan.sweep.plan import Plan, fault_of
 from joma.scan.sweep.reading import measured
+
+_PAGE = 4096  # bytes
 
 
 @dataclass(frozen=True)
@@ -66,21 +69,20 @@ def left_out(place: Place, error: CheckpointError) -> Step:
     return Step(faults=(fault_of(place, error),), left_out=str(error))
 
 
-def take_step(plan: Plan, place: Place, recorded: Mapping[str, int], between: Between, *, lanes: int = 1) -> Step:
+def take_step(plan: Plan, place: Place, recorded: Mapping[str, Any], between: Between, *, lanes: int = 1) -> Step:
     """Measure what the record lacks of a checkpoint.
 
     - plan: what is measured
     - place: the checkpoint
-    - recorded: what the record holds of it: names, of the identity with its value
+    - recorded: what the record holds of it: names, of the identity and of checksums with their values
     - between: called on the way, with what comes next
     - lanes: how many large matrices may be measured at a time
     """
     try:
-        digest = hashlib.sha256(os.fsencode(place.identity())).digest()
-        identity = int.from_bytes(digest[:8], "little", signed=True)  # as a number that a run can hold
-        if recorded.get("identity", identity) != identity:
+        files = place.identity()
+        if "identity" in recorded:
             # A checkpoint that was replaced cannot be added to what was recorded of it.
-            raise CheckpointError("its files have changed since it was measured; measure it again from the start")
+            must_be_the_same(plan, place, files, recorded)
         missing = [name for name in plan.wanted() if name not in recorded]
         if not missing:
             return Step(worked=False)
@@ -88,8 +90,41 @@ def take_step(plan: Plan, place: Place, recorded: Mapping[str, int], between: Be
     except CheckpointError as error:
         return left_out(place, error)
     if values:
-        values |= {} if "identity" in recorded else {"identity": identity}
+        values |= {} if "identity" in recorded else {"identity": _as_bytes(files)}
     return Step(values, tuple(faults), notes)
+
+
+def _as_bytes(text: str) -> np.ndarray:
+    """Filled up, so that the steps of a series have one shape, as exports want them."""
+    content = text.encode()
+    return np.frombuffer(content.ljust(-(-len(content) // _PAGE) * _PAGE), np.uint8)
+
+
+def must_be_the_same(plan: Plan, place: Place, files: str, recorded: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint that is not the one that was measured.
+
+    A date that has moved says nothing: then the tensors that were measured are read and compared by their checksums.
+
+    - plan, place, recorded: as in `take_step`
+    - files: what the checkpoint is known by now
+    """
+    before, now = (json.loads(text) for text in (recorded["identity"], files))
+    names = sorted({*before, *now} - (OF_TEXTS if plan.tokens is None else set()))
+    for name in names:
+        if before.get(name, [None])[0] != now.get(name, [None])[0]:
+            raise _changed(name)
+    if all(before[name] == now[name] for name in names):
+        return
+    with place.open() as checkpoint:
+        for group in plan.groups:
+            sums = recorded.get(f"checksum/{group}")
+            for tensor, known in zip(plan.gated(group), sums or (), strict=sums is not None):
+                if checksum(checkpoint.read(tensor)) != known:
+                    raise _changed(checkpoint.file_of(tensor) or tensor)
+
+
+def _changed(file: str) -> CheckpointError:
+    return CheckpointError(f"{file} has changed since it was measured; measure it anew (fresh)", file=file)
 
 
 def _sent(value: Any) -> dict[str, Any]:

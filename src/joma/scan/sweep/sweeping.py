@@ -27,7 +27,7 @@ from joma.scan.sweep.record import read_curve
 from joma.scan.sweep.step import Step, take_step
 
 Report = Callable[[str], None]
-VERSION = 3  # of what is recorded; raised when the numbers, or what a checkpoint is known again by, would differ
+VERSION = 4  # of what is recorded; raised when the numbers, or what a checkpoint is known again by, would differ
 _SILENCE = 10.0  # seconds without a line, after which a checkpoint says how far it is
 _TINY = 1 << 18  # numbers: where no matrix has more, a second thread only costs time
 _LANES = 8  # large matrices at a time, at most, where a measure gains by that
@@ -156,7 +156,7 @@ def _steps(
 
 
 def _elsewhere(
-    plan: Plan, run: Run, elsewhere: Elsewhere, recorded: dict[int, dict[str, int]], report: Report
+    plan: Plan, run: Run, elsewhere: Elsewhere, recorded: dict[int, dict[str, Any]], report: Report
 ) -> Generator[tuple[Place, _Outcome]]:
     """Steps that other processes measure.
 
@@ -231,13 +231,13 @@ def _line(plan: Plan, values: Mapping[str, Any], faults: Sequence[Fault]) -> str
 
 
 def _dims(plan: Plan, names: Iterable[str]) -> dict[str, Dims]:
-    found: dict[str, Dims] = {"identity": (), **dict.fromkeys(plan.model_names(), ("layer", "head"))}
+    found: dict[str, Dims] = dict.fromkeys(plan.model_names(), ("layer", "head"))
     for group, tensors in plan.groups.items():
         for name, measure in plan.weight_names(group).items():
             found[name] = {"tensor": tensors, **({"quantity": measure.columns} if len(measure.columns) > 1 else {})}
         found[f"sketch/{group}"] = {"tensor": plan.gated(group), "entry": None}
         found[f"checksum/{group}"] = {"tensor": plan.gated(group)}
-    return {name: found[name] for name in names}
+    return {name: found[name] for name in names if name in found}
 
 
 def found_in(plan: Plan, run: Run, faults: list[Fault], notes: Iterable[str], chains: Sequence[Chain] = ()) -> Scan:
@@ -257,15 +257,16 @@ def found_in(plan: Plan, run: Run, faults: list[Fault], notes: Iterable[str], ch
     )  # fmt: skip
 
 
-def _recorded(plan: Plan, run: Run) -> dict[int, dict[str, int]]:
-    """What the run holds of each step: names, of the identity with its value."""
-    found: dict[int, dict[str, int]] = {place.step: {} for place in plan.series.places}
+def _recorded(plan: Plan, run: Run) -> dict[int, dict[str, Any]]:
+    """What the run holds of each step: names, of the identity and of checksums with their values."""
+    found: dict[int, dict[str, Any]] = {place.step: {} for place in plan.series.places}
     for name in plan.wanted():
-        for step in run.steps(name).tolist() if name in run else ():
-            found.get(step, {})[name] = 1
-    if "identity" in run:
-        for step, identity in zip(run.steps("identity").tolist(), run.array("identity").tolist(), strict=True):
-            found.get(step, {})["identity"] = identity
+        values = run.array(name).tolist() if name in run and name.startswith("checksum/") else None
+        for at, step in enumerate(run.steps(name).tolist() if name in run else ()):
+            found.get(step, {})[name] = values[at] if values else 1
+    for step in run.steps("identity").tolist() if "identity" in run else ():
+        if step in found:
+            found[step]["identity"] = run.at("identity", step).tobytes().decode()
     return found
 
 

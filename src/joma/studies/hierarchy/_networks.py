@@ -15,7 +15,8 @@ from joma.claims.verdicts import Compared, Numbers
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.recipes.grid import ensemble
-from joma.training import Ensemble, Optimizer
+from joma.recipes.optimizers import make_optimizer
+from joma.training import Ensemble
 
 BLOCKS = 3
 ALL_BLOCKS = BLOCKS  # scores are kept by place: the blocks, and at this index all of them together
@@ -38,7 +39,7 @@ def ensemble_of(who: Any, loss: Callable[..., Tensor]) -> Ensemble:
     config = who.config
     return ensemble(
         config, len(who.number), networks=who.networks, batch=who.batch, loss=loss,
-        optimizer=Optimizer("adam", rate=config.rate, weight_decay=config.weight_decay),
+        optimizer=make_optimizer("adam", rate=config.rate, weight_decay=config.weight_decay),
         measures={"scores": who.scores, "accuracy": who.accuracy}, measure_at=(0, *config.look_at),
         together=config.together,
     )  # fmt: skip

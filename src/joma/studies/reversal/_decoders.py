@@ -18,9 +18,10 @@ from joma.data.samples import streams
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.recipes.grid import ensemble
+from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
 from joma.studies.reversal._examples import RANKS, Examples, Tables, answers, means, order, ranks
-from joma.training import Ensemble, Optimizer, answer_loss, train_all
+from joma.training import Ensemble, answer_loss, train_all
 from joma.training.ensemble import Precision
 
 EXTRA = 2
@@ -174,7 +175,7 @@ class Networks:
     def ensemble(self) -> Ensemble:
         return ensemble(
             self.config, len(self.lessons), networks=self.networks, batch=self.batch, loss=answer_loss,
-            optimizer=Optimizer("adamw", rate=tuple(self.rates), weight_decay=self.config.weight_decay),
+            optimizer=make_optimizer("adamw", rate=tuple(self.rates), weight_decay=self.config.weight_decay),
             steps=self.steps, measures=self.measures, measure_at=(0, *self.config.look_at, self.config.steps),
         )  # fmt: skip
 

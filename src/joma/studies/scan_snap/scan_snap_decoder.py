@@ -27,8 +27,9 @@ from joma.recipes.language import LanguageModelConfig, Recipe, called, corpus, e
 from joma.recipes.language import curves as recorded
 from joma.recipes.language.curves import alive, layer_curves, learned_nothing, mean_over_seeds, steps_of
 from joma.recipes.language.text import remember_corpus
+from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
-from joma.training import Ensemble, Optimizer, train_all
+from joma.training import Ensemble, train_all
 
 STILL = 0.1  # of what attention moved while it became sparse: what moves by less is frozen
 
@@ -97,7 +98,7 @@ def run(config: ScanSnapDecoderConfig, run: Run, progress: Progress) -> None:
     ensembles = {}
     for depth in config.depths:
         base, name = recipe(config, text, layers=depth, rates=(config.rate, config.rate)), layers_of(depth)
-        made = base.with_(optimizer=Optimizer("sgd", rate=config.rate, clip=config.clip))
+        made = base.with_(optimizer=make_optimizer("sgd", rate=config.rate, clip=config.clip))
         run.keep(f"{name}/rates", lambda made=made: np.array(made.rates))  # type: ignore[misc]
         run.keep(f"{name}/seeds", lambda made=made: np.array(made.seeds))  # type: ignore[misc]
         run.keep(f"{name}/loss by frequency", lambda made=made: language.frequency_loss(made, text))  # type: ignore[misc]

@@ -10,24 +10,10 @@
 
   /** @param {any} question @returns {Promise<[any, ArrayBuffer[]]>} */
   const fetched = async (question) => {
-    const words = new URLSearchParams();
-    for (const [name, value] of Object.entries(question)) {
-      if (Array.isArray(value)) value.forEach((one) => words.append(name, one));
-      else if (name !== "id" && name !== "ask" && value !== undefined) words.set(name, value === true ? "1" : String(value));
-    }
-    const answer = await fetch(`${question.ask}?${words}`, { cache: "no-store" });
+    const answer = await fetch(`${question.ask}?${queryOf(question)}`, { cache: "no-store" });
     if (answer.headers.get("content-type")?.startsWith("application/json")) return [await answer.json(), []];
-    const bytes = await answer.arrayBuffer(), long = Number(new DataView(bytes).getBigUint64(0, true));
-    const head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 8, long))), steps = 8 + long, values = steps + 8 * head.shape[0];
-    return [head, [bytes.slice(steps, values), bytes.slice(values)]];
+    return unpacked(await answer.arrayBuffer());
   };
-
-  /** A run with what changed of it. @param {any} run @param {{now: Object<string, any>, series: Object<string, any>, alarms: {gone: number, more: any[]}}} change */
-  const changed = (run, { now, series, alarms }) => ({
-    ...run, ...now,
-    series: run.series.map((/** @type {any} */ one) => ({ ...one, ...series[one.name] })),
-    alarms: run.alarms.slice(alarms.gone).concat(alarms.more),
-  });
 
   const model = {
     get: (/** @type {string} */ name) => state[name],
@@ -41,12 +27,9 @@
   };
 
   const events = new EventSource("events");
-  // The first event has all runs; later ones new runs, of others what changed, and the order of all (see news.py).
+  // The first event has all runs; later ones what is new.
   events.addEventListener("runs", (event) => {
-    const { order, runs, changes } = JSON.parse(event.data), known = new Map(state.index.runs.map((/** @type {any} */ run) => [run.id, run]));
-    for (const run of runs) known.set(run.id, run);
-    for (const { id, ...change } of changes) { const run = known.get(id); if (run) known.set(id, changed(run, change)); }
-    const index = { runs: order.map((/** @type {string} */ id) => known.get(id)).filter(Boolean), claims: true };
+    const index = { runs: withNews(state.index.runs, JSON.parse(event.data)), claims: true };
     state.lost = state.reading = false;
     become("index", index);
   });

@@ -1,6 +1,6 @@
 "use strict";
 // The closed forms of the playground, in double precision, without a page. Each is named as in joma.theory, which says
-// where it comes from; a test in a browser holds them against it to 1e-9. Arguments are the page's own sliders, so
+// where it comes from; a test holds them against it to 1e-9. Arguments are the page's own sliders, so
 // nothing is refused here.
 
 const jomaForms = (() => {

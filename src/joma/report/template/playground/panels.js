@@ -326,6 +326,6 @@ print("Together, H = L − 1", *(hierarchy.cooccurrence(rho, root, depth, depth 
     box.querySelectorAll("[data-panel]:empty").forEach((host) => mount(/** @type {HTMLElement} */ (host)));
   }
 
-  document.addEventListener("DOMContentLoaded", () => start(document));
+  if (typeof document !== "undefined") document.addEventListener("DOMContentLoaded", () => start(document)); // panels compute without a page
   return { start, panels: PANELS };
 })();

@@ -15,10 +15,11 @@ from joma.claims.guards import at_paper_scale, beats_guessing, needs_device
 from joma.data.ahead import Ahead, sent, turns
 from joma.data.hierarchy import HBLT
 from joma.data.samples import streams
+from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
 from joma.studies.cdag.cdag import network as net
 from joma.studies.cdag.cdag.network import COLUMNS
-from joma.training import Ensemble, Optimizer, train_all
+from joma.training import Ensemble, train_all
 
 SMALL, USUAL, RESIDUALS = "small start", "usual start", "residual"
 
@@ -146,11 +147,12 @@ def ensembles(config: CdagConfig) -> dict[str, Ensemble]:
             networks=networks,
             batch=Ahead(batch, steps=config.steps, device=config.device),
             loss=net.loss,
-            optimizer=Optimizer("sgd", rate=config.rate),
+            optimizer=make_optimizer("sgd", rate=config.rate),
             steps=config.steps,
             measures={"counts": lambda network, members: net.measure(network, data.of(members)), "loss": held_out_loss},
             measure_at=[0, *points.tolist()],
             device=config.device,
+            precision="float32",
         )
 
     return {name: ensemble(options) for name, options in NETWORKS.items()}

@@ -18,6 +18,8 @@ from joma.claims.guards import at_paper_scale, needs_device, needs_transformers
 from joma.claims.text_source import remember_source
 from joma.data.python_source import source_text
 from joma.host.errors import BadInput
+from joma.host.file_kinds import OWN
+from joma.host.files import make_folder, write_text
 from joma.measure.embedding import coherence
 from joma.measure.rebound import FEWEST_POINTS, rebound
 from joma.runs import Run
@@ -62,7 +64,7 @@ class Fig7Config(StudyConfig):
 
     def own_series(self) -> SeriesConfig:
         names = ("layers", "width", "heads", "vocabulary", "context", "batch", "steps", "rate", "seed")
-        return SeriesConfig(**{name: getattr(self, name) for name in names})
+        return SeriesConfig(**{name: getattr(self, name) for name in names}, warmup=0.01)
 
 
 def run(config: Fig7Config, run: Run, progress: Progress) -> None:
@@ -95,9 +97,9 @@ def _one_network(config: Fig7Config, run: Run, number: int, progress: Progress) 
 def _train(config: Fig7Config, run: Run, number: int, folder: Path, progress: Progress) -> tuple[str, Path]:
     """A series of our own under `folder`, and the file of the text it did not see."""
     text = _corpus(config)
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    make_folder(folder / "checkpoints")
     held_out = folder / "held-out.txt"
-    held_out.write_text(text[-config.held_out :], encoding="utf-8")
+    write_text(held_out, text[-config.held_out :], OWN)
     at = sorted({*checkpoint_steps(config.steps), *range(0, config.steps + 1, config.every)})
     losses = train_series(
         folder / "checkpoints",

@@ -14,7 +14,8 @@ from joma.claims.config import Above, Least, OneOf, Several, StudyConfig, Within
 from joma.host.words import counted
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.recipes.language import PYTHON, TEXTS
-from joma.training import Ensemble, Optimizer, class_loss, next_token_loss
+from joma.recipes.optimizers import make_optimizer
+from joma.training import Ensemble, class_loss, next_token_loss
 from joma.training.ensemble import Precision
 
 NEAR = 0.01
@@ -246,7 +247,7 @@ class Family:
     def _ensemble(self, shape: DecoderConfig) -> Ensemble:
         config = self.config
         falls = config.last_rate < 1  # in stages, by the same factor each
-        optimizer = Optimizer(
+        optimizer = make_optimizer(
             "adam",
             rate=tuple(rate for _, rate, _ in self.members),
             clip=config.clip,

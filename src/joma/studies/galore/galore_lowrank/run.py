@@ -38,10 +38,11 @@ from joma.models.decoder import Decoder
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, ensemble, frequency_loss, recipe
 from joma.recipes.language.curves import alive, curve, steps_of
 from joma.recipes.language.text import epoch_steps, remember_corpus
+from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
 from joma.studies.galore.galore_lowrank import spectra
 from joma.studies.galore.galore_lowrank.spectra import gram, same_norms, spectrum_of, statistics
-from joma.training import Ensemble, Optimizer, next_token_loss, train_all
+from joma.training import Ensemble, next_token_loss, train_all
 
 SERIES = "Figure 7's size"
 """The decoder of the size of Figure 7's series."""
@@ -126,7 +127,7 @@ def _series(config: GaloreLowrankConfig, text: Corpus) -> Recipe:
     base = recipe(replace(config, **sizes), text, layers=config.series_layers, rates=(config.series_rate,) * 2)
     words = min(config.series_vocabulary, len(text.vocabulary))
     base = base.with_decoder(norm="pre-layer", activation="gelu", copies=False, vocabulary=words)
-    optimizer = Optimizer("adamw", betas=(0.9, 0.95), weight_decay=0.01, clip=1.0)
+    optimizer = make_optimizer("adamw", config.series_rate, betas=(0.9, 0.95), weight_decay=0.01, clip=1.0)
     return base.with_(optimizer=optimizer, precision="float32" if config.precision == "float32" else "half")
 
 

@@ -15,7 +15,7 @@ from torch.optim import AdamW, Optimizer
 from joma.claims.config import Above, OneOf, Several, StudyConfig
 from joma.data.python_source import PACKAGE
 from joma.models.llama import Llama, LlamaConfig
-from joma.optim import GaLore, Muon
+from joma.optim import GaLore, Muon, Projected, Refresh
 from joma.optim.projector import Kind
 
 FULL, SCALED, GALORE, RANDOM, LORA, RELORA, LOW, MUON, UNSCALED = METHODS = (
@@ -56,6 +56,8 @@ class GaloreTableConfig(StudyConfig):
     """Of GaLore, random projection, LoRA, ReLoRA and low rank."""
     refresh: int = 10
     """Steps between two subspaces of GaLore."""
+    stagger: bool = False
+    """Spread the refreshes of GaLore's matrices over the steps between them. GaLore's source makes all at one step."""
     share: float = 0.25
     """Of GaLore's update, and of the rate of the blocks in `full rank, scaled`."""
     alpha: float = 3.0
@@ -104,6 +106,13 @@ class GaloreTableConfig(StudyConfig):
 KIND = {LORA: "adapted", RELORA: "adapted", LOW: "factored"}
 """Of networks; those of other methods are plain. Methods with the same kind share its compiled code."""
 PROJECTORS: dict[str, Kind] = {GALORE: "randomized", RANDOM: "random", UNSCALED: "randomized"}
+GALORE_OPTIONS: dict[str, Any] = {  # with PROJECTED, all that could decide numbers and is no option of the study
+    "on_move": "keep", "skip": ("embedding", "head"), "nonfinite": "skip", "clip": None, "per_layer": False,
+}  # fmt: skip
+PROJECTED: dict[str, Any] = {
+    "smallest": None, "conv": False, "experts": False, "basis_dtype": None, "state_dtype": None, "decay": "decoupled",
+}  # fmt: skip
+MUON_OPTIONS: dict[str, Any] = {"momentum": 0.95, "weight_decay": 0.0, "rounds": 5}
 WARM_UP, LAST = 0.1, 0.1  # of the steps, and of the rate: the recipe of the paper
 
 
@@ -183,15 +192,20 @@ def optimizers_of(method: str, network: Llama, config: GaloreTableConfig, rate: 
     options: dict[str, Any] = {"lr": rate, "weight_decay": 0.0, "fused": True}  # no weight decay, as in the paper
     if method in PROJECTORS:  # a step with a gradient that is not finite is skipped: nothing is learned, nothing counts
         scale = 1.0 if method == UNSCALED else config.share  # 1: one rate for all weights, as full rank has it
-        own: dict[str, Any] = {"rank": config.rank, "refresh": config.refresh, "scale": scale, "seed": seed}
-        return [GaLore(network, AdamW, projector=PROJECTORS[method], nonfinite="skip", **own, **options)]
+        own: dict[str, Any] = {
+            "rank": config.rank,
+            "refresh": Refresh(config.refresh, stagger=config.stagger),
+            "seed": seed,
+        }
+        own |= {"projector": PROJECTORS[method], "scale": scale, **GALORE_OPTIONS, "projected": Projected(**PROJECTED)}
+        return [GaLore(network, AdamW, **own, **options)]
     if method not in (SCALED, MUON):
         return [AdamW(trained(network), **options)]
     blocks = [part.weight for part in network.blocks.modules() if isinstance(part, nn.Linear)]
     known = {id(weight) for weight in blocks}
     rest = [weight for weight in trained(network) if id(weight) not in known]  # embedding, head and norms
     if method == MUON:
-        return [Muon(blocks, rate), AdamW(rest, **options)]
+        return [Muon(blocks, rate, **MUON_OPTIONS), AdamW(rest, **options)]
     # GaLore's smaller rate in the blocks: what GaLore would be if its rank were full
     groups: list[dict[str, Any]] = [{"params": blocks, "share": config.share}, {"params": rest}]
     return [AdamW(groups, **options)]

@@ -357,7 +357,7 @@ def judge_printed(run: Run) -> Finding:
 STUDY = Study(
     name="galore-table",
     title="GaLore's table of perplexities, with a tuned baseline",
-    version=1,
+    version=2,
     claims=JUDGES | {MEMORY: judge_memory, TIME: judge_time, PRINTED: judge_printed},
     quick=methods.GaloreTableConfig(),
     paper=methods.GaloreTableConfig(

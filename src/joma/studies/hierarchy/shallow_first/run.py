@@ -16,10 +16,11 @@ from joma.data.ahead import Ahead
 from joma.data.samples import streams
 from joma.models import Decoder, DecoderConfig
 from joma.recipes.grid import ensemble
+from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
 from joma.studies.hierarchy.shallow_first import networks as net
 from joma.studies.hierarchy.shallow_first.claims import DECODER, DEPTH, NETWORKS, SHARED, STUDY
-from joma.training import Ensemble, Optimizer, class_loss, train_all
+from joma.training import Ensemble, class_loss, train_all
 
 PERMUTED = 8  # trees with permuted leaves, beside that of each member
 
@@ -135,7 +136,7 @@ def ensemble_of(setting: Setting, name: str) -> Ensemble:
             context=max(tokens, config.context + 1), causal=False, positions="none",
         )  # fmt: skip
         make = partial(Decoder, shape)
-        batches, loss, optimizer = net.decoder_batches, class_loss, Optimizer("adam", rate=config.decoder_rate)
+        batches, loss, optimizer = net.decoder_batches, class_loss, make_optimizer("adam", rate=config.decoder_rate)
         steps, size = config.decoder_steps, config.decoder_batch
         matrices: dict[str, net.Matrix] = {
             "attention": partial(net.decoder_logits, tokens=tokens),
@@ -148,7 +149,7 @@ def ensemble_of(setting: Setting, name: str) -> Ensemble:
         make = partial(net.QueryBlocks, tokens=tokens, nodes=nodes, residual=name.startswith("residual"))
         make = make if own else partial(net.SharedBlock, tokens=tokens)
         batches, loss = net.class_batches if of_class else net.token_batches, net.block_loss
-        optimizer = Optimizer("sgd", rate=config.block_rate / (1 if own else 10))
+        optimizer = make_optimizer("sgd", rate=config.block_rate / (1 if own else 10))
         steps, size = config.block_steps, config.block_batch
         matrices = {"attention": lambda block: block.z[:, :, 0] if own else block.z}
         # how strongly token l acts on the nodes of query m: the length of V's row

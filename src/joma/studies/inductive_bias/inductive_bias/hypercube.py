@@ -18,6 +18,7 @@ from torch import Tensor
 
 from joma.data.samples import streams
 from joma.recipes.grid import ensemble
+from joma.recipes.optimizers import make_optimizer
 from joma.studies.inductive_bias.inductive_bias.networks import InductiveBiasConfig, Perceptrons, spaced
 from joma.training import Ensemble, Optimizer
 
@@ -190,8 +191,8 @@ def ensembles(config: InductiveBiasConfig) -> dict[str, Ensemble]:
         )
 
     mlps = {decayed(decay): decay for decay in config.weight_decays} | {MLP: 0.0}
-    return {LINEAR: learned((), Optimizer("sgd", rate=config.sgd_rate, momentum=0.9))} | {
-        name: learned((config.hidden,), Optimizer("adam", rate=config.adam_rate, weight_decay=decay))
+    return {LINEAR: learned((), make_optimizer("sgd", rate=config.sgd_rate, momentum=0.9))} | {
+        name: learned((config.hidden,), make_optimizer("adam", rate=config.adam_rate, weight_decay=decay))
         for name, decay in mlps.items()
     }
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from joma.data.samples import streams
 from joma.data.stroke_digits import CLASSES, stroke_digits
 from joma.recipes.grid import Grid, ensemble
+from joma.recipes.optimizers import make_optimizer
 from joma.studies.inductive_bias.inductive_bias.networks import InductiveBiasConfig, Perceptrons, spaced
-from joma.training import Ensemble, Optimizer
+from joma.training import Ensemble
 
 TRUE, RANDOM = "true labels", "random labels"
 KINDS = (TRUE, RANDOM, "shuffled pixels", "random pixels", "gaussian")
@@ -133,7 +134,7 @@ def _ensemble(config: InductiveBiasConfig, digits: Digits, shape: Shape) -> Ense
         return {"train": train[0], "train loss": train[1], "test": test[0]}
 
     steps = config.epochs * config.steps_per_epoch
-    optimizer = Optimizer(
+    optimizer = make_optimizer(
         "sgd",
         rate=config.image_rate,
         momentum=0.9,

@@ -14,11 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from joma.host.errors import BadInput
+from joma.host.named_code import one_line
+from joma.host.words import short
 from joma.measure.forecast import backtest
 from joma.measure.intervals import Comparison, compare
 from joma.studies.rebound.forecast.entries import LATE, Constants, Entry, came, fitted, made, no_change
 from joma.studies.rebound.forecast.history import History
 from joma.studies.rebound.forecast.kept_runs import Networks, seal_of, sealed_runs
+
+MOST = 1e6
+"""Nats. That of a million keys is 14; the squared error of a forecast far beyond would overflow."""
+_NUMBERS = "iufO"  # kinds of array that hold real numbers, or objects that turn into them
 
 
 class Score(NamedTuple):
@@ -76,14 +82,20 @@ def _checked(entry: Entry, name: str, network: str) -> Entry:
     def call(history: History, t: float) -> np.ndarray:
         where = f"for {network} at t = {t:g}"
         try:
-            answer = np.asarray(entry(history, t), dtype=np.float64)
-        except Exception as error:
-            raise BadInput(f"{name} raised {type(error).__name__} {where}: {error}") from error
+            given = np.asarray(entry(history, t))
+            answer = given.astype(np.float64) if given.dtype.kind in _NUMBERS else None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # also SystemExit: it is the forecast that failed
+            raise BadInput(f"{name} failed {where}: {one_line(error)}") from error
+        if answer is None:
+            raise BadInput(f"{name} gave numbers of type {given.dtype} {where}; an entropy is a real number")
         if answer.shape != (history.n_layers,):
             wanted = f"{(history.n_layers,)}, one entropy per layer"
             raise BadInput(f"{name} gave shape {answer.shape} {where}; expected {wanted}")
-        if not np.isfinite(answer).all():
-            raise BadInput(f"{name} gave {answer.tolist()} {where}; every entropy must be a finite number")
+        if not (abs(answer) <= MOST).all():  # nor NaN, and none whose squared error overflows
+            wanted = f"every entropy must be a finite number of at most {MOST:,.0f} nats"
+            raise BadInput(f"{name} gave {short(answer.tolist(), 80)} {where}; {wanted}")
         return answer
 
     return call

@@ -15,7 +15,8 @@ from zipfile import BadZipFile
 import numpy as np
 
 from joma.host.errors import FileError
-from joma.host.files import atomically, write_json
+from joma.host.file_kinds import OWN
+from joma.host.files import atomically, make_folder, write_json
 from joma.runs import Run
 from joma.studies.rebound.forecast.history import OF_LAYERS, History, histories, open_and_sealed
 from joma.studies.rebound.forecast.record import CONSTANTS
@@ -53,7 +54,7 @@ def seal(run: Run, folder: Path, origin: Mapping[str, Any]) -> None:
     """Write the files of the benchmark from a finished run of `forecast`; origin: where it comes from."""
     variants = [name.removesuffix("/at") for name in run.names() if name.endswith("/at")]
     seeds = [open_and_sealed(run, variant) for variant in variants]
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     for place, name in enumerate((OPEN, SEALED)):
         common = sorted(set.intersection(*(set(pair[place]) for pair in seeds)))
         _write(folder / name, {variant: histories(run, variant, common) for variant in variants})
@@ -69,7 +70,7 @@ def _write(path: Path, networks: Networks) -> None:
         arrays |= {f"{name}/steps": runs[0].steps, f"{name}/n_keys": np.array(runs[0].n_keys)}
         for field in ("loss", *OF_LAYERS):
             arrays[f"{name}/{field}"] = np.stack([getattr(one, field) for one in runs]).astype(np.float32)
-    with atomically(path) as unfinished, unfinished.open("wb") as stream:
+    with atomically(path, OWN) as unfinished, unfinished.open("wb") as stream:
         np.savez_compressed(stream, allow_pickle=False, **arrays)
 
 

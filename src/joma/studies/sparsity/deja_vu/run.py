@@ -22,9 +22,10 @@ from joma.measure.active import Predictor, active, carried, carrying, fit_predic
 from joma.models.decoder import Activation, Decoder, DecoderConfig
 from joma.models.parts import compiled_parts
 from joma.recipes.grid import ensemble
+from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
 from joma.studies.sparsity._readings import Reading, TextConfig, known_mean, read_text, recorded_config, sequences_of
-from joma.training import Ensemble, Optimizer, next_token_loss, train_all
+from joma.training import Ensemble, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
 COMMAND = at_paper_scale("deja-vu")
@@ -113,7 +114,7 @@ class Members:
             networks=self.networks,
             batch=self.batch,
             loss=next_token_loss,
-            optimizer=Optimizer("adam", rate=self.config.rate, betas=(0.9, 0.95), clip=1.0),
+            optimizer=make_optimizer("adam", rate=self.config.rate, betas=(0.9, 0.95), clip=1.0),
             measures={"active": self.active},
             measure_at=(0, *self.config.measure_at),
         )

@@ -192,7 +192,7 @@ class KvCacheConfig(StudyConfig):
     def series(self, number: int, kind: str = "") -> SeriesConfig:
         """Of the network with this number; kind: see `prefix`."""
         names = ("layers", "width", "heads", "vocabulary", "context", "batch", "steps", "rate")
-        near = SeriesConfig(**{name: getattr(self, name) for name in names}, seed=self.seed + number)
+        near = SeriesConfig(**{name: getattr(self, name) for name in names}, seed=self.seed + number, warmup=0.01)
         return replace(near, batch=self.far_batch, vocabulary=self.far_vocabulary) if kind else near
 
     @property

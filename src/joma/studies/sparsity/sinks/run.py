@@ -15,10 +15,11 @@ from joma.claims.verdicts import Numbers
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Attention, Decoder, DecoderConfig
 from joma.recipes.grid import Grid, ensemble
+from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
 from joma.studies.sparsity import _readings as texts
 from joma.studies.sparsity._readings import COPY, TEXT, Reading
-from joma.training import Ensemble, Optimizer, next_token_loss, train_all
+from joma.training import Ensemble, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
 COMMAND = at_paper_scale("sinks")
@@ -136,7 +137,7 @@ class Members:
             networks=self.networks,
             batch=self.batch,
             loss=next_token_loss,
-            optimizer=Optimizer("adam", rate=self.rate, betas=(0.9, 0.95), clip=1.0),
+            optimizer=make_optimizer("adam", rate=self.rate, betas=(0.9, 0.95), clip=1.0),
             steps=self.steps,
             measures={"attention": self.attention},
             measure_at=tuple(range(0, self.steps + 1, self.config.every)),

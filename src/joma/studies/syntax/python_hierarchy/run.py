@@ -16,9 +16,10 @@ from joma.claims.text_source import remember_source
 from joma.data.ahead import Ahead, sent
 from joma.data.python_source import python_tokens
 from joma.models import Decoder, DecoderConfig
+from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
 from joma.studies.syntax.python_hierarchy.record import LEVELS, Half, Material, alignment, prepare, token_score
-from joma.training import Ensemble, Optimizer, next_token_loss, train
+from joma.training import Ensemble, next_token_loss, train
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def make_ensemble(config: PythonHierarchyConfig, vocabulary: int, material: Mate
         networks=lambda members: Decoder(shape, [seeds[member] for member in members]),
         batch=Ahead(draw, steps=config.steps, device=config.device),
         loss=next_token_loss,
-        optimizer=Optimizer("adam", rate=config.rate, clip=1.0),
+        optimizer=make_optimizer("adam", rate=config.rate, clip=1.0),
         steps=config.steps,
         measures={"alignment": measure},
         measure_at=sorted({0, *(round(config.steps / 2 ** (i / 2)) for i in range(config.points))}),

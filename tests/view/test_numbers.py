@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.measure.intervals import mean_interval, t_quantile
-from joma.view.module import static
 
-pytestmark = pytest.mark.browser
 HELPERS = """
+function added(array, more) { withRows(array, more); return array; }
 function grown(array, more, modes) {
   growingCurves(array, modes);
   withRows(array, more);
@@ -44,29 +40,10 @@ function ranged(values, more, late) {
 
 
 @pytest.fixture(scope="module")
-def js(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Calls a function of the module."""
-    names = ("tQuantile", "meanInterval", "smoothed", "curvesOf", "overRuns", "withRows", "ticksOf", "stacked", "toCsv",
-             "inDigits", "inTicks", "inTime", "counted", "toSvg", "grown", "roomy", "ranged", "limitsOf",
-             "seenRange", "alongside", "sumOf", "knownShare", "whereAllKnown", "lonely")  # fmt: skip
-    named = ("numbers.js", "series.js", "axes.js", "elements.js", "colours.js", "picture.js", "split.js")
-    parts = [static(name) for name in named]
-    parts.append(HELPERS)
-    path: Path = tmp_path_factory.mktemp("js") / "page.html"
-    path.write_text(f"<script>{chr(10).join(parts)}\nwindow.joma = {{ {', '.join(names)} }}</script>", encoding="utf-8")
-    page = browser.new_page()
-    page.goto(path.as_uri())
-
-    def call(name: str, *given: Any) -> Any:
-        text = json.dumps(given).replace("NaN", "null")
-        code = "([name, text]) => { const given = JSON.parse(text, (_, v) => v === null ? NaN : v);" \
-               "const out = joma[name](...given); return JSON.stringify(name === 'withRows' ? given[0] : out," \
-               "(_, v) => ArrayBuffer.isView(v) ? [...v] : v); }"  # fmt: skip
-        found = page.evaluate(code, [name, text])
-        return json.loads(found)
-
-    yield call
-    page.close()
+def js(module_js: Any) -> Any:
+    """Calls a function of the module, or of those above."""
+    module_js("eval", HELPERS)
+    return module_js
 
 
 def same(found: Any, wanted: Any, tolerance: float = 1e-9) -> None:
@@ -149,7 +126,7 @@ def test_new_rows_find_their_place(js: Any, steps: list[int]) -> None:
     dims = [{"name": "head", "size": 2, "labels": None}]
     before = {"steps": [0, 10], "values": [0.0, 0.5, 10.0, 10.5], "dims": dims}
     more = {"steps": steps, "values": [value for step in steps for value in (step, step + 0.5)], "dims": dims}
-    found = js("withRows", before, more)
+    found = js("added", before, more)
     wanted = sorted({0, 10, *steps})
     assert found["steps"] == wanted
     assert found["values"] == [value for step in wanted for value in (step, step + 0.5)]
@@ -184,6 +161,8 @@ def test_a_table_of_what_is_seen(js: Any) -> None:
 
 def test_numbers_in_words(js: Any) -> None:
     words = {0: "0", 1234567: "1,234,567", -2.5: "−2.5", 1e-9: "1.00e−9", 0.123456: "0.1235", 2.5e8: "2.50e8"}
+    words |= {9_999_999: "9,999,999", 10**7: "1.00e7", 999_999.4: "1000000", 1_000_000.5: "1.00e6", 0.001: "0.001"}
+    words |= {0.0009996: "1.00e−3", -3: "−3", float("inf"): "∞", float("-inf"): "−∞", NAN: "–"}
     for value, wanted in words.items():
         assert js("inDigits", value) == wanted
     assert js("inTicks", [0, 0.0005, 0.001]) == ["0.0000", "0.0005", "0.0010"]
@@ -371,8 +350,12 @@ def test_a_picture_shows_the_numbers_by_its_axes(js: Any, log_x: bool, log_y: bo
     np.testing.assert_allclose(np.concatenate(falling), np.stack([x, y[1]], 1)[there], rtol=0.01, atol=8)
     bands = re.findall(r'<path d="M([^"]*)Z" fill="(#[0-9]+)" fill-opacity="0.15"', svg)
     assert [(len(band.split("L")), colour) for band, colour in bands] == [(36, first), (28, first)]
-    keys = re.findall(r'h22" stroke="([^"]+)" stroke-width="3"/><text [^>]*>([^<]*)</text>', svg)
-    assert keys == [("#010203", "curve &#60;0&#62;"), ("#040506", "curve &#60;1&#62;")]
+    line, words = r'"M([\d.]+) ([\d.]+)h22" stroke="([^"]+)" stroke-width="3"/>', r'x="([\d.]+)" y="([\d.]+)">([^<]*)<'
+    keys = re.findall(f"{line}<text {words}", svg)
+    assert [(one[2], one[5]) for one in keys] == [("#010203", "curve &#60;0&#62;"), ("#040506", "curve &#60;1&#62;")]
+    for x0, line, _, x1, foot, _ in keys:
+        assert float(x1) == float(x0) + 28  # words behind their line, which is at half the height of a letter
+        assert float(foot) == float(line) + 4
     assert ">a &#38; b</text>" in svg
 
 

@@ -1,0 +1,272 @@
+"""What GaLore does in one update, whenever it comes: find the subspaces that are due, step, or hold back."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from joma.optim._arguments import Decay, NonFinite
+from joma.optim._backward import Bucket, InBackward
+from joma.optim._groups import Following, Members, Partner, Passing
+from joma.optim._guard import Guard, NameOf, are_finite
+from joma.optim._inner import OnMove, is_entry_by_entry
+from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
+from joma.optim._refresh import (
+    Outcomes,
+    can_follow,
+    find_subspaces,
+    follow_subspaces,
+    full_gradients,
+    refresh_batches,
+    take_subspaces,
+)
+from joma.optim._step import Rounds, clip_gradients, project_first, seen_gradients, update
+from joma.optim.projector import Kind
+
+NOT_CAPTURED = "a step that finds subspaces cannot be captured: capture one for which due() is empty"
+NOT_PARTED = "a matrix has no gradient for the first time: make such a step as usual before you capture one"
+
+
+def is_captured() -> bool:
+    """Whether what is done now goes into a CUDA graph: nobody may wait for the device then."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+class Updating(torch.optim.Optimizer):
+    """Updates some packs of matrices and some parameters that pass, all of a step or those of a few layers.
+
+    `looks_at_gradients`: of the matrices, on the way back into them.
+    """
+
+    looks_at_gradients = False
+    projector: Kind
+    on_move: OnMove
+    decay: Decay
+    nonfinite: NonFinite
+    stagger: bool
+    per_layer: bool
+    project_in_backward: bool
+    clip: float | None
+    seed: int
+    group: dist.ProcessGroup | None
+    inner: torch.optim.Optimizer
+    _members: Members
+    _following: Following
+    _guard: Guard
+    _outcomes: Outcomes
+    _rounds: Rounds
+    _backward: InBackward
+    _of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]]
+
+    def _show_state(self, packs: list[Pack], passing: list[Passing]) -> None:
+        """Let state[p] have what an update has changed."""
+        raise NotImplementedError
+
+    @property
+    def matrices(self) -> list[Matrix]:
+        """The projected ones, in the order of the parameters."""
+        return self._members.matrices
+
+    @property
+    def packs(self) -> list[Pack]:
+        """Alike matrices that share a compact parameter of the inner optimizer."""
+        return self._members.packs
+
+    @property
+    def passing(self) -> list[Passing]:
+        """Parameters that the inner optimizer trains as they are."""
+        return self._members.passing
+
+    def _form_packs(self, packs: list[Pack], together: Partner = lambda matrix: matrix.found) -> None:
+        """Put the matrices of these packs into new ones, as many in one as may be."""
+        if is_captured():  # each replay would copy their states anew, from memory that others have by then
+            raise ValueError(NOT_PARTED)
+        entry_by_entry = is_entry_by_entry(self.inner) and self.on_move != "reset"
+
+        def partner(matrix: Matrix) -> object:
+            if matrix.expert is not None:
+                return id(matrix.owner)
+            alone = matrix.flexible or self.project_in_backward or is_sharded(matrix.parameter) or not entry_by_entry
+            return None if alone else (self._backward.bucket_of(matrix.parameter), together(matrix), matrix.count)
+
+        self._members.form_packs(self.inner, packs, partner)
+        self._following.list_packs(self.packs)
+        self._rounds.forget()
+        self._of_bucket.clear()
+
+    def _packs_with_gradients(self) -> list[Pack]:
+        """Matrices of a pack of which some have no gradient are parted: they have their own counts from now on."""
+        if self.project_in_backward:
+            return [pack for pack in self.packs if pack.compact.grad is not None or pack.parameters[0].grad is not None]
+        present = [(pack, [each.grad is not None for each in pack.parameters]) for pack in self.packs]
+        if not any(any(there) and not all(there) for _, there in present):
+            return [pack for pack, there in present if there[0]]
+        for pack, there in present:
+            if any(there) and not all(there):
+                self._form_packs([pack], lambda matrix: matrix.parameter.grad is not None)
+        return [pack for pack in self.packs if pack.parameters[0].grad is not None]
+
+    def _update(self, packs: list[Pack], passing: list[Passing], *, captured: bool) -> None:
+        """One update of these parameters, counted or skipped."""
+        matrices = [matrix for pack in packs for matrix in pack.matrices]
+        device = (packs[0].device if packs else passing[0].parameter.device).type
+        try:
+            with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+                refreshed = self._refresh_due([p for p in packs if p.compact.grad is None], captured=captured)
+                if not (refreshed and self._advance(packs, passing, captured=captured)):
+                    self._count_skipped()
+                elif not captured:
+                    for matrix in matrices:
+                        matrix.count += 1
+        finally:
+            self._guard.release()
+            for pack in packs:
+                pack.fold()
+        self._show_state(packs, passing)
+
+    def _refresh_due(self, packs: list[Pack], *, captured: bool) -> bool:
+        """Find the subspaces that are due; False if a gradient that one is searched for in is not finite."""
+        for pack in packs:
+            pack.check_dense()
+        due = [matrix for pack in packs for matrix in pack.due(self.param_groups[pack.group]["refresh"])]
+        if not due:
+            return True
+        if captured:
+            raise ValueError(NOT_CAPTURED)
+        followed = [matrix for matrix in due if self._can_follow(matrix)]
+        searched = [matrix for matrix in due if not self._can_follow(matrix)]
+        full = [(matrix.name, matrix.parameter.grad) for matrix in searched if matrix.parameter.grad is not None]
+        if full and not self._all_finite(lambda flag: full[flag][0], are_finite([gradient for _, gradient in full])):
+            return False
+        for batch in refresh_batches(searched):
+            self._search(batch)
+        for batch in refresh_batches(followed):
+            self._follow(batch)
+        return True
+
+    def _can_follow(self, matrix: Matrix) -> bool:
+        """Several processes would have to be of one mind about what has settled: they search."""
+        return self.projector == "randomized" and self.group is None and can_follow(matrix)
+
+    def _follow(self, batch: list[Matrix]) -> None:
+        """Find the subspaces of alike matrices from their last ones; the next update knows whether that was enough."""
+        self._outcomes.send(batch, follow_subspaces(batch, self.inner, seed=self.seed, on_move=self.on_move))
+
+    def _search(self, batch: list[Matrix]) -> None:
+        """Find the subspaces of alike matrices together, whatever it takes."""
+        gradients = full_gradients(batch)
+        found = find_subspaces(batch, gradients, self.projector, seed=self.seed)
+        if found:
+            rank = self.param_groups[batch[0].group]["rank"]
+            take_subspaces(found, self.inner, rank=rank, on_move=self.on_move, agree=self._agreed)
+
+    def _agreed(self, matrix: Matrix, found: Tensor) -> Tensor:
+        """What all processes that train this matrix use."""
+        if self.group is None:
+            return matrix.pack.agree(found)
+        return broadcast_from_first(found, self.group)
+
+    def is_due(self, matrix: Matrix) -> bool:
+        """Whether the subspace of a matrix is found anew before its next update, as far as the host knows; see `due`.
+
+        - matrix: one of `matrices`; one that is frozen has no update
+        """
+        return matrix.owner.requires_grad and matrix.is_due(self.param_groups[matrix.group]["refresh"])
+
+    def due(self) -> list[str]:
+        """Names of the matrices whose subspaces the next step finds anew; a step is captured only if there are none.
+
+        On a GPU it waits for what the device says of subspaces that the last step followed.
+        """
+        if self._backward.begins:  # amid an update a question must not change what comes
+            self._outcomes.read()
+        return [matrix.name for matrix in self.matrices if self.is_due(matrix)]
+
+    def count_replays(self) -> None:
+        """Count a step that a CUDA graph has replayed, of which Python knows nothing: call it after each.
+
+        What was held back in it, since a gradient was not finite, is known at the next call.
+        """
+        for matrix in self.matrices:
+            matrix.count += 1
+        self._show_state(self.packs, [])
+        self._look_at_replays(wait=False)
+
+    def _advance(self, packs: list[Pack], passing: list[Passing], *, captured: bool) -> bool:
+        """Steps of the inner optimizer, and their way back into the matrices; False if all is to be skipped."""
+        rounds = self._rounds.of(packs, passing)
+        if len(rounds) == 1:
+            project_first(packs, free=self.per_layer and not self.looks_at_gradients)
+        seen = seen_gradients(packs, passing)
+        finite = are_finite(seen.tensors, seen.stacks)
+        self._following.hand_over_options(self.decay)
+        found_inf = None
+        if self._guard.serves([pack.device for pack in packs] + [each.parameter.device for each in passing]):
+            matrices = [matrix for pack in packs for matrix in pack.matrices]
+            found_inf = self._guard.hold(seen.name_of, finite, matrices, captured=captured)
+        elif captured:
+            raise ValueError("a step is captured with an inner optimizer that is fused and capturable: give both")
+        elif not self._all_finite(seen.name_of, finite):
+            return False
+        if self.clip is not None:
+            clip_gradients(packs, passing, self.clip)
+        for one in rounds:
+            update(
+                one,
+                self._following,
+                self.param_groups,
+                decay=self.decay,
+                found_inf=found_inf,
+                write_back=self._write_back,
+                free=not self.looks_at_gradients,
+            )
+        return True
+
+    def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
+        """Bring what the inner optimizer did with a pack into its matrices, W = shrink * W + scale * P C.
+
+        If the class `looks_at_gradients`, those of the matrices are still there, and `pack.compact.grad` is what the
+        inner optimizer saw. Where `found_inf` is 1 on the device, the inner optimizer did nothing, and W must stay.
+        """
+        pack.apply(scale, shrink, found_inf)
+
+    def _all_finite(self, name_of: NameOf, finite: Tensor) -> bool:
+        """Whether all are finite; if not, raise or leave it to the caller. One wait for the device."""
+        if bool(finite.all()):
+            return True
+        self._refuse(name_of(finite.tolist().index(False)))
+        return False
+
+    def _refuse(self, name: str) -> None:
+        """Raise because of a gradient that is not finite, unless such steps are skipped."""
+        if self.nonfinite == "raise":
+            nothing = "it was not updated" if self.per_layer else "nothing was updated"
+            raise ValueError(
+                f"the gradient of {name} is not finite: {nothing}; nonfinite='skip' skips and counts such steps"
+            )
+
+    def _look_back(self, *, wait: bool = True) -> None:
+        """At the step before, if it was left to the device whether it happens; wait for the last replay, or do not."""
+        for name in self._guard.look_back():  # with per_layer one for each bucket
+            self._refuse(name)
+            self._count_skipped()
+        self._look_at_replays(wait=wait)
+
+    def _look_at_replays(self, *, wait: bool) -> None:
+        """At updates that replays of a CUDA graph held back; nobody knows which parameters those were of."""
+        for _ in range(self._guard.held_in_replays(wait=wait)):
+            self._refuse("some parameter in a replay")
+            self._count_skipped()
+
+    def _count_skipped(self) -> None:
+        for group in self.param_groups:
+            group["galore_skipped"] += 1
+
+    @property
+    def skipped(self) -> int:
+        """How many steps were skipped: a gradient was not finite; with per_layer, updates of a few parameters."""
+        self._look_back()
+        return int(self.param_groups[0]["galore_skipped"])

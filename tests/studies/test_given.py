@@ -1,0 +1,106 @@
+"""A study that leaves to a default what decides its numbers is stopped, whichever default it is."""
+
+import inspect
+from contextlib import suppress
+
+import pytest
+import torch
+from given import Left, nothing_left_to_defaults, with_defaults
+
+from joma.models.llama import Llama
+from joma.optim import GaLore, Muon, Projected, Refresh
+from joma.recipes.grid import ensemble
+from joma.recipes.optimizers import STATED, make_optimizer
+from joma.studies.galore.galore_table import networks
+from joma.training import Ensemble, Optimizer, train_all
+
+CASES = [
+    pytest.param(function, name, id=f"{owner.__qualname__} {name}")
+    for owner, function, names in with_defaults()
+    for name in names
+]
+LEFT = "was left to its default"
+TINY = networks.GaloreTableConfig(vocabulary=32, width=8, mlp=16, heads=2, context=8, rank=4)
+
+
+@pytest.mark.parametrize(("function", "name"), CASES)
+def test_every_default_is_taken_away_and_comes_back(function, name):
+    before = inspect.signature(function)
+    with nothing_left_to_defaults():
+        assert isinstance(inspect.signature(function).parameters[name].default, Left)
+    assert inspect.signature(function) == before
+
+
+def test_the_rooms_are_looked_through():
+    known = {(owner, name) for owner, _, names in with_defaults() for name in names}
+    assert {(Optimizer, name) for name in inspect.signature(Optimizer).parameters} <= known
+    assert {
+        (Muon, "rounds"),
+        (GaLore, "on_move"),
+        (GaLore, "nonfinite"),
+        (Refresh, "stagger"),
+        (Projected, "decay"),
+        (Ensemble, "precision"),
+    } <= known
+    assert not {name for owner, name in known if owner is train_all}  # what it may leave open decides no number
+
+
+def looks(value):
+    return [
+        lambda: bool(value), lambda: value == 1, lambda: value < 1, lambda: 2 * value, lambda: value - 1,
+        lambda: value[0], lambda: list(value), lambda: value.shape, lambda: float(value), lambda: value(),
+        lambda: {value},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", range(len(looks(None))))
+def test_any_look_at_a_default_is_heard(place):
+    with pytest.raises(AssertionError, match=f"rate of somebody {LEFT}"):
+        looks(Left("rate of somebody", []))[place]()
+
+
+def test_a_look_is_heard_where_the_error_is_swallowed():
+    watch = nothing_left_to_defaults()
+    watch.__enter__()
+    with suppress(AssertionError):
+        Optimizer("adam", rate=0.1)
+    with pytest.raises(AssertionError, match="left to defaults, and nobody heard"):
+        watch.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_a_stated_optimizer_states_everything(name, monkeypatch):
+    with nothing_left_to_defaults():
+        make_optimizer("sgd", 0.1)
+    monkeypatch.delitem(STATED, name)
+    with pytest.raises((AssertionError, ValueError), match=rf"{name} of joma\.training"), nothing_left_to_defaults():
+        make_optimizer("sgd", 0.1)
+
+
+def test_an_ensemble_of_a_config_without_precision_has_it_stated():
+    given = dict.fromkeys(("networks", "batch", "loss"))
+    with nothing_left_to_defaults():
+        made = ensemble(object(), 2, steps=1, optimizer=make_optimizer("sgd", 0.1), **given)
+    assert (made.device, made.precision) == ("cpu", "float32")
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "name"),
+    [(networks.GALORE, "GALORE_OPTIONS", name) for name in networks.GALORE_OPTIONS]
+    + [(networks.MUON, "MUON_OPTIONS", name) for name in networks.MUON_OPTIONS],
+)
+def test_each_option_of_galore_table_is_its_own(method, options, name, monkeypatch):
+    """Taken out of the study in turn: what it left to `joma.optim` would be heard."""
+
+    def train():
+        network = Llama(TINY.shape)
+        with nothing_left_to_defaults():
+            for _ in range(2):
+                network(torch.zeros(1, 4, dtype=torch.long)).square().mean().backward()
+            for optimizer in networks.optimizers_of(method, network, TINY, 0.01, 0):
+                optimizer.step()
+
+    train()
+    monkeypatch.delitem(getattr(networks, options), name)
+    with pytest.raises(Exception, match=f"default of {name}|{name} of .* {LEFT}"):
+        train()
