@@ -9,9 +9,9 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
-import pip
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +47,8 @@ def machine(tmp_path):
     venv.create(tmp_path / "env", symlinks=True)
     shared = tmp_path / "shared"
     shared.mkdir()
-    (shared / "pip").symlink_to(Path(pip.__file__).parent)
+    # Found without importing it: pip in a process takes setuptools' own distutils from all that runs there later.
+    (shared / "pip").symlink_to(distribution("pip").locate_file("pip"))
     address = index(tmp_path / "simple", wheel(tmp_path / "built", "1.0"))
     config = tmp_path / "pip.conf"
     config.write_text(f"[global]\nindex-url = {address}\n")
