@@ -1,7 +1,7 @@
 """How runs, scans and results show themselves: as a widget in a notebook, or as a figure of matplotlib.
 
-Both are drawn several floors above what is shown. `joma/__init__.py`, which stands on all floors, says who draws, so that
-no room imports upwards, and nobody who never asks loads them.
+Both are drawn several floors above what is shown. `joma/__init__.py`, which stands on all floors, says who draws: no
+room imports upwards, and nobody who never asks loads them.
 """
 
 from __future__ import annotations
