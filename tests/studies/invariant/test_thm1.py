@@ -9,11 +9,9 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.claims.execute import judge
+from joma.studies.invariant import thm1
 from joma.studies.invariant._blocks import largest, smallest
-from joma.studies.invariant.thm1 import STUDY
-from joma.studies.invariant.thm1 import run as thm1
-from joma.studies.invariant.thm1 import study as claims
-from joma.studies.invariant.thm1.run import Thm1Config
+from joma.studies.invariant.thm1 import STUDY, Thm1Config
 from joma.theory.attention import Attention
 from joma.theory.flow import State
 
@@ -190,16 +188,16 @@ def test_linear_attention_that_learns_from_zero_would_be_recognised(run, tmp_pat
 
 
 def test_residuals_of_both_forms_are_measured(run, tmp_path):
-    gradient = found(STUDY, run, claims.STATIONARY)
+    gradient = found(STUDY, run, "stationary-gradient")
     assert gradient.residuals["printed"] > 1e3 * gradient.tolerance >= gradient.residuals["corrected"]
-    assert found(STUDY, run, claims.ZERO_LINEAR).residuals == {"printed": 1, "corrected": 0}
+    assert found(STUDY, run, "zero-start-linear").residuals == {"printed": 1, "corrected": 0}
     with altered(run, tmp_path / "run", "saliency", lambda x: x[:1] + 0.5 * (x - x[:1])) as half:
-        halved = found(STUDY, half, claims.STATIONARY).residuals["printed"]
+        halved = found(STUDY, half, "stationary-gradient").residuals["printed"]
     assert halved == pytest.approx(gradient.residuals["printed"] / 2)
 
 
 def test_what_a_relu_does_from_zero_stands_beside(run):
-    (finding,) = (one for one in judge(STUDY, run) if one.claim is claims.ZERO_EXP)
+    (finding,) = (one for one in judge(STUDY, run) if one.claim.name == "zero-start-exp")
     assert finding.details == {"ReLU from a zero start": {"largest |v′|": 0.0}}
 
 

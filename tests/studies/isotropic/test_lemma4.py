@@ -9,10 +9,8 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.claims.execute import judge
-from joma.studies.isotropic.lemma4 import STUDY
-from joma.studies.isotropic.lemma4 import study as claims
-from joma.studies.isotropic.lemma4 import study as lemma4
-from joma.studies.isotropic.lemma4.run import CONCAVE, FAR, LENGTHS, Lemma4Config
+from joma.studies.isotropic import lemma4
+from joma.studies.isotropic.lemma4 import CONCAVE, FAR, LENGTHS, STUDY, Lemma4Config
 
 CONFIG = replace(STUDY.quick, separations=(0.25, 1.0, 4.0), tails=(1.5, 3.0))
 FIXED = "holds as corrected"
@@ -144,7 +142,7 @@ def test_both_limits_of_eq_57_are_zero(run):
     far = run.value("1.5/far")
     assert (far[0] > 0).all()
     assert (far[1] < 0).all()
-    limits = found(STUDY, run, claims.LIMIT).details["limits"]
+    limits = found(STUDY, run, "g-limit").details["limits"]
     assert all(0 <= limit < 1e-25 for limit in limits.values())
     slow = np.array(FAR[1:]) ** -0.02
     assert lemma4._limit(*slow) == pytest.approx(0, abs=1e-15)
@@ -153,7 +151,7 @@ def test_both_limits_of_eq_57_are_zero(run):
 
 def test_without_a_law_that_reaches_one_quarter_the_laplace_law_decides(run, tmp_path):
     with altered(run, tmp_path / "run", "1.5/criterion", lambda x: x * 0 + 0.2) as spoiled:
-        finding = found(STUDY, spoiled, claims.CRITERION)
+        finding = found(STUDY, spoiled, "existence-criterion")
     assert finding.verdict == "holds"
     assert [test.what for test in finding.printed.tests] == ["speed at critical points of the Laplace law"]
 

@@ -9,9 +9,8 @@ from every_study import add, draws_labelled_figures, ends_the_same_after_an_inte
 from records import altered, carried_out, verdicts
 
 from joma.claims.execute import judge
-from joma.studies.isotropic.thm3 import STUDY
-from joma.studies.isotropic.thm3 import run as thm3
-from joma.studies.isotropic.thm3.study import Record
+from joma.studies.isotropic import thm3
+from joma.studies.isotropic.thm3 import STUDY, Record
 
 CONFIG = replace(STUDY.quick, separations=(1.0, 4.0), steps=120, starts=4, seed=1)
 FIXED = "holds as corrected"

@@ -66,11 +66,11 @@ def test_a_spoiled_series_changes_a_mathematical_verdict(run, tmp_path, series, 
 
 
 def test_errors_of_both_equations_come_from_the_record(run, tmp_path):
-    seen = found(STUDY, run, thm2_rank.DYNAMICS)
+    seen = found(STUDY, run, "nodes-dynamics")
     assert seen.residuals["printed"] > 0.01 > EXACT >= seen.residuals["corrected"]
     assert seen.details["the printed equation"]["with A = 1"] > seen.residuals["printed"]
     with altered(run, tmp_path / "run", "block/velocity off/any A", lambda x: x / 2) as copy:
-        assert found(STUDY, copy, thm2_rank.DYNAMICS).residuals["printed"] == seen.residuals["printed"] / 2
+        assert found(STUDY, copy, "nodes-dynamics").residuals["printed"] == seen.residuals["printed"] / 2
 
 
 @pytest.mark.parametrize("scale", [2.0, np.sqrt(2)])
@@ -146,7 +146,7 @@ def test_the_gradient_is_lower_at_every_moment_that_is_asked(run, tmp_path):
         return np.where(np.arange(len(velocity))[:, None] == len(velocity) - 1, run.value("rank/V"), velocity)
 
     assert judged(run, tmp_path / "run", {"rank/V'": late})["nodes-gradient-rank"] == QUALITATIVE
-    seen = found(STUDY, run, thm2_rank.GRADIENT)
+    seen = found(STUDY, run, "nodes-gradient-rank")
     assert list(seen.printed.effects) == [f"at 1 − t/t* = {left}" for left in ("0.1", "0.01", "1.0e-6", "1.0e-12")]
 
 
@@ -174,7 +174,7 @@ def test_row_growth_is_compared_with_v_without_attention(run, tmp_path, changes,
 
 def test_the_largest_growth_without_attention_is_the_control(run, tmp_path):
     with altered(run, tmp_path / "run", "rank/growth without attention", put((3,), 2.0)) as copy:
-        assert found(STUDY, copy, thm2_rank.ROWS).main.control_effect == 2.0
+        assert found(STUDY, copy, "nodes-row-growth").main.control_effect == 2.0
 
 
 def test_one_matrix_decides_nothing_empirical(run, tmp_path):
@@ -183,7 +183,7 @@ def test_one_matrix_decides_nothing_empirical(run, tmp_path):
 
 
 def test_what_a_reader_wants_to_know_stands_beside(run):
-    beside = found(STUDY, run, thm2_rank.GRADIENT).details["at 1 − t/t* = 0.01"]
+    beside = found(STUDY, run, "nodes-gradient-rank").details["at 1 − t/t* = 0.01"]
     means = {"stable rank of V": run.value("rank/V")[SOON].mean(), "of V′": run.value("rank/V'")[SOON].mean()}
     assert beside == pytest.approx(means)
 

@@ -86,7 +86,7 @@ def test_a_spoiled_record_changes_its_verdict(run, tmp_path, series, change, cla
 def test_the_printed_exponent_would_be_recognised(run, tmp_path):
     late = np.exp(-(run.value("mu") ** 2)) * study.LATE + 0.5
     with altered(run, tmp_path / "run", "late F", lambda _: late) as copy:
-        finding = found(STUDY, copy, study.EXPONENT)
+        finding = found(STUDY, copy, "late-form")
     assert finding.verdict == HOLDS
     assert [test.value for test in finding.printed.tests] == pytest.approx([0.5, 0.5])
 
@@ -94,10 +94,10 @@ def test_the_printed_exponent_would_be_recognised(run, tmp_path):
 @pytest.mark.parametrize(
     ("change", "claim"),
     [
-        ({"G/top": lambda run: run.value("g/top")}, study.STATIONARY),
-        ({"F": lambda run: 1e-30 * run.value("F"), "slope": lambda run: run.value("zeta")}, study.SLOPE),
-        ({"F": lambda run: _first_term(run), "zeta integral": lambda run: 0 * run.value("F")}, study.SOLVED),
-        ({"zeta range": lambda run: run.value("zeta range") + np.array([0.0, 1e6])[:, None, None]}, study.MEAN),
+        ({"G/top": lambda run: run.value("g/top")}, "lemma-6-maximum"),
+        ({"F": lambda run: 1e-30 * run.value("F"), "slope": lambda run: run.value("zeta")}, "df-dmu"),
+        ({"F": lambda run: _first_term(run), "zeta integral": lambda run: 0 * run.value("F")}, "f-by-zeta"),
+        ({"zeta range": lambda run: run.value("zeta range") + np.array([0.0, 1e6])[:, None, None]}, "mean-value"),
     ],
 )
 def test_an_identity_that_its_control_fulfils_too_shows_nothing(run, tmp_path, change, claim):
@@ -113,9 +113,9 @@ def _first_term(run):
 @pytest.mark.parametrize(
     ("claim", "series", "value"),
     [
-        (study.SLOPE, "slope", lambda run: run.value("zeta") - run.value("mu") * run.value("F") + 0.25),
-        (study.SOLVED, "zeta integral", lambda run: run.value("F") - _first_term(run) - 0.25),
-        (study.MEAN, "zeta range", lambda run: np.stack([0 * run.value("F") - 9, _places(run) - 0.25])),
+        ("df-dmu", "slope", lambda run: run.value("zeta") - run.value("mu") * run.value("F") + 0.25),
+        ("f-by-zeta", "zeta integral", lambda run: run.value("F") - _first_term(run) - 0.25),
+        ("mean-value", "zeta range", lambda run: np.stack([0 * run.value("F") - 9, _places(run) - 0.25])),
     ],
 )
 def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, value):

@@ -34,7 +34,7 @@ def test_verdicts(run):
 
 
 def test_linear_attention_leaves_the_whole_way_from_zero(run):
-    printed, corrected = (form.tests for form in _forms(found(STUDY, run, study.LINEAR_ZERO)))
+    printed, corrected = (form.tests for form in _forms(found(STUDY, run, "linear-attention-start")))
     assert printed[0].value == 1
     assert corrected[0].value == 0
     assert 0 < corrected[1].value <= study.EXACT
@@ -79,21 +79,21 @@ def test_a_spoiled_record_changes_its_verdict(run, tmp_path, series, change, cla
 
 def test_linear_attention_that_converged_from_zero_would_hold(run, tmp_path):
     with altered(run, tmp_path / "run", "linear/v from zero", lambda _: run.value("linear/v")) as copy:
-        assert found(STUDY, copy, study.LINEAR_ZERO).verdict == HOLDS
+        assert found(STUDY, copy, "linear-attention-start").verdict == HOLDS
 
 
 def test_a_flow_that_never_rises_shows_nothing_of_the_start(run, tmp_path):
     stays = np.full_like(run.value("linear/v"), 1e-3)
     spoiled = {"linear/v": stays, "linear/v closed": stays}
     with changed(run, tmp_path / "run", lambda name, step, value: spoiled.get(name, value)) as copy:
-        assert found(STUDY, copy, study.LINEAR_ZERO).verdict == BLIND
+        assert found(STUDY, copy, "linear-attention-start").verdict == BLIND
 
 
 def test_a_clock_that_runs_without_attention_too_shows_nothing(run, tmp_path):
     t, mu = run.value("early t")[:, None], run.value("mu")
     spoiled = {"v": -mu * np.expm1(-t), "F of v": t + 0 * mu}
     with changed(run, tmp_path / "run", lambda name, step, value: spoiled.get(name, value)) as copy:
-        assert found(STUDY, copy, study.CLOCK).verdict == BLIND
+        assert found(STUDY, copy, "equal-f").verdict == BLIND
 
 
 def test_curves_are_drawn_over_times_of_double_precision(run):
@@ -105,21 +105,21 @@ def test_a_ratio_without_deviation_shows_nothing_of_it(run, tmp_path):
     leading = np.exp(mu**2 / 2) * np.ones((len(run.value("t")), 1))
     spoiled = {"depth": leading, "predicted ratio": (leading[1:, :, None] / leading[1:, None, :])}
     with changed(run, tmp_path / "run", lambda name, step, value: spoiled.get(name, value)) as copy:
-        assert found(STUDY, copy, study.RATIO).verdict == BLIND
+        assert found(STUDY, copy, "depth-ratio").verdict == BLIND
 
 
 def test_the_ratio_of_exp_attention_must_be_another(run, tmp_path, monkeypatch):
     """With targets so close that both attentions have one ratio, nothing can be told apart."""
     monkeypatch.setattr(study, "LINEAR_PAIR", (1.01, 1.0))
     with altered(run, tmp_path / "run", "linear/depth", lambda x: 0 * x + [1.01, 1.0]) as copy:
-        assert found(STUDY, copy, study.LINEAR).verdict == BLIND
+        assert found(STUDY, copy, "linear-attention-ratio").verdict == BLIND
 
 
 @pytest.mark.parametrize(
     ("claim", "series", "change"),
     [
-        (study.CLOCK, "F of v", lambda run: run.value("early t")[:, None] + 0 * run.value("v") + 0.25),
-        (study.RATIO, "predicted ratio", lambda run: _ratios(run) / 1.25),
+        ("equal-f", "F of v", lambda run: run.value("early t")[:, None] + 0 * run.value("v") + 0.25),
+        ("depth-ratio", "predicted ratio", lambda run: _ratios(run) / 1.25),
     ],
 )
 def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, change):

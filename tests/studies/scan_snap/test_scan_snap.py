@@ -6,7 +6,7 @@ import torch
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
 from records import altered, carried_out, found, verdicts
 
-from joma.studies.scan_snap.scan_snap import STUDY, study, theorems
+from joma.studies.scan_snap.scan_snap import STUDY, theorems
 from joma.studies.scan_snap.scan_snap.run import (
     ScanSnapConfig,
     dominant_growth,
@@ -132,13 +132,13 @@ def test_a_share_counts_tokens_of_all_times_and_draws(run, tmp_path):
     """One logit of the wrong sign is one of steps x draws x tokens; a pair out of order one of as many pairs."""
     steps, draws, _ = run.value("alike/z").shape
     with altered(run, tmp_path / "sign", "alike/z", put((1, 0, 0), -1.0)) as copy:
-        (test,) = found(STUDY, copy, study.DISTINCT).printed.tests
+        (test,) = found(STUDY, copy, "distinct-tokens-gain").printed.tests
         assert test.value == pytest.approx(1 - 1 / (steps * draws * 2 * OWN), abs=1e-12)
-        (test,) = found(STUDY, copy, study.ORDER).printed.tests
+        (test,) = found(STUDY, copy, "frequent-tokens-grow-faster").printed.tests
         p = run.value("alike/p")[0, 0, :OWN]
         assert test.value == pytest.approx(1 - (p[0] != p.min()) / (steps * draws * 2 * (OWN - 1)), abs=1e-12)
     with altered(run, tmp_path / "common", "alike/z", put((1, 1, -1), 1.0)) as copy:
-        (test,) = found(STUDY, copy, study.COMMON).corrected.tests
+        (test,) = found(STUDY, copy, "common-tokens-lose").corrected.tests
         assert test.value == pytest.approx(1 - 1 / (steps * draws * 4), abs=1e-12)
 
 
@@ -221,7 +221,7 @@ def test_labels_that_say_nothing_must_not_do_the_same(run, tmp_path):
 
 def test_rates_are_a_clock(run):
     assert theorems.same_clock(run) < 1e-7
-    beside = found(STUDY, run, theorems.EQUAL).details
+    beside = found(STUDY, run, "larger-rates-larger-growth").details
     assert beside["rates only set the clock"]["largest difference of B at equal rate × time"] < 1e-7
 
 

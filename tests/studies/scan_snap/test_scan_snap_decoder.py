@@ -134,7 +134,7 @@ def test_freezing_is_judged_by_what_moves_late(run, tmp_path, moves, verdict):
 def test_networks_that_learn_nothing_do_not_count(run, tmp_path):
     with pretended(run, tmp_path / "run", entropy=(FLAT, FLAT), moves=[0.1] * 4, losses=(3.48, 3.6)) as copy:
         assert set(verdicts(study.STUDY, copy).values()) == {"not run"}
-        reason = found(study.STUDY, copy, study.SPARSE).reason
+        reason = found(study.STUDY, copy, "attention-becomes-sparse").reason
     assert "learned no more than how frequent words are" in reason
 
 

@@ -15,10 +15,9 @@ from joma.data.text import Corpus, CorpusError
 from joma.figures.style import house_style
 from joma.models import Decoder
 from joma.runs import Run
+from joma.studies.sparsity import sinks as findings
 from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, sequences_of, without_fetching
-from joma.studies.sparsity.sinks import STUDY
-from joma.studies.sparsity.sinks import study as findings
-from joma.studies.sparsity.sinks.run import KEYS, KINDS, Members, SinksConfig, _mass, uniform
+from joma.studies.sparsity.sinks import KEYS, KINDS, STUDY, Members, SinksConfig, _mass, uniform
 
 SEEDS = 4
 CONFIG = SinksConfig(
