@@ -18,6 +18,7 @@ from torch import Tensor
 from joma.claims.claim import Claim
 from joma.claims.config import Least, OneOf
 from joma.claims.contract import Drawing, Progress, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import Effect, Test, at_least, at_most
 from joma.claims.finding import Finding
 from joma.claims.guards import at_paper_scale, beats_guessing, hardest, needs_device
@@ -284,60 +285,36 @@ STRONG = 0.3  # of a head's attention: a head that gives the first key more is c
 NO_SINK = "no network with softmax formed a sink, so nothing could vanish"
 
 
-def _claim(name: str, says: str, *uses: str) -> Claim:
-    return Claim(name, "StreamingLLM Sec. 3", says, matters=MATTERS, unit="%", ceiling=1.0, uses=uses)
+CLAIMS = Claims(source="StreamingLLM Sec. 3", unit="%", matters=MATTERS, ceiling=1.0)
+ON_SINKS = ("sinks/first-token-draws-attention",)
 
 
-SINKS = _claim(
-    "first-token-draws-attention",
-    "Trained networks give the first token a large share of their attention, though it says little of what follows.",
-)
-PLACE = _claim(
-    "place-not-word",
-    "The first token draws attention by its place: another word in the first place draws as much.",
-    "sinks/first-token-draws-attention",
-)
-SOFTMAX = _claim(
-    "sinks-need-softmax",
-    "Sinks arise because softmax must sum to one: where weights need not, there are none.",
-    "sinks/first-token-draws-attention",
-)
-LEARNED = _claim(
-    "learned-sink-takes-over",
-    "A learned sink takes the attention that has nowhere else to go, and the first token is no sink any more.",
-    "sinks/first-token-draws-attention",
-)
-ZERO = _claim(
-    "zero-sink-is-not-enough",
-    "With one more key of logit 0 and value 0 the first token draws less attention, but it remains a sink.",
-    "sinks/first-token-draws-attention",
-)
-
-
-def _with_sink(seen: Sinks, kind: str = "softmax") -> list[str]:
+def _with_sink(claim: Claim, seen: Sinks, kind: str = "softmax") -> list[str]:
     """Readings on which softmax has a sink, beyond all controls, and this kind was trained."""
     found = []
     for reading in READINGS:
-        (control,) = hardest(SINKS, seen.controls(reading)).values()
+        (control,) = hardest(claim, seen.controls(reading)).values()
         holds = of_effect(Effect.of(control, matters=MATTERS, ceiling=1.0)) == "holds"
         found += [reading] * (holds and kind in seen.config.kinds(reading))
     return found
 
 
-def _sinks(run: Run) -> Finding:
+@CLAIMS.declare("first-token-draws-attention")
+def _sinks(run: Run, claim: Claim) -> Finding:
+    """Trained networks give the first token a large share of their attention, though it says little of what follows.
+
+    Expected: more mass on the first key than uniform attention, the untrained network and the second key, by 5 %
+    """
     seen = Sinks(run)
-    expected = "more mass on the first key than uniform attention, the untrained network and the second key, by 5 %"
     cases = {}
     for reading, name in READINGS.items():
-        ((control, found),) = hardest(SINKS, seen.controls(reading)).items()
+        ((control, found),) = hardest(claim, seen.controls(reading)).items()
         if found.seeds:
             cases[f"{name}, beside {control}"] = found
     if not cases:
-        return not_run(SINKS, expected, "no network learned what it read", COMMAND)
+        return not_run(claim, claim.expected, "no network learned what it read", COMMAND)
     details = {name: _of_softmax(seen, reading) for reading, name in READINGS.items()} | dict(seen.lost)
-    return by_effect(
-        SINKS, cases, what="attention of late queries on the first key", expected=expected, details=details
-    )
+    return by_effect(claim, cases, what="attention of late queries on the first key", details=details)
 
 
 def _of_softmax(seen: Sinks, reading: str) -> dict[str, float]:
@@ -366,16 +343,18 @@ def _half_way(seen: Sinks, reading: str) -> float:
     return nan if gain < MATTERS else float(seen.steps(reading, "softmax")[np.argmax(mass - mass[0] >= gain / 2)])
 
 
-def _place(run: Run) -> Finding:
+@CLAIMS.declare("place-not-word", uses=ON_SINKS)
+def _place(run: Run, claim: Claim) -> Finding:
+    """The first token draws attention by its place: another word in the first place draws as much.
+
+    Expected: another word in the first place has 5 % more than uniform attention, the untrained network and the second
+    key, and at least half of what the own word has
+    """
     seen = Sinks(run)
-    expected = (
-        "another word in the first place has 5 % more than uniform attention, the untrained network and the second "
-        "key, and at least half of what the own word has"
-    )
     cases, size, details = {}, [], {}
-    for reading in _with_sink(seen):
+    for reading in _with_sink(claim, seen):
         name, replaced = READINGS[reading], seen.mean(reading, "softmax", "replaced")
-        ((control, found),) = hardest(PLACE, seen.controls(reading, replaced)).items()
+        ((control, found),) = hardest(claim, seen.controls(reading, replaced)).items()
         own, moved = seen.first_key(reading, "softmax"), seen.mean(reading, "softmax", "moved")
         cases[f"{name}, beside {control}"] = found
         size.append(at_least(f"share of the own word's mass, {name}", known_mean(replaced) / known_mean(own), 0.5, "%"))
@@ -385,18 +364,16 @@ def _place(run: Run) -> Finding:
             "the word that stands there": known_mean(moved[:, 1]),
         }
     if not cases:
-        return not_run(PLACE, expected, NO_SINK, COMMAND)
+        return not_run(claim, claim.expected, NO_SINK, COMMAND)
     what = "attention on the first key, another word standing there"
-    return by_effect(PLACE, cases, what=what, expected=expected, size=size, details=details | dict(seen.lost))
+    return by_effect(claim, cases, what=what, size=size, details=details | dict(seen.lost))
 
 
-def _against(
-    claim: Claim, kind: str, expected: str, bound: Callable[[str, float, float, str], Test], run: Run
-) -> Finding:
+def _against(run: Run, claim: Claim, kind: str, bound: Callable[[str, float, float, str], Test]) -> Finding:
     """Softmax's mass on the first key beside that of another kind, where softmax has a sink."""
     seen = Sinks(run)
-    if not (readings := _with_sink(seen, kind)):
-        return not_run(claim, expected, NO_SINK, COMMAND)
+    if not (readings := _with_sink(claim, seen, kind)):
+        return not_run(claim, claim.expected, NO_SINK, COMMAND)
     cases, size, details = {}, [], {}
     for reading in readings:
         name, mass = READINGS[reading], seen.first_key(reading, kind)
@@ -413,9 +390,9 @@ def _against(
             "loss minus that of softmax, in nats": float(losses[0] - losses[1]),
         }
     if not all(found.seeds for found in cases.values()):
-        return not_run(claim, expected, f"no network with attention of the kind {kind} learned", COMMAND)
+        return not_run(claim, claim.expected, f"no network with attention of the kind {kind} learned", COMMAND)
     what = f"attention on the first key with softmax (control: {kind})"
-    return by_effect(claim, cases, what=what, expected=expected, size=size, details=details | dict(seen.lost))
+    return by_effect(claim, cases, what=what, size=size, details=details | dict(seen.lost))
 
 
 def _excess(found: Comparison) -> float:
@@ -427,15 +404,25 @@ def _excess(found: Comparison) -> float:
     return found.difference if low > MATTERS or high < MATTERS else nan
 
 
-_VANISHES = "softmax has 5 % more on the first key; with {} less than 5 % beyond uniform attention is left"
-_REMAINS = "softmax has 5 % more on the first key; off-by-one still has 5 % more than uniform attention"
-CLAIMS: dict[Claim, Callable[[Run], Finding]] = {
-    SINKS: _sinks,
-    PLACE: _place,
-    SOFTMAX: partial(_against, SOFTMAX, "sigmoid", _VANISHES.format("a sigmoid"), at_most),
-    LEARNED: partial(_against, LEARNED, "learned-sink", _VANISHES.format("a learned sink"), at_most),
-    ZERO: partial(_against, ZERO, "off-by-one", _REMAINS, at_least),
-}
+CLAIMS.declare(
+    "sinks-need-softmax",
+    text="Sinks arise because softmax must sum to one: where weights need not, there are none.\n\n"
+    "Expected: softmax has 5 % more on the first key; with a sigmoid less than 5 % beyond uniform attention is left",
+    uses=ON_SINKS,
+)(partial(_against, kind="sigmoid", bound=at_most))
+CLAIMS.declare(
+    "learned-sink-takes-over",
+    text="A learned sink takes the attention that has nowhere else to go, and the first token is no sink any more.\n\n"
+    "Expected: softmax has 5 % more on the first key; with a learned sink less than 5 % beyond uniform attention is "
+    "left",
+    uses=ON_SINKS,
+)(partial(_against, kind="learned-sink", bound=at_most))
+CLAIMS.declare(
+    "zero-sink-is-not-enough",
+    text="With one more key of logit 0 and value 0 the first token draws less attention, but it remains a sink.\n\n"
+    "Expected: softmax has 5 % more on the first key; off-by-one still has 5 % more than uniform attention",
+    uses=ON_SINKS,
+)(partial(_against, kind="off-by-one", bound=at_least))
 
 
 COLOURS = dict(zip(KINDS, (BLUE, ORANGE, GREEN, PURPLE), strict=True))
