@@ -132,7 +132,7 @@ def test_merging_reads_no_checkpoint(parts, together, pristine, tmp_path, monkey
 
 
 def test_a_shard_that_was_stopped_goes_on_and_merges_the_same(pristine, parts, together, tmp_path, monkeypatch):
-    from joma.scan.sweep import step as one_step
+    from joma.scan.sweep import reading as one_step
 
     real, count = one_step._measured, 0
 

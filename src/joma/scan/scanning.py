@@ -12,7 +12,7 @@ from typing import Any
 
 from joma.host.devices import must_be_a_device
 from joma.host.errors import BadInput, asked_for
-from joma.host.words import counted
+from joma.host.words import brief_repr, counted
 from joma.runs import Run, plain_config
 from joma.scale.choosing import executor_of
 from joma.scale.parts import belonging_together, find_parts
@@ -30,6 +30,7 @@ from joma.scan.sweep.sweeping import VERSION, sweep
 Progress = Callable[[str], None]
 
 
+@brief_repr
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """How a scan is carried out.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from joma.host.errors import BadInput
 from joma.host.stores import is_address
-from joma.host.words import counted
+from joma.host.words import brief_repr, counted
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.checkpoint import ENDINGS
 from joma.scan.formats.opening import ALONE
@@ -40,6 +40,7 @@ _MOST_FOLDERS = 10_000
 _COUNTED = "the number in {} was taken for the step: neither its name nor the file says what it counts"
 
 
+@brief_repr
 @dataclass(frozen=True, kw_only=True)
 class Which:
     """Which checkpoints of a source a scan takes.

@@ -168,6 +168,7 @@ def _needs(group: str) -> str:
     return "embeddings" if group == EMBEDDING else "matrices"
 
 
+@brief_repr
 @dataclass(frozen=True, kw_only=True)
 class What:
     """What a scan measures.
