@@ -159,7 +159,7 @@ def test_an_alarm_that_comes_after_the_last_step_is_told(tmp_path, log, monkeypa
         def synchronize(self):
             pass
 
-    monkeypatch.setattr("joma.monitor.arrival._sent", lambda flat: (flat, Late()))
+    monkeypatch.setattr("joma.monitor.graphs._sent", lambda flat: (flat, Late()))
     watch = callback(alarms=[LargestLogit(1e-6)], on_alarm="stop")
     _, trainer = trained(tmp_path, watch)
     assert trainer.global_step == 4

@@ -10,8 +10,7 @@ from networks import PROBE, made, train
 from joma.host.errors import JomaError
 from joma.monitor import JsonLines, LargestLogit, Monitor, TensorBoard
 from joma.monitor.sinks import Sinks
-from joma.monitor.sinks.numbers import every_number
-from joma.monitor.tables import Rows, Table
+from joma.monitor.tables import Rows, Table, every_number
 
 
 def test_a_sink_that_raises_is_told_once_and_the_others_go_on(log):

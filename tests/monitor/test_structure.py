@@ -7,7 +7,7 @@ from networks import PROBE, made
 from torch import nn
 
 from joma.monitor import Monitor
-from joma.monitor.structure import Structure
+from joma.monitor.names import Structure
 
 
 def model_of():

@@ -7,7 +7,7 @@ import torch
 from networks import LENGTH, PROBE, TEXT, TOKENS, same
 
 from joma.host.errors import JomaError
-from joma.monitor import LargestLogit, arrival
+from joma.monitor import LargestLogit, graphs
 from joma.runs import Run
 
 transformers = pytest.importorskip("transformers")
@@ -92,7 +92,7 @@ def test_an_alarm_in_numbers_that_come_after_the_last_step_does_not_break_the_tr
         def synchronize(self):
             pass
 
-    monkeypatch.setattr(arrival, "_sent", lambda flat: (flat, Late()))
+    monkeypatch.setattr(graphs, "_sent", lambda flat: (flat, Late()))
     _, trainer = trained(tmp_path, callback(alarms=[LargestLogit(1e-9)], on_alarm="stop"))
     assert trainer.state.global_step == 4
     assert log[0].startswith("found after the last step: step 0: largest_logit of transformer.h.0.attn, head 0, is ")

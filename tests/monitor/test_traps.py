@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from joma.host.errors import BadInput
-from joma.monitor import MEASURES, LargestLogit, Monitor, TrainingStopped, arrival
+from joma.monitor import MEASURES, LargestLogit, Monitor, TrainingStopped, graphs
 from joma.monitor.batch import ProbeBatch
 from joma.runs import Run
 
@@ -338,7 +338,7 @@ class Late:
 def test_an_alarm_that_stops_at_the_end_does_so_when_all_is_recorded(tmp_path, monkeypatch):
     """Numbers of several steps arrive at once, and the first of them is beyond its limit."""
 
-    monkeypatch.setattr(arrival, "_sent", lambda flat: (flat, Late()))
+    monkeypatch.setattr(graphs, "_sent", lambda flat: (flat, Late()))
     options = {"out": tmp_path / "run.joma", "alarms": [LargestLogit(1e-6)], "on_alarm": "stop"}
 
     def stopped():
@@ -353,7 +353,7 @@ def test_an_alarm_that_stops_at_the_end_does_so_when_all_is_recorded(tmp_path, m
 
 
 def test_an_error_of_the_loop_is_seen_before_an_alarm_that_comes_at_the_end(monkeypatch):
-    monkeypatch.setattr(arrival, "_sent", lambda flat: (flat, Late()))
+    monkeypatch.setattr(graphs, "_sent", lambda flat: (flat, Late()))
 
     def broken():
         with monitored(made(), alarms=[LargestLogit(1e-6)], on_alarm="stop") as monitor:

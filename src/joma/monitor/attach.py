@@ -17,8 +17,7 @@ from torch import nn
 from joma.host.arguments import integer, shown
 from joma.host.errors import BadInput, JomaError, asked_for
 from joma.host.words import short
-from joma.monitor.alarms import Alarm
-from joma.monitor.alert import Alert
+from joma.monitor.alarms import Alarm, Alert
 from joma.monitor.attention import first_pass, watched_pass
 from joma.monitor.batch import ProbeBatch, StepBatch
 from joma.monitor.delivery import Delivery

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from joma.monitor.alert import Alert
+from joma.monitor.alarms import Alert
 from joma.monitor.measures import Taken
 from joma.monitor.record import Record, StrPath
 from joma.monitor.sinks.guard import Sink, Sinks, report
-from joma.monitor.sinks.numbers import every_number
-from joma.monitor.tables import Packet, Rows, Table, summary
+from joma.monitor.tables import Packet, Rows, Table, every_number, summary
 from joma.monitor.watch import Watch
 
 

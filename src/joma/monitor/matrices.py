@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from joma.host.arguments import FLOATS
 from joma.measure.embedding import coherence
 from joma.monitor.graphs import Memory
-from joma.monitor.names import Names, plain_name
+from joma.monitor.names import Names, Structure, plain_name
 from joma.monitor.ranks import Ranks, ranks_of
-from joma.monitor.structure import Structure
 
 
 class Matrices:

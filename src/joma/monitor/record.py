@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from joma.host.errors import BadInput
-from joma.monitor.alert import Alert
+from joma.monitor.alarms import Alert
 from joma.monitor.tables import Rows, Table, Tables
 from joma.runs import Run
 from joma.runs.dims import named

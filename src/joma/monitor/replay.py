@@ -22,7 +22,7 @@ from joma.monitor.attention import quiet_pass
 from joma.monitor.batch import ProbeBatch
 from joma.monitor.errors import MonitorError
 from joma.monitor.graphs import Memory, aside, recording
-from joma.monitor.structure import Structure
+from joma.monitor.names import Structure
 from joma.monitor.untouched import devices_of, untouched
 from joma.probes import Probe
 
