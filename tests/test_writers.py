@@ -308,7 +308,7 @@ def _merged(path: Path, folder: Path) -> None:
 
 
 def _monitored(path: Path, _: Path) -> None:
-    from joma.monitor.record import Record
+    from joma.monitor.delivery import Record
 
     Record.at(path, {"model": "m", "probe": "p"}).run.close()
 

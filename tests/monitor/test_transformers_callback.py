@@ -59,6 +59,18 @@ def test_the_trainer_ends_with_the_same_weights_and_counts_steps_of_the_optimize
         assert run.dims("entropy")["layer"] == ("transformer.h.0.attn", "transformer.h.1.attn")
 
 
+@pytest.mark.parametrize("options", [{"probe": "step"}, {"probe": None, "inside": True}], ids=["step", "inside"])
+def test_batches_of_the_trainer_are_measured_and_training_is_the_same(options, tmp_path):
+    how = {"max_steps": 6, "learning_rate": 1e-2}
+    plain, _ = trained(tmp_path, **how)
+    measures = ["entropy", "gradient_stable_rank"]
+    watched, _ = trained(tmp_path, callback(every=1, out=tmp_path / "run.joma", measures=measures, **options), **how)
+    assert same(plain, watched)
+    with Run.open(tmp_path / "run.joma") as run:
+        assert run.steps("entropy").tolist() == ([1, 3, 5] if "inside" in options else [1, 2, 3, 4, 5, 6])
+        assert run.steps("gradient_stable_rank").tolist() == [1, 2, 3, 4, 5, 6]
+
+
 def test_a_trainer_that_resumes_goes_on_in_the_record(tmp_path):
     out = tmp_path / "run.joma"
     saving = {"save_strategy": "steps", "save_steps": 3}

@@ -18,9 +18,16 @@ from joma.host.arguments import integer, shown
 from joma.host.errors import BadInput, JomaError, asked_for
 from joma.host.words import short
 from joma.monitor.alarms import Alarm, Alert
-from joma.monitor.attention import first_pass, watched_pass
-from joma.monitor.batch import ProbeBatch, StepBatch
-from joma.monitor.delivery import Delivery
+from joma.monitor.batch import (
+    ProbeBatch,
+    StepBatch,
+    first_pass,
+    must_be_autocast,
+    must_be_replay,
+    must_have_one_way,
+    watched_pass,
+)
+from joma.monitor.delivery import Delivery, StrPath
 from joma.monitor.distributed import Seen, processes_of
 from joma.monitor.graphs import Memory
 from joma.monitor.inside import Inside, Round, is_compiled
@@ -28,8 +35,6 @@ from joma.monitor.measures import DEFAULT, MONITORED, Taken, intervals_of, take
 from joma.monitor.names import Names, Patterns, unwrapped
 from joma.monitor.parallel import class_name
 from joma.monitor.pooled import SeenByAll
-from joma.monitor.record import StrPath
-from joma.monitor.refusals import must_be_autocast, must_be_replay, must_have_one_way, must_have_weights
 from joma.monitor.replay import Replay
 from joma.monitor.sinks.guard import Sink, report
 from joma.monitor.tables import Rows, Table
@@ -160,7 +165,7 @@ class Monitor:
                 "this Monitor was entered before: make a new one, with the same out it goes on in its record"
             )
         self._used = True
-        must_have_weights(self.intervals, self._matrices, type(self.model).__name__)
+        self._matrices.must_have(self.intervals)
         now = [name for name in self.intervals if MONITORED[name].needs != "attention" or self._has_probe]
         settings = {"measures": self.intervals, "start": self._start, "on_alarm": self._watch.on_alarm}
         self._batch = self._processes.meet(self._batch, self._matrices, settings)

@@ -1,4 +1,4 @@
-"""What recordings of CUDA graphs share: a stream, memory that they use one after the other, and random numbers."""
+"""What goes on beside a device's current stream: recordings of CUDA graphs, and numbers on their way to the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Memory:
-    """What recordings need while they run. A pass over the probe batch is recorded first, looks at weights after it.
+    """What recordings of CUDA graphs need. A pass over the probe batch is recorded first, looks at weights after it.
 
     What a pass has shown lies in this memory, and must outlast the looks. So a pass that is recorded anew takes new
     memory: in the old one a look might write over it.
@@ -68,7 +68,7 @@ def stream_of(device: int) -> torch.cuda.Stream:
 
 
 class Arrival:
-    """A copy of a tensor in the host's memory, which is there at once or later.
+    """A copy of a tensor in the host's memory: from CUDA on a stream of its own, pinned, so that nothing waits.
 
     >>> Arrival(torch.ones(2)).numbers()
     tensor([1., 1.])

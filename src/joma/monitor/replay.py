@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from joma.host.words import short
 from joma.measure._spread_sums import Plans, plans_kept
-from joma.monitor.attention import quiet_pass
-from joma.monitor.batch import ProbeBatch
+from joma.monitor.batch import ProbeBatch, quiet_pass
 from joma.monitor.errors import MonitorError
 from joma.monitor.graphs import Memory, aside, recording
 from joma.monitor.names import Structure

@@ -14,7 +14,7 @@ from joma.host.errors import BadInput, JomaError
 from joma.host.named_code import one_line
 from joma.host.words import short
 from joma.monitor.alarms import Alarm, Alert, few_sentences, usual_alarms
-from joma.monitor.growth import GROWTH, NORMS
+from joma.monitor.measures import GROWTH, NORMS
 from joma.monitor.sinks.guard import report
 from joma.monitor.tables import Table, Tables
 
@@ -126,7 +126,10 @@ class _Point(NamedTuple):
 
 
 class Causes:
-    """Remembers the spread of logits, and names the cause of an alarm where that tells.
+    """Remembers the spread of logits, and names why they grew: the weights did, or the inputs aligned with them.
+
+    The spread s2 is the size of the weights times what the inputs make of it (`joma.monitor.measures`). So the change
+    of ln s2 has two parts, and a cause is named where one of them is at least two thirds of the whole.
 
     Now is compared with the latest measuring at which logits were half as large; where there is none, with the first.
     """
@@ -156,10 +159,10 @@ class Causes:
         smaller = [point for point in past if point.variance[at] * _HALF_AS_LARGE <= now.variance[at]]
         if not past:
             return None
-        return _told(smaller[-1] if smaller else past[0], now, at)
+        return _sentence(smaller[-1] if smaller else past[0], now, at)
 
 
-def _told(then: _Point, now: _Point, at: tuple[int, int]) -> str | None:
+def _sentence(then: _Point, now: _Point, at: tuple[int, int]) -> str | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         whole, weights = now.variance[at] / then.variance[at], now.size[at] / then.size[at]
         share = np.log(weights) / np.log(whole)
