@@ -340,7 +340,7 @@ INSIDE: dict[str, Writer] = {
 }
 """Files in a folder that may be a stranger's: links stay, and are refused."""
 ONCE: dict[str, Writer] = {
-    "monitor.record:Record.at": _monitored,
+    "monitor.delivery:Record.at": _monitored,
     "runs.merging:merge_runs": _merged,
     "store:Run.create": _created,
 }
