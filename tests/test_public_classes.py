@@ -166,7 +166,7 @@ EXAMPLES = {
     "models.decoder.DecoderConfig": lambda folder: DecoderConfig(vocabulary=28_782, layers=4, heads=8, dropout=0.1),
     "models.llama.Llama": lambda folder: Llama(LlamaConfig(vocabulary=500, width=64, mlp=172, heads=4, layers=2)),
     "models.llama.LlamaConfig": lambda folder: LlamaConfig(layers=12),
-    "monitor.alarms.Alert": lambda folder: monitor.Alert(300, "entropy", "h.0.attn" * 9, 2, 0.1, 0.2, "below its limit"),
+    "monitor.alarms.Alert": lambda folder: monitor.Alert(300, "entropy", "h.0.attn" * 9, 2, 0.1, 0.2, "below it"),
     "monitor.alarms.EntropyFall": lambda folder: monitor.EntropyFall(),
     "monitor.alarms.EntropyFloor": lambda folder: monitor.EntropyFloor(0.05),
     "monitor.alarms.LargestLogit": lambda folder: monitor.LargestLogit(50),
