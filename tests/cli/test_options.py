@@ -169,7 +169,10 @@ def test_an_option_has_the_default_of_the_function_that_it_goes_to(command, func
     commands = argparse.ArgumentParser().add_subparsers()
     importlib.import_module(f"joma.cli.{command}").add_parser(commands)
     module, _, name = function.rpartition(".")
-    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+    home = importlib.import_module(module)
+    parameters = dict(inspect.signature(getattr(home, name)).parameters)
+    for group in ("Which", "What", "Work") if name == "scan" else ():
+        parameters |= inspect.signature(getattr(home, group)).parameters
     options = {action.dest: action.default for action in commands.choices[command]._actions}
     numbers = {name for name, one in parameters.items() if isinstance(one.default, bool | int | float)}
     both = numbers & options.keys()
