@@ -10,6 +10,8 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from joma import studies
 from joma.claims.contract import SCALES
@@ -133,9 +135,35 @@ def test_an_option_has_the_default_of_the_function_that_it_goes_to(command, func
     commands = argparse.ArgumentParser().add_subparsers()
     importlib.import_module(f"joma.cli.{command}").add_parser(commands)
     module, _, name = function.rpartition(".")
-    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+    home = importlib.import_module(module)
+    parameters = dict(inspect.signature(getattr(home, name)).parameters)
+    for group in ("Which", "What", "Work") if name == "scan" else ():
+        parameters |= inspect.signature(getattr(home, group)).parameters
     options = {action.dest: action.default for action in commands.choices[command]._actions}
     numbers = {name for name, one in parameters.items() if isinstance(one.default, bool | int | float)}
     both = numbers & options.keys()
     assert both
     assert {name: options[name] for name in both} == {name: parameters[name].default for name in both}
+
+
+def test_without_ray_one_sentence_says_how_to_get_it(tmp_path, capsys, monkeypatch):
+    save_file({"model.layers.0.mlp.up_proj.weight": torch.ones(4, 4)}, checkpoint := tmp_path / "model.safetensors")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for command in (["scan", str(checkpoint)], ["verify", "thm5"]):
+        assert main([*command, "--out", str(tmp_path / command[0]), "--on", "ray"]) == 2
+        said = capsys.readouterr().err
+        assert said == "joma: ray is not installed: pip install -e '.[ray]', in the checkout of joma\n"
+    assert not list((tmp_path / "verify").iterdir())
+
+
+def test_names_keep_their_capitals_and_defaults_are_said(capsys):
+    for command, words in (
+        ("export", ("an RO-Crate with figures",)),
+        ("scan", ("(default: joma-out)", "(default: 20)")),
+        ("cache", ("(default: joma-out)",)),
+        ("show", ("(default: joma-out)", "--scale paper")),
+    ):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        said = " ".join(capsys.readouterr().out.split()).replace("joma- out", "joma-out")
+        assert all(one in said for one in words), command
