@@ -1,30 +1,23 @@
 """CDAG Theorem 1 in training: signals against autograd and numpy, the verdicts, and that they follow the numbers."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from records import altered, carried_out, changed, found, verdicts
+from small_runs import small
 
 from joma.claims.contract import NotRun, silent
 from joma.claims.execute import judge, plain_config
-from joma.claims.finding import Finding
 from joma.data.hierarchy import HBLT
-from joma.figures.style import house_style
 from joma.runs import Run
 from joma.studies.cdag.cdag import STUDY
 from joma.studies.cdag.cdag import run as net
 from joma.theory import cdag
 from joma.training import train_all
 
-TINY = replace(STUDY.quick, classes=3, members=3, width=8, steps=30, batch=32, samples=500, held_out=400, points=4)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("runs") / "tiny")
+TINY = small("cdag")
 
 
 @pytest.fixture
@@ -67,14 +60,6 @@ def written(run, path, after=None, before=None):
         return value
 
     return changed(run, path, change)
-
-
-def test_one_finding_a_claim(run):
-    found = judge(STUDY, run)
-    assert [finding.claim for finding in found] == list(STUDY.claims)
-    for finding in found:
-        assert finding.control or finding.verdict == "not run"
-        assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == finding.verdict
 
 
 def test_a_record_without_a_violation_holds(run, tmp_path):
@@ -220,11 +205,6 @@ def test_where_no_edge_is_counted_there_is_no_share(run, tmp_path):
     none = written(run, tmp_path / "none", {"signs": 0, "signs positive": 0})
     assert np.isnan(net.share(none, "small start", "signs")[1:]).all()
     assert verdicts(STUDY, none)["signs-in-training"] == "undecided"
-
-
-def test_figure_is_drawn(run):
-    with house_style():
-        assert [drawing.name for drawing in STUDY.draw(run)] == ["cdag-in-training"]
 
 
 @pytest.mark.long

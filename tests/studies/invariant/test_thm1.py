@@ -5,26 +5,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, changed, found, verdicts
+from every_study import add, put
+from records import altered, changed, found, verdicts
+from small_runs import small
 
 from joma.claims.execute import judge
 from joma.studies.invariant import thm1
 from joma.studies.invariant._blocks import largest, smallest
-from joma.studies.invariant.thm1 import STUDY, Thm1Config
+from joma.studies.invariant.thm1 import STUDY
 from joma.theory.attention import Attention
 from joma.theory.flow import State
 
-SMALL = replace(STUDY.quick, tokens=3, samples=6, steps=5, horizon=0.3, nodes=(1, 2), kink_steps=(10, 40))
+SMALL = small("thm1")
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 OFF = add((-1, ..., 0), 0.01)  # the logits at the last moment
 NAN = put((-1,), np.nan)
 RANDOM, ZERO = 0, 1
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "thm1")
 
 
 def still(path):
@@ -227,26 +223,3 @@ def test_controls_and_other_data_draw_from_streams_of_their_own(monkeypatch):
             draw(replace(SMALL, seed=seed))
             last.append(drawn[-1])
     assert len({0, 1, 2, *last}) == 7
-
-
-def test_every_study(run):
-    findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"kink_steps": (1,)}, "kink_steps must be 2 values that rise"),
-        ({"kink_steps": (80, 20)}, "a coarse and a finer one"),
-        ({"steps": 1}, "steps must be at least 2"),
-    ],
-)
-def test_refusals(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        Thm1Config(**changes)

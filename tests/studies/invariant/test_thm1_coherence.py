@@ -3,25 +3,19 @@
 import numpy as np
 import pytest
 import torch
-from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, changed, found, verdicts
+from every_study import add, put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
+from records import altered, changed, found, verdicts
+from small_runs import small
 
 from joma.studies.invariant import thm1_coherence as study
 from joma.studies.invariant.thm1_coherence import STUDY, Thm1CoherenceConfig
 from joma.theory.flow import Block, cross_entropy_gradient
 
-TINY = Thm1CoherenceConfig(
-    tokens=4, nodes=2, samples=6, widths=(3, 8, 64, 4096), seeds=8, vocabulary=300, vocabulary_seeds=3
-)
+TINY = small("thm1-coherence")
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 QUALITATIVE, OPEN = "only qualitative", "undecided"
 NAN = put((-1, 0), np.nan)
 JITTER = np.tile([-1.0, 1.0], 4)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("runs") / "thm1-coherence")
 
 
 def test_verdicts(run):
@@ -34,28 +28,22 @@ def test_verdicts(run):
     }
 
 
-@pytest.mark.parametrize(
-    ("series", "change", "claim", "verdict"),
-    [
-        ("residual/first order", lambda x: 1.5 * x, "coherence-terms", FAILS),
-        ("residual/first order", add((-1,), 1.0), "coherence-terms", FAILS),
-        ("residual/first order", NAN, "coherence-terms", FAILS),
-        ("residual/orthonormal drift", lambda x: x + 1e-6, "coherence-terms", BLIND),
-        ("residual/orthonormal drift", lambda x: x + 1e-6, "coherence-order", BLIND),
-        ("residual/orthonormal drift", put((0, 0), np.nan), "coherence-order", OPEN),
-        ("residual/path integral", lambda x: x + 1e-9, "coherence-dual", FAILS),
-        ("residual/path integral", add((0, 0, 0), 1e-9), "coherence-dual", FAILS),
-        ("residual/path integral", NAN, "coherence-dual", FAILS),
-        ("residual/drift", lambda x: 0 * x + 1e-12, "coherence-dual", HOLDS),
-        ("no residual/half |W|^2", lambda x: x + 1e-9, "coherence-total", FAILS),
-        ("no residual/half |W|^2", add((0, 0), 1e-9), "coherence-total", FAILS),
-        ("no residual/half |W|^2", NAN, "coherence-total", FAILS),
-        ("no residual/total z", NAN, "coherence-total", FAILS),
-    ],
-)
-def test_a_spoiled_series_changes_the_verdict(run, tmp_path, series, change, claim, verdict):
-    with altered(run, tmp_path / "run", series, change) as copy:
-        assert found(STUDY, copy, claim).verdict == verdict
+SPOILED = [
+    ("residual/first order", lambda x: 1.5 * x, "coherence-terms", FAILS),
+    ("residual/first order", add((-1,), 1.0), "coherence-terms", FAILS),
+    ("residual/first order", NAN, "coherence-terms", FAILS),
+    ("residual/orthonormal drift", lambda x: x + 1e-6, "coherence-terms", BLIND),
+    ("residual/orthonormal drift", lambda x: x + 1e-6, "coherence-order", BLIND),
+    ("residual/orthonormal drift", put((0, 0), np.nan), "coherence-order", OPEN),
+    ("residual/path integral", lambda x: x + 1e-9, "coherence-dual", FAILS),
+    ("residual/path integral", add((0, 0, 0), 1e-9), "coherence-dual", FAILS),
+    ("residual/path integral", NAN, "coherence-dual", FAILS),
+    ("residual/drift", lambda x: 0 * x + 1e-12, "coherence-dual", HOLDS),
+    ("no residual/half |W|^2", lambda x: x + 1e-9, "coherence-total", FAILS),
+    ("no residual/half |W|^2", add((0, 0), 1e-9), "coherence-total", FAILS),
+    ("no residual/half |W|^2", NAN, "coherence-total", FAILS),
+    ("no residual/total z", NAN, "coherence-total", FAILS),
+]
 
 
 @pytest.mark.parametrize(
@@ -168,12 +156,6 @@ def test_every_draw_must_keep_to_the_bound(run, tmp_path):
     lean, wide = np.full(40, 0.4), np.where(np.arange(40) == 7, 0.301, 0.20)
     with altered(run, tmp_path / "run", "vocabulary/coherence", lambda _: np.stack([lean, wide])) as copy:
         assert found(STUDY, copy, "coherence-width").verdict == QUALITATIVE
-
-
-def test_what_is_asked_of_every_study(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, TINY, run, tmp_path / "run", after=0.35)
-    draws_labelled_figures(STUDY, run)
-    findings_survive_json(STUDY, run)
 
 
 def test_ensembles_of_coherent_embeddings_obey_equation_2():
