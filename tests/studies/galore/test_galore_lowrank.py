@@ -14,26 +14,24 @@ from records import carried_out, changed, found, verdicts
 from joma.figures.style import house_style
 from joma.models import Decoder, DecoderConfig
 from joma.studies.galore.galore_lowrank import STUDY
-from joma.studies.galore.galore_lowrank import judge as claims
+from joma.studies.galore.galore_lowrank import study as claims
 from joma.studies.galore.galore_lowrank.run import (
     MATRICES,
     SERIES,
     SHUFFLED,
+    STATISTICS,
     WORDS,
     GaloreLowrankConfig,
     after_refresh,
+    captured,
     gradient,
     gradients,
-    points,
-    probe,
-    rank,
-)
-from joma.studies.galore.galore_lowrank.spectra import (
-    STATISTICS,
-    captured,
     gram,
     overlap,
+    points,
+    probe,
     projector_ranks,
+    rank,
     same_norms,
     spectrum_of,
     statistics,

@@ -11,12 +11,11 @@ from joma.claims.contract import Finding
 from joma.claims.execute import judge, plain_config
 from joma.figures.style import house_style
 from joma.runs import Run
-from joma.studies.hierarchy.hblt_alignment import run as trees
-from joma.studies.hierarchy.hblt_alignment import study as hblt_alignment
+from joma.studies.hierarchy import hblt_alignment
 
 STUDY = hblt_alignment.STUDY
 SEEDS = 4
-CONFIG = trees.HBLTAlignmentConfig(depths=(2, 3), rhos=(1.0, 0.8), seeds=SEEDS, classes=4, samples=300)
+CONFIG = hblt_alignment.HBLTAlignmentConfig(depths=(2, 3), rhos=(1.0, 0.8), seeds=SEEDS, classes=4, samples=300)
 RHO = np.repeat(CONFIG.rhos, SEEDS)
 NEURON, PERMUTED, PROBE = range(3)
 ANY = hblt_alignment.ANY
@@ -37,7 +36,7 @@ def record(path, *changes, accuracy=1.0, diverged=(), tokens=0.4, spread=1e-3):
     luck = np.random.default_rng(0)
     run = Run.create(path, study=STUDY.name, config=plain_config(CONFIG), version=STUDY.version)
     for depth in CONFIG.depths:
-        shape = (len(RHO), len(trees.KINDS), ANY + 1, depth - 1)
+        shape = (len(RHO), len(hblt_alignment.KINDS), ANY + 1, depth - 1)
         start, gain = 0.5 + noise(luck, spread, shape), noise(luck, spread, shape)
         for where, by in changes:
             gain[where] += by
@@ -211,7 +210,7 @@ def test_where_training_adds_most_is_told(tmp_path):
 
 def test_what_is_measured_on_was_never_trained_on(tiny):
     config = tiny["hblt-alignment"][1]
-    who = trees.Members(config, 3)
+    who = hblt_alignment.Members(config, 3)
     one, other = who.fresh([2, 3])
     trained = who.sample(range(1), [2, 3], config.samples)
     assert not torch.equal(one.on, other.on)

@@ -20,10 +20,9 @@ from joma.data.python_source import python_tokens
 from joma.models import Decoder, DecoderConfig
 from joma.runs import Run
 from joma.studies.syntax.python_hierarchy import STUDY
-from joma.studies.syntax.python_hierarchy import record as syntax
+from joma.studies.syntax.python_hierarchy import run as syntax
 from joma.studies.syntax.python_hierarchy import study as judging
-from joma.studies.syntax.python_hierarchy.record import Scores, octave, slope
-from joma.studies.syntax.python_hierarchy.run import PythonHierarchyConfig
+from joma.studies.syntax.python_hierarchy.run import PythonHierarchyConfig, Scores, octave, slope
 
 SMALL = PythonHierarchyConfig(
     tokens=30_000, vocabulary=64, width=8, mlp=12, heads=1, context=16, batch=2, steps=6, points=3, seeds=2, windows=12,

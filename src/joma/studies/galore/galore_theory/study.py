@@ -1,17 +1,21 @@
-"""The study of GaLore's theory: its sizes, its claims, and what it is about."""
+"""What is claimed of GaLore's theory, how the record judges it, and its pictures."""
 
 from typing import Any
 
 import numpy as np
 
-from joma.claims.contract import Claim, Finding, Study
+from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.evidence import Test, above, at_least, at_most
 from joma.claims.verdicts import by_residual, by_tests
+from joma.figures.bands import bound
+from joma.figures.labels import label_lines
+from joma.figures.reading import number
+from joma.figures.style import BLUE, CORRECTED, GREEN, ORANGE, PRINTED, PURPLE, panels
 from joma.runs import Run
-from joma.studies.galore.galore_theory import descent, networks, projection
+from joma.studies.galore.galore_theory import descent
 from joma.studies.galore.galore_theory import run as record
-from joma.studies.galore.galore_theory.figures import draw
-from joma.studies.galore.galore_theory.run import KEPT, LOGIT, ODD, columns, run, worst
+from joma.studies.galore.galore_theory.descent import EVEN, FAMILIES, HIGH, KINDS, LATE, OWN, SAME, SEVERAL
+from joma.studies.galore.galore_theory.run import KEPT, LOGIT, MODELS, ODD, columns, run, share_broken, worst
 
 EXACT = 1e-10  # formulas against autograd or an ODE solver, in float64
 ENDED = 1e-2  # how near to its limit a stable rank must come
@@ -117,7 +121,7 @@ TOTAL = Claim(
 
 def _by_autograd(claim: Claim, run: Run, **evidence: Any) -> Finding:
     expected = "The formula gives the gradient that autograd gives."
-    control = {f"{networks.BENT} activations": float(run.value(f"network/{networks.BENT}")[0].min())}
+    control = {f"{record.BENT} activations": float(run.value(f"network/{record.BENT}")[0].min())}
     return by_residual(
         claim, tolerance=EXACT, what="relative error of G", expected=expected, control=control, **evidence
     )
@@ -125,13 +129,13 @@ def _by_autograd(claim: Claim, run: Run, **evidence: Any) -> Finding:
 
 def judge_reversible(run: Run) -> Finding:
     """By autograd, for four kinds of networks."""
-    off = {kind: float(run.value(f"network/{kind}")[0].max()) for kind in networks.PIECEWISE}
+    off = {kind: float(run.value(f"network/{kind}")[0].max()) for kind in record.PIECEWISE}
     return _by_autograd(REVERSIBLE, run, printed=worst(off.values()), details={"relative error": off})
 
 
 def judge_polynomial(run: Run) -> Finding:
     """By autograd, with squares and cubes."""
-    off = {kind: run.value(f"network/{kind}") for kind in networks.POWERS}
+    off = {kind: run.value(f"network/{kind}") for kind in record.POWERS}
     printed, corrected = (worst(float(each[form].max()) for each in off.values()) for form in (0, 1))
     details = {"smallest error as printed": {kind: float(each[0].min()) for kind, each in off.items()}}
     return _by_autograd(POLYNOMIAL, run, printed=printed, corrected=corrected, details=details)
@@ -233,7 +237,7 @@ def _above(run: Run, name: str, form: str) -> float:
 
 def judge_contracts(run: Run) -> Finding:
     """Random problems of both families and three that were made by hand."""
-    groups = [*projection.FAMILIES, "peak", "constant C", "high rate"]
+    groups = [*record.FAMILIES, "peak", "constant C", "high rate"]
     over = {form: {name: _above(run, name, form) for name in groups} for form in ("printed", "proof", "corrected")}
     return by_tests(
         CONTRACTS,
@@ -250,7 +254,7 @@ def judge_constant(run: Run) -> Finding:
     c in factor = 1 - rate (kappa - c L_B L_C D^2) at the peak, where kappa and L_B L_C D^2 are nearly 1.
     """
     printed, proof = (
-        worst(_above(run, name, form) for name in (projection.THROUGH_ZERO, "peak")) for form in ("printed", "proof")
+        worst(_above(run, name, form) for name in (record.THROUGH_ZERO, "peak")) for form in ("printed", "proof")
     )
     factor, rate = run.value("projection/peak/factor"), run.value("projection/peak/rate")
     reached = float(((factor - 1) / rate + 1).min())
@@ -269,9 +273,9 @@ def judge_constant(run: Run) -> Finding:
 def judge_converges(run: Run) -> Finding:
     """A gradient that meets the printed condition and never vanishes; calm problems that meet the corrected one."""
     size, kappa = run.value("projection/cycle/size"), run.value("projection/cycle/kappa")
-    left, calm = run.value("projection/settle/left"), run.value("projection/settle/worst factor") <= projection.FACTOR
+    left, calm = run.value("projection/settle/left"), run.value("projection/settle/worst factor") <= record.FACTOR
     share = worst(
-        run.value(f"projection/{name}/kappa over its condition").max() for name in (projection.THROUGH_ZERO, "peak")
+        run.value(f"projection/{name}/kappa over its condition").max() for name in (record.THROUGH_ZERO, "peak")
     )
     return by_tests(
         CONVERGES,
@@ -290,15 +294,15 @@ def judge_converges(run: Run) -> Finding:
 
 def judge_dynamics(run: Run) -> Finding:
     """Along the flow of real blocks. Eq. 44 of the proof, node by node, is another equation than eq. 43."""
-    off = {form: float(run.value(f"rows/off/{form}").max()) for form in networks.EQUATIONS}
+    off = {form: float(run.value(f"rows/off/{form}").max()) for form in record.EQUATIONS}
     return by_residual(
         DYNAMICS,
-        printed=off[networks.EQUATION],
-        corrected=off[networks.CORRECTED],
+        printed=off[record.EQUATION],
+        corrected=off[record.CORRECTED],
         tolerance=EXACT,
         what="relative error of V′",
         expected="The equation gives V′ of the block, with the best A at each moment.",
-        control={"eq. 44, each node for itself": off[networks.PER_NODE]},
+        control={"eq. 44, each node for itself": off[record.PER_NODE]},
     )
 
 
@@ -355,6 +359,119 @@ def judge_total(run: Run) -> Finding:
         corrected=[_differ(" from the middle of the last digit", read["printed total"], guess - 0.005)],
         details={"by the formula, G": _by_model(total / ODD), "by the formula, GiB": _by_model(total / 2**30)},
     )
+
+
+SHOWN = 30  # steps of Lemma 3.3 in the figure
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Stable ranks and bounds; the counterexample to Corollary 3.4; fixed projections; memory."""
+    return [_draw_bounds(run), _draw_half(run), _draw_projection(run), _draw_memory(run)]
+
+
+def _draw_bounds(run: Run) -> Drawing:
+    figure, axes = panels(2, 2, width=4.3)
+    t = run.value("lemma/t")[: SHOWN + 1]
+    for axis, family in zip(axes, FAMILIES, strict=True):
+        rank, printed, corrected = (
+            run.value(f"lemma/{family}/{name}")[0, : SHOWN + 1] for name in ("rank", "printed", "corrected")
+        )
+        axis.plot(t, corrected, color=CORRECTED, ls="--", label="corrected bound")
+        axis.plot(t, printed, color=PRINTED, label="printed bound")
+        axis.plot(t, rank, color=GREEN, label="stable rank of G")
+        axis.set(xlabel="step", ylabel="stable rank", ylim=(0.9, 1.1 * float(max(corrected.max(), rank.max()))))
+        axis.set_title(family)
+        label_lines(axis)
+    broken = {family: number(share_broken(run, family), "%") for family in FAMILIES}
+    caption = (
+        f"The printed bound of Lemma 3.3 holds with one pair (B, C), a small rate and the right start. Of "
+        f"random cases it fails in {broken[SEVERAL]} with several pairs, in {broken[HIGH]} with a high "
+        f"rate and in {broken[LATE]} where G₀ is not the gradient at t₀. The corrected bound holds in all. "
+        "Each panel has a 2 × 2 case made by hand."
+    )
+    return Drawing("stable-rank-bounds", caption, figure)
+
+
+def _draw_half(run: Run) -> Drawing:
+    n = int(run.config["inputs"])
+    figure, (axis,) = panels(width=6.0, height=3.0)
+    ends = {}
+    for kind, colour in zip(KINDS, (GREEN, BLUE, PURPLE), strict=True):
+        t, rank = run.value(f"half/{kind}/t"), run.value(f"half/{kind}/rank")
+        axis.plot(t + 1, rank, color=colour, label=kind.replace(", ", ",\n"))
+        ends[kind] = number(rank[-1])
+    axis.axhline(n / 2, color=PRINTED, ls="--", label="printed bound n/2")
+    axis.set(xscale="log", xlabel="step + 1", ylabel="stable rank of G", ylim=(0, n))
+    label_lines(axis)
+    caption = (
+        f"Corollary 3.4 bounds the stable rank by n/2 = {n // 2} for large t. With {n - 1} orthonormal inputs in {n} "
+        f"dimensions and B = 1 it stays at {ends[EVEN]}. Generic inputs end at {ends[SAME]} with one B "
+        f"for all and at {ends[OWN]} with a B for each input. In all three G has no part in the eigenspace "
+        "that the proof divides by."
+    )
+    return Drawing("half-rank", caption, figure)
+
+
+def _draw_projection(run: Run) -> Drawing:
+    figure, (bars, path) = panels(2, width=4.8, height=3.0)
+    problems = {"peak": "B and C\nvanish at W = 0", "constant C": "C constant"}
+    growth: dict[str, list[float]] = {}  # (factor - 1) / rate at the lowest rate, measured and allowed
+    labels = {"factor": "measured", "printed": "theorem", "proof": "proof", "corrected": "corrected"}
+    for i, (form, colour) in enumerate(zip(labels, (GREEN, PRINTED, ORANGE, CORRECTED), strict=True)):
+        growth[form] = [
+            float((run.value(f"projection/{name}/{form}")[0] - 1) / float(run.value(f"projection/{name}/rate")[0]))
+            for name in problems
+        ]
+        drawn = bars.bar(
+            np.arange(len(problems)) + (i - 1.5) * 0.2, growth[form], 0.18, color=colour, label=labels[form]
+        )
+        bars.bar_label(drawn, fmt="%.2f", fontsize=7, padding=1)
+    bars.axhline(0, lw=0.8, color="0.5")
+    bars.set_xticks(range(len(problems)), problems.values())
+    bars.set(xlabel="problem", ylabel="growth of |R| per step and rate", ylim=(-0.4, 1.6))
+    bars.set_title("|R| grows where the theorem says it cannot")
+    bars.legend(ncols=2, loc="upper right")
+    size = run.value("projection/cycle/size")[:60]
+    t = np.arange(len(size))
+    path.plot(t, size, color=GREEN, label="measured |R|")
+    path.plot(t, size[0] * 0.9**t, color=PRINTED, label="theorem")
+    path.set(xlabel="step", ylabel="|R|", ylim=(0, None), title="A descent that does not end")
+    label_lines(path)
+    peak, still = ({form: number(both[i]) for form, both in growth.items()} for i in (0, 1))
+    caption = (
+        f"The bound of Theorem 3.8 is too low. Left: the largest growth of the projected gradient R in one step, over "
+        f"the rate, in two problems with one number in place of matrices. Where B and C vanish at W = 0 it is "
+        f"{peak['factor']}; the theorem allows {peak['printed']}, its proof {peak['proof']}. "
+        f"With a constant C it is {still['factor']}, and both allow {still['printed']}. Right: a "
+        "gradient that meets the printed condition and does not vanish (rate 1, κ ≥ 0.1, L_A = L_C = 0)."
+    )
+    return Drawing("fixed-projections", caption, figure)
+
+
+def _draw_memory(run: Run) -> Drawing:
+    read = columns(run)
+    figure, axes = panels(2, width=4.6)
+    states, quarters = read["galore"] / ODD, read["three quarters"]
+    total, guessed = (read["weights"] + read["galore"]) / ODD, read["nominal weights"] / ODD + quarters
+    for axis, title, formula, guess, printed in (
+        (axes[0], "optimizer states", states, quarters, read["printed states"]),
+        (axes[1], "weights and states", total, guessed, read["printed total"]),
+    ):
+        x = np.arange(len(MODELS))
+        axis.bar(x - 0.18, formula / printed, 0.33, color=BLUE, label="the paper's formula")
+        axis.bar(x + 0.18, guess / printed, 0.33, color=ORANGE, label="with ¾ of LoRA's states")
+        bound(axis, 1.0, "as printed")
+        axis.set_xticks(x, MODELS)
+        axis.set(xlabel="model", ylabel="computed / printed memory", ylim=(0, 1.9), title=title)
+        axis.legend(loc="upper right", ncols=1)
+    over = states / read["printed states"] - 1
+    caption = (
+        f"The formula gives {number(over.min(), '%')} to {number(over.max(), '%')} more memory for optimizer states "
+        "than Table 6 prints for GaLore. The printed numbers are, to their two digits, three quarters of LoRA's, "
+        "embeddings included. Totals of Table 2 follow with parameters in round numbers. Unit: 1.024 · 10⁹ bytes, in "
+        "which LoRA's column comes out."
+    )
+    return Drawing("memory", caption, figure)
 
 
 STUDY = Study(

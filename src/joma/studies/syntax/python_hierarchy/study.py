@@ -16,8 +16,16 @@ from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, depth_colours, panels
 from joma.measure.intervals import compare
 from joma.runs import Run
-from joma.studies.syntax.python_hierarchy.record import FEWEST, LEVELS, VERSIONS, Scores, mean, slope
-from joma.studies.syntax.python_hierarchy.run import PythonHierarchyConfig, run
+from joma.studies.syntax.python_hierarchy.run import (
+    FEWEST,
+    LEVELS,
+    VERSIONS,
+    PythonHierarchyConfig,
+    Scores,
+    mean,
+    run,
+    slope,
+)
 
 MARGIN = 0.02  # of correlation: the smallest gain over a control that matters
 SHARE = 0.05  # of what all hidden nodes together tell: the smallest gain of the best one that matters
