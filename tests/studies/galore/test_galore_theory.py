@@ -9,7 +9,6 @@ from scipy.integrate import solve_ivp
 
 from joma.studies.galore.galore_theory import STUDY, descent
 from joma.studies.galore.galore_theory import run as problems
-from joma.studies.galore.galore_theory import study as claims
 from joma.studies.galore.galore_theory.run import GaloreTheoryConfig
 from joma.theory.attention import random_orthonormal
 
@@ -89,7 +88,7 @@ def test_a_spoiled_series_changes_its_verdict(run, tmp_path, series, change, cla
 
 
 def test_each_premise_of_the_lemma_is_needed_and_together_they_do(run):
-    tests = {test.what.split(", ")[-1]: test.value for test in found(STUDY, run, claims.BOUND).printed.tests}
+    tests = {test.what.split(", ")[-1]: test.value for test in found(STUDY, run, "stable-rank-bound").printed.tests}
     assert tests["one pair"] < 1e-12
     assert tests["several pairs"] > 0.4  # the 2 x 2 case: 2 against 25/18
     assert tests["high rate"] > 0.4
@@ -152,7 +151,7 @@ def test_memory_by_hand(run):
     assert run.value("memory/galore matrices")[0] == 2 * 8 * (4 * square + 3 * wide)
     weights = 8 * (4 * 512 * 512 + 3 * 512 * 1376) + 2 * 32000 * 512 + 17 * 512
     assert run.value("memory/weights")[0] == 2 * weights == 116_147_200
-    formula = found(STUDY, run, claims.STATES).details["by the formula, G"]
+    formula = found(STUDY, run, "memory-states").details["by the formula, G"]
     assert formula["1B"] == pytest.approx(2.036, abs=1e-3)
 
 

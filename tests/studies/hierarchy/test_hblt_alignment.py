@@ -152,7 +152,7 @@ def test_the_lowest_latents_must_have_more_of_their_gain_on_the_way(tmp_path):
 
 
 def test_without_a_gain_there_is_no_order_of_learning(tmp_path):
-    first = found(STUDY, record(tmp_path / "run"), hblt_alignment.FIRST)
+    first = found(STUDY, record(tmp_path / "run"), "lowest-latents-first")
     assert first.verdict == "not run"
     assert "no network gained" in first.reason
 
@@ -182,11 +182,11 @@ def test_networks_that_tell_classes_by_luck_are_no_evidence(tmp_path):
 def test_a_lost_network_is_left_out_and_counted(tmp_path, lost, why):
     spoiled = ((5, slice(None)), -5.0)  # would turn every verdict
     run = record(tmp_path / "run", EVERYWHERE, spoiled, **lost)
-    represent = found(STUDY, run, hblt_alignment.REPRESENT)
+    represent = found(STUDY, run, "nodes-represent-latents")
     assert represent.verdict == "holds"
     assert represent.details["networks left out"] == {why: 2.0}  # one of each depth
     assert f"networks left out: {why} 2" in represent.measured
-    assert "networks left out" not in found(STUDY, run, hblt_alignment.CERTAIN).details  # it was of rho = 0.8
+    assert "networks left out" not in found(STUDY, run, "alignment-without-noise").details  # it was of rho = 0.8
 
 
 def test_what_is_not_a_number_is_left_out(tmp_path):
@@ -203,7 +203,7 @@ def test_one_seed_decides_nothing(tmp_path):
 
 
 def test_where_training_adds_most_is_told(tmp_path):
-    represent = found(STUDY, record(tmp_path / "run", ((NOISY, NEURON, 2, 0), 0.2)), hblt_alignment.REPRESENT)
+    represent = found(STUDY, record(tmp_path / "run", ((NOISY, NEURON, 2, 0), 0.2)), "nodes-represent-latents")
     assert represent.details["places with a clear gain"] == {"number": 2.0, "of": 9.0}  # height 1 of both depths
     assert any(case.startswith("largest in block 3, height 1") for case in represent.details)
 

@@ -81,15 +81,15 @@ def test_verdicts_follow_the_gain_and_its_interval(tmp_path, end, verdict):
     assert {seen[name] for name in ALIGN} == {verdict}
 
 
-@pytest.mark.parametrize(("claim", "place"), [(table1.LOWEST, (0, 0)), (table1.UPPER, (1, 1))])
+@pytest.mark.parametrize(("claim", "place"), [("lowest-latents-align", (0, 0)), ("upper-latents-align", (1, 1))])
 def test_each_level_is_read_in_its_own_block(tmp_path, claim, place):
     end = LOW.copy()
     end[(slice(None), 0, *place)] = published()[(slice(None), 0, *place)]
     seen = verdicts(STUDY, record(tmp_path / "one", LOW, end))
-    assert [name for name in ALIGN if seen[name] == "holds"] == [claim.name]
+    assert [name for name in ALIGN if seen[name] == "holds"] == [claim]
     others = published()
     others[(slice(None), 0, *place)] = LOW[(slice(None), 0, *place)]
-    assert verdicts(STUDY, record(tmp_path / "others", LOW, others))[claim.name] != "holds"
+    assert verdicts(STUDY, record(tmp_path / "others", LOW, others))[claim] != "holds"
 
 
 def test_what_latents_of_other_classes_score_too_proves_nothing(tmp_path):
@@ -143,7 +143,7 @@ def test_a_claim_on_two_columns_needs_both(tmp_path):
     seen = verdicts(STUDY, run)
     assert seen["more-latents-align-less"] == "not run"
     assert {seen[name] for name in TABLE} == {"holds"}  # of the column that learned, beside its own numbers
-    lowest = found(STUDY, run, table1.LOWEST)
+    lowest = found(STUDY, run, "lowest-latents-align")
     assert lowest.details["the table"]["mean"] == pytest.approx(TABLE1[0].ncorr[0].mean)
 
 
@@ -177,7 +177,7 @@ def test_one_seed_decides_nothing(tmp_path):
 
 
 def test_the_largest_gain_is_told_with_its_step(tmp_path):
-    lowest = found(STUDY, record(tmp_path / "run", LOW, published()), table1.LOWEST)
+    lowest = found(STUDY, record(tmp_path / "run", LOW, published()), "lowest-latents-align")
     largest = lowest.details["largest gain over the untrained network"]
     assert largest["step"] == CONFIG.steps
     assert largest["gain"] == pytest.approx(0.3, abs=1e-3)

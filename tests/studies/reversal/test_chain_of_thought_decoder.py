@@ -21,6 +21,8 @@ PUBLISHED = {"first step": 0.98, "second step": 0.99, "compositions": 0.99, "hel
 WAYS = {study.BASE: (0.0, 1.0, np.nan), "spelled out": (0.0, 1.0, 0.9), "other steps": (0.0, 1.0, 0.05),
         "frozen": (0.0, 1.0, np.nan)}  # fmt: skip
 
+COMPOSE = "held-out-composition-no-better-than-uniform"
+
 
 @pytest.fixture(scope="module")
 def tiny_run(tmp_path_factory):
@@ -58,7 +60,10 @@ def test_the_published_picture_holds(tmp_path):
     assert set(verdicts(STUDY, record(tmp_path / "run")).values()) == {"holds"}
 
 
-@pytest.mark.parametrize(("claim", "condition"), [(study.COMPOSE, study.BASE), (study.FROZEN, "frozen")])
+@pytest.mark.parametrize(
+    ("claim", "condition"),
+    [(COMPOSE, study.BASE), ("no-composition-with-frozen-embeddings", "frozen")],
+)
 def test_a_composition_that_is_known_ends_it(tmp_path, claim, condition):
     def of(name, held_out, **options):
         return verdict(tmp_path / name, claim, changes={(condition, "held out"): held_out}, **options)
@@ -71,17 +76,17 @@ def test_a_composition_that_is_known_ends_it(tmp_path, claim, condition):
 
 def test_the_step_that_is_known_less_counts(tmp_path):
     unknown = {(study.BASE, "second step"): 0.2}
-    assert verdict(tmp_path / "run", study.COMPOSE, changes=unknown) == "only qualitative"
+    assert verdict(tmp_path / "run", COMPOSE, changes=unknown) == "only qualitative"
 
 
 def test_a_trace_is_seen_in_the_ranks(tmp_path):
     for rank, expected in ((0.5, "holds"), (0.7, "only qualitative"), (1.0, "not above its control")):
-        assert verdict(tmp_path / str(rank), study.TRACE, rank=rank) == expected
+        assert verdict(tmp_path / str(rank), "no-trace-of-the-composition", rank=rank) == expected
 
 
 def test_rollouts_must_reach_what_asking_at_once_does_not(tmp_path):
     def of(name, direct, rollout):
-        return verdict(tmp_path / name, study.ROLLOUT, ways={study.BASE: (direct, rollout, np.nan)})
+        return verdict(tmp_path / name, "rollout-answers", ways={study.BASE: (direct, rollout, np.nan)})
 
     assert of("lower", 0.0, 0.8) == "only qualitative"
     assert of("same", 1.0, 1.0) == "not above its control"
@@ -90,7 +95,9 @@ def test_rollouts_must_reach_what_asking_at_once_does_not(tmp_path):
 
 def test_steps_must_be_the_chains_own(tmp_path):
     def of(name, own, other):
-        return verdict(tmp_path / name, study.WRITTEN, ways={"spelled out": (0, 1, own), "other steps": (0, 1, other)})
+        return verdict(
+            tmp_path / name, "steps-spelled-out", ways={"spelled out": (0, 1, own), "other steps": (0, 1, other)}
+        )
 
     assert of("little", 0.3, 0.05) == "only qualitative"
     assert of("none", 0.0, 0.0) == "not above its control"

@@ -82,14 +82,14 @@ def test_a_law_that_a_straight_line_obeys_too_says_nothing(run, tmp_path):
 
 def test_what_is_measured(run):
     """SPEC: M p = 1 in A and 0.13 to 0.53 in B at the end; later, 1 - p is twice what c = 1 allows."""
-    details = found(STUDY, run, study.TEST).details
+    details = found(STUDY, run, "reverse-is-a-guess").details
     assert details["at the end, model A"]["smallest M p"] == pytest.approx(1, rel=1e-12)
     assert 0.13 < details["at the end, model B"]["smallest M p"] < 0.53
-    assert 2 < found(STUDY, run, study.TRAIN).details["at the end, c = 1"]["model A"] < 5
-    powers = found(STUDY, run, study.TRAIN).details
+    assert 2 < found(STUDY, run, "train-bound").details["at the end, c = 1"]["model A"] < 5
+    powers = found(STUDY, run, "train-bound").details
     assert powers["largest c that holds"]["model A"] >= powers["c of the row law"]["M = 102"]
     assert 0.5 < powers["largest c that holds"]["model B"] < powers["largest c that holds at the end"]["model B"] < 1
-    assert found(STUDY, run, study.LAW).residuals["printed"] < 0.013
+    assert found(STUDY, run, "row-law").residuals["printed"] < 0.013
 
 
 @pytest.mark.parametrize("model", ["A", "B"])

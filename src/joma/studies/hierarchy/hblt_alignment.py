@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from joma.claims.config import Above, Least, Several, StudyConfig, Within
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import at_least
 from joma.claims.guards import at_paper_scale, clears, needs_device
 from joma.claims.sentences import show
@@ -234,54 +234,10 @@ MARGIN = 0.02  # of a correlation: smaller gains are not worth the name
 EARLIER = 0.05  # of the final gain
 ANY, LAST = ALL_BLOCKS, BLOCKS - 1  # places
 
-_claim = partial(Claim, matters=MARGIN, ceiling=1.0)
-REPRESENT = _claim(
-    "nodes-represent-latents",
-    "JoMA Sec. 5",
-    "While the hierarchy is learned, hidden nodes of the MLP come to stand for its latents.",
-)
-LOW = _claim(
-    "lowest-latents-in-first-block",
-    "JoMA Fig. 5",
-    "Hidden nodes of the first block come to stand for the lowest latents.",
-    uses=("hblt-alignment/nodes-represent-latents",),
-)
-HIGH = _claim(
-    "higher-latents-above",
-    "JoMA Fig. 5",
-    "Higher blocks form features of a higher level: their hidden nodes come to stand for the latents above the lowest.",
-    uses=("hblt-alignment/nodes-represent-latents",),
-)
-ORDER = _claim(
-    "levels-follow-blocks",
-    "JoMA Sec. 5",
-    "Levels of latents correspond to blocks: a higher latent is represented in a later block.",
-    ceiling=None,
-    uses=("hblt-alignment/lowest-latents-in-first-block", "hblt-alignment/higher-latents-above"),
-)
-FIRST = Claim(
-    "lowest-latents-first",
-    "JoMA Fig. 5",
-    "The lowest latents are learned first, then the latents above them.",
-    matters=EARLIER,
-    unit="%",
-    uses=("hblt-alignment/nodes-represent-latents", "thm5/shallow-means-often"),
-)
-READABLE = _claim(
-    "hierarchy-is-learned",
-    "JoMA Sec. 5",
-    "The latent hierarchy is learned implicitly: hidden layers show the latents more clearly than the tokens do.",
-)
-CERTAIN = _claim(
-    "alignment-without-noise",
-    "JoMA Sec. 6",
-    "Where the class determines all latents and tokens, the alignment of hidden nodes shows that the latents are "
-    "learned.",
-    uses=("table1/latents-are-learned",),
-)
+CLAIMS = Claims(source="JoMA Sec. 5", matters=MARGIN)
 
 
-def _finding(claim: Claim, pick: Pick, run: Run, *, noisy: bool = True) -> Finding:
+def _finding(run: Run, claim: Claim, pick: Pick, *, noisy: bool = True) -> Finding:
     """The best neuron against that of the untrained network, and against latents of other samples.
 
     noisy: of the networks with ρ < 1, else of those with ρ = 1; `pick` gets theirs alone.
@@ -299,7 +255,7 @@ def _finding(claim: Claim, pick: Pick, run: Run, *, noisy: bool = True) -> Findi
             f"a correlation at least {MARGIN} above the untrained network, and above latents permuted between samples"
         ),
         controls=[clears("the gain over permuted latents", permuted, matters=MARGIN)],
-        details=_where(scores) if claim is REPRESENT else None,
+        details=_where(scores) if claim.name == "nodes-represent-latents" else None,
     )
 
 
@@ -308,7 +264,35 @@ def _own_blocks(depth: int, x: Any) -> Any:
     return np.stack([x[:, :, min(level, LAST), level] for level in range(1, depth - 1)] or [x[:, :0, 0, 0]], -1)
 
 
-def _order(run: Run) -> Finding:
+@CLAIMS.declare("nodes-represent-latents", ceiling=1.0)
+def _nodes_represent_latents(run: Run, claim: Claim) -> Finding:
+    """While the hierarchy is learned, hidden nodes of the MLP come to stand for its latents."""
+    return _finding(run, claim, lambda _, x: x[:, :, ANY])
+
+
+@CLAIMS.declare(
+    "lowest-latents-in-first-block", "JoMA Fig. 5", ceiling=1.0, uses=("hblt-alignment/nodes-represent-latents",)
+)
+def _lowest_latents_in_first_block(run: Run, claim: Claim) -> Finding:
+    """Hidden nodes of the first block come to stand for the lowest latents."""
+    return _finding(run, claim, lambda _, x: x[:, :, 0, 0])
+
+
+@CLAIMS.declare("higher-latents-above", "JoMA Fig. 5", ceiling=1.0, uses=("hblt-alignment/nodes-represent-latents",))
+def _higher_latents_above(run: Run, claim: Claim) -> Finding:
+    """Higher blocks form features of a higher level: their hidden nodes come to stand for the latents above the
+    lowest.
+    """
+    return _finding(run, claim, _own_blocks)
+
+
+@CLAIMS.declare(
+    "levels-follow-blocks",
+    ceiling=None,
+    uses=("hblt-alignment/lowest-latents-in-first-block", "hblt-alignment/higher-latents-above"),
+)
+def _order(run: Run, claim: Claim) -> Finding:
+    """Levels of latents correspond to blocks: a higher latent is represented in a later block."""
     scores = Scores(run, only_learned=True)
 
     def slope(depth: int, x: Any) -> Any:
@@ -318,7 +302,7 @@ def _order(run: Run) -> Finding:
         return rise[..., -1] - rise[..., 0]
 
     return scores.of(scores.noisy).judged(
-        ORDER,
+        claim,
         scores.gain("neuron", slope),
         study="hblt-alignment",
         what="rise of the correlation from the first to the last block, top latents minus lowest latents",
@@ -326,8 +310,18 @@ def _order(run: Run) -> Finding:
     )
 
 
-def _first(run: Run) -> Finding:
-    """Of what a level gains in the end, how much has it gained on the way, in the mean over the measuring points?"""
+@CLAIMS.declare(
+    "lowest-latents-first",
+    "JoMA Fig. 5",
+    matters=EARLIER,
+    unit="%",
+    uses=("hblt-alignment/nodes-represent-latents", "thm5/shallow-means-often"),
+)
+def _first(run: Run, claim: Claim) -> Finding:
+    """The lowest latents are learned first, then the latents above them.
+
+    Of what a level gains in the end, how much has it gained on the way, in the mean over the measuring points?
+    """
     scores = Scores(run, only_learned=True)
     expected = (
         "during training, the lowest latents have a larger share of their final gain than the top latents, by at "
@@ -342,18 +336,20 @@ def _first(run: Run) -> Finding:
     found, fates = compare(share(0), share(-1)), scores.of(scores.noisy)
     if not found.seeds and fates.kept.any():
         reason = f"no network gained {MARGIN} at both levels, so there is no order to measure"
-        return not_run(FIRST, expected, reason, at_paper_scale("hblt-alignment"))
+        return not_run(claim, expected, reason, at_paper_scale("hblt-alignment"))
     what = "share of their final gain that the lowest latents have during training (control: the top latents)"
-    return fates.judged(FIRST, found, study="hblt-alignment", what=what, expected=expected)
+    return fates.judged(claim, found, study="hblt-alignment", what=what, expected=expected)
 
 
-def _readable(run: Run) -> Finding:
+@CLAIMS.declare("hierarchy-is-learned", ceiling=1.0)
+def _readable(run: Run, claim: Claim) -> Finding:
+    """The latent hierarchy is learned implicitly: hidden layers show the latents more clearly than the tokens do."""
     scores = Scores(run, only_learned=True)
     probes = scores.picked("linear probe", lambda _, x: x[:, scores.noisy, ANY], -1)
     tokens = [scores.tokens[d].swapaxes(0, 1)[:, scores.noisy].reshape(scores.seeds, -1) for d in scores.depths]
     beyond_tokens = over_seeds(probes, np.concatenate(tokens, 1))
     return scores.of(scores.noisy).judged(
-        READABLE,
+        claim,
         scores.gain("linear probe", lambda _, x: x[:, scores.noisy, ANY]),
         study="hblt-alignment",
         what="correlation of a latent with a linear probe of all hidden neurons",
@@ -364,6 +360,14 @@ def _readable(run: Run) -> Finding:
         ],
         details={"a probe of the tokens": {"correlation": beyond_tokens.control}},
     )
+
+
+@CLAIMS.declare("alignment-without-noise", "JoMA Sec. 6", ceiling=1.0, uses=("table1/latents-are-learned",))
+def _alignment_without_noise(run: Run, claim: Claim) -> Finding:
+    """Where the class determines all latents and tokens, the alignment of hidden nodes shows that the latents are
+    learned.
+    """
+    return _finding(run, claim, lambda _, x: x[:, :, ANY], noisy=False)
 
 
 def _where(scores: Scores) -> dict[str, dict[str, float]]:
@@ -464,13 +468,7 @@ STUDY = Study(
     name="hblt-alignment",
     title="Section 5: does training align neurons with latents?",
     version=2,
-    claims={
-        REPRESENT: partial(_finding, REPRESENT, lambda _, x: x[:, :, ANY]),
-        LOW: partial(_finding, LOW, lambda _, x: x[:, :, 0, 0]),
-        HIGH: partial(_finding, HIGH, _own_blocks),
-        ORDER: _order, FIRST: _first, READABLE: _readable,
-        CERTAIN: partial(_finding, CERTAIN, lambda _, x: x[:, :, ANY], noisy=False),
-    },
+    claims=CLAIMS,
     quick=HBLTAlignmentConfig(),
     paper=HBLTAlignmentConfig(
         depths=(2, 3, 4), rhos=(1.0, 0.9, 0.8, 0.6, 0.4), seeds=5, classes=10, tokens=5, width=256, steps=3000,

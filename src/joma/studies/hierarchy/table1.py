@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from joma.claims.config import Least, Several, StudyConfig, Within
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import at_most
 from joma.claims.guards import at_paper_scale, clears, needs_device
 from joma.data.latent_sets import TABLE1, LatentSets
@@ -240,50 +240,10 @@ MARGIN = 0.02  # of a correlation: what two decimals of the table can tell
 NEAR = 0.05  # of the published number, whose spread over seeds is up to 0.08
 
 ALIGN = ("table1/lowest-latents-align", "table1/upper-latents-align")
-_claim = partial(Claim, matters=MARGIN, ceiling=1.0)
-LOWEST = _claim(
-    "lowest-latents-align",
-    "JoMA Table 1",
-    "Training gives each lowest latent a hidden node in the first block that correlates with it, at 0.94 to 1.00.",
-)
-UPPER = _claim(
-    "upper-latents-align",
-    "JoMA Table 1",
-    "Training gives each latent one level up a hidden node in the second block that correlates with it, at 0.55 to "
-    "0.81.",
-)
-VALUES = Claim(
-    "published-correlations",
-    "JoMA Table 1",
-    "The correlations in the table are the result of training.",
-    matters=MARGIN,
-    ceiling=0.0,  # the effect is minus a distance
-    uses=ALIGN,
-)
-LEARNED = _claim(
-    "latents-are-learned",
-    "JoMA Sec. 6",
-    "Hidden nodes learn the latents: a node chosen on some of the classes stands for its latent on the other classes "
-    "too.",
-    uses=ALIGN,
-)
-LEVELS = Claim(
-    "lowest-level-best",
-    "JoMA Sec. 6",
-    "Training aligns hidden nodes with the lowest level better than with the level above.",
-    matters=MARGIN,
-    uses=ALIGN,
-)
-HARDER = Claim(
-    "more-latents-align-less",
-    "JoMA Sec. 6",
-    "Training aligns hidden nodes a bit less well when there are more latents and more children.",
-    matters=MARGIN,
-    uses=ALIGN,
-)
+CLAIMS = Claims(source="JoMA Sec. 6", matters=MARGIN)
 
 
-def _level(claim: Claim, level: int, run: Run) -> Finding:
+def _level(run: Run, claim: Claim, level: int) -> Finding:
     scores = Scores(run, only_learned=True)
     found = scores.gain("best neuron", level)
     permuted = over_seeds(scores.at("best neuron", -1, level), scores.at("permuted latents", -1, level))
@@ -306,11 +266,27 @@ def _level(claim: Claim, level: int, run: Run) -> Finding:
     )
 
 
-def _values(run: Run) -> Finding:
+@CLAIMS.declare("lowest-latents-align", "JoMA Table 1", ceiling=1.0)
+def _lowest_latents_align(run: Run, claim: Claim) -> Finding:
+    """Training gives each lowest latent a hidden node in the first block that correlates with it, at 0.94 to 1.00."""
+    return _level(run, claim, 0)
+
+
+@CLAIMS.declare("upper-latents-align", "JoMA Table 1", ceiling=1.0)
+def _upper_latents_align(run: Run, claim: Claim) -> Finding:
+    """Training gives each latent one level up a hidden node in the second block that correlates with it, at 0.55 to
+    0.81.
+    """
+    return _level(run, claim, 1)
+
+
+@CLAIMS.declare("published-correlations", "JoMA Table 1", ceiling=0.0, uses=ALIGN)  # the effect is minus a distance
+def _values(run: Run, claim: Claim) -> Finding:
+    """The correlations in the table are the result of training."""
     scores = Scores(run, only_learned=True)
     paper = np.stack([scores.paper(level) for level in (0, 1)], axis=-1)  # (columns, levels)
     return _finding(
-        VALUES,
+        claim,
         over_seeds(*[-np.abs(scores.both("best neuron", step) - paper) for step in (-1, 0)]),
         scores,
         what="minus the mean distance from the published correlations",
@@ -320,13 +296,17 @@ def _values(run: Run) -> Finding:
     )
 
 
-def _learned(run: Run) -> Finding:
+@CLAIMS.declare("latents-are-learned", ceiling=1.0, uses=ALIGN)
+def _learned(run: Run, claim: Claim) -> Finding:
+    """Hidden nodes learn the latents: a node chosen on some of the classes stands for its latent on the other classes
+    too.
+    """
     scores = Scores(run, only_learned=True)
     trained, untrained = (scores.both("held out", step) for step in (-1, 0))
     permuted = scores.both("held out, permuted latents", -1)
     levels = [scores.gain("held out", level) for level in (0, 1)]
     return _finding(
-        LEARNED,
+        claim,
         over_seeds(trained, untrained),
         scores,
         what="correlation on classes that the neuron was not chosen on",
@@ -337,10 +317,12 @@ def _learned(run: Run) -> Finding:
     )
 
 
-def _levels(run: Run) -> Finding:
+@CLAIMS.declare("lowest-level-best", uses=ALIGN)
+def _levels(run: Run, claim: Claim) -> Finding:
+    """Training aligns hidden nodes with the lowest level better than with the level above."""
     scores = Scores(run, only_learned=True)
     return _finding(
-        LEVELS,
+        claim,
         over_seeds(*[scores.at("best neuron", step, 0) - scores.at("best neuron", step, 1) for step in (-1, 0)]),
         scores,
         what="correlation at s = 0 minus that at s = 1",
@@ -348,13 +330,15 @@ def _levels(run: Run) -> Finding:
     )
 
 
-def _harder(run: Run) -> Finding:
+@CLAIMS.declare("more-latents-align-less", uses=ALIGN)
+def _harder(run: Run, claim: Claim) -> Finding:
+    """Training aligns hidden nodes a bit less well when there are more latents and more children."""
     scores = Scores(run, only_learned=True)
     ends = [(column.children, column.latents) for column in scores.columns]
     simple, complex_ = (np.array([end == wanted for end in ends]) for wanted in (SIMPLE, COMPLEX))
     both = [scores.both("best neuron", step) for step in (-1, 0)]
     return _finding(
-        HARDER,
+        claim,
         over_seeds(*[mean_over(x[:, simple], (1, 2)) - mean_over(x[:, complex_], (1, 2)) for x in both]),
         scores,
         what="fall of the correlation from the simplest to the most complex column",
@@ -444,10 +428,7 @@ STUDY = Study(
     name="table1",
     title="Table 1: hidden neurons and the latents of their data",
     version=2,
-    claims={
-        LOWEST: partial(_level, LOWEST, 0), UPPER: partial(_level, UPPER, 1), VALUES: _values, LEARNED: _learned,
-        LEVELS: _levels, HARDER: _harder,
-    },
+    claims=CLAIMS,
     quick=Table1Config(),
     paper=Table1Config(
         columns=tuple(range(1, len(TABLE1) + 1)), seeds=5, width=1024, steps=2000, look_at=(100, 300, 1000),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from joma.claims.config import Several
 from joma.claims.contract import Claim, Drawing, Finding, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import at_least
 from joma.claims.guards import hardest, mean_known
 from joma.claims.sentences import show
@@ -201,40 +202,10 @@ ORDER = 0.25  # of rivals beaten: half of the way from chance to all
 GAIN = 0.05  # of held-out chains: fewer than one in twenty are no cure
 CURED = 0.5  # of held-out chains
 
-_claim = partial(Claim, source="Reversal Thm 4", matters=GAP, unit="%")
-COMPOSE = _claim(
-    "held-out-composition-no-better-than-uniform",
-    says="A decoder that answers A -> B and B -> C almost perfectly answers an untrained A ~> C no better than a "
-    "uniform guess.",
-    uses=("chain-of-thought/composition-is-not-learned",),
-)
-FROZEN = _claim(
-    "no-composition-with-frozen-embeddings",
-    says="The theorem takes embeddings as fixed. Tested here: is an untrained composition unknown with frozen "
-    "embeddings?",
-)
-TRACE = _claim(
-    "no-trace-of-the-composition",
-    says="An untrained composition leaves no trace: its right answer is ranked no higher than the ends of other "
-    "held-out chains.",
-    matters=ORDER,
-    uses=("chain-of-thought-decoder/held-out-composition-no-better-than-uniform",),
-)
-ROLLOUT = _claim(
-    "rollout-answers",
-    says="Chain of thought is necessary and enough: step by step, from its own answers, the network reaches C.",
-    uses=("chain-of-thought-decoder/held-out-composition-no-better-than-uniform",),
-)
-WRITTEN = _claim(
-    "steps-spelled-out",
-    says="Compositions need their steps. Tested here: does a network that was taught A ~> B -> C write the steps of "
-    "chains whose composition it was never taught?",
-    matters=GAIN,
-    ceiling=1.0,
-)
+CLAIMS = Claims(source="Reversal Thm 4", matters=GAP, unit="%")
 
 
-def judge_unknown(claim: Claim, name: str, depths: str, run: Run) -> Finding:
+def judge_unknown(run: Run, claim: Claim, name: str, depths: str) -> Finding:
     """The step that is known less against the composition, and the composition against the uniform guess."""
     scores = Scores(run)
     cases = scores.at(name, run.config[depths])
@@ -243,12 +214,37 @@ def judge_unknown(claim: Claim, name: str, depths: str, run: Run) -> Finding:
     return scores.judged_unknown(claim, found, cases, "held out", known="steps", unknown="composition", what=what)
 
 
-def judge_trace(run: Run) -> Finding:
-    """The gap between trained and held-out compositions, of at most one half: chance is one half, all is one."""
+@CLAIMS.declare("held-out-composition-no-better-than-uniform", uses=("chain-of-thought/composition-is-not-learned",))
+def _held_out_composition_no_better_than_uniform(run: Run, claim: Claim) -> Finding:
+    """A decoder that answers A -> B and B -> C almost perfectly answers an untrained A ~> C no better than a uniform
+    guess.
+    """
+    return judge_unknown(run, claim, BASE, "depths")
+
+
+@CLAIMS.declare("no-composition-with-frozen-embeddings")
+def _no_composition_with_frozen_embeddings(run: Run, claim: Claim) -> Finding:
+    """The theorem takes embeddings as fixed. Tested here: is an untrained composition unknown with frozen
+    embeddings?
+    """
+    return judge_unknown(run, claim, "frozen", "spelled")
+
+
+@CLAIMS.declare(
+    "no-trace-of-the-composition",
+    matters=ORDER,
+    uses=("chain-of-thought-decoder/held-out-composition-no-better-than-uniform",),
+)
+def judge_trace(run: Run, claim: Claim) -> Finding:
+    """An untrained composition leaves no trace: its right answer is ranked no higher than the ends of other held-out
+    chains.
+
+    The gap between trained and held-out compositions, of at most one half: chance is one half, all is one.
+    """
     scores = Scores(run)
     cases = scores.at(BASE, scores.depths)
     return scores.judged(
-        TRACE,
+        claim,
         scores.compared(scores.rank, cases, "compositions", "held out"),
         cases.values(),
         what="share of rival ends less likely than the right one, trained compositions (control: held out)",
@@ -260,13 +256,17 @@ def judge_trace(run: Run) -> Finding:
     )
 
 
-def judge_rollout(run: Run) -> Finding:
-    """Step by step, against asking at once."""
+@CLAIMS.declare("rollout-answers", uses=("chain-of-thought-decoder/held-out-composition-no-better-than-uniform",))
+def judge_rollout(run: Run, claim: Claim) -> Finding:
+    """Chain of thought is necessary and enough: step by step, from its own answers, the network reaches C.
+
+    Step by step, against asking at once.
+    """
     scores = Scores(run)
     cases = scores.at(BASE, scores.depths)
     found = scores.compared(scores.answered, cases, "rollout", "direct")
     return scores.judged(
-        ROLLOUT,
+        claim,
         found,
         cases.values(),
         what="share of held-out chains whose end is reached step by step (control: asked at once)",
@@ -275,8 +275,13 @@ def judge_rollout(run: Run) -> Finding:
     )
 
 
-def judge_written(run: Run) -> Finding:
-    """Against asking at once, and against networks taught with the steps of other chains."""
+@CLAIMS.declare("steps-spelled-out", matters=GAIN, ceiling=1.0)
+def judge_written(run: Run, claim: Claim) -> Finding:
+    """Compositions need their steps. Tested here: does a network that was taught A ~> B -> C write the steps of chains
+    whose composition it was never taught?
+
+    Against asking at once, and against networks taught with the steps of other chains.
+    """
     scores = Scores(run)
     own, other, base = (scores.at(name, scores.spelled) for name in (*SPELLED, BASE))
     found: dict[str, Comparison] = {}
@@ -284,9 +289,9 @@ def judge_written(run: Run) -> Finding:
         controls = {"asked at once": (base[case], "direct"), SPELLED[1]: (other[case], "written")}
         written = scores.answered(one, "written")
         compared = {name: compare(written, scores.answered(*control)) for name, control in controls.items()}
-        found |= {f"{case}, against {name}": worst for name, worst in hardest(WRITTEN, compared).items()}
+        found |= {f"{case}, against {name}": worst for name, worst in hardest(claim, compared).items()}
     return scores.judged(
-        WRITTEN,
+        claim,
         found,
         [*own.values(), *other.values(), *base.values()],
         what="share of held-out chains whose end is written after the steps",
@@ -354,13 +359,7 @@ STUDY = Study(
     name="chain-of-thought-decoder",
     title="Chain of thought in decoders: compositions at once and step by step",
     version=1,
-    claims={
-        COMPOSE: partial(judge_unknown, COMPOSE, BASE, "depths"),
-        FROZEN: partial(judge_unknown, FROZEN, "frozen", "spelled"),
-        TRACE: judge_trace,
-        ROLLOUT: judge_rollout,
-        WRITTEN: judge_written,
-    },
+    claims=CLAIMS,
     quick=ChainOfThoughtDecoderConfig(),
     paper=ChainOfThoughtDecoderConfig(**PAPER, chains=150, spelled=(1, 4)),
     run=partial(train_conditions, conditions, ChainNetworks),

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from joma.claims.config import Least, Several, StudyConfig
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most
 from joma.claims.verdicts import by_residual, by_tests
 from joma.data.facts import Reversals, reversals
@@ -231,47 +232,19 @@ GAP = 0.04  # nats of logit: 4 % in the odds of the answer
 FALLS = -0.5  # a power of the width: the theorem asks for some polynomial, measured is about -1
 LEARNED = 0.5  # of the exponent: a control that learns reverses about as fast as facts has 1
 
-TRAIN = Claim(
-    "train-bound",
-    "Reversal Thm 3",
-    "From t = N ln M / η on, p ≥ 1 − (M − 1)/(2qᶜ) for every training sequence, q = Mηt/N. "
-    "The constant c is not given; 1 would be the natural one.",
-    "In model A this holds with c = ln((e^g + M − 1)/2)/ln(M ln M) and q = Mηs, s the visits of the sequence. "
-    "g is the gap of the row law at ηs = ln M. Any c < 1 holds late enough.",
-    uses=("reversal/row-law",),
-)
-TEST = Claim(
-    "reverse-is-a-guess",
-    "Reversal Thm 3",
-    "A sequence that was never trained has p ≤ 1/M, also if it is the reverse of a trained one.",
-)
-LAW = Claim(
-    "row-law",
-    "Reversal Thm 3",
-    "A training sequence is learned by its own row of logits, and only its number of visits counts.",
-)
-EMPTY = Claim(
-    "rows-never-visited",
-    "Reversal Thm 3",
-    "The reverse is not learned because SGD never changes the weights that it would need.",
-    uses=("reversal/reverse-is-a-guess",),
-)
-CURED = Claim(
-    "learned-if-trained",
-    "Reversal Thm 3",
-    "A reverse that is in the training set is learned like any other sequence.",
-    uses=("reversal/row-law",),
-)
-BILINEAR = Claim(
-    "bilinear-bound",
-    "Reversal Thm 1",
-    "In a bilinear model with random embeddings L_rev(t)/L_rev(0) ≥ (L(t)/L(0))^ε at all times. "
-    "ε can be as small as one likes if the width is large enough.",
-)
+CLAIMS = Claims(source="Reversal Thm 3")
 
 
-def _train_bound(run: Run) -> Finding:
-    """The corrected form is about model A only. This was decided after runs in which three forms for model B failed.
+@CLAIMS.declare("train-bound", uses=("reversal/row-law",))
+def _train_bound(run: Run, claim: Claim) -> Finding:
+    """From t = N ln M / η on, p ≥ 1 − (M − 1)/(2qᶜ) for every training sequence, q = Mηt/N. The constant c is not
+    given; 1 would be the natural one.
+
+    Corrected: In model A this holds with c = ln((e^g + M − 1)/2)/ln(M ln M) and q = Mηs, s the visits of the sequence.
+    g is the gap of the row law at ηs = ln M. Any c < 1 holds late enough.
+    Expected: From ηs = ln M on, 1 − p is at most (M − 1)/(2qᶜ).
+
+    The corrected form is about model A only. This was decided after runs in which three forms for model B failed.
 
     With the c of model A, 1 - p in model B was up to 1.56 times what is allowed. With the gap of half the rate, since a
     row of model B takes half of each step, it was 1.04 times from ηs = ln M on; from 2 ln M on it was 0.91 times at
@@ -279,8 +252,7 @@ def _train_bound(run: Run) -> Finding:
     """
     what = "largest (1 − p)/allowed in model"
     return by_tests(
-        TRAIN,
-        expected="From ηs = ln M on, 1 − p is at most (M − 1)/(2qᶜ).",
+        claim,
         printed=[at_most(f"{what} {model}", largest(run, "missing, c = 1", model), 1.0) for model in "AB"],
         corrected=[at_most(f"{what} A", largest(run, "missing, c of the law", "A"), 1.0)],
         controls=[above("the same of a sequence without training", least_untrained(run), 1.0)],
@@ -292,11 +264,15 @@ def _train_bound(run: Run) -> Finding:
     )
 
 
-def _reverse_is_a_guess(run: Run) -> Finding:
+@CLAIMS.declare("reverse-is-a-guess")
+def _reverse_is_a_guess(run: Run, claim: Claim) -> Finding:
+    """A sequence that was never trained has p ≤ 1/M, also if it is the reverse of a trained one.
+
+    Expected: M p is at most 1 for the reverses of trained sequences.
+    """
     what, least = "largest M p of a reverse in model", at_end(run, "least cured M p", pick=np.min)
     return by_tests(
-        TEST,
-        expected="M p is at most 1 for the reverses of trained sequences.",
+        claim,
         printed=[at_most(f"{what} {m}", largest(run, "largest reverse M p", m), 1 + ROUNDING) for m in "AB"],
         controls=[above("smallest M p of the same sequences if trained", least, 1.0)],
         details={
@@ -311,17 +287,22 @@ def _reverse_is_a_guess(run: Run) -> Finding:
     )
 
 
-def _row_law(run: Run) -> Finding:
-    """Gaps of model A beside the law; what the law of the gradient flow misses is told beside it."""
+@CLAIMS.declare("row-law")
+def _row_law(run: Run, claim: Claim) -> Finding:
+    """A training sequence is learned by its own row of logits, and only its number of visits counts.
+
+    Expected: e^g + (M − 1)g = Mη(s + ln((e^g + M − 1)/M)/2) + 1 in model A, at all rates.
+
+    Gaps of model A beside the law; what the law of the gradient flow misses is told beside it.
+    """
     of_flow: dict[str, list[float]] = {}
     for case in cases(run, "A"):
         of_flow.setdefault(case.split("/")[1], []).append(float(run.value(f"{case}/off the flow").max()))
     return by_residual(
-        LAW,
+        claim,
         printed=largest(run, "off the law", "A"),
         tolerance=GAP,
         what="largest distance of a gap in nats",
-        expected="e^g + (M − 1)g = Mη(s + ln((e^g + M − 1)/M)/2) + 1 in model A, at all rates.",
         control={"a gap that grows as ηs": largest(run, "off a straight line", "A")},
         details={
             f"largest distance of the flow's law, η = {rate}": {"nats": float(np.max(off))}
@@ -330,23 +311,31 @@ def _row_law(run: Run) -> Finding:
     )
 
 
-def _rows_stay_empty(run: Run) -> Finding:
+@CLAIMS.declare("rows-never-visited", uses=("reversal/reverse-is-a-guess",))
+def _rows_stay_empty(run: Run, claim: Claim) -> Finding:
+    """The reverse is not learned because SGD never changes the weights that it would need.
+
+    Expected: Rows of tokens that begin no training sequence stay exactly 0.
+    """
     what, least = "largest |Y[B]| of the tested pairs in model", at_end(run, "rows of A", pick=np.min)
     return by_tests(
-        EMPTY,
-        expected="Rows of tokens that begin no training sequence stay exactly 0.",
+        claim,
         printed=[at_most(f"{what} {m}", largest(run, "rows of B", m), 0.0) for m in "AB"],
         controls=[above("smallest of the largest |Y[A]| of the same pairs", least, 1.0)],
     )
 
 
-def _learned_if_trained(run: Run) -> Finding:
+@CLAIMS.declare("learned-if-trained", uses=("reversal/row-law",))
+def _learned_if_trained(run: Run, claim: Claim) -> Finding:
+    """A reverse that is in the training set is learned like any other sequence.
+
+    Expected: With all reverses in training, every row of model A follows the row law.
+    """
     return by_residual(
-        CURED,
+        claim,
         printed=largest(run, "cured off the law", "A"),
         tolerance=GAP,
         what="largest distance of a gap in nats",
-        expected="With all reverses in training, every row of model A follows the row law.",
         control={"the reverses if they are not trained": at_end(run, "not cured off the law", "A", np.min)},
         details={
             "mean p of the reverses at the end": {
@@ -358,14 +347,19 @@ def _learned_if_trained(run: Run) -> Finding:
     )
 
 
-def _bilinear_bound(run: Run) -> Finding:
+@CLAIMS.declare("bilinear-bound", "Reversal Thm 1")
+def _bilinear_bound(run: Run, claim: Claim) -> Finding:
+    """In a bilinear model with random embeddings L_rev(t)/L_rev(0) ≥ (L(t)/L(0))^ε at all times. ε can be as small as
+    one likes if the width is large enough.
+
+    Expected: The smallest ε is 0 with orthonormal embeddings. With Gaussian ones it falls with the width.
+    """
     widths, power = run.value("bilinear/widths"), run.value("bilinear/power")  # (widths, draws)
     controls = dict(zip(TRAINED, run.value("bilinear/control power"), strict=True))  # (draws,) each
     # of a straight line in logarithms; an exponent of 0 counts as the smallest that could be seen
     slope = np.polyfit(np.log(widths), np.log(np.maximum(power.mean(1), 1e-16)), 1)[0]
     return by_tests(
-        BILINEAR,
-        expected="The smallest ε is 0 with orthonormal embeddings. With Gaussian ones it falls with the width.",
+        claim,
         printed=[
             at_most("smallest ε with orthonormal embeddings", run.value("bilinear/orthonormal")[0].max(), ROUNDING),
             at_most("slope of ln ε over ln width", slope, FALLS),
@@ -501,10 +495,7 @@ STUDY = Study(
     name="reversal",
     title="Reversal curse: what is never visited is never learned",
     version=1,
-    claims={
-        TRAIN: _train_bound, TEST: _reverse_is_a_guess, LAW: _row_law, EMPTY: _rows_stay_empty,
-        CURED: _learned_if_trained, BILINEAR: _bilinear_bound,
-    },
+    claims=CLAIMS,
     quick=ReversalConfig(),
     paper=ReversalConfig(
         pairs=(25, 50, 200), rates=(0.1, 0.3, 1.0), horizon=10.0, moments=12, widths=(16, 32, 64, 128, 256, 512),

@@ -1,16 +1,15 @@
 """How the record judges what is claimed about gradients, and about V, the weights of nodes in the basis of words."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import Test, at_least, at_most
 from joma.claims.guards import beyond, hardest
-from joma.claims.sentences import show
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.verdicts import by_effect
 from joma.figures.bands import mean_and_band
 from joma.figures.labels import label_lines
 from joma.figures.reading import between, listing, number
@@ -29,79 +28,34 @@ NEAR = 0.8  # of what two batches share at one step: subspaces that share as muc
 WIDELY = 10.0  # a large growth rate over a small one, as in the study thm2-rank
 HALF = 0.5  # of the fall in stable rank, in logarithms
 
-share_claim = partial(Claim, unit="%", ceiling=1.0)
-
-LOW = share_claim(
-    "gradient-is-low-rank",
-    "GaLore Sec. 3.2",
-    "The gradient of every weight matrix has a low stable rank.",
-    matters=0.5,  # of the stable rank of a Gaussian matrix with the same norms: a factor of two
-)
-FALLS = share_claim(
-    "gradient-rank-falls",
-    "GaLore Lemma 3.3",
-    "The stable rank of the gradient falls during training.",
-    matters=0.1,  # of the untrained network's: what falls by less than a tenth stays where it is
-)
-CAPTURES = share_claim(
-    "quarter-rank-captures",
-    "GaLore Table 2",
-    "A projector of a quarter of the full rank, the smallest share in the table, keeps most of the gradient's energy.",
-    matters=0.1,  # of the energy: more than random matrices with the same norms would let it keep
-)
-SLOW = share_claim(
-    "subspace-changes-slowly",
-    "GaLore Sec. 1",
-    "The subspace of the gradient changes slowly: a projector can be used for 200 steps.",
-    matters=0.25,  # of the subspace: as much again as random subspaces of a quarter of the dimensions share
-)
-NODES_FALL = share_claim(
-    "nodes-become-low-rank",
-    "JoMA talk slide K",
-    "With K > 1 nodes, V gradually becomes low rank. This is tested in the lowest layer of real decoders.",
-    matters=0.1,  # as for gradients
-    uses=("thm2-rank/nodes-low-rank",),
-)
-NODES_BELOW = share_claim(
-    "nodes-gradient-is-lower",
-    "JoMA talk slide K",
-    "Training makes the gradient of V even lower in rank than V. This is tested in the lowest layer of real decoders.",
-    matters=0.1,  # as for gradients
-    uses=("thm2-rank/nodes-gradient-rank",),
-)
-ROWS = Claim(
-    "nodes-rows-carry-it",
-    "JoMA talk slide K",
-    "The rank is low because the growth rates of the rows of V vary widely, more and more so as training goes on.",
-    matters=1.0,  # a factor of two between the ratio of growth rates and that of the control
-    unit="doublings",
-    uses=("thm2-rank/nodes-row-growth",),
-)
-
 
 Numbers = dict[str, dict[str, float]]
-Evidence = Callable[[Run], dict[str, Any]]
-JUDGES: dict[Claim, Callable[[Run], Finding]] = {}
+Evidence = Callable[[Run, Claim], dict[str, Any]]
 
 
-def _judge(claim: Claim, expected: str) -> Callable[[Evidence], Evidence]:
-    """Judge a claim by what a function gives as evidence. Not run, where a decoder learned only word frequencies.
+def _learned_nothing(run: Run) -> tuple[str, str] | None:
+    """Where a decoder learned only word frequencies."""
+    reasons = (learned_nothing(run, name, rate=decoders.TEXT) for name in variants(run))
+    again = f"joma run {run.study} with more --steps or another --rate"
+    return next(((reason, again) for reason in reasons if reason), None)
 
-    expected: may name fields of the config in braces.
-    """
 
-    def judge_by(evidence: Evidence, run: Run) -> Finding:
-        for name in variants(run):
-            if reason := learned_nothing(run, name, rate=decoders.TEXT):
-                again = f"joma run {run.study} with more --steps or another --rate"
-                return not_run(claim, expected.format(**run.config), reason, again)
-        given = evidence(run)
-        finite = {name: {k: x for k, x in row.items() if np.isfinite(x)} for name, row in given["details"].items()}
-        details = {name: row for name, row in finite.items() if row} | diverged(run, variants(run))
-        return by_effect(claim, expected=expected.format(**run.config), **given | {"details": details})
+CLAIMS = Claims(guard=_learned_nothing)
+
+
+def _judge(
+    name: str, source: str, *, unit: str = "%", ceiling: float | None = 1.0, **options: Any
+) -> Callable[[Evidence], Evidence]:
+    """Declare a claim that is judged by what a function gives as evidence."""
 
     def register(evidence: Evidence) -> Evidence:
-        JUDGES[claim] = partial(judge_by, evidence)
+        def judge(run: Run, claim: Claim) -> Finding:
+            given = evidence(run, claim)
+            finite = {name: {k: x for k, x in row.items() if np.isfinite(x)} for name, row in given["details"].items()}
+            details = {name: row for name, row in finite.items() if row} | diverged(run, variants(run))
+            return by_effect(claim, **given | {"details": details})
+
+        CLAIMS.declare(name, source, evidence.__doc__ or "", unit=unit, ceiling=ceiling, **options)(judge)
         return evidence
 
     return register
@@ -122,12 +76,14 @@ def _batches_are_large(run: Run) -> list[Test]:
     return [at_least("fewest positions, words or targets in the large batch, per shorter side", min(least), 1.0)]
 
 
-@_judge(
-    LOW,
-    "At the end of training every kind of matrix has a gradient whose stable rank is at most half that of a "
-    "Gaussian matrix with the same norms of rows and columns, and at most a quarter of the shorter side.",
-)
-def _low(run: Run) -> dict[str, Any]:
+# matters: of the stable rank of a Gaussian matrix with the same norms: a factor of two
+@_judge("gradient-is-low-rank", "GaLore Sec. 3.2", matters=0.5)
+def _low(run: Run, claim: Claim) -> dict[str, Any]:
+    """The gradient of every weight matrix has a low stable rank.
+
+    Expected: At the end of training every kind of matrix has a gradient whose stable rank is at most half that of a
+    Gaussian matrix with the same norms of rows and columns, and at most a quarter of the shorter side.
+    """
     ends = {name: rank(run, name)[:, -1] for name in variants(run)}
     lacks = {name: 1 - end / rank(run, name, "gaussian")[:, -1] for name, end in ends.items()}
     largest = max(mean_over_seeds(one) / side for name, side in variants(run).items() for one in ends[name].T)
@@ -170,17 +126,19 @@ def _fall(path: np.ndarray) -> np.ndarray:
     return np.asarray(1 - path[:, -1] / path[:, 0])
 
 
-@_judge(
-    FALLS,
-    f"From the first step to the last the stable rank of every kind of matrix falls by at least {show(0.1, '%')}, "
-    "and by as much more than in twins that are trained on shuffled targets.",
-)
-def _falls(run: Run) -> dict[str, Any]:
+# matters: of the untrained network's: what falls by less than a tenth stays where it is
+@_judge("gradient-rank-falls", "GaLore Lemma 3.3", matters=0.1)
+def _falls(run: Run, claim: Claim) -> dict[str, Any]:
+    """The stable rank of the gradient falls during training.
+
+    Expected: From the first step to the last the stable rank of every kind of matrix falls by at least 10 %, and by as
+    much more than in twins that are trained on shuffled targets.
+    """
     lost = {name: [_fall(rank(run, name, text=text)) for text in (decoders.TEXT, SHUFFLED)] for name in variants(run)}
 
     def found(name: str, i: int) -> Comparison:
         own, twin = (part[:, i] for part in lost[name])
-        (one,) = hardest(FALLS, {"nothing": compare(own), "twins": compare(own, twin)}).values()
+        (one,) = hardest(claim, {"nothing": compare(own), "twins": compare(own, twin)}).values()
         return one
 
     details = {
@@ -190,12 +148,14 @@ def _falls(run: Run) -> dict[str, Any]:
     return {"found": _cases(run, found), "what": "share of the untrained stable rank that is lost", "details": details}
 
 
-@_judge(
-    CAPTURES,
-    f"At the end of training the first m/4 directions hold at least {show(MOST, '%')} of the energy, and "
-    f"at least {show(0.1, '%')} more than in a Gaussian matrix with the same norms of rows and columns.",
-)
-def _captures(run: Run) -> dict[str, Any]:
+# matters: of the energy: more than random matrices with the same norms would let it keep
+@_judge("quarter-rank-captures", "GaLore Table 2", matters=0.1)
+def _captures(run: Run, claim: Claim) -> dict[str, Any]:
+    """A projector of a quarter of the full rank, the smallest share in the table, keeps most of the gradient's energy.
+
+    Expected: At the end of training the first m/4 directions hold at least 90 % of the energy, and at least 10 % more
+    than in a Gaussian matrix with the same norms of rows and columns.
+    """
     kept = {
         name: [gradient(run, name, batch, "energy m/4")[:, -1].mean(1) for batch in ("large", "gaussian")]
         for name in variants(run)
@@ -224,12 +184,14 @@ def _captures(run: Run) -> dict[str, Any]:
     }
 
 
-@_judge(
-    SLOW,
-    f"Over the last {{refresh}} steps the first m/4 directions share at least {show(0.25, '%')} more "
-    f"than random subspaces, and at least {show(NEAR, '%')} of what the gradients of two large batches share.",
-)
-def _slow(run: Run) -> dict[str, Any]:
+# matters: of the subspace: as much again as random subspaces of a quarter of the dimensions share
+@_judge("subspace-changes-slowly", "GaLore Sec. 1", matters=0.25)
+def _slow(run: Run, claim: Claim) -> dict[str, Any]:
+    """The subspace of the gradient changes slowly: a projector can be used for 200 steps.
+
+    Expected: Over the last {refresh} steps the first m/4 directions share at least 25 % more than random subspaces, and
+    at least 80 % of what the gradients of two large batches share.
+    """
     chance = {name: (side // QUARTER) / side for name, side in variants(run).items()}
     shared, near, details = {}, [], Numbers()
     for name in variants(run):
@@ -272,28 +234,32 @@ def _ends(own: np.ndarray, twin: np.ndarray) -> dict[str, float]:
     return {name: mean_over_seeds(part) for name, part in parts.items()}
 
 
-@_judge(
-    NODES_FALL,
-    f"V loses at least {show(0.1, '%')} of its untrained stable rank, and as much more than in twins that are "
-    "trained on shuffled targets.",
-)
-def _nodes_fall(run: Run) -> dict[str, Any]:
+# matters: as for gradients
+@_judge("nodes-become-low-rank", "JoMA talk slide K", matters=0.1, uses=("thm2-rank/nodes-low-rank",))
+def _nodes_fall(run: Run, claim: Claim) -> dict[str, Any]:
+    """With K > 1 nodes, V gradually becomes low rank. This is tested in the lowest layer of real decoders.
+
+    Expected: V loses at least 10 % of its untrained stable rank, and as much more than in twins that are trained on
+    shuffled targets.
+    """
     paths = {name: _both(run, name, "V") for name in variants(run)}
     lost = {name: [_fall(path) for path in both] for name, both in paths.items()}
     return {
         "found": {name: compare(own) for name, (own, _) in lost.items()},
         "what": "share of the untrained stable rank of V that is lost",
-        "controls": [beyond(NODES_FALL, f"more than in twins, {name}", compare(*both)) for name, both in lost.items()],
+        "controls": [beyond(claim, f"more than in twins, {name}", compare(*both)) for name, both in lost.items()],
         "details": {f"stable rank of V, {name}": _ends(*both) for name, both in paths.items()},
     }
 
 
-@_judge(
-    NODES_BELOW,
-    f"At the end the stable rank of V' is below that of V by a share that is at least {show(0.1, '%')} larger than "
-    "in the untrained network.",
-)
-def _nodes_below(run: Run) -> dict[str, Any]:
+# matters: as for gradients
+@_judge("nodes-gradient-is-lower", "JoMA talk slide K", matters=0.1, uses=("thm2-rank/nodes-gradient-rank",))
+def _nodes_below(run: Run, claim: Claim) -> dict[str, Any]:
+    """Training makes the gradient of V even lower in rank than V. This is tested in the lowest layer of real decoders.
+
+    Expected: At the end the stable rank of V' is below that of V by a share that is at least 10 % larger than in the
+    untrained network.
+    """
     cases, details = {}, Numbers()
     for name in variants(run):
         ranks = [_both(run, name, which) for which in ("V'", "V")]
@@ -304,13 +270,22 @@ def _nodes_below(run: Run) -> dict[str, Any]:
     return {"found": cases, "what": "share by which the stable rank of V' is below that of V", "details": details}
 
 
+# matters: a factor of two between the ratio of growth rates and that of the control
 @_judge(
-    ROWS,
-    f"At the end a large row of V' (90 %) is at least {WIDELY:g} times a small one (10 %). This ratio is twice "
-    "that of the untrained network. The norms of rows and columns alone give half of the fall from the stable rank "
-    "of a Gaussian matrix to that of V', in logarithms.",
+    "nodes-rows-carry-it",
+    "JoMA talk slide K",
+    matters=1.0,
+    unit="doublings",
+    ceiling=None,
+    uses=("thm2-rank/nodes-row-growth",),
 )
-def _rows(run: Run) -> dict[str, Any]:
+def _rows(run: Run, claim: Claim) -> dict[str, Any]:
+    """The rank is low because the growth rates of the rows of V vary widely, more and more so as training goes on.
+
+    Expected: At the end a large row of V' (90 %) is at least 10 times a small one (10 %). This ratio is twice that of
+    the untrained network. The norms of rows and columns alone give half of the fall from the stable rank of a Gaussian
+    matrix to that of V', in logarithms.
+    """
     spread = {name: _both(run, name, "spread") for name in variants(run)}
     share = {name: [_by_norms(run, name, text) for text in (decoders.TEXT, SHUFFLED)] for name in spread}
     details = {f"ratio of growth rates, {name}": _ends(*both) for name, both in spread.items()}
@@ -526,7 +501,7 @@ STUDY = Study(
     name="galore-lowrank",
     title="GaLore: the rank of gradients over the training of decoders",
     version=1,
-    claims=JUDGES,
+    claims=CLAIMS,
     quick=decoders.GaloreLowrankConfig(
         vocabulary=200, width=32, mlp=32, dropout=0.0, streams=4, valid_sequences=3, steps=60, every=30, refresh=20,
         pairs=2, seeds=5, batches=2, layers=(1,), series_layers=2, series_width=32, series_heads=2, series_length=35,
