@@ -175,10 +175,10 @@ def _check(options: argparse.Namespace) -> None:
 def _list(options: argparse.Namespace, screen: Any) -> int:
     from joma.scan.names.architecture import read_patterns
     from joma.scan.result.listing import list_tensors
-    from joma.scan.scanning import find_series
+    from joma.scan.sources.places import Which, find_series
 
-    given = {name: getattr(options, name) for name in ("steps", "axis", "base", "out", "budget")}
-    series = find_series(options.source[0], **given)
+    which = Which(**{name: getattr(options, name) for name in ("steps", "axis", "base", "budget")})
+    series = find_series(options.source[0], which, options.out)
     listing = list_tensors(series.places[-1], patterns=read_patterns(options.patterns), root=options.root)
     say(f"{series.source}: {counted(len(series.places), 'checkpoint')}; this is {listing.checkpoint}", screen)
     say(listing.text(), screen, keep="\n")
