@@ -25,7 +25,7 @@ def test_every_room_is_reached_but_the_command_line():
 
 def test_a_room_loads_when_it_is_named():
     code = (
-        "import joma, sys; assert not {'torch', 'joma.host'} & {*sys.modules}; assert joma.host.__name__ == 'joma.host'"
+        "import joma, sys; assert not {'torch', 'joma.runs'} & {*sys.modules}; assert joma.runs.__name__ == 'joma.runs'"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
     assert all(getattr(joma, part) for part in dir(joma))

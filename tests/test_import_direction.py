@@ -1,6 +1,7 @@
 """Imports go one way only: a package knows what stands below it, never what stands on it."""
 
 import ast
+import re
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,8 @@ FLOORS = (
 )
 """From the ground up. What stands on one floor does not know its neighbours either."""
 LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}
+BY_NAME = re.compile(r"""(?:import_module|__import__)\(\s*f?["']joma\.(\w+)""")
+"""An import that is no statement; joma/__init__.py alone, which stands on all floors, may name what stands above."""
 
 
 @cache
@@ -53,6 +56,7 @@ def imported(code: str) -> Iterator[str]:
             yield node.module.split(".")[1]
         elif isinstance(node, ast.Import):
             yield from (each.name.split(".")[1] for each in node.names if each.name.startswith("joma."))
+    yield from BY_NAME.findall(code)
 
 
 def test_every_module_has_a_floor():
@@ -102,8 +106,9 @@ def test_an_import_of_a_neighbour_would_be_seen():
 def test_an_import_the_wrong_way_would_be_seen():
     code = (
         "import joma.report\ndef f():\n    from joma import studies, __version__\n    from joma.cli.main import main\n"
+        "    return import_module('joma.view.plotting')\n"
     )
-    assert set(imported(code)) == {"report", "studies", "__version__", "cli"}
+    assert set(imported(code)) == {"report", "studies", "__version__", "cli", "view"}
 
 
 def modules() -> dict[str, Path]:

@@ -9,6 +9,8 @@ shows them, `joma.view` what can be touched. Submodules load when they are first
 from importlib import import_module
 from types import ModuleType
 
+from joma.host.showing import drawers
+
 __version__ = "0.2.0"
 
 _PARTS = (
@@ -16,6 +18,9 @@ _PARTS = (
     "report", "runs", "scale", "scan", "studies", "theory", "training", "view",
 )  # fmt: skip
 __all__ = ["__version__", *_PARTS]
+
+drawers["figure"] = lambda *given: import_module("joma.view.plotting").plotted(*given)
+drawers["widget"] = lambda *given, **named: import_module("joma.view.notebook").bundle(*given, **named)
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -67,7 +67,7 @@ def printed(done: list[Done], capsys, **wish) -> list[str]:
     screen = Screen([one.study.name for one in done])
     for one in done:
         screen.finished(one)
-    asked = verify.Wish(Path("joma-out"), None, False, 1, "quick", **wish)
+    asked = verify.Wish(Path("joma-out"), None, "quick", **wish)
     unlisted = verify._print_claims(done, asked, screen)
     more = verify._how_to_see(done, asked) if unlisted else ()
     screen.summary(done, Path("joma-out/report.html"), more=more)
@@ -148,7 +148,7 @@ def test_in_a_pipe_no_line_is_wrapped_and_progress_breaks_silence_only(capsys, m
 
 def test_the_commands_repeat_what_was_chosen():
     some = [one for one in results(fails=1, opens=0, gone=0) if one.study.name in ("thm1", "thm2")]
-    asked = verify.Wish(Path("my out"), None, False, 1, "paper")
+    asked = verify.Wish(Path("my out"), None, "paper")
     first, second = verify._how_to_see(some, asked)
     assert first.endswith(": joma verify thm1 thm2 --scale paper --out 'my out' -v")
     assert "joma show STUDY --out 'my out'" in second
@@ -287,6 +287,8 @@ def test_the_last_lines_say_where_to_look(capsys, tmp_path, monkeypatch):
         "", "to see more: x", "broken: near", "nothing could be judged, so no report was written"
     ]  # fmt: skip
     (tmp_path / "my out" / "runs").mkdir(parents=True)
+    (tmp_path / "my out" / "runs" / "scan-model-0123456789.sqlite").touch()  # a scan is no study
+    assert not any("other studies" in line for line in last(broken))
     (tmp_path / "my out" / "runs" / "thm2-1a.sqlite").touch()
     assert last(broken)[-1] != last(broken)[-2]
     assert last(broken)[-2] == ("runs of other studies are in this folder, too; a page of all: joma report 'T/my out'")

@@ -52,3 +52,9 @@ def test_lines_of_progress_keep_their_distance(monkeypatch):
         lines(at / 10, f"part {at}")
         now[0] += 6.0
     assert said == ["fig6  20%    12 s  part 2", "fig6  40%    24 s  part 4"]
+    heard = []
+    words = progress.NowAndThen(lambda *word: heard.append(word), every=10.0)
+    for share in (0.1, 0.2, 0.3):
+        words(share, "a")
+        now[0] += 5.0
+    assert heard == [(0.1, "a"), (0.3, "a")]

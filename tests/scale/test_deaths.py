@@ -7,9 +7,8 @@ from types import SimpleNamespace
 from local_tasks import HERE, ended, tasks
 from patience import not_for_ever
 
-from joma.scale import deaths, local
-from joma.scale.deaths import cause_of, memory_kills
-from joma.scale.local import Local
+from joma.scale import local
+from joma.scale.local import Local, cause_of, memory_kills
 from joma.scale.task import Task
 
 
@@ -79,7 +78,7 @@ def test_a_task_that_was_given_up_is_not_begun_again(tmp_path, monkeypatch):
 
 
 def test_the_kernel_counts_the_processes_that_it_kills_for_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(deaths, "_COUNTS", tmp_path / "vmstat")
+    monkeypatch.setattr(local, "_COUNTS", tmp_path / "vmstat")
     assert memory_kills() == 0
     (tmp_path / "vmstat").write_text("pgfault 5\noom_kill 17\noom_kill_other 3\n")
     assert memory_kills() == 17

@@ -219,18 +219,9 @@ def test_an_order_is_carried_out_with_words_and_refused_by_another_joma():
     answer = ours.carry_out(order | {"version": joma.__version__}, box)
     assert answer["value"] == {"n": 1}
     assert said == [("a", 2, 0.0, "begun")]
+    assert ours.carry_out(order | {"version": joma.__version__}, None)["value"] == {"n": 1}  # nobody listens
     with pytest.raises(ScaleError, match=rf"^the machine {re.escape(socket.gethostname())} of the .* joma 0\.0; both "):
         ours.carry_out(order | {"version": "0.0"}, box)
-
-
-def test_a_task_says_a_word_now_and_then_whether_or_not_anybody_listens(clock):
-    said = []
-    words = ours._Words(SimpleNamespace(say=SimpleNamespace(remote=lambda *one: said.append(one))), "a", 0)
-    for at in range(1, 8):
-        clock[0] = 0.75 * ours.EVERY * at
-        words(at / 10, f"part {at}")
-    assert [doing for *_, doing in said] == ["part 1", "part 3", "part 5", "part 7"]
-    ours._Words(None, "a", 0)(0.5, "to nobody")
 
 
 def test_a_mailbox_keeps_the_last_word_of_each():

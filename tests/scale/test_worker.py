@@ -36,16 +36,6 @@ def test_a_worker_whose_parent_went_while_it_loaded_does_nothing(monkeypatch):
         worker._work(lambda *_: pytest.fail("it worked"), io.StringIO())
 
 
-def test_a_worker_passes_on_a_word_now_and_then(monkeypatch):
-    now, to = [0.0], io.StringIO()
-    monkeypatch.setattr(worker, "monotonic", lambda: now[0])
-    words = worker._Words(to)
-    for at in range(1, 8):
-        now[0] = 0.75 * worker.EVERY * at
-        words(at / 10, f"part {at}")
-    assert [json.loads(line)["doing"] for line in to.getvalue().splitlines()] == ["part 2", "part 4", "part 6"]
-
-
 def test_memory_is_told_in_bytes(monkeypatch):
     import resource
 

@@ -197,14 +197,13 @@ def test_what_the_other_part_says_too_may_be_lost(parts, right, tmp_path, lost):
     ],
 )
 def test_what_a_step_may_lack(lacking, why, unexplained):
-    curves = {"a": {"rank/a": 1}, "b": {"rank/b": 1}, "c": {}}
-    running = dict.fromkeys(["entropy", "sparsity/top"])
-    prints = {f"{kind}/{group}": group for group in curves for kind in ("sketch", "checksum")}
-    wanted = {"rank/a": "a", "rank/b": "b", **running, **prints}
-    plan = SimpleNamespace(groups=curves, weight_names=curves.get, wanted=lambda: wanted)
+    curves = [("rank/a", "a"), ("rank/b", "b"), ("entropy", None), ("sparsity/top", None)]
+    prints = [(f"{kind}/{group}", group) for group in "abc" for kind in ("sketch", "checksum")]
+    curves, prints = ([SimpleNamespace(curve=curve, group=group) for curve, group in rows] for rows in (curves, prints))
+    plan = SimpleNamespace(groups="abc", curves=curves, rows=[*curves, *prints])
     assert lacking - _explained(lacking, why, plan) == unexplained
 
 
 def test_a_step_of_which_nothing_could_be_measured_has_no_identity_either():
-    plan = SimpleNamespace(groups={}, wanted=lambda: {"entropy": None})
+    plan = SimpleNamespace(groups={}, rows=[SimpleNamespace(curve="entropy", group=None)])
     assert _explained({"entropy", "identity"}, {"entropy"}, plan) == {"entropy", "identity"}

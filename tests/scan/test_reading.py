@@ -103,7 +103,7 @@ def test_a_measure_that_refuses_a_tensor_is_left_out_from_there_on_and_the_other
 
 
 def test_a_checkpoint_of_another_architecture_is_left_out(monkeypatch):
-    plan = SimpleNamespace(wanted=dict, model_type="llama", groups={}, model_names=dict)
+    plan = SimpleNamespace(model_type="llama", groups={})
     checkpoint = SimpleNamespace(notes=tuple, expect=lambda tensors: None)
 
     class Place:
@@ -118,7 +118,7 @@ def test_a_checkpoint_of_another_architecture_is_left_out(monkeypatch):
 
     for kind in ("llama", None):  # one without a config is of no other kind
         monkeypatch.setattr(reading, "model_type", lambda place, kind=kind: kind)
-        assert reading.measured(plan, Place(), [], lambda doing: None) == ({}, [], ())
+        assert reading._measured(plan, Place(), [], lambda doing: None, 1) == ({}, [], ())
     monkeypatch.setattr(reading, "model_type", lambda place: "gpt2")
     with pytest.raises(CheckpointError, match="its architecture is gpt2, the series is llama"):
-        reading.measured(plan, Place(), [], lambda doing: None)
+        reading._measured(plan, Place(), [], lambda doing: None, 1)

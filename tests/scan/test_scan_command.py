@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from joma.measure import stable_rank
 from joma.runs import Run
 from joma.scan import CheckpointError, open_series, plan, sweep
+from joma.scan import scan as scan_call
 from joma.scan.sources.series import steps_of
 
 
@@ -316,8 +317,8 @@ def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, mo
             super().set()
             free.set()
 
-    reading, step = sys.modules["joma.scan.sweep.reading"], sys.modules["joma.scan.sweep.step"]
-    measured_of, read_one = step.measured, reading._read
+    reading = sys.modules["joma.scan.sweep.reading"]
+    measured_of, read_one = reading._measured, reading._read
 
     def measured(plan, place, *arguments, **named):
         here.step = place.step
@@ -333,7 +334,7 @@ def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "Event", Stop)
-    monkeypatch.setattr(step, "measured", measured)
+    monkeypatch.setattr(reading, "_measured", measured)
     monkeypatch.setattr(reading, "_read", slow)
     settled = plan(open_series(series, downloads=tmp_path), groups=["mlp"])
     with Run.create(tmp_path / "run.sqlite", study="mine", config={}) as run:
@@ -354,30 +355,28 @@ def test_a_long_step_says_how_far_it_is(series, tmp_path, monkeypatch):
     assert lines[-1].startswith("[1/1] step 10")
 
 
-def test_a_run_is_of_one_source_text_root_base_tokenizer_and_length(tmp_path):
+def test_a_run_is_of_one_source_text_root_base_tokenizer_and_length():
+    from joma.scan import Series, What, Which
     from joma.scan.scanning import _identity
-    from joma.scan.sources.series import Series
 
-    text, copy = tmp_path / "text.txt", tmp_path / "copy.txt"
-    for path in (text, copy):
-        path.write_text("some words")
-    plain = {"patterns": {}, "root": None, "base": None, "text": text, "tokenizer": None, "seq_len": None}
+    def identity(source="model", digest="words", **changes):
+        base = {"base": changes.pop("base", None)}
+        return _identity(Series(source, ()), Which(**base), What(**changes), digest)
 
-    def identity(source="model", **changes):
-        return _identity(Series(source, ()), **(plain | changes))
-
-    first = identity()
-    others = [
-        identity("other"), identity(patterns={"a": "b"}), identity(root="ema"), identity(root="teacher"),
-        identity(base="none"), identity(base="base"), identity(text=None), identity(tokenizer=tmp_path / "one"),
-        identity(tokenizer=tmp_path / "two"), identity(seq_len=8), identity(seq_len=16),
-    ]  # fmt: skip
-    assert len({first, *others}) == 12
-    assert identity(text=copy) == first  # its words count, not its name
-    text.write_text("other words")
-    assert identity() not in {first, *others}
     many = {"a": "b", "c": "d"}
+    different = [
+        identity(), identity("other"), identity(patterns={"a": "b"}), identity(root="ema"), identity(root="teacher"),
+        identity(base="none"), identity(base="base"), identity(digest=None), identity(digest="others"),
+        identity(tokenizer="one"), identity(tokenizer="two"), identity(seq_len=8), identity(seq_len=16),
+    ]  # fmt: skip
+    assert len(set(different)) == len(different)
+    assert identity(text="a.txt") == identity(text="b.txt") == identity()  # its words count, not its name
     assert identity(patterns=many) == identity(patterns=dict(reversed(many.items())))
+
+
+def test_an_argument_that_there_is_not_is_refused():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'mesures'"):
+        scan_call("here", mesures="alpha")
 
 
 def test_the_config_of_any_step_speaks_for_those_without_one(series, tmp_path):

@@ -13,11 +13,11 @@ from joma.host.errors import BadInput
 from joma.runs import Run
 from joma.scale.task import Done, Going, Lost
 from joma.scan import scan as scan_library
-from joma.scan import task as worker
 from joma.scan.errors import CheckpointError, Fault
+from joma.scan.sweep import elsewhere as worker
 from joma.scan.sweep import pairs, sweeping
 from joma.scan.sweep.elsewhere import fingerprint, memory_of
-from joma.scan.sweep.step import Step
+from joma.scan.sweep.reading import Step
 
 
 class Backwards:
@@ -162,11 +162,12 @@ def test_a_task_says_what_it_needs(folder, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         scan_library("checkpoints", out="out", on=executor, device="cuda", steps="10:30", budget=3.0)
     first = executor.tasks[0]
-    assert executor.function == "joma.scan.task:measure_checkpoint"
+    assert executor.function == "joma.scan.sweep.elsewhere:measure_checkpoint"
     assert (first.name, first.gpus, first.memory) == ("step 10", 1, (1 << 30) + 16 * 8 * 12)
     asked = first.arguments["asked"]
     assert (asked["source"], asked["out"]) == (str(folder), str(tmp_path / "out"))
-    assert (asked["steps"], asked["device"], asked["budget"]) == ([10, 20, 30], "cuda", 3.0)
+    which = asked["which"]
+    assert (which["steps"], asked["device"], which["budget"]) == ([10, 20, 30], "cuda", 3.0)
     json.dumps(first.arguments)
 
 

@@ -132,9 +132,9 @@ def test_merging_reads_no_checkpoint(parts, together, pristine, tmp_path, monkey
 
 
 def test_a_shard_that_was_stopped_goes_on_and_merges_the_same(pristine, parts, together, tmp_path, monkeypatch):
-    from joma.scan.sweep import step as one_step
+    from joma.scan.sweep import reading as one_step
 
-    real, count = one_step.measured, 0
+    real, count = one_step._measured, 0
 
     def killed(*arguments, **named):
         nonlocal count
@@ -143,7 +143,7 @@ def test_a_shard_that_was_stopped_goes_on_and_merges_the_same(pristine, parts, t
             raise KeyboardInterrupt
         return real(*arguments, **named)
 
-    monkeypatch.setattr(one_step, "measured", killed)
+    monkeypatch.setattr(one_step, "_measured", killed)
     with pytest.raises(KeyboardInterrupt):
         scan(pristine, measures=MEASURES[1], out=tmp_path / "parts", shard="1/4")
     monkeypatch.undo()
@@ -273,7 +273,7 @@ def test_thresholds_are_for_the_merged_scan(parts, tmp_path):
 
 
 def test_a_shard_needs_a_folder_and_no_pairs(pristine, tmp_path):
-    pairs = SimpleNamespace(pair_measures=lambda: {"allocation": None})
+    pairs = SimpleNamespace(pairs=["allocation"])
     with pytest.raises(
         BadInput, match="allocation is of two neighbouring checkpoints, and those lie in different shards"
     ):
@@ -296,14 +296,14 @@ def test_a_run_outside_of_the_folder_is_not_read(parts, tmp_path):
 
 def test_what_is_noted_of_single_steps_stays_in_the_order_of_steps(pristine, tmp_path, monkeypatch):
     """Also where a shard is given again and measures nothing."""
-    one_step = import_module("joma.scan.sweep.step")
-    real = one_step.measured
+    one_step = import_module("joma.scan.sweep.reading")
+    real = one_step._measured
 
     def noting(plan, place, *arguments, **named):
         values, faults, notes = real(plan, place, *arguments, **named)
         return values, faults, (*notes, f"{place.name} was read slowly")
 
-    monkeypatch.setattr(one_step, "measured", noting)
+    monkeypatch.setattr(one_step, "_measured", noting)
     alone = scan(pristine, out=tmp_path / "alone")
     for shard in ("2/3", "1/3", "3/3", "2/3"):
         scan(pristine, out=tmp_path / "parts", shard=shard)
@@ -313,22 +313,22 @@ def test_what_is_noted_of_single_steps_stays_in_the_order_of_steps(pristine, tmp
     assert merged.faults == alone.faults
     assert list(dict.fromkeys(fault.step for fault in merged.faults)) == [2, 20, 40]  # of shards 3, 2 and 2
     for shard in ("1/3", "2/3", "3/3"):
-        monkeypatch.setattr(one_step, "measured", real)
+        monkeypatch.setattr(one_step, "_measured", real)
         scan(pristine, out=tmp_path / "parts", shard=shard, fresh=True)
     assert not any("slowly" in note for note in merge_shards([tmp_path / "parts"], tmp_path / "again").notes)
 
 
 def test_a_step_that_is_measured_again_says_what_it_says_now(pristine, tmp_path, monkeypatch):
     """Step 40 has a fault and is tried again; step 30 is recorded, and keeps its note."""
-    one_step = import_module("joma.scan.sweep.step")
-    real = one_step.measured
+    one_step = import_module("joma.scan.sweep.reading")
+    real = one_step._measured
     for word in ("slowly", "quickly"):
 
         def noting(plan, place, *arguments, word=word, **named):
             values, faults, notes = real(plan, place, *arguments, **named)
             return values, faults, (*notes, f"read {word}")
 
-        monkeypatch.setattr(one_step, "measured", noting)
+        monkeypatch.setattr(one_step, "_measured", noting)
         scan(pristine, out=tmp_path, shard="1/1")
     notes = json.loads((tmp_path / "shard-1-of-1" / FILE).read_text())["content"]["notes"]
     assert notes["30"][-1:] == ["read slowly"]
@@ -336,8 +336,8 @@ def test_a_step_that_is_measured_again_says_what_it_says_now(pristine, tmp_path,
 
 
 def test_a_part_remembers_the_files_of_the_tensors_that_judging_can_name():
-    gated = {"mlp": ("a", "b"), "attention": ("c",)}
-    plan = SimpleNamespace(groups=gated, gated=gated.get)
+    gated = {"mlp": SimpleNamespace(tensors=("a", "b")), "attention": SimpleNamespace(tensors=("c",))}
+    plan = SimpleNamespace(fingerprints=lambda kind: gated)
     files = ("one.safetensors", "two.safetensors")
     index = {"a": files[0], "b": files[1], "c": files[0], "norm": files[1]}
     place = SimpleNamespace(weights=lambda: Weights(files, index))

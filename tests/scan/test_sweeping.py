@@ -27,6 +27,10 @@ def clock(monkeypatch):
     return now
 
 
+def rows(names):
+    return [SimpleNamespace(curve=name) for name in names]
+
+
 def test_a_line_has_the_mean_over_layers_of_heads_all_and_of_quantities_the_first():
     values = {
         "stable_rank/mlp": np.array([2.0, 4.0]),
@@ -34,7 +38,7 @@ def test_a_line_has_the_mean_over_layers_of_heads_all_and_of_quantities_the_firs
         "entropy": torch.tensor([[1.0, 2.0], [3.0, torch.nan]]),
     }
     values |= {f"alpha/g{at}": np.array([float(at), at + 1.0]) for at in range(6)}
-    plan = SimpleNamespace(curve_names=lambda: [*values, "alpha/not measured"])
+    plan = SimpleNamespace(curves=rows([*values, "alpha/not measured"]))
     faults = [Fault(0, "step0", None, None, "NaN", "sparsity")] * 2
     assert sweeping._line(plan, values, faults) == (
         "stable_rank, mean over layers: mlp 3; coherence: embedding 0.25; entropy, mean over layers: 2; "
@@ -71,7 +75,9 @@ def test_the_time_left_is_that_of_the_steps_that_took_work(clock):
 def test_fingerprints_are_those_of_the_steps_that_are_used(tmp_path):
     """A group that lacks a step is compared apart from the others, by the steps that it has."""
     groups = {"mlp": ("a", "b"), "attention_o": ("c",), "embedding": ("d",)}
-    plan = SimpleNamespace(groups=groups, gated=groups.get)
+    plan = SimpleNamespace(fingerprints=lambda kind: {
+        group: SimpleNamespace(curve=f"{kind}/{group}", tensors=tensors) for group, tensors in groups.items()
+    })  # fmt: skip
     with Run.create(tmp_path / "run.sqlite", study="scan", config={}) as run:
         for step in (0, 1, 2, 3):
             values = {}
@@ -124,10 +130,7 @@ class Along:
         ]
         self.broken, self.loaded, self.called, self.said = broken, [], [], []
         self.series, self.device, self.tokens, self.seq_len = SimpleNamespace(axis="step"), None, torch.arange(4), None
-        self.curves = ("demo/all",)
-
-    def pair_measures(self):
-        return {"demo": self}
+        self.measures = {"demo": SimpleNamespace(curves=("demo/all",))}
 
     def load(self, step, device, between):
         self.loaded.append(step)
@@ -140,7 +143,10 @@ class Along:
         return Pair({"demo/all": np.array([[100.0 * earlier + later, 0.0]])}, ("change", "error"), (), "well")
 
     def swept(self, run):
-        return pairs.sweep_pairs(self, run, "demo", self.places, self.said.append, lambda doing: None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pairs, "loaded_whole", self.load)
+            patch.setattr(pairs, "allocated", self.call)
+            return pairs.sweep_pairs(self, run, "demo", self.places, self.said.append, lambda doing: None)
 
 
 @contextmanager
@@ -209,7 +215,7 @@ def test_what_was_found_is_over_the_steps_that_are_left(run):
     places = [SimpleNamespace(step=step, name=f"step{step}", epoch=step // 4 or None) for step in (0, 2, 4, 6, 8)]
     plan = SimpleNamespace(
         series=SimpleNamespace(source="here", places=places, axis="date"),
-        curve_names=lambda: [f"rank/{name}" for name in "abcd"],
+        curves=rows(f"rank/{name}" for name in "abcd"),
         refused={"entropy": "no model"}, coverage={"a": (1, 2)}, model_type="llama", warnings=("long",), seq_len=9,
         not_taken=("h.*.wild",),
     )  # fmt: skip

@@ -55,6 +55,8 @@ class verdicts(Mapping):
 
 
 def found(study, run, claim):
+    """The finding of one claim, which may be given by its name."""
+    claim = next(one for one in study.claims if claim in (one, one.name))
     (finding,) = judge(replace(study, claims={claim: study.claims[claim]}), run)
     return finding
 

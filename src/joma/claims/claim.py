@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _PLACE = r"(Thm|Lemma|Cor\.|Prop\.|Fig\.|Table|Sec\.|Def\.|App\.|Assumption|slide|p\.) [\w.]+|eq\. [\w-]+|footnote \d+"
 _SOURCE = re.compile(rf"(?!{_PLACE})\S(?:(?!\b(?:{_PLACE})).)* ({_PLACE})")
@@ -32,6 +32,8 @@ class Claim:
     """The largest value that the effect could have, 1 for a correlation; None if there is no such value."""
     uses: tuple[str, ...] = ()
     """What it rests on: the ids of other claims, such as 'thm1/invariant'."""
+    expected: str = field(default="", compare=False)
+    """What would be seen if it were true, unless the judge says it."""
 
     def __post_init__(self) -> None:
         if not _SOURCE.fullmatch(self.source):

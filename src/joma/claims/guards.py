@@ -59,7 +59,7 @@ def beats_guessing(loss: Any, choices: int) -> Any:
 
 
 def of_learned(
-    claim: Claim, found: Compared, *, expected: str, reason: str, command: str, corrected: Compared | None = None,
+    claim: Claim, found: Compared, *, reason: str, command: str, expected: str = "", corrected: Compared | None = None,
     fewest: int = 1, **evidence: Any,
 ) -> Finding:  # fmt: skip
     """`by_effect` of networks that learned; not run where a case has fewer of them than `fewest`.
@@ -75,7 +75,7 @@ def of_learned(
     forms = [form for form in (found, corrected) if form is not None]
     cases = [one for form in forms for one in (form.values() if isinstance(form, Mapping) else [form])]
     if not cases or any(one.seeds < fewest for one in cases):
-        return not_run(claim, expected, reason, command)
+        return not_run(claim, expected or claim.expected, reason, command)
     return by_effect(claim, found, expected=expected, corrected=corrected, **evidence)
 
 

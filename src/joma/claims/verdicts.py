@@ -19,12 +19,12 @@ Compared = Comparison | Mapping[str, Comparison]
 
 
 def by_residual(
-    claim: Claim, *, tolerance: float, expected: str, printed: float, corrected: float | None = None,
+    claim: Claim, *, tolerance: float, printed: float, corrected: float | None = None, expected: str = "",
     what: str = "off by", control: Mapping[str, float] | None = None, details: Numbers | None = None,
 ) -> Finding:  # fmt: skip
     """Exact statements: how far is the printed form from the truth, how far the corrected one?
 
-    - claim, expected: what is judged, and what would be seen if it were true
+    - claim, expected: what is judged, and what would be seen if it were true, unless the claim says it
     - printed, corrected: how far each form is off; tolerance: what counts as not at all; what: names that distance
     - control: the same distance where the statement must not be true, by name. One that is within the tolerance too
       shows that the measure sees nothing, and the claim is not above its control
@@ -39,11 +39,11 @@ def by_residual(
         None if off is None else Evidence(tests=(at_most(what, abs(off), tolerance),), controls=controls)
         for off in (printed, corrected)
     ]
-    return Finding(claim, expected, forms[0], forms[1], details or {})
+    return Finding(claim, expected or claim.expected, forms[0], forms[1], details or {})
 
 
 def by_tests(
-    claim: Claim, *, expected: str, printed: Sequence[Test], corrected: Sequence[Test] | None = None,
+    claim: Claim, *, printed: Sequence[Test], corrected: Sequence[Test] | None = None, expected: str = "",
     direction: Sequence[Test] = (), controls: Sequence[Test] = (), details: Numbers | None = None,
 ) -> Finding:  # fmt: skip
     """Mathematical statements that are no residual: does every number of a form keep its bound?
@@ -60,13 +60,13 @@ def by_tests(
     """
     first = Evidence(tests=tuple(printed), direction=tuple(direction), controls=tuple(controls))
     second = None if corrected is None else Evidence(tests=tuple(corrected), controls=tuple(controls))
-    return Finding(claim, expected, first, second, details or {})
+    return Finding(claim, expected or claim.expected, first, second, details or {})
 
 
 def by_effect(
-    claim: Claim, found: Compared, *, expected: str, what: str = "", over: str = "seeds", size: Sequence[Test] = (),
+    claim: Claim, found: Compared, *, what: str = "", over: str = "seeds", size: Sequence[Test] = (),
     corrected: Compared | None = None, corrected_size: Sequence[Test] = (), controls: Sequence[Test] = (),
-    details: Numbers | None = None,
+    expected: str = "", details: Numbers | None = None,
 ) -> Finding:  # fmt: skip
     """Empirical statements: is a number over seeds above its control, by what matters?
 
@@ -86,7 +86,7 @@ def by_effect(
     second = None
     if corrected is not None:
         second = Evidence(_effects(claim, corrected, what, over), tuple(corrected_size), controls=tuple(controls))
-    return Finding(claim, expected, first, second, details or {})
+    return Finding(claim, expected or claim.expected, first, second, details or {})
 
 
 def not_run(claim: Claim, expected: str, reason: str, command: str) -> Finding:

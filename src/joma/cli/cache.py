@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.cli.options import DEFAULT_OUT
-from joma.cli.outputs import add_folder, add_json, give_json
+from joma.cli.outputs import DEFAULT_OUT, add_folder, add_json, give_json, screen_beside
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.extras import how_to_install
@@ -63,7 +62,7 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     budgets = [_budget(word) for word in options.keep]
     from joma.cache import POLICIES, evaluate
 
-    screen = sys.stderr if options.json == "-" else sys.stdout
+    screen = screen_beside(options.json)
     given = ("seq_len", "tokens", "sinks", "recent", "seed", "tokenizer", "step", "device", "out", "fresh")
     costs = evaluate(
         options.model,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.cli.outputs import add_json, give_json
+from joma.cli.outputs import add_json, give_json, screen_beside
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.named_code import import_named, loading, run_file
@@ -46,7 +46,7 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     from joma.studies.rebound.forecast import board, kept_runs
 
     given = {one: _found(one) for one in options.forecaster}
-    screen = sys.stderr if options.json == "-" else sys.stdout
+    screen = screen_beside(options.json)
     sealed, seal = kept_runs.sealed_runs(), kept_runs.seal_of()
     scores = []
     for name, entry in (given | board.standing(seal["constants"])).items():

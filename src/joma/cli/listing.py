@@ -52,7 +52,7 @@ def _list(options: argparse.Namespace, _: list[str]) -> int:
     else:
         width = max(map(len, [*loaded, *away]), default=0)
         for name in loaded:
-            with _told(broken):
+            with _collected(broken):
                 say(hanging(f"{name:<{width}}  ", studies.title(name), columns()), keep="\n")
     if not options.json:
         left_out = [] if wanted else [*broken, *studies.left_out()]
@@ -70,12 +70,12 @@ def _loaded(names: Sequence[str], broken: list[str]) -> Iterator[Study]:
     from joma import studies
 
     for name in names:
-        with _told(broken):
+        with _collected(broken):
             yield studies.load(name)
 
 
 @contextmanager
-def _told(broken: list[str]) -> Iterator[None]:
+def _collected(broken: list[str]) -> Iterator[None]:
     try:
         yield
     except BadInput as error:

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _carried_out(options: argparse.Namespace, rest: list[str], command: Parser) -> int:
     limits.check()
-    with command.naming_options(), checked(command, options):
+    with checked(command, options):
         status: int = options.call(options, rest)
     return status
 

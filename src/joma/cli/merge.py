@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.cli.options import DEFAULT_OUT, add_study, load_named
-from joma.cli.outputs import add_folder, add_json, add_tables
-from joma.cli.uploading import uploaded
+from joma.cli.options import add_study, load_named
+from joma.cli.outputs import DEFAULT_OUT, add_folder, add_json, add_tables, screen_beside
 from joma.host.errors import BadInput
 from joma.host.printing import say
 from joma.host.words import counted
@@ -35,7 +33,7 @@ def add_parser(commands: Any) -> None:
     merge = commands.add_parser("merge", help=words, description=f"{words.capitalize()}.", epilog=_EPILOG)
     add = merge.add_argument
     add("folder", type=Path, nargs="+", metavar="FOLDER", help="where shards wrote")
-    add_folder(merge, f"for runs and page (default: {DEFAULT_OUT})", DEFAULT_OUT)
+    add_folder(merge, f"for runs and page (default: {DEFAULT_OUT})", DEFAULT_OUT, sent=True)
     add_json(merge, "write curves or findings there as JSON, too")
     add_tables(merge, "of a scan: ")
     add("--fail-if", action="append", default=[], metavar="RULE", help="of a scan: as for joma scan; may be repeated")
@@ -48,11 +46,6 @@ def add_parser(commands: Any) -> None:
 
 
 def _merge(options: argparse.Namespace, _: list[str]) -> int:
-    with uploaded(options.out) as options.out:
-        return _merged(options)
-
-
-def _merged(options: argparse.Namespace) -> int:
     from joma.scale.parts import belonging_together, find_parts
 
     parts = belonging_together(find_parts(options.folder))
@@ -64,17 +57,12 @@ def _merged(options: argparse.Namespace) -> int:
             if getattr(options, name):
                 option = f"--{name.replace('_', '-')}"
                 raise BadInput(f"{option} is for shards of joma {other}, and these are of joma {kind}")
-    _check(options, parts)
-    screen = sys.stderr if options.json == "-" else sys.stdout
+    if any(part.folder.resolve() == options.out.resolve() for part in parts):  # now, not when all is read
+        raise BadInput(f"{options.out} is the folder of a shard; merge into another folder", argument="out")
+    screen = screen_beside(options.json)
     what = counted(len(parts[0].work), *_WORK[kind])
     say(f"merging {counted(len(parts), 'shard')} of joma {kind}: {what}", screen)
     return _scan(parts, options, screen) if kind == "scan" else _verify(parts, options)
-
-
-def _check(options: argparse.Namespace, parts: Sequence[Part]) -> None:
-    """Refuse now what would fail when all is read."""
-    if any(part.folder.resolve() == options.out.resolve() for part in parts):
-        raise BadInput(f"{options.out} is the folder of a shard; merge into another folder", argument="out")
 
 
 def _scan(parts: Sequence[Part], options: argparse.Namespace, screen: Any) -> int:
@@ -101,8 +89,8 @@ def _verify(parts: Sequence[Part], options: argparse.Namespace) -> int:
     verdicts = None if options.claims is None else verdicts_named(options.claims)
     load_named(options)
     results = merged_results(parts, options.out, fresh=options.fresh)
-    wish = Wish(options.out, options.json, False, 1, str(parts[0].options["scale"]), verbose=options.verbose,
-                verdicts=verdicts)  # fmt: skip
+    scale = str(parts[0].options["scale"])
+    wish = Wish(options.out, options.json, scale, verbose=options.verbose, verdicts=verdicts)
     with Screen([result.study.name for result in results], to_stderr=options.json == "-") as screen:
         for result in results:
             screen.finished(result)

@@ -7,36 +7,22 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-from joma.cli.outputs import add_folder, add_json, checked
+from joma.cli.outputs import DEFAULT_OUT, add_folder, add_json, checked
 from joma.cli.parser import Parser
 from joma.host.words import counted
 
 if TYPE_CHECKING:
     from joma.claims.contract import Study
 
-DEFAULT_OUT = Path("joma-out")
 
+def parse(study: Study, arguments: list[str]) -> argparse.Namespace:
+    """Read options for `study`. A misspelt or mistyped one ends the program with a sentence and the nearest name.
 
-@dataclasses.dataclass(frozen=True)
-class Chosen:
-    """What the user asked for. outputs: within this block what is written follows the rules of `joma.cli.outputs`."""
-
-    config: Any
-    scale: str
-    out: Path
-    json: Path | str | None
-    fresh: bool
-    threads: int
-    outputs: AbstractContextManager[object]
-
-
-def parse(study: Study, arguments: list[str]) -> Chosen:
-    """Read options for `study`. A misspelt or mistyped one ends the program with a sentence and the nearest name."""
+    Beside the options that every command has it gives `config`, and `outputs`: within that block what is written
+    follows the rules of `joma.cli.outputs`.
+    """
     first = Parser(prog=f"joma run {study.name}", add_help=False)  # the preset is what the options differ from
     first.add_argument("--scale", **_SCALE)
     preset = study.preset(first.parse_known_args(arguments)[0].scale)
@@ -49,21 +35,14 @@ def parse(study: Study, arguments: list[str]) -> Chosen:
     for name in names:
         _add(group, name, hints[name], getattr(preset, name), described.get(name, ""))
     options = parser.read(arguments)
-    given = vars(options)
-    config = {name: _taken(name, given[name], hints[name]) for name in names}
-    rest = {key: value for key, value in given.items() if key not in config and key != "force"}
-    return Chosen(dataclasses.replace(preset, **config), **rest, outputs=_following_rules(parser, options))
-
-
-@contextmanager
-def _following_rules(parser: Parser, options: argparse.Namespace) -> Iterator[None]:
-    with parser.naming_options(), checked(parser, options):
-        yield
+    config = {name: _taken(name, getattr(options, name), hints[name]) for name in names}
+    options.config, options.outputs = dataclasses.replace(preset, **config), checked(parser, options)
+    return options
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """The options that every command has that carries out studies."""
-    add_folder(parser, f"folder for runs and report (default: {DEFAULT_OUT})", DEFAULT_OUT)
+    add_folder(parser, f"folder for runs and report (default: {DEFAULT_OUT})", DEFAULT_OUT, sent=True)
     add_json(parser, "write the findings there as JSON, too")
     parser.add_argument("--fresh", action="store_true", help="run again, also where a finished run is recorded")
     parser.add_argument(

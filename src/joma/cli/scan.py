@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.cli.options import DEFAULT_OUT
-from joma.cli.outputs import add_folder, add_json, add_tables, give_json
-from joma.cli.placing import add_on
-from joma.cli.shard import add_shard, how_to_merge, refuse_with_shard
-from joma.cli.uploading import uploaded
+from joma.cli.outputs import DEFAULT_OUT, add_folder, add_json, add_tables, give_json, screen_beside
+from joma.cli.shard import add_on, add_shard, how_to_merge, refuse_with_shard
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK
 from joma.host.files import named_file
@@ -76,7 +73,7 @@ def add_parser(commands: Any) -> None:
     add("--strict", action="store_true", help="end with status 3 if a matrix of a layer has a name that is not known")
     add("--no-page", action="store_true", help="write no page with figures")
     add("--keep-suspicious", action="store_true", help="keep steps whose weights seem to be those of another step")
-    add_folder(parser, f"folder for page, run and downloads (default: {DEFAULT_OUT})", DEFAULT_OUT)
+    add_folder(parser, f"folder for page, run and downloads (default: {DEFAULT_OUT})", DEFAULT_OUT, sent=True)
     add("--pattern", action="append", default=[], dest="patterns", metavar="NAME=REGEX",
         help="matrices to measure, by full tensor name; mlp and embedding replace those that are found")  # fmt: skip
     add("--budget", type=float, default=20.0, metavar="GB",
@@ -114,15 +111,10 @@ class Done:
 
 def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     """Carry `joma scan` out; returns the exit status. Bad input raises ValueError with one sentence."""
-    with uploaded(options.out) as options.out:
-        return _call(options)
-
-
-def _call(options: argparse.Namespace) -> int:
     from joma.scan import NoneUsable
 
     _check(options)
-    screen = sys.stderr if options.json == "-" else sys.stdout
+    screen = screen_beside(options.json)
     if options.list:
         return _list(options, screen)
     rules: list[Threshold] = []
@@ -183,10 +175,10 @@ def _check(options: argparse.Namespace) -> None:
 def _list(options: argparse.Namespace, screen: Any) -> int:
     from joma.scan.names.architecture import read_patterns
     from joma.scan.result.listing import list_tensors
-    from joma.scan.scanning import find_series
+    from joma.scan.sources.places import Which, find_series
 
-    given = {name: getattr(options, name) for name in ("steps", "axis", "base", "out", "budget")}
-    series = find_series(options.source[0], **given)
+    which = Which(**{name: getattr(options, name) for name in ("steps", "axis", "base", "budget")})
+    series = find_series(options.source[0], which, options.out)
     listing = list_tensors(series.places[-1], patterns=read_patterns(options.patterns), root=options.root)
     say(f"{series.source}: {counted(len(series.places), 'checkpoint')}; this is {listing.checkpoint}", screen)
     say(listing.text(), screen, keep="\n")

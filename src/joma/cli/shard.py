@@ -1,4 +1,4 @@
-"""`--shard I/N`: one of several shares of a command, for arrays of jobs. `joma merge` makes one of all."""
+"""Work elsewhere: `--on PLACE`, and `--shard I/N` for one of several shares, of which `joma merge` makes one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from joma.scale.parts import Part
 
 _NOT_OF_MERGE = ("compare", "list")
+
+
+def add_on(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the option. what: as in "checkpoints are measured"."""
+    parser.add_argument(
+        "--on", metavar="PLACE",
+        help=f"where {what}: local (processes of this machine, one per GPU), ray (the cluster of RAY_ADDRESS, else one "
+        "on this machine), ray:ADDRESS or ray://HOST:PORT (default: here)",
+    )  # fmt: skip
 
 
 def add_shard(parser: Any, what: str) -> None:

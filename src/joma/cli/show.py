@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.cli.options import DEFAULT_OUT
+from joma.cli.outputs import DEFAULT_OUT
 from joma.cli.wrapping import columns, hanging
 from joma.host.errors import BadInput
 from joma.host.exit_status import OK

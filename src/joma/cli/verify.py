@@ -12,12 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.cli.options import DEFAULT_OUT, add_output
-from joma.cli.outputs import STANDARD_OUTPUT, give_json
-from joma.cli.placing import add_on
-from joma.cli.shard import add_shard, how_to_merge, refuse_with_shard
-from joma.cli.uploading import uploaded
-from joma.host.errors import BadInput, asked_for
+from joma.cli.options import add_output
+from joma.cli.outputs import DEFAULT_OUT, STANDARD_OUTPUT, give_json
+from joma.cli.shard import add_on, add_shard, how_to_merge, refuse_with_shard
+from joma.host.errors import BadInput, as_bad_input
 from joma.host.exit_status import BROKEN, OK
 from joma.host.files import make_folder, usable_folder, write_json
 from joma.host.printing import say
@@ -27,7 +25,6 @@ from joma.host.words import short
 if TYPE_CHECKING:
     from joma.claims.contract import Study, Verdict
     from joma.claims.execute import Result
-    from joma.cli.options import Chosen
     from joma.cli.terminal import Screen
     from joma.scale.parts import Part
     from joma.scale.task import Event
@@ -76,9 +73,9 @@ class Wish:
 
     out: Path
     json: Path | str | None
-    fresh: bool
-    threads: int
     scale: str
+    fresh: bool = False
+    threads: int = 1
     jobs: int | None = 1
     verbose: bool = False
     verdicts: tuple[Verdict, ...] | None = None
@@ -101,11 +98,6 @@ def _check_counts(jobs: int | None, threads: int) -> None:
 
 
 def _verify(options: argparse.Namespace, _: list[str]) -> int:
-    with uploaded(options.out) as options.out:
-        return _verified(options)
-
-
-def _verified(options: argparse.Namespace) -> int:
     jobs = options.jobs
     if jobs is None and options.on is None:
         jobs = cores() if options.scale == "quick" else 1
@@ -118,10 +110,8 @@ def _verified(options: argparse.Namespace) -> int:
         if options.shard is not None:
             return _shard(names, options, jobs)
         verdicts = None if options.claims is None else verdicts_named(options.claims)
-        wish = Wish(
-            options.out, options.json, options.fresh, options.threads, options.scale, jobs, options.verbose, verdicts,
-            options.on,
-        )  # fmt: skip
+        how = (options.scale, options.fresh, options.threads, jobs, options.verbose, verdicts, options.on)
+        wish = Wish(options.out, options.json, *how)
         wish.check()
         if len(names) > 1 or wish.on is not None:
             return _carry_out(names, wish, _side_by_side(names, wish))
@@ -138,7 +128,7 @@ def _shard(names: list[str], options: argparse.Namespace, jobs: int | None) -> i
     refuse_with_shard(options, "json", "claims", "verbose")
     shard = read_shard(options.shard)
     folder = shard.folder(options.out)
-    wish = Wish(folder, None, options.fresh, options.threads, options.scale, jobs, on=options.on)
+    wish = Wish(folder, None, options.scale, options.fresh, options.threads, jobs, on=options.on)
     wish.check()
     part = part_of(names, shard, folder, scale=options.scale, threads=options.threads)
     part.begin()
@@ -165,18 +155,18 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     from joma.cli.options import parse
 
     study = studies.load(studies.chosen(options.study))
-    with asked_for():
+    with as_bad_input():
         chosen = parse(study, rest)
-    with chosen.outputs, uploaded(chosen.out) as out:
-        return _run_one(study, chosen, out)
+    with chosen.outputs:
+        return _run_one(study, chosen)
 
 
-def _run_one(study: Study, chosen: Chosen, out: Path) -> int:
-    wish = Wish(out, chosen.json, chosen.fresh, chosen.threads, chosen.scale)
+def _run_one(study: Study, chosen: argparse.Namespace) -> int:
+    wish = Wish(chosen.out, chosen.json, chosen.scale, chosen.fresh, chosen.threads)
     wish.check()
     from joma.claims.contract import check_config
 
-    with asked_for():
+    with as_bad_input():
         check_config(chosen.config)
     with limited(chosen.threads):
         return _carry_out([study.name], wish, partial(_alone, study, chosen.config, wish))

@@ -1,13 +1,16 @@
 """How runs, scans and results show themselves: as a widget in a notebook, or as a figure of matplotlib.
 
-Both are drawn several floors above what is shown. They are looked up by name when somebody asks for them, so that no
+Both are drawn several floors above what is shown. `joma/__init__.py`, which stands on all floors, says who draws: no
 room imports upwards, and nobody who never asks loads them.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Callable
 from typing import Any
+
+drawers: dict[str, Callable[..., Any]] = {}
+"""What draws a figure, and what makes a widget."""
 
 
 class Shown:
@@ -18,8 +21,8 @@ class Shown:
 
         names: series to draw; all that have several steps, at most six, unless some are named.
         """
-        return import_module("joma.view.plotting").plotted(self, names)
+        return drawers["figure"](self, names)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         """What a notebook shows: a widget where anywidget is installed (the extra `notebook`), else words."""
-        return import_module("joma.view.notebook").bundle(self, include=include, exclude=exclude)
+        return drawers["widget"](self, include=include, exclude=exclude)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from time import monotonic
@@ -23,8 +24,9 @@ from joma.host.children import child_command, child_environment
 from joma.host.devices import visible_gpus
 from joma.host.interrupts import PATIENCE
 from joma.host.threads import cores, environment
-from joma.scale.deaths import cause_of, memory_kills
 from joma.scale.task import RETRIES, Done, Event, Going, Lost, Task, begun_again
+
+_COUNTS = Path("/proc/vmstat")
 
 
 @dataclass(frozen=True)
@@ -257,3 +259,31 @@ def _gpus(tasks: Sequence[Task]) -> list[str]:
 
 def _seeing(gpu: str | None) -> dict[str, str]:
     return {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+
+
+def memory_kills() -> int:
+    """How many processes the kernel of this machine has killed for memory so far; 0 where it does not say.
+
+    >>> memory_kills() >= 0
+    True
+    """
+    try:
+        lines = _COUNTS.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def cause_of(status: int, *, out_of_memory: bool = False) -> str:
+    """Words for the end of a process. out_of_memory: whether the kernel killed one for memory meanwhile.
+
+    >>> cause_of(7)
+    'its process ended with status 7'
+    """
+    if status >= 0:
+        return f"its process ended with status {status}"
+    name = signal.Signals(-status).name
+    if name != "SIGKILL":
+        return f"its process died of {name}"
+    why = "the machine ran out of memory" if out_of_memory else "often the machine is out of memory"
+    return f"its process died of {name}: {why}"

@@ -25,7 +25,8 @@ from joma.host import limits
 from joma.host.children import environment_with
 from joma.host.extras import how_to_install
 from joma.host.interrupts import PATIENCE
-from joma.host.named_code import function_named
+from joma.host.named_code import function_named, one_line
+from joma.host.progress import NowAndThen
 from joma.host.threads import cores, environment
 from joma.scale.task import RETRIES, Done, Event, Going, Lost, ScaleError, Task, begun_again
 from joma.scale.worker import carried_out
@@ -121,7 +122,7 @@ def _connected(ray: Any, wish: RayCluster) -> Iterator[bool]:
                     )  # fmt: skip
             except Exception as error:  # whatever it is, of grpc say: there is no cluster
                 where = f"at {address}" if address else "on this machine"
-                raise ScaleError(f"no Ray cluster {where}: {_one_line(error)}") from error
+                raise ScaleError(f"no Ray cluster {where}: {one_line(error)}") from error
         try:
             yield not address
         finally:
@@ -244,9 +245,9 @@ class _Works:
         except (errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError) as error:
             return self.once_more(task, _died(error))
         except errors.RayTaskError as error:  # not of the function, whose errors are an answer: of the way to it
-            return Lost(task, _one_line(error.cause if getattr(error, "cause", None) else error))
+            return Lost(task, one_line(error.cause if getattr(error, "cause", None) else error))
         except errors.RayError as error:
-            return Lost(task, self.given_up.pop(task.name, "") or _one_line(error))
+            return Lost(task, self.given_up.pop(task.name, "") or one_line(error))
         return Lost(task, answer["failed"]) if "failed" in answer else Done(task, answer["value"], answer["memory"])
 
     def once_more(self, task: Task, died: str) -> Event:
@@ -304,10 +305,6 @@ def _in_words(needs: Mapping[str, float]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
-
-
 class Mailbox:
     """The last word of every task, until somebody asks; an actor.
 
@@ -336,20 +333,12 @@ def carry_out(order: Mapping[str, Any], mailbox: Any) -> dict[str, Any]:
         # Whoever reads this sits at another machine.
         here = f"the machine {socket.gethostname()} of the cluster has joma {joma.__version__}"
         raise ScaleError(f"{here}, and the work was sent by joma {order['version']}; both must be the same")
-    words = _Words(mailbox, order["task"], order["attempt"])
+
+    def say(share: float, doing: str) -> None:
+        with suppress(Exception):  # nobody is there to hear it: that is no reason to stop
+            mailbox.say.remote(order["task"], order["attempt"], float(share), doing)
+
+    words = NowAndThen(say, every=EVERY)
     words(0.0, "begun")
     limits.check()
     return carried_out(function_named(order["function"]), dict(order["arguments"]), words)
-
-
-class _Words:
-    """Progress, passed on now and then."""
-
-    def __init__(self, mailbox: Any, task: str, attempt: int) -> None:
-        self.mailbox, self.task, self.attempt, self.last = mailbox, task, attempt, float("-inf")
-
-    def __call__(self, share: float, doing: str) -> None:
-        if monotonic() - self.last >= EVERY:
-            self.last = monotonic()
-            with suppress(Exception):  # nobody is there to hear it: that is no reason to stop
-                self.mailbox.say.remote(self.task, self.attempt, float(share), doing)

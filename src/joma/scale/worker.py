@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from queue import Queue
 from threading import Event, Thread
-from time import monotonic
 from typing import IO, Any
 
 from joma.host import limits
@@ -20,7 +19,7 @@ from joma.host.interrupts import sigterm_raised
 from joma.host.memory import most_memory
 from joma.host.named_code import function_named
 from joma.host.printing import say
-from joma.host.progress import Progress
+from joma.host.progress import NowAndThen, Progress
 
 EVERY = 0.1
 """Seconds between two words of progress, at least."""
@@ -70,7 +69,8 @@ def _work(function: Callable[[Any, Progress], Any], to: IO[str]) -> None:
         at_work.set()
         if alone.is_set():  # the other side went while this process still loaded
             raise KeyboardInterrupt
-        _say(to, carried_out(function, json.loads(line), _Words(to)))
+        words = lambda share, doing: _say(to, {"share": float(share), "doing": doing})
+        _say(to, carried_out(function, json.loads(line), NowAndThen(words, every=EVERY)))
         at_work.clear()
 
 
@@ -95,18 +95,6 @@ def carried_out(function: Callable[[Any, Progress], Any], arguments: Any, progre
         raise
     except Exception as error:
         return {"failed": " ".join(f"{type(error).__name__}: {error}".split())}
-
-
-class _Words:
-    """Progress, passed on now and then."""
-
-    def __init__(self, to: IO[str]) -> None:
-        self.to, self.last = to, 0.0
-
-    def __call__(self, share: float, doing: str) -> None:
-        if monotonic() - self.last >= EVERY:
-            self.last = monotonic()
-            _say(self.to, {"share": float(share), "doing": doing})
 
 
 def _say(to: IO[str], message: dict[str, Any]) -> None:

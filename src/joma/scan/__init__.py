@@ -9,19 +9,19 @@ Six rooms, and imports go one way: a room knows those before it, never those beh
 5. `result`: the curves of a scan, thresholds and tables.
 6. `sweep`: what is read, measured, judged and recorded.
 
-`measures` stands between 4 and 6: it is the table of what can be measured. `scanning` stands on all of them.
+`scanning` stands on all of them.
 """
 
 from joma.scan.errors import CheckpointError, Fault, NoneUsable
 from joma.scan.result.curves import Curve, Scan
 from joma.scan.result.thresholds import violations
-from joma.scan.scanning import merge_shards, scan
-from joma.scan.sources.places import open_series
+from joma.scan.scanning import Work, merge_shards, scan
+from joma.scan.sources.places import Which, open_series
 from joma.scan.sources.series import Series
-from joma.scan.sweep.plan import Plan, plan
+from joma.scan.sweep.plan import Plan, What, plan
 from joma.scan.sweep.sweeping import sweep
 
 __all__ = [
-    "CheckpointError", "Curve", "Fault", "NoneUsable", "Plan", "Scan", "Series", "merge_shards", "open_series",
-    "plan", "scan", "sweep", "violations",
+    "CheckpointError", "Curve", "Fault", "NoneUsable", "Plan", "Scan", "Series", "What", "Which", "Work",
+    "merge_shards", "open_series", "plan", "scan", "sweep", "violations",
 ]  # fmt: skip

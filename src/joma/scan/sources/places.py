@@ -7,12 +7,12 @@ revision, snapshots/COMMIT its files, as far as they were downloaded.
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from joma.host.errors import BadInput
 from joma.host.stores import is_address
-from joma.host.words import counted
+from joma.host.words import brief_repr, counted
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.checkpoint import ENDINGS
 from joma.scan.formats.opening import ALONE
@@ -26,7 +26,7 @@ from joma.scan.sources.hub import HubModel
 from joma.scan.sources.series import Candidate, Moment, Place, Series, arrange, moment_in, some, with_moments
 from joma.scan.sources.store import open_store
 
-BUDGET = 20e9  # bytes of downloads to keep
+BUDGET = 20.0  # gigabytes of downloads to keep
 _HUB = "hf://"
 _NO_BASE = "none"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
@@ -40,8 +40,34 @@ _MOST_FOLDERS = 10_000
 _COUNTED = "the number in {} was taken for the step: neither its name nor the file says what it counts"
 
 
+@brief_repr
+@dataclass(frozen=True, kw_only=True)
+class Which:
+    """Which checkpoints of a source a scan takes.
+
+    - steps: as numbers or as text ("0,1,1000:3000:1000"); None: all.
+    - axis: what orders the checkpoints: "tokens" or "date" as their names say; None: steps, or epochs where no step is
+      known.
+    - base: the folder of the model that adapters are merged with; "none": adapters are measured alone.
+    - budget: gigabytes of disk for files elsewhere that cannot be read in part.
+    """
+
+    steps: str | Sequence[int] | None = None
+    axis: str | None = None
+    base: str | Path | None = None
+    budget: float = BUDGET
+
+
+def find_series(source: str | Path, which: Which, out: Path) -> Series:
+    """The checkpoints that a scan into the folder `out` would measure."""
+    if not 0 < which.budget < 1e9:
+        raise BadInput(f"budget must be a positive number of gigabytes, got {which.budget}", argument="budget")
+    series = open_series(source, downloads=out, budget=which.budget * 1e9, axis=which.axis).select(which.steps)
+    return series if which.base is None else on_base(series, which.base)
+
+
 def open_series(
-    source: str | Path, *, downloads: Path, budget: float = BUDGET, axis: str | None = None
+    source: str | Path, *, downloads: Path, budget: float = BUDGET * 1e9, axis: str | None = None
 ) -> Series:  # fmt: skip
     """The series at `source`: a local file or folder if there is one of that name, an address, or a model on the hub.
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from joma.runs import Dims, Run
 from joma.scan.errors import CheckpointError, Fault
+from joma.scan.model.allocation import allocated, loaded_whole
 from joma.scan.model.running import Between
 from joma.scan.names.architecture import layers, rows_of
 from joma.scan.result.curves import Curve
@@ -64,10 +65,9 @@ class _Walk:
 
     def __init__(self, plan: Plan, run: Run, name: str, first: Place, between: Between) -> None:
         self.plan, self.run, self.name, self.between = plan, run, name, between
-        self.measure = plan.pair_measures()[name]
-        self.chain = Chain(self.measure.curves)
+        self.chain = Chain(tuple(plan.measures[name].curves))
         recorded = {name: _split(name) for name in filter(is_pair, run.names())}
-        self.known = {(since, step) for name, (curve, since) in recorded.items() if curve == self.measure.curves[0]
+        self.known = {(since, step) for name, (curve, since) in recorded.items() if curve == self.chain.curves[0]
                       for step in run.steps(name).tolist()}  # fmt: skip
         self.last, self.held = first, None
 
@@ -93,12 +93,12 @@ class _Walk:
 
     def _loaded(self, place: Place) -> Any:
         with place.folder() as folder:
-            return self.measure.load(folder, self.plan.device, self.between)
+            return loaded_whole(folder, self.plan.device, self.between)
 
     def _measured(self, place: Place, loaded: Any) -> str:
         assert self.plan.tokens is not None  # without a text no such measure is planned
         since, step = self.last.step, place.step
-        found = self.measure.call(self.held, loaded, self.plan.tokens, self.between, self.plan.seq_len)
+        found = allocated(self.held, loaded, self.plan.tokens, self.between, self.plan.seq_len)
         values = {_series(curve, since): rows for curve, rows in found.values.items()}
         dims: dict[str, Dims] = {}
         for curve in found.values:  # rows are layers, or what the curve is of

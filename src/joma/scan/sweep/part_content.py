@@ -15,9 +15,8 @@ from joma.scale.contents import Maybe, content_of, is_damaged, options_of
 from joma.scale.parts import Part
 from joma.scan.errors import CheckpointError, Fault
 from joma.scan.formats.checkpoint import Weights
-from joma.scan.measures import chosen
 from joma.scan.sources.series import Place, Series
-from joma.scan.sweep.plan import Plan
+from joma.scan.sweep.plan import SKETCH, Plan, chosen
 
 _SETTLED: dict[str, Any] = {
     "model_type": str | None, "groups": {str: [str]}, "known": {str: [str]}, "refused": {str: str},
@@ -118,7 +117,7 @@ def _weights(plan: Plan, place: Place) -> dict[str, Any] | None:
     """Which files hold the tensors that judging can name."""
     with suppress(CheckpointError):  # a fault of its step says so
         found = place.weights()
-        gated = {tensor for group in plan.groups for tensor in plan.gated(group)}
+        gated = {tensor for row in plan.fingerprints(SKETCH).values() for tensor in row.tensors}
         index = found.index and {tensor: file for tensor, file in found.index.items() if tensor in gated}
         return {"files": list(found.files), "index": index}
     return None

@@ -32,7 +32,7 @@ _SHOWN = 12  # checkpoints of a shard that are named
 
 def part_of(plan: Plan, shard: Shard, folder: Path, options: Mapping[str, Any]) -> Part:
     """The share of a shard: its checkpoints are dealt out in turn. options: what all shards must have in common."""
-    for name in plan.pair_measures():
+    for name in plan.pairs:
         why = f"{name} is of two neighbouring checkpoints, and those lie in different shards"
         raise BadInput(f"{why}; measure it without a shard, in the folder of the merged scan", argument="shard")
     work = [label_of(plan.series, place) for place in plan.series.places]
@@ -92,8 +92,9 @@ def _must_hold(run: Run, plan: Plan, steps: Sequence[int], faults: Sequence[Faul
     if run.study != KIND or run.config != plan.config():
         raise RunError(f"{run.path} is of another scan than {FILE} of its shard; measure this shard anew (fresh)")
     there = {name: set(run.steps(name).tolist()) for name in run.names()}
+    wanted = [*(row.curve for row in plan.rows), "identity"]
     for step in steps:
-        lacking = {name for name in (*plan.wanted(), "identity") if step not in there.get(name, ())}
+        lacking = {name for name in wanted if step not in there.get(name, ())}
         why = {fault.measure for fault in faults if fault.step == step}
         if unexplained := sorted(lacking - _explained(lacking, why, plan)):
             what = f"is damaged: it lacks {unexplained[0]} of {plan.series.axis} {step}"
@@ -106,10 +107,12 @@ def _explained(lacking: set[str], why: set[str | None], plan: Plan) -> set[str]:
         return lacking
     found = {name for name in lacking if name in why or name.partition("/")[0] in why}
     for group in plan.groups:
-        measured, prints = set(plan.weight_names(group)), {f"sketch/{group}", f"checksum/{group}"}
+        mine = {row.curve for row in plan.rows if row.group == group}
+        measured = {row.curve for row in plan.curves if row.group == group}
+        prints = mine - measured
         if prints <= lacking and (not measured or measured & why):  # what cannot be measured leaves no fingerprint
             found |= prints
-    return found | {"identity"} if lacking >= set(plan.wanted()) else found
+    return found | {"identity"} if lacking >= {row.curve for row in plan.rows} else found
 
 
 def share_in_words(part: Part) -> str:

@@ -1,9 +1,13 @@
-"""What a sweep will read, settled by a look at a few checkpoints before anything is written."""
+"""What a sweep will read, settled by a look at a few checkpoints before anything is written.
+
+What a measure is, and how one of weights is computed, stands in `joma.measure.registry`.
+"""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +15,15 @@ import torch
 from torch import Tensor
 
 from joma.host.devices import lacking
-from joma.host.errors import BadInput, asked_for
+from joma.host.errors import BadInput, as_bad_input
 from joma.host.words import brief_repr, counted
-from joma.measure.registry import WeightMeasure
+from joma.measure.registry import Measure, WeightMeasure, full_spectra, full_spectrum, leading_spectrum, measures_of
 from joma.probes.lengths import beyond_training, default_seq_len, must_take, unknown_training
+from joma.runs import Dims
 from joma.scan.errors import CheckpointError, Fault, NoneUsable, UnknownNames
 from joma.scan.formats.tensor_file import check_matrix
-from joma.scan.measures import Measure, ModelMeasure, PairMeasure, chosen
-from joma.scan.model.running import config_of
+from joma.scan.model.allocation import must_have_gradients
+from joma.scan.model.running import config_of, must_attend, must_show_queries
 from joma.scan.model.text import describe_windows, tokens_of
 from joma.scan.names.architecture import EMBEDDING, MLP, coverage, find_groups, matrix_groups, pick_groups
 from joma.scan.names.aside import not_taken, not_taken_notes
@@ -26,12 +31,55 @@ from joma.scan.names.roles import Shape
 from joma.scan.names.roots import root_notes
 from joma.scan.sources.folder import LocalFolder
 from joma.scan.sources.series import Place, Series, model_type
+from joma.scan.sweep.integrity import checksum, sketch
 
 Groups = dict[str, tuple[str, ...]]  # the tensors of every group, by layer
+SCANNED = measures_of("scan")
 _CONFIGS = 8  # checkpoints that are asked for a config, until one has it
 _LOOKS = 3  # checkpoints that must agree on what the series holds; two of three outvote a damaged one
 GATED = 256
 """Tensors of a group that the integrity gate looks at: of more, as of experts, so many that lie evenly among them."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a tensor is known again by."""
+
+    compute: Callable[[Tensor], Any]
+    by_entry: bool = False  # whether a tensor has several numbers
+
+
+SKETCH, CHECKSUM = "sketch", "checksum"
+_FINGERPRINTS = {
+    SKETCH: Fingerprint(lambda w: sketch(w).cpu().numpy(), by_entry=True),
+    CHECKSUM: Fingerprint(checksum),
+}
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """A series to which every checkpoint adds.
+
+    - curve: its name in the run: the measure, or the kind of fingerprint, and the group
+    - group: the group that must be read for it; None: the model is run
+    - tensors: those that it has a column for; none of a running model
+    - measure: how its numbers are taken
+    """
+
+    curve: str
+    group: str | None
+    tensors: tuple[str, ...]
+    measure: Measure | Fingerprint
+
+    @property
+    def dims(self) -> Dims:
+        """What the columns in the run stand for."""
+        if self.group is None:
+            return ("layer", "head")
+        if isinstance(self.measure, Fingerprint):
+            return {"tensor": self.tensors, **({"entry": None} if self.measure.by_entry else {})}
+        several = len(self.measure.columns) > 1
+        return {"tensor": self.tensors, **({"quantity": self.measure.columns} if several else {})}
 
 
 @brief_repr
@@ -54,13 +102,15 @@ class Plan:
     - seq_len: tokens per window of the text; None without a text
     - not_taken: matrices of layers that no group takes, by their names with a star for each number
 
+    `rows` are the series that a complete checkpoint has in the run.
+
     >>> import tempfile
     >>> from safetensors.torch import save_file
     >>> from joma.scan import open_series
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_file({"h.0.mlp.c_fc.weight": torch.eye(4)}, f"{folder}/step0.safetensors")
     ...     settled = plan(open_series(folder, downloads=Path(folder)))
-    >>> list(settled.wanted())
+    >>> [row.curve for row in settled.rows]
     ['stable_rank/mlp', 'sketch/mlp', 'checksum/mlp']
     """
 
@@ -84,45 +134,98 @@ class Plan:
         known = {group: list(names) for group, names in self.known.items()}
         return {"source": self.series.source, "model_type": self.model_type, "groups": known}
 
-    def weight_names(self, group: str) -> dict[str, WeightMeasure]:
-        """The curves of a group, by name."""
-        return {
-            f"{name}/{group}": measure
-            for name, measure in self.measures.items()
-            if isinstance(measure, WeightMeasure) and (measure.needs == "embeddings") == (group == EMBEDDING)
-        }
+    @cached_property
+    def rows(self) -> tuple[PlanRow, ...]:
+        """Curves of groups, curves of the running model, then the fingerprints of every group."""
+        rows: list[PlanRow] = []
+        for group, tensors in self.groups.items():
+            needs = _needs(group)
+            rows += [PlanRow(f"{n}/{group}", group, tensors, m) for n, m in self.measures.items() if m.needs == needs]
+        for measure in self.measures.values():
+            rows += [PlanRow(name, None, (), measure) for name in measure.curves if measure.needs == "attention"]
+        for group, tensors in self.groups.items():
+            gated = tensors[:: max(1, -(-len(tensors) // GATED))]
+            rows += [PlanRow(f"{kind}/{group}", group, gated, one) for kind, one in _FINGERPRINTS.items()]
+        return tuple(rows)
 
-    def model_names(self) -> dict[str, str]:
-        """The curves of the running model, each with the statistic that it shows."""
-        running = [measure for measure in self.measures.values() if isinstance(measure, ModelMeasure)]
-        return {name: statistic for measure in running for name, statistic in measure.curves.items()}
+    @property
+    def curves(self) -> list[PlanRow]:
+        """The rows that are measured; those of pairs of checkpoints are none."""
+        return [row for row in self.rows if isinstance(row.measure, Measure)]
 
-    def pair_measures(self) -> dict[str, PairMeasure]:
-        """Measures of two neighbouring checkpoints, by name."""
-        return {name: measure for name, measure in self.measures.items() if isinstance(measure, PairMeasure)}
+    def fingerprints(self, kind: str) -> dict[str, PlanRow]:
+        """The rows of one kind of fingerprint, by group."""
+        return {row.group: row for row in self.rows if row.group and row.curve == f"{kind}/{row.group}"}
 
-    def curve_names(self) -> list[str]:
-        """All curves that have a number at every step, in order; those of pairs are not among them."""
-        return [*(name for group in self.groups for name in self.weight_names(group)), *self.model_names()]
-
-    def gated(self, group: str) -> tuple[str, ...]:
-        """The tensors of a group whose fingerprints are kept."""
-        names = self.groups[group]
-        return names[:: max(1, -(-len(names) // GATED))]
-
-    def wanted(self) -> dict[str, str | None]:
-        """What a complete step has in the run: names, each with the group of tensors that it comes from."""
-        names: dict[str, str | None] = {name: group for group in self.groups for name in self.weight_names(group)}
-        names |= dict.fromkeys(self.model_names(), None)
-        return names | {f"{kind}/{group}": group for group in self.groups for kind in ("sketch", "checksum")}
+    @property
+    def pairs(self) -> list[str]:
+        """Measures of two neighbouring checkpoints."""
+        return [name for name, measure in self.measures.items() if measure.needs == "text"]
 
 
-def plan(
-    series: Series, *, measures: Iterable[str] = ("stable_rank",), patterns: Mapping[str, str] | None = None,
-    groups: Sequence[str] | None = None, root: str | None = None, text: Path | None = None,
-    tokenizer: Path | None = None, seq_len: int | None = None, device: str = "cpu",
-) -> Plan:  # fmt: skip
-    """Settle what a sweep of `series` reads. The other arguments are those of `joma.scan.scan`, which explains them.
+def _needs(group: str) -> str:
+    """What a measure of a group says that it needs."""
+    return "embeddings" if group == EMBEDDING else "matrices"
+
+
+@brief_repr
+@dataclass(frozen=True, kw_only=True)
+class What:
+    """What a scan measures.
+
+    - measures: names from `joma.measure.registry.MEASURES`, also as one text with commas.
+    - groups: groups of matrices to keep to, such as "mlp"; None: all that are found.
+    - patterns: further groups by name, each a regular expression that fits full tensor names.
+    - root: which model, where a checkpoint holds several, such as "ema".
+    - text: a file of text for measures that run the model, or its token ids as .npy.
+    - tokenizer: a folder with one; None: that of the checkpoint, or of the folder that it lies in.
+    - seq_len: tokens per window of the text. None: 512, or fewer where the text is shorter or the model was trained
+      on fewer. More than the positions of the model can take is refused; more than training had is warned of.
+
+    >>> What(measures="stable_rank, alpha", text="a.txt").measures
+    ['stable_rank', 'alpha']
+    """
+
+    measures: str | Iterable[str] = ("stable_rank",)
+    groups: str | Iterable[str] | None = None
+    patterns: Mapping[str, str] | None = None
+    root: str | None = None
+    text: str | Path | None = None
+    tokenizer: str | Path | None = None
+    seq_len: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("measures", "groups"):
+            given = getattr(self, name)
+            words = (word.strip() for word in given.split(",")) if isinstance(given, str) else given
+            object.__setattr__(self, name, None if given is None else [word for word in words if word])
+
+
+def chosen(names: Iterable[str]) -> dict[str, Measure]:
+    """Measures by name, each once. With alpha, ranks and norms are read off its full spectrum: one pass for all.
+
+    >>> list(chosen(["stable_rank", "coherence"]))
+    ['stable_rank', 'coherence']
+    """
+    wanted = dict.fromkeys(names)
+    for name in wanted:
+        if name not in SCANNED:
+            raise BadInput(f"measures must be among {', '.join(SCANNED)}, got {name!r}", argument="measures")
+    if not wanted:
+        raise BadInput(f"measures must name at least one of {', '.join(SCANNED)}", argument="measures")
+    found = {name: SCANNED[name] for name in wanted}
+    for name, measure in found.items() if "alpha" in wanted else ():
+        if isinstance(measure, WeightMeasure) and measure.compute is leading_spectrum:
+            found[name] = replace(measure, compute=full_spectrum, stacked=full_spectra, side_by_side=True)
+    return found
+
+
+def plan(series: Series, what: What | None = None, *, device: str = "cpu", **options: Any) -> Plan:
+    """Settle what a sweep of `series` reads.
+
+    - what: what is measured
+    - device: where
+    - options: fields of `What`, in place of those of `what`
 
     A measure that the architecture cannot give is refused here, before its weights are read; the others stay.
     Raises CheckpointError where none is left, architectures are mixed or the matrices cannot be found, NoneUsable
@@ -136,37 +239,39 @@ def plan(
     ...     plan(open_series(folder, downloads=Path(folder))).groups
     {'mlp': ('h.0.mlp.c_fc.weight',)}
     """
-    asked = chosen(measures)
-    with asked_for():
+    what = replace(what or What(), **options)
+    asked = chosen(what.measures)
+    with as_bad_input():
         missing = lacking(device)
     if missing:
         raise BadInput(missing, argument="device")
-    running = {name: measure for name, measure in asked.items() if isinstance(measure, ModelMeasure | PairMeasure)}
+    running = [name for name, measure in asked.items() if measure.needs in ("attention", "text")]
+    text, tokenizer = (None if path is None else Path(path) for path in (what.text, what.tokenizer))
     if running and text is None:
-        raise BadInput(f"{next(iter(running))} runs the model on a text, and no text is given", argument="text")
+        raise BadInput(f"{running[0]} runs the model on a text, and no text is given", argument="text")
     but = f"but measures {','.join(asked)} does not read"
     if text is not None and not running:
         raise BadInput(f"text is for measures that run the model, {but} a text", argument="text")
-    for argument, given in (("tokenizer", tokenizer), ("seq_len", seq_len)):
-        if given is not None and text is None:
+    for argument in ("tokenizer", "seq_len"):
+        if getattr(what, argument) is not None and text is None:
             raise BadInput(f"{argument} is for a text, {but} one", argument=argument)
-    if groups is not None and not groups:
+    if what.groups == []:
         raise BadInput("groups must name at least one group of matrices, such as mlp", argument="groups")
     refused, read_by = _configs(series, running)
     kept = {name: measure for name, measure in asked.items() if name not in refused}
     if not kept:
         raise CheckpointError(next(iter(refused.values())))
-    look = _agreed(series, _Wanted(kept, patterns or {}, None if groups is None else tuple(groups), root))
+    look = _agreed(series, _Wanted(kept, what))
     refused |= look.refused
     kept = {name: measure for name, measure in kept.items() if name not in refused}
     notes = [*series.notes, *look.notes]
     tokens, width, warnings = None, None, list[str]()
     if read_by is not None and text is not None:
         place, config = read_by
-        if seq_len is not None:
-            must_take(config, seq_len)
-        tokens = tokens_of(place, config, text, tokenizer, seq_len=seq_len)
-        width = min(default_seq_len(config), len(tokens)) if seq_len is None else seq_len
+        if what.seq_len is not None:
+            must_take(config, what.seq_len)
+        tokens = tokens_of(place, config, text, tokenizer, seq_len=what.seq_len)
+        width = min(default_seq_len(config), len(tokens)) if what.seq_len is None else what.seq_len
         notes.append(describe_windows([name for name in running if name in kept], text, width, len(tokens)))
         notes += filter(None, [unknown_training(config, width)])
         warnings += filter(None, [beyond_training(config, width)])
@@ -178,22 +283,24 @@ def plan(
     )  # fmt: skip
 
 
-def _configs(
-    series: Series, running: Mapping[str, ModelMeasure | PairMeasure]
-) -> tuple[dict[str, str], tuple[Place, Any] | None]:
+_MUST_SUIT = {"spread": must_show_queries, "allocation": must_have_gradients}
+"""What refuses a model by its config and its name, before its weights are read; for other measures `must_attend`."""
+
+
+def _configs(series: Series, running: Iterable[str]) -> tuple[dict[str, str], tuple[Place, Any] | None]:
     """Measures that run the model: those refused, with the reason, and for the others a place with its config.
 
     The first place whose config can be read speaks for all; one that differs is a fault of its step.
     """
     refused: dict[str, str] = {}
     read_by: tuple[Place, Any] | None = None
-    for name, measure in running.items():
+    for name in running:
         try:
-            if isinstance(measure, PairMeasure) and len(series.places) < 2:
+            if SCANNED[name].needs == "text" and len(series.places) < 2:
                 one = f"{series.source} has one alone"
                 raise CheckpointError(f"{name} is of the change between two checkpoints, and {one}")
             place, config = _first_config(series)
-            measure.must_suit(config, place.name)
+            _MUST_SUIT.get(name, must_attend)(config, place.name)
             read_by = place, config
         except CheckpointError as error:
             refused[name] = str(error)
@@ -212,17 +319,18 @@ def _first_config(series: Series) -> tuple[Place, Any]:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a user asked for: measures by name, patterns, the groups to keep to (None: all), and the root."""
+    """Measures by name, and what else a user asked for."""
 
     measures: Mapping[str, Measure]
-    patterns: Mapping[str, str]
-    groups: tuple[str, ...] | None = None
-    root: str | None = None
+    what: What
+
+    @property
+    def patterns(self) -> Mapping[str, str]:
+        return self.what.patterns or {}
 
     def of(self, group: str) -> list[str]:
         """The measures of matrices (MLP), or of the embedding."""
-        needs = "embeddings" if group == EMBEDDING else "matrices"
-        return [n for n, m in self.measures.items() if isinstance(m, WeightMeasure) and m.needs == needs]
+        return [name for name, measure in self.measures.items() if measure.needs == _needs(group)]
 
 
 @dataclass(frozen=True)
@@ -301,7 +409,7 @@ def _look(place: Place, wanted: _Wanted) -> _Look:
     with place.open() as checkpoint:
         names = checkpoint.names()
         shape: Shape = lambda name: checkpoint.stored(name).shape
-        known = find_groups(names, wanted.patterns, root=wanted.root, shape=shape, model_type=kind)
+        known = find_groups(names, wanted.patterns, root=wanted.what.root, shape=shape, model_type=kind)
         groups = _chosen(known, wanted, names, kind, refused)
         for group, name in [(group, name) for group, tensors in groups.items() for name in tensors]:
             try:
@@ -311,8 +419,8 @@ def _look(place: Place, wanted: _Wanted) -> _Look:
                 raise UnknownNames(what, argument="patterns" if group in wanted.patterns else "") from None
         shapes = {name: shape(name) for tensors in groups.values() for name in tensors}
         # What is not known does not matter where no measure is of matrices.
-        aside = not_taken(names, known, checkpoint.stored, wanted.root) if wanted.of(MLP) else {}
-        notes = (*root_notes(names, wanted.root), *checkpoint.notes(), *not_taken_notes(aside, checkpoint.stored))
+        aside = not_taken(names, known, checkpoint.stored, wanted.what.root) if wanted.of(MLP) else {}
+        notes = (*root_notes(names, wanted.what.root), *checkpoint.notes(), *not_taken_notes(aside, checkpoint.stored))
         return _Look(place, kind, groups, known, shapes, refused, coverage(groups, names), notes, tuple(aside))
 
 
@@ -340,12 +448,12 @@ def _chosen(known: Groups, wanted: _Wanted, names: list[str], kind: str | None, 
 
 def _matrices(known: Groups, wanted: _Wanted, names: list[str], kind: str | None) -> Groups:
     """All groups of matrices, or those that were named: "attention" and "mlp" stand for several where there is none."""
-    if wanted.groups is None:
+    if wanted.what.groups is None:
         must = [*([] if matrix_groups(known) else [MLP]), *(each for each in wanted.patterns if each != EMBEDDING)]
         picked = pick_groups(known, must, names, kind)
         return {**{group: known[group] for group in matrix_groups(known)}, **picked}
     found: Groups = {}
-    for group in wanted.groups:
+    for group in wanted.what.groups:
         if group not in {*known, MLP, "attention"}:
             raise BadInput(f"{group} is none of the groups found here: {', '.join(known)}", argument="groups")
         found |= {group: known[group]} if group in known else pick_groups(known, [group], names, kind)

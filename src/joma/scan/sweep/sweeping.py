@@ -14,7 +14,7 @@ from torch import Tensor
 
 from joma.host.errors import BadInput
 from joma.host.threads import cores, limited
-from joma.runs import Dims, Run
+from joma.runs import Run
 from joma.scan.errors import Fault
 from joma.scan.model.running import Between
 from joma.scan.result.curves import Scan, mean_of
@@ -22,9 +22,9 @@ from joma.scan.sources.series import EPOCH, STEP, Place
 from joma.scan.sweep.elsewhere import Elsewhere
 from joma.scan.sweep.integrity import not_yet_trained, suspicions
 from joma.scan.sweep.pairs import Chain, TimeLeft, pair_curves, sweep_pairs
-from joma.scan.sweep.plan import Plan
+from joma.scan.sweep.plan import CHECKSUM, SKETCH, Plan
+from joma.scan.sweep.reading import Step, take_step
 from joma.scan.sweep.record import read_curve
-from joma.scan.sweep.step import Step, take_step
 
 Report = Callable[[str], None]
 VERSION = 4  # of what is recorded; raised when the numbers, or what a checkpoint is known again by, would differ
@@ -114,7 +114,7 @@ def judge_steps(
     notes += [f"kept although suspicious: {fault}" for fault in suspected if keep_suspicious]
     faults += [] if keep_suspicious else suspected
     usable = _usable(plan, faults)
-    pairs = plan.pair_measures() if usable else ()
+    pairs = plan.pairs if usable else ()
     chains = [sweep_pairs(plan, run, name, usable, report, _between(name, Event(), report)) for name in pairs]
     faults += [fault for chain in chains for fault in chain.faults]
     notes += [note for chain in chains for note in chain.notes]
@@ -164,8 +164,8 @@ def _elsewhere(
     the series, so that the lines are always the same.
     """
     told = _between("elsewhere", Event(), report)
-    wanted, names = plan.wanted(), [place.step for place in plan.series.places]
-    missing = [place for place in plan.series.places if not wanted.keys() <= recorded[place.step].keys()]
+    wanted, names = {row.curve for row in plan.rows}, [place.step for place in plan.series.places]
+    missing = [place for place in plan.series.places if not wanted <= recorded[place.step].keys()]
     outcomes = {
         place.step: _kept(plan, run, place, take_step(plan, place, recorded[place.step], told))
         for place in plan.series.places
@@ -207,14 +207,16 @@ def _kept(plan: Plan, run: Run, place: Place, found: Step) -> _Outcome:
     if not found.worked:
         return _Outcome("recorded already", worked=False)
     if found.values:
-        run.record(place.step, found.values, dims=_dims(plan, found.values))
+        run.record(
+            place.step, found.values, dims={row.curve: row.dims for row in plan.rows if row.curve in found.values}
+        )
     return _Outcome(_line(plan, found.values, found.faults), found.faults, found.notes)
 
 
 def _line(plan: Plan, values: Mapping[str, Any], faults: Sequence[Fault]) -> str:
     """What a step measured: the mean over layers of each curve, and which curves it lacks."""
     means: dict[str, list[str]] = {}
-    for name, value in ((name, values[name]) for name in plan.curve_names() if name in values):
+    for name, value in ((row.curve, values[row.curve]) for row in plan.curves if row.curve in values):
         measure, _, group = name.partition("/")
         heads = isinstance(value, Tensor)  # of several quantities the first; of heads all
         numbers = np.asarray(value.cpu() if heads else value, dtype=float)
@@ -230,20 +232,11 @@ def _line(plan: Plan, values: Mapping[str, Any], faults: Sequence[Fault]) -> str
     return "; ".join(words) or "nothing new"
 
 
-def _dims(plan: Plan, names: Iterable[str]) -> dict[str, Dims]:
-    found: dict[str, Dims] = dict.fromkeys(plan.model_names(), ("layer", "head"))
-    for group, tensors in plan.groups.items():
-        for name, measure in plan.weight_names(group).items():
-            found[name] = {"tensor": tensors, **({"quantity": measure.columns} if len(measure.columns) > 1 else {})}
-        found[f"sketch/{group}"] = {"tensor": plan.gated(group), "entry": None}
-        found[f"checksum/{group}"] = {"tensor": plan.gated(group)}
-    return {name: found[name] for name in names if name in found}
-
-
 def found_in(plan: Plan, run: Run, faults: list[Fault], notes: Iterable[str], chains: Sequence[Chain] = ()) -> Scan:
     """The curves over the steps that have at least one of them."""
     usable = [place.step for place in _usable(plan, faults)]
-    there = {name: set(run.steps(name).tolist()) if name in run else set() for name in plan.curve_names()}
+    names = [row.curve for row in plan.curves]
+    there = {name: set(run.steps(name).tolist()) if name in run else set() for name in names}
     paired = {step for chain in chains for pair in chain.pairs for step in pair}
     steps = [step for step in usable if step in paired or any(step in read for read in there.values())]
     curves = {name: read_curve(run, name, steps, read) for name, read in there.items() if read & set(steps)}
@@ -260,9 +253,10 @@ def found_in(plan: Plan, run: Run, faults: list[Fault], notes: Iterable[str], ch
 def _recorded(plan: Plan, run: Run) -> dict[int, dict[str, Any]]:
     """What the run holds of each step: names, of the identity and of checksums with their values."""
     found: dict[int, dict[str, Any]] = {place.step: {} for place in plan.series.places}
-    for name in plan.wanted():
-        values = run.array(name).tolist() if name in run and name.startswith("checksum/") else None
-        for at, step in enumerate(run.steps(name).tolist() if name in run else ()):
+    sums = {row.curve for row in plan.fingerprints(CHECKSUM).values()}
+    for name in (row.curve for row in plan.rows if row.curve in run):
+        values = run.array(name).tolist() if name in sums else None
+        for at, step in enumerate(run.steps(name).tolist()):
             found.get(step, {})[name] = values[at] if values else 1
     for step in run.steps("identity").tolist() if "identity" in run else ():
         if step in found:
@@ -276,18 +270,20 @@ _Prints = tuple[list[int], dict[str, np.ndarray], dict[str, np.ndarray]]
 
 def _prints(plan: Plan, run: Run, used: Sequence[int]) -> list[_Prints]:
     """All fingerprints of the steps that are used. A group that lacks a step is judged by the steps that it has."""
+    prints = [plan.fingerprints(kind) for kind in (SKETCH, CHECKSUM)]
     alike: dict[tuple[int, ...], list[str]] = {}
-    for group in plan.groups:
-        if f"sketch/{group}" in run:
-            read = set(run.steps(f"sketch/{group}").tolist())
+    for group, row in prints[0].items():
+        if row.curve in run:
+            read = set(run.steps(row.curve).tolist())
             alike.setdefault(tuple(step for step in used if step in read), []).append(group)
     found: list[_Prints] = []
     for steps, groups in alike.items():
         taken: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
-        for group, (into, kind) in product(groups, zip(taken, ("sketch", "checksum"), strict=True)):
-            place = {step: at for at, step in enumerate(run.steps(f"{kind}/{group}").tolist())}
-            rows = run.array(f"{kind}/{group}")[[place[step] for step in steps]]
-            into.update({name: rows[:, at] for at, name in enumerate(plan.gated(group))})
+        for group, (into, rows) in product(groups, zip(taken, prints, strict=True)):
+            curve, tensors = rows[group].curve, rows[group].tensors
+            place = {step: at for at, step in enumerate(run.steps(curve).tolist())}
+            values = run.array(curve)[[place[step] for step in steps]]
+            into.update({name: values[:, at] for at, name in enumerate(tensors)})
         found += [(list(steps), *taken)] if steps else []
     return found
 

@@ -1,7 +1,6 @@
 """Theorem 2, eq. 3, 4, 20, 22 and their remarks: exp attention under a linear MLP."""
 
 from dataclasses import dataclass
-from functools import partial
 from math import erf, pi, sqrt
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from joma.claims.config import Least, Within
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.bands import bound
@@ -38,59 +38,7 @@ class Thm2Config(StudyConfig):
     seed: int = 0
 
 
-INVARIANT = Claim(
-    "erf-invariant",
-    "JoMA eq. 4",
-    "From a zero start erf(v/2)/Δ has the same value at all tokens at every time.",
-    "erf(v/√2)/Δ has the same value at all tokens.",
-    uses=("thm2/closed-form",),
-)
-UNEQUAL = Claim(
-    "erf-invariant-any-start",
-    "JoMA eq. 22",
-    "From any start, the values of erf(v/2)/Δ at two tokens differ by a constant.",
-    "This holds for erf(v/√2)/(Δ eᶜ) with c = z(0) − v(0)²/2. Tokens with different c need the factor eᶜ.",
-    uses=("thm2/closed-form",),
-)
-CLOSED = Claim(
-    "closed-form",
-    "JoMA eq. 20",
-    "v′ = Δ exp(v²/2 + c)/A can be integrated with the error function.",
-    uses=("thm1/exp-invariant",),
-)
-TIME = Claim(
-    "finite-blow-up",
-    "JoMA Thm 2",
-    "The weight of the winner tends to infinity during training (no time is given).",
-    "It becomes infinite at the finite time t* = √(π/2) A (1 − sgn Δ erf(v(0)/√2)) / (|Δ| eᶜ).",
-    uses=("thm2/closed-form",),
-)
-LOSERS = Claim(
-    "losers-stop",
-    "JoMA Thm 2",
-    "The weights of all other tokens converge to finite values.",
-    uses=("thm2/erf-invariant", "thm2/finite-blow-up"),
-)
-WINNER = Claim(
-    "who-wins",
-    "JoMA Thm 2",
-    "The winner is the token with the largest |Δ|.",
-    "The winner is the token with the smallest t*. This is the largest |Δ| only if all tokens start equal.",
-    uses=("thm2/finite-blow-up",),
-)
-NORMALISED = Claim(
-    "shared-normaliser",
-    "JoMA eq. 3",
-    "If all samples share a normaliser A(t), erf(v/2)/Δ still has the same value at all tokens.",
-    "erf(v/√2)/Δ has the same value at all tokens. A(t) only changes the speed of time.",
-    uses=("thm2/erf-invariant",),
-)
-ONE_HOT = Claim(
-    "one-hot",
-    "JoMA Thm 2",
-    "The weights become one-hot during training.",
-    uses=("thm2/finite-blow-up", "thm2/losers-stop"),
-)
+CLAIMS = Claims()
 
 
 def run(config: Thm2Config, run: Run, progress: Progress) -> None:
@@ -126,7 +74,13 @@ def _record_start(run: Run, start: str, delta: Tensor, v0: Tensor, z0: Tensor, c
     run.keep(f"{start}/v closed", lambda: torch.stack([linear.trajectory(d, t, v0=v, z0=z) for d, v, z, t in starts]))
 
 
-def _one_value(run: Run, *, claim: Claim, name: str) -> Finding:
+@CLAIMS.declare("erf-invariant", "JoMA eq. 4", uses=("thm2/closed-form",))
+def _one_value(run: Run, claim: Claim, name: str = "zero/v") -> Finding:
+    """From a zero start erf(v/2)/Δ has the same value at all tokens at every time.
+
+    Corrected: erf(v/√2)/Δ has the same value at all tokens.
+    Expected: The value is the same at all tokens.
+    """
     delta, v = run.value("delta")[:, None], run.value(name)[:, run.value("share") > 0]
     return by_residual(
         claim,
@@ -134,59 +88,78 @@ def _one_value(run: Run, *, claim: Claim, name: str) -> Finding:
         corrected=_spread(_erf(v / sqrt(2)) / delta),
         tolerance=EXACT,
         what="spread over tokens",
-        expected="The value is the same at all tokens.",
         control={"v/Δ, without the error function": _spread(v / delta)},
     )
 
 
-def _any_start(run: Run) -> Finding:
+@CLAIMS.declare("erf-invariant-any-start", "JoMA eq. 22", uses=("thm2/closed-form",))
+def _any_start(run: Run, claim: Claim) -> Finding:
+    """From any start, the values of erf(v/2)/Δ at two tokens differ by a constant.
+
+    Corrected: This holds for erf(v/√2)/(Δ eᶜ) with c = z(0) − v(0)²/2. Tokens with different c need the factor eᶜ.
+    Expected: Differences between tokens stay constant in time.
+    """
     v, delta, constant = (run.value(name) for name in ("random/v", "delta", "random/constant"))
     return by_residual(
-        UNEQUAL,
+        claim,
         printed=_unequal_spread(v, 2.0, delta, 0 * constant),
         corrected=_unequal_spread(v, sqrt(2), delta, constant),
         tolerance=EXACT,
         what="change of the differences between tokens",
-        expected="Differences between tokens stay constant in time.",
         control={"erf(v/√2)/Δ, without the factor eᶜ": _unequal_spread(v, sqrt(2), delta, 0 * constant)},
     )
 
 
-def _closed_form(run: Run) -> Finding:
+@CLAIMS.declare("closed-form", "JoMA eq. 20", uses=("thm1/exp-invariant",))
+def _closed_form(run: Run, claim: Claim) -> Finding:
+    """v′ = Δ exp(v²/2 + c)/A can be integrated with the error function.
+
+    Expected: The closed form equals the flow.
+    """
     paths = [(run.value(f"{start}/v"), run.value(f"{start}/v closed")) for start in ("zero", "random")]
     return by_residual(
-        CLOSED,
+        claim,
         printed=float(np.max([np.abs(v - closed).max() for v, closed in paths])),
         tolerance=EXACT,
         what="largest difference",
-        expected="The closed form equals the flow.",
         control={"weights that stay at their start": float(np.min([np.abs(v - v[:, :1]).max() for v, _ in paths]))},
     )
 
 
-def _blow_up(run: Run) -> Finding:
-    """By rates 1/t, which are 0 where the time is infinite: as printed it is, or at least nothing says otherwise."""
+@CLAIMS.declare("finite-blow-up", "JoMA Thm 2", uses=("thm2/closed-form",))
+def _blow_up(run: Run, claim: Claim) -> Finding:
+    """The weight of the winner tends to infinity during training (no time is given).
+
+    Corrected: It becomes infinite at the finite time t* = √(π/2) A (1 − sgn Δ erf(v(0)/√2)) / (|Δ| eᶜ).
+    Expected: As printed: no finite time. As corrected: t* equals the time found by quadrature.
+
+    By rates 1/t, which are 0 where the time is infinite: as printed it is, or at least nothing says otherwise.
+    """
     share = run.value("random/blow-up") / run.value("random/blow-up by quadrature")
     return by_residual(
-        TIME,
+        claim,
         printed=float(np.abs(share).max()),
         corrected=float(np.abs(share - 1).max()),
         tolerance=EXACT,
         what="relative error of 1/t*",
-        expected="As printed: no finite time. As corrected: t* equals the time found by quadrature.",
     )
 
 
-def _losers(run: Run) -> Finding:
-    """The flow's last recorded moment is carried to t* by the flow's own invariant, erf(v/√2) in proportion to t."""
+@CLAIMS.declare("losers-stop", "JoMA Thm 2", uses=("thm2/erf-invariant", "thm2/finite-blow-up"))
+def _losers(run: Run, claim: Claim) -> Finding:
+    """The weights of all other tokens converge to finite values.
+
+    Expected: At t* the weights of the losers are √2 erfinv(Δ/max|Δ|), which is finite.
+
+    The flow's last recorded moment is carried to t* by the flow's own invariant, erf(v/√2) in proportion to t.
+    """
     delta, v, share = run.value("delta"), run.value("zero/v")[:, -1], run.value("share")[-1]
     size = np.abs(delta)
     loser = size < size.max(-1, keepdims=True)
     end = _erf(v / sqrt(2)) / share  # at t*; -1 and 1 are the infinite weights
     off = np.abs(end - _erf(run.value("limits") / sqrt(2)))
     return by_tests(
-        LOSERS,
-        expected="At t* the weights of the losers are √2 erfinv(Δ/max|Δ|), which is finite.",
+        claim,
         printed=[
             at_most("losers: largest distance of erf(v/√2) from its limit", off[loser].max(), EXACT),
             below("losers: largest |erf(v/√2)|", np.abs(end[loser]).max(), 1.0),
@@ -197,13 +170,18 @@ def _losers(run: Run) -> Finding:
     )
 
 
-def _winner(run: Run) -> Finding:
+@CLAIMS.declare("who-wins", "JoMA Thm 2", uses=("thm2/finite-blow-up",))
+def _winner(run: Run, claim: Claim) -> Finding:
+    """The winner is the token with the largest |Δ|.
+
+    Corrected: The winner is the token with the smallest t*. This is the largest |Δ| only if all tokens start equal.
+    Expected: As printed: the largest |Δ| always wins. As corrected: the smallest t* always wins.
+    """
     salient = np.abs(run.value("delta")).argmax(-1)
     first, first_from_zero = (run.value(f"{start}/blow-up by quadrature").argmin(-1) for start in ("random", "zero"))
     soonest = run.value("random/blow-up").argmin(-1)
     return by_tests(
-        WINNER,
-        expected="As printed: the largest |Δ| always wins. As corrected: the smallest t* always wins.",
+        claim,
         printed=[at_least("random starts won by the largest |Δ|", (salient == first).mean(), 1.0, "%")],
         corrected=[
             at_least("random starts won by the smallest t*", (soonest == first).mean(), 1.0, "%"),
@@ -212,13 +190,17 @@ def _winner(run: Run) -> Finding:
     )
 
 
-def _one_hot(run: Run) -> Finding:
+@CLAIMS.declare("one-hot", "JoMA Thm 2", uses=("thm2/finite-blow-up", "thm2/losers-stop"))
+def _one_hot(run: Run, claim: Claim) -> Finding:
+    """The weights become one-hot during training.
+
+    Expected: The winner holds 99 % of Σ|v| at 1 − t/t* = 1e-12, before floating point runs out.
+    """
     size, gap = np.abs(run.value("delta")), run.value("growth/gap")
     weight, off = run.value("growth/share of weight").mean(-1), run.value("growth/asymptote off")
     alone = float((size.max(-1) / size.sum(-1)).mean())
     return by_tests(
-        ONE_HOT,
-        expected="The winner holds 99 % of Σ|v| at 1 − t/t* = 1e-12, before floating point runs out.",
+        claim,
         printed=[at_least("winner's share of Σ|v| at the end", float(weight[-1]), NEARLY_ALL, "%")],
         direction=[above("smallest gain of that share from one moment to the next", float(np.diff(weight).min()), 0.0)],
         controls=[above("gain compared with its share without attention", float(weight[-1]) - alone, 0.0, "%")],
@@ -230,6 +212,16 @@ def _one_hot(run: Run) -> Finding:
             },
         },
     )
+
+
+@CLAIMS.declare("shared-normaliser", "JoMA eq. 3", uses=("thm2/erf-invariant",))
+def _with_normaliser(run: Run, claim: Claim) -> Finding:
+    """If all samples share a normaliser A(t), erf(v/2)/Δ still has the same value at all tokens.
+
+    Corrected: erf(v/√2)/Δ has the same value at all tokens. A(t) only changes the speed of time.
+    Expected: The value is the same at all tokens.
+    """
+    return _one_value(run, claim, "normalised/v")
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -322,16 +314,7 @@ STUDY = Study(
     name="thm2",
     title="Theorem 2: winner take all under a linear MLP",
     version=1,
-    claims={
-        INVARIANT: partial(_one_value, claim=INVARIANT, name="zero/v"),
-        UNEQUAL: _any_start,
-        CLOSED: _closed_form,
-        TIME: _blow_up,
-        LOSERS: _losers,
-        WINNER: _winner,
-        ONE_HOT: _one_hot,
-        NORMALISED: partial(_one_value, claim=NORMALISED, name="normalised/v"),
-    },
+    claims=CLAIMS,
     quick=Thm2Config(),
     paper=Thm2Config(tokens=64, draws=64, steps=200),
     run=run,
