@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from joma.host.arguments import integer, shown
-from joma.host.errors import BadInput, JomaError, asked_for
+from joma.host.errors import BadInput, JomaError, as_bad_input
 from joma.host.words import short
 from joma.monitor.alarms import Alarm, Alert
 from joma.monitor.batch import (
@@ -124,7 +124,7 @@ class Monitor:
             options = {"spread": "spread" in self.intervals, "compiled": is_compiled(model)}
             self._inside = Inside(self.model, self._names, attention=self._adapters, **options)
         elif isinstance(probe, str) and probe == "step":
-            with asked_for():
+            with as_bad_input():
                 self._batch = StepBatch(self.model, integer(rows, "rows", 1))
         else:
             self._batch = ProbeBatch(probe)
@@ -138,7 +138,7 @@ class Monitor:
             raise BadInput(f"out must be the path of a file, got {shown(out)}", argument="out")
         self._out, self._start = out, start
         if start is not None:
-            with asked_for():
+            with as_bad_input():
                 integer(start, "start", 0)
         self.step_number = start or 0
         """Steps of the optimizer so far."""
@@ -229,7 +229,7 @@ class Monitor:
     def _next(self, step: int | None) -> int:
         if step is None:
             return self.step_number + 1
-        with asked_for():
+        with as_bad_input():
             integer(step, "step", 0)
         if step <= self.step_number:
             raise BadInput(f"step must rise from one call to the next, got {step} after {self.step_number}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from joma.host.arguments import integer, shown
-from joma.host.errors import BadInput, asked_for
+from joma.host.errors import BadInput, as_bad_input
 from joma.host.words import did_you_mean
 from joma.measure.registry import Measure, measures_of
 from joma.measure.spread import Factors, Spread
@@ -34,7 +34,7 @@ def intervals_of(measures: Iterable[str] | Mapping[str, int | None], every: int)
     >>> intervals_of({"entropy": 10, "norm": None}, 100)
     {'entropy': 10, 'norm': 100}
     """
-    with asked_for():
+    with as_bad_input():
         usual = integer(every, "every", 1)
     names = [measures] if isinstance(measures, str) else list(measures)
     for name in names:
@@ -45,7 +45,7 @@ def intervals_of(measures: Iterable[str] | Mapping[str, int | None], every: int)
     if not names:
         raise BadInput(f"measures must name at least one of {', '.join(MONITORED)}", argument="measures")
     own = measures if isinstance(measures, Mapping) else {}
-    with asked_for():
+    with as_bad_input():
         return {
             name: usual if own.get(name) is None else integer(own[name], f"the interval of {name}", 1)  # type: ignore[arg-type]
             for name in names
