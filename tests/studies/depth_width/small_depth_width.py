@@ -1,8 +1,8 @@
 """What the tests of `depth-width` share: a config that is trained in seconds, and the kinds of data in it."""
 
-from joma.studies.depth_width.depth_width.judge import DEEP, FLAT
 from joma.studies.depth_width.depth_width.networks import DepthWidthConfig
-from joma.studies.depth_width.depth_width.texts import SHUFFLED
+from joma.studies.depth_width.depth_width.run import SHUFFLED
+from joma.studies.depth_width.depth_width.study import DEEP, FLAT
 
 TINY = DepthWidthConfig(
     texts=("sympy", "wikitext-2"),

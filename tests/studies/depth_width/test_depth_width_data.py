@@ -16,8 +16,7 @@ from joma.studies.depth_width.depth_width.networks import (
     operations_of,
     parameters_of,
 )
-from joma.studies.depth_width.depth_width.texts import TextReader, shuffled
-from joma.studies.depth_width.depth_width.trees import Tree, TreeReader, flattened
+from joma.studies.depth_width.depth_width.run import TextReader, Tree, TreeReader, flattened, shuffled
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 5, 8, 16, 30])
