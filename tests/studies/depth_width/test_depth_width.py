@@ -6,7 +6,6 @@ from statistics import median
 
 import numpy as np
 import pytest
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
 from records import carried_out, changed, found, verdicts
 from studies.depth_width.small_depth_width import TEXTS, TINY, TREES
 
@@ -44,19 +43,6 @@ def test_sizes_are_recorded(tiny, config):
         assert fact["parameters"] == pytest.approx(count, rel=0.01)
         assert 0 < fact["embedding share"] < 1
         assert np.isnan(fact["seconds per step"])  # not timed
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_the_same(config, tiny, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, config, tiny, tmp_path / "again", after=0.1)
-
-
-def test_findings_survive_json(tiny):
-    findings_survive_json(STUDY, tiny)
-
-
-def test_figures(tiny):
-    draws_labelled_figures(STUDY, tiny)
 
 
 @pytest.fixture(scope="module")
