@@ -116,7 +116,7 @@ FIXES = (
     Fix(
         "a checkpoint is known again by a hash of pieces of its files",
         "scan/sources/folder.py",
-        ((" {_samples(file, at.st_size)}", ""),),
+        ((" {_samples(folder / name, at.st_size)}", ""),),
         "replaced",
         200,
     ),

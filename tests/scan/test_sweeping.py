@@ -14,7 +14,6 @@ from joma.scan import scan as scan_library
 from joma.scan.errors import CheckpointError, Fault
 from joma.scan.model.allocation import Pair
 from joma.scan.sweep import pairs, sweeping
-from joma.scan.sweep.pairs import time_in_words
 from joma.scan.sweep.record import stored_scan
 
 
@@ -146,7 +145,7 @@ class Along:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pairs, "loaded_whole", self.load)
             patch.setattr(pairs, "allocated", self.call)
-            return pairs.sweep_pairs(self, run, "demo", self.places, self.said.append, lambda doing: None)
+            return pairs.Chain(self, run, "demo", lambda doing: None).sweep(self.places, self.said.append)
 
 
 @contextmanager
@@ -196,11 +195,6 @@ def test_one_that_cannot_be_loaded_is_passed_over_wherever_it_stands(run):
     assert (middle.loaded, middle.called) == ([5, 6, 7], [(5, 7)])
     last = Along([8, 9], broken=(9,)).swept(run)
     assert (last.pairs, [fault.step for fault in last.faults], last.faults[0].measure) == ([], [9], "demo")
-
-
-def test_times_are_said_in_seconds_minutes_and_hours():
-    said = {0.2: "1 s", 89.4: "89 s", 120: "2 min", 5340: "89 min", 5400: "1 h 30 min", 7500: "2 h 5 min"}
-    assert {seconds: time_in_words(seconds) for seconds in said} == said
 
 
 def test_what_was_found_is_over_the_steps_that_are_left(run):

@@ -25,8 +25,16 @@ from joma.scan.formats.tensor_file import check_matrix
 from joma.scan.model.allocation import must_have_gradients
 from joma.scan.model.running import config_of, must_attend, must_show_queries
 from joma.scan.model.text import describe_windows, tokens_of
-from joma.scan.names.architecture import EMBEDDING, MLP, coverage, find_groups, matrix_groups, pick_groups
-from joma.scan.names.aside import not_taken, not_taken_notes
+from joma.scan.names.architecture import (
+    EMBEDDING,
+    MLP,
+    coverage,
+    find_groups,
+    matrix_groups,
+    not_taken,
+    not_taken_notes,
+    pick_groups,
+)
 from joma.scan.names.roles import Shape
 from joma.scan.names.roots import root_notes
 from joma.scan.sources.folder import LocalFolder
