@@ -177,7 +177,7 @@ FIXES = (
     Fix(
         "matrices of layers that no group takes are told",
         "scan/sweep/plan.py",
-        (("if wanted.of(MLP) else {}", "if False else {}"),),
+        (("if _measures_of(MLP, measures) else {}", "if False else {}"),),
         "unknown",
         50,
     ),

@@ -74,9 +74,8 @@ def test_the_time_left_is_that_of_the_steps_that_took_work(clock):
 def test_fingerprints_are_those_of_the_steps_that_are_used(tmp_path):
     """A group that lacks a step is compared apart from the others, by the steps that it has."""
     groups = {"mlp": ("a", "b"), "attention_o": ("c",), "embedding": ("d",)}
-    plan = SimpleNamespace(fingerprints=lambda kind: {
-        group: SimpleNamespace(curve=f"{kind}/{group}", tensors=tensors) for group, tensors in groups.items()
-    })  # fmt: skip
+    prints = lambda kind: {group: SimpleNamespace(curve=f"{kind}/{group}", tensors=groups[group]) for group in groups}
+    plan = SimpleNamespace(fingerprints=prints)
     with Run.create(tmp_path / "run.sqlite", study="scan", config={}) as run:
         for step in (0, 1, 2, 3):
             values = {}

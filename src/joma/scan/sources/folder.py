@@ -14,7 +14,7 @@ from typing import Any
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.checkpoint import ENDINGS, NO_WEIGHTS, Checkpoint, Weights, choose_weights, is_read, parts_of_one
 from joma.scan.formats.dcp import METADATA
-from joma.scan.formats.opening import open_file, open_folder, rank_files, weights_folder
+from joma.scan.formats.opening import listed, open_file, open_folder, rank_files, weights_folder
 from joma.scan.formats.tensor_file import parsed_json, small_file
 from joma.scan.sources.series import Moment, known_by, moment_in
 
@@ -203,10 +203,7 @@ def must_hold_weights(folder: Path) -> None:
 
 def entries_of(path: Path) -> list[Path]:
     """What a folder holds, by name; hidden entries are nobody's checkpoints."""
-    try:
-        return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be listed: {error.strerror}", file=str(path)) from error
+    return [entry for entry in listed(path) if not entry.name.startswith(".")]
 
 
 def is_plain_file(path: Path) -> bool:
