@@ -28,8 +28,8 @@ from _record import record_in_pieces
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from joma.monitor import Monitor
+from joma.monitor.delivery import Record
 from joma.monitor.measures import DEFAULT
-from joma.monitor.record import Record
 from joma.monitor.tables import Rows, Table
 from joma.probes import collect
 from joma.probes._compiled import CompiledAttention

@@ -1,4 +1,5 @@
-"""Keep a run as a record: results/STUDY/ gets the run itself, its findings with where they come from, its figures.
+"""Keep a run as a record: results/STUDY/ gets the run itself, its findings with where they come from, and the
+figures that pages show.
 
 python results/keep.py joma-out/runs/table1-*.sqlite [--commit HASH]
 
@@ -62,7 +63,10 @@ def keep(path: Path, commit: str | None) -> dict:
         }
         write_json(folder / "findings.json", record, OWN)
         with house_style():
-            for drawing in study.draw(run):
+            shown = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+            for at, drawing in enumerate(study.draw(run)):
+                if at and copied and f"{study.name}/{drawing.name}.png" not in shown:
+                    continue  # no page shows it, and `joma report` draws it again from the run
                 drawing.figure.savefig(folder / f"{drawing.name}.png", dpi=130, facecolor="white")
         panels = panels_of(run)
     if copied and not again:

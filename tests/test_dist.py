@@ -1,4 +1,5 @@
-"""The wheel carries what it must; `make dist` also installs it, which takes minutes (tests/check_dist.py)."""
+"""The wheel carries every file of the package, and pages can be made of it; `make dist` also installs it, which takes
+minutes (tests/check_dist.py)."""
 
 import subprocess
 import sys
@@ -23,6 +24,10 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_carries_what_the_page_needs_and_nothing_else(wheel):
     check_content(wheel)
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in ("view.js", "uPlot.iife.min.js", "uPlot-LICENSE.txt", "style.css", "page.html", "titles.json"):
+        assert f"joma/view/static/{name}" in names
+    assert "joma/report/template/playground/forms.js" in names
 
 
 @pytest.mark.parametrize(
@@ -43,3 +48,13 @@ def test_a_wheel_that_lacks_something_or_holds_more_is_refused(wheel, tmp_path, 
         copy.writestr(more, b"")
     with pytest.raises(Wrong, match=sentence):
         check_content(spoiled)
+
+
+def test_pages_are_made_from_the_wheel_alone(wheel, tmp_path):
+    """Its viewer and its charts are read from inside the archive: no file of the checkout is asked for."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import joma; assert sys.argv[1] in joma.__file__;"
+        "from joma.view.module import charts, module, style;"
+        "assert 'render' in module('live_host.js') and 'showPanels' in charts() and '.joma-view' in style()"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code, str(wheel)], cwd=tmp_path, check=True)

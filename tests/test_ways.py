@@ -16,7 +16,9 @@ import joma
 HOUSE, ROOT = Path(joma.__file__).parent, Path(__file__).parents[1]
 MODULES = (
     "cffi", "cloudpickle", "code", "codeop", "ctypes", "dill", "imp", "importlib", "jsonpickle", "joblib", "marshal",
-    "multiprocessing", "pickle", "pkgutil", "pty", "runpy", "shelve", "subprocess", "yaml",
+    "multiprocessing", "pickle", "pkgutil", "pty", "runpy", "shelve", "subprocess", "webbrowser", "yaml",
+    "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell", "concurrent.futures.ProcessPoolExecutor",
+    "concurrent.futures.process", "sys.executable",
     "torch._C._import_ir_module", "torch._weights_only_unpickler", "torch.classes", "torch.export.load", "torch.hub",
     "torch.jit", "torch.load", "torch.ops.load_library", "torch.package", "torch.serialization",
     "torch.utils.cpp_extension", "numpy.fromfile", "numpy.lib.format", "numpy.load", "numpy.memmap", "ray.init",
@@ -36,6 +38,7 @@ HARMLESS = re.compile(
 """Of these modules: what runs nothing, such as their errors and constants."""
 OF_A_CONSTANT = ("importlib.import_module", "importlib.util.find_spec")
 """Harmless where the source itself holds the name."""
+UNSHIELDED = "a process without child_command and child_environment"
 
 
 def ways(source: str) -> Iterator[tuple[str, str]]:
@@ -76,6 +79,20 @@ def _inside(top: ast.AST, known: dict[str, str]) -> Iterator[str]:
                 yield name.rpartition(".")[2].lstrip("?") if name.startswith("?") else name
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in ("-c", "-m"):
             yield f"python {node.value}"
+        if (
+            isinstance(node, ast.Call)
+            and _dotted(node.func, known).startswith("subprocess.")
+            and not _is_shielded(node)
+        ):
+            yield UNSHIELDED
+
+
+def _is_shielded(call: ast.Call) -> bool:
+    """Whether a process that is started runs joma's own module, and looks for none in the working directory."""
+    first = call.args[0] if call.args else None
+    environment = next((ast.unparse(word.value) for word in call.keywords if word.arg == "env"), "")
+    by = getattr(getattr(first, "func", None), "id", "")
+    return by == "child_command" and "child_environment()" in environment
 
 
 def _of_a_constant(call: ast.Call) -> bool:
@@ -151,6 +168,11 @@ def test_every_row_says_what_decides_and_names_a_test_that_is_there():
         ("AutoTokenizer.from_pretrained(folder)", "trust_remote_code"),
         ("words = [python, '-c', text]", "python -c"),
         ("import runpy\nrunpy.run_path(path)", "runpy.run_path"),
+        ("import subprocess\nsubprocess.Popen(child_command('a'))", UNSHIELDED),
+        ("from subprocess import run\nrun(['git', 'log'], env=child_environment())", UNSHIELDED),
+        ("from sys import executable\nwords = [executable]", "sys.executable"),
+        ("import multiprocessing.pool\nmultiprocessing.pool.Pool()", "multiprocessing.pool.Pool"),
+        ("import concurrent.futures as f\nf.ProcessPoolExecutor()", "concurrent.futures.ProcessPoolExecutor"),
     ],
 )
 def test_a_way_would_be_seen(code, way):

@@ -308,7 +308,7 @@ def _merged(path: Path, folder: Path) -> None:
 
 
 def _monitored(path: Path, _: Path) -> None:
-    from joma.monitor.record import Record
+    from joma.monitor.delivery import Record
 
     Record.at(path, {"model": "m", "probe": "p"}).run.close()
 
@@ -340,7 +340,7 @@ INSIDE: dict[str, Writer] = {
 }
 """Files in a folder that may be a stranger's: links stay, and are refused."""
 ONCE: dict[str, Writer] = {
-    "monitor.record:Record.at": _monitored,
+    "monitor.delivery:Record.at": _monitored,
     "runs.merging:merge_runs": _merged,
     "store:Run.create": _created,
 }

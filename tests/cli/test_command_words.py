@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,18 +40,6 @@ def test_the_command_of_a_page_repeats_all_that_changes_its_numbers():
     assert scan._command(given, ["b"]).startswith("joma scan b --steps 0:9:3 ")
 
 
-def test_one_source_or_two_to_compare():
-    for words, sentence in (
-        (("a", "b"), "joma scan takes one source, got 2 sources; --compare takes two"),
-        (("a", "--compare"), "--compare takes two sources, got 1 source"),
-        (("a", "b", "c", "--compare"), "--compare takes two sources, got 3 sources"),
-    ):
-        with pytest.raises(BadInput, match=rf"^{re.escape(sentence)}$"):
-            scan._check(scan_options(*words))
-    scan._check(scan_options("a"))
-    scan._check(scan_options("a", "b", "--compare"))
-
-
 def test_scans_are_written_alone_or_together(tmp_path, monkeypatch, capsys):
     tables = []
     monkeypatch.setattr("joma.scan.result.tidy.write_table", lambda scans, to, path: tables.append((scans, to, path)))
@@ -89,50 +76,12 @@ def test_the_page_of_a_comparison_is_named_after_both(monkeypatch, tmp_path):
     }
 
 
-def test_a_report_is_of_one_folder_or_of_runs(tmp_path):
-    (tmp_path / "a.txt").touch()
-    (tmp_path / "a.sqlite").touch()
-    (tmp_path / "folder").mkdir()
-
-    def said(*names):
-        with pytest.raises(BadInput) as caught:
-            report._report(SimpleNamespace(stored=[tmp_path / name for name in names], out=None, study=[]), [])
-        return str(caught.value).replace(f"{tmp_path}/", "")
-
-    head = "joma report takes one folder, or several runs: "
-    assert said("a.txt", "folder") == (
-        "a.txt is no folder and no run; name a folder that `joma verify` wrote, or .sqlite files of runs"
-    )
-    assert said("folder", "a.sqlite") == f"{head}got 1 folder of 2 paths"
-    assert said("folder", "folder", "a.sqlite") == f"{head}got 2 folders of 3 paths"
-    assert said("a.sqlite", "gone", "lost") == f"{head}there is no gone"
-    assert report._command([Path("a b"), Path("c")], Path("d")) == "joma report 'a b' c --out d"
-    assert report._command([Path("a")], None) == "joma report a"
-
-
 def test_a_scan_without_numbers_has_no_page(tmp_path):
     path = tmp_path / "scan-a.sqlite"
     Run.create(path, study="scan", config={"source": "a", "groups": {}}).close()
     with pytest.raises(RunError, match=r"^scan-a\.sqlite holds no measured step$"):
         report._report(SimpleNamespace(stored=[path], out=None, study=[]), [])
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_runs_that_cannot_be_exported_do_not_stop_the_others(monkeypatch, capsys):
-    def exported(run, to, out):
-        if "bad" in str(run):
-            raise RunError(f"{run} is damaged")
-        return f"{run}.{to}"
-
-    monkeypatch.setattr(export, "_exported", exported)
-    names = [Path(name) for name in ("bad1", "a", "bad2", "b", "bad3")]
-    with pytest.raises(RunError, match=r"^bad3 is damaged"):
-        export._export(SimpleNamespace(run=names, to="csv", out=None, study=[]), [])
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("a.csv\nb.csv\n", "joma: bad1 is damaged\njoma: bad2 is damaged\n")
-    assert export._export(SimpleNamespace(run=names[1:2], to="npz", out=Path("x"), study=[]), []) == 0
-    with pytest.raises(BadInput, match=r"--out names one file, but there are 5 runs; without --out each file goes"):
-        export._export(SimpleNamespace(run=names, to="csv", out=Path("x"), study=[]), [])
 
 
 def test_a_scan_is_never_exported_over_itself(tmp_path):

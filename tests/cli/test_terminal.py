@@ -287,6 +287,8 @@ def test_the_last_lines_say_where_to_look(capsys, tmp_path, monkeypatch):
         "", "to see more: x", "broken: near", "nothing could be judged, so no report was written"
     ]  # fmt: skip
     (tmp_path / "my out" / "runs").mkdir(parents=True)
+    (tmp_path / "my out" / "runs" / "scan-model-0123456789.sqlite").touch()  # a scan is no study
+    assert not any("other studies" in line for line in last(broken))
     (tmp_path / "my out" / "runs" / "thm2-1a.sqlite").touch()
     assert last(broken)[-1] != last(broken)[-2]
     assert last(broken)[-2] == ("runs of other studies are in this folder, too; a page of all: joma report 'T/my out'")

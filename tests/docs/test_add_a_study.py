@@ -76,6 +76,7 @@ def test_the_study_passes_strict_types(checkout, tmp_path):
     passes(ROOT, "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(alone), cwd=ROOT)
 
 
+QUESTIONS = ("findings_survive_json", "figures_are_labelled_and_described")
 BOTH = """\
 import sys
 import pytest
@@ -88,8 +89,8 @@ sys.exit(pytest.main(sys.argv[1:]) or main(["verify", "sparser", "--out", "out"]
 def test_its_own_test_passes_every_study_is_asked_of_it_and_joma_verifies_it(checkout):
     """In one process, which loads torch once."""
     (checkout / "both.py").write_text(BOTH)
-    drawn = "tests/studies/test_every_drawing.py::test_what_has_no_kept_record_is_drawn_by_its_own_tests[sparser]"
-    printed = passes(checkout, "both", "-q", "-p", "no:cacheprovider", TEST, drawn)
+    asked = [f"tests/studies/test_every_study.py::test_{question}[sparser]" for question in QUESTIONS]
+    printed = passes(checkout, "both", "-q", "-p", "no:cacheprovider", TEST, *asked)
     assert "5 passed" in printed
     assert "1 holds" in printed
 

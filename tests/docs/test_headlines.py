@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from page_blocks import ROOT, text_of
+from scipy.stats import t
 
 PAGES = ("README.md", "docs/index.md")
 RECORDS = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob("results/*/findings.json"))]
@@ -77,16 +78,23 @@ def held(case):
 def counted():
     found = Counter(finding["verdict"] for finding in FOUND.values() if not finding["empirical"])
     return (
-        f"Of {found.total()} mathematical claims {found['holds']} hold as printed and {found['holds as corrected']} "
-        f"hold with a correction.** {WORDS[found['only qualitative']].capitalize()} are only qualitative, "
+        f"We checked {found.total()} mathematical claims: {found['holds']} are correct as printed and "
+        f"{found['holds as corrected']} after a correction.** "
+        f"{WORDS[found['only qualitative']].capitalize()} are only qualitative, "
         f"{WORDS[found['not above its control']]} are not above their control"
     )
 
 
+def lower_end(one, level):
+    """Of the interval of Student's t at another level than the record's."""
+    half = (one["interval"][1] - one["interval"][0]) / 2
+    return one["effect"] - half * t.ppf((1 + level) / 2, one["freedom"]) / t.ppf((1 + one["level"]) / 2, one["freedom"])
+
+
 def top_layers():
     effects = FOUND["fig6/fig6-top-layers"]["evidence"]["printed"]["effects"].values()
-    beyond = sum(one["interval"][0] > 0 for one in effects)
-    return f"is undecided: {WORDS[beyond]} of {WORDS[len(effects)]} do beyond chance"
+    beyond, closer = (sum(lower_end(one, level) > 0 for one in effects) for level in (0.99, 0.95))
+    return f"{WORDS[beyond]} of {WORDS[len(effects)]} recover beyond chance at 99 %, {WORDS[closer]} at 95 %"
 
 
 def costs():
@@ -136,8 +144,7 @@ SAID = {
     "linear MLP, layer 1": (lambda: linear("layer 1").removesuffix(" at 99 %"), 2),
     "linear MLP, layer 2": (lambda: linear("layer 2"), 2),
     "ReLU": (relu, 2),
-    "held sizes, one layer": (lambda: f"{held('1 layer')} of the rise with one layer", 2),
-    "held sizes, two layers": (lambda: held("2 layers: layer 2"), 1),
+    "held sizes": (lambda: f"{held('1 layer')} of it in a one-layer model and {held('2 layers: layer 2')} in the", 2),
     "other seeds": (other_seeds, 1),
     "Theorem 1": (
         lambda: "a skill of {} % as printed and {} % as corrected".format(
@@ -244,6 +251,12 @@ def test_what_else_is_said_of_quick_scale_still_stands():
     assert QUICK["reversal-decoder/no-trace-of-the-reverse"]["verdict"] == "not above its control"
     for one in ("kv-cache/sparsity-arises-in-training", "kv-cache/sparsity-explains-what-eviction-costs"):
         assert QUICK[one]["verdict"] == "undecided"
+
+
+def test_verdicts_are_counted():
+    from joma.claims.rules import VERDICTS
+
+    assert f"explains all {WORDS[len(VERDICTS)]} verdicts" in text_of("docs/start/tutorial.md")
 
 
 def test_constants_without_an_interval_are_counted():

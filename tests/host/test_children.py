@@ -1,9 +1,7 @@
 """Processes that joma starts: they run the same joma, and no file of the working directory."""
 
-import ast
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -107,85 +105,3 @@ def test_a_process_is_never_less_shielded_than_its_parent(tmp_path, given, flags
     env = {name: value for name, value in plain_environment().items() if name != "PYTHONNOUSERSITE"}
     done = run([sys.executable, *given, "-c", script], cwd=tmp_path, env=env)
     assert done.stdout.split() == flags, done.stderr
-
-
-STARTING = {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "startfile"}
-FOREIGN = {"multiprocessing", "pty", "runpy", "code", "codeop", "webbrowser", "imp"}
-MADE_OF_TEXT = {"exec", "eval", "compile", "__import__", "execfile"}
-
-
-WORDS = {"executable", "subprocess", "os", "concurrent", "importlib", "ProcessPoolExecutor", "create_subprocess_exec",
-         "create_subprocess_shell", *STARTING, *FOREIGN, *MADE_OF_TEXT}  # fmt: skip
-SUSPECT = re.compile(rf"\b({'|'.join(sorted(WORDS))})\b")
-"""Without one of these words no file has a fault: most need not be parsed."""
-
-
-def faults(code):
-    """What starts a process, or runs code that is not in the source, other than by `child_command`."""
-    for node in ast.walk(ast.parse(code)) if SUSPECT.search(code) else ():
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            owner, name = node.value.id, node.attr
-            if (owner, name) == ("sys", "executable"):
-                yield "sys.executable"
-            if owner == "os" and (name in STARTING or name.startswith(("exec", "spawn"))):
-                yield f"os.{name}"
-            if name in {"ProcessPoolExecutor", "create_subprocess_exec", "create_subprocess_shell"}:
-                yield name
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from _imported(node)
-        elif isinstance(node, ast.Call):
-            yield from _called(node)
-
-
-def _imported(node):
-    names = [each.name for each in node.names]
-    module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-    modules = [module] if module else names
-    yield from (name for name in modules if name.partition(".")[0] in FOREIGN)
-    if module in {"subprocess", "os", "sys", "concurrent.futures", "importlib.machinery"}:
-        wanted = {"executable", "Popen", "run", "call", "check_call", "check_output", "ProcessPoolExecutor"} | STARTING
-        yield from (f"{module}.{name}" for name in names if name in wanted)
-
-
-def _called(node):
-    function = node.func
-    if isinstance(function, ast.Name) and function.id in MADE_OF_TEXT:
-        yield f"{function.id}()"
-    if (
-        isinstance(function, ast.Attribute)
-        and isinstance(function.value, ast.Name)
-        and function.value.id == "subprocess"
-    ):
-        first = node.args[0] if node.args else None
-        by = getattr(getattr(first, "func", None), "id", "")
-        environment = next((ast.unparse(word.value) for word in node.keywords if word.arg == "env"), "")
-        if by != "child_command" or "child_environment()" not in environment:
-            yield f"subprocess.{function.attr} without child_command and child_environment"
-
-
-def test_processes_are_started_in_one_way_only():
-    found = {}
-    for path in sorted((HOME / "joma").rglob("*.py")):
-        if wrong := sorted(set(faults(path.read_text(encoding="utf-8")))):
-            found[path.relative_to(HOME).as_posix()] = wrong
-    assert found == {"joma/host/children.py": ["sys.executable"]}
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'joma'])",
-        "import subprocess\nsubprocess.run(['git', 'log'])",
-        "import subprocess\nsubprocess.Popen(child_command('a'))",
-        "from subprocess import Popen",
-        "from sys import executable",
-        "import os\nos.execv('a', [])",
-        "import multiprocessing.pool",
-        "from multiprocessing import Pool",
-        "import concurrent.futures as f\nf.ProcessPoolExecutor()",
-        "exec('1')",
-        "import runpy",
-    ],
-)
-def test_another_way_would_be_noticed(code):
-    assert list(faults(code))

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from joma.host import interrupts
 from joma.host.exit_status import INTERRUPTED, OK, TERMINATED, answer
 from joma.host.interrupts import Terminated
 from joma.runs import RunError
@@ -26,26 +25,6 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(capsys):
     assert answer(command) == TERMINATED == 143
     assert capsys.readouterr().err == GOES_ON
     assert at_sigterm() is signal.SIG_DFL
-
-
-def test_sigterm_sent_twice_by_timeout_is_one(capsys, monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(interrupts, "monotonic", lambda: clock[0])
-    cleaned_up = []
-
-    def command():
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        finally:
-            signal.raise_signal(signal.SIGTERM)
-            cleaned_up.append("at once")
-            clock[0] = 2.0
-            with pytest.raises(Terminated):  # somebody is impatient
-                signal.raise_signal(signal.SIGTERM)
-
-    assert answer(command) == TERMINATED
-    assert cleaned_up == ["at once"]
-    assert capsys.readouterr().err == GOES_ON
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda number, frame: None])
@@ -98,22 +77,3 @@ def test_a_lack_of_memory_is_no_fault_of_joma(capsys, error):
 
     assert answer(command) == 1
     assert capsys.readouterr().err == "joma: there is not enough memory; what was recorded is safe\n"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_somebody_else_handles_stays_with_them(number):
-    heard = []
-    before = signal.signal(number, lambda number, frame: heard.append(number))
-    try:
-        with interrupts.signals_noted() as noted:
-            signal.raise_signal(number)
-        assert (heard, noted) == ([number], {})
-        signal.raise_signal(number)
-        assert heard == [number] * 2
-    finally:
-        signal.signal(number, before)
-
-
-def test_an_error_where_signals_wait_is_raised_as_it_is():
-    with pytest.raises(KeyError, match="lost"), interrupts.signals_noted():
-        raise KeyError("lost")

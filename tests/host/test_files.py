@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from joma.host.errors import BadInput, FileError, JomaError, asked_for
+from joma.host.errors import BadInput, FileError, JomaError, as_bad_input
 from joma.host.file_kinds import JSON, OWN
 from joma.host.files import atomically, named_file, refuse_files, usable_file, usable_folder, write_json, write_text
 
@@ -108,9 +108,9 @@ def test_a_link_that_a_user_names_stays_and_its_file_is_written(tmp_path):
 
 
 def test_what_a_user_asked_for_is_bad_input_and_a_bug_is_not():
-    with pytest.raises(BadInput, match="tokens"), asked_for():
+    with pytest.raises(BadInput, match="tokens"), as_bad_input():
         raise ValueError("tokens must be at least 1")
-    with pytest.raises(TypeError), asked_for():
+    with pytest.raises(TypeError), as_bad_input():
         raise TypeError("a bug")
 
 
@@ -144,10 +144,10 @@ def test_a_short_name_within_a_deep_folder_is_deep(tmp_path, monkeypatch):
 
 
 def test_what_names_its_argument_or_its_file_keeps_it_when_it_was_asked_for():
-    with pytest.raises(BadInput, match="a text") as caught, asked_for():
+    with pytest.raises(BadInput, match="a text") as caught, as_bad_input():
         raise BadInput("entropy needs a text", argument="text")
     assert caught.value.argument == "text"
-    with pytest.raises(FileError, match="full"), asked_for():
+    with pytest.raises(FileError, match="full"), as_bad_input():
         raise FileError("the disk is full")
 
 

@@ -58,14 +58,15 @@ def test_sigterm_is_raised_once_and_its_echo_is_not(clock):
     assert handlers() == (signal.default_int_handler, signal.SIG_DFL)
 
 
-def test_a_handler_of_somebody_else_stays():
-    own = lambda number, frame: None
-    signal.signal(TERM, own)
+@pytest.mark.parametrize("number", [INT, TERM])
+def test_a_handler_of_somebody_else_stays(number):
+    heard = []
+    signal.signal(number, own := lambda number, frame: heard.append(number))
     with sigterm_raised(), signals_noted() as noted:
-        assert signal.getsignal(TERM) is own
-        signal.raise_signal(TERM)
-        assert noted == {}
-    assert signal.getsignal(TERM) is own
+        assert signal.getsignal(number) is own
+        signal.raise_signal(number)
+        assert (heard, noted) == ([number], {})
+    assert signal.getsignal(number) is own
 
 
 def test_a_first_signal_waits_for_the_end_of_the_turn_with_a_limit(clock):

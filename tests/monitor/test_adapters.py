@@ -157,7 +157,7 @@ def test_numbers_are_those_of_the_slow_oracle(kind, way):
     model = made(lambda: Network(KINDS[kind])).eval()
     options = {"probe": {"probe": PROBE, "step": "step"}.get(way), "inside": way == "inside"}
     with Monitor(model, every=1, measures=MEASURES, attention=ADAPTERS, **options) as monitor:
-        if way != "probe":
+        for _ in range(3 if way == "inside" else way == "step"):  # one module after the other, once all were seen
             loss_of(model, PROBE).backward()
             monitor.step()
     expected = oracle(model, PROBE)
@@ -177,16 +177,6 @@ def test_training_is_the_same_bit_for_bit(kind, inside):
         monitor = Monitor(model, every=1, measures=MEASURES, attention=ADAPTERS, **options) if watched else None
         found.append(train(model, monitor, steps=5))
     assert same(*found)
-
-
-def test_one_module_after_the_other_in_training():
-    model = made(lambda: Network(CausalSelfAttention)).eval()
-    with Monitor(model, inside=True, every=1, measures=MEASURES, attention=ADAPTERS) as monitor:
-        for _ in range(3):
-            loss_of(model, PROBE).backward()
-            monitor.step()
-    assert monitor.step_number == 3
-    np.testing.assert_allclose(monitor.latest["entropy"].values, oracle(model, PROBE)["entropy"], **CLOSE)
 
 
 def test_fast_attention_needs_no_function():

@@ -58,18 +58,12 @@ def test_a_largest_logit_comes_with_its_slope():
     assert found[0].slope == pytest.approx(slope)
 
 
-def test_a_falling_logit_is_said_to_fall():
+@pytest.mark.parametrize(("before", "moving"), [(300.0, ", falling by 100 per step"), (math.nan, "")])
+def test_a_slope_is_said_in_words_but_not_through_nan(before, moving):
     alarm = LargestLogit()
-    for step, value in enumerate([300.0, 200.0]):
-        (found,) = alarm.look(step, {"largest_logit": Table(np.array([[value, 0.0]]), HEADS)})
-    assert str(found).endswith("above its limit 100, falling by 100 per step")
-
-
-def test_a_slope_through_nan_is_not_said():
-    alarm = LargestLogit()
-    for step, value in enumerate([math.nan, 200.0]):
+    for step, value in enumerate([before, 200.0]):
         found = list(alarm.look(step, {"largest_logit": Table(np.array([[value, 0.0]]), HEADS)}))
-    assert str(found[0]) == "step 1: largest_logit of h.0.attn, head 0, is 200, above its limit 100"
+    assert str(found[0]) == f"step 1: largest_logit of h.0.attn, head 0, is 200, above its limit 100{moving}"
 
 
 def test_entropy_below_its_share_of_ln_t_where_it_did_not_begin_there():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from networks import PROBE, made
 
-from joma.monitor import LargestLogit, Monitor, TrainingStopped, arrival
+from joma.monitor import LargestLogit, Monitor, TrainingStopped, graphs
 from joma.monitor.tables import _in_one
 
 
@@ -25,7 +25,7 @@ def late(monkeypatch):
     """A device whose numbers are on their way for some time; the sizes of what was sent."""
     sent = []
     Event.here, Event.waited = False, 0
-    monkeypatch.setattr(arrival, "_sent", lambda flat: (sent.append(flat.shape) or flat, Event()))
+    monkeypatch.setattr(graphs, "_sent", lambda flat: (sent.append(flat.shape) or flat, Event()))
     return sent
 
 
@@ -102,15 +102,15 @@ class Recorder:
 def test_on_cuda_numbers_leave_on_a_stream_of_their_own_into_pinned_memory(monkeypatch):
     told = []
     one = lambda name: lambda *_, **options: told.append((name, "made", options)) or Recorder(name, told)
-    arrival._aside.cache_clear()
+    graphs._aside.cache_clear()
     monkeypatch.setattr(torch.cuda, "Stream", one("aside"))
     monkeypatch.setattr(torch.cuda, "Event", one("event"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "training")
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
     monkeypatch.setattr(torch, "empty", one("host"))
     for _ in range(2):
-        arrival._sent(Recorder("numbers", told))
-    arrival._aside.cache_clear()
+        graphs._sent(Recorder("numbers", told))
+    graphs._aside.cache_clear()
     once = [
         ("aside", "wait_stream", "training", {}),  # the numbers must be there before they are read
         ("aside", "enter"),

@@ -67,6 +67,7 @@ def test_histories_that_do_not_tell():
     assert history((8.0, 1.0)) is None  # there is no history
     assert history((0.0, 1.0), (9.0, 8.0)) is None
     assert history((1.0, 1.0), (np.nan, np.nan)) is None
+    assert re.match(like(ALIGNED, 8, 0, 0.125), history((1.0, 8.0), (8.0, 1.0)))  # weights that shrank are no cause
     # Twice: no earlier point is a quarter as large, so the first is taken.
     assert re.match(like(ALIGNED, 2, 0, 1), history((4.0, 1.0), (5.0, 1.0), (8.0, 1.0)))
 
@@ -159,16 +160,18 @@ def series_of(model, **options):
         return {name: table.values for name, table in monitor.latest.items()}
 
 
-def test_growth_is_that_of_a_whole_product_of_weights():
+@pytest.mark.parametrize("own_scale", [False, True])
+def test_growth_is_that_of_a_whole_product_of_weights(own_scale):
     transformers = pytest.importorskip("transformers")
-    shape = transformers.GPT2Config(vocab_size=TOKENS, n_positions=8, n_embd=8, n_layer=2, n_head=2)
+    sizes = {"n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2, "scale_attn_by_inverse_layer_idx": own_scale}
+    shape = transformers.GPT2Config(vocab_size=TOKENS, **sizes)
     model = transformers.GPT2Model(shape)
     found = series_of(model, probe=PROBE)
     assert "spread/norms" not in found
     for layer, block in enumerate(model.h):
         q, k, _ = block.attn.c_attn.weight.detach().double().mT.chunk(3)
         for head in range(2):
-            a = q[4 * head : 4 * head + 4].mT @ k[4 * head : 4 * head + 4] / 2
+            a = q[4 * head : 4 * head + 4].mT @ k[4 * head : 4 * head + 4] / 2 / (1 + own_scale * layer)
             assert found["spread/growth"][layer, head] == pytest.approx(float(a.square().sum()), rel=1e-5)
 
 
@@ -191,21 +194,6 @@ def test_weights_that_are_not_plain_are_not_guessed():
     for block in model.h:
         nn.utils.parametrizations.weight_norm(block.attn.qkv)
     assert not {"spread/norms", "spread/growth"} & set(series_of(model, probe=PROBE))
-
-
-def test_weights_that_shrank_are_no_cause():
-    assert re.match(like(ALIGNED, 8, 0, 0.125), history((1.0, 8.0), (8.0, 1.0)))
-
-
-def test_a_scale_of_the_layers_own_is_part_of_its_growth():
-    transformers = pytest.importorskip("transformers")
-    shape = transformers.GPT2Config(
-        vocab_size=TOKENS, n_positions=8, n_embd=8, n_layer=2, n_head=2, scale_attn_by_inverse_layer_idx=True
-    )
-    model = transformers.GPT2Model(shape)
-    q, k, _ = model.h[1].attn.c_attn.weight.detach().double().mT.chunk(3)
-    expected = (q[:4].mT @ k[:4] / 4).square().sum()  # half of 1 / sqrt(4) in the second layer
-    assert series_of(model, probe=PROBE)["spread/growth"][1, 0] == pytest.approx(float(expected), rel=1e-5)
 
 
 class SharedKeys(nn.Module):

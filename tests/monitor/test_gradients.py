@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from networks import PROBE, TEXT, loss_of, made, same, train
+from networks import PROBE, TEXT, loss_of, made
 from torch import nn
 
 from joma.host.errors import JomaError
@@ -80,15 +80,6 @@ def test_a_matrix_without_gradient_has_rank_zero_and_one_that_is_not_finite_has_
     assert first == pytest.approx(slow_rank(model[0].weight.grad), rel=1e-5)
     assert second == 0
     assert math.isnan(third)
-
-
-def test_training_is_the_same_bit_for_bit():
-    found = []
-    for watched in (False, True):
-        model = made()
-        monitor = Monitor(model, probe=PROBE, every=2, measures=[RANK, COHERENCE]) if watched else None
-        found.append(train(model, monitor))
-    assert same(*found)
 
 
 def test_coherence_is_the_mean_cosine_of_two_tokens():

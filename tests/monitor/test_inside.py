@@ -127,17 +127,6 @@ def test_of_several_passes_the_first_is_measured_and_evaluation_is_not(monkeypat
     assert calls == [2] * 6  # three layers at the first step, then one per step
 
 
-def test_gradients_are_those_without_it():
-    model = made(Steady).eval()  # no dropout: two passes are alike
-    loss_of(model, PROBE).backward()
-    expected = [each.grad.clone() for each in model.parameters()]
-    model.zero_grad()
-    with Monitor(model, inside=True, every=1, measures=["entropy"]) as monitor:
-        loss_of(model, PROBE).backward()
-        monitor.step()
-        assert all(torch.equal(a, b.grad) for a, b in zip(expected, model.parameters(), strict=True))
-
-
 def test_nothing_happens_while_a_cuda_graph_is_captured(monkeypatch):
     model = made(Steady)
     with Monitor(model, inside=True, every=1, measures=["entropy"]) as monitor:
@@ -308,21 +297,6 @@ def test_a_pass_that_breaks_leaves_nothing_behind():
         monitor.step()
     with Monitor(model, probe=PROBE, measures=["entropy"]) as alone:
         np.testing.assert_allclose(monitor.latest["entropy"].values, alone.latest["entropy"].values, **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"inside": True, "probe": PROBE}, "inside=True measures the batches of training: leave probe out"),
-        ({"inside": 3}, "inside must be True or False, got 3"),
-        ({"probe": "steps"}, "probe must be a batch or 'step', got 'steps'"),
-        ({}, "probe must be token ids"),
-        ({"probe": "step", "rows": 0}, "rows must be a whole number of at least 1, got 0"),
-    ],
-)
-def test_one_sentence_says_what_would_be_right(options, sentence):
-    with pytest.raises(JomaError, match=sentence):
-        Monitor(made(), **options)
 
 
 def test_a_layer_whose_step_made_no_pass_has_its_turn_at_the_next_one(log):

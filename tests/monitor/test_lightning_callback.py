@@ -144,23 +144,3 @@ def test_a_part_can_be_what_reads_the_batch(tmp_path):
         assert run.dims("entropy")["layer"] == ("h.0.attn", "h.1.attn")
     with pytest.raises(JomaError, match="part must be a submodule of Network, which has net; got 'nett'"):
         trained(tmp_path, callback(part="nett"))
-
-
-def test_what_the_trainer_knows_is_not_given():
-    with pytest.raises(JomaError, match="takes start from the Trainer"):
-        callback(start=3)
-
-
-def test_an_alarm_that_comes_after_the_last_step_is_told(tmp_path, log, monkeypatch):
-    class Late:
-        def query(self):
-            return False
-
-        def synchronize(self):
-            pass
-
-    monkeypatch.setattr("joma.monitor.arrival._sent", lambda flat: (flat, Late()))
-    watch = callback(alarms=[LargestLogit(1e-6)], on_alarm="stop")
-    _, trainer = trained(tmp_path, watch)
-    assert trainer.global_step == 4
-    assert log[0].startswith("found after the last step: step 0: largest_logit of net.h.0.attn, head ")

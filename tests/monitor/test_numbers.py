@@ -9,8 +9,7 @@ from networks import LENGTH, PROBE, TOKENS, made, train
 from torch import nn
 
 from joma.measure import stable_rank
-from joma.monitor import MEASURES, Monitor, MonitorError
-from joma.monitor.measures import intervals_of
+from joma.monitor import Monitor, MonitorError
 from joma.monitor.names import layer_of
 from joma.monitor.tables import Packet, Rows, Table, summary
 from joma.probes import attention_spread, collect
@@ -140,15 +139,25 @@ def test_layers_with_different_numbers_of_heads_keep_their_own():
     table = packet.tables()["entropy"]
     np.testing.assert_array_equal(table.values, [[1.0, math.nan], [2.0, 3.0]])
     assert table.real.tolist() == [[True, False], [True, True]]
-    assert summary({"entropy": table})["entropy/a/max"] == 1.0
-    assert not any(math.isnan(each) for each in summary({"entropy": table}).values())
 
 
-def test_smallest_mean_and_largest_are_of_the_heads_that_a_layer_has():
-    rows = Rows(("a", "b"), (1, 3), (4, 4))
-    sent = summary({"entropy": Table(np.array([[5.0, math.nan, math.nan], [1.0, 2.0, 6.0]]), rows)})
-    assert [sent[f"entropy/a/{what}"] for what in ("min", "mean", "max")] == [5.0, 5.0, 5.0]
-    assert [sent[f"entropy/b/{what}"] for what in ("min", "mean", "max")] == [1.0, 3.0, 6.0]
+HEADS = Rows(("a", "b"), (1, 3), (4, 4))
+MATRICES = Rows(("h.0.up.weight", "h.0.down.weight", "head.weight"))
+
+
+@pytest.mark.parametrize(
+    ("values", "rows", "sent"),
+    [
+        ([[5.0, math.nan, math.nan], [1.0, 2.0, 6.0]], HEADS, {"a": (5.0, 5.0, 5.0), "b": (1.0, 3.0, 6.0)}),
+        ([[-5.0, math.nan, math.nan], [-2.0, -3.0, -4.0]], HEADS, {"a": (-5.0, -5.0, -5.0), "b": (-4.0, -3.0, -2.0)}),
+        ([1.0, 3.0, 5.0], MATRICES, {"h.0": (1.0, 2.0, 3.0), "head.weight": (5.0, 5.0, 5.0)}),
+    ],
+    ids=["heads", "negative", "matrices of one layer together"],
+)
+def test_smallest_mean_and_largest_are_of_what_a_layer_has(values, rows, sent):
+    three = ("min", "mean", "max")
+    expected = {f"s/{layer}/{what}": one for layer, each in sent.items() for what, one in zip(three, each, strict=True)}
+    assert summary({"s": Table(np.array(values), rows)}) == expected
 
 
 def test_layers_that_come_and_go_are_not_mixed_up(log):
@@ -161,15 +170,9 @@ def test_layers_that_come_and_go_are_not_mixed_up(log):
     ]
 
 
-def test_matrices_of_one_layer_are_sent_together():
-    table = Table(np.array([1.0, 3.0, 5.0]), Rows(("h.0.up.weight", "h.0.down.weight", "head.weight")))
-    sent = summary({"norm": table})
-    assert [sent[f"norm/h.0/{what}"] for what in ("min", "mean", "max")] == [1.0, 2.0, 3.0]
-    assert sent["norm/head.weight/min"] == 5.0
-    assert len(sent) == 6
-
-
-@pytest.mark.parametrize("batch", [{"ids": PROBE}, (PROBE,), PROBE, PROBE.tolist(), PROBE.numpy()])
+@pytest.mark.parametrize(
+    "batch", [{"ids": PROBE}, (PROBE,), [PROBE], list(PROBE), PROBE, PROBE.tolist(), PROBE.numpy()]
+)
 def test_a_batch_can_be_given_in_many_ways(batch):
     expected = latest(made(), measures=["entropy"])["entropy"]
     assert np.array_equal(latest(made(), probe=batch, measures=["entropy"])["entropy"], expected)
@@ -184,11 +187,6 @@ def test_the_batch_is_a_copy():
     assert np.array_equal(monitor.latest["entropy"].values, first)
 
 
-def test_every_measure_says_what_it_is():
-    assert all(measure.meaning and name == measure.name for name, measure in MEASURES.items())
-    assert intervals_of("entropy", 5) == {"entropy": 5}
-
-
 def test_layers_in_another_order_are_not_mixed_up():
     taken = {"entropy": {"b": torch.tensor([2.0]), "a": torch.tensor([1.0])}}
     with pytest.raises(MonitorError, match="entropy has other layers than at first: b, a"):
@@ -198,9 +196,3 @@ def test_layers_in_another_order_are_not_mixed_up():
 def test_numbers_leave_the_device_with_all_their_digits():
     packet = Packet(3, {"norm": {"a": torch.tensor(1 + 1e-12, dtype=torch.float64)}}, {"norm": Rows(("a",))})
     assert packet.tables()["norm"].values.tolist() == [1 + 1e-12]
-
-
-def test_the_largest_of_negative_numbers_is_one_of_them():
-    rows = Rows(("a", "b"), (1, 2), (4, 4))
-    sent = summary({"largest_logit": Table(np.array([[-5.0, math.nan], [-2.0, -3.0]]), rows)})
-    assert [sent[f"largest_logit/{layer}/max"] for layer in "ab"] == [-5.0, -2.0]

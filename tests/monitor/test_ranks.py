@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from joma.monitor import arrival, ranks
+from joma.monitor import graphs, ranks
 from joma.monitor.ranks import Ranks, ranks_of
 
 
@@ -41,7 +41,7 @@ class Event:
 @pytest.fixture
 def late(monkeypatch):
     Event.here = False
-    monkeypatch.setattr(arrival, "_sent", lambda flat: (flat, Event()))
+    monkeypatch.setattr(graphs, "_sent", lambda flat: (flat, Event()))
 
 
 def test_large_matrices_are_certified_once_and_then_followed(certified):

@@ -6,7 +6,9 @@ from networks import LENGTH, PROBE, TOKENS, made
 from torch import nn
 
 from joma.host.errors import JomaError
-from joma.monitor import LargestLogit, Monitor, MonitorError, TensorBoard
+from joma.monitor import LargestLogit, Monitor, MonitorError
+
+INSIDE = {"inside": True, "probe": None}
 
 
 def entered(model=None, **options):
@@ -24,6 +26,15 @@ def entered(model=None, **options):
         ({"measures": [3]}, "measures has no 3: there are stable_rank"),
         ({"measures": []}, "measures must name at least one of stable_rank"),
         ({"measures": {"norm": 0}}, "the interval of norm must be a whole number of at least 1, got 0"),
+        ({"inside": True}, "inside=True measures the batches of training: leave probe out"),
+        ({"inside": 3}, "inside must be True or False, got 3"),
+        ({"probe": "steps"}, "probe must be a batch or 'step', got 'steps'"),
+        ({"probe": "step", "rows": 0}, "rows must be a whole number of at least 1, got 0"),
+        ({"autocast": torch.float32}, r"autocast must be torch\.bfloat16, torch\.float16 or None, got torch\.float32"),
+        ({**INSIDE, "autocast": torch.bfloat16}, "inside=True measures your own passes, as they are: leave autocast"),
+        ({"replay": 1}, "replay must be True or False, got 1"),
+        ({"replay": True, "probe": "step"}, "replay=True needs a probe batch that stays the same"),
+        ({**INSIDE, "replay": True}, "replay=True needs a probe batch that stays the same"),
         ({"heads": 4}, "heads must be True or False, got 4"),
         ({"sinks": [3]}, r"sinks must be callables \(step, values\), got 3"),
         ({"include": [3]}, r"include must be patterns such as 'model.layers.0.\*'"),
@@ -107,14 +118,6 @@ def test_steps_rise_and_stand_inside_the_block():
         monitor.__enter__()
 
 
-def test_nothing_happens_while_a_cuda_graph_is_captured(monkeypatch):
-    with Monitor(made(), probe=PROBE, every=1, measures=["norm"]) as monitor:
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        monitor.step()
-        assert monitor.step_number == 0
-
-
 def test_what_fails_later_ends_the_measuring_and_not_the_training(monkeypatch, log):
     with Monitor(made(), probe=PROBE, every=1, measures=["norm"]) as monitor:
         monkeypatch.setattr(monitor._matrices, "norm", lambda: 1 / 0)
@@ -122,9 +125,3 @@ def test_what_fails_later_ends_the_measuring_and_not_the_training(monkeypatch, l
             monitor.step()
     assert log == ["step 1: measuring failed and ends here, training goes on: division by zero"]
     assert monitor.step_number == 3
-
-
-def test_tensorboard_says_how_to_install_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
-    with pytest.raises(JomaError, match="TensorBoard is not installed: pip install tensorboard"):
-        TensorBoard(tmp_path)

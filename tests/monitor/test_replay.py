@@ -9,8 +9,7 @@ from networks import PROBE, made
 
 from joma.host.errors import BadInput
 from joma.monitor import Monitor, MonitorError, replay
-from joma.monitor.attention import quiet_pass
-from joma.monitor.batch import ProbeBatch
+from joma.monitor.batch import ProbeBatch, quiet_pass
 from joma.monitor.graphs import Memory
 from joma.monitor.untouched import untouched
 
@@ -54,19 +53,6 @@ def trained(watch, steps=6):
                 step()
                 monitor.step()
     return [each.detach().clone() for each in model.parameters()], seen
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"replay": 1}, "replay must be True or False, got 1"),
-        ({"replay": True, "probe": "step"}, "replay=True needs a probe batch that stays the same"),
-        ({"replay": True, "probe": None, "inside": True}, "replay=True needs a probe batch that stays the same"),
-    ],
-)
-def test_one_sentence_says_what_would_be_right(options, sentence):
-    with pytest.raises(BadInput, match=sentence):
-        Monitor(made(), **{"probe": PROBE} | options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -184,6 +184,7 @@ def test_numbers_that_are_not_finite_do_not_break_a_library(kind, tmp_path, caps
 @pytest.mark.parametrize(
     ("make", "module", "sentence"),
     [
+        (lambda: TensorBoard("."), "torch.utils.tensorboard", "TensorBoard is not installed: pip install tensorboard"),
         (Wandb, "wandb", "Weights & Biases is not installed: pip install wandb"),
         (MLflow, "mlflow", "MLflow is not installed: pip install mlflow-skinny"),
         (Trackio, "trackio", "Trackio is not installed: pip install trackio"),

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from networks import LENGTH, PROBE, TEXT, TOKENS, Model, Steady, loss_of, made, same, train
+from networks import LENGTH, PROBE, TEXT, Model, Steady, loss_of, made, same, train
 from torch import nn
 
 from joma.host.errors import JomaError
 from joma.monitor import Monitor
 from joma.monitor.batch import StepBatch
-from joma.runs import Run
 
 MEASURES = ["entropy", "largest_logit", "norm"]
 
@@ -137,33 +136,6 @@ def test_only_what_has_the_rows_of_the_batch_is_cut():
         "scale": (),
     }
     assert batch.digest == "step"
-
-
-def trained(kind, tmp_path, **options):
-    transformers = pytest.importorskip("transformers")
-    from joma.monitor.callbacks.transformers import MonitorCallback
-
-    torch.manual_seed(0)
-    shape = transformers.GPT2Config(vocab_size=TOKENS, n_positions=LENGTH, n_embd=8, n_layer=2, n_head=2)
-    model = transformers.GPT2LMHeadModel(shape)
-    rows = [{"input_ids": row, "labels": row} for row in TEXT.flatten(0, 1)]
-    arguments = transformers.TrainingArguments(
-        str(tmp_path / kind), max_steps=6, per_device_train_batch_size=4, gradient_accumulation_steps=2, use_cpu=True,
-        disable_tqdm=True, report_to=[], save_strategy="no", logging_strategy="no", learning_rate=1e-2,
-    )  # fmt: skip
-    callbacks = [MonitorCallback(every=1, out=tmp_path / f"{kind}.joma", **options)] if options else []
-    transformers.Trainer(model, arguments, train_dataset=rows, callbacks=callbacks).train()
-    return {name: each.clone() for name, each in model.state_dict().items()}
-
-
-@pytest.mark.parametrize("options", [{"probe": "step"}, {"inside": True}], ids=["step", "inside"])
-def test_inside_the_trainer(options, tmp_path):
-    plain = trained("plain", tmp_path)
-    watched = trained("watched", tmp_path, measures=["entropy", "gradient_stable_rank"], **options)
-    assert same(plain, watched)
-    with Run.open(tmp_path / "watched.joma") as run:
-        assert run.steps("entropy").tolist() == ([1, 2, 3, 4, 5, 6] if "probe" in options else [1, 3, 5])
-        assert run.steps("gradient_stable_rank").tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_was_caught_is_a_copy():

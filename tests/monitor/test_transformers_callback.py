@@ -7,7 +7,7 @@ import torch
 from networks import LENGTH, PROBE, TEXT, TOKENS, same
 
 from joma.host.errors import JomaError
-from joma.monitor import LargestLogit, arrival
+from joma.monitor import LargestLogit, graphs
 from joma.runs import Run
 
 transformers = pytest.importorskip("transformers")
@@ -59,6 +59,18 @@ def test_the_trainer_ends_with_the_same_weights_and_counts_steps_of_the_optimize
         assert run.dims("entropy")["layer"] == ("transformer.h.0.attn", "transformer.h.1.attn")
 
 
+@pytest.mark.parametrize("options", [{"probe": "step"}, {"probe": None, "inside": True}], ids=["step", "inside"])
+def test_batches_of_the_trainer_are_measured_and_training_is_the_same(options, tmp_path):
+    how = {"max_steps": 6, "learning_rate": 1e-2}
+    plain, _ = trained(tmp_path, **how)
+    measures = ["entropy", "gradient_stable_rank"]
+    watched, _ = trained(tmp_path, callback(every=1, out=tmp_path / "run.joma", measures=measures, **options), **how)
+    assert same(plain, watched)
+    with Run.open(tmp_path / "run.joma") as run:
+        assert run.steps("entropy").tolist() == ([1, 3, 5] if "inside" in options else [1, 2, 3, 4, 5, 6])
+        assert run.steps("gradient_stable_rank").tolist() == [1, 2, 3, 4, 5, 6]
+
+
 def test_a_trainer_that_resumes_goes_on_in_the_record(tmp_path):
     out = tmp_path / "run.joma"
     saving = {"save_strategy": "steps", "save_steps": 3}
@@ -92,7 +104,7 @@ def test_an_alarm_in_numbers_that_come_after_the_last_step_does_not_break_the_tr
         def synchronize(self):
             pass
 
-    monkeypatch.setattr(arrival, "_sent", lambda flat: (flat, Late()))
+    monkeypatch.setattr(graphs, "_sent", lambda flat: (flat, Late()))
     _, trainer = trained(tmp_path, callback(alarms=[LargestLogit(1e-9)], on_alarm="stop"))
     assert trainer.state.global_step == 4
     assert log[0].startswith("found after the last step: step 0: largest_logit of transformer.h.0.attn, head 0, is ")

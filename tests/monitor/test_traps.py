@@ -8,10 +8,8 @@ import pytest
 import torch
 from networks import LENGTH, PROBE, TOKENS, Block, Model, loss_of, made, same, train
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
-from joma.host.errors import BadInput
-from joma.monitor import MEASURES, LargestLogit, Monitor, TrainingStopped, arrival
+from joma.monitor import MEASURES, LargestLogit, Monitor
 from joma.monitor.batch import ProbeBatch
 from joma.runs import Run
 
@@ -144,26 +142,19 @@ def test_a_step_without_gradients_does_not_take_them_from_training(around):
     assert all(each.grad is not None for each in model.parameters())
 
 
-def test_inside_autocast_attention_is_that_of_autocast():
+@pytest.mark.parametrize("around", [None, torch.bfloat16])
+def test_the_pass_has_the_autocast_of_training_whether_step_is_called_in_it_or_not(around):
     """The numbers are those of the pass that training makes."""
     model, seen = made(), []
     model.head.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
-    with torch.autocast("cpu", torch.bfloat16), monitored(model, measures=["entropy"]) as monitor:
+    asked = None if around else torch.bfloat16
+    with (
+        torch.autocast("cpu", around, enabled=around is not None),
+        monitored(model, measures=["entropy"], autocast=asked) as monitor,
+    ):
         monitor.step()
+        assert torch.is_autocast_enabled("cpu") == (around is not None)
     assert seen == [torch.bfloat16] * 2
-
-
-def test_autocast_can_be_asked_for_where_training_has_it_and_step_has_not():
-    model, seen = made(), []
-    model.head.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
-    with monitored(model, measures=["entropy"], autocast=torch.bfloat16) as monitor:
-        monitor.step()
-        assert not torch.is_autocast_enabled("cpu")
-    assert seen == [torch.bfloat16] * 2
-    with pytest.raises(BadInput, match=r"autocast must be torch\.bfloat16, torch\.float16 or None, got torch\.float32"):
-        monitored(model, measures=["entropy"], autocast=torch.float32)
-    with pytest.raises(BadInput, match="inside=True measures your own passes, as they are: leave autocast out"):
-        Monitor(model, inside=True, measures=["entropy"], autocast=torch.bfloat16)
 
 
 def test_an_interrupt_in_the_block_leaves_a_whole_record_and_the_model_as_it_was(tmp_path):
@@ -219,14 +210,6 @@ def test_wrappers_change_no_name_and_a_record_goes_on_without_them(tmp_path, wra
     assert monitor.latest["norm"].rows.names[0] == "h.1.attn.qkv.weight"
     with monitored(model, **options) as monitor:
         assert monitor.recorded == 0
-
-
-def test_the_list_that_a_loader_gives_is_a_batch():
-    (batch,) = DataLoader(TensorDataset(PROBE), batch_size=len(PROBE))
-    assert isinstance(batch, list)
-    for given in (batch, list(PROBE)):  # one argument, or rows of one
-        with monitored(made(), probe=given) as monitor, monitored(made()) as plain:
-            assert np.array_equal(monitor.latest["entropy"].values, plain.latest["entropy"].values)
 
 
 class Asking(Model):
@@ -323,42 +306,3 @@ def test_an_alarm_that_breaks_is_told_once_and_the_others_go_on(log):
 def test_one_alarm_needs_no_list():
     with monitored(made(), alarms=LargestLogit(1e-6), on_alarm=lambda alert: None) as monitor:
         assert monitor.alerts
-
-
-class Late:
-    """An event of CUDA that has not happened before somebody waits for it."""
-
-    def query(self):
-        return False
-
-    def synchronize(self):
-        pass
-
-
-def test_an_alarm_that_stops_at_the_end_does_so_when_all_is_recorded(tmp_path, monkeypatch):
-    """Numbers of several steps arrive at once, and the first of them is beyond its limit."""
-
-    monkeypatch.setattr(arrival, "_sent", lambda flat: (flat, Late()))
-    options = {"out": tmp_path / "run.joma", "alarms": [LargestLogit(1e-6)], "on_alarm": "stop"}
-
-    def stopped():
-        with monitored(made(), **options) as monitor:
-            monitor.step()
-            monitor.step()
-
-    with pytest.raises(TrainingStopped):
-        stopped()
-    with Run.open(tmp_path / "run.joma") as run:
-        assert run.steps("largest_logit").tolist() == [0, 1, 2]
-
-
-def test_an_error_of_the_loop_is_seen_before_an_alarm_that_comes_at_the_end(monkeypatch):
-    monkeypatch.setattr(arrival, "_sent", lambda flat: (flat, Late()))
-
-    def broken():
-        with monitored(made(), alarms=[LargestLogit(1e-6)], on_alarm="stop") as monitor:
-            monitor.step()
-            raise RuntimeError("the data ended")
-
-    with pytest.raises(RuntimeError, match="the data ended"):
-        broken()

@@ -69,8 +69,6 @@ EQUIVALENT: dict[str, str] = {
     ),
     "report/claims/panel_readers.py _one_layer | wrong key kept | "
     'rows = layer_curves(run, "L1")[0] | 0 -> -1': "The network has one layer: its first is its last.",
-    'report/svg.py _mark | off by one | line = _Node("path", {"d": short_path("M" + places[1:], every=True), '
-    '"style": f"fill:none;marker:url(#{name})"}) | 1 -> 1 + 1': "Only the space between M and its first number goes.",
     "runs/store.py Run.last_step | wrong key kept | "
     "return None if step is None else self._checked_steps([step], name)[0] | 0 -> -1": (
         "One step is given and one comes back: the first is the last."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import csv
 import json
 import sys
@@ -193,13 +192,6 @@ def test_bad_requests_get_one_sentence(run: Run, tmp_path: Path) -> None:
 
 
 def test_without_pyarrow_the_way_to_get_it_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_import = builtins.__import__
-
-    def without_pyarrow(name: str, *arguments: Any, **options: Any) -> Any:
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return real_import(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without_pyarrow)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(RunError, match=r"needs pyarrow: pip install -e '\.\[export\]'"):
         export(run, "parquet")

@@ -37,33 +37,15 @@ def finished(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def foreign(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE t (a)")
-    connection.close()
+def changed(path: Path, *statements: str) -> None:
+    """Of another program, where there was nothing."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
 
 
-def newer(path: Path) -> None:
-    finished(path)
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 9")
-    connection.close()
-
-
-def without_tables(path: Path) -> None:
-    foreign(path)
-    connection = sqlite3.connect(path)
-    connection.execute("DROP TABLE t")
-    connection.execute(f"PRAGMA application_id = {file.APPLICATION_ID}")
-    connection.execute("PRAGMA user_version = 1")
-    connection.close()
-
-
-def without_config(path: Path) -> None:
-    finished(path)
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("DELETE FROM meta WHERE key = 'config'")
-    connection.close()
+FOREIGN = "CREATE TABLE t (a)"
+MARKED = (FOREIGN, "DROP TABLE t", f"PRAGMA application_id = {file.APPLICATION_ID}", "PRAGMA user_version = 1")
 
 
 @pytest.mark.parametrize("write", [False, True])
@@ -74,10 +56,16 @@ def without_config(path: Path) -> None:
         (Path.mkdir, "is a folder or a device, not a run; a run is a plain file"),
         (Path.touch, r"is empty or cut off \(0 bytes\), not a run; delete it and run again"),
         (lambda path: path.write_text("hello " * 500), "is not a joma run"),
-        (foreign, "is an SQLite file, but not a joma run"),
-        (newer, r"was written by a newer joma \(format 9; this reads up to 1\); upgrade it"),
-        (without_tables, "is damaged: it has the mark of a joma run, but no such table"),
-        (without_config, "is damaged: its config cannot be read"),
+        (lambda path: changed(path, FOREIGN), "is an SQLite file, but not a joma run"),
+        (
+            lambda path: finished(path) and changed(path, "PRAGMA user_version = 9"),
+            r"was written by a newer joma \(format 9; this reads up to 1\); upgrade it",
+        ),
+        (lambda path: changed(path, *MARKED), "is damaged: it has the mark of a joma run, but no such table"),
+        (
+            lambda path: finished(path) and changed(path, "DELETE FROM meta WHERE key = 'config'"),
+            "is damaged: its config cannot be read",
+        ),
         (lambda path: path.write_bytes(finished(path)[:50]), r"is empty or cut off \(50 bytes\), not a run"),
         (lambda path: path.write_bytes(finished(path)[:20_480]), "is damaged or cut off"),
         (lambda path: path.write_bytes(finished(path)[:-100]), "is damaged or cut off"),
@@ -250,9 +238,7 @@ def test_a_finished_run_is_readable_in_a_read_only_folder(path: Path) -> None:
 
 def test_a_run_in_wal_mode_is_readable_in_a_read_only_folder(path: Path) -> None:
     finished(path)
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.close()
+    changed(path, "PRAGMA journal_mode = WAL")
     assert list(path.parent.iterdir()) == [path]
     assert opened_in_a_read_only_folder(path) == f"finished {VALUES.sum()}"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -145,15 +145,8 @@ def test_a_series_that_is_not_there_says_what_is(run: Run) -> None:
 
 
 def test_without_pandas_the_way_to_get_it_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_import = builtins.__import__
-
-    def without_pandas(name: str, *arguments: Any, **options: Any) -> Any:
-        if name.startswith("pandas"):
-            raise ImportError(name)
-        return real_import(name, *arguments, **options)
-
     run.append("loss", 0, 1.0)
-    monkeypatch.setattr(builtins, "__import__", without_pandas)
+    monkeypatch.setitem(sys.modules, "pandas", None)
     for name in ("loss", None):
         with pytest.raises(RunError, match="needs pandas: pip install pandas"):
             run.frame(name)

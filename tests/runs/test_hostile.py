@@ -157,14 +157,6 @@ def test_no_flipped_bit_changes_what_is_read(path: Path) -> None:
     assert noticed > 100  # the file is mostly numbers
 
 
-def test_a_csv_holds_no_formula(tmp_path: Path) -> None:
-    with Run.create(tmp_path / "b.sqlite", study="demo", config={}) as run:
-        run.append("=1+1", 0, 1.0)
-        run.append("-x", 0, [-2.0], dims={"name": ["@cmd"]})
-        text = export(run, "csv").read_text()
-    assert "\n'=1+1,0,,1.0\n'-x,0,'@cmd,-2.0\n" in text
-
-
 @pytest.mark.parametrize("name", ["../../x", "/etc/x", "a/../../b"])
 def test_an_archive_stays_in_its_folder(tmp_path: Path, name: str) -> None:
     with Run.create(tmp_path / "b.sqlite", study="demo", config={}) as run:

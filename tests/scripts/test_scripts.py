@@ -61,10 +61,10 @@ HERE_TOO_LONG = {
 """They start processes that load torch, compile, train, or wait for the disk."""
 ELSEWHERE = {
     "monitor_ddp": "docs/how-to/monitor-several-processes.md",
-    "monitor_fsdp2": "tests/monitor/test_example_loops.py",
-    "monitor_plain_loop": "tests/monitor/test_example_loops.py",
-    "monitor_trainer": "tests/monitor/test_example_trainers.py",
-    "monitor_lightning": "tests/monitor/test_example_trainers.py",
+    "monitor_fsdp2": "tests/monitor/test_examples.py",
+    "monitor_plain_loop": "tests/monitor/test_examples.py",
+    "monitor_trainer": "tests/monitor/test_examples.py",
+    "monitor_lightning": "tests/monitor/test_examples.py",
     "figure6_table": "tests/docs/test_tables.py",
     "table1_table": "tests/docs/test_tables.py",
     "reversal_table": "tests/docs/test_tables.py",

@@ -14,8 +14,8 @@ from joma.runs import Run
 HOLDS = {"holds", "holds as corrected"}
 
 
-def carried_out(study, config, path):
-    """The study's run with `config`, still open."""
+def carried_out(study, config, path, *, pinned=True):
+    """The study's run with `config`, still open. pinned: whether its numbers are compared with those that are kept."""
     check_config(config)
     run = Run.create(path, study=study.name, config=plain_config(config), version=study.version)
     shares = [0.0]
@@ -26,7 +26,8 @@ def carried_out(study, config, path):
 
     with nothing_left_to_defaults():
         study.run(config, run, progress)
-    pin(study, config, run)
+    if pinned:
+        pin(study, config, run)
     return run
 
 

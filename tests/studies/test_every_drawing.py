@@ -1,15 +1,14 @@
 """Every figure of every study has an alternative text that says what is seen.
 
-Studies with a kept record are drawn from it here, and laid out in long tests. The tests of all others draw their own
-small run and ask the same.
+Studies with a kept record are drawn from it here, and laid out in long tests. Of the small runs of all studies
+test_every_study.py asks the same.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from every_study import is_laid_out_and_drawn, says_what_is_seen
-from kept_records import RECORDS, WHY
+from kept_records import RECORDS
 
 from joma.claims.contract import Drawing
 from joma.figures.style import house_style, panels
@@ -19,28 +18,11 @@ from joma.studies import load, names
 pytest.importorskip("matplotlib")
 
 KEPT = {path.stem: path for path in RECORDS.glob("*/*.sqlite")}
-TESTS = {path.stem.removeprefix("test_").replace("_", "-"): path for path in Path(__file__).parent.glob("*/test_*.py")}
-ASKED = ("draws_labelled_figures(", "says_what_is_seen(")
-
-
-def draws_itself(name):
-    """Whether a study's own tests ask this of its small run."""
-    return any(call in TESTS[name].read_text(encoding="utf-8") for call in ASKED)
-
-
 LARGE = ("rebound-cause", "rebound-onset", "layer-lottery", "forecast", "depth-width", "galore-lowrank", "fig8", "fig6",
          "reversal-decoder", "hblt-alignment", "optimizer-or-rate")  # fmt: skip
 """Records that take half a second or more."""
 DRAWN = sorted(KEPT.keys() & names())
-SEEN = [pytest.param(name, marks=pytest.mark.long) if name in LARGE and draws_itself(name) else name for name in DRAWN]
-
-
-@pytest.mark.parametrize("name", [name for name in names() if name not in DRAWN])
-def test_what_has_no_kept_record_is_drawn_by_its_own_tests(name):
-    asked = draws_itself(name)
-    if not asked and not RECORDS.is_dir():
-        pytest.skip(WHY)
-    assert asked, f"nothing draws {name}"
+SEEN = [pytest.param(name, marks=pytest.mark.long) if name in LARGE else name for name in DRAWN]
 
 
 @pytest.fixture(scope="module")

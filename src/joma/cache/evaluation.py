@@ -21,7 +21,7 @@ from joma.cache.models import cannot_be_cut, default_seq_len, must_be_cached
 from joma.cache.own import Policy
 from joma.cache.rules import POLICIES, CacheError, must_be_distinct, name_of, rule
 from joma.host.devices import lacking
-from joma.host.errors import BadInput, asked_for
+from joma.host.errors import BadInput, as_bad_input
 from joma.host.files import refuse_files, usable_folder
 from joma.host.progress import Progress, silent
 from joma.host.words import counted
@@ -126,7 +126,7 @@ def _open(model: Any, step: str | None, out: str | Path | None, device: str) -> 
         return None, model.config
     if out is not None:
         refuse_files(Path(out))
-    with asked_for():
+    with as_bad_input():
         missing = lacking(device)
     if missing:
         raise BadInput(missing)

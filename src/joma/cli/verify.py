@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from joma.cli.options import add_output
 from joma.cli.outputs import DEFAULT_OUT, STANDARD_OUTPUT, give_json
 from joma.cli.shard import add_on, add_shard, how_to_merge, refuse_with_shard
-from joma.host.errors import BadInput, asked_for
+from joma.host.errors import BadInput, as_bad_input
 from joma.host.exit_status import BROKEN, OK
 from joma.host.files import make_folder, usable_folder, write_json
 from joma.host.printing import say
@@ -155,7 +155,7 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     from joma.cli.options import parse
 
     study = studies.load(studies.chosen(options.study))
-    with asked_for():
+    with as_bad_input():
         chosen = parse(study, rest)
     with chosen.outputs:
         return _run_one(study, chosen)
@@ -166,7 +166,7 @@ def _run_one(study: Study, chosen: argparse.Namespace) -> int:
     wish.check()
     from joma.claims.contract import check_config
 
-    with asked_for():
+    with as_bad_input():
         check_config(chosen.config)
     with limited(chosen.threads):
         return _carry_out([study.name], wish, partial(_alone, study, chosen.config, wish))

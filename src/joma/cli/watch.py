@@ -135,8 +135,7 @@ class _Lines:
                 shown = ", ".join(f"{one} {in_words(each)}" for one, each in list(measured.items())[:_MOST_SERIES])
                 more = len(measured) - _MOST_SERIES
                 say(f"{name}: step {step}: {shown}" + (f", and {more} more" if more > 0 else ""))
-        told = self._alarms.get(seen.path, 0)
-        for _, words in seen.alarms[told:]:
+        for _, words in seen.alarms[self._alarms.get(seen.path, 0) :]:
             say(f"{name}: alarm: {words}")
         self._alarms[seen.path] = len(seen.alarms)
 

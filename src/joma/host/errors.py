@@ -36,10 +36,10 @@ class FileError(JomaError, ValueError):
 
 
 @contextmanager
-def asked_for() -> Iterator[None]:
-    """Around the reading of what a user asked for: a ValueError raised inside is bad input, and no fault of joma.
+def as_bad_input() -> Iterator[None]:
+    """Around the reading of what a user gave: a ValueError raised inside is bad input, and no fault of joma.
 
-    >>> with asked_for():
+    >>> with as_bad_input():
     ...     raise ValueError("tokens must be at least 1, got 0")
     Traceback (most recent call last):
         ...

@@ -1,7 +1,6 @@
 """Attention and weights of a model while it trains, in anybody's loop, with the training left as it is."""
 
-from joma.monitor.alarms import EntropyFall, EntropyFloor, LargestLogit, NotFinite, RankDrop, usual_alarms
-from joma.monitor.alert import Alert
+from joma.monitor.alarms import Alert, EntropyFall, EntropyFloor, LargestLogit, NotFinite, RankDrop, usual_alarms
 from joma.monitor.attach import Monitor
 from joma.monitor.errors import MonitorError
 from joma.monitor.measures import MONITORED as MEASURES

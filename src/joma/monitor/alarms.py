@@ -10,14 +10,16 @@ of its own history rings too late there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Protocol
 
 import numpy as np
 
 from joma.host.arguments import shown
 from joma.host.errors import BadInput
-from joma.monitor.alert import Alert
+from joma.host.words import brief
 from joma.monitor.tables import Table, Tables
 
 _FOR_A_SLOPE = 5  # measurings that a slope is fitted to
@@ -34,13 +36,36 @@ class Alarm(Protocol):
         """Called once per measuring, in order. On a resumed record also for all that it holds."""
 
 
-def _found(
-    step: int, name: str, table: Table, beyond: np.ndarray, limit: Any, why: str, slope: np.ndarray | None = None
-) -> Iterator[Alert]:
-    limits = np.broadcast_to(limit, table.values.shape)
-    for at in map(tuple, np.argwhere(beyond & table.real).tolist()):
+Beyond = tuple[np.ndarray, Any, str] | tuple[np.ndarray, Any, str, np.ndarray | None]
+"""Which numbers are beyond their limit, the limit, the comparison in words, and maybe how fast each number changes."""
+
+
+def _alerts(step: int, name: str, table: Table, beyond: Beyond) -> Iterator[Alert]:
+    where, limit, why, *slopes = beyond
+    limits, slope = np.broadcast_to(limit, table.values.shape), next(iter(slopes), None)
+    for at in map(tuple, np.argwhere(where & table.real).tolist()):
         moving = None if slope is None else float(slope[at])
         yield Alert(step, name, *table.place(at), float(table.values[at]), float(limits[at]), why, moving)
+
+
+class _OfOneMeasure:
+    """What the alarms here share: the series that they look at, and how they are shown."""
+
+    measure: str | None = None
+
+    def look(self, step: int, tables: Tables) -> Iterator[Alert]:
+        """Every head or matrix beyond its limit."""
+        table = tables.get(self.measure or "")
+        if table is not None and (beyond := self._beyond(step, table)) is not None:
+            yield from _alerts(step, str(self.measure), table, beyond)
+
+    def _beyond(self, step: int, table: Table) -> Beyond | None:
+        """What is beyond its limit at one measuring; None: there is no limit yet."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        given = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return f"{type(self).__name__}({', '.join(f'{name}={value:g}' for name, value in given.items())})"
 
 
 def _share(value: float, name: str) -> float:
@@ -55,7 +80,7 @@ def _positive(value: float, name: str) -> float:
     return float(value)
 
 
-class LargestLogit:
+class LargestLogit(_OfOneMeasure):
     """The largest logit of a head is above a limit. Kimi K2 clips queries and keys from 100 on.
 
     Each alert has the slope: how fast the logit rises per step, by least squares over the last five measurings.
@@ -71,16 +96,9 @@ class LargestLogit:
         self.limit = _positive(limit, "limit")
         self._last: list[tuple[int, np.ndarray]] = []
 
-    def look(self, step: int, tables: Tables) -> Iterator[Alert]:
-        """Every head above the limit."""
-        if (table := tables.get(self.measure)) is None:
-            return
+    def _beyond(self, step: int, table: Table) -> Beyond:
         self._last = [*self._last, (step, table.values)][-_FOR_A_SLOPE:]
-        above, why = table.values > self.limit, "above its limit"
-        yield from _found(step, self.measure, table, above, self.limit, why, _slope(self._last))
-
-    def __repr__(self) -> str:
-        return f"LargestLogit(limit={self.limit:g})"
+        return table.values > self.limit, self.limit, "above its limit", _slope(self._last)
 
 
 def _slope(last: list[tuple[int, np.ndarray]]) -> np.ndarray | None:
@@ -92,7 +110,7 @@ def _slope(last: list[tuple[int, np.ndarray]]) -> np.ndarray | None:
     return np.asarray(np.tensordot(away, np.stack([values for _, values in last]), 1) / (away @ away))
 
 
-class EntropyFloor:
+class EntropyFloor(_OfOneMeasure):
     """The entropy of a head is below a share of ln T, T being the tokens of a probe row; it began above that.
 
     A head that begins below it, as one that reads the token before, has not collapsed. No such share is published.
@@ -108,21 +126,14 @@ class EntropyFloor:
         self.share = _share(share, "share")
         self._began: np.ndarray | None = None
 
-    def look(self, step: int, tables: Tables) -> Iterator[Alert]:
-        """Every head below its limit that was not there at first."""
-        if (table := tables.get(self.measure)) is None:
-            return
+    def _beyond(self, step: int, table: Table) -> Beyond:
         limit = self.share * _log_keys(table)
         if self._began is None:
             self._began = table.values > limit
-        why = f"below {self.share:.0%} of ln T, its limit"
-        yield from _found(step, self.measure, table, (table.values < limit) & self._began, limit, why)
-
-    def __repr__(self) -> str:
-        return f"EntropyFloor(share={self.share:g})"
+        return (table.values < limit) & self._began, limit, f"below {self.share:.0%} of ln T, its limit"
 
 
-class EntropyFall:
+class EntropyFall(_OfOneMeasure):
     """The entropy of a head fell between two measurings further than its own history allows.
 
     The first measurings of each head calibrate it: afterwards a fall may be `times` the largest of theirs, and always
@@ -143,24 +154,16 @@ class EntropyFall:
         self._before: np.ndarray | None = None
         self._largest: np.ndarray | None = None
 
-    def look(self, step: int, tables: Tables) -> Iterator[Alert]:
-        """Every head that fell too far since the measuring before."""
-        if (table := tables.get(self.measure)) is None:
-            return
+    def _beyond(self, step: int, table: Table) -> Beyond | None:
         before, self._before, self._seen = self._before, table.values, self._seen + 1
-        if before is None:
+        if before is None or self._largest is None:
             self._largest = np.zeros_like(table.values)
-            return
-        assert self._largest is not None
+            return None
         if self._seen <= self.first:
             self._largest = np.fmax(self._largest, before - table.values)
-            return
+            return None
         limit = before - np.maximum(self.times * self._largest, self.least * _log_keys(table))
-        why = f"below what the falls of its first {self.first} measurings allow,"
-        yield from _found(step, self.measure, table, table.values < limit, limit, why)
-
-    def __repr__(self) -> str:
-        return f"EntropyFall(first={self.first}, times={self.times:g}, least={self.least:g})"
+        return table.values < limit, limit, f"below what the falls of its first {self.first} measurings allow,"
 
 
 def _log_keys(table: Table) -> np.ndarray:
@@ -169,7 +172,7 @@ def _log_keys(table: Table) -> np.ndarray:
     return np.asarray(np.log(keys)[:, None])
 
 
-class RankDrop:
+class RankDrop(_OfOneMeasure):
     """The stable rank of a matrix is below a share of what it was at the first measuring. No share is published.
 
     >>> RankDrop()
@@ -183,38 +186,86 @@ class RankDrop:
         self.share = _share(share, "share")
         self._start: np.ndarray | None = None
 
-    def look(self, step: int, tables: Tables) -> Iterator[Alert]:
-        """Every matrix below its limit."""
-        if (table := tables.get(self.measure)) is None:
-            return
+    def _beyond(self, step: int, table: Table) -> Beyond:
         if self._start is None:
             self._start = table.values
         limit = self.share * self._start
-        why = f"below {self.share:.0%} of its start, its limit"
-        yield from _found(step, self.measure, table, table.values < limit, limit, why)
-
-    def __repr__(self) -> str:
-        return f"RankDrop(share={self.share:g})"
+        return table.values < limit, limit, f"below {self.share:.0%} of its start, its limit"
 
 
-class NotFinite:
+class NotFinite(_OfOneMeasure):
     """A number that is NaN or infinite, in any measure.
 
     >>> NotFinite()
     NotFinite()
     """
 
-    measure = None
-
     def look(self, step: int, tables: Tables) -> Iterator[Alert]:
         """Every such number."""
         for name, table in tables.items():
-            yield from _found(step, name, table, ~np.isfinite(table.values), math.inf, "not a number below its limit")
-
-    def __repr__(self) -> str:
-        return "NotFinite()"
+            beyond = ~np.isfinite(table.values), math.inf, "not a number below its limit"
+            yield from _alerts(step, name, table, beyond)
 
 
 def usual_alarms() -> tuple[Alarm, ...]:
     """What a monitor watches for unless told otherwise; new ones, since each remembers its run."""
     return LargestLogit(), EntropyFloor(), EntropyFall(), RankDrop(), NotFinite()
+
+
+MOST_LINES = 5
+"""Alarms of one step that are told one by one; the rest is counted: 1,600 heads may fail at one step."""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """What an alarm found: one number beyond its limit.
+
+    - step: of the measuring
+    - measure: the series
+    - layer: the attention module or the matrix; head: its head, None for a matrix
+    - value: what was measured; limit: what it is compared with
+    - why: the comparison in words, as "above its limit"
+    - slope: how fast the number changes, per step; None where that is not followed
+    - cause: why, where the spread of logits tells; None where it does not or was not measured
+
+    >>> str(Alert(300, "largest_logit", "h.0.attn", 2, 131.2, 100.0, "above its limit"))
+    'step 300: largest_logit of h.0.attn, head 2, is 131.2, above its limit 100'
+    >>> str(Alert(300, "norm", "up", None, 3.0, 2.0, "above its limit", slope=0.25, cause="somebody doubled it"))
+    'step 300: norm of up is 3, above its limit 2, rising by 0.25 per step: somebody doubled it'
+    """
+
+    step: int
+    measure: str
+    layer: str
+    head: int | None
+    value: float
+    limit: float
+    why: str
+    slope: float | None = None
+    cause: str | None = None
+
+    def __str__(self) -> str:
+        head = "" if self.head is None else f", head {self.head},"
+        cause = f": {self.cause}" if self.cause else ""
+        return (
+            f"step {self.step}: {self.measure} of {self.layer}{head} is {self.value:.4g}, {self.why} {self.limit:.4g}"
+            f"{self._moving}{cause}"
+        )
+
+    @property
+    def _moving(self) -> str:
+        if not self.slope or not isfinite(self.slope):  # one of the measurings before was NaN
+            return ""
+        return f", {'rising' if self.slope > 0 else 'falling'} by {abs(self.slope):.3g} per step"
+
+    __repr__ = brief
+
+
+def few_sentences(alerts: Sequence[Alert]) -> list[str]:
+    """One sentence for each of the first alerts of a step, and one that counts the others.
+
+    >>> few_sentences([Alert(3, "norm", "up", None, 3.0, 2.0, "above its limit")] * 7)[-2:]
+    ['step 3: norm of up is 3, above its limit 2', 'step 3: 2 more alarms']
+    """
+    more = len(alerts) - MOST_LINES
+    return [*map(str, alerts[:MOST_LINES]), *([f"step {alerts[0].step}: {more} more alarms"] if more > 0 else [])]

@@ -15,13 +15,19 @@ import torch
 from torch import nn
 
 from joma.host.arguments import integer, shown
-from joma.host.errors import BadInput, JomaError, asked_for
+from joma.host.errors import BadInput, JomaError, as_bad_input
 from joma.host.words import short
-from joma.monitor.alarms import Alarm
-from joma.monitor.alert import Alert
-from joma.monitor.attention import first_pass, watched_pass
-from joma.monitor.batch import ProbeBatch, StepBatch
-from joma.monitor.delivery import Delivery
+from joma.monitor.alarms import Alarm, Alert
+from joma.monitor.batch import (
+    ProbeBatch,
+    StepBatch,
+    first_pass,
+    must_be_autocast,
+    must_be_replay,
+    must_have_one_way,
+    watched_pass,
+)
+from joma.monitor.delivery import Delivery, StrPath
 from joma.monitor.distributed import Seen, processes_of
 from joma.monitor.graphs import Memory
 from joma.monitor.inside import Inside, Round, is_compiled
@@ -29,8 +35,6 @@ from joma.monitor.measures import DEFAULT, MONITORED, Taken, intervals_of, take
 from joma.monitor.names import Names, Patterns, unwrapped
 from joma.monitor.parallel import class_name
 from joma.monitor.pooled import SeenByAll
-from joma.monitor.record import StrPath
-from joma.monitor.refusals import must_be_autocast, must_be_replay, must_have_one_way, must_have_weights
 from joma.monitor.replay import Replay
 from joma.monitor.sinks.guard import Sink, report
 from joma.monitor.tables import Rows, Table
@@ -120,7 +124,7 @@ class Monitor:
             options = {"spread": "spread" in self.intervals, "compiled": is_compiled(model)}
             self._inside = Inside(self.model, self._names, attention=self._adapters, **options)
         elif isinstance(probe, str) and probe == "step":
-            with asked_for():
+            with as_bad_input():
                 self._batch = StepBatch(self.model, integer(rows, "rows", 1))
         else:
             self._batch = ProbeBatch(probe)
@@ -134,7 +138,7 @@ class Monitor:
             raise BadInput(f"out must be the path of a file, got {shown(out)}", argument="out")
         self._out, self._start = out, start
         if start is not None:
-            with asked_for():
+            with as_bad_input():
                 integer(start, "start", 0)
         self.step_number = start or 0
         """Steps of the optimizer so far."""
@@ -161,7 +165,7 @@ class Monitor:
                 "this Monitor was entered before: make a new one, with the same out it goes on in its record"
             )
         self._used = True
-        must_have_weights(self.intervals, self._matrices, type(self.model).__name__)
+        self._matrices.must_have(self.intervals)
         now = [name for name in self.intervals if MONITORED[name].needs != "attention" or self._has_probe]
         settings = {"measures": self.intervals, "start": self._start, "on_alarm": self._watch.on_alarm}
         self._batch = self._processes.meet(self._batch, self._matrices, settings)
@@ -225,7 +229,7 @@ class Monitor:
     def _next(self, step: int | None) -> int:
         if step is None:
             return self.step_number + 1
-        with asked_for():
+        with as_bad_input():
             integer(step, "step", 0)
         if step <= self.step_number:
             raise BadInput(f"step must rise from one call to the next, got {step} after {self.step_number}")

@@ -1,12 +1,15 @@
 """The probe batch: what the model reads at every measuring, always the same, so that curves can be compared.
 
-Or, with probe="step", some rows of the batch that the step was trained on.
+Or, with probe="step", some rows of the batch that the step was trained on. And the pass over it, watched by a probe.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
+import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any
@@ -15,8 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from joma.host.arguments import as_tensor, shown
+from joma.host.devices import lacking
 from joma.host.errors import BadInput
+from joma.host.words import short
 from joma.monitor.errors import MonitorError
+from joma.monitor.parallel import resharded
+from joma.monitor.untouched import untouched
+from joma.probes import Probe, ProbeError, collect, collect_plain
+from joma.probes.adapters import Adapters
 
 _SAVING: dict[str, Any] = {"use_cache": False, "logits_to_keep": 1}
 """Options of transformers' models that leave out what attention does not depend on: a cache, the head over tokens."""
@@ -194,3 +203,115 @@ def _digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         else:
             found.update(f"{name} {each!r}".encode())
     return found.hexdigest()[:16]
+
+
+LOOKED_FOR = "transformers' attention, torch's scaled_dot_product_attention and nn.MultiheadAttention"
+
+
+def watched_pass(
+    model: nn.Module,
+    batch: ProbeBatch,
+    *,
+    spread: bool,
+    attention: Adapters | None = None,
+    autocast: torch.dtype | None = None,
+) -> Probe:
+    """The probe of one pass. What torch.compile has compiled runs as it is written.
+
+    attention: as in `joma.probes.collect_plain`. autocast: as in `untouched`.
+    """
+    with untouched(model, autocast), resharded(model):
+        return quiet_pass(model, batch, spread=spread, attention=attention)
+
+
+def quiet_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool, attention: Adapters | None = None) -> Probe:
+    """The same inside `untouched`, which leaves the model as it was."""
+    with _probe_for(model, spread, attention) as probe, warnings.catch_warnings():
+        # Of activation checkpointing: there are no gradients here, and none are missed.
+        warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
+        batch.call(model)
+    return probe
+
+
+def first_pass(
+    model: nn.Module,
+    batch: ProbeBatch,
+    *,
+    spread: bool,
+    attention: Adapters | None = None,
+    autocast: torch.dtype | None = None,
+) -> Probe:
+    """The same, where everything that does not fit is refused in one sentence."""
+    batch.must_suit(model)
+    try:
+        return watched_pass(model, batch, spread=spread, attention=attention, autocast=autocast)
+    except MonitorError:
+        raise
+    except ProbeError as error:
+        if attention:  # the sentence on what they gave is the one that helps
+            raise MonitorError(str(error)) from error
+        raise MonitorError(
+            f"no attention that can be measured was found: {error}; looked for were {LOOKED_FOR}; the argument "
+            "attention tells of others, and measures=['stable_rank', 'norm'] needs none"
+        ) from error
+    except (TypeError, ValueError, RuntimeError, IndexError, KeyError, AttributeError) as error:
+        if isinstance(error, RuntimeError) and (sentence := _left_behind(model)):
+            raise MonitorError(sentence) from error
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise MonitorError(f"probe does not fit {type(model).__name__}: {short(why, 200)}") from error
+
+
+def _left_behind(model: nn.Module) -> str | None:
+    """Why a pass fails though the probe fits: a tensor stayed behind when the model moved. None if none did."""
+    devices = {each.device for each in (*model.parameters(), *model.buffers())}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if len(devices) == 1 and isinstance(value, Tensor) and value.ndim and value.device not in devices:
+                return (
+                    f"{type(model).__name__} is on {devices.pop()}, but its {path}{path and '.'}{name} is on "
+                    f"{value.device}: it is no buffer, so it does not move with the model; "
+                    f"register_buffer({name!r}, ...) makes it one"
+                )
+    return None
+
+
+def _probe_for(model: nn.Module, spread: bool, attention: Adapters | None) -> AbstractContextManager[Probe]:
+    if not attention and is_of_transformers(model):
+        return collect(model, keep=False, single_pass=True, spread=spread)
+    return collect_plain(model, keep=False, spread=spread, attention=attention)
+
+
+def is_of_transformers(model: nn.Module) -> bool:
+    """Whether a model of transformers is inside; where it was never loaded there is none."""
+    library = sys.modules.get("transformers")
+    kind = getattr(library, "PreTrainedModel", None)
+    return kind is not None and any(isinstance(each, kind) for each in model.modules())
+
+
+def must_have_one_way(probe: Any, inside: bool) -> None:
+    """A probe batch, the batch of each step, or the training pass itself."""
+    if not isinstance(inside, bool):
+        raise BadInput(f"inside must be True or False, got {shown(inside)}", argument="inside")
+    if inside and probe is not None:
+        raise BadInput("inside=True measures the batches of training: leave probe out", argument="probe")
+    if isinstance(probe, str) and probe != "step":
+        raise BadInput(f"probe must be a batch or 'step', got {shown(probe)}", argument="probe")
+
+
+def must_be_autocast(autocast: torch.dtype | None, inside: bool) -> None:
+    """A type of `torch.autocast`, for a pass that the monitor makes itself."""
+    if autocast not in (None, torch.float16, torch.bfloat16):
+        got = shown(autocast)
+        raise BadInput(f"autocast must be torch.bfloat16, torch.float16 or None, got {got}", argument="autocast")
+    if inside and autocast is not None:
+        raise BadInput("inside=True measures your own passes, as they are: leave autocast out", argument="autocast")
+
+
+def must_be_replay(replay: bool, *, has_batch: bool) -> None:
+    """Whether a pass is recorded: one over a batch that stays the same, on a GPU."""
+    if not isinstance(replay, bool):
+        raise BadInput(f"replay must be True or False, got {shown(replay)}", argument="replay")
+    if replay and not has_batch:
+        raise BadInput("replay=True needs a probe batch that stays the same: give one as probe", argument="replay")
+    if replay and lacking("cuda") is not None:
+        raise BadInput("replay=True records a CUDA graph, and there is no GPU: leave it out", argument="replay")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from joma.measure.spread import SpreadSums
-from joma.monitor.attention import is_of_transformers
+from joma.monitor.batch import is_of_transformers
 from joma.monitor.errors import MonitorError
 from joma.monitor.names import Names
 from joma.probes import Probe, ProbeError

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from joma.host.arguments import FLOATS
+from joma.host.errors import BadInput
 from joma.measure.embedding import coherence
 from joma.monitor.graphs import Memory
-from joma.monitor.names import Names, plain_name
+from joma.monitor.measures import MONITORED
+from joma.monitor.names import Names, Structure, plain_name
 from joma.monitor.ranks import Ranks, ranks_of
-from joma.monitor.structure import Structure
 
 
 class Matrices:
@@ -47,6 +48,22 @@ class Matrices:
         if not self._structure.is_the_same():
             self._structure = Structure(self._model)
             self.by_name, self.embeddings = self._followed(), self._embeddings()
+
+    def must_have(self, measures: Iterable[str]) -> None:
+        """Refuse measures of weights that are not there."""
+        for name in measures:
+            needs = MONITORED[name].needs
+            if needs == "embeddings" and not self.embeddings:
+                what, looked = "an embedding", "nn.Embedding with at least two rows"
+            elif needs in ("matrices", "gradients") and not self.by_name:
+                what, looked = "a weight matrix", "parameters of two dimensions that are no embedding"
+            else:
+                continue
+            raise BadInput(
+                f"{name} needs {what}, and {type(self._model).__name__} has none that is followed: looked for were "
+                f"{looked}",
+                argument="measures",
+            )
 
     def leave(self) -> None:
         """Give the memory of recordings back."""

@@ -18,8 +18,7 @@ from torch import Tensor
 from joma.host.words import short
 from joma.measure._following import BLOCK, Followed, first_block, follow, random_vectors, takes_grams
 from joma.measure.spectrum import GRAM_SIDE, TOGETHER, spectrum
-from joma.monitor.arrival import Arrival
-from joma.monitor.graphs import Memory
+from joma.monitor.graphs import Arrival, Memory
 from joma.monitor.recorded import RecordedLook
 from joma.monitor.sinks.guard import report
 

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from joma.host.words import short
 from joma.measure._spread_sums import Plans, plans_kept
-from joma.monitor.attention import quiet_pass
-from joma.monitor.batch import ProbeBatch
+from joma.monitor.batch import ProbeBatch, quiet_pass
 from joma.monitor.errors import MonitorError
 from joma.monitor.graphs import Memory, aside, recording
-from joma.monitor.structure import Structure
+from joma.monitor.names import Structure
 from joma.monitor.untouched import devices_of, untouched
 from joma.probes import Probe
 

@@ -11,7 +11,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from time import sleep, time_ns
@@ -229,7 +229,7 @@ class Follower:
         self._mark: tuple[Any, ...] | None = None
         self._seen: Seen | None = None
         self._identity: tuple[Any, ...] = ()
-        self._told: dict[str, int] | None = None  # of each series the last step that was told as new
+        self._shown: dict[str, int] | None = None  # of each series the last step that was new
         self._times: list[tuple[float, int]] = []  # when steps were first seen: (written, step)
         self._known: dict[str, dict[int, Numbers]] = {}  # a step is final, so it is read once
 
@@ -239,7 +239,7 @@ class Follower:
         if self._seen is None or mark != self._mark:
             self._seen, self._mark = read_patiently(self.path, self._read), mark
         elif self._seen.new:
-            self._seen = Seen(**{**vars(self._seen), "new": ()})
+            self._seen = replace(self._seen, new=())
         return self._seen
 
     def _read(self, run: Run, writer: int | None) -> Seen:
@@ -260,7 +260,7 @@ class Follower:
         """Another run may have got the name."""
         identity = (run.created, run.study, run.config, self.path.stat().st_ino)
         if identity != self._identity:
-            self._identity, self._told, self._times, self._known = identity, None, [], {}
+            self._identity, self._shown, self._times, self._known = identity, None, [], {}
 
     def _measures(self, run: Run, name: str, last: int) -> bool:
         """Not bytes, which are words or checksums, and not nothing."""
@@ -284,13 +284,13 @@ class Follower:
 
     def _new(self, run: Run, measured: dict[str, np.ndarray]) -> tuple[tuple[int, dict[str, Numbers]], ...]:
         recent: dict[str, list[int]] = {name: steps[-MOST_NEW:].tolist() for name, steps in measured.items()}
-        if self._told is None:
+        if self._shown is None:
             last = max((steps[-1] for steps in recent.values()), default=-1)
             holds = {name: {last}.intersection(steps) for name, steps in recent.items()}
         else:
-            told = self._told
-            holds = {name: {step for step in steps if step > told.get(name, -1)} for name, steps in recent.items()}
-        self._told = {name: steps[-1] for name, steps in recent.items()}
+            before = self._shown
+            holds = {name: {step for step in steps if step > before.get(name, -1)} for name, steps in recent.items()}
+        self._shown = {name: steps[-1] for name, steps in recent.items()}
         new = sorted(set[int]().union(*holds.values()))[-MOST_NEW:]
         return tuple(
             (step, {name: self._numbers(run, name, step) for name in measured if step in holds[name]}) for step in new

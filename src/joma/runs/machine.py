@@ -1,6 +1,5 @@
 """Where numbers come from: the versions and the machine that a run notes down. No host name, no user name."""
 
-import os
 import platform
 import sqlite3
 import sys
@@ -10,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import joma
+from joma.host.threads import cores
 
 
 def versions() -> dict[str, str]:
@@ -35,9 +35,8 @@ def machine() -> dict[str, str | int | None]:
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
         cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), cpu)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpu = str(torch.cuda.get_device_name()) if torch is not None and torch.cuda.is_available() else None
-    return {"platform": platform.platform(), "cpu": cpu, "cores": cores, "gpu": gpu}
+    return {"platform": platform.platform(), "cpu": cpu, "cores": cores(), "gpu": gpu}
 
 
 _version = cache(version)  # reading it takes half the time of making a run

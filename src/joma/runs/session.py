@@ -5,10 +5,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,26 @@ from joma.runs.values import Packed, checksum_of, unpack
 
 _SMALL = 2**20
 """Bytes of an array that is remembered: of larger ones reading is not what takes time."""
+S = TypeVar("S", bound="Session")
+
+
+def remembered(read: Callable[[S, str], np.ndarray]) -> Callable[[S, str], np.ndarray]:
+    """A method that reads a series, once inside `Session.remembering`; each caller may change what it gets."""
+
+    @wraps(read)
+    def once(self: S, name: str) -> np.ndarray:
+        memory = self._remembered
+        if memory is None or not isinstance(name, str):
+            return read(self, name)
+        found = memory.get((read.__name__, name))
+        if found is None:
+            found = read(self, name)
+            if found.nbytes > _SMALL:
+                return found
+            memory[read.__name__, name] = found
+        return found.copy()
+
+    return once
 
 
 class Session:
@@ -65,19 +85,6 @@ class Session:
             with self._one_at_a_time:
                 self._remembering -= 1
                 self._remembered = self._remembered if self._remembering else None
-
-    def _once(self, what: str, name: str, read: Callable[[str], np.ndarray]) -> np.ndarray:
-        """What `read` finds of a series, remembered inside `remembering`; each caller may change what it gets."""
-        memory = self._remembered
-        if memory is None or not isinstance(name, str):
-            return read(name)
-        found = memory.get((what, name))
-        if found is None:
-            found = read(name)
-            if found.nbytes > _SMALL:
-                return found
-            memory[what, name] = found
-        return found.copy()
 
     def _meta(self, key: str, *kinds: type) -> Any:
         """What the run knows about itself, of these kinds; a file that was tampered with may hold anything there."""

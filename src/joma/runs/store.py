@@ -23,7 +23,7 @@ from joma.runs.dims import Dims, Named, frame_of, joined, must_fit, named, unnam
 from joma.runs.errors import RunError
 from joma.runs.lock import WriterLock
 from joma.runs.machine import machine, versions
-from joma.runs.session import Session, meta_row
+from joma.runs.session import Session, meta_row, remembered
 from joma.runs.values import integer, pack, plain_config, shape_of, unpack_all, valid_name, valid_step
 
 if TYPE_CHECKING:
@@ -264,11 +264,9 @@ class Run(Session, Shown):
     def __contains__(self, name: object) -> bool:
         return bool(self._rows("SELECT 1 FROM series WHERE name = ?", name)) if isinstance(name, str) else False
 
+    @remembered
     def steps(self, name: str) -> np.ndarray:
         """The recorded steps of a series, ascending: (steps,) int64."""
-        return self._once("steps", name, self._steps)
-
-    def _steps(self, name: str) -> np.ndarray:
         rows = self._rows(f"SELECT step {_OF_SERIES} ORDER BY step", name) or self._no_series(name)
         self._must_be_all(name, len(rows))
         return np.array(self._checked_steps([step for (step,) in rows], name), dtype=np.int64)
@@ -278,11 +276,9 @@ class Run(Session, Shown):
         ((step,),) = self._rows(f"SELECT max(step) {_OF_SERIES}", name)
         return None if step is None else self._checked_steps([step], name)[0]
 
+    @remembered
     def array(self, name: str) -> np.ndarray:
         """A series as one array (steps, ...), ordered by step. Mixed dtypes are promoted as numpy does."""
-        return self._once("array", name, self._array)
-
-    def _array(self, name: str) -> np.ndarray:
         rows = self._rows(f"SELECT step, {_PACKED} {_OF_SERIES} ORDER BY step", name) or self._no_series(name)
         self._must_be_all(name, len(rows))
         self._checked_steps([row[0] for row in rows], name)
@@ -306,11 +302,9 @@ class Run(Session, Shown):
             raise RunError(f"{name!r} in {self.path} has no step {index}; it has {len(steps)}, the last is {steps[-1]}")
         return self._unpacked(name, *rows[0])
 
+    @remembered
     def value(self, name: str) -> np.ndarray:
         """The single entry of a series, as `keep` records it."""
-        return self._once("value", name, self._value)
-
-    def _value(self, name: str) -> np.ndarray:
         steps = self.steps(name)
         if len(steps) != 1:
             raise RunError(f"{name!r} in {self.path} has {len(steps)} steps, not one; read it with array()")

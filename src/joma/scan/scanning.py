@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from joma.host.devices import must_be_a_device
-from joma.host.errors import BadInput, asked_for
+from joma.host.errors import BadInput, as_bad_input
 from joma.host.words import brief_repr, counted
 from joma.runs import Run, plain_config
 from joma.scale.choosing import executor_of
@@ -55,7 +55,7 @@ class Work:
             raise BadInput(f"jobs must be at least 1, got {self.jobs}", argument="jobs")
         executor = executor_of(self.on, jobs=self.jobs) if isinstance(self.on, str) else self.on
         if executor is not None:
-            with asked_for():
+            with as_bad_input():
                 must_be_a_device(self.device)
             if ":" in self.device:
                 what = f"device {self.device} names one GPU, and `on` chooses one itself; say cuda"

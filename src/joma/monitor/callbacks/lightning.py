@@ -9,9 +9,8 @@ from torch import nn
 
 from joma.host.arguments import shown
 from joma.host.errors import BadInput
-from joma.monitor.attach import Monitor
+from joma.monitor.callbacks import InTrainer
 from joma.monitor.sinks.guard import report
-from joma.monitor.watch import TrainingStopped
 
 try:
     from lightning.pytorch import Callback
@@ -22,7 +21,7 @@ except ImportError:
         raise BadInput("Lightning is not installed: pip install lightning") from None
 
 
-class MonitorCallback(Callback):  # type: ignore[misc]
+class MonitorCallback(InTrainer, Callback):  # type: ignore[misc]
     """Enters a `Monitor` when training begins, tells it every step of the optimizer, and leaves it at the end.
 
     Batches whose gradients are accumulated count as one step, and neither sanity checks nor validation count. A
@@ -36,48 +35,33 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         - part: the name of the submodule that reads the probe batch, as "net"; None: the LightningModule's `forward`
         - options: those of `Monitor`, but for the model and `start`, which the Trainer knows
         """
-        for name in ("model", "start"):
-            if name in options:
-                raise BadInput(f"MonitorCallback takes {name} from the Trainer: leave it out", argument=name)
-        self.part, self.options = part, options
-        self.monitor: Monitor | None = None
+        super().__init__(**options)
+        self.part = part
         self._resumed: dict[str, Any] = {}
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Enter, at the step that the Trainer begins with: checkpoints are loaded and sanity checks are over."""
-        self._leave(None)  # a training before this one that broke off
+        """Enter: checkpoints are loaded and sanity checks are over."""
         step = int(trainer.global_step)
-        monitor = Monitor(self._watched(pl_module), start=step, **self.options).__enter__()
-        self.monitor = monitor
-        if step == 0 and monitor.recorded > 0:
-            self._leave(None)
-            had = f"it has steps up to {monitor.recorded} and this training begins anew"
-            raise BadInput(f"out must be another file: {had}", argument="out")
+        self._enter(self._watched(pl_module), step)
         before = self._resumed.get("out")
         if before is not None and before != self._out:
             report(f"step {step}: the checkpoint was recorded in {before}, and training goes on in {self._out}")
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Count steps of the optimizer, however many batches each took."""
-        if self.monitor is None or trainer.global_step <= self.monitor.step_number:
-            return
-        try:
-            self.monitor.step(int(trainer.global_step))
-        except TrainingStopped as stopped:
-            report(f"training stops: {stopped}")
+        step = int(trainer.global_step)
+        if self.monitor is not None and step > self.monitor.step_number and not self._goes_on(step):
             trainer.should_stop = True
-
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Leave."""
-        self._leave(None)
 
     def on_exception(self, trainer: Any, pl_module: nn.Module, exception: BaseException) -> None:
         """Leave, with the reason in the record."""
         self._leave(exception)
 
-    def teardown(self, *_: Any, **__: Any) -> None:
-        """Leave, if nothing else did."""
-        self._leave(None)
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Leave."""
+        self._leave()
+
+    teardown = on_train_end  # if nothing else did
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: how far the monitor was, and where it wrote."""
@@ -103,12 +87,3 @@ class MonitorCallback(Callback):  # type: ignore[misc]
                 f"part must be a submodule of {type(module).__name__}, which has {names}; got {shown(self.part)}",
                 argument="part",
             ) from None
-
-    def _leave(self, error: BaseException | None) -> None:
-        monitor, self.monitor = self.monitor, None
-        if monitor is None:
-            return
-        try:
-            monitor.__exit__(None if error is None else type(error), error, None)
-        except TrainingStopped as stopped:  # found in the last numbers, which came when training was over
-            report(f"found after the last step: {stopped}")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from joma.host.words import short
-from joma.monitor.sinks.library import beginning, library
+from joma.monitor.sinks.guard import beginning, library
 
 _TOGETHER = 1000  # metrics that MLflow takes in one request
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
@@ -47,8 +46,8 @@ class MLflow:
         """One metric per number; what MLflow does not allow in a name becomes an underscore."""
         now = int(time.time() * 1000)
         metrics = [self._metric(_NOT_IN_NAMES.sub("_", name), value, now, step) for name, value in values.items()]
-        for some in _parts(metrics):
-            self._client.log_batch(self.run_id, metrics=some)
+        for at in range(0, len(metrics), _TOGETHER):
+            self._client.log_batch(self.run_id, metrics=metrics[at : at + _TOGETHER])
 
     def close(self) -> None:
         """End the run, if it began here."""
@@ -57,7 +56,3 @@ class MLflow:
 
     def __repr__(self) -> str:
         return f"MLflow({short(self.run_id)})"
-
-
-def _parts(metrics: list[Any]) -> Iterable[list[Any]]:
-    return (metrics[at : at + _TOGETHER] for at in range(0, len(metrics), _TOGETHER))

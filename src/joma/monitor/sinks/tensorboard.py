@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from joma.host.words import short
-from joma.monitor.sinks.library import beginning, library
+from joma.monitor.sinks.guard import beginning, library
 
 
 class TensorBoard:

@@ -6,7 +6,7 @@ from typing import Any
 
 from joma.host.errors import BadInput
 from joma.host.words import short
-from joma.monitor.sinks.library import beginning, library
+from joma.monitor.sinks.guard import beginning, library
 
 
 class Trackio:

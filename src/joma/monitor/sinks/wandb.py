@@ -6,7 +6,7 @@ from typing import Any
 
 from joma.host.errors import BadInput
 from joma.host.words import short
-from joma.monitor.sinks.library import beginning, library
+from joma.monitor.sinks.guard import beginning, library
 
 STEP = "joma/step"
 """What joma's curves are drawn over: W&B drops rows whose step is below that of a row that somebody else logged."""

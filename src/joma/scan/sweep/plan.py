@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from joma.host.devices import lacking
-from joma.host.errors import BadInput, asked_for
+from joma.host.errors import BadInput, as_bad_input
 from joma.host.words import brief_repr, counted
 from joma.measure.registry import Measure, WeightMeasure, full_spectra, full_spectrum, leading_spectrum, measures_of
 from joma.probes.lengths import beyond_training, default_seq_len, must_take, unknown_training
@@ -249,7 +249,7 @@ def plan(series: Series, what: What | None = None, *, device: str = "cpu", **opt
     """
     what = replace(what or What(), **options)
     asked = chosen(what.measures)
-    with asked_for():
+    with as_bad_input():
         missing = lacking(device)
     if missing:
         raise BadInput(missing, argument="device")
