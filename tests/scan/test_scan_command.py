@@ -68,31 +68,6 @@ def test_jobs_change_nothing(pristine, scanned, tmp_path):
     assert scan(pristine, "--jobs", "3", out=tmp_path)[1]["curves"] == scanned["curves"]
 
 
-@pytest.mark.long
-def test_a_killed_scan_goes_on_with_the_same_numbers(pristine, scanned, tmp_path):
-    script = (
-        "import os, sys\n"
-        "from joma.scan import sweep as module\n"
-        "sys.path.insert(0, os.path.dirname(sys.argv[1]))\n"
-        "from checkpoint_series import scan\n"
-        "from joma.runs import Run\n"
-        "record, count = Run.record, [0]\n"
-        "def die(self, *args, **options):\n"
-        "    count[0] += 1\n"
-        "    if count[0] == 3: os.kill(os.getpid(), 9)\n"
-        "    record(self, *args, **options)\n"
-        "Run.record = die\n"
-        "scan(sys.argv[2], out=sys.argv[3])\n"
-    )
-    from checkpoint_series import __file__ as helper
-
-    done = subprocess.run([sys.executable, "-c", script, helper, str(pristine), str(tmp_path / "out")])
-    assert done.returncode == -9
-    status, found = scan(pristine, out=tmp_path / "out")
-    assert status == 0
-    assert found["curves"] == scanned["curves"]
-
-
 def test_shards_and_torch_files_give_the_same_curves(series, scanned, neox, tmp_path):
     whole = scanned["curves"]["stable_rank/mlp"]["values"]
     sharded = make_series(neox, tmp_path / "sharded", (0, 1, 2, 10, 100), max_shard_size="40KB")

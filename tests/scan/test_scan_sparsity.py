@@ -86,8 +86,9 @@ def test_all_that_run_the_model_come_from_one_reading(three, tokens, tmp_path, m
     ids, values = torch.from_numpy(np.load(tokens)), {}
     for at, step in enumerate(found["steps"]):
         model = AutoModel.from_pretrained(three / f"step{step}")
-        probed = (attention_sparsity(model, ids, keep=16, context=16), attention_spread(model, ids, context=16))
-        wanted = [attention_entropy(model, ids, context=16), *probed[0], *probed[1]]
+        spread = attention_spread(model, ids, context=16)._asdict()
+        wanted = [attention_entropy(model, ids, context=16), *attention_sparsity(model, ids, keep=16, context=16)]
+        wanted += [spread[name.partition("/")[2]] for name in SPREAD]
         for (name, curve), want in zip(found["curves"].items(), wanted, strict=True):
             assert curve["columns_are"] == "heads"
             values[name] = torch.tensor(curve["values"][at]).double()

@@ -218,12 +218,3 @@ def test_parts_that_do_not_fit_are_refused_in_a_sentence(tmp_path, parts, settin
         assert "\n" not in str(caught.value)
         assert LAYER in str(caught.value)
         assert isinstance(checkpoint.notes(), tuple)  # they do not fail where reading does
-
-
-def test_integers_without_scales_are_refused_as_what_they_are(tmp_path):
-    from joma.scan.formats.tensor_file import check_matrix
-
-    with folder_of(tmp_path, {"weight": torch.ones(4, 4, dtype=torch.int8)}).open() as checkpoint:
-        stored = checkpoint.stored(f"{LAYER}.weight")
-    with pytest.raises(CheckpointError, match="only matrices of floating numbers can be measured, and quantised ones"):
-        check_matrix(stored, "w", None)

@@ -139,13 +139,6 @@ def test_models_that_are_not_there(served, tmp_path, monkeypatch):
         open_series(NAME, downloads=tmp_path)
 
 
-def test_a_model_without_step_revisions(served, tmp_path):
-    served.revisions = {"main": served.revisions["main"], "weird": {}}
-    status, found = scan(NAME, out=tmp_path / "out")
-    assert status == 0
-    assert found["steps"] == [0]
-
-
 def test_where_the_hub_leads_to_is_asked_once_for_a_file(served, tmp_path):
     assert scan(NAME, out=tmp_path)[0] == 0
     resolved = [path for _, path, _ in served.requests if "/resolve/" in path and path.endswith("model.safetensors")]
