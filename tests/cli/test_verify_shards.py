@@ -205,21 +205,6 @@ def test_the_merge_that_is_said_can_be_pasted_whatever_the_folder_is_called():
     assert shlex.split(said) == ["joma", "merge", "my out", "--out", "my out"]
 
 
-@pytest.mark.parametrize("shard", ["0/4", "5/4", "a/b", "1/0", "1/99999999999999999999"])
-def test_a_wrong_shard_is_one_sentence(tmp_path, shard):
-    done = joma("verify", "thm5", "--shard", shard, "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert re.fullmatch(r"joma: shard must be [^\n]+ \(--shard I/N\)\n", done.stderr)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("option", [("--json", "-"), ("-v",), ("--claims", "fails")])
-def test_what_needs_all_findings_is_refused(tmp_path, option):
-    done = joma("verify", "thm5", "--shard", "1/2", *option, "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert "does not go with --shard, because a shard has only a part; give it to joma merge" in done.stderr
-
-
 def test_a_broken_study_is_broken_in_the_merged_report(parts, together, tmp_path):
     """A process that died leaves a result without findings, and the status says so."""
     shutil.copytree(parts[0], tmp_path / "parts")

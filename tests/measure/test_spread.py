@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
+from largest import LargestTensor
 from later import some_now
 from spread_oracle import slow_spread
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.measure import _spread_blocks, _spread_sums
 from joma.measure.attention import attention_stats
@@ -273,25 +273,12 @@ def test_entropy_of_small_logits_is_that_of_second_order():
     torch.testing.assert_close(found.uniform, torch.arange(1, 201).log().mean().expand(3).to(DEVICE))
 
 
-class _Largest(TorchDispatchMode):
-    """The largest tensor that is made."""
-
-    size = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        for one in found if isinstance(found, tuple | list) else [found]:
-            if isinstance(one, torch.Tensor):
-                self.size = max(self.size, one.untyped_storage().nbytes() // one.element_size())
-        return found
-
-
 @pytest.mark.parametrize("given", [{}, {"window": 700}, {"cu_seqlens": [0, 900, 2048]}, {"causal": False}])
 def test_memory_is_linear_in_the_keys(given):
     q = torch.zeros(1, 1, 2048, 16, device=DEVICE)
-    with _Largest() as seen:
+    with LargestTensor() as largest:
         spread(q, q, **given)
-    assert seen.size <= 2048 * 16 * 12  # of 2048 x 2048
+    assert largest.numbers <= 2048 * 16 * 12  # of 2048 x 2048
 
 
 def test_no_gradient_and_no_change_of_the_inputs():
