@@ -2,7 +2,7 @@
 
 import torch
 
-SIDE, LAYERS = 320, 6
+SIDE, LAYERS = 512, 6
 UP, DOWN = "h.{}.mlp.c_fc.weight", "h.{}.mlp.c_proj.weight"
 BOTH = ("--groups", "mlp,down", "--pattern", r"down=h\.\d+\.mlp\.c_proj\.weight")
 
