@@ -278,8 +278,6 @@ def any_data(run: Run, claim: Claim) -> Finding:
     """The invariants hold for any distribution of the data.
 
     Expected: The invariant does not drift for one-hot, heavy-tailed and identical samples.
-
-    Three unusual kinds of data, each with its own control.
     """
     z, v = unpack(run.value("exp/other data"))
     wrong = smallest(drift(wrong_integral(z[:, i], v[:, i], "exp")) for i in range(z.shape[1]))

@@ -162,8 +162,6 @@ def necessary(run: Run, claim: Claim) -> Finding:
 
     Corrected: Σ aⱼF(ρⱼ) = 0, with the distance ρⱼ = rⱼ/‖v‖ instead of rⱼ.
     Expected: The sum, relative to Σ|aⱼ|F, is 0 on every critical ray.
-
-    The sum over clusters on critical rays, in ρ and in r.
     """
     sums = np.abs(of_tails(run, "sum"))  # (tails, [in rho, in r], lengths, m)
     agree = {"the printed form at ‖v‖ = 1": sums[:, 1, LENGTHS.index(1.0)].max()}
@@ -247,8 +245,6 @@ def band(run: Run, claim: Claim) -> Finding:
 
     Corrected: This is true only if both distances are ≥ 0. Otherwise the ratio has no bound.
     Expected: All ratios a₋/a₊ are below 2.
-
-    The ratios of all rays, and of those with both distances ≥ 0.
     """
     ray = of_tails(run, "ray")  # (tails, [ratio, rho_+, rho_-], m)
     ratio, inner = ray[:, 0], ~(ray[:, 1:] < 0).any(1)
@@ -272,8 +268,6 @@ def levels(run: Run, claim: Claim) -> Finding:
 
     Corrected: This holds for y± = θ₁(ρ±), the active shares.
     Expected: Both y± are shares between 0 and 1, and G(y₊)/y₊ = G(y₋)/y₋.
-
-    Whether y is a share, and whether both points lie on one line through 0.
     """
     claimed = of_tails(run, "shares as printed")  # (tails, 2, m)
     off = np.abs(of_tails(run, "line")).max()

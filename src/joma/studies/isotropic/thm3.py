@@ -224,8 +224,6 @@ def jacobian_of_theta2(run: Run, claim: Claim) -> Finding:
 
     Corrected: The bracket is multiplied by the vector v, not by its length.
     Expected: The formula equals the Jacobian by numerical differences.
-
-    Eq. 69 as printed and as corrected.
     """
     printed, corrected = run.value("eq69")
     return by_residual(claim, printed=printed, corrected=corrected, tolerance=JACOBIAN, what="largest difference")
@@ -291,8 +289,6 @@ def sign(run: Run, claim: Claim) -> Finding:
 
     Corrected: The factor s appears only once. A μ that points away from x̄₊ is unstable.
     Expected: If s appears twice, both rates are positive. If it appears once, each rate has the sign of s.
-
-    The rates at right angles to μ, for both signs.
     """
     towards, away = (Record(run, name).rates[:, 0] for name in ("ray +1", "ray -1"))
     positive = above("smallest rate at right angles to μ for s = +1", towards.min(), 0)
@@ -333,8 +329,6 @@ def frozen(run: Run, claim: Claim) -> Finding:
 
     Corrected: v and ξ are coupled at first order by ∂v′/∂ξ = −ρ₋D v/‖v‖². This is not small compared with C.
     Expected: v and ξ are not coupled at first order.
-
-    How strongly v and ξ are coupled.
     """
     ray = Record(run, "ray +1")
     size = "‖∂v′/∂ξ‖ relative to the largest rate in C"

@@ -115,8 +115,6 @@ def _low_rank(run: Run, claim: Claim) -> Finding:
     Corrected: The rank of V never changes. Its stable rank falls, but only with the logarithm of the time left to the
     blow-up.
     Expected: As printed: the rank falls. As corrected: only the stable rank falls, by at most half at 0.99 t*.
-
-    What is lost of the rank, and of the stable rank beside V without attention, by the end.
     """
     left, rank, path, alone = (run.value(f"rank/{name}") for name in ("left", "rank of V", "V", "V without attention"))
     mean, soon = path.mean(-1), _at(left, SOON)

@@ -249,8 +249,6 @@ def factor(run: Run, claim: Claim) -> Finding:
 
     Corrected: The factor is exp(v²/2), in agreement with eq. 6 and Theorem 1.
     Expected: The logarithm of the factor equals the logits along the flow.
-
-    Both exponents along the flow of v and z together.
     """
     v, z = run.value("flow").swapaxes(0, 1)
     return _off(
@@ -309,8 +307,6 @@ def order(run: Run, claim: Claim) -> Finding:
     """Components with large μ are learned first, the others later.
 
     Expected: Of two components the more salient one reaches 90 % of its target first.
-
-    The share of pairs in order, beside that without attention.
     """
     if short := _too_short(run, claim, 0.0):
         return short
@@ -345,8 +341,6 @@ def rise(run: Run, claim: Claim) -> Finding:
     """The entropy rises again when the other components catch up.
 
     Expected: After its minimum the entropy rises by over 0.05 nats in most draws. It does not without attention.
-
-    How far the entropy rises after its minimum, beside the rise without attention.
     """
     if short := _too_short(run, claim, MAJORITY):
         return short
@@ -374,8 +368,6 @@ def same_path(run: Run, claim: Claim) -> Finding:
     Corrected: It shows eq. 6 for μ√(2/3) with another clock. The softmax instead of exp changes the times, not the
     path.
     Expected: The formula gives the smallest entropy of the figure at step size 0.
-
-    The smallest entropy of the figure at step size 0, beside both closed forms.
     """
     full, half, closed = (run.value(f"{name}/lowest") for name in ("attention", "half step", "closed form"))
     limit = 2 * half - full[: len(half)]  # the error of an Euler step is of first order

@@ -189,8 +189,6 @@ def sums(run: Run, claim: Claim) -> Finding:
 
     Corrected: The sum over nodes covers both terms.
     Expected: The formula equals z′ where Cov(s, b) = 0 (as printed: with the best node in the second term).
-
-    With the sum over nodes as printed and over both terms.
     """
     printed, corrected = (run.value(f"one/velocity, {nodes}") for nodes in ("one node", "all nodes"))
     return _where_uncorrelated(run, claim, EXACT, printed=printed, corrected=corrected)
@@ -229,8 +227,6 @@ def constant(run: Run, claim: Claim) -> Finding:
 
     Corrected: b̄ moves whenever z moves. If Cov(s, b) = 0, then z = z(0) + ∫[Σ v_k∘v_k′ − b̄(t) Σ v_k·v_k′] dt.
     Expected: The relative error is 0 where Cov(s, b) = 0.
-
-    The closed form with constant b̄, and the integral with b̄(t).
     """
     printed, corrected = (relative(run.value(f"one/z {way}"), run.value("one/z")) for way in ("closed", "integrated"))
     return _where_uncorrelated(run, claim, FLOW, printed=printed, corrected=corrected)

@@ -113,8 +113,6 @@ def _sgd_common(run: Run, claim: Claim) -> Finding:
     """Under SGD with one sequence per step every common token loses attention.
 
     Expected: At every pair of rates all common tokens end below zero: more than the controls.
-
-    The share of common tokens below zero at the end, against labels that say nothing and against a coin.
     """
     what = "share of common tokens with z < 0"
     return _by_rates(run, claim, lambda z: (_shared(run, z) < 0).mean(-1), what=what, control=COIN)
@@ -127,8 +125,6 @@ def _sgd_distinct(run: Run, claim: Claim) -> Finding:
     """Under SGD with one sequence per step every distinct token gains attention.
 
     Expected: At every pair of rates all distinct tokens end above zero: more than the controls.
-
-    The share of distinct tokens above zero at the end, against labels that say nothing and against a coin.
     """
     what = "share of distinct tokens with z > 0"
     return _by_rates(run, claim, lambda z: (_own(run, z) > 0).mean((-2, -1)), what=what, control=COIN)
