@@ -20,6 +20,7 @@ from joma.scale.parts import FILE, Part
 from joma.scale.shards import Shard
 from joma.studies.parts import times
 
+pytestmark = pytest.mark.usefixtures("drawn_once")
 QUICK = ("thm5", "lemma6", "block", "thm4")
 """Studies that take a second or less: one for each of four shards, so that none starts a process."""
 
@@ -34,7 +35,7 @@ def findings(folder) -> str:
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory):
+def together(tmp_path_factory, drawn_once):
     """What one run of all of them finds and writes, by the parts that `joma verify` is made of."""
     out = tmp_path_factory.mktemp("together")
     every = [studies.load(name) for name in QUICK]
@@ -45,7 +46,7 @@ def together(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory):
+def parts(tmp_path_factory, drawn_once):
     out = tmp_path_factory.mktemp("parts")
     done = {n: joma("verify", *QUICK, "--out", out, "-j", 1, "--shard", f"{n}/4") for n in (4, 2, 1, 3)}
     assert [done[n].returncode for n in (1, 2, 3, 4)] == [0, 0, 0, 0], done

@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from attention_masks import close, options
 from largest import LargestTensor
 from sparsity_oracle import matrix, sink_mass
 
@@ -50,30 +51,6 @@ def draw(seed, heads=4, kv_heads=2, queries=37, keys=37, width=16, dtype=torch.f
     return tuple(tensor.to(DEVICE, dtype) for tensor in (q, k, v))
 
 
-def options(given, seed=0, heads=4, keys=37):
-    """Turn the shapes and flags of MASKS into tensors."""
-    generator = torch.Generator().manual_seed(seed)
-    made = dict(given)
-    if "bias" in made:
-        made["bias"] = torch.randn(made["bias"], generator=generator).to(DEVICE)
-    if "sinks" in made:
-        made["sinks"] = torch.randn(heads, generator=generator).to(DEVICE)
-    if "key_padding" in made:
-        real = torch.rand(2, keys, generator=generator) > 0.4
-        real[0, :10] = False  # the first queries of this sample see nothing at all
-        made["key_padding"] = real.to(DEVICE)
-    return made
-
-
-def close(got: AttentionStats, want: AttentionStats, tolerance):
-    for name, a, b in zip(got._fields, got, want, strict=True):
-        scale = max(1.0, b[b.isfinite()].abs().max().item()) if name == "effective_keys" else 1.0
-        assert a.dtype == torch.float32
-        torch.testing.assert_close(
-            a.double(), b, rtol=1e-5, atol=tolerance * scale, msg=lambda m, name=name: f"{name}: {m}"
-        )
-
-
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("elements", [2 * 37 * 5, 1 << 20])
@@ -81,7 +58,7 @@ def test_blocks_agree_with_the_matrix(mask, dtype, elements, monkeypatch):
     monkeypatch.setattr(blocks, "LEAST", 8)
     monkeypatch.setattr(blocks, "ELEMENTS", elements)  # four queries of one key head at a time, or all
     q, k, _ = draw(0, dtype=dtype)
-    given = options(MASKS[mask])
+    given = options(MASKS[mask], device=DEVICE)
     found = AttentionStats(*_solved(q, k, **given))
     close(found, attention_stats_reference(q, k, **given), TOLERANCE[dtype])
 
@@ -97,7 +74,7 @@ def _solved(q, k, sinks=None, **given):
 def test_the_matrix_is_the_definition(mask):
     """What all paths are measured against shares their masks: here it meets one that goes key by key."""
     q, k, v = (x.cpu() for x in draw(1, queries=37, keys=37))
-    given = {name: x.cpu() if isinstance(x, torch.Tensor) else x for name, x in options(MASKS[mask]).items()}
+    given = options(MASKS[mask])
     p, seen = matrix(q, k, **given)
     found = attention_stats_reference(q, k, **given)
     torch.testing.assert_close(found.entropy, -torch.xlogy(p, p).sum(-1), rtol=0, atol=1e-12)

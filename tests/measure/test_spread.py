@@ -5,6 +5,7 @@ import os
 import hypothesis
 import pytest
 import torch
+from attention_masks import options as tensors_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from largest import LargestTensor
@@ -48,23 +49,8 @@ def draw(seed, batch=2, heads=4, kv_heads=2, queries=29, keys=29, width=6, dtype
     return q.to(DEVICE, dtype), k.to(DEVICE, dtype)
 
 
-def options(given, seed=0, batch=2, queries=29, keys=29):
-    """Turn the shapes and flags of MASKS into tensors."""
-    generator = torch.Generator().manual_seed(seed)
-    made = dict(given)
-    if "bias" in made:
-        made["bias"] = torch.randn(made["bias"], generator=generator)
-        if made.pop("hidden", False):
-            made["bias"][torch.rand(made["bias"].shape, generator=generator) > 0.6] = -torch.inf
-            made["bias"][0, :, 3] = -torch.inf
-        made["bias"] = made["bias"].to(DEVICE)
-    if "key_padding" in made:
-        made["key_padding"] = torch.rand(batch, keys, generator=generator) > 0.4
-        made["key_padding"][0, :10] = False  # the first queries of this sample see nothing at all
-        made["key_padding"] = made["key_padding"].to(DEVICE)
-    if "query_padding" in made:
-        made["query_padding"] = (torch.rand(batch, queries, generator=generator) > 0.4).to(DEVICE)
-    return made
+def options(given, batch=2, queries=29, keys=29):
+    return tensors_of(given, batch=batch, queries=queries, keys=keys, device=DEVICE)
 
 
 def table(found: Spread) -> torch.Tensor:

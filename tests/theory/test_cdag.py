@@ -104,6 +104,5 @@ def test_scales_and_gradients():
 
 
 test_bad_input_gets_one_sentence = refusals(
-    (lambda: cdag.conclusion([1.0, 2.0], [1.0], [1.0, 1.0]), "same number of samples"),
     (lambda: cdag.angle_condition([1.0], [0.0], [1.0], [1.0]), "zb must not be zero"),
 )

@@ -184,7 +184,6 @@ def test_a_distribution_that_was_normalised_in_half_precision_is_one(half):
 
 
 test_bad_input_gets_one_sentence = refusals(
-    (lambda: hierarchy.cooccurrence(float("nan"), 0.1, 3, 1), "rho contains NaN"),
     (lambda: hierarchy.cooccurrence(1.1, 0.1, 3, 1), r"rho must lie in \[-1, 1\]"),
     (lambda: hierarchy.cooccurrence(0.5, -2.0, 3, 1), r"rho0 must lie in \[-1, 1\]"),
     (lambda: hierarchy.cooccurrence(1.0, 1.0, 3, 1), "the token never appears"),
@@ -193,9 +192,7 @@ test_bad_input_gets_one_sentence = refusals(
     (lambda: hierarchy.cooccurrence(0.5, 0.1, 3, -1), "ancestor must be at least 0"),
     (lambda: hierarchy.cooccurrence(0.5, 0.1, 0, 0), "depth must be at least 1"),
     (lambda: hierarchy.cooccurrence(0.5, 0.1, 3, 1.5), "ancestor must be a whole number"),
-    (lambda: hierarchy.cooccurrence([0.5, 0.6], [0.1, 0.2, 0.3], 3, 1), "shapes do not fit together"),
     (lambda: hierarchy.root_rho([0.5, 0.6], [0.5, 0.5]), "p0 must sum to 1"),
-    (lambda: hierarchy.root_rho([0.5, 0.5], [0.5]), r"p_zero must have shape \(..., 2\) like p0"),
     (lambda: hierarchy.root_rho([0.5, 0.5], [0.5, 1.5]), r"p_zero must lie in \[0, 1\]"),
     (lambda: hierarchy.root_cooccurrence(1.0, 3, [1.0], [0.5], [1.0]), "the token never appears"),
     (lambda: hierarchy.shallow_limit(3, 3), "ancestor must be at most"),
@@ -205,6 +202,5 @@ test_bad_input_gets_one_sentence = refusals(
     (lambda: hierarchy.enumerate_tree(5, 2, 0.5, [1.0], [0.5]), "at most 2.22 are enumerated"),
     (lambda: hierarchy.enumerate_tree(3, (2, 2), 0.5, [1.0], [0.5]), "one for each of the 3 levels"),
     (lambda: hierarchy.enumerate_tree(2, 2, [0.5, 0.5], [1.0], [0.5]), "one per edge"),
-    (lambda: hierarchy.enumerate_tree(2, 2, 0.5, [0.5, 0.5], [0.5]), "p_zero must have shape"),
     (lambda: hierarchy.enumerate_tree(2, 0, 0.5, [1.0], [0.5]), "branching must be a whole number"),
 )

@@ -208,11 +208,8 @@ def test_an_infinite_row_leaves_entries_without_saliency_where_they_are():
 
 
 test_bad_input_gets_one_sentence = refusals(
-    (lambda: linear.trajectory([1.0, float("nan")], [0.1]), "delta contains NaN"),
-    (lambda: linear.trajectory(1.0, [0.1]), "delta must have shape"),
     (lambda: linear.trajectory([1.0], [-0.1]), "t must not be negative"),
     (lambda: linear.trajectory([1.0], [[0.1]]), "t must be a number or have shape"),
-    (lambda: linear.trajectory([1.0, 2.0], [0.1], v0=[1.0, 2.0, 3.0]), "shapes do not fit together"),
     (lambda: linear.trajectory([1.0], [0.1], kappa=0.0), "kappa must be positive"),
     (lambda: linear.blow_up_time([1.0], norm=-1.0), "norm must be positive"),
     (lambda: linear.blow_up_time([1.0], v0=50.0), r"kappa v0\^2/2 must not exceed 700"),
@@ -220,7 +217,6 @@ test_bad_input_gets_one_sentence = refusals(
     (lambda: linear.limits([0.0, 0.0]), "delta must not be all zero"),
     (lambda: linear.limits([]), "delta must hold at least one token"),
     (lambda: linear.limits(torch.ones(2, 0)), "delta must hold at least one token"),
-    (lambda: linear.row_trajectory([1.0], [0.1]), r"delta must have shape \(..., tokens, nodes\)"),
     (lambda: linear.winner_growth([1.0]), r"tau must lie in \[0, 1\)"),
     (lambda: linear.winner_growth([-1e-9]), r"tau must lie in \[0, 1\)"),
 )
