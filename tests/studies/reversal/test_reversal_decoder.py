@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
-from records import carried_out, changed, found, verdicts
+from every_study import draws_labelled_figures, findings_survive_json
+from records import changed, found, verdicts
+from small_runs import small
 
 from joma.claims.execute import plain_config
 from joma.runs import Run
@@ -13,9 +14,7 @@ from joma.studies.reversal.reversal_decoder import STUDY, study
 from joma.studies.reversal.reversal_decoder import run as taught
 from joma.studies.reversal.reversal_decoder.run import asymmetry, blocks, excess
 
-TINY = taught.ReversalDecoderConfig(
-    seeds=2, width=8, steps=6, look_at=(2,), batch=8, pairs=14, entities=(1, 2), depths=(1, 2), long=8
-)  # fmt: skip
+TINY = small("reversal-decoder")
 SEEDS = 4
 CONFIG = taught.ReversalDecoderConfig(seeds=SEEDS, entities=(1, 2))
 SIZE = 6
@@ -25,11 +24,6 @@ SPREAD = np.array([-1.0, 1.0, -0.5, 0.5])
 PUBLISHED = {"trained": 1.0, "one way": 0.99, "reverse": 0.002, "shuffled reverse": 0.002, "unseen": 0.002,
              "added reverse": 0.99, "other end": 0.5}  # fmt: skip
 REVERSES = {"read backwards": 0.99, "any order": 0.99, "identities": 0.6}
-
-
-@pytest.fixture(scope="module")
-def tiny_run(tmp_path_factory):
-    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("tiny") / "run")
 
 
 def record(path, changes=None, *, ranks=None, accuracy=None, spread=1e-3, logits=(10.0, 0.0), attention=None):
@@ -211,15 +205,9 @@ def test_a_network_that_diverged_on_its_way_does_not_count(tmp_path):
     assert curse.details["networks left out"]["did not learn"] >= 1
 
 
-@pytest.mark.long
-def test_a_run_goes_on_after_an_interrupt(tiny_run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, TINY, tiny_run, tmp_path / "again", after=0.0)
-
-
-def test_figures_and_findings(tiny_run, tmp_path):
-    """Nothing is learned in six steps: all is not run, and the figures say so without a number."""
-    assert set(verdicts(STUDY, tiny_run).values()) == {"not run"}
-    draws_labelled_figures(STUDY, tiny_run)
+def test_figures_and_findings(small_run, tmp_path):
+    """Nothing is learned in six steps: all is not run."""
+    assert set(verdicts(STUDY, small_run(STUDY.name)).values()) == {"not run"}
     learned = record(tmp_path / "run")
     draws_labelled_figures(STUDY, learned)
     findings_survive_json(STUDY, learned)
@@ -293,28 +281,6 @@ def test_the_measures_of_matrices():
     turned = luck.swapaxes(1, 2)
     found_shares = [asymmetry(one).item() for one in (luck + turned, luck, luck - turned)]
     np.testing.assert_allclose(found_shares, [0.0, 0.5, 1.0], atol=0.05)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"both": 1.0}, r"both must leave at least 4 of 24 pairs with one direction, and some with two, got 1\.0"),
-        ({"both": 0.0}, r"both must leave .*, got 0\.0"),
-        ({"both": 0.86}, r"both must leave at least 4 of 24 pairs with one direction.*, got 0\.86"),  # 3 of them
-        ({"entities": (2, 3)}, r"entities must hold 1, and 2 or 3 at most, got \(2, 3\)"),
-        ({"rates": (0.01,)}, r"rates must be one per depth, 2, got \(0\.01,\)"),
-        ({"depths": (2, 2)}, r"depths must be values that differ, got \(2, 2\)"),
-        ({"cured": (5,)}, r"cured must be among the depths \(1, 2\), got \(5,\)"),
-        ({"slower": (0.1,)}, r"slower must be rates below 0\.015, that of the others, got \(0\.1,\)"),
-        ({"long": 80}, "long must be more than 80, the steps of the others, got 80"),
-        ({"seeds": 1}, "seeds must be at least 2, for an interval, got 1"),
-        ({"look_at": (80,)}, r"look_at must lie between 0 and 80, the end, got \(80,\)"),
-        ({"heads": 3}, "width 40 cannot be shared by 3 heads"),
-    ],
-)
-def test_refusals(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        taught.ReversalDecoderConfig(**options)
 
 
 def test_four_pairs_with_one_direction_are_enough():
