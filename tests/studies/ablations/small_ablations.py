@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from records import carried_out, found
-from small_language_models import SMALL as SIZES
+from small_runs import small
 
 from joma.claims.execute import plain_config
 from joma.measure.intervals import t_quantile
@@ -16,13 +16,10 @@ STUDIES = {
     module.STUDY.name: module.STUDY
     for module in (nonlinearity, residual, embeddings, optimizer, norm, mlp_rank, dropout, text_order)
 }
-SMALL = SIZES | {"layers": 2, "rate": 0.02, "steps": 24, "every": 6}
-SGD = {"trial": 8, "sgd_rates": (0.1, 1.0, 1e9), "tokens": 400}  # 17 steps an epoch
 
 
 def carry_out(study, data_folder, path, **changes):
-    sizes = SMALL | (SGD if study.name == "optimizer" else {})
-    return carried_out(study, type(study.quick)(**sizes | {"data": str(data_folder)} | changes), path)
+    return carried_out(study, small(study.name, data=str(data_folder), **changes), path)
 
 
 class changed:
