@@ -1,7 +1,7 @@
 """What is asked of every study, of its small run: findings survive JSON, figures have labels and an alternative text, a
 run that was stopped ends with the same numbers, and a config refuses what the bounds of its fields do not allow.
 
-To see what a changed bound says, and to keep it: `JOMA_PIN=keep pytest tests/studies/test_every_study.py -k refuses`.
+To see what a changed bound says, and to keep it: `JOMA_PIN=keep pytest tests/studies/test_every_study.py -k bounds`.
 """
 
 import dataclasses

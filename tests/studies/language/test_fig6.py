@@ -11,9 +11,8 @@ from joma.claims.contract import silent
 from joma.claims.execute import draw, judge
 from joma.figures.style import house_style
 from joma.recipes.language import curves as recorded
-from joma.studies.language import _published
-from joma.studies.language.fig6 import study as fig6
-from joma.studies.language.fig6.figures import draw_entropy
+from joma.studies.language import _published, fig6
+from joma.studies.language.fig6 import draw_entropy
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 

@@ -8,7 +8,7 @@ from small_language_models import FREQUENCIES, SMALL, as_the_paper, by_hand, dow
 from joma.claims.execute import draw, execute
 from joma.figures.style import house_style
 from joma.recipes.language import curves as recorded
-from joma.studies.language.fig8 import study as fig8
+from joma.studies.language import fig8
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 

@@ -8,8 +8,8 @@ from small_runs import small as sizes
 from joma.claims.execute import draw, plain_config
 from joma.recipes.language.curves import curve
 from joma.runs import Run
-from joma.studies.rebound.optimizer_or_rate import study
-from joma.studies.rebound.optimizer_or_rate.record import at_equal, at_loss, reaching
+from joma.studies.rebound import optimizer_or_rate as study
+from joma.studies.rebound.optimizer_or_rate import at_equal, at_loss, reaching
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 RATES = {"Adam": (0.01, 0.02, 0.04), "SGD": (0.1, 0.2)}

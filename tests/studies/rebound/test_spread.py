@@ -28,6 +28,11 @@ NONE = "not above its control"
 
 
 @pytest.fixture(scope="module")
+def config(small_run):
+    return small_run.config("spread")
+
+
+@pytest.fixture(scope="module")
 def run(small_run):
     return small_run("spread")
 
@@ -151,9 +156,9 @@ def test_heads_are_averaged_by_their_logarithms_where_factors_are_compared(run, 
 
 @pytest.mark.long
 @pytest.mark.parametrize("after", [0.15, 0.5])
-def test_an_interrupted_run_ends_with_the_same_numbers(run, small_run, tmp_path, after):
+def test_an_interrupted_run_ends_with_the_same_numbers(run, config, tmp_path, after):
     """What is held after the valley is read from the record: it must be there when the run is taken up."""
-    ends_the_same_after_an_interrupt(spread.STUDY, small_run.config("spread"), run, tmp_path / "run", after=after)
+    ends_the_same_after_an_interrupt(spread.STUDY, config, run, tmp_path / "run", after=after)
 
 
 def test_a_killed_run_goes_on_after_the_valley(run, data_folder, tmp_path):
