@@ -28,10 +28,10 @@ from joma.studies.cdag.cdag import run as cdag
 from joma.studies.hierarchy import hblt_alignment
 from joma.studies.hierarchy import shallow_first as shallow_first_study
 from joma.studies.hierarchy._networks import ensemble_of
-from joma.studies.hierarchy.hblt_alignment.run import Members
+from joma.studies.hierarchy.hblt_alignment import Members
 from joma.studies.hierarchy.shallow_first import run as shallow_first
 from joma.studies.syntax.python_hierarchy import run as python_hierarchy
-from joma.studies.syntax.python_hierarchy.record import Half, Latents, Material
+from joma.studies.syntax.python_hierarchy.run import Half, Latents, Material
 from joma.training import Ensemble, class_loss
 from joma.training.engine import Engine, room_to_compile
 from joma.training.trainer import products

@@ -10,7 +10,7 @@ import numpy as np
 from joma.claims.guards import mean_known
 from joma.measure.intervals import compare
 from joma.runs import Run
-from joma.studies.reversal.chain_of_thought_decoder.run import Scores as ChainScores
+from joma.studies.reversal.chain_of_thought_decoder import Scores as ChainScores
 from joma.studies.reversal.reversal_decoder.run import Scores as ReversalScores
 
 REVERSAL_TITLES = ("layers", "condition", "one way", "reverse", "rivals beaten", "beats all", "learned")

@@ -7,8 +7,8 @@ import sys
 
 from joma.runs import Run
 from joma.studies.hierarchy._networks import BLOCKS
-from joma.studies.hierarchy.hblt_alignment.run import Scores
-from joma.studies.hierarchy.table1.run import TITLES, table
+from joma.studies.hierarchy.hblt_alignment import Scores
+from joma.studies.hierarchy.table1 import TITLES, table
 
 GAIN_TITLES = (
     "L",

@@ -121,6 +121,23 @@ def toy():
     return study, computed
 
 
+@pytest.fixture(scope="module")
+def drawn_once():
+    """Each study is drawn once for all tests of a file: to draw takes most of the time of a quick one."""
+    from joma.claims import execute
+
+    real, drawn = execute.draw, {}
+
+    def draw(study, run):
+        if study.name not in drawn:
+            drawn[study.name] = real(study, run)
+        return drawn[study.name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execute, "draw", draw)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def variables_as_before():
     """A test that names a study or a folder in the environment leaves none of it to the next."""

@@ -34,30 +34,6 @@ def _state(path: Path) -> tuple[object, ...]:
     return (mode, path.read_bytes() if path.is_file() else None)
 
 
-def _text(place: Place) -> None:
-    place.path.write_text("three lines\nof a novel\nwithout a last end")
-
-
-def _lines(place: Place) -> None:
-    place.path.write_text('{"loss": 1.0}\n{"loss": 0.5}\n')
-
-
-def _json(place: Place) -> None:
-    place.path.write_text('{"schema": 3, "from": {"schema": "joma-scan"}, "learning_rate": 0.1}\n')
-
-
-def _table(place: Place) -> None:
-    place.path.write_text("step,loss\n1,2.0\n")
-
-
-def _page(place: Place) -> None:
-    place.path.write_text("<!DOCTYPE html><html><head><title>joma: a page about it</title></head></html>")
-
-
-def _weights(place: Place) -> None:
-    save_file({"w": np.eye(3)}, place.path, {"joma": "no"})
-
-
 def _archive(place: Place) -> None:
     with place.path.open("wb") as stream:
         np.savez(stream, x=np.eye(2))
@@ -88,27 +64,22 @@ def _link(place: Place) -> None:
     place.path.symlink_to(place.elsewhere / "mine.txt")
 
 
-def _pipe(place: Place) -> None:
-    os.mkfifo(place.path)
-
-
-def _device(place: Place) -> None:
-    place.path.symlink_to("/dev/full")  # which a user may name, and a stranger's folder may lead to
-
-
-OTHERS: dict[str, Callable[[Place], None]] = {
-    "text": _text,
-    "lines": _lines,
-    "JSON": _json,
-    "table": _table,
-    "page": _page,
-    "weights": _weights,
+TEXTS = {
+    "text": "three lines\nof a novel\nwithout a last end",
+    "lines": '{"loss": 1.0}\n{"loss": 0.5}\n',
+    "JSON": '{"schema": 3, "from": {"schema": "joma-scan"}, "learning_rate": 0.1}\n',
+    "table": "step,loss\n1,2.0\n",
+    "page": "<!DOCTYPE html><html><head><title>joma: a page about it</title></head></html>",
+}
+OTHERS: dict[str, Callable[[Place], object]] = {
+    **{name: lambda place, text=text: place.path.write_text(text) for name, text in TEXTS.items()},
+    "weights": lambda place: save_file({"w": np.eye(3)}, place.path, {"joma": "no"}),
     "archive": _archive,
     "run": _run,
     "database": _database,
     "folder": _folder,
     "link to a file": _link,
-    "pipe": _pipe,
-    "device": _device,
+    "pipe": lambda place: os.mkfifo(place.path),
+    "device": lambda place: place.path.symlink_to("/dev/full"),  # a user may name it, a stranger's folder lead to it
 }
 """What joma did not write as the file that is written now."""

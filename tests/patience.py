@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 PATIENCE = 600
 """Seconds after which a test gives up: much more than any machine needs."""
@@ -23,6 +24,14 @@ def until(happened: Callable[[], object]) -> None:
             return
         time.sleep(NAP)
     raise AssertionError(f"it did not happen within {PATIENCE} s")
+
+
+def alive(process: int | str) -> bool:
+    """Whether a process of this number is there, and not only waited for."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # also where it ends between opening and reading
+        return False
 
 
 @contextmanager

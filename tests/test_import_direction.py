@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -47,16 +47,21 @@ def import_nodes(code: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
     return tuple(found)
 
 
-def imported(code: str) -> Iterator[str]:
-    """What of joma a module imports, as 'studies' or '__version__'."""
+def names_imported(code: str) -> set[str]:
+    """What a module imports, by its full name: modules, and what is taken from them."""
+    found = set()
     for node in import_nodes(code):
-        if isinstance(node, ast.ImportFrom) and node.module == "joma":
-            yield from (each.name for each in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("joma."):
-            yield node.module.split(".")[1]
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
         elif isinstance(node, ast.Import):
-            yield from (each.name.split(".")[1] for each in node.names if each.name.startswith("joma."))
-    yield from BY_NAME.findall(code)
+            found |= {each.name for each in node.names}
+    return found
+
+
+def imported(code: str) -> set[str]:
+    """What of joma a module imports, as 'studies' or '__version__'."""
+    names = {name.split(".")[1] for name in names_imported(code) if name.startswith("joma.")}
+    return names | set(BY_NAME.findall(code))
 
 
 def test_every_module_has_a_floor():
@@ -68,7 +73,7 @@ def test_every_module_has_a_floor():
 def test_a_module_imports_only_from_floors_below(name):
     files = [HOUSE / f"{name}.py"] if (HOUSE / f"{name}.py").is_file() else sorted((HOUSE / name).rglob("*.py"))
     for path in files:
-        known = set(imported(path.read_text(encoding="utf-8"))) - {name, "__version__"}
+        known = imported(path.read_text(encoding="utf-8")) - {name, "__version__"}
         wrong = {one for one in known if LEVEL[one] >= LEVEL[name]}
         assert not wrong, f"{path.relative_to(HOUSE)} imports {', '.join(sorted(wrong))}"
 
@@ -81,12 +86,7 @@ def rooms() -> list[Path]:
 def other_rooms(code: str, room: str) -> set[str]:
     """The rooms of studies/ beside `room` that a module imports."""
     whole = {f"joma.studies.{each.name}" for each in rooms()} - {f"joma.studies.{room}"}
-    named = set()
-    for node in import_nodes(code):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            named |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
-        elif isinstance(node, ast.Import):
-            named |= {each.name for each in node.names}
+    named = names_imported(code)
     return {one for one in whole if any(name == one or name.startswith(f"{one}.") for name in named)}
 
 
@@ -108,7 +108,7 @@ def test_an_import_the_wrong_way_would_be_seen():
         "import joma.report\ndef f():\n    from joma import studies, __version__\n    from joma.cli.main import main\n"
         "    return import_module('joma.view.plotting')\n"
     )
-    assert set(imported(code)) == {"report", "studies", "__version__", "cli", "view"}
+    assert imported(code) == {"report", "studies", "__version__", "cli", "view"}
 
 
 def modules() -> dict[str, Path]:
@@ -153,9 +153,9 @@ def test_an_import_is_seen_inside_anything():
     heads = ("def f():", "class A:", "if a:", "if a: pass\nelse:", "while a:", "for a in b:", "with a:",
              "async def f():", "try: pass\nexcept A:", "try: pass\nfinally:")  # fmt: skip
     for code in (*(f"{head}\n import joma.cli" for head in heads), "match a:\n case 1:\n  import joma.cli"):
-        assert set(imported(code)) == {"cli"}, code
+        assert imported(code) == {"cli"}, code
         inner = code.replace("\n", "\n ")
-        assert set(imported(f"def g():\n {inner}")) == {"cli"}, code
+        assert imported(f"def g():\n {inner}") == {"cli"}, code
 
 
 def test_a_circle_would_be_seen():

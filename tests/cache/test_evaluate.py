@@ -52,25 +52,9 @@ def test_another_length_of_sequences_is_another_run_and_another_version_is_refus
     assert caught.value.argument == "fresh"
 
 
-def test_sentences_are_heard_and_a_policy_that_the_model_cannot_have_is_left_out():
-    model = fresh("llama")
-    for module in model.modules():
-        if hasattr(module, "rope_type"):
-            module.rope_type = "dynamic"
-    heard = []
-    found = evaluate(model, IDS, policies=["sinks", "window"], budgets=[8], notify=heard.append)
-    assert (list(found.of), list(found.left_out)) == (["window"], ["sinks"])
-    assert heard[0] == "LlamaForCausalLM: 3 sequences of 64 tokens"
-    assert heard[1].startswith("left out: sinks: positions of LlamaForCausalLM")
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"policies": ["full"]}, "policies must name at least one of window"),
-        ({"policies": ["h20"]}, "policy must be one of"),
-        ({"budgets": [65]}, "keep must be from 1 to 64 keys"),
-        ({"tokens": 20}, "tokens 20 is too short: one sequence has 64 tokens"),
         ({"seq_len": 201}, "is too short: one sequence has 201 tokens, and there are 200"),
         ({"out": "somewhere"}, "out keeps losses by the files of a model"),
     ],

@@ -129,7 +129,7 @@ FIXES = (
     ),
     Fix(
         "directions of GaLore must have length 1",
-        "optim/_saving.py",
+        "optim/_state.py",
         (("if not bool(((lengths - 1).abs() < _ROUNDING).all()):", "if False:"),),
         "galore",
         100,

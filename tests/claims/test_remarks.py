@@ -51,14 +51,14 @@ HELD, SMALL, NULL, SLIGHT, AGAINST, WIDE = (
 )
 def test_remarks_say_what_the_verdict_alone_does_not(cases, told):
     one = found(*cases)
-    assert one.told == told
+    assert one.full_verdict == told
     assert one.as_json()["remarks"] == one.remarks
     assert one.as_json()["fragile"] == one.fragile == ("fragile" in told)
 
 
 def test_the_size_of_a_corrected_form_is_its_own():
-    assert found(AGAINST, corrected=[HELD]).told == "holds as corrected (size shown)"
-    assert found(AGAINST, corrected=[SMALL]).told == "holds as corrected"
+    assert found(AGAINST, corrected=[HELD]).full_verdict == "holds as corrected (size shown)"
+    assert found(AGAINST, corrected=[SMALL]).full_verdict == "holds as corrected"
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_the_size_of_a_corrected_form_is_its_own():
 )
 def test_a_claim_that_chance_may_have_given_says_so(cases, q, told):
     one = found(*cases, q=q)
-    assert one.told == told
+    assert one.full_verdict == told
     written = json.loads(json.dumps(one.as_json()))
-    assert (written["q"], Finding.from_json(written).told) == (q, told)
+    assert (written["q"], Finding.from_json(written).full_verdict) == (q, told)
 
 
 def p(difference, half):

@@ -25,6 +25,7 @@ TOO_LONG = f"{'x' * 120}... cannot be used: File name too long"
 TOO_MANY = "must be at most 1,024, got '9999999999999999999999999'"
 NO_REPORT = "joma report takes one folder, or several runs: "
 NO_RUN = "is no folder and no run; name a folder that `joma verify` wrote, or .sqlite files of runs"
+NOT_OF_A_PART = "does not go with --shard, because a shard has only a part; give it to joma merge"
 A_CLAIM = (
     "'thm2/who-wins' names a claim, and here a study is needed: `joma verify thm2` judges all claims of thm2, "
     "`joma show thm2/who-wins` prints this one"
@@ -60,6 +61,9 @@ REFUSED = {
     "scan LONG": TOO_LONG,
     "watch LONG --once": TOO_LONG,
     "watch SERIES --once --every nan": "--every takes seconds above 0, got nan",
+    "watch SERIES --every 0": "--every takes seconds above 0, got 0",
+    "watch SERIES --json": "--json goes with --once: ",
+    "watch /nowhere": "there is no /nowhere; joma watch takes a folder with runs, or one run",
     "view LONG --export OUT/p": TOO_LONG,
     "export LONG --to csv": "",
     "export /nowhere.sqlite --to csv": "/nowhere.sqlite does not exist; ",
@@ -84,6 +88,12 @@ REFUSED = {
     "verify thm2 --out /proc/x": "/proc/x cannot be used: No such file",
     "verify thm2 --claims wrong": "a verdict is one of holds, .* got 'wrong' \\(--claims VERDICTS\\)",
     "verify thm2 --json /nowhere/a.json": "json is /nowhere/a.json, and there is no folder /nowhere (--json FILE)",
+    "verify thm5 --shard 5/4": "shard must be I/N with I from 1 to N, as 2/4, got '5/4' (--shard I/N)",
+    **{
+        f"verify thm5 --shard 1/2 {given}": f"{given.split()[0]} {NOT_OF_A_PART}"
+        for given in ("--json -", "--claims fails")
+    },
+    "verify thm5 --shard 1/2 -v": f"--verbose {NOT_OF_A_PART}",
     "list thm2/who-wins": A_CLAIM,
     "run": "a study must be named: joma run STUDY ",
     "run thm2/who-wins": A_CLAIM,

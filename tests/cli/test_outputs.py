@@ -15,6 +15,7 @@ from joma.cli.parser import Parser
 from joma.host.file_kinds import CRATE, CRATE_MARK, JSON, PAGE, Kind
 from joma.runs import Run, export
 
+pytestmark = pytest.mark.usefixtures("drawn_once")
 INPUTS = {"base", "forecaster", "model", "path", "run", "source", "stored", "study", "text", "tokenizer", "folder"}
 READ = {("show", "out")}
 """Options that name what is read."""
@@ -174,7 +175,7 @@ def test_a_folder_is_made_by_the_work_and_a_file_is_none(name, option, tmp_path,
 
 
 @pytest.fixture(scope="module")
-def verified(tmp_path_factory):
+def verified(tmp_path_factory, drawn_once):
     folder = tmp_path_factory.mktemp("verified")
     assert joma("verify", "lemma1", "--out", folder / "out", "--json", folder / "out/own.json").returncode == 0
     return folder / "out"

@@ -20,6 +20,7 @@ from joma.scale.parts import FILE, Part
 from joma.scale.shards import Shard
 from joma.studies.parts import times
 
+pytestmark = pytest.mark.usefixtures("drawn_once")
 QUICK = ("thm5", "lemma6", "block", "thm4")
 """Studies that take a second or less: one for each of four shards, so that none starts a process."""
 
@@ -34,7 +35,7 @@ def findings(folder) -> str:
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory):
+def together(tmp_path_factory, drawn_once):
     """What one run of all of them finds and writes, by the parts that `joma verify` is made of."""
     out = tmp_path_factory.mktemp("together")
     every = [studies.load(name) for name in QUICK]
@@ -45,7 +46,7 @@ def together(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory):
+def parts(tmp_path_factory, drawn_once):
     out = tmp_path_factory.mktemp("parts")
     done = {n: joma("verify", *QUICK, "--out", out, "-j", 1, "--shard", f"{n}/4") for n in (4, 2, 1, 3)}
     assert [done[n].returncode for n in (1, 2, 3, 4)] == [0, 0, 0, 0], done
@@ -203,21 +204,6 @@ def test_the_merge_that_is_said_can_be_pasted_whatever_the_folder_is_called():
     part = Part(Path("my out/shard-1-of-2"), "verify", Shard(1, 2), {}, [], [])
     said = how_to_merge(part).partition("when all 2 shards are: ")[2]
     assert shlex.split(said) == ["joma", "merge", "my out", "--out", "my out"]
-
-
-@pytest.mark.parametrize("shard", ["0/4", "5/4", "a/b", "1/0", "1/99999999999999999999"])
-def test_a_wrong_shard_is_one_sentence(tmp_path, shard):
-    done = joma("verify", "thm5", "--shard", shard, "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert re.fullmatch(r"joma: shard must be [^\n]+ \(--shard I/N\)\n", done.stderr)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("option", [("--json", "-"), ("-v",), ("--claims", "fails")])
-def test_what_needs_all_findings_is_refused(tmp_path, option):
-    done = joma("verify", "thm5", "--shard", "1/2", *option, "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert "does not go with --shard, because a shard has only a part; give it to joma merge" in done.stderr
 
 
 def test_a_broken_study_is_broken_in_the_merged_report(parts, together, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusals
 
 from joma.measure import alignment
 from joma.measure.alignment import RIDGES, best_neuron_correlation, held_out_correlation, linear_probe
@@ -338,33 +339,23 @@ def test_what_is_given_stays_as_it_is():
 X, Y = torch.zeros(6, 3), torch.zeros(6, 2)
 
 
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
-        (lambda: best_neuron_correlation(X[0], Y), r"activity must have shape \(..., samples, neurons\)"),
-        (lambda: best_neuron_correlation(X[:1], Y[:1]), "two samples or more"),
-        (lambda: best_neuron_correlation(X, Y[:, :0]), r"latents must have shape \(..., samples, latents\).*empty"),
-        (lambda: best_neuron_correlation(X[None][:0], Y), "nothing empty"),
-        (lambda: best_neuron_correlation(X.long(), Y), "activity must hold floating numbers"),
-        (lambda: best_neuron_correlation(X, Y * 1j), "latents must be real, got torch.complex"),
-        (lambda: best_neuron_correlation(X, Y[:5]), r"the same samples, got activity \(6, 3\), latents \(5, 2\)"),
-        (
-            lambda: best_neuron_correlation(X.expand(2, 6, 3), Y.expand(3, 6, 2)),
-            "shapes do not fit together: activity",
-        ),
-        (lambda: best_neuron_correlation(X, Y * torch.nan), "latents must be finite, got NaN or infinity$"),
-        (lambda: best_neuron_correlation(X / X.new_tensor([[[1]], [[0]]]), Y), r"activity .* leading index \[1\]$"),
-        (lambda: held_out_correlation(X, Y, **fresh(X, Y[:4])), "fresh_activity and fresh_latents must have the same"),
-        (lambda: held_out_correlation(X, Y, **fresh(X[:, :2], Y)), "activity and fresh_activity .* same columns"),
-        (lambda: held_out_correlation(X, Y, **fresh(X, Y[:, :1])), "latents and fresh_latents .* same columns"),
-        (lambda: held_out_correlation(X, Y, **fresh(X + torch.inf, Y)), "fresh_activity must be finite"),
-        (lambda: linear_probe(X, Y, **fresh(X, Y + torch.nan)), "fresh_latents must be finite"),
-        (lambda: linear_probe(X, Y, **fresh(X, Y), ridge=0.0), "ridge must be a number or numbers of at least 1e-10"),
-        (lambda: linear_probe(X, Y, **fresh(X, Y), ridge=(1.0, torch.nan)), "ridge contains NaN"),
-        (lambda: linear_probe(X, Y, **fresh(X, Y), ridge=()), "ridge must be"),
-        (lambda: linear_probe(X[:3], Y[:3], **fresh(X, Y)), "at least 4 samples to choose a ridge"),
-    ],
+test_bad_input_gets_one_sentence = refusals(
+    (lambda: best_neuron_correlation(X[0], Y), r"activity must have shape \(..., samples, neurons\)"),
+    (lambda: best_neuron_correlation(X[:1], Y[:1]), "two samples or more"),
+    (lambda: best_neuron_correlation(X, Y[:, :0]), r"latents must have shape \(..., samples, latents\).*empty"),
+    (lambda: best_neuron_correlation(X[None][:0], Y), "nothing empty"),
+    (lambda: best_neuron_correlation(X.long(), Y), "activity must hold floating numbers"),
+    (lambda: best_neuron_correlation(X, Y[:5]), r"the same samples, got activity \(6, 3\), latents \(5, 2\)"),
+    (lambda: best_neuron_correlation(X.expand(2, 6, 3), Y.expand(3, 6, 2)), "shapes do not fit together: activity"),
+    (lambda: best_neuron_correlation(X, Y * torch.nan), "latents must be finite, got NaN or infinity$"),
+    (lambda: best_neuron_correlation(X / X.new_tensor([[[1]], [[0]]]), Y), r"activity .* leading index \[1\]$"),
+    (lambda: held_out_correlation(X, Y, **fresh(X, Y[:4])), "fresh_activity and fresh_latents must have the same"),
+    (lambda: held_out_correlation(X, Y, **fresh(X[:, :2], Y)), "activity and fresh_activity .* same columns"),
+    (lambda: held_out_correlation(X, Y, **fresh(X, Y[:, :1])), "latents and fresh_latents .* same columns"),
+    (lambda: held_out_correlation(X, Y, **fresh(X + torch.inf, Y)), "fresh_activity must be finite"),
+    (lambda: linear_probe(X, Y, **fresh(X, Y + torch.nan)), "fresh_latents must be finite"),
+    (lambda: linear_probe(X, Y, **fresh(X, Y), ridge=0.0), "ridge must be a number or numbers of at least 1e-10"),
+    (lambda: linear_probe(X, Y, **fresh(X, Y), ridge=(1.0, torch.nan)), "ridge contains NaN"),
+    (lambda: linear_probe(X, Y, **fresh(X, Y), ridge=()), "ridge must be"),
+    (lambda: linear_probe(X[:3], Y[:3], **fresh(X, Y)), "at least 4 samples to choose a ridge"),
 )
-def test_bad_input_gets_one_sentence(call, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        call()

@@ -12,13 +12,14 @@ from dataclasses import replace
 import pytest
 import quick_interpreter
 import torch
+from attention_masks import close, options
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparsity_oracle import matrix
 
 from joma.measure import attention
 from joma.measure._attention_problem import Problem, Sink
-from joma.measure.attention import AttentionStats, attention_stats, attention_stats_reference
+from joma.measure.attention import attention_stats, attention_stats_reference
 
 pytest.importorskip("triton", reason="Triton is not installed here")
 
@@ -79,29 +80,6 @@ def draw(seed, batch, heads, kv_heads, queries, keys, dtype=torch.float32, sprea
     return tuple(tensor.to(dtype) for tensor in (q, k, v))
 
 
-def options(given, heads, keys):
-    """Turn the shapes and flags of CASES into tensors."""
-    generator = torch.Generator().manual_seed(0)
-    made = dict(given)
-    if "bias" in made:
-        made["bias"] = torch.randn(made["bias"], generator=generator)
-    if "sinks" in made:
-        made["sinks"] = torch.randn(heads, generator=generator)
-    if "key_padding" in made:
-        real = torch.rand(2, keys, generator=generator) > 0.4
-        real[0, :10] = False  # the first queries of this sample see nothing at all
-        made["key_padding"] = real
-    return made
-
-
-def close(got, want: AttentionStats, tolerance):
-    for name, a, b in zip(AttentionStats._fields, got, want, strict=True):
-        scale = max(1.0, b[b.isfinite()].abs().max().item()) if name == "effective_keys" else 1.0
-        assert a.dtype == torch.float32
-        a = a.double().cpu()
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=tolerance * scale, msg=lambda m, name=name: f"{name}: {m}")
-
-
 def kernel(q, k, v=None, **given):
     given = {name: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
     sinks = given.pop("sinks", None)
@@ -115,7 +93,7 @@ def kernel(q, k, v=None, **given):
 def test_the_kernel_agrees_with_the_matrix(case, dtype):
     shape, mask = CASES[case]
     q, k, v = draw(1, *shape, dtype=dtype)
-    given = options(mask, shape[1], shape[4])
+    given = options(mask, heads=shape[1], keys=shape[4])
     *stats, output = kernel(q, k, v, **given)
     close(stats, attention_stats_reference(q, k, **given), TOLERANCE[dtype])
     weights, _ = matrix(q, k, **given)

@@ -8,6 +8,7 @@ import torch
 from attention_oracle import slow_stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from largest import LargestTensor
 
 from joma.measure import _attention_blocks as blocks
 from joma.measure.attention import AttentionStats, attention_stats, attention_stats_reference, attention_with_stats
@@ -144,8 +145,6 @@ def test_gradients_flow_through_documents_and_sinks():
 
 
 def test_no_tensor_of_queries_times_keys_on_packed_rows(monkeypatch):
-    from test_attention_stats import LargestTensor
-
     length = 1000
     monkeypatch.setattr(blocks, "ELEMENTS", 1 << 16)
     q, k, v = (x[:1].cpu() for x in draw(7, length, heads=1, kv_heads=1))

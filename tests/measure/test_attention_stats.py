@@ -4,8 +4,9 @@ import os
 
 import pytest
 import torch
+from attention_masks import close, options
+from largest import LargestTensor
 from sparsity_oracle import matrix, sink_mass
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.measure import _attention_blocks as blocks
 from joma.measure import attention
@@ -50,30 +51,6 @@ def draw(seed, heads=4, kv_heads=2, queries=37, keys=37, width=16, dtype=torch.f
     return tuple(tensor.to(DEVICE, dtype) for tensor in (q, k, v))
 
 
-def options(given, seed=0, heads=4, keys=37):
-    """Turn the shapes and flags of MASKS into tensors."""
-    generator = torch.Generator().manual_seed(seed)
-    made = dict(given)
-    if "bias" in made:
-        made["bias"] = torch.randn(made["bias"], generator=generator).to(DEVICE)
-    if "sinks" in made:
-        made["sinks"] = torch.randn(heads, generator=generator).to(DEVICE)
-    if "key_padding" in made:
-        real = torch.rand(2, keys, generator=generator) > 0.4
-        real[0, :10] = False  # the first queries of this sample see nothing at all
-        made["key_padding"] = real.to(DEVICE)
-    return made
-
-
-def close(got: AttentionStats, want: AttentionStats, tolerance):
-    for name, a, b in zip(got._fields, got, want, strict=True):
-        scale = max(1.0, b[b.isfinite()].abs().max().item()) if name == "effective_keys" else 1.0
-        assert a.dtype == torch.float32
-        torch.testing.assert_close(
-            a.double(), b, rtol=1e-5, atol=tolerance * scale, msg=lambda m, name=name: f"{name}: {m}"
-        )
-
-
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("elements", [2 * 37 * 5, 1 << 20])
@@ -81,7 +58,7 @@ def test_blocks_agree_with_the_matrix(mask, dtype, elements, monkeypatch):
     monkeypatch.setattr(blocks, "LEAST", 8)
     monkeypatch.setattr(blocks, "ELEMENTS", elements)  # four queries of one key head at a time, or all
     q, k, _ = draw(0, dtype=dtype)
-    given = options(MASKS[mask])
+    given = options(MASKS[mask], device=DEVICE)
     found = AttentionStats(*_solved(q, k, **given))
     close(found, attention_stats_reference(q, k, **given), TOLERANCE[dtype])
 
@@ -97,7 +74,7 @@ def _solved(q, k, sinks=None, **given):
 def test_the_matrix_is_the_definition(mask):
     """What all paths are measured against shares their masks: here it meets one that goes key by key."""
     q, k, v = (x.cpu() for x in draw(1, queries=37, keys=37))
-    given = {name: x.cpu() if isinstance(x, torch.Tensor) else x for name, x in options(MASKS[mask]).items()}
+    given = options(MASKS[mask])
     p, seen = matrix(q, k, **given)
     found = attention_stats_reference(q, k, **given)
     torch.testing.assert_close(found.entropy, -torch.xlogy(p, p).sum(-1), rtol=0, atol=1e-12)
@@ -147,18 +124,6 @@ def test_a_key_that_a_query_does_not_see_has_no_mass():
     torch.testing.assert_close(found, torch.tensor([0.0, 0.0, 0.5, 0.2, 0.0]).expand(1, 2, 5))
 
 
-def test_output_is_attention():
-    q, k, v = draw(6)
-    output, _ = attention_with_stats(q, k, v)
-    wide_k, wide_v = (t.repeat_interleave(2, dim=1) for t in (k, v))
-    torch.testing.assert_close(
-        output,
-        torch.nn.functional.scaled_dot_product_attention(q, wide_k, wide_v, is_causal=True),
-        rtol=1e-5,
-        atol=1e-5,
-    )
-
-
 def test_gradients_flow_through_the_chunks(monkeypatch):
     monkeypatch.setattr(attention, "_RECOMPUTED", 2 * 2 * 6 * 4)
     generator = torch.Generator().manual_seed(0)
@@ -173,21 +138,6 @@ def test_gradients_flow_through_the_chunks(monkeypatch):
         return output, stats.entropy, stats.lse, stats.sink_mass, stats.self_mass
 
     assert torch.autograd.gradcheck(outputs, (q, k, v, bias, sinks), fast_mode=True)
-
-
-class LargestTensor(TorchDispatchMode):
-    """How many numbers the largest tensor has that is made inside."""
-
-    def __init__(self):
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        made = function(*arguments, **(options or {}))
-        for one in made if isinstance(made, (tuple, list)) else (made,):
-            if isinstance(one, torch.Tensor):
-                self.numbers = max(self.numbers, one.numel())
-        return made
 
 
 @pytest.mark.parametrize("gradients", [False, True])

@@ -9,8 +9,8 @@ import sparsity_oracle as oracle
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from largest import LargestTensor
 from later import some_now
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.measure import _sparsity_blocks as blocks
 from joma.measure.attention import attention_stats
@@ -268,21 +268,6 @@ def test_autocast_does_not_round_the_logits():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded = top_mass(q, k, 3)
     assert torch.equal(rounded, top_mass(q, k, 3))
-
-
-class LargestTensor(TorchDispatchMode):
-    """How many bytes the largest tensor has that is made inside."""
-
-    def __init__(self):
-        super().__init__()
-        self.bytes = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        made = function(*arguments, **(options or {}))
-        for one in made if isinstance(made, (tuple, list)) else (made,):
-            if isinstance(one, torch.Tensor):
-                self.bytes = max(self.bytes, one.numel() * one.element_size())
-        return made
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ import os
 import hypothesis
 import pytest
 import torch
+from attention_masks import options as tensors_of
 from hypothesis import settings
 from hypothesis import strategies as st
+from largest import LargestTensor
 from later import some_now
 from spread_oracle import slow_spread
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.measure import _spread_blocks, _spread_sums
 from joma.measure.attention import attention_stats
@@ -48,23 +49,8 @@ def draw(seed, batch=2, heads=4, kv_heads=2, queries=29, keys=29, width=6, dtype
     return q.to(DEVICE, dtype), k.to(DEVICE, dtype)
 
 
-def options(given, seed=0, batch=2, queries=29, keys=29):
-    """Turn the shapes and flags of MASKS into tensors."""
-    generator = torch.Generator().manual_seed(seed)
-    made = dict(given)
-    if "bias" in made:
-        made["bias"] = torch.randn(made["bias"], generator=generator)
-        if made.pop("hidden", False):
-            made["bias"][torch.rand(made["bias"].shape, generator=generator) > 0.6] = -torch.inf
-            made["bias"][0, :, 3] = -torch.inf
-        made["bias"] = made["bias"].to(DEVICE)
-    if "key_padding" in made:
-        made["key_padding"] = torch.rand(batch, keys, generator=generator) > 0.4
-        made["key_padding"][0, :10] = False  # the first queries of this sample see nothing at all
-        made["key_padding"] = made["key_padding"].to(DEVICE)
-    if "query_padding" in made:
-        made["query_padding"] = (torch.rand(batch, queries, generator=generator) > 0.4).to(DEVICE)
-    return made
+def options(given, batch=2, queries=29, keys=29):
+    return tensors_of(given, batch=batch, queries=queries, keys=keys, device=DEVICE)
 
 
 def table(found: Spread) -> torch.Tensor:
@@ -273,25 +259,12 @@ def test_entropy_of_small_logits_is_that_of_second_order():
     torch.testing.assert_close(found.uniform, torch.arange(1, 201).log().mean().expand(3).to(DEVICE))
 
 
-class _Largest(TorchDispatchMode):
-    """The largest tensor that is made."""
-
-    size = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        for one in found if isinstance(found, tuple | list) else [found]:
-            if isinstance(one, torch.Tensor):
-                self.size = max(self.size, one.untyped_storage().nbytes() // one.element_size())
-        return found
-
-
 @pytest.mark.parametrize("given", [{}, {"window": 700}, {"cu_seqlens": [0, 900, 2048]}, {"causal": False}])
 def test_memory_is_linear_in_the_keys(given):
     q = torch.zeros(1, 1, 2048, 16, device=DEVICE)
-    with _Largest() as seen:
+    with LargestTensor() as largest:
         spread(q, q, **given)
-    assert seen.size <= 2048 * 16 * 12  # of 2048 x 2048
+    assert largest.numbers <= 2048 * 16 * 12  # of 2048 x 2048
 
 
 def test_no_gradient_and_no_change_of_the_inputs():

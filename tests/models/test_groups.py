@@ -12,8 +12,11 @@ SHAPES = {
     "pre-norm": {"norm": "pre-layer"},
     "pre-rms": {"norm": "pre-rms", "positions": "learned"},
     "no norm": {"norm": "none", "projection": False},
+    "post-rms": {"norm": "post-rms"},
     "tied": {"tied": True},
     "frozen": {"embeddings": "frozen"},
+    "tied and frozen": {"embeddings": "frozen", "tied": True},
+    "sink": {"attention": "learned-sink"},
     "QK-norm": {"qk_norm": True},
 }
 

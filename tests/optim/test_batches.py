@@ -8,7 +8,7 @@ import torch
 from oracle import SlowGaLore
 from torch import nn
 
-from joma.optim import GaLore, Projected, Refresh, _guard, _matrix, _refresh, find_projector
+from joma.optim import GaLore, Projected, Refresh, _matrix, _refresh, _update, find_projector
 from joma.optim._groups import form_packs
 from joma.optim._matrix import Matrix, Pack
 from joma.optim._refresh import refresh_batches
@@ -158,15 +158,15 @@ def test_whether_all_is_finite_is_asked_of_those_who_hold_parts(monkeypatch):
     first, second = Mesh(["rows"]), Mesh(["copies", "columns"])
     part = lambda mesh, *numbers: SimpleNamespace(device_mesh=mesh, to_local=lambda: torch.tensor(numbers))
     monkeypatch.setattr(_matrix, "is_sharded", lambda each: hasattr(each, "device_mesh"))
-    monkeypatch.setattr(_guard, "is_sharded", lambda each: hasattr(each, "device_mesh"))
+    monkeypatch.setattr(_update, "is_sharded", lambda each: hasattr(each, "device_mesh"))
     asked = []
 
     def reduced(finite, operation, group):
         asked.append((operation, group))
         finite[1] = min(finite[1], int(group != "columns"))  # another process has seen a fault in the second
 
-    monkeypatch.setattr(_guard.dist, "all_reduce", reduced)
+    monkeypatch.setattr(_update.dist, "all_reduce", reduced)
     tensors = [part(first, 1.0, 2.0), part(first), part(second, 3.0), part(second, 4.0, torch.inf), torch.ones(2)]
-    assert _guard.are_finite(tensors).tolist() == [True, False, True, False, True]
+    assert _update.are_finite(tensors).tolist() == [True, False, True, False, True]
     least = torch.distributed.ReduceOp.MIN
     assert asked == [(least, "rows"), (least, "copies"), (least, "columns")]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from training import LABELS, TOKENS, loss_of, near, network, same, train
 
-from joma.optim import GaLore, Refresh, _guard, _matrix
+from joma.optim import GaLore, Refresh, _matrix, _update
 from joma.optim._backward import Bucket
-from joma.optim._guard import Guard
 from joma.optim._refresh import SEARCHED_NEXT, Outcomes
+from joma.optim._update import Guard
 
 OPTIONS = {"rank": 4, "refresh": Refresh(3, stagger=False), "lr": 0.01}
 
@@ -34,14 +34,18 @@ def without_checks(patch):
         patch.setattr(torch.optim.AdamW, check, lambda inner: None, raising=False)
 
 
-def train_captured(model, optimizer, patch, capturing):
-    """A whole training step that is captured, and made: here that is what a replay does."""
+def step_captured(optimizer, patch, capturing, before=lambda: None):
+    """A step that is captured, and made: here that is what a replay does. `before` is captured too."""
     without_checks(patch)
     capturing(patch)
-    optimizer.zero_grad()
-    loss_of(model).backward()
+    before()
     with torch.no_grad():
         optimizer._step()
+
+
+def train_captured(model, optimizer, patch, capturing):
+    """A whole training step."""
+    step_captured(optimizer, patch, capturing, lambda: optimizer.zero_grad() or loss_of(model).backward())
 
 
 WAYS = {"plain": {}, "per_layer": {"per_layer": True}, "project_in_backward": {"per_layer": "project"}}
@@ -57,10 +61,7 @@ def test_the_step_is_made_without_counting_or_waiting(capturing, monkeypatch):
     plain.step()
     monkeypatch.setattr(Guard, "look_back", lambda guard: pytest.fail("nobody may wait"))
     with monkeypatch.context() as now:
-        without_checks(now)
-        capturing(now)
-        with torch.no_grad():
-            optimizer._step()
+        step_captured(optimizer, now, capturing)
     assert same(model, other)
     assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
     optimizer.count_replays()
@@ -149,14 +150,14 @@ def test_what_has_waited_for_a_gradient_that_does_not_come_is_captured_with_the_
         train(one, each, 1)
         one.lm_head.weight.requires_grad_(False)
     train(other, plain, 1)
-    sent = [*optimizer._guard.pending]
-    with monkeypatch.context() as now:
-        without_checks(now)
-        capturing(now)
+
+    def backward():
         loss_of(model).backward()
         assert model.layers[0].weight.grad is not None
-        with torch.no_grad():
-            optimizer._step()
+
+    sent = [*optimizer._guard.pending]
+    with monkeypatch.context() as now:
+        step_captured(optimizer, now, capturing, backward)
     assert model.layers[0].weight.grad is None
     assert near(model, other, 1e-6)
     assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
@@ -177,12 +178,9 @@ def test_packs_are_not_parted_while_a_graph_is_captured(way, capturing, monkeypa
 
     def captured_step():
         with monkeypatch.context() as now:
-            without_checks(now)
-            capturing(now)
-            optimizer.zero_grad()
-            bucketed.loss_of(model).backward()
-            with torch.no_grad():
-                optimizer._step()
+            step_captured(
+                optimizer, now, capturing, lambda: optimizer.zero_grad() or bucketed.loss_of(model).backward()
+            )
 
     with pytest.raises(ValueError, match="has no gradient for the first time: make such a step as usual before"):
         captured_step()
@@ -236,8 +234,8 @@ def test_a_gradient_that_is_not_finite_in_a_replay_is_told_of_at_the_next_count(
     )
     train(model, optimizer, 1)
     assert optimizer.skipped == 0
-    told, refused, own = [], [], _guard.Sent
-    monkeypatch.setattr(_guard, "Sent", lambda flags: own(flags.clone()))  # a device sends what is there now
+    told, refused, own = [], [], _update.Sent
+    monkeypatch.setattr(_update, "Sent", lambda flags: own(flags.clone()))  # a device sends what is there now
     for spoiled in (False, True, True, False, False):
         with monkeypatch.context() as now:
             before = {name: each.clone() for name, each in model.state_dict().items()}
@@ -270,10 +268,7 @@ def test_who_asks_for_skipped_steps_waits_for_the_last_replay(capturing, monkeyp
     model.layers[0].weight.grad.fill_(math.inf)
     for _ in range(3):
         with monkeypatch.context() as now:
-            without_checks(now)
-            capturing(now)
-            with torch.no_grad():
-                optimizer._step()
+            step_captured(optimizer, now, capturing)
     assert [optimizer.skipped, optimizer.skipped] == [3, 3]
     assert optimizer.state_dict()["param_groups"][0]["galore_skipped"] == 3
 
@@ -287,10 +282,7 @@ def test_what_replays_held_back_before_a_state_is_loaded_is_not_of_that_state(no
     loss_of(model).backward()
     model.layers[0].weight.grad.fill_(math.inf)
     with monkeypatch.context() as now:
-        without_checks(now)
-        capturing(now)
-        with torch.no_grad():
-            optimizer._step()
+        step_captured(optimizer, now, capturing)
     optimizer.load_state_dict(state)
     assert optimizer.skipped == 0
     optimizer.count_replays()
@@ -299,10 +291,10 @@ def test_what_replays_held_back_before_a_state_is_loaded_is_not_of_that_state(no
 
 @pytest.mark.parametrize("way", ["plain", "per_layer"])
 def test_a_step_as_usual_does_not_wait_for_replays_but_who_saves_does(way, monkeypatch):
-    model, waits, own = network(), [], _guard.Replays.read
+    model, waits, own = network(), [], _update.Replays.read
     optimizer = GaLore(model, fused=True, **OPTIONS, **WAYS[way])
     monkeypatch.setattr(Guard, "devices", ("cpu",))
-    monkeypatch.setattr(_guard.Replays, "read", lambda self, *, wait: waits.append(wait) or own(self, wait=wait))
+    monkeypatch.setattr(_update.Replays, "read", lambda self, *, wait: waits.append(wait) or own(self, wait=wait))
     train(model, optimizer, 2)
     assert waits == [False, False]
     optimizer.count_replays()

@@ -15,8 +15,8 @@ from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 from training import IN_8_BITS
 
 from joma.optim import APOLLO, Fira, GaLore, Muon, Projected, Refresh, _matrix
-from joma.optim._guard import Guard
 from joma.optim._matrix import shrink_and_add, unless
+from joma.optim._update import Guard
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of bfloat16, on a CPU that has none
 RATE, RANK, SHAPE = 2.0, 8, (160, 240)

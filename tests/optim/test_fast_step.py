@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import COUPLED, IN_8_BITS, loss_of, network, same, waiting
 
-from joma.optim import GaLore, Projected, _guard, _matrix
-from joma.optim._guard import Guard, are_finite
+from joma.optim import GaLore, Projected, _matrix, _update
 from joma.optim._matrix import Matrix, Pack
+from joma.optim._update import Guard, are_finite
 
 OPTIONS = {"rank": 3, "refresh": 50, "lr": 0.01, "weight_decay": 0.5, "fused": True, "skip": ()}
 VIEWS = {
@@ -231,7 +231,7 @@ def test_gradients_too_large_for_a_sum_are_finite_and_opposite_infinities_are_no
 
 
 def test_a_cpu_takes_no_norm_of_a_finite_gradient(monkeypatch):
-    monkeypatch.setattr(_guard, "_have_finite_norms", lambda *tensors: pytest.fail("slow"))
+    monkeypatch.setattr(_update, "_have_finite_norms", lambda *tensors: pytest.fail("slow"))
     assert are_finite([torch.ones(3), torch.ones(2, dtype=torch.bfloat16)]).all()
 
 
@@ -324,10 +324,10 @@ class Elsewhere(torch.Tensor):
 
 def test_the_largest_entries_come_in_the_order_of_their_tensors(monkeypatch):
     """Small and large ones take turns; the largest in size may be below zero. Here without triton."""
-    monkeypatch.setattr(_guard, "LARGE", 4)
-    monkeypatch.setattr(_guard, "_has_triton", lambda: False)
+    monkeypatch.setattr(_update, "LARGE", 4)
+    monkeypatch.setattr(_update, "_has_triton", lambda: False)
     rows = [[1.0, -2.0], [3.0, 0.0, 1.0, -5.0, 4.0], [math.nan], [6.0, 1.0, 2.0, -math.inf], [0.0, 0.5, 0.25]]
-    found = _guard._largest_entries([torch.tensor(row).as_subclass(Elsewhere) for row in rows])
+    found = _update._largest_entries([torch.tensor(row).as_subclass(Elsewhere) for row in rows])
     wanted = [2.0, 5.0, math.nan, math.inf, 0.5]
     torch.testing.assert_close(torch.tensor([float(each) for each in found]), torch.tensor(wanted), equal_nan=True)
 

@@ -7,7 +7,7 @@ import pytest
 import quick_interpreter
 import torch
 
-from joma.optim import _guard
+from joma.optim import _update
 
 pytest.importorskip("triton", reason="Triton is not installed here")
 
@@ -53,7 +53,7 @@ def test_what_has_gaps_or_is_of_another_kind_is_left_to_torch():
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="the kernel is for a GPU")
 def test_large_gradients_on_a_gpu_are_looked_at_by_the_kernel(monkeypatch):
-    monkeypatch.setattr(_guard, "LARGE", 64)
+    monkeypatch.setattr(_update, "LARGE", 64)
     looked = []
     monkeypatch.setattr(_finite_triton, "zero_if_finite", lambda one: looked.append(one.shape) or zero_if_finite(one))
     sizes = [(4, 4), (64, 64), (8, 8), (80, 64)]
@@ -63,7 +63,7 @@ def test_large_gradients_on_a_gpu_are_looked_at_by_the_kernel(monkeypatch):
             if wrong is not None:
                 gradients[wrong][-1, -1] = math.nan
             looked.clear()
-            found = _guard.are_finite(gradients).tolist()
+            found = _update.are_finite(gradients).tolist()
             assert found == [at != wrong for at in range(len(sizes))]
             assert looked == [torch.Size(size) for size in sizes[1:]]
 
@@ -71,7 +71,7 @@ def test_large_gradients_on_a_gpu_are_looked_at_by_the_kernel(monkeypatch):
 @pytest.mark.skipif(DEVICE == "cpu", reason="the kernel is for a GPU")
 def test_large_gradients_that_the_kernel_does_not_cover_are_seen_all_the_same(monkeypatch):
     """What lies between their entries is not finite, and what is large in float64 is."""
-    monkeypatch.setattr(_guard, "LARGE", 16)
+    monkeypatch.setattr(_update, "LARGE", 16)
     for wrong in (False, True):
         memory = torch.full((8, 16), math.nan, device=DEVICE)
         gaps = memory[:, ::2].fill_(1.0)
@@ -79,4 +79,4 @@ def test_large_gradients_that_the_kernel_does_not_cover_are_seen_all_the_same(mo
         row = torch.full((64,), math.nan, device=DEVICE)[::2].fill_(1.0)
         if wrong:
             gaps[7, 7] = wide[7, 15] = row[31] = math.inf
-        assert _guard.are_finite([gaps, wide, row]).tolist() == [not wrong] * 3
+        assert _update.are_finite([gaps, wide, row]).tolist() == [not wrong] * 3

@@ -2,13 +2,15 @@
 
 import copy
 import re
+from functools import partial
 
 import pytest
 import torch
+from test_galore_state import INNER, pair, stored
 from torch import nn
-from training import loss_of, network, same, train
+from training import IN_8_BITS, network, train
 
-from joma.optim import APOLLO, Energy, Fira, GaLore, Muon, StateError
+from joma.optim import APOLLO, Fira, GaLore, Muon, StateError
 
 
 def made(model, **options):
@@ -63,7 +65,72 @@ def changed(change, *path):
 
 GROUP = ("param_groups", 0)
 MATRIX = ("state", 1)
+
+
+def exponent_bit(basis):
+    """The highest bit of the exponent of the largest entry."""
+    at = int(basis.abs().argmax())
+    basis.view(torch.int32).view(-1)[at] ^= 1 << 30
+
+
+def recast(make, **options):
+    """A state whose bases are others, as a tool that copies into the memory of another precision would leave them."""
+
+    def spoil():
+        state = state_of(**options)
+        for entry in state["state"].values():
+            entry |= {"basis": make(entry["basis"])} if "basis" in entry else {}
+        return state
+
+    return spoil
+
+
 REFUSED = {
+    "another rank": (lambda: state_of(rank=3), "saved with rank 3, this optimizer has rank 4"),
+    "another inner": (lambda: state_of(inner=torch.optim.Adam), "inner Adam, this optimizer has inner AdamW"),
+    "not GaLore's": (lambda: torch.optim.AdamW(network().parameters()).state_dict(), "no entry 'galore_inner'"),
+    "other groups": (
+        lambda: GaLore(nn.Sequential(nn.Embedding(30, 24), nn.Linear(24, 30)), rank=4).state_dict(),
+        r"groups of \[3\] parameters, this optimizer has groups of \[8\]",
+    ),
+    "projected elsewhere": (lambda: state_of(skip=()), "lm_head.weight is that of a projected matrix, here .* not"),
+    "a basis of another side": (
+        replaced(torch.zeros(7, 4), *MATRIX, "basis"),
+        r"layers.0.weight has shape \(7, 4\), its shorter side is 24",
+    ),
+    "a basis of one direction alone": (replaced(torch.ones(24), *MATRIX, "basis"), "its shorter side is 24"),
+    "a basis of another rank": (
+        replaced(torch.zeros(24, 3), *MATRIX, "basis"),
+        r"layers\.0\.weight has rank 3, this optimizer has rank 4",
+    ),
+    "a moment of another shape": (
+        replaced(torch.zeros(4, 39), *MATRIX, "exp_avg"),
+        r"saved exp_avg of layers.0.weight has shape \(4, 39\), expected \(40, 4\)",
+    ),
+    **{
+        f"a basis with {kind}": (changed(damage, *MATRIX, "basis"), "its directions do not have length 1")
+        for kind, damage in {
+            "NaN": lambda basis: basis[3].fill_(torch.nan),
+            "infinity": lambda basis: basis[3, 0].fill_(-torch.inf),
+            "a bit turned": exponent_bit,
+            "zeros": lambda basis: basis[:, 1].zero_(),
+        }.items()
+    },
+    "numbers cast to codes": (recast(lambda basis: basis.to(torch.int8)), "do not have length 1"),
+    "codes of zeros": (
+        recast(lambda codes: codes * (torch.arange(4) != 2), projected=IN_8_BITS),
+        "do not have length 1",
+    ),
+    "codes as numbers": (recast(lambda codes: codes.float(), projected=IN_8_BITS), "do not have length 1"),
+    "codes with a row less": (recast(lambda codes: codes[:-1], projected=IN_8_BITS), "its shorter side is 24"),
+    "codes with a direction less": (recast(lambda codes: codes[:, :-1], projected=IN_8_BITS), "has rank 3, this"),
+    **{
+        f"energies of {share}": (
+            changed(lambda one, share=share: one[2:3].fill_(share), *MATRIX, "energies"),
+            r"energies of layers.0.weight are damaged",
+        )
+        for share in (torch.nan, -0.5, 1.5, torch.inf)
+    },
     "nothing": (dict, r"must be a dictionary with 'state' and 'param_groups', got \[\]"),
     "a list": (list, "must be a dictionary .* got list"),
     "no state": (without("state"), r"got \['param_groups'\]"),
@@ -128,78 +195,34 @@ REFUSED = {
 }
 
 
+def plain(value):
+    """Tensors as numbers, which can be compared where they stand."""
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
 @pytest.mark.parametrize("title", REFUSED)
-def test_refused_in_one_sentence_and_nothing_changes(title):
+def test_refused_in_one_sentence_and_nothing_changes(title, used):
+    """An optimizer that has trained keeps every number that it had."""
     spoil, sentence = REFUSED[title]
-    optimizer = made(network(), lr=0.2)
+    optimizer = made(model := network(), lr=0.2)
+    train(model, optimizer, 2 if used else 0)
+    before = plain(stored(optimizer.state_dict()))
     with pytest.raises(StateError, match=sentence) as refused:
         optimizer.load_state_dict(spoil())
     assert "\n" not in str(refused.value)
     assert optimizer.param_groups[0]["lr"] == 0.2
-    assert optimizer.matrices[0].basis is None
-
-
-def pair(*names):
-    """Named matrices of one shape, and GaLore after a step on them."""
-    torch.manual_seed(0)
-    matrices = [(name, nn.Parameter(torch.randn(8, 12))) for name in names]
-    optimizer = GaLore(matrices, rank=2)
-    for _, each in matrices:
-        each.grad = torch.randn(8, 12)
-    optimizer.step()
-    return optimizer
+    assert (optimizer.matrices[0].basis is None) == (not used)
+    assert plain(optimizer.state_dict()) == before
 
 
 def test_the_same_parameters_in_another_order_are_refused():
     with pytest.raises(ValueError, match="in another order: parameter 0 is a there and b here"):
         pair("b", "a").load_state_dict(pair("a", "b").state_dict())
-
-
-def test_the_same_parameters_under_other_names_are_taken():
-    state, again = pair("a", "b").state_dict(), pair("module.a", "module.b")
-    again.load_state_dict(state)
-    assert torch.equal(again.matrices[1].basis, state["state"][1]["basis"])
-
-
-def test_numbers_that_became_text_are_read():
-    """As a file with names for tensors keeps them; before, such a state was taken for none at all."""
-    whole, model = network(), network()
-    train(whole, made(whole), 4)
-    optimizer = made(model)
-    train(model, optimizer, 2)
-    state = optimizer.state_dict()
-    state["state"] = {str(number): entry for number, entry in state["state"].items()}
-    again = made(model)
-    again.load_state_dict(state)
-    assert same(train(model, again, 2), whole)
-
-
-@pytest.mark.parametrize("rank", [4, Energy(0.6, most=4)], ids=str)
-@pytest.mark.parametrize("inner", [torch.optim.Adagrad, torch.optim.AdamW])
-def test_a_state_from_before_the_first_step_is_taken(inner, rank):
-    """Adagrad has a state then, without a subspace. An optimizer that has trained begins anew with it."""
-    fresh = copy.deepcopy(GaLore(network(), inner, rank=rank, lr=0.1).state_dict())
-    used, whole = network(), network()
-    optimizer = GaLore(used, inner, rank=rank, lr=0.1)
-    train(used, optimizer, 2)
-    optimizer.load_state_dict(fresh)
-    assert not optimizer.state
-    used.load_state_dict(whole.state_dict())
-    train(whole, GaLore(whole, inner, rank=rank, lr=0.1), 3)
-    assert same(train(used, optimizer, 3), whole)
-
-
-def test_a_state_after_a_first_step_that_was_skipped_is_taken():
-    model = network()
-    optimizer = made(model, nonfinite="skip")
-    loss_of(model).backward()
-    model.lm_head.weight.grad.fill_(torch.nan)
-    optimizer.step()
-    state = optimizer.state_dict()
-    assert set(state["state"][1]) == {"basis", "energies", "count", "refreshed"}
-    again = made(network())
-    again.load_state_dict(state)
-    assert again.skipped == 1
 
 
 TORCHS = {
@@ -293,3 +316,52 @@ def test_a_state_of_muon_is_checked(title):
     with pytest.raises(StateError, match=re.escape(why)):
         optimizer.load_state_dict(state)
     assert repr(optimizer.state_dict()) == repr(before)
+
+
+JUNK = (None, "x", -1, 2**70, float("nan"), [], {}, torch.ones(()), torch.ones(2, 2), torch.full((3,), torch.nan), b"")
+
+
+@pytest.mark.parametrize("inner", ["AdamW", "SGD", "Adafactor"])
+def test_whatever_stands_in_a_state_it_is_loaded_or_refused_whole(inner):
+    """Each entry of a matrix, of a bias and of the groups in turn, replaced by everything else."""
+    model = network()
+    make = partial(GaLore, model, rank=4, refresh=3, **INNER[inner])
+    optimizer = make()
+    train(model, optimizer, 2)
+    honest, refused = stored(optimizer.state_dict()), 0
+    places = [("state", number, key) for number in (1, 2) for key in honest["state"][number]]
+    places += [("param_groups", 0, key) for key in honest["param_groups"][0]]
+    for part, at, key in places:
+        for junk in JUNK:
+            state = copy.deepcopy(honest)
+            state[part][at][key] = junk
+            try:
+                optimizer.load_state_dict(state)
+            except ValueError:
+                refused += 1
+                assert plain(optimizer.state_dict()) == plain(honest)
+            else:  # an option may be anything that the inner optimizer takes
+                optimizer = make()
+                optimizer.load_state_dict(honest)
+    assert refused > len(JUNK)
+
+
+class Particular(torch.optim.AdamW):
+    """Nothing is known of what it keeps; it takes no rate above 0.1."""
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        if any(group["lr"] > 0.1 for group in self.param_groups):
+            raise RuntimeError("rate above 0.1")
+
+
+def test_what_the_inner_optimizer_refuses_late_is_forgotten():
+    model = network()
+    optimizer = GaLore(model, Particular, rank=4, refresh=3, lr=0.01)
+    train(model, optimizer, 2)
+    before, state = stored(optimizer.state_dict()), stored(optimizer.state_dict())
+    state["param_groups"][0] |= {"lr": 0.5, "initial_lr": 0.5}
+    state["state"][1]["exp_avg"].fill_(2.0)
+    with pytest.raises(StateError, match="nothing was changed"):
+        optimizer.load_state_dict(state)
+    assert plain(optimizer.state_dict()) == plain(before)

@@ -102,21 +102,6 @@ def test_a_whole_subspace_is_the_inner_optimizer_alone(rows, columns, projector)
     torch.testing.assert_close(ours.detach(), theirs.detach(), rtol=1e-9, atol=1e-9)
 
 
-def test_rotation_leaves_sgd_as_if_the_subspace_had_always_been_the_new_one():
-    start, gradients = weights_and_gradients((6, 6), 6)
-    weight, plain = nn.Parameter(start.clone()), nn.Parameter(start.clone())
-    options = {"lr": 0.1, "momentum": 0.9}
-    galore = GaLore(
-        [{"params": [weight], "rank": 6}], torch.optim.SGD, scale=1.0, refresh=2, on_move="rotate", **options
-    )
-    alone = torch.optim.SGD([plain], **options)
-    for gradient in gradients:
-        weight.grad, plain.grad = gradient.clone(), gradient.clone()
-        galore.step()
-        alone.step()
-    torch.testing.assert_close(weight.detach(), plain.detach(), rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize(("name", "on_move"), some_now(product(INNER, MOVES), every=2))
 def test_every_inner_optimizer_learns(name, on_move):
     inner, options = INNER[name]

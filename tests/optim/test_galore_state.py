@@ -1,28 +1,40 @@
-"""Saving GaLore: plain tensors, resumed bit for bit, on any device, and refused where it does not fit."""
+"""Saving GaLore: plain tensors, resumed bit for bit, by torch's checkpoints (DCP) too, on any device."""
 
 import copy
 import io
-from functools import partial
+import pickle
+from itertools import product
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
-from training import COUPLED, loss_of, network, same, train
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_optimizer_state_dict,
+    set_state_dict,
+)
+from training import COUPLED, IN_8_BITS, loss_of, network, same, train
 
-from joma.optim import Energy, GaLore, Projected, StateError
+from joma.optim import APOLLO, Energy, Fira, GaLore, Projected
 
-pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of bfloat16, on a CPU that has none
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:mkldnn_matmul failed"),  # of bfloat16, on a CPU that has none
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),  # one process is what is meant
+]
 
-INNER = {
-    "AdamW": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
-    "SGD": (torch.optim.SGD, {"lr": 0.5, "momentum": 0.9}),
-    "Adafactor": (torch.optim.Adafactor, {"lr": 1.0}),
-    "Adagrad": (torch.optim.Adagrad, {"lr": 0.1}),
-    "RMSprop": (torch.optim.RMSprop, {"lr": 0.01}),
+INNER: dict[str, dict] = {
+    "AdamW": {"inner": torch.optim.AdamW, "lr": 0.01, "weight_decay": 0.1},
+    "SGD": {"inner": torch.optim.SGD, "lr": 0.5},
+    "SGD with momentum": {"inner": torch.optim.SGD, "lr": 0.5, "momentum": 0.9},
+    "Adafactor": {"inner": torch.optim.Adafactor, "lr": 1.0},
+    "Adagrad": {"inner": torch.optim.Adagrad, "lr": 0.1},
+    "RMSprop": {"inner": torch.optim.RMSprop, "lr": 0.01},
 }
-
-
 HOW: tuple[dict, ...] = ({}, {"per_layer": True}, {"per_layer": "project"})
+MOVES = ("keep", "rotate", "reset")
 
 
 def stored(state):
@@ -33,52 +45,115 @@ def stored(state):
     return torch.load(file, weights_only=True)
 
 
-def goes_on(make, model_of=network):
-    """Whether a fresh model and optimizer, from what was saved after four steps, make the next four as the old do.
+def precise(dtype):
+    return Projected(basis_dtype=dtype, state_dtype=dtype)
+
+
+GOES_ON = {  # every inner optimizer with every move, and each of both in both ways of projecting
+    **{
+        f"{name}, {on_move}": INNER[name] | {"on_move": on_move} | HOW[(place + number) % 3]
+        for number, name in enumerate(INNER)
+        for place, on_move in enumerate(MOVES)
+    },
+    **{
+        f"8 bits, {on_move}": {"on_move": on_move, "projected": IN_8_BITS} | HOW[place]
+        for place, on_move in enumerate(MOVES)
+    },
+    "random": {"projector": "random"},
+    "exact": {"projector": "exact"},
+    "by energy": {"rank": Energy(0.6, most=6)},
+    "by energy, 8 bits": {"rank": Energy(0.6, most=6), "projected": IN_8_BITS},
+    "every four": {"refresh": 4},
+    "every one": {"refresh": 1},
+    "coupled": {"projected": COUPLED, "weight_decay": 0.3},
+    "bfloat16": {"dtype": torch.bfloat16, "projected": precise(torch.bfloat16)},
+    "bfloat16, a state in float32": {"dtype": torch.bfloat16, "projected": precise(torch.float32)},
+    "bfloat16, 8 bits": {"dtype": torch.bfloat16, "projected": IN_8_BITS, "on_move": "rotate"},
+    "Fira, 8 bits": {"kind": Fira, "projected": IN_8_BITS},
+    **{
+        f"{kind.__name__}, {dtype}": {"kind": kind, "dtype": dtype, "lr": 0.05, "growth": 1.01}
+        for kind in (APOLLO, Fira)
+        for dtype in (torch.float32, torch.bfloat16)
+    },
+}
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_four_and_four_steps_are_eight(name):
+    """A fresh model and optimizer, from what was saved after four steps, make the next four as the old do.
 
     With a refresh every three updates the fourth is in the midst of a subspace, and one more refresh follows.
     """
-    model = model_of()
-    optimizer = make(model)
+    options = {"rank": 4, "refresh": 3, "lr": 0.01} | GOES_ON[name]
+    dtype, kind = options.pop("dtype", torch.float32), options.pop("kind", GaLore)
+    model, fresh = network(dtype), network(dtype)
+    optimizer, again = kind(model, **options), kind(fresh, **options)
     train(model, optimizer, 4)
-    weights, state = stored(model.state_dict()), stored(optimizer.state_dict())
-    fresh = model_of()
-    fresh.load_state_dict(weights)
-    again = make(fresh)
-    again.load_state_dict(state)
-    return same(train(fresh, again, 4), train(model, optimizer, 4))
-
-
-@pytest.mark.parametrize("name", INNER)
-def test_four_and_four_steps_are_eight(name):
-    """Every inner optimizer with every move, and each of both in both ways of projecting."""
-    inner, options = INNER[name]
-    for place, on_move in enumerate(("keep", "rotate", "reset")):
-        how = HOW[(place + [*INNER].index(name)) % 3]
-        make = partial(GaLore, inner=inner, rank=4, refresh=3, on_move=on_move, **how, **options)
-        assert goes_on(make), (on_move, how)
+    fresh.load_state_dict(stored(model.state_dict()))
+    again.load_state_dict(stored(optimizer.state_dict()))
+    assert same(train(fresh, again, 4), train(model, optimizer, 4))
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("flat", "options"),
     [
-        {"projector": "random"},
-        {"projector": "exact"},
-        {"rank": Energy(0.6, most=6)},
-        {"refresh": 4},
-        {"refresh": 1},
-        {"projected": COUPLED, "weight_decay": 0.3},
+        *product((False, True), (*HOW, *INNER.values(), {"projected": IN_8_BITS})),
+        (False, {"rank": Energy(0.6, most=4)}),
     ],
     ids=str,
 )
-def test_four_and_four_with_other_options(options):
-    assert goes_on(partial(GaLore, **({"rank": 4, "refresh": 3, "lr": 0.01} | options)))
+def test_torchs_checkpoints_keep_it(flat, options):
+    """They keep `state` and `param_groups` alone, and step an optimizer without state to make it some."""
+    options = {"rank": 4, "refresh": 3, "lr": 0.01} | options
+    model, fresh = network(), network()
+    optimizer = GaLore(model, **options)
+    train(model, optimizer, 4)
+    optimizer.zero_grad()
+    asked = StateDictOptions(flatten_optimizer_state_dict=flat)
+    state = copy.deepcopy(get_optimizer_state_dict(model, optimizer, options=asked))
+    assert all("." in key for key in state) == flat
+    fresh.load_state_dict(model.state_dict())
+    again = GaLore(fresh, **options)
+    set_optimizer_state_dict(fresh, again, state, options=asked)
+    assert same(train(fresh, again, 4), train(model, optimizer, 4))
 
 
-@pytest.mark.parametrize("kept", [torch.bfloat16, torch.float32])
-def test_bfloat16_keeps_its_state(kept):
-    make = partial(GaLore, rank=4, refresh=3, lr=0.01, projected=Projected(basis_dtype=kept, state_dtype=kept))
-    assert goes_on(make, lambda: network(torch.bfloat16))
+@pytest.mark.parametrize("options", [*HOW, {"projected": IN_8_BITS, "dtype": torch.bfloat16}], ids=str)
+def test_on_disk(options, tmp_path):
+    options = {"rank": 4, "refresh": 3, "lr": 0.01} | options
+    dtype = options.pop("dtype", torch.float32)
+    asked = StateDictOptions(flatten_optimizer_state_dict=True)
+    model, fresh = network(dtype), network(dtype)
+    optimizer, again = GaLore(model, **options), GaLore(fresh, **options)
+    train(model, optimizer, 4)
+    optimizer.zero_grad()
+    weights, state = get_state_dict(model, optimizer, options=asked)
+    dcp.save({"model": weights, "optimizer": state}, checkpoint_id=tmp_path / "at4", no_dist=True)
+    weights, state = get_state_dict(fresh, again, options=asked)
+    loaded = {"model": weights, "optimizer": state}
+    dcp.load(loaded, checkpoint_id=tmp_path / "at4", no_dist=True)
+    set_state_dict(fresh, again, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"], options=asked)
+    assert same(train(fresh, again, 4), train(model, optimizer, 4))
+
+
+@pytest.mark.parametrize(
+    "options", [*HOW, {"projected": IN_8_BITS, "dtype": torch.bfloat16}, {"kind": APOLLO}, {"kind": Fira}], ids=str
+)
+@pytest.mark.parametrize(
+    "way", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["copied", "pickled"]
+)
+def test_a_copy_goes_on_by_itself(way, options):
+    options = {"rank": 4, "refresh": 3, "lr": 0.01} | options
+    model = network(options.pop("dtype", torch.float32))
+    optimizer = options.pop("kind", GaLore)(model, **options)
+    train(model, optimizer, 4)
+    other, again = way((model, optimizer))
+    before = copy.deepcopy(model.state_dict())
+    train(other, again, 4)
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    assert same(train(model, optimizer, 4), other)
+    assert again.state[other.layers[0].weight]["count"] == 8
+    assert again.skipped == 0
 
 
 def test_a_state_with_other_ranks_parts_what_was_worked_on_together():
@@ -177,58 +252,6 @@ def test_loading_moves_the_state_to_the_device_of_the_parameter():
     assert elsewhere.state[matrix.parameter]["exp_avg"].device.type == "meta"
 
 
-def state_of(model=None, **options):
-    model = model or network()
-    optimizer = GaLore(model, **({"rank": 4, "lr": 0.1} | options))
-    train(model, optimizer, 1)
-    return optimizer.state_dict()
-
-
-REFUSED = {
-    "another rank": (lambda: state_of(rank=3), "saved with rank 3, this optimizer has rank 4"),
-    "another inner": (
-        lambda: state_of(inner=torch.optim.Adam),
-        "inner Adam, this optimizer has inner AdamW",
-    ),
-    "not GaLore's": (lambda: torch.optim.AdamW(network().parameters()).state_dict(), "no entry 'galore_inner'"),
-    "other groups": (
-        lambda: state_of(nn.Sequential(nn.Embedding(30, 24), nn.Linear(24, 30))),
-        r"groups of \[3\] parameters, this optimizer has groups of \[8\]",
-    ),
-    "projected elsewhere": (
-        lambda: state_of(skip=()),
-        "lm_head.weight is that of a projected matrix, here .* not",
-    ),
-}
-
-
-@pytest.mark.parametrize("title", REFUSED)
-def test_a_state_that_does_not_fit_is_refused_and_nothing_changes(title):
-    make, sentence = REFUSED[title]
-    model = network()
-    optimizer = GaLore(model, rank=4, lr=0.2)
-    with pytest.raises(ValueError, match=sentence):
-        optimizer.load_state_dict(make())
-    assert optimizer.param_groups[0]["lr"] == 0.2
-    assert optimizer.matrices[0].basis is None
-
-
-def test_a_subspace_of_another_shape_is_refused():
-    state = copy.deepcopy(state_of())
-    state["state"][1]["basis"] = torch.zeros(7, 4)
-    optimizer = GaLore(network(), rank=4, lr=0.1)
-    with pytest.raises(ValueError, match=r"layers.0.weight has shape \(7, 4\), its shorter side is 24"):
-        optimizer.load_state_dict(state)
-    state = copy.deepcopy(state_of())
-    state["state"][1]["basis"] = torch.zeros(24, 3)
-    with pytest.raises(ValueError, match=r"layers\.0\.weight has rank 3, this optimizer has rank 4"):
-        optimizer.load_state_dict(state)
-    state = copy.deepcopy(state_of())
-    state["state"][1]["exp_avg"] = torch.zeros(4, 39)
-    with pytest.raises(ValueError, match=r"saved exp_avg of layers.0.weight has shape \(4, 39\), expected \(40, 4\)"):
-        optimizer.load_state_dict(state)
-
-
 def test_loading_does_not_share_memory_with_what_was_loaded():
     model = network()
     optimizer = GaLore(model, rank=4, refresh=1, lr=0.1)
@@ -244,114 +267,112 @@ def test_loading_does_not_share_memory_with_what_was_loaded():
     assert torch.equal(again.matrices[0].basis, before)
 
 
-def test_torchs_checkpoints_keep_it():
-    """They keep `state` and `param_groups` alone, and step an optimizer without state to make it some."""
-    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+def as_version_1(state):
+    """As files were until inner state and subspace had one place: `inner.` before the keys, the rest the same."""
+    own = ("basis", "energies", "count", "refreshed")
+    old = copy.deepcopy(state)
+    for group in old["param_groups"]:
+        group["galore_version"] = 1
+    old["state"] = {
+        number: {key if key in own else f"inner.{key}": value for key, value in entry.items()}
+        for number, entry in old["state"].items()
+    }
+    return old
 
-    def make(model):
-        return GaLore(model, rank=4, refresh=3, lr=0.01)
 
+@pytest.mark.parametrize("name", INNER)
+def test_files_of_version_1_are_read(name):
+    options = {"rank": 4, "refresh": 3} | INNER[name]
     model, fresh = network(), network()
-    optimizer = make(model)
+    optimizer = GaLore(model, **options)
     train(model, optimizer, 4)
-    optimizer.zero_grad()
-    state = copy.deepcopy(get_optimizer_state_dict(model, optimizer))
+    old = stored(as_version_1(optimizer.state_dict()))
     fresh.load_state_dict(model.state_dict())
-    again = make(fresh)
-    set_optimizer_state_dict(fresh, again, state)
+    again = GaLore(fresh, **options)
+    again.load_state_dict(old)
+    assert again.param_groups[0]["galore_version"] == 2
     assert same(train(fresh, again, 4), train(model, optimizer, 4))
 
 
-def exponent_bit(basis):
-    """The highest bit of the exponent of the largest entry."""
-    at = int(basis.abs().argmax())
-    basis.view(torch.int32).view(-1)[at] ^= 1 << 30
-
-
-DAMAGE = {
-    "NaN": lambda basis: basis[3].fill_(torch.nan),
-    "infinity": lambda basis: basis[3, 0].fill_(-torch.inf),
-    "a bit": exponent_bit,
-    "zeros": lambda basis: basis[:, 1].zero_(),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_a_basis_that_is_damaged_is_refused_and_nothing_changes(kind):
-    model = network()
-    optimizer = GaLore(model, rank=4, refresh=3, lr=0.01)
-    train(model, optimizer, 4)
-    state, before = stored(optimizer.state_dict()), stored(optimizer.state_dict())
-    DAMAGE[kind](state["state"][1]["basis"])
-    with pytest.raises(ValueError, match="its directions do not have length 1"):
-        optimizer.load_state_dict(state)
-    assert_alike(optimizer.state_dict(), before)
-    for share in (torch.nan, -0.5, 1.5, torch.inf):
-        state = stored(before)
-        state["state"][1]["energies"][2] = share
-        with pytest.raises(ValueError, match=r"energies of layers.0.weight are damaged"):
-            optimizer.load_state_dict(state)
-        assert_alike(optimizer.state_dict(), before)
-
-
-def assert_alike(state, wanted):
-    assert plain(state) == plain(wanted)
-
-
-def plain(value):
-    """Tensors as numbers, which can be compared where they stand."""
-    if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [plain(one) for one in value]
-    return value.tolist() if isinstance(value, torch.Tensor) else value
-
-
-JUNK = (None, "x", -1, 2**70, float("nan"), [], {}, torch.ones(()), torch.ones(2, 2), torch.full((3,), torch.nan), b"")
-
-
-@pytest.mark.parametrize("inner", ["AdamW", "SGD", "Adafactor"])
-def test_whatever_stands_in_a_state_it_is_loaded_or_refused_whole(inner):
-    """Each entry of a matrix, of a bias and of the groups in turn, replaced by everything else."""
-    kind, options = INNER[inner]
-    model = network()
-    make = partial(GaLore, model, rank=4, refresh=3, inner=kind, **options)
-    optimizer = make()
+def test_a_state_of_more_precision_is_read_into_less():
+    """A bfloat16 network had a float32 state once."""
+    model = network(torch.bfloat16)
+    wide = {"projected": Projected(basis_dtype=torch.float32, state_dtype=torch.float32)}
+    optimizer = GaLore(model, rank=4, lr=0.01, **wide)
     train(model, optimizer, 2)
-    honest, refused = stored(optimizer.state_dict()), 0
-    places = [("state", number, key) for number in (1, 2) for key in honest["state"][number]]
-    places += [("param_groups", 0, key) for key in honest["param_groups"][0]]
-    for part, at, key in places:
-        for junk in JUNK:
-            state = copy.deepcopy(honest)
-            state[part][at][key] = junk
-            try:
-                optimizer.load_state_dict(state)
-            except ValueError:
-                refused += 1
-                assert_alike(optimizer.state_dict(), honest)
-            else:  # an option may be anything that the inner optimizer takes
-                optimizer = make()
-                optimizer.load_state_dict(honest)
-    assert refused > len(JUNK)
+    again = GaLore(model, rank=4, lr=0.01)
+    again.load_state_dict(stored(optimizer.state_dict()))
+    for entry, old in ((again.state[each], optimizer.state[each]) for each in again.state):
+        for key in {"basis", "exp_avg", "exp_avg_sq"} & {*entry}:
+            assert entry[key].dtype == torch.bfloat16
+            assert torch.equal(entry[key], old[key].bfloat16())
 
 
-class Particular(torch.optim.AdamW):
-    """Nothing is known of what it keeps; it takes no rate above 0.1."""
+def test_compiling_the_step_changes_nothing():
+    model, other = network(), network()
+    optimizer, plain = (GaLore(each, rank=4, refresh=3, lr=0.01) for each in (model, other))
+    step = torch.compile(optimizer.step, backend="eager")
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        step()
+    train(other, plain, 4)
+    assert same(model, other)
 
-    def load_state_dict(self, state_dict):
-        super().load_state_dict(state_dict)
-        if any(group["lr"] > 0.1 for group in self.param_groups):
-            raise RuntimeError("rate above 0.1")
 
-
-def test_what_the_inner_optimizer_refuses_late_is_forgotten():
-    model = network()
-    optimizer = GaLore(model, Particular, rank=4, refresh=3, lr=0.01)
+def test_numbers_that_became_text_are_read():
+    """As a file with names for tensors keeps them; before, such a state was taken for none at all."""
+    whole, model = network(), network()
+    train(whole, GaLore(whole, rank=4, lr=0.1), 4)
+    optimizer = GaLore(model, rank=4, lr=0.1)
     train(model, optimizer, 2)
-    before, state = stored(optimizer.state_dict()), stored(optimizer.state_dict())
-    state["param_groups"][0] |= {"lr": 0.5, "initial_lr": 0.5}
-    state["state"][1]["exp_avg"].fill_(2.0)
-    with pytest.raises(StateError, match="nothing was changed"):
-        optimizer.load_state_dict(state)
-    assert_alike(optimizer.state_dict(), before)
+    state = optimizer.state_dict()
+    state["state"] = {str(number): entry for number, entry in state["state"].items()}
+    again = GaLore(model, rank=4, lr=0.1)
+    again.load_state_dict(state)
+    assert same(train(model, again, 2), whole)
+
+
+@pytest.mark.parametrize("rank", [4, Energy(0.6, most=4)], ids=str)
+@pytest.mark.parametrize("inner", [torch.optim.Adagrad, torch.optim.AdamW])
+def test_a_state_from_before_the_first_step_is_taken(inner, rank):
+    """Adagrad has a state then, without a subspace. An optimizer that has trained begins anew with it."""
+    fresh = copy.deepcopy(GaLore(network(), inner, rank=rank, lr=0.1).state_dict())
+    used, whole = network(), network()
+    optimizer = GaLore(used, inner, rank=rank, lr=0.1)
+    train(used, optimizer, 2)
+    optimizer.load_state_dict(fresh)
+    assert not optimizer.state
+    used.load_state_dict(whole.state_dict())
+    train(whole, GaLore(whole, inner, rank=rank, lr=0.1), 3)
+    assert same(train(used, optimizer, 3), whole)
+
+
+def test_a_state_after_a_first_step_that_was_skipped_is_taken():
+    model = network()
+    optimizer = GaLore(model, rank=4, lr=0.1, nonfinite="skip")
+    loss_of(model).backward()
+    model.lm_head.weight.grad.fill_(torch.nan)
+    optimizer.step()
+    state = optimizer.state_dict()
+    assert set(state["state"][1]) == {"basis", "energies", "count", "refreshed"}
+    again = GaLore(network(), rank=4, lr=0.1)
+    again.load_state_dict(state)
+    assert again.skipped == 1
+
+
+def pair(*names):
+    """Named matrices of one shape, and GaLore after a step on them."""
+    torch.manual_seed(0)
+    matrices = [(name, nn.Parameter(torch.randn(8, 12))) for name in names]
+    optimizer = GaLore(matrices, rank=2)
+    for _, each in matrices:
+        each.grad = torch.randn(8, 12)
+    optimizer.step()
+    return optimizer
+
+
+def test_the_same_parameters_under_other_names_are_taken():
+    state, again = pair("a", "b").state_dict(), pair("module.a", "module.b")
+    again.load_state_dict(state)
+    assert torch.equal(again.matrices[1].basis, state["state"][1]["basis"])

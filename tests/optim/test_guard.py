@@ -10,8 +10,8 @@ import torch
 from test_galore_state import stored
 from training import loss_of, near, network, same, train
 
-from joma.optim import GaLore, _guard
-from joma.optim._guard import Guard, Replays, Sent
+from joma.optim import GaLore, _update
+from joma.optim._update import Guard, Replays, Sent
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "weight_decay": 0.1, "fused": True}
 
@@ -192,7 +192,7 @@ def test_nobody_waits_for_replays_where_nothing_was_captured(monkeypatch):
     optimizer = GaLore(network(), **OPTIONS)
     guard = Guard(optimizer.inner)
     guard.hold(str, torch.tensor([False]), [])
-    monkeypatch.setattr(_guard, "Sent", lambda flags: pytest.fail("nothing is to be sent"))
+    monkeypatch.setattr(_update, "Sent", lambda flags: pytest.fail("nothing is to be sent"))
     assert [guard.held_in_replays(wait=wait) for wait in (False, True, False)] == [0, 0, 0]
 
 
@@ -232,5 +232,5 @@ def test_the_flag_lies_where_the_gradients_are():
 def test_only_a_gpu_has_the_kernel(monkeypatch):
     finite = pytest.importorskip("joma.optim._finite_triton", reason="Triton is not installed here")
     monkeypatch.setattr(finite, "zero_if_finite", lambda one: pytest.fail("the kernel is for a GPU"))
-    assert float(_guard._of_large(torch.tensor([2.0, -3.0]))) == 3.0
-    assert math.isnan(float(_guard._of_large(torch.tensor([2.0, math.nan]))))
+    assert float(_update._of_large(torch.tensor([2.0, -3.0]))) == 3.0
+    assert math.isnan(float(_update._of_large(torch.tensor([2.0, math.nan]))))

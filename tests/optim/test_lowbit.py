@@ -2,7 +2,6 @@
 
 import copy
 import io
-import pickle
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -10,19 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from oracle import SlowGaLore
 from slow_channels import SlowApollo, SlowFira
-from test_checkpoints import resumes
 from test_fast_step import NewBytes
-from test_galore_state import HOW, goes_on, stored
+from test_galore_state import stored
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
-from training import IN_8_BITS, network, same, train
+from training import IN_8_BITS, network, train
 
 from joma.models.llama import Llama, LlamaConfig
 from joma.optim import APOLLO, Energy, Fira, GaLore, Projected, _matrix, memory
-from joma.optim._lowbit import to_stored
+from joma.optim._matrix import to_stored
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:mkldnn_matmul failed"),  # of bfloat16, on a CPU that has none
@@ -129,40 +125,6 @@ def test_the_other_members_use_what_is_kept(kind, slow):
 # ---- what is kept ---------------------------------------------------------------------------------------------------
 
 
-def test_four_and_four_steps_are_eight():
-    for place, on_move in enumerate(("keep", "rotate", "reset")):
-        assert goes_on(partial(GaLore, **OPTIONS, on_move=on_move, projected=IN_8_BITS, **HOW[place]))
-    make = partial(GaLore, **OPTIONS, on_move="rotate", projected=IN_8_BITS)
-    assert goes_on(make, lambda: network(torch.bfloat16))
-    assert goes_on(partial(GaLore, **(OPTIONS | {"rank": Energy(0.6, most=6)}), projected=IN_8_BITS))
-    assert goes_on(partial(Fira, **OPTIONS, projected=IN_8_BITS))
-
-
-@pytest.mark.parametrize("flat", [False, True], ids=["whole", "flat"])
-def test_torchs_checkpoints_keep_it(flat):
-    assert resumes({}, flat, projected=IN_8_BITS)
-
-
-@pytest.mark.parametrize("way", ["deepcopy", "pickle", "disk"])
-def test_copies_go_on(way, tmp_path):
-    model = network(torch.bfloat16)
-    optimizer = GaLore(model, projected=IN_8_BITS, **OPTIONS)
-    train(model, optimizer, 4)
-    if way == "deepcopy":
-        other, again = copy.deepcopy((model, optimizer))
-    elif way == "pickle":
-        other, again = pickle.loads(pickle.dumps((model, optimizer)))
-    else:
-        optimizer.zero_grad()
-        dcp.save(get_optimizer_state_dict(model, optimizer), checkpoint_id=tmp_path / "at4", no_dist=True)
-        other = copy.deepcopy(model)
-        again = GaLore(other, projected=IN_8_BITS, **OPTIONS)
-        state = get_optimizer_state_dict(other, again)
-        dcp.load(state, checkpoint_id=tmp_path / "at4", no_dist=True)
-        set_optimizer_state_dict(other, again, state)
-    assert same(train(other, again, 4), train(model, optimizer, 4))
-
-
 def kept_in(optimizer, basis_dtype):
     """The bases of another optimizer, which has loaded the state of this one: as kept, and as directions."""
     again = GaLore(network(), projected=Projected(basis_dtype=basis_dtype), **OPTIONS)
@@ -261,55 +223,6 @@ def test_a_rank_by_energy_keeps_the_leading_directions():
     found = decoded(optimizer.state[weight]["basis"], 24)
     assert found.shape == (24, 2)  # 1 - 0.49 is too little, 1 - 0.49^2 is 0.76
     assert (np.abs(np.diag(found)) > 0.9).all()  # the axes are its singular vectors
-
-
-# ---- what is refused ------------------------------------------------------------------------------------------------
-
-
-def cast(state, make):
-    """As a tool that copies into the memory of another precision would leave it."""
-    for entry in state["state"].values():
-        if "basis" in entry:
-            entry["basis"] = make(entry["basis"])
-    return state
-
-
-DAMAGE = {
-    "a direction of zeros": (lambda basis: basis * (torch.arange(4) != 2), "do not have length 1"),
-    "codes as numbers": (lambda basis: basis.float(), r"do not have length 1|its shorter side is 24"),
-    "a row less": (lambda basis: basis[:-1], "its shorter side is 24"),
-    "one direction alone": (lambda basis: basis[:, 0], "its shorter side is 24"),
-    "a direction less": (lambda basis: basis[:, :-1], "has rank 3, this optimizer has rank 4"),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_basis_is_refused(kind):
-    model = network()
-    optimizer = GaLore(model, projected=IN_8_BITS, **OPTIONS)
-    train(model, optimizer, 2)
-    damage, sentence = DAMAGE[kind]
-    before = [entry["basis"].clone() for entry in optimizer.state.values() if "basis" in entry]
-    with pytest.raises(ValueError, match=sentence):
-        optimizer.load_state_dict(cast(stored(optimizer.state_dict()), damage))
-    assert all(map(torch.equal, before, [entry["basis"] for entry in optimizer.state.values() if "basis" in entry]))
-
-
-def test_numbers_cast_to_codes_are_refused():
-    model = network()
-    train(model, optimizer := GaLore(model, **OPTIONS), 2)
-    with pytest.raises(ValueError, match="do not have length 1"):
-        optimizer.load_state_dict(cast(stored(optimizer.state_dict()), lambda basis: basis.to(torch.int8)))
-
-
-def test_states_have_no_few_bits_and_bases_not_fewer():
-    with pytest.raises(ValueError, match=r"state_dtype must be a floating-point torch\.dtype, or None"):
-        Projected(state_dtype=torch.int8)
-    with pytest.raises(ValueError, match=r"basis_dtype must be a floating-point torch\.dtype, torch.int8, or None"):
-        Projected(basis_dtype=torch.int4)
-
-
-# ---- what it saves, and what it costs -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shorter", [200, 201])

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import IN_8_BITS
 
-from joma.optim import Energy, Fira, GaLore, Projected, Refresh, _matrix, _refresh, _updating
-from joma.optim._guard import Guard, Sent
+from joma.optim import Energy, Fira, GaLore, Projected, Refresh, _matrix, _refresh, _step
+from joma.optim._update import Guard, Sent
 from joma.optim.projector import TOLERANCE
 
 REFRESH = 5
@@ -65,20 +65,20 @@ def events(monkeypatch):
         return call
 
     for what, name in (("follow", "follow_subspaces"), ("search", "find_subspaces")):
-        monkeypatch.setattr(_updating, name, noting(what, getattr(_updating, name)))
+        monkeypatch.setattr(_step, name, noting(what, getattr(_step, name)))
     return found
 
 
 @pytest.fixture
 def unsettled(monkeypatch):
     """Counts at which what is followed says that it has not settled."""
-    counts, own = set(), _updating.follow_subspaces
+    counts, own = set(), _step.follow_subspaces
 
     def follow(batch, *args, **options):
         found = own(batch, *args, **options)
         return found._replace(tolerance=-1.0) if batch[0].count in counts else found
 
-    monkeypatch.setattr(_updating, "follow_subspaces", follow)
+    monkeypatch.setattr(_step, "follow_subspaces", follow)
     return counts
 
 
@@ -195,7 +195,7 @@ def test_what_settles_later_is_content(events, unsettled):
 
 def test_of_matrices_that_are_followed_together_each_goes_on_by_itself(events, monkeypatch):
     """Four alike, of which the third has not settled and the second is zero."""
-    own = _updating.follow_subspaces
+    own = _step.follow_subspaces
     energies = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.1, 1.2], [1.0, 1.0, 1.0]])
     course = torch.cat([energies, torch.full((4, 1), 6.0)], dim=1).mT
 
@@ -203,7 +203,7 @@ def test_of_matrices_that_are_followed_together_each_goes_on_by_itself(events, m
         found = own(batch, *args, **options)
         return found._replace(course=course) if len(batch) == 4 else found
 
-    monkeypatch.setattr(_updating, "follow_subspaces", follow)
+    monkeypatch.setattr(_step, "follow_subspaces", follow)
     weights = weights_of(*[(60, 90)] * 4)
     optimizer = made(weights)
     for step in range(REFRESH + 1):

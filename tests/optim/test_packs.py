@@ -1,14 +1,11 @@
 """Matrices that share a compact parameter train as each would alone, also when they part or come together again."""
 
-import copy
-import pickle
-
 import numpy as np
 import pytest
 import torch
 from oracle import SlowGaLore
 from torch import nn
-from training import near, network, same, train
+from training import near, network, train
 
 from joma.optim import Energy, GaLore, Projected, Refresh, _matrix
 from joma.optim._matrix import Matrix, Pack
@@ -111,29 +108,12 @@ def test_the_state_of_a_parameter_is_the_live_one():
     assert optimizer.state[weights[1]]["refreshed"] == 2
 
 
-@pytest.mark.parametrize("how", [{}, {"per_layer": True}, {"per_layer": "project"}], ids=str)
-@pytest.mark.parametrize(
-    "way", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["copied", "pickled"]
-)
-def test_a_copy_goes_on_by_itself(way, how):
-    model = network()
-    optimizer = GaLore(model, rank=4, refresh=3, lr=0.01, **how)
-    train(model, optimizer, 4)
-    other, again = way((model, optimizer))
-    before = copy.deepcopy(model.state_dict())
-    train(other, again, 4)
-    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
-    assert same(train(model, optimizer, 4), other)
-    assert again.state[other.layers[0].weight]["count"] == 8
-    assert again.skipped == 0
-
-
 @pytest.mark.parametrize(("least", "at_once"), [(0, {1}), (1 << 17, {2})])
 def test_few_packs_are_unfolded_at_once(least, at_once, monkeypatch):
     """Whatever the memory allows, the weights are the same."""
     weights, others = ([nn.Parameter(each) for each in drawn(0, SHAPES * 4)] for _ in range(2))
     plain, narrow = made(weights), made(others)
-    monkeypatch.setattr("joma.optim._step.UNFOLDED_LEAST", least)
+    monkeypatch.setattr("joma.optim._update.UNFOLDED_LEAST", least)
     seen = []
     step = narrow.inner.step
     monkeypatch.setattr(narrow.inner, "step", lambda: seen.append(unfolded(narrow)) or step())
@@ -170,14 +150,6 @@ def test_half_precision_keeps_what_its_parameters_have_unless_that_is_too_narrow
         weight.grad = torch.ones_like(weight)
         optimizer.step()
         assert {optimizer.state[weight][key].dtype for key in ("basis", "exp_avg", "exp_avg_sq")} == {kept}
-
-
-@pytest.mark.parametrize("name", ["basis_dtype", "state_dtype"])
-@pytest.mark.parametrize("wrong", [torch.int16, torch.uint8, "float32", 16])
-def test_what_is_no_precision_is_refused(name, wrong):
-    also = ", torch.int8" if name == "basis_dtype" else ""
-    with pytest.raises(ValueError, match=f"{name} must be a floating-point torch.dtype{also}, or None"):
-        Projected(**{name: wrong})
 
 
 def test_neighbours_take_subspaces_at_their_places_and_no_others_do():

@@ -5,9 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joma.optim import _subspace_iteration, find_projector, projector
-from joma.optim._subspace_iteration import orthonormalize
-from joma.optim.projector import _block, side_of
+from joma.optim import find_projector, projector
+from joma.optim.projector import _block, orthonormalize, side_of
 
 KINDS = ("randomized", "exact", "random")
 
@@ -81,15 +80,6 @@ def test_the_directions_are_singular_vectors_in_order():
     torch.testing.assert_close(found.basis.mT @ found.basis, torch.eye(6).double(), rtol=0, atol=1e-12)
 
 
-def test_a_stack_is_done_as_its_matrices_are():
-    stack = torch.stack([draw(60, 90, seed=1), 1e3 * draw(60, 90, seed=2), draw(60, 2) @ draw(2, 90)])
-    found = find_projector(stack, 5)
-    assert found.basis.shape == (3, 60, 5)
-    for number, gradient in enumerate(stack):
-        alone = find_projector(gradient, 5)
-        assert energy(found.basis[number], gradient) == pytest.approx(energy(alone.basis, gradient), rel=0.01)
-
-
 def test_matrices_of_a_stack_do_not_disturb_each_other():
     """One that is zero, some with few directions and steep ones beside flat ones, which need many products."""
     kinds = gradients(96, 200, 12)
@@ -122,7 +112,7 @@ def test_a_start_saves_products_and_keeps_signs(monkeypatch):
     gradient = gradients(96, 200, 12)["falling"]
     products = []
 
-    class Counted(_subspace_iteration.Gram):
+    class Counted(projector.Gram):
         def __call__(self, vectors):
             products.append(1)
             return super().__call__(vectors)
@@ -215,7 +205,7 @@ def test_orthonormal_keeps_the_span_of_what_comes_first():
 
 
 def test_a_factor_that_does_not_exist_is_replaced_by_a_qr(monkeypatch):
-    monkeypatch.setattr("joma.optim._subspace_iteration.NOISE", 0.0)
+    monkeypatch.setattr("joma.optim.projector.NOISE", 0.0)
     basis = orthonormalize(torch.zeros(9, 3))
     assert is_orthonormal(basis)
 

@@ -8,7 +8,7 @@ import torch
 from numpy.polynomial import chebyshev
 from test_fast_step import Operations
 
-from joma.optim._subspace_iteration import (
+from joma.optim.projector import (
     DEGREE,
     FOLLOWED,
     GROWTH,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,9 @@ import pytest
 from in_browser import chip, elements, hold_timers, let_go, said, sources
 from kept_records import RECORDS
 
-from joma.claims.execute import Result, execute
-from joma.claims.verdicts import by_residual
-from joma.report import scan_runs, write_report
+from joma.claims.execute import Result
+from joma.report import write_report
 from joma.report.claims.panels import kept_panels
-from joma.runs import Run
-from joma.studies import load
 from joma.studies.stored import result_of
 
 
@@ -221,34 +217,3 @@ def test_the_curves_of_a_card_open_zoom_and_are_read_off(browser: Any, tmp_path:
     assert open_curves.evaluate("button => button === document.activeElement")
     assert troubles == []
     context.close()
-
-
-@pytest.mark.browser
-def test_headline_and_column_give_one_number_for_one_scale(browser: Any, tmp_path: Path) -> None:
-    """One claim of Theorem 2 comes out differently in this run: both counts are there, each with its scale."""
-    study = load("thm2")
-    run = execute(study, study.quick, tmp_path, pictures=False)
-    spoiled = by_residual(next(iter(study.claims)), printed=0.3, corrected=0.2, tolerance=1e-9, expected="zero")
-    changed = dataclasses.replace(run, findings=[dataclasses.replace(spoiled, study="thm2"), *run.findings[1:]])
-    page = browser.new_page()
-    page.goto(write_report([changed], tmp_path, scale="quick").as_uri())
-    headline, column = (page.locator(place).inner_text() for place in ("h1", ".holding"))
-    page.close()
-    assert headline == "7 of 8 mathematical claims hold at paper scale, 5 only if corrected."
-    assert re.search(r"Mathematics, paper scale\s+7 of 8 hold", column), column
-    assert re.search(r"Mathematics, this run\s+6 of 8 hold", column), column
-
-
-@pytest.mark.browser
-def test_a_study_named_like_a_scan_makes_no_section_of_scans(
-    browser: Any, tmp_path: Path, results: list[Result]
-) -> None:
-    (tmp_path / "runs").mkdir()
-    for name in ("scan-snap", "scan-snap-decoder"):
-        with Run.create(tmp_path / "runs" / f"{name}-0123456789.sqlite", study=name, config={}):
-            pass
-    page = browser.new_page()
-    page.goto(write_report(results, tmp_path, scale="quick", scans=scan_runs(tmp_path)).as_uri())
-    assert page.locator("#scans").count() == 0
-    assert "cannot be shown" not in page.locator("body").inner_text()
-    page.close()

@@ -73,7 +73,12 @@ def test_the_stronger_evidence_brings_its_doubts(
 def test_what_is_kept_has_its_level_its_q_and_its_remarks() -> None:
     one = KeptFinding.from_json("fig6/fig6-one-layer", CLAIM, DATA)
     assert one.main is not None
-    assert (one.main.level, one.q, one.told, list(one.shares)) == (0.99, 0.001, "holds (size shown)", ["fig6/other"])
+    assert (one.main.level, one.q, one.full_verdict, list(one.shares)) == (
+        0.99,
+        0.001,
+        "holds (size shown)",
+        ["fig6/other"],
+    )
     written = one.as_json()
     assert {name: written[name] for name in ("q", "remarks", "shares_control", "level")} == {
         "q": 0.001, "remarks": ["size shown"], "shares_control": ["fig6/other"], "level": 0.99
@@ -81,7 +86,7 @@ def test_what_is_kept_has_its_level_its_q_and_its_remarks() -> None:
     plain = {name: value for name, value in DATA.items() if name not in ("level", "q", "remarks", "shares_control")}
     bare = KeptFinding.from_json("fig6/fig6-one-layer", CLAIM, plain)
     assert bare.main is not None
-    assert (bare.main.level, bare.q, bare.told, list(bare.shares)) == (0.95, None, "holds", [])
+    assert (bare.main.level, bare.q, bare.full_verdict, list(bare.shares)) == (0.95, None, "holds", [])
 
 
 def test_mixed_is_neither_in_part_nor_failed() -> None:

@@ -4,17 +4,11 @@ import io
 import signal
 from types import SimpleNamespace
 
-from local_tasks import HERE, ended, tasks
-from patience import not_for_ever
+from local_tasks import HERE, ended
 
 from joma.scale import local
-from joma.scale.local import Local, cause_of, memory_kills
+from joma.scale.local import Local, memory_kills
 from joma.scale.task import Task
-
-
-def test_why_a_process_ended():
-    assert cause_of(0) == "its process ended with status 0"
-    assert cause_of(-signal.SIGTERM) == "its process died of SIGTERM"
 
 
 def dying(tmp_path, deaths, **how):
@@ -66,15 +60,6 @@ def test_a_death_by_another_signal_is_no_lack_of_memory(monkeypatch):
     monkeypatch.setattr(local, "memory_kills", lambda: 1)
     assert process._cause() == "its process died of SIGSEGV"
     assert process.may_live_again
-
-
-def test_a_task_that_was_given_up_is_not_begun_again(tmp_path, monkeypatch):
-    hangs = tmp_path / "hangs"
-    monkeypatch.setattr("joma.scale.local.monotonic", lambda: 9.0 * hangs.exists())
-    works = tasks("bad", how="hang", file=str(hangs))
-    with not_for_ever():
-        found = ended(Local(jobs=1, silence=8.0).events(f"{HERE}:go_wrong", works))
-    assert found["bad"].reason == "it said nothing for 8 s and was stopped"
 
 
 def test_the_kernel_counts_the_processes_that_it_kills_for_memory(tmp_path, monkeypatch):

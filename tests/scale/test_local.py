@@ -8,7 +8,7 @@ from local_tasks import HERE, ended, tasks
 from patience import not_for_ever
 
 from joma.scale import local
-from joma.scale.local import side_by_side
+from joma.scale.local import Local, side_by_side
 from joma.scale.task import Done, Going, Lost, Task
 
 
@@ -52,8 +52,8 @@ def test_a_task_that_says_nothing_is_given_up_and_the_others_go_on(tmp_path, mon
     monkeypatch.setattr("joma.scale.local.monotonic", lambda: 9.0 * hangs.exists())
     works = tasks("bad", "b", "c", how="hang", file=str(hangs))
     with not_for_ever():
-        found = ended(side_by_side(f"{HERE}:go_wrong", works, jobs=1, silence=8.0))
-    assert "said nothing for 8 s" in found["bad"].reason
+        found = ended(Local(jobs=1, silence=8.0).events(f"{HERE}:go_wrong", works))
+    assert found["bad"].reason == "it said nothing for 8 s and was stopped"  # and it was not begun again
     assert isinstance(found["b"], Done)
     assert isinstance(found["c"], Done)
 

@@ -3,12 +3,11 @@
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from local_tasks import HERE, tasks
-from patience import PATIENCE, until
+from patience import PATIENCE, alive, until
 
 from joma.scale import local
 from joma.scale.local import side_by_side
@@ -79,13 +78,6 @@ def test_processes_have_the_patience_of_a_signal_to_write_what_they_have_and_no_
     assert [one.ended for one in team] == ["by itself"] * 3 + ["killed", "by itself"]
     assert {one.told for one in team} == {1000.0}  # all at once, not one after the other
     assert clock[0] <= 1000.0 + local.PATIENCE + 10
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:  # also where it ends between opening and reading
-        return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -9,17 +9,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE, until
+from patience import PATIENCE, alive, until
 
 pytest.importorskip("ray")
 HERE = Path(__file__).parent
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from local_tasks import ended
 from stand_in_ray import StandInRay
 
 import joma
@@ -28,10 +29,6 @@ def works(ray, tasks, **wish):
     found = ours._Works(ray, RayCluster(**wish), "module:name", list(tasks), most=wish.get("jobs"))
     found.begin()
     return found
-
-
-def ended(events):
-    return {event.task.name: event for event in events if not isinstance(event, Going)}
 
 
 def named(*names, **needs):

@@ -16,6 +16,7 @@ from joma.scale.upload import must_be_reachable, upload
 
 boto3, obstore = pytest.importorskip("boto3"), pytest.importorskip("obstore")
 ThreadedMotoServer = pytest.importorskip("moto.server").ThreadedMotoServer
+pytestmark = pytest.mark.usefixtures("drawn_once")
 SECRETS = ("AKIAHUSHHUSHHUSH", "hush-the-secret", "hush-the-token")
 FILES = {"report.html": b"<p>hello", "findings.json": b"{}", "runs/a.sqlite": b"a" * 1000, "runs/b.sqlite": b"b" * 2000}
 

@@ -9,8 +9,8 @@ from joma.models.dropout import keys
 from joma.models.parts import compiled_parts
 from joma.studies.cdag.cdag.network import LatentMLP
 from joma.studies.cdag.cdag.network import loss as latent_loss
-from joma.studies.hierarchy.shallow_first.networks import QueryBlocks, SharedBlock, block_loss
-from joma.studies.hierarchy.table1.run import shared_loss
+from joma.studies.hierarchy.shallow_first.run import QueryBlocks, SharedBlock, block_loss
+from joma.studies.hierarchy.table1 import shared_loss
 from joma.training import answer_loss, class_loss, next_token_loss
 from joma.training.engine import room_to_compile
 from joma.training.trainer import products

@@ -1,7 +1,7 @@
 """Good calls of joma.theory.linear and joma.theory.salience."""
 
 import torch
-from theory.good_call import Call, Shape, count, draw, fit, listed, need, of_all, stepped
+from theory.good_call import Call, Shape, draw, fit, listed, need, of_all, shapes, stepped
 
 from joma.theory import linear, salience
 
@@ -60,7 +60,7 @@ LINEAR = [
         lambda delta, t, **other: listed(*[stepped(token(delta, *other.values()), t)] * 2),
     ),
     Call(linear.linear_attention_row_trajectory, {"delta": ROWS, "t": T, **ROW_MOVING}, linear_rows_shape),
-    Call(linear.winner_growth, {"tau": draw(5, 2, 3, low=0, high=0.9)}, lambda tau: tau),
+    Call(linear.winner_growth, {"tau": draw(5, 2, 3, low=0, high=0.9)}, shapes("... -> ...")),
 ]
 
 SALIENCE = [
@@ -80,7 +80,7 @@ SALIENCE = [
     Call(
         salience.convergence_ratio,
         {"mu_j": MU, "mu_k": draw(8, 3, low=0.5, high=2), "t": T[1:]},
-        lambda mu_j, mu_k, t: listed(*[(*fit(mu_j, mu_k), count(t))] * 3),
+        shapes("..., ..., t -> ...t; ...t; ...t"),
     ),
     Call(
         salience.entropy_curve,

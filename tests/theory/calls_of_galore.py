@@ -1,7 +1,7 @@
 """Good calls of joma.theory.galore."""
 
 import torch
-from theory.good_call import Call, draw, fit, listed, need, of_all, stepped
+from theory.good_call import Call, draw, fit, need, of_all, shapes
 
 from joma.theory import galore
 
@@ -28,67 +28,47 @@ def pair(b, c):
     return b[1], c[1]
 
 
-def form(g, b, c):
-    need(len(g) >= 2 and g[-2:] == pair(b, c))
-    return g
-
-
-def path_shape(g, b, c, t):
-    return stepped(form(g, b, c), t, 2)
-
-
-def bound_shape(g, b, c, t, start=None):
-    lead = form(g, b, c)[:-2]
-    if start is not None:
-        need(len(start) >= 2 and start[-2:] == g[-2:])
-        lead = fit(lead, start[:-2])
-    return stepped((*lead, 1), t)[:-1]
-
-
-def gradient_shape(w, a, b, c):
-    need(len(a) == 3 and a[0] == b[0] and a[1:] == w[-2:])
-    return form(w, b, c)
-
-
 def operator_shape(b, c):
     m, n = pair(b, c)
     return m * n, m * n
 
 
-def layer_shape(jacobian, w, f, y, degree=()):
-    need(len(jacobian) >= 2 and len(w) >= 2 and f != () and y != ())
-    need(jacobian[-1] == w[-2] and w[-1] == f[-1] and jacobian[-2] == y[-1])
-    need(0 not in (*jacobian[-2:], w[-1]))
-    return (*fit(jacobian[:-2], w[:-2], f[:-1], y[:-1], degree), *w[-2:])
-
-
-def parts_shape(g, b, c):
-    return listed(form(g, b, c), g)
-
-
-def bytes_shape(**given):
-    return [fit(*given.values())] * 3
-
+PARTS = shapes("...MN, AMM, ANN -> ...MN; ...MN")
+RANKED = shapes("..., ..., ..., ... -> ...; ...; ...")
 
 GALORE = [
-    Call(galore.gradient, {"w": G, "a": draw(87, 2, 3, 4), **FORM}, gradient_shape),
+    Call(galore.gradient, {"w": G, "a": draw(87, 2, 3, 4), **FORM}, shapes("...MN, AMN, AMM, ANN -> ...MN")),
     Call(galore.operator, FORM, operator_shape),
-    Call(galore.gradient_path, {"g": G, **FORM, "t": [0, 1, 5]}, path_shape, {"rate": 0.1}, choices={"rate": (1.5,)}),
-    Call(galore.split, {"g": G, **FORM}, parts_shape),
-    Call(galore.lasting, {"g": G, **FORM}, parts_shape, {"rate": 0.1}, choices={"rate": (1.5,)}),
     Call(
-        galore.stable_rank_bound, {"g": G, **FORM, "t": [0, 1, 5]}, bound_shape, {"rate": 0.1}, choices={"rate": (1.5,)}
+        galore.gradient_path,
+        {"g": G, **FORM, "t": [0, 1, 5]},
+        shapes("...MN, AMM, ANN, t -> ...tMN"),
+        {"rate": 0.1},
+        choices={"rate": (1.5,)},
+    ),
+    Call(galore.split, {"g": G, **FORM}, PARTS),
+    Call(galore.lasting, {"g": G, **FORM}, PARTS, {"rate": 0.1}, choices={"rate": (1.5,)}),
+    Call(
+        galore.stable_rank_bound,
+        {"g": G, **FORM, "t": [0, 1, 5]},
+        shapes("...MN, AMM, ANN, t -> ...t"),
+        {"rate": 0.1},
+        choices={"rate": (1.5,)},
     ),
     Call(
         galore.stable_rank_bound_as_printed,
         {"g": G, **FORM, "t": [0, 1, 5], "start": draw(88, 2, 3, 4)},
-        bound_shape,
+        shapes("...MN, AMM, ANN, t, ...MN -> ...t"),
         {"rate": 0.1},
         may_be="inf",
         choices={"rate": (1.5,)},
     ),
-    Call(galore.reversible_gradient, {**LAYER, "degree": draw(89, 2, low=1, high=3)}, layer_shape),
-    Call(galore.softmax_gradient, LAYER, layer_shape),
+    Call(
+        galore.reversible_gradient,
+        {**LAYER, "degree": draw(89, 2, low=1, high=3)},
+        shapes("...KM, ...MN, ...N, ...K, ... -> ...MN"),
+    ),
+    Call(galore.softmax_gradient, LAYER, shapes("...KM, ...MN, ...N, ...K -> ...MN")),
     Call(
         galore.contraction,
         {
@@ -111,7 +91,7 @@ GALORE = [
         },
         of_all(fit),
     ),
-    Call(galore.adam_bytes, {**SHAPES, "itemsize": ITEMSIZE}, bytes_shape),
-    Call(galore.galore_bytes, {**SHAPES, "rank": RANK, "itemsize": ITEMSIZE}, bytes_shape),
-    Call(galore.lora_bytes, {**SHAPES, "rank": RANK, "itemsize": ITEMSIZE}, bytes_shape),
+    Call(galore.adam_bytes, {**SHAPES, "itemsize": ITEMSIZE}, shapes("..., ..., ... -> ...; ...; ...")),
+    Call(galore.galore_bytes, {**SHAPES, "rank": RANK, "itemsize": ITEMSIZE}, RANKED),
+    Call(galore.lora_bytes, {**SHAPES, "rank": RANK, "itemsize": ITEMSIZE}, RANKED),
 ]

@@ -1,7 +1,7 @@
 """Good calls of joma.theory.isotropic and of the laws of joma.theory.radial."""
 
 import torch
-from theory.good_call import Call, draw, fit, listed, need
+from theory.good_call import Call, draw, shapes
 
 from joma.theory import isotropic, radial
 
@@ -23,23 +23,6 @@ PLANE = {"v": draw(44, 2, 2), "xi": draw(45, 2), "centre": draw(46, 2)}
 BASIS = torch.linalg.qr(draw(47, 3, 2)).Q
 
 
-def node(v, xi, centres, weights, *others):
-    need(len(v) >= 1 and v[-1] == 2 and len(centres) >= 2 and centres[-1] == 2)
-    need(len(weights) >= 1 and weights[-1] == centres[-2])
-    return fit(v[:-1], xi, centres[:-2], weights[:-1], *others)
-
-
-def plane(v, xi, centre, basis=None):
-    need(len(v) >= 1 and len(centre) >= 1)
-    need(v[-1] == centre[-1] == (2 if basis is None else 3) and basis in (None, (3, 2)))
-    return fit(v[:-1], centre[:-1], xi)
-
-
-def plane_mean(**given):
-    lead = plane(**given)
-    return listed(lead, (*lead, given["v"][-1]))
-
-
 POINT = isotropic.decayed_point([2.0, 3.0], 1.0, 1.0, LAWS[0], 0.1)
 UNIT = torch.tensor([1.0, 0.0], dtype=torch.float64)
 RAY = isotropic.printed_critical_point(1.0, 2.0, HEAVY)
@@ -52,30 +35,20 @@ CRITICAL = {
 }
 
 
-def critical(mu, centre, *others):
-    need(len(mu) >= 1 and len(centre) >= 1 and mu[-1] == centre[-1] == 2)
-    return fit(mu[:-1], centre[:-1], *others)
-
-
-def critical_shape(mu, xi, centre, a_plus, a_minus, decay=()):
-    lead = critical(mu, centre, xi, a_plus, a_minus, decay)
-    return listed((*lead, 2, 2), lead, lead)
-
-
 LAW = {"law": LAWS[0]}
 SLOPES = {"slopes": (0.1, 1.0)}
 
 ISOTROPIC = [
-    Call(isotropic.thetas, {"s": draw(48, 2, 3)}, lambda s: listed(s, s), {**LAW, **SLOPES}),
-    Call(isotropic.theta_derivatives, {"s": draw(48, 2, 3)}, lambda s: listed(s, s), {**LAW, **SLOPES}),
-    Call(isotropic.printed_theta_derivatives, {"s": draw(48, 2, 3)}, lambda s: listed(s, s), {**LAW, **SLOPES}),
-    Call(isotropic.excess, {"s": draw(48, 2, 3)}, lambda s: s, {**LAW, **SLOPES}),
-    Call(isotropic.printed_marginal, {"s": draw(48, 2, 3)}, lambda s: s, LAW),
+    Call(isotropic.thetas, {"s": draw(48, 2, 3)}, shapes("... -> ...; ..."), {**LAW, **SLOPES}),
+    Call(isotropic.theta_derivatives, {"s": draw(48, 2, 3)}, shapes("... -> ...; ..."), {**LAW, **SLOPES}),
+    Call(isotropic.printed_theta_derivatives, {"s": draw(48, 2, 3)}, shapes("... -> ...; ..."), {**LAW, **SLOPES}),
+    Call(isotropic.excess, {"s": draw(48, 2, 3)}, shapes("... -> ..."), {**LAW, **SLOPES}),
+    Call(isotropic.printed_marginal, {"s": draw(48, 2, 3)}, shapes("... -> ..."), LAW),
     *(
         Call(
             isotropic.smooth_thetas,
             {"r": draw(48, 2, 3), "a": draw(49, 3, low=0.5)},
-            lambda r, a: listed(fit(r, a), fit(r, a)),
+            shapes("..., ... -> ...; ..."),
             {"law": law, "psi": torch.sigmoid},
             name=f"smooth_thetas {type(law).__name__}",
         )
@@ -85,7 +58,7 @@ ISOTROPIC = [
         Call(
             function,
             PLANE,
-            plane_mean,
+            shapes("...2, ..., ...2 -> ...; ...2"),
             {**LAW, "psi": psi},
             choices={"psi": (None,)},
             name=f"{function.__name__} {'step' if psi is None else 'smooth'}",
@@ -96,41 +69,24 @@ ISOTROPIC = [
     Call(
         isotropic.hyperplane_mean,
         {"v": draw(44, 2, 3), "xi": 0.3, "centre": draw(46, 3), "basis": BASIS},
-        plane_mean,
+        shapes("...3, ..., ...3, 32 -> ...; ...3"),
         LAW,
         name="hyperplane_mean in a basis",
     ),
     Call(
         isotropic.velocity,
         {**NODE, "decay": 0.1},
-        lambda v, xi, centres, weights, decay: listed(
-            (*node(v, xi, centres, weights, decay), 2), node(v, xi, centres, weights, decay)
-        ),
+        shapes("...2, ..., ...c2, ...c, ... -> ...2; ..."),
         {**LAW, **SLOPES},
     ),
-    Call(
-        isotropic.printed_velocity,
-        NODE,
-        lambda **given: listed((*node(**given), 2), node(**given)),
-        LAW,
-    ),
-    Call(isotropic.objective, {**NODE, "decay": 0.1}, lambda **given: node(*given.values()), {**LAW, **SLOPES}),
-    Call(
-        isotropic.hessian,
-        {**NODE, "decay": 0.1},
-        lambda **given: (*node(*given.values()), 3, 3),
-        {**LAW, **SLOPES},
-    ),
-    Call(
-        isotropic.printed_growth,
-        {**NODE, "xi_velocity": 0.3},
-        lambda **given: node(*given.values()),
-        LAW,
-    ),
+    Call(isotropic.printed_velocity, NODE, shapes("...2, ..., ...c2, ...c -> ...2; ..."), LAW),
+    Call(isotropic.objective, {**NODE, "decay": 0.1}, shapes("...2, ..., ...c2, ...c, ... -> ..."), {**LAW, **SLOPES}),
+    Call(isotropic.hessian, {**NODE, "decay": 0.1}, shapes("...2, ..., ...c2, ...c, ... -> ...33"), {**LAW, **SLOPES}),
+    Call(isotropic.printed_growth, {**NODE, "xi_velocity": 0.3}, shapes("...2, ..., ...c2, ...c, ... -> ..."), LAW),
     Call(
         isotropic.critical_rays,
         {"m": draw(50, 2, 3, low=0.5, high=3)},
-        lambda m: listed(m, m, m),
+        shapes("... -> ...; ...; ..."),
         {"law": HEAVY, "side": 1},
         may_be="nan",
         slow=True,
@@ -138,25 +94,30 @@ ISOTROPIC = [
     Call(
         isotropic.printed_critical_point,
         {"m": draw(50, 3, low=0.5, high=3), "gap": draw(51, 2, 3, low=0.5, high=3)},
-        lambda m, gap: listed(*[fit(m, gap)] * 4),
+        shapes("..., ... -> ...; ...; ...; ..."),
         {"law": HEAVY},
         may_be="nan",
         slow=True,
     ),
-    Call(isotropic.crossing_value, {}, lambda: (), LAW),
-    Call(isotropic.printed_existence, {}, lambda: (), LAW),
+    Call(isotropic.crossing_value, {}, shapes("-> ..."), LAW),
+    Call(isotropic.printed_existence, {}, shapes("-> ..."), LAW),
     Call(
         isotropic.decayed_point,
         {"m": draw(52, 2, 1, low=1, high=3), "a_plus": 1.0, "a_minus": draw(53, 3, low=0.5), "decay": 0.1},
-        lambda **given: listed(*[fit(*given.values())] * 4),
+        shapes("..., ..., ..., ... -> ...; ...; ...; ..."),
         LAW,
         may_be="nan",
         slow=True,
     ),
-    Call(isotropic.linearisation, {**CRITICAL, "decay": 0.1}, critical_shape, LAW),
-    Call(isotropic.printed_linearisation, CRITICAL, critical_shape, LAW),
+    Call(
+        isotropic.linearisation,
+        {**CRITICAL, "decay": 0.1},
+        shapes("...2, ..., ...2, ..., ..., ... -> ...22; ...; ..."),
+        LAW,
+    ),
+    Call(isotropic.printed_linearisation, CRITICAL, shapes("...2, ..., ...2, ..., ... -> ...22; ...; ..."), LAW),
     *(
-        Call(function, PLANE, lambda **given: (*plane(**given), 2, 2), {**LAW, "power": 1.5}, choices={"power": (1.5,)})
+        Call(function, PLANE, shapes("...2, ..., ...2 -> ...22"), {**LAW, "power": 1.5}, choices={"power": (1.5,)})
         for function in (isotropic.theta2_jacobian, isotropic.printed_theta2_jacobian)
     ),
 ]
@@ -165,7 +126,7 @@ RADIAL = [
     Call(
         getattr(law, method),
         {argument: draw(54, 2, low=low, high=0.9)},
-        lambda **given: next(iter(given.values())),
+        shapes("... -> ..."),
         name=f"{type(law).__name__}.{method}",
         may_be="",
         slow=isinstance(law, radial.RadialDensity) and method == "inverse_theta1",

@@ -1,7 +1,7 @@
 """Good calls of joma.theory.reversal."""
 
 import torch
-from theory.good_call import Call, draw, fit, listed, need, of_all
+from theory.good_call import Call, draw, fit, need, of_all, shapes
 
 from joma.theory import reversal
 
@@ -11,13 +11,6 @@ ROW = {
     "rate": draw(31, 3, low=0.1, high=0.9),
 }
 LOSSES = {"forward": draw(32, 2, 5, low=0.1, high=2), "reverse": draw(33, 2, 5, low=0.1, high=2)}
-
-
-def bilinear_shape(theta, embeddings, facts):
-    need(len(theta) >= 2 and len(embeddings) == 2 and len(facts) == 2)
-    need(theta[-2:] == (embeddings[1], embeddings[1]) and 0 not in embeddings)
-    need(facts[1] == 2 and facts[0] > 0 and embeddings[0] > 3)
-    return listed(theta[:-2], theta[:-2])
 
 
 def power_shape(forward, reverse):
@@ -38,7 +31,7 @@ REVERSAL = [
     Call(
         reversal.row_recursion,
         {"tokens": ROW["tokens"], "rate": ROW["rate"]},
-        lambda tokens, rate: (*fit(tokens, rate), 6),
+        shapes("..., ... -> ...6"),
         {"visits": 5},
     ),
     Call(reversal.train_bound, {**ROW, "power": draw(35, 3, low=0.6, high=1)}, of_all(fit), may_be="inf"),
@@ -46,7 +39,7 @@ REVERSAL = [
     Call(
         reversal.bilinear_losses,
         {"theta": draw(36, 2, 3, 3), "embeddings": draw(37, 4, 3), "facts": [[0, 1], [2, 3]]},
-        bilinear_shape,
+        shapes("...WW, TW, F2 -> ...; ..."),
     ),
     Call(reversal.smallest_power, LOSSES, power_shape),
 ]

@@ -1,7 +1,7 @@
 """Good calls of joma.theory.scan_snap."""
 
 import torch
-from theory.good_call import Call, Shape, draw, fit, listed, need, of_all
+from theory.good_call import Call, Shape, draw, fit, need, of_all, shapes
 
 from joma.theory import scan_snap
 
@@ -18,11 +18,6 @@ def some_tokens(p: Shape, z: Shape) -> Shape:
     shape = tokens(p, z)
     need(0 not in shape[-1:])
     return shape
-
-
-def factor(f: Shape, growth: Shape) -> Shape:
-    need(len(f) >= 2 and len(growth) >= 1 and growth[-1] == f[-2])
-    return (*fit(f[:-1], growth), f[-1])
 
 
 def path(*shapes: Shape) -> Shape:
@@ -48,13 +43,13 @@ SCAN_SNAP = [
         name="attended as it is",
         may_be="inf",
     ),
-    Call(scan_snap.relative_gain, {"c": P}, lambda c: (*tokens(c), c[-1])),
-    Call(scan_snap.gain_factor, {"f": PATH, "growth": draw(32, 2, 4, low=0)}, factor),
+    Call(scan_snap.relative_gain, {"c": P}, shapes("...l -> ...ll")),
+    Call(scan_snap.gain_factor, {"f": PATH, "growth": draw(32, 2, 4, low=0)}, shapes("...sl, ...s -> ...sl")),
     Call(scan_snap.recovered_growth, {"z": draw(33, 2, 4, 3), "f": PATH}, of_all(path)),
     Call(
         scan_snap.gain_bounds,
         {"f0": draw(34, 2, 1, low=0), "growth": draw(35, 4, low=0)},
-        lambda f0, growth: listed(*[fit(f0, growth)] * 2),
+        shapes("..., ... -> ...; ..."),
     ),
     Call(scan_snap.clock, {"p": P, "z": draw(36, 3)}, of_all(fit)),
     Call(

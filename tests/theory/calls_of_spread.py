@@ -1,7 +1,7 @@
 """Good calls of joma.theory.spread."""
 
 import torch
-from theory.good_call import Call, Shape, count, draw, fit, listed, need, of_all
+from theory.good_call import Call, Shape, draw, fit, listed, need, of_all, shapes
 
 from joma.theory import spread
 
@@ -10,15 +10,6 @@ KEYS = torch.tensor([2.0, 5.0, 64.0], dtype=torch.float64)
 
 T = torch.tensor([0.0, 0.5, 2.0, 5.0], dtype=torch.float64)
 FALL = {"read": draw(62, 2, 1, low=0.5, high=2), "tau": draw(63, 3, low=0.5, high=3)}
-
-
-def along(t: Shape, **others: Shape) -> Shape:
-    return (*fit(*others.values()), count(t))
-
-
-def path(t: Shape, read: Shape, curvature: Shape) -> Shape:
-    need(len(read) >= 2 and read[-2] == count(t))
-    return (*fit(read[:-2], curvature), count(t))
 
 
 def read_of(share: Shape, words: Shape) -> list[Shape]:
@@ -41,19 +32,18 @@ SPREAD = [
     Call(spread.frozen_entropy, {"variance": VARIANCE, "n": KEYS}, of_all(fit), may_be="inf"),
     Call(spread.focus_ratio, {"share": draw(64, 2, 1, low=0, high=0.9), "words": 10 * KEYS}, of_all(fit)),
     Call(spread.reads, {"share": draw(65, 2, 4, low=0.1, high=0.9), "words": KEYS[:2]}, read_of),
-    Call(spread.gain, {"t": T, "read": draw(66, 3, 4, 2), "curvature": draw(67, 2, 1, low=0)}, path),
+    Call(
+        spread.gain,
+        {"t": T, "read": draw(66, 3, 4, 2), "curvature": draw(67, 2, 1, low=0)},
+        shapes("t, ...tc, ... -> ...t"),
+    ),
     Call(
         spread.turning_gain,
         {"read": draw(68, 2, 1, low=0.5), "fall": draw(69, 3, low=0.1), "curvature": 0.5},
         of_all(fit),
     ),
-    Call(spread.exponential_gain, {"t": T, **FALL, "curvature": 0.5}, along),
+    Call(spread.exponential_gain, {"t": T, **FALL, "curvature": 0.5}, shapes("t, ..., ..., ... -> ...t")),
     Call(spread.exponential_turn, {**FALL, "curvature": 0.5}, of_all(fit), slow=True),
-    Call(spread.power_gain, {"t": T, **FALL, "power": 0.7}, along),
-    Call(
-        spread.power_turn,
-        {"tau": FALL["tau"], "power": draw(70, 2, 1, low=0.6, high=2)},
-        of_all(fit),
-        may_be="inf",
-    ),
+    Call(spread.power_gain, {"t": T, **FALL, "power": 0.7}, shapes("t, ..., ..., ... -> ...t")),
+    Call(spread.power_turn, {"tau": FALL["tau"], "power": draw(70, 2, 1, low=0.6, high=2)}, of_all(fit), may_be="inf"),
 ]

@@ -1,17 +1,12 @@
 """Good calls of joma.theory.hierarchy, cdag, invariant and attention."""
 
 import torch
-from theory.good_call import Call, Shape, draw, fit, listed, need, of_all
+from theory.good_call import Call, Shape, draw, fit, listed, need, of_all, shapes
 
 from joma.theory import attention, cdag, hierarchy, invariant
 from joma.theory.attention import Attention
 
 PRIOR = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], dtype=torch.float64)
-
-
-def classes(*shapes: Shape) -> Shape:
-    need(all(len(shape) >= 1 and shape[-1] == shapes[0][-1] for shape in shapes) and shapes[0][-1] > 0)
-    return fit(*shapes)[:-1]
 
 
 def tree_shape(rho, p0, p_zero):
@@ -23,10 +18,10 @@ def tree_shape(rho, p0, p_zero):
 
 
 HIERARCHY = [
-    Call(hierarchy.transition, {"rho": draw(10, 2, 3)}, lambda rho: (*rho, 2, 2)),
-    Call(hierarchy.marginal, {"rho": draw(10, 2, 3)}, lambda rho: (*rho, 2)),
-    Call(hierarchy.root_rho, {"p0": PRIOR, "p_zero": draw(11, 3, low=0)}, of_all(classes)),
-    Call(hierarchy.printed_root_rho, {"p0": PRIOR, "p_zero": draw(11, 3, low=0)}, of_all(classes)),
+    Call(hierarchy.transition, {"rho": draw(10, 2, 3)}, shapes("... -> ...22")),
+    Call(hierarchy.marginal, {"rho": draw(10, 2, 3)}, shapes("... -> ...2")),
+    Call(hierarchy.root_rho, {"p0": PRIOR, "p_zero": draw(11, 3, low=0)}, shapes("...K, ...K -> ...")),
+    Call(hierarchy.printed_root_rho, {"p0": PRIOR, "p_zero": draw(11, 3, low=0)}, shapes("...K, ...K -> ...")),
     Call(
         hierarchy.cooccurrence,
         {"rho": draw(12, 2, 1), "rho0": draw(13, 3), "depth": 4, "ancestor": [0, 1, 2]},
@@ -35,7 +30,7 @@ HIERARCHY = [
     Call(
         hierarchy.root_cooccurrence,
         {"rho": draw(12, 2), "depth": 3, "p0": PRIOR, "tau_a": draw(14, 3), "tau_b": draw(15, 3)},
-        lambda rho, depth, p0, tau_a, tau_b: fit(rho, depth, classes(p0, tau_a, tau_b)),
+        shapes("..., ..., ...K, ...K, ...K -> ..."),
     ),
     Call(
         hierarchy.shallow_limit,
@@ -60,36 +55,32 @@ HIERARCHY = [
 SIGNALS = {"za": draw(20, 2, 5), "zb": draw(21, 5), "f": draw(22, 2, 5), "delta": draw(23, 5)}
 
 
-def samples(*shapes: Shape) -> Shape:
-    need(all(len(shape) >= 1 and shape[-1] == shapes[0][-1] for shape in shapes))
-    return fit(*shapes)[:-1]
-
-
 CDAG = [
-    Call(cdag.correlation, {"x": SIGNALS["za"], "y": SIGNALS["zb"]}, of_all(samples), {"normalised": False}),
+    Call(
+        cdag.correlation, {"x": SIGNALS["za"], "y": SIGNALS["zb"]}, shapes("...s, ...s -> ..."), {"normalised": False}
+    ),
     Call(
         cdag.correlation,
         {"x": SIGNALS["za"], "y": SIGNALS["zb"]},
-        of_all(samples),
+        shapes("...s, ...s -> ..."),
         {"normalised": True},
         name="correlation normalised",
     ),
-    Call(cdag.premises, SIGNALS, lambda **given: (*samples(*given.values()), 3)),
+    Call(cdag.premises, SIGNALS, shapes("...s, ...s, ...s, ...s -> ...3")),
     Call(
-        cdag.conclusion, {name: SIGNALS[name] for name in ("zb", "f", "delta")}, of_all(samples), {"normalised": True}
+        cdag.conclusion,
+        {name: SIGNALS[name] for name in ("zb", "f", "delta")},
+        shapes("...s, ...s, ...s -> ..."),
+        {"normalised": True},
     ),
-    Call(
-        cdag.angle_condition,
-        SIGNALS,
-        lambda **given: listed((*samples(*given.values()), 3), *[samples(*given.values())] * 3),
-    ),
+    Call(cdag.angle_condition, SIGNALS, shapes("...s, ...s, ...s, ...s -> ...3; ...; ...; ...")),
     Call(
         cdag.independent_conclusion,
         {"zb": SIGNALS["za"], "delta": SIGNALS["delta"], "gain": draw(24, 2)},
-        lambda zb, delta, gain: fit(gain, samples(zb, delta)),
+        shapes("...s, ...s, ... -> ..."),
     ),
-    Call(cdag.counter_example, {}, lambda: listed(*[(2,)] * 4)),
-    Call(cdag.gate_counter_example, {}, lambda: listed(*[(2,)] * 3)),
+    Call(cdag.counter_example, {}, shapes("-> 2; 2; 2; 2")),
+    Call(cdag.gate_counter_example, {}, shapes("-> 2; 2; 2")),
 ]
 
 Z, V = draw(30, 2, 4), draw(31, 4, 2)
@@ -208,11 +199,11 @@ ATTENTION = [
         )
         for kind in ("linear", "exp", "softmax", torch.sinh)
     ),
-    Call(attention.derivative, {"at": draw(64, 2, 3)}, lambda at: at, {"function": torch.sin}, quick=True),
+    Call(attention.derivative, {"at": draw(64, 2, 3)}, shapes("... -> ..."), {"function": torch.sin}, quick=True),
     Call(
         attention.value_and_derivative,
         {"at": draw(64, 2, 3)},
-        lambda at: listed(at, at),
+        shapes("... -> ...; ..."),
         {"function": torch.sin},
         quick=True,
     ),

@@ -89,3 +89,33 @@ def of_all(rule: Callable[..., Shape]) -> Callable[..., Shape]:
 
 def listed(*shapes: Shape) -> list[Shape]:
     return list(shapes)
+
+
+def shapes(words: str) -> Callable[..., Shape | list[Shape]]:
+    """A rule in words, as `...k, t, 3K -> ...tk; ...`: one for each array, then one for each part of the answer.
+
+    ... are dimensions that broadcast, t alone are steps, a digit is a size, and a letter stands for one size, a capital
+    for one that is not 0.
+    """
+    asked, _, given_back = words.partition("->")
+    inputs, outputs = ([one.strip() for one in part.split(mark)] for part, mark in ((asked, ","), (given_back, ";")))
+
+    def rule(**given: Shape) -> Shape | list[Shape]:
+        leads, sizes = [()], {digit: int(digit) for digit in "0123456789"}
+        for word, shape in zip(inputs if asked.strip() else [], given.values(), strict=True):
+            own = word.removeprefix("...")
+            at = len(shape) - len(own)
+            if word == "t":
+                shape, at = (count(shape),), 0
+            need(at >= 0 if word.startswith("...") else at == 0)
+            leads.append(shape[:at])
+            for letter, size in zip(own, shape[at:], strict=True):
+                need(sizes.setdefault(letter, size) == size and not (letter.isupper() and size == 0))
+        lead = fit(*leads)
+        found = [
+            (*(lead if word.startswith("...") else ()), *(sizes[letter] for letter in word.removeprefix("...")))
+            for word in outputs
+        ]
+        return found if len(found) > 1 else found[0]
+
+    return rule

@@ -94,17 +94,6 @@ def test_the_floor_of_a_range_is_the_best_of_all_splits(n):
         assert float(entropy_floor_of_range(span, n)) == pytest.approx(float(best), rel=1e-9, abs=1e-13)
 
 
-def test_a_small_range_splits_keys_in_half_and_a_large_one_leaves_one_on_top():
-    for span, variance in (
-        (9e-4, 1 / 4),
-        (0.01, 1 / 4),
-        (0.02, 1 / 4),
-    ):  # ln n - variance / 2, and half of the keys give the most
-        assert math.log(64) - float(entropy_floor_of_range(span, 64)) == pytest.approx(variance * span**2 / 2, rel=0.01)
-    span = torch.tensor(20.0, dtype=torch.float64)
-    assert float(entropy_floor_of_range(span, 64)) == pytest.approx(63 * math.exp(-20) * 21, rel=1e-5)
-
-
 def test_one_key_has_no_entropy_and_huge_logits_leave_none():
     for floor in (entropy_floor, entropy_floor_of_range):
         assert floor([0.0, 5.0, 1e300], 1).tolist() == [0.0, 0.0, 0.0]

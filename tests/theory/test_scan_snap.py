@@ -59,20 +59,6 @@ def test_the_flow_descends_the_loss(norm, queries, sizes):
     torch.testing.assert_close(moving.z, -0.2 * by_z, rtol=1e-10, atol=1e-12)
 
 
-@settings(max_examples=6, deadline=None)
-@given(sizes=SIZES)
-def test_the_gradient_by_finite_differences(sizes):
-    p, prior, query, y, z = drawn(*sizes, spare=0)
-    moving, step = ScanSnap(p, query, prior=prior).velocity(y, z), 1e-6
-    for l in range(p.shape[1]):
-        ends = []
-        for sign in (1, -1):
-            moved = z.clone()
-            moved[0, l] += sign * step
-            ends.append(expected_loss(p, prior, query, y, moved, "unit"))
-        assert moving.z[0, l].item() == pytest.approx(-(ends[0] - ends[1]).item() / (2 * step), abs=1e-7)
-
-
 @settings(max_examples=4, deadline=None)
 @given(sizes=SIZES)
 def test_the_sum_of_logits_is_conserved(sizes):

@@ -1,6 +1,6 @@
 """Branches: a twin with nothing changed is its base again; what is frozen stays; kills in between change nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,17 +141,6 @@ def test_what_is_frozen_does_not_count_in_the_norm_that_is_clipped(tmp_path: Pat
     assert np.allclose(np.sqrt(lengths), 0.01, rtol=1e-3)
 
 
-def test_another_optimizer_begins_with_a_state_of_its_own(tmp_path: Path) -> None:
-    """Adam that takes over from SGD counts its age from the branch: its first step is as long as the rate."""
-    base = ensemble(optimizer=Optimizer("sgd", rate=0.1), measure_at=(6, 7), steps=8, keep_at=(7,))
-    twin = branch(base, of="base", at=7, optimizer=Optimizer("adam", rate=1e-3))
-    assert twin.origin is not None
-    assert twin.origin.renew
-    run = trained(tmp_path, {"base": base, "twin": twin})
-    step = np.abs(np.diff(run.array("twin/weights/up"), axis=0)[0])
-    assert step.max() == pytest.approx(1e-3, rel=1e-2)
-
-
 def test_between_is_the_way_since_the_point_before(tmp_path: Path) -> None:
     run = trained(tmp_path, {"base": ensemble()})
     ways = run.array("base/moved")
@@ -160,42 +149,6 @@ def test_between_is_the_way_since_the_point_before(tmp_path: Path) -> None:
     expected = sum(course.diff(dim=0).flatten(2).norm(dim=2) for course in courses)
     assert np.array_equal(ways[0], np.zeros(3))
     assert np.allclose(ways[1:], expected.numpy(), rtol=1e-6)  # type: ignore[union-attr]
-
-
-class Kill(Exception):
-    """A kill at a step."""
-
-
-def built(together: int | None, **dies: int) -> dict[str, Ensemble]:
-    base = ensemble(together=together)
-    ensembles = {"base": base, "twin": branch(base, of="base", at=7, frozen=FROZEN["part"])}
-    return {name: replace(one, batch=_dying(dies[name])) if name in dies else one for name, one in ensembles.items()}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("together", "kills"),
-    [(None, [("base", 7), ("twin", 7), ("twin", 18)]), (2, [("base", 6), ("base", 12), ("twin", 8)])],
-    ids=["all together", "in groups"],
-)
-def test_a_kill_changes_nothing(tmp_path: Path, together: int | None, kills: list[tuple[str, int]]) -> None:
-    whole = trained(tmp_path, built(together), "whole")
-    for name, step in kills:
-        run = Run.create(tmp_path / f"{name}{step}.sqlite", study="branches", config={})
-        with pytest.raises(Kill):
-            train_all(built(together, **{name: step}), run, checkpoint_every=0)
-        train_all(built(together), run)
-        for key in whole.names():
-            assert np.array_equal(whole.array(key), run.array(key), equal_nan=True), (name, step, key)
-
-
-def _dying(at: int) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    def dies(step: int, members: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        if step == at:
-            raise Kill
-        return batch(step, members)
-
-    return dies
 
 
 def test_a_state_that_is_gone_or_damaged_is_one_sentence(tmp_path: Path) -> None:

@@ -286,32 +286,6 @@ def test_a_twin_is_what_torch_optim_makes_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape",
-    [
-        CONFIG,
-        CONFIG.with_(tied=True),
-        CONFIG.with_(positions="learned"),
-        CONFIG.with_(projection=False),
-        *(CONFIG.with_(norm=norm) for norm in ("pre-layer", "post-rms", "pre-rms", "none")),
-        CONFIG.with_(embeddings="frozen", tied=True),
-        CONFIG.with_(attention="learned-sink"),
-        CONFIG.with_(mlp=0, activation="identity"),
-    ],
-    ids=repr,
-)
-@pytest.mark.parametrize("by_layer", [False, True])
-def test_every_weight_is_in_one_group(shape: DecoderConfig, by_layer: bool) -> None:
-    named = dict(Decoder(shape, [0, 1]).named_parameters())
-    times = {name: torch.zeros_like(p) for name, p in named.items()}
-    for parts in parameter_groups(shape, by_layer=by_layer).values():
-        for part in parts:
-            name, index = (part, ...) if isinstance(part, str) else part
-            times[name][index] += 1
-    for name, count in times.items():
-        assert (count == 1).all(), name
-
-
-@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"frozen": "embedding"}, "frozen must be a list of parameters, got the one name 'embedding'"),

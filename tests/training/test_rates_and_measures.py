@@ -33,56 +33,12 @@ def ensemble(optimizer: Optimizer, **changes: object) -> Ensemble:
     return Ensemble(**(whole | changes))  # type: ignore[arg-type]
 
 
-def test_a_decayed_rate_is_the_smaller_rate(tmp_path: Path) -> None:
-    """Against SGD by hand."""
-    with Run.create(tmp_path / "decay", study="x", config={}) as run:
-        train(ensemble(Optimizer("sgd", rate=(0.1, 0.4), decay=0.5, decay_every=3)), run)
-        path = run.array("weights")
-    for step, factor in ((0, 1.0), (2, 1.0), (3, 0.5), (5, 0.5), (8, 0.25)):
-        moved = path[step + 1] - path[step]
-        np.testing.assert_allclose(moved, -np.array([[0.1], [0.4]]) * factor * _gradient(step), atol=1e-6)
-
-
-def _gradient(step: int) -> np.ndarray:
-    """By the output matrix, at the place that a run with the decayed rates has reached."""
-    networks = Decoder(CONFIG, [0, 1])
-    made = ensemble(Optimizer("sgd", rate=0.1))
-    for now in range(step + 1):
-        networks.zero_grad()
-        next_token_loss(networks, made.batch(now, [0, 1])).sum().backward()
-        if now == step:
-            break
-        with torch.no_grad():
-            for parameter in networks.parameters():
-                rates = torch.tensor([0.1, 0.4]).view(-1, *[1] * (parameter.ndim - 1)) * 0.5 ** (now // 3)
-                parameter -= rates * parameter.grad
-    assert networks.out.grad is not None
-    return networks.out.grad.flatten(1).numpy()
-
-
-def test_decay_survives_a_kill(tmp_path: Path) -> None:
-    optimizer = Optimizer("adam", rate=0.1, decay=0.5, decay_every=4)
-    whole = Run.create(tmp_path / "whole", study="x", config={})
-    train(ensemble(optimizer), whole)
-    made = ensemble(optimizer)
-
-    def deadly(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
-        if step == 6:
-            raise KeyboardInterrupt
-        return made.batch(step, members)
-
-    killed = Run.create(tmp_path / "killed", study="x", config={})
-    with pytest.raises(KeyboardInterrupt):
-        train(ensemble(optimizer, batch=deadly), killed, checkpoint_every=0.0)
-    train(ensemble(optimizer), killed)
-    np.testing.assert_array_equal(whole.array("weights"), killed.array("weights"))
-    whole.close(), killed.close()
-
-
-@pytest.mark.parametrize(("decay", "decay_every"), [(1.0, None), (0.5, 3)])
-def test_a_rate_that_warms_up_is_the_smaller_rate(tmp_path: Path, decay: float, decay_every: int | None) -> None:
+@pytest.mark.parametrize(("warm_up", "decay", "decay_every"), [((0, 4), 1.0, None), ((0, 4), 0.5, 3), (0, 0.5, 3)])
+def test_a_rate_that_warms_up_or_decays_is_the_smaller_rate(
+    tmp_path: Path, warm_up: int | tuple[int, int], decay: float, decay_every: int | None
+) -> None:
     """Each member in its own time, on top of decay, against SGD by hand."""
-    warm = Optimizer("sgd", rate=(0.1, 0.4), warm_up=(0, 4), decay=decay, decay_every=decay_every)
+    warm = Optimizer("sgd", rate=(0.1, 0.4), warm_up=warm_up, decay=decay, decay_every=decay_every)
     with Run.create(tmp_path / "warm", study="x", config={}) as run:
         train(ensemble(warm), run)
         path = run.array("weights")
@@ -92,15 +48,21 @@ def test_a_rate_that_warms_up_is_the_smaller_rate(tmp_path: Path, decay: float, 
         networks.zero_grad()
         next_token_loss(networks, made.batch(step, [0, 1])).sum().backward()
         decayed = decay ** (step // (decay_every or 1))
-        now = torch.tensor([0.1, 0.4 * min(1.0, (step + 1) / 4)]) * decayed
+        now = torch.tensor([0.1, 0.4 * min(1.0, (step + 1) / 4) if warm_up else 0.4]) * decayed
         with torch.no_grad():
             for parameter in networks.parameters():
                 parameter -= now.view(-1, *[1] * (parameter.ndim - 1)) * parameter.grad
 
 
-@pytest.mark.parametrize("at", [2, 7])
-def test_a_warm_up_goes_on_after_a_kill(tmp_path: Path, at: int) -> None:
-    optimizer = Optimizer("sgd", rate=0.4, warm_up=(6, 0))
+@pytest.mark.parametrize(
+    ("optimizer", "at"),
+    [
+        (Optimizer("sgd", rate=0.4, warm_up=(6, 0)), 2),
+        (Optimizer("sgd", rate=0.4, warm_up=(6, 0)), 7),
+        (Optimizer("adam", rate=0.1, decay=0.5, decay_every=4), 6),
+    ],
+)
+def test_a_rate_goes_on_after_a_kill(tmp_path: Path, optimizer: Optimizer, at: int) -> None:
     made = ensemble(optimizer)
     whole = Run.create(tmp_path / "whole", study="x", config={})
     train(made, whole)

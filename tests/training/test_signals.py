@@ -99,23 +99,18 @@ def signals_at(step: int, *numbers: int) -> Any:
     return signalled
 
 
-def test_sigterm_sent_twice_by_timeout_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joma.host.interrupts.ECHO", 1e9)  # however long the machine takes for two in a row
+@pytest.mark.parametrize("echo", [1e9, 0.0], ids=["sent twice by timeout", "sent again later"])
+def test_a_second_sigterm_does_not_wait_unless_it_is_an_echo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, echo: float
+) -> None:
+    """However long the machine takes for two in a row."""
+    monkeypatch.setattr("joma.host.interrupts.ECHO", echo)
     monkeypatch.setattr("joma.host.interrupts.PATIENCE", PATIENCE)
     run = fresh(tmp_path / "a.sqlite")
     twice = layers(batch=signals_at(7, signal.SIGTERM, signal.SIGTERM))
     assert answer(lambda: train(twice, run)) == 143  # type: ignore[arg-type, func-returns-value]
-    assert list(tmp_path.glob("*.checkpoint"))
+    assert bool(list(tmp_path.glob("*.checkpoint"))) == bool(echo)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    run.close()
-
-
-def test_a_second_sigterm_later_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joma.host.interrupts.ECHO", 0.0)
-    run = fresh(tmp_path / "a.sqlite")
-    twice = layers(batch=signals_at(7, signal.SIGTERM, signal.SIGTERM))
-    assert answer(lambda: train(twice, run)) == 143  # type: ignore[arg-type, func-returns-value]
-    assert not list(tmp_path.glob("*.checkpoint"))
     run.close()
 
 

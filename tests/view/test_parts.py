@@ -87,13 +87,16 @@ def test_a_page_answers_from_the_data_inside(module_js: Call, tmp_path: Path) ->
     assert answer(ask="after") == "a page with its data inside does not grow"
     for ask in ("titles", "claims"):
         assert module_js("answerOf", data, {"ask": ask}) == {ask: data[ask]}
-    assert module_js("answerOf", data, {"ask": "figures", "run": "long.joma"}) == {"figures": []}
+    data["figures"] = {name: {"figures": [f"of {name}"]} for name in ("a", "b")}
+    for name, wanted in (("b", ["of b"]), ("a", ["of a"]), ("long.joma", [])):
+        assert module_js("answerOf", data, {"ask": "figures", "run": name}) == {"figures": wanted}
 
 
 def test_a_question_is_a_query(module_js: Call) -> None:
-    question = {"id": 3, "ask": "series", "run": "a & b", "whole": True, "means": ["head", "layer"], "cursor": 0}
+    question = {"id": 3, "ask": "series", "run": "a & é", "whole": True, "means": ["head", "layer"], "cursor": 0}
+    question["high"] = 2.5
     query = module_js("(question) => String(queryOf({ ...question, low: undefined }))", question)
-    wanted = [("run", "a & b"), ("whole", "1"), ("means", "head"), ("means", "layer"), ("cursor", "0")]
+    wanted = [("run", "a & é"), ("whole", "1"), ("means", "head"), ("means", "layer"), ("cursor", "0"), ("high", "2.5")]
     assert parse_qsl(query) == wanted
 
 

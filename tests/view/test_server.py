@@ -154,7 +154,7 @@ def test_it_listens_on_this_machine_alone_and_each_time_under_another_token(monk
 
 
 def test_nobody_gets_more_points_at_a_time_than_there_may_be(live, monkeypatch):
-    monkeypatch.setattr("joma.view.server._MOST_POINTS", 8)
+    monkeypatch.setattr("joma.view.feed._MOST_POINTS", 8)
     body = asked(live, "series?run=a.joma&series=entropy&points=1000000")[2]
     head = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
     assert head["shape"] == [8, 4, 3]

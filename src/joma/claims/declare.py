@@ -65,7 +65,8 @@ class Claims(dict[Claim, Judge]):
         """
         shared: dict[str, Any] = {
             "source": source or self._shared["source"], "unit": unit or self._shared["unit"],
-            "matters": matters or self._shared["matters"], "ceiling": ceiling or self._shared["ceiling"],
+            "matters": matters or self._shared["matters"],
+            "ceiling": self._shared["ceiling"] if ceiling is None else ceiling,  # 0 is one too
         }  # fmt: skip
 
         def register(judging: J) -> J:

@@ -121,12 +121,12 @@ class Finding:
         return [*said, f"q {self.q:.2g}"] if claimed and self.q is not None and self.q > MOST_FALSE else said
 
     @property
-    def told(self) -> str:
+    def full_verdict(self) -> str:
         """The verdict with its remarks.
 
         >>> from joma.claims.evidence import at_most
         >>> claim = Claim("winner", "JoMA Thm 2", "One token takes all attention.")
-        >>> Finding(claim, "one token", Evidence(tests=(at_most("others' share", 0.0, 1e-9),))).told
+        >>> Finding(claim, "one token", Evidence(tests=(at_most("others' share", 0.0, 1e-9),))).full_verdict
         'holds'
         """
         return f"{self.verdict} ({', '.join(self.remarks)})" if self.remarks else self.verdict

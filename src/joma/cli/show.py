@@ -108,7 +108,7 @@ def _missing(wanted: str, claims: Mapping[str, Claim], options: argparse.Namespa
 def _head(found: Finding | KeptFinding) -> str:
     from joma.claims.finding import Finding
 
-    return clean(f"{found.id}: {found.told}") + ("" if isinstance(found, Finding) else " at paper scale")
+    return clean(f"{found.id}: {found.full_verdict}") + ("" if isinstance(found, Finding) else " at paper scale")
 
 
 def text(found: Finding | KeptFinding, width: int | None = None) -> str:

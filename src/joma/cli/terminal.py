@@ -128,7 +128,7 @@ class Screen:
                 self._line()
                 self._line(Text(f"{result.study.name}: {result.study.title}", style="bold"))
             for finding in found:
-                self._line(Text(f"  {finding.id}: ").append(finding.told, _COLOUR[finding.verdict]))
+                self._line(Text(f"  {finding.id}: ").append(finding.full_verdict, _COLOUR[finding.verdict]))
                 claim = f"{finding.claim.says} ({finding.claim.source})"
                 for line in (claim, finding.brief, _paper(finding)):
                     self._hanging(" " * 6, Text(clean(line)), indent=6)
@@ -264,4 +264,4 @@ def _sentence(findings: Sequence[Finding], seconds: float) -> Text:
 def _paper(finding: Finding) -> str:
     """What a kept run at paper scale said of the same claim, where it said something else."""
     kept = kept_of(finding.id, finding.claim)
-    return f"At paper scale: {kept.told}" if kept and kept.verdict != finding.verdict else ""
+    return f"At paper scale: {kept.full_verdict}" if kept and kept.verdict != finding.verdict else ""

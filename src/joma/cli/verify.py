@@ -152,24 +152,19 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         print("`joma list` has the names of the studies, `joma run STUDY --help` the options of one.")
         return OK
     from joma import studies
+    from joma.claims.contract import check_config
     from joma.cli.options import parse
 
     study = studies.load(studies.chosen(options.study))
     with as_bad_input():
         chosen = parse(study, rest)
     with chosen.outputs:
-        return _run_one(study, chosen)
-
-
-def _run_one(study: Study, chosen: argparse.Namespace) -> int:
-    wish = Wish(chosen.out, chosen.json, chosen.scale, chosen.fresh, chosen.threads)
-    wish.check()
-    from joma.claims.contract import check_config
-
-    with as_bad_input():
-        check_config(chosen.config)
-    with limited(chosen.threads):
-        return _carry_out([study.name], wish, partial(_alone, study, chosen.config, wish))
+        wish = Wish(chosen.out, chosen.json, chosen.scale, chosen.fresh, chosen.threads)
+        wish.check()
+        with as_bad_input():
+            check_config(chosen.config)
+        with limited(chosen.threads):
+            return _carry_out([study.name], wish, partial(_alone, study, chosen.config, wish))
 
 
 Listener = Callable[[str, float, str], None]  # hears how far the study of a name is, and what it does now

@@ -6,7 +6,7 @@ import argparse
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import sleep, time
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,9 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
         if options.json:
             say(as_json(_as_json(found, time())), keep="\n", end="")
         else:
-            _draw(found)
+            from joma.cli.watch_table import print_once
+
+            print_once(found)
     else:
         with _nothing_is_lost():
             found = _followed(folder, options.every)
@@ -80,32 +82,14 @@ def _nothing_is_lost() -> Iterator[None]:
 
 def _followed(folder: Folder, every: float) -> list[Seen | Fault]:
     """Until Ctrl-C, or until one run is over."""
-    found = folder.look()
-    if sys.stdout.isatty():
-        from joma.cli.watch_table import live
+    from joma.cli.watch_table import live
 
-        with live() as show:
-            show(found, time())
-            while not _over(folder, found):
-                sleep(every)
-                show(found := folder.look(), time())
-        return found
-    lines = _Lines()
-    lines.tell(found)
-    while not _over(folder, found):
-        sleep(every)
-        lines.tell(found := folder.look())
+    with live() if sys.stdout.isatty() else nullcontext(_Lines().tell) as show:
+        show(found := folder.look())
+        while not (folder.one and all(each.over for each in found)):
+            sleep(every)
+            show(found := folder.look())
     return found
-
-
-def _over(folder: Folder, found: Sequence[Seen | Fault]) -> bool:
-    return folder.one and all(isinstance(each, Fault) or each.over for each in found)
-
-
-def _draw(found: Sequence[Seen | Fault]) -> None:
-    from joma.cli.watch_table import print_once
-
-    print_once(found, time())
 
 
 class _Lines:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import time
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -27,23 +28,23 @@ _SPARKS = 30  # columns of a history
 Found = Sequence[Seen | Fault]
 
 
-def print_once(found: Found, now: float) -> None:
+def print_once(found: Found) -> None:
     """To standard output, in a terminal or not."""
     if columns() is not None:
-        _console().print(drawn(found, now))
+        _console().print(drawn(found, time()))
         return
     plain = Console(highlight=False, width=_NO_WIDTH, color_system=None, force_terminal=False)
     with plain.capture() as text:
-        plain.print(drawn(found, now))
+        plain.print(drawn(found, time()))
     for line in text.get().splitlines():
         say(line.rstrip())
 
 
 @contextmanager
-def live() -> Iterator[Callable[[Found, float], None]]:
+def live() -> Iterator[Callable[[Found], None]]:
     """Inside, what is called draws over what it drew before."""
     with Live(console=_console(), auto_refresh=False) as place:
-        yield lambda found, now: place.update(drawn(found, now), refresh=True)
+        yield lambda found: place.update(drawn(found, time()), refresh=True)
 
 
 def drawn(found: Found, now: float) -> RenderableType:

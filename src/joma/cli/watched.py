@@ -20,6 +20,9 @@ NO_MEASURES = ("sketch", "checksum", "identity", "steps_taken")
 class Fault:
     """A run that cannot be read now, and why, in one sentence."""
 
+    over = True
+    """Nobody waits for it."""
+
     def __init__(self, path: Path, why: str) -> None:
         """path: of the run."""
         self.path, self.why = path, why

@@ -158,7 +158,7 @@ def _lines(axis: Axes, names: dict[Any, str]) -> list[str]:
             parts += [f"“{name}” is {level}"] if name else []
         else:
             groups.setdefault(name, []).append((line, x, y))
-    groups = {name: _as_one(axis, lines) for name, lines in groups.items()}
+    groups = {name: _one_row_of_points(axis, lines) for name, lines in groups.items()}
     nameless = groups.pop("", [])
     parts[:0] = [
         f"{len(lines)} lines “{name}” {_together(axis, lines)}"
@@ -172,7 +172,7 @@ def _lines(axis: Axes, names: dict[Any, str]) -> list[str]:
     return list(dict.fromkeys(parts))
 
 
-def _as_one(axis: Axes, lines: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any]]:
+def _one_row_of_points(axis: Axes, lines: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any]]:
     """Where rows are categories, what was drawn row by row is one row of points."""
     # A flat line is the spread of a point or joins two; where it is all that a row has, its middle is the point.
     if not _ticks(axis.yaxis):

@@ -43,9 +43,8 @@ def curves_by_layer(shown: Sequence[Panel]) -> Figure:
     >>> len(curves_by_layer([panel]).axes)
     1
     """
-    figure, axes = _grid(len(shown))
+    figure, axes = _grid([panel.title for panel in shown])
     for axis, panel in zip(axes, shown, strict=True):
-        axis.set_title(panel.title)
         count = len(panel.rows)
         named = range(count) if count <= _ALL else {round(at) for at in np.linspace(0, count - 1, _SOME)}
         for at, colour in enumerate(depth_colours(count)):
@@ -69,9 +68,8 @@ def changes_over_steps(shown: Sequence[Panel]) -> Figure:
     >>> len(changes_over_steps([panel]).axes)  # with its scale of colours
     2
     """
-    figure, axes = _grid(len(shown))
+    figure, axes = _grid([panel.title for panel in shown])
     for axis, panel in zip(axes, shown, strict=True):
-        axis.set_title(panel.title)
         most = float(np.nanmax(np.abs(panel.values), initial=0.0)) or 1.0
         image = _heat(axis, panel.values.T, colours=_BOTH_WAYS, vmin=-most, vmax=most)
         _numbered(axis, "x", [_short(step) for step in panel.steps], panel.axis)
@@ -90,11 +88,10 @@ def tables_of_colour(
     >>> len(figure.axes)
     2
     """
-    figure, axes = _grid(len(shown))
+    figure, axes = _grid([title for title, _ in shown])
     every = np.concatenate([values.ravel() for _, values in shown])
     low, high = float(np.nanmin(every)), float(np.nanmax(every))
-    for axis, (title, values) in zip(axes, shown, strict=True):
-        axis.set_title(title)
+    for axis, (_, values) in zip(axes, shown, strict=True):
         image = _heat(axis, values, vmin=low, vmax=high)
         _numbered(axis, "x", columns, across)
         _numbered(axis, "y", rows, "layer")
@@ -110,16 +107,13 @@ def parts_over_steps(shown: Sequence[Panel], *, colours: Mapping[str, str], unit
     >>> len(parts_over_steps([panel], colours={"QK": BLUE}, unit="nats").axes)
     1
     """
-    figure, axes = _grid(len(shown))
+    figure, axes = _grid([panel.title for panel in shown], unit=unit)
     for axis, panel in zip(axes, shown, strict=True):
-        axis.set_title(panel.title)
         axis.axhline(0.0, color=INK, lw=0.5)
         for at, name in enumerate(panel.rows):
             style = {"color": colours[name]} if name in colours else {"color": INK, "lw": 2.2}
             _line(axis, panel.steps, panel.values[:, at], **style)
         _steps(axis, panel)
-    for first in axes[::COLUMNS]:
-        first.set_ylabel(unit)
     others = (name for panel in shown for name in panel.rows if name not in colours)
     _legend(figure, {**colours, **dict.fromkeys(others, INK)})
     return figure
@@ -134,9 +128,8 @@ def areas_over_steps(shown: Sequence[Panel], *, colours: Mapping[str, str], unit
     >>> len(areas_over_steps([panel], colours={"shared": BLUE, "cross": ORANGE}, unit="nats²").axes)
     1
     """
-    figure, axes = _grid(len(shown))
+    figure, axes = _grid([panel.title for panel in shown], unit=unit)
     for axis, panel in zip(axes, shown, strict=True):
-        axis.set_title(panel.title)
         axis.axhline(0.0, color=INK, lw=0.5)
         for sign in (1, -1):
             floor = np.zeros(len(panel.steps))
@@ -146,8 +139,6 @@ def areas_over_steps(shown: Sequence[Panel], *, colours: Mapping[str, str], unit
                 floor = top
         _line(axis, panel.steps, panel.values[:, -1], color=INK, lw=1.6)
         _steps(axis, panel)
-    for first in axes[::COLUMNS]:
-        first.set_ylabel(unit)
     _legend(figure, {**colours, shown[0].rows[-1]: INK})
     return figure
 
@@ -161,9 +152,8 @@ def stacked_parts(
     >>> len(stacked_parts([("down", np.array([[-1.0, 0.5]]))], rows="0", colours=colours, unit="nats").axes)
     1
     """
-    figure, axes = _grid(len(ways), width=5.0 if len(ways) < 3 else 3.4, height=2.8)
-    for axis, (title, values) in zip(axes, ways, strict=True):
-        axis.set_title(title)
+    figure, axes = _grid([title for title, _ in ways], width=5.0 if len(ways) < 3 else 3.4, height=2.8)
+    for axis, (_, values) in zip(axes, ways, strict=True):
         axis.axhline(0.0, color=INK, lw=0.5)
         place = np.arange(len(rows))
         for sign in (1, -1):
@@ -202,9 +192,8 @@ def by_layer(
     >>> len(by_layer([("stable rank", [("mlp", ["0", "1"], np.array([4.0, 5.0]))])]).axes)
     1
     """
-    figure, axes = _grid(len(shown), width=3.4 if len(shown) > 1 else 5.0, height=2.8)
+    figure, axes = _grid([title for title, _ in shown], width=3.4 if len(shown) > 1 else 5.0, height=2.8)
     for axis, (title, lines) in zip(axes, shown, strict=True):
-        axis.set_title(title)
         for at, (name, _, values) in enumerate(lines):
             dashes = _DASHES[at // len(SERIES) % len(_DASHES)]  # where colours come again
             _line(axis, range(len(values)), values, label=fitting(name), ls=dashes)
@@ -222,9 +211,8 @@ def compared(shown: Sequence[tuple[Panel, Panel]], names: tuple[str, str]) -> Fi
     >>> len(compared([(panel, panel)], ("a", "b")).axes)
     1
     """
-    figure, axes = _grid(len(shown))
+    figure, axes = _grid([panel.title for panel, _ in shown])
     for axis, pair in zip(axes, shown, strict=True):
-        axis.set_title(pair[0].title)
         for panel, name, colour in zip(pair, names, (BLUE, ORANGE), strict=True):
             for at in range(len(panel.rows)) if len(panel.rows) > 1 else ():
                 _line(axis, panel.steps, panel.values[:, at], color=colour, lw=0.7, alpha=0.45, marker="")
@@ -248,13 +236,19 @@ def fitting(name: str, most: int = 20) -> str:
     return name if len(name) <= most else f"{name[:half]}…{name[half + 1 - most :]}"
 
 
-def _grid(count: int, *, width: float = 3.4, height: float = 2.6) -> tuple[Figure, list[Axes]]:
-    """As many axes as panels; what is left over in the last row stays empty."""
-    across = min(count, COLUMNS)
-    figure, axes = panels(across, -(-count // across), width=max(width, 5.0 / across), height=height)
-    for spare in axes[count:]:
+def _grid(
+    titles: Sequence[str], *, unit: str = "", width: float = 3.4, height: float = 2.6
+) -> tuple[Figure, list[Axes]]:
+    """As many axes as titles; what is left over in the last row stays empty. unit: at the left of every row."""
+    across = min(len(titles), COLUMNS)
+    figure, axes = panels(across, -(-len(titles) // across), width=max(width, 5.0 / across), height=height)
+    for axis, title in zip(axes, titles, strict=False):
+        axis.set_title(title)
+    for spare in axes[len(titles) :]:
         spare.set_axis_off()
-    return figure, axes[:count]
+    for first in axes[::COLUMNS] if unit else ():
+        first.set_ylabel(unit)
+    return figure, axes[: len(titles)]
 
 
 def _line(axis: Axes, x: Any, y: np.ndarray, **style: Any) -> None:

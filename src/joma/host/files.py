@@ -122,17 +122,19 @@ def _is_ours(path: Path, kind: Kind) -> bool:
 
 def open_lock(path: Path) -> int:
     """The descriptor of a file that is only locked: made where it is not there, and never through a link."""
+    return _descriptor(path, os.O_RDWR | os.O_CREAT)
+
+
+def _descriptor(path: Path, flags: int) -> int:
     with suppress(FileNotFoundError):
         _must_be_a_file(path, path.lstat())  # first: opening a device can do something
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 @contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
     """The descriptor of a regular file; a link is not followed, and a pipe is not waited for."""
-    with suppress(FileNotFoundError):
-        _must_be_a_file(path, path.lstat())  # first: opening a device can do something
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    descriptor = _descriptor(path, flags)
     try:
         _must_be_a_file(path, os.fstat(descriptor))
         yield descriptor

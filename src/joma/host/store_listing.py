@@ -143,7 +143,6 @@ def _started() -> Child:
 
 def _asked(child: Child, place: Address) -> Any:
     """The answer of a process; None where it has ended."""
-    assert child.stdin is not None
     with suppress(OSError, ValueError):  # a pipe that broke, an answer that did not come whole
         print(json.dumps([place.scheme, place.host, place.path]), file=child.stdin, flush=True)
         return json.loads(_line_of(child))

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from joma.measure._attention_blocks import EMPTY, LOG2E
 from joma.measure._attention_problem import Problem
+from joma.measure._attention_triton import _blocks as attention_blocks
 from joma.measure._attention_triton import with_sums
 from joma.measure._sparsity_blocks import Attention, seen_keys
 from joma.measure._sparsity_triton import above_kernel, received_kernel, top_kernel
@@ -256,10 +257,6 @@ def scales(problem: Problem) -> tuple[float, float]:
 
 
 def blocks(problem: Problem) -> Blocks:
-    """The fastest of the shapes tried on an H200 at head widths 64 and 128; float32 has no tensor cores to feed."""
-    width = problem.q.shape[3]
-    if problem.q.dtype == torch.float32:
-        return Blocks(64, 32, 4, 2) if width <= 64 else Blocks(32, 32, 4, 2)
-    if width > 128:
-        return Blocks(64, 32, 4, 2)
-    return Blocks(128, 64, 4, 2) if width == 128 and problem.queries >= 4096 else Blocks(64, 64, 4, 3)
+    """The fastest of the shapes tried on an H200 at head widths 64 and 128."""
+    long = problem.q.dtype != torch.float32 and problem.q.shape[3] == 128 and problem.queries >= 4096
+    return Blocks(128, 64, 4, 2) if long else Blocks(*attention_blocks(problem))

@@ -262,10 +262,6 @@ class Alert:
 
 
 def few_sentences(alerts: Sequence[Alert]) -> list[str]:
-    """One sentence for each of the first alerts of a step, and one that counts the others.
-
-    >>> few_sentences([Alert(3, "norm", "up", None, 3.0, 2.0, "above its limit")] * 7)[-2:]
-    ['step 3: norm of up is 3, above its limit 2', 'step 3: 2 more alarms']
-    """
+    """One sentence for each of the first alerts of a step, and one that counts the others."""
     more = len(alerts) - MOST_LINES
     return [*map(str, alerts[:MOST_LINES]), *([f"step {alerts[0].step}: {more} more alarms"] if more > 0 else [])]

@@ -233,18 +233,11 @@ def quiet_pass(model: nn.Module, batch: ProbeBatch, *, spread: bool, attention: 
     return probe
 
 
-def first_pass(
-    model: nn.Module,
-    batch: ProbeBatch,
-    *,
-    spread: bool,
-    attention: Adapters | None = None,
-    autocast: torch.dtype | None = None,
-) -> Probe:
-    """The same, where everything that does not fit is refused in one sentence."""
+def first_pass(model: nn.Module, batch: ProbeBatch, *, attention: Adapters | None = None, **how: Any) -> Probe:
+    """`watched_pass`, where everything that does not fit is refused in one sentence."""
     batch.must_suit(model)
     try:
-        return watched_pass(model, batch, spread=spread, attention=attention, autocast=autocast)
+        return watched_pass(model, batch, attention=attention, **how)
     except MonitorError:
         raise
     except ProbeError as error:

@@ -62,7 +62,7 @@ class _KnownToAll(MonitorError):
     """What all processes raise together."""
 
 
-class Alone:
+class OneProcess:
     """One process: nothing is shared."""
 
     first, stops, begun, is_alone = True, False, False, True
@@ -117,7 +117,7 @@ class Alone:
         return False
 
 
-class Several(Alone):
+class SeveralProcesses(OneProcess):
     """Processes that train one model together."""
 
     is_alone = False
@@ -308,15 +308,15 @@ class Several(Alone):
         }
 
 
-def processes_of(model: nn.Module, group: Any = None) -> Alone:
-    """What stands between a monitor and the other processes of its training; `Alone` where there are none.
+def processes_of(model: nn.Module, group: Any = None) -> OneProcess:
+    """What stands between a monitor and the other processes of its training; `OneProcess` where there are none.
 
     - model: what is trained, wrapped or not
     - group: the processes that train it; None: those of DistributedDataParallel, else all that torch.distributed knows
     """
     if not (dist.is_available() and dist.is_initialized()):
         _must_be_one_process(group)
-        return Alone()
+        return OneProcess()
     if group is not None and not isinstance(group, dist.ProcessGroup):
         if group == dist.GroupMember.NON_GROUP_MEMBER:
             raise BadInput("group must have this process among its members", argument="group")
@@ -325,16 +325,12 @@ def processes_of(model: nn.Module, group: Any = None) -> Alone:
     own = inner.process_group if isinstance(inner, nn.parallel.DistributedDataParallel) else dist.group.WORLD
     ranks = dist.get_process_group_ranks(group or own)
     if len(ranks) == 1 and not any(map(is_split, model.parameters())):
-        return Alone()
-    return Several(model, group or _own_group(tuple(ranks)))
+        return OneProcess()
+    return SeveralProcesses(model, group or _own_group(tuple(ranks)))
 
 
 def share_of(batch: ProbeBatch, share: int, shares: int) -> ProbeBatch:
-    """Some rows of every tensor of a batch that has as many as its first one; the digest stays that of all.
-
-    >>> [share_of(ProbeBatch([[1, 2], [3, 4], [5, 6]]), share, 2).args[0].tolist() for share in range(2)]
-    [[[1, 2], [3, 4]], [[5, 6]]]
-    """
+    """Some rows of every tensor of a batch that has as many as its first one; the digest stays that of all."""
     every = [*batch.args, *batch.kwargs.values()]
     rows = next((len(each) for each in every if isinstance(each, Tensor) and each.ndim), 0)
     if rows < shares:

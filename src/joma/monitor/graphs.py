@@ -68,11 +68,7 @@ def stream_of(device: int) -> torch.cuda.Stream:
 
 
 class Arrival:
-    """A copy of a tensor in the host's memory: from CUDA on a stream of its own, pinned, so that nothing waits.
-
-    >>> Arrival(torch.ones(2)).numbers()
-    tensor([1., 1.])
-    """
+    """A copy of a tensor in the host's memory: from CUDA on a stream of its own, pinned, so that nothing waits."""
 
     def __init__(self, tensor: Tensor) -> None:
         """tensor: what is copied."""

@@ -27,31 +27,19 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def plain_name(name: str) -> str:
-    """The name of a part of a model, whether or not something around it was compiled.
-
-    >>> plain_name("_orig_mod.h.0.attn")
-    'h.0.attn'
-    """
+    """The name of a part of a model, whether or not something around it was compiled."""
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def layer_of(name: str) -> str:
-    """The layer that a matrix stands in: its name up to the first number; the whole name where there is none.
-
-    >>> layer_of("transformer.h.3.mlp.c_fc.weight"), layer_of("lm_head.weight")
-    ('transformer.h.3', 'lm_head.weight')
-    """
+    """The layer that a matrix stands in: its name up to the first number; the whole name where there is none."""
     parts = name.split(".")
     numbered = [at for at, part in enumerate(parts) if part.isdigit()]
     return ".".join(parts[: numbered[0] + 1]) if numbered else name
 
 
 class Names:
-    """Names that match one of `include`, if there are any, and none of `exclude`.
-
-    >>> "h.0.attn" in Names("h.0.*", None), "h.0.attn" in Names(None, ["*.attn"])
-    (True, False)
-    """
+    """Names that match one of `include`, if there are any, and none of `exclude`."""
 
     def __init__(self, include: Patterns, exclude: Patterns) -> None:
         """include, exclude: patterns with `*`, as in file names, or lists of them."""
@@ -73,16 +61,7 @@ def _listed(given: Patterns, argument: str) -> list[str] | None:
 
 
 class Structure:
-    """The modules and parameters of a model as they are now: to walk through all their names takes milliseconds.
-
-    >>> model = nn.Sequential(nn.Linear(2, 2))
-    >>> structure = Structure(model)
-    >>> structure.is_the_same()
-    True
-    >>> model[0].weight = nn.Parameter(model[0].weight.detach().clone())  # as load_state_dict(..., assign=True) does
-    >>> structure.is_the_same()
-    False
-    """
+    """The modules and parameters of a model as they are now: to walk through all their names takes milliseconds."""
 
     def __init__(self, model: nn.Module) -> None:
         """model: whose."""

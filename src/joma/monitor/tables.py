@@ -108,12 +108,7 @@ def _padded(numbers: np.ndarray, heads: tuple[int, ...]) -> np.ndarray:
 
 
 def summary(tables: Tables) -> dict[str, float]:
-    """Smallest, mean and largest number per layer: a model of 100 layers must not flood a dashboard.
-
-    >>> rows = Rows(("h.0.attn",), (2,), (8,))
-    >>> summary({"entropy": Table(np.array([[1.0, 2.0]]), rows)})
-    {'entropy/h.0.attn/min': 1.0, 'entropy/h.0.attn/mean': 1.5, 'entropy/h.0.attn/max': 2.0}
-    """
+    """Smallest, mean and largest number per layer: a model of 100 layers must not flood a dashboard."""
     found: dict[str, float] = {}
     for name, table in tables.items():
         layers, numbers = _of_heads(table) if table.rows.heads is not None else _of_matrices(table)
@@ -142,14 +137,7 @@ def _of_matrices(table: Table) -> tuple[Sequence[str], np.ndarray]:
 
 
 def every_number(tables: Tables) -> dict[str, float]:
-    """The number of every head and of every matrix. No name is a folder of another: MLflow keeps files by these names.
-
-    >>> from joma.monitor.tables import Rows, Table
-    >>> every_number({"entropy": Table(np.array([[1.0, 2.0]]), Rows(("h.0.attn",), (2,), (8,)))})
-    {'entropy/h.0.attn/head0': 1.0, 'entropy/h.0.attn/head1': 2.0}
-    >>> every_number({"norm": Table(np.array([3.0]), Rows(("h.0.up.weight",)))})
-    {'norm/h.0.up.weight/value': 3.0}
-    """
+    """The number of every head and matrix. No name is a folder of another: MLflow keeps files by these names."""
     found: dict[str, float] = {}
     for name, table in tables.items():
         for at in map(tuple, np.argwhere(table.real).tolist()):

@@ -1,9 +1,8 @@
 """Optimizers: GaLore, in the low-rank space of the gradient, with APOLLO and Fira; Muon, by orthogonal updates."""
 
-from joma.optim._arguments import Projected, Refresh
-from joma.optim._forms import StateError
-from joma.optim.apollo import APOLLO
-from joma.optim.fira import Fira
+from joma.optim._groups import Projected, Refresh
+from joma.optim._state import StateError
+from joma.optim.apollo import APOLLO, Fira
 from joma.optim.galore import GaLore
 from joma.optim.memory import Memory, memory
 from joma.optim.muon import Muon

@@ -6,6 +6,11 @@ inner optimizer. So a step has a few products and a few tensors instead of one p
 
 Rows of a matrix may lie on several processes (DTensor, as FSDP2 makes them; see _sharded.py). A program without
 distributed training never loads torch.distributed.tensor: a DTensor exists only where somebody has loaded it.
+
+Bases may be kept in 8 bits: whole numbers and no scale. A direction has length 1. So its codes c, with the largest at
+127, say all of it: it is c / |c|. No scale is kept, none can be damaged, and what is read back has length 1 again.
+Scales for 256 entries at a time, as in Q-GaLore (arXiv 2407.08296), leave bases about as orthonormal:
+`bench_galore --parts lowbit_loss` measures both.
 """
 
 from __future__ import annotations
@@ -18,12 +23,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from joma.optim._lowbit import to_directions, to_stored
 from joma.optim.projector import Rank, Side, largest_rank, side_of
 
 STACKED_ON = ("cuda", "xpu", "mps")  # kinds of devices on which one large product beats many small ones
 FUSED_ON = ("cuda", "cpu")  # those that have torch's fused SGD
 ALONE = 1 << 21  # entries of a matrix whose product fills such a device by itself: nothing is copied for it
+LARGEST = 127  # code of a basis in 8 bits
 STACK = 12 << 20  # entries that are copied together for one product: 48 MiB of float32 beside the gradients
 
 
@@ -63,6 +68,32 @@ def precision_of(parameter: Tensor, asked: torch.dtype | None) -> torch.dtype:
     if asked is not None:
         return asked
     return torch.float32 if parameter.dtype == torch.float16 else parameter.dtype
+
+
+def to_stored(basis: Tensor, dtype: torch.dtype) -> Tensor:
+    """A basis (..., rows, rank) for its memory. Codes stay as they are, bit for bit.
+
+    - basis: floating, or as it was stored in any precision
+    - dtype: what `basis_dtype` says
+    """
+    if basis.dtype == dtype:
+        return basis
+    basis = to_directions(basis, torch.promote_types(basis.dtype, torch.float32))
+    if dtype != torch.int8:
+        return basis
+    return (basis * (LARGEST / basis.abs().amax(-2, keepdim=True))).round().to(torch.int8)
+
+
+def to_directions(stored: Tensor, dtype: torch.dtype) -> Tensor:
+    """A basis (..., rows, rank) to compute with, from its memory; where that is floating already, it is not copied."""
+    if stored.dtype == dtype:  # nearly always; a call of torch that changes nothing costs the host something too
+        return stored
+    codes = stored.to(dtype)
+    if stored.is_floating_point():
+        return codes
+    precise = torch.promote_types(dtype, torch.float32)
+    lengths = torch.linalg.vector_norm(codes, dim=-2, keepdim=True, dtype=precise)
+    return codes.div_(lengths)
 
 
 class Matrix:
@@ -394,3 +425,26 @@ def shrink_and_add(weight: Tensor, added: Tensor, scale: float, shrink: float | 
     if isinstance(shrink, Tensor) or shrink != 1:
         weight.mul_(shrink)
     weight.add_(added, alpha=scale)
+
+
+def state_of(inner: torch.optim.Optimizer, matrix: Matrix) -> dict[str, Any]:
+    """The inner state of one matrix: parts of the tensors of its pack; what has no axes, as a step count, is shared."""
+    found = inner.state.get(matrix.pack.compact, {})
+    if len(matrix.pack.matrices) == 1:
+        return dict(found)
+    return {key: value[matrix.place] if _has_axes(value) else value for key, value in found.items()}
+
+
+def _has_axes(value: object) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
+def join_states(states: list[dict[str, Any]]) -> dict[str, Any]:
+    """The state of a pack from those of its matrices, which have the same step count."""
+    if len(states) == 1:
+        return states[0]
+    joined: dict[str, Any] = {}
+    for key, value in states[0].items():
+        each = [state[key] for state in states]
+        joined[key] = torch.stack(each) if _has_axes(value) else value
+    return joined

@@ -1,4 +1,15 @@
-"""Finding subspaces: whose turn it is, which matrices are worked on together, and what their gradients give."""
+"""Finding subspaces: whose turn it is, which matrices are worked on together, and what their gradients give.
+
+The inner state moves with its subspace, as `on_move` says.
+- keep: nothing. Direction i of the new subspace inherits the state of direction i of the old one, as in galore-torch.
+- rotate: with R = P_new^T P_old, first moments m become R m, which is exact. Second moments have no exact rotation:
+  they become (R * R) v + (1 - sum_j R_ij^2) mean(v). The first term is exact where the old coordinates are
+  uncorrelated. The second gives the part of a new direction that lay outside the old subspace the mean second moment.
+- reset: the state is forgotten; the inner optimizer starts that matrix anew, its step count included.
+
+A state tensor is moved if it is a plain floating-point matrix with the rank along the projected axis (moments of the
+compact shape, and Adafactor's factor along that axis). Quantised states cannot be rotated; they are refused.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -9,11 +20,20 @@ import torch
 from torch import Tensor
 
 from joma.optim import _matrix
-from joma.optim._guard import Sent
-from joma.optim._inner import OnMove, move_state, narrow_state
-from joma.optim._matrix import Matrix, full_tensor, is_sharded
-from joma.optim._subspace_iteration import FollowedBasis, have_settled
-from joma.optim.projector import SPARE, Energy, Kind, Projector, Rank, find_projector, follow_projector
+from joma.optim._groups import OnMove
+from joma.optim._matrix import Matrix, full_tensor, is_sharded, local, state_of
+from joma.optim._update import Sent
+from joma.optim.projector import (
+    SPARE,
+    Energy,
+    FollowedBasis,
+    Kind,
+    Projector,
+    Rank,
+    find_projector,
+    follow_projector,
+    have_settled,
+)
 
 SEARCHED = 1 << 23  # entries of gradients that are searched together at most
 REFRESHED_TOGETHER = 4  # subspaces that are found at once where products are stacked: more make a step too long
@@ -22,6 +42,8 @@ FOLLOWED_IN_A_ROW = 3  # updates in which a subspace that has not settled is fol
 SEARCHED_NEXT = -1  # in the place of the count at the last refresh
 EARLIEST = SEARCHED_NEXT - FOLLOWED_IN_A_ROW + 1  # what stands there if the subspace was followed the most in a row
 _SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
+SECOND_MOMENTS = ("sq", "square", "sum", "var", "inf", "max", "step_size", "acc_delta")
+"""Parts of the names that torch's optimizers give to what is not linear in the gradient."""
 Agree = Callable[[Matrix, Tensor], Tensor]
 Found = list[tuple[Matrix, Projector]]
 Place = Callable[[Matrix], Hashable]
@@ -194,3 +216,50 @@ def take_subspaces(found_of: Found, inner: torch.optim.Optimizer, *, rank: Rank,
             largest = matrix.rank
             matrix.pack.narrow(rank.choose(matrix.energies))
             narrow_state(inner, matrix, largest)
+
+
+def move_state(
+    inner: torch.optim.Optimizer, matrix: Matrix, old: Tensor, on_move: OnMove, *, sound: Tensor | None = None
+) -> None:
+    """Move the inner state of one matrix from the subspace `old` to matrix.basis. `reset` needs a pack of one.
+
+    - inner, matrix, old, on_move: whose state, from where, and how
+    - sound: False on the device where the subspace has not moved. A state is not turned there. It is forgotten there
+      all the same, since the host does not know: the next step finds that subspace anew, and would forget it then
+    """
+    state = inner.state.get(matrix.pack.compact, {})
+    if on_move == "reset" and "sum" in state:  # Adagrad fills its state when it is made, not at its first step
+        state["step"].zero_()
+        state["sum"].fill_(inner.defaults.get("initial_accumulator_value", 0.0))
+    elif on_move == "reset":
+        inner.state.pop(matrix.pack.compact, None)
+    if on_move != "rotate" or matrix.basis is None:
+        return
+    precise = torch.promote_types(matrix.product_dtype, torch.float32)
+    rotation = matrix.directions().to(precise).mT @ old.to(precise)
+    axis = matrix.projected_axis
+    for name, value in state_of(inner, matrix).items():
+        plain, sharded = type(value) is Tensor, is_sharded(value)
+        if isinstance(value, Tensor) and value.ndim and not sharded and not (plain and value.dtype != torch.uint8):
+            # kept in few bits: a tensor of bytes, or a class of its own
+            raise ValueError(f"on_move='rotate' cannot turn the quantised state {name}: use keep or reset")
+        sides = (plain or sharded) and value.is_floating_point() and value.ndim == 2 and value.shape
+        if sides and sides[axis] == matrix.rank and sides[1 - axis] in (1, matrix.longer):
+            here = local(value)
+            rows = here.to(rotation.dtype) if axis == 0 else here.to(rotation.dtype).mT
+            if any(part in name for part in SECOND_MOMENTS):
+                known = rotation.square()
+                outside = (1 - known.sum(1, keepdim=True)).clamp_min(0)  # rounding may put it below 0
+                moved = torch.addmm(outside * rows.mean(0, keepdim=True), known, rows)
+            else:
+                moved = rotation @ rows
+            moved = (moved if axis == 0 else moved.mT).contiguous().to(here.dtype)
+            here.copy_(moved if sound is None else torch.where(sound, moved, here))
+
+
+def narrow_state(inner: torch.optim.Optimizer, matrix: Matrix, before: int) -> None:
+    """Cut state that was made for the largest rank to the rank that was chosen; the matrix is alone in its pack."""
+    state = inner.state.get(matrix.pack.compact, {})
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.ndim == 2 and value.shape[matrix.projected_axis] == before:
+            state[name] = value.narrow(matrix.projected_axis, 0, matrix.rank).clone()

@@ -1,234 +1,454 @@
-"""One update of some packs and of some parameters that pass: project, let the inner optimizer step, write back.
+"""GaLore's step, and the updates and projections that are made during backward.
 
-The gradients are finite by then, or a flag `found_inf` is 1 on the device. Few packs at a time have memory for their
-compact parameters: a round. What the write-back does is the choice of the optimizer (see `WriteBack`).
+In one update, whenever it comes, subspaces that are due are found, and it is made or held back.
 """
 
-from collections.abc import Callable, Sequence
-from functools import reduce
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
 
-from joma.optim import _matrix
-from joma.optim._arguments import Decay
-from joma.optim._groups import Following, Passing, Place, decays_apart_from_gradients
-from joma.optim._guard import NameOf
-from joma.optim._matrix import Pack, full_tensor, local, one_number, unless
+from joma.optim._backward import Bucket, InBackward
+from joma.optim._groups import Decay, Following, Members, NonFinite, OnMove, Partner, Passing, is_entry_by_entry
+from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
+from joma.optim._refresh import (
+    Outcomes,
+    can_follow,
+    find_subspaces,
+    follow_subspaces,
+    full_gradients,
+    refresh_batches,
+    take_subspaces,
+)
+from joma.optim._update import (
+    Guard,
+    NameOf,
+    Rounds,
+    are_finite,
+    clip_gradients,
+    project_first,
+    seen_gradients,
+    update,
+)
+from joma.optim.projector import Kind
 
-UNFOLDED = 1 << 23  # compact entries that a device which likes large steps has at once: 32 MiB of float32
-UNFOLDED_SHARE = 32  # elsewhere, and of large models: one in so many entries
-UNFOLDED_LEAST = 1 << 17  # but always so many
-Groups = list[dict[str, Any]]
-WriteBack = Callable[[Pack, float, float | Tensor, Tensor | None], None]
-"""Brings what the inner optimizer did with a pack into its matrices.
-
-Takes the pack, the scale, what the matrices are shrunk by, and a flag on the device that is 1 if nothing may change.
-"""
-
-
-def values_of(gradient: Tensor) -> Tensor:
-    """All numbers of a gradient; of a sparse one, which is coalesced by then, those that are kept."""
-    return gradient.values() if gradient.layout == torch.sparse_coo else gradient
-
-
-class Seen(NamedTuple):
-    """Gradients that must be finite: stacks of projected ones, and others; the name that belongs to a flag of them."""
-
-    stacks: list[Tensor]
-    tensors: list[Tensor]
-    name_of: NameOf
-
-
-def seen_gradients(packs: list[Pack], passing: list[Passing]) -> Seen:
-    """What is looked at before a step; of a sparse gradient the values, each place once."""
-    stacked = [pack for pack in packs if pack.compact.grad is not None and len(pack.matrices) > 1]
-    others = [pack for pack in packs if pack.compact.grad is None or len(pack.matrices) == 1]
-    tensors: list[Any] = []
-    for pack in others:
-        tensors += [each.grad for each in pack.parameters] if pack.compact.grad is None else [pack.compact.grad]
-    for each in passing:
-        gradient: Any = each.parameter.grad
-        if gradient.layout == torch.sparse_coo:
-            gradient = each.parameter.grad = gradient.coalesce()
-        tensors.append(values_of(gradient))
-
-    def name_of(flag: int) -> str:
-        for pack in stacked:  # a flag for each row of each matrix
-            if flag < len(pack.matrices) * (rows := pack.shape[1]):
-                return pack.matrices[flag // rows].name
-            flag -= len(pack.matrices) * rows
-        names = [matrix.name for pack in others for matrix in pack.matrices]
-        return [*names, *(each.name for each in passing)][flag]
-
-    return Seen([pack.compact.grad for pack in stacked], tensors, name_of)  # type: ignore[misc]
+NOT_CAPTURED = "a step that finds subspaces cannot be captured: capture one for which due() is empty"
+NOT_PARTED = "a matrix has no gradient for the first time: make such a step as usual before you capture one"
 
 
-def total_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The norm of all entries together; squares of half precision would overflow where their root does not."""
-    precise = reduce(torch.promote_types, {one.dtype for one in tensors}, torch.float32)
-    norms = [full_tensor(norm) for norm in torch._foreach_norm(list(tensors), 2, precise)]
-    total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-    return total
+def is_captured() -> bool:
+    """Whether what is done now goes into a CUDA graph: nobody may wait for the device then."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def clip_gradients(packs: list[Pack], passing: list[Passing], most: float) -> None:
-    """Scale all gradients, as the inner optimizer sees them, if their norm together is above `most`."""
-    for pack in packs:
-        if pack.compact.grad is None:
-            pack.take_gradients()
-    seen = [each.grad for each in (*(pack.compact for pack in packs), *(each.parameter for each in passing))]
-    gradients = [values_of(each) for each in seen if each is not None]
-    factor = (most / (total_norm(gradients) + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
-    torch._foreach_mul_([local(one) for one in gradients], factor)
+class Stepping(torch.optim.Optimizer):
+    """Steps as a whole, or takes gradients while backward goes on.
 
+    `looks_at_gradients`: of the matrices, on the way back into them.
+    """
 
-class Round:
-    """Packs that are unfolded together and parameters that pass; what a step asks of them is worked out once."""
+    looks_at_gradients = False
+    projector: Kind
+    on_move: OnMove
+    decay: Decay
+    nonfinite: NonFinite
+    stagger: bool
+    per_layer: bool
+    project_in_backward: bool
+    clip: float | None
+    seed: int
+    group: dist.ProcessGroup | None
+    inner: torch.optim.Optimizer
+    _members: Members
+    _following: Following
+    _guard: Guard
+    _outcomes: Outcomes
+    _rounds: Rounds
+    _backward: InBackward
+    _of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]]
 
-    def __init__(self, packs: list[Pack], passing: list[Passing]) -> None:
-        """Packs of one kind of number have one memory together."""
-        self.packs, self.passing = packs, passing
-        self.members: dict[Place, list[Tensor]] = {}
+    def _show_state(self, packs: list[Pack], passing: list[Passing]) -> None:
+        """Let state[p] have what an update has changed."""
+        raise NotImplementedError
+
+    @property
+    def matrices(self) -> list[Matrix]:
+        """The projected ones, in the order of the parameters."""
+        return self._members.matrices
+
+    @property
+    def packs(self) -> list[Pack]:
+        """Alike matrices that share a compact parameter of the inner optimizer."""
+        return self._members.packs
+
+    @property
+    def passing(self) -> list[Passing]:
+        """Parameters that the inner optimizer trains as they are."""
+        return self._members.passing
+
+    def _form_packs(self, packs: list[Pack], together: Partner = lambda matrix: matrix.found) -> None:
+        """Put the matrices of these packs into new ones, as many in one as may be."""
+        if is_captured():  # each replay would copy their states anew, from memory that others have by then
+            raise ValueError(NOT_PARTED)
+        entry_by_entry = is_entry_by_entry(self.inner) and self.on_move != "reset"
+
+        def partner(matrix: Matrix) -> object:
+            if matrix.expert is not None:
+                return id(matrix.owner)
+            alone = matrix.flexible or self.project_in_backward or is_sharded(matrix.parameter) or not entry_by_entry
+            return None if alone else (self._backward.bucket_of(matrix.parameter), together(matrix), matrix.count)
+
+        self._members.form_packs(self.inner, packs, partner)
+        self._following.list_packs(self.packs)
+        self._rounds.forget()
+        self._of_bucket.clear()
+
+    def _packs_with_gradients(self) -> list[Pack]:
+        """Matrices of a pack of which some have no gradient are parted: they have their own counts from now on."""
+        if self.project_in_backward:
+            return [pack for pack in self.packs if pack.compact.grad is not None or pack.parameters[0].grad is not None]
+        present = [(pack, [each.grad is not None for each in pack.parameters]) for pack in self.packs]
+        if not any(any(there) and not all(there) for _, there in present):
+            return [pack for pack, there in present if there[0]]
+        for pack, there in present:
+            if any(there) and not all(there):
+                self._form_packs([pack], lambda matrix: matrix.parameter.grad is not None)
+        return [pack for pack in self.packs if pack.parameters[0].grad is not None]
+
+    def _update(self, packs: list[Pack], passing: list[Passing], *, captured: bool) -> None:
+        """One update of these parameters, counted or skipped."""
+        matrices = [matrix for pack in packs for matrix in pack.matrices]
+        device = (packs[0].device if packs else passing[0].parameter.device).type
+        try:
+            with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+                refreshed = self._refresh_due([p for p in packs if p.compact.grad is None], captured=captured)
+                if not (refreshed and self._advance(packs, passing, captured=captured)):
+                    self._count_skipped()
+                elif not captured:
+                    for matrix in matrices:
+                        matrix.count += 1
+        finally:
+            self._guard.release()
+            for pack in packs:
+                pack.fold()
+        self._show_state(packs, passing)
+
+    def _refresh_due(self, packs: list[Pack], *, captured: bool) -> bool:
+        """Find the subspaces that are due; False if a gradient that one is searched for in is not finite."""
         for pack in packs:
-            self.members.setdefault((pack.group, "compact"), []).append(pack.compact)
-        for each in passing:
-            self.members.setdefault((each.group, each.role), []).append(each.parameter)
-        kinds: dict[object, list[Pack]] = {}
-        for pack in packs:
-            kinds.setdefault((pack.zero.dtype, pack.device), []).append(pack)
-        self._kinds = list(kinds.values())
+            pack.check_dense()
+        due = [matrix for pack in packs for matrix in pack.due(self.param_groups[pack.group]["refresh"])]
+        if not due:
+            return True
+        if captured:
+            raise ValueError(NOT_CAPTURED)
+        followed = [matrix for matrix in due if self._can_follow(matrix)]
+        searched = [matrix for matrix in due if not self._can_follow(matrix)]
+        full = [(matrix.name, matrix.parameter.grad) for matrix in searched if matrix.parameter.grad is not None]
+        if full and not self._all_finite(lambda flag: full[flag][0], are_finite([gradient for _, gradient in full])):
+            return False
+        for batch in refresh_batches(searched):
+            self._search(batch)
+        for batch in refresh_batches(followed):
+            self._follow(batch)
+        return True
 
-    def unfold(self) -> None:
-        """Give each compact parameter its memory, zeros."""
-        for packs in self._kinds:
-            shapes = [local(pack.compact).shape for pack in packs]
-            sizes = [shape.numel() for shape in shapes]
-            memory = torch.zeros(sum(sizes), dtype=packs[0].zero.dtype, device=packs[0].device)
-            for pack, part, shape in zip(packs, memory.split(sizes), shapes, strict=True):
-                pack.unfold(part.view(shape))
+    def _can_follow(self, matrix: Matrix) -> bool:
+        """Several processes would have to be of one mind about what has settled: they search."""
+        return self.projector == "randomized" and self.group is None and can_follow(matrix)
 
+    def _follow(self, batch: list[Matrix]) -> None:
+        """Find the subspaces of alike matrices from their last ones; the next update knows whether that was enough."""
+        self._outcomes.send(batch, follow_subspaces(batch, self.inner, seed=self.seed, on_move=self.on_move))
 
-class Rounds:
-    """The rounds of an update, kept for the next one, which mostly has the same packs and parameters."""
+    def _search(self, batch: list[Matrix]) -> None:
+        """Find the subspaces of alike matrices together, whatever it takes."""
+        gradients = full_gradients(batch)
+        found = find_subspaces(batch, gradients, self.projector, seed=self.seed)
+        if found:
+            rank = self.param_groups[batch[0].group]["rank"]
+            take_subspaces(found, self.inner, rank=rank, on_move=self.on_move, agree=self._agreed)
 
-    def __init__(self) -> None:
-        """None so far."""
-        self._kept: dict[tuple[int, ...], list[Round]] = {}
+    def _agreed(self, matrix: Matrix, found: Tensor) -> Tensor:
+        """What all processes that train this matrix use."""
+        if self.group is None:
+            return matrix.pack.agree(found)
+        return broadcast_from_first(found, self.group)
 
-    def forget(self) -> None:
-        """Packs have changed."""
-        self._kept.clear()
+    def is_due(self, matrix: Matrix) -> bool:
+        """Whether the subspace of a matrix is found anew before its next update, as far as the host knows; see `due`.
 
-    def of(self, packs: list[Pack], passing: list[Passing]) -> list[Round]:
-        """One round on a device that likes large steps, if the memory is small; otherwise few packs in each."""
-        key = (*map(id, packs), *map(id, passing))  # what is kept holds them, so that no id is given again
-        if (found := self._kept.get(key)) is None:
-            found = self._kept[key] = _split(packs, passing)
+        - matrix: one of `matrices`; one that is frozen has no update
+        """
+        return matrix.owner.requires_grad and matrix.is_due(self.param_groups[matrix.group]["refresh"])
+
+    def due(self) -> list[str]:
+        """Names of the matrices whose subspaces the next step finds anew; a step is captured only if there are none.
+
+        On a GPU it waits for what the device says of subspaces that the last step followed.
+        """
+        if self._backward.begins:  # amid an update a question must not change what comes
+            self._outcomes.read()
+        return [matrix.name for matrix in self.matrices if self.is_due(matrix)]
+
+    def count_replays(self) -> None:
+        """Count a step that a CUDA graph has replayed, of which Python knows nothing: call it after each.
+
+        What was held back in it, since a gradient was not finite, is known at the next call.
+        """
+        for matrix in self.matrices:
+            matrix.count += 1
+        self._show_state(self.packs, [])
+        self._look_at_replays(wait=False)
+
+    def _advance(self, packs: list[Pack], passing: list[Passing], *, captured: bool) -> bool:
+        """Steps of the inner optimizer, and their way back into the matrices; False if all is to be skipped."""
+        rounds = self._rounds.of(packs, passing)
+        if len(rounds) == 1:
+            project_first(packs, free=self.per_layer and not self.looks_at_gradients)
+        seen = seen_gradients(packs, passing)
+        finite = are_finite(seen.tensors, seen.stacks)
+        self._following.hand_over_options(self.decay)
+        found_inf = None
+        if self._guard.serves([pack.device for pack in packs] + [each.parameter.device for each in passing]):
+            matrices = [matrix for pack in packs for matrix in pack.matrices]
+            found_inf = self._guard.hold(seen.name_of, finite, matrices, captured=captured)
+        elif captured:
+            raise ValueError("a step is captured with an inner optimizer that is fused and capturable: give both")
+        elif not self._all_finite(seen.name_of, finite):
+            return False
+        if self.clip is not None:
+            clip_gradients(packs, passing, self.clip)
+        for one in rounds:
+            update(
+                one,
+                self._following,
+                self.param_groups,
+                decay=self.decay,
+                found_inf=found_inf,
+                write_back=self._write_back,
+                free=not self.looks_at_gradients,
+            )
+        return True
+
+    def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
+        """Bring what the inner optimizer did with a pack into its matrices, W = shrink * W + scale * P C.
+
+        If the class `looks_at_gradients`, those of the matrices are still there, and `pack.compact.grad` is what the
+        inner optimizer saw. Where `found_inf` is 1 on the device, the inner optimizer did nothing, and W must stay.
+        """
+        pack.apply(scale, shrink, found_inf)
+
+    def _all_finite(self, name_of: NameOf, finite: Tensor) -> bool:
+        """Whether all are finite; if not, raise or leave it to the caller. One wait for the device."""
+        if bool(finite.all()):
+            return True
+        self._refuse(name_of(finite.tolist().index(False)))
+        return False
+
+    def _refuse(self, name: str) -> None:
+        """Raise because of a gradient that is not finite, unless such steps are skipped."""
+        if self.nonfinite == "raise":
+            nothing = "it was not updated" if self.per_layer else "nothing was updated"
+            raise ValueError(
+                f"the gradient of {name} is not finite: {nothing}; nonfinite='skip' skips and counts such steps"
+            )
+
+    def _look_back(self, *, wait: bool = True) -> None:
+        """At the step before, if it was left to the device whether it happens; wait for the last replay, or do not."""
+        for name in self._guard.look_back():  # with per_layer one for each bucket
+            self._refuse(name)
+            self._count_skipped()
+        self._look_at_replays(wait=wait)
+
+    def _look_at_replays(self, *, wait: bool) -> None:
+        """At updates that replays of a CUDA graph held back; nobody knows which parameters those were of."""
+        for _ in range(self._guard.held_in_replays(wait=wait)):
+            self._refuse("some parameter in a replay")
+            self._count_skipped()
+
+    def _count_skipped(self) -> None:
+        for group in self.param_groups:
+            group["galore_skipped"] += 1
+
+    @property
+    def skipped(self) -> int:
+        """How many steps were skipped: a gradient was not finite; with per_layer, updates of a few parameters."""
+        self._look_back()
+        return int(self.param_groups[0]["galore_skipped"])
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update of every parameter that has a gradient; returns what the closure gives.
+
+        - closure: computes the loss and its gradients; it is evaluated once, before the update
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._step()
+        return loss
+
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    def _step(self) -> None:
+        """torch.compile leaves this as it is: which packs step, and which are due, is not known when it compiles."""
+        captured = is_captured()
+        if not captured and self._backward.begins:
+            self._outcomes.read()
+        try:
+            self._update_buckets(self._backward.release(), captured=captured)
+        except Exception:  # a gradient that is not finite: the next backward begins anew
+            self._backward.forget()
+            raise
+        self._check_backward()
+        if not captured and not self.per_layer:
+            self._look_back(wait=False)
+        folded = self._members.folded
+        try:
+            for each in folded:
+                each.lend()
+            packs = self._packs_with_gradients()
+            passing = [each for each in self.passing if each.parameter.grad is not None]
+            if packs or passing:
+                self._update(packs, passing, captured=captured)
+            else:
+                self._following.hand_over_options(self.decay)
+        finally:
+            for each in folded:
+                each.give_back()
+        self._hide_compact()
+
+    def _start_hooks(self) -> None:
+        """Of parameters that have none: of all with per_layer=True, of projected matrices with per_layer='project'."""
+        named = [(each.name, each.parameter) for each in self.matrices]
+        if self.per_layer:
+            named += [(each.name, each.parameter) for each in self.passing]
+            self._backward.start(named, self, Stepping._update_in_backward)
+            self._backward.plan([each for group in self.param_groups for each in group["params"]])
+        elif self.project_in_backward:
+            self._backward.start(named, self, Stepping._project_in_backward)
+            self._matrix_of = {id(each.parameter): each for each in self.matrices}
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """torch.amp.GradScaler asks; with per_layer it then calls step(), which refuses it in one sentence."""
+        return self.per_layer
+
+    def _check_backward(self) -> None:
+        """Refuse what cannot be right where gradients are taken during backward."""
+        if self.per_layer and "grad_scale" in vars(self):
+            for name in ("grad_scale", "found_inf"):
+                vars(self).pop(name, None)
+            self._backward.forget()
+            raise ValueError(
+                "per_layer updates during backward, before GradScaler could unscale: leave GradScaler out, or give "
+                "per_layer='project'"
+            )
+        self._backward.check()
+
+    def _update_in_backward(self, parameter: nn.Parameter) -> None:
+        """Of one parameter and of those that have waited for it, with per_layer.
+
+        What the updates of the last backward came to is looked at when the next one begins: amid one, or at its step, a
+        GPU would still be at work on them.
+        """
+        if self._backward.begins:
+            try:
+                self._begin_backward()
+            except Exception:  # backward ends here: the next one must not add to this gradient
+                parameter.grad = None
+                raise
+        self._backward.take(parameter)
+        if ready := self._backward.collect(parameter):
+            with torch.no_grad():
+                self._update_buckets(ready, captured=is_captured())
+
+    def _begin_backward(self) -> None:
+        """Refuse what cannot be right before anything is updated."""
+        if not is_captured():
+            self._outcomes.read()
+            self._look_back(wait=False)
+        elif any(map(self.is_due, self.matrices)):
+            raise ValueError(NOT_CAPTURED)
+
+    def _update_buckets(self, buckets: list[Bucket], *, captured: bool) -> None:
+        """With the gradients that have waited; they are freed."""
+        if not buckets:
+            return
+        try:
+            members = [self._members_of(bucket) for bucket in buckets]
+            packs = [one for some, _ in members for one in some]
+            self._update(packs, [one for _, some in members for one in some], captured=captured)
+        finally:
+            for each in (each for bucket in buckets for each in bucket.parameters):
+                each.grad = None
+
+    def _members_of(self, bucket: Bucket) -> tuple[list[Pack], list[Passing]]:
+        """Packs and parameters that pass; packs of which only a part is in the bucket are parted."""
+        if (found := self._of_bucket.get(bucket)) is None:
+            inside = {id(each) for each in bucket.parameters}
+            matrices = [each for each in self.matrices if id(each.parameter) in inside]
+            packs = {id(each.pack): each.pack for each in matrices}
+            if sum(len(pack.matrices) for pack in packs.values()) > len(matrices):
+                self._form_packs(list(packs.values()))
+                packs = {id(each.pack): each.pack for each in matrices}
+            found = list(packs.values()), [each for each in self.passing if id(each.parameter) in inside]
+            self._of_bucket[bucket] = found
         return found
 
+    @torch.no_grad()
+    def _project_in_backward(self, parameter: nn.Parameter) -> None:
+        """Of one matrix, with per_layer='project'.
 
-def _split(packs: list[Pack], passing: list[Passing]) -> list[Round]:
-    if not packs:
-        return [Round([], passing)]
-    entries = sum(pack.entries for pack in packs) + sum(each.parameter.numel() for each in passing)
-    most = max(entries // UNFOLDED_SHARE, UNFOLDED if _matrix.is_stacked_on(packs[0].device) else UNFOLDED_LEAST)
-    found: list[list[Pack]] = [[]]
-    held = 0
-    for pack in packs:
-        size = torch.Size(pack.shape).numel()
-        if found[-1] and held + size > most:
-            found.append([])
-            held = 0
-        found[-1].append(pack)
-        held += size
-    if len(found) == 1:
-        return [Round(packs, passing)]
-    return [*(Round(some, []) for some in found), *([Round([], passing)] if passing else [])]
-
-
-def project_first(packs: list[Pack], *, free: bool) -> None:
-    """Project before anybody looks whether gradients are finite, where all are projected in one round anyway.
-
-    A product with a number that is not finite is not finite, and there are fewer numbers to look at.
-
-    - free: gradients are not needed any more once they are projected
-    """
-    if packs and _matrix.is_stacked_on(packs[0].device) and not any(pack.sharded for pack in packs):
-        for pack in packs:
-            if pack.compact.grad is None:
+        Projecting is linear: the compact gradients of microbatches add up to the projected sum, and nothing is updated
+        before step(). A subspace that is due is found from the first microbatch, never from a gradient that is not
+        finite.
+        """
+        matrix = self._matrix_of[id(parameter)]
+        pack = matrix.pack
+        pack.check_dense()
+        captured = is_captured()
+        if self._backward.begins and not captured:
+            self._outcomes.read()
+        if captured and self.is_due(matrix):
+            raise ValueError(NOT_CAPTURED)
+        self._backward.take(parameter)
+        with torch.autocast(parameter.device.type, enabled=False):
+            if self.is_due(matrix) and self._can_follow(matrix):
+                self._follow([matrix])
+            elif self.is_due(matrix) and bool(are_finite([parameter.grad]).all()):  # type: ignore[list-item]
+                self._search([matrix])
+            if matrix.found:
                 pack.take_gradients()
-            if free:
-                for each in pack.parameters:
-                    each.grad = None
+            else:
+                pack.compact.grad = torch.full(pack.shape, torch.nan, dtype=pack.zero.dtype, device=pack.device)
+        # torch.amp.GradScaler looks here: it unscales compact gradients and sees an overflow in them.
+        listed = self.param_groups[pack.group]["params"]
+        if not any(each is pack.compact for each in listed):
+            listed.append(pack.compact)
+        parameter.grad = None
 
+    def _hide_compact(self) -> None:
+        """Compact parameters are in the groups only while they have gradients."""
+        if self.project_in_backward:
+            compact = {id(pack.compact) for pack in self.packs}
+            for group in self.param_groups:
+                group["params"] = [each for each in group["params"] if id(each) not in compact]
 
-def update(
-    one: Round,
-    following: Following,
-    groups: Groups,
-    *,
-    decay: Decay,
-    found_inf: Tensor | None,
-    write_back: WriteBack,
-    free: bool,
-) -> None:
-    """One round: project, step and write back its packs, and step the parameters that pass.
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients, those already projected too.
 
-    - following: the inner optimizer, with groups that follow ours
-    - groups: ours
-    - decay: of the matrices
-    - found_inf: on a device, 1 where a gradient is not finite and nothing may change
-    - write_back: the optimizer's way from the compact parameters to the matrices
-    - free: it does not look at what the inner optimizer saw
-    """
-    for pack in one.packs:
-        if pack.compact.grad is None:
-            pack.take_gradients()
-    one.unfold()
-    if decay == "coupled":
-        for pack in one.packs:
-            _couple_decay(pack, groups[pack.group])
-        shrinks: list[float | Tensor] = [1.0] * len(one.packs)
-    else:
-        _shrink_scaled(one.passing, groups, found_inf)
-        shrinks = [_shrink(groups[pack.group], found_inf) for pack in one.packs]
-    following.step(one.members)
-    if free:
-        for pack in one.packs:
+        - set_to_none: free the gradients instead of filling them with zeros
+        """
+        super().zero_grad(set_to_none)
+        if self.project_in_backward:  # what per_layer has updated cannot be forgotten
+            self._backward.forget()
+        for pack in self.packs:
             pack.compact.grad = None
-    for pack, shrink in zip(one.packs, shrinks, strict=True):
-        write_back(pack, groups[pack.group]["scale"], shrink, found_inf)
-        pack.fold()
-
-
-def _shrink_scaled(passing: list[Passing], groups: Groups, found_inf: Tensor | None) -> None:
-    """Decoupled decay of what passes at a rate of its own, where the inner optimizer would add it to gradients."""
-    scaled: dict[tuple[int, torch.dtype], list[Tensor]] = {}
-    for each in passing:
-        if each.role == "scaled" and not decays_apart_from_gradients(groups[each.group]):
-            scaled.setdefault((each.group, each.parameter.dtype), []).append(local(each.parameter.detach()))
-    for (number, dtype), weights in scaled.items():
-        factor = unless(found_inf, _shrink(groups[number], found_inf), dtype)
-        if isinstance(factor, Tensor) or factor != 1:
-            torch._foreach_mul_(weights, factor)
-
-
-def _shrink(group: dict[str, Any], found_inf: Tensor | None) -> Tensor | float:
-    """What decoupled decay multiplies the weights of a group with; 1 on the device where nothing may change."""
-    strength = group.get("weight_decay", 0)
-    if not strength:
-        return 1.0
-    rate = one_number(group["lr"])
-    acts = 1 - found_inf if isinstance(rate, Tensor) and found_inf is not None else 1
-    shrink: Tensor | float = 1 - rate * strength * acts
-    return shrink
-
-
-def _couple_decay(pack: Pack, group: dict[str, Any]) -> None:
-    """Add weight_decay * W to the gradient, inside the subspace."""
-    strength = group.get("weight_decay", 0)
-    if strength and pack.compact.grad is not None:
-        factor = -strength if group.get("maximize") else strength
-        pack.compact.grad.add_(pack.project([each.detach() for each in pack.parameters]) * factor)
+        self._hide_compact()

@@ -1,16 +1,26 @@
-"""APOLLO: the gradient itself, each channel as long as an adaptive optimizer would make it (arXiv 2412.05270).
+"""APOLLO and Fira: lengths of an adaptive step, by channel, given to the gradient itself or to what GaLore leaves out.
 
-For a matrix W with gradient G, R = P G is a random projection of its shorter side to `rank` directions, drawn anew
-every `refresh` updates. The inner optimizer, AdamW, steps on R alone, and only lengths are kept of that step:
+A channel is an entry of the longer side: a column of a wide matrix, a row of a tall one. With R the projected gradient
+and C what the inner optimizer made of it (a step, its rate included), the ratio s_j = |C_j| / |R_j| of a channel says
+how long the step of that channel would be, were the gradient itself its direction.
 
-    s_j = |C_j| / |R_j|,   W -= scale * G diag(s)
+APOLLO (arXiv 2412.05270). For a matrix W with gradient G, R = P G is a random projection of its shorter side to `rank`
+directions, drawn anew every `refresh` updates. The inner optimizer, AdamW, steps on R alone, and only lengths are kept
+of that step:
 
-with C the step in the small space, its rate included, and j a channel: a column of a wide matrix, a row of a tall one.
+    W -= scale * G diag(s)
+
 With scaling="tensor" one s is the ratio of the norms of all of C and R. So the states are as small as GaLore's with as
-many directions, no SVD is needed, and rank 1 is enough for scaling="tensor" (APOLLO-Mini).
+many directions, no SVD is needed, and rank 1 is enough for scaling="tensor" (APOLLO-Mini). The paper draws P from a
+normal distribution with variance 1 / rank. Here its rows are random and orthogonal, of length sqrt(m / rank) with m the
+shorter side: |R_j| is then |G_j| on average as well, and varies less.
 
-The paper draws P from a normal distribution with variance 1 / rank. Here its rows are random and orthogonal, of length
-sqrt(m / rank) with m the shorter side: |R_j| is then |G_j| on average as well, and varies less.
+Fira (arXiv 2410.01390). GaLore leaves out the residual G - P P^T G. Fira adds it:
+
+    W += scale * (P C - s_j (G - P R)_j),   R = P^T G
+
+So all directions are trained, with the states of GaLore. The norm of what is scaled by channel grows by at most
+`growth` from step to step: a subspace that is found anew would otherwise bring a jump.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,30 +30,76 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from joma.optim._arguments import NonFinite, Params, Projected, Refresh
-from joma.optim._channels import (
-    GROWTH,
-    LAST_NORM,
-    ONE_NORM,
-    add_to_weights,
-    check_fixed_rank,
-    check_growth,
-    check_members,
-    check_others,
-    direction_of,
-    gradients_of,
-    limit_growth,
-    norm_ratios,
-)
-from joma.optim._forms import Form
-from joma.optim._inner import OnMove
-from joma.optim._matrix import Pack
+from joma.optim._groups import NonFinite, OnMove, Params, Projected, Refresh
+from joma.optim._matrix import Pack, is_sharded, one_number, shrink_and_add, unless
+from joma.optim._state import Form
 from joma.optim.galore import SKIP, GaLore
+from joma.optim.projector import Energy, Kind, Rank
 
 Scaling = Literal["channel", "tensor"]
+LAST_NORM = "last_norm"
+"""In the state of the inner optimizer: the norm of what was added last, the rate left out. (1,) for each matrix."""
+GROWTH = 1.01
+"""What both papers let it grow by in one step."""
+_OTHERS = {  # options of GaLore that a user may look for
+    "clip": "clip the gradients themselves, as torch.nn.utils.clip_grad_norm_ does",
+    "projector": "directions are drawn at random",
+}
 
 
-class APOLLO(GaLore):
+class ByChannel(GaLore):
+    """What APOLLO and Fira share: ratios of norms by channel, and a limit on their growth."""
+
+    looks_at_gradients = True
+
+    def __init__(
+        self,
+        params: Params,
+        inner: Callable[..., torch.optim.Optimizer],
+        *,
+        growth: float | None,
+        inner_options: dict[str, Any],
+        **options: Any,
+    ) -> None:
+        """Refuse options that GaLore has and this member has not; what is left belongs to the inner optimizer."""
+        kind = self.member
+        if growth is not None and not (isinstance(growth, int | float) and 1 <= growth < float("inf")):
+            raise ValueError(f"growth must be a number of at least 1, or None for no limit, got {growth!r}")
+        if unknown := next((name for name in inner_options if name in _OTHERS), None):
+            raise ValueError(f"{kind} has no {unknown}: {_OTHERS[unknown]}")
+        if options["per_layer"] == "project":
+            raise ValueError(
+                f"{kind} has no per_layer='project': the step needs the gradient itself; give per_layer=True"
+            )
+        if options["projected"].decay != "decoupled":
+            raise ValueError(f"{kind} has no decay: weight_decay shrinks the matrices themselves")
+        self.growth = growth
+        super().__init__(params, inner, **options, **inner_options)
+
+    def _init_group(self, group: dict[str, Any], number: int) -> list[dict[str, Any]]:
+        """Refuse matrices whose gradients are not here: their norms would be those of a part."""
+        found = super()._init_group(group, number)
+        if any(is_sharded(each) for each in group["params"]):
+            raise ValueError(f"{self.member} takes matrices that lie on one process; those of FSDP2 are GaLore's")
+        return found
+
+    def _kept_beside(self) -> dict[str, Form]:
+        return {LAST_NORM: Form((1,), needed=False)}
+
+    def _add_scaled(self, pack: Pack, along: Tensor, scale: float, shrink: float | Tensor, held: Tensor | None) -> None:
+        """W = shrink * W - scale * what lies along the gradient; W stays where `held` is 1 on the device."""
+        group = self.param_groups[pack.group]
+        added = along if group.get("maximize") else -along
+        if self.growth is not None:
+            added = limit_growth(self.inner, pack, added, self.growth, group.get("lr", 1.0), held)
+        if held is not None:  # whatever is not finite in it
+            added = torch.where(held > 0, torch.zeros((), dtype=added.dtype, device=added.device), added)
+        kept = unless(held, shrink, pack.parameters[0].dtype)
+        for weight, one in zip(pack.parameters, added.unbind(), strict=True):
+            shrink_and_add(weight, one, scale, kept)
+
+
+class APOLLO(ByChannel):
     """Steps along the gradient, scaled by what an optimizer does with a random projection of it.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 64))
@@ -55,7 +111,6 @@ class APOLLO(GaLore):
     """
 
     member = "APOLLO"
-    looks_at_gradients = True
 
     def __init__(
         self,
@@ -94,29 +149,140 @@ class APOLLO(GaLore):
         """
         if scaling not in get_args(Scaling):
             raise ValueError(f"scaling must be one of {', '.join(get_args(Scaling))}, got {scaling!r}")
-        check_growth(growth)
-        check_others("APOLLO", inner_options, per_layer, projected)
-        self.scaling, self.growth = scaling, growth
+        self.scaling = scaling
         super().__init__(
             params, inner, rank=rank, refresh=refresh, scale=scale, projector="random", on_move=on_move, skip=skip,
-            nonfinite=nonfinite, per_layer=per_layer, seed=seed, projected=projected, **inner_options,
+            nonfinite=nonfinite, per_layer=per_layer, seed=seed, projected=projected, growth=growth,
+            inner_options=inner_options,
         )  # fmt: skip
 
     def _init_group(self, group: dict[str, Any], number: int) -> list[dict[str, Any]]:
         found = super()._init_group(group, number)
-        check_fixed_rank("APOLLO", group)
-        check_members("APOLLO", group)
+        if isinstance(group["rank"], Energy):
+            raise ValueError(f"APOLLO draws its directions, so its rank must be a whole number, got {group['rank']}")
         return found
-
-    def _kept_beside(self) -> dict[str, Form]:
-        return {LAST_NORM: ONE_NORM}
 
     def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
         """W = shrink * W - scale * G diag(s)."""
-        group, first = self.param_groups[pack.group], pack.matrices[0]
+        first = pack.matrices[0]
         length = sqrt(first.rank / first.shorter)  # directions are of length 1 here, and sqrt(m / rank) in R
         ratios = norm_ratios(pack, by_channel=self.scaling == "channel")
-        added = gradients_of(pack) * (direction_of(group) * length * ratios)
-        if self.growth is not None:
-            added = limit_growth(self.inner, pack, added, self.growth, group.get("lr", 1.0), found_inf)
-        add_to_weights(pack, added, scale, shrink, found_inf)
+        self._add_scaled(pack, gradients_of(pack) * (length * ratios), scale, shrink, found_inf)
+
+
+class Fira(ByChannel):
+    """GaLore that trains the rest of the gradient too.
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 64))
+    >>> optimizer = Fira(model, rank=4, lr=0.01)
+    >>> model(torch.ones(3, 64)).square().mean().backward()
+    >>> optimizer.step()
+    >>> "last_norm" in optimizer.state[model[0].weight]
+    True
+    """
+
+    member = "Fira"
+
+    def __init__(
+        self,
+        params: Params,
+        inner: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+        *,
+        rank: Rank = 128,
+        refresh: int | Refresh = 200,
+        scale: float = 1.0,
+        growth: float | None = GROWTH,
+        projector: Kind = "randomized",
+        on_move: OnMove = "keep",
+        skip: Iterable[str] = SKIP,
+        nonfinite: NonFinite = "raise",
+        per_layer: bool = False,
+        seed: int = 0,
+        projected: Projected = Projected(),  # noqa: B008
+        **inner_options: Any,
+    ) -> None:
+        """Take the parameters and make the inner optimizer.
+
+        - params: as of `GaLore`; a group may have its own rank, refresh and scale
+        - inner: makes the inner optimizer from groups, for instance torch.optim.AdamW
+        - rank: of the subspaces, or an `Energy`
+        - refresh: updates after which a subspace is found anew, or a `Refresh`
+        - scale: of all that is added, residual included
+        - growth: the norm of the residual's part is at most this times that of the step before; None: no limit
+        - projector: randomized, exact or random, see `find_projector`
+        - on_move: what becomes of the inner state when the subspace moves: keep, rotate or reset
+        - skip: matrices that pass to the inner optimizer, as of `GaLore`
+        - nonfinite: raise, or skip the whole step and count it in `skipped`
+        - per_layer: update each parameter during backward and free its gradient; step() then only counts
+        - seed: of the randomised and the random projector
+        - projected: as of `GaLore`, but for its decay
+        - inner_options: handed to the inner optimizer; its weight_decay shrinks the matrices themselves
+        """
+        super().__init__(
+            params, inner, rank=rank, refresh=refresh, scale=scale, projector=projector, on_move=on_move, skip=skip,
+            nonfinite=nonfinite, per_layer=per_layer, seed=seed, projected=projected, growth=growth,
+            inner_options=inner_options,
+        )  # fmt: skip
+
+    def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
+        """W = shrink * W + scale * (P C - s (G - P R))."""
+        seen, _ = compact_parts(pack)
+        bases = pack.bases().to(seen.dtype)
+        inside = bases @ seen if pack.side == "left" else seen @ bases.mT
+        along = (gradients_of(pack) - inside) * norm_ratios(pack, by_channel=True)
+        pack.apply(scale, shrink, found_inf)
+        self._add_scaled(pack, along, scale, 1.0, found_inf)
+
+
+def gradients_of(pack: Pack) -> Tensor:
+    """(matrices, rows, columns), as backward left them, in at least float32."""
+    gradients = [each.grad for each in pack.parameters if each.grad is not None]
+    return _precise(torch.stack(gradients) if len(gradients) > 1 else gradients[0][None])
+
+
+def compact_parts(pack: Pack) -> tuple[Tensor, Tensor]:
+    """R and C, (matrices, rank, longer) or (matrices, longer, rank), in at least float32."""
+    assert pack.compact.grad is not None
+    seen, moved = pack.compact.grad, pack.compact.detach()
+    return (_precise(seen), _precise(moved)) if seen.ndim == 3 else (_precise(seen[None]), _precise(moved[None]))
+
+
+def _precise(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def norm_ratios(pack: Pack, *, by_channel: bool) -> Tensor:
+    """|C_j| / |R_j|, (matrices, 1, columns) or (matrices, rows, 1); of all channels together (matrices, 1, 1).
+
+    Where a projected gradient is zero, so is the ratio: there is no direction to go.
+    """
+    dims = (1 if pack.side == "left" else 2,) if by_channel else (1, 2)
+    seen, moved = (torch.linalg.vector_norm(one, dim=dims, keepdim=True) for one in compact_parts(pack))
+    return torch.where(seen > 0, moved / torch.where(seen > 0, seen, 1.0), 0.0)
+
+
+def limit_growth(
+    inner: torch.optim.Optimizer, pack: Pack, added: Tensor, growth: float, rate: float | Tensor, held: Tensor | None
+) -> Tensor:
+    """What is added to the matrices, (matrices, rows, columns), so that no norm grows by more than `growth` a step.
+
+    - rate: of the inner optimizer; norms are compared without it, so that a schedule is no growth
+    - held: 1 on the device where the step does not happen: norms stay as they were
+
+    The first norm is taken as it is, and so is one that follows a zero.
+    """
+    state = inner.state[pack.compact]
+    tiny = torch.finfo(added.dtype).tiny
+    norms = torch.linalg.vector_norm(added, dim=(1, 2))
+    bare = norms / (one_number(rate).clamp_min(tiny) if isinstance(rate, Tensor) else max(rate, tiny))
+    before: Tensor | None = state.get(LAST_NORM)
+    last = torch.zeros_like(bare) if before is None else before.to(bare.dtype).reshape(-1)
+    limited = torch.where(last > 0, torch.minimum(bare, growth * last), bare)
+    factor = torch.where(limited < bare, limited / torch.where(bare > 0, bare, 1.0), 1.0)
+    kept = limited if held is None else torch.where(held > 0, last, limited)
+    if before is None:
+        shape = (1,) if len(pack.matrices) == 1 else (len(pack.matrices), 1)
+        state[LAST_NORM] = kept.to(pack.zero.dtype).reshape(shape)
+    else:
+        before.copy_(kept.reshape(before.shape))
+    return added * factor[:, None, None]

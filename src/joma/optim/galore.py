@@ -14,20 +14,24 @@ import torch
 import torch.distributed as dist
 
 from joma.host.words import counted
-from joma.optim import _arguments, _saving
-from joma.optim._arguments import NonFinite, Params, Projected, Refresh
+from joma.optim import _groups, _state
 from joma.optim._backward import Bucket, InBackward, most_together, plan_buckets
-from joma.optim._forms import Form, StateError
-from joma.optim._groups import ORIGIN, Following, Members, Passing
-from joma.optim._guard import Guard
-from joma.optim._inner import OnMove, is_entry_by_entry
-from joma.optim._matrix import Pack
-from joma.optim._refresh import (
-    Outcomes,
-    give_turns,
+from joma.optim._groups import (
+    ORIGIN,
+    Following,
+    Members,
+    NonFinite,
+    OnMove,
+    Params,
+    Passing,
+    Projected,
+    Refresh,
 )
-from joma.optim._step import Rounds
-from joma.optim._stepping import Stepping
+from joma.optim._matrix import Pack
+from joma.optim._refresh import Outcomes, give_turns
+from joma.optim._state import Form, StateError
+from joma.optim._step import Stepping
+from joma.optim._update import Guard, Rounds
 from joma.optim.projector import Kind, Rank
 
 SKIP = ("embed", "embedding", "embeddings", "wte", "wpe", "head")
@@ -97,29 +101,26 @@ class GaLore(Stepping):
         - inner_options: handed to the inner optimizer
         """
         self._made = False
-        _arguments.check_moved(inner_options)
         choices = {"projector": projector, "on_move": on_move, "nonfinite": nonfinite}
-        _arguments.check_options(choices, clip, inner, skip, seed)
-        _arguments.check_backward(per_layer, clip)
-        _arguments.check_folding(conv=projected.conv, experts=projected.experts, in_backward=bool(per_layer))
+        _groups.check_options(choices, clip, inner, skip, seed, per_layer, projected, inner_options)
         refresh = refresh if isinstance(refresh, Refresh) else Refresh(refresh)
         self.projector, self.on_move, self.decay, self.nonfinite = projector, on_move, projected.decay, nonfinite
         self.stagger = projector != "exact" if refresh.stagger is None else refresh.stagger
         self.per_layer, self.project_in_backward = per_layer is True, per_layer == "project"
         self.clip, self.seed = clip, seed
         self.group: dist.ProcessGroup | None = None
-        kernels, embeddings = _arguments.kernel_names(params), _arguments.embedding_names(params)
+        kernels, embeddings = _groups.kernel_names(params), _groups.embedding_names(params)
         self._members = Members(tuple(skip), embeddings, kernels, projected)
         self._backward, self._rounds = InBackward(per_layer=self.per_layer), Rounds()
         self._of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]] = {}
         self._own = {"rank": rank, "refresh": refresh.every, "scale": scale}
-        groups = _arguments.read_groups(params)
-        unnamed, chosen = _arguments.default_names(groups), _arguments.chosen_names(groups)
+        groups = _groups.read_groups(params)
+        unnamed = _groups.default_names(groups)
         inner_groups = [one for number, group in enumerate(groups) for one in self._init_group(group, number)]
         if not self.matrices:
-            raise ValueError(_arguments.nothing_projected(groups))
+            raise ValueError(_groups.nothing_projected(groups))
         if self._members.skip:
-            _arguments.warn_of_unnamed(unnamed, [each for each in self.matrices if each.name not in chosen])
+            _groups.warn_of_unnamed(unnamed, self.matrices)
         self.inner = inner(inner_groups, **inner_options)
         closure = inspect.signature(type(self.inner).step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:  # LBFGS takes the loss several times
@@ -127,7 +128,7 @@ class GaLore(Stepping):
                 f"inner {type(self.inner).__name__} needs a closure at each step: GaLore takes optimizers that step "
                 "without one"
             )
-        self._check_experts()
+        _groups.check_experts(self.matrices, self.inner, on_move)
         self._guard, self._following = Guard(self.inner), Following(self.inner)
         self._outcomes = Outcomes()
         super().__init__(groups, {**self._own, **self.inner.defaults})
@@ -141,21 +142,15 @@ class GaLore(Stepping):
         explicit = "rank" in group
         for key, value in self._own.items():
             group.setdefault(key, value)
-        _arguments.check_group(group)
+        _groups.check_group(group)
         options = {key: value for key, value in group.items() if key not in (*self._own, "params", "param_names")}
         members = self._members.add_group(group, number, explicit=explicit)
         return [{**options, "params": each, ORIGIN: (number, role)} for role, each in members.items()]
 
-    def _check_experts(self) -> None:
-        flexible = [matrix.flexible for matrix in self.matrices if matrix.expert is not None]
-        if flexible:
-            entry_by_entry = is_entry_by_entry(self.inner)
-            _arguments.check_experts(self.inner, self.on_move, flexible=any(flexible), entry_by_entry=entry_by_entry)
-
     def _link(self, inner_groups: list[dict[str, Any]]) -> None:
         """Let new groups of the inner optimizer follow ours; give their matrices turns, packs and hooks."""
         self._following.link(self.param_groups, inner_groups)
-        common = _saving.of_every_group(self.inner, self.member)
+        common = _state.of_every_group(self.inner, self.member)
         for group in self.param_groups:  # in the groups themselves: tools that flatten a state look at their keys
             group.update({key: value for key, value in common.items() if key not in group})
         self._give_turns()
@@ -182,19 +177,19 @@ class GaLore(Stepping):
         if not self._made:
             super().add_param_group(param_group)
             return
-        (group,) = _arguments.read_groups([param_group], len(self.param_groups))
+        (group,) = _groups.read_groups([param_group], len(self.param_groups))
         known = {id(each) for one in self.param_groups for each in one["params"]}
         if any(id(each) in known for each in group["params"]):
             raise ValueError("params holds a parameter that another group has already")
         inner_groups, members, number = self.inner.param_groups, self._members, len(self.param_groups)
-        before, sizes, chosen = len(inner_groups), members.sizes(), "rank" in group
-        unnamed = _arguments.default_names([group], number)
+        before, sizes = len(inner_groups), members.sizes()
+        unnamed = _groups.default_names([group], number)
         try:
             for one in self._init_group(group, number):
                 self.inner.add_param_group(one)
-            self._check_experts()
-            if members.skip and not chosen:
-                _arguments.warn_of_unnamed(unnamed, members.matrices[sizes[0] :])
+            _groups.check_experts(self.matrices, self.inner, self.on_move)
+            if members.skip:
+                _groups.warn_of_unnamed(unnamed, members.matrices[sizes[0] :])
             super().add_param_group(group)
         except Exception:  # leave the optimizer as it was
             members.cut(sizes)
@@ -211,7 +206,7 @@ class GaLore(Stepping):
     def _show_state(self, packs: list[Pack], passing: list[Passing]) -> None:
         """state[p] has the subspace and the inner state: the tensors themselves, or parts of those of a pack."""
         for pack in packs:
-            _saving.show(self.state, self.inner, pack)
+            _state.show(self.state, self.inner, pack)
         for each in passing:
             self.state[each.parameter] = self.inner.state[each.parameter]
 
@@ -221,13 +216,13 @@ class GaLore(Stepping):
         self._outcomes.read()
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
-        result = _saving.pack_state(self._parts())
+        result = _state.pack_state(self._parts())
         for after in self._optimizer_state_dict_post_hooks.values():
             result = after(self, result) or result
         return result
 
-    def _parts(self) -> _saving.Parts:
-        return _saving.Parts(
+    def _parts(self) -> _state.Parts:
+        return _state.Parts(
             self.param_groups, self.matrices, self.passing, self._following, self.decay, self._kept_beside()
         )
 
@@ -248,13 +243,13 @@ class GaLore(Stepping):
             state_dict = before(self, state_dict) or state_dict
         self._hide_compact()
         parts = self._parts()
-        state_dict = _saving.read_state(parts, state_dict)
-        before_loading = _saving.pack_state(parts)
+        state_dict = _state.read_state(parts, state_dict)
+        before_loading = _state.pack_state(parts)
         options = [[dict(group) for group in groups] for groups in (self.param_groups, self.inner.param_groups)]
         try:
             self._take_over(state_dict)
         except Exception as error:  # what the inner optimizer, any of torch's, makes of a damaged state
-            _saving.forget_options(parts, *options)
+            _state.forget_options(parts, *options)
             self._take_over(before_loading)
             why = " ".join(f"{type(error).__name__}: {error}".split())
             raise StateError(f"the state was refused and nothing was changed ({why})") from error
@@ -265,14 +260,14 @@ class GaLore(Stepping):
         """Options, subspaces and inner state; matrices whose states go together are in one pack."""
         parts = self._parts()
         self._following.link_again()
-        _saving.restore_options(parts, state_dict)
+        _state.restore_options(parts, state_dict)
         self._following.hand_over_options(self.decay)
-        signatures = _saving.restore_counts(parts, state_dict)
+        signatures = _state.restore_counts(parts, state_dict)
         for pack in self.packs:
             self.inner.state.pop(pack.compact, None)
         self._form_packs(self.packs, lambda matrix: signatures[id(matrix)])
-        _saving.restore_subspaces(parts, state_dict)
-        _saving.restore_inner(parts, self.packs, state_dict)
+        _state.restore_subspaces(parts, state_dict)
+        _state.restore_inner(parts, self.packs, state_dict)
         self._following.link_again()
         self.state.clear()
         self._show_all()

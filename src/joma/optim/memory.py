@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from joma.host.words import counted
-from joma.optim._inner import state_entries
 from joma.optim._matrix import Matrix
 from joma.optim.galore import GaLore
 
 PARTS = ("weights", "gradients", "states", "projections")
+_PER_ENTRY = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "Muon": 1}
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,20 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
         entries = sum(each.numel() for each in others)
         rows.append(Row("not in the optimizer", len(others), entries, measured, Bytes(_full(others))))
     return Memory(tuple(rows))
+
+
+def state_entries(optimizer: torch.optim.Optimizer, group: dict[str, Any], shape: tuple[int, ...]) -> int | None:
+    """How many numbers an optimizer keeps for a parameter of a shape, step counts aside; None if it is not known."""
+    name, entries = type(optimizer).__name__, torch.Size(shape).numel()
+    if name in _PER_ENTRY:
+        return (_PER_ENTRY[name] + bool(group.get("amsgrad"))) * entries
+    if name == "SGD":
+        return bool(group["momentum"]) * entries
+    if name == "RMSprop":
+        return (1 + bool(group["momentum"]) + bool(group["centered"])) * entries
+    if name == "Adafactor":
+        return entries if len(shape) < 2 else entries // shape[-1] + entries // shape[-2]
+    return None
 
 
 def _row(name: str, parameters: list[Any], optimizer: Any, inner: torch.optim.Optimizer, group: Any) -> Row:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from joma.host.words import counted
-from joma.optim._forms import check_plain_state
 from joma.optim._matrix import one_number, shrink_and_add
+from joma.optim._state import check_plain_state
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic with which Muon moves all singular values close to 1 in few steps."""

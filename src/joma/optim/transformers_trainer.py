@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from joma.optim._arguments import embedding_names
+from joma.optim._groups import embedding_names
 from joma.optim.galore import SKIP, GaLore
 
 Inner = Callable[..., torch.optim.Optimizer]

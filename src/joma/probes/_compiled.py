@@ -72,17 +72,6 @@ class CompiledAttention:
     """The operation in every attention of a model of transformers, from `install` to `uninstall`.
 
     `error` keeps what goes wrong while it looks: nothing here may end a training.
-
-    >>> from transformers import GPT2Config, GPT2Model
-    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
-    >>> model = GPT2Model(shape).train()
-    >>> attention, probe = CompiledAttention(model), Probe(model, keep=False)
-    >>> attention.install()
-    >>> attention.arm(probe, "h.1.attn")
-    >>> _ = model(torch.arange(8)[None])  # or what torch.compile makes of it
-    >>> attention.uninstall()
-    >>> probe.layers
-    ['h.1.attn']
     """
 
     def __init__(self, model: nn.Module) -> None:

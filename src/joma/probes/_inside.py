@@ -12,7 +12,7 @@ from torch import nn
 
 from joma.probes._plain import Watching, following
 from joma.probes._record import Probe
-from joma.probes.adapters import Adapters, Leaving, adapter_of
+from joma.probes.adapters import Adapters, Leaving, adapter_of, attached
 
 
 class InPass:
@@ -21,13 +21,6 @@ class InPass:
     A pass without gradients is an evaluation, and is not looked at. Activation checkpointing calls modules again in the
     backward pass, outside of the model's own: that is not looked at either. Of several passes the first is measured.
     What torch.compile has compiled is not seen: its code knows no hooks.
-
-    >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    >>> watching = InPass(layer)
-    >>> _ = layer(torch.zeros(1, 4, 8))
-    >>> watching.remove()
-    >>> watching.probe.by_layer("effective_keys")["self_attn"].tolist()
-    [4.0, 4.0]
     """
 
     def __init__(
@@ -63,7 +56,7 @@ class InPass:
             self._on(self._one.register_forward_hook(self._leave, always_call=True))
         for module in self.probe.names if self._one is None else (self._one,):
             if (tell := adapter_of(module, adapters)) is not None:
-                self._adapt(module, _GuardedLeaving(self, tell))
+                self._hooks.push(attached(module, _GuardedLeaving(self, tell)))
         self._on(model.register_forward_hook(self._finish))
         self._on(model.register_forward_hook(self._after, always_call=True))
 
@@ -75,19 +68,6 @@ class InPass:
 
     def _on(self, hook: Any) -> None:
         self._hooks.callback(hook.remove)
-
-    def _adapt(self, module: nn.Module, leaving: Leaving) -> None:
-        def entered(_: nn.Module, inputs: Any) -> None:
-            if not torch.compiler.is_compiling():
-                self.probe.adapted += 1
-
-        def left(_: nn.Module, inputs: Any, output: Any = None) -> None:
-            if not torch.compiler.is_compiling():
-                self.probe.adapted -= 1
-
-        self._on(module.register_forward_pre_hook(entered))
-        self._on(module.register_forward_hook(leaving, with_kwargs=True))
-        self._on(module.register_forward_hook(left, always_call=True))
 
     def _before(self, model: nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling() or self._whole or self.error is not None or not torch.is_grad_enabled():

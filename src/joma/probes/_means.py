@@ -45,11 +45,6 @@ class RunningMeans:
     """Means over queries and calls, by the name of the layer.
 
     largest: which of the numbers of a call is a query's largest logit; -inf there is a query that sees no key.
-
-    >>> means = RunningMeans(largest=0)
-    >>> means.add("h.0", [torch.tensor([[[1.0, 3.0]]])], None)
-    >>> means.mean()["h.0"], means.largest()["h.0"]
-    ((tensor([2.], dtype=torch.float64),), tensor([3.]))
     """
 
     def __init__(self, *, largest: int) -> None:

@@ -1,14 +1,16 @@
-"""One attention whose queries and keys are known, measured into a probe."""
+"""One attention whose queries and keys are known, measured into probes."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from joma.measure.attention import attention_stats
+from joma.measure.attention import AttentionStats, attention_stats
+from joma.measure.spread import spread_sums
 from joma.probes._record import Probe
 from joma.probes._sparsity import of_products
-from joma.probes._spread import spread_of_products
+
+_SINKS = ("sinks", "sink_key", "sink_in_entropy")  # no keys, so that the spread over keys does not see them
 
 
 def measure_products(
@@ -16,8 +18,14 @@ def measure_products(
 ) -> None:
     """Record one call of the module `name`; options are those of `attention_stats`. No gradient is followed."""
     with torch.no_grad():
-        q, k = q.detach(), k.detach()
-        stats = attention_stats(q, k, **options)
-        sparsity = None if probe.top is None else of_products(q, k, stats, probe.top, options)
-        spread = spread_of_products(q, k, real, options) if probe.with_spread else None
-        probe.record(name, stats, real, sparsity, spread)
+        record_products(probe, name, q, k, attention_stats(q.detach(), k.detach(), **options), real, options)
+
+
+def record_products(
+    probe: Probe, name: str, q: Tensor, k: Tensor, stats: AttentionStats, real: Tensor | None, options: dict[str, Any]
+) -> None:
+    """Record `stats` of queries and keys, with what else the probe asks for; real is False for padded queries."""
+    sparsity = None if probe.top is None else of_products(q.detach(), k.detach(), stats, probe.top, options)
+    masks = {key: value for key, value in options.items() if key not in _SINKS}
+    sums = spread_sums(q.detach(), k.detach(), query_padding=real, finite=False, **masks) if probe.with_spread else None
+    probe.record(name, stats, real, sparsity, sums)

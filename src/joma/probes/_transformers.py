@@ -17,9 +17,8 @@ from joma.host.extras import how_to_install
 from joma.measure.attention import attention_stats, attention_with_stats
 from joma.probes._masks import is_selection, seen_by, selected, structure
 from joma.probes._own import ON_SDPA, TWICE, no_queries, runs_on_sdpa, watching
+from joma.probes._products import record_products
 from joma.probes._record import Probe, ProbeError, inner, uncompiled
-from joma.probes._sparsity import of_products
-from joma.probes._spread import spread_of_products
 from joma.probes._support import INTERFACE, OWN, no_gradient, unseen, way
 
 NAME = "joma_stats"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
@@ -220,7 +219,5 @@ def _attention(
                 stats = attention_stats(query, k, scale=scaling, **options)
     options["scale"] = scaling
     for probe in listening:
-        sparsity = None if probe.top is None else of_products(query.detach(), k.detach(), stats, probe.top, options)
-        spread = spread_of_products(query.detach(), k.detach(), seen.real, options) if probe.with_spread else None
-        probe.record(probe.names[module], stats, seen.real, sparsity, spread)
+        record_products(probe, probe.names[module], query, k, stats, seen.real, options)
     return result, None

@@ -47,23 +47,27 @@ def adapted(probe: Probe, adapters: Adapters) -> Iterator[None]:
     with ExitStack() as hooks:
         for module in probe.names:
             if (tell := adapter_of(module, adapters)) is not None:
-                hooks.enter_context(module.register_forward_pre_hook(_Entering(probe)))
-                hooks.enter_context(module.register_forward_hook(Leaving(probe, tell), with_kwargs=True))
-                hooks.enter_context(module.register_forward_hook(_Left(probe), always_call=True))
+                hooks.push(attached(module, Leaving(probe, tell)))
         yield
 
 
-class _Entering:
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+def attached(module: nn.Module, leaving: "Leaving") -> ExitStack:
+    """The hooks that measure one module; closing it takes them off. Compiled code runs none."""
+    probe = leaving.probe
 
-    def __call__(self, module: nn.Module, inputs: Any) -> None:
-        self.probe.adapted += 1
+    def entered(_: nn.Module, inputs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            probe.adapted += 1
 
+    def left(_: nn.Module, inputs: Any, output: Any = None) -> None:
+        if not torch.compiler.is_compiling():
+            probe.adapted -= 1
 
-class _Left(_Entering):
-    def __call__(self, module: nn.Module, inputs: Any, output: Any = None) -> None:
-        self.probe.adapted -= 1
+    hooks = ExitStack()
+    hooks.enter_context(module.register_forward_pre_hook(entered))
+    hooks.enter_context(module.register_forward_hook(leaving, with_kwargs=True))
+    hooks.enter_context(module.register_forward_hook(left, always_call=True))
+    return hooks
 
 
 class Leaving:
@@ -76,7 +80,7 @@ class Leaving:
         if not self.probe.running or self.probe.adapted > 1:
             return
         with torch.no_grad():
-            q, k, masks = _told(module, self.tell(module, *inputs, **options))
+            q, k, masks = _queries_and_keys(module, self.tell(module, *inputs, **options))
         try:
             measure_products(self.probe, self.probe.names[module], q, k, None, masks)
         except (TypeError, ValueError) as error:
@@ -84,7 +88,7 @@ class Leaving:
             raise ProbeError(f"what the function for {kind} in attention gives cannot be measured: {error}") from error
 
 
-def _told(module: nn.Module, given: Any) -> tuple[Tensor, Tensor, dict[str, Any]]:
+def _queries_and_keys(module: nn.Module, given: Any) -> tuple[Tensor, Tensor, dict[str, Any]]:
     parts = tuple(given) if isinstance(given, tuple | list) else ()
     tensors = len(parts) in (2, 3) and all(isinstance(each, Tensor) and each.ndim == 4 for each in parts[:2])
     if not tensors or (len(parts) == 3 and not isinstance(parts[2], Mapping)):

@@ -53,7 +53,7 @@ def lengths_of(config: Any) -> Lengths:
     Lengths(trained=64, field='original_max_position_embeddings', most=None)
     """
     entries = _entries(config)
-    found = [(value, name) for name in _FIELDS for value in _said(entries, name)]
+    found = [(value, name) for name in _FIELDS for value in _lengths_in(entries, name)]
     trained, field = min(found, key=lambda one: one[0], default=(None, None))
     # Positions may go on beyond what the config names: rotations do, and so does BLOOM's slope by distance.
     endless = entries.get("rope_parameters") or entries.get("alibi") or entries.get("model_type") == "bloom"
@@ -138,11 +138,11 @@ def _entries(config: Any) -> dict[str, Any]:
     return {name: getattr(inside, name) for name in names if getattr(inside, name, None) is not None}
 
 
-def _said(entries: Mapping[str, Any], name: str) -> Iterator[int]:
+def _lengths_in(entries: Mapping[str, Any], name: str) -> Iterator[int]:
     """The numbers above 0 that a field holds, also inside what is said of rotations, of all layers or of a kind."""
     value = entries.get(name)
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:  # XLNet has no limit, and says -1
         yield value
     for inside in (value for key, value in entries.items() if key.startswith("rope_") or key.endswith("_attention")):
         if name == _ORIGINAL and isinstance(inside, Mapping):
-            yield from _said(inside, name)
+            yield from _lengths_in(inside, name)

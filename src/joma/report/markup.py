@@ -35,20 +35,12 @@ _BEFORE_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNIT})(?!\w))")
 
 
 def prose(text: str) -> str:
-    r"""Text of a sentence. A number and its unit stay on one line.
-
-    >>> prose("Attention comes back by 0.50 nats [0.33, 0.67] & more, in 2 of 3 layers")
-    'Attention comes back by 0.50\xa0nats [0.33, 0.67] &amp; more, in 2 of 3\xa0layers'
-    """
+    r"""Text of a sentence. A number and its unit stay on one line."""
     return escape(_BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text))
 
 
 def rows(given: Mapping[str, str]) -> str:
-    """The rows of a description list, of names and contents that are HTML already.
-
-    >>> rows({"Id": "thm2/who-wins"})
-    '<div><dt>Id</dt><dd>thm2/who-wins</dd></div>'
-    """
+    """The rows of a description list, of names and contents that are HTML already."""
     return "".join(f"<div><dt>{name}</dt><dd>{content}</dd></div>" for name, content in given.items())
 
 
@@ -73,12 +65,7 @@ def duration(seconds: float) -> str:
 
 
 class Anchors:
-    """Element ids that are unique on the page, close to the text they stand for.
-
-    >>> anchors = Anchors()
-    >>> anchors.take("study", "thm2"), anchors.take("study", "thm2")
-    ('study-thm2', 'study-thm2-2')
-    """
+    """Element ids that are unique on the page, close to the text they stand for."""
 
     def __init__(self, *taken: str) -> None:
         self._taken: set[str] = set(taken)
@@ -105,9 +92,6 @@ def embed_svg(svg: str, prefix: str) -> str:
     Matplotlib names its elements alike in every picture, and a page with two of them would draw one with the
     clip paths and markers of the other. Its <style> speaks of all elements, `*`: inline it would reach the whole
     page, so it goes, and the page's own style says the same of figures alone. Anchors never contain `--`.
-
-    >>> embed_svg('<svg><path id="a"/><use href="#a"/></svg>', "thm2")
-    '<svg><path id="thm2--a"/><use href="#thm2--a"/></svg>'
     """
     return _TAG.sub(lambda tag: _ID.sub(rf"\g<1>{prefix}--", tag[0]), _STYLE.sub("", svg))
 
@@ -119,9 +103,5 @@ def natural_width(svg: str) -> str:
 
 
 def command(line: str) -> str:
-    """A command line to copy; the script adds the button.
-
-    >>> command("joma verify thm2")
-    '<div class="command"><pre><code>joma verify thm2</code></pre></div>'
-    """
+    """A command line to copy; the script adds the button."""
     return f'<div class="command"><pre><code>{escape(line)}</code></pre></div>'

@@ -23,11 +23,7 @@ STYLE = "playground.css"
 
 
 def panel(name: str) -> str:
-    """One panel as HTML: words and formulas, and the place in which the script draws.
-
-    >>> panel("winner").count('data-panel="winner"')
-    1
-    """
+    """One panel as HTML: words and formulas, and the place in which the script draws."""
     return _read("panels", f"{name}.html")
 
 

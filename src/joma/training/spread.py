@@ -111,17 +111,17 @@ def only(ensemble: Ensemble, members: Sequence[int]) -> Ensemble:
     def numbers(asked: Sequence[int]) -> list[int]:
         return [members[one] for one in asked]
 
-    def of_these(measure: Callable[..., Any]) -> Callable[..., Any]:
+    def for_members(measure: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *given: measure(*given[:-1], numbers(given[-1]))  # the members come last
 
     rates, warm_ups = (getattr(ensemble.optimizer, name)(ensemble.members) for name in ("rates", "warm_ups"))
     return replace(
         ensemble,
         members=len(members),
-        networks=of_these(ensemble.networks),
-        batch=of_these(ensemble.batch),
-        measures={name: of_these(measure) for name, measure in ensemble.measures.items()},
-        between={name: of_these(measure) for name, measure in ensemble.between.items()},
+        networks=for_members(ensemble.networks),
+        batch=for_members(ensemble.batch),
+        measures={name: for_members(measure) for name, measure in ensemble.measures.items()},
+        between={name: for_members(measure) for name, measure in ensemble.between.items()},
         optimizer=replace(
             ensemble.optimizer,
             rate=tuple(rates[member] for member in members),

@@ -55,5 +55,5 @@ def claim_of(finding: Any, size: str, kept: Kept | None = None) -> dict[str, Any
 
 def _shown(finding: Any, whole: dict[str, Any]) -> dict[str, Any]:
     numbers = {key: whole.get(key) for key in ("verdict", "measured", "control", "tolerance", "command")}
-    return {**numbers, "told": finding.told, "brief": finding.brief, "machine": finding.provenance.machine,
+    return {**numbers, "told": finding.full_verdict, "brief": finding.brief, "machine": finding.provenance.machine,
             "created": finding.provenance.created}  # fmt: skip

@@ -30,11 +30,7 @@ def entry_of(id: str, path: Path, run: Run, writer: int | None, series: list[dic
 
 
 def state_of(status: str, reason: str | None, writer: int | None) -> str:
-    """In words, as `joma watch` has them.
-
-    >>> state_of("running", None, 4711), state_of("running", None, None), state_of("finished", None, None)
-    ('being written', 'not being written', 'finished')
-    """
+    """In words, as `joma watch` has them."""
     if status == "failed":
         return f"failed: {reason}"
     return status if status != "running" else "not being written" if writer is None else "being written"

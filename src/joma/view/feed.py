@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
@@ -30,6 +30,7 @@ from joma.view.thinning import mean_over, thin, whole_steps
 
 POINTS = 2000
 """Of a curve that a page is sent at a time; more are asked for where somebody zooms in."""
+_MOST_POINTS = 20_000  # of one answer
 _ANSWERS = 32  # of long series that are kept
 _REMEMBERED = 2**28  # bytes of arrays that are kept in memory: of a long series reading is what takes time
 
@@ -148,6 +149,22 @@ class Feed:
         if key not in self._figures:  # drawn without the lock: others are answered meanwhile
             self._figures[key] = figures_of(known.path, self._compact)
         return self._figures[key]
+
+    def answer(self, ask: str, words: Mapping[str, Any], means: Sequence[str] = ()) -> Answer | dict[str, Any]:
+        """What a page gets for a question. One that makes no sense is a KeyError, TypeError or ValueError.
+
+        ask: what for: series, after, claims, figures or titles. words: the rest of the question, as a widget or an
+        address has it. means: as in `series`.
+        """
+        if ask in ("claims", "titles"):
+            return {ask: getattr(self, ask)()}
+        if ask == "figures":
+            return {ask: self.figures(words["run"])}
+        if ask == "after":
+            return self.after(words["run"], words["series"], int(words["cursor"]), means=means)
+        low, high = (None if words.get(name) is None else float(words[name]) for name in ("low", "high"))
+        points, whole = min(int(words.get("points", POINTS)), _MOST_POINTS), words.get("whole") in (True, "1")
+        return self.series(words["run"], words["series"], points=points, low=low, high=high, whole=whole, means=means)
 
     def titles(self) -> dict[str, str]:
         """What axes are called that show a measure, by its name."""

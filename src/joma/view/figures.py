@@ -38,11 +38,7 @@ def figures_of(path: Path, compact: Compact | None = None) -> list[dict[str, str
 
 
 def _alone(svg: str) -> str:
-    """An SVG that stands for itself: inside a page it needs neither the name of its language nor letters of its own.
-
-    >>> _alone('<svg viewBox="0 0 1 1"></svg>')
-    '<svg xmlns="http://www.w3.org/2000/svg" font-family="DejaVu Sans, Verdana, sans-serif" viewBox="0 0 1 1"></svg>'
-    """
+    """An SVG that stands for itself: inside a page it needs neither the name of its language nor letters of its own."""
     opening = svg.partition(">")[0]
     more = "" if "xmlns=" in opening else ' xmlns="http://www.w3.org/2000/svg"'
     return svg.replace("<svg", f'<svg{more} font-family="DejaVu Sans, Verdana, sans-serif"', 1)

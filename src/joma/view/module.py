@@ -28,11 +28,7 @@ def static(name: str) -> str:
 
 
 def module(*hosts: str) -> str:
-    """The module, with hosts behind it that start it in a page.
-
-    >>> module().count("export default { render };")
-    1
-    """
+    """The module, with hosts behind it that start it in a page."""
     return "\n".join(static(name) for name in (UPLOT, *PARTS, *hosts))
 
 
@@ -42,10 +38,6 @@ def style() -> str:
 
 
 def charts() -> str:
-    """The module's charts alone, for a page that is no viewer: `jomaCharts.showPanels(title, panels, theme)`.
-
-    >>> charts().startswith("const jomaCharts = ")
-    True
-    """
+    """The module's charts alone, for a page that is no viewer: `jomaCharts.showPanels(title, panels, theme)`."""
     parts = "\n".join(static(name) for name in (UPLOT, *CHARTS))
     return f"const jomaCharts = (() => {{\n{parts}\nreturn {{ showPanels }};\n}})();\n"

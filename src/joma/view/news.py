@@ -15,14 +15,7 @@ _PARTS = ("series", "alarms")
 
 
 def news_of(told: Mapping[str, Entry], now: Mapping[str, Entry]) -> dict[str, list[Any]]:
-    """What a page that was told `told` has to hear to know `now`: whole runs, and changes of runs; by their ids.
-
-    >>> entry = {"id": "a", "identity": "1", "status": "running", "series": [], "alarms": []}
-    >>> news_of({}, {"a": entry})["runs"] == [entry]
-    True
-    >>> news_of({"a": entry}, {"a": {**entry, "status": "finished"}})["changes"]
-    [{'id': 'a', 'now': {'status': 'finished'}, 'series': {}, 'alarms': {'gone': 0, 'more': []}}]
-    """
+    """What a page that was told `told` has to hear to know `now`: whole runs, and changes of runs; by their ids."""
     found: dict[str, list[Any]] = {"runs": [], "changes": []}
     for id, entry in now.items():
         before = told.get(id)

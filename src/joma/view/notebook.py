@@ -57,11 +57,7 @@ def widget(thing: Run | Scan | Result, *, every: float = 1.0) -> Any:
 
 
 def is_written(index: dict[str, Any]) -> bool:
-    """Whether any run of an index is being written.
-
-    >>> is_written({"runs": [{"state": "finished"}]})
-    False
-    """
+    """Whether any run of an index is being written."""
     return any(run.get("state") == "being written" for run in index["runs"])
 
 
@@ -137,20 +133,9 @@ def _widget_class() -> Any:
 def answered(feed: Feed, question: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
     """What a widget gets for a question: words, and numbers beside them. What goes wrong is one sentence."""
     try:
-        kind, run, series = question.get("ask"), question.get("run", ""), question.get("series", "")
-        if kind == "claims":
-            return {"claims": feed.claims()}, []
-        if kind == "figures":
-            return {"figures": feed.figures(run)}, []
-        if kind == "titles":
-            return {"titles": feed.titles()}, []
-        if kind == "after":
-            found = feed.after(run, series, int(question["cursor"]), means=question.get("means", ()))
-        else:
-            asked = {name: question[name] for name in ("low", "high", "whole", "means") if name in question}
-            found = feed.series(run, series, **asked)
+        found = feed.answer(question.get("ask", "series"), question, question.get("means", ()))
     except (JomaError, OSError) as error:
         return {"fault": str(error)}, []
     except (KeyError, TypeError, ValueError):
         return {"fault": "this is no question that the page asks"}, []
-    return found.head, found.buffers
+    return (found, []) if isinstance(found, dict) else (found.head, found.buffers)

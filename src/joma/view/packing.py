@@ -41,11 +41,7 @@ class Answer:
 
 
 def packed(steps: np.ndarray, values: np.ndarray, **words: Any) -> Answer:
-    """An answer with its shape and kind in the head.
-
-    >>> packed(np.array([0, 10]), np.array([0.5, 0.25])).head
-    {'shape': [2], 'kind': 'f4', 'lost': 0}
-    """
+    """An answer with its shape and kind in the head."""
     plain = _narrow(np.abs(values) if np.iscomplexobj(values) else values)
     lost = int(plain.size - np.isfinite(plain).sum())
     kind = "f4" if plain.dtype == np.float32 else "f8"

@@ -47,7 +47,7 @@ def write_page(feed: Feed, path: Path, *, megabytes: float = MEGABYTES, made: da
     size = _Size(index, megabytes * 1e6)
     when = made or datetime.now().astimezone()
     data = {
-        "index": {"runs": [_told(run) for run in index["runs"]], "claims": index["claims"]},
+        "index": {"runs": [_as_copy(run) for run in index["runs"]], "claims": index["claims"]},
         "series": {run["id"]: dict(_series(feed, run, size)) for run in index["runs"]},
         "claims": feed.claims() if index["claims"] else [],
         "figures": dict(_figures(feed, index)) if index["claims"] else {},
@@ -79,9 +79,9 @@ class _Size:
         self.points = max(min(longest, POINTS), _LEAST)
         while self.points > _LEAST and _bytes(shapes.values(), self.points) > most:
             self.points = max(int(self.points * 0.9), _LEAST)
-        self.sentence = self._said(counted(len(index["runs"]), "run"), longest)
+        self.sentence = self._sentence(counted(len(index["runs"]), "run"), longest)
 
-    def _said(self, runs: str, longest: int) -> str:
+    def _sentence(self, runs: str, longest: int) -> str:
         gone = len(self.left_out)
         left = f" {counted(gone, 'large array')} {'is' if gone == 1 else 'are'} left out." if gone else ""
         if longest <= self.points:
@@ -98,7 +98,7 @@ def _listed(run: dict[str, Any]) -> list[dict[str, Any]]:
     return run.get("series", [])  # type: ignore[no-any-return]
 
 
-def _told(run: dict[str, Any]) -> dict[str, Any]:
+def _as_copy(run: dict[str, Any]) -> dict[str, Any]:
     """A page is a copy: nobody writes it."""
     return {**run, "state": "was being written"} if run.get("state") == "being written" else run
 

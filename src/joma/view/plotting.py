@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,30 +44,23 @@ def plotted(thing: Run | Scan | Result, names: Sequence[str] = ()) -> Any:
     for name in names:
         if name not in known:
             raise BadInput(f"there is no series {name!r} to draw; {did_you_mean(name, known, 'see what it holds')}")
-    chosen = list(names) or [name for name, make in known.items() if make.several][:_MOST]
+    chosen = list(names) or [name for name, (several, _) in known.items() if several][:_MOST]
     if not chosen:
         raise BadInput("nothing here has several steps; name the series to draw")
     with house_style():
-        return curves_by_layer([known[name]() for name in chosen])
+        return curves_by_layer([known[name][1]() for name in chosen])
 
 
-class _Later:
-    """A panel that is made when it is drawn."""
-
-    def __init__(self, make: Any, *, several: bool) -> None:
-        self._make, self.several = make, several
-
-    def __call__(self) -> Panel:
-        panel: Panel = self._make()
-        return panel
+_Panels = dict[str, tuple[bool, Callable[[], Panel]]]
+"""By name, whether there are several steps to draw, and what makes the panel when it is drawn."""
 
 
-def _panels_of_run(run: Run) -> dict[str, _Later]:
+def _panels_of_run(run: Run) -> _Panels:
     from joma.runs.tail import held
     from joma.view.entries import series_of
 
     listed = series_of(held(run))
-    return {each["name"]: _Later(lambda each=each: _panel(run, each), several=each["steps"] > 1) for each in listed}
+    return {each["name"]: (each["steps"] > 1, partial(_panel, run, each)) for each in listed}
 
 
 def _panel(run: Run, each: dict[str, Any]) -> Panel:
@@ -84,13 +78,13 @@ def _labels(dim: dict[str, Any]) -> list[str]:
     return dim["labels"] or [f"{dim['name']} {at}" for at in range(dim["size"])]
 
 
-def _panels_of_scan(scan: Scan) -> dict[str, _Later]:
+def _panels_of_scan(scan: Scan) -> _Panels:
     def panel(name: str) -> Panel:
         curve = scan.curves[name]
         title = ", ".join(filter(None, (axis_of(curve.measure), curve.group)))
         return Panel(title, scan.steps, [row.label for row in curve.rows], curve.by_row)
 
-    return {name: _Later(lambda name=name: panel(name), several=len(scan.steps) > 1) for name in scan.curves}
+    return {name: (len(scan.steps) > 1, partial(panel, name)) for name in scan.curves}
 
 
 def _of_result(result: Result) -> list[Any]:

@@ -23,7 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from joma.host.errors import BadInput, JomaError
-from joma.view.feed import POINTS, Feed, Unknown
+from joma.view.feed import Feed, Unknown
 from joma.view.module import module, static, style
 from joma.view.news import news_of
 
@@ -38,7 +38,6 @@ _HEADERS = {
     "cache-control": "no-store",
 }  # fmt: skip
 _ALIVE = 15.0  # seconds after which a silent stream says that it is there
-_MOST_POINTS = 20_000  # of one answer
 
 
 class Guard:
@@ -85,11 +84,7 @@ def application(feed: Feed, *, token: str, port: int, every: float) -> Starlette
         Route("/module.js", _text(module("live_host.js"), "text/javascript")),
         Route("/style.css", _text(style(), "text/css")),
         Route("/events", _events(feed, every)),
-        Route("/series", _asked(lambda words: _series(feed, words))),
-        Route("/after", _asked(lambda words: _after(feed, words))),
-        Route("/claims", _asked(lambda _: {"claims": feed.claims()})),
-        Route("/figures", _asked(lambda words: {"figures": feed.figures(words["run"])})),
-        Route("/titles", _asked(lambda _: {"titles": feed.titles()})),
+        *(Route(f"/{ask}", _asked(feed, ask)) for ask in ("series", "after", "claims", "figures", "titles")),
     ]
     hosts = frozenset({f"{HOST}:{port}", f"localhost:{port}"})
     return Starlette(routes=[Mount(f"/{token}", routes=inside)], middleware=[Middleware(Guard, hosts=hosts)])
@@ -102,12 +97,13 @@ def _text(text: str, kind: str) -> Callable[[Request], Any]:
     return answer
 
 
-def _asked(find: Callable[[Any], Any]) -> Callable[[Request], Any]:
+def _asked(feed: Feed, ask: str) -> Callable[[Request], Any]:
     """An answer to a question. What is not there, cannot be read or makes no sense is one sentence."""
 
     async def answer(request: Request) -> Response:
+        words = request.query_params
         try:
-            found = await run_in_threadpool(find, request.query_params)
+            found = await run_in_threadpool(feed.answer, ask, words, words.getlist("means"))
         except Unknown as error:
             return JSONResponse({"fault": str(error)}, status_code=404)
         except (JomaError, OSError) as error:
@@ -119,17 +115,6 @@ def _asked(find: Callable[[Any], Any]) -> Callable[[Request], Any]:
         return Response(found.as_bytes(), media_type="application/octet-stream")
 
     return answer
-
-
-def _series(feed: Feed, words: Any) -> Any:
-    low, high = (None if name not in words else float(words[name]) for name in ("low", "high"))
-    points = min(int(words.get("points", POINTS)), _MOST_POINTS)
-    whole, means = words.get("whole") == "1", words.getlist("means")
-    return feed.series(words["run"], words["series"], points=points, low=low, high=high, whole=whole, means=means)
-
-
-def _after(feed: Feed, words: Any) -> Any:
-    return feed.after(words["run"], words["series"], int(words["cursor"]), means=words.getlist("means"))
 
 
 def _events(feed: Feed, every: float) -> Callable[[Request], Any]:

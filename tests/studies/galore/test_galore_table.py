@@ -20,7 +20,6 @@ from joma.host.errors import BadInput
 from joma.runs import Run
 from joma.studies.galore.galore_table import STUDY
 from joma.studies.galore.galore_table import networks as names
-from joma.studies.galore.galore_table import study as claims
 from joma.studies.galore.galore_table.networks import (
     METHODS,
 )
@@ -187,7 +186,7 @@ def test_close_methods_are_compared_over_all_of_their_seeds_and_all_four_corners
     record = made(tmp_path / "run", ends, config=config, spread=0.001)
     table = Table(record)
     assert [table.more(names.GALORE, other).seeds for other in (names.SCALED, names.FULL)] == [5, 3]
-    told = found(STUDY, record, claims.CLOSE).details
+    told = found(STUDY, record, "close-to-full-rank").details
     for pair, gap in (("unscaled GaLore minus full rank", 0.3), ("GaLore minus unscaled GaLore", -0.28)):
         assert told[pair]["nats"] == pytest.approx(gap, abs=0.005)
     assert told["GaLore minus scaled full rank"]["half of its interval"] < 0.005
@@ -207,18 +206,18 @@ def test_the_printed_order_holds(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "claim", "verdict"),
     [
-        ({names.GALORE: 3.60}, claims.CLOSE, "only qualitative"),  # 0.1 nats behind full rank
-        ({names.GALORE: 4.40}, claims.CLOSE, "fails"),
-        ({names.GALORE: 3.51}, claims.FIRST, "only qualitative"),  # behind by less than matters
-        ({names.FULL: 4.40}, claims.FIRST, "only qualitative"),  # GaLore behind the scaled kind by too little
-        ({names.FULL: 4.40, names.SCALED: 3.45}, claims.FIRST, "holds as corrected"),
-        ({names.FULL: 4.40, names.SCALED: 4.40}, claims.FIRST, "fails"),
-        ({names.RELORA: 3.40}, claims.ADAPTERS, "mixed"),  # LoRA is worse, ReLoRA is not
-        ({names.LORA: 3.40, names.RELORA: 3.40}, claims.ADAPTERS, "fails"),
-        ({names.LOW: 3.0}, claims.FACTORS, "fails"),
-        ({names.LORA: 4.50}, claims.FACTORS, "mixed"),
-        ({names.RANDOM: 3.52}, claims.SUBSPACE, "not above its control"),
-        ({names.RANDOM: 3.40}, claims.SUBSPACE, "fails"),
+        ({names.GALORE: 3.60}, "close-to-full-rank", "only qualitative"),  # 0.1 nats behind full rank
+        ({names.GALORE: 4.40}, "close-to-full-rank", "fails"),
+        ({names.GALORE: 3.51}, "full-rank-is-best", "only qualitative"),  # behind by less than matters
+        ({names.FULL: 4.40}, "full-rank-is-best", "only qualitative"),  # GaLore behind the scaled kind by too little
+        ({names.FULL: 4.40, names.SCALED: 3.45}, "full-rank-is-best", "holds as corrected"),
+        ({names.FULL: 4.40, names.SCALED: 4.40}, "full-rank-is-best", "fails"),
+        ({names.RELORA: 3.40}, "better-than-adapters", "mixed"),  # LoRA is worse, ReLoRA is not
+        ({names.LORA: 3.40, names.RELORA: 3.40}, "better-than-adapters", "fails"),
+        ({names.LOW: 3.0}, "factors-are-worst", "fails"),
+        ({names.LORA: 4.50}, "factors-are-worst", "mixed"),
+        ({names.RANDOM: 3.52}, "subspace-of-the-gradient", "not above its control"),
+        ({names.RANDOM: 3.40}, "subspace-of-the-gradient", "fails"),
     ],
 )
 def test_a_changed_order_turns_the_verdict(tmp_path, changes, claim, verdict):
@@ -227,39 +226,39 @@ def test_a_changed_order_turns_the_verdict(tmp_path, changes, claim, verdict):
 
 def test_seeds_that_differ_decide_nothing(tmp_path):
     record = made(tmp_path / "run", AS_PRINTED, spread=0.3)
-    assert of(record, claims.ADAPTERS) == of(record, claims.SUBSPACE) == "undecided"
+    assert of(record, "better-than-adapters") == of(record, "subspace-of-the-gradient") == "undecided"
 
 
 def test_a_gap_that_seeds_do_not_place_is_undecided(tmp_path):
     record = made(tmp_path / "run", AS_PRINTED | {names.GALORE: 3.525}, spread=0.02)
-    assert of(record, claims.CLOSE) == "undecided"
+    assert of(record, "close-to-full-rank") == "undecided"
 
 
 def test_one_seed_is_undecided_at_most(tmp_path):
     config = dataclasses.replace(STUDY.quick, seeds=1)
     record = made(tmp_path / "run", AS_PRINTED, config=config)
-    assert of(record, claims.FACTORS) == "undecided"
+    assert of(record, "factors-are-worst") == "undecided"
 
 
 def test_who_learned_nothing_does_not_count(tmp_path):
     for loss in (5.1, np.nan):
         record = made(tmp_path / f"{loss}", AS_PRINTED | {names.LORA: loss})
-        finding = found(STUDY, record, claims.ADAPTERS)
+        finding = found(STUDY, record, "better-than-adapters")
         assert finding.verdict == "not run"
         assert "how frequent tokens are" in finding.reason
-        assert of(record, claims.SUBSPACE) == "holds"
+        assert of(record, "subspace-of-the-gradient") == "holds"
         assert len(STUDY.draw(record)) == 3
 
 
 def test_memory_must_be_that_of_the_formula(tmp_path):
-    assert of(made(tmp_path / "run", AS_PRINTED, states={names.GALORE: 10.0}), claims.MEMORY) == "fails"
+    assert of(made(tmp_path / "run", AS_PRINTED, states={names.GALORE: 10.0}), "memory-of-states") == "fails"
 
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(1.05, "holds"), (1.095, "only qualitative"), (1.25, "fails")])
 def test_time_is_judged_on_a_gpu_alone(tmp_path, seconds, verdict):
     config = dataclasses.replace(STUDY.quick, device="cuda")
     record = made(tmp_path / "run", AS_PRINTED, config=config, seconds={names.GALORE: seconds})
-    assert of(record, claims.TIME) == verdict
+    assert of(record, "little-overhead") == verdict
 
 
 def test_the_formula_counts_what_is_kept(run):

@@ -7,8 +7,8 @@ from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt
 from records import altered, carried_out, found, verdicts
 from scipy.integrate import solve_ivp
 
-from joma.studies.galore.galore_theory import STUDY, descent, networks, projection
-from joma.studies.galore.galore_theory import study as claims
+from joma.studies.galore.galore_theory import STUDY, descent
+from joma.studies.galore.galore_theory import run as problems
 from joma.studies.galore.galore_theory.run import GaloreTheoryConfig
 from joma.theory.attention import random_orthonormal
 
@@ -88,7 +88,7 @@ def test_a_spoiled_series_changes_its_verdict(run, tmp_path, series, change, cla
 
 
 def test_each_premise_of_the_lemma_is_needed_and_together_they_do(run):
-    tests = {test.what.split(", ")[-1]: test.value for test in found(STUDY, run, claims.BOUND).printed.tests}
+    tests = {test.what.split(", ")[-1]: test.value for test in found(STUDY, run, "stable-rank-bound").printed.tests}
     assert tests["one pair"] < 1e-12
     assert tests["several pairs"] > 0.4  # the 2 x 2 case: 2 against 25/18
     assert tests["high rate"] > 0.4
@@ -117,11 +117,11 @@ def test_a_step_is_bounded_by_the_largest_norms_before_and_after_it():
     """One number instead of matrices, from W = 0.1 upwards: B, C and |W| are all larger after the step."""
     one = torch.ones(1, 2, 1, 1, dtype=torch.float64)  # two equal pairs
     square, w = one[:, 0], 0.1 * one[:, 0]
-    problem = projection.Problem(
+    problem = problems.Problem(
         2 * one, 0.5 * one, 0.6 * one, one[:, None].expand(1, 3, 2, 1, 1), one, one, one,
         torch.tensor([[0.3, 0.5, 0.2]]).double(), square, square,
     )  # fmt: skip
-    after, seen = projection._step(problem, w, torch.tensor([0.5]).double())
+    after, seen = problems._step(problem, w, torch.tensor([0.5]).double())
     gradient = 2 + 0.3 * np.sin(0.1) - (0.5 + 0.05) * 0.1 * (0.6 + 0.02)
     assert after.item() == pytest.approx(0.1 + 0.5 * gradient)
     w1 = after.item()
@@ -131,7 +131,7 @@ def test_a_step_is_bounded_by_the_largest_norms_before_and_after_it():
     left = 2 + 0.3 * np.sin(w1) - b1 * w1 * c1
     assert seen["factor"].item() == pytest.approx(abs(left) / gradient)
     # Back again: now all are larger before the step.
-    back, seen = projection._step(problem._replace(a0=-2 * one), after, torch.tensor([0.5]).double())
+    back, seen = problems._step(problem._replace(a0=-2 * one), after, torch.tensor([0.5]).double())
     w2 = back.item()
     b2, c2 = 0.5 + 0.5 * abs(w2), 0.6 + 0.2 * abs(w2)
     assert abs(w2) < 2 - w1
@@ -139,7 +139,7 @@ def test_a_step_is_bounded_by_the_largest_norms_before_and_after_it():
 
 
 def test_paths_are_followed_for_as_many_steps_as_are_asked_for():
-    still, one, two = (projection.settle(3, 3, 4, steps, seed=2) for steps in range(3))
+    still, one, two = (problems.settle(3, 3, 4, steps, seed=2) for steps in range(3))
     assert still["left"].tolist() == [1.0] * 3
     assert (two["left"] < 0.99 * one["left"]).all()
     assert (one["left"] < 0.99).all()
@@ -151,7 +151,7 @@ def test_memory_by_hand(run):
     assert run.value("memory/galore matrices")[0] == 2 * 8 * (4 * square + 3 * wide)
     weights = 8 * (4 * 512 * 512 + 3 * 512 * 1376) + 2 * 32000 * 512 + 17 * 512
     assert run.value("memory/weights")[0] == 2 * weights == 116_147_200
-    formula = found(STUDY, run, claims.STATES).details["by the formula, G"]
+    formula = found(STUDY, run, "memory-states").details["by the formula, G"]
     assert formula["1B"] == pytest.approx(2.036, abs=1e-3)
 
 
@@ -186,11 +186,11 @@ def test_presets_differ():
 
 def test_the_residual_block_adds_its_input(monkeypatch):
     """The Jacobian of out relu(up relu(h) + up h), by hand, at the first draw: f, y, w, up, out in this order."""
-    seen, form = [], networks.galore.reversible_gradient
+    seen, form = [], problems.galore.reversible_gradient
     monkeypatch.setattr(
-        networks.galore, "reversible_gradient", lambda j, *more, **options: seen.append(j) or form(j, *more, **options)
+        problems.galore, "reversible_gradient", lambda j, *more, **options: seen.append(j) or form(j, *more, **options)
     )
-    networks.errors("residual ReLU", 1, seed=3)
+    problems.errors("residual ReLU", 1, seed=3)
     generator = torch.Generator().manual_seed(3)
     f, _ = (torch.randn(size, generator=generator, dtype=torch.float64) for size in (5, 4))
     shapes = ((7, 5), (6, 7), (4, 6))
@@ -207,7 +207,7 @@ def normal(generator, *shape):
 
 def test_bounds_of_rows_solve_their_equation():
     """x' = exp(s^2 x^2) from zero: s is max |delta| for the lower bound; for the upper, n times it, and n times x."""
-    found = networks.rows(3, 2, 2, 6, seed=5)
+    found = problems.rows(3, 2, 2, 6, seed=5)
     generator = torch.Generator().manual_seed(5)
     random_orthonormal(4, 4, generator=generator)  # what is drawn before
     x = torch.rand(2, 12, 3, generator=generator, dtype=torch.float64).numpy()
@@ -234,7 +234,7 @@ _large.terminal = True
 def test_the_error_of_the_softmax_form_is_that_at_logits_of_the_asked_size():
     """At the first draw: j, f, w. Logits have that size around their mean. The class cancels."""
     sizes, classes = (0.1, 0.5), 4
-    found = networks.softmax_errors(classes, torch.tensor(sizes).double(), 1, seed=7)[:, 0]
+    found = problems.softmax_errors(classes, torch.tensor(sizes).double(), 1, seed=7)[:, 0]
     generator = torch.Generator().manual_seed(7)
     j, f, w = normal(generator, classes, 6) / 6**0.5, normal(generator, 5), normal(generator, 6, 5) / 5**0.5
     centred = j @ w @ f - (j @ w @ f).mean()

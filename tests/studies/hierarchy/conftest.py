@@ -5,8 +5,8 @@ from records import carried_out
 from studies.hierarchy.told_shallow_first import TINY as TINY_SHALLOW_FIRST
 
 from joma.studies import load
-from joma.studies.hierarchy.hblt_alignment.run import HBLTAlignmentConfig
-from joma.studies.hierarchy.table1.run import Table1Config
+from joma.studies.hierarchy.hblt_alignment import HBLTAlignmentConfig
+from joma.studies.hierarchy.table1 import Table1Config
 
 TINY = {
     "table1": Table1Config(columns=(1, 4), seeds=2, width=8, steps=6, look_at=(2,), rate=1e-2, batch=32),

@@ -11,12 +11,11 @@ from joma.claims.contract import Finding
 from joma.claims.execute import judge, plain_config
 from joma.figures.style import house_style
 from joma.runs import Run
-from joma.studies.hierarchy.hblt_alignment import run as trees
-from joma.studies.hierarchy.hblt_alignment import study as hblt_alignment
+from joma.studies.hierarchy import hblt_alignment
 
 STUDY = hblt_alignment.STUDY
 SEEDS = 4
-CONFIG = trees.HBLTAlignmentConfig(depths=(2, 3), rhos=(1.0, 0.8), seeds=SEEDS, classes=4, samples=300)
+CONFIG = hblt_alignment.HBLTAlignmentConfig(depths=(2, 3), rhos=(1.0, 0.8), seeds=SEEDS, classes=4, samples=300)
 RHO = np.repeat(CONFIG.rhos, SEEDS)
 NEURON, PERMUTED, PROBE = range(3)
 ANY = hblt_alignment.ANY
@@ -37,7 +36,7 @@ def record(path, *changes, accuracy=1.0, diverged=(), tokens=0.4, spread=1e-3):
     luck = np.random.default_rng(0)
     run = Run.create(path, study=STUDY.name, config=plain_config(CONFIG), version=STUDY.version)
     for depth in CONFIG.depths:
-        shape = (len(RHO), len(trees.KINDS), ANY + 1, depth - 1)
+        shape = (len(RHO), len(hblt_alignment.KINDS), ANY + 1, depth - 1)
         start, gain = 0.5 + noise(luck, spread, shape), noise(luck, spread, shape)
         for where, by in changes:
             gain[where] += by
@@ -153,7 +152,7 @@ def test_the_lowest_latents_must_have_more_of_their_gain_on_the_way(tmp_path):
 
 
 def test_without_a_gain_there_is_no_order_of_learning(tmp_path):
-    first = found(STUDY, record(tmp_path / "run"), hblt_alignment.FIRST)
+    first = found(STUDY, record(tmp_path / "run"), "lowest-latents-first")
     assert first.verdict == "not run"
     assert "no network gained" in first.reason
 
@@ -183,11 +182,11 @@ def test_networks_that_tell_classes_by_luck_are_no_evidence(tmp_path):
 def test_a_lost_network_is_left_out_and_counted(tmp_path, lost, why):
     spoiled = ((5, slice(None)), -5.0)  # would turn every verdict
     run = record(tmp_path / "run", EVERYWHERE, spoiled, **lost)
-    represent = found(STUDY, run, hblt_alignment.REPRESENT)
+    represent = found(STUDY, run, "nodes-represent-latents")
     assert represent.verdict == "holds"
     assert represent.details["networks left out"] == {why: 2.0}  # one of each depth
     assert f"networks left out: {why} 2" in represent.measured
-    assert "networks left out" not in found(STUDY, run, hblt_alignment.CERTAIN).details  # it was of rho = 0.8
+    assert "networks left out" not in found(STUDY, run, "alignment-without-noise").details  # it was of rho = 0.8
 
 
 def test_what_is_not_a_number_is_left_out(tmp_path):
@@ -204,14 +203,14 @@ def test_one_seed_decides_nothing(tmp_path):
 
 
 def test_where_training_adds_most_is_told(tmp_path):
-    represent = found(STUDY, record(tmp_path / "run", ((NOISY, NEURON, 2, 0), 0.2)), hblt_alignment.REPRESENT)
+    represent = found(STUDY, record(tmp_path / "run", ((NOISY, NEURON, 2, 0), 0.2)), "nodes-represent-latents")
     assert represent.details["places with a clear gain"] == {"number": 2.0, "of": 9.0}  # height 1 of both depths
     assert any(case.startswith("largest in block 3, height 1") for case in represent.details)
 
 
 def test_what_is_measured_on_was_never_trained_on(tiny):
     config = tiny["hblt-alignment"][1]
-    who = trees.Members(config, 3)
+    who = hblt_alignment.Members(config, 3)
     one, other = who.fresh([2, 3])
     trained = who.sample(range(1), [2, 3], config.samples)
     assert not torch.equal(one.on, other.on)

@@ -18,9 +18,9 @@ from joma.figures.style import house_style
 from joma.measure.intervals import compare
 from joma.runs import Run
 from joma.studies.hierarchy import _networks as shared
+from joma.studies.hierarchy import hblt_alignment as trees
+from joma.studies.hierarchy import table1 as sets
 from joma.studies.hierarchy._networks import Fates
-from joma.studies.hierarchy.hblt_alignment import run as trees
-from joma.studies.hierarchy.table1 import run as sets
 
 BOTH = pytest.mark.parametrize("name", ["table1", "hblt-alignment"])
 BOTH_IN_TIME = pytest.mark.parametrize("name", ["table1", pytest.param("hblt-alignment", marks=pytest.mark.long)])

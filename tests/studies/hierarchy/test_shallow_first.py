@@ -25,8 +25,9 @@ from joma.claims.contract import Finding, NotRun, silent
 from joma.claims.execute import judge, plain_config
 from joma.figures.style import house_style
 from joma.runs import Run
-from joma.studies.hierarchy.shallow_first import STUDY, claims
+from joma.studies.hierarchy.shallow_first import STUDY
 from joma.studies.hierarchy.shallow_first import run as shallow_first
+from joma.studies.hierarchy.shallow_first import study as claims
 from joma.training import train_all
 
 

@@ -5,7 +5,8 @@ import pytest
 from records import verdicts
 from studies.hierarchy.told_shallow_first import CLASS, PERMUTED, TOKEN, TRUE, as_permuted, rewritten, spoiled
 
-from joma.studies.hierarchy.shallow_first import STUDY, claims
+from joma.studies.hierarchy.shallow_first import STUDY
+from joma.studies.hierarchy.shallow_first import study as claims
 
 
 @pytest.fixture(scope="module")

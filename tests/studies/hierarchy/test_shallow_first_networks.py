@@ -9,9 +9,9 @@ from scipy.stats import spearmanr
 
 from joma.data.samples import streams
 from joma.models import JomaBlock
-from joma.studies.hierarchy.shallow_first import STUDY, claims
-from joma.studies.hierarchy.shallow_first import networks as net
-from joma.studies.hierarchy.shallow_first import run as shallow_first
+from joma.studies.hierarchy.shallow_first import STUDY
+from joma.studies.hierarchy.shallow_first import run as net
+from joma.studies.hierarchy.shallow_first import study as claims
 from joma.theory.hierarchy import cooccurrence, root_rho
 
 
@@ -123,16 +123,16 @@ def test_the_tree_has_the_co_occurrence_of_theorem_5():
 
 def test_the_pull_towards_the_class_does_not_depend_on_height():
     """P(l, m | class) = (1 + rho^2H - 2 R_class)/4: what depends on H is the same in every class, so it drops out."""
-    setting = shallow_first.Setting(replace(STUDY.quick, samples=20_000, members=2))
-    pull = shallow_first.pulls(setting)["class pull"].mean(0)
+    setting = net.Setting(replace(STUDY.quick, samples=20_000, members=2))
+    pull = net.pulls(setting)["class pull"].mean(0)
     assert torch.allclose(pull[:3] / pull[0], torch.ones(3, dtype=pull.dtype), atol=0.02)
 
 
 def test_the_pulls_of_the_data_against_loops():
     """P(l|m), and E[(1[class of m] - 1/D) x_l | m], over all sequences."""
     config = replace(STUDY.quick, classes=2, samples=200, members=2, context=4)
-    setting = shallow_first.Setting(config)
-    found, matrices = shallow_first.pulls(setting), torch.zeros(2, 2, 20, 20, dtype=torch.float64)
+    setting = net.Setting(config)
+    found, matrices = net.pulls(setting), torch.zeros(2, 2, 20, 20, dtype=torch.float64)
     for member, m in np.ndindex(2, 20):
         on, labels = setting.pool.on[member].double(), setting.pool.labels[member]
         rows = on[:, m] > 0
@@ -145,7 +145,7 @@ def test_the_pulls_of_the_data_against_loops():
 def test_the_pull_towards_a_token_against_a_loop(pool):
     on = pool.on[0, :100].double()
     others = on.sum(-1, keepdim=True) - 1
-    found = shallow_first.pull_to_tokens(on, others)
+    found = net.pull_to_tokens(on, others)
     m, l = 3, 4
     rows = on[on[:, m] > 0]
     pull = torch.zeros(20, dtype=torch.float64)

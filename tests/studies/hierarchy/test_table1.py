@@ -14,21 +14,20 @@ from joma.data.latent_sets import TABLE1
 from joma.figures.style import house_style
 from joma.runs import Run
 from joma.studies.hierarchy import _networks as shared
-from joma.studies.hierarchy.table1 import run as sets
-from joma.studies.hierarchy.table1 import study as table1
+from joma.studies.hierarchy import table1
 from joma.training import class_loss
 
 STUDY = table1.STUDY
 SEEDS = 4
 MEMBERS = 2 * SEEDS  # of columns 1 and 4
-CONFIG = sets.Table1Config(columns=(1, 4), seeds=SEEDS, look_at=(10,))
-PERMUTED = [sets.KINDS.index(kind) for kind in sets.KINDS if "permuted" in kind]
+CONFIG = table1.Table1Config(columns=(1, 4), seeds=SEEDS, look_at=(10,))
+PERMUTED = [table1.KINDS.index(kind) for kind in table1.KINDS if "permuted" in kind]
 COLUMN = np.repeat([1, 4], SEEDS)
 
 
 def published():
     """Scores as the table has them, (members, kinds, blocks, levels); permuted latents score nothing."""
-    truth = np.zeros((MEMBERS, len(sets.KINDS), 3, 2))
+    truth = np.zeros((MEMBERS, len(table1.KINDS), 3, 2))
     for member, column in enumerate(COLUMN):
         truth[member, :, 0, 0], truth[member, :, 1, 1] = (entry.mean for entry in TABLE1[column - 1].ncorr)
     truth[:, PERMUTED] = 0.0
@@ -82,15 +81,15 @@ def test_verdicts_follow_the_gain_and_its_interval(tmp_path, end, verdict):
     assert {seen[name] for name in ALIGN} == {verdict}
 
 
-@pytest.mark.parametrize(("claim", "place"), [(table1.LOWEST, (0, 0)), (table1.UPPER, (1, 1))])
+@pytest.mark.parametrize(("claim", "place"), [("lowest-latents-align", (0, 0)), ("upper-latents-align", (1, 1))])
 def test_each_level_is_read_in_its_own_block(tmp_path, claim, place):
     end = LOW.copy()
     end[(slice(None), 0, *place)] = published()[(slice(None), 0, *place)]
     seen = verdicts(STUDY, record(tmp_path / "one", LOW, end))
-    assert [name for name in ALIGN if seen[name] == "holds"] == [claim.name]
+    assert [name for name in ALIGN if seen[name] == "holds"] == [claim]
     others = published()
     others[(slice(None), 0, *place)] = LOW[(slice(None), 0, *place)]
-    assert verdicts(STUDY, record(tmp_path / "others", LOW, others))[claim.name] != "holds"
+    assert verdicts(STUDY, record(tmp_path / "others", LOW, others))[claim] != "holds"
 
 
 def test_what_latents_of_other_classes_score_too_proves_nothing(tmp_path):
@@ -144,7 +143,7 @@ def test_a_claim_on_two_columns_needs_both(tmp_path):
     seen = verdicts(STUDY, run)
     assert seen["more-latents-align-less"] == "not run"
     assert {seen[name] for name in TABLE} == {"holds"}  # of the column that learned, beside its own numbers
-    lowest = found(STUDY, run, table1.LOWEST)
+    lowest = found(STUDY, run, "lowest-latents-align")
     assert lowest.details["the table"]["mean"] == pytest.approx(TABLE1[0].ncorr[0].mean)
 
 
@@ -178,7 +177,7 @@ def test_one_seed_decides_nothing(tmp_path):
 
 
 def test_the_largest_gain_is_told_with_its_step(tmp_path):
-    lowest = found(STUDY, record(tmp_path / "run", LOW, published()), table1.LOWEST)
+    lowest = found(STUDY, record(tmp_path / "run", LOW, published()), "lowest-latents-align")
     largest = lowest.details["largest gain over the untrained network"]
     assert largest["step"] == CONFIG.steps
     assert largest["gain"] == pytest.approx(0.3, abs=1e-3)
@@ -193,9 +192,9 @@ def test_a_class_that_a_column_lacks_changes_nothing(tiny, tiny_runs, tmp_path):
 
 
 def test_classes_computed_once_and_weighed_are_the_whole_batch(tiny):
-    merged, whole = (sets.Members(dataclasses.replace(tiny["table1"][1], merge=merge)) for merge in (True, False))
+    merged, whole = (table1.Members(dataclasses.replace(tiny["table1"][1], merge=merge)) for merge in (True, False))
     decoder = merged.networks(range(4)).double()
-    losses = [sets.shared_loss(decoder, who.batch(5, range(4))) for who in (merged, whole)]
+    losses = [table1.shared_loss(decoder, who.batch(5, range(4))) for who in (merged, whole)]
     torch.testing.assert_close(*losses, rtol=1e-7, atol=0)  # the shares are float32
     tokens, labels, _ = whole.batch(5, range(4))
     torch.testing.assert_close(losses[1], class_loss(decoder, (tokens, labels)), rtol=1e-7, atol=0)
@@ -203,7 +202,7 @@ def test_classes_computed_once_and_weighed_are_the_whole_batch(tiny):
 
 
 def test_scores_of_the_table_equal_a_slow_count(tiny):
-    who = sets.Members(tiny["table1"][1])
+    who = table1.Members(tiny["table1"][1])
     decoder = who.networks(range(4)).double()
     scores = who.scores(decoder, range(4))
     activity = shared.read(decoder, who.tokens)[0].detach().numpy()
@@ -220,7 +219,7 @@ def test_neurons_chosen_on_other_classes_equal_a_slow_count():
     activity = torch.rand(2, 12, 5, generator=generator, dtype=torch.float64)
     latents = torch.arange(12)[:, None] % torch.tensor([2, 3, 4, 12]) == 0  # the last one is constant in one half
     order = torch.arange(12)
-    across = sets._across_halves(activity, latents, order)
+    across = table1._across_halves(activity, latents, order)
     for block in range(2):
         for latent in range(3):
             ways = []

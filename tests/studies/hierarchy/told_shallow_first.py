@@ -6,7 +6,8 @@ import numpy as np
 from records import verdicts
 
 from joma.runs import Run
-from joma.studies.hierarchy.shallow_first import STUDY, claims
+from joma.studies.hierarchy.shallow_first import STUDY
+from joma.studies.hierarchy.shallow_first import study as claims
 
 TINY = replace(
     STUDY.quick, classes=2, members=3, samples=800, block_steps=25, block_batch=4, decoder_steps=12, decoder_batch=8,

@@ -16,10 +16,10 @@ from joma.figures.style import house_style
 from joma.runs import Run
 from joma.studies.inductive_bias.inductive_bias import STUDY
 from joma.studies.inductive_bias.inductive_bias import hypercube as cube
-from joma.studies.inductive_bias.inductive_bias import random_labels as labels
-from joma.studies.inductive_bias.inductive_bias.networks import InductiveBiasConfig, spaced
-from joma.studies.inductive_bias.inductive_bias.random_labels import DECAY, DEEP, LINEAR, SHALLOW
-from joma.studies.inductive_bias.inductive_bias.record import Contrast, Fits
+from joma.studies.inductive_bias.inductive_bias import run as labels
+from joma.studies.inductive_bias.inductive_bias.hypercube import InductiveBiasConfig, spaced
+from joma.studies.inductive_bias.inductive_bias.run import DECAY, DEEP, LINEAR, SHALLOW
+from joma.studies.inductive_bias.inductive_bias.study import Contrast, Fits
 
 TINY = InductiveBiasConfig(
     inputs=8, informative=3, outputs=4, hidden=8, batch=8, contrast_steps=6, tasks=2, samples=400, images=40,

@@ -6,7 +6,7 @@ from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt
 from records import altered, carried_out, found, verdicts
 
 from joma.data.facts import chains
-from joma.studies.reversal import _rows, chain_of_thought
+from joma.studies.reversal import _rows
 from joma.studies.reversal.chain_of_thought import STUDY, ChainOfThoughtConfig, first_steps_of_trained, seen, walked
 
 SMALL = ChainOfThoughtConfig(chains=(17,), rates=(0.5, 1.0), horizon=6.0, moments=5, seeds=2)
@@ -55,11 +55,11 @@ def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, cla
 
 def test_what_is_measured(run):
     """SPEC: in model A a row with two answers gives each about a half; in model B both are learned."""
-    details = found(STUDY, run, chain_of_thought.TWO_ANSWERS).details
+    details = found(STUDY, run, "two-relations-of-one-token").details
     a, b = (details[f"at the end, model {model}"] for model in "AB")
     assert sorted(a.values()) == pytest.approx([0.5, 0.5], abs=0.08)
     assert min(b.values()) > 0.8
-    composed = found(STUDY, run, chain_of_thought.COMPOSED).details
+    composed = found(STUDY, run, "composition-is-not-learned").details
     assert all(values["mean M p"] < 0.2 for values in composed.values())
 
 

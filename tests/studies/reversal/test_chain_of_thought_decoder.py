@@ -8,18 +8,20 @@ from records import carried_out, found, verdicts
 
 from joma.claims.execute import plain_config
 from joma.runs import Run
+from joma.studies.reversal import chain_of_thought_decoder as study
 from joma.studies.reversal._decoders import grouped
-from joma.studies.reversal.chain_of_thought_decoder import STUDY, study
-from joma.studies.reversal.chain_of_thought_decoder import run as taught
+from joma.studies.reversal.chain_of_thought_decoder import STUDY
 
-TINY = taught.ChainOfThoughtDecoderConfig(seeds=2, width=8, steps=6, look_at=(2,), batch=8, chains=14, entity=2)
+TINY = study.ChainOfThoughtDecoderConfig(seeds=2, width=8, steps=6, look_at=(2,), batch=8, chains=14, entity=2)
 SEEDS = 4
-CONFIG = taught.ChainOfThoughtDecoderConfig(seeds=SEEDS)
+CONFIG = study.ChainOfThoughtDecoderConfig(seeds=SEEDS)
 SPREAD = np.array([-1.0, 1.0, -0.5, 0.5])
 PUBLISHED = {"first step": 0.98, "second step": 0.99, "compositions": 0.99, "held out": 0.005,
              "shuffled held out": 0.005, "unseen": 0.0}  # fmt: skip
-WAYS = {taught.BASE: (0.0, 1.0, np.nan), "spelled out": (0.0, 1.0, 0.9), "other steps": (0.0, 1.0, 0.05),
+WAYS = {study.BASE: (0.0, 1.0, np.nan), "spelled out": (0.0, 1.0, 0.9), "other steps": (0.0, 1.0, 0.05),
         "frozen": (0.0, 1.0, np.nan)}  # fmt: skip
+
+COMPOSE = "held-out-composition-no-better-than-uniform"
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +36,13 @@ def record(path, changes=None, *, ways=None, rank=0.5, accuracy=1.0, spread=1e-3
     """
     changes, ways = changes or {}, WAYS | (ways or {})
     run = Run.create(path, study=STUDY.name, config=plain_config(CONFIG), version=STUDY.version)
-    for group, members in grouped(taught.conditions(vars(CONFIG))).items():
+    for group, members in grouped(study.conditions(vars(CONFIG))).items():
         shape = len(members) * SEEDS
-        kinds = [[changes.get((one.name, kind), PUBLISHED[kind]) for kind in taught.KINDS] for one in members]
+        kinds = [[changes.get((one.name, kind), PUBLISHED[kind]) for kind in study.KINDS] for one in members]
         luck = spread * np.tile(SPREAD, len(members))[:, None]
         found_now = {
             "facts/probability": np.repeat(kinds, SEEDS, 0) + luck * np.arange(1, 7),
-            "facts/accuracy": np.full((shape, len(taught.KINDS)), accuracy),
+            "facts/accuracy": np.full((shape, len(study.KINDS)), accuracy),
             "rank/beaten": np.tile([1.0, rank], (shape, 1)) + luck * [0, 1],
             "answered": np.repeat([ways[one.name] for one in members], SEEDS, 0) + luck,
             "diverged_at": np.full(shape, -1),
@@ -58,7 +60,10 @@ def test_the_published_picture_holds(tmp_path):
     assert set(verdicts(STUDY, record(tmp_path / "run")).values()) == {"holds"}
 
 
-@pytest.mark.parametrize(("claim", "condition"), [(study.COMPOSE, taught.BASE), (study.FROZEN, "frozen")])
+@pytest.mark.parametrize(
+    ("claim", "condition"),
+    [(COMPOSE, study.BASE), ("no-composition-with-frozen-embeddings", "frozen")],
+)
 def test_a_composition_that_is_known_ends_it(tmp_path, claim, condition):
     def of(name, held_out, **options):
         return verdict(tmp_path / name, claim, changes={(condition, "held out"): held_out}, **options)
@@ -70,18 +75,18 @@ def test_a_composition_that_is_known_ends_it(tmp_path, claim, condition):
 
 
 def test_the_step_that_is_known_less_counts(tmp_path):
-    unknown = {(taught.BASE, "second step"): 0.2}
-    assert verdict(tmp_path / "run", study.COMPOSE, changes=unknown) == "only qualitative"
+    unknown = {(study.BASE, "second step"): 0.2}
+    assert verdict(tmp_path / "run", COMPOSE, changes=unknown) == "only qualitative"
 
 
 def test_a_trace_is_seen_in_the_ranks(tmp_path):
     for rank, expected in ((0.5, "holds"), (0.7, "only qualitative"), (1.0, "not above its control")):
-        assert verdict(tmp_path / str(rank), study.TRACE, rank=rank) == expected
+        assert verdict(tmp_path / str(rank), "no-trace-of-the-composition", rank=rank) == expected
 
 
 def test_rollouts_must_reach_what_asking_at_once_does_not(tmp_path):
     def of(name, direct, rollout):
-        return verdict(tmp_path / name, study.ROLLOUT, ways={taught.BASE: (direct, rollout, np.nan)})
+        return verdict(tmp_path / name, "rollout-answers", ways={study.BASE: (direct, rollout, np.nan)})
 
     assert of("lower", 0.0, 0.8) == "only qualitative"
     assert of("same", 1.0, 1.0) == "not above its control"
@@ -90,7 +95,9 @@ def test_rollouts_must_reach_what_asking_at_once_does_not(tmp_path):
 
 def test_steps_must_be_the_chains_own(tmp_path):
     def of(name, own, other):
-        return verdict(tmp_path / name, study.WRITTEN, ways={"spelled out": (0, 1, own), "other steps": (0, 1, other)})
+        return verdict(
+            tmp_path / name, "steps-spelled-out", ways={"spelled out": (0, 1, own), "other steps": (0, 1, other)}
+        )
 
     assert of("little", 0.3, 0.05) == "only qualitative"
     assert of("none", 0.0, 0.0) == "not above its control"
@@ -113,7 +120,7 @@ def test_figures_and_findings(tiny_run, tmp_path):
 
 @pytest.mark.parametrize("steps", ["none", "own", "other"])
 def test_no_held_out_composition_is_trained(steps):
-    one = taught.Taught(TINY, taught.Condition("any", 1, steps=steps), seed=1)
+    one = study.Taught(TINY, study.Condition("any", 1, steps=steps), seed=1)
     lesson, entity = one.lesson(), TINY.entity
     composed = one.facts.relations[1]
     asked = {tuple(row[: entity + 1]) for row in lesson.training.tokens.tolist() if row[entity] == composed}
@@ -144,8 +151,8 @@ class Lookup:
 
 
 def test_a_rollout_goes_by_its_own_answers():
-    config = taught.ChainOfThoughtDecoderConfig(seeds=2, chains=14, width=8)
-    networks = taught.ChainNetworks(config, [taught.Condition(taught.BASE, 1)])
+    config = study.ChainOfThoughtDecoderConfig(seeds=2, chains=14, width=8)
+    networks = study.ChainNetworks(config, [study.Condition(study.BASE, 1)])
     facts = networks.chains
     first, second = facts.steps
     table = {tuple(row[:2]): row[2] for row in (first + second).tokens.tolist()}
@@ -167,4 +174,4 @@ def test_a_rollout_goes_by_its_own_answers():
 )
 def test_refusals(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        taught.ChainOfThoughtDecoderConfig(**options)
+        study.ChainOfThoughtDecoderConfig(**options)

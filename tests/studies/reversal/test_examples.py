@@ -5,7 +5,7 @@ import torch
 
 from joma.data.statements import Statements
 from joma.models import Decoder, DecoderConfig
-from joma.studies.reversal import _examples as examples
+from joma.studies.reversal import _decoders as examples
 
 FACTS = Statements(torch.tensor([[0, 1, 8, 2, 3], [4, 5, 9, 6, 7]]), 2)
 MASK = 10

@@ -10,10 +10,9 @@ from records import altered, carried_out, changed, found, verdicts
 
 from joma.data.facts import reversals
 from joma.studies.reversal import _rows
+from joma.studies.reversal import reversal as study
 from joma.studies.reversal._rows import bounds, moments_of, power_of
-from joma.studies.reversal.reversal import STUDY, study
-from joma.studies.reversal.reversal import run as bilinear
-from joma.studies.reversal.reversal.run import ReversalConfig
+from joma.studies.reversal.reversal import STUDY, ReversalConfig
 from joma.theory.reversal import bilinear_losses, bound_power, row_loss
 
 SMALL = ReversalConfig(
@@ -83,14 +82,14 @@ def test_a_law_that_a_straight_line_obeys_too_says_nothing(run, tmp_path):
 
 def test_what_is_measured(run):
     """SPEC: M p = 1 in A and 0.13 to 0.53 in B at the end; later, 1 - p is twice what c = 1 allows."""
-    details = found(STUDY, run, study.TEST).details
+    details = found(STUDY, run, "reverse-is-a-guess").details
     assert details["at the end, model A"]["smallest M p"] == pytest.approx(1, rel=1e-12)
     assert 0.13 < details["at the end, model B"]["smallest M p"] < 0.53
-    assert 2 < found(STUDY, run, study.TRAIN).details["at the end, c = 1"]["model A"] < 5
-    powers = found(STUDY, run, study.TRAIN).details
+    assert 2 < found(STUDY, run, "train-bound").details["at the end, c = 1"]["model A"] < 5
+    powers = found(STUDY, run, "train-bound").details
     assert powers["largest c that holds"]["model A"] >= powers["c of the row law"]["M = 102"]
     assert 0.5 < powers["largest c that holds"]["model B"] < powers["largest c that holds at the end"]["model B"] < 1
-    assert found(STUDY, run, study.LAW).residuals["printed"] < 0.013
+    assert found(STUDY, run, "row-law").residuals["printed"] < 0.013
 
 
 @pytest.mark.parametrize("model", ["A", "B"])
@@ -115,11 +114,11 @@ def test_sgd_is_that_of_a_network_with_this_readout(model):
     np.testing.assert_allclose(_rows.losses_of(end.weights[1], facts.test, model), wanted, rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", bilinear.TRAINED)
+@pytest.mark.parametrize("kind", study.TRAINED)
 def test_descent_in_coefficients_is_descent_in_theta(kind):
     table = torch.randn(9, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     facts = torch.arange(6).reshape(3, 2)
-    found = bilinear.descend((table @ table.T)[None], 3, 20, kind)[:, 0]
+    found = study.descend((table @ table.T)[None], 3, 20, kind)[:, 0]
     theta = torch.zeros(5, 5, dtype=torch.float64, requires_grad=True)
     for step in range(21):
         losses = bilinear_losses((theta + theta.T) / 2 if kind == "symmetric" else theta, table, facts)
@@ -160,7 +159,7 @@ def test_what_a_run_measures_is_what_its_name_says():
     weights = np.random.default_rng(0).standard_normal((2, facts.vocabulary, facts.vocabulary))
     visits = np.full((2, len(facts.with_reverses(1).train)), 5)
     moment = SimpleNamespace(weights=weights, visits=[visits[0][: len(facts.train)], visits[1]], step=50)
-    found = bilinear.seen(moment, 0, facts, "A", 0.5)
+    found = study.seen(moment, 0, facts, "A", 0.5)
     p = np.exp(weights[0]) / np.exp(weights[0]).sum(-1, keepdims=True)
 
     def chances(some):

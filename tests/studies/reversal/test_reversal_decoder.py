@@ -9,8 +9,7 @@ from records import carried_out, changed, found, verdicts
 from joma.claims.execute import plain_config
 from joma.runs import Run
 from joma.studies.reversal._decoders import grouped
-from joma.studies.reversal.reversal_decoder import STUDY
-from joma.studies.reversal.reversal_decoder import judge as study
+from joma.studies.reversal.reversal_decoder import STUDY, study
 from joma.studies.reversal.reversal_decoder import run as taught
 from joma.studies.reversal.reversal_decoder.run import asymmetry, blocks, excess
 

@@ -20,10 +20,9 @@ from joma.data.python_source import python_tokens
 from joma.models import Decoder, DecoderConfig
 from joma.runs import Run
 from joma.studies.syntax.python_hierarchy import STUDY
-from joma.studies.syntax.python_hierarchy import record as syntax
+from joma.studies.syntax.python_hierarchy import run as syntax
 from joma.studies.syntax.python_hierarchy import study as judging
-from joma.studies.syntax.python_hierarchy.record import Scores, octave, slope
-from joma.studies.syntax.python_hierarchy.run import PythonHierarchyConfig
+from joma.studies.syntax.python_hierarchy.run import PythonHierarchyConfig, Scores, octave, slope
 
 SMALL = PythonHierarchyConfig(
     tokens=30_000, vocabulary=64, width=8, mlp=12, heads=1, context=16, batch=2, steps=6, points=3, seeds=2, windows=12,
@@ -311,7 +310,7 @@ def test_a_node_that_told_as_much_before_training_stands_for_nothing_new(tmp_pat
         return value
 
     with written(tmp_path / "run.sqlite", **BEST) as run, changed(run, tmp_path / "b.sqlite", spoil) as copy:
-        seen = found(STUDY, copy, judging.ONE_NODE)
+        seen = found(STUDY, copy, "one-node-each")
         assert seen.main.control_effect == pytest.approx(0.9)
         assert seen.verdict == NOT
 
@@ -336,7 +335,7 @@ def test_seeds_that_differ_leave_one_node_below_its_size(tmp_path):
         return value
 
     with written(tmp_path / "run.sqlite", **BEST) as run, altered(run, tmp_path / "b", "alignment", spoil) as copy:
-        seen = found(STUDY, copy, judging.ONE_NODE)
+        seen = found(STUDY, copy, "one-node-each")
         assert seen.main.effect > judging.HIGH  # the mean is, its interval is not
         assert seen.verdict == LITTLE
 
@@ -378,7 +377,7 @@ def test_a_network_that_diverged_is_left_out_and_counted(tmp_path):
 
 def test_two_levels_are_no_order(tmp_path):
     with written(tmp_path / "run.sqlite", gain=(0.3, 0.3, 0.0, 0.0)) as run:
-        seen = found(STUDY, run, judging.ORDER)
+        seen = found(STUDY, run, "lower-levels-first")
         assert seen.verdict == "not run"
         assert seen.reason == "only 2 of 4 levels of syntax were learned, and 3 are needed for an order"
 

@@ -27,13 +27,7 @@ def report(sentence: str) -> None:
 
 
 class Sinks:
-    """Hands every summary to all of them.
-
-    >>> seen = []
-    >>> Sinks([lambda step, values: seen.append(step)]).send(3, {"entropy/h.0/mean": 1.0})
-    >>> seen
-    [3]
-    """
+    """Hands every summary to all of them."""
 
     def __init__(self, given: Iterable[Sink] | Sink) -> None:
         """given: callables `(step, values)`, or one of them."""
@@ -80,9 +74,6 @@ def library(module: str, name: str, package: str) -> Any:
     - module: what is imported
     - name: as people call it
     - package: what pip installs
-
-    >>> library("json", "JSON", "json").__name__
-    'json'
     """
     try:
         return import_module(module)
@@ -92,13 +83,7 @@ def library(module: str, name: str, package: str) -> Any:
 
 @contextmanager
 def beginning(name: str) -> Iterator[None]:
-    r"""Around what opens a folder, a file or a run: what goes wrong there is said in one sentence, before training.
-
-    >>> with beginning("MLflow"):
-    ...     raise OSError("there is no such\nserver")
-    Traceback (most recent call last):
-    joma.host.errors.BadInput: sinks has MLflow, which cannot begin: OSError: 'there is no such server'
-    """
+    r"""Around what opens a folder, a file or a run: what goes wrong there is said in one sentence, before training."""
     try:
         yield
     except Exception as error:

@@ -60,11 +60,7 @@ def troubles(sections: Sequence[Section]) -> str:
 
 
 def headline(claims: Sequence[Entry]) -> list[str]:
-    """What was found, in one or two sentences.
-
-    >>> headline([])
-    ['No claim was judged.']
-    """
+    """What was found, in one or two sentences."""
     verdicts = [entry.verdict for entry in claims]
     if set(verdicts) <= {"not run"}:
         return [f"No claim was judged: {count_verdicts(verdicts)}." if claims else "No claim was judged."]

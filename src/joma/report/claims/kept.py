@@ -43,7 +43,7 @@ class KeptFinding:
     shares: Sequence[str] = ()
 
     @property
-    def told(self) -> str:
+    def full_verdict(self) -> str:
         """The verdict with its remarks, as that of a `Finding`."""
         return f"{self.verdict} ({', '.join(self.remarks)})" if self.remarks else self.verdict
 

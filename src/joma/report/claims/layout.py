@@ -59,11 +59,7 @@ class Section:
 
 
 def lay_out(results: Sequence[Result], anchors: Anchors) -> list[Section]:
-    """The sections of a page.
-
-    >>> lay_out([], Anchors())
-    []
-    """
+    """The sections of a page."""
     sections = []
     for result in results:
         anchor = anchors.take("study", result.study.name)

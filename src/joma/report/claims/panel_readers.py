@@ -89,7 +89,7 @@ def _theorem_1(run: Run) -> Panel | None:
 
 
 def _lowest_latents(run: Run) -> Panel:
-    from joma.studies.hierarchy.table1.run import Scores
+    from joma.studies.hierarchy.table1 import Scores
 
     scores = Scores(run, only_learned=True)
     points = range(len(scores.steps))

@@ -54,12 +54,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """What a card draws, and what it says about it.
-
-    >>> line = Line("one layer", "#026ed0", (0.0, 10.0, 20.0), (2.0, 1.0, 1.5))
-    >>> Panel("entropy (nats)", "step", "5 seeds", (line,)).alt
-    'entropy (nats) by step. One layer falls from 2 to 1 at step 10, then rises to 1.5.'
-    """
+    """What a card draws, and what it says about it."""
 
     y: str
     x: str
@@ -113,11 +108,7 @@ def line_of(label: str, colour: str, x: Any, rows: Any, *, dashes: str = "solid"
 
 @cache
 def kept_panels() -> Mapping[str, Panel]:
-    """The panels of kept runs at paper scale, by the id of the claim that they show.
-
-    >>> "fig6/fig6-one-layer" in kept_panels()
-    True
-    """
+    """The panels of kept runs at paper scale, by the id of the claim that they show."""
     text = files(__package__).joinpath("panels.json").read_text(encoding="utf-8")
     return {name: Panel.from_json(given) for name, given in json.loads(text).items()}
 
@@ -137,11 +128,7 @@ def panel_html(panel: Panel, scale: str, *, width: int = WIDTH) -> str:
 
 
 def panels_html(panels: Mapping[str, Panel]) -> str:
-    """Panels side by side, by the scale that each is of, and their numbers for the script that opens them.
-
-    >>> panels_html({})
-    ''
-    """
+    """Panels side by side, by the scale that each is of, and their numbers for the script that opens them."""
     if not panels:
         return ""
     width = WIDTH if len(panels) == 1 else BESIDE

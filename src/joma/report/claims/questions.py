@@ -17,11 +17,7 @@ THEORY = (
 
 @dataclass(frozen=True)
 class Question:
-    """A question that one claim answers. {effect}, {seeds} and {control} stand for what paper scale measured.
-
-    >>> QUESTIONS[0].claim
-    'fig6/fig6-one-layer'
-    """
+    """A question that one claim answers. {effect}, {seeds} and {control} stand for what paper scale measured."""
 
     asks: str
     claim: str

@@ -84,7 +84,7 @@ def _numbers(entry: Entry) -> str:
         given |= {"Rests on": ", ".join(claim.uses) or None}
     if kept:
         measured = kept.measured if isinstance(kept.measured, str) else show(kept.measured)
-        given["At paper scale"] = f"{kept.told}, {kept.provenance.machine}: {measured}"
+        given["At paper scale"] = f"{kept.full_verdict}, {kept.provenance.machine}: {measured}"
     shown = {name: escape(v) if isinstance(v, str) else show(v) for name, v in given.items() if v is not None}
     return f"<dl>{rows(shown)}</dl>"
 

@@ -51,20 +51,12 @@ _NOTABLE: tuple[Verdict, ...] = (
 
 
 def notable(verdict: Verdict) -> int:
-    """The smaller, the more a reader wants to know of it: what contradicts the source comes first.
-
-    >>> notable("fails") < notable("holds") < notable("undecided")
-    True
-    """
+    """The smaller, the more a reader wants to know of it: what contradicts the source comes first."""
     return _NOTABLE.index(verdict)
 
 
 def css(verdict: Verdict) -> str:
-    """The class that gives an element the verdict's colour.
-
-    >>> css("not run")
-    'v-not-run'
-    """
+    """The class that gives an element the verdict's colour."""
     return "v-" + verdict.replace(" ", "-")
 
 
@@ -110,11 +102,7 @@ def legend() -> str:
 
 
 def count_verdicts(verdicts: Iterable[Verdict]) -> str:
-    """Verdicts counted, as part of a sentence.
-
-    >>> count_verdicts(["holds", "holds", "fails"])
-    '2 hold, 1 fails'
-    """
+    """Verdicts counted, as part of a sentence."""
     return ", ".join(f"{n} {TEXT[verdict].one if n == 1 else TEXT[verdict].many}" for verdict, n in _counts(verdicts))
 
 
@@ -142,11 +130,7 @@ def _counts(verdicts: Iterable[Verdict]) -> list[tuple[Verdict, int]]:
 
 
 def verdict_table(sections: Sequence[Section], scale: str) -> str:
-    """The table, one row per study, and in words where the two scales disagree. One study alone needs no table.
-
-    >>> verdict_table([], "quick")
-    ''
-    """
+    """The table, one row per study, and in words where the two scales disagree. One study alone needs no table."""
     differences = disagreement(list(entries(sections)))
     if len(sections) < 2:
         return differences

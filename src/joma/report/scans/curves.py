@@ -10,11 +10,7 @@ from joma.scan.result.curves import Curve, Scan, mean_of
 
 
 def measure_title(measure: str) -> str:
-    """A measure as a heading.
-
-    >>> measure_title("stable_rank"), measure_title("entropy"), measure_title("my_measure")
-    ('Stable rank', 'Attention entropy (nats)', 'My measure')
-    """
+    """A measure as a heading."""
     title = axis_of(measure)
     return title[:1].upper() + title[1:]
 
@@ -75,12 +71,6 @@ def uniform_entropy(scan: Scan) -> float | None:
     Curves of entropy are means over queries. Query i of a causal model sees i keys, so that uniform attention gives the
     mean of ln i: no network is above it. (The logarithm of the mean number of keys is higher, and out of reach.) The
     length of the windows stands in the notes of the scan.
-
-    >>> note = "entropy reads a.txt: 6 windows of 16 tokens"
-    >>> round(uniform_entropy(Scan("a", [0], [], {}, notes=(note,), model_type="gpt2")), 3)
-    1.917
-    >>> uniform_entropy(Scan("a", [0], [], {}, notes=(note,), model_type="bert")) is None
-    True
     """
     lengths = {int(found[1].replace(",", "")) for note in scan.notes if (found := _WINDOW.search(note))}
     if scan.model_type not in _CAUSAL or len(lengths) != 1:

@@ -21,11 +21,7 @@ NO_FIGURES = no_figures("nothing is measured twice.")
 
 
 def scan_sections(scans: Sequence[ShownScan], anchors: Anchors) -> str:
-    """All scans of a page of studies; nothing where there are none.
-
-    >>> scan_sections([], Anchors())
-    ''
-    """
+    """All scans of a page of studies; nothing where there are none."""
     if not scans:
         return ""
     count = "1 series of checkpoints was" if len(scans) == 1 else f"{len(scans)} series of checkpoints were"
@@ -103,11 +99,7 @@ def record(scan: ShownScan) -> str:
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "numbers") -> str:
-    """A table in a box that scrolls by itself; the first cell of a row names it. Cells are HTML already.
-
-    >>> table("Layers", ["layer", "value"], [["0", "1.5"]]).count("<td")
-    1
-    """
+    """A table in a box that scrolls by itself; the first cell of a row names it. Cells are HTML already."""
     several = list(rows)
     body = "".join(
         f'<tr><th scope="row">{cells[0]}</th>' + "".join(f"<td>{cell}</td>" for cell in cells[1:]) + "</tr>"

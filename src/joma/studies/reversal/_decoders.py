@@ -1,28 +1,177 @@
-"""Decoders that learn facts: what each network of an ensemble reads, how it is trained, recorded and judged."""
+"""Decoders that learn facts: what they read and must say, how they are trained, recorded, judged and drawn."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from joma.claims import guards
 from joma.claims.config import Least, StudyConfig
 from joma.claims.contract import Claim, Finding, Progress
 from joma.claims.evidence import Test
+from joma.claims.guards import mean_known
 from joma.claims.sentences import show
 from joma.claims.verdicts import Compared, Numbers
 from joma.data.samples import streams
+from joma.data.statements import Statements
+from joma.figures.bands import bound, share_errors
+from joma.figures.labels import label_lines
+from joma.figures.style import INK, depth_colours, panels
+from joma.figures.types import Axes, Figure
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.recipes.grid import ensemble
 from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
-from joma.studies.reversal._examples import RANKS, Examples, Tables, answers, means, order, ranks
 from joma.training import Ensemble, answer_loss, train_all
 from joma.training.ensemble import Precision
+
+Objective = Literal["next", "any order", "fill the end"]
+"""next: a causal decoder says the answer token by token. The other two read both sides of a masked entity: either
+entity of a statement is masked in training, or always the last one."""
+
+NOTHING = -1  # the target of a position that is not asked
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows that are read, (n, length) each: tokens, and targets that are NOTHING where nothing is asked."""
+
+    tokens: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __add__(self, more: Examples) -> Examples:
+        length = max(self.tokens.shape[1], more.tokens.shape[1])
+        one, other = self.widened(length), more.widened(length)
+        return Examples(torch.cat([one.tokens, other.tokens]), torch.cat([one.targets, other.targets]))
+
+    def widened(self, length: int) -> Examples:
+        """With tokens at the end that no causal decoder has seen when it is asked."""
+        more = (0, length - self.tokens.shape[1])
+        return Examples(F.pad(self.tokens, more), F.pad(self.targets, more, value=NOTHING))
+
+
+def next_tokens(statements: Statements) -> Examples:
+    """Statements for a causal decoder: each token of the answer is asked at the position before it."""
+    tokens = statements.tokens
+    targets = tokens[:, 1:].clone()
+    targets[:, : -statements.answer] = NOTHING
+    return Examples(tokens[:, :-1], targets)
+
+
+def masked(statements: Statements, mask: int, *, end: bool = True) -> Examples:
+    """Statements with their last (or first) entity masked, which is asked where it stood."""
+    tokens, targets = statements.tokens.clone(), torch.full_like(statements.tokens, NOTHING)
+    where = slice(-statements.answer, None) if end else slice(0, statements.answer)
+    targets[:, where] = tokens[:, where]
+    tokens[:, where] = mask
+    return Examples(tokens, targets)
+
+
+def asked(statements: Statements, objective: Objective, mask: int) -> Examples:
+    """Statements with their answers asked."""
+    return next_tokens(statements) if objective == "next" else masked(statements, mask)
+
+
+def trained(statements: Statements, objective: Objective, mask: int) -> Examples:
+    """Statements as they are trained on."""
+    rows = asked(statements, objective, mask)
+    return rows + masked(statements, mask, end=False) if objective == "any order" else rows
+
+
+def crossed(statements: Statements) -> Statements:
+    """Every prompt with every answer, the answers of the first prompt first."""
+    count = len(statements)
+    prompts, answers = statements.prompt.repeat_interleave(count, 0), statements.target.repeat(count, 1)
+    return Statements(torch.cat([prompts, answers], 1), statements.answer)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Examples of every member, padded to one size: (members, n, length)."""
+
+    tokens: Tensor
+    targets: Tensor
+
+    @staticmethod
+    def of(examples: Sequence[Examples], length: int, device: str) -> Tables:
+        rows = max(1, *(len(one) for one in examples))
+        wide = [one.widened(length) for one in examples]
+        tokens = torch.stack([F.pad(one.tokens, (0, 0, 0, rows - len(one))) for one in wide])
+        targets = torch.stack([F.pad(one.targets, (0, 0, 0, rows - len(one)), value=NOTHING) for one in wide])
+        return Tables(tokens.to(device), targets.to(device))
+
+    def of_members(self, members: Sequence[int]) -> tuple[Tensor, Tensor]:
+        return self.tokens[list(members)], self.targets[list(members)]
+
+
+def order(counts: Sequence[int], numbers: Sequence[int], *, seed: int, steps: int, batch: int, device: str) -> Tensor:
+    """(members, steps, batch): which of its examples a member reads, epoch after epoch in a new order each.
+
+    It depends on nothing but the numbers given, so a resumed run reads what it would have read.
+    """
+    rows = []
+    for count, source in zip(counts, streams(seed, numbers, step=-2), strict=True):
+        luck = torch.rand((-(-steps * batch // count)), count, generator=source)
+        rows.append(luck.argsort(-1).flatten()[: steps * batch].view(steps, batch))
+    return torch.stack(rows).to(device)
+
+
+AT_ONCE = 2**17  # tokens that all members together read at once while they are measured
+
+
+def answers(decoder: Decoder, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Of every row the log probability of its whole answer, and whether it is the most likely one, (members, n) each.
+
+    Rows without a target are NaN.
+    """
+    found = []
+    size = max(1, AT_ONCE // (decoder.members * tokens.shape[-1]))
+    for some, wanted in zip(tokens.split(size, 1), targets.split(size, 1), strict=True):
+        scores = decoder(some).log_softmax(-1)
+        said = scores.gather(-1, wanted.clamp(min=0)[..., None]).squeeze(-1)
+        there = wanted != NOTHING
+        right = ((scores.argmax(-1) == wanted) | ~there).all(-1)
+        empty = torch.where(there.any(-1), 0.0, torch.nan)
+        found.append((torch.where(there, said, 0.0).sum(-1) + empty, right + empty))
+    return torch.cat([log for log, _ in found], 1), torch.cat([right for _, right in found], 1)
+
+
+def means(decoder: Decoder, tables: Mapping[str, Tables], members: Sequence[int]) -> dict[str, Tensor]:
+    """Of every kind of statement the mean probability, accuracy and log probability, (members, kinds) each."""
+    parts = {"probability": [], "accuracy": [], "log": []}  # type: dict[str, list[Tensor]]
+    for table in tables.values():
+        log, right = answers(decoder, *table.of_members(members))
+        for name, values in (("probability", log.exp()), ("accuracy", right), ("log", log)):
+            parts[name].append(values.nanmean(-1))
+    return {name: torch.stack(values, -1).float() for name, values in parts.items()}
+
+
+RANKS = ("beaten", "chosen")
+
+
+def ranks(log: Tensor, alike: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of its rivals a right answer beats, and how often it beats all of them, (members,) each.
+
+    By chance it beats half of them. log: (members, n, n), of every prompt the log probability of every answer; the
+    diagonal is right. alike: (members, n, n) bool, which answers are rivals: those to prompts with the same relation.
+    """
+    own = log.diagonal(dim1=-2, dim2=-1)[..., None]
+    rivals = alike & ~torch.eye(log.shape[-1], dtype=torch.bool, device=log.device)
+    won = torch.where(rivals, (own > log).double() + 0.5 * (own == log), 0.0)
+    asked = alike.diagonal(dim1=-2, dim2=-1)
+    all_of_them = ((won.sum(-1) == rivals.sum(-1)) & asked).sum(-1) / asked.sum(-1)
+    return won.sum((-2, -1)) / rivals.sum((-2, -1)), all_of_them
+
 
 EXTRA = 2
 """Tokens after those of the facts: `is`, of identity statements, and the mask. Where they are not used, they wait."""
@@ -313,3 +462,39 @@ class Record(Generic[C]):
         )
         evidence["details"] = dict(details or {}) | ({"networks left out": {"did not learn": lost}} if lost else {})
         return guards.of_learned(claim, found, reason=reason, command=guards.at_paper_scale(self.run.study), **evidence)
+
+
+FLOOR = 1e-5  # probabilities below it are drawn at it
+NOBODY = "Too few networks learned what they were taught to show anything."  # what a caption says then
+
+
+def draw_over_training(scores: Record[C], shown: Mapping[str, C], lines: Mapping[str, tuple[str, str]]) -> Figure:
+    """One panel per condition that is shown; of every kind of statement a line, with its colour and label."""
+    columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
+    figure, axes = panels(columns, -(-len(shown) // columns), width=9.6 / columns, height=2.5)
+    for index, (axis, (title, condition)) in enumerate(zip(axes, shown.items(), strict=False)):
+        for kind, (colour, label) in lines.items():
+            mean = [mean_known(seeds) for seeds in scores.over_training(condition, kind)]
+            axis.plot(np.maximum(scores.steps, 1), np.maximum(mean, FLOOR), "o-", ms=2.5, color=colour, label=label)
+        bound(axis, scores.uniform, "uniform guess")
+        axis.set_xlim(0.8, 1.4 * float(np.max(scores.steps)))
+        axis.set(xscale="log", yscale="log", ylim=(FLOOR / 2, 2), title=title, ylabel="probability of the answer")
+        axis.set_xlabel("training step (0 is drawn at 1)")
+        if index % columns == columns - 1 or index == len(shown) - 1:
+            label_lines(axis)
+    for axis in axes[len(shown) :]:
+        axis.remove()
+    return figure
+
+
+def draw_bars(axis: Axes, names: Sequence[str], depths: Sequence[int], values: Callable[[str, int], Any]) -> None:
+    """The mean of (seeds,) `values` of every name and depth, with its interval."""
+    for place, (depth, colour) in enumerate(zip(depths, depth_colours(len(depths)), strict=True)):
+        rows = np.arange(len(names)) + (place - (len(depths) - 1) / 2) * 0.36
+        found = [compare(values(name, depth)) for name in names]
+        means = [one.value for one in found]
+        axis.barh(rows, means, height=0.7 / len(depths), color=colour, alpha=0.75, label=layers_of(depth))
+        axis.errorbar(means, rows, xerr=share_errors(found), fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
+    axis.set_yticks(range(len(names)), names)
+    axis.set_xlim(0, 1.05)
+    axis.invert_yaxis()

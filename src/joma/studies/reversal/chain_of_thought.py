@@ -7,6 +7,7 @@ import numpy as np
 
 from joma.claims.config import Least, StudyConfig
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_tests
 from joma.data.facts import Chains, chains
@@ -45,33 +46,7 @@ class ChainOfThoughtConfig(StudyConfig):
         rows.check_rates(self.rates, 6 * min(self.chains) + 2)
 
 
-STEPS = Claim(
-    "steps-are-learned",
-    "Reversal Thm 4",
-    "Of a held-out chain p(B|A→) and p(C|B→) are at least 1 − (M − 1)/(2qᶜ), q = Mηt/N, from t = N ln M / η on. "
-    "The constant c is not given; 1 would be the natural one.",
-    "In model A this holds with the c and the q of the corrected Theorem 3.",
-    uses=("reversal/train-bound",),
-)
-COMPOSED = Claim(
-    "composition-is-not-learned",
-    "Reversal Thm 4",
-    "The held-out composition has p(C|A⇝) ≤ 1/M, although both of its steps are learned.",
-    uses=("chain-of-thought/steps-are-learned",),
-)
-WALKED = Claim(
-    "two-steps-reach-it",
-    "Reversal Thm 4",
-    "Chain of thought is necessary: C is reached from A by answering A → and then B →, and not by A ⇝ at once.",
-    uses=("chain-of-thought/steps-are-learned", "chain-of-thought/composition-is-not-learned"),
-)
-TWO_ANSWERS = Claim(
-    "two-relations-of-one-token",
-    "Reversal Thm 4",
-    "All training sequences are learned, also A → B and A ⇝ C of one chain, which begin with the same token.",
-    "They are learned if the relation enters the prediction (model B). A row of the first token alone (model A) has to "
-    "divide its probability between B and C.",
-)
+CLAIMS = Claims(source="Reversal Thm 4")
 
 
 def run(config: ChainOfThoughtConfig, run: Run, progress: Progress) -> None:
@@ -127,12 +102,19 @@ def walked(weights: Any, entities: Any, chains: Chains, model: str) -> float:
     return float((at == entities[:, -1]).mean())
 
 
-def _steps(run: Run) -> Finding:
-    """The corrected form is about model A only, as in the study `reversal`, and for the reason given there."""
+@CLAIMS.declare("steps-are-learned", uses=("reversal/train-bound",))
+def _steps(run: Run, claim: Claim) -> Finding:
+    """Of a held-out chain p(B|A→) and p(C|B→) are at least 1 − (M − 1)/(2qᶜ), q = Mηt/N, from t = N ln M / η on. The
+    constant c is not given; 1 would be the natural one.
+
+    Corrected: In model A this holds with the c and the q of the corrected Theorem 3.
+    Expected: From ηs = ln M on, 1 − p of both steps is at most (M − 1)/(2qᶜ).
+
+    The corrected form is about model A only, as in the study `reversal`, and for the reason given there.
+    """
     what = "largest (1 − p)/allowed of a step in model"
     return by_tests(
-        STEPS,
-        expected="From ηs = ln M on, 1 − p of both steps is at most (M − 1)/(2qᶜ).",
+        claim,
         printed=[at_most(f"{what} {m}", rows.largest(run, "missing, c = 1", m), 1.0) for m in rows.MODELS],
         corrected=[at_most(f"{what} A", rows.largest(run, "missing, c of the law", "A"), 1.0)],
         controls=[above("the same of a step without training", rows.least_untrained(run), 1.0)],
@@ -145,7 +127,12 @@ def _two_means(run: Run, series: dict[str, str]) -> dict[str, dict[str, float]]:
     return {f"at the end, model {m}": numbers for m, numbers in ends.items()}
 
 
-def _composed(run: Run) -> Finding:
+@CLAIMS.declare("composition-is-not-learned", uses=("chain-of-thought/steps-are-learned",))
+def _composed(run: Run, claim: Claim) -> Finding:
+    """The held-out composition has p(C|A⇝) ≤ 1/M, although both of its steps are learned.
+
+    Expected: M p(C|A⇝) is at most 1 for held-out compositions.
+    """
     what, name = "smallest M p of compositions that are trained", "least trained composition M p"
     largest = {m: rows.largest(run, "largest composition M p", m) for m in rows.MODELS}
     ends = {
@@ -153,21 +140,26 @@ def _composed(run: Run) -> Finding:
     }
     mean = {m: float(np.mean([tokens * p[-1].mean() for tokens, p in some])) for m, some in ends.items()}
     return by_tests(
-        COMPOSED,
-        expected="M p(C|A⇝) is at most 1 for held-out compositions.",
+        claim,
         printed=[at_most(f"largest M p in model {m}", most, 1 + rows.ROUNDING) for m, most in largest.items()],
         controls=[above(what, rows.at_end(run, name, pick=np.min), 1.0)],
         details={f"at the end, model {m}": {"mean M p": one} for m, one in mean.items()},
     )
 
 
-def _walked(run: Run) -> Finding:
+@CLAIMS.declare(
+    "two-steps-reach-it", uses=("chain-of-thought/steps-are-learned", "chain-of-thought/composition-is-not-learned")
+)
+def _walked(run: Run, claim: Claim) -> Finding:
+    """Chain of thought is necessary: C is reached from A by answering A → and then B →, and not by A ⇝ at once.
+
+    Expected: Taking the most likely token, two steps reach C in all held-out chains, and one question in none.
+    """
     by_steps = {m: rows.at_end(run, "reached by two steps", m, np.min) for m in rows.MODELS}
     at_once = {m: rows.at_end(run, "reached at once", m, np.max) for m in rows.MODELS}
     fresh = rows.at_end(run, "fresh reached by two steps", pick=np.max)
     return by_tests(
-        WALKED,
-        expected="Taking the most likely token, two steps reach C in all held-out chains, and one question in none.",
+        claim,
         printed=[
             test
             for m in rows.MODELS
@@ -187,12 +179,18 @@ def _walked(run: Run) -> Finding:
     )
 
 
-def _two_answers(run: Run) -> Finding:
+@CLAIMS.declare("two-relations-of-one-token")
+def _two_answers(run: Run, claim: Claim) -> Finding:
+    """All training sequences are learned, also A → B and A ⇝ C of one chain, which begin with the same token.
+
+    Corrected: They are learned if the relation enters the prediction (model B). A row of the first token alone (model
+    A) has to divide its probability between B and C.
+    Expected: The most likely token is the right one after all prompts A → and A ⇝ of one chain.
+    """
     what = "trained prompts answered right in model"
     right = {m: rows.at_end(run, "answered of two", m, np.min) for m in rows.MODELS}
     return by_tests(
-        TWO_ANSWERS,
-        expected="The most likely token is the right one after all prompts A → and A ⇝ of one chain.",
+        claim,
         printed=[at_least(f"{what} A", right["A"], 1.0, "%")],
         corrected=[
             at_least(f"{what} B", right["B"], 1.0, "%"),
@@ -242,7 +240,7 @@ STUDY = Study(
     name="chain-of-thought",
     title="Chain of thought: steps are learned, their composition is not",
     version=1,
-    claims={STEPS: _steps, COMPOSED: _composed, WALKED: _walked, TWO_ANSWERS: _two_answers},
+    claims=CLAIMS,
     quick=ChainOfThoughtConfig(),
     paper=ChainOfThoughtConfig(chains=(20, 50, 100), rates=(0.2, 0.5, 1.0), horizon=20.0, moments=12),
     run=run,

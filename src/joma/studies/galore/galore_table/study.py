@@ -1,13 +1,13 @@
 """The study of GaLore's table: its sizes, its claims, and what it is about."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from math import log, nan
 from typing import Any
 
 import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import at_most
 from joma.claims.guards import at_paper_scale, of_learned
 from joma.claims.verdicts import Numbers, by_effect, by_residual, not_run
@@ -162,67 +162,21 @@ MATTERS = 0.02  # nats, 2 % of perplexity: the paper calls methods that are GAP 
 SLOWER = 0.1  # of a step: what the paper calls negligible
 ROUNDING = 0.05  # of the bytes: what the issue of memory allows between count and formula
 
-loss_claim = partial(Claim, matters=MATTERS, unit="nats")
-
-CLOSE = loss_claim(
-    "close-to-full-rank",
-    "GaLore Table 2",
-    "GaLore trains almost as well as full rank, and much better than factors of the same rank.",
-)
-FIRST = Claim(
-    "full-rank-is-best",
-    "GaLore Table 2",
-    "No method with low rank reaches the perplexity of full rank.",
-    corrected="No method with low rank reaches full rank if full rank may have GaLore's smaller rate in the blocks.",
-    matters=GAP / 2,  # half of what the paper prints between full rank and the next method
-    unit="nats",
-)
-ADAPTERS = loss_claim(
-    "better-than-adapters", "GaLore Table 2", "GaLore reaches a lower perplexity than LoRA and ReLoRA of the same rank."
-)
-FACTORS = loss_claim(
-    "factors-are-worst",
-    "GaLore Table 2",
-    "Weights that are products of two factors have the highest perplexity of all methods.",
-)
-SUBSPACE = loss_claim(
-    "subspace-of-the-gradient",
-    "GaLore Sec. 4",
-    "The leading singular vectors of the gradient are the right subspace to train in: a random one is worse.",
-)
-MEMORY = Claim(
-    "memory-of-states",
-    "GaLore Table 1",
-    "For an m x n matrix with m <= n, GaLore keeps m r + 2 n r numbers where Adam keeps 2 m n.",
-)
-TIME = Claim(
-    "little-overhead",
-    "GaLore Sec. 4",
-    "Computing subspaces and projecting costs less than a tenth of the time of a step.",
-    matters=0.01,  # of a step: less would not be seen in a bill
-    unit="%",
-)
-PRINTED = loss_claim(
-    "printed-perplexities",
-    "GaLore Table 2",
-    "At 60 million parameters full rank has perplexity 34.06, GaLore 34.88, LoRA 34.99, ReLoRA 37.04, low rank 78.18.",
-)
-
-
 AGAIN = at_paper_scale("galore-table")
 FLOAT32 = 4  # bytes
 
 
-JUDGES: dict[Claim, Callable[[Run], Finding]] = {}
+CLAIMS = Claims(source="GaLore Table 2")
 
 
 def _by_losses(
-    claim: Claim, expected: str, what: str, cases: Callable[[Table], dict[str, Comparison]],
-    more: Callable[[Table], dict[str, Any]] = lambda table: {},
+    name: str, says: str, expected: str, what: str, cases: Callable[[Table], dict[str, Comparison]],
+    more: Callable[[Table], dict[str, Any]] = lambda table: {}, *, corrected: str = "", source: str = "",
+    matters: float = MATTERS,
 ) -> None:  # fmt: skip
     """Judge a claim by the interval over seeds; not run where a method did not learn with any seed."""
 
-    def judge(run: Run) -> Finding:
+    def judge(run: Run, claim: Claim) -> Finding:
         table = Table(run)
         perplexities = {
             shown(method): {
@@ -234,9 +188,10 @@ def _by_losses(
         given = more(table)
         given["details"] = {**given.get("details", {}), **perplexities}
         reason = "a method of this comparison learned no more than how frequent tokens are"
-        return of_learned(claim, cases(table), expected=expected, what=what, reason=reason, command=AGAIN, **given)
+        return of_learned(claim, cases(table), what=what, reason=reason, command=AGAIN, **given)
 
-    JUDGES[claim] = judge
+    text = "\n".join([f"{says}\n", *[f"Corrected: {corrected}"] * bool(corrected), f"Expected: {expected}"])
+    CLAIMS.declare(name, source, text, matters=matters, unit="nats")(judge)
 
 
 def _gaps(table: Table) -> dict[str, Any]:
@@ -255,36 +210,44 @@ def _gaps(table: Table) -> dict[str, Any]:
 
 
 _by_losses(
-    CLOSE,
+    "close-to-full-rank",
+    "GaLore trains almost as well as full rank, and much better than factors of the same rank.",
     f"a lower loss than low rank, and a loss at most {GAP:.3f} nats above tuned full rank, as printed",
     "loss of low rank (control: GaLore)",
     lambda table: {"": table.more(LOW, GALORE)},
     _gaps,
 )
 _by_losses(  # as printed with one rate for all weights; as corrected against the better kind of full rank
-    FIRST,
+    "full-rank-is-best",
+    "No method with low rank reaches the perplexity of full rank.",
     "every method with low rank has a higher loss than full rank, each at its own best rate",
     "loss (control: full rank)",
     lambda table: {method: table.more(method, FULL) for method in (GALORE, LORA, RELORA, LOW)},
     lambda table: {"corrected": {method: table.more(method, table.tuned) for method in (GALORE, LORA, RELORA, LOW)}},
+    corrected="No method with low rank reaches full rank if full rank may have GaLore's smaller rate in the blocks.",
+    matters=GAP / 2,  # half of what the paper prints between full rank and the next method
 )
 _by_losses(
-    ADAPTERS,
+    "better-than-adapters",
+    "GaLore reaches a lower perplexity than LoRA and ReLoRA of the same rank.",
     f"LoRA and ReLoRA have a loss at least {MATTERS} nats above GaLore's",
     "loss (control: GaLore)",
     lambda table: {method: table.more(method, GALORE) for method in (LORA, RELORA)},
 )
 _by_losses(
-    FACTORS,
+    "factors-are-worst",
+    "Weights that are products of two factors have the highest perplexity of all methods.",
     f"low rank has a loss at least {MATTERS} nats above every other method of the table",
     "loss of low rank (control: the other method)",
     lambda table: {f"than {method}": table.more(LOW, method) for method in (FULL, GALORE, LORA, RELORA)},
 )
 _by_losses(
-    SUBSPACE,
+    "subspace-of-the-gradient",
+    "The leading singular vectors of the gradient are the right subspace to train in: a random one is worse.",
     f"random subspaces of the same rank have a loss at least {MATTERS} nats above GaLore's",
     "loss with random subspaces (control: GaLore)",
     lambda table: {"": table.more(methods.RANDOM, GALORE)},
+    source="GaLore Sec. 4",
 )
 
 
@@ -297,23 +260,24 @@ def states_by_formula(config: Mapping[str, Any], method: str) -> float:
     return float(FLOAT32 * (blocks + 2 * (2 * int(config["vocabulary"]) * width + (2 * layers + 1) * width)))
 
 
-def judge_memory(run: Run) -> Finding:
-    """The bytes that optimizers keep, against the formula."""
+@CLAIMS.declare("memory-of-states", "GaLore Table 1")
+def judge_memory(run: Run, claim: Claim) -> Finding:
+    """For an m x n matrix with m <= n, GaLore keeps m r + 2 n r numbers where Adam keeps 2 m n.
+
+    Expected: the bytes that the optimizers keep are those of the formula
+    """
     table = Table(run)
-    expected = "the bytes that the optimizers keep are those of the formula"
     states = {method: table.bytes(method)["states"] for method in (GALORE, FULL)}
     off = {method: kept / states_by_formula(run.config, method) - 1 for method, kept in states.items()}
     if not all(np.isfinite(value) for value in off.values()):
-        return not_run(MEMORY, expected, "GaLore or full rank has no long run", AGAIN)
+        return not_run(claim, claim.expected, "GaLore or full rank has no long run", AGAIN)
     sizes: Numbers = {
         shown(method): {f"{name}, MiB": value / 2**20 for name, value in table.bytes(method).items()}
         for method in table.tried
     }
     printed = max(off.values(), key=abs)
     control = {"Adam against GaLore's formula": states[FULL] / states_by_formula(run.config, GALORE) - 1}
-    return by_residual(
-        MEMORY, printed=printed, tolerance=ROUNDING, expected=expected, what="share off", control=control, details=sizes
-    )
+    return by_residual(claim, printed=printed, tolerance=ROUNDING, what="share off", control=control, details=sizes)
 
 
 def operations_per_token(config: Mapping[str, Any]) -> float:
@@ -326,12 +290,18 @@ def operations_per_token(config: Mapping[str, Any]) -> float:
     return float(6 * weights + 6 * layers * int(config["context"]) * width)
 
 
-def judge_time(run: Run) -> Finding:
-    """Seconds per step; operations are those of full rank, whatever the method does."""
+@CLAIMS.declare("little-overhead", "GaLore Sec. 4", matters=0.01, unit="%")  # less would not be seen in a bill
+def judge_time(run: Run, claim: Claim) -> Finding:
+    """Computing subspaces and projecting costs less than a tenth of the time of a step.
+
+    Expected: a step of GaLore takes at most 1.1 times as long as one of AdamW
+
+    Operations are those of full rank, whatever the method does.
+    """
     table = Table(run)
-    expected = f"a step of GaLore takes at most {1 + SLOWER:g} times as long as one of AdamW"
     if run.config["device"] == "cpu":
-        return not_run(TIME, expected, "the time of a small network on a busy CPU says nothing about training", AGAIN)
+        reason = "the time of a small network on a busy CPU says nothing about training"
+        return not_run(claim, claim.expected, reason, AGAIN)
     galore, adam = table.seconds(GALORE), table.seconds(FULL)
     details = {}
     for method in table.tried:
@@ -345,20 +315,26 @@ def judge_time(run: Run) -> Finding:
             }
     allowed = compare(np.full_like(galore, SLOWER), galore / adam - 1)
     what = "overhead allowed (control: overhead measured)"
-    return by_effect(TIME, allowed, expected=expected, what=what, details=details)
+    return by_effect(claim, allowed, what=what, details=details)
 
 
-def judge_printed(run: Run) -> Finding:
-    """Not run: it would need another text."""
+@CLAIMS.declare("printed-perplexities", matters=MATTERS, unit="nats")
+def judge_printed(run: Run, claim: Claim) -> Finding:
+    """At 60 million parameters full rank has perplexity 34.06, GaLore 34.88, LoRA 34.99, ReLoRA 37.04, low rank 78.18.
+
+    Expected: the printed numbers
+
+    Not run: it would need another text.
+    """
     reason = "the printed numbers are for C4 and 1.3 billion tokens; this study has another text and fewer tokens"
-    return not_run(PRINTED, "the printed numbers", reason, "the same methods on C4, which is not part of joma")
+    return not_run(claim, claim.expected, reason, "the same methods on C4, which is not part of joma")
 
 
 STUDY = Study(
     name="galore-table",
     title="GaLore's table of perplexities, with a tuned baseline",
     version=2,
-    claims=JUDGES | {MEMORY: judge_memory, TIME: judge_time, PRINTED: judge_printed},
+    claims=CLAIMS,
     quick=methods.GaloreTableConfig(),
     paper=methods.GaloreTableConfig(
         methods=methods.METHODS, text=methods.INSTALLED, source=110_000_000, vocabulary=32_000, width=512, mlp=1376,

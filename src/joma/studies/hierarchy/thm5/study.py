@@ -1,12 +1,12 @@
 """The study `thm5`: what is said of co-occurrence in a latent tree, how each sentence is judged, and two pictures."""
 
-from collections.abc import Callable
 from math import nan
 from typing import Any
 
 import numpy as np
 
-from joma.claims.contract import Claim, Drawing, Finding, Judge, Study
+from joma.claims.contract import Claim, Drawing, Finding, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.labels import end_label, label_lines
@@ -21,90 +21,7 @@ ORDER = 0.05  # a fitted order of a remainder
 SURE = 0.99  # co-occurrence that is almost certain
 LIMIT = 1e-4  # limits, read at 1 - rho = 1e-6
 
-FORMULA = Claim(
-    "co-occurrence",
-    "JoMA Thm 5",
-    "P[l | m] = (1 + ρ²ᴴ − 2ρᴸ⁻¹ρ₀) / (2(1 − ρᴸ⁻¹ρ₀)) with ρ₀ the mean over classes of P[y₁ = 0 | class].",
-    "ρ₀ is the mean over classes of 2P[y₁ = 0 | class] − 1.",
-    uses=("thm5/root-through-one-number",),
-)
-SAMPLED = Claim(
-    "co-occurrence-sampled",
-    "JoMA Thm 5",
-    "In sequences drawn from a deep tree, tokens co-occur as often as the formula says with the printed ρ₀.",
-    "Tokens co-occur as often as the formula says with the corrected ρ₀.",
-    uses=("thm5/co-occurrence",),
-)
-ROOT = Claim(
-    "any-pair",
-    "JoMA Thm 5",
-    "The formula holds for any two tokens and their common latent ancestor.",
-    "It holds for tokens below one child of the root, H ≤ L − 1. Tokens that meet only in the root obey another "
-    "formula.",
-    uses=("thm5/co-occurrence",),
-)
-REACH = Claim(
-    "root-through-one-number",
-    "JoMA eq. 105",
-    "If ρ₀ is the uncertainty of the root's child, co-occurrence depends on root and depth only through ρᴸ⁻¹ρ₀.",
-    uses=("thm5/joint-of-two-latents", "thm5/marginal-of-a-latent"),
-)
-JOINT = Claim(
-    "joint-of-two-latents",
-    "JoMA eq. 98",
-    "The joint of two descendants of a latent c is (11ᵀ + ρ₁ρ₂eeᵀ + ρ₁ρ_c e1ᵀ + ρ₂ρ_c 1eᵀ)/4, whatever the edges.",
-    uses=("thm5/chain",),
-)
-REMAINDER = Claim(
-    "remainder",
-    "JoMA eq. 8",
-    "At ρ = ρ₀ = 1 − ε co-occurrence is 1 − H/L up to a remainder of order ε².",
-    "The remainder is εH(2H − L)/(2L), which is of order ε. Only what is left after it is of order ε².",
-    uses=("thm5/co-occurrence",),
-)
-SATURATING = Claim(
-    "saturating-root",
-    "JoMA eq. 8",
-    "When ρ and ρ₀ are both very close to 1, co-occurrence is close to 1 − H/L.",
-    "It is close to 1 − H/(L − 1 + k) with k = (1 − ρ₀)/(1 − ρ). k = 1 gives 1 − H/L; ρ₀ fixed below 1 gives 1.",
-    uses=("thm5/co-occurrence",),
-)
-DEEP = Claim(
-    "deep-and-shallow",
-    "JoMA Sec. 5",
-    "In a deep tree with ρ and ρ₀ near 1, tokens with a shallow common ancestor co-occur almost surely.",
-    uses=("thm5/saturating-root",),
-)
-SHALLOW = Claim(
-    "shallow-means-often",
-    "JoMA Sec. 5",
-    "The shallower the common ancestor of two tokens, the more often they co-occur.",
-    uses=("thm5/co-occurrence",),
-)
-SPARSE = Claim(
-    "sparse-root", "JoMA Sec. 5", "If each of many classes turns on one latent of its own, ρ₀ is very close to 1."
-)
-LEMMA8 = Claim("algebra", "JoMA Lemma 8", "M(ρ) is symmetric and keeps 1; M(a)M(b) = M(ab) and M(a)p(b) = p(ab).")
-LEMMA9 = Claim(
-    "chain",
-    "JoMA Lemma 9",
-    "Along α ≻ β₁ ≻ … ≻ βₖ ≻ γ, P(γ|α) = P(γ|β₁)P(β₁|β₂)…P(βₖ|α) = M of the product of their uncertainties.",
-    "The product is right if β₁ is the latent next to γ. The chain is printed in the wrong direction.",
-    uses=("thm5/algebra",),
-)
-MARGINAL = Claim(
-    "marginal-of-a-latent",
-    "JoMA eq. 103",
-    "The distribution of a latent c is M(ρ_c|1 ρ₀).",
-    "It is p(ρ_c|1 ρ₀), a vector of two probabilities and not a 2 × 2 matrix.",
-    uses=("thm5/table-of-the-root", "thm5/algebra"),
-)
-TABLE = Claim(
-    "table-of-the-root",
-    "JoMA eq. 101",
-    "Class k gives y₁ the distribution ((1 + p)/2, (1 − p)/2), where p = P[y₁ = 0 | k], for C classes.",
-    "p = 2P[y₁ = 0 | k] − 1, for D classes. (C and D name the same number; no measurement can tell them apart.)",
-)
+CLAIMS = Claims(source="JoMA Thm 5")
 
 
 def _off(run: Run, truth: str, *said: str) -> float:
@@ -112,58 +29,87 @@ def _off(run: Run, truth: str, *said: str) -> float:
     return float(np.max([np.abs(run.value(truth) - run.value(one)).max() for one in said]))
 
 
-def _exactly(claim: Claim, expected: str, group: str, *corrected: str) -> Judge:
-    """The judge of a formula: how far are its recorded forms from the truth of their group?"""
-    return lambda run: by_residual(
-        claim,
-        printed=_off(run, f"{group}truth", f"{group}printed"),
-        corrected=_off(run, f"{group}truth", *(group + form for form in corrected)),
-        tolerance=EXACT,
-        expected=expected,
-    )
+def _exactly(name: str, source: str, text: str, group: str, *corrected: str, uses: tuple[str, ...] = ()) -> None:
+    """Declare a formula: how far are its recorded forms from the truth of their group?"""
+
+    def judge(run: Run, claim: Claim) -> Finding:
+        return by_residual(
+            claim,
+            printed=_off(run, f"{group}truth", f"{group}printed"),
+            corrected=_off(run, f"{group}truth", *(group + form for form in corrected)),
+            tolerance=EXACT,
+        )
+
+    CLAIMS.declare(name, source, text, uses=uses)(judge)
 
 
-def _beside(
-    claim: Claim, expected: str, said: Callable[[Run], Any], control: str, other: Callable[[Run], Any]
-) -> Judge:
-    """The judge of a formula that is right as printed: how far it is off, and how far a control is."""
-    return lambda run: by_residual(
-        claim, printed=said(run), tolerance=EXACT, expected=expected, control={control: other(run)}
-    )
+def _as_printed(claim: Claim, off: Any, control: str, control_off: Any) -> Finding:
+    """Of a formula that is right as printed."""
+    return by_residual(claim, printed=off, tolerance=EXACT, control={control: control_off})
 
 
-def _sampled(run: Run) -> Finding:
+_exactly(
+    "co-occurrence",
+    "JoMA Thm 5",
+    """P[l | m] = (1 + ρ²ᴴ − 2ρᴸ⁻¹ρ₀) / (2(1 − ρᴸ⁻¹ρ₀)) with ρ₀ the mean over classes of P[y₁ = 0 | class].
+
+    Corrected: ρ₀ is the mean over classes of 2P[y₁ = 0 | class] − 1.
+    Expected: The sum over all latents of random trees.
+    """,
+    "trees/",
+    "corrected",
+    uses=("thm5/root-through-one-number",),
+)
+
+
+@CLAIMS.declare("co-occurrence-sampled", uses=("thm5/co-occurrence",))
+def _sampled(run: Run, claim: Claim) -> Finding:
+    """In sequences drawn from a deep tree, tokens co-occur as often as the formula says with the printed ρ₀.
+
+    Corrected: Tokens co-occur as often as the formula says with the corrected ρ₀.
+    Expected: The sampled frequency at every height, within its sampling error.
+    """
     errors = trees.standard_errors(run)
     below_the_root = errors[: len(run.value("sampled/printed"))]  # the printed formula does not reach the root
     return by_residual(
-        SAMPLED,
+        claim,
         printed=_off_in_errors(run, "truth", "printed", below_the_root).max(),
         corrected=_off_in_errors(run, "truth", "corrected", errors).max(),
         tolerance=trees.ERRORS,
-        expected="The sampled frequency at every height, within its sampling error.",
         what="distance in standard errors",
         control={"l of another sequence": _off_in_errors(run, "shuffled", "corrected", below_the_root).min()},
     )
 
 
-def _any_pair(run: Run) -> Finding:
+@CLAIMS.declare("any-pair", uses=("thm5/co-occurrence",))
+def _any_pair(run: Run, claim: Claim) -> Finding:
+    """The formula holds for any two tokens and their common latent ancestor.
+
+    Corrected: It holds for tokens below one child of the root, H ≤ L − 1. Tokens that meet only in the root obey
+    another formula.
+    Expected: The sum over all latents for tokens that meet in the root (printed formula at H = L).
+    """
     return by_residual(
-        ROOT,
+        claim,
         printed=_off(run, "root/alike truth", "root/alike printed"),
         corrected=np.max([_off(run, f"root/{kind} truth", f"root/{kind} corrected") for kind in ("alike", "unlike")]),
         tolerance=EXACT,
-        expected="The sum over all latents for tokens that meet in the root (printed formula at H = L).",
     )
 
 
-def _remainder(run: Run) -> Finding:
+@CLAIMS.declare("remainder", "JoMA eq. 8", uses=("thm5/co-occurrence",))
+def _remainder(run: Run, claim: Claim) -> Finding:
+    """At ρ = ρ₀ = 1 − ε co-occurrence is 1 − H/L up to a remainder of order ε².
+
+    Corrected: The remainder is εH(2H − L)/(2L), which is of order ε. Only what is left after it is of order ε².
+    Expected: A remainder of order 2 for every pair.
+    """
     order = {kind: trees.orders(run, kind) for kind in ("printed", "corrected")}
     off = {kind: np.abs(found - 2).max() for kind, found in order.items()}
     balanced, eps = _off(run, "eq8/balanced truth", "eq8/balanced printed"), run.value("eq8/eps").max()
     what = "largest distance of an order from two"
     return by_tests(
-        REMAINDER,
-        expected="A remainder of order 2 for every pair.",
+        claim,
         printed=[at_most(what, off["printed"], ORDER)],
         corrected=[at_most(what, off["corrected"], ORDER)],
         controls=[at_most("distance as printed at L = 2H, where the first order vanishes,", balanced, eps**2)],
@@ -171,9 +117,15 @@ def _remainder(run: Run) -> Finding:
     )
 
 
-def _saturating(run: Run) -> Finding:
+@CLAIMS.declare("saturating-root", "JoMA eq. 8", uses=("thm5/co-occurrence",))
+def _saturating(run: Run, claim: Claim) -> Finding:
+    """When ρ and ρ₀ are both very close to 1, co-occurrence is close to 1 − H/L.
+
+    Corrected: It is close to 1 − H/(L − 1 + k) with k = (1 − ρ₀)/(1 − ρ). k = 1 gives 1 − H/L; ρ₀ fixed below 1
+    gives 1.
+    """
     return by_tests(
-        SATURATING,
+        claim,
         expected=f"Co-occurrence at 1 − ρ = 2⁻²⁰, for k from {trees.SLOPES[0]:g} to {trees.SLOPES[-1]:g}.",
         printed=[at_most("distance", _off(run, "limits/truth", "limits/printed"), LIMIT)],
         corrected=[
@@ -183,12 +135,16 @@ def _saturating(run: Run) -> Finding:
     )
 
 
-def _deep(run: Run) -> Finding:
+@CLAIMS.declare("deep-and-shallow", "JoMA Sec. 5", uses=("thm5/saturating-root",))
+def _deep(run: Run, claim: Claim) -> Finding:
+    """In a deep tree with ρ and ρ₀ near 1, tokens with a shallow common ancestor co-occur almost surely.
+
+    Expected: The deeper the tree, the more often siblings co-occur, and in the end almost always.
+    """
     siblings, strangers = run.value("deep/siblings"), run.value("deep/strangers")
     depths = [f"L = {depth}:" for depth in run.value("deep/depths")]
     return by_tests(
-        DEEP,
-        expected="The deeper the tree, the more often siblings co-occur, and in the end almost always.",
+        claim,
         printed=[
             above("smallest rise from one depth to the next", np.diff(siblings).min(), 0),
             above("co-occurrence of siblings in the deepest tree", siblings[-1], SURE),
@@ -201,14 +157,18 @@ def _deep(run: Run) -> Finding:
     )
 
 
-def _shallow(run: Run) -> Finding:
+@CLAIMS.declare("shallow-means-often", "JoMA Sec. 5", uses=("thm5/co-occurrence",))
+def _shallow(run: Run, claim: Claim) -> Finding:
+    """The shallower the common ancestor of two tokens, the more often they co-occur.
+
+    Expected: Co-occurrence falls from sibling to cousin to second cousin, in every tree with one ρ.
+    """
     change = {kind: np.diff(run.value(f"heights/{kind}"), axis=-1) for kind in ("positive", "negative", "unequal")}
     fall = {kind: float((steps < 0).all(-1).mean()) for kind, steps in change.items()}
     falls = {kind: share if np.isfinite(change[kind]).all() else nan for kind, share in fall.items()}
     flat = np.abs(np.diff(run.value("heights/certain"), axis=-1)).max()
     return by_tests(
-        SHALLOW,
-        expected="Co-occurrence falls from sibling to cousin to second cousin, in every tree with one ρ.",
+        claim,
         printed=[
             at_least("share of trees with positive ρ in which it falls", falls["positive"], 1, "%"),
             at_least("share of trees with negative ρ in which it falls", falls["negative"], 1, "%"),
@@ -220,31 +180,101 @@ def _shallow(run: Run) -> Finding:
     )
 
 
-def _sparse(run: Run) -> Finding:
+@CLAIMS.declare("sparse-root", "JoMA Sec. 5")
+def _sparse(run: Run, claim: Claim) -> Finding:
+    """If each of many classes turns on one latent of its own, ρ₀ is very close to 1.
+
+    Expected: 1 − ρ₀ = 2/D for D equally likely classes.
+    """
     classes, gap, half = (run.value(f"sparse/{name}") for name in ("classes", "gap", "half"))
     return by_residual(
-        SPARSE,
+        claim,
         printed=np.abs(gap - 2 / classes).max(),
         tolerance=EXACT,
-        expected="1 − ρ₀ = 2/D for D equally likely classes.",
         control={"each class turns on half of the latents": np.abs(half - 2 / classes).max()},
         details={"1 − ρ₀": {f"{count} classes:": value for count, value in zip(classes, gap, strict=True)}},
     )
 
 
-def _marginal(run: Run) -> Finding:
+@CLAIMS.declare("algebra", "JoMA Lemma 8")
+def _algebra(run: Run, claim: Claim) -> Finding:
+    """M(ρ) is symmetric and keeps 1; M(a)M(b) = M(ab) and M(a)p(b) = p(ab).
+
+    Expected: All four properties.
+    """
+    control = "matrices that are only stochastic do not commute"
+    return _as_printed(claim, run.value("algebra/off").max(), control, float(run.value("algebra/stochastic")))
+
+
+_exactly(
+    "chain",
+    "JoMA Lemma 9",
+    """Along α ≻ β₁ ≻ … ≻ βₖ ≻ γ, P(γ|α) = P(γ|β₁)P(β₁|β₂)…P(βₖ|α) = M of the product of their uncertainties.
+
+    Corrected: The product is right if β₁ is the latent next to γ. The chain is printed in the wrong direction.
+    Expected: P(γ|α) of a chain of four latents, all edges different.
+    """,
+    "chain/",
+    "corrected",
+    "merged",
+    uses=("thm5/algebra",),
+)
+
+
+@CLAIMS.declare("joint-of-two-latents", "JoMA eq. 98", uses=("thm5/chain",))
+def _joint(run: Run, claim: Claim) -> Finding:
+    """The joint of two descendants of a latent c is (11ᵀ + ρ₁ρ₂eeᵀ + ρ₁ρ_c e1ᵀ + ρ₂ρ_c 1eᵀ)/4, whatever the edges.
+
+    Expected: The sum over all latents, every edge different.
+    """
+    exchanged = np.abs(run.value("joint/truth").swapaxes(-1, -2) - run.value("joint/printed")).max()
+    return _as_printed(claim, _off(run, "joint/truth", "joint/printed"), "the two latents exchanged", exchanged)
+
+
+_exactly(
+    "table-of-the-root",
+    "JoMA eq. 101",
+    """Class k gives y₁ the distribution ((1 + p)/2, (1 − p)/2), where p = P[y₁ = 0 | k], for C classes.
+
+    Corrected: p = 2P[y₁ = 0 | k] − 1, for D classes. (C and D name the same number; no measurement can tell them
+    apart.)
+    Expected: P[y₁ | k] of random roots.
+    """,
+    "latent/table ",
+    "corrected",
+)
+
+
+@CLAIMS.declare("marginal-of-a-latent", "JoMA eq. 103", uses=("thm5/table-of-the-root", "thm5/algebra"))
+def _marginal(run: Run, claim: Claim) -> Finding:
+    """The distribution of a latent c is M(ρ_c|1 ρ₀).
+
+    Corrected: It is p(ρ_c|1 ρ₀), a vector of two probabilities and not a 2 × 2 matrix.
+    Expected: The distribution of a latent, summed over the tree.
+    """
     truth, printed = run.value("latent/truth"), run.value("latent/printed")
     spare = printed.ndim - truth.ndim
     columns = np.moveaxis(printed, -1, 0) if spare else printed[None]
     return by_tests(
-        MARGINAL,
-        expected="The distribution of a latent, summed over the tree.",
+        claim,
         printed=[
             at_most("number of extra dimensions", spare, 0),
             at_most("distance of the worse column", np.abs(columns - truth).max(), EXACT),
         ],
         corrected=[at_most("distance", _off(run, "latent/truth", "latent/corrected"), EXACT)],
     )
+
+
+@CLAIMS.declare(
+    "root-through-one-number", "JoMA eq. 105", uses=("thm5/joint-of-two-latents", "thm5/marginal-of-a-latent")
+)
+def _reach(run: Run, claim: Claim) -> Finding:
+    """If ρ₀ is the uncertainty of the root's child, co-occurrence depends on root and depth only through ρᴸ⁻¹ρ₀.
+
+    Expected: The sum over all latents, with 2P[y₁ = 0] − 1 summed too.
+    """
+    summed, mean = (_off(run, "trees/truth", f"trees/{root}") for root in ("summed root", "printed"))
+    return _as_printed(claim, summed, "the mean of P[y₁ = 0] for ρ₀", mean)
 
 
 def _off_in_errors(run: Run, drawn: str, said: str, errors: Any) -> Any:
@@ -313,42 +343,7 @@ STUDY = Study(
     name="thm5",
     title="Theorem 5: co-occurrence in a latent hierarchy",
     version=2,
-    claims={
-        FORMULA: _exactly(FORMULA, "The sum over all latents of random trees.", "trees/", "corrected"),
-        SAMPLED: _sampled,
-        ROOT: _any_pair,
-        REMAINDER: _remainder,
-        SATURATING: _saturating,
-        DEEP: _deep,
-        SHALLOW: _shallow,
-        SPARSE: _sparse,
-        LEMMA8: _beside(
-            LEMMA8,
-            "All four properties.",
-            lambda run: run.value("algebra/off").max(),
-            "matrices that are only stochastic do not commute",
-            lambda run: float(run.value("algebra/stochastic")),
-        ),
-        LEMMA9: _exactly(
-            LEMMA9, "P(γ|α) of a chain of four latents, all edges different.", "chain/", "corrected", "merged"
-        ),
-        JOINT: _beside(
-            JOINT,
-            "The sum over all latents, every edge different.",
-            lambda run: _off(run, "joint/truth", "joint/printed"),
-            "the two latents exchanged",
-            lambda run: np.abs(run.value("joint/truth").swapaxes(-1, -2) - run.value("joint/printed")).max(),
-        ),
-        TABLE: _exactly(TABLE, "P[y₁ | k] of random roots.", "latent/table ", "corrected"),
-        MARGINAL: _marginal,
-        REACH: _beside(
-            REACH,
-            "The sum over all latents, with 2P[y₁ = 0] − 1 summed too.",
-            lambda run: _off(run, "trees/truth", "trees/summed root"),
-            "the mean of P[y₁ = 0] for ρ₀",
-            lambda run: _off(run, "trees/truth", "trees/printed"),
-        ),
-    },
+    claims=CLAIMS,
     quick=Thm5Config(),
     paper=Thm5Config(trees=2000, samples=8_000_000),
     run=run,

@@ -13,8 +13,7 @@ from joma.data.statements import Statements
 from joma.models.decoder import Decoder, Embeddings
 from joma.runs import Run
 from joma.studies.reversal import _decoders as decoders
-from joma.studies.reversal._decoders import Record
-from joma.studies.reversal._examples import Examples, Objective, asked, crossed, masked, trained
+from joma.studies.reversal._decoders import Examples, Objective, Record, asked, crossed, masked, trained
 
 KINDS = ("trained", "one way", "reverse", "shuffled reverse", "unseen", "added reverse", "other end")
 """Statements that are asked. added reverse: of the one-way pairs whose reverse is taught in one condition. other end:

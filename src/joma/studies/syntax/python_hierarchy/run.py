@@ -1,9 +1,16 @@
-"""Small decoders that read Python source as it is written and shuffled, measured on held-out files as they learn."""
+"""Small decoders that read Python source as it is written and shuffled, measured on held-out files as they learn.
+
+Every label that is frequent enough is a latent: 1 where a token stands in that kind of syntax, else 0. Three versions
+of it are scored. "labels": the latent itself. "rotated": the latent of another place of the same file, which keeps how
+often and how long it is on, and nothing else. "beyond": the latent less its mean given the current token, so that what
+merely recognises the token scores 0.
+"""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from functools import cached_property
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -11,15 +18,297 @@ from torch import Tensor
 
 from joma.claims.config import Least, StudyConfig, Within
 from joma.claims.contract import Progress
-from joma.claims.guards import at_paper_scale, needs_device
+from joma.claims.guards import at_paper_scale, beats_guessing, needs_device
 from joma.claims.text_source import remember_source
 from joma.data.ahead import Ahead, sent
-from joma.data.python_source import python_tokens
+from joma.data.errors import CorpusError
+from joma.data.python_source import PythonTokens, python_tokens
+from joma.measure.alignment import held_out_correlation, linear_probe
+from joma.measure.correlation import pearson
+from joma.measure.intervals import Comparison, compare
 from joma.models import Decoder, DecoderConfig
 from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
-from joma.studies.syntax.python_hierarchy.record import LEVELS, Half, Material, alignment, prepare, token_score
 from joma.training import Ensemble, next_token_loss, train
+
+LEVELS = ("expression", "statement", "block", "definition")  # from close to the tokens to far above them
+VERSIONS = ("labels", "rotated", "beyond")
+FREQUENT = 0.02  # of the training tokens: the rarest label that is a latent
+RIDGE = 1e-3  # of the linear probes, in the units of `linear_probe`
+SMOOTHING = 1.0  # tokens of the mean latent, added to what was counted of each token
+
+
+class Sizes(Protocol):
+    """What is needed of the study's config."""
+
+    @property
+    def context(self) -> int: ...
+    @property
+    def windows(self) -> int: ...
+    @property
+    def held_out(self) -> float: ...
+
+
+class Latents(NamedTuple):
+    """The labels that are frequent enough."""
+
+    level: Tensor  # (latents,) index into LEVELS
+    label: Tensor  # (latents,) index into the names of the level
+    share: Tensor  # (latents,) of the training tokens
+    given_token: Tensor  # (vocabulary, latents) mean of the latent where the token is this one, in the training files
+
+
+class Half(NamedTuple):
+    """Windows on held-out files, and the latents at the later half of their positions, where there is context."""
+
+    windows: Tensor  # (members, windows, context + 1)
+    latents: Tensor  # (members, samples, versions * latents)
+    table: Tensor  # (members, samples, latents) what the current token alone says of the latents
+
+
+class Material(NamedTuple):
+    """All that is read: the training text, and for every seed its two halves of the held-out files."""
+
+    train: Tensor  # (tokens,)
+    latents: Latents
+    chosen: Half
+    scored: Half
+    files: tuple[int, int]  # to train on, held out
+
+
+def prepare(code: PythonTokens, sizes: Sizes, seeds: Sequence[int]) -> Material:
+    """Split the files, find the latents, and draw for every seed its own halves and windows of the held-out files."""
+    starts = code.starts
+    first = int((starts - (1 - sizes.held_out) * len(code.tokens)).abs().argmin())
+    held = len(code.files) - first
+    cut = int(starts[first])
+    if held < 4 or first < 4:
+        raise CorpusError(
+            f"{len(code.tokens):,} tokens are {len(code.files)} files, of which held_out leaves {first} to train on "
+            f"and {held} to hold out: at least 4 of each are needed"
+        )
+    latents = find_latents(code, cut)
+    halves = [_halves(code, latents, first, sizes, seed) for seed in seeds]
+    chosen, scored = (Half(*map(torch.stack, zip(*half, strict=True))) for half in zip(*halves, strict=True))
+    return Material(code.tokens[:cut].long(), latents, chosen, scored, (first, held))
+
+
+def find_latents(code: PythonTokens, count: int) -> Latents:
+    """The frequent labels of the first `count` tokens, and what each token says of them. "none" is no syntax."""
+    level, label = [], []
+    for number, name in enumerate(LEVELS):
+        shares = torch.bincount(code.labels[name][:count].long(), minlength=len(code.names[name])) / count
+        for kind, share in zip(code.names[name], shares.tolist(), strict=True):
+            if kind != "none" and FREQUENT <= share <= 1 - FREQUENT:
+                level.append(number)
+                label.append(code.names[name].index(kind))
+    found = Latents(torch.tensor(level), torch.tensor(label), torch.empty(0), torch.empty(0))
+    values = _on(code, found, slice(0, count))
+    share = values.mean(0)
+    tokens = code.tokens[:count].long()
+    sums = torch.zeros(len(code.vocabulary), len(level), dtype=torch.float64).index_add_(0, tokens, values)
+    counts = torch.bincount(tokens, minlength=len(code.vocabulary))[:, None]
+    return found._replace(share=share, given_token=(sums + SMOOTHING * share) / (counts + SMOOTHING))
+
+
+def _on(code: PythonTokens, latents: Latents, where: slice) -> Tensor:
+    """(tokens, latents) 1 where the latent is on."""
+    labels = torch.stack([code.labels[level][where] for level in LEVELS], 1)
+    return (labels[:, latents.level] == latents.label).double()
+
+
+def _halves(code: PythonTokens, latents: Latents, first: int, sizes: Sizes, seed: int) -> tuple[Half, Half]:
+    """The held-out files in two parts of about the same length, by a draw of their own for every seed."""
+    generator = torch.Generator().manual_seed(seed)
+    order = first + torch.randperm(len(code.files) - first, generator=generator)
+    length = code.starts.diff()[order]
+    middle = int((length.cumsum(0) - length.sum() / 2).abs().argmin()) + 1
+    one, other = (_half(code, latents, part, sizes, generator) for part in (order[:middle], order[middle:]))
+    return one, other
+
+
+def _half(code: PythonTokens, latents: Latents, files: Tensor, sizes: Sizes, generator: torch.Generator) -> Half:
+    tokens, on, rotated = [], [], []
+    for file in files.tolist():
+        where = slice(int(code.starts[file]), int(code.starts[file + 1]))
+        tokens.append(code.tokens[where].long())
+        on.append(_on(code, latents, where))
+        length = len(tokens[-1])
+        by = length // 4 + int(torch.randint(length // 2 + 1, (), generator=generator))
+        rotated.append(on[-1].roll(by, 0))
+    text, value, elsewhere = torch.cat(tokens), torch.cat(on), torch.cat(rotated)
+    if len(text) <= sizes.context:
+        raise CorpusError(f"a window of {sizes.context} tokens is longer than half of the held-out files ({len(text)})")
+    begin = torch.randint(len(text) - sizes.context, (sizes.windows, 1), generator=generator)
+    late = (begin + torch.arange(sizes.context // 2, sizes.context)).flatten()
+    table = latents.given_token[text[late]]
+    versions = torch.cat([value[late], elsewhere[late], value[late] - table], 1)
+    return Half(text[begin + torch.arange(sizes.context + 1)], versions.float(), table.float())
+
+
+def places(layers: int) -> list[str]:
+    """Where alignment is measured, in the order of the rows that `alignment` gives."""
+    blocks = range(1, layers + 1)
+    return ["neuron", *(f"neuron {block}" for block in blocks), "hidden", *(f"stream {block}" for block in blocks)]
+
+
+def alignment(decoder: Decoder, chosen: Half, scored: Half) -> Tensor:
+    """Correlations with the latents on the scored half, (members, places, versions, latents); NaN: not to be had.
+
+    Rows: the best hidden neuron of all blocks, of each block; a linear probe on the hidden neurons of each block, on
+    the stream behind each block. Neurons are chosen and probes fitted on the other half. A member whose activity is
+    not finite scores NaN throughout.
+    """
+    one, other = _activity(decoder, chosen), _activity(decoder, scored)
+    sound = torch.ones(decoder.members, dtype=torch.bool, device=chosen.windows.device)
+    for activity in (*one, *other):
+        finite = activity.isfinite().flatten(1).all(1)
+        activity[~finite] = 0.0
+        sound &= finite
+    layers = decoder.config.layers
+    hidden, stream = (list(zip(one[part], other[part], strict=True)) for part in (slice(layers), slice(layers, None)))
+    whole = (torch.cat(one[:layers], -1), torch.cat(other[:layers], -1))
+    rows = [
+        held_out_correlation(a, chosen.latents, fresh_activity=b, fresh_latents=scored.latents).per_latent
+        for a, b in (whole, *hidden)
+    ]
+    rows += [
+        linear_probe(a, chosen.latents, fresh_activity=b, fresh_latents=scored.latents, ridge=RIDGE).per_latent
+        for a, b in (whole, *stream)
+    ]
+    found = torch.stack(rows, 1).unflatten(-1, (len(VERSIONS), -1))
+    return torch.where(sound[:, None, None, None], found, torch.nan)
+
+
+def _activity(decoder: Decoder, half: Half) -> list[Tensor]:
+    """(members, samples, neurons) of the hidden layers, then of the streams."""
+    seen: dict[tuple[str, int], Tensor] = {}
+    late = decoder.config.context // 2
+
+    def look(layer: int, name: str, value: Tensor) -> None:
+        if name in ("hidden", "stream"):
+            seen[name, layer] = value[:, :, late:].flatten(1, 2)
+
+    decoder.features(half.windows[..., :-1], look=look)
+    return [seen[name, layer] for name in ("hidden", "stream") for layer in range(decoder.config.layers)]
+
+
+def token_score(scored: Half, latents: int) -> Tensor:
+    """Correlation of each latent with what the current token alone says of it, (members, latents)."""
+    found: Tensor = pearson(scored.latents[..., :latents].double().mT, scored.table.double().mT)
+    return found
+
+
+FEWEST = 3  # levels that must have been learned (interval above 0) before an order can be spoken of
+
+
+class Scores:
+    """What a run recorded, by level: seeds that diverged left out, means over the latents of a level."""
+
+    def __init__(self, run: Run) -> None:
+        self.level: Any = run.value("level")
+        self.names: list[list[str]] = json.loads(run.value("latents").tobytes())
+        self.layers: int = run.config["layers"]
+        self.row = {place: i for i, place in enumerate(places(self.layers))}
+        self.steps: Any = run.steps("alignment")
+        every, seeds = run.array("alignment"), run.config["seeds"]
+        sound = (run.array("diverged_at")[-1] < 0) & np.isfinite(every[-1]).any((1, 2, 3))
+        self.diverged = int((~sound).sum())
+        self.alone = not sound[:seeds].any()
+        """Whether no network on the text as written is left."""
+        self.written, self.shuffled = every[:, :seeds][:, sound[:seeds]], every[:, seeds:][:, sound[seeds:]]
+        if self.alone:
+            self.written = np.full_like(every[:, :1], np.nan)  # so that there is a picture
+        self.token: Any = self.by_level(run.value("token")[sound[:seeds] | self.alone])
+        self.loss = float(np.mean(run.array("train_loss")[-1][:seeds][sound[:seeds]])) if not self.alone else np.nan
+        self.vocabulary = int(run.config["vocabulary"])
+
+    @property
+    def unlearned(self) -> str | None:
+        if self.alone:
+            return "all networks on the text as written diverged"
+        if not beats_guessing(self.loss, self.vocabulary):
+            return "the networks did not learn to predict the next token"
+        return None
+
+    def by_level(self, values: Any) -> Any:
+        """(..., latents) as (..., levels)."""
+        return np.stack([mean(values[..., self.level == level]) for level in range(len(LEVELS))], -1)
+
+    def of(self, place: str, version: str, *, shuffled: bool = False) -> Any:
+        """(steps, seeds, levels) correlations."""
+        networks = self.shuffled if shuffled else self.written
+        return self.by_level(networks[:, :, self.row[place], VERSIONS.index(version)])
+
+    def against_controls(self, place: str, version: str) -> dict[str, Comparison]:
+        """Trained networks beside all that they must exceed, means over levels; shuffled text has seeds of its own."""
+        trained = self.of(place, version)[-1].mean(-1)
+        found = {"beside the untrained network": compare(trained, self.of(place, version)[0].mean(-1))}
+        if version == "labels":
+            found["beside rotated labels"] = compare(trained, self.of(place, "rotated")[-1].mean(-1))
+        shuffled = self.of(place, version, shuffled=True)[-1].mean(-1)
+        found["beside networks on shuffled text"] = compare(trained, shuffled, paired=False)
+        return found
+
+    @cached_property
+    def learned(self) -> Any:
+        """(steps, seeds, levels) what all hidden nodes together have come to tell beyond the token."""
+        found = self.of("hidden", "beyond")
+        return found - found[:1]
+
+    def rise(self) -> Any:
+        """(levels,) in octaves of steps, when each level rose; NaN for a level that was not learned."""
+        learned = np.array([compare(gained).low > 0 for gained in self.learned[-1].T])
+        return np.where(learned, octave(self.steps, self.learned.mean(1)), np.nan)
+
+    def order(self) -> Any:
+        """(seeds,) by how many octaves a level higher ones rise later: pseudo-values of a jackknife over seeds.
+
+        The octave of one seed is a ratio of two noisy numbers; that of the mean over seeds is much less so. Leaving out
+        each seed in turn says how far it may be off. NaN where fewer than `FEWEST` levels were learned.
+        """
+        count = self.learned.shape[1]
+        there = np.isfinite(self.rise())
+        if count < 2 or there.sum() < FEWEST:
+            return np.full(count, np.nan)
+
+        def of(seeds: Any) -> float:
+            rise = octave(self.steps, self.learned[:, seeds].mean(1))
+            return float(slope(rise[there], np.flatnonzero(there)))
+
+        everyone = np.arange(count)
+        left_out = np.array([of(everyone != seed) for seed in everyone])
+        return count * of(everyone) - (count - 1) * left_out
+
+    def deepening(self, step: int) -> Any:
+        """(seeds, levels) how much better the best node of the last block is than that of the first."""
+        last, first = (self.of(f"neuron {block}", "beyond")[step] for block in (self.layers, 1))
+        return last - first
+
+
+def mean(values: Any) -> Any:
+    """Over the last axis, what is NaN left out; NaN where nothing is left."""
+    kept = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(kept, values, 0.0).sum(-1) / np.where(kept.any(-1), kept.sum(-1), np.nan)
+
+
+def octave(steps: Any, gain: Any) -> Any:
+    """log2 of the step at which a gain (steps, ...) was made, averaged over the gain.
+
+    Each part counts in the middle, in octaves, of the steps between which it was made. Where a gain rises evenly in log
+    time this is the step of half of it; unlike a first crossing of the half, noise does not make it early.
+    """
+    made = np.log2(steps[1:])
+    middle = np.concatenate([made[:1], (made[1:] + made[:-1]) / 2])
+    with np.errstate(invalid="ignore", divide="ignore"):  # where nothing was gained there is no such step
+        return np.tensordot(middle, np.diff(gain, axis=0), 1) / gain[-1]
+
+
+def slope(values: Any, rank: Any) -> Any:
+    """The least-squares slope of values (..., levels) over the ranks of the levels."""
+    centred = rank - np.mean(rank)
+    return values @ centred / (centred @ centred)
 
 
 @dataclass(frozen=True)

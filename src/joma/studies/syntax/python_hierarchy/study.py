@@ -1,12 +1,12 @@
 """What `python-hierarchy` claims and how it judges (gains over controls, order of learning, depth), and its figures."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import at_least
 from joma.claims.guards import at_paper_scale, beyond, hardest, mean_known
 from joma.claims.verdicts import Numbers, by_effect, not_run
@@ -16,54 +16,35 @@ from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, depth_colours, panels
 from joma.measure.intervals import compare
 from joma.runs import Run
-from joma.studies.syntax.python_hierarchy.record import FEWEST, LEVELS, VERSIONS, Scores, mean, slope
-from joma.studies.syntax.python_hierarchy.run import PythonHierarchyConfig, run
+from joma.studies.syntax.python_hierarchy.run import (
+    FEWEST,
+    LEVELS,
+    VERSIONS,
+    PythonHierarchyConfig,
+    Scores,
+    mean,
+    run,
+    slope,
+)
 
 MARGIN = 0.02  # of correlation: the smallest gain over a control that matters
 SHARE = 0.05  # of what all hidden nodes together tell: the smallest gain of the best one that matters
 HIGH = 0.8  # of what all hidden nodes together tell: what one node must tell to stand for a latent
 LATER = 0.1  # octaves of training time a level: by how much higher levels must come later
 DEEPER = 0.01  # of correlation a level: by how much higher levels must gain more in the last block than in the first
+
+
+def _unlearned(run: Run) -> tuple[str, str] | None:
+    reason = Scores(run).unlearned
+    return (reason, COMMAND) if reason else None
+
+
 COMMAND = at_paper_scale("python-hierarchy")
-
-_claim = partial(Claim, matters=MARGIN, ceiling=1.0)
-ALIGN = _claim(
-    "nodes-align-with-syntax",
-    "JoMA Sec. 5",
-    "Training makes hidden nodes of the MLP stand for the latent variables behind the tokens. Here these are kinds of "
-    "syntax.",
-)
-BEYOND = _claim(
-    "nodes-hold-combinations", "JoMA Sec. 1", "Hidden nodes learn combinations of tokens, not single tokens."
-)
-ONE_NODE = _claim(
-    "one-node-each",
-    "JoMA Sec. 6",
-    "For every latent there is one hidden node that correlates highly with it.",
-    matters=SHARE,
-    unit="%",
-    uses=("python-hierarchy/nodes-align-with-syntax",),
-)
-ORDER = Claim(
-    "lower-levels-first",
-    "JoMA Sec. 5",
-    "Low levels of the hierarchy are learned before higher levels. Their tokens occur together most often.",
-    matters=LATER,
-    unit="octaves",
-    uses=("thm5/shallow-means-often",),
-)
-DEPTH = Claim(
-    "higher-levels-in-later-blocks",
-    "JoMA Sec. 5",
-    "Later blocks build higher levels from what earlier blocks have learned.",
-    matters=DEEPER,
-)
+CLAIMS = Claims(source="JoMA Sec. 5", guard=_unlearned)
 
 
-def _gain(claim: Claim, version: str, what: str, expected: str, run: Run) -> Finding:
+def _gain(run: Run, claim: Claim, version: str, what: str = "") -> Finding:
     scores = Scores(run)
-    if reason := scores.unlearned:
-        return not_run(claim, expected, reason, COMMAND)
     trained, found = scores.of("neuron", version)[-1], scores.against_controls("neuron", version)
     controls = {name.removeprefix("beside "): one.control for name, one in found.items()}
     if version == "labels":
@@ -71,65 +52,95 @@ def _gain(claim: Claim, version: str, what: str, expected: str, run: Run) -> Fin
     return by_effect(
         claim,
         hardest(claim, found),
-        what=what,
-        expected=expected,
+        what=f"correlation of the best hidden node with a label{what}",
         details=_and_lost(scores, {"by level": _by_level(trained), "controls": controls}),
     )
 
 
-def _one_node(run: Run) -> Finding:
-    """The share in what all nodes tell, against the untrained one; the best node must also exceed its own controls."""
-    expected = (
-        "one node reaches at least 80 % of the correlation of all hidden nodes together, and more than before training"
-    )
-    scores = Scores(run)
-    if reason := scores.unlearned:
-        return not_run(ONE_NODE, expected, reason, COMMAND)
+@CLAIMS.declare("nodes-align-with-syntax", matters=MARGIN, ceiling=1.0)
+def _align(run: Run, claim: Claim) -> Finding:
+    """Training makes hidden nodes of the MLP stand for the latent variables behind the tokens. Here these are kinds of
+    syntax.
+
+    Expected: the best hidden node, chosen on other files, correlates with the label more than every control
+    """
+    return _gain(run, claim, "labels")
+
+
+@CLAIMS.declare("nodes-hold-combinations", "JoMA Sec. 1", matters=MARGIN, ceiling=1.0)
+def _beyond(run: Run, claim: Claim) -> Finding:
+    """Hidden nodes learn combinations of tokens, not single tokens.
+
+    Expected: the best hidden node correlates more than every control with the part of the label that the token does
+    not tell
+    """
+    return _gain(run, claim, "beyond", ", beyond the token")
+
+
+@CLAIMS.declare(
+    "one-node-each",
+    "JoMA Sec. 6",
+    matters=SHARE,
+    unit="%",
+    ceiling=1.0,
+    uses=("python-hierarchy/nodes-align-with-syntax",),
+)
+def _one_node(run: Run, claim: Claim) -> Finding:
+    """For every latent there is one hidden node that correlates highly with it.
+
+    Expected: one node reaches at least 80 % of the correlation of all hidden nodes together, and more than before
+    training
+
+    The share in what all nodes tell, against the untrained one; the best node must also exceed its own controls.
+    """
+    scores, align = Scores(run), next(one for one in CLAIMS if one.name == "nodes-align-with-syntax")
     best, all_nodes = (scores.of(place, "labels").mean(-1) for place in ("neuron", "hidden"))
     share = best / all_nodes
-    (gain,) = hardest(ALIGN, scores.against_controls("neuron", "labels")).values()
+    (gain,) = hardest(align, scores.against_controls("neuron", "labels")).values()
     return by_effect(
-        ONE_NODE,
+        claim,
         {"beside the untrained network": compare(share[-1], share[0])},
         what="correlation of the best hidden node, as a share of that of all nodes together",
-        expected=expected,
         size=[at_least("lower end of this share", compare(share[-1]).low, HIGH, "%")],
-        controls=[beyond(ALIGN, "gain of the best node's correlation over its hardest control", gain)],
+        controls=[beyond(align, "gain of the best node's correlation over its hardest control", gain)],
         details=_and_lost(scores, {}),
     )
 
 
-def _order(run: Run) -> Finding:
-    """Compared with 0 octaves, which is the mean over all orders of the levels."""
-    expected = "the higher the level, the later all hidden nodes together gain what they tell beyond the token"
+@CLAIMS.declare("lower-levels-first", matters=LATER, unit="octaves", uses=("thm5/shallow-means-often",))
+def _order(run: Run, claim: Claim) -> Finding:
+    """Low levels of the hierarchy are learned before higher levels. Their tokens occur together most often.
+
+    Expected: the higher the level, the later all hidden nodes together gain what they tell beyond the token
+
+    Compared with 0 octaves, which is the mean over all orders of the levels.
+    """
     scores = Scores(run)
-    reason, learned = scores.unlearned, int(np.isfinite(scores.rise()).sum())
-    if not reason and scores.written.shape[1] > 1 and learned < FEWEST:  # of one network alone it is undecided
+    learned = int(np.isfinite(scores.rise()).sum())
+    if scores.written.shape[1] > 1 and learned < FEWEST:  # of one network alone it is undecided
         levels = f"only {learned} of {len(LEVELS)} levels of syntax were learned"
-        reason = f"{levels}, and {FEWEST} are needed for an order"
-    if reason:
-        return not_run(ORDER, expected, reason, COMMAND)
+        return not_run(claim, claim.expected, f"{levels}, and {FEWEST} are needed for an order", COMMAND)
     steps = {level: float(2**octave) for level, octave in zip(LEVELS, scores.rise(), strict=True)}
     return by_effect(
-        ORDER,
+        claim,
         compare(scores.order()),
         what="delay of each level behind the one below it",
-        expected=expected,
         details=_and_lost(scores, {"step at the middle of the gain": steps}),
     )
 
 
-def _depth(run: Run) -> Finding:
-    expected = "the higher the level, the larger the lead of the last block's best node over the first block's"
+@CLAIMS.declare("higher-levels-in-later-blocks", matters=DEEPER)
+def _depth(run: Run, claim: Claim) -> Finding:
+    """Later blocks build higher levels from what earlier blocks have learned.
+
+    Expected: the higher the level, the larger the lead of the last block's best node over the first block's
+    """
     scores = Scores(run)
-    if reason := scores.unlearned:
-        return not_run(DEPTH, expected, reason, COMMAND)
     after, before, rank = scores.deepening(-1), scores.deepening(0), np.arange(len(LEVELS))
     return by_effect(
-        DEPTH,
+        claim,
         {"beside the untrained network": compare(slope(after, rank), slope(before, rank))},
         what="growth per level of the last block's lead over the first block, in correlation",
-        expected=expected,
         details=_and_lost(scores, {"lead of the last block": _by_level(after)}),
     )
 
@@ -304,26 +315,7 @@ STUDY = Study(
     name="python-hierarchy",
     title="Section 5 on real code: hidden nodes and the syntax of Python",
     version=3,
-    claims={
-        ALIGN: partial(
-            _gain,
-            ALIGN,
-            "labels",
-            "correlation of the best hidden node with a label",
-            "the best hidden node, chosen on other files, correlates with the label more than every control",
-        ),
-        BEYOND: partial(
-            _gain,
-            BEYOND,
-            "beyond",
-            "correlation of the best hidden node with a label, beyond the token",
-            "the best hidden node correlates more than every control with the part of the label that the token does "
-            "not tell",
-        ),
-        ONE_NODE: _one_node,
-        ORDER: _order,
-        DEPTH: _depth,
-    },
+    claims=CLAIMS,
     quick=PythonHierarchyConfig(),
     paper=PythonHierarchyConfig(
         tokens=2_000_000, held_out=0.2, vocabulary=4096, layers=4, width=256, heads=4, mlp=1024, context=256,

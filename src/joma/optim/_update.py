@@ -1,0 +1,428 @@
+"""One update of some packs and of some parameters that pass: project, let the inner optimizer step, write back.
+
+Few packs at a time have memory for their compact parameters: a round. What the write-back does is the choice of the
+optimizer (see `WriteBack`). Where a gradient is not finite, the step is held back; a `Guard` does that without waiting
+for the device, with a flag `found_inf` that is 1 there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, reduce
+from importlib.util import find_spec
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from joma.optim._groups import Decay, Following, Passing, Place, decays_apart_from_gradients
+from joma.optim._matrix import Matrix, Pack, full_tensor, is_sharded, is_stacked_on, local, one_number, unless
+
+LARGE = 1 << 22  # entries of a tensor whose largest is looked for alone on a GPU
+NameOf = Callable[[int], str]
+"""The name of the parameter that a flag is of, asked for where it is False."""
+UNFOLDED = 1 << 23  # compact entries that a device which likes large steps has at once: 32 MiB of float32
+UNFOLDED_SHARE = 32  # elsewhere, and of large models: one in so many entries
+UNFOLDED_LEAST = 1 << 17  # but always so many
+Groups = list[dict[str, Any]]
+WriteBack = Callable[[Pack, float, float | Tensor, Tensor | None], None]
+"""Brings what the inner optimizer did with a pack into its matrices.
+
+Takes the pack, the scale, what the matrices are shrunk by, and a flag on the device that is 1 if nothing may change.
+"""
+
+
+def are_finite(tensors: Sequence[Tensor], stacks: Sequence[Tensor] = ()) -> Tensor:
+    """For each tensor whether all of it is finite, on the device of the first; the same answer on all processes.
+
+    - tensors: one flag for each
+    - stacks: (matrices, rows, columns), one flag for each row; their flags come first
+    """
+    if not tensors and not stacks:
+        return torch.ones(0, dtype=torch.bool)
+    here = [local(one) for one in tensors]
+    if not all(one.numel() for one in here):  # a process that has no row of a tensor has nothing to object to
+        here = [one if one.numel() else one.new_zeros(1) for one in here]
+    if not stacks and _have_finite_sums(here):
+        finite = torch.ones(len(here), dtype=torch.bool)
+    else:
+        finite = _have_finite_norms(here, stacks)
+    meshes: dict[Any, None] = {one.device_mesh: None for one in tensors if is_sharded(one)}  # type: ignore[attr-defined]
+    if not meshes:
+        return finite
+    # Where one process sees a fault, all that hold parts must: otherwise some would step and others would not.
+    everywhere = finite.to(torch.int32)
+    for group in (mesh.get_group(dimension) for mesh in meshes for dimension in range(mesh.ndim)):
+        dist.all_reduce(everywhere, dist.ReduceOp.MIN, group=group)
+    return everywhere.bool()
+
+
+def _have_finite_sums(tensors: Sequence[Tensor]) -> bool:
+    """On a CPU, which adds much faster than it takes norms. A sum that is not finite may be an overflow."""
+    if any(one.device.type != "cpu" for one in tensors) or is_stacked_on(tensors[0].device):
+        return False
+    return all(isfinite(float(one.sum())) for one in tensors)
+
+
+def _have_finite_norms(tensors: Sequence[Tensor], stacks: Sequence[Tensor]) -> Tensor:
+    norms = [torch.linalg.vector_norm(one, torch.inf, dim=-1).flatten() for one in stacks]
+    if tensors:
+        singles = _largest_entries(tensors)
+        alike = all(one.dtype == singles[0].dtype and one.device == singles[0].device for one in singles)
+        norms += [torch.stack(singles)] if alike else [one[None] for one in singles]
+    first = norms[0]
+    norms = [one if one.device == first.device else one.to(first.device) for one in norms]
+    return (torch.cat(norms) if len(norms) > 1 else first) < torch.inf  # NaN is not below it either
+
+
+def _largest_entries(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """In size, or 0 for any that is finite. Many small tensors are read at once; a large one fills a device alone."""
+    small = [one for one in tensors if one.numel() < LARGE or one.device.type == "cpu"]
+    found = iter(torch._foreach_norm(small, torch.inf) if small else ())
+    alone = {id(one) for one in small}
+    return [next(found) if id(one) in alone else _of_large(one) for one in tensors]
+
+
+def _of_large(one: Tensor) -> Tensor:
+    if one.device.type == "cuda" and _has_triton():
+        from joma.optim._finite_triton import covers, zero_if_finite
+
+        if covers(one):
+            return zero_if_finite(one)
+    largest: Tensor = torch.linalg.vector_norm(one, torch.inf)
+    return largest
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+class Sent:
+    """Flags that are on their way from the device to the host, which does not wait for them."""
+
+    def __init__(self, flags: Tensor) -> None:
+        """Send them; what is on the host already is there."""
+        self._arrived = torch.cuda.Event() if flags.device.type == "cuda" else None
+        self._flags = flags.to("cpu", non_blocking=True)
+        if self._arrived is not None:
+            self._arrived.record(torch.cuda.current_stream(flags.device))
+
+    def read(self) -> np.ndarray:
+        """Wait until they are there."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        found: np.ndarray = self._flags.numpy()
+        return found
+
+
+class Pending(NamedTuple):
+    """A step that was left to the device."""
+
+    name_of: NameOf
+    finite: Sent
+    matrices: list[Matrix]
+
+
+class Replays:
+    """Counts on the device, in every replay of a CUDA graph, the updates that are held back."""
+
+    def __init__(self) -> None:
+        """Nothing is captured yet."""
+        self._held: dict[torch.device, Tensor] = {}  # not made in a graph: that would begin anew with each replay
+        self._counts = False
+        self._known = 0
+        self._sent: list[Sent] = []
+
+    def prepare(self, found_inf: Tensor) -> None:
+        """Memory for the count beside such a flag, before anything is captured."""
+        if found_inf.device not in self._held:
+            self._held[found_inf.device] = torch.zeros_like(found_inf)
+
+    def count(self, found_inf: Tensor) -> None:
+        """Let a graph that is captured count this update where it is held back."""
+        if found_inf.device not in self._held:
+            raise ValueError("this optimizer has made no step yet: make one as usual before you capture one")
+        self._held[found_inf.device].add_(found_inf)
+        self._counts = True
+
+    def read(self, *, wait: bool) -> int:
+        """How many were held back since the last answer.
+
+        - wait: for the last replay; if not, the answer is that of the moment when it was asked for before
+        """
+        if not self._counts:
+            return 0
+        before, self._sent = self._sent, [Sent(each) for each in self._held.values()]
+        if not (arriving := self._sent if wait else before):
+            return 0
+        last, self._known = self._known, sum(int(each.read()) for each in arriving)
+        return self._known - last
+
+
+class Guard:
+    """Holds a step back where a gradient is not finite, without waiting for the device.
+
+    To look at a number that a GPU computes, Python waits until the GPU has caught up, and the GPU then waits for
+    Python. torch's fused optimizers take a flag, `found_inf`, that makes their step do nothing. With such an inner
+    optimizer the flag is set on the device, and Python reads it at the next step, when it has long been there.
+    """
+
+    devices = ("cuda",)  # kinds of devices on which waiting costs something
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        self.pending: list[Pending] = []
+        self._replays = Replays()
+
+    def serves(self, devices: Iterable[torch.device]) -> bool:
+        """Whether the inner optimizer takes the flag, and everything is on one device of the right kind."""
+        places = set(devices)
+        if len(places) != 1 or next(iter(places)).type not in self.devices:
+            return False
+        fused = all(group.get("fused") for group in self.inner.param_groups)
+        return fused and bool(getattr(self.inner, "_step_supports_amp_scaling", False))
+
+    def hold(self, name_of: NameOf, finite: Tensor, matrices: list[Matrix], *, captured: bool = False) -> Tensor:
+        """Let the inner optimizer's next step do nothing if not all is finite; the flag, 1.0 where nothing may change.
+
+        What a CUDA graph captures has no flags of its own: there the device counts, see `held_in_replays`.
+        """
+        found_inf = torch.empty((), dtype=torch.float32, device=finite.device)
+        torch.logical_not(finite.all(), out=found_inf)
+        self.inner.found_inf = found_inf  # type: ignore[attr-defined]
+        if captured:
+            self._replays.count(found_inf)
+        else:
+            self._replays.prepare(found_inf)
+            self.pending.append(Pending(name_of, Sent(finite), matrices))
+        return found_inf
+
+    def held_in_replays(self, *, wait: bool) -> int:
+        """Updates in replays of CUDA graphs that did not happen, since the last question; see `Replays.read`."""
+        return self._replays.read(wait=wait)
+
+    def release(self) -> None:
+        """The inner optimizer has stepped."""
+        vars(self.inner).pop("found_inf", None)
+
+    def look_back(self) -> list[str]:
+        """Of each update since the last look that did not happen: a gradient that was not finite. It does not count."""
+        pending, self.pending = self.pending, []
+        names = []
+        for one in pending:
+            finite = one.finite.read()
+            if not finite.all():
+                for matrix in one.matrices:
+                    matrix.count -= 1
+                names.append(one.name_of(int(finite.argmin())))
+        return names
+
+
+def values_of(gradient: Tensor) -> Tensor:
+    """All numbers of a gradient; of a sparse one, which is coalesced by then, those that are kept."""
+    return gradient.values() if gradient.layout == torch.sparse_coo else gradient
+
+
+class Seen(NamedTuple):
+    """Gradients that must be finite: stacks of projected ones, and others; the name that belongs to a flag of them."""
+
+    stacks: list[Tensor]
+    tensors: list[Tensor]
+    name_of: NameOf
+
+
+def seen_gradients(packs: list[Pack], passing: list[Passing]) -> Seen:
+    """What is looked at before a step; of a sparse gradient the values, each place once."""
+    stacked = [pack for pack in packs if pack.compact.grad is not None and len(pack.matrices) > 1]
+    others = [pack for pack in packs if pack.compact.grad is None or len(pack.matrices) == 1]
+    tensors: list[Any] = []
+    for pack in others:
+        tensors += [each.grad for each in pack.parameters] if pack.compact.grad is None else [pack.compact.grad]
+    for each in passing:
+        gradient: Any = each.parameter.grad
+        if gradient.layout == torch.sparse_coo:
+            gradient = each.parameter.grad = gradient.coalesce()
+        tensors.append(values_of(gradient))
+
+    def name_of(flag: int) -> str:
+        for pack in stacked:  # a flag for each row of each matrix
+            if flag < len(pack.matrices) * (rows := pack.shape[1]):
+                return pack.matrices[flag // rows].name
+            flag -= len(pack.matrices) * rows
+        names = [matrix.name for pack in others for matrix in pack.matrices]
+        return [*names, *(each.name for each in passing)][flag]
+
+    return Seen([pack.compact.grad for pack in stacked], tensors, name_of)  # type: ignore[misc]
+
+
+def total_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """The norm of all entries together; squares of half precision would overflow where their root does not."""
+    precise = reduce(torch.promote_types, {one.dtype for one in tensors}, torch.float32)
+    norms = [full_tensor(norm) for norm in torch._foreach_norm(list(tensors), 2, precise)]
+    total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    return total
+
+
+def clip_gradients(packs: list[Pack], passing: list[Passing], most: float) -> None:
+    """Scale all gradients, as the inner optimizer sees them, if their norm together is above `most`."""
+    for pack in packs:
+        if pack.compact.grad is None:
+            pack.take_gradients()
+    seen = [each.grad for each in (*(pack.compact for pack in packs), *(each.parameter for each in passing))]
+    gradients = [values_of(each) for each in seen if each is not None]
+    factor = (most / (total_norm(gradients) + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    torch._foreach_mul_([local(one) for one in gradients], factor)
+
+
+class Round:
+    """Packs that are unfolded together and parameters that pass; what a step asks of them is worked out once."""
+
+    def __init__(self, packs: list[Pack], passing: list[Passing]) -> None:
+        """Packs of one kind of number have one memory together."""
+        self.packs, self.passing = packs, passing
+        self.members: dict[Place, list[Tensor]] = {}
+        for pack in packs:
+            self.members.setdefault((pack.group, "compact"), []).append(pack.compact)
+        for each in passing:
+            self.members.setdefault((each.group, each.role), []).append(each.parameter)
+        kinds: dict[object, list[Pack]] = {}
+        for pack in packs:
+            kinds.setdefault((pack.zero.dtype, pack.device), []).append(pack)
+        self._kinds = list(kinds.values())
+
+    def unfold(self) -> None:
+        """Give each compact parameter its memory, zeros."""
+        for packs in self._kinds:
+            shapes = [local(pack.compact).shape for pack in packs]
+            sizes = [shape.numel() for shape in shapes]
+            memory = torch.zeros(sum(sizes), dtype=packs[0].zero.dtype, device=packs[0].device)
+            for pack, part, shape in zip(packs, memory.split(sizes), shapes, strict=True):
+                pack.unfold(part.view(shape))
+
+
+class Rounds:
+    """The rounds of an update, kept for the next one, which mostly has the same packs and parameters."""
+
+    def __init__(self) -> None:
+        """None so far."""
+        self._kept: dict[tuple[int, ...], list[Round]] = {}
+
+    def forget(self) -> None:
+        """Packs have changed."""
+        self._kept.clear()
+
+    def of(self, packs: list[Pack], passing: list[Passing]) -> list[Round]:
+        """One round on a device that likes large steps, if the memory is small; otherwise few packs in each."""
+        key = (*map(id, packs), *map(id, passing))  # what is kept holds them, so that no id is given again
+        if (found := self._kept.get(key)) is None:
+            found = self._kept[key] = _split(packs, passing)
+        return found
+
+
+def _split(packs: list[Pack], passing: list[Passing]) -> list[Round]:
+    if not packs:
+        return [Round([], passing)]
+    entries = sum(pack.entries for pack in packs) + sum(each.parameter.numel() for each in passing)
+    most = max(entries // UNFOLDED_SHARE, UNFOLDED if is_stacked_on(packs[0].device) else UNFOLDED_LEAST)
+    found: list[list[Pack]] = [[]]
+    held = 0
+    for pack in packs:
+        size = torch.Size(pack.shape).numel()
+        if found[-1] and held + size > most:
+            found.append([])
+            held = 0
+        found[-1].append(pack)
+        held += size
+    if len(found) == 1:
+        return [Round(packs, passing)]
+    return [*(Round(some, []) for some in found), *([Round([], passing)] if passing else [])]
+
+
+def project_first(packs: list[Pack], *, free: bool) -> None:
+    """Project before anybody looks whether gradients are finite, where all are projected in one round anyway.
+
+    A product with a number that is not finite is not finite, and there are fewer numbers to look at.
+
+    - free: gradients are not needed any more once they are projected
+    """
+    if packs and is_stacked_on(packs[0].device) and not any(pack.sharded for pack in packs):
+        for pack in packs:
+            if pack.compact.grad is None:
+                pack.take_gradients()
+            if free:
+                for each in pack.parameters:
+                    each.grad = None
+
+
+def update(
+    one: Round,
+    following: Following,
+    groups: Groups,
+    *,
+    decay: Decay,
+    found_inf: Tensor | None,
+    write_back: WriteBack,
+    free: bool,
+) -> None:
+    """One round: project, step and write back its packs, and step the parameters that pass.
+
+    - following: the inner optimizer, with groups that follow ours
+    - groups: ours
+    - decay: of the matrices
+    - found_inf: on a device, 1 where a gradient is not finite and nothing may change
+    - write_back: the optimizer's way from the compact parameters to the matrices
+    - free: it does not look at what the inner optimizer saw
+    """
+    for pack in one.packs:
+        if pack.compact.grad is None:
+            pack.take_gradients()
+    one.unfold()
+    if decay == "coupled":
+        for pack in one.packs:
+            _couple_decay(pack, groups[pack.group])
+        shrinks: list[float | Tensor] = [1.0] * len(one.packs)
+    else:
+        _shrink_scaled(one.passing, groups, found_inf)
+        shrinks = [_shrink(groups[pack.group], found_inf) for pack in one.packs]
+    following.step(one.members)
+    if free:
+        for pack in one.packs:
+            pack.compact.grad = None
+    for pack, shrink in zip(one.packs, shrinks, strict=True):
+        write_back(pack, groups[pack.group]["scale"], shrink, found_inf)
+        pack.fold()
+
+
+def _shrink_scaled(passing: list[Passing], groups: Groups, found_inf: Tensor | None) -> None:
+    """Decoupled decay of what passes at a rate of its own, where the inner optimizer would add it to gradients."""
+    scaled: dict[tuple[int, torch.dtype], list[Tensor]] = {}
+    for each in passing:
+        if each.role == "scaled" and not decays_apart_from_gradients(groups[each.group]):
+            scaled.setdefault((each.group, each.parameter.dtype), []).append(local(each.parameter.detach()))
+    for (number, dtype), weights in scaled.items():
+        factor = unless(found_inf, _shrink(groups[number], found_inf), dtype)
+        if isinstance(factor, Tensor) or factor != 1:
+            torch._foreach_mul_(weights, factor)
+
+
+def _shrink(group: dict[str, Any], found_inf: Tensor | None) -> Tensor | float:
+    """What decoupled decay multiplies the weights of a group with; 1 on the device where nothing may change."""
+    strength = group.get("weight_decay", 0)
+    if not strength:
+        return 1.0
+    rate = one_number(group["lr"])
+    acts = 1 - found_inf if isinstance(rate, Tensor) and found_inf is not None else 1
+    shrink: Tensor | float = 1 - rate * strength * acts
+    return shrink
+
+
+def _couple_decay(pack: Pack, group: dict[str, Any]) -> None:
+    """Add weight_decay * W to the gradient, inside the subspace."""
+    strength = group.get("weight_decay", 0)
+    if strength and pack.compact.grad is not None:
+        factor = -strength if group.get("maximize") else strength
+        pack.compact.grad.add_(pack.project([each.detach() for each in pack.parameters]) * factor)
