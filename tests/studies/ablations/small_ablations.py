@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import records
 from records import carried_out, found
 from small_runs import small
 
@@ -22,26 +23,9 @@ def carry_out(study, data_folder, path, **changes):
     return carried_out(study, small(study.name, data=str(data_folder), **changes), path)
 
 
-class changed:
+def changed(run, change):
     """The run as judges and figures read it, every entry of every series gone through change(name, step, value)."""
-
-    def __init__(self, run, change):
-        self.run, self.change = run, change
-
-    def __getattr__(self, name):
-        return getattr(self.run, name)
-
-    def __contains__(self, name):
-        return name in self.run
-
-    def array(self, name):
-        steps = self.run.steps(name)
-        return np.stack(
-            [self.change(name, int(at), value) for at, value in zip(steps, self.run.array(name), strict=True)]
-        )
-
-    def value(self, name):
-        return self.array(name)[0]
+    return records.changed(run, "nowhere", change)
 
 
 def verdict(run, claim):
