@@ -35,7 +35,7 @@ EQUIVALENT: dict[str, str] = {
     "studies/rebound/layer_lottery/run.py learned | wrong key kept | "
     "return np.asarray(alive(run, NETWORKS)[0] & (best_loss(run, NETWORKS)[0] < bound)) | 0 -> -1 (2)": "The study "
     "trains with one learning rate: the first is the last.",
-    "studies/salience/eq6/run.py lowest_entropy | accumulation | "
+    "studies/salience/eq6.py lowest_entropy | accumulation | "
     "fine = torch.linspace(fine[max(best - 1, 0)], fine[min(best + 1, len(fine) - 1)], 60, dtype=torch.float64) | "
     "torch.float64 -> torch.float32": "Only the times at which a flat minimum is looked for: the entropies there are "
     "float64 either way, and the smallest moves by 2e-11, less than the grid is off.",
