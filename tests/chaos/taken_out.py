@@ -116,7 +116,7 @@ FIXES = (
     Fix(
         "a checkpoint is known again by a hash of pieces of its files",
         "scan/sources/folder.py",
-        ((" {_samples(file, at.st_size)}", ""),),
+        ((" {_samples(folder / name, at.st_size)}", ""),),
         "replaced",
         200,
     ),
@@ -177,7 +177,7 @@ FIXES = (
     Fix(
         "matrices of layers that no group takes are told",
         "scan/sweep/plan.py",
-        (("if wanted.of(MLP) else {}", "if False else {}"),),
+        (("if _measures_of(MLP, measures) else {}", "if False else {}"),),
         "unknown",
         50,
     ),

@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from checkpoint_series import LAYERS, WIDTH, WORDS, make_series, scan
@@ -15,6 +16,13 @@ def patient(monkeypatch):
     """How long an honest tokenizer or hub takes says how busy the machine is."""
     monkeypatch.setattr(limits, "TOKENIZER_SECONDS", float(PATIENCE))
     monkeypatch.setattr(limits, "LISTING_SECONDS", float(PATIENCE))
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    """A hundred token ids, for models of WORDS words."""
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(0, WORDS, 100))
+    return tmp_path / "tokens.npy"
 
 
 @pytest.fixture(scope="session")

@@ -111,13 +111,6 @@ def test_a_checkpoint_without_config_is_no_other_architecture(series, tmp_path, 
         assert run.config["model_type"] == "gpt_neox"
 
 
-def test_an_empty_folder_holds_no_weights(series, tmp_path):
-    (series / "step50").mkdir()
-    status, found = scan(series, out=tmp_path / "out")
-    assert status == 3
-    assert "holds no weights" in left_out(found)[50]["what"]
-
-
 def test_a_mended_checkpoint_is_measured_by_the_next_scan(series, tmp_path):
     path = series / "step2" / "model.safetensors"
     whole = path.read_bytes()

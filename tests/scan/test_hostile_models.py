@@ -197,19 +197,6 @@ def test_files_of_tokens_that_are_none(checkpoint, tmp_path, capsys, content):
     assert printed.count("\n") == 2  # what is scanned, and the sentence
 
 
-def test_a_text_that_is_no_plain_file(checkpoint, tmp_path):
-    with pytest.raises(ValueError, match="no plain file"):
-        scan(checkpoint, "--measures", "entropy", "--text", "/dev/zero", out=tmp_path / "out")
-
-
-def test_an_adapter_beside_a_model_is_not_loaded(checkpoint, tokens, tmp_path, capsys):
-    """transformers would load it by peft, from code that its settings name; measures of weights would leave it out."""
-    settings = {"peft_type": "LORA", "base_model_name_or_path": "someone/model", "megatron_core": "antigravity"}
-    (checkpoint / "adapter_config.json").write_text(json.dumps(settings))
-    printed = said(checkpoint, tokens, tmp_path / "out", capsys)
-    assert "joma runs no model with an adapter: merge the two, or move the adapter away" in printed
-
-
 @pytest.mark.long
 def test_the_tokenizers_process_asks_no_server_for_what_a_config_names(checkpoint, monkeypatch):
     config = {"model_type": "maskformer", "backbone": "someone/model", "use_timm_backbone": False}

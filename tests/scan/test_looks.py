@@ -9,14 +9,14 @@ from joma.scan.sweep import plan as planning
 
 
 @pytest.fixture
-def looked(monkeypatch):
+def looked():
     """What `_looks` makes of steps: "." can be opened, "?" has unknown names, "x" is damaged; and where it looked."""
 
     def looked(states):
         places = tuple(SimpleNamespace(step=10 * at, name=f"step{10 * at}", state=one) for at, one in enumerate(states))
         opened = []
 
-        def look(place, wanted):
+        def look(place):
             opened.append(place.step // 10)
             if place.state == "?":
                 raise UnknownNames(f"{place.name} is strange")
@@ -24,9 +24,10 @@ def looked(monkeypatch):
                 raise CheckpointError(f"{place.name} is damaged", file="a.pt")
             return place.step // 10
 
-        monkeypatch.setattr(planning, "_look", look)
         try:
-            return planning._looks(SimpleNamespace(source="here", places=places), None), opened
+            found = planning._looks(SimpleNamespace(source="here", places=places), look)
+            assert all(place.step == 10 * at for place, at in found)
+            return [at for _, at in found], opened
         except CheckpointError as error:
             return error, opened
 

@@ -18,7 +18,7 @@ from joma.host.errors import BadInput
 from joma.measure.allocation import allocate
 from joma.runs import Run
 from joma.scan import CheckpointError
-from joma.scan.model.allocation import _pair, allocated, entropies_and_loss, must_have_gradients
+from joma.scan.model.allocation import _pair, allocated, entropies_and_loss
 from joma.scan.names.parameters import parameter_groups
 from joma.scan.sweep.record import stored_scan
 from joma.training import SeriesConfig, train_series
@@ -254,13 +254,13 @@ def test_an_interrupted_scan_goes_on_where_it_stopped(trained, ids, whole, tmp_p
     from joma.measure.registry import MEASURES
 
     pairs = sys.modules["joma.scan.sweep.pairs"]
-    before = pairs._Walk._measured
-    monkeypatch.setattr(pairs._Walk, "_measured", lambda self, place, loaded: before(self, place, loaded)
+    before = pairs.Chain._measured
+    monkeypatch.setattr(pairs.Chain, "_measured", lambda self, place, loaded: before(self, place, loaded)
                         if place.step < 4 else (_ for _ in ()).throw(KeyboardInterrupt))  # fmt: skip
     arguments = (trained, "--measures", "allocation", "--text", ids)
     with pytest.raises(KeyboardInterrupt):
         scan(*arguments, out=tmp_path)
-    monkeypatch.setattr(pairs._Walk, "_measured", before)
+    monkeypatch.setattr(pairs.Chain, "_measured", before)
     capsys.readouterr()
     status, found = scan(*arguments, "--jobs", 2, out=tmp_path)
     said = capsys.readouterr().out
@@ -329,27 +329,6 @@ def test_a_single_checkpoint_is_refused(trained, ids, tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
     status, found = scan(*arguments, "--measures", "entropy,allocation", out=tmp_path)
     assert (status, list(found["curves"]), list(found["refused"])) == (3, ["entropy"], ["allocation"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "sentence"),
-    [
-        ("gpt_neox", None),
-        ("llama", None),
-        ("gpt2", None),
-        ("bloom", "it: bloom models compute attention by themselves, so that joma has no gradient of their entropy"),
-        ("bert", r"allocation is of models that predict the next token, and it \(bert\) does not"),
-        ("mamba", "have no attention"),
-    ],
-)
-def test_a_config_alone_says_whether_there_are_gradients(kind, sentence):
-    from transformers import AutoConfig
-
-    if sentence is None:
-        must_have_gradients(AutoConfig.for_model(kind), "it")
-    else:
-        with pytest.raises(CheckpointError, match=sentence):
-            must_have_gradients(AutoConfig.for_model(kind), "it")
 
 
 def test_numbers_that_overflow_on_the_way_are_left_out(trained, ids, tmp_path):

@@ -3,25 +3,19 @@
 import io
 import json
 import sys
-from itertools import product
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 from checkpoint_series import LAYERS, WORDS, change, make_series, scan
 from hub_server import Repository, serving
-from later import some_now
 
 from joma.host import hub as hub_client
 from joma.measure import registry
 from joma.scan import CheckpointError, sweep
-
-
-@pytest.fixture
-def tokens(tmp_path):
-    path = tmp_path / "tokens.npy"
-    np.save(path, np.random.default_rng(0).integers(0, WORDS, 100).astype(np.uint16))
-    return path
+from joma.scan.model.allocation import must_have_gradients
+from joma.scan.model.running import must_attend, must_show_queries
 
 
 def slow_entropy(folder, tokens):
@@ -166,22 +160,6 @@ def words_of(folder):
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
 
 
-def test_the_tokenizer_of_the_run_or_the_one_that_is_named(series, tmp_path, monkeypatch):
-    from joma.scan.model.loading import tokenized
-
-    monkeypatch.setattr("joma.scan.model.text.token_ids", tokenized)  # in this process, to save the time of another
-    (tmp_path / "text.txt").write_text(" ".join(f"w{i % 7}" for i in range(20)))
-    arguments = ("--steps", "0", "--measures", "entropy", "--text", tmp_path / "text.txt")
-    with pytest.raises(ValueError, match="no tokenizer; name one, or give"):
-        scan(series, *arguments, out=tmp_path / "out")
-    with pytest.raises(ValueError, match=r"tokenizer .* has none of tokenizer\.json"):
-        scan(series, *arguments, "--tokenizer", tmp_path, out=tmp_path / "out")
-    words_of(tmp_path / "words")
-    named = scan(series, *arguments, "--tokenizer", tmp_path / "words" / "tokenizer.json", out=tmp_path / "one")[1]
-    words_of(series)  # beside the folders of the steps, as trainers write it
-    assert scan(series, *arguments, out=tmp_path / "two")[1]["curves"] == named["curves"]
-
-
 def test_stable_ranks_stay_where_entropy_is_refused(series, tokens, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("joma.probes.can_probe", lambda config: f"{config.model_type} models cannot be measured")
     status, found = scan(series, "--measures", "entropy,stable_rank", "--text", tokens, out=tmp_path / "out")
@@ -209,29 +187,6 @@ def test_what_an_architecture_cannot_give_is_refused_before_anything_is_download
             scan("a/b", "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
     assert asked == []
     assert not (tmp_path / "out" / "joma-downloads").exists()
-
-
-@pytest.mark.parametrize(
-    ("kind", "sentence"),
-    [
-        ("llama", None),
-        ("gpt2", None),
-        ("xlnet", None),  # its config says that it reads -1 tokens at a time: as many as there are
-        ("mamba", "mamba models have no attention"),
-        ("vit", "is no language model"),
-        ("t5", "read two texts"),
-    ],
-)
-def test_a_config_alone_says_whether_a_model_attends(kind, sentence):
-    from transformers import AutoConfig
-
-    from joma.scan.model.running import must_attend
-
-    if sentence is None:
-        must_attend(AutoConfig.for_model(kind), "it")
-    else:
-        with pytest.raises(CheckpointError, match=sentence):
-            must_attend(AutoConfig.for_model(kind), "it")
 
 
 def test_entropy_does_not_ask_for_names_of_matrices(series, tokens, tmp_path, monkeypatch):
@@ -310,41 +265,6 @@ def test_no_answer_makes_a_scan_run_the_code_of_a_checkpoint(with_code, tokens, 
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    ("value", "key"),
-    some_now(
-        product(["someone/kernel", "flash_attention_2"], ["attn_implementation", "_attn_implementation"]), every=3
-    ),
-)
-def test_attention_code_that_a_config_names_is_not_fetched(series, tokens, tmp_path, key, value):
-    config = json.loads((series / "step2" / "config.json").read_text())
-    (series / "step2" / "config.json").write_text(json.dumps({**config, key: value}))
-    assert scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "out")[0] == 0
-
-
-def test_texts_that_do_not_do(series, tokens, tmp_path):
-    np.save(tmp_path / "short.npy", np.arange(10))
-    np.save(tmp_path / "floats.npy", np.ones(100))
-    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
-    np.save(tmp_path / "large.npy", np.arange(WORDS + 1))
-    np.save(tmp_path / "negative.npy", np.arange(WORDS) - 1)
-    (tmp_path / "text.txt").write_text("hello")
-    for name, word in (
-        ("short.npy", "10 tokens, and at least 16 are needed: give 6 more tokens"),
-        ("floats.npy", "one row of token ids"),
-        ("objects.npy", "cannot be read"),
-        ("missing.txt", "cannot be read"),
-        ("text.txt", "no tokenizer"),
-        ("large.npy", "token 64, and the model knows 0 to 63"),
-        ("negative.npy", "token -1, and the model knows 0 to 63"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            scan(series, "--measures", "entropy", "--text", tmp_path / name, out=tmp_path / "out")
-        assert not (tmp_path / "out" / "runs").exists()
-    with pytest.raises(ValueError, match=r"has no config\.json"):
-        scan(series / "step1" / "model.safetensors", "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
-
-
 def test_entropy_from_the_hub(series, tokens, tmp_path, monkeypatch):
     monkeypatch.setattr(hub_client, "PAUSE", 0.01)
     revisions = {
@@ -356,3 +276,33 @@ def test_entropy_from_the_hub(series, tokens, tmp_path, monkeypatch):
     assert status == 0
     local = scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "local")[1]
     assert found["curves"] == local["curves"]
+
+
+@pytest.mark.parametrize(
+    ("refuses", "kind", "sentence"),
+    [
+        (must_attend, "llama", None),
+        (must_attend, "gpt2", None),
+        (must_attend, "xlnet", None),  # its config says that it reads -1 tokens at a time: as many as there are
+        (must_attend, "mamba", "mamba models have no attention"),
+        (must_attend, "vit", r"it \(vit\) is no language model"),
+        (must_attend, "t5", "read two texts"),
+        (must_show_queries, "vit", r"it \(vit\) is no language model"),  # whatever the probe could look at
+        (must_have_gradients, "gpt_neox", None),
+        (must_have_gradients, "llama", None),
+        (must_have_gradients, "gpt2", None),
+        (
+            must_have_gradients,
+            "bloom",
+            "it: bloom models compute attention by themselves, so that joma has no gradient of their entropy",
+        ),
+        (must_have_gradients, "bert", r"allocation is of models that predict the next token, and it \(bert\) does not"),
+        (must_have_gradients, "mamba", "have no attention"),
+    ],
+)
+def test_a_config_alone_says_whether_a_model_suits_a_measure(refuses, kind, sentence):
+    from transformers import AutoConfig
+
+    expected = nullcontext() if sentence is None else pytest.raises(CheckpointError, match=sentence)
+    with expected:
+        refuses(AutoConfig.for_model(kind), "it")

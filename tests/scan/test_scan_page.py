@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from checkpoint_series import LAYERS, LOWER, WORDS, change, scan
+from checkpoint_series import LAYERS, LOWER, change, scan
 from safetensors.torch import save_file
 
 from joma.cli.main import main
@@ -21,12 +21,6 @@ from joma.scan.result.thresholds import Threshold, summaries, violations
 
 def joma(*words):
     return main([str(word) for word in words])
-
-
-@pytest.fixture
-def tokens(tmp_path):
-    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(0, WORDS, 100))
-    return tmp_path / "tokens.npy"
 
 
 @pytest.mark.long
@@ -257,14 +251,6 @@ def test_a_run_of_the_first_version_is_read_but_not_added_to(series, tmp_path, c
     assert joma("report", found["run"], "--out", tmp_path / "page") == 0
     assert joma("export", found["run"], "--to", "csv", "--out", tmp_path / "old.csv") == 0
     assert (tmp_path / "old.csv").read_text().count("\n") == 1 + LAYERS
-
-
-def test_suspicious_steps_can_be_kept(series, tmp_path, capsys):
-    shutil.copy(series / "step10" / "model.safetensors", series / "step2")
-    assert scan(series, out=tmp_path)[1]["steps"] == [0, 1, 2, 100]
-    status, found = scan(series, "--keep-suspicious", out=tmp_path)
-    assert (status, found["steps"]) == (0, [0, 1, 2, 10, 100])
-    assert any(note.startswith("kept although suspicious: step") for note in found["notes"])
 
 
 def test_tiny_matrices_are_measured_by_one_thread(series, tmp_path, monkeypatch):

@@ -6,23 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from checkpoint_series import WORDS, change, make_series, scan
 from llama2c import load_model
 
 from joma.cli.main import main
-from joma.host.errors import BadInput
 from joma.runs import Run
 from joma.scan import open_series, plan, sweep
 from joma.scan.sweep.record import remember, stored_scan
 
 SHAPE = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-
-
-@pytest.fixture
-def tokens(tmp_path):
-    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(0, WORDS, 100))
-    return tmp_path / "tokens.npy"
 
 
 @pytest.fixture
@@ -94,11 +86,6 @@ def test_beyond_training_is_said_on_screen_in_json_in_the_record_and_on_the_page
     assert any(warning in one.read_text() for one in (tmp_path / "again").glob("**/*.html"))
 
 
-def test_within_training_nothing_is_warned_of(series, tokens, tmp_path, capsys):
-    assert entropy(series, tokens, tmp_path / "out", "--seq-len", 16)[1]["warnings"] == []
-    assert "warning" not in capsys.readouterr().out
-
-
 def test_a_config_that_says_nothing_is_a_note(tokens, tmp_path, capsys):
     folder = saved(tmp_path / "bloom", "bloom", vocab_size=WORDS, hidden_size=16, n_layer=1, n_head=2)
     status, found = entropy(folder, tokens, tmp_path / "out", "--seq-len", 50)
@@ -126,11 +113,6 @@ def test_what_no_model_can_read_is_refused_before_anything_is_written(tokens, tm
     assert not list((tmp_path / "out").glob("**/*.sqlite"))
 
 
-def test_a_text_shorter_than_the_window_is_refused(series, tokens):
-    with pytest.raises(BadInput, match="has 100 tokens, and at least 101 are needed: give 1 more token"):
-        plan(open_series(str(series), downloads=series), measures=["entropy"], text=tokens, seq_len=101)
-
-
 def test_a_text_shorter_than_the_default_is_one_window(tokens, tmp_path, shapes):
     fields = {"max_position_embeddings": 2048, "intermediate_size": 16}
     folder = saved(tmp_path / "llama", "llama", **SHAPE, **fields)
@@ -138,31 +120,6 @@ def test_a_text_shorter_than_the_default_is_one_window(tokens, tmp_path, shapes)
     assert (status, found["seq_len"]) == (0, 100)
     assert set(shapes) == {(1, 100)}
     assert any("1 window of 100 tokens" in note for note in found["notes"])
-
-
-def test_a_length_without_a_text_is_refused(series):
-    with pytest.raises(BadInput, match="seq_len is for a text, but measures stable_rank does not read one"):
-        plan(open_series(str(series), downloads=series), seq_len=16)
-
-
-def test_numbers_of_other_lengths_never_share_a_run(series, tokens, tmp_path):
-    one, two = (entropy(series, tokens, tmp_path / "out", *more)[1] for more in ([], ["--seq-len", 8]))
-    assert one["run"] != two["run"]
-    assert one["curves"]["entropy"]["values"] != two["curves"]["entropy"]["values"]
-
-
-def test_windows_of_that_length_are_what_is_measured(series, tokens, tmp_path):
-    """Against the attention weights themselves."""
-    from transformers import AutoModel
-
-    found = entropy(series, tokens, tmp_path / "out", "--seq-len", 25)[1]
-    model = AutoModel.from_pretrained(series / "step100", attn_implementation="eager").eval()
-    with torch.no_grad():
-        weights = model(torch.from_numpy(np.load(tokens)).view(4, 25), output_attentions=True).attentions
-    wanted = torch.stack([torch.special.entr(layer.double()).sum(-1).mean((0, 2)) for layer in weights])
-    torch.testing.assert_close(
-        torch.tensor(found["curves"]["entropy"]["values"][-1]).double(), wanted, rtol=0, atol=1e-4
-    )
 
 
 def test_allocation_reads_windows_of_that_length_too(series, tokens, tmp_path, shapes):

@@ -17,8 +17,7 @@ from joma.scale.parts import FILE
 from joma.scale.shards import Shard
 from joma.scan import merge_shards, scan
 from joma.scan.formats.checkpoint import Weights
-from joma.scan.sweep.part_content import _weights
-from joma.scan.sweep.parts import part_of
+from joma.scan.sweep.parts import _weights, part_of
 
 STEPS = (0, 1, 2, 5, 10, 20, 30, 40, 60, 80)
 SHARDS = 4

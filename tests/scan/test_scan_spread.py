@@ -1,20 +1,14 @@
 """The spread of logits over a series: numbers of the probe, one reading of the text, and a page with the split."""
 
-import sys
-
 import numpy as np
 import pytest
-import torch
-from checkpoint_series import LAYERS, WORDS, make_series, save_model, scan
+from checkpoint_series import WORDS, make_series, save_model, scan
 
 from joma.cli.main import main
 from joma.figures import scans as drawn
 from joma.figures.style import BLUE, GREY, ORANGE
 from joma.measure.registry import MEASURES
-from joma.probes import attention_spread
 from joma.report.scans import spread as pictures
-from joma.scan.errors import CheckpointError
-from joma.scan.model.running import must_show_queries
 from joma.scan.names.architecture import Row
 from joma.scan.result.curves import Curve, Scan
 
@@ -22,40 +16,8 @@ CURVES = list(MEASURES["spread"].curves)
 
 
 @pytest.fixture
-def tokens(tmp_path):
-    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(0, WORDS, 200))
-    return tmp_path / "tokens.npy"
-
-
-@pytest.fixture
 def two(neox, tmp_path):
     return make_series(neox, tmp_path / "series", (0, 10))
-
-
-def test_numbers_are_those_of_the_probe_from_one_reading(two, tokens, tmp_path, monkeypatch):
-    from transformers import AutoModel
-
-    running = sys.modules["joma.scan.model.running"]
-    loaded, read = running.loaded_model, []
-    monkeypatch.setattr(
-        running, "loaded_model", lambda folder, device: (read.append(folder), loaded(folder, device))[1]
-    )
-    status, found = scan(two, "--measures", "entropy,sparsity,spread", "--text", tokens, out=tmp_path / "out")
-    assert (status, len(read)) == (0, 2)
-    assert CURVES == ["spread/variance", "spread/shared", "spread/specific", "spread/cross"]
-    assert [name for name in found["curves"] if name.startswith("spread")] == CURVES
-    ids = torch.from_numpy(np.load(tokens))
-    for at, step in enumerate(found["steps"]):
-        want = attention_spread(AutoModel.from_pretrained(two / f"step{step}"), ids, context=16)._asdict()
-        for name in CURVES:
-            curve = found["curves"][name]
-            assert curve["columns_are"] == "heads"
-            got = torch.tensor(curve["values"][at]).double()
-            assert got.shape == (LAYERS, 4)
-            torch.testing.assert_close(got, want[name.partition("/")[2]], rtol=1e-5, atol=1e-9)
-    values = {name: np.array(found["curves"][name]["values"]) for name in CURVES}
-    parts = values["spread/shared"] + values["spread/specific"] + values["spread/cross"]
-    np.testing.assert_allclose(parts, values["spread/variance"], rtol=1e-6)
 
 
 def test_a_model_whose_queries_are_not_seen_is_refused_before_it_is_read(tokens, tmp_path):
@@ -67,14 +29,6 @@ def test_a_model_whose_queries_are_not_seen_is_refused_before_it_is_read(tokens,
     assert status == 3
     assert "sees no queries" in found["refused"]["spread"]
     assert list(found["curves"]) == ["entropy"]
-
-
-def test_what_is_no_language_model_is_refused_by_name():
-    """Not by what the probe says: it knows how to look at attention of any kind."""
-    from transformers import ViTConfig
-
-    with pytest.raises(CheckpointError, match=r"step0 \(vit\) is no language model"):
-        must_show_queries(ViTConfig(), "step0")
 
 
 @pytest.mark.long

@@ -14,7 +14,6 @@ from joma.scan import scan as scan_library
 from joma.scan.errors import CheckpointError, Fault
 from joma.scan.model.allocation import Pair
 from joma.scan.sweep import pairs, sweeping
-from joma.scan.sweep.pairs import time_in_words
 from joma.scan.sweep.record import stored_scan
 
 
@@ -75,9 +74,8 @@ def test_the_time_left_is_that_of_the_steps_that_took_work(clock):
 def test_fingerprints_are_those_of_the_steps_that_are_used(tmp_path):
     """A group that lacks a step is compared apart from the others, by the steps that it has."""
     groups = {"mlp": ("a", "b"), "attention_o": ("c",), "embedding": ("d",)}
-    plan = SimpleNamespace(fingerprints=lambda kind: {
-        group: SimpleNamespace(curve=f"{kind}/{group}", tensors=tensors) for group, tensors in groups.items()
-    })  # fmt: skip
+    prints = lambda kind: {group: SimpleNamespace(curve=f"{kind}/{group}", tensors=groups[group]) for group in groups}
+    plan = SimpleNamespace(fingerprints=prints)
     with Run.create(tmp_path / "run.sqlite", study="scan", config={}) as run:
         for step in (0, 1, 2, 3):
             values = {}
@@ -146,7 +144,7 @@ class Along:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pairs, "loaded_whole", self.load)
             patch.setattr(pairs, "allocated", self.call)
-            return pairs.sweep_pairs(self, run, "demo", self.places, self.said.append, lambda doing: None)
+            return pairs.Chain(self, run, "demo", lambda doing: None).sweep(self.places, self.said.append)
 
 
 @contextmanager
@@ -196,11 +194,6 @@ def test_one_that_cannot_be_loaded_is_passed_over_wherever_it_stands(run):
     assert (middle.loaded, middle.called) == ([5, 6, 7], [(5, 7)])
     last = Along([8, 9], broken=(9,)).swept(run)
     assert (last.pairs, [fault.step for fault in last.faults], last.faults[0].measure) == ([], [9], "demo")
-
-
-def test_times_are_said_in_seconds_minutes_and_hours():
-    said = {0.2: "1 s", 89.4: "89 s", 120: "2 min", 5340: "89 min", 5400: "1 h 30 min", 7500: "2 h 5 min"}
-    assert {seconds: time_in_words(seconds) for seconds in said} == said
 
 
 def test_what_was_found_is_over_the_steps_that_are_left(run):

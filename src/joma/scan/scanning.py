@@ -119,10 +119,8 @@ def scan(
         elsewhere = None
         if executor is not None:
             elsewhere = Elsewhere(executor, _as_sent(series, which, what, work, folder), gpus=int(work.device != "cpu"))
-        how: dict[str, Any] = {
-            "jobs": work.jobs or 1, "elsewhere": elsewhere,
-            "report": lambda line: report(line if line.startswith("[") else f"({line})"),
-        }  # fmt: skip
+        in_brackets: Progress = lambda line: report(line if line.startswith("[") else f"({line})")
+        how: dict[str, Any] = {"jobs": work.jobs or 1, "elsewhere": elsewhere, "report": in_brackets}
         part, before = None, None
         if share is not None:
             decides = {**asdict(what), "source": series.source, "axis": which.axis, "base": which.base,

@@ -9,6 +9,8 @@ import torch
 from format_files import notes_of, random, refusal, tensors_of
 from patience import not_for_ever
 
+from joma.scan.errors import CheckpointError
+from joma.scan.formats.adapter import factors_of
 from joma.scan.formats.opening import ALONE
 from joma.scan.sources.folder import LocalFolder
 
@@ -201,17 +203,10 @@ def test_adapters_that_cannot_be_read(tmp_path):
     assert "is an adapter itself" in refusal(LocalFolder(tmp_path, 0, base=tmp_path).open)
 
 
-def test_a_pattern_that_could_take_for_ever_is_refused():
-    from joma.scan.errors import CheckpointError
-    from joma.scan.formats.adapter import factors_of
-
-    module = f"base_model.model.{'a' * 38}b"
-    names = [f"{module}.lora_A.weight", f"{module}.lora_B.weight"]
-    settings = {"lora_alpha": 1, "alpha_pattern": {"(.|a)" * 38: 2}}
-    with pytest.raises(CheckpointError, match="a pattern of more than 2 groups, which could take for ever"):
-        list(factors_of(names, settings))
-    (found,) = factors_of(names, {"lora_alpha": 1, "alpha_pattern": {"(x|a)" + "a" * 37 + "(b|c)": 2}})
-    assert found.alpha == 2
+def alpha_of(module, **settings):
+    names = [f"base_model.model.{module}.lora_A.weight", f"base_model.model.{module}.lora_B.weight"]
+    (found,) = factors_of(names, {"lora_alpha": 1, **settings})
+    return found.alpha
 
 
 @pytest.mark.parametrize(
@@ -229,53 +224,32 @@ def test_a_pattern_that_could_take_for_ever_is_refused():
 def test_patterns_are_read_as_peft_reads_them(pattern, fits):
     from peft.utils.other import get_pattern_key
 
-    from joma.scan.formats.adapter import factors_of
-
     module = "model.layers.0.mlp.up_proj"
-    names = [f"base_model.model.{module}.lora_A.weight", f"base_model.model.{module}.lora_B.weight"]
-    (found,) = factors_of(names, {"lora_alpha": 1, "alpha_pattern": {pattern: 2}})
     assert (get_pattern_key([pattern], module) == pattern and get_pattern_key([pattern], module) != module) == fits
-    assert found.alpha == (2 if fits else 1)
+    assert alpha_of(module, alpha_pattern={pattern: 2}) == (2 if fits else 1)
 
 
 @pytest.mark.parametrize(
-    ("pattern", "sentence"),
+    ("module", "pattern", "sentence"),
     [
-        ("(a+)+b", "or a group, which could take for ever"),
-        (r"\[(.|a)*(b|a)*\]", "or a group, which could take for ever"),
-        (".*.*.*.*x", "repeats more than 2 letters"),
-        ("a{1,9}b{1,9}c{1,9}", "repeats more than 2 letters"),
-        ("[a", "is no regular expression"),
-        ("a" * 201, "of more than 200 letters"),
+        ("a", "(a+)+b", "or a group, which could take for ever"),
+        ("a", r"\[(.|a)*(b|a)*\]", "or a group, which could take for ever"),
+        ("a", ".*.*.*.*x", "repeats more than 2 letters"),
+        ("a", "a{1,9}b{1,9}c{1,9}", "repeats more than 2 letters"),
+        ("a" * 38 + "b", "(.|a)" * 38, "a pattern of more than 2 groups, which could take for ever"),
+        ("a", "[a", "is no regular expression"),
+        ("a", "a" * 201, "of more than 200 letters"),
+        ("a" * 161, "b.*c", "a module has a name of 161 letters"),
     ],
 )
-def test_patterns_that_are_not_tried_are_told(pattern, sentence):
-    """Each of them was passed over in silence once, and the scale of the adapter was then another one."""
-    from joma.scan.errors import CheckpointError
-    from joma.scan.formats.adapter import factors_of
-
-    names = ["base_model.model.a.lora_A.weight", "base_model.model.a.lora_B.weight"]
+def test_patterns_that_are_not_tried_are_told(module, pattern, sentence):
+    """Passed over in silence, they would leave the adapter with another scale."""
+    assert alpha_of(module) == 1
     with pytest.raises(CheckpointError, match=sentence):
-        list(factors_of(names, {"lora_alpha": 1, "alpha_pattern": {pattern: 2}}))
+        alpha_of(module, alpha_pattern={pattern: 2})
 
 
-def test_a_module_whose_name_is_too_long_for_patterns_is_told():
-    from joma.scan.errors import CheckpointError
-    from joma.scan.formats.adapter import factors_of
-
-    module = "a" * 161
-    names = [f"{module}.lora_A.weight", f"{module}.lora_B.weight"]
-    (found,) = factors_of(names, {"lora_alpha": 1})
-    assert found.alpha == 1
-    with pytest.raises(CheckpointError, match="a module has a name of 161 letters"):
-        list(factors_of(names, {"lora_alpha": 1, "alpha_pattern": {"b.*c": 2}}))
-
-
-def test_the_slowest_pattern_that_is_tried_takes_no_time():
-    from joma.scan.formats.adapter import factors_of
-
-    module = "base_model.model." + "a." * 79
-    names = [f"{module}a.lora_A.weight", f"{module}a.lora_B.weight"]
+def test_the_slowest_patterns_that_are_tried_take_no_time():
     with not_for_ever():
-        (found,) = factors_of(names, {"lora_alpha": 1, "alpha_pattern": {"(.|a).*(a|.).*x": 2}})
-    assert found.alpha == 1
+        assert alpha_of("a" * 38 + "b", alpha_pattern={"(x|a)" + "a" * 37 + "(b|c)": 2}) == 2
+        assert alpha_of("a." * 79 + "a", alpha_pattern={"(.|a).*(a|.).*x": 2}) == 1

@@ -14,7 +14,6 @@ from safetensors.torch import save_file
 
 from joma.scan import open_series, plan, sweep
 from joma.scan.formats.checkpoint import Checkpoint
-from joma.scan.formats.opening import opened_file
 from joma.scan.formats.torch_file import TorchFile
 from joma.scan.sources.folder import LocalFile, LocalFolder
 
@@ -203,8 +202,3 @@ def test_a_series_of_packed_checkpoints_is_measured_right(tmp_path):
         found = sweep(settled, run)
     assert found.steps == [0, 10, 20]
     np.testing.assert_allclose(found.curves["stable_rank/mlp"].values[:, 0], exact, rtol=1e-3)
-
-
-def test_the_ending_decides(tmp_path):
-    torch.save({"w": random(2, 2)}, tmp_path / "a.pt")
-    assert type(opened_file(tmp_path / "a.pt")).__name__ == "TorchFile"

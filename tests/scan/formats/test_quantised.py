@@ -218,25 +218,3 @@ def test_parts_that_do_not_fit_are_refused_in_a_sentence(tmp_path, parts, settin
         assert "\n" not in str(caught.value)
         assert LAYER in str(caught.value)
         assert isinstance(checkpoint.notes(), tuple)  # they do not fail where reading does
-
-
-def test_integers_without_scales_are_refused_as_what_they_are(tmp_path):
-    from joma.scan.formats.tensor_file import check_matrix
-
-    with folder_of(tmp_path, {"weight": torch.ones(4, 4, dtype=torch.int8)}).open() as checkpoint:
-        stored = checkpoint.stored(f"{LAYER}.weight")
-    with pytest.raises(CheckpointError, match="only matrices of floating numbers can be measured, and quantised ones"):
-        check_matrix(stored, "w", None)
-
-
-def test_parts_in_several_shards_are_found_through_the_index(tmp_path):
-    parts, weight = packed.gptq(np.random.default_rng(0))
-    index = {}
-    for number, (name, value) in enumerate(parts.items(), 1):
-        file = f"model-{number:05d}-of-00004.safetensors"
-        save_file({f"{LAYER}.{name}": value.contiguous()}, tmp_path / file)
-        index[f"{LAYER}.{name}"] = file
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    with LocalFolder(tmp_path, 0).open() as checkpoint:
-        assert checkpoint.names() == [f"{LAYER}.weight"]
-        np.testing.assert_allclose(checkpoint.read(f"{LAYER}.weight").numpy(), weight, rtol=1e-6)

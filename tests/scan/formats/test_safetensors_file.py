@@ -1,7 +1,6 @@
 """The safetensors reader against the format's own library, on whole files, damaged ones and lies."""
 
 import json
-import random
 
 import pytest
 import torch
@@ -136,13 +135,6 @@ def test_headers_that_lie_are_refused(tmp_path, header, data, word):
             pass
 
 
-@pytest.mark.parametrize("length", [2**63, 10**8 + 1, 100])
-def test_a_header_longer_than_the_file_is_refused_without_reading_it(tmp_path, length):
-    path = write(tmp_path / "long.safetensors", {}, length=length)
-    with pytest.raises(CheckpointError, match="header has"):
-        opened(path)
-
-
 def test_a_header_longer_than_the_first_read(tmp_path):
     tensors = {f"{'name' * 20}{i}": torch.full((1,), float(i)) for i in range(2000)}
     save_file(tensors, tmp_path / "a.safetensors")
@@ -194,42 +186,3 @@ def test_headers_that_the_library_refuses_or_chokes_on(tmp_path, header, sentenc
     path = headed(tmp_path / "a.safetensors", header, bytes(4))
     with pytest.raises(CheckpointError, match=sentence):
         opened(path)
-
-
-def test_nothing_is_accepted_that_the_library_refuses(tmp_path):
-    """Headers changed by chance: stricter than the library is fine, laxer is not."""
-    chance = random.Random(0)
-    two = ONE + ', "b": {"dtype": "I8", "shape": [2, 1], "data_offsets": [4, 6]}'
-    parts = [
-        '"',
-        "{",
-        "}",
-        "[",
-        "]",
-        ",",
-        ":",
-        "0",
-        "1",
-        "4",
-        "-",
-        "1e0",
-        "null",
-        "NaN",
-        " ",
-        "w",
-        "F64",
-        "\\u0041",
-        "é",
-    ]
-    accepted = 0
-    for _ in range(2000):
-        text = f'{{"__metadata__": {{"a": "b"}}, {two}}}'
-        for _ in range(chance.randint(0, 2)):
-            at = chance.randrange(len(text))
-            text = text[:at] + chance.choice(parts) + text[at + chance.randint(0, 2) :]
-        path = headed(tmp_path / "a.safetensors", text, bytes(6))
-        if isinstance(everything(path), dict):
-            accepted += 1
-            with safe_open(path, "pt") as library:
-                assert library.keys() is not None, text
-    assert accepted > 200

@@ -65,8 +65,9 @@ def test_an_axis_that_the_names_do_not_speak_of(tmp_path):
             found_in(folder, axis=axis)
         assert caught.value.argument == "axis"
     assert found_in(folder, axis="step").steps == [1, 2]
-    with pytest.raises(BadInput, match="is for folders on this machine"):
-        open_series("owner/name", downloads=tmp_path, axis="date")
+    for elsewhere in ("owner/name", "s3://bucket/run"):
+        with pytest.raises(BadInput, match="axis date is for folders on this machine"):
+            open_series(elsewhere, downloads=tmp_path, axis="date")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_series import scan
-from hub_server import Repository, serving
 from patience import not_for_ever
 
 from joma.host import hub as hub_client
@@ -186,18 +184,6 @@ def test_bytes_that_drip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setattr(limits, "LISTING_SECONDS", 0.5)
     answers = {f"/api/models/{NAME}/refs": endless(b" ", pause=0.05)}
     assert "took more than 0.5 s" in said(answers, monkeypatch, tmp_path)
-
-
-def test_one_broken_revision_costs_only_itself(series: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    revisions = {each.name: {path.name: path.read_bytes() for path in each.iterdir()} for each in series.iterdir()}
-    repository = Repository(NAME, revisions)
-    repository.broken = {("step10", "model.safetensors")}
-    with serving(repository) as address:
-        monkeypatch.setenv("HF_ENDPOINT", address)
-        _, found = scan(NAME, out=tmp_path / "out")
-    assert found["steps"] == [0, 1, 2, 100]
-    (left_out,) = found["left_out"]
-    assert "status 500" in left_out["what"]
 
 
 def test_more_bytes_than_were_asked_for() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from checkpoint_series import scan
 from patience import PATIENCE
-from safetensors.torch import save, save_file
+from safetensors.torch import save
 from stored_weights import BOTH, LAYERS, SIDE, UP, bytes_from, header_of, uploaded, weights
 
 from joma.host import limits, stores
@@ -41,15 +41,6 @@ def test_a_scan_reads_what_it_needs_in_few_requests(s3, traffic, tmp_path):
     assert {each.method for each in traffic.asked} == {"GET"}
     assert sum(each.range is None for each in traffic.asked) == 1  # the list
     assert all(each.match and each.match.strip('"') for each in traffic.reads())  # only of the object that was listed
-
-
-def test_what_a_range_is_of_does_not_change_the_numbers(s3, tmp_path):
-    state = weights(3)
-    save_file(state, tmp_path / "step7.safetensors")
-    address = s3("run/step7.safetensors", save(state))
-    local = scan(tmp_path / "step7.safetensors", out=tmp_path / "local")[1]
-    found = scan(address, out=tmp_path / "far")[1]
-    assert (found["curves"], found["steps"]) == (local["curves"], [7])
 
 
 def test_resuming_asks_for_nothing_but_lists_and_headers(s3, series, traffic, tmp_path):
@@ -188,11 +179,6 @@ def test_as_many_ranges_are_under_way_as_there_are_readers(site, web, monkeypatc
     source.close()
     assert site.traffic.most == readers
     assert len(site.traffic.reads()) == 1 + 16
-
-
-def test_axes_of_names_are_for_folders_here(tmp_path):
-    with pytest.raises(ValueError, match="axis tokens is for folders on this machine"):
-        open_series("s3://bucket/run", downloads=tmp_path, axis="tokens")
 
 
 def test_a_file_in_the_way_of_a_download_is_never_taken_for_it(s3, series, tmp_path):

@@ -1,11 +1,8 @@
 """What torchtune writes, from its public definition: compared once with what the library itself writes."""
 
-import json
-
 import torch
 from checkpoint_series import scan
 from format_files import must_hold, random, refusal
-from safetensors.torch import save_file
 from trainer_files import found_in, llama, shards
 
 
@@ -46,21 +43,3 @@ def test_torchtune_in_the_names_of_meta(tmp_path):
     series = found_in(tmp_path)
     assert (series.axis, series.steps) == ("epoch", [0, 1])
     must_hold(series.places[1], {"layers.0.feed_forward.w1.weight": random(4, 4, seed=1)})
-
-
-def test_torchtune_with_folders(tmp_path):
-    """torchtune since 0.4: a folder per epoch with shards and their index, the state of the recipe beside them."""
-    for epoch in range(2):
-        folder = tmp_path / f"epoch_{epoch}"
-        folder.mkdir()
-        places = {}
-        for at, held in enumerate(shards(llama(seed=epoch), 2)):
-            file = f"model-{at + 1:05d}-of-00002.safetensors"
-            save_file(held, folder / file, metadata={"format": "pt"})
-            places |= dict.fromkeys(held, file)
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
-    (tmp_path / "recipe_state").mkdir()
-    torch.save({"epochs_run": 1}, tmp_path / "recipe_state" / "recipe_state.pt")
-    series = found_in(tmp_path)
-    assert (series.axis, series.steps) == ("epoch", [0, 1])
-    must_hold(series.places[1], llama(seed=1))

@@ -5,7 +5,6 @@ once with what the libraries themselves write. Each is read, and what is read is
 """
 
 import argparse
-import json
 import shutil
 
 import pytest
@@ -13,10 +12,9 @@ import torch
 from checkpoint_series import scan
 from format_files import must_hold, notes_of, random, refusal, tensors_of
 from safetensors.torch import save_file
-from trainer_files import found_in, llama, shards
+from trainer_files import found_in, llama
 
 from joma.scan import CheckpointError
-from joma.scan.sources.folder import LocalFolder
 
 # OLMo
 
@@ -134,19 +132,6 @@ def test_diffusers(part, tmp_path):
     series = found_in(tmp_path / "steps")
     assert series.steps == [10, 20]
     must_hold(series.places[0], weights)
-
-
-def test_diffusers_in_shards(tmp_path):
-    weights = pipeline(tmp_path)
-    places = {}
-    (tmp_path / "transformer" / "diffusion_pytorch_model.safetensors").unlink()
-    for at, held in enumerate(shards(weights, 2)):
-        file = f"diffusion_pytorch_model-{at + 1:05d}-of-00002.safetensors"
-        save_file(held, tmp_path / "transformer" / file)
-        places |= dict.fromkeys(held, file)
-    index = tmp_path / "transformer" / "diffusion_pytorch_model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": places}))
-    must_hold(LocalFolder(tmp_path, 0), weights)
 
 
 def verl(folder, *, merged=True):

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from joma.host.words import counted
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.adapter import CONFIG, adapter_recipes
-from joma.scan.formats.normed import normed_recipes
-from joma.scan.formats.quantised import quantised_recipes
-from joma.scan.formats.stacked import stacked_recipes
-from joma.scan.formats.tensor_file import Recipe, Rows, Stored, TensorFile, Wanted, closed_on_error, parsed_json
+from joma.scan.formats.adapter import CONFIG
+from joma.scan.formats.recipes import recipes_of
+from joma.scan.formats.tensor_file import Rows, Stored, TensorFile, Wanted, closed_on_error, parsed_json
 
 TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pth.tar")
 ENDINGS = (".safetensors", *TORCH_ENDINGS, ".gguf", ".distcp")
@@ -146,9 +144,7 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
                     both = f"{tensor} is both in {self._place[tensor]} and in {file}"
                     raise CheckpointError(both, file=file, tensor=tensor)
                 self._place[tensor] = file
-            self._recipes: dict[str, Recipe] = quantised_recipes(self._place, config or {})
-            self._recipes |= normed_recipes(self._place) | adapter_recipes(self._place, adapter)
-            self._recipes |= stacked_recipes(self._place, lambda name: self.look(name).shape)
+            self._recipes = recipes_of(self._place, lambda name: self.look(name).shape, config, adapter)
         self._used = {part for recipe in self._recipes.values() for part in recipe.parts}
 
     def names(self) -> list[str]:

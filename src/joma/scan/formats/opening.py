@@ -80,7 +80,7 @@ def weights_folder(path: Path) -> Path:
     for _ in range(_LEVELS):
         if _has_weights(path) or len(rank_files(path)) > 1:
             return path
-        entries = _listed(path)
+        entries = listed(path)
         ranks = [entry for entry in entries if entry.name.startswith("mp_rank_") and entry.is_dir()]
         inside = ranks or [e for e in entries if _INSIDE.fullmatch(e.name) and e.is_dir() and _leads_to_weights(e)]
         if len(inside) != 1:
@@ -92,9 +92,9 @@ def weights_folder(path: Path) -> Path:
 
 def rank_files(path: Path) -> list[Path]:
     """The files of weights in folders `mp_rank_00`, `mp_rank_01`, ... of Megatron-LM, one for each part."""
-    ranks = [entry for entry in _listed(path) if entry.name.startswith("mp_rank_") and entry.is_dir()]
+    ranks = [entry for entry in listed(path) if entry.name.startswith("mp_rank_") and entry.is_dir()]
     found = [
-        file for rank in ranks for file in _listed(rank) if TOGETHER["megatron"].fullmatch(f"{rank.name}/{file.name}")
+        file for rank in ranks for file in listed(rank) if TOGETHER["megatron"].fullmatch(f"{rank.name}/{file.name}")
     ]
     if len(ranks) > 1 and len(found) != len(ranks):
         how = "convert it to one part with its tools (tools/checkpoint/convert.py) or to transformers"
@@ -106,19 +106,19 @@ def rank_files(path: Path) -> list[Path]:
 
 
 def _has_weights(path: Path) -> bool:
-    weights = [entry.name for entry in _listed(path) if entry.name.endswith((*ENDINGS, ".index.json"))]
+    weights = [entry.name for entry in listed(path) if entry.name.endswith((*ENDINGS, ".index.json"))]
     return not all(map(NO_WEIGHTS.fullmatch, weights))
 
 
 def _leads_to_weights(path: Path, levels: int = _LEVELS) -> bool:
-    if _has_weights(path) or any(_SHARDS.fullmatch(entry.name) for entry in _listed(path)):
+    if _has_weights(path) or any(_SHARDS.fullmatch(entry.name) for entry in listed(path)):
         return True
-    inside = [entry for entry in _listed(path) if _INSIDE.fullmatch(entry.name) and entry.is_dir()]
+    inside = [entry for entry in listed(path) if _INSIDE.fullmatch(entry.name) and entry.is_dir()]
     return levels > 1 and any(_leads_to_weights(entry, levels - 1) for entry in inside)
 
 
 def _must_not_be_shards(path: Path) -> None:
-    if shards := [entry.name for entry in _listed(path) if _SHARDS.fullmatch(entry.name)]:
+    if shards := [entry.name for entry in listed(path) if _SHARDS.fullmatch(entry.name)]:
         how = "merge them with its tool (python -m verl.model_merger), or let it save the model for transformers"
         what = f"{path} holds {counted(len(shards), 'shard')} of FSDP as verl writes them; {how}"
         raise CheckpointError(what, file=shards[0])
@@ -163,11 +163,12 @@ def _merged(path: Path, adapter: Checkpoint, base: Path) -> Checkpoint:
 
 
 def _weights_in(folder: Path) -> Weights:
-    names = [entry.name for entry in _listed(folder) if entry.is_file()]
+    names = [entry.name for entry in listed(folder) if entry.is_file()]
     return choose_weights(names, lambda name: small_file(folder / name), str(folder))
 
 
-def _listed(folder: Path) -> list[Path]:
+def listed(folder: Path) -> list[Path]:
+    """What a folder holds, by name; a sentence where that cannot be told."""
     try:
         return sorted(folder.iterdir())
     except OSError as error:

@@ -5,7 +5,7 @@ file that names anything else is refused.
 
 - `plain_unpickled` reads pickles of plain descriptions. The reader is Python's own, in Python: the one in C can be made
   to take all memory by a few bytes. Of its operations only those are left that build plain values.
-- `stood_in_for` lets torch's restricted unpickler read what lies next to the weights in torch files: options of a
+- `with_stand_ins` lets torch's restricted unpickler read what lies next to the weights in torch files: options of a
   training script, numpy's numbers and random states, DeepSpeed's loss scale.
 """
 
@@ -160,7 +160,7 @@ _ALLOWED: list[Any] = [
 
 
 @contextmanager
-def stood_in_for() -> Iterator[None]:
+def with_stand_ins() -> Iterator[None]:
     """Within this block torch's restricted unpickler reads plain objects as stand-ins, and allows nothing else.
 
     Other libraries allow classes of their own for the whole process; these are set aside meanwhile.

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
 
 from joma.host import limits
-from joma.scan.formats.pickles import stood_in_for
+from joma.scan.formats.pickles import with_stand_ins
 from joma.scan.formats.tensor_file import Bytes, LocalBytes, Stored, Stream, TensorFile, closed_on_error
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class TorchFile(TensorFile):
 
     def _unpickled(self, load: Callable[[], T]) -> T:
         try:
-            with warnings.catch_warnings(), stood_in_for():
+            with warnings.catch_warnings(), with_stand_ins():
                 warnings.simplefilter("ignore")  # a strange pickle makes torch warn of many things
                 return load()
         except Exception as error:  # what breaks depends on what the file holds

@@ -7,8 +7,7 @@ from typing import Any
 from joma.host.words import brief_repr, counted
 from joma.scan.errors import UnknownNames
 from joma.scan.formats.checkpoint import tensor_of
-from joma.scan.names.architecture import Row, coverage, find_groups, located
-from joma.scan.names.aside import not_taken, not_taken_notes
+from joma.scan.names.architecture import Row, coverage, find_groups, located, not_taken, not_taken_notes
 from joma.scan.names.roots import choose_root, root_notes, roots
 from joma.scan.sources.series import Place, model_type
 

@@ -1,21 +1,25 @@
-"""A checkpoint on this machine: a file or a folder. Which of them a path holds is said in `places`."""
+"""A checkpoint on this machine: a file or a folder; and what the names of files say, here or elsewhere.
+
+Which checkpoints a path holds is said in `places`.
+"""
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.checkpoint import ENDINGS, NO_WEIGHTS, Checkpoint, Weights, choose_weights, is_read
+from joma.scan.formats.checkpoint import ENDINGS, NO_WEIGHTS, Checkpoint, Weights, choose_weights, is_read, parts_of_one
 from joma.scan.formats.dcp import METADATA
-from joma.scan.formats.opening import open_file, open_folder, rank_files, weights_folder
+from joma.scan.formats.opening import listed, open_file, open_folder, rank_files, weights_folder
 from joma.scan.formats.tensor_file import parsed_json, small_file
-from joma.scan.sources.series import known_by
+from joma.scan.sources.series import Moment, known_by, moment_in
 
 _PARTS = (".distcp", ".index.json")  # of a checkpoint that is a folder
+_TIMM = ".pth.tar"
 _PIECES, _PIECE = 16, 2**14  # of a file that are looked at to know it again, and their bytes
 
 
@@ -114,9 +118,51 @@ class LocalFolder:
         return inside if is_plain_file(inside / "config.json") else None
 
 
+def is_weights_name(name: str) -> bool:
+    """Whether a file is one of weights by its name, not of an optimizer.
+
+    >>> [is_weights_name(name) for name in ("model.safetensors", "optimizer.pt", "config.json")]
+    [True, False, False]
+    """
+    return name.endswith(ENDINGS) and not NO_WEIGHTS.fullmatch(name)
+
+
+def stem_of(name: str) -> str:
+    """The name of a file without its ending.
+
+    >>> stem_of("step10.safetensors"), stem_of("checkpoint-3.pth.tar")
+    ('step10', 'checkpoint-3')
+    """
+    return name.removesuffix(_TIMM).removesuffix(PurePosixPath(name).suffix)
+
+
+def moment_of_file(name: str) -> Moment:
+    """The moment that a name speaks of. timm, and the scripts that it follows, number `.pth.tar` files by epoch.
+
+    >>> moment_of_file("step10.safetensors").step, moment_of_file("checkpoint-3.pth.tar").epoch
+    (10, 3)
+    """
+    found = moment_in(stem_of(name))
+    by_epoch = name.endswith(_TIMM) and found.epoch is None and name.startswith("checkpoint")
+    return Moment(None, found.step) if by_epoch else found
+
+
+def is_one_model(names: Collection[str]) -> bool:
+    """Whether the files of a folder are one model: as transformers names them, or one file beside its config.
+
+    >>> is_one_model(["config.json", "step10.safetensors"]), is_one_model(["step10.safetensors", "step20.safetensors"])
+    (True, False)
+    """
+    if {"model.safetensors", "pytorch_model.bin"} & {*names} or any(name.endswith(".index.json") for name in names):
+        return True
+    if parts_of_one(names):  # of DeepSpeed, of torch's distributed checkpoints
+        return True
+    return "config.json" in names and sum(bool(moment_of_file(name)) for name in filter(is_weights_name, names)) < 2
+
+
 def is_weights(path: Path) -> bool:
-    """Whether a file is one of weights by its name, not of an optimizer."""
-    return path.name.endswith(ENDINGS) and not NO_WEIGHTS.fullmatch(path.name) and not os.path.isdir(path)
+    """Whether it is a file of weights by its name, and no folder."""
+    return is_weights_name(path.name) and not os.path.isdir(path)
 
 
 def is_folder(path: Path) -> bool:
@@ -157,10 +203,7 @@ def must_hold_weights(folder: Path) -> None:
 
 def entries_of(path: Path) -> list[Path]:
     """What a folder holds, by name; hidden entries are nobody's checkpoints."""
-    try:
-        return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be listed: {error.strerror}", file=str(path)) from error
+    return [entry for entry in listed(path) if not entry.name.startswith(".")]
 
 
 def is_plain_file(path: Path) -> bool:

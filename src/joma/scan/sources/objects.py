@@ -125,7 +125,7 @@ class StoreBytes(RangedBytes):
         super().__init__(str(place), listed.size, self._read)
         self._place, self._listed = place, listed
         self._obstore, self._store, self._path = obstore, store, path
-        self._known: dict[str, Any] = _told(listed.etag, None, listed.modified)
+        self._known: dict[str, Any] = _marks(listed.etag, None, listed.modified)
         self._seen = Lock()
 
     @property
@@ -162,7 +162,7 @@ class StoreBytes(RangedBytes):
 
     def _must_be_the_same(self, meta: Mapping[str, Any]) -> None:
         """Not every server heeds If-Match: what it says of its answer is compared as well."""
-        now = _told(meta["e_tag"], meta.get("version"), meta["last_modified"])
+        now = _marks(meta["e_tag"], meta.get("version"), meta["last_modified"])
         with self._seen:
             before, self._known = self._known, now | self._known
         best = next((name for name in _BEST_FIRST if name in now and name in before), None)
@@ -226,10 +226,10 @@ _BEST_FIRST = ("tag", "version", "second")
 """What an object is known again by: the first of these that both a listing and an answer tell."""
 
 
-def _told(etag: str | None, version: str | None, modified: Any) -> dict[str, Any]:
-    """What a listing or an answer tells of an object, without what it does not tell."""
-    told = {"tag": etag and _bare(etag), "version": version, "second": _second(modified)}
-    return {name: value for name, value in told.items() if value}
+def _marks(etag: str | None, version: str | None, modified: Any) -> dict[str, Any]:
+    """What an object is known again by, as far as a listing or an answer tells."""
+    marks = {"tag": etag and _bare(etag), "version": version, "second": _second(modified)}
+    return {name: value for name, value in marks.items() if value}
 
 
 def _second(modified: Any) -> datetime | None:

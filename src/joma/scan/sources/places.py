@@ -20,8 +20,7 @@ from joma.scan.formats.tensor_file import small_file
 from joma.scan.sources import folder as local
 from joma.scan.sources import series as moments
 from joma.scan.sources.downloads import DiskCache
-from joma.scan.sources.file_names import is_one_model, moment_of_file, stem_of
-from joma.scan.sources.folder import LocalFile, LocalFolder
+from joma.scan.sources.folder import LocalFile, LocalFolder, is_one_model, moment_of_file, stem_of
 from joma.scan.sources.hub import HubModel
 from joma.scan.sources.series import Candidate, Moment, Place, Series, arrange, moment_in, some, with_moments
 from joma.scan.sources.store import open_store

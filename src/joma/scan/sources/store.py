@@ -23,7 +23,7 @@ from joma.scan.formats.ranges import RangedBytes
 from joma.scan.formats.tensor_file import parsed_json
 from joma.scan.sources import series as moments
 from joma.scan.sources.downloads import DiskCache
-from joma.scan.sources.file_names import is_one_model, is_weights_name, moment_of_file, stem_of
+from joma.scan.sources.folder import is_one_model, is_weights_name, moment_of_file, stem_of
 from joma.scan.sources.objects import Bucket, Listed, Web, is_plain_name
 from joma.scan.sources.remote import RemoteCheckpoint
 from joma.scan.sources.series import Candidate, Moment, Series, arrange, moment_in, some

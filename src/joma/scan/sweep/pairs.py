@@ -4,9 +4,10 @@ What a pair gives is recorded at its later step, in a series that names the earl
 a checkpoint that appears between two others later makes new pairs, and those that were measured stay.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -26,16 +27,6 @@ SINCE = "since"  # the column that holds the earlier step of a pair
 _SERIES = re.compile(r"(.+)/from-(\d{1,18})")
 
 
-@dataclass
-class Chain:
-    """What became of the pairs of a series: those that have numbers, what is wrong, what is worth a note."""
-
-    curves: tuple[str, ...]
-    pairs: list[tuple[int, int]] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 def is_pair(name: str) -> bool:
     """Whether a series of a run holds pairs.
 
@@ -45,36 +36,40 @@ def is_pair(name: str) -> bool:
     return _SERIES.fullmatch(name) is not None
 
 
-def sweep_pairs(
-    plan: Plan, run: Run, name: str, places: Sequence[Place], report: Callable[[str], None], between: Between
-) -> Chain:
-    """Measure the neighbours among `places` that the run lacks. One that cannot be loaded is passed over.
+class Chain:
+    """The pairs of a series: those that have numbers, what is wrong, what is worth a note.
 
-    report gets a line for each pair, beginning with "[".
+    On its way it holds the last checkpoint that could be used, and what was loaded of it.
     """
-    walk, left = _Walk(plan, run, name, places[0], between), TimeLeft(len(places) - 1)
-    for place in places[1:]:
-        moment = f"[{left.done + 1}/{left.total}] {plan.series.axis} {walk.last.step} to {place.step}"
-        line, worked = walk.on(place)
-        report(f"{moment}  {name}: {line}{left.after(worked)}")
-    return walk.chain
 
-
-class _Walk:
-    """The way along a series: the last checkpoint that could be used, and what is held of it, if it was loaded."""
-
-    def __init__(self, plan: Plan, run: Run, name: str, first: Place, between: Between) -> None:
+    def __init__(self, plan: Plan, run: Run, name: str, between: Between) -> None:
+        """name: the measure. between: called on the way, with what comes next."""
         self.plan, self.run, self.name, self.between = plan, run, name, between
-        self.chain = Chain(tuple(plan.measures[name].curves))
+        self.curves = tuple(plan.measures[name].curves)
+        self.pairs: list[tuple[int, int]] = []
+        self.faults: list[Fault] = []
+        self.notes: list[str] = []
         recorded = {name: _split(name) for name in filter(is_pair, run.names())}
-        self.known = {(since, step) for name, (curve, since) in recorded.items() if curve == self.chain.curves[0]
+        self.known = {(since, step) for name, (curve, since) in recorded.items() if curve == self.curves[0]
                       for step in run.steps(name).tolist()}  # fmt: skip
-        self.last, self.held = first, None
+        self.held: Any = None
+
+    def sweep(self, places: Sequence[Place], report: Callable[[str], None]) -> Chain:
+        """Measure the neighbours among `places` that the run lacks. One that cannot be loaded is passed over.
+
+        report gets a line for each pair, beginning with "[".
+        """
+        self.last, left = places[0], TimeLeft(len(places) - 1)
+        for place in places[1:]:
+            moment = f"[{left.done + 1}/{left.total}] {self.plan.series.axis} {self.last.step} to {place.step}"
+            line, worked = self.on(place)
+            report(f"{moment}  {self.name}: {line}{left.after(worked)}")
+        return self
 
     def on(self, place: Place) -> tuple[str, bool]:
         """Go on to `place`; what a line of progress says of the pair, and whether it took any work."""
         if (self.last.step, place.step) in self.known:
-            self.chain.pairs.append((self.last.step, place.step))
+            self.pairs.append((self.last.step, place.step))
             self.last, self.held = place, None
             return "recorded already", False
         at, loaded = self.last, None
@@ -84,7 +79,7 @@ class _Walk:
             loaded = self._loaded(place)
             line = self._measured(place, loaded)
         except CheckpointError as error:
-            self.chain.faults.append(fault_of(at, error, self.name))
+            self.faults.append(fault_of(at, error, self.name))
             line = f"left out: {error}"
         # Where the later one could not be loaded, the next pair begins where this one did.
         if loaded is not None or at is not place:
@@ -105,8 +100,8 @@ class _Walk:
             rows = {"layer": None} if curve in found.by_layer else {"tensor": (curve.partition("/")[2],)}
             dims[_series(curve, since)] = {**rows, "quantity": found.columns}
         self.run.record(step, values, dims=dims)
-        self.chain.pairs.append((since, step))
-        self.chain.notes += [f"{self.name}, {self.plan.series.axis} {since} to {step}: {note}" for note in found.notes]
+        self.pairs.append((since, step))
+        self.notes += [f"{self.name}, {self.plan.series.axis} {since} to {step}: {note}" for note in found.notes]
         return found.line
 
 

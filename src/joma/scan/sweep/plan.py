@@ -25,8 +25,16 @@ from joma.scan.formats.tensor_file import check_matrix
 from joma.scan.model.allocation import must_have_gradients
 from joma.scan.model.running import config_of, must_attend, must_show_queries
 from joma.scan.model.text import describe_windows, tokens_of
-from joma.scan.names.architecture import EMBEDDING, MLP, coverage, find_groups, matrix_groups, pick_groups
-from joma.scan.names.aside import not_taken, not_taken_notes
+from joma.scan.names.architecture import (
+    EMBEDDING,
+    MLP,
+    coverage,
+    find_groups,
+    matrix_groups,
+    not_taken,
+    not_taken_notes,
+    pick_groups,
+)
 from joma.scan.names.roles import Shape
 from joma.scan.names.roots import root_notes
 from joma.scan.sources.folder import LocalFolder
@@ -261,9 +269,7 @@ def plan(series: Series, what: What | None = None, *, device: str = "cpu", **opt
     kept = {name: measure for name, measure in asked.items() if name not in refused}
     if not kept:
         raise CheckpointError(next(iter(refused.values())))
-    look = _agreed(series, _Wanted(kept, what))
-    refused |= look.refused
-    kept = {name: measure for name, measure in kept.items() if name not in refused}
+    look = _agreed(series, what, kept, torch.device(device))
     notes = [*series.notes, *look.notes]
     tokens, width, warnings = None, None, list[str]()
     if read_by is not None and text is not None:
@@ -272,14 +278,14 @@ def plan(series: Series, what: What | None = None, *, device: str = "cpu", **opt
             must_take(config, what.seq_len)
         tokens = tokens_of(place, config, text, tokenizer, seq_len=what.seq_len)
         width = min(default_seq_len(config), len(tokens)) if what.seq_len is None else what.seq_len
-        notes.append(describe_windows([name for name in running if name in kept], text, width, len(tokens)))
+        notes.append(describe_windows([name for name in running if name in look.measures], text, width, len(tokens)))
         notes += filter(None, [unknown_training(config, width)])
         warnings += filter(None, [beyond_training(config, width)])
     if not look.groups:
         notes.append("no matrices were found by name, so steps were not compared with each other")
-    return Plan(
-        series, kept, look.model_type, look.groups, look.known, look.shapes, torch.device(device), tokens, refused,
-        look.coverage, tuple(notes), tuple(warnings), width, look.not_taken,
+    refused |= look.refused
+    return replace(
+        look, refused=refused, notes=tuple(notes), warnings=tuple(warnings), tokens=tokens, seq_len=width
     )  # fmt: skip
 
 
@@ -317,49 +323,18 @@ def _first_config(series: Series) -> tuple[Place, Any]:
     raise first or CheckpointError(f"{series.source} has no checkpoint")
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """Measures by name, and what else a user asked for."""
-
-    measures: Mapping[str, Measure]
-    what: What
-
-    @property
-    def patterns(self) -> Mapping[str, str]:
-        return self.what.patterns or {}
-
-    def of(self, group: str) -> list[str]:
-        """The measures of matrices (MLP), or of the embedding."""
-        return [name for name, measure in self.measures.items() if measure.needs == _needs(group)]
-
-
-@dataclass(frozen=True)
-class _Look:
-    """What one checkpoint holds of what is wanted. refused: measures whose tensors it does not have, and why."""
-
-    place: Place
-    model_type: str | None
-    groups: Groups
-    known: Groups
-    shapes: dict[str, tuple[int, ...]]
-    refused: dict[str, str]
-    coverage: dict[str, tuple[int, int]]
-    notes: tuple[str, ...]
-    not_taken: tuple[str, ...]
-
-
-def _agreed(series: Series, wanted: _Wanted) -> _Look:
+def _agreed(series: Series, what: What, measures: Mapping[str, Measure], device: torch.device) -> Plan:
     """What most of a few checkpoints hold; without a majority nobody can say which checkpoint is the odd one."""
     _must_be_one_model_type(series)
-    looks = _looks(series, wanted)
-    kinds = Counter(look.model_type for look in looks if look.model_type is not None)
+    looks = _looks(series, lambda place: _look(series, place, what, measures, device))
+    kinds = Counter(look.model_type for _, look in looks if look.model_type is not None)
     kind = kinds.most_common(1)[0][0] if kinds else None  # a checkpoint without config.json is of no other kind
-    signatures = [repr((look.model_type or kind, look.groups, look.shapes)) for look in looks]
+    signatures = [repr((look.model_type or kind, look.groups, look.shapes)) for _, look in looks]
     signature, count = Counter(signatures).most_common(1)[0]
     if len(looks) > 1 and count < 2:
-        both = f"{_described(looks[0])}, but {_described(looks[1])}; scan them separately"
+        both = f"{_described(*looks[0])}, but {_described(*looks[1])}; scan them separately"
         raise CheckpointError(f"{series.source} mixes architectures: {both}")
-    agreeing = [look for look, each in zip(looks, signatures, strict=True) if each == signature]
+    agreeing = [look for (_, look), each in zip(looks, signatures, strict=True) if each == signature]
     return min(agreeing, key=lambda look: look.model_type is None)  # one with a config can also be run
 
 
@@ -382,18 +357,18 @@ def _must_be_one_model_type(series: Series) -> None:
         raise CheckpointError(f"{series.source} mixes architectures: {at} is {one}, {there} is {other}")
 
 
-def _looks(series: Series, wanted: _Wanted) -> list[_Look]:
+def _looks(series: Series, look: Callable[[Place], Plan]) -> list[tuple[Place, Plan]]:
     """The first, last and middle checkpoints, or others in place of those that cannot be opened."""
     places = series.places
     order = {place.step: place for place in (places[0], places[-1], places[len(places) // 2], *places)}
-    looks: list[_Look] = []
+    looks: list[tuple[Place, Plan]] = []
     faults: list[Fault] = []
     unknown: list[UnknownNames] = []
     for place in order.values():
         if _LOOKS in (len(looks), len(unknown)):
             break
         try:
-            looks.append(_look(place, wanted))
+            looks.append((place, look(place)))
         except CheckpointError as error:
             faults.append(fault_of(place, error))
             unknown += [error] if isinstance(error, UnknownNames) else []
@@ -404,40 +379,63 @@ def _looks(series: Series, wanted: _Wanted) -> list[_Look]:
     return looks
 
 
-def _look(place: Place, wanted: _Wanted) -> _Look:
-    kind, refused = model_type(place), dict[str, str]()
+def _look(series: Series, place: Place, what: What, measures: Mapping[str, Measure], device: torch.device) -> Plan:
+    """What one checkpoint holds of what is wanted: a plan without a text."""
+    kind, refused, patterns = model_type(place), dict[str, str](), what.patterns or {}
     with place.open() as checkpoint:
         names = checkpoint.names()
         shape: Shape = lambda name: checkpoint.stored(name).shape
-        known = find_groups(names, wanted.patterns, root=wanted.what.root, shape=shape, model_type=kind)
-        groups = _chosen(known, wanted, names, kind, refused)
+        known = find_groups(names, patterns, root=what.root, shape=shape, model_type=kind)
+        groups = _chosen(known, what, measures, names, kind, refused)
         for group, name in [(group, name) for group, tensors in groups.items() for name in tensors]:
             try:
                 check_matrix(checkpoint.stored(name), name, checkpoint.file_of(name))
             except CheckpointError as error:
-                what = f"the pattern {group}: {error}" if group in wanted.patterns else str(error)
-                raise UnknownNames(what, argument="patterns" if group in wanted.patterns else "") from None
+                sentence = f"the pattern {group}: {error}" if group in patterns else str(error)
+                raise UnknownNames(sentence, argument="patterns" if group in patterns else "") from None
         shapes = {name: shape(name) for tensors in groups.values() for name in tensors}
         # What is not known does not matter where no measure is of matrices.
-        aside = not_taken(names, known, checkpoint.stored, wanted.what.root) if wanted.of(MLP) else {}
-        notes = (*root_notes(names, wanted.what.root), *checkpoint.notes(), *not_taken_notes(aside, checkpoint.stored))
-        return _Look(place, kind, groups, known, shapes, refused, coverage(groups, names), notes, tuple(aside))
+        aside = not_taken(names, known, checkpoint.stored, what.root) if _measures_of(MLP, measures) else {}
+        notes = (*root_notes(names, what.root), *checkpoint.notes(), *not_taken_notes(aside, checkpoint.stored))
+    kept = {name: measure for name, measure in measures.items() if name not in refused}
+    return Plan(
+        series,
+        kept,
+        kind,
+        groups,
+        known,
+        shapes,
+        device,
+        None,
+        refused,
+        coverage(groups, names),
+        notes,
+        not_taken=tuple(aside),
+    )
 
 
-def _chosen(known: Groups, wanted: _Wanted, names: list[str], kind: str | None, refused: dict[str, str]) -> Groups:
+def _measures_of(group: str, measures: Mapping[str, Measure]) -> list[str]:
+    """The measures of matrices (MLP), or of the embedding."""
+    return [name for name, measure in measures.items() if measure.needs == _needs(group)]
+
+
+def _chosen(
+    known: Groups, what: What, measures: Mapping[str, Measure], names: list[str], kind: str | None,
+    refused: dict[str, str],
+) -> Groups:  # fmt: skip
     """The groups to read. A measure whose tensors are not there is refused; only if none is left that is an error."""
     groups: Groups = {}
     failed: UnknownNames | None = None
     for of in (MLP, EMBEDDING):
-        if not (measures := wanted.of(of)):
+        if not (mine := _measures_of(of, measures)):
             continue
         try:
             embedding = of == EMBEDDING
-            groups |= pick_groups(known, [of], names, kind) if embedding else _matrices(known, wanted, names, kind)
+            groups |= pick_groups(known, [of], names, kind) if embedding else _matrices(known, what, names, kind)
         except UnknownNames as error:
             failed = failed or error
-            refused |= dict.fromkeys(measures, str(error))
-    if failed and len(refused) == len(wanted.measures):
+            refused |= dict.fromkeys(mine, str(error))
+    if failed and len(refused) == len(measures):
         raise failed
     if groups or not known:
         return groups
@@ -446,21 +444,21 @@ def _chosen(known: Groups, wanted: _Wanted, names: list[str], kind: str | None, 
     return {gated: known[gated]}
 
 
-def _matrices(known: Groups, wanted: _Wanted, names: list[str], kind: str | None) -> Groups:
+def _matrices(known: Groups, what: What, names: list[str], kind: str | None) -> Groups:
     """All groups of matrices, or those that were named: "attention" and "mlp" stand for several where there is none."""
-    if wanted.what.groups is None:
-        must = [*([] if matrix_groups(known) else [MLP]), *(each for each in wanted.patterns if each != EMBEDDING)]
+    if what.groups is None:
+        must = [*([] if matrix_groups(known) else [MLP]), *(each for each in what.patterns or () if each != EMBEDDING)]
         picked = pick_groups(known, must, names, kind)
         return {**{group: known[group] for group in matrix_groups(known)}, **picked}
     found: Groups = {}
-    for group in wanted.what.groups:
+    for group in what.groups:
         if group not in {*known, MLP, "attention"}:
             raise BadInput(f"{group} is none of the groups found here: {', '.join(known)}", argument="groups")
         found |= {group: known[group]} if group in known else pick_groups(known, [group], names, kind)
     return found
 
 
-def _described(look: _Look) -> str:
+def _described(place: Place, look: Plan) -> str:
     names = [name for group in look.groups.values() for name in group]
     such = f" such as {names[0]} {look.shapes[names[0]]}" if names else ""
-    return f"{look.place.name} has {counted(len(names), 'matrix', 'matrices')}{such}"
+    return f"{place.name} has {counted(len(names), 'matrix', 'matrices')}{such}"

@@ -21,7 +21,7 @@ from joma.scan.result.curves import Scan, mean_of
 from joma.scan.sources.series import EPOCH, STEP, Place
 from joma.scan.sweep.elsewhere import Elsewhere
 from joma.scan.sweep.integrity import not_yet_trained, suspicions
-from joma.scan.sweep.pairs import Chain, TimeLeft, pair_curves, sweep_pairs
+from joma.scan.sweep.pairs import Chain, TimeLeft, pair_curves
 from joma.scan.sweep.plan import CHECKSUM, SKETCH, Plan
 from joma.scan.sweep.reading import Step, take_step
 from joma.scan.sweep.record import read_curve
@@ -115,7 +115,7 @@ def judge_steps(
     faults += [] if keep_suspicious else suspected
     usable = _usable(plan, faults)
     pairs = plan.pairs if usable else ()
-    chains = [sweep_pairs(plan, run, name, usable, report, _between(name, Event(), report)) for name in pairs]
+    chains = [Chain(plan, run, name, _between(name, Event(), report)).sweep(usable, report) for name in pairs]
     faults += [fault for chain in chains for fault in chain.faults]
     notes += [note for chain in chains for note in chain.notes]
     faults.sort(key=lambda fault: fault.step)
