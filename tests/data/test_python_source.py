@@ -62,12 +62,6 @@ else:
 '''
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def label(file, level, word, occurrence=0):
     places = [place for place, other in enumerate(file.words) if other == word]
     return LEVELS[level][file.labels[level][places[occurrence]]]

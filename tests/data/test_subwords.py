@@ -53,7 +53,6 @@ def test_a_limit_takes_a_sample_of_all(folders):
 
 
 def test_tokens_of_both_texts(folders, wiki, tmp_path, monkeypatch):
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
     found = subwords(wiki, 300, most=10**6, folders=folders)
     assert set(found.held_out) == {"WikiText-2", "Python"}
     assert (found.files, found.size) == (60, sum(len(one.content) for one in installed_source(10**6, folders)))
@@ -69,7 +68,6 @@ def test_tokens_of_both_texts(folders, wiki, tmp_path, monkeypatch):
 
 
 def test_the_held_out_files_are_not_trained_on(folders, wiki, tmp_path, monkeypatch):
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
     seen = []
     real = _subwords._ids
     monkeypatch.setattr(_subwords, "_ids", lambda pairs, texts: seen.append(set(texts)) or real(pairs, texts))
@@ -100,7 +98,6 @@ def test_texts_that_are_encoded_in_several_calls_are_all_kept(monkeypatch):
 
 
 def test_refusals(folders, wiki, tmp_path, monkeypatch):
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
     with pytest.raises(CorpusError, match="most must be at least 1 byte, got 0"):
         installed_source(0)
     with pytest.raises(CorpusError, match="byte pairs, 9,000 were asked for"):

@@ -34,7 +34,6 @@ def hub(tmp_path, monkeypatch):
     content |= {"README.md": b"# WikiText", "wikitext-103-v1/notes.parquet": b"no split"}
     repository = Repository("Salesforce/wikitext", {_wikitext_hub._COMMIT: content}, kind="datasets")
     monkeypatch.setattr(hub_client, "PAUSE", 0.01)
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("JOMA_DATA", raising=False)

@@ -4,7 +4,6 @@ import inspect
 
 import numpy as np
 import pytest
-import torch
 from measure.calls import CALLS, parts
 
 import joma.measure
@@ -50,11 +49,6 @@ def test_lists_are_answered_in_float64(function):
         np.testing.assert_allclose(found, wanted, atol=1e-12)
     else:
         assert_same(found, wanted, exact=True)
-
-
-def test_a_changed_number_changes_the_answer():
-    arrays, _ = CALLS[spectrum.stable_rank]
-    assert not torch.equal(spectrum.stable_rank(arrays["w"].numpy() + 1), spectrum.stable_rank(arrays["w"]))
 
 
 def test_whole_numbers_of_a_list_are_numbers():

@@ -9,7 +9,7 @@ from test_fast_step import NewBytes, Operations
 from torch import nn
 from training import COUPLED, IN_8_BITS, near, waiting
 
-from joma.optim import APOLLO, Fira, GaLore, Refresh, _backward, _matrix, _refresh, _step
+from joma.optim import APOLLO, Fira, GaLore, Refresh, _backward, _matrix, _refresh
 from joma.optim._update import Guard
 
 
@@ -167,8 +167,7 @@ def test_subspaces_are_found_as_in_the_plain_way(share, together, tolerance, fol
     monkeypatch.setattr(_backward, "WAITING_SHARE", share)
     monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",) if followed else ())
     batches, full_gradients = [], _refresh.full_gradients
-    for module in (_refresh, _step):
-        monkeypatch.setattr(module, "full_gradients", lambda some: batches.append(len(some)) or full_gradients(some))
+    monkeypatch.setattr(_refresh, "full_gradients", lambda some: batches.append(len(some)) or full_gradients(some))
     weights, others = ([*weights_of(12, (48, 64)), *weights_of(1, (150, 200))] for _ in range(2))
     for some in (weights, others):
         optimizer = made(some, per_layer=some is weights, rank=4, refresh=4)

@@ -16,16 +16,11 @@ from joma.optim._update import Guard
 OPTIONS = {"rank": 4, "refresh": Refresh(3, stagger=False), "lr": 0.01}
 
 
-@pytest.fixture
-def capturing(monkeypatch):
-    """Call it to say that from now on a graph is captured."""
-    monkeypatch.setattr(Guard, "devices", ("cpu",))
-
-    def begin(patch=monkeypatch):
-        patch.setattr(torch.cuda, "is_initialized", lambda: True)
-        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-
-    return begin
+def capture(patch):
+    """Say that from now on a graph is captured."""
+    patch.setattr(torch.cuda, "is_initialized", lambda: True)
+    patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    without_checks(patch)
 
 
 def without_checks(patch):
@@ -34,24 +29,29 @@ def without_checks(patch):
         patch.setattr(torch.optim.AdamW, check, lambda inner: None, raising=False)
 
 
-def step_captured(optimizer, patch, capturing, before=lambda: None):
+def step_captured(optimizer, patch, before=lambda: None):
     """A step that is captured, and made: here that is what a replay does. `before` is captured too."""
-    without_checks(patch)
-    capturing(patch)
+    capture(patch)
     before()
     with torch.no_grad():
         optimizer._step()
 
 
-def train_captured(model, optimizer, patch, capturing):
+@pytest.fixture
+def guarded(monkeypatch):
+    """Flags are held on a CPU too."""
+    monkeypatch.setattr(Guard, "devices", ("cpu",))
+
+
+def train_captured(model, optimizer, patch):
     """A whole training step."""
-    step_captured(optimizer, patch, capturing, lambda: optimizer.zero_grad() or loss_of(model).backward())
+    step_captured(optimizer, patch, lambda: optimizer.zero_grad() or loss_of(model).backward())
 
 
 WAYS = {"plain": {}, "per_layer": {"per_layer": True}, "project_in_backward": {"per_layer": "project"}}
 
 
-def test_the_step_is_made_without_counting_or_waiting(capturing, monkeypatch):
+def test_the_step_is_made_without_counting_or_waiting(guarded, monkeypatch):
     model, other = network(), network()
     optimizer, plain = (GaLore(each, fused=True, **OPTIONS) for each in (model, other))
     for one, each in ((model, optimizer), (other, plain)):
@@ -61,18 +61,18 @@ def test_the_step_is_made_without_counting_or_waiting(capturing, monkeypatch):
     plain.step()
     monkeypatch.setattr(Guard, "look_back", lambda guard: pytest.fail("nobody may wait"))
     with monkeypatch.context() as now:
-        step_captured(optimizer, now, capturing)
+        step_captured(optimizer, now)
     assert same(model, other)
     assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
     optimizer.count_replays()
     assert optimizer.state[model.layers[0].weight]["count"] == 2
 
 
-def test_a_step_that_finds_subspaces_and_an_optimizer_that_must_be_waited_for_are_refused(capturing):
+def test_a_step_that_finds_subspaces_and_an_optimizer_that_must_be_waited_for_are_refused(guarded, monkeypatch):
     model = network()
     first, slow = GaLore(model, fused=True, **OPTIONS), GaLore(model, **OPTIONS)
     train(model, slow, 1)
-    capturing()
+    capture(monkeypatch)
     loss_of(model).backward()
     with pytest.raises(ValueError, match=r"cannot be captured: capture one for which due\(\) is empty"):
         first._step()
@@ -81,7 +81,7 @@ def test_a_step_that_finds_subspaces_and_an_optimizer_that_must_be_waited_for_ar
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_whole_training_step_is_made_without_counting_or_waiting(way, capturing, monkeypatch):
+def test_a_whole_training_step_is_made_without_counting_or_waiting(way, guarded, monkeypatch):
     """Backward is captured too; what it updates or projects is part of the graph."""
     model, other = network(), network()
     optimizer, plain = GaLore(model, fused=True, **OPTIONS, **WAYS[way]), GaLore(other, fused=True, **OPTIONS)
@@ -91,7 +91,7 @@ def test_a_whole_training_step_is_made_without_counting_or_waiting(way, capturin
     with monkeypatch.context() as now:
         for each in (Guard, "look_back"), (Outcomes, "read"):
             now.setattr(*each, lambda self: pytest.fail("nobody may wait"))
-        train_captured(model, optimizer, now, capturing)
+        train_captured(model, optimizer, now)
     assert near(model, other, 1e-6)
     assert not near(model, network(), 1e-3)
     assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
@@ -103,7 +103,7 @@ def test_a_whole_training_step_is_made_without_counting_or_waiting(way, capturin
 
 
 @pytest.mark.parametrize("way", ["per_layer", "project_in_backward"])
-def test_a_backward_that_finds_subspaces_is_refused_before_it_changes_anything(way, capturing, monkeypatch):
+def test_a_backward_that_finds_subspaces_is_refused_before_it_changes_anything(way, guarded, monkeypatch):
     model, other = network(), network()
     optimizer, plain = GaLore(model, fused=True, **OPTIONS, **WAYS[way]), GaLore(other, fused=True, **OPTIONS)
     train(model, optimizer, 3)
@@ -111,7 +111,7 @@ def test_a_backward_that_finds_subspaces_is_refused_before_it_changes_anything(w
     assert len(optimizer.due()) == 2
     before = {name: each.clone() for name, each in model.state_dict().items()}
     with monkeypatch.context() as now:
-        capturing(now)
+        capture(now)
         with pytest.raises(ValueError, match=r"cannot be captured: capture one for which due\(\) is empty"):
             loss_of(model).backward()
     assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
@@ -122,7 +122,7 @@ def test_a_backward_that_finds_subspaces_is_refused_before_it_changes_anything(w
 
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("way", ["per_layer", "project_in_backward"])
-def test_one_subspace_that_is_due_is_enough_to_refuse(way, place, capturing, monkeypatch):
+def test_one_subspace_that_is_due_is_enough_to_refuse(way, place, guarded, monkeypatch):
     """Whether backward meets it first or last."""
     model = network()
     optimizer = GaLore(model, fused=True, **OPTIONS, **WAYS[way])
@@ -132,14 +132,13 @@ def test_one_subspace_that_is_due_is_enough_to_refuse(way, place, capturing, mon
     optimizer.zero_grad()
     before = {name: each.clone() for name, each in model.state_dict().items()}
     with monkeypatch.context() as now:
-        without_checks(now)
-        capturing(now)
+        capture(now)
         with pytest.raises(ValueError, match=r"cannot be captured: capture one for which due\(\) is empty"):
             loss_of(model).backward()
     assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
 
 
-def test_what_has_waited_for_a_gradient_that_does_not_come_is_captured_with_the_step(capturing, monkeypatch):
+def test_what_has_waited_for_a_gradient_that_does_not_come_is_captured_with_the_step(guarded, monkeypatch):
     """The other parameters of its bucket are updated by the step; that is not counted either."""
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
     model, other = network(), network()
@@ -157,7 +156,7 @@ def test_what_has_waited_for_a_gradient_that_does_not_come_is_captured_with_the_
 
     sent = [*optimizer._guard.pending]
     with monkeypatch.context() as now:
-        step_captured(optimizer, now, capturing, backward)
+        step_captured(optimizer, now, backward)
     assert model.layers[0].weight.grad is None
     assert near(model, other, 1e-6)
     assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
@@ -165,7 +164,7 @@ def test_what_has_waited_for_a_gradient_that_does_not_come_is_captured_with_the_
 
 
 @pytest.mark.parametrize("way", ["plain", "per_layer"])
-def test_packs_are_not_parted_while_a_graph_is_captured(way, capturing, monkeypatch):
+def test_packs_are_not_parted_while_a_graph_is_captured(way, guarded, monkeypatch):
     """Each replay would copy their states anew. Once they are parted, such a step is captured."""
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
     model = bucketed.network()
@@ -178,9 +177,7 @@ def test_packs_are_not_parted_while_a_graph_is_captured(way, capturing, monkeypa
 
     def captured_step():
         with monkeypatch.context() as now:
-            step_captured(
-                optimizer, now, capturing, lambda: optimizer.zero_grad() or bucketed.loss_of(model).backward()
-            )
+            step_captured(optimizer, now, lambda: optimizer.zero_grad() or bucketed.loss_of(model).backward())
 
     with pytest.raises(ValueError, match="has no gradient for the first time: make such a step as usual before"):
         captured_step()
@@ -208,7 +205,7 @@ def test_a_device_that_was_never_used_is_not_asked(way, monkeypatch):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_frozen_matrix_is_not_due_and_a_step_without_it_is_captured(way, capturing, monkeypatch):
+def test_a_frozen_matrix_is_not_due_and_a_step_without_it_is_captured(way, guarded, monkeypatch):
     model, other = network(), network()
     options = {"fused": True, **OPTIONS, "refresh": Refresh(100, stagger=False)}
     optimizer, plain = GaLore(model, **options, **WAYS[way]), GaLore(other, **options)
@@ -217,7 +214,7 @@ def test_a_frozen_matrix_is_not_due_and_a_step_without_it_is_captured(way, captu
     train(other, plain, 2)
     assert optimizer.due() == plain.due() == []
     with monkeypatch.context() as now:
-        train_captured(model, optimizer, now, capturing)
+        train_captured(model, optimizer, now)
     assert near(model, other, 1e-6)
     for each in frozen:
         each.requires_grad_(True)
@@ -226,7 +223,7 @@ def test_a_frozen_matrix_is_not_due_and_a_step_without_it_is_captured(way, captu
 
 @pytest.mark.parametrize("nonfinite", ["skip", "raise"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_gradient_that_is_not_finite_in_a_replay_is_told_of_at_the_next_count(way, nonfinite, capturing, monkeypatch):
+def test_a_gradient_that_is_not_finite_in_a_replay_is_told_of_at_the_next_count(way, nonfinite, guarded, monkeypatch):
     """Here every captured step is a replay, too. One is sound, two are not, one is sound again."""
     model = network()
     optimizer = GaLore(
@@ -234,7 +231,7 @@ def test_a_gradient_that_is_not_finite_in_a_replay_is_told_of_at_the_next_count(
     )
     train(model, optimizer, 1)
     assert optimizer.skipped == 0
-    told, refused, own = [], [], _update.Sent
+    noted, refused, own = [], [], _update.Sent
     monkeypatch.setattr(_update, "Sent", lambda flags: own(flags.clone()))  # a device sends what is there now
     for spoiled in (False, True, True, False, False):
         with monkeypatch.context() as now:
@@ -242,7 +239,7 @@ def test_a_gradient_that_is_not_finite_in_a_replay_is_told_of_at_the_next_count(
             handle = model.layers[0].weight.register_hook(
                 lambda gradient, by=spoiled: gradient * (math.nan if by else 1)
             )
-            train_captured(model, optimizer, now, capturing)
+            train_captured(model, optimizer, now)
             handle.remove()
         same_weight = torch.equal(model.layers[0].weight, before["layers.0.weight"])
         assert same_weight == spoiled
@@ -250,17 +247,17 @@ def test_a_gradient_that_is_not_finite_in_a_replay_is_told_of_at_the_next_count(
             optimizer.count_replays()
         except ValueError as error:
             refused.append(str(error))
-        told.append((optimizer.param_groups[0]["galore_skipped"], len(refused)))
+        noted.append((optimizer.param_groups[0]["galore_skipped"], len(refused)))
     if nonfinite == "skip":
-        assert told == [(0, 0), (0, 0), (1, 0), (2, 0), (2, 0)]
+        assert noted == [(0, 0), (0, 0), (1, 0), (2, 0), (2, 0)]
     else:
-        assert told == [(0, 0), (0, 0), (0, 1), (0, 2), (0, 2)]
+        assert noted == [(0, 0), (0, 0), (0, 1), (0, 2), (0, 2)]
         assert all("of some parameter in a replay is not finite" in each for each in refused)
     assert optimizer.skipped == (2 if nonfinite == "skip" else 0)
     assert {matrix.count for matrix in optimizer.matrices} == {6}  # a count that raises has counted
 
 
-def test_who_asks_for_skipped_steps_waits_for_the_last_replay(capturing, monkeypatch):
+def test_who_asks_for_skipped_steps_waits_for_the_last_replay(guarded, monkeypatch):
     model = network()
     optimizer = GaLore(model, fused=True, nonfinite="skip", **OPTIONS)
     train(model, optimizer, 1)
@@ -268,13 +265,13 @@ def test_who_asks_for_skipped_steps_waits_for_the_last_replay(capturing, monkeyp
     model.layers[0].weight.grad.fill_(math.inf)
     for _ in range(3):
         with monkeypatch.context() as now:
-            step_captured(optimizer, now, capturing)
+            step_captured(optimizer, now)
     assert [optimizer.skipped, optimizer.skipped] == [3, 3]
     assert optimizer.state_dict()["param_groups"][0]["galore_skipped"] == 3
 
 
 @pytest.mark.parametrize("nonfinite", ["skip", "raise"])
-def test_what_replays_held_back_before_a_state_is_loaded_is_not_of_that_state(nonfinite, capturing, monkeypatch):
+def test_what_replays_held_back_before_a_state_is_loaded_is_not_of_that_state(nonfinite, guarded, monkeypatch):
     model = network()
     optimizer = GaLore(model, fused=True, nonfinite=nonfinite, **OPTIONS)
     train(model, optimizer, 1)
@@ -282,7 +279,7 @@ def test_what_replays_held_back_before_a_state_is_loaded_is_not_of_that_state(no
     loss_of(model).backward()
     model.layers[0].weight.grad.fill_(math.inf)
     with monkeypatch.context() as now:
-        step_captured(optimizer, now, capturing)
+        step_captured(optimizer, now)
     optimizer.load_state_dict(state)
     assert optimizer.skipped == 0
     optimizer.count_replays()
@@ -305,7 +302,7 @@ def test_a_step_as_usual_does_not_wait_for_replays_but_who_saves_does(way, monke
         assert waits[0]
 
 
-def test_a_step_before_any_other_is_not_captured(capturing, monkeypatch):
+def test_a_step_before_any_other_is_not_captured(guarded, monkeypatch):
     """Where the subspaces come from a file: the count of what is held back needs memory that no graph makes anew."""
     model, other = network(), network()
     first, optimizer = (GaLore(each, fused=True, **OPTIONS) for each in (model, other))
@@ -313,8 +310,7 @@ def test_a_step_before_any_other_is_not_captured(capturing, monkeypatch):
     optimizer.load_state_dict(first.state_dict())
     loss_of(other).backward()
     with monkeypatch.context() as now:
-        without_checks(now)
-        capturing(now)
+        capture(now)
         with pytest.raises(ValueError, match="has made no step yet: make one as usual before"):
             optimizer._step()
 

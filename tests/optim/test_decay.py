@@ -261,45 +261,43 @@ def test_decay_of_muon_acts():
     assert 0.9 < float((found[0] - found[1]).sum() / found[0].sum()) / WEAK < 1.1
 
 
-def test_decay_acts_on_rows_that_lie_on_several_processes():
-    """Here on one, which has all of them."""
+@pytest.fixture
+def mesh():
+    """Of one process, which has all rows."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        mesh = init_device_mesh("cpu", (1,))
-        for shape in (SHAPE, SHAPE[::-1]):
-            found = []
-            for decay in (0.0, WEAK):
-                weight = nn.Parameter(distribute_tensor(drawn(1, shape, torch.bfloat16, 0)[0], mesh, [Shard(0)]))
-                weight.grad = distribute_tensor(drawn(1, shape, torch.bfloat16, 1)[0] - 1.5, mesh, [Shard(0)])
-                GaLore([("w", weight)], rank=RANK, lr=RATE, weight_decay=decay / RATE, skip=()).step()
-                found.append(weight.detach().to_local().double())
-            assert 0.9 < float((found[0] - found[1]).sum() / found[0].sum()) / WEAK < 1.1
-    finally:
-        dist.destroy_process_group()
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
 
 
-def test_rows_that_lie_on_several_processes_are_stepped_as_those_of_one_and_stay_where_a_step_is_held(monkeypatch):
+@pytest.mark.parametrize("shape", [SHAPE, SHAPE[::-1]], ids=str)
+def test_decay_acts_on_rows_that_lie_on_several_processes(shape, mesh):
+    found = []
+    for decay in (0.0, WEAK):
+        weight = nn.Parameter(distribute_tensor(drawn(1, shape, torch.bfloat16, 0)[0], mesh, [Shard(0)]))
+        weight.grad = distribute_tensor(drawn(1, shape, torch.bfloat16, 1)[0] - 1.5, mesh, [Shard(0)])
+        GaLore([("w", weight)], rank=RANK, lr=RATE, weight_decay=decay / RATE, skip=()).step()
+        found.append(weight.detach().to_local().double())
+    assert 0.9 < float((found[0] - found[1]).sum() / found[0].sum()) / WEAK < 1.1
+
+
+@pytest.mark.parametrize("shape", [(9, 12), (12, 9)], ids=str)
+def test_rows_that_lie_on_several_processes_step_as_those_of_one_and_stay_where_a_step_is_held(
+    shape, mesh, monkeypatch
+):
     monkeypatch.setattr(Guard, "devices", ("cpu",))
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        mesh = init_device_mesh("cpu", (1,))
-        for shape in ((9, 12), (12, 9)):
-            found = []
-            for split in (False, True):
-                placed = partial(distribute_tensor, device_mesh=mesh, placements=[Shard(0)]) if split else torch.clone
-                weight = nn.Parameter(placed(drawn(1, shape, torch.float32, 0)[0]))
-                options = {"rank": 4, "lr": 0.25, "weight_decay": 0.5, "nonfinite": "skip", "fused": True}
-                optimizer = GaLore([("w", weight)], skip=(), **options)
-                gradient = drawn(1, shape, torch.float32, 1)[0]
-                for _ in range(2):
-                    weight.grad = placed(gradient)
-                    optimizer.step()
-                    found.append(_matrix.local(weight.detach()).clone())
-                    gradient[3, 4] = torch.nan
-                assert optimizer.skipped == 1
-            one, one_held, rows, rows_held = found
-            torch.testing.assert_close(rows, one)
-            assert torch.equal(one, one_held)
-            assert torch.equal(rows, rows_held)
-    finally:
-        dist.destroy_process_group()
+    found = []
+    for placed in (torch.clone, partial(distribute_tensor, device_mesh=mesh, placements=[Shard(0)])):
+        weight = nn.Parameter(placed(drawn(1, shape, torch.float32, 0)[0]))
+        options = {"rank": 4, "lr": 0.25, "weight_decay": 0.5, "nonfinite": "skip", "fused": True}
+        optimizer = GaLore([("w", weight)], skip=(), **options)
+        gradient = drawn(1, shape, torch.float32, 1)[0]
+        for _ in range(2):
+            weight.grad = placed(gradient)
+            optimizer.step()
+            found.append(_matrix.local(weight.detach()).clone())
+            gradient[3, 4] = torch.nan
+        assert optimizer.skipped == 1
+    one, one_held, rows, rows_held = found
+    torch.testing.assert_close(rows, one)
+    assert torch.equal(one, one_held)
+    assert torch.equal(rows, rows_held)

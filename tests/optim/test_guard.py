@@ -141,26 +141,26 @@ class OnDevice:
 
     device = torch.device("cuda", 1)
 
-    def __init__(self, told):
-        self.told = told
+    def __init__(self, noted):
+        self.noted = noted
 
     def to(self, place, *, non_blocking):
-        self.told.append(("copied", place, non_blocking))
-        return SimpleNamespace(numpy=lambda: self.told.append(("read",)) or np.array([True, False]))
+        self.noted.append(("copied", place, non_blocking))
+        return SimpleNamespace(numpy=lambda: self.noted.append(("read",)) or np.array([True, False]))
 
 
 def test_flags_are_copied_without_waiting_and_read_when_they_are_there(monkeypatch):
     """The event stands behind the copy on the stream that makes it, which is that of the flags' own device."""
-    told = []
+    noted = []
     event = SimpleNamespace(
-        record=lambda *stream: told.append(("recorded", *stream)), synchronize=lambda: told.append(("waited",))
+        record=lambda *stream: noted.append(("recorded", *stream)), synchronize=lambda: noted.append(("waited",))
     )
     monkeypatch.setattr(torch.cuda, "Event", lambda: event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: f"stream of {device}")
-    sent = Sent(OnDevice(told))
-    assert told == [("copied", "cpu", True), ("recorded", "stream of cuda:1")]
+    sent = Sent(OnDevice(noted))
+    assert noted == [("copied", "cpu", True), ("recorded", "stream of cuda:1")]
     assert sent.read().tolist() == [True, False]
-    assert told[2:] == [("waited",), ("read",)]
+    assert noted[2:] == [("waited",), ("read",)]
 
 
 def test_what_a_graph_captures_holds_back_and_is_not_looked_at_later():

@@ -3,16 +3,18 @@
 import copy
 import math
 import pickle
+from contextlib import nullcontext
 
 import pytest
 import torch
+from test_captured import step_captured
 from test_followed import RANK, drifted, gradient, leading, share
 from test_galore_state import stored
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import IN_8_BITS
 
-from joma.optim import Energy, Fira, GaLore, Projected, Refresh, _matrix, _refresh, _step
+from joma.optim import Energy, Fira, GaLore, Projected, Refresh, _matrix, _refresh
 from joma.optim._update import Guard, Sent
 from joma.optim.projector import TOLERANCE
 
@@ -65,20 +67,20 @@ def events(monkeypatch):
         return call
 
     for what, name in (("follow", "follow_subspaces"), ("search", "find_subspaces")):
-        monkeypatch.setattr(_step, name, noting(what, getattr(_step, name)))
+        monkeypatch.setattr(_refresh, name, noting(what, getattr(_refresh, name)))
     return found
 
 
 @pytest.fixture
 def unsettled(monkeypatch):
     """Counts at which what is followed says that it has not settled."""
-    counts, own = set(), _step.follow_subspaces
+    counts, own = set(), _refresh.follow_subspaces
 
     def follow(batch, *args, **options):
         found = own(batch, *args, **options)
         return found._replace(tolerance=-1.0) if batch[0].count in counts else found
 
-    monkeypatch.setattr(_step, "follow_subspaces", follow)
+    monkeypatch.setattr(_refresh, "follow_subspaces", follow)
     return counts
 
 
@@ -195,7 +197,7 @@ def test_what_settles_later_is_content(events, unsettled):
 
 def test_of_matrices_that_are_followed_together_each_goes_on_by_itself(events, monkeypatch):
     """Four alike, of which the third has not settled and the second is zero."""
-    own = _step.follow_subspaces
+    own = _refresh.follow_subspaces
     energies = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.1, 1.2], [1.0, 1.0, 1.0]])
     course = torch.cat([energies, torch.full((4, 1), 6.0)], dim=1).mT
 
@@ -203,7 +205,7 @@ def test_of_matrices_that_are_followed_together_each_goes_on_by_itself(events, m
         found = own(batch, *args, **options)
         return found._replace(course=course) if len(batch) == 4 else found
 
-    monkeypatch.setattr(_step, "follow_subspaces", follow)
+    monkeypatch.setattr(_refresh, "follow_subspaces", follow)
     weights = weights_of(*[(60, 90)] * 4)
     optimizer = made(weights)
     for step in range(REFRESH + 1):
@@ -407,15 +409,8 @@ def test_while_a_graph_is_captured_nobody_waits_and_what_goes_on_is_refused_if_i
     (matrix,) = optimizer.matrices
     assert not asked or optimizer.due() == [matrix.name]
     weights[0].grad = given(weights[0], 0)
-    with monkeypatch.context() as now, torch.no_grad():
-        now.setattr(torch.cuda, "is_initialized", lambda: True)
-        now.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with monkeypatch.context() as now:
         now.setattr(Sent, "read", lambda sent: pytest.fail("nobody may wait"))
-        for check in ("_cuda_graph_capture_health_check", "_accelerator_graph_capture_health_check"):
-            now.setattr(torch.optim.AdamW, check, lambda inner: None, raising=False)  # by torch's version
-        if asked:
-            with pytest.raises(ValueError, match="cannot be captured"):
-                optimizer._step()
-        else:
-            optimizer._step()
+        with pytest.raises(ValueError, match="cannot be captured") if asked else nullcontext():
+            step_captured(optimizer, now)
     assert optimizer.due() == [matrix.name]

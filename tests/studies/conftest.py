@@ -1,3 +1,16 @@
 """What the tests of all studies share."""
 
+import pytest
 from small_runs import small_run  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def run(request, small_run):  # noqa: F811
+    """The small run of the study that a test module is about, its STUDY."""
+    return small_run(request.module.STUDY.name)
+
+
+def pytest_generate_tests(metafunc):
+    """The rows of a module's SPOILED are what `every_study` asks of it."""
+    if metafunc.function.__module__ == "every_study":
+        metafunc.parametrize(("series", "change", "claim", "verdict"), metafunc.module.SPOILED)

@@ -8,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from records import altered, found
 
 from joma.claims.contract import silent
 from joma.claims.execute import judge, plain_config
@@ -18,6 +19,11 @@ from joma.runs import Run
 
 class Stop(Exception):
     """Somebody pressed Ctrl-C."""
+
+
+def entries(run):
+    """How many arrays a run holds."""
+    return sum(len(run.steps(name)) for name in run.names())
 
 
 def ends_the_same_after_an_interrupt(study, config, whole, path, *, after):
@@ -32,7 +38,7 @@ def ends_the_same_after_an_interrupt(study, config, whole, path, *, after):
     clock = mock.patch("joma.training._telling.monotonic", itertools.count().__next__)
     with clock, pytest.raises(Stop):
         study.run(config, run, stop_later)
-    assert 0 < len(run.names()) < len(whole.names())
+    assert 0 < entries(run) < entries(whole)
     run.close()
     with Run.open(path, write=True) as run:
         study.run(config, run, silent)
@@ -105,3 +111,9 @@ def add(where, value):
         return array
 
     return change
+
+
+def test_a_spoiled_series_changes_its_verdict(request, run, series, change, claim, verdict):
+    """Of a module that names this test: every row of its SPOILED. How its rows come here says conftest.py."""
+    study = request.module.STUDY
+    assert found(study, altered(run, "", series, change), claim).verdict == verdict

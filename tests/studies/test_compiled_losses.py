@@ -7,8 +7,8 @@ from torch._dynamo.utils import counters
 from joma.models import Decoder, DecoderConfig
 from joma.models.dropout import keys
 from joma.models.parts import compiled_parts
-from joma.studies.cdag.cdag.network import LatentMLP
-from joma.studies.cdag.cdag.network import loss as latent_loss
+from joma.studies.cdag.cdag.run import LatentMLP
+from joma.studies.cdag.cdag.run import loss as latent_loss
 from joma.studies.hierarchy.shallow_first.run import QueryBlocks, SharedBlock, block_loss
 from joma.studies.hierarchy.table1 import shared_loss
 from joma.training import answer_loss, class_loss, next_token_loss

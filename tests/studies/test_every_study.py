@@ -39,8 +39,12 @@ def test_figures_are_labelled_and_described(name, small_run):
 
 STOPPED = dict.fromkeys(("chain-of-thought-decoder", "reversal-decoder"), 0.0)
 STOPPED |= dict.fromkeys(("depth-width",), 0.1) | dict.fromkeys(("lemma1", "lemma2", "lemma4", "thm3"), 0.15)
-STOPPED |= dict.fromkeys(("chain-of-thought", "reversal"), 0.2) | dict.fromkeys(("scan-snap",), 0.25)
-STOPPED |= dict.fromkeys(("eq6", "galore-lowrank", "lemma6", "scan-snap-decoder", "thm4", "thm5", "collapse"), 0.3)
+STOPPED |= (
+    {"cdag-angles": 0.3} | dict.fromkeys(("chain-of-thought", "reversal"), 0.2) | dict.fromkeys(("scan-snap",), 0.25)
+)
+STOPPED |= dict.fromkeys(
+    ("eq6", "galore-lowrank", "lemma6", "scan-snap-decoder", "thm4", "thm5", "collapse", "cdag-angles"), 0.3
+)
 STOPPED |= dict.fromkeys(("galore-theory", "thm1-coherence", "thm1-sgd", "thm1-softmax", "thm2-rank"), 0.35)
 STOPPED |= dict.fromkeys(("block", "thm1", "thm1-queries", "thm1-rates", "thm2", "forecast"), 0.5)
 STOPPED |= dict.fromkeys(("dilution", "reading", "word-logits"), 0.5) | {"optimizer-or-rate": 0.4, "rebound-cause": 0.6}

@@ -73,9 +73,14 @@ SALIENCE = [
         may_be="inf",
     ),
     Call(salience.remainder, {"r": draw(6, 3), "mu": MU}, of_all(fit)),
-    Call(salience.trajectory, {"mu": MU, "t": T, "v0": draw(7, 3)}, lambda mu, t, v0: stepped(token(mu, v0), t)),
-    Call(
-        salience.depth, {"mu": MU, "t": T, "v0": draw(7, 3)}, lambda mu, t, v0: stepped(token(mu, v0), t), may_be="inf"
+    *(
+        Call(function, {"mu": MU, "t": T, "v0": draw(7, 3)}, lambda mu, t, v0: stepped(token(mu, v0), t), may_be=may_be)
+        for function, may_be in (
+            (salience.trajectory, ""),
+            (salience.depth, "inf"),
+            (salience.linear_attention_trajectory, ""),
+            (salience.linear_attention_depth, "inf"),
+        )
     ),
     Call(
         salience.convergence_ratio,
@@ -96,16 +101,5 @@ SALIENCE = [
         salience.stable_rank_curve,
         {"mu": ROWS, "t": T, "v0": draw(9, 3, 2)},
         lambda mu, t, v0: (need(len(mu) >= 2), stepped(fit(mu, v0), t, 2)[:-2])[1],
-    ),
-    Call(
-        salience.linear_attention_trajectory,
-        {"mu": MU, "t": T, "v0": draw(7, 3)},
-        lambda mu, t, v0: stepped(token(mu, v0), t),
-    ),
-    Call(
-        salience.linear_attention_depth,
-        {"mu": MU, "t": T, "v0": draw(7, 3)},
-        lambda mu, t, v0: stepped(token(mu, v0), t),
-        may_be="inf",
     ),
 ]

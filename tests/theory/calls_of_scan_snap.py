@@ -27,21 +27,17 @@ def path(*shapes: Shape) -> Shape:
 
 
 SCAN_SNAP = [
-    Call(
-        scan_snap.attended,
-        {"p": P, "z": draw(31, 3)},
-        some_tokens,
-        {"norm": "unit"},
-        choices={"norm": ("unit", "softmax", "none")},
-    ),
-    Call(scan_snap.attended, {"p": P, "z": draw(31, 3)}, some_tokens, {"norm": "softmax"}, name="attended by softmax"),
-    Call(
-        scan_snap.attended,
-        {"p": P, "z": draw(31, 3)},
-        some_tokens,
-        {"norm": "none"},
-        name="attended as it is",
-        may_be="inf",
+    *(
+        Call(
+            scan_snap.attended,
+            {"p": P, "z": draw(31, 3)},
+            some_tokens,
+            {"norm": norm},
+            name=f"attended {norm}",
+            may_be="inf" if norm == "none" else "",
+            choices={"norm": ("unit", "softmax", "none")},
+        )
+        for norm in ("unit", "softmax", "none")
     ),
     Call(scan_snap.relative_gain, {"c": P}, shapes("...l -> ...ll")),
     Call(scan_snap.gain_factor, {"f": PATH, "growth": draw(32, 2, 4, low=0)}, shapes("...sl, ...s -> ...sl")),

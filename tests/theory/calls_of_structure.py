@@ -1,5 +1,7 @@
 """Good calls of joma.theory.hierarchy, cdag, invariant and attention."""
 
+from functools import partial
+
 import torch
 from theory.good_call import Call, Shape, draw, fit, listed, need, of_all, shapes
 
@@ -148,26 +150,19 @@ INVARIANT = [
         )
         for kind in ("exp", "linear")
     ),
-    Call(
-        invariant.softmax_estimate,
-        {**BEFORE, "x": SHARES[0]},
-        estimate,
-        {"method": "self-consistent"},
-        name="softmax_estimate self-consistent",
-    ),
-    Call(
-        invariant.softmax_estimate,
-        {**BEFORE, "mean_attention": SHARES[0, 0]},
-        lambda **given: estimate(**given, published=True),
-        {"method": "published"},
-        name="softmax_estimate published",
-    ),
-    Call(
-        invariant.softmax_estimate,
-        {**BEFORE, "mean_attention": SHARES[0, :5], "covariance": draw(37, 5, 4)},
-        estimate,
-        {"method": "identity"},
-        name="softmax_estimate identity",
+    *(
+        Call(
+            invariant.softmax_estimate,
+            {**BEFORE, **given},
+            partial(estimate, published=method == "published"),
+            {"method": method},
+            name=f"softmax_estimate {method}",
+        )
+        for method, given in (
+            ("self-consistent", {"x": SHARES[0]}),
+            ("published", {"mean_attention": SHARES[0, 0]}),
+            ("identity", {"mean_attention": SHARES[0, :5], "covariance": draw(37, 5, 4)}),
+        )
     ),
 ]
 

@@ -161,6 +161,12 @@ W, Z = start(0, BLOCK)
 
 
 test_bad_input_gets_one_sentence = refusals(
+    (lambda: replace(BLOCK, x=torch.ones(3)), r"x must be float64, .* and have shape \(..., samples, tokens\)"),
+    (lambda: replace(BLOCK, x=torch.ones(SAMPLES, TOKENS, dtype=torch.long)), "x must be float64"),
+    (lambda: replace(BLOCK, x=BLOCK.x * float("nan")), "x contains NaN"),
+    (lambda: replace(BLOCK, queries=BLOCK.queries[1:]), r"queries must have shape \(7, queries\)"),
+    (lambda: integrate(lambda t, y: y, torch.ones(1), []), "t must hold at least one time"),
+    (lambda: integrate(lambda t, y: y, torch.tensor([torch.nan]), [1.0]), "y0 contains NaN"),
     (lambda: replace(BLOCK, x=-BLOCK.x, attention=Attention("softmax")), "x must hold frequencies"),
     (lambda: replace(BLOCK, x=0 * BLOCK.x, attention=Attention("softmax")), "x must hold frequencies"),
     (lambda: replace(BLOCK, query=BLOCK.query + 1), "query must index one of 2 queries, got 1 to 2"),

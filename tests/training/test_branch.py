@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small_ensembles
 import torch
 from later import some_now
+from small_ensembles import CONFIG as SHAPE
 
-from joma.models import Decoder, DecoderConfig
+from joma.models import Decoder
 from joma.models.groups import parameter_groups
 from joma.runs import Run, RunError
-from joma.training import Ensemble, Optimizer, branch, forget_kept, next_token_loss, train_all
-
-SHAPE = DecoderConfig(vocabulary=11, width=8, mlp=12, layers=2, context=9, dropout=0.1)
-TEXT = torch.randint(11, (40, 10), generator=torch.Generator().manual_seed(0))
+from joma.training import Ensemble, Optimizer, branch, forget_kept, train_all
 
 
 def weights(decoder: Decoder, members: Sequence[int]) -> dict[str, torch.Tensor]:
@@ -28,17 +27,9 @@ def moved(decoder: Decoder, before: Any, members: Sequence[int]) -> torch.Tensor
     return sum((p.detach() - before[name]).flatten(1).norm(dim=1) for name, p in decoder.named_parameters())  # type: ignore[return-value]
 
 
-def batch(step: int, members: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = TEXT[(4 * step) % 36 : (4 * step) % 36 + 4]
-    return rows[:, :-1], rows[:, 1:]
-
-
 def ensemble(**changes: Any) -> Ensemble:
     given: dict[str, Any] = {
         "members": 3,
-        "networks": lambda members: Decoder(SHAPE, seeds=members),
-        "batch": batch,
-        "loss": next_token_loss,
         "optimizer": Optimizer("adam", rate=(1e-2, 3e-3, 1e-3), clip=0.5, renew_every=8, weight_decay=0.01),
         "steps": 20,
         "measures": {"weights": weights},
@@ -46,7 +37,7 @@ def ensemble(**changes: Any) -> Ensemble:
         "measure_at": (0, 5, 10, 15),
         "keep_at": (7, 12),
     }
-    return Ensemble(**given | changes)
+    return small_ensembles.ensemble(**given | changes)
 
 
 def trained(folder: Path, ensembles: dict[str, Ensemble], name: str = "run") -> Run:

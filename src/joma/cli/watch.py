@@ -146,8 +146,5 @@ def _run_as_json(seen: Seen, now: float) -> dict[str, Any]:
 
 
 def _series_as_json(latest: Latest) -> dict[str, Any]:
-    numbers = latest.numbers
-    return {
-        "step": latest.step, "steps": latest.steps, "count": numbers.count, "finite": numbers.finite,
-        "min": numbers.min, "mean": numbers.mean, "max": numbers.max, "history": [list(each) for each in latest.past],
-    }  # fmt: skip
+    history = [list(each) for each in latest.past]
+    return {"step": latest.step, "steps": latest.steps, **vars(latest.numbers), "history": history}

@@ -518,7 +518,7 @@ class Follower(NamedTuple):
     role: Role
 
 
-def decays_apart_from_gradients(group: dict[str, Any]) -> bool:
+def has_decoupled_decay(group: dict[str, Any]) -> bool:
     """Whether the inner optimizer's own decay is decoupled, as AdamW's: it then shrinks by rate times weight_decay."""
     return bool(group.get("decoupled_weight_decay"))
 
@@ -573,7 +573,7 @@ class Following:
         if role == "scaled" and "lr" in options:
             options["lr"] = options["lr"] * group["scale"]
         if "weight_decay" in options and (role == "compact" or (role == "scaled" and decay == "decoupled")):
-            own = role == "scaled" and decays_apart_from_gradients(group)
+            own = role == "scaled" and has_decoupled_decay(group)
             options["weight_decay"] = group["weight_decay"] / group["scale"] if own else 0.0
         return options
 

@@ -277,33 +277,6 @@ def _brief(value: Any) -> str:
     return f"{value!r}" if isinstance(value, float) else type(value).__name__
 
 
-class Parts(NamedTuple):
-    """What a state is saved from and loaded into: the parts of a GaLore."""
-
-    groups: list[dict[str, Any]]
-    matrices: list[Matrix]
-    passing: list[Passing]
-    following: Following
-    decay: Decay
-    extra: dict[str, Form]
-
-    @property
-    def inner(self) -> torch.optim.Optimizer:
-        """The optimizer of compact parameters, and of those that pass."""
-        return self.following.inner
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """The parameters that the user gave, in their order."""
-        compact = {id(matrix.pack.compact) for matrix in self.matrices}
-        return [each for group in self.groups for each in group["params"] if id(each) not in compact]
-
-    @property
-    def numbers(self) -> dict[int, int]:
-        """The number of each parameter, by its id."""
-        return {id(each): number for number, each in enumerate(self.parameters)}
-
-
 def of_every_group(inner: torch.optim.Optimizer, member: str) -> dict[str, Any]:
     """What is true of the optimizer and stands in every group: tools that pass a state on keep groups and states."""
     found = {"galore_version": VERSION, "galore_inner": type(inner).__name__, "galore_skipped": 0}
@@ -325,12 +298,6 @@ def state_of_experts(inner: torch.optim.Optimizer, pack: Pack) -> dict[str, Any]
     refreshed = torch.tensor([matrix.refreshed for matrix in pack.matrices])
     own = {"basis": pack.basis, "energies": pack.energies, "count": pack.matrices[0].count, "refreshed": refreshed}
     return {**own, **inner.state.get(pack.compact, {})}
-
-
-def _saved_of(matrix: Matrix, numbers: dict[int, int], state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """What is saved of one matrix: its weight's state, or one expert's part of that."""
-    state = state_dict["state"].get(numbers[id(matrix.owner)], {})
-    return state if matrix.expert is None else _part_of(state, matrix.expert)
 
 
 def _part_of(state: Mapping[str, Any], expert: int) -> dict[str, Any]:
@@ -356,57 +323,14 @@ def show(shown: dict[Tensor, dict[str, Any]], inner: torch.optim.Optimizer, pack
             entry["count"], entry["refreshed"] = matrix.count, matrix.refreshed
 
 
-def pack_state(parts: Parts) -> dict[str, Any]:
-    """The state of all parameters; tensors are those of the optimizer, not copies, as torch does it."""
-    matrices, states = {id(matrix.owner): matrix for matrix in parts.matrices}, {}
-    begun = any(matrix.found for matrix in parts.matrices)
-    for number, each in enumerate(parts.parameters):
-        matrix = matrices.get(id(each))
-        of_inner = parts.inner.state.get(each, {})
-        state = dict(of_inner) if matrix is None else _state_of_weight(parts.inner, matrix)
-        if state or begun:  # torch's checkpoints miss a parameter without an entry where others have one
-            states[number] = state
-    numbers, packed = parts.numbers, []
-    for group in parts.groups:
-        options = {key: value for key, value in group.items() if key != "params"}
-        listed = [numbers[id(each)] for each in group["params"] if id(each) in numbers]
-        packed.append({**options, "rank": _plain_rank(group["rank"]), "params": listed})
-    return {"state": states, "param_groups": packed}
-
-
-def _state_of_weight(inner: torch.optim.Optimizer, matrix: Matrix) -> dict[str, Any]:
-    return state_of_matrix(inner, matrix) if matrix.expert is None else state_of_experts(inner, matrix.pack)
-
-
 def _plain_rank(rank: Rank) -> Any:
     return dataclasses.asdict(rank) if isinstance(rank, Energy) else rank
-
-
-def restore_options(parts: Parts, state_dict: dict[str, Any]) -> None:
-    """Take over the options of the groups."""
-    for ours, theirs in zip(parts.groups, state_dict["param_groups"], strict=True):
-        ours.update(_taken_over(theirs))
 
 
 def _taken_over(group: Mapping[str, Any]) -> dict[str, Any]:
     """Of a saved group: what was chosen anew when this optimizer was made is left out."""
     left_out = ("params", "rank", "galore_version", "galore_inner", "param_names")
     return {key: value for key, value in group.items() if key not in left_out}
-
-
-def restore_counts(parts: Parts, state_dict: dict[str, Any]) -> dict[int, object]:
-    """Ranks and counts of the matrices; for each what others must share to be in one pack with it."""
-    numbers = parts.numbers
-    signatures: dict[int, object] = {}
-    for matrix in parts.matrices:
-        state = _saved_of(matrix, numbers, state_dict)
-        basis = state.get("basis")
-        matrix.count, matrix.refreshed = int(state.get("count", 0)), int(state.get("refreshed", -1))
-        matrix.rank = matrix.largest_rank if basis is None else basis.shape[1]
-        matrix.found = False  # until it has its own
-        inner = sorted((key, value) for key, value in state.items() if key not in OF_MATRIX)
-        signatures[id(matrix)] = (basis is not None, *((key, _sign(value)) for key, value in inner))
-    return signatures
 
 
 def _sign(value: Any) -> object:
@@ -416,132 +340,173 @@ def _sign(value: Any) -> object:
     return repr(value)
 
 
-def restore_subspaces(parts: Parts, state_dict: dict[str, Any]) -> None:
-    """Bases and their energies."""
-    numbers = parts.numbers
-    for matrix in parts.matrices:
-        state = _saved_of(matrix, numbers, state_dict)
-        if "basis" in state:
-            matrix.take_subspace(state["basis"], state["energies"])
-
-
-def forget_options(parts: Parts, mine: list[dict[str, Any]], inners: list[dict[str, Any]]) -> None:
-    """Give the groups, and those of the inner optimizer, the options that they had."""
-    for groups, before in ((parts.groups, mine), (parts.inner.param_groups, inners)):
-        for group, options in zip(groups, before, strict=True):
-            group.clear()
-            group.update(options)
-
-
-def restore_inner(parts: Parts, packs: list[Pack], state_dict: dict[str, Any]) -> None:
-    """Through the inner optimizer's own loading, which knows what its state needs."""
-    numbers = parts.numbers
-
-    def of_inner_in(state: Mapping[str, Any]) -> dict[str, Any]:
-        # Matrices that were in one pack share its count of steps: two packs would each add to it.
-        single = {key: value.clone() for key, value in state.items() if isinstance(value, Tensor) and not value.ndim}
-        return {key: value for key, value in {**state, **single}.items() if key not in OF_MATRIX}
-
-    def of_pack(pack: Pack) -> dict[str, Any]:
-        return join_states([of_inner_in(_saved_of(matrix, numbers, state_dict)) for matrix in pack.matrices])
-
-    of_packs = {id(pack.compact): pack for pack in packs}
-    packed = parts.inner.state_dict()
-    packed["state"] = {}
-    for place, each in enumerate(each for group in parts.inner.param_groups for each in group["params"]):
-        pack = of_packs.get(id(each))
-        alone = state_dict["state"].get(numbers[id(each)], {}) if pack is None else {}
-        of_inner = of_inner_in(alone) if pack is None else of_pack(pack)
-        if of_inner:
-            packed["state"][place] = of_inner
-    parts.inner.load_state_dict(packed)
-
-
-def read_state(parts: Parts, state_dict: Any) -> dict[str, Any]:
-    """A saved state, by the number of each parameter; a StateError if it is not for this optimizer, or damaged."""
-    try:
-        return _read_state(parts, state_dict)
-    except StateError:
-        raise
-    except Exception as error:  # damage puts anything in the place of anything
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise StateError(f"the state is damaged or not one of GaLore ({kind}{' '.join(str(error).split())})") from error
-
-
-def _read_state(parts: Parts, state_dict: Any) -> dict[str, Any]:
-    numbers = parts.numbers
-    groups, states = read_structure(
-        state_dict, [sum(id(each) in numbers for each in group["params"]) for group in parts.groups]
-    )
-    _check_groups(parts, groups)
-    if any(group["galore_version"] == 1 for group in groups):
-        states = {number: _without_prefix(state) for number, state in states.items()}
-    options = [{**ours, **_taken_over(theirs)} for ours, theirs in zip(parts.groups, groups, strict=True)]
-    return {**state_dict, "state": _Reading(parts, options, states).read()}
-
-
 def _without_prefix(state: Any) -> Any:
     return {key.removeprefix(INNER): value for key, value in state.items()} if isinstance(state, Mapping) else state
 
 
-def _check_groups(parts: Parts, groups: list[dict[str, Any]]) -> None:
-    kind = type(parts.inner).__name__
-    for number, (ours, theirs) in enumerate(zip(parts.groups, groups, strict=True)):
-        if "galore_inner" not in theirs:
-            raise StateError("the state is not one of GaLore: its groups have no entry 'galore_inner'")
-        if missing := [key for key in OF_GROUP if key not in theirs]:
-            raise StateError(f"group {number} of the state has no entry {missing[0]!r}: the state is not whole")
-        if theirs["galore_version"] not in range(1, VERSION + 1):
-            raise StateError(
-                f"the state has version {theirs['galore_version']}, this GaLore reads versions up to {VERSION}"
-            )
-        saved_by, here = (one.get(_MEMBER, _FIRST) for one in (theirs, ours))
-        if saved_by != here:
-            raise StateError(f"the state was saved by {saved_by}, this optimizer is {here}")
-        if (inner := theirs["galore_inner"]) != kind:
-            raise StateError(f"the state was saved with inner {inner}, this optimizer has inner {kind}")
-        if theirs["rank"] != _plain_rank(ours["rank"]):
-            raise StateError(f"the state was saved with rank {theirs['rank']}, this optimizer has rank {ours['rank']}")
-        if (whole_number(theirs["galore_skipped"]) or -1) < 0 and theirs["galore_skipped"] != 0:
-            raise StateError(f"galore_skipped of the state must be a whole number, got {theirs['galore_skipped']!r}")
-        check_group({**ours, **theirs, "rank": ours["rank"]})
-    names, saved = ([one for group in each for one in group.get("param_names", ())] for each in (parts.groups, groups))
-    # Other names may be those of the same model inside a wrapper.
-    if sorted(saved) == sorted(names) and saved != names:
-        place = next(place for place, name in enumerate(saved) if name != names[place])
-        raise StateError(
-            f"the state has its parameters in another order: parameter {place} is {saved[place]} there and "
-            f"{names[place]} here"
-        )
+class States:
+    """The states of all parameters, saved from and loaded into the parts of a GaLore.
 
-
-class _Reading:
-    """The states of all parameters, each compared with what it must look like.
-
-    - options: of our groups, with those of the saved state
-    - states: saved, by the number of the parameter
+    - groups: ours
+    - matrices, passing: which parameters there are
+    - following: the inner optimizer, with groups that follow ours
+    - decay: of the matrices
+    - extra: what stands in the state of a matrix beside that of the inner optimizer
     """
 
-    def __init__(self, parts: Parts, options: list[dict[str, Any]], states: dict[int, Any]) -> None:
-        self._parts, self._options, self._states = parts, options, states
-        self._forms = Forms(parts.inner)
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        matrices: list[Matrix],
+        passing: list[Passing],
+        following: Following,
+        decay: Decay,
+        extra: dict[str, Form],
+    ) -> None:
+        self._groups, self._matrices, self._passing, self._following = groups, matrices, passing, following
+        self._decay, self._extra, self.inner = decay, extra, following.inner
+        compact = {id(matrix.pack.compact) for matrix in matrices}
+        self._parameters = [each for group in groups for each in group["params"] if id(each) not in compact]
+        self._numbers = {id(each): number for number, each in enumerate(self._parameters)}
         self._known: dict[object, dict[str, Form] | None] = {}
 
-    def read(self) -> dict[int, dict[str, Any]]:
+    def pack(self) -> dict[str, Any]:
+        """The state of all parameters; tensors are those of the optimizer, not copies, as torch does it."""
+        matrices, states = {id(matrix.owner): matrix for matrix in self._matrices}, {}
+        begun = any(matrix.found for matrix in self._matrices)
+        for number, each in enumerate(self._parameters):
+            matrix = matrices.get(id(each))
+            if matrix is None:
+                state = dict(self.inner.state.get(each, {}))
+            elif matrix.expert is None:
+                state = state_of_matrix(self.inner, matrix)
+            else:
+                state = state_of_experts(self.inner, matrix.pack)
+            if state or begun:  # torch's checkpoints miss a parameter without an entry where others have one
+                states[number] = state
+        packed = []
+        for group in self._groups:
+            options = {key: value for key, value in group.items() if key != "params"}
+            listed = [self._numbers[id(each)] for each in group["params"] if id(each) in self._numbers]
+            packed.append({**options, "rank": _plain_rank(group["rank"]), "params": listed})
+        return {"state": states, "param_groups": packed}
+
+    def restore_options(self, state_dict: dict[str, Any]) -> None:
+        """Take over the options of the groups."""
+        for ours, theirs in zip(self._groups, state_dict["param_groups"], strict=True):
+            ours.update(_taken_over(theirs))
+
+    def restore_counts(self, state_dict: dict[str, Any]) -> dict[int, object]:
+        """Ranks and counts of the matrices; for each what others must share to be in one pack with it."""
+        signatures: dict[int, object] = {}
+        for matrix in self._matrices:
+            state = self._saved_of(matrix, state_dict)
+            basis = state.get("basis")
+            matrix.count, matrix.refreshed = int(state.get("count", 0)), int(state.get("refreshed", -1))
+            matrix.rank = matrix.largest_rank if basis is None else basis.shape[1]
+            matrix.found = False  # until it has its own
+            inner = sorted((key, value) for key, value in state.items() if key not in OF_MATRIX)
+            signatures[id(matrix)] = (basis is not None, *((key, _sign(value)) for key, value in inner))
+        return signatures
+
+    def restore_tensors(self, packs: list[Pack], state_dict: dict[str, Any]) -> None:
+        """Bases and their energies; the rest by the inner optimizer's own loading, which knows what its state needs."""
+        for matrix in self._matrices:
+            state = self._saved_of(matrix, state_dict)
+            if "basis" in state:
+                matrix.take_subspace(state["basis"], state["energies"])
+
+        def of_inner_in(state: Mapping[str, Any]) -> dict[str, Any]:
+            # Matrices that were in one pack share its count of steps: two packs would each add to it.
+            single = {key: one.clone() for key, one in state.items() if isinstance(one, Tensor) and not one.ndim}
+            return {key: value for key, value in {**state, **single}.items() if key not in OF_MATRIX}
+
+        of_packs = {id(pack.compact): pack for pack in packs}
+        packed = self.inner.state_dict()
+        packed["state"] = {}
+        for place, each in enumerate(each for group in self.inner.param_groups for each in group["params"]):
+            if (pack := of_packs.get(id(each))) is None:
+                of_inner = of_inner_in(state_dict["state"].get(self._numbers[id(each)], {}))
+            else:
+                of_inner = join_states([of_inner_in(self._saved_of(one, state_dict)) for one in pack.matrices])
+            if of_inner:
+                packed["state"][place] = of_inner
+        self.inner.load_state_dict(packed)
+
+    def _saved_of(self, matrix: Matrix, state_dict: Mapping[str, Any]) -> dict[str, Any]:
+        """What is saved of one matrix: its weight's state, or one expert's part of that."""
+        state = state_dict["state"].get(self._numbers[id(matrix.owner)], {})
+        return state if matrix.expert is None else _part_of(state, matrix.expert)
+
+    def read(self, state_dict: Any) -> dict[str, Any]:
+        """A saved state, by the number of each parameter; a StateError if it is not for this optimizer, or damaged."""
+        try:
+            sizes = [sum(id(each) in self._numbers for each in group["params"]) for group in self._groups]
+            groups, states = read_structure(state_dict, sizes)
+            self._check_groups(groups)
+            if any(group["galore_version"] == 1 for group in groups):
+                states = {number: _without_prefix(state) for number, state in states.items()}
+            self._options = [{**ours, **_taken_over(theirs)} for ours, theirs in zip(self._groups, groups, strict=True)]
+            self._forms = Forms(self.inner)
+            return {**state_dict, "state": self._read_all(states)}
+        except StateError:
+            raise
+        except Exception as error:  # damage puts anything in the place of anything
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            why = " ".join(str(error).split())
+            raise StateError(f"the state is damaged or not one of GaLore ({kind}{why})") from error
+
+    def _check_groups(self, groups: list[dict[str, Any]]) -> None:
+        kind = type(self.inner).__name__
+        for number, (ours, theirs) in enumerate(zip(self._groups, groups, strict=True)):
+            if "galore_inner" not in theirs:
+                raise StateError("the state is not one of GaLore: its groups have no entry 'galore_inner'")
+            if missing := [key for key in OF_GROUP if key not in theirs]:
+                raise StateError(f"group {number} of the state has no entry {missing[0]!r}: the state is not whole")
+            if theirs["galore_version"] not in range(1, VERSION + 1):
+                raise StateError(
+                    f"the state has version {theirs['galore_version']}, this GaLore reads versions up to {VERSION}"
+                )
+            saved_by, here = (one.get(_MEMBER, _FIRST) for one in (theirs, ours))
+            if saved_by != here:
+                raise StateError(f"the state was saved by {saved_by}, this optimizer is {here}")
+            if (inner := theirs["galore_inner"]) != kind:
+                raise StateError(f"the state was saved with inner {inner}, this optimizer has inner {kind}")
+            if theirs["rank"] != _plain_rank(ours["rank"]):
+                raise StateError(
+                    f"the state was saved with rank {theirs['rank']}, this optimizer has rank {ours['rank']}"
+                )
+            if (whole_number(theirs["galore_skipped"]) or -1) < 0 and theirs["galore_skipped"] != 0:
+                raise StateError(
+                    f"galore_skipped of the state must be a whole number, got {theirs['galore_skipped']!r}"
+                )
+            check_group({**ours, **theirs, "rank": ours["rank"]})
+        names, saved = (
+            [one for group in each for one in group.get("param_names", ())] for each in (self._groups, groups)
+        )
+        # Other names may be those of the same model inside a wrapper.
+        if sorted(saved) == sorted(names) and saved != names:
+            place = next(place for place, name in enumerate(saved) if name != names[place])
+            raise StateError(
+                f"the state has its parameters in another order: parameter {place} is {saved[place]} there and "
+                f"{names[place]} here"
+            )
+
+    def _read_all(self, states: Mapping[int, Any]) -> dict[int, dict[str, Any]]:
         """The states with counters as tensors where they are tensors here."""
-        parts, found = self._parts, {}
+        found = {}
         matrices: dict[int, list[Matrix]] = {}
-        for matrix in parts.matrices:
+        for matrix in self._matrices:
             matrices.setdefault(id(matrix.owner), []).append(matrix)
-        passing = {id(each.parameter): each for each in parts.passing}
-        names = [name for group in parts.groups for name in group["param_names"]]
-        begun = any(isinstance(state, Mapping) and "basis" in state for state in self._states.values())
-        for number, parameter in enumerate(parts.parameters):
-            if number not in self._states:
+        passing = {id(each.parameter): each for each in self._passing}
+        names = [name for group in self._groups for name in group["param_names"]]
+        begun = any(isinstance(state, Mapping) and "basis" in state for state in states.values())
+        for number, parameter in enumerate(self._parameters):
+            if number not in states:
                 if begun and self._options[0]["galore_version"] == VERSION:
                     raise StateError(f"the state has no entry for {names[number]}: the state is not whole")
                 continue
-            state = self._states[number]
+            state = states[number]
             if not isinstance(state, Mapping):
                 raise StateError(f"the state of {names[number]} must be a dictionary, got {type(state).__name__}")
             if (of_weight := matrices.get(id(parameter))) is not None:
@@ -589,8 +554,8 @@ class _Reading:
         return self._known[key]
 
     def _derive(self, group: int, role: Role, like: Tensor) -> dict[str, Form] | None:
-        following, decay = self._parts.following, self._parts.decay
-        here, saved = self._parts.groups[group], self._options[group]
+        following, decay = self._following, self._decay
+        here, saved = self._groups[group], self._options[group]
         scale = saved["scale"] if role == "compact" else 1.0
         try:
             self._forms.of(following.options_of(group, role, here, decay), like)
@@ -601,9 +566,9 @@ class _Reading:
             found = self._forms.of(following.options_of(group, role, saved, decay), like, scale)
         except Exception as error:
             what = " ".join(f"{type(error).__name__}: {error}".split())
-            kind = type(self._parts.inner).__name__
+            kind = type(self.inner).__name__
             raise StateError(f"the options of group {group} of the state do not work with {kind} ({what})") from error
-        return found if found is None or role != "compact" else {**found, **self._parts.extra}
+        return found if found is None or role != "compact" else {**found, **self._extra}
 
     def _check_inner(
         self, name: str, state: Mapping[str, Any], group: int, role: Role, like: Tensor, shape: tuple[int, ...]
@@ -611,7 +576,7 @@ class _Reading:
         """What the inner optimizer keeps: whole, of the right shapes, finite, and good for a next step."""
         forms = self._forms_for(group, role, like, len(shape))
         check_entries(name, state, forms, shape)
-        options = self._parts.following.options_of(group, role, self._options[group], self._parts.decay)
+        options = self._following.options_of(group, role, self._options[group], self._decay)
         try:
             goes_on = not state or self._forms.goes_on(
                 options, self._counted(state, forms), like.new_empty(()).expand(shape)

@@ -13,28 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from joma.optim import _refresh, _update
 from joma.optim._backward import Bucket, InBackward
 from joma.optim._groups import Decay, Following, Members, NonFinite, OnMove, Partner, Passing, is_entry_by_entry
 from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
-from joma.optim._refresh import (
-    Outcomes,
-    can_follow,
-    find_subspaces,
-    follow_subspaces,
-    full_gradients,
-    refresh_batches,
-    take_subspaces,
-)
-from joma.optim._update import (
-    Guard,
-    NameOf,
-    Rounds,
-    are_finite,
-    clip_gradients,
-    project_first,
-    seen_gradients,
-    update,
-)
+from joma.optim._refresh import Outcomes
+from joma.optim._update import Guard, NameOf, Rounds
 from joma.optim.projector import Kind
 
 NOT_CAPTURED = "a step that finds subspaces cannot be captured: capture one for which due() is empty"
@@ -150,29 +134,31 @@ class Stepping(torch.optim.Optimizer):
         followed = [matrix for matrix in due if self._can_follow(matrix)]
         searched = [matrix for matrix in due if not self._can_follow(matrix)]
         full = [(matrix.name, matrix.parameter.grad) for matrix in searched if matrix.parameter.grad is not None]
-        if full and not self._all_finite(lambda flag: full[flag][0], are_finite([gradient for _, gradient in full])):
+        if full and not self._all_finite(
+            lambda flag: full[flag][0], _update.are_finite([gradient for _, gradient in full])
+        ):
             return False
-        for batch in refresh_batches(searched):
+        for batch in _refresh.refresh_batches(searched):
             self._search(batch)
-        for batch in refresh_batches(followed):
+        for batch in _refresh.refresh_batches(followed):
             self._follow(batch)
         return True
 
     def _can_follow(self, matrix: Matrix) -> bool:
         """Several processes would have to be of one mind about what has settled: they search."""
-        return self.projector == "randomized" and self.group is None and can_follow(matrix)
+        return self.projector == "randomized" and self.group is None and _refresh.can_follow(matrix)
 
     def _follow(self, batch: list[Matrix]) -> None:
         """Find the subspaces of alike matrices from their last ones; the next update knows whether that was enough."""
-        self._outcomes.send(batch, follow_subspaces(batch, self.inner, seed=self.seed, on_move=self.on_move))
+        self._outcomes.send(batch, _refresh.follow_subspaces(batch, self.inner, seed=self.seed, on_move=self.on_move))
 
     def _search(self, batch: list[Matrix]) -> None:
         """Find the subspaces of alike matrices together, whatever it takes."""
-        gradients = full_gradients(batch)
-        found = find_subspaces(batch, gradients, self.projector, seed=self.seed)
+        gradients = _refresh.full_gradients(batch)
+        found = _refresh.find_subspaces(batch, gradients, self.projector, seed=self.seed)
         if found:
             rank = self.param_groups[batch[0].group]["rank"]
-            take_subspaces(found, self.inner, rank=rank, on_move=self.on_move, agree=self._agreed)
+            _refresh.take_subspaces(found, self.inner, rank=rank, on_move=self.on_move, agree=self._agreed)
 
     def _agreed(self, matrix: Matrix, found: Tensor) -> Tensor:
         """What all processes that train this matrix use."""
@@ -210,9 +196,9 @@ class Stepping(torch.optim.Optimizer):
         """Steps of the inner optimizer, and their way back into the matrices; False if all is to be skipped."""
         rounds = self._rounds.of(packs, passing)
         if len(rounds) == 1:
-            project_first(packs, free=self.per_layer and not self.looks_at_gradients)
-        seen = seen_gradients(packs, passing)
-        finite = are_finite(seen.tensors, seen.stacks)
+            _update.project_first(packs, free=self.per_layer and not self.looks_at_gradients)
+        seen = _update.seen_gradients(packs, passing)
+        finite = _update.are_finite(seen.tensors, seen.stacks)
         self._following.hand_over_options(self.decay)
         found_inf = None
         if self._guard.serves([pack.device for pack in packs] + [each.parameter.device for each in passing]):
@@ -223,9 +209,9 @@ class Stepping(torch.optim.Optimizer):
         elif not self._all_finite(seen.name_of, finite):
             return False
         if self.clip is not None:
-            clip_gradients(packs, passing, self.clip)
+            _update.clip_gradients(packs, passing, self.clip)
         for one in rounds:
-            update(
+            _update.update(
                 one,
                 self._following,
                 self.param_groups,
@@ -422,7 +408,7 @@ class Stepping(torch.optim.Optimizer):
         with torch.autocast(parameter.device.type, enabled=False):
             if self.is_due(matrix) and self._can_follow(matrix):
                 self._follow([matrix])
-            elif self.is_due(matrix) and bool(are_finite([parameter.grad]).all()):  # type: ignore[list-item]
+            elif self.is_due(matrix) and bool(_update.are_finite([parameter.grad]).all()):  # type: ignore[list-item]
                 self._search([matrix])
             if matrix.found:
                 pack.take_gradients()

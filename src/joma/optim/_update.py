@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from joma.optim._groups import Decay, Following, Passing, Place, decays_apart_from_gradients
+from joma.optim._groups import Decay, Following, Passing, Place, has_decoupled_decay
 from joma.optim._matrix import Matrix, Pack, full_tensor, is_sharded, is_stacked_on, local, one_number, unless
 
 LARGE = 1 << 22  # entries of a tensor whose largest is looked for alone on a GPU
@@ -401,7 +401,7 @@ def _shrink_scaled(passing: list[Passing], groups: Groups, found_inf: Tensor | N
     """Decoupled decay of what passes at a rate of its own, where the inner optimizer would add it to gradients."""
     scaled: dict[tuple[int, torch.dtype], list[Tensor]] = {}
     for each in passing:
-        if each.role == "scaled" and not decays_apart_from_gradients(groups[each.group]):
+        if each.role == "scaled" and not has_decoupled_decay(groups[each.group]):
             scaled.setdefault((each.group, each.parameter.dtype), []).append(local(each.parameter.detach()))
     for (number, dtype), weights in scaled.items():
         factor = unless(found_inf, _shrink(groups[number], found_inf), dtype)

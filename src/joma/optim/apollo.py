@@ -83,7 +83,7 @@ class ByChannel(GaLore):
             raise ValueError(f"{self.member} takes matrices that lie on one process; those of FSDP2 are GaLore's")
         return found
 
-    def _kept_beside(self) -> dict[str, Form]:
+    def _extra_forms(self) -> dict[str, Form]:
         return {LAST_NORM: Form((1,), needed=False)}
 
     def _add_scaled(self, pack: Pack, along: Tensor, scale: float, shrink: float | Tensor, held: Tensor | None) -> None:

@@ -16,17 +16,7 @@ import torch.distributed as dist
 from joma.host.words import counted
 from joma.optim import _groups, _state
 from joma.optim._backward import Bucket, InBackward, most_together, plan_buckets
-from joma.optim._groups import (
-    ORIGIN,
-    Following,
-    Members,
-    NonFinite,
-    OnMove,
-    Params,
-    Passing,
-    Projected,
-    Refresh,
-)
+from joma.optim._groups import Following, Members, NonFinite, OnMove, Params, Passing, Projected, Refresh
 from joma.optim._matrix import Pack
 from joma.optim._refresh import Outcomes, give_turns
 from joma.optim._state import Form, StateError
@@ -145,7 +135,7 @@ class GaLore(Stepping):
         _groups.check_group(group)
         options = {key: value for key, value in group.items() if key not in (*self._own, "params", "param_names")}
         members = self._members.add_group(group, number, explicit=explicit)
-        return [{**options, "params": each, ORIGIN: (number, role)} for role, each in members.items()]
+        return [{**options, "params": each, _groups.ORIGIN: (number, role)} for role, each in members.items()]
 
     def _link(self, inner_groups: list[dict[str, Any]]) -> None:
         """Let new groups of the inner optimizer follow ours; give their matrices turns, packs and hooks."""
@@ -216,17 +206,17 @@ class GaLore(Stepping):
         self._outcomes.read()
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
-        result = _state.pack_state(self._parts())
+        result = self._states().pack()
         for after in self._optimizer_state_dict_post_hooks.values():
             result = after(self, result) or result
         return result
 
-    def _parts(self) -> _state.Parts:
-        return _state.Parts(
-            self.param_groups, self.matrices, self.passing, self._following, self.decay, self._kept_beside()
+    def _states(self) -> _state.States:
+        return _state.States(
+            self.param_groups, self.matrices, self.passing, self._following, self.decay, self._extra_forms()
         )
 
-    def _kept_beside(self) -> dict[str, Form]:
+    def _extra_forms(self) -> dict[str, Form]:
         """What stands in the state of a matrix beside that of the inner optimizer."""
         return {}
 
@@ -242,14 +232,16 @@ class GaLore(Stepping):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         self._hide_compact()
-        parts = self._parts()
-        state_dict = _state.read_state(parts, state_dict)
-        before_loading = _state.pack_state(parts)
+        states = self._states()
+        state_dict, before_loading = states.read(state_dict), states.pack()
         options = [[dict(group) for group in groups] for groups in (self.param_groups, self.inner.param_groups)]
         try:
             self._take_over(state_dict)
         except Exception as error:  # what the inner optimizer, any of torch's, makes of a damaged state
-            _state.forget_options(parts, *options)
+            for groups, had in zip((self.param_groups, self.inner.param_groups), options, strict=True):
+                for group, mine in zip(groups, had, strict=True):
+                    group.clear()
+                    group.update(mine)
             self._take_over(before_loading)
             why = " ".join(f"{type(error).__name__}: {error}".split())
             raise StateError(f"the state was refused and nothing was changed ({why})") from error
@@ -258,16 +250,15 @@ class GaLore(Stepping):
 
     def _take_over(self, state_dict: dict[str, Any]) -> None:
         """Options, subspaces and inner state; matrices whose states go together are in one pack."""
-        parts = self._parts()
+        states = self._states()
         self._following.link_again()
-        _state.restore_options(parts, state_dict)
+        states.restore_options(state_dict)
         self._following.hand_over_options(self.decay)
-        signatures = _state.restore_counts(parts, state_dict)
+        signatures = states.restore_counts(state_dict)
         for pack in self.packs:
             self.inner.state.pop(pack.compact, None)
         self._form_packs(self.packs, lambda matrix: signatures[id(matrix)])
-        _state.restore_subspaces(parts, state_dict)
-        _state.restore_inner(parts, self.packs, state_dict)
+        states.restore_tensors(self.packs, state_dict)
         self._following.link_again()
         self.state.clear()
         self._show_all()

@@ -33,14 +33,13 @@ def named(dims: Dims, series: str) -> Named:
     if isinstance(dims, str) or not isinstance(dims, Sequence | Mapping):
         raise RunError(f"dims of {series!r} must be names such as ('layer', 'head'), got {dims!r}")
     pairs = list(dims.items()) if isinstance(dims, Mapping) else [(name, None) for name in dims]
-    for name, _ in pairs:
+    checked: Named = {}
+    for name, labels in pairs:
         if not isinstance(name, str) or not name.isidentifier() or name in RESERVED:
             taken = f"; {', '.join(RESERVED)} are taken" if name in RESERVED else ""
             raise RunError(f"a dimension of {series!r} needs a name like 'layer' or 'head', got {name!r}{taken}")
-    if len({name for name, _ in pairs}) < len(pairs):
-        raise RunError(f"the dimensions of {series!r} must have different names, got {[name for name, _ in pairs]}")
-    checked: Named = {}
-    for name, labels in pairs:
+        if name in checked:
+            raise RunError(f"the dimensions of {series!r} must have different names, got {[name for name, _ in pairs]}")
         given = () if labels is None else labels
         plain = [label.item() if isinstance(label, np.generic) else label for label in given]
         if isinstance(labels, str) or not all(isinstance(label, str | int | float) for label in plain):

@@ -4,8 +4,8 @@
 `is_trusted(name)` is asked where a record names a study.
 
 To add a study: write `joma/studies/ROOM/your_study.py` with a module constant `STUDY`. It is called your-study, and
-nothing else has to know of it. Above about 300 lines it becomes a folder `your_study/` with `study`, `claims`, `run`,
-`record`, `judge` and `figures`. What studies of a room share begins with an underscore. No room imports another.
+nothing else has to know of it. Above about 500 lines it becomes a folder `your_study/` with `run` and `study`. What
+studies of a room share begins with an underscore. No room imports another.
 """
 
 from __future__ import annotations

@@ -1,33 +1,23 @@
 """CDAG Theorem 1 in training: signals against autograd and numpy, the verdicts, and that they follow the numbers."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from records import altered, carried_out, changed, found, verdicts
+from small_runs import small
 
 from joma.claims.contract import NotRun, silent
 from joma.claims.execute import judge, plain_config
-from joma.claims.finding import Finding
 from joma.data.hierarchy import HBLT
-from joma.figures.style import house_style
 from joma.runs import Run
 from joma.studies.cdag.cdag import STUDY
-from joma.studies.cdag.cdag import network as net
-from joma.studies.cdag.cdag import run as cdag_training
-from joma.studies.cdag.cdag import run as record
-from joma.studies.cdag.cdag import study as judging
+from joma.studies.cdag.cdag import run as net
 from joma.theory import cdag
 from joma.training import train_all
 
-TINY = replace(STUDY.quick, classes=3, members=3, width=8, steps=30, batch=32, samples=500, held_out=400, points=4)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("runs") / "tiny")
+TINY = small("cdag")
 
 
 @pytest.fixture
@@ -70,14 +60,6 @@ def written(run, path, after=None, before=None):
         return value
 
     return changed(run, path, change)
-
-
-def test_one_finding_a_claim(run):
-    found = judge(STUDY, run)
-    assert [finding.claim for finding in found] == list(STUDY.claims)
-    for finding in found:
-        assert finding.control or finding.verdict == "not run"
-        assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == finding.verdict
 
 
 def test_a_record_without_a_violation_holds(run, tmp_path):
@@ -159,7 +141,7 @@ def test_networks_that_did_not_learn_are_not_judged(run, tmp_path):
     good = written(run, tmp_path / "good")
     flat = changed(good, tmp_path / "flat", lambda n, step, v: v * 0 + 1.0 if n.endswith("/loss") else v)
     assert set(verdicts(STUDY, flat).values()) == {"not run"}
-    assert "did not learn" in found(STUDY, flat, judging.SIGNS).reason
+    assert "did not learn" in found(STUDY, flat, "signs-in-training").reason
     slow = changed(good, tmp_path / "slow", lambda n, step, v: 1.09 - 0.09 * (1.0 - v) if n.endswith("/loss") else v)
     assert set(verdicts(STUDY, slow).values()) == {"not run"}  # it falls, to more than 0.9 ln 3
     one = altered(good, tmp_path / "one", "residual/loss", lambda v: v * 0 + 1.0)
@@ -194,8 +176,8 @@ def test_networks_that_diverge_are_left_out_and_counted(run, tmp_path, marked):
         assert finding.details["diverged and left out"] == {"networks": 1}
         assert "diverged and left out: networks 1" in finding.measured
         assert "unknown" not in finding.measured
-    assert found(STUDY, one, judging.SIGNS).main.seeds == 2
-    assert found(STUDY, one, judging.RESIDUAL).main.seeds == 3
+    assert found(STUDY, one, "signs-in-training").main.seeds == 2
+    assert found(STUDY, one, "residual").main.seeds == 3
     seen = verdicts(STUDY, lost(good, tmp_path / "two", 2, marked=marked))  # one network is no interval
     assert {name for name, verdict in seen.items() if verdict == "undecided"} == set(seen) - {"residual"}
     seen = verdicts(STUDY, lost(good, tmp_path / "three", 3, marked=marked))
@@ -209,25 +191,20 @@ def test_a_network_that_the_trainer_gave_up_is_left_out_whatever_it_recorded(run
         return np.where(np.arange(len(value)) == 0, 7, value)
 
     one = altered(good, tmp_path / "one", "small start/diverged_at", mark)
-    assert found(STUDY, one, judging.SIGNS).main.seeds == 2
+    assert found(STUDY, one, "signs-in-training").main.seeds == 2
 
 
 def test_networks_that_all_diverge_are_not_judged_and_can_be_drawn(tmp_path):
     gone = carried_out(STUDY, replace(TINY, rate=1e30, steps=8), tmp_path / "all")
     assert set(verdicts(STUDY, gone).values()) == {"not run"}
-    assert "diverged" in found(STUDY, gone, judging.GATE).reason
+    assert "diverged" in found(STUDY, gone, "behind-the-gate").reason
     STUDY.draw(gone)
 
 
 def test_where_no_edge_is_counted_there_is_no_share(run, tmp_path):
     none = written(run, tmp_path / "none", {"signs": 0, "signs positive": 0})
-    assert np.isnan(record.share(none, "small start", "signs")[1:]).all()
+    assert np.isnan(net.share(none, "small start", "signs")[1:]).all()
     assert verdicts(STUDY, none)["signs-in-training"] == "undecided"
-
-
-def test_figure_is_drawn(run):
-    with house_style():
-        assert [drawing.name for drawing in STUDY.draw(run)] == ["cdag-in-training"]
 
 
 @pytest.mark.long
@@ -243,7 +220,7 @@ def test_resumes_to_the_same_numbers(run, tmp_path, monkeypatch):
 
     again = Run.create(tmp_path / "again", study=STUDY.name, config=plain_config(TINY), version=STUDY.version)
     with monkeypatch.context() as patched:
-        patched.setattr(cdag_training, "train_all", killed)
+        patched.setattr(net, "train_all", killed)
         with pytest.raises(Killed):
             STUDY.run(TINY, again, silent)
     STUDY.run(TINY, again, silent)
@@ -273,10 +250,10 @@ def test_the_moment_of_learning(run, tmp_path):
     at = iter(falling)
     copy = altered(run, tmp_path / "falling", "residual/loss", lambda value: np.full_like(value, next(at)))
     expected = (falling <= 0.9) & (falling >= 0.1)
-    assert (record.learning(copy, "residual") == expected[:, None]).all()
+    assert (net.learning(copy, "residual") == expected[:, None]).all()
     flat = altered(run, tmp_path / "flat", "residual/loss", np.ones_like)
-    assert record.learning(flat, "residual").sum(0).tolist() == [1, 1, 1]
-    assert record.learning(flat, "residual")[-1].all()
+    assert net.learning(flat, "residual").sum(0).tolist() == [1, 1, 1]
+    assert net.learning(flat, "residual")[-1].all()
 
 
 def test_signals_follow_the_note(example):
@@ -340,17 +317,17 @@ def test_angles_are_those_of_the_theory():
 
 
 def test_latents_are_named_by_their_height():
-    assert cdag_training.widths(STUDY.quick) == [10, 5]
+    assert net.widths(STUDY.quick) == [10, 5]
 
 
 def test_what_is_measured_was_never_trained_on_and_each_member_begins_by_itself():
     """The held-out loss by hand, on samples of the second stream; training reads those of the first."""
-    ensemble = cdag_training.ensembles(TINY)["usual start"]
+    ensemble = net.ensembles(TINY)["usual start"]
     networks = ensemble.networks(range(TINY.members))
     assert len({tuple(each.flatten().tolist()) for each in networks.first.detach()}) == TINY.members
     tree = HBLT.one_per_class(TINY.classes, TINY.branching, TINY.rho)
     (read, read_labels, _), (held, labels, _) = (
-        cdag_training.draw_samples(TINY, tree, count, part) for part, count in enumerate((TINY.samples, TINY.held_out))
+        net.draw_samples(TINY, tree, count, part) for part, count in enumerate((TINY.samples, TINY.held_out))
     )
     x, y = ensemble.batch(1, range(TINY.members))
     torch.testing.assert_close(x, read[:, TINY.batch : 2 * TINY.batch])

@@ -6,7 +6,6 @@ from statistics import median
 
 import numpy as np
 import pytest
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
 from records import carried_out, changed, found, verdicts
 from studies.depth_width.small_depth_width import TEXTS, TINY, TREES
 
@@ -14,9 +13,8 @@ from joma.claims.contract import NotRun, silent
 from joma.data.errors import CorpusError
 from joma.runs import Run
 from joma.studies.depth_width.depth_width import STUDY
-from joma.studies.depth_width.depth_width import judge as _claims
 from joma.studies.depth_width.depth_width import study as depth_width
-from joma.studies.depth_width.depth_width.judge import DEEP, Sweep, facts, kinds_of
+from joma.studies.depth_width.depth_width.study import DEEP, DEEPER, Sweep, facts, kinds_of
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 
@@ -47,19 +45,6 @@ def test_sizes_are_recorded(tiny, config):
         assert np.isnan(fact["seconds per step"])  # not timed
 
 
-@pytest.mark.long
-def test_an_interrupted_run_ends_the_same(config, tiny, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, config, tiny, tmp_path / "again", after=0.1)
-
-
-def test_findings_survive_json(tiny):
-    findings_survive_json(STUDY, tiny)
-
-
-def test_figures(tiny):
-    draws_labelled_figures(STUDY, tiny)
-
-
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory):
     """With python alone."""
@@ -83,18 +68,18 @@ def test_steps_are_timed(timed, tmp_path):
     each = [(2.0 * after - (2.0 * before + 0.5)) / (after - before) for before, after in itertools.pairwise(steps)]
     assert facts(run, name)["seconds per step"] == pytest.approx(median(each) / members)
     assert facts(timed, name)["seconds per step"] > 0
-    assert "milliseconds per network and step" in found(STUDY, timed, _claims.DEEPER[DEEP]).details
+    assert "milliseconds per network and step" in found(STUDY, timed, DEEPER[DEEP]).details
     assert "“time of a step”" in STUDY.draw(timed)[0].description
 
 
 @pytest.mark.long
 def test_a_text_that_is_not_there_is_not_run(timed):
     run = timed
-    of = found(STUDY, run, _claims.DEEPER["wikitext-2"])
+    of = found(STUDY, run, DEEPER["wikitext-2"])
     assert of.verdict == "not run"
     assert "WikiText-2 was not part of this run" in of.reason
     assert "wikitext-2" not in kinds_of(run)
-    assert "was not part" not in found(STUDY, run, _claims.DEEPER["sympy"]).reason
+    assert "was not part" not in found(STUDY, run, DEEPER["sympy"]).reason
 
 
 def test_a_run_without_any_text_is_not_run(tmp_path):

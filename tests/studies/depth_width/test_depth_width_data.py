@@ -10,14 +10,12 @@ from joma.data.errors import CorpusError
 from joma.data.text import Corpus
 from joma.models.decoder import Decoder
 from joma.studies.depth_width.depth_width.networks import (
-    DepthWidthConfig,
     embeddings_of,
     find_shape,
     operations_of,
     parameters_of,
 )
-from joma.studies.depth_width.depth_width.texts import TextReader, shuffled
-from joma.studies.depth_width.depth_width.trees import Tree, TreeReader, flattened
+from joma.studies.depth_width.depth_width.run import TextReader, Tree, TreeReader, flattened, shuffled
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 5, 8, 16, 30])
@@ -174,25 +172,3 @@ def test_frequencies_are_what_a_reader_knows_without_learning():
 def test_a_text_that_is_too_short_is_refused(length, batch, why):
     with pytest.raises(CorpusError, match=f"length must {why}"):
         reader_of(corpus(), length=length, batch=batch)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"layers": (2,)}, "layers must be at least 2 values that rise"),
-        ({"tree_layers": (4, 2)}, "tree_layers must be at least 2 values that rise"),
-        ({"rates": (1e-3, 1e-3)}, "rates must be at least 2 values that rise"),
-        ({"texts": ("song",)}, "texts must be one of sympy, wikitext-2, wikitext-103, got 'song'"),
-        ({"texts": ("sympy", "sympy")}, "texts must be values that differ"),
-        ({"seeds": 2}, "seeds must be at least 3"),
-        ({"branching": (4,)}, "branching must have two levels or more"),
-        ({"rho": 1.0}, "rho must lie between 0 and 1"),
-        ({"last_rate": 0.0}, "last_rate must be above 0"),
-        ({"steps": 10}, "steps must be at least 20, got 10"),
-        ({"parameters": 2_000, "vocabulary": 5_000}, "parameters must leave room for 1 layer beside .* got 2000"),
-        ({"multiple": 3}, "multiple must be even"),
-    ],
-)
-def test_refusals(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        DepthWidthConfig(**changes)

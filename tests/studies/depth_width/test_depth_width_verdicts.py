@@ -7,9 +7,8 @@ from records import changed, found
 from studies.depth_width.small_depth_width import TEXTS, TREES
 
 from joma.studies.depth_width.depth_width import STUDY
-from joma.studies.depth_width.depth_width import judge as _claims
-from joma.studies.depth_width.depth_width.judge import DEEP, FLAT, Sweep
-from joma.studies.depth_width.depth_width.texts import SHUFFLED
+from joma.studies.depth_width.depth_width.run import SHUFFLED
+from joma.studies.depth_width.depth_width.study import DEEP, DEEPER, FLAT, Sweep
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 SEEDS = np.array([-1.0, 0.0, 1.0])
@@ -54,26 +53,27 @@ def judged(run, path, claim, **kinds):
 )
 @pytest.mark.parametrize("kind", ["sympy", "wikitext", "deep"])
 def test_deeper_must_beat_chance_and_another_rate(tiny, tmp_path, kind, values, verdict):
-    claim = _claims.DEEPER[{"wikitext": "wikitext-2", "deep": DEEP}.get(kind, kind)]
+    claim = DEEPER[{"wikitext": "wikitext-2", "deep": DEEP}.get(kind, kind)]
     assert judged(tiny, tmp_path / "made", claim, **{kind: values}) == verdict
 
 
 def test_the_best_shape_is_asked_on_every_data_set(tiny, tmp_path):
     everywhere = dict.fromkeys(("sympy", "wikitext", "deep"), losses(0.9))
-    assert judged(tiny, tmp_path / "all", _claims.BEST, **everywhere) == "holds"
-    assert judged(tiny, tmp_path / "one", _claims.BEST, **everywhere | {"deep": losses(1.2)}) == "mixed"
-    assert judged(tiny, tmp_path / "none", _claims.BEST, **dict.fromkeys(everywhere, losses(1.2))) == "fails"
+    assert judged(tiny, tmp_path / "all", "best-shape-is-deeper", **everywhere) == "holds"
+    assert judged(tiny, tmp_path / "one", "best-shape-is-deeper", **everywhere | {"deep": losses(1.2)}) == "mixed"
+    assert judged(tiny, tmp_path / "none", "best-shape-is-deeper", **dict.fromkeys(everywhere, losses(1.2))) == "fails"
 
 
 def test_shape_against_rate(tiny, tmp_path):
     large, small = losses(1.3, rate=0.1), losses(1.05, rate=0.4)
     for name, values, verdict in (("large", large, "holds"), ("small", small, "fails")):
         kinds = dict.fromkeys(("sympy", "wikitext", "deep"), values)
-        assert judged(tiny, tmp_path / name, _claims.SHAPE, **kinds) == verdict
+        assert judged(tiny, tmp_path / name, "shape-matters-more-than-rate", **kinds) == verdict
 
 
 @pytest.mark.parametrize(
-    ("claim", "kind", "control"), [(_claims.HIERARCHY, "deep", "flat"), (_claims.ORDER, "sympy", SHUFFLED)]
+    ("claim", "kind", "control"),
+    [("deep-trees-favour-depth", "deep", "flat"), ("order-favours-depth", "sympy", SHUFFLED)],
 )
 def test_gains_are_compared_with_data_without_hierarchy(tiny, tmp_path, claim, kind, control):
     gain, none = losses(0.5), losses(1.0)
@@ -86,25 +86,31 @@ def test_gains_are_compared_with_data_without_hierarchy(tiny, tmp_path, claim, k
 def test_networks_that_learned_nothing_tell_nothing(tiny, tmp_path):
     idle = losses(9.0, 9.0)
     run = made(tiny, tmp_path / "idle", sympy=idle, deep=idle)
-    for claim in (_claims.DEEPER["sympy"], _claims.BEST, _claims.SHAPE, _claims.HIERARCHY, _claims.ORDER):
+    for claim in (
+        DEEPER["sympy"],
+        "best-shape-is-deeper",
+        "shape-matters-more-than-rate",
+        "deep-trees-favour-depth",
+        "order-favours-depth",
+    ):
         finding = found(STUDY, run, claim)
         assert finding.verdict == "not run"
         assert "1 layer learned nothing: their loss is 9.000 nats" in finding.reason
     some = made(tiny, tmp_path / "some", sympy=losses(9.0))
-    assert "no deeper shape learned" in found(STUDY, some, _claims.BEST).reason
-    assert "networks of 2 layers learned nothing" in found(STUDY, some, _claims.DEEPER["sympy"]).reason
+    assert "no deeper shape learned" in found(STUDY, some, "best-shape-is-deeper").reason
+    assert "networks of 2 layers learned nothing" in found(STUDY, some, DEEPER["sympy"]).reason
 
 
 def test_a_loss_must_be_well_below_that_of_frequencies_to_be_learned(tiny, tmp_path):
     known = float(Sweep(made(tiny, tmp_path / "any"), "sympy").known_without)
     for away, learned in ((-0.06, True), (-0.04, False), (0.04, False)):
         run = made(tiny, tmp_path / f"{away}", sympy=losses(known + away, 0.5))
-        assert (found(STUDY, run, _claims.DEEPER["sympy"]).verdict != "not run") == learned
+        assert (found(STUDY, run, DEEPER["sympy"]).verdict != "not run") == learned
 
 
 def test_shuffled_text_need_not_be_learned(tiny, tmp_path):
     kinds = {"sympy": losses(0.5), SHUFFLED: losses(9.0, 9.0)}
-    assert judged(tiny, tmp_path / "made", _claims.ORDER, **kinds) == "holds"
+    assert judged(tiny, tmp_path / "made", "order-favours-depth", **kinds) == "holds"
 
 
 def test_no_seed_chooses_its_own_rate(tiny, tmp_path):
@@ -155,7 +161,7 @@ def test_networks_that_diverged_are_left_out_and_counted(tiny, tmp_path):
     sweep = Sweep(run, "sympy")
     assert sweep.diverged == 3
     np.testing.assert_allclose(sweep.at_best(1), 0.6, atol=0.01)  # the other rate
-    finding = found(STUDY, run, _claims.DEEPER["sympy"])
+    finding = found(STUDY, run, DEEPER["sympy"])
     assert finding.details["networks left out"] == {"diverged on Python source": 3.0}
     for drawing in STUDY.draw(run):
         says_what_is_seen(drawing)

@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 import torch
 from every_study import (
-    draws_labelled_figures,
-    ends_the_same_after_an_interrupt,
-    findings_survive_json,
     says_what_is_seen,
 )
-from records import carried_out, changed, found, verdicts
+from records import changed, found, verdicts
 
 from joma.figures.style import house_style
 from joma.models import Decoder, DecoderConfig
@@ -20,7 +17,6 @@ from joma.studies.galore.galore_lowrank.run import (
     SHUFFLED,
     STATISTICS,
     WORDS,
-    GaloreLowrankConfig,
     after_refresh,
     captured,
     gradient,
@@ -38,24 +34,12 @@ from joma.studies.galore.galore_lowrank.run import (
 from joma.training import next_token_loss
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
-SMALL = {
-    "corpus": "wikitext-2", "vocabulary": 50, "width": 16, "mlp": 16, "streams": 4, "valid_streams": 3, "length": 6,
-    "sequence": 5, "valid_sequences": 8, "steps": 40, "every": 20, "dropout": 0.0, "layers": (1,), "refresh": 10,
-    "pairs": 3, "batches": 3, "rate": 1e-2, "series_layers": 1, "series_width": 16, "series_heads": 2,
-    "series_length": 6, "series_streams": 4, "series_batches": 3, "series_vocabulary": 50, "series_steps": 40,
-    "series_rate": 1e-2, "seed": 2,
-}  # fmt: skip
 SEEDS, NAMES = 3, ("1 layer", SERIES)
 
 
 @pytest.fixture(scope="module")
-def config(data_folder):
-    return GaloreLowrankConfig(**SMALL, data=str(data_folder))
-
-
-@pytest.fixture(scope="module")
-def run(config, tmp_path_factory):
-    return carried_out(STUDY, config, tmp_path_factory.mktemp("lowrank") / "run.sqlite")
+def run(small_run):
+    return small_run("galore-lowrank")
 
 
 def singular(matrices):
@@ -284,28 +268,3 @@ def test_a_network_that_diverged_is_left_out_and_named(run, tmp_path):
         with house_style():
             for drawing in STUDY.draw(copy):
                 says_what_is_seen(drawing)
-
-
-def test_every_study(run):
-    findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(run, config, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, config, run, tmp_path / "run", after=0.3)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"layers": ()}, "layers must not be empty"),
-        ({"pairs": 1}, "pairs must be at least 2, one at the beginning and one at the end, got 1"),
-        ({"steps": 45}, "steps must be a multiple of refresh, 10, from twice on, got 45"),
-        ({"series_steps": 10}, "series_steps must be a multiple of refresh, 10, from twice on, got 10"),
-        ({"width": 8}, "width must be at least 16, to have a sixteenth, got 8"),
-    ],
-)
-def test_bad_options_get_one_sentence(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        GaloreLowrankConfig(**{**SMALL, **options})

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, findings_survive_json
 from kept_records import RECORDS, needs_records
-from records import carried_out, changed, found, verdicts
+from records import changed, found, verdicts
+from small_runs import small
 
 from joma.claims.contract import NotRun, silent
 from joma.claims.execute import plain_config
@@ -38,30 +38,12 @@ from joma.studies.galore.galore_table.run import (
 )
 from joma.studies.galore.galore_table.study import states_by_formula
 
-TINY = names.GaloreTableConfig(
-    methods=METHODS,
-    source=30_000,
-    vocabulary=64,
-    width=16,
-    mlp=24,
-    heads=2,
-    context=16,
-    batch=4,
-    at_once=2,
-    rank=4,
-    refresh=3,
-    rates=(0.03, 0.01),
-    sweep_steps=2,
-    steps=6,
-    looks=2,
-    held_out=16,
-    close_seeds=4,
-)
+TINY = small("galore-table")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("table") / "run.sqlite")
+def run(small_run):
+    return small_run("galore-table")
 
 
 @pytest.fixture
@@ -99,13 +81,11 @@ def test_full_rank_may_choose_the_lower_neighbour_at_the_long_horizon(run, tmp_p
     assert Table(changed(run, tmp_path / "lower", worse_above)).rate(names.FULL) in (0.01, None)
 
 
-def test_figures_and_verdicts_come_from_the_record(run):
+def test_verdicts_come_from_the_record(run):
     of = verdicts(STUDY, run)
     assert set(of) == {claim.name for claim in STUDY.claims}
     assert of["memory-of-states"] == "holds"
     assert {name for name, verdict in of.items() if verdict == "not run"} >= {"little-overhead", "printed-perplexities"}
-    findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run)
 
 
 @pytest.mark.long
@@ -334,25 +314,6 @@ def test_wikitext_is_asked_for(monkeypatch, tmp_path):
         read_text(config, silent)
     with pytest.raises(CorpusError, match="data must be the folder that holds wikitext-2"):
         read_text(dataclasses.replace(config, data=str(tmp_path)), silent)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"text": "c4"}, "text must be one of"),
-        ({"methods": ("full rank", "SGD")}, "methods must be one of .* got 'SGD'"),
-        ({"at_once": 3}, "at_once must divide the batch of 4 sequences, got 3"),
-        ({"held_out": 3}, "held_out must be a multiple of at_once"),
-        ({"rank": 17}, "rank must be at most 16, the shorter side, got 17"),
-        ({"rates": (0.1, 0.1)}, "rates must be values that differ"),
-        ({"restarts": 5}, "restarts must lie between 1 and 2"),
-        ({"looks": 7}, "looks must be at most 6"),
-        ({"width": 18, "rank": 4}, "width 18 cannot be shared by 2 heads"),
-    ],
-)
-def test_refusals(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        dataclasses.replace(TINY, **changes)
 
 
 def test_the_paper_preset_is_the_configuration_of_the_paper():

@@ -3,33 +3,20 @@
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, found, verdicts
+from every_study import put
+from records import altered, found, verdicts
 from scipy.integrate import solve_ivp
 
 from joma.studies.galore.galore_theory import STUDY, descent
 from joma.studies.galore.galore_theory import run as problems
-from joma.studies.galore.galore_theory.run import GaloreTheoryConfig
 from joma.theory.attention import random_orthonormal
 
-SMALL = GaloreTheoryConfig(
-    draws=2,
-    steps=12,
-    inputs=6,
-    networks=2,
-    classes=(10, 1000),
-    searches=20,
-    settled=2,
-    tokens=3,
-    nodes=2,
-    seed=1,
-)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "galore-theory")
+def run(small_run):
+    return small_run("galore-theory")
 
 
 def test_verdicts(run):
@@ -96,7 +83,7 @@ def test_each_premise_of_the_lemma_is_needed_and_together_they_do(run):
 
 
 def test_the_counterexample_stays_at_the_rank_of_its_inputs(run):
-    np.testing.assert_allclose(run.value("half/orthonormal inputs/rank"), SMALL.inputs - 1, rtol=1e-9)
+    np.testing.assert_allclose(run.value("half/orthonormal inputs/rank"), run.config["inputs"] - 1, rtol=1e-9)
 
 
 def test_the_peak_needs_twice_what_is_printed(run):
@@ -153,35 +140,6 @@ def test_memory_by_hand(run):
     assert run.value("memory/weights")[0] == 2 * weights == 116_147_200
     formula = found(STUDY, run, "memory-states").details["by the formula, G"]
     assert formula["1B"] == pytest.approx(2.036, abs=1e-3)
-
-
-def test_every_study(run):
-    findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.35)
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"height": 1}, "height must be at least 2, for a rank to fall, got 1"),
-        ({"inputs": 4}, "inputs must be at least 5"),
-        ({"nodes": 1}, "nodes must be at least 2"),
-        ({"classes": ()}, "classes must not be empty"),
-        ({"classes": (10, 1)}, "classes must be at least 2"),
-    ],
-)
-def test_a_config_that_says_nothing_is_refused(given, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        GaloreTheoryConfig(**given)
-
-
-def test_presets_differ():
-    assert STUDY.quick != STUDY.paper
 
 
 def test_the_residual_block_adds_its_input(monkeypatch):

@@ -12,7 +12,7 @@ from records import altered, carried_out
 from scipy import stats
 
 from joma.claims.contract import Claim, silent
-from joma.claims.execute import check_config, execute, judge, plain_config
+from joma.claims.execute import judge, plain_config
 from joma.claims.guards import clears
 from joma.figures.style import house_style
 from joma.measure.intervals import compare
@@ -28,14 +28,6 @@ BOTH_IN_TIME = pytest.mark.parametrize("name", ["table1", pytest.param("hblt-ali
 
 def members(name, config):
     return sets.Members(config) if name == "table1" else trees.Members(config, 3)
-
-
-@BOTH
-def test_it_judges_every_claim_from_what_was_recorded(tiny, tiny_runs, name):
-    found = judge(tiny[name][0], tiny_runs[name])
-    assert [finding.claim for finding in found] == list(tiny[name][0].claims)
-    for finding in found:
-        assert finding.claim.empirical
 
 
 @BOTH
@@ -201,17 +193,6 @@ def test_a_control_that_chance_may_hide_is_unknown():
 
 
 @BOTH_IN_TIME
-def test_figures(tiny, tiny_runs, tmp_path, name):
-    with house_style():
-        drawings = tiny[name][0].draw(tiny_runs[name])
-        for drawing in drawings:
-            drawing.figure.savefig(tmp_path / "figure.svg")
-            if drawing.name != "table":
-                assert all(axes.get_xlabel() and axes.get_ylabel() for axes in drawing.figure.axes)
-    assert len(drawings) == 2
-
-
-@BOTH_IN_TIME
 def test_figures_are_drawn_around_a_network_that_diverged(tiny, tiny_runs, tmp_path, name):
     def lose(value):
         value = value.copy()
@@ -233,47 +214,3 @@ def test_the_table_for_a_page(tiny_runs, capsys, monkeypatch, name):
     assert len(lines) == 2 + (2 if name == "table1" else 6)
     if name == "table1":
         assert lines[2].startswith("| 20 | 2 | (10, 20) | 0.99 ± 0.01 | 0.")
-
-
-@pytest.mark.parametrize(
-    ("config", "reason"),
-    [
-        (lambda: sets.Table1Config(columns=(1, 13)), "columns must be from 1 to 12"),
-        (lambda: sets.Table1Config(columns=(1, 1, 4)), "columns must be values that differ"),
-        (lambda: sets.Table1Config(columns=(1, 2)), "each end of the table"),
-        (lambda: sets.Table1Config(seeds=1), "seeds must be at least 2"),
-        (lambda: sets.Table1Config(steps=50, look_at=(50,)), "look_at must lie below 50"),
-        (lambda: trees.HBLTAlignmentConfig(depths=(2,)), "depths must hold one of at least 3"),
-        (lambda: trees.HBLTAlignmentConfig(depths=(1, 3)), "depths must be at least 2"),
-        (lambda: trees.HBLTAlignmentConfig(depths=(3, 3)), "depths must be values that differ"),
-        (lambda: trees.HBLTAlignmentConfig(rhos=(1.0,)), "and one below 1"),
-        (lambda: trees.HBLTAlignmentConfig(rhos=(0.9, 0.8)), "rhos must hold 1"),
-        (lambda: trees.HBLTAlignmentConfig(rhos=(1.0, 1.2)), "rhos must be from 0 to 1"),
-        (lambda: trees.HBLTAlignmentConfig(seeds=1), "seeds must be at least 2"),
-        (lambda: trees.HBLTAlignmentConfig(samples=5), "samples must be at least 10"),
-        (lambda: trees.HBLTAlignmentConfig(steps=50, look_at=(3, 50)), "look_at must lie below 50"),
-        (lambda: trees.HBLTAlignmentConfig(steps=0), "steps must be at least 1"),
-        (lambda: trees.HBLTAlignmentConfig(classes=1), "classes must be at least 2"),
-        (lambda: trees.HBLTAlignmentConfig(depths=(40,)), "at most 4096"),
-        (lambda: trees.HBLTAlignmentConfig(width=31), "even width, got 31"),
-        (lambda: sets.Table1Config(width=47), "even width, got 47"),
-        (lambda: sets.Table1Config(steps=0), "steps must be at least 1"),
-        (lambda: check_config(sets.Table1Config(rate=-1.0)), "rate must not be negative, got -1.0"),
-        (lambda: check_config(sets.Table1Config(weight_decay=-1.0)), "weight_decay must not be negative"),
-        (lambda: check_config(sets.Table1Config(device="gpu")), "device must be cpu, cuda or cuda:NUMBER, got 'gpu'"),
-    ],
-)
-def test_bad_options_are_refused_in_one_sentence(config, reason):
-    with pytest.raises(ValueError, match=reason):
-        config()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
-@BOTH
-def test_without_a_gpu_the_paper_scale_is_not_run(tiny, tmp_path, name):
-    study = tiny[name][0]
-    check_config(study.paper)
-    result = execute(study, study.paper, tmp_path)
-    assert {finding.verdict for finding in result.findings} == {"not run"}
-    assert result.findings[0].command == f"joma verify {name} --scale paper"
-    assert "CUDA" in result.findings[0].reason

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from records import carried_out, found, verdicts
-from studies.hierarchy.told_shallow_first import (
+from studies.hierarchy.shallow_first_records import (
     CHANCE,
     CLASS,
     OF_DATA,
@@ -21,7 +20,7 @@ from studies.hierarchy.told_shallow_first import (
     spoiled,
 )
 
-from joma.claims.contract import Finding, NotRun, silent
+from joma.claims.contract import Finding, silent
 from joma.claims.execute import judge, plain_config
 from joma.figures.style import house_style
 from joma.runs import Run
@@ -211,25 +210,3 @@ def test_one_member_decides_nothing(run, tmp_path):
 
     seen = verdicts(STUDY, rewritten(run, tmp_path / "r", alone))
     assert {verdict for name, verdict in seen.items() if name not in OF_DATA} == {"undecided"}
-
-
-def test_figures_are_drawn(run):
-    with house_style():
-        assert [drawing.name for drawing in STUDY.draw(run)] == ["attention-by-height", "order-of-learning"]
-
-
-def test_without_a_gpu_the_paper_scale_says_how_to_run_it(run):
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    with pytest.raises(NotRun, match="joma verify shallow-first --scale paper"):
-        STUDY.run(STUDY.paper, run, silent)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [({"classes": 1}, "at least 2"), ({"rho": 1.0}, "between 0 and 1"), ({"context": 29}, "two of the 30 tokens"),
-     ({"samples": 10}, "samples must be")],
-)  # fmt: skip
-def test_bad_configs_are_refused(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        replace(STUDY.quick, **changes)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from records import verdicts
-from studies.hierarchy.told_shallow_first import CLASS, PERMUTED, TOKEN, TRUE, as_permuted, rewritten, spoiled
+from studies.hierarchy.shallow_first_records import CLASS, PERMUTED, TOKEN, TRUE, as_permuted, rewritten, spoiled
 
 from joma.studies.hierarchy.shallow_first import STUDY
 from joma.studies.hierarchy.shallow_first import study as claims

@@ -1,23 +1,21 @@
 """Theorem 5: its verdicts, and that they follow the numbers."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, changed, verdicts
+from every_study import add, put
+from records import altered, changed, verdicts
 
 from joma.studies.hierarchy.thm5 import STUDY
-from joma.studies.hierarchy.thm5.run import Thm5Config, orders
+from joma.studies.hierarchy.thm5.run import orders
 
-CONFIG = replace(STUDY.quick, trees=20, samples=100_000, seed=1)
 FIXED = "holds as corrected"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, CONFIG, tmp_path_factory.mktemp("thm5") / "run")
+def run(small_run):
+    return small_run("thm5")
 
 
 def test_verdicts(run):
@@ -169,28 +167,6 @@ def test_two_latents_that_are_alike_show_nothing_of_which_is_which(run, tmp_path
 
     with changed(run, tmp_path / "run", symmetric) as spoiled:
         assert verdicts(STUDY, spoiled)["joint-of-two-latents"] == "not above its control"
-
-
-def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, CONFIG, run, tmp_path / "run", after=0.3)
-
-
-def test_figures(run):
-    draws_labelled_figures(STUDY, run)
-
-
-def test_findings_survive_json(run):
-    findings_survive_json(STUDY, run)
-
-
-def test_sizes_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="depth must be at least 2"):
-        Thm5Config(depth=1)
-    for rho in (1.0, -1.0):
-        with pytest.raises(ValueError, match="rho must lie between -1 and 1"):
-            Thm5Config(rho=rho)
-    with pytest.raises(ValueError, match="samples must be at least 100"):
-        Thm5Config(samples=2)
 
 
 def test_an_order_is_the_slope_of_the_straight_line_through_all_points():

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from every_study import put, says_what_is_seen
-from records import altered, carried_out, changed, verdicts
+from records import altered, changed, verdicts
+from small_runs import small
 
-from joma.claims.contract import NotRun, silent
+from joma.claims.contract import silent
 from joma.claims.execute import judge, plain_config
 from joma.claims.finding import Finding
 from joma.figures.style import house_style
@@ -17,20 +18,17 @@ from joma.runs import Run
 from joma.studies.inductive_bias.inductive_bias import STUDY
 from joma.studies.inductive_bias.inductive_bias import hypercube as cube
 from joma.studies.inductive_bias.inductive_bias import run as labels
-from joma.studies.inductive_bias.inductive_bias.hypercube import InductiveBiasConfig, spaced
+from joma.studies.inductive_bias.inductive_bias.hypercube import spaced
 from joma.studies.inductive_bias.inductive_bias.run import DECAY, DEEP, LINEAR, SHALLOW
 from joma.studies.inductive_bias.inductive_bias.study import Contrast, Fits
 
-TINY = InductiveBiasConfig(
-    inputs=8, informative=3, outputs=4, hidden=8, batch=8, contrast_steps=6, tasks=2, samples=400, images=40,
-    test_images=30, side=8, width=8, image_batch=20, epochs=2, points=3,
-)  # fmt: skip
+TINY = small("inductive-bias")
 WITH_DECAY = cube.decayed(TINY.weight_decays[0])
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("runs") / "tiny")
+def run(small_run):
+    return small_run("inductive-bias")
 
 
 def test_points_are_closer_together_at_the_beginning_and_the_end_is_one():
@@ -296,32 +294,3 @@ def test_figures_say_what_is_seen(run, tmp_path):
     assert len(drawings) == 3
     for drawing in drawings:
         says_what_is_seen(drawing)
-
-
-def test_without_a_gpu_the_paper_preset_says_so(tmp_path):
-    if torch.cuda.is_available():
-        pytest.skip("a GPU is here")
-    with pytest.raises(NotRun, match="inductive-bias --scale paper"):
-        STUDY.run(STUDY.paper, None, silent)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"inputs": 5}, "inputs must be at least 6, twice informative"),
-        ({"informative": 8}, "informative must lie between 1 and 7"),
-        (
-            {"inputs": 60, "informative": 20},
-            "informative must be from 1 to 16, because all patterns are listed, got 20",
-        ),
-        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
-        ({"batch": 1}, "batch must be at least 2, for a wrong choice, got 1"),
-        ({"seeds": 1}, "seeds must be at least 2, for an interval, got 1"),
-        ({"image_batch": 41}, "image_batch must be at most 40, the images, got 41"),
-        ({"weight_decays": (1e-3, 1e-3)}, "weight_decays must be values that differ"),
-        ({"weight_decays": (0.0,)}, "weight_decays must be above 0"),
-    ],
-)
-def test_bad_sizes_are_refused(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        replace(TINY, **options)

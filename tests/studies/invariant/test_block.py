@@ -1,24 +1,18 @@
 """The study of the block: its verdicts, and that each verdict follows the numbers of its claim and of its control."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, changed, verdicts
+from every_study import add, put
+from records import altered, changed, verdicts
+from small_runs import small
 
 from joma.claims.execute import judge
 from joma.studies.invariant.block import STUDY, BlockConfig
 
-SMALL = replace(STUDY.quick, tokens=3, samples=6, steps=5, horizon=0.3, nodes=2)
+SMALL = small("block")
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 NAN = put((0,), np.nan)
 OFF = add((-1,), 0.01)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "block")
 
 
 def spoiled(run, path, changes):
@@ -120,12 +114,6 @@ def test_residuals_of_both_forms_are_measured(run):
         assert finding.residuals.get("corrected", 0) <= finding.tolerance
         if finding.verdict == FIXED:
             assert finding.residuals["printed"] > 1e3 * finding.tolerance
-
-
-def test_every_study(run, tmp_path):
-    findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run)
-    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
 
 
 def test_presets_differ():

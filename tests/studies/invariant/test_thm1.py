@@ -5,28 +5,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, changed, found, verdicts
+from every_study import add, put
+from records import altered, changed, found, verdicts
+from small_runs import small
 
 from joma.claims.execute import judge
+from joma.studies.invariant import thm1
 from joma.studies.invariant._blocks import largest, smallest
 from joma.studies.invariant.thm1 import STUDY
-from joma.studies.invariant.thm1 import run as thm1
-from joma.studies.invariant.thm1 import study as claims
-from joma.studies.invariant.thm1.run import Thm1Config
 from joma.theory.attention import Attention
 from joma.theory.flow import State
 
-SMALL = replace(STUDY.quick, tokens=3, samples=6, steps=5, horizon=0.3, nodes=(1, 2), kink_steps=(10, 40))
+SMALL = small("thm1")
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 OFF = add((-1, ..., 0), 0.01)  # the logits at the last moment
 NAN = put((-1,), np.nan)
 RANDOM, ZERO = 0, 1
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "thm1")
 
 
 def still(path):
@@ -190,16 +184,16 @@ def test_linear_attention_that_learns_from_zero_would_be_recognised(run, tmp_pat
 
 
 def test_residuals_of_both_forms_are_measured(run, tmp_path):
-    gradient = found(STUDY, run, claims.STATIONARY)
+    gradient = found(STUDY, run, "stationary-gradient")
     assert gradient.residuals["printed"] > 1e3 * gradient.tolerance >= gradient.residuals["corrected"]
-    assert found(STUDY, run, claims.ZERO_LINEAR).residuals == {"printed": 1, "corrected": 0}
+    assert found(STUDY, run, "zero-start-linear").residuals == {"printed": 1, "corrected": 0}
     with altered(run, tmp_path / "run", "saliency", lambda x: x[:1] + 0.5 * (x - x[:1])) as half:
-        halved = found(STUDY, half, claims.STATIONARY).residuals["printed"]
+        halved = found(STUDY, half, "stationary-gradient").residuals["printed"]
     assert halved == pytest.approx(gradient.residuals["printed"] / 2)
 
 
 def test_what_a_relu_does_from_zero_stands_beside(run):
-    (finding,) = (one for one in judge(STUDY, run) if one.claim is claims.ZERO_EXP)
+    (finding,) = (one for one in judge(STUDY, run) if one.claim.name == "zero-start-exp")
     assert finding.details == {"ReLU from a zero start": {"largest |v′|": 0.0}}
 
 
@@ -229,26 +223,3 @@ def test_controls_and_other_data_draw_from_streams_of_their_own(monkeypatch):
             draw(replace(SMALL, seed=seed))
             last.append(drawn[-1])
     assert len({0, 1, 2, *last}) == 7
-
-
-def test_every_study(run):
-    findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"kink_steps": (1,)}, "kink_steps must be 2 values that rise"),
-        ({"kink_steps": (80, 20)}, "a coarse and a finer one"),
-        ({"steps": 1}, "steps must be at least 2"),
-    ],
-)
-def test_refusals(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        Thm1Config(**changes)

@@ -3,25 +3,19 @@
 import numpy as np
 import pytest
 import torch
-from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, changed, found, verdicts
+from every_study import add, put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
+from records import altered, changed, found, verdicts
+from small_runs import small
 
 from joma.studies.invariant import thm1_coherence as study
 from joma.studies.invariant.thm1_coherence import STUDY, Thm1CoherenceConfig
 from joma.theory.flow import Block, cross_entropy_gradient
 
-TINY = Thm1CoherenceConfig(
-    tokens=4, nodes=2, samples=6, widths=(3, 8, 64, 4096), seeds=8, vocabulary=300, vocabulary_seeds=3
-)
+TINY = small("thm1-coherence")
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 QUALITATIVE, OPEN = "only qualitative", "undecided"
 NAN = put((-1, 0), np.nan)
 JITTER = np.tile([-1.0, 1.0], 4)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("runs") / "thm1-coherence")
 
 
 def test_verdicts(run):
@@ -34,36 +28,30 @@ def test_verdicts(run):
     }
 
 
-@pytest.mark.parametrize(
-    ("series", "change", "claim", "verdict"),
-    [
-        ("residual/first order", lambda x: 1.5 * x, study.TERMS, FAILS),
-        ("residual/first order", add((-1,), 1.0), study.TERMS, FAILS),
-        ("residual/first order", NAN, study.TERMS, FAILS),
-        ("residual/orthonormal drift", lambda x: x + 1e-6, study.TERMS, BLIND),
-        ("residual/orthonormal drift", lambda x: x + 1e-6, study.LINEAR, BLIND),
-        ("residual/orthonormal drift", put((0, 0), np.nan), study.LINEAR, OPEN),
-        ("residual/path integral", lambda x: x + 1e-9, study.DUAL, FAILS),
-        ("residual/path integral", add((0, 0, 0), 1e-9), study.DUAL, FAILS),
-        ("residual/path integral", NAN, study.DUAL, FAILS),
-        ("residual/drift", lambda x: 0 * x + 1e-12, study.DUAL, HOLDS),
-        ("no residual/half |W|^2", lambda x: x + 1e-9, study.TOTAL, FAILS),
-        ("no residual/half |W|^2", add((0, 0), 1e-9), study.TOTAL, FAILS),
-        ("no residual/half |W|^2", NAN, study.TOTAL, FAILS),
-        ("no residual/total z", NAN, study.TOTAL, FAILS),
-    ],
-)
-def test_a_spoiled_series_changes_the_verdict(run, tmp_path, series, change, claim, verdict):
-    with altered(run, tmp_path / "run", series, change) as copy:
-        assert found(STUDY, copy, claim).verdict == verdict
+SPOILED = [
+    ("residual/first order", lambda x: 1.5 * x, "coherence-terms", FAILS),
+    ("residual/first order", add((-1,), 1.0), "coherence-terms", FAILS),
+    ("residual/first order", NAN, "coherence-terms", FAILS),
+    ("residual/orthonormal drift", lambda x: x + 1e-6, "coherence-terms", BLIND),
+    ("residual/orthonormal drift", lambda x: x + 1e-6, "coherence-order", BLIND),
+    ("residual/orthonormal drift", put((0, 0), np.nan), "coherence-order", OPEN),
+    ("residual/path integral", lambda x: x + 1e-9, "coherence-dual", FAILS),
+    ("residual/path integral", add((0, 0, 0), 1e-9), "coherence-dual", FAILS),
+    ("residual/path integral", NAN, "coherence-dual", FAILS),
+    ("residual/drift", lambda x: 0 * x + 1e-12, "coherence-dual", HOLDS),
+    ("no residual/half |W|^2", lambda x: x + 1e-9, "coherence-total", FAILS),
+    ("no residual/half |W|^2", add((0, 0), 1e-9), "coherence-total", FAILS),
+    ("no residual/half |W|^2", NAN, "coherence-total", FAILS),
+    ("no residual/total z", NAN, "coherence-total", FAILS),
+]
 
 
 @pytest.mark.parametrize(
     ("claim", "series", "truth", "form"),
     [
-        (study.DUAL, "residual/path integral", "residual/z", "corrected"),
-        (study.TOTAL, "no residual/half |V|^2", "no residual/total z", "printed"),
-        (study.TOTAL, "no residual/half |W|^2", "no residual/total z", "corrected"),
+        ("coherence-dual", "residual/path integral", "residual/z", "corrected"),
+        ("coherence-total", "no residual/half |V|^2", "no residual/total z", "printed"),
+        ("coherence-total", "no residual/half |W|^2", "no residual/total z", "corrected"),
     ],
 )
 def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, truth, form):
@@ -73,14 +61,14 @@ def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, truth, 
 
 def test_the_drift_is_the_residual_of_the_printed_relation(run, tmp_path):
     with altered(run, tmp_path / "run", "residual/drift", lambda x: 0 * x - 0.25) as copy:
-        assert found(STUDY, copy, study.DUAL).residuals["printed"] == 0.25
+        assert found(STUDY, copy, "coherence-dual").residuals["printed"] == 0.25
 
 
 def test_a_printed_relation_that_were_true_would_be_recognised(run, tmp_path):
     with altered(run, tmp_path / "total", "no residual/half |V|^2", lambda _: run.value("no residual/total z")) as copy:
-        assert found(STUDY, copy, study.TOTAL).verdict == HOLDS
+        assert found(STUDY, copy, "coherence-total").verdict == HOLDS
     with altered(run, tmp_path / "terms", "residual/drift", lambda x: 1e-13 * x) as copy:
-        assert found(STUDY, copy, study.TERMS).verdict == HOLDS
+        assert found(STUDY, copy, "coherence-terms").verdict == HOLDS
 
 
 def test_identities_that_other_widths_fulfil_as_well_show_nothing(run, tmp_path):
@@ -91,8 +79,8 @@ def test_identities_that_other_widths_fulfil_as_well_show_nothing(run, tmp_path)
         return np.broadcast_to(value[:1], value.shape) if alike else value
 
     with changed(run, tmp_path / "run", same_at_all_widths) as copy:
-        assert found(STUDY, copy, study.DUAL).verdict == BLIND
-        assert found(STUDY, copy, study.TOTAL).verdict == BLIND
+        assert found(STUDY, copy, "coherence-dual").verdict == BLIND
+        assert found(STUDY, copy, "coherence-total").verdict == BLIND
 
 
 def test_terms_that_other_widths_have_as_well_show_nothing(run, tmp_path):
@@ -105,12 +93,12 @@ def test_terms_that_other_widths_have_as_well_show_nothing(run, tmp_path):
         return value
 
     with changed(run, tmp_path / "run", alike) as copy:
-        assert found(STUDY, copy, study.TERMS).verdict == BLIND
+        assert found(STUDY, copy, "coherence-terms").verdict == BLIND
 
 
 def test_terms_must_explain_more_where_the_coherence_is_small(run, tmp_path):
     with altered(run, tmp_path / "run", "residual/first order", lambda _: 1.05 * run.value("residual/drift")) as copy:
-        assert found(STUDY, copy, study.TERMS).verdict == FAILS
+        assert found(STUDY, copy, "coherence-terms").verdict == FAILS
 
 
 def with_orders(run, path, orders, factor=1.0):
@@ -132,7 +120,7 @@ def with_orders(run, path, orders, factor=1.0):
 )
 def test_the_order_is_judged_over_seeds(run, tmp_path, orders, verdict):
     with with_orders(run, tmp_path / "run", orders) as copy:
-        finding = found(STUDY, copy, study.LINEAR)
+        finding = found(STUDY, copy, "coherence-order")
     assert finding.verdict == verdict
     assert finding.main.seeds == TINY.seeds
     assert finding.main.effect == pytest.approx(orders.mean())
@@ -143,8 +131,8 @@ def test_one_seed_has_no_interval(run, tmp_path):
         return value[:, :1] if name.startswith(("residual/coherence", "residual/z", "residual/drift", "voc")) else value
 
     with changed(run, tmp_path / "run", first) as copy:
-        assert found(STUDY, copy, study.LINEAR).verdict == OPEN
-        assert found(STUDY, copy, study.WIDTH).verdict == OPEN
+        assert found(STUDY, copy, "coherence-order").verdict == OPEN
+        assert found(STUDY, copy, "coherence-width").verdict == OPEN
 
 
 @pytest.mark.parametrize(
@@ -161,19 +149,13 @@ def test_one_seed_has_no_interval(run, tmp_path):
 )
 def test_the_width_is_judged_over_draws(run, tmp_path, lean, wide, verdict):
     with altered(run, tmp_path / "run", "vocabulary/coherence", lambda _: np.array([lean, wide])) as copy:
-        assert found(STUDY, copy, study.WIDTH).verdict == verdict
+        assert found(STUDY, copy, "coherence-width").verdict == verdict
 
 
 def test_every_draw_must_keep_to_the_bound(run, tmp_path):
     lean, wide = np.full(40, 0.4), np.where(np.arange(40) == 7, 0.301, 0.20)
     with altered(run, tmp_path / "run", "vocabulary/coherence", lambda _: np.stack([lean, wide])) as copy:
-        assert found(STUDY, copy, study.WIDTH).verdict == QUALITATIVE
-
-
-def test_what_is_asked_of_every_study(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, TINY, run, tmp_path / "run", after=0.35)
-    draws_labelled_figures(STUDY, run)
-    findings_survive_json(STUDY, run)
+        assert found(STUDY, copy, "coherence-width").verdict == QUALITATIVE
 
 
 def test_ensembles_of_coherent_embeddings_obey_equation_2():

@@ -1,24 +1,16 @@
 """Theorem 1 with several queries: the verdicts, and that each follows the numbers of its claim and of its controls."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, changed, verdicts
+from every_study import add, put
+from records import altered, changed, verdicts
 
 from joma.claims.execute import judge
-from joma.studies.invariant.thm1_queries import AVERAGED, MIXED, STUDY, Thm1QueriesConfig
+from joma.studies.invariant.thm1_queries import AVERAGED, MIXED, STUDY
 
-SMALL = replace(STUDY.quick, tokens=3, samples=6, steps=5, horizon=0.3, nodes=2, queries=2)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 OFF = add((-1,), 0.01)
 NAN = put((-1,), np.nan)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "thm1-queries")
 
 
 def still(path):
@@ -117,18 +109,3 @@ def test_printed_forms_must_be_true_of_both_attentions(run, tmp_path, kind):
 def test_residuals_of_both_forms_are_measured(run):
     for finding in judge(STUDY, run):
         assert finding.residuals["printed"] > 1e3 * finding.tolerance >= 1e3 * finding.residuals["corrected"]
-
-
-def test_every_study(run):
-    findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
-
-
-def test_a_flow_of_one_moment_is_refused():
-    with pytest.raises(ValueError, match="steps must be at least 2"):
-        Thm1QueriesConfig(steps=1)

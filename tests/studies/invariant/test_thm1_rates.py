@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, changed, verdicts
+from every_study import add, put
+from records import altered, changed, verdicts
 
 from joma.claims.execute import judge
 from joma.studies.invariant.thm1_rates import STUDY, Thm1RatesConfig
@@ -24,11 +24,6 @@ OFF = add((-1, ..., 0), 0.01)  # the logits at the last moment
 NAN = put((-1,), np.nan)
 EQUAL, SLOW, FAST = "rates 1, 1", "rates 1, 0.5", "rates 0.5, 1"
 WARM, COLD = "temperature 1", "temperature 0.5"
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "thm1-rates")
 
 
 def still(path):
@@ -121,20 +116,9 @@ def test_residuals_of_both_forms_are_measured(run):
             assert finding.residuals["printed"] > 1e3 * finding.tolerance
 
 
-def test_every_study(run):
-    findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.5)
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"steps": 1}, "steps must be at least 2"),
         ({"rates": ((1.0, 1.0),)}, "rates must be an equal pair followed by at least one unequal pair"),
         ({"rates": ((1.0, 0.5), (1.0, 1.0))}, "rates must be an equal pair followed by"),
     ],

@@ -4,28 +4,23 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
+from every_study import add, put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
 from records import altered, carried_out, changed, found, verdicts
+from small_runs import small
 
 from joma.claims.execute import judge
 from joma.runs import Run
 from joma.studies.invariant.thm1_softmax import STUDY
-from joma.studies.invariant.thm1_softmax import judge as claims
 from joma.studies.invariant.thm1_softmax import run as softmax
 from joma.studies.invariant.thm1_softmax.run import Thm1SoftmaxConfig
 
-TINY = Thm1SoftmaxConfig(tokens=8, classes=6, steps=300, seeds=4, rate=0.4, points=12, draws=2)
+TINY = small("thm1-softmax")
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 QUALITATIVE, OPEN = "only qualitative", "undecided"
 KINDS = softmax.KINDS
 NAN = put((0, -1), np.nan)
 TOKENS, SEEDS = 8, 4
 JITTER = np.array([-1.0, 1.0, -1.0, 1.0])
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("runs") / "thm1-softmax")
 
 
 @pytest.fixture(scope="module")
@@ -75,29 +70,23 @@ def test_verdicts_that_hold_at_any_size(several):
     assert seen | expected == seen
 
 
-@pytest.mark.parametrize(
-    ("series", "change", "claim", "verdict"),
-    [
-        ("one/velocity, all nodes", lambda x: x + 1e-9, "eq17-sum", FAILS),
-        ("one/velocity, all nodes", NAN, "eq17-sum", FAILS),
-        ("one/velocity, one node", lambda x: 0 * x, "eq17-sum", HOLDS),
-        ("one/velocity, all nodes", lambda x: x + 1e-9, "softmax-condition", FAILS),
-        ("one/velocity, all nodes", NAN, "softmax-condition", FAILS),
-        ("smooth/condition/each", lambda x: 0 * x, "softmax-condition", BLIND),
-        ("random/condition/each", lambda x: 0 * x, "softmax-condition", BLIND),
-        ("random/condition/each", NAN, "softmax-condition", OPEN),
-        ("smooth/identity", lambda x: x + 1e-9, "eq17-covariance", FAILS),
-        ("random/identity", add((0, 5, 0), 1e-9), "eq17-covariance", FAILS),
-        ("random/identity", NAN, "eq17-covariance", FAILS),
-        ("one/z integrated", lambda x: x + 1e-6, "eq18-constant-mean", FAILS),
-        ("one/z integrated", NAN, "eq18-constant-mean", FAILS),
-        ("random/z", lambda x: x + np.arange(x.shape[1])[:, None], "softmax-mean-logit", FAILS),
-        ("smooth/z", NAN, "softmax-mean-logit", FAILS),
-    ],
-)
-def test_a_spoiled_series_changes_the_verdict(run, tmp_path, series, change, claim, verdict):
-    with altered(run, tmp_path / "run", series, change) as copy:
-        assert verdicts(STUDY, copy)[claim] == verdict
+SPOILED = [
+    ("one/velocity, all nodes", lambda x: x + 1e-9, "eq17-sum", FAILS),
+    ("one/velocity, all nodes", NAN, "eq17-sum", FAILS),
+    ("one/velocity, one node", lambda x: 0 * x, "eq17-sum", HOLDS),
+    ("one/velocity, all nodes", lambda x: x + 1e-9, "softmax-condition", FAILS),
+    ("one/velocity, all nodes", NAN, "softmax-condition", FAILS),
+    ("smooth/condition/each", lambda x: 0 * x, "softmax-condition", BLIND),
+    ("random/condition/each", lambda x: 0 * x, "softmax-condition", BLIND),
+    ("random/condition/each", NAN, "softmax-condition", OPEN),
+    ("smooth/identity", lambda x: x + 1e-9, "eq17-covariance", FAILS),
+    ("random/identity", add((0, 5, 0), 1e-9), "eq17-covariance", FAILS),
+    ("random/identity", NAN, "eq17-covariance", FAILS),
+    ("one/z integrated", lambda x: x + 1e-6, "eq18-constant-mean", FAILS),
+    ("one/z integrated", NAN, "eq18-constant-mean", FAILS),
+    ("random/z", lambda x: x + np.arange(x.shape[1])[:, None], "softmax-mean-logit", FAILS),
+    ("smooth/z", NAN, "softmax-mean-logit", FAILS),
+]
 
 
 def test_equations_that_hold_in_training_would_make_their_controls_blind(run, tmp_path):
@@ -119,30 +108,30 @@ def test_a_condition_that_is_not_met_is_no_case_of_it(run, tmp_path, side):
     exact = {f"{kind}/integrated": run.value(f"{kind}/z") for kind in KINDS}
     exact[f"smooth/condition/{side}"] = run.value("smooth/condition/left") + 0.1
     with changed(run, tmp_path / "run", lambda name, step, value: exact.get(name, value)) as copy:
-        assert found(STUDY, copy, claims.CONDITION).verdict == FIXED
+        assert found(STUDY, copy, "softmax-condition").verdict == FIXED
 
 
 def test_the_covariance_of_other_classes_must_not_do(run, tmp_path):
     """Its printed form is as wrong as ever, but the correction would be right for any classes."""
     shift = run.value("smooth/identity") - run.value("smooth/integrated")
     with altered(run, tmp_path / "run", "random/integrated", lambda _: run.value("random/identity") - shift) as copy:
-        finding = found(STUDY, copy, claims.COVARIANCE)
+        finding = found(STUDY, copy, "eq17-covariance")
     assert finding.residuals["printed"] > 0.01
     assert finding.verdict == BLIND
 
 
 def test_a_mean_that_moves_nowhere_shows_nothing(run, tmp_path):
     with changed(run, tmp_path / "run", lambda n, step, x: 0 * x + 1 if n.endswith("first term") else x) as copy:
-        assert found(STUDY, copy, claims.MEAN).verdict == BLIND
+        assert found(STUDY, copy, "softmax-mean-logit").verdict == BLIND
 
 
 @pytest.mark.parametrize(
     ("claim", "series", "form", "value"),
     [
-        (claims.SUMS, "one/velocity, one node", "printed", 0.25),
-        (claims.SUMS, "one/velocity, all nodes", "corrected", 0.25),
-        (claims.CONSTANT, "one/z closed", "printed", 0.25),
-        (claims.CONSTANT, "one/z integrated", "corrected", 0.25),
+        ("eq17-sum", "one/velocity, one node", "printed", 0.25),
+        ("eq17-sum", "one/velocity, all nodes", "corrected", 0.25),
+        ("eq18-constant-mean", "one/z closed", "printed", 0.25),
+        ("eq18-constant-mean", "one/z integrated", "corrected", 0.25),
     ],
 )
 def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, form, value):
@@ -154,7 +143,7 @@ def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, form, v
 @pytest.mark.parametrize(("series", "form"), [("integrated", "printed"), ("identity", "corrected")])
 def test_the_residuals_of_equation_17_in_training_are_those_of_the_record(run, tmp_path, series, form):
     with altered(run, tmp_path / "run", f"random/{series}", lambda _: 3 * run.value("random/z")) as copy:
-        assert found(STUDY, copy, claims.COVARIANCE).residuals[form] == pytest.approx(2.0)
+        assert found(STUDY, copy, "eq17-covariance").residuals[form] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +164,7 @@ def test_figure_2_beside_frozen_attention(run, tmp_path, kind, own, frozen, verd
     with made(
         run, tmp_path / "run", lambda z: {"published": like(z, own), "frozen/published": like(z, frozen)}
     ) as copy:
-        finding = found(STUDY, copy, claims.CORRELATES[kind])
+        finding = found(STUDY, copy, f"fig2-{kind}")
     assert finding.verdict == verdict
 
 
@@ -197,7 +186,7 @@ def test_figure_2_beside_another_seed(run, tmp_path, kind, own, alike, verdict):
         return {"z": z, "published": like(z, own), "frozen/published": like(z, 0.1 * JITTER)}
 
     with made(run, tmp_path / "run", change) as copy:
-        finding = found(STUDY, copy, claims.CORRELATES[kind])
+        finding = found(STUDY, copy, f"fig2-{kind}")
     assert finding.main.effect == pytest.approx(own.mean())
     assert finding.verdict == verdict
 
@@ -208,7 +197,7 @@ def test_figure_2_names_the_harder_control(run, tmp_path, frozen, harder):
         return {"published": like(z, 0.97), "frozen/published": like(z, frozen)}
 
     with made(run, tmp_path / "run", change) as copy:
-        assert harder in found(STUDY, copy, claims.CORRELATES["random"]).control
+        assert harder in found(STUDY, copy, "fig2-random").control
 
 
 @pytest.mark.parametrize(
@@ -221,7 +210,7 @@ def test_figure_2_names_the_harder_control(run, tmp_path, frozen, harder):
         (lambda z: like(z, 0.6 + 0.001 * JITTER), QUALITATIVE),
     ],
 )
-@pytest.mark.parametrize(("claim", "name"), [(claims.PUBLISHED, "published"), (claims.CURRENT, "current mean")])
+@pytest.mark.parametrize(("claim", "name"), [("softmax-published", "published"), ("eq18-current-mean", "current mean")])
 def test_estimates_beside_logits_that_never_move(run, tmp_path, claim, name, estimate, verdict):
     with made(run, tmp_path / "run", lambda z: {name: estimate(z)}) as copy:
         assert found(STUDY, copy, claim).verdict == verdict
@@ -229,10 +218,10 @@ def test_estimates_beside_logits_that_never_move(run, tmp_path, claim, name, est
 
 def test_a_correlation_does_not_hide_the_size(run, tmp_path):
     with made(run, tmp_path / "run", lambda z: {"published": like(z, 0.995, size=5.0)}) as copy:
-        assert found(STUDY, copy, claims.PUBLISHED).verdict == QUALITATIVE
+        assert found(STUDY, copy, "softmax-published").verdict == QUALITATIVE
 
 
-@pytest.mark.parametrize("claim", [claims.PUBLISHED, claims.CURRENT])
+@pytest.mark.parametrize("claim", ["softmax-published", "eq18-current-mean"])
 def test_estimates_no_better_than_the_start_are_not_above_it(run, tmp_path, claim):
     """The start correlates with z as the estimate does."""
 
@@ -246,7 +235,7 @@ def test_estimates_no_better_than_the_start_are_not_above_it(run, tmp_path, clai
 
 
 @pytest.mark.parametrize("moment", [6, -1])
-@pytest.mark.parametrize(("claim", "name"), [(claims.PUBLISHED, "published"), (claims.CURRENT, "current mean")])
+@pytest.mark.parametrize(("claim", "name"), [("softmax-published", "published"), ("eq18-current-mean", "current mean")])
 def test_the_size_is_asked_at_every_moment(run, tmp_path, claim, name, moment):
     """At half of training an estimate is far off; at the end it is right."""
 
@@ -273,7 +262,7 @@ def test_components_are_judged_by_their_correlations(run, tmp_path):
         ("second, the other way round", terms(0.95 + 0.01 * JITTER, -0.95 + 0.01 * JITTER), QUALITATIVE),
     ):
         with made(run, tmp_path / name, change) as copy:
-            assert (name, found(STUDY, copy, claims.PARTS).verdict) == (name, verdict)
+            assert (name, found(STUDY, copy, "fig2-components").verdict) == (name, verdict)
 
 
 def test_a_first_term_that_any_seed_has_shows_nothing(run, tmp_path):
@@ -282,7 +271,7 @@ def test_a_first_term_that_any_seed_has_shows_nothing(run, tmp_path):
         return {"z": z, "published": like(z, 0.97), "first term": like(z, 0.95), "second term": like(z, 0.01 * JITTER)}
 
     with made(run, tmp_path / "run", alike) as copy:
-        finding = found(STUDY, copy, claims.PARTS)
+        finding = found(STUDY, copy, "fig2-components")
     assert finding.verdict == BLIND
     assert "another seed" in finding.control
 
@@ -295,7 +284,7 @@ def test_components_must_pass_on_both_kinds_of_classes(run, tmp_path):
         for kind in KINDS:
             swapped = both.value(f"{kind}/first term")
             with altered(both, tmp_path / kind, f"{kind}/second term", lambda _, x=swapped: x) as copy:
-                assert found(STUDY, copy, claims.PARTS).verdict == QUALITATIVE
+                assert found(STUDY, copy, "fig2-components").verdict == QUALITATIVE
 
 
 @pytest.mark.parametrize(
@@ -311,14 +300,14 @@ def test_components_must_pass_on_both_kinds_of_classes(run, tmp_path):
 def test_rebuilt_logits_are_judged_by_size_and_form(run, tmp_path, rebuilt, verdict):
     """A correlation of 0.999 leaves an error of 4 %, one of 0.985 an error of 17 %."""
     with made(run, tmp_path / "run", lambda z: {"published": -8 * z, "self-consistent": rebuilt(z)}) as copy:
-        assert found(STUDY, copy, claims.REBUILT).verdict == verdict
+        assert found(STUDY, copy, "softmax-rebuilt").verdict == verdict
 
 
 def test_a_closed_form_that_were_right_would_hold_as_printed(several, tmp_path):
     perfect = {f"{kind}/published": several.value(f"{kind}/z") for kind in KINDS}
     with changed(several, tmp_path / "run", lambda name, step, value: perfect.get(name, value)) as copy:
-        assert found(STUDY, copy, claims.REBUILT).verdict == HOLDS
-        assert found(STUDY, copy, claims.PUBLISHED).verdict == HOLDS
+        assert found(STUDY, copy, "softmax-rebuilt").verdict == HOLDS
+        assert found(STUDY, copy, "softmax-published").verdict == HOLDS
 
 
 def test_logits_that_another_seed_rebuilds_as_well_show_nothing(run, tmp_path):
@@ -327,7 +316,7 @@ def test_logits_that_another_seed_rebuilds_as_well_show_nothing(run, tmp_path):
         return {"z": z, "self-consistent": like(z, 0.999 + 1e-4 * JITTER), "published": like(z, 0.99, size=8.0)}
 
     with made(run, tmp_path / "run", alike) as copy:
-        finding = found(STUDY, copy, claims.REBUILT)
+        finding = found(STUDY, copy, "softmax-rebuilt")
     assert finding.verdict == BLIND
     assert "another seed" in finding.control
 
@@ -356,12 +345,12 @@ def growth(shares, still):
 def test_figure_3_beside_frozen_attention(run, tmp_path, kind, moving, frozen, still, verdict):
     change = {f"{kind}/v": growth(moving, still), f"{kind}/frozen/v": growth(frozen, still)}
     with changed(run, tmp_path / "run", lambda name, step, value: change.get(name, value)) as copy:
-        assert found(STUDY, copy, claims.GROWTH[kind]).verdict == verdict
+        assert found(STUDY, copy, f"fig3-{kind}").verdict == verdict
 
 
 def test_growth_like_that_under_frozen_attention_is_no_effect(run, tmp_path):
     with altered(run, tmp_path / "run", "random/v", lambda _: run.value("random/frozen/v")) as copy:
-        assert found(STUDY, copy, claims.GROWTH["random"]).verdict == BLIND
+        assert found(STUDY, copy, "fig3-random").verdict == BLIND
 
 
 EMPIRICAL = [claim for claim in STUDY.claims if claim.empirical]
@@ -423,13 +412,3 @@ def test_the_default_seed_gives_the_numbers_of_seed_zero(run):
     np.testing.assert_array_equal(run.value("random/z")[:, 0], start.z[:, 0].numpy())
     np.testing.assert_array_equal(run.value("one/z"), softmax.one_sample(2, seed=0)["z"].numpy())
     assert not np.allclose(run.value("one/z"), softmax.one_sample(2, seed=1)["z"].numpy())
-
-
-def test_what_is_asked_of_every_study(run):
-    draws_labelled_figures(STUDY, run)
-    findings_survive_json(STUDY, run)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, TINY, run, tmp_path / "run", after=0.35)

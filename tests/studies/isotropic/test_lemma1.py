@@ -1,25 +1,17 @@
 """Lemma 1: its verdicts, and that they follow the numbers."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from every_study import add, draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, changed, verdicts
+from every_study import add, put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
+from records import altered, changed, verdicts
 
 from joma.studies.isotropic import lemma1
 from joma.studies.isotropic._forms import UNIT
 
 STUDY = lemma1.STUDY
-CONFIG = replace(STUDY.quick, samples=60_000)
 FIXED = "holds as corrected"
 BALL, LAST = 1, 3
 FIRST_THETA, SECOND_THETA = np.s_[:, :, 0], np.s_[:, :, 1]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, CONFIG, tmp_path_factory.mktemp("lemma1") / "run")
 
 
 def test_verdicts(run):
@@ -60,12 +52,6 @@ SPOILED = [
 ]
 
 
-@pytest.mark.parametrize(("series", "change", "claim", "verdict"), SPOILED)
-def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
-    with altered(run, tmp_path / "run", series, change) as spoiled:
-        assert verdicts(STUDY, spoiled)[claim] == verdict
-
-
 def test_every_claim_is_turned_by_a_spoiled_number():
     assert {claim for _, _, claim, _ in SPOILED} == {claim.name for claim in STUDY.claims}
 
@@ -94,18 +80,6 @@ def test_a_printed_form_that_is_right_holds(run, tmp_path):
     with changed(run, tmp_path / "run", change) as spoiled:
         found = verdicts(STUDY, spoiled)
     assert found["hyperplane-mean"] == found["hyperplane-vector"] == "holds"
-
-
-def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, CONFIG, run, tmp_path / "run", after=0.15)
-
-
-def test_figures(run):
-    draws_labelled_figures(STUDY, run)
-
-
-def test_findings_survive_json(run):
-    findings_survive_json(STUDY, run)
 
 
 def test_sizes_that_make_no_sense_are_refused():

@@ -5,22 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, changed, found, verdicts
+from every_study import put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
+from records import altered, changed, found, verdicts
+from small_runs import small
 
 from joma.studies.linear import thm2_rank
-from joma.studies.linear.thm2_rank import EXACT, SHARE, STUDY, Thm2RankConfig
+from joma.studies.linear.thm2_rank import EXACT, SHARE, STUDY
 
-SMALL = Thm2RankConfig(tokens=4, nodes=3, samples=6, draws=1, steps=6, rows=30, columns=15, matrices=4)
+SMALL = small("thm2-rank")
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 QUALITATIVE, OPEN = "only qualitative", "undecided"
 SOON = 8  # of the 49 moments: 1 − t/t* = 0.01
 UNLIKE = np.array([1.8, 0.4, 1.6, 0.2])  # matrices that do not agree on the direction
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "thm2-rank")
 
 
 def judged(run, path, changes):
@@ -49,28 +45,22 @@ def test_verdicts(run):
     }
 
 
-@pytest.mark.parametrize(
-    ("series", "change", "claim", "verdict"),
-    [
-        ("block/velocity off/corrected", lambda x: x + 1e-9, "nodes-dynamics", FAILS),
-        ("block/velocity off/corrected", put((0, 2), np.nan), "nodes-dynamics", FAILS),
-        ("block/velocity off/any A", lambda x: 0 * x, "nodes-dynamics", HOLDS),
-        ("block/velocity off/printed", lambda x: 0 * x, "nodes-dynamics", HOLDS),
-        ("block/v closed", lambda x: x + 1e-9, "nodes-closed-form", FAILS),
-        ("block/v closed", put((0, 2), np.nan), "nodes-closed-form", FAILS),
-    ],
-)
-def test_a_spoiled_series_changes_a_mathematical_verdict(run, tmp_path, series, change, claim, verdict):
-    with altered(run, tmp_path / "run", series, change) as copy:
-        assert verdicts(STUDY, copy)[claim] == verdict
+SPOILED = [
+    ("block/velocity off/corrected", lambda x: x + 1e-9, "nodes-dynamics", FAILS),
+    ("block/velocity off/corrected", put((0, 2), np.nan), "nodes-dynamics", FAILS),
+    ("block/velocity off/any A", lambda x: 0 * x, "nodes-dynamics", HOLDS),
+    ("block/velocity off/printed", lambda x: 0 * x, "nodes-dynamics", HOLDS),
+    ("block/v closed", lambda x: x + 1e-9, "nodes-closed-form", FAILS),
+    ("block/v closed", put((0, 2), np.nan), "nodes-closed-form", FAILS),
+]
 
 
 def test_errors_of_both_equations_come_from_the_record(run, tmp_path):
-    seen = found(STUDY, run, thm2_rank.DYNAMICS)
+    seen = found(STUDY, run, "nodes-dynamics")
     assert seen.residuals["printed"] > 0.01 > EXACT >= seen.residuals["corrected"]
     assert seen.details["the printed equation"]["with A = 1"] > seen.residuals["printed"]
     with altered(run, tmp_path / "run", "block/velocity off/any A", lambda x: x / 2) as copy:
-        assert found(STUDY, copy, thm2_rank.DYNAMICS).residuals["printed"] == seen.residuals["printed"] / 2
+        assert found(STUDY, copy, "nodes-dynamics").residuals["printed"] == seen.residuals["printed"] / 2
 
 
 @pytest.mark.parametrize("scale", [2.0, np.sqrt(2)])
@@ -146,7 +136,7 @@ def test_the_gradient_is_lower_at_every_moment_that_is_asked(run, tmp_path):
         return np.where(np.arange(len(velocity))[:, None] == len(velocity) - 1, run.value("rank/V"), velocity)
 
     assert judged(run, tmp_path / "run", {"rank/V'": late})["nodes-gradient-rank"] == QUALITATIVE
-    seen = found(STUDY, run, thm2_rank.GRADIENT)
+    seen = found(STUDY, run, "nodes-gradient-rank")
     assert list(seen.printed.effects) == [f"at 1 − t/t* = {left}" for left in ("0.1", "0.01", "1.0e-6", "1.0e-12")]
 
 
@@ -174,7 +164,7 @@ def test_row_growth_is_compared_with_v_without_attention(run, tmp_path, changes,
 
 def test_the_largest_growth_without_attention_is_the_control(run, tmp_path):
     with altered(run, tmp_path / "run", "rank/growth without attention", put((3,), 2.0)) as copy:
-        assert found(STUDY, copy, thm2_rank.ROWS).main.control_effect == 2.0
+        assert found(STUDY, copy, "nodes-row-growth").main.control_effect == 2.0
 
 
 def test_one_matrix_decides_nothing_empirical(run, tmp_path):
@@ -183,28 +173,13 @@ def test_one_matrix_decides_nothing_empirical(run, tmp_path):
 
 
 def test_what_a_reader_wants_to_know_stands_beside(run):
-    beside = found(STUDY, run, thm2_rank.GRADIENT).details["at 1 − t/t* = 0.01"]
+    beside = found(STUDY, run, "nodes-gradient-rank").details["at 1 − t/t* = 0.01"]
     means = {"stable rank of V": run.value("rank/V")[SOON].mean(), "of V′": run.value("rank/V'")[SOON].mean()}
     assert beside == pytest.approx(means)
 
 
-def test_every_study(run):
-    findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.35)
-
-
 def test_presets_differ():
     assert STUDY.quick != STUDY.paper
-
-
-def test_a_flow_of_one_moment_is_refused():
-    with pytest.raises(ValueError, match="steps must be at least 2"):
-        Thm2RankConfig(steps=1)
 
 
 @pytest.mark.long

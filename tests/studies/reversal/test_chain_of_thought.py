@@ -2,22 +2,21 @@
 
 import numpy as np
 import pytest
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, found, verdicts
+from every_study import put
+from records import altered, found, verdicts
 
 from joma.data.facts import chains
 from joma.studies.reversal import _rows
-from joma.studies.reversal.chain_of_thought import STUDY, ChainOfThoughtConfig, first_steps_of_trained, seen, walked
+from joma.studies.reversal.chain_of_thought import STUDY, first_steps_of_trained, seen, walked
 
-SMALL = ChainOfThoughtConfig(chains=(17,), rates=(0.5, 1.0), horizon=6.0, moments=5, seeds=2)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 LAST = (-1, 0)
 A, B = "104/0.5/A", "104/0.5/B"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "chain-of-thought")
+def run(small_run):
+    return small_run("chain-of-thought")
 
 
 def test_verdicts(run):
@@ -92,28 +91,3 @@ def test_numbers_of_one_moment_belong_to_the_held_out_chains():
     own = first_steps_of_trained(facts)
     assert (own.tokens[:, 0] == facts.compositions.tokens[:, 0]).all()
     assert not set(own.tokens[:, 0].tolist()) & set(facts.test.tokens[:, 0].tolist())
-
-
-def test_every_study(run):
-    findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.2)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"chains": (16,)}, "chains must be at least 17, for the 100 tokens of the theorem, got"),
-        ({"held_out": 0.0}, "held_out must leave a chain to test and one to train, got 0.0 of 20"),
-        ({"held_out": 1.0}, "held_out must leave a chain to test and one to train"),
-        ({"rates": (2.0,)}, "rates must lie from"),
-        ({"horizon": 1.5}, "horizon must be at least 2"),
-    ],
-)
-def test_refusals(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        ChainOfThoughtConfig(**changes)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
-from records import carried_out, found, verdicts
+from every_study import draws_labelled_figures, findings_survive_json
+from records import found, verdicts
+from small_runs import small
 
 from joma.claims.execute import plain_config
 from joma.runs import Run
@@ -12,7 +13,7 @@ from joma.studies.reversal import chain_of_thought_decoder as study
 from joma.studies.reversal._decoders import grouped
 from joma.studies.reversal.chain_of_thought_decoder import STUDY
 
-TINY = study.ChainOfThoughtDecoderConfig(seeds=2, width=8, steps=6, look_at=(2,), batch=8, chains=14, entity=2)
+TINY = small("chain-of-thought-decoder")
 SEEDS = 4
 CONFIG = study.ChainOfThoughtDecoderConfig(seeds=SEEDS)
 SPREAD = np.array([-1.0, 1.0, -0.5, 0.5])
@@ -22,11 +23,6 @@ WAYS = {study.BASE: (0.0, 1.0, np.nan), "spelled out": (0.0, 1.0, 0.9), "other s
         "frozen": (0.0, 1.0, np.nan)}  # fmt: skip
 
 COMPOSE = "held-out-composition-no-better-than-uniform"
-
-
-@pytest.fixture(scope="module")
-def tiny_run(tmp_path_factory):
-    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("tiny") / "run")
 
 
 def record(path, changes=None, *, ways=None, rank=0.5, accuracy=1.0, spread=1e-3):
@@ -105,14 +101,8 @@ def test_steps_must_be_the_chains_own(tmp_path):
     assert of("worse", 0.3, 0.6) == "fails"
 
 
-@pytest.mark.long
-def test_a_run_goes_on_after_an_interrupt(tiny_run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, TINY, tiny_run, tmp_path / "again", after=0.0)
-
-
-def test_figures_and_findings(tiny_run, tmp_path):
-    assert set(verdicts(STUDY, tiny_run).values()) == {"not run"}
-    draws_labelled_figures(STUDY, tiny_run)
+def test_figures_and_findings(small_run, tmp_path):
+    assert set(verdicts(STUDY, small_run(STUDY.name)).values()) == {"not run"}
     learned = record(tmp_path / "run")
     draws_labelled_figures(STUDY, learned)
     findings_survive_json(STUDY, learned)
@@ -161,17 +151,3 @@ def test_a_rollout_goes_by_its_own_answers():
     wrong = dict(table)
     wrong[tuple(first.tokens[0, :2].tolist())] = int(first.tokens[1, 2])  # one chain goes astray at its first step
     assert abs(networks.answered(Lookup(wrong), [0])[0, 1].item() - (1 - 1 / len(facts.test))) < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"held_out": 0.0}, r"held_out must hold out at least 4 of 24 chains, and not all, got 0\.0"),
-        ({"held_out": 0.1}, r"held_out must hold out at least 4 of 24 chains, and not all, got 0\.1"),
-        ({"held_out": 1.0}, r"held_out must hold out at least 4 of 24 chains, and not all, got 1\.0"),
-        ({"spelled": (3,)}, r"spelled must be among the depths \(1, 2\), got \(3,\)"),
-    ],
-)
-def test_refusals(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        study.ChainOfThoughtDecoderConfig(**options)

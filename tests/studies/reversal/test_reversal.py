@@ -5,27 +5,24 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, changed, found, verdicts
+from every_study import put
+from records import altered, changed, found, verdicts
 
 from joma.data.facts import reversals
 from joma.studies.reversal import _rows
 from joma.studies.reversal import reversal as study
 from joma.studies.reversal._rows import bounds, moments_of, power_of
-from joma.studies.reversal.reversal import STUDY, ReversalConfig
+from joma.studies.reversal.reversal import STUDY
 from joma.theory.reversal import bilinear_losses, bound_power, row_loss
 
-SMALL = ReversalConfig(
-    pairs=(25,), rates=(0.5, 1.0), horizon=3.0, moments=4, seeds=2, widths=(32, 256), draws=8, steps=25
-)
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 LAST = (-1, 0)
 A, B = "102/0.5/A", "102/0.5/B"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return carried_out(STUDY, SMALL, tmp_path_factory.mktemp("runs") / "reversal")
+def run(small_run):
+    return small_run("reversal")
 
 
 def test_verdicts(run):
@@ -174,30 +171,3 @@ def test_what_a_run_measures_is_what_its_name_says():
     }  # fmt: skip
     for name, value in wanted.items():
         assert found[name] == pytest.approx(value), name
-
-
-def test_every_study(run):
-    findings_survive_json(STUDY, run)
-    draws_labelled_figures(STUDY, run)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.2)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"pairs": (25, 24)}, "pairs must be at least 25, for the 100 tokens of the theorem, got"),
-        ({"rates": (0.001,)}, r"rates must lie from 0.0103, 1/M\^0.99, to 1, got"),
-        ({"rates": (1.5,)}, "rates must lie from"),
-        ({"horizon": 1.5}, "horizon must be at least 2, .* got 1.5"),
-        ({"tokens": 19}, "tokens must be at least 20, two per fact, got 19"),
-        ({"widths": (32,)}, "widths must be at least 2 values that differ, for a slope"),
-        ({"both": 1.0}, "both must lie from 0 to below 1"),
-    ],
-)
-def test_refusals(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        ReversalConfig(**changes)

@@ -3,19 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
-from records import carried_out, changed, found, verdicts
+from every_study import draws_labelled_figures, findings_survive_json
+from records import changed, found, verdicts
+from small_runs import small
 
 from joma.claims.execute import plain_config
 from joma.runs import Run
 from joma.studies.reversal._decoders import grouped
-from joma.studies.reversal.reversal_decoder import STUDY, study
+from joma.studies.reversal.reversal_decoder import STUDY
 from joma.studies.reversal.reversal_decoder import run as taught
 from joma.studies.reversal.reversal_decoder.run import asymmetry, blocks, excess
 
-TINY = taught.ReversalDecoderConfig(
-    seeds=2, width=8, steps=6, look_at=(2,), batch=8, pairs=14, entities=(1, 2), depths=(1, 2), long=8
-)  # fmt: skip
+TINY = small("reversal-decoder")
 SEEDS = 4
 CONFIG = taught.ReversalDecoderConfig(seeds=SEEDS, entities=(1, 2))
 SIZE = 6
@@ -25,11 +24,6 @@ SPREAD = np.array([-1.0, 1.0, -0.5, 0.5])
 PUBLISHED = {"trained": 1.0, "one way": 0.99, "reverse": 0.002, "shuffled reverse": 0.002, "unseen": 0.002,
              "added reverse": 0.99, "other end": 0.5}  # fmt: skip
 REVERSES = {"read backwards": 0.99, "any order": 0.99, "identities": 0.6}
-
-
-@pytest.fixture(scope="module")
-def tiny_run(tmp_path_factory):
-    return carried_out(STUDY, TINY, tmp_path_factory.mktemp("tiny") / "run")
 
 
 def record(path, changes=None, *, ranks=None, accuracy=None, spread=1e-3, logits=(10.0, 0.0), attention=None):
@@ -101,11 +95,11 @@ def test_the_published_picture_holds(tmp_path):
 @pytest.mark.parametrize(
     ("claim", "condition"),
     [
-        (study.CURSE, taught.BASE),
-        (study.DEPTHS, taught.BASE),
-        (study.FROZEN, "frozen"),
-        (study.ENTITIES, "2 tokens"),
-        (study.LONGER, taught.LONG),
+        ("reverse-no-better-than-uniform", taught.BASE),
+        ("curse-at-every-depth", taught.BASE),
+        ("curse-with-frozen-embeddings", "frozen"),
+        ("curse-with-long-entities", "2 tokens"),
+        ("longer-training-does-not-help", taught.LONG),
     ],
 )
 def test_a_reverse_that_is_known_ends_the_curse(tmp_path, claim, condition):
@@ -121,12 +115,12 @@ def test_a_reverse_that_is_known_ends_the_curse(tmp_path, claim, condition):
 def test_the_loss_is_set_beside_a_uniform_guess(tmp_path):
     for reverse, expected in ((0.01, "holds"), (1 / 48, "not above its control"), (0.1, "fails")):
         run = {"changes": {(taught.BASE, "reverse"): reverse}, "spread": 1e-5}
-        assert verdict(tmp_path / str(reverse), study.LOSS, **run) == expected
+        assert verdict(tmp_path / str(reverse), "reverse-loss-above-uniform", **run) == expected
 
 
 def test_a_trace_is_seen_in_the_ranks(tmp_path):
     def of(name, rank, spread=1e-3):
-        return verdict(tmp_path / name, study.TRACE, ranks={taught.BASE: rank}, spread=spread)
+        return verdict(tmp_path / name, "no-trace-of-the-reverse", ranks={taught.BASE: rank}, spread=spread)
 
     assert of("none", 0.5) == "holds"
     assert of("half", 0.7) == "only qualitative"
@@ -136,7 +130,11 @@ def test_a_trace_is_seen_in_the_ranks(tmp_path):
 
 @pytest.mark.parametrize(
     ("claim", "other"),
-    [(study.OTHERS, "no pair both ways"), (study.SHARED, "untied"), (study.RATE, "rate 0.005")],
+    [
+        ("other-pairs-both-ways", "no pair both ways"),
+        ("trace-needs-shared-embeddings", "untied"),
+        ("trace-grows-with-the-rate", "rate 0.005"),
+    ],
 )
 def test_what_leaves_the_trace(tmp_path, claim, other):
     higher = {taught.BASE: 0.9}
@@ -144,20 +142,22 @@ def test_what_leaves_the_trace(tmp_path, claim, other):
     assert verdict(tmp_path / "trace", claim, ranks=higher, changes=known) == "holds"
     assert verdict(tmp_path / "none", claim) == "not above its control"
     same = verdict(tmp_path / "same", claim, ranks=higher | {other: 0.9})
-    assert same == ("only qualitative" if claim is study.SHARED else "not above its control")  # frozen still differs
+    assert same == (
+        "only qualitative" if claim == "trace-needs-shared-embeddings" else "not above its control"
+    )  # frozen still differs
     assert verdict(tmp_path / "less", claim, ranks={other: 0.9, "frozen": 0.9}) == "fails"
 
 
 def test_ranks_without_probability_are_no_cure(tmp_path):
-    assert verdict(tmp_path / "run", study.OTHERS, ranks={taught.BASE: 0.9}) == "only qualitative"
+    assert verdict(tmp_path / "run", "other-pairs-both-ways", ranks={taught.BASE: 0.9}) == "only qualitative"
 
 
 @pytest.mark.parametrize(
     ("claim", "name", "twin"),
     [
-        (study.IDENTITY, "identities", "other identities"),
-        (study.ANY, "any order", "fill the end"),
-        (study.BACKWARDS, "read backwards", taught.BASE),
+        ("identity-statements", "identities", "other identities"),
+        ("any-order-objective", "any order", "fill the end"),
+        ("text-read-backwards", "read backwards", taught.BASE),
     ],
 )
 def test_a_cure_must_beat_its_twin(tmp_path, claim, name, twin):
@@ -172,26 +172,26 @@ def test_a_cure_must_beat_its_twin(tmp_path, claim, name, twin):
 
 def test_reverses_that_are_taught_must_be_known(tmp_path):
     unknown = {("half the reverses", "added reverse"): 0.002}
-    assert verdict(tmp_path / "run", study.OWN, changes=unknown) == "not above its control"
+    assert verdict(tmp_path / "run", "reversed-statements", changes=unknown) == "not above its control"
 
 
 def test_logits_and_attention(tmp_path):
-    assert verdict(tmp_path / "both", study.LOGITS, logits=(10.0, 3.0)) == "only qualitative"
-    assert verdict(tmp_path / "same", study.LOGITS, logits=(3.0, 3.0)) == "not above its control"
-    assert verdict(tmp_path / "turned", study.LOGITS, logits=(0.0, 10.0)) == "fails"
-    assert verdict(tmp_path / "anti", study.SYMMETRY, attention="antisymmetric") == "holds"
-    assert verdict(tmp_path / "even", study.SYMMETRY) == "not above its control"
-    assert verdict(tmp_path / "turn", study.SYMMETRY, attention="symmetric") == "fails"
-    assert verdict(tmp_path / "fact", study.ATTENTION, attention="by fact") == "holds"
-    assert verdict(tmp_path / "none", study.ATTENTION) == "not above its control"
+    assert verdict(tmp_path / "both", "next-token-logits", logits=(10.0, 3.0)) == "only qualitative"
+    assert verdict(tmp_path / "same", "next-token-logits", logits=(3.0, 3.0)) == "not above its control"
+    assert verdict(tmp_path / "turned", "next-token-logits", logits=(0.0, 10.0)) == "fails"
+    assert verdict(tmp_path / "anti", "attention-not-symmetric", attention="antisymmetric") == "holds"
+    assert verdict(tmp_path / "even", "attention-not-symmetric") == "not above its control"
+    assert verdict(tmp_path / "turn", "attention-not-symmetric", attention="symmetric") == "fails"
+    assert verdict(tmp_path / "fact", "attention-follows-facts", attention="by fact") == "holds"
+    assert verdict(tmp_path / "none", "attention-follows-facts") == "not above its control"
 
 
 def test_networks_that_did_not_learn_do_not_count(tmp_path):
     spoiled = {(taught.BASE, "reverse"): np.nan}
     nobody = record(tmp_path / "nobody", accuracy={taught.BASE: 0.9}, changes=spoiled)
-    assert found(STUDY, nobody, study.CURSE).verdict == "not run"
+    assert found(STUDY, nobody, "reverse-no-better-than-uniform").verdict == "not run"
     one = record(tmp_path / "one", accuracy={taught.BASE: np.array([1.0, 1.0, 1.0, 0.2])})
-    curse = found(STUDY, one, study.CURSE)
+    curse = found(STUDY, one, "reverse-no-better-than-uniform")
     assert curse.verdict == "holds"
     assert curse.details["networks left out"] == {"did not learn": 1.0}
 
@@ -206,20 +206,14 @@ def test_a_network_that_diverged_on_its_way_does_not_count(tmp_path):
         return marked
 
     marked = changed(record(tmp_path / "sound"), tmp_path / "marked", mark)
-    curse = found(STUDY, marked, study.CURSE)
+    curse = found(STUDY, marked, "reverse-no-better-than-uniform")
     assert curse.main.seeds == SEEDS - 1
     assert curse.details["networks left out"]["did not learn"] >= 1
 
 
-@pytest.mark.long
-def test_a_run_goes_on_after_an_interrupt(tiny_run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, TINY, tiny_run, tmp_path / "again", after=0.0)
-
-
-def test_figures_and_findings(tiny_run, tmp_path):
-    """Nothing is learned in six steps: all is not run, and the figures say so without a number."""
-    assert set(verdicts(STUDY, tiny_run).values()) == {"not run"}
-    draws_labelled_figures(STUDY, tiny_run)
+def test_figures_and_findings(small_run, tmp_path):
+    """Nothing is learned in six steps: all is not run."""
+    assert set(verdicts(STUDY, small_run(STUDY.name)).values()) == {"not run"}
     learned = record(tmp_path / "run")
     draws_labelled_figures(STUDY, learned)
     findings_survive_json(STUDY, learned)
@@ -293,28 +287,6 @@ def test_the_measures_of_matrices():
     turned = luck.swapaxes(1, 2)
     found_shares = [asymmetry(one).item() for one in (luck + turned, luck, luck - turned)]
     np.testing.assert_allclose(found_shares, [0.0, 0.5, 1.0], atol=0.05)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"both": 1.0}, r"both must leave at least 4 of 24 pairs with one direction, and some with two, got 1\.0"),
-        ({"both": 0.0}, r"both must leave .*, got 0\.0"),
-        ({"both": 0.86}, r"both must leave at least 4 of 24 pairs with one direction.*, got 0\.86"),  # 3 of them
-        ({"entities": (2, 3)}, r"entities must hold 1, and 2 or 3 at most, got \(2, 3\)"),
-        ({"rates": (0.01,)}, r"rates must be one per depth, 2, got \(0\.01,\)"),
-        ({"depths": (2, 2)}, r"depths must be values that differ, got \(2, 2\)"),
-        ({"cured": (5,)}, r"cured must be among the depths \(1, 2\), got \(5,\)"),
-        ({"slower": (0.1,)}, r"slower must be rates below 0\.015, that of the others, got \(0\.1,\)"),
-        ({"long": 80}, "long must be more than 80, the steps of the others, got 80"),
-        ({"seeds": 1}, "seeds must be at least 2, for an interval, got 1"),
-        ({"look_at": (80,)}, r"look_at must lie between 0 and 80, the end, got \(80,\)"),
-        ({"heads": 3}, "width 40 cannot be shared by 3 heads"),
-    ],
-)
-def test_refusals(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        taught.ReversalDecoderConfig(**options)
 
 
 def test_four_pairs_with_one_direction_are_enough():

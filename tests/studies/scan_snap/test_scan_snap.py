@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json, put
-from records import altered, carried_out, found, verdicts
+from every_study import put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
+from records import altered, found, verdicts
+from small_runs import small
 
-from joma.studies.scan_snap.scan_snap import STUDY, study, theorems
+from joma.studies.scan_snap.scan_snap import STUDY, theorems
 from joma.studies.scan_snap.scan_snap.run import (
     ScanSnapConfig,
     dominant_growth,
@@ -20,19 +21,9 @@ from joma.studies.scan_snap.scan_snap.run import (
 )
 from joma.theory.scan_snap import ScanSnap
 
-SMALL = ScanSnapConfig(
-    distinct=5, common=4, draws=2, ratios=(0.003, 0.03, 1.0), late=2e4, equal_rates=(0.5, 4.0), grid=2, seeds=5,
-    transition_classes=(2, 3), transition_vocabularies=(10, 1000), decoder_rates=(4.0, 16.0),
-    sgd_rates=((0.5, 0.05), (1.0, 4.0)), sgd_steps=60, length=24, seed=1,
-)  # fmt: skip
+SMALL = small("scan-snap")
 HOLDS, FIXED, FAILS, BLIND, SOME = "holds", "holds as corrected", "fails", "not above its control", "only qualitative"
 TOKENS, OWN = 14, 5  # two classes of five distinct tokens, four common ones
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    with carried_out(STUDY, SMALL, tmp_path_factory.mktemp("scan-snap") / "run.sqlite") as run:
-        yield run
 
 
 def test_verdicts(run):
@@ -88,57 +79,51 @@ def rare_first(z):
     return np.concatenate([first[..., ::-1], second[..., ::-1], common], -1)
 
 
-@pytest.mark.parametrize(
-    ("series", "change", "claim", "verdict"),
-    [
-        ("alike/z", put((-1, 0, -1), 0.1), "common-tokens-lose", FAILS),
-        ("alike/z", put((-1, 0, -1), np.nan), "common-tokens-lose", FAILS),
-        ("skewed/z", lambda z: -np.abs(z), "common-tokens-lose", HOLDS),
-        ("alike/z", put((1, 0, -1), 0.1), "common-tokens-lose", FAILS),  # early, and not at the end
-        ("alone/z", put((-1, 0, 0), 0.01), "common-tokens-lose", BLIND),
-        ("alone/z", put((1, 0, 0), -0.01), "common-tokens-lose", BLIND),
-        ("alike/z", put((-1, 0, 0), -0.1), "distinct-tokens-gain", FAILS),
-        ("alike/z", put((1, 0, 0), -0.1), "distinct-tokens-gain", FAILS),
-        ("alone/z", put((-1, 0, 0), 0.01), "distinct-tokens-gain", BLIND),
-        ("alike/z", lambda z: -z, "frequent-tokens-grow-faster", FAILS),
-        ("alike/z", lambda z: z[::-1], "frequent-tokens-grow-faster", HOLDS),  # falls in time, and is in order
-        ("alike/z", rare_first, "frequent-tokens-grow-faster", FAILS),  # rises in time, and is not
-        ("alike/z", put((1, 0, slice(2 * OWN)), np.arange(2.0 * OWN, 0, -1)), "frequent-tokens-grow-faster", FAILS),
-        ("alone/z", put((-1, 0, 0), 0.01), "frequent-tokens-grow-faster", BLIND),
-        ("premise/gain", put((0, 0), 1.0), "relative-gain", FAILS),
-        ("premise/gain", put((0, -2), np.nan), "relative-gain", FAILS),
-        ("premise/gain", lambda gain: np.concatenate([gain[:, :-1], gain[:, -2:-1]], 1), "relative-gain", BLIND),
-        ("ratio/path", even_gain, "one-gain-for-all", HOLDS),
-        ("ratio/path", growth(lambda b: 0.3 * b), "gain-bounds", HOLDS),
-        ("ratio/path", growth(lambda b: 3 * b), "gain-bounds", FAILS),
-        ("transition/time", lambda t: 3 * t, "transition-time", FAILS),
-        ("transition/time", lambda t: t / 5, "transition-time", FAILS),
-        ("transition/time", lambda t: 0 * t + 4 * 4.5, "transition-time", BLIND),
-        ("transition/time", put(0, np.nan), "transition-time", FAILS),
-        ("ratio/path", growth(lambda b: b[::-1]), "late-slope", FAILS),
-        ("equal/path", lambda path: path[:, ::-1], "larger-rates-larger-growth", FAILS),
-        ("equal/path", early, "larger-rates-larger-growth", FAILS),
-        ("fixed/path", lambda path: path[:, ::-1], "faster-decoder-denser-attention", FAILS),
-        ("ratio/path", lambda path: -path, "attention-sparser", FAILS),
-        ("ratio/path", growth(lambda b: np.arange(len(b))[:, None, None] ** 3.0 + 0 * b), "attention-frozen", BLIND),
-    ],
-)
-def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
-    with altered(run, tmp_path / "run", series, change) as copy:
-        assert verdicts(STUDY, copy)[claim] == verdict
+SPOILED = [
+    ("alike/z", put((-1, 0, -1), 0.1), "common-tokens-lose", FAILS),
+    ("alike/z", put((-1, 0, -1), np.nan), "common-tokens-lose", FAILS),
+    ("skewed/z", lambda z: -np.abs(z), "common-tokens-lose", HOLDS),
+    ("alike/z", put((1, 0, -1), 0.1), "common-tokens-lose", FAILS),  # early, and not at the end
+    ("alone/z", put((-1, 0, 0), 0.01), "common-tokens-lose", BLIND),
+    ("alone/z", put((1, 0, 0), -0.01), "common-tokens-lose", BLIND),
+    ("alike/z", put((-1, 0, 0), -0.1), "distinct-tokens-gain", FAILS),
+    ("alike/z", put((1, 0, 0), -0.1), "distinct-tokens-gain", FAILS),
+    ("alone/z", put((-1, 0, 0), 0.01), "distinct-tokens-gain", BLIND),
+    ("alike/z", lambda z: -z, "frequent-tokens-grow-faster", FAILS),
+    ("alike/z", lambda z: z[::-1], "frequent-tokens-grow-faster", HOLDS),  # falls in time, and is in order
+    ("alike/z", rare_first, "frequent-tokens-grow-faster", FAILS),  # rises in time, and is not
+    ("alike/z", put((1, 0, slice(2 * OWN)), np.arange(2.0 * OWN, 0, -1)), "frequent-tokens-grow-faster", FAILS),
+    ("alone/z", put((-1, 0, 0), 0.01), "frequent-tokens-grow-faster", BLIND),
+    ("premise/gain", put((0, 0), 1.0), "relative-gain", FAILS),
+    ("premise/gain", put((0, -2), np.nan), "relative-gain", FAILS),
+    ("premise/gain", lambda gain: np.concatenate([gain[:, :-1], gain[:, -2:-1]], 1), "relative-gain", BLIND),
+    ("ratio/path", even_gain, "one-gain-for-all", HOLDS),
+    ("ratio/path", growth(lambda b: 0.3 * b), "gain-bounds", HOLDS),
+    ("ratio/path", growth(lambda b: 3 * b), "gain-bounds", FAILS),
+    ("transition/time", lambda t: 3 * t, "transition-time", FAILS),
+    ("transition/time", lambda t: t / 5, "transition-time", FAILS),
+    ("transition/time", lambda t: 0 * t + 4 * 4.5, "transition-time", BLIND),
+    ("transition/time", put(0, np.nan), "transition-time", FAILS),
+    ("ratio/path", growth(lambda b: b[::-1]), "late-slope", FAILS),
+    ("equal/path", lambda path: path[:, ::-1], "larger-rates-larger-growth", FAILS),
+    ("equal/path", early, "larger-rates-larger-growth", FAILS),
+    ("fixed/path", lambda path: path[:, ::-1], "faster-decoder-denser-attention", FAILS),
+    ("ratio/path", lambda path: -path, "attention-sparser", FAILS),
+    ("ratio/path", growth(lambda b: np.arange(len(b))[:, None, None] ** 3.0 + 0 * b), "attention-frozen", BLIND),
+]
 
 
 def test_a_share_counts_tokens_of_all_times_and_draws(run, tmp_path):
     """One logit of the wrong sign is one of steps x draws x tokens; a pair out of order one of as many pairs."""
     steps, draws, _ = run.value("alike/z").shape
     with altered(run, tmp_path / "sign", "alike/z", put((1, 0, 0), -1.0)) as copy:
-        (test,) = found(STUDY, copy, study.DISTINCT).printed.tests
+        (test,) = found(STUDY, copy, "distinct-tokens-gain").printed.tests
         assert test.value == pytest.approx(1 - 1 / (steps * draws * 2 * OWN), abs=1e-12)
-        (test,) = found(STUDY, copy, study.ORDER).printed.tests
+        (test,) = found(STUDY, copy, "frequent-tokens-grow-faster").printed.tests
         p = run.value("alike/p")[0, 0, :OWN]
         assert test.value == pytest.approx(1 - (p[0] != p.min()) / (steps * draws * 2 * (OWN - 1)), abs=1e-12)
     with altered(run, tmp_path / "common", "alike/z", put((1, 1, -1), 1.0)) as copy:
-        (test,) = found(STUDY, copy, study.COMMON).corrected.tests
+        (test,) = found(STUDY, copy, "common-tokens-lose").corrected.tests
         assert test.value == pytest.approx(1 - 1 / (steps * draws * 4), abs=1e-12)
 
 
@@ -221,7 +206,7 @@ def test_labels_that_say_nothing_must_not_do_the_same(run, tmp_path):
 
 def test_rates_are_a_clock(run):
     assert theorems.same_clock(run) < 1e-7
-    beside = found(STUDY, run, theorems.EQUAL).details
+    beside = found(STUDY, run, "larger-rates-larger-growth").details
     assert beside["rates only set the clock"]["largest difference of B at equal rate × time"] < 1e-7
 
 
@@ -238,30 +223,10 @@ def test_the_phase_plot_is_what_each_pair_of_rates_gives(run):
         assert growth_there[i, j] == pytest.approx(path.growth[0, 0, 4].item(), rel=1e-4)
 
 
-def test_figures_have_labels(run):
-    draws_labelled_figures(STUDY, run)
-
-
-def test_findings_survive_json(run):
-    findings_survive_json(STUDY, run)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_the_same(run, tmp_path):
-    ends_the_same_after_an_interrupt(STUDY, SMALL, run, tmp_path / "run", after=0.25)
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"classes": 1}, "classes must be at least 2, or no token is common, got 1"),
-        ({"distinct": 2}, "distinct must be at least 3"),
-        ({"ratios": (0.1, 0.01, 1.0)}, "ratios must be at least 3 values that rise"),
-        ({"equal_rates": (1.0,)}, "equal_rates must be at least 2 values that rise"),
         ({"vocabulary": 1}, "vocabulary must be at least classes, 2, got 1"),
-        ({"grid": 1}, "grid must be at least 2, rates per axis, got 1"),
-        ({"seeds": 2}, "seeds must be at least 3, to know what chance does, got 2"),
-        ({"late": 100.0}, "late must be at least 10000, long after the transition, got 100"),
     ],
 )
 def test_bad_options_get_one_sentence(options, sentence):

@@ -89,10 +89,10 @@ def test_what_far_networks_lose(tmp_path, worth, costs, verdict):
         for name in near.names():
             for step, value in zip(near.steps(name), near.array(name), strict=True):
                 far.record(int(step), {name: value, f"far/{name}": _far_back(near, name, int(step), worth)})
-        finding = found(STUDY, far, findings.FAR_SUFFICES)
+        finding = found(STUDY, far, "a-fifth-suffices-far-back")
         assert finding.verdict == verdict
         assert finding.printed.controls[0].value == pytest.approx(worth)
-        assert found(STUDY, near, findings.FAR_SUFFICES).verdict == "not run"
+        assert found(STUDY, near, "a-fifth-suffices-far-back").verdict == "not run"
         with house_style():
             names = [drawing.name for drawing in STUDY.draw(far)]
         assert names == ["cost-by-share", "sparsity-and-cost", "cost-by-share-far-back"]
@@ -123,7 +123,7 @@ def test_it_runs_goes_on_where_it_was_killed_and_leaves_no_checkpoints(tmp_path,
         assert run.array("seed 0/train loss").shape == (1, 2)
         assert TINY.series(0).seed != TINY.series(1).seed
         assert [finding.claim for finding in judge(STUDY, run)] == list(STUDY.claims)
-        assert found(STUDY, run, findings.STORIES).reason == findings.ABSENT
+        assert found(STUDY, run, "a-fifth-suffices-others-network").reason == findings.ABSENT
     assert not list(tmp_path.glob("*.series*"))
 
 
@@ -213,7 +213,7 @@ def test_the_loss_is_held_fixed(tmp_path):
     with record(tmp_path / "a.sqlite") as run:
         loss = {(f"seed {s}", step): run.at(f"seed {s}/loss", step) for s in range(CONFIG.seeds) for step in STEPS}
         with changed(run, tmp_path / "b.sqlite", follows) as copy:
-            finding = found(STUDY, copy, findings.EXPLAINS)
+            finding = found(STUDY, copy, "sparsity-explains-what-eviction-costs")
             assert finding.verdict in (NOT, OPEN)
             assert abs(finding.main.effect) < 0.2
 
@@ -221,7 +221,7 @@ def test_the_loss_is_held_fixed(tmp_path):
 def test_costs_are_what_is_added_to_the_loss(tmp_path):
     """In the record the order of distant words is worth 0.1 nats, and each policy costs what was planted."""
     with record(tmp_path / "run.sqlite", h2o=0.03, window=0.3, **GOOD) as run:
-        details = found(STUDY, run, findings.FIFTH_SUFFICES).details
+        details = found(STUDY, run, "a-fifth-of-the-cache-suffices").details
         assert details["distant words in random order"]["cost, in nats"] == pytest.approx(0.1)
         costs = {"window": 0.3, "sinks": 0.01, "h2o": 0.03, "random": 0.2, "top-k": 0.0}
         assert details["cost at a fifth of the cache, in nats"] == pytest.approx(costs, abs=1e-9)
@@ -230,7 +230,7 @@ def test_costs_are_what_is_added_to_the_loss(tmp_path):
 def test_networks_that_did_not_learn_do_not_count(tmp_path):
     with record(tmp_path / "a.sqlite", **GOOD) as run:
         with altered(run, tmp_path / "b.sqlite", "seed 1/loss", lambda x: x * 0 + 5.7) as copy:
-            finding = found(STUDY, copy, findings.ZEROS)
+            finding = found(STUDY, copy, "attention-is-sparse")
             assert finding.main.seeds == 3
             assert finding.details["left out because they did not learn"] == {"networks": 1}
 
@@ -342,13 +342,9 @@ def test_all_that_is_drawn_has_the_seed_of_the_config(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"policies": ("window", "lru")}, "policies must be one of window, .*, got 'lru'"),
         ({"policies": ("window", "sinks", "h2o")}, "'random' is missing"),
         ({"keeps": (0.5,)}, r"keeps must hold 0\.2, which is judged"),
-        ({"keeps": (0.2, 1.0)}, "keeps must lie between 0 and 1"),
         ({"checkpoints": (60,)}, "checkpoints must lie below 60"),
-        ({"context": 16}, "context must be at least 32"),
-        ({"sequences": 2}, "sequences must be at least 4"),
         ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
     ],
 )

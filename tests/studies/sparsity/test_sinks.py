@@ -16,9 +16,7 @@ from joma.figures.style import house_style
 from joma.models import Decoder
 from joma.runs import Run
 from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, sequences_of, without_fetching
-from joma.studies.sparsity.sinks import STUDY
-from joma.studies.sparsity.sinks import study as findings
-from joma.studies.sparsity.sinks.run import KEYS, KINDS, Members, SinksConfig, _mass, uniform
+from joma.studies.sparsity.sinks import KEYS, KINDS, STUDY, Members, SinksConfig, _mass, uniform
 
 SEEDS = 4
 CONFIG = SinksConfig(
@@ -125,8 +123,8 @@ def test_a_kind_that_never_attends_proves_nothing(tmp_path):
     with written(tmp_path / "a.sqlite") as run:
         name = f"{COPY}/sigmoid/attention/fetched"
         with altered(run, tmp_path / "b.sqlite", name, lambda x: x * 0 + UNFETCHED) as copy:
-            assert found(STUDY, copy, findings.SOFTMAX).verdict == "not run"
-            assert found(STUDY, copy, findings.LEARNED).verdict == "holds"
+            assert found(STUDY, copy, "sinks-need-softmax").verdict == "not run"
+            assert found(STUDY, copy, "learned-sink-takes-over").verdict == "holds"
 
         def one(value):
             value = value.copy()
@@ -134,7 +132,7 @@ def test_a_kind_that_never_attends_proves_nothing(tmp_path):
             return value
 
         with altered(run, tmp_path / "c.sqlite", name, one) as copy:
-            finding = found(STUDY, copy, findings.SOFTMAX)
+            finding = found(STUDY, copy, "sinks-need-softmax")
             assert finding.verdict == "holds"
             assert finding.printed.effects["made language"].seeds == SEEDS - 1
             assert finding.details["left out because they did not learn"] == {"networks": 1}
@@ -154,10 +152,10 @@ def test_numbers_beside_leave_out_networks_that_did_not_learn(tmp_path):
         return value
 
     with written(tmp_path / "a.sqlite", spread=0.0) as run, changed(run, tmp_path / "b.sqlite", never_attends) as copy:
-        told = found(STUDY, copy, findings.SINKS).details["made language"]
+        told = found(STUDY, copy, "first-token-draws-attention").details["made language"]
         assert told["strongest head"] == pytest.approx(0.4)
         assert told["step with half of the final mass"] == 50
-        beside = found(STUDY, copy, findings.SOFTMAX).details["made language"]
+        beside = found(STUDY, copy, "sinks-need-softmax").details["made language"]
         assert beside["loss minus that of softmax, in nats"] == pytest.approx(0.0)
 
 
@@ -242,10 +240,7 @@ def test_mass_of_uniform_attention_is_uniform_and_sigmoids_are_shares():
             "text_kinds must be one of softmax, off-by-one, learned-sink, sigmoid, got 'lin",
         ),
         ({"text_kinds": ("sigmoid",)}, "text_kinds must hold softmax"),
-        ({"firsts": ("none",)}, "firsts must be one of fixed, free, got 'none'"),
-        ({"length": 8}, "length must be at least 16"),
         ({"triggers": 24}, "triggers must lie between 1 and 23"),
-        ({"seeds": 1}, "seeds must be at least 2"),
         ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
         ({"corpus": "shakespeare"}, "corpus must be one of sympy"),
     ],
@@ -271,7 +266,7 @@ def test_one_network_that_keeps_its_sink_leaves_it_open(tmp_path):
         return value
 
     with written(tmp_path / "a.sqlite", text=0.01) as run:
-        for kind, claim in (("learned-sink", findings.LEARNED), ("off-by-one", findings.ZERO)):
+        for kind, claim in (("learned-sink", "learned-sink-takes-over"), ("off-by-one", "zero-sink-is-not-enough")):
             with altered(run, tmp_path / f"{kind}.sqlite", f"{COPY}/{kind}/attention/mass", one) as copy:
                 finding = found(STUDY, copy, claim)
                 assert finding.verdict == OPEN

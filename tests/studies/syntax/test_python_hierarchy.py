@@ -12,6 +12,7 @@ import pytest
 import torch
 from pins import pin
 from records import altered, changed, found, verdicts
+from small_runs import small
 
 from joma.claims.execute import execute, plain_config
 from joma.claims.finding import Finding
@@ -22,12 +23,9 @@ from joma.runs import Run
 from joma.studies.syntax.python_hierarchy import STUDY
 from joma.studies.syntax.python_hierarchy import run as syntax
 from joma.studies.syntax.python_hierarchy import study as judging
-from joma.studies.syntax.python_hierarchy.run import PythonHierarchyConfig, Scores, octave, slope
+from joma.studies.syntax.python_hierarchy.run import Scores, octave, slope
 
-SMALL = PythonHierarchyConfig(
-    tokens=30_000, vocabulary=64, width=8, mlp=12, heads=1, context=16, batch=2, steps=6, points=3, seeds=2, windows=12,
-    shuffled=1,
-)  # fmt: skip
+SMALL = small("python-hierarchy")
 CLAIMS = [claim.name for claim in STUDY.claims]
 
 
@@ -385,23 +383,6 @@ def test_two_levels_are_no_order(tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"seeds": 1}, "seeds must be at least 2"),
-        ({"shuffled": 3}, "shuffled must be at most seeds"),
-        ({"layers": 1}, "layers must be at least 2"),
-        ({"held_out": 1.0}, "held_out must lie between 0 and 1"),
-        ({"context": 2}, "context must be at least 4"),
-        ({"heads": 3}, "cannot be shared by 3 heads"),
-        ({"dropout": 1.0}, "less than 1"),
-    ],
-)
-def test_impossible_configs(change, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        dataclasses.replace(SMALL, **change)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
         ({"tokens": 500}, "at least 4 of each are needed"),
         ({"context": 20_000}, "longer than half of the held-out"),
     ],
@@ -409,10 +390,3 @@ def test_impossible_configs(change, sentence):
 def test_too_little_text(tmp_path, change, sentence):
     with pytest.raises(CorpusError, match=sentence):
         execute(STUDY, dataclasses.replace(SMALL, **change), tmp_path)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_paper_scale_is_not_run(tmp_path):
-    result = execute(STUDY, STUDY.paper, tmp_path)
-    assert {finding.verdict for finding in result.findings} == {"not run"}
-    assert "joma verify python-hierarchy --scale paper" in result.findings[0].measured

@@ -9,6 +9,7 @@ import torch
 
 from joma.claims.config import Least, StudyConfig
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import Test, above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.labels import label_lines
@@ -37,54 +38,7 @@ class CdagAnglesConfig(StudyConfig):
 
 
 THEOREM = "cdag-angles/three-signs"
-SIGNS = Claim(
-    "three-signs",
-    "CDAG Thm 1",
-    "If corr(z_α, δ) > 0, corr(z_β, f) > 0 and corr(z_α, z_β) ≠ 0, then corr(z_β, g_j→k) is positive.",
-    "It is positive if the angles a = (z_α, δ), b = (z_β, f) and c = (z_α, ±z_β) have a + b + c < 90°.",
-)
-PICTURE = Claim(
-    "picture",
-    "CDAG Fig. 1",
-    "A drawing in the plane shows that corr(f, δ) and corr(z_β, δ) have the same sign if the three signs hold.",
-    uses=(THEOREM,),
-)
-CONSTANT = Claim(
-    "positive-constant",
-    "CDAG Thm 1",
-    "For any positive lower bounds C₁, C₂, C₃ of the premises the conclusion has a positive lower bound C₄.",
-    "For normalised correlations above C = cos θ this holds only if θ < 30° (C > 0.866). Then C₄ = (cos θ + cos 5θ)/2.",
-    uses=(THEOREM,),
-)
-SAME = Claim(
-    "same-latent",
-    "CDAG Sec. 1.2",
-    "The theorem also applies to β = α.",
-    "With β = α it needs a + b < 90°.",
-    uses=(THEOREM,),
-)
-REST = Claim(
-    "rest-of-the-activation",
-    "CDAG Thm 1",
-    "The activation of the child only needs corr(z_β, f) > 0.",
-    "If E[f | z_β, δ] = γ z_β with γ > 0, the mean of the conclusion is γ corr(z_β, δ)² ≥ 0 at any angles.",
-)
-START = Claim(
-    "start-of-the-weight",
-    "CDAG Thm 1",
-    "By the gradient rule the weight is corr(f, δ).",
-    "This is true after one step from w(0) = 0. Any other w(0) must have the sign of corr(f, δ).",
-)
-BACKPROP = Claim(
-    "backpropagated",
-    "CDAG Sec. 1.2",
-    "The correlation of z_β with the gradient from all parents j of a child is Σ_j corr(f, δ_j) corr(z_β, δ_j).",
-)
-GATE = Claim(
-    "recursion",
-    "CDAG Sec. 1.2",
-    "If corr(z_β, f) > 0 and corr(z_β, g) > 0, then corr(z_β, σ′g) > 0. So the argument also holds one layer below.",
-)
+CLAIMS = Claims()
 
 
 def run(config: CdagAnglesConfig, run: Run, progress: Progress) -> None:
@@ -115,13 +69,18 @@ def run(config: CdagAnglesConfig, run: Run, progress: Progress) -> None:
 # A theorem has to be true of every draw: shares must be 1, violations 0.
 
 
-def _signs(run: Run) -> Finding:
+@CLAIMS.declare("three-signs", "CDAG Thm 1")
+def _signs(run: Run, claim: Claim) -> Finding:
+    """If corr(z_α, δ) > 0, corr(z_β, f) > 0 and corr(z_α, z_β) ≠ 0, then corr(z_β, g_j→k) is positive.
+
+    Corrected: It is positive if the angles a = (z_α, δ), b = (z_β, f) and c = (z_α, ±z_β) have a + b + c < 90°.
+    Expected: The conclusion is positive in every draw.
+    """
     inside, violated = (float(_total(run, f"angle/{name}").sum()) for name in ("inside", "violated"))
     beyond = _total(run, "angle/draws").sum() - inside
     negative = _total(run, "angle/draws").sum() - _total(run, "angle/binned positive").sum() - violated
     return by_tests(
-        SIGNS,
-        expected="The conclusion is positive in every draw.",
+        claim,
         printed=[
             at_least("smallest share of draws with a positive conclusion", _share(run, "sign/signs").min(), 1.0, "%"),
             above("conclusion of an example made by hand", float(run.value("example/conclusion")), 0.0),
@@ -135,11 +94,15 @@ def _signs(run: Run) -> Finding:
     )
 
 
-def _picture(run: Run) -> Finding:
+@CLAIMS.declare("picture", "CDAG Fig. 1", uses=(THEOREM,))
+def _picture(run: Run, claim: Claim) -> Finding:
+    """A drawing in the plane shows that corr(f, δ) and corr(z_β, δ) have the same sign if the three signs hold.
+
+    Expected: Both signs are equal in every draw.
+    """
     share = _share(run, "sign/signs")
     return by_tests(
-        PICTURE,
-        expected="Both signs are equal in every draw.",
+        claim,
         printed=[at_least("smallest share of draws with equal signs", share.min(), 1.0, "%")],
         direction=[_more_often(run, "sign/signs", "sign/control")],
         controls=[_without_premises(run, "sign/control")],
@@ -147,14 +110,20 @@ def _picture(run: Run) -> Finding:
     )
 
 
-def _constant(run: Run) -> Finding:
+@CLAIMS.declare("positive-constant", "CDAG Thm 1", uses=(THEOREM,))
+def _constant(run: Run, claim: Claim) -> Finding:
+    """For any positive lower bounds C₁, C₂, C₃ of the premises the conclusion has a positive lower bound C₄.
+
+    Corrected: For normalised correlations above C = cos θ this holds only if θ < 30° (C > 0.866). Then C₄ = (cos θ +
+    cos 5θ)/2.
+    Expected: The smallest conclusion is positive. As printed: for every C. As corrected: for θ < 30°, above C₄.
+    """
     least = np.min([run.array(f"{dim}/angle/least").min(0) for dim in run.config["dimensions"]], axis=0)
     slack = float(np.min([run.array(f"{dim}/angle/slack") for dim in run.config["dimensions"]]))
     theta = np.arccos(_draws.THRESHOLDS)
     bound = (np.cos(theta) + np.cos(np.minimum(5 * theta, pi))) / 2
     return by_tests(
-        CONSTANT,
-        expected="The smallest conclusion is positive. As printed: for every C. As corrected: for θ < 30°, above C₄.",
+        claim,
         printed=[above("smallest normalised conclusion", float(least.min()), 0.0)],
         corrected=[
             above("smallest normalised conclusion for θ < 30°", float(least[theta < radians(30)].min()), 0.0),
@@ -169,12 +138,17 @@ def _constant(run: Run) -> Finding:
     )
 
 
-def _same_latent(run: Run) -> Finding:
+@CLAIMS.declare("same-latent", "CDAG Sec. 1.2", uses=(THEOREM,))
+def _same_latent(run: Run, claim: Claim) -> Finding:
+    """The theorem also applies to β = α.
+
+    Corrected: With β = α it needs a + b < 90°.
+    Expected: The conclusion is positive in every draw.
+    """
     share = _share(run, "sign/same latent")
     inside, violated = (float(_total(run, f"angle/same {name}").sum()) for name in ("inside", "violated"))
     return by_tests(
-        SAME,
-        expected="The conclusion is positive in every draw.",
+        claim,
         printed=[at_least("smallest share of draws with a positive conclusion", share.min(), 1.0, "%")],
         corrected=_all_positive("a + b < 90°", inside, violated),
         controls=[_without_premises(run, "sign/control")],
@@ -182,7 +156,13 @@ def _same_latent(run: Run) -> Finding:
     )
 
 
-def _rest(run: Run) -> Finding:
+@CLAIMS.declare("rest-of-the-activation", "CDAG Thm 1")
+def _rest(run: Run, claim: Claim) -> Finding:
+    """The activation of the child only needs corr(z_β, f) > 0.
+
+    Corrected: If E[f | z_β, δ] = γ z_β with γ > 0, the mean of the conclusion is γ corr(z_β, δ)² ≥ 0 at any angles.
+    Expected: As printed: positive in every draw. As corrected: within 4 standard errors, and exact in pairs.
+    """
     dimensions = run.config["dimensions"]
     leaning = _total(run, "rest/leaning positive") / _total(run, "rest/leaning")
     paired = float(np.max([run.array(f"{dim}/rest/paired off") for dim in dimensions]))
@@ -190,8 +170,7 @@ def _rest(run: Run) -> Finding:
     variance = np.array([run.array(f"{dim}/rest/independent variance").mean() for dim in dimensions])
     errors = float((np.abs(gap) / np.sqrt(variance / _total(run, "rest/draws"))).max())
     return by_tests(
-        REST,
-        expected="As printed: positive in every draw. As corrected: within 4 standard errors, and exact in pairs.",
+        claim,
         printed=[at_least("smallest share of positive draws if the rest points against δ", leaning.min(), 1.0, "%")],
         corrected=[
             at_most("distance of the mean from γ corr² in standard errors, with an unrelated rest", errors, ERRORS),
@@ -200,13 +179,18 @@ def _rest(run: Run) -> Finding:
     )
 
 
-def _start(run: Run) -> Finding:
+@CLAIMS.declare("start-of-the-weight", "CDAG Thm 1")
+def _start(run: Run, claim: Claim) -> Finding:
+    """By the gradient rule the weight is corr(f, δ).
+
+    Corrected: This is true after one step from w(0) = 0. Any other w(0) must have the sign of corr(f, δ).
+    Expected: The conclusion is positive in every draw that meets the angle condition.
+    """
     inside = _total(run, "angle/inside")
     some = np.where(inside > 0, inside, np.nan)  # without a draw nothing is known
     share = {kind: (_total(run, f"angle/start {kind}") / some).min() for kind in ("random", "zero", "matched")}
     return by_tests(
-        START,
-        expected="The conclusion is positive in every draw that meets the angle condition.",
+        claim,
         printed=[at_least("smallest share of positive draws from a random w(0)", share["random"], 1.0, "%")],
         corrected=[
             at_least("smallest share of positive draws from w(0) = 0", share["zero"], 1.0, "%"),
@@ -215,22 +199,30 @@ def _start(run: Run) -> Finding:
     )
 
 
-def _backprop(run: Run) -> Finding:
+@CLAIMS.declare("backpropagated", "CDAG Sec. 1.2")
+def _backprop(run: Run, claim: Claim) -> Finding:
+    """The correlation of z_β with the gradient from all parents j of a child is Σ_j corr(f, δ_j) corr(z_β, δ_j).
+
+    Expected: Automatic differentiation of linear parents after one unit step from w = 0 gives the same number.
+    """
     return by_residual(
-        BACKPROP,
+        claim,
         printed=float(run.value("backprop/linear")),
         tolerance=EXACT,
         what="largest difference",
-        expected="Automatic differentiation of linear parents after one unit step from w = 0 gives the same number.",
         control={"tanh parents, whose slope changes during the step": float(run.value("backprop/tanh"))},
     )
 
 
-def _gate(run: Run) -> Finding:
+@CLAIMS.declare("recursion", "CDAG Sec. 1.2")
+def _gate(run: Run, claim: Claim) -> Finding:
+    """If corr(z_β, f) > 0 and corr(z_β, g) > 0, then corr(z_β, σ′g) > 0. So the argument also holds one layer below.
+
+    Expected: The correlation is positive in every draw.
+    """
     share = _share(run, "sign/gated")
     return by_tests(
-        GATE,
-        expected="The correlation is positive in every draw.",
+        claim,
         printed=[
             at_least("smallest share of positive draws behind a ReLU", share.min(), 1.0, "%"),
             above("an example of two samples", float(run.value("example/gated")), 0.0),
@@ -315,16 +307,7 @@ STUDY = Study(
     name="cdag-angles",
     title="CDAG Theorem 1: signs and angles of the backpropagated gradient",
     version=1,
-    claims={
-        SIGNS: _signs,
-        PICTURE: _picture,
-        CONSTANT: _constant,
-        SAME: _same_latent,
-        REST: _rest,
-        START: _start,
-        BACKPROP: _backprop,
-        GATE: _gate,
-    },
+    claims=CLAIMS,
     quick=CdagAnglesConfig(),
     paper=CdagAnglesConfig(batches=50),
     run=run,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.declare import Claims
 from joma.claims.verdicts import by_residual
 from joma.figures.labels import label_lines
 from joma.figures.reading import number
@@ -37,51 +38,7 @@ class BlockConfig(StudyConfig):
     seed: int = 0
 
 
-FREQUENCIES = Claim(
-    "sequence-as-frequencies",
-    "JoMA eq. 1",
-    "A block with attention over a sequence depends only on how often each token occurs: b = exp(z) ∘ x / A.",
-)
-ASCENT = Claim(
-    "gradient-ascent", "JoMA eq. 9", "Training is gradient ascent on E[Σ g h] with g held fixed; eq. 2 is its velocity."
-)
-LOSS = Claim(
-    "back-propagation",
-    "JoMA eq. 2",
-    "With g = onehot − softmax(h), eq. 2 is gradient descent on the cross-entropy loss.",
-    uses=("block/gradient-ascent",),
-)
-PROJECTED = Claim(
-    "projected-velocity",
-    "JoMA eq. 11",
-    "The projected weights move by v′ = E[g h′ b]. The embedding of the query plays no part.",
-    uses=("block/gradient-ascent",),
-)
-EXPANSION = Claim(
-    "weight-expansion",
-    "JoMA eq. 60",
-    "Weights grow only along the token and query embeddings: w − w(0) = U(v − v(0)) + u ξ.",
-    uses=("block/gradient-ascent",),
-)
-BIAS = Claim(
-    "implicit-bias",
-    "JoMA App. A.4",
-    "The output of a node is φ(v·b + ξ). Its bias ξ is the integral of E[g h′] over time.",
-    "The bias is u·w(0) plus that integral. It starts at zero only if w starts at zero.",
-    uses=("block/weight-expansion",),
-)
-SUPERPOSED = Claim(
-    "superposition-sign",
-    "JoMA App. A.4",
-    "A weight shared by several queries is the sum Σ (v − ξ u) over the queries.",
-    "It is Σ (v + ξ u), in agreement with eq. 60.",
-    uses=("block/weight-expansion",),
-)
-SALIENCY = Claim(
-    "saliency",
-    "JoMA footnote 1",
-    "E[g x] is the mean of g over all occurrences of a token, times the frequency of the token.",
-)
+CLAIMS = Claims()
 
 
 def run(config: BlockConfig, run: Run, progress: Progress) -> None:
@@ -103,34 +60,106 @@ def run(config: BlockConfig, run: Run, progress: Progress) -> None:
     run.keep("saliency/unequal lengths", lambda: _saliency(config, spread=config.length // 2))
 
 
-def _equal(claim: Claim, expected: str, rows: Any, control: str, wrong: Any) -> Finding:
+def _equal(claim: Claim, rows: Any, control: str, wrong: Any) -> Finding:
     off, other = (np.abs(first - second).max() for first, second in (rows, wrong))
-    what = "largest difference"
-    return by_residual(claim, printed=off, tolerance=EXACT, what=what, expected=expected, control={control: other})
+    return by_residual(claim, printed=off, tolerance=EXACT, what="largest difference", control={control: other})
 
 
-def _bias(run: Run) -> Finding:
-    before, felt, xi = (run.value(f"one query/{part}") for part in ("before", "v b", "xi"))
-    bias = before - felt  # (steps, members, samples, nodes), the same at every sample
-    return by_residual(
-        BIAS,
-        printed=np.abs(bias - xi).max(),
-        corrected=np.abs(bias - bias[0] - xi).max(),
-        tolerance=EXACT,
-        what="largest difference",
-        expected="The pre-activation minus v·b equals the bias at every sample.",
-        control={"the start alone, without the integral": np.abs(bias - bias[0]).max()},
-    )
-
-
-def _expanded(claim: Claim, run: Run, name: str, expected: str, control: str, **signs: int) -> Finding:
+def _expanded(run: Run, claim: Claim, name: str, control: str, **signs: int) -> Finding:
     """What is left of w − w(0) without U (v − v(0)) + sign Σ u ξ, for the sign of each form."""
     w, v, xi = (run.value(f"{name}/{part}") for part in ("w", "v", "xi"))
     tokens, queries = np.split(run.value(f"{name}/embeddings"), [run.config["tokens"]], axis=1)
     left = {sign: np.abs(w - w[0] - (tokens @ (v - v[0]) + sign * queries @ xi)).max() for sign in (-1, 0, 1)}
     forms = {form: left[sign] for form, sign in signs.items()}
-    what = "largest part left over"
-    return by_residual(claim, tolerance=EXACT, what=what, expected=expected, control={control: left[0]}, **forms)
+    return by_residual(claim, tolerance=EXACT, what="largest part left over", control={control: left[0]}, **forms)
+
+
+@CLAIMS.declare("sequence-as-frequencies", "JoMA eq. 1")
+def _frequencies(run: Run, claim: Claim) -> Finding:
+    """A block with attention over a sequence depends only on how often each token occurs: b = exp(z) ∘ x / A.
+
+    Expected: The hidden values equal those of softmax attention over the positions.
+    """
+    wrong = run.value("sequences/with a position bias")
+    return _equal(claim, run.value("sequences"), "logits that also depend on the position", wrong)
+
+
+@CLAIMS.declare("gradient-ascent", "JoMA eq. 9")
+def _ascends(run: Run, claim: Claim) -> Finding:
+    """Training is gradient ascent on E[Σ g h] with g held fixed; eq. 2 is its velocity.
+
+    Expected: The velocity equals the gradient that autograd computes.
+    """
+    rows = run.value("ascent")
+    return _equal(claim, rows[1:], "gradient that also flows through g", rows[::2])
+
+
+@CLAIMS.declare("back-propagation", "JoMA eq. 2", uses=("block/gradient-ascent",))
+def _descends(run: Run, claim: Claim) -> Finding:
+    """With g = onehot − softmax(h), eq. 2 is gradient descent on the cross-entropy loss.
+
+    Expected: The velocity equals minus the gradient of the loss that autograd computes.
+    """
+    rows = run.value("loss")
+    return _equal(claim, rows, "ascent on the loss instead of descent", rows * [[-1], [1]])
+
+
+@CLAIMS.declare("projected-velocity", "JoMA eq. 11", uses=("block/gradient-ascent",))
+def _projects(run: Run, claim: Claim) -> Finding:
+    """The projected weights move by v′ = E[g h′ b]. The embedding of the query plays no part.
+
+    Expected: The projected velocity equals E[g h′ b].
+    """
+    wrong = run.value("projected/overlapping query")
+    return _equal(claim, run.value("projected"), "a query that overlaps with a token", wrong)
+
+
+@CLAIMS.declare("weight-expansion", "JoMA eq. 60", uses=("block/gradient-ascent",))
+def _expands(run: Run, claim: Claim) -> Finding:
+    """Weights grow only along the token and query embeddings: w − w(0) = U(v − v(0)) + u ξ.
+
+    Expected: The embeddings explain all of w − w(0); nothing is left.
+    """
+    return _expanded(run, claim, "one query", "without the query's embedding", printed=1)
+
+
+@CLAIMS.declare("implicit-bias", "JoMA App. A.4", uses=("block/weight-expansion",))
+def _bias(run: Run, claim: Claim) -> Finding:
+    """The output of a node is φ(v·b + ξ). Its bias ξ is the integral of E[g h′] over time.
+
+    Corrected: The bias is u·w(0) plus that integral. It starts at zero only if w starts at zero.
+    Expected: The pre-activation minus v·b equals the bias at every sample.
+    """
+    before, felt, xi = (run.value(f"one query/{part}") for part in ("before", "v b", "xi"))
+    bias = before - felt  # (steps, members, samples, nodes), the same at every sample
+    return by_residual(
+        claim,
+        printed=np.abs(bias - xi).max(),
+        corrected=np.abs(bias - bias[0] - xi).max(),
+        tolerance=EXACT,
+        what="largest difference",
+        control={"the start alone, without the integral": np.abs(bias - bias[0]).max()},
+    )
+
+
+@CLAIMS.declare("superposition-sign", "JoMA App. A.4", uses=("block/weight-expansion",))
+def _superposes(run: Run, claim: Claim) -> Finding:
+    """A weight shared by several queries is the sum Σ (v − ξ u) over the queries.
+
+    Corrected: It is Σ (v + ξ u), in agreement with eq. 60.
+    Expected: The sum explains all that two queries add to w; nothing is left.
+    """
+    return _expanded(run, claim, "two queries", "without the queries' embeddings", printed=-1, corrected=1)
+
+
+@CLAIMS.declare("saliency", "JoMA footnote 1")
+def _saliencies(run: Run, claim: Claim) -> Finding:
+    """E[g x] is the mean of g over all occurrences of a token, times the frequency of the token.
+
+    Expected: Both ways of counting give the same numbers.
+    """
+    control = "sequences of unequal length, where every occurrence counts the same"
+    return _equal(claim, run.value("saliency"), control, run.value("saliency/unequal lengths"))
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -272,61 +301,7 @@ STUDY = Study(
     name="block",
     title="The block: what one training step does to its weights",
     version=2,
-    claims={
-        FREQUENCIES: lambda run: _equal(
-            FREQUENCIES,
-            "The hidden values equal those of softmax attention over the positions.",
-            run.value("sequences"),
-            "logits that also depend on the position",
-            run.value("sequences/with a position bias"),
-        ),
-        ASCENT: lambda run: _equal(
-            ASCENT,
-            "The velocity equals the gradient that autograd computes.",
-            run.value("ascent")[1:],
-            "gradient that also flows through g",
-            run.value("ascent")[::2],
-        ),
-        LOSS: lambda run: _equal(
-            LOSS,
-            "The velocity equals minus the gradient of the loss that autograd computes.",
-            run.value("loss"),
-            "ascent on the loss instead of descent",
-            run.value("loss") * [[-1], [1]],
-        ),
-        PROJECTED: lambda run: _equal(
-            PROJECTED,
-            "The projected velocity equals E[g h′ b].",
-            run.value("projected"),
-            "a query that overlaps with a token",
-            run.value("projected/overlapping query"),
-        ),
-        EXPANSION: lambda run: _expanded(
-            EXPANSION,
-            run,
-            "one query",
-            "The embeddings explain all of w − w(0); nothing is left.",
-            "without the query's embedding",
-            printed=1,
-        ),
-        BIAS: _bias,
-        SUPERPOSED: lambda run: _expanded(
-            SUPERPOSED,
-            run,
-            "two queries",
-            "The sum explains all that two queries add to w; nothing is left.",
-            "without the queries' embeddings",
-            printed=-1,
-            corrected=1,
-        ),
-        SALIENCY: lambda run: _equal(
-            SALIENCY,
-            "Both ways of counting give the same numbers.",
-            run.value("saliency"),
-            "sequences of unequal length, where every occurrence counts the same",
-            run.value("saliency/unequal lengths"),
-        ),
-    },
+    claims=CLAIMS,
     quick=BlockConfig(),
     paper=BlockConfig(tokens=20, nodes=20, samples=100, length=30, steps=61),
     run=run,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_effect, by_residual, by_tests
 from joma.figures.bands import bound
@@ -43,42 +44,7 @@ class Thm1CoherenceConfig(StudyConfig):
     vocabulary_seeds: int = 3
 
 
-WIDTH = Claim(
-    "coherence-width",
-    "JoMA Sec. 7",
-    "M random embeddings with |u·u′| ≤ ε only need a width of 8 ε⁻² ln M.",
-    matters=ROOM,
-)
-LINEAR = Claim(
-    "coherence-order",
-    "JoMA Sec. 7",
-    "With almost orthogonal embeddings Theorem 1 has additional terms. They become smaller with ε.",
-    matters=SHRINKS,
-    uses=("thm1/exp-invariant",),
-)
-TERMS = Claim(
-    "coherence-terms",
-    "JoMA Sec. 7",
-    "Theorem 1 is stated without the additional terms. They are left for later work.",
-    "To first order in ε, z_l − ½Σv_l² − c = −Σ_m (u_l·u_m) ∫ v_l·dv_m − (u_l·u_q) ∫ v_l·dξ, summed over m ≠ l.",
-    uses=("thm1-coherence/coherence-dual",),
-)
-DUAL = Claim(
-    "coherence-dual",
-    "JoMA Thm 1",
-    "With orthonormal embeddings z = ½Σv² + c.",
-    "For any independent embeddings z = z(0) + ∫ Σ v_k∘dα_k exactly. Here α are the coordinates of W in the "
-    "embeddings (without the residual dα = G⁻¹dV, G = UᵀU).",
-    uses=("thm1/exp-invariant",),
-)
-TOTAL = Claim(
-    "coherence-total",
-    "JoMA Thm 1",
-    "With orthonormal embeddings the sum over tokens is Σz = ½‖V‖² + c.",
-    "Without the residual Σz = ½‖W‖² + c for any embeddings, even if there are more embeddings than dimensions "
-    "(½ΣvₖᵀG⁻¹vₖ + c if G = UᵀU is invertible).",
-    uses=("thm1-coherence/coherence-dual",),
-)
+CLAIMS = Claims()
 
 
 class Ensemble(NamedTuple):
@@ -227,15 +193,20 @@ def _unexplained(run: Run, *, roll: int = 0) -> Any:
     return (np.linalg.norm(terms - drift, axis=-1) / np.linalg.norm(drift, axis=-1)).mean(-1)
 
 
-def _enough_width(run: Run) -> Finding:
-    """The room between the largest |u·u′| and ε; in a quarter of the width there must be none."""
+@CLAIMS.declare("coherence-width", "JoMA Sec. 7", matters=ROOM)
+def _enough_width(run: Run, claim: Claim) -> Finding:
+    """M random embeddings with |u·u′| ≤ ε only need a width of 8 ε⁻² ln M.
+
+    Expected: With the stated width every |u·u′| is at most ε. With a quarter of that width it is not.
+
+    The room between the largest |u·u′| and ε; in a quarter of the width there must be none.
+    """
     lean, wide = float(run.config["epsilon"]) - run.value("vocabulary/coherence")
     vocabulary = int(run.config["vocabulary"])
     return by_effect(
-        WIDTH,
+        claim,
         compare(wide, 0.0),
         what="ε minus the largest |u·u′|",
-        expected="With the stated width every |u·u′| is at most ε. With a quarter of that width it is not.",
         over="draws",
         size=[at_least("smallest margin of any draw", wide.min(), 0.0)],
         controls=[below("largest margin of any draw at a quarter of the width", lean.max(), 0.0)],
@@ -243,15 +214,20 @@ def _enough_width(run: Run) -> Finding:
     )
 
 
-def _first_order(run: Run) -> Finding:
-    """The order fitted seed by seed, beside order 0: terms that do not shrink. Orthonormal embeddings have none."""
+@CLAIMS.declare("coherence-order", "JoMA Sec. 7", matters=SHRINKS, uses=("thm1/exp-invariant",))
+def _first_order(run: Run, claim: Claim) -> Finding:
+    """With almost orthogonal embeddings Theorem 1 has additional terms. They become smaller with ε.
+
+    Expected: The drift is of order 1 in the coherence.
+
+    The order fitted seed by seed, beside order 0: terms that do not shrink. Orthonormal embeddings have none.
+    """
     drift, coherence, slopes = _relative(run, "drift"), run.value("residual/coherence"), _slopes(run)
     orthonormal = np.abs(run.value("residual/orthonormal drift")).max()
     return by_effect(
-        LINEAR,
+        claim,
         compare(slopes, 0.0),
         what="order of the drift in the coherence max|u·u′|",
-        expected="The drift is of order 1 in the coherence.",
         over="draws",
         size=[at_most("distance of the mean order from 1", abs(slopes.mean() - 1), ORDER)],
         controls=[at_most("orthonormal embeddings: largest drift", orthonormal, EXACT)],
@@ -259,12 +235,18 @@ def _first_order(run: Run) -> Finding:
     )
 
 
-def _terms(run: Run) -> Finding:
+@CLAIMS.declare("coherence-terms", "JoMA Sec. 7", uses=("thm1-coherence/coherence-dual",))
+def _terms(run: Run, claim: Claim) -> Finding:
+    """Theorem 1 is stated without the additional terms. They are left for later work.
+
+    Corrected: To first order in ε, z_l − ½Σv_l² − c = −Σ_m (u_l·u_m) ∫ v_l·dv_m − (u_l·u_q) ∫ v_l·dξ, summed over m ≠
+    l.
+    Expected: The terms explain almost all of the drift at the smallest coherence, and more than at the largest.
+    """
     drift, coherence, left = _relative(run, "drift"), run.value("residual/coherence").mean(-1), _unexplained(run)
     orthonormal = np.abs(run.value("residual/orthonormal drift")).max()
     return by_tests(
-        TERMS,
-        expected="The terms explain almost all of the drift at the smallest coherence, and more than at the largest.",
+        claim,
         printed=[at_most("largest drift / movement of z at the smallest coherence", drift[-1].max(), EXACT)],
         corrected=[
             at_most("unexplained share of the drift at the smallest coherence", left[-1], FIRST_ORDER, "%"),
@@ -278,7 +260,7 @@ def _terms(run: Run) -> Finding:
     )
 
 
-def _replaced(claim: Claim, printed: Any, truth: Any, formula: Any, expected: str, control: str) -> Finding:
+def _replaced(claim: Claim, printed: Any, truth: Any, formula: Any, control: str) -> Finding:
     """What is off in the printed relation, and in the formula that replaces it; that of another width must be off."""
     return by_residual(
         claim,
@@ -286,20 +268,32 @@ def _replaced(claim: Claim, printed: Any, truth: Any, formula: Any, expected: st
         corrected=np.abs(truth - formula).max(),
         tolerance=EXACT,
         what="largest difference",
-        expected=expected,
         control={control: np.abs(truth - np.roll(formula, 1, 0)).max()},
     )
 
 
-def _dual(run: Run) -> Finding:
+@CLAIMS.declare("coherence-dual", "JoMA Thm 1", uses=("thm1/exp-invariant",))
+def _dual(run: Run, claim: Claim) -> Finding:
+    """With orthonormal embeddings z = ½Σv² + c.
+
+    Corrected: For any independent embeddings z = z(0) + ∫ Σ v_k∘dα_k exactly. Here α are the coordinates of W in the
+    embeddings (without the residual dα = G⁻¹dV, G = UᵀU).
+    Expected: The formula equals z at every width.
+    """
     drift, z, path = (run.value(f"residual/{key}") for key in ("drift", "z", "path integral"))
-    return _replaced(DUAL, drift, z, path, "The formula equals z at every width.", "the integral of another width")
+    return _replaced(claim, drift, z, path, "the integral of another width")
 
 
-def _total(run: Run) -> Finding:
+@CLAIMS.declare("coherence-total", "JoMA Thm 1", uses=("thm1-coherence/coherence-dual",))
+def _total(run: Run, claim: Claim) -> Finding:
+    """With orthonormal embeddings the sum over tokens is Σz = ½‖V‖² + c.
+
+    Corrected: Without the residual Σz = ½‖W‖² + c for any embeddings, even if there are more embeddings than dimensions
+    (½ΣvₖᵀG⁻¹vₖ + c if G = UᵀU is invertible).
+    Expected: The formula equals Σz at every width.
+    """
     total, length, weights = (run.value(f"no residual/{key}") for key in ("total z", "half |V|^2", "half |W|^2"))
-    expected = "The formula equals Σz at every width."
-    return _replaced(TOTAL, total - length, total, weights, expected, "W of another width")
+    return _replaced(claim, total - length, total, weights, "W of another width")
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -343,7 +337,7 @@ STUDY = Study(
     name="thm1-coherence",
     title="Theorem 1 with almost orthogonal embeddings",
     version=1,
-    claims={WIDTH: _enough_width, LINEAR: _first_order, TERMS: _terms, DUAL: _dual, TOTAL: _total},
+    claims=CLAIMS,
     quick=Thm1CoherenceConfig(),
     paper=Thm1CoherenceConfig(tokens=24, samples=64, seeds=32, widths=(16, 32, 64, 256, 1024, 4096, 16384, 65536)),
     run=run,

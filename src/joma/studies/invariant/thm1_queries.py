@@ -9,6 +9,7 @@ from torch import Tensor
 
 from joma.claims.config import Least
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_most
 from joma.claims.verdicts import by_tests
 from joma.figures.bands import bound
@@ -40,34 +41,7 @@ class Thm1QueriesConfig(StudyConfig):
     seed: int = 0
 
 
-EXP = Claim(
-    "every-query-exp",
-    "JoMA Thm 1",
-    "Under exp attention the logits of each query keep z = ½Σv² + c.",
-    "When queries share W, only the sum over queries is conserved: Σ z = ½Σv² + c.",
-    uses=("thm1/exp-invariant",),
-)
-LINEAR = Claim(
-    "every-query-linear",
-    "JoMA Thm 1",
-    "Under linear attention the logits of each query keep z² = Σv² + c.",
-    "When queries share W, only the sum over queries is conserved: Σ z² = Σv² + c.",
-    uses=("thm1/linear-invariant",),
-)
-AVERAGE = Claim(
-    "average-by-query",
-    "JoMA eq. 2",
-    "When the logits of each query are trained on the mean over its own samples, each query keeps z = ½Σv² + c.",
-    "Then only the sum weighted by the frequencies p of the queries is conserved: Σ p z = ½Σv² + c.",
-    uses=("thm1-queries/every-query-exp", "thm1-queries/every-query-linear"),
-)
-PATH = Claim(
-    "pull-by-query",
-    "JoMA eq. 13",
-    "The velocity of the logits of a query is σ′/σ times Σ v v′.",
-    "It is σ′/σ times Σ v v′, where v′ counts only the samples of that query.",
-    uses=("thm1/pull-on-logits",),
-)
+CLAIMS = Claims()
 
 
 def run(config: Thm1QueriesConfig, run: Run, progress: Progress) -> None:
@@ -128,36 +102,65 @@ def _unexplained(run: Run, kind: str, way: str, queries: int = 0, *, own: bool =
     return float((moved - (path if own else ((v.square() - v[0].square()).sum(-1)[..., None, :] / 2))).abs().max())
 
 
-def _every_query(claim: Claim, kind: str, run: Run) -> Finding:
+def _every_query(run: Run, claim: Claim, kind: str) -> Finding:
     other, form = ("linear", "Σ z² − Σv²") if kind == "exp" else ("exp", "Σ z − ½Σv²")
     wrong = above(f"drift of {form}, the invariant of {other} attention", _sum(run, kind, MIXED, form=other), FLOW)
     alone = [at_most("drift in a block with one query", _each(run, "exp", MIXED, 1), FLOW)] if kind == "exp" else []
     return by_tests(
         claim,
-        expected="As printed: no query drifts. As corrected: the sum over queries does not drift.",
         printed=[at_most("largest drift of a query", _each(run, kind, MIXED), FLOW)],
         corrected=[at_most("drift of their sum", _sum(run, kind, MIXED), FLOW)],
         controls=[*alone, wrong],
     )
 
 
-def _average(run: Run) -> Finding:
+CLAIMS.declare(
+    "every-query-exp",
+    "JoMA Thm 1",
+    "Under exp attention the logits of each query keep z = ½Σv² + c."
+    "\n\nCorrected: When queries share W, only the sum over queries is conserved: Σ z = ½Σv² + c."
+    "\nExpected: As printed: no query drifts. As corrected: the sum over queries does not drift.",
+    uses=("thm1/exp-invariant",),
+)(partial(_every_query, kind="exp"))
+CLAIMS.declare(
+    "every-query-linear",
+    "JoMA Thm 1",
+    "Under linear attention the logits of each query keep z² = Σv² + c."
+    "\n\nCorrected: When queries share W, only the sum over queries is conserved: Σ z² = Σv² + c."
+    "\nExpected: As printed: no query drifts. As corrected: the sum over queries does not drift.",
+    uses=("thm1/linear-invariant",),
+)(partial(_every_query, kind="linear"))
+
+
+@CLAIMS.declare(
+    "average-by-query", "JoMA eq. 2", uses=("thm1-queries/every-query-exp", "thm1-queries/every-query-linear")
+)
+def _average(run: Run, claim: Claim) -> Finding:
+    """When the logits of each query are trained on the mean over its own samples, each query keeps z = ½Σv² + c.
+
+    Corrected: Then only the sum weighted by the frequencies p of the queries is conserved: Σ p z = ½Σv² + c.
+    Expected: As printed: no query drifts. As corrected: their sum weighted by p does not drift (of z² if linear).
+    """
     weighted = largest(_sum(run, kind, AVERAGED, run.value("probability")) for kind in KINDS)
     return by_tests(
-        AVERAGE,
-        expected="As printed: no query drifts. As corrected: their sum weighted by p does not drift (of z² if linear).",
+        claim,
         printed=[at_most("largest drift of a query", largest(_each(run, kind, AVERAGED) for kind in KINDS), FLOW)],
         corrected=[at_most("drift of their sum, weighted by p", weighted, FLOW)],
         controls=[above("drift of their sum without p", smallest(_sum(run, kind, AVERAGED) for kind in KINDS), FLOW)],
     )
 
 
-def _path(run: Run) -> Finding:
+@CLAIMS.declare("pull-by-query", "JoMA eq. 13", uses=("thm1/pull-on-logits",))
+def _path(run: Run, claim: Claim) -> Finding:
+    """The velocity of the logits of a query is σ′/σ times Σ v v′.
+
+    Corrected: It is σ′/σ times Σ v v′, where v′ counts only the samples of that query.
+    Expected: The formula gives the motion of the logits of every query: ∫σ/σ′ dz equals the integral.
+    """
     own, total = (largest(_unexplained(run, *case, own=own) for case in ALL) for own in (True, False))
     still = smallest(drift(_state(run, *case)[0]) for case in ALL)
     return by_tests(
-        PATH,
-        expected="The formula gives the motion of the logits of every query: ∫σ/σ′ dz equals the integral.",
+        claim,
         printed=[at_most("largest difference", total, FLOW)],
         corrected=[at_most("largest difference", own, FLOW)],
         controls=[
@@ -207,12 +210,7 @@ STUDY = Study(
     name="thm1-queries",
     title="Theorem 1 with several queries",
     version=1,
-    claims={
-        EXP: partial(_every_query, EXP, "exp"),
-        LINEAR: partial(_every_query, LINEAR, "linear"),
-        AVERAGE: _average,
-        PATH: _path,
-    },
+    claims=CLAIMS,
     quick=Thm1QueriesConfig(),
     paper=Thm1QueriesConfig(queries=8, tokens=20, nodes=20, samples=200, steps=41),
     run=run,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from joma.claims.config import Least
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_most
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.bands import bound
@@ -46,40 +47,7 @@ class Thm1RatesConfig(StudyConfig):
             raise ValueError(f"rates must be an equal pair followed by at least one unequal pair, got {self.rates}")
 
 
-EXP = Claim(
-    "any-rates-exp",
-    "JoMA talk Thm 1",
-    "z = ½Σv² + c holds under exp attention for any learning rates of attention and MLP.",
-    "z = (κ/2)Σv² + c holds, where κ is the rate of attention divided by the rate of the MLP.",
-    uses=("thm1/exp-invariant",),
-)
-LINEAR = Claim(
-    "any-rates-linear",
-    "JoMA talk Thm 1",
-    "z² = Σv² + c holds under linear attention for any learning rates of attention and MLP.",
-    "z² = κΣv² + c holds, where κ is the rate of attention divided by the rate of the MLP.",
-    uses=("thm1/linear-invariant",),
-)
-EQUAL = Claim(
-    "equal-rates",
-    "JoMA Thm 1",
-    "With one learning rate for attention and MLP, the invariants do not depend on the rate.",
-    uses=("thm1/exp-invariant", "thm1/linear-invariant"),
-)
-TEMPERATURE = Claim(
-    "temperature",
-    "JoMA Thm 1",
-    "z = ½Σv² + c, without a temperature, describes attention with σ = exp(z/T).",
-    "z = Σv²/(2T) + c does. At a lower temperature T the logits move further.",
-    uses=("thm1/exp-invariant",),
-)
-SCHEDULE = Claim(
-    "rate-schedules",
-    "JoMA talk Thm 1",
-    "The relation between z and v also holds when the two rates follow different schedules.",
-    "It holds only while κ stays constant. Otherwise z − z(0) is the integral of κ Σ v v′ over time.",
-    uses=("thm1-rates/any-rates-exp",),
-)
+CLAIMS = Claims()
 
 
 def run(config: Thm1RatesConfig, run: Run, progress: Progress) -> None:
@@ -146,19 +114,17 @@ def _pairs(run: Run, *kinds: str) -> tuple[list[Case], list[Case]]:
     return [(kind, *equal, 1.0) for kind in kinds], [(kind, *pair, 1.0) for kind in kinds for pair in unequal]
 
 
-def _any_rates(run: Run, *, claim: Claim, kind: str) -> Finding:
+def _any_rates(run: Run, claim: Claim, kind: str) -> Finding:
     (equal,), unequal = _pairs(run, kind)
-    expected = "The invariant does not drift for any pair of rates."
-    return _needs("κ", run, claim, expected, unequal, unequal, {"equal rates": equal})
+    return _needs("κ", run, claim, unequal, unequal, {"equal rates": equal})
 
 
 def _needs(
-    factor: str, run: Run, claim: Claim, expected: str, cases: list[Case], alone: list[Case], without: dict[str, Case]
+    factor: str, run: Run, claim: Claim, cases: list[Case], alone: list[Case], without: dict[str, Case]
 ) -> Finding:
     """Cases that need a factor, of these those that need it alone; where it is 1 the printed form must pass."""
     return by_tests(
         claim,
-        expected=expected,
         printed=[at_most("drift", largest(_drift(run, case) for case in alone), FLOW)],
         corrected=[at_most(f"drift with {factor}", largest(_drift(run, case, corrected=True) for case in cases), FLOW)],
         controls=[
@@ -168,34 +134,66 @@ def _needs(
     )
 
 
-def _equal(run: Run) -> Finding:
+CLAIMS.declare(
+    "any-rates-exp",
+    "JoMA talk Thm 1",
+    "z = ½Σv² + c holds under exp attention for any learning rates of attention and MLP."
+    "\n\nCorrected: z = (κ/2)Σv² + c holds, where κ is the rate of attention divided by the rate of the MLP."
+    "\nExpected: The invariant does not drift for any pair of rates.",
+    uses=("thm1/exp-invariant",),
+)(partial(_any_rates, kind="exp"))
+CLAIMS.declare(
+    "any-rates-linear",
+    "JoMA talk Thm 1",
+    "z² = Σv² + c holds under linear attention for any learning rates of attention and MLP."
+    "\n\nCorrected: z² = κΣv² + c holds, where κ is the rate of attention divided by the rate of the MLP."
+    "\nExpected: The invariant does not drift for any pair of rates.",
+    uses=("thm1/linear-invariant",),
+)(partial(_any_rates, kind="linear"))
+
+
+@CLAIMS.declare("equal-rates", "JoMA Thm 1", uses=("thm1/exp-invariant", "thm1/linear-invariant"))
+def _equal(run: Run, claim: Claim) -> Finding:
+    """With one learning rate for attention and MLP, the invariants do not depend on the rate.
+
+    Expected: The invariants do not drift at equal rates.
+    """
     equal, unequal = _pairs(run, *KINDS)
     return by_residual(
-        EQUAL,
+        claim,
         printed=largest(_drift(run, case) for case in equal),
         tolerance=FLOW,
         what="drift",
-        expected="The invariants do not drift at equal rates.",
         control={"unequal rates": smallest(_drift(run, case) for case in unequal)},
     )
 
 
-def _temperature(run: Run) -> Finding:
+@CLAIMS.declare("temperature", "JoMA Thm 1", uses=("thm1/exp-invariant",))
+def _temperature(run: Run, claim: Claim) -> Finding:
+    """z = ½Σv² + c, without a temperature, describes attention with σ = exp(z/T).
+
+    Corrected: z = Σv²/(2T) + c does. At a lower temperature T the logits move further.
+    Expected: The invariant does not drift when attention has a low temperature.
+    """
     cold: list[Case] = [("exp", *pair, run.config["cold"]) for pair in run.config["rates"][:2]]
     (warm,), _ = _pairs(run, "exp")
-    expected = "The invariant does not drift when attention has a low temperature."
-    return _needs("T", run, TEMPERATURE, expected, cold, cold[:1], {"T = 1": warm})
+    return _needs("T", run, claim, cold, cold[:1], {"T = 1": warm})
 
 
-def _schedule(run: Run) -> Finding:
+@CLAIMS.declare("rate-schedules", "JoMA talk Thm 1", uses=("thm1-rates/any-rates-exp",))
+def _schedule(run: Run, claim: Claim) -> Finding:
+    """The relation between z and v also holds when the two rates follow different schedules.
+
+    Corrected: It holds only while κ stays constant. Otherwise z − z(0) is the integral of κ Σ v v′ over time.
+    Expected: The formula gives the motion of z while both rates change.
+    """
     z, v = unpack(run.value("schedule")[..., :-1])
     return by_residual(
-        SCHEDULE,
+        claim,
         printed=drift(kept(z, v)),
         corrected=float((z - z[0] - torch.as_tensor(run.value("schedule")[..., -1])).abs().max()),
         tolerance=FLOW,
         what="largest difference",
-        expected="The formula gives the motion of z while both rates change.",
         control={"logits that stay at their start": drift(z)},
     )
 
@@ -240,11 +238,7 @@ STUDY = Study(
     name="thm1-rates",
     title="Theorem 1 with two learning rates and a temperature",
     version=1,
-    claims={
-        EXP: partial(_any_rates, claim=EXP, kind="exp"),
-        LINEAR: partial(_any_rates, claim=LINEAR, kind="linear"),
-        EQUAL: _equal, TEMPERATURE: _temperature, SCHEDULE: _schedule,
-    },
+    claims=CLAIMS,
     quick=Thm1RatesConfig(),
     paper=Thm1RatesConfig(
         rates=((1.0, 1.0), (1.0, 0.01), (1.0, 0.1), (0.1, 1.0), (0.2, 1.0), (1.0, 3.0)), tokens=20, nodes=20,

@@ -65,7 +65,7 @@ def by_forms(
     printed: float,
     corrected: float,
     tolerance: float,
-    expected: str,
+    expected: str = "",
     agree: Mapping[str, float],
     differ: Mapping[str, float] | None = None,
     what: str = "largest difference",
@@ -86,7 +86,7 @@ def by_forms(
     )
 
 
-def by_samples(run: Run, *, claim: Claim, part: slice) -> Finding:
+def by_samples(run: Run, claim: Claim, part: slice) -> Finding:
     """Both forms of Lemma 1 or 2 against sample means. part: of the last dimension, the numbers the claim is about."""
     sampled, printed, corrected = (
         [run.value(f"{law}/{form}")[..., part] for law in LAWS] for form in ("sampled", "printed", "corrected")

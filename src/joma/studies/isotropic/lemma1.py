@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.labels import end_label, label_lines
@@ -44,32 +45,7 @@ class Lemma1Config(StudyConfig):
             )
 
 
-MEAN = Claim(
-    "hyperplane-mean",
-    "JoMA Lemma 1",
-    "E[ψ(v·x + ξ)] = θ₁(r)/‖v‖ with r = v·x̄ + ξ.",
-    "It is ∫ψ(‖v‖u + r)pₙ(u)du. For a step this is θ₁(r/‖v‖). ‖v‖ is the length of v within the subspace.",
-    uses=("lemma1/marginal-density",),
-)
-VECTOR = Claim(
-    "hyperplane-vector",
-    "JoMA eq. 23",
-    "E[x ψ(v·x + ξ)] = θ₁(r) x̄/‖v‖ + θ₂(r) v/‖v‖³.",
-    "It is θ₁ x̄ + θ₂ v/‖v‖, without other powers of ‖v‖. For a step both θ are taken at the distance r/‖v‖.",
-    uses=("lemma1/marginal-density",),
-)
-LIMITS = Claim(
-    "theta-limits",
-    "JoMA Lemma 1",
-    "If ψ increases from 0 to 1, then θ₁ also does, and θ₂ > 0.",
-    "θ₂ > 0 where the hyperplane cuts the support of the cluster. Outside a bounded support a step has θ₂ = 0.",
-    uses=("lemma1/hyperplane-mean", "lemma1/hyperplane-vector"),
-)
-MARGINAL = Claim(
-    "marginal-density",
-    "JoMA eq. 36",
-    "The marginal pₙ is an integral of p₀(√(y² + l²)) lⁿ⁻², with the constants printed for even and odd n.",
-)
+CLAIMS = Claims()
 
 
 def run(config: Lemma1Config, run: Run, progress: Progress) -> None:
@@ -144,7 +120,31 @@ def _marginal_error() -> Tensor:
     return torch.tensor(rows, dtype=torch.float64).mT
 
 
-def _limits(run: Run) -> Finding:
+CLAIMS.declare(
+    "hyperplane-mean",
+    "JoMA Lemma 1",
+    "E[ψ(v·x + ξ)] = θ₁(r)/‖v‖ with r = v·x̄ + ξ."
+    "\n\nCorrected: It is ∫ψ(‖v‖u + r)pₙ(u)du. For a step this is θ₁(r/‖v‖). ‖v‖ is the length of v within the "
+    "subspace.",
+    uses=("lemma1/marginal-density",),
+)(partial(by_samples, part=slice(0, 1)))
+CLAIMS.declare(
+    "hyperplane-vector",
+    "JoMA eq. 23",
+    "E[x ψ(v·x + ξ)] = θ₁(r) x̄/‖v‖ + θ₂(r) v/‖v‖³."
+    "\n\nCorrected: It is θ₁ x̄ + θ₂ v/‖v‖, without other powers of ‖v‖. For a step both θ are taken at the "
+    "distance r/‖v‖.",
+    uses=("lemma1/marginal-density",),
+)(partial(by_samples, part=slice(1, None)))
+
+
+@CLAIMS.declare("theta-limits", "JoMA Lemma 1", uses=("lemma1/hyperplane-mean", "lemma1/hyperplane-vector"))
+def _limits(run: Run, claim: Claim) -> Finding:
+    """If ψ increases from 0 to 1, then θ₁ also does, and θ₂ > 0.
+
+    Corrected: θ₂ > 0 where the hyperplane cuts the support of the cluster. Outside a bounded support a step has θ₂ = 0.
+    Expected: θ₁ rises from 0 to 1, and θ₂ is positive.
+    """
     thetas, s = run.value("thetas"), run.value("thetas/s")
     first, second = thetas[:, :, 0], thetas[:, :, 1]  # (laws, psis, s)
     step, sigmoid = second[:, STEP], second[:, SIGMOID]
@@ -156,8 +156,7 @@ def _limits(run: Run) -> Finding:
         at_least("θ₁ of a step far above zero distance", first[:, STEP, -1].min(), 1 - NEAR),
     ]
     return by_tests(
-        LIMITS,
-        expected="θ₁ rises from 0 to 1, and θ₂ is positive.",
+        claim,
         printed=[*rising, above("smallest θ₂", second.min(), 0)],
         corrected=[
             *rising,
@@ -169,10 +168,14 @@ def _limits(run: Run) -> Finding:
     )
 
 
-def _marginal(run: Run) -> Finding:
-    expected = "Eq. 36 equals the closed forms of four laws for n = 2 to 9."
+@CLAIMS.declare("marginal-density", "JoMA eq. 36")
+def _marginal(run: Run, claim: Claim) -> Finding:
+    """The marginal pₙ is an integral of p₀(√(y² + l²)) lⁿ⁻², with the constants printed for even and odd n.
+
+    Expected: Eq. 36 equals the closed forms of four laws for n = 2 to 9.
+    """
     off = run.value("marginal error").max()
-    return by_residual(MARGINAL, printed=off, tolerance=EXACT, what="relative error", expected=expected)
+    return by_residual(claim, printed=off, tolerance=EXACT, what="relative error")
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -219,12 +222,7 @@ STUDY = Study(
     name="lemma1",
     title="Lemma 1: the mean of a hyperplane function over an isotropic cluster",
     version=1,
-    claims={
-        MEAN: partial(by_samples, claim=MEAN, part=slice(0, 1)),
-        VECTOR: partial(by_samples, claim=VECTOR, part=slice(1, None)),
-        LIMITS: _limits,
-        MARGINAL: _marginal,
-    },
+    claims=CLAIMS,
     quick=Lemma1Config(),
     paper=Lemma1Config(samples=2_000_000),
     run=run,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.labels import label_lines
@@ -37,41 +38,7 @@ class Lemma2Config(StudyConfig):
     seed: int = 0
 
 
-WEIGHT = Claim(
-    "mixture-weight",
-    "JoMA Lemma 2",
-    "v′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ)x̄ⱼ + ‖v‖⁻³ Σ aⱼθ₂(rⱼ) v, with rⱼ = v·x̄ⱼ + ξ.",
-    "v′ = Σ aⱼθ₁(ρⱼ)x̄ⱼ + Σ aⱼθ₂(ρⱼ) v/‖v‖, with ρⱼ = rⱼ/‖v‖. Only the direction of (v, ξ) matters.",
-    uses=("lemma1/hyperplane-vector",),
-)
-BIAS = Claim(
-    "mixture-bias", "JoMA eq. 43", "ξ′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ).", "ξ′ = Σ aⱼθ₁(ρⱼ).", uses=("lemma1/hyperplane-mean",)
-)
-DERIVATIVE = Claim(
-    "f-derivative", "JoMA eq. 48", "(θ₂ + rθ₁)′ = θ₁ for a homogeneous activation.", uses=("lemma2/theta-slopes",)
-)
-PRIMITIVE = Claim("f-primitive", "JoMA eq. 49", "θ₂(r) = θ₂(0) − rθ₁(r) + ∫₀ʳ θ₁.", uses=("lemma2/f-derivative",))
-SHAPE = Claim(
-    "f-increasing",
-    "JoMA Lemma 3",
-    "F = θ₂ + rθ₁ increases for every homogeneous activation.",
-    "It increases if φ′ ≥ 0. For |x| it falls at negative distances.",
-    uses=("lemma2/f-derivative",),
-)
-GROWTH = Claim(
-    "growth",
-    "JoMA eq. 53",
-    "‖v‖ v·v′ = Σ aⱼF(rⱼ) − ‖v‖ ξξ′.",
-    "v·v′ + ξξ′ = ‖v‖ Σ aⱼF(ρⱼ). This is E[g h].",
-    uses=("lemma2/mixture-weight", "lemma2/mixture-bias"),
-)
-SLOPE = Claim(
-    "theta-slopes",
-    "JoMA Lemma 5",
-    "A homogeneous φ is c₋ below zero and c₊ above zero. Then θ₁′ = (c₋ + c₊)pₙ and θ₂′ = −(c₋ + c₊) r pₙ.",
-    "φ is c₋x below zero and c₊x above zero, and the factor is c₊ − c₋.",
-    uses=("lemma1/hyperplane-mean", "lemma1/hyperplane-vector"),
-)
+CLAIMS = Claims()
 
 
 def run(config: Lemma2Config, run: Run, progress: Progress) -> None:
@@ -166,7 +133,7 @@ def _off(run: Run, one: str, other: str) -> float:
     return float(np.abs(run.value(one) - run.value(other)).max())
 
 
-def _lemma_3(run: Run, claim: Claim, one: str, theta: int, tolerance: float, gives: str) -> Finding:
+def _lemma_3(run: Run, claim: Claim, *, one: str, theta: int, tolerance: float) -> Finding:
     """`one` of each law beside θ₁ or θ₂ of it; the smallest distance from that of the next law must not be small."""
     pairs = zip(SAME_GRID, (*SAME_GRID[1:], SAME_GRID[0]), strict=True)
     wrong = np.min([_off(run, f"{law}/{one}", f"{following}/theta{theta}") for law, following in pairs])
@@ -175,19 +142,52 @@ def _lemma_3(run: Run, claim: Claim, one: str, theta: int, tolerance: float, giv
         printed=np.max([_off(run, f"{law}/{one}", f"{law}/theta{theta}") for law in forms.LAWS]),
         tolerance=tolerance,
         what="largest difference",
-        expected=f"{gives}, in the scaled distance.",
         control={f"θ{'₁₂'[theta - 1]} of another law": wrong},
     )
 
 
-def _shape(run: Run) -> Finding:
+CLAIMS.declare(
+    "mixture-weight",
+    "JoMA Lemma 2",
+    "v′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ)x̄ⱼ + ‖v‖⁻³ Σ aⱼθ₂(rⱼ) v, with rⱼ = v·x̄ⱼ + ξ."
+    "\n\nCorrected: v′ = Σ aⱼθ₁(ρⱼ)x̄ⱼ + Σ aⱼθ₂(ρⱼ) v/‖v‖, with ρⱼ = rⱼ/‖v‖. Only the direction of (v, ξ) "
+    "matters.",
+    uses=("lemma1/hyperplane-vector",),
+)(partial(by_samples, part=slice(0, -1)))
+CLAIMS.declare(
+    "mixture-bias",
+    "JoMA eq. 43",
+    "ξ′ = ‖v‖⁻¹ Σ aⱼθ₁(rⱼ).\n\nCorrected: ξ′ = Σ aⱼθ₁(ρⱼ).",
+    uses=("lemma1/hyperplane-mean",),
+)(partial(by_samples, part=slice(-1, None)))
+CLAIMS.declare(
+    "f-derivative",
+    "JoMA eq. 48",
+    "(θ₂ + rθ₁)′ = θ₁ for a homogeneous activation."
+    "\n\nExpected: Numerical differences of F give θ₁, in the scaled distance.",
+    uses=("lemma2/theta-slopes",),
+)(partial(_lemma_3, one="F by differences", theta=1, tolerance=DIFFERENCES))
+CLAIMS.declare(
+    "f-primitive",
+    "JoMA eq. 49",
+    "θ₂(r) = θ₂(0) − rθ₁(r) + ∫₀ʳ θ₁.\n\nExpected: Quadrature of θ₁ gives θ₂, in the scaled distance.",
+    uses=("lemma2/f-derivative",),
+)(partial(_lemma_3, one="theta2 by quadrature", theta=2, tolerance=EXACT))
+
+
+@CLAIMS.declare("f-increasing", "JoMA Lemma 3", uses=("lemma2/f-derivative",))
+def _shape(run: Run, claim: Claim) -> Finding:
+    """F = θ₂ + rθ₁ increases for every homogeneous activation.
+
+    Corrected: It increases if φ′ ≥ 0. For |x| it falls at negative distances.
+    Expected: F rises from each point of a grid to the next.
+    """
     step = {name: np.diff(run.value(f"slopes/{name}/F")) for name in SLOPES}
     least = {name: float(steps.min()) for name, steps in step.items()}
     monotone = [least[name] for name, (c_minus, _) in SLOPES.items() if c_minus >= 0]
     left = run.value("slopes/s")[1:] <= 0  # steps that end at a distance of zero or below
     return by_tests(
-        SHAPE,
-        expected="F rises from each point of a grid to the next.",
+        claim,
         printed=[above("smallest increment of F, every activation", np.min(list(least.values())), 0)],
         corrected=[
             above("smallest increment of F, activations with φ′ ≥ 0", np.min(monotone), 0),
@@ -197,27 +197,35 @@ def _shape(run: Run) -> Finding:
     )
 
 
-def _growth(run: Run) -> Finding:
+@CLAIMS.declare("growth", "JoMA eq. 53", uses=("lemma2/mixture-weight", "lemma2/mixture-bias"))
+def _growth(run: Run, claim: Claim) -> Finding:
+    """‖v‖ v·v′ = Σ aⱼF(rⱼ) − ‖v‖ ξξ′.
+
+    Corrected: v·v′ + ξξ′ = ‖v‖ Σ aⱼF(ρⱼ). This is E[g h].
+    Expected: The formula gives v·v′ of the flow.
+    """
     growth = np.stack([run.value(f"{law}/growth") for law in forms.LAWS])  # (laws, 3, lengths)
     off = np.abs(growth[:, :2] - growth[:, 2:])
-    expected = "The formula gives v·v′ of the flow."
     agree = {"the printed form at ‖v‖ = 1": off[:, 0, UNIT].max()}
-    return by_forms(
-        GROWTH, printed=off[:, 0].max(), corrected=off[:, 1].max(), tolerance=EXACT, expected=expected, agree=agree
-    )
+    return by_forms(claim, printed=off[:, 0].max(), corrected=off[:, 1].max(), tolerance=EXACT, agree=agree)
 
 
-def _slope(run: Run) -> Finding:
+@CLAIMS.declare("theta-slopes", "JoMA Lemma 5", uses=("lemma1/hyperplane-mean", "lemma1/hyperplane-vector"))
+def _slope(run: Run, claim: Claim) -> Finding:
+    """A homogeneous φ is c₋ below zero and c₊ above zero. Then θ₁′ = (c₋ + c₊)pₙ and θ₂′ = −(c₋ + c₊) r pₙ.
+
+    Corrected: φ is c₋x below zero and c₊x above zero, and the factor is c₊ − c₋.
+    Expected: The formulas equal numerical differences of θ₁ and θ₂ for four activations.
+    """
     off = {
         form: {name: _off(run, f"slopes/{name}/{form}", f"slopes/{name}/truth") for name in SLOPES}
         for form in ("printed", "corrected")
     }
     return by_forms(
-        SLOPE,
+        claim,
         printed=np.max(list(off["printed"].values())),
         corrected=np.max(list(off["corrected"].values())),
         tolerance=DIFFERENCES,
-        expected="The formulas equal numerical differences of θ₁ and θ₂ for four activations.",
         agree={"the printed form for ReLU, where c₋ = 0": off["printed"]["ReLU"]},
     )
 
@@ -256,17 +264,7 @@ STUDY = Study(
     name="lemma2",
     title="Lemmas 2, 3 and 5: the flow of one node on a mixture of clusters",
     version=1,
-    claims={
-        WEIGHT: partial(by_samples, claim=WEIGHT, part=slice(0, -1)),
-        BIAS: partial(by_samples, claim=BIAS, part=slice(-1, None)),
-        DERIVATIVE: lambda run: _lemma_3(
-            run, DERIVATIVE, "F by differences", 1, DIFFERENCES, "Numerical differences of F give θ₁"
-        ),
-        PRIMITIVE: lambda run: _lemma_3(run, PRIMITIVE, "theta2 by quadrature", 2, EXACT, "Quadrature of θ₁ gives θ₂"),
-        SHAPE: _shape,
-        GROWTH: _growth,
-        SLOPE: _slope,
-    },
+    claims=CLAIMS,
     quick=Lemma2Config(),
     paper=Lemma2Config(samples=2_000_000, clusters=8),
     run=run,

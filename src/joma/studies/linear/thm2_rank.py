@@ -10,6 +10,7 @@ from torch import Tensor
 
 from joma.claims.config import Least
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.declare import Claims
 from joma.claims.evidence import at_least, at_most, below
 from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, by_residual
@@ -51,46 +52,7 @@ class Thm2RankConfig(StudyConfig):
     seed: int = 0
 
 
-DYNAMICS = Claim(
-    "nodes-dynamics",
-    "JoMA talk slide K",
-    "With K nodes V′ = diag(exp(V∘V/2) 1) Δ / A. The exponential comes first, then the sum over each row.",
-    "V′ = diag(exp((V∘V) 1/2)) Δ / A. The sum over each row comes first, then the exponential.",
-    uses=("thm1/exp-invariant",),
-)
-CLOSED = Claim(
-    "nodes-closed-form",
-    "JoMA talk Thm 2",
-    "For each node, erf(v_l/2)/Δ_l has the same value at all tokens (stated for one node).",
-    "Each row of V moves along its row of Δ. It follows the closed form of one node with saliency |Δ_l|.",
-    uses=("thm2/closed-form", "thm2-rank/nodes-dynamics"),
-)
-RANK = Claim(
-    "nodes-low-rank",
-    "JoMA talk slide K",
-    "V becomes low rank over time.",
-    "The rank of V never changes. Its stable rank falls, but only with the logarithm of the time left to the blow-up.",
-    matters=SHARE,
-    unit="%",
-    ceiling=1.0,
-    uses=("thm2-rank/nodes-closed-form",),
-)
-GRADIENT = Claim(
-    "nodes-gradient-rank",
-    "JoMA talk slide K",
-    "The gradient V′ reaches an even lower rank than V.",
-    matters=SHARE,
-    unit="%",
-    ceiling=1.0,
-    uses=("thm2-rank/nodes-closed-form",),
-)
-ROWS = Claim(
-    "nodes-row-growth",
-    "JoMA talk slide K",
-    "The growth rates of the rows of V vary widely.",
-    matters=WIDELY - 1,  # above the factor of 1 that all rows share without attention
-    uses=("thm2-rank/nodes-closed-form",),
-)
+CLAIMS = Claims()
 
 
 def run(config: Thm2RankConfig, run: Run, progress: Progress) -> None:
@@ -106,44 +68,63 @@ def run(config: Thm2RankConfig, run: Run, progress: Progress) -> None:
         run.record(0, {f"rank/{name}": value for name, value in _follow_ranks(left, config).items()})
 
 
-def _dynamics(run: Run) -> Finding:
+@CLAIMS.declare("nodes-dynamics", "JoMA talk slide K", uses=("thm1/exp-invariant",))
+def _dynamics(run: Run, claim: Claim) -> Finding:
+    """With K nodes V′ = diag(exp(V∘V/2) 1) Δ / A. The exponential comes first, then the sum over each row.
+
+    Corrected: V′ = diag(exp((V∘V) 1/2)) Δ / A. The sum over each row comes first, then the exponential.
+    Expected: The equation gives V′ of the block. As printed, the best A at each moment is allowed.
+    """
     printed, any_scale, corrected = (
         float(run.value(f"block/velocity off/{form}").max()) for form in ("printed", "any A", "corrected")
     )
     return by_residual(
-        DYNAMICS,
+        claim,
         printed=float(np.min([printed, any_scale])),
         corrected=corrected,
         tolerance=EXACT,
         what="relative error of V′",
-        expected="The equation gives V′ of the block. As printed, the best A at each moment is allowed.",
         details={"the printed equation": {"with A = 1": printed, "with the best A": any_scale}},
     )
 
 
-def _closed(run: Run) -> Finding:
+@CLAIMS.declare("nodes-closed-form", "JoMA talk Thm 2", uses=("thm2/closed-form", "thm2-rank/nodes-dynamics"))
+def _closed(run: Run, claim: Claim) -> Finding:
+    """For each node, erf(v_l/2)/Δ_l has the same value at all tokens (stated for one node).
+
+    Corrected: Each row of V moves along its row of Δ. It follows the closed form of one node with saliency |Δ_l|.
+    Expected: As printed: no spread over tokens, with v/2 or v/√2. As corrected: the closed form equals the flow.
+    """
     v, closed = run.value("block/v"), run.value("block/v closed")
     return by_residual(
-        CLOSED,
+        claim,
         printed=float(np.min([_node_spread(run, 2.0), _node_spread(run, sqrt(2))])),
         corrected=float(np.abs(v - closed).max()),
         tolerance=EXACT,
         what="largest difference",
-        expected="As printed: no spread over tokens, with v/2 or v/√2. As corrected: the closed form equals the flow.",
         control={"rows that stay at their start": float(np.abs(v - v[:, :1]).max())},
     )
 
 
-def _low_rank(run: Run) -> Finding:
-    """What is lost of the rank, and of the stable rank beside V without attention, by the end."""
+@CLAIMS.declare(
+    "nodes-low-rank", "JoMA talk slide K", matters=SHARE, unit="%", ceiling=1.0, uses=("thm2-rank/nodes-closed-form",)
+)
+def _low_rank(run: Run, claim: Claim) -> Finding:
+    """V becomes low rank over time.
+
+    Corrected: The rank of V never changes. Its stable rank falls, but only with the logarithm of the time left to the
+    blow-up.
+    Expected: As printed: the rank falls. As corrected: only the stable rank falls, by at most half at 0.99 t*.
+
+    What is lost of the rank, and of the stable rank beside V without attention, by the end.
+    """
     left, rank, path, alone = (run.value(f"rank/{name}") for name in ("left", "rank of V", "V", "V without attention"))
     mean, soon = path.mean(-1), _at(left, SOON)
     return by_effect(
-        RANK,
+        claim,
         {"rank": compare(1 - rank[-1] / rank[0], 0.0)},
         corrected={"stable rank": compare(1 - path[-1] / path[0], 1 - alone[-1] / alone[0])},
         what="share lost",
-        expected="As printed: the rank falls. As corrected: only the stable rank falls, by at most half at 0.99 t*.",
         over="matrices",
         corrected_size=[
             at_most("matrices whose rank changes", (rank != rank[:1]).any(0).mean(), 0.0, "%"),
@@ -154,16 +135,28 @@ def _low_rank(run: Run) -> Finding:
     )
 
 
-def _gradient(run: Run) -> Finding:
-    """Both losses are shares of the stable rank that V has at the start, where V and V' are parallel."""
+@CLAIMS.declare(
+    "nodes-gradient-rank",
+    "JoMA talk slide K",
+    matters=SHARE,
+    unit="%",
+    ceiling=1.0,
+    uses=("thm2-rank/nodes-closed-form",),
+)
+def _gradient(run: Run, claim: Claim) -> Finding:
+    """The gradient V′ reaches an even lower rank than V.
+
+    Expected: From t*/4 on, V′ has a lower stable rank than V in every matrix, and both fall.
+
+    Both losses are shares of the stable rank that V has at the start, where V and V' are parallel.
+    """
     left, path, velocity = (run.value(f"rank/{name}") for name in ("left", "V", "V'"))
     later = left <= 0.75  # from t*/4 on
     lost, lost_of_velocity = (1 - each / path[0] for each in (path, velocity))
     return by_effect(
-        GRADIENT,
+        claim,
         {_when(value): compare(lost_of_velocity[_at(left, value)], lost[_at(left, value)]) for value in SHOWN[1:]},
         what="share of the stable rank lost by V′",
-        expected="From t*/4 on, V′ has a lower stable rank than V in every matrix, and both fall.",
         over="matrices",
         size=[
             at_most("largest ratio of the stable ranks of V′ and V from t*/4 on", (velocity / path)[later].max(), 1.0),
@@ -174,13 +167,17 @@ def _gradient(run: Run) -> Finding:
     )
 
 
-def _row_growth(run: Run) -> Finding:
+@CLAIMS.declare("nodes-row-growth", "JoMA talk slide K", matters=WIDELY - 1, uses=("thm2-rank/nodes-closed-form",))
+def _row_growth(run: Run, claim: Claim) -> Finding:
+    """The growth rates of the rows of V vary widely.
+
+    Expected: The ratio is at least 10. Without attention it is 1.
+    """
     growth, alone = run.value("rank/growth"), run.value("rank/growth without attention").max(0)
     return by_effect(
-        ROWS,
+        claim,
         compare(growth[_at(run.value("rank/left"), SOON)], alone),
         what="ratio of the fastest to the slowest |v_l′|/|Δ_l| at 1 − t/t* = 0.01",
-        expected="The ratio is at least 10. Without attention it is 1.",
         over="matrices",
         details=_quote(run, {"fastest / slowest": "growth"}),
     )
@@ -324,7 +321,7 @@ STUDY = Study(
     name="thm2-rank",
     title="More than one node: how V loses stable rank",
     version=1,
-    claims={DYNAMICS: _dynamics, CLOSED: _closed, RANK: _low_rank, GRADIENT: _gradient, ROWS: _row_growth},
+    claims=CLAIMS,
     quick=Thm2RankConfig(),
     paper=Thm2RankConfig(draws=16, steps=100, rows=400, columns=200, matrices=16),
     run=run,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from joma.claims.config import Above, Least, Within
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.declare import Claims
 from joma.claims.evidence import Test, at_least, at_most
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures import bands
@@ -37,47 +38,7 @@ class Lemma6Config(StudyConfig):
     deepest: Annotated[float, Above(0.01)] = 30.0
 
 
-LEMMA_6 = Claim(
-    "lemma-6", "JoMA Lemma 6", "(1 − exp(−y²))/y never exceeds 1/√2 for y ≥ 0.", uses=("lemma6/lemma-6-maximum",)
-)
-STATIONARY = Claim(
-    "lemma-6-maximum", "JoMA eq. 75", "At the maximum of (1 − exp(−y²))/y we have exp(−y²) = 1/(2y² + 1)."
-)
-LEMMA_7 = Claim(
-    "lemma-7", "JoMA Lemma 7", "The product of exp(−y²/2) and the integral of exp(x²/2) from 0 to y lies in [0, 1]."
-)
-SLOPE = Claim("df-dmu", "JoMA eq. 84", "∂F/∂μ = ζ(r, μ) − μ F(r, μ).")
-ZETA = Claim(
-    "zeta-bound",
-    "JoMA eq. 85",
-    "ζ(r, μ) lies between 0 and √(π/2) + 1 for every r in [0, 1] and μ > 0.",
-    uses=("lemma6/lemma-6",),
-)
-SOLVED = Claim(
-    "f-by-zeta",
-    "JoMA eq. 86",
-    "F(r, μ) = exp(−μ²/2) [F(r, 0) + the integral of ζ(r, x) exp(x²/2) from 0 to μ].",
-    uses=("lemma6/df-dmu",),
-)
-MEAN = Claim(
-    "mean-value",
-    "JoMA eq. 87",
-    "The second term of F is the function of Lemma 7 times the value of ζ at some point between 0 and μ.",
-    uses=("lemma6/f-by-zeta",),
-)
-BOUND = Claim(
-    "f-bound",
-    "JoMA eq. 88",
-    "F(r, μ) − exp(−μ²/2) ln 1/(1 − r) lies between 0 and √(π/2) + 1.",
-    uses=("lemma6/mean-value", "lemma6/zeta-bound", "lemma6/lemma-7"),
-)
-EXPONENT = Claim(
-    "late-form",
-    "JoMA eq. 88",
-    "Near convergence F − exp(−μ²) ln 1/δ stays between 0 and √(π/2) + 1.",
-    "F − exp(−μ²/2) ln 1/δ stays between these bounds.",
-    uses=("lemma6/f-bound",),
-)
+CLAIMS = Claims()
 
 
 def run(config: Lemma6Config, run: Run, progress: Progress) -> None:
@@ -106,53 +67,67 @@ def run(config: Lemma6Config, run: Run, progress: Progress) -> None:
     run.keep("late F", lambda: _elapsed(torch.full((1, 1), LATE, dtype=torch.float64), mu)[0])
 
 
-def _lemma_6(run: Run) -> Finding:
+@CLAIMS.declare("lemma-6", "JoMA Lemma 6", uses=("lemma6/lemma-6-maximum",))
+def _lemma_6(run: Run, claim: Claim) -> Finding:
+    """(1 − exp(−y²))/y never exceeds 1/√2 for y ≥ 0."""
     place, top = run.value("g/top")
     expected = f"The value is at most 1/√2 = {1 / sqrt(2):.4f}."
     printed = [at_most("largest value", top, 1 / sqrt(2))]
-    return by_tests(LEMMA_6, expected=expected, printed=printed, details={"reached at": {"y": float(place)}})
+    return by_tests(claim, expected=expected, printed=printed, details={"reached at": {"y": float(place)}})
 
 
-def _stationary(run: Run) -> Finding:
-    """At the maximum of Lemma 6; at that of Lemma 7, another place, the two sides must differ."""
+@CLAIMS.declare("lemma-6-maximum", "JoMA eq. 75")
+def _stationary(run: Run, claim: Claim) -> Finding:
+    """At the maximum of (1 − exp(−y²))/y we have exp(−y²) = 1/(2y² + 1).
+
+    Expected: Both sides are equal at the maximum.
+
+    At the maximum of Lemma 6; at that of Lemma 7, another place, the two sides must differ.
+    """
     here, elsewhere = (
         abs(exp(-(y**2)) - 1 / (2 * y**2 + 1)) for y in (run.value(f"{name}/top")[0] for name in ("g", "G"))
     )
-    expected = "Both sides are equal at the maximum."
     control = {"at the maximum of the function of Lemma 7": elsewhere}
-    return by_residual(
-        STATIONARY, printed=here, tolerance=PLACE, what="difference of both sides", expected=expected, control=control
-    )
+    return by_residual(claim, printed=here, tolerance=PLACE, what="difference of both sides", control=control)
 
 
-def _lemma_7(run: Run) -> Finding:
+@CLAIMS.declare("lemma-7", "JoMA Lemma 7")
+def _lemma_7(run: Run, claim: Claim) -> Finding:
+    """The product of exp(−y²/2) and the integral of exp(x²/2) from 0 to y lies in [0, 1].
+
+    Expected: The value lies in [0, 1].
+    """
     place, top = run.value("G/top")
     printed = [
         at_least("smallest value", run.value("G").min(), 0.0),
         at_most("largest value", np.maximum(top, run.value("G").max()), 1.0),
     ]
-    return by_tests(
-        LEMMA_7, expected="The value lies in [0, 1].", printed=printed, details={"largest at": {"y": float(place)}}
-    )
+    return by_tests(claim, printed=printed, details={"largest at": {"y": float(place)}})
 
 
-def _slope_of_f(run: Run) -> Finding:
+@CLAIMS.declare("df-dmu", "JoMA eq. 84")
+def _slope_of_f(run: Run, claim: Claim) -> Finding:
+    """∂F/∂μ = ζ(r, μ) − μ F(r, μ).
+
+    Expected: Both sides are equal on a grid of r and μ.
+    """
     slope, zeta = run.value("slope"), run.value("zeta")
     return by_residual(
-        SLOPE,
+        claim,
         printed=float(np.abs(slope - (zeta - run.value("mu") * run.value("F"))).max()),
         tolerance=IDENTITY,
         what="largest difference of both sides",
-        expected="Both sides are equal on a grid of r and μ.",
         control={"without −μF": float(np.abs(slope - zeta).max())},
     )
 
 
-def _zeta_bound(run: Run) -> Finding:
+@CLAIMS.declare("zeta-bound", "JoMA eq. 85", uses=("lemma6/lemma-6",))
+def _zeta_bound(run: Run, claim: Claim) -> Finding:
+    """ζ(r, μ) lies between 0 and √(π/2) + 1 for every r in [0, 1] and μ > 0."""
     (place, top), zetas = run.value("zeta/top"), run.value("zeta")
     expected = f"ζ lies in [0, {BOUND_88:.4f}]."
     printed = _within("ζ", zetas.min(), np.maximum(top, zetas.max()))
-    return by_tests(ZETA, expected=expected, printed=printed, details={"largest at r = 1": {"μ": float(place)}})
+    return by_tests(claim, expected=expected, printed=printed, details={"largest at r = 1": {"μ": float(place)}})
 
 
 def _within(what: str, low: float, high: float, floor: float = 0.0) -> list[Test]:
@@ -165,29 +140,38 @@ def _second_term(run: Run) -> Any:
     return run.value("F") - np.exp(-(run.value("mu") ** 2) / 2) * run.value("depth")[:, None]
 
 
-def _solved(run: Run) -> Finding:
+@CLAIMS.declare("f-by-zeta", "JoMA eq. 86", uses=("lemma6/df-dmu",))
+def _solved(run: Run, claim: Claim) -> Finding:
+    """F(r, μ) = exp(−μ²/2) [F(r, 0) + the integral of ζ(r, x) exp(x²/2) from 0 to μ].
+
+    Expected: Both sides are equal on a grid of r and μ.
+    """
     second = _second_term(run)
     agreement = float(np.abs(run.value("F of joma") / run.value("F") - 1).max())
     return by_residual(
-        SOLVED,
+        claim,
         printed=float(np.abs(second - run.value("zeta integral")).max()),
         tolerance=IDENTITY,
-        expected="Both sides are equal on a grid of r and μ.",
         what="largest difference of both sides",
         control={"without the integral of ζ": float(np.abs(second).max())},
         details={"F of joma": {"relative difference from the quadrature": agreement}},
     )
 
 
-def _mean_value(run: Run) -> Finding:
-    """What the second term is a multiple of must be a value of ζ; with the first term counted in it must not be."""
+@CLAIMS.declare("mean-value", "JoMA eq. 87", uses=("lemma6/f-by-zeta",))
+def _mean_value(run: Run, claim: Claim) -> Finding:
+    """The second term of F is the function of Lemma 7 times the value of ζ at some point between 0 and μ.
+
+    Expected: The value lies inside the range of ζ on [0, μ] everywhere.
+
+    What the second term is a multiple of must be a value of ζ; with the first term counted in it must not be.
+    """
     second, both = (part / run.value("lemma 7 at mu") for part in (_second_term(run), run.value("F")))
     return by_residual(
-        MEAN,
+        claim,
         printed=_outside(second, *run.value("zeta range")),
         tolerance=IDENTITY,
         what="largest distance outside the range",
-        expected="The value lies inside the range of ζ on [0, μ] everywhere.",
         control={"with the first term included": _outside(both, *run.value("zeta range"))},
     )
 
@@ -196,22 +180,30 @@ def _outside(place: Any, low: Any, high: Any) -> float:
     return float(np.maximum(np.maximum(low - place, place - high), 0.0).max())
 
 
-def _bound_of_f(run: Run) -> Finding:
+@CLAIMS.declare("f-bound", "JoMA eq. 88", uses=("lemma6/mean-value", "lemma6/zeta-bound", "lemma6/lemma-7"))
+def _bound_of_f(run: Run, claim: Claim) -> Finding:
+    """F(r, μ) − exp(−μ²/2) ln 1/(1 − r) lies between 0 and √(π/2) + 1."""
     (place, top), second = run.value("R/top"), _second_term(run)
     printed = _within("second term of F", second.min(), np.maximum(top, second.max()), -IDENTITY)
     details = {"largest at r = 1": {"μ": float(place), "bound / value": BOUND_88 / float(top)}}
-    return by_tests(BOUND, expected=f"The second term lies in [0, {BOUND_88:.4f}].", printed=printed, details=details)
+    return by_tests(claim, expected=f"The second term lies in [0, {BOUND_88:.4f}].", printed=printed, details=details)
 
 
-def _late_form(run: Run) -> Finding:
-    """Either exponent at a depth of 100, where almost all of the way is done."""
+@CLAIMS.declare("late-form", "JoMA eq. 88", uses=("lemma6/f-bound",))
+def _late_form(run: Run, claim: Claim) -> Finding:
+    """Near convergence F − exp(−μ²) ln 1/δ stays between 0 and √(π/2) + 1.
+
+    Corrected: F − exp(−μ²/2) ln 1/δ stays between these bounds.
+
+    Either exponent at a depth of 100, where almost all of the way is done.
+    """
     mu, late = run.value("mu"), run.value("late F")
     what = f"value at ln 1/δ = {LATE:g}"
     forms = [late - np.exp(-power * mu**2) * LATE for power in (1.0, 0.5)]
     printed, corrected = (_within(what, rest.min(), rest.max(), -IDENTITY) for rest in forms)
     expected = f"The value lies in [0, {BOUND_88:.4f}]."
     details = {"as printed, furthest from 0 at": {"μ": float(mu[np.abs(forms[0]).argmax()])}}
-    return by_tests(EXPONENT, expected=expected, printed=printed, corrected=corrected, details=details)
+    return by_tests(claim, expected=expected, printed=printed, corrected=corrected, details=details)
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -324,17 +316,7 @@ STUDY = Study(
     name="lemma6",
     title="Lemmas 6 and 7 and the bounds behind Theorem 4",
     version=1,
-    claims={
-        LEMMA_6: _lemma_6,
-        STATIONARY: _stationary,
-        LEMMA_7: _lemma_7,
-        SLOPE: _slope_of_f,
-        ZETA: _zeta_bound,
-        SOLVED: _solved,
-        MEAN: _mean_value,
-        BOUND: _bound_of_f,
-        EXPONENT: _late_form,
-    },
+    claims=CLAIMS,
     quick=Lemma6Config(),
     paper=Lemma6Config(largest_mu=12.0, targets=240, depths=120, deepest=200.0),
     run=run,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from joma.claims.config import Above, Several, Within
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.bands import bound
@@ -47,46 +48,7 @@ class Thm4Config(StudyConfig):
     """Linear attention does not move from zero."""
 
 
-CLOCK = Claim(
-    "equal-f",
-    "JoMA eq. 80",
-    "At any time F(r, μ), with r = v/μ of each component, has the same value at all components.",
-    uses=("eq6/speed-factor",),
-)
-RATIO = Claim(
-    "depth-ratio",
-    "JoMA eq. 7",
-    "The ratio of ln 1/δ_j and ln 1/δ_k is exp(μ_j²/2)/exp(μ_k²/2) times 1 + Λ. Here Λ = λ exp(μ_k²/2)/ln(1/δ_k), "
-    "and λ is the difference of the two bounded parts of F.",
-    uses=("thm4/equal-f",),
-)
-LAMBDA = Claim("lambda-bound", "JoMA Thm 4", "|λ| never exceeds √(2π) + 2.", uses=("lemma6/f-bound",))
-CONDITION = Claim(
-    "lambda-condition",
-    "JoMA Thm 4",
-    "|Λ| ≪ 1 as soon as δ_k ≪ exp[−(√(2π) + 2) exp(−μ_k²)].",
-    "|Λ| ≪ 1 as soon as δ_k ≪ exp[−(√(2π) + 2) exp(+μ_k²/2)]. This is much later.",
-    uses=("thm4/depth-ratio", "thm4/lambda-bound"),
-)
-FIRST = Claim(
-    "salient-first",
-    "JoMA Thm 4",
-    "Of two components, the one with the larger |μ| has the smaller δ.",
-    uses=("thm4/depth-ratio",),
-)
-LINEAR = Claim(
-    "linear-attention-ratio",
-    "JoMA Thm 4",
-    "Under linear attention the ratio of depths is different (its value is not given).",
-    uses=("thm1/linear-invariant",),
-)
-LINEAR_ZERO = Claim(
-    "linear-attention-start",
-    "JoMA Thm 4",
-    "Under linear attention the components also converge from v(0) = 0, the start in the theorem.",
-    "Under linear attention nothing moves from v(0) = 0. From any start of the right sign v is a logistic function.",
-    uses=("thm1/zero-start-linear",),
-)
+CLAIMS = Claims()
 
 
 def run(config: Thm4Config, run: Run, progress: Progress) -> None:
@@ -113,13 +75,17 @@ def run(config: Thm4Config, run: Run, progress: Progress) -> None:
     _record_linear(run, config)
 
 
-def _clock(run: Run) -> Finding:
-    """F of the recorded weights beside the time; ln 1/δ is the clock of a component without attention."""
+@CLAIMS.declare("equal-f", "JoMA eq. 80", uses=("eq6/speed-factor",))
+def _clock(run: Run, claim: Claim) -> Finding:
+    """At any time F(r, μ), with r = v/μ of each component, has the same value at all components.
+
+    F of the recorded weights beside the time; ln 1/δ is the clock of a component without attention.
+    """
     left, t = 1 - run.value("v") / run.value("mu"), run.value("early t")[:, None]
     shallow = ~(left < SHALLOW)  # what is not a number is looked at
     plain = -np.log(np.where(shallow, left, 1.0))
     return by_residual(
-        CLOCK,
+        claim,
         printed=float(np.abs(run.value("F of v") - t)[shallow].max()),
         tolerance=EXACT,
         what="largest difference from the time",
@@ -134,34 +100,46 @@ def _depths(run: Run) -> Any:
     return depth[:, :, None] / depth[:, None, :]
 
 
-def _ratio(run: Run) -> Finding:
+@CLAIMS.declare("depth-ratio", "JoMA eq. 7", uses=("thm4/equal-f",))
+def _ratio(run: Run, claim: Claim) -> Finding:
+    """The ratio of ln 1/δ_j and ln 1/δ_k is exp(μ_j²/2)/exp(μ_k²/2) times 1 + Λ. Here Λ = λ exp(μ_k²/2)/ln(1/δ_k), and
+    λ is the difference of the two bounded parts of F.
+
+    Expected: Both sides are equal along the flow for all pairs.
+    """
     seen, squares = _depths(run), run.value("mu") ** 2
     return by_residual(
-        RATIO,
+        claim,
         printed=float(np.abs(seen / run.value("predicted ratio") - 1).max()),
         tolerance=EXACT,
         what="relative error",
-        expected="Both sides are equal along the flow for all pairs.",
         control={"without Λ": float(np.abs(seen / np.exp((squares[:, None] - squares) / 2) - 1).max())},
     )
 
 
-def _lambda(run: Run) -> Finding:
+@CLAIMS.declare("lambda-bound", "JoMA Thm 4", uses=("lemma6/f-bound",))
+def _lambda(run: Run, claim: Claim) -> Finding:
+    """|λ| never exceeds √(2π) + 2."""
     first, second = run.value("lambda/at")
     printed = [at_most("largest |λ|", run.value("lambda").max(), BOUND)]
     details = {
         "largest between": {"μ_j": float(first), "μ_k": float(second)},
         "in theory": {"|λ| at most": salience.REMAINDER_BOUND},
     }
-    return by_tests(LAMBDA, expected=f"|λ| is at most {BOUND:.4f}.", printed=printed, details=details)
+    return by_tests(claim, expected=f"|λ| is at most {BOUND:.4f}.", printed=printed, details=details)
 
 
-def _condition(run: Run) -> Finding:
+@CLAIMS.declare("lambda-condition", "JoMA Thm 4", uses=("thm4/depth-ratio", "thm4/lambda-bound"))
+def _condition(run: Run, claim: Claim) -> Finding:
+    """|Λ| ≪ 1 as soon as δ_k ≪ exp[−(√(2π) + 2) exp(−μ_k²)].
+
+    Corrected: |Λ| ≪ 1 as soon as δ_k ≪ exp[−(√(2π) + 2) exp(+μ_k²/2)]. This is much later.
+    """
     what = "largest |Λ| of all pairs at a tenth of the threshold"
     worst = {form: np.abs(run.value(f"{form}/Lambda")).max() for form in ("printed", "corrected")}
     of_pair = {f"|Λ| {form}": abs(float(run.value(f"{form}/Lambda of the pair"))) for form in worst}
     return by_tests(
-        CONDITION,
+        claim,
         expected=f"|Λ| is at most {SMALL:g} at a tenth of the threshold.",
         printed=[at_most(what, worst["printed"], SMALL)],
         corrected=[at_most(what, worst["corrected"], SMALL)],
@@ -169,13 +147,18 @@ def _condition(run: Run) -> Finding:
     )
 
 
-def _salient_first(run: Run) -> Finding:
-    """All pairs, salient over less salient; without attention no component may get ahead."""
+@CLAIMS.declare("salient-first", "JoMA Thm 4", uses=("thm4/depth-ratio",))
+def _salient_first(run: Run, claim: Claim) -> Finding:
+    """Of two components, the one with the larger |μ| has the smaller δ.
+
+    Expected: The ratio is above 1 for all pairs at all times.
+
+    All pairs, salient over less salient; without attention no component may get ahead.
+    """
     first, second = np.triu_indices(len(run.value("mu")), 1)  # targets increase, so the second of a pair is salient
     ahead = _depths(run)[:, second, first]
     return by_tests(
-        FIRST,
-        expected="The ratio is above 1 for all pairs at all times.",
+        claim,
         printed=[above("smallest ratio of depths, more salient / less salient", ahead.min(), 1.0)],
         controls=[at_most("without attention: largest |ratio − 1|", np.abs(_plain_ratio(run) - 1).max(), EXACT)],
         details={"over all pairs and times": {"largest ratio": float(ahead.max())}},
@@ -186,12 +169,14 @@ def _off_logistic(run: Run) -> float:
     return float(np.abs(run.value("linear/v") - run.value("linear/v closed")).max())
 
 
-def _linear(run: Run) -> Finding:
+@CLAIMS.declare("linear-attention-ratio", "JoMA Thm 4", uses=("thm1/linear-invariant",))
+def _linear(run: Run, claim: Claim) -> Finding:
+    """Under linear attention the ratio of depths is different (its value is not given)."""
     early, late = (float(first / second) for first, second in run.value("linear/depth"))
     limit, pair = LINEAR_PAIR[0] / LINEAR_PAIR[1], f"μ = {LINEAR_PAIR[0]:g} and {LINEAR_PAIR[1]:g}"
     exponential = np.exp((LINEAR_PAIR[0] ** 2 - LINEAR_PAIR[1] ** 2) / 2)
     return by_tests(
-        LINEAR,
+        claim,
         expected=f"The ratio tends to μ_j/μ_k, which is {limit:g} for {pair}.",
         printed=[
             at_most("distance of the ratio of depths at t = 1000 from μ_j/μ_k", abs(late - limit), NEAR),
@@ -202,13 +187,20 @@ def _linear(run: Run) -> Finding:
     )
 
 
-def _linear_from_zero(run: Run) -> Finding:
-    """From zero, where nothing may move, beside the flow from a small start, which must rise."""
+@CLAIMS.declare("linear-attention-start", "JoMA Thm 4", uses=("thm1/zero-start-linear",))
+def _linear_from_zero(run: Run, claim: Claim) -> Finding:
+    """Under linear attention the components also converge from v(0) = 0, the start in the theorem.
+
+    Corrected: Under linear attention nothing moves from v(0) = 0. From any start of the right sign v is a logistic
+    function.
+    Expected: As printed: v is near μ at t = 10. As corrected: v stays at 0, and is a logistic from other starts.
+
+    From zero, where nothing may move, beside the flow from a small start, which must rise.
+    """
     from_zero, flow = run.value("linear/v from zero"), run.value("linear/v")
     way_left = np.abs(1 - from_zero[-1] / np.array(LINEAR_PAIR)).max()
     return by_tests(
-        LINEAR_ZERO,
-        expected="As printed: v is near μ at t = 10. As corrected: v stays at 0, and is a logistic from other starts.",
+        claim,
         printed=[below("share of the way to μ left at t = 10, from a zero start", way_left, HALF, "%")],
         corrected=[
             at_most("largest |v| from a zero start", np.abs(from_zero).max(), 0.0),
@@ -319,15 +311,7 @@ STUDY = Study(
     name="thm4",
     title="Theorem 4: salient components converge first",
     version=1,
-    claims={
-        CLOCK: _clock,
-        RATIO: _ratio,
-        LAMBDA: _lambda,
-        CONDITION: _condition,
-        FIRST: _salient_first,
-        LINEAR: _linear,
-        LINEAR_ZERO: _linear_from_zero,
-    },
+    claims=CLAIMS,
     quick=Thm4Config(),
     paper=Thm4Config(mu=(0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5), horizon=100.0, steps=200, grid=160),
     run=run,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from joma.claims.config import Least, Several
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import at_most
 from joma.claims.guards import hardest, needs_device
 from joma.claims.sentences import show
@@ -33,23 +34,7 @@ from joma.training import Ensemble, train_all
 
 STILL = 0.1  # of what attention moved while it became sparse: what moves by less is frozen
 
-SPARSE = Claim(
-    "attention-becomes-sparse",
-    "JoMA talk slide WikiText2",
-    "Attention in the lowest layer becomes sparse over the first 1500 steps of SGD at rate 5, in 1 and in 3 layers.",
-    matters=0.05,  # of the untrained entropy: as in Figure 8, a layer that drops by less has not dropped
-    unit="%",
-    ceiling=1.0,
-)
-FROZEN = Claim(
-    "attention-freezes",
-    "JoMA talk slide Frozen",
-    "Once attention is sparse it is frozen: later training hardly moves it.",
-    matters=0.1,  # of all attention: a map that moved by less looks the same to the eye
-    unit="%",
-    ceiling=1.0,
-    uses=("scan-snap/attention-frozen",),
-)
+CLAIMS = Claims(unit="%", ceiling=1.0)
 
 
 TEXT, SHUFFLED = 0, 1
@@ -170,38 +155,46 @@ def _lost(run: Run, layers: int, text: int, step: int) -> np.ndarray:
     return found
 
 
-def _sparse(run: Run) -> Finding:
-    """What is lost of the untrained network's entropy, against what the twin loses that reads words in random order."""
+@CLAIMS.declare("attention-becomes-sparse", "JoMA talk slide WikiText2", matters=0.05)
+def _sparse(run: Run, claim: Claim) -> Finding:
+    """Attention in the lowest layer becomes sparse over the first 1500 steps of SGD at rate 5, in 1 and in 3 layers.
+
+    What is lost of the untrained network's entropy, against what the twin loses that reads words in random order.
+    """
     step = int(run.config["maps_at"][-1])
     expected = (
         f"At step {step:,} the lowest layer has lost at least {show(0.05, '%')} more of its untrained entropy than the "
         "untrained network (nothing) and than a twin that reads the same words in random order."
     )
-    if untold := _unlearned(SPARSE, expected, run):
+    if untold := _unlearned(claim, expected, run):
         return untold
     cases: dict[str, Comparison] = {}
     details: dict[str, dict[str, float]] = {}
     for layers in depths(run.config):
         own, twin = (_lost(run, layers, text, step) for text in (TEXT, SHUFFLED))
-        (cases[layers_of(layers)],) = hardest(SPARSE, {"nothing": compare(own), "twin": compare(own, twin)}).values()
+        (cases[layers_of(layers)],) = hardest(claim, {"nothing": compare(own), "twin": compare(own, twin)}).values()
         details[f"share lost with {layers_of(layers)}"] = {
             f"at step {step:,}": mean_over_seeds(own),
             f"by the twin at step {step:,}": mean_over_seeds(twin),
             "at the end": mean_over_seeds(_lost(run, layers, TEXT, int(run.config["steps"]))),
         }
     return by_effect(
-        SPARSE, cases, expected=expected, what="share of the entropy that is lost", details=details | _context(run)
+        claim, cases, expected=expected, what="share of the entropy that is lost", details=details | _context(run)
     )
 
 
-def _frozen(run: Run) -> Finding:
-    """How far the map moves in the first steps against as many of the last, on one held-out sequence."""
+@CLAIMS.declare("attention-freezes", "JoMA talk slide Frozen", matters=0.1, uses=("scan-snap/attention-frozen",))
+def _frozen(run: Run, claim: Claim) -> Finding:
+    """Once attention is sparse it is frozen: later training hardly moves it.
+
+    How far the map moves in the first steps against as many of the last, on one held-out sequence.
+    """
     step, end = int(run.config["maps_at"][-1]), int(run.config["steps"])
     expected = (
         f"The attention map moves far in the first {step:,} steps, and in the last {step:,} of {end:,} by at most "
         f"{show(STILL, '%')} of that."
     )
-    if untold := _unlearned(FROZEN, expected, run):
+    if untold := _unlearned(claim, expected, run):
         return untold
     cases: dict[str, Comparison] = {}
     late_share, details = [], {}
@@ -216,7 +209,7 @@ def _frozen(run: Run) -> Finding:
         }
     what = "share of attention that moves"
     size = [at_most("largest late movement as a share of the early one", max(late_share), STILL, "%")]
-    return by_effect(FROZEN, cases, expected=expected, what=what, size=size, details=details | _context(run))
+    return by_effect(claim, cases, expected=expected, what=what, size=size, details=details | _context(run))
 
 
 def _context(run: Run) -> dict[str, dict[str, float]]:
@@ -298,7 +291,7 @@ STUDY = Study(
     name="scan-snap-decoder",
     title="Attention maps of decoders trained with SGD: sparse, then frozen?",
     version=1,
-    claims={SPARSE: _sparse, FROZEN: _frozen},
+    claims=CLAIMS,
     quick=ScanSnapDecoderConfig(
         vocabulary=200, width=16, mlp=16, dropout=0.0, streams=4, valid_sequences=3, sequence=5, steps=180, every=45,
         maps_at=(30, 60, 90),

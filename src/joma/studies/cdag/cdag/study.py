@@ -1,6 +1,5 @@
 """The study `cdag`: its claims with their judges, its sizes, its figure."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from joma.claims.claim import Claim
 from joma.claims.contract import Drawing, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import Test, above, at_least
 from joma.claims.finding import Finding
 from joma.claims.guards import at_paper_scale, beyond, hardest
@@ -29,62 +29,16 @@ ALL = 0.99  # of edges or nodes
 DEGREES = 5.0  # the smallest difference between sums of angles that matters
 
 
-def _claim(name: str, source: str, says: str, unit: str, uses: tuple[str, ...] = ()) -> Claim:
-    """About a share (%), a correlation (no unit) or a sum of angles (°)."""
-    matters, ceiling = (DEGREES, None) if unit == "°" else (MARGIN, 1.0)
-    return Claim(name, source, says, matters=matters, unit=unit, ceiling=ceiling, uses=uses)
+OF_SHARES: Any = {"matters": MARGIN, "unit": "%", "ceiling": 1.0}
+OF_CORRELATIONS: Any = {"matters": MARGIN, "ceiling": 1.0}
 
 
-SIGNS = _claim(
-    "signs-in-training",
-    "CDAG Thm 1",
-    "Suppose the gradient of a parent agrees with a class, the activation of a child agrees with a latent, and the "
-    "latent agrees with the class. Then the gradient from this parent to the child agrees with the latent.",
-    "%",
-    ("cdag-angles/three-signs",),
-)
-RULE = _claim(
-    "gradient-rule",
-    "CDAG Thm 1",
-    "The weight between child and parent has the sign of corr(f, δ).",
-    "%",
-    ("cdag-angles/start-of-the-weight",),
-)
-CHILD = _claim(
-    "all-parents",
-    "CDAG Sec. 1.2",
-    "The gradient that a child receives from all its parents together agrees with the latent of its activation.",
-    "%",
-    ("cdag/signs-in-training", "cdag-angles/backpropagated"),
-)
-GATE = _claim(
-    "behind-the-gate",
-    "CDAG Sec. 1.2",
-    "If the activation and the gradient of a node agree with a latent, its gradient behind the nonlinearity also does.",
-    "%",
-    ("cdag-angles/recursion",),
-)
-ENDS = _claim(
-    "both-ends",
-    "CDAG Sec. 1.2",
-    "Near the loss the gradients agree with the label. Near the input the activations agree with latents. Both meet "
-    "the premises.",
-    "",
-)
-RESIDUAL = _claim(
-    "residual",
-    "CDAG Sec. 1.2",
-    "Residual connections from nodes near the input to nodes near the loss make the premises easier to meet.",
-    "°",
-    ("cdag/both-ends",),
-)
-LEARNED = _claim(
-    "task-distributed",
-    "CDAG Sec. 1.2",
-    "When the nodes above learn a class, the nodes below learn more basic latents.",
-    "",
-    ("cdag/all-parents",),
-)
+def _unlearned(run: Run, name: str = SMALL) -> tuple[str, str] | None:
+    reason = nets.unlearned(run, name)
+    return (reason, COMMAND) if reason else None
+
+
+CLAIMS = Claims(source="CDAG Sec. 1.2", guard=_unlearned)
 
 
 def _by_effect(run: Run, claim: Claim, found: Any, *, details: dict[str, dict[str, float]], **evidence: Any) -> Finding:
@@ -98,11 +52,8 @@ def _is_higher(what: str, found: Comparison) -> Test:
     return above(f"{what} (lower end of the interval)", found.low - found.control, 0.0)
 
 
-def _share(claim: Claim, own: str, other: str, what: str, needed: float, expected: str, run: Run) -> Finding:
+def _share(run: Run, claim: Claim, own: str, other: str, what: str, needed: float) -> Finding:
     """Compared with the latents of other nodes and, because it may do as well, with the untrained network."""
-    expected = f"While the loss falls, the gradient {expected}."
-    if reason := nets.unlearned(run, SMALL):
-        return not_run(claim, expected, reason, COMMAND)
     names, seen = ("share", "with latents of other nodes", "untrained"), {}
     for name in NETWORKS:
         shares = share(run, name, own)
@@ -115,16 +66,36 @@ def _share(claim: Claim, own: str, other: str, what: str, needed: float, expecte
         claim,
         hardest(claim, {OTHER: compare(value, by_other), UNTRAINED: compare(value, untrained)}),
         what=what,
-        expected=expected,
         size=[at_least("share", float(np.mean(value)), needed, "%")],
         details=means,
     )
 
 
-def _rule(run: Run) -> Finding:
-    expected = "While the loss falls, both signs are equal on 99 % of the edges."
-    if reason := nets.unlearned(run, SMALL):
-        return not_run(RULE, expected, reason, COMMAND)
+CLAIMS.declare(
+    "signs-in-training",
+    "CDAG Thm 1",
+    "Suppose the gradient of a parent agrees with a class, the activation of a child agrees with a latent, and the "
+    "latent agrees with the class. Then the gradient from this parent to the child agrees with the latent.\n\n"
+    "Expected: While the loss falls, the gradient agrees with the latent on all edges that meet the premises.",
+    **OF_SHARES,
+    uses=("cdag-angles/three-signs",),
+)(
+    partial(
+        _share,
+        own="signs",
+        other="others",
+        what="share of edges with agreeing gradient, of those that meet the premises",
+        needed=1.0,
+    )
+)
+
+
+@CLAIMS.declare("gradient-rule", "CDAG Thm 1", **OF_SHARES, uses=("cdag-angles/start-of-the-weight",))
+def _rule(run: Run, claim: Claim) -> Finding:
+    """The weight between child and parent has the sign of corr(f, δ).
+
+    Expected: While the loss falls, both signs are equal on 99 % of the edges.
+    """
     agree = {name: share(run, name, "edges with the rule", of="edges") for name in NETWORKS}
     seen = {name: while_learning(run, name, values) for name, values in agree.items()}
     means = {
@@ -132,22 +103,56 @@ def _rule(run: Run) -> Finding:
     }
     return _by_effect(
         run,
-        RULE,
+        claim,
         {UNTRAINED: compare(seen[SMALL], agree[SMALL][0])},
         what="share of edges whose weight has the sign of corr(f, δ)",
-        expected=expected,
         size=[at_least("share", float(np.mean(seen[SMALL])), ALL, "%")],
         details=means,
     )
 
 
-def _ends(run: Run) -> Finding:
-    """Each end against the other end of the network and other samples; both falls against the untrained ones."""
-    expected = (
-        "Both correlations fall away from their end, more than untrained. More edges have an angle sum below 90°."
+CLAIMS.declare(
+    "all-parents",
+    text="The gradient that a child receives from all its parents together agrees with the latent of its activation."
+    "\n\nExpected: While the loss falls, the gradient agrees with the latent at 99 % of the nodes.",
+    **OF_SHARES,
+    uses=("cdag/signs-in-training", "cdag-angles/backpropagated"),
+)(
+    partial(
+        _share,
+        own="children",
+        other="other children",
+        what="share of nodes whose gradient agrees with the latent",
+        needed=ALL,
     )
-    if reason := nets.unlearned(run, SMALL):
-        return not_run(ENDS, expected, reason, COMMAND)
+)
+CLAIMS.declare(
+    "behind-the-gate",
+    text="If the activation and the gradient of a node agree with a latent, its gradient behind the nonlinearity also "
+    "does.\n\n"
+    "Expected: While the loss falls, the gradient still agrees with the latent at 99 % of the nodes.",
+    **OF_SHARES,
+    uses=("cdag-angles/recursion",),
+)(
+    partial(
+        _share,
+        own="gated",
+        other="other gated",
+        what="share of nodes whose gradient still agrees with the latent behind the nonlinearity",
+        needed=ALL,
+    )
+)
+
+
+@CLAIMS.declare("both-ends", **OF_CORRELATIONS)
+def _ends(run: Run, claim: Claim) -> Finding:
+    """Near the loss the gradients agree with the label. Near the input the activations agree with latents. Both meet
+    the premises.
+
+    Expected: Both correlations fall away from their end, more than untrained. More edges have an angle sum below 90°.
+
+    Each end against the other end of the network and other samples; both falls against the untrained ones.
+    """
     upper, lower = ("C1 out", "C1 second", "C1 first"), ("C2 input", "C2 first", "C2 second")
     values = {name: column(run, SMALL, name) for name in (*upper, *lower, "C1 out shuffled", "C2 first shuffled")}
     seen = {name: while_learning(run, SMALL, each) for name, each in values.items()}
@@ -155,14 +160,14 @@ def _ends(run: Run) -> Finding:
 
     def fall(what: str, near: str, far: str) -> Test:
         found = compare(seen[near] - seen[far], untrained[near] - untrained[far])
-        return beyond(ENDS, f"fall of {what} beyond that of the untrained network", found)
+        return beyond(claim, f"fall of {what} beyond that of the untrained network", found)
 
     inside = column(run, SMALL, "angles")
     return _by_effect(
         run,
-        ENDS,
+        claim,
         hardest(
-            ENDS,
+            claim,
             {
                 "gradients at the classes, compared with the first layer": compare(seen["C1 out"], seen["C1 first"]),
                 f"gradients at the classes, {SAMPLES}": compare(seen["C1 out"], seen["C1 out shuffled"]),
@@ -173,7 +178,6 @@ def _ends(run: Run) -> Finding:
             },
         ),
         what="correlation",
-        expected=expected,
         size=[_more_below_90(inside)],
         controls=[fall("corr(z_α, δ)", "C1 out", "C1 first"), fall("corr(z_β, f)", "C2 input", "C2 second")],
         details={
@@ -199,22 +203,25 @@ def _more_below_90(inside: Any) -> Test:
     return _is_higher(what, compare(inside[-1], inside[0]))
 
 
-def _residual(run: Run) -> Finding:
-    expected = "The angle sum is smaller on residual edges, by more than untrained, and more of them are below 90°."
-    if reason := nets.unlearned(run, RESIDUALS):
-        return not_run(RESIDUAL, expected, reason, COMMAND)
+@CLAIMS.declare("residual", matters=DEGREES, unit="°", uses=("cdag/both-ends",), guarded=False)
+def _residual(run: Run, claim: Claim) -> Finding:
+    """Residual connections from nodes near the input to nodes near the loss make the premises easier to meet.
+
+    Expected: The angle sum is smaller on residual edges, by more than untrained, and more of them are below 90°.
+    """
+    if silent := _unlearned(run, RESIDUALS):
+        return not_run(claim, claim.expected, *silent)
     through, direct = (column(run, RESIDUALS, what) for what in ("total", "direct total"))
     seen = [while_learning(run, RESIDUALS, values) for values in (through, direct)]
     inside = column(run, RESIDUALS, "direct angles")
     gap = compare(seen[0] - seen[1], through[0] - direct[0])
     return _by_effect(
         run,
-        RESIDUAL,
+        claim,
         {"between layers, compared with residual edges": compare(*seen)},
         what="sum of the angles",
-        expected=expected,
         size=[_more_below_90(inside)],
-        controls=[beyond(RESIDUAL, "gap beyond that of the untrained network", gap)],
+        controls=[beyond(claim, "gap beyond that of the untrained network", gap)],
         details={
             "untrained": {"between layers": float(through[0].mean()), "on residual edges": float(direct[0].mean())},
             "residual edges below 90°": {"most at any step, all networks": float(inside.sum(1).max())},
@@ -222,19 +229,20 @@ def _residual(run: Run) -> Finding:
     )
 
 
-def _learned(run: Run) -> Finding:
-    expected = "First-layer nodes are closer to a latent than untrained, and to a lower one than second-layer nodes."
-    if reason := nets.unlearned(run, SMALL):
-        return not_run(LEARNED, expected, reason, COMMAND)
+@CLAIMS.declare("task-distributed", **OF_CORRELATIONS, uses=("cdag/all-parents",))
+def _learned(run: Run, claim: Claim) -> Finding:
+    """When the nodes above learn a class, the nodes below learn more basic latents.
+
+    Expected: First-layer nodes are closer to a latent than untrained, and to a lower one than second-layer nodes.
+    """
     learned, shuffled = (column(run, SMALL, f"C2 first{kind}") for kind in ("", " shuffled"))
     second, first = (column(run, SMALL, f"height {layer}")[-1] for layer in ("second", "first"))
     higher = compare(second, first)
     return _by_effect(
         run,
-        LEARNED,
-        hardest(LEARNED, {UNTRAINED: compare(learned[-1], learned[0]), SAMPLES: compare(learned[-1], shuffled[-1])}),
+        claim,
+        hardest(claim, {UNTRAINED: compare(learned[-1], learned[0]), SAMPLES: compare(learned[-1], shuffled[-1])}),
         what="corr(z_β, f) of first-layer nodes at the end",
-        expected=expected,
         size=[_is_higher("levels by which the latents of the second layer are higher", higher)],
         details={
             "corr(z_β, f) of first-layer nodes": {
@@ -244,41 +252,6 @@ def _learned(run: Run) -> Finding:
             "mean height of z_β": {"first layer": higher.control, "second layer": higher.value},
         },
     )
-
-
-CLAIMS: dict[Claim, Callable[[Run], Finding]] = {
-    SIGNS: partial(
-        _share,
-        SIGNS,
-        "signs",
-        "others",
-        "share of edges with agreeing gradient, of those that meet the premises",
-        1.0,
-        "agrees with the latent on all edges that meet the premises",
-    ),
-    RULE: _rule,
-    CHILD: partial(
-        _share,
-        CHILD,
-        "children",
-        "other children",
-        "share of nodes whose gradient agrees with the latent",
-        ALL,
-        "agrees with the latent at 99 % of the nodes",
-    ),
-    GATE: partial(
-        _share,
-        GATE,
-        "gated",
-        "other gated",
-        "share of nodes whose gradient still agrees with the latent behind the nonlinearity",
-        ALL,
-        "still agrees with the latent at 99 % of the nodes",
-    ),
-    ENDS: _ends,
-    RESIDUAL: _residual,
-    LEARNED: _learned,
-}
 
 
 def draw(run: Run) -> list[Drawing]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import Test, at_least
 from joma.claims.guards import at_paper_scale, hardest, mean_known, no_more
 from joma.claims.sentences import show
@@ -49,123 +50,32 @@ NATS = 1.0  # of a logit: a factor e in the odds
 SHARE = 0.1  # of asymmetry, from 0 to 1
 SPREAD = 0.5  # of the standard deviation of attention logits
 
-_curse = partial(Claim, source="Reversal Thm 3", matters=GAP, unit="%")
-_trace = partial(Claim, source="Reversal Thm 3", matters=ORDER, unit="%", ceiling=1.0)
-_cure = partial(Claim, source="Reversal Thm 3", matters=GAIN, unit="%", ceiling=1.0)
-
-CURSE = _curse(
-    "reverse-no-better-than-uniform",
-    says="A decoder that answers A -> B almost perfectly answers the untrained B <- A no better than a uniform guess.",
-    uses=("reversal/reverse-is-a-guess",),
-)
-LOSS = Claim(
-    "reverse-loss-above-uniform",
-    "Reversal Thm 3",
-    "The probability of an untrained reverse is at most uniform: its loss is above that of a uniform guess.",
-    matters=MORE_LOSS,
-    unit="nats",
-    uses=("reversal-decoder/reverse-no-better-than-uniform",),
-)
-"""Added when the first record at paper scale had been seen: there a few reverses are known and lift the mean
-probability, while the mean loss is far above uniform."""
-DEPTHS = _curse(
-    "curse-at-every-depth",
-    says="The theorem is about one layer. Tested here: is there a curse at every depth?",
-    uses=("reversal-decoder/reverse-no-better-than-uniform",),
-)
-FROZEN = _curse(
-    "curse-with-frozen-embeddings",
-    says="The theorem takes embeddings as fixed. Tested here: is there a curse with frozen embeddings?",
-)
-ENTITIES = _curse(
-    "curse-with-long-entities",
-    says="The theorem takes an entity as one token. Tested here: is there a curse with entities of several tokens?",
-)
-TRACE = Claim(
-    "no-trace-of-the-reverse",
-    "JoMA talk slide Reversal",
-    "You only learn what you see in the training set: the right reverse is ranked no higher than the reverses of other "
-    "facts.",
-    matters=NEARER,
-    unit="%",
-    uses=("reversal-decoder/reverse-no-better-than-uniform",),
-)
-OTHERS = _trace(
-    "other-pairs-both-ways",
-    says="Whatever else is trained, an untrained reverse stays unlikely. Tested here: does training other pairs in "
-    "both directions teach a decoder to reverse?",
-)
-SHARED = _trace(
-    "trace-needs-shared-embeddings",
-    says="The theorem has no embeddings. Tested here: is a trace of the reverse carried by learned embeddings that "
-    "input and output share?",
-    uses=("reversal-decoder/no-trace-of-the-reverse",),
-)
-RATE = _trace(
-    "trace-grows-with-the-rate",
-    says="The theorem is about a small learning rate. Tested here: does a larger rate, as in the authors' experiment, "
-    "leave more of a trace?",
-    uses=("reversal-decoder/no-trace-of-the-reverse",),
-)
-LONGER = _curse(
-    "longer-training-does-not-help",
-    says="At all later times the reverse stays at the uniform guess: the curse is there after longer training.",
-    uses=("reversal-decoder/reverse-no-better-than-uniform",),
-)
-OWN = _cure(
-    "reversed-statements",
-    says="A statement that is trained is answered: the reverse is known where it is taught itself.",
-)
-IDENTITY = _cure(
-    "identity-statements",
-    says="Only trained statements are learned. Tested here: do statements 'A is A' let a decoder answer untrained "
-    "reverses?",
-)
-BACKWARDS = _cure(
-    "text-read-backwards",
-    says="Only the trained direction is learned. Tested here: is the curse cured by training text that is read "
-    "backwards?",
-)
-ANY = _cure(
-    "any-order-objective",
-    says="The theorem is about predicting what follows. Tested here: is the curse cured by filling in either entity?",
-)
-LOGITS = Claim(
-    "next-token-logits",
-    "Reversal Thm 3",
-    "Training A -> B raises the logit of B after A and leaves that of A after B where it was.",
-    matters=NATS,
-    unit="nats",
-    uses=("reversal-decoder/reverse-no-better-than-uniform",),
-)
-SYMMETRY = Claim(
-    "attention-not-symmetric",
-    "JoMA talk slide Reversal",
-    "The curse is explained by attention logits between tokens, which training makes asymmetric.",
-    matters=SHARE,
-    ceiling=1.0,
-)
-ATTENTION = Claim(
-    "attention-follows-facts",
-    "JoMA talk slide Reversal",
-    "Attention logits between the entities of a fact differ by its direction: A looks at B as B does not look at A.",
-    matters=SPREAD,
-    unit="standard deviations",
-    uses=("reversal-decoder/attention-not-symmetric",),
-)
-
+UNIFORM, TRACE = (f"reversal-decoder/{name}" for name in ("reverse-no-better-than-uniform", "no-trace-of-the-reverse"))
+CLAIMS = Claims(source="Reversal Thm 3")
 
 Cases = dict[str, Condition]
 
 
-def curse(claim: Claim, cases_of: Callable[[Scores], Cases], run: Run) -> Finding:
-    """The trained direction against its reverse, and the reverse against the uniform guess."""
-    scores = Scores(run)
-    cases = cases_of(scores)
-    found = scores.compared(scores.probability, cases, "one way", "reverse")
-    what = "probability of the answer in the trained direction (control: of the reverse)"
-    words = {"known": "the trained direction", "unknown": "reverse", "what": what}
-    return scores.judged_unknown(claim, found, cases, "reverse", **words)
+def _curse(name: str, says: str, cases_of: Callable[[Scores], Cases], uses: tuple[str, ...] = ()) -> None:
+    """Declare a claim: the trained direction against its reverse, and the reverse against the uniform guess."""
+
+    def judge(run: Run, claim: Claim) -> Finding:
+        scores = Scores(run)
+        cases = cases_of(scores)
+        found = scores.compared(scores.probability, cases, "one way", "reverse")
+        what = "probability of the answer in the trained direction (control: of the reverse)"
+        words = {"known": "the trained direction", "unknown": "reverse", "what": what}
+        return scores.judged_unknown(claim, found, cases, "reverse", **words)
+
+    CLAIMS.declare(name, text=says, matters=GAP, unit="%", uses=uses)(judge)
+
+
+_curse(
+    "reverse-no-better-than-uniform",
+    "A decoder that answers A -> B almost perfectly answers the untrained B <- A no better than a uniform guess.",
+    lambda scores: scores.at(BASE, [max(scores.depths)]),
+    uses=("reversal/reverse-is-a-guess",),
+)
 
 
 def trained_longer(scores: Scores) -> Cases:
@@ -180,13 +90,19 @@ def long_entities(scores: Scores) -> Cases:
     return {f"{one.entity} tokens, {layers_of(one.layers)}": one for one in some}
 
 
-def loss(run: Run) -> Finding:
-    """The deepest network's; the details have the others', and that of the network that was trained for longer."""
+@CLAIMS.declare("reverse-loss-above-uniform", matters=MORE_LOSS, unit="nats", uses=(UNIFORM,))
+def loss(run: Run, claim: Claim) -> Finding:
+    """The probability of an untrained reverse is at most uniform: its loss is above that of a uniform guess.
+
+    The deepest network's; the details have the others', and that of the network that was trained for longer. Added when
+    the first record at paper scale had been seen: there a few reverses are known and lift the mean probability, while
+    the mean loss is far above uniform.
+    """
     scores = Scores(run)
     deepest, guess = scores.named(BASE, max(scores.depths)), log(1 / scores.uniform)
     others = scores.at(BASE, [depth for depth in scores.depths if depth < deepest.layers]) | trained_longer(scores)
     return scores.judged(
-        LOSS,
+        claim,
         {layers_of(deepest.layers): compare(scores.loss(deepest), guess)},
         [deepest],
         what="loss on untrained reverses (control: a uniform guess among the entities)",
@@ -195,12 +111,41 @@ def loss(run: Run) -> Finding:
     )
 
 
-def trace(run: Run) -> Finding:
-    """Reverses of the same relation are rivals: all of them are entities that were never an answer."""
+_curse(
+    "curse-at-every-depth",
+    "The theorem is about one layer. Tested here: is there a curse at every depth?",
+    lambda scores: scores.at(BASE, scores.depths),
+    uses=(UNIFORM,),
+)
+_curse(
+    "curse-with-frozen-embeddings",
+    "The theorem takes embeddings as fixed. Tested here: is there a curse with frozen embeddings?",
+    lambda scores: scores.at("frozen", scores.cured),
+)
+_curse(
+    "curse-with-long-entities",
+    "The theorem takes an entity as one token. Tested here: is there a curse with entities of several tokens?",
+    long_entities,
+)
+_curse(
+    "longer-training-does-not-help",
+    "At all later times the reverse stays at the uniform guess: the curse is there after longer training.",
+    trained_longer,
+    uses=(UNIFORM,),
+)
+
+
+@CLAIMS.declare("no-trace-of-the-reverse", "JoMA talk slide Reversal", matters=NEARER, unit="%", uses=(UNIFORM,))
+def trace(run: Run, claim: Claim) -> Finding:
+    """You only learn what you see in the training set: the right reverse is ranked no higher than the reverses of other
+    facts.
+
+    Reverses of the same relation are rivals: all of them are entities that were never an answer.
+    """
     scores = Scores(run)
     cases = scores.at(BASE, scores.depths)
     return scores.judged(
-        TRACE,
+        claim,
         scores.compared(scores.rank, cases, "one way", "reverse"),
         cases.values(),
         what="share of rival answers that are less likely than the right one, trained direction (control: reverse)",
@@ -212,12 +157,17 @@ def trace(run: Run) -> Finding:
     )
 
 
-def other_pairs(run: Run) -> Finding:
-    """Some pairs both ways, against none."""
+@CLAIMS.declare("other-pairs-both-ways", matters=ORDER, unit="%", ceiling=1.0)
+def other_pairs(run: Run, claim: Claim) -> Finding:
+    """Whatever else is trained, an untrained reverse stays unlikely. Tested here: does training other pairs in both
+    directions teach a decoder to reverse?
+
+    Some pairs both ways, against none.
+    """
     scores = Scores(run)
     half = scores.at("half the reverses", scores.cured)
     return _ranks(
-        OTHERS,
+        claim,
         scores,
         scores.at("no pair both ways", scores.cured),
         what=f"share of rivals that the right reverse beats, with {run.config['both']:.0%} of the pairs both ways "
@@ -251,12 +201,17 @@ def _cured(scores: Scores, cases: Cases) -> list[Test]:
     return [at_least(f"probability of the reverse ({case})", one, CURED, "%") for case, one in known.items()]
 
 
-def shared_embeddings(run: Run) -> Finding:
-    """Learned and shared embeddings, against untied ones and against frozen ones."""
+@CLAIMS.declare("trace-needs-shared-embeddings", matters=ORDER, unit="%", ceiling=1.0, uses=(TRACE,))
+def shared_embeddings(run: Run, claim: Claim) -> Finding:
+    """The theorem has no embeddings. Tested here: is a trace of the reverse carried by learned embeddings that input
+    and output share?
+
+    Learned and shared embeddings, against untied ones and against frozen ones.
+    """
     scores = Scores(run)
     controls = [(name, depth) for depth in scores.cured for name in ("untied", "frozen")]
     return _ranks(
-        SHARED,
+        claim,
         scores,
         {f"{name}, {layers_of(depth)}": scores.named(name, depth) for name, depth in controls},
         what="share of rivals that the right reverse beats (control: embeddings untied, or frozen)",
@@ -264,14 +219,19 @@ def shared_embeddings(run: Run) -> Finding:
     )
 
 
-def learning_rate(run: Run) -> Finding:
-    """The usual rate against the smallest one."""
+@CLAIMS.declare("trace-grows-with-the-rate", matters=ORDER, unit="%", ceiling=1.0, uses=(TRACE,))
+def learning_rate(run: Run, claim: Claim) -> Finding:
+    """The theorem is about a small learning rate. Tested here: does a larger rate, as in the authors' experiment, leave
+    more of a trace?
+
+    The usual rate against the smallest one.
+    """
     scores = Scores(run)
     names = [f"rate {rate:g}" for rate in run.config["slower"]]
     slowest = f"rate {min(run.config['slower']):g}"
     cases = {f"{name}, {case}": one for name in names for case, one in scores.at(name, scores.cured).items()}
     return _ranks(
-        RATE,
+        claim,
         scores,
         scores.at(slowest, scores.cured),
         what=f"share of rivals that the right reverse beats (control: {slowest})",
@@ -280,13 +240,17 @@ def learning_rate(run: Run) -> Finding:
     )
 
 
-def own_reverses(run: Run) -> Finding:
-    """Reverses that were taught, against those that were not, in the same network."""
+@CLAIMS.declare("reversed-statements", matters=GAIN, unit="%", ceiling=1.0)
+def own_reverses(run: Run, claim: Claim) -> Finding:
+    """A statement that is trained is answered: the reverse is known where it is taught itself.
+
+    Reverses that were taught, against those that were not, in the same network.
+    """
     scores = Scores(run)
     half = scores.at("half the reverses", scores.cured)
     found = scores.compared(scores.probability, half, "added reverse", "reverse")
     return scores.judged(
-        OWN,
+        claim,
         found,
         half.values(),
         what="probability of reverses that were taught (control: of those that were not, in the same network)",
@@ -295,27 +259,50 @@ def own_reverses(run: Run) -> Finding:
     )
 
 
-def cure(claim: Claim, name: str, twins: tuple[str, ...], run: Run) -> Finding:
-    """Against the published training and against twins, whichever is harder to exceed."""
-    scores = Scores(run)
-    controls, cases = (BASE, *twins), scores.at(name, scores.cured)
-    found: dict[str, Comparison] = {}
-    for case, one in cases.items():
-        mine = scores.probability(one, "reverse")
-        twin_of = {twin: scores.named(twin, one.layers) for twin in controls}
-        others = {twin: compare(mine, scores.probability(other, "reverse")) for twin, other in twin_of.items()}
-        found |= {f"{case}, against {twin}": control for twin, control in hardest(claim, others).items()}
-    listed = " and ".join(f"'{twin}'" for twin in controls)
-    ranks = {case: mean_known(scores.rank(one, "reverse")) for case, one in cases.items()}
-    return scores.judged(
-        claim,
-        found,
-        cases.values(),
-        what=f"probability of the untrained reverse, with {name}",
-        expected=f"at least {show(CURED, '%')}, and at least {show(GAIN, '%')} more than {listed}",
-        size=_cured(scores, cases),
-        details={f"{case}, {name}": {"rivals beaten": beaten} for case, beaten in ranks.items()},
-    )
+def _cure(claimed: str, says: str, name: str, *twins: str) -> None:
+    """Declare a claim: against the published training and against twins, whichever is harder to exceed."""
+
+    def judge(run: Run, claim: Claim) -> Finding:
+        scores = Scores(run)
+        controls, cases = (BASE, *twins), scores.at(name, scores.cured)
+        found: dict[str, Comparison] = {}
+        for case, one in cases.items():
+            mine = scores.probability(one, "reverse")
+            twin_of = {twin: scores.named(twin, one.layers) for twin in controls}
+            others = {twin: compare(mine, scores.probability(other, "reverse")) for twin, other in twin_of.items()}
+            found |= {f"{case}, against {twin}": control for twin, control in hardest(claim, others).items()}
+        listed = " and ".join(f"'{twin}'" for twin in controls)
+        ranks = {case: mean_known(scores.rank(one, "reverse")) for case, one in cases.items()}
+        return scores.judged(
+            claim,
+            found,
+            cases.values(),
+            what=f"probability of the untrained reverse, with {name}",
+            expected=f"at least {show(CURED, '%')}, and at least {show(GAIN, '%')} more than {listed}",
+            size=_cured(scores, cases),
+            details={f"{case}, {name}": {"rivals beaten": beaten} for case, beaten in ranks.items()},
+        )
+
+    CLAIMS.declare(claimed, text=says, matters=GAIN, unit="%", ceiling=1.0)(judge)
+
+
+_cure(
+    "identity-statements",
+    "Only trained statements are learned. Tested here: do statements 'A is A' let a decoder answer untrained reverses?",
+    "identities",
+    "other identities",
+)
+_cure(
+    "text-read-backwards",
+    "Only the trained direction is learned. Tested here: is the curse cured by training text that is read backwards?",
+    "read backwards",
+)
+_cure(
+    "any-order-objective",
+    "The theorem is about predicting what follows. Tested here: is the curse cured by filling in either entity?",
+    "any order",
+    "fill the end",
+)
 
 
 def _of_one_layer(
@@ -328,8 +315,12 @@ def _of_one_layer(
     return scores.judged(claim, found, [scores.named(BASE, 1)], what=what, expected=expected, size=size)
 
 
-def logits(run: Run) -> Finding:
-    """The logit of the partner minus the mean of the other partners in its row, trained direction and reverse."""
+@CLAIMS.declare("next-token-logits", matters=NATS, unit="nats", uses=(UNIFORM,))
+def logits(run: Run, claim: Claim) -> Finding:
+    """Training A -> B raises the logit of B after A and leaves that of A after B where it was.
+
+    The logit of the partner minus the mean of the other partners in its row, trained direction and reverse.
+    """
 
     def look(scores: Scores) -> tuple[Comparison, list[Test]]:
         trained, reverse = (excess(block) for block in blocks(scores.matrix("logits", -1)))
@@ -337,7 +328,7 @@ def logits(run: Run) -> Finding:
         return compare(trained, reverse), [no_more(what, compare(reverse), NATS, "nats")]
 
     return _of_one_layer(
-        LOGITS,
+        claim,
         run,
         look,
         expected=f"a partner's logit at least {NATS:g} nat further above its rivals in the trained direction than in "
@@ -350,10 +341,14 @@ def _against_untrained(measure: Callable[[Any], Any]) -> Callable[[Scores], tupl
     return lambda scores: (compare(*(measure(scores.matrix("attention", point)) for point in (-1, 0))), [])
 
 
-def symmetry(run: Run) -> Finding:
-    """The asymmetry of attention logits, against the untrained network's."""
+@CLAIMS.declare("attention-not-symmetric", "JoMA talk slide Reversal", matters=SHARE, ceiling=1.0)
+def symmetry(run: Run, claim: Claim) -> Finding:
+    """The curse is explained by attention logits between tokens, which training makes asymmetric.
+
+    The asymmetry of attention logits, against the untrained network's.
+    """
     return _of_one_layer(
-        SYMMETRY,
+        claim,
         run,
         _against_untrained(asymmetry),
         expected=f"attention logits between entities at least {SHARE:g} less symmetric than in the untrained network "
@@ -362,8 +357,18 @@ def symmetry(run: Run) -> Finding:
     )
 
 
-def attention(run: Run) -> Finding:
-    """What attention makes of the direction of facts, against the untrained network."""
+@CLAIMS.declare(
+    "attention-follows-facts",
+    "JoMA talk slide Reversal",
+    matters=SPREAD,
+    unit="standard deviations",
+    uses=("reversal-decoder/attention-not-symmetric",),
+)
+def attention(run: Run, claim: Claim) -> Finding:
+    """Attention logits between the entities of a fact differ by its direction: A looks at B as B does not look at A.
+
+    What attention makes of the direction of facts, against the untrained network.
+    """
 
     def direction(matrix: Any) -> Any:
         """(seeds,): in standard deviations of all attention logits between entities."""
@@ -371,7 +376,7 @@ def attention(run: Run) -> Finding:
         return (ahead - back) / matrix.std((-2, -1))
 
     return _of_one_layer(
-        ATTENTION,
+        claim,
         run,
         _against_untrained(direction),
         expected="attention from subject to answer further above its rivals than from answer to subject, by at least "
@@ -473,25 +478,7 @@ STUDY = Study(
     name="reversal-decoder",
     title="The reversal curse in decoders, and what cures it",
     version=1,
-    claims={
-        CURSE: partial(curse, CURSE, lambda scores: scores.at(facts.BASE, [max(scores.depths)])),
-        LOSS: loss,
-        DEPTHS: partial(curse, DEPTHS, lambda scores: scores.at(facts.BASE, scores.depths)),
-        FROZEN: partial(curse, FROZEN, lambda scores: scores.at("frozen", scores.cured)),
-        ENTITIES: partial(curse, ENTITIES, long_entities),
-        LONGER: partial(curse, LONGER, trained_longer),
-        TRACE: trace,
-        OTHERS: other_pairs,
-        SHARED: shared_embeddings,
-        RATE: learning_rate,
-        OWN: own_reverses,
-        IDENTITY: partial(cure, IDENTITY, "identities", ("other identities",)),
-        BACKWARDS: partial(cure, BACKWARDS, "read backwards", ()),
-        ANY: partial(cure, ANY, "any order", ("fill the end",)),
-        LOGITS: logits,
-        SYMMETRY: symmetry,
-        ATTENTION: attention,
-    },
+    claims=CLAIMS,
     quick=ReversalDecoderConfig(),
     paper=ReversalDecoderConfig(**PAPER, pairs=200, cured=(1, 4), slower=(0.003, 0.001, 0.0003), long=16_000),
     run=partial(train_conditions, facts.conditions, facts.FactNetworks),

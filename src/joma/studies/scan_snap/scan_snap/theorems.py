@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from joma.claims.contract import Claim, Finding
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.runs import Run
@@ -20,73 +21,22 @@ STRAIGHT = 0.05  # of the range: rms residual of a straight line through points 
 FROZEN_SPEED = 0.1  # of the largest speed of B
 SPARSER = 0.05  # of the entropy at the start, as in the study of decoders
 
-GAIN = Claim(
-    "relative-gain",
-    "Scan&Snap Thm 3",
-    "If z′ = ξ f² on the distinct tokens of a class, then r(t) = r(0) χ for every pair, with χ = exp(2 ∫ f² dB).",
-)
-PREMISE = Claim(
-    "one-gain-for-all",
-    "Scan&Snap Thm 3",
-    "In the model, χ of the most frequent token is the same against all other distinct tokens of its class.",
-    "It is nearly the same only if η_Z is far below η_Y. Its relative spread grows with η_Z/η_Y.",
-    uses=("scan-snap/relative-gain",),
-)
-BOUNDS = Claim(
-    "gain-bounds",
-    "Scan&Snap Thm 3",
-    "In the model, exp(2 f(0)² B) ≤ χ ≤ exp(2 B) for the most frequent token.",
-    "This holds to within the spread of χ if η_Z is far below η_Y. At equal rates the lower bound fails.",
-    uses=("scan-snap/one-gain-for-all",),
-)
-TRANSITION = Claim(
-    "transition-time", "Scan&Snap Thm 4", "Scanning turns into snapping at a time of the order of 2 K ln M / η_Y."
-)
-LATE = Claim(
-    "late-growth",
-    "Scan&Snap Thm 4",
-    "After the transition e^B is affine in ln²(M η_Y t / K).",
-    uses=("scan-snap/transition-time",),
-)
-SLOPE = Claim(
-    "late-slope",
-    "Scan&Snap Thm 4",
-    "The slope of e^B against ln²(M η_Y t / K) is 2 K η_Z/η_Y.",
-    uses=("scan-snap/late-growth",),
-)
-EQUAL = Claim(
-    "larger-rates-larger-growth",
-    "Scan&Snap Thm 4",
-    "If η_Y = η_Z, larger rates give an earlier transition and a larger B at the same time.",
-)
-FIXED = Claim(
-    "faster-decoder-denser-attention",
-    "Scan&Snap Thm 4",
-    "If η_Z is fixed, a larger η_Y gives a slightly smaller B: denser attention.",
-)
-SPARSE = Claim(
-    "attention-sparser",
-    "JoMA talk slide Winners",
-    "Attention becomes sparse: it moves to the distinct tokens of the class.",
-    uses=("scan-snap/common-tokens-lose", "scan-snap/distinct-tokens-gain"),
-)
-FROZEN = Claim(
-    "attention-frozen",
-    "JoMA talk slide Frozen",
-    "After the transition attention is frozen.",
-    uses=("scan-snap/transition-time",),
-)
+CLAIMS = Claims()
 
 
-def _relative_gain(run: Run) -> Finding:
+@CLAIMS.declare("relative-gain", "Scan&Snap Thm 3")
+def _relative_gain(run: Run, claim: Claim) -> Finding:
+    """If z′ = ξ f² on the distinct tokens of a class, then r(t) = r(0) χ for every pair, with χ = exp(2 ∫ f² dB).
+
+    Expected: r(t)/r(0) equals exp(2 ∫ f² dB) for every other token.
+    """
     found = run.value("premise/gain")  # (draws, others + 2)
     ratio, chi, wrong = found[:, :-2], found[:, -2:-1], found[:, -1:]
     return by_residual(
-        GAIN,
+        claim,
         printed=float(np.abs(ratio / chi - 1).max()),
         tolerance=CLOSED_FORM,
         what="largest relative difference",
-        expected="r(t)/r(0) equals exp(2 ∫ f² dB) for every other token.",
         control={"exp(2 ∫ f dB), without the square": float(np.abs(ratio / wrong - 1).min())},
         details={"first draw": {"r(t)/r(0)": float(ratio[0].mean()), "χ": float(chi[0, 0])}},
     )
@@ -105,10 +55,15 @@ def relative_spread(run: Run) -> tuple[Any, Any]:
     return spread[int(np.abs(np.log(run.value("ratio/t") / JUDGED_AT)).argmin())], np.array(matched)
 
 
-def _premise(run: Run) -> Finding:
+@CLAIMS.declare("one-gain-for-all", "Scan&Snap Thm 3", uses=("scan-snap/relative-gain",))
+def _premise(run: Run, claim: Claim) -> Finding:
+    """In the model, χ of the most frequent token is the same against all other distinct tokens of its class.
+
+    Corrected: It is nearly the same only if η_Z is far below η_Y. Its relative spread grows with η_Z/η_Y.
+    """
     ratios, (spread, matched) = run.value("ratio/ratios"), relative_spread(run)
     return by_tests(
-        PREMISE,
+        claim,
         expected=f"Relative spread at most {UNEQUAL:g}: at all ratios as printed, at the smallest as corrected.",
         printed=[at_most("largest relative spread", float(spread.max()), UNEQUAL)],
         corrected=[
@@ -123,8 +78,15 @@ def _premise(run: Run) -> Finding:
     )
 
 
-def _bounds(run: Run) -> Finding:
-    """ln chi minus the logarithm of each bound, as a share of ln chi; chi is a geometric mean over the other tokens."""
+@CLAIMS.declare("gain-bounds", "Scan&Snap Thm 3", uses=("scan-snap/one-gain-for-all",))
+def _bounds(run: Run, claim: Claim) -> Finding:
+    """In the model, exp(2 f(0)² B) ≤ χ ≤ exp(2 B) for the most frequent token.
+
+    Corrected: This holds to within the spread of χ if η_Z is far below η_Y. At equal rates the lower bound fails.
+    Expected: ln χ lies between 2 f(0)² B and 2 B: at all ratios as printed, at small ones as corrected.
+
+    ln chi minus the logarithm of each bound, as a share of ln chi; chi is a geometric mean over the other tokens.
+    """
     ratios, chi, growth = run.value("ratio/ratios"), gains(run, "ratio"), series.dominant_growth(run, "ratio")
     p = run.value("p")[0]
     f0 = p[int(run.config["distinct"]) - 1] / np.sqrt((p**2).sum())
@@ -134,8 +96,7 @@ def _bounds(run: Run) -> Finding:
     under, over = ((log - low) / log)[end], ((high - log) / log)[end]
     slow = ratios <= SLOW
     return by_tests(
-        BOUNDS,
-        expected="ln χ lies between 2 f(0)² B and 2 B: at all ratios as printed, at small ones as corrected.",
+        claim,
         printed=[
             at_least("smallest of ln χ − 2 f(0)² B, as a share of ln χ", float(under.min()), 0.0),
             at_least("smallest of 2 B − ln χ, as a share of ln χ", float(over.min()), 0.0),
@@ -157,14 +118,19 @@ def _bounds(run: Run) -> Finding:
     )
 
 
-def _transition(run: Run) -> Finding:
-    """The measured time in units of K ln M / eta_Y, and in units without ln M."""
+@CLAIMS.declare("transition-time", "Scan&Snap Thm 4")
+def _transition(run: Run, claim: Claim) -> Finding:
+    """Scanning turns into snapping at a time of the order of 2 K ln M / η_Y.
+
+    Expected: The right output passes ½ between ½ and 2 times K ln M / η_Y. The factor ln M is needed.
+
+    The measured time in units of K ln M / eta_Y, and in units without ln M.
+    """
     cases, time = run.value("transition/cases"), run.value("transition/time")
     plain = cases[:, 0] / cases[:, 2]
     scaled, without = time / (plain * np.log(cases[:, 1])), time / plain
     return by_tests(
-        TRANSITION,
-        expected="The right output passes ½ between ½ and 2 times K ln M / η_Y. The factor ln M is needed.",
+        claim,
         printed=[
             at_most("latest, in units of K ln M / η_Y", float(scaled.max()), 2.0),
             at_least("earliest", float(scaled.min()), 0.5),
@@ -196,14 +162,19 @@ def late_fits(run: Run) -> dict[str, Any]:
     return {name: np.array(lines) for name, lines in found.items()}
 
 
-def _late(run: Run) -> Finding:
-    """How straight e^B is, and whether B itself is less straight: if not, the form is not told apart."""
+@CLAIMS.declare("late-growth", "Scan&Snap Thm 4", uses=("scan-snap/transition-time",))
+def _late(run: Run, claim: Claim) -> Finding:
+    """After the transition e^B is affine in ln²(M η_Y t / K).
+
+    Expected: e^B against ln² is straight within 5 % of its range, and straighter than B itself.
+
+    How straight e^B is, and whether B itself is less straight: if not, the form is not told apart.
+    """
     fits, ratios = late_fits(run), run.value("ratio/ratios")
     slow = ratios <= SLOW
     own, rival = (fits[name][slow, 2] for name in ("printed", "rival"))
     return by_tests(
-        LATE,
-        expected="e^B against ln² is straight within 5 % of its range, and straighter than B itself.",
+        claim,
         printed=[at_most(f"largest rms residual for ratios up to {SLOW:g}", float(own.max()), STRAIGHT, "%")],
         controls=[above("smallest gain over B affine in ln²", float((rival - own).min()), 0.0, "%")],
         details={
@@ -213,14 +184,18 @@ def _late(run: Run) -> Finding:
     )
 
 
-def _slope(run: Run) -> Finding:
+@CLAIMS.declare("late-slope", "Scan&Snap Thm 4", uses=("scan-snap/late-growth",))
+def _slope(run: Run, claim: Claim) -> Finding:
+    """The slope of e^B against ln²(M η_Y t / K) is 2 K η_Z/η_Y.
+
+    Expected: The slope is the printed one within 10 % for small ratios.
+    """
     fits, ratios, many = late_fits(run), run.value("ratio/ratios"), int(run.config["classes"])
     found = fits["printed"][:, 1]
     share = found / (2 * many * ratios)
     slow = ratios <= SLOW
     return by_tests(
-        SLOPE,
-        expected="The slope is the printed one within 10 % for small ratios.",
+        claim,
         printed=[at_most("largest relative error for small ratios", float(np.abs(share[slow] - 1).max()), 0.1)],
         direction=[above("smallest increase with the ratio, for small ones", float(np.diff(found[slow]).min()), 0.0)],
         details={
@@ -245,14 +220,19 @@ def same_clock(run: Run) -> float:
     return worst
 
 
-def _equal(run: Run) -> Finding:
-    """Time of the transition and B at the last time, for every rate. In the flow a rate is only a clock."""
+@CLAIMS.declare("larger-rates-larger-growth", "Scan&Snap Thm 4")
+def _equal(run: Run, claim: Claim) -> Finding:
+    """If η_Y = η_Z, larger rates give an earlier transition and a larger B at the same time.
+
+    Expected: From rate to rate the transition is earlier and B at the last time larger.
+
+    Time of the transition and B at the last time, for every rate. In the flow a rate is only a clock.
+    """
     flow = recorded(run, "equal")
     time, growth = passes(flow.t, flow.alpha), series.dominant_growth(run, "equal")[-1]
     rates = run.config["equal_rates"]
     return by_tests(
-        EQUAL,
-        expected="From rate to rate the transition is earlier and B at the last time larger.",
+        claim,
         printed=[
             below("largest change of the transition from rate to rate", float(np.diff(time).max()), 0.0),
             above("smallest change of B from rate to rate", float(np.diff(growth).min()), 0.0),
@@ -265,8 +245,13 @@ def _equal(run: Run) -> Finding:
     )
 
 
-def _fixed(run: Run) -> Finding:
-    """B at the last time of one eta_Z, and at every eta_Z of the phase plot.
+@CLAIMS.declare("faster-decoder-denser-attention", "Scan&Snap Thm 4")
+def _fixed(run: Run, claim: Claim) -> Finding:
+    """If η_Z is fixed, a larger η_Y gives a slightly smaller B: denser attention.
+
+    Expected: B falls from η_Y to η_Y: late at a small η_Z, and at every η_Z of the phase plot.
+
+    B at the last time of one eta_Z, and at every eta_Z of the phase plot.
 
     The phase plot was added to the tests after a first look at it: there B rises with eta_Y where eta_Z is large.
     """
@@ -274,8 +259,7 @@ def _fixed(run: Run) -> Finding:
     change = np.diff(phases(run)["growth"], axis=0)  # from one eta_Y to the next, at every eta_Z
     late = below("largest change of B from η_Y to η_Y, late and at a small η_Z", float(np.diff(growth).max()), 0.0)
     return by_tests(
-        FIXED,
-        expected="B falls from η_Y to η_Y: late at a small η_Z, and at every η_Z of the phase plot.",
+        claim,
         printed=[late, below("the same over the phase plot", float(change.max()), 0.0)],
         direction=[late],
         details={
@@ -287,7 +271,13 @@ def _fixed(run: Run) -> Finding:
     )
 
 
-def _sparse(run: Run) -> Finding:
+@CLAIMS.declare(
+    "attention-sparser",
+    "JoMA talk slide Winners",
+    uses=("scan-snap/common-tokens-lose", "scan-snap/distinct-tokens-gain"),
+)
+def _sparse(run: Run, claim: Claim) -> Finding:
+    """Attention becomes sparse: it moves to the distinct tokens of the class."""
     flow = recorded(run, "ratio")
     share = series.attention(run, flow.z[:, -1])
     begin = series.attention(run, np.zeros_like(flow.z[0, -1]))
@@ -296,7 +286,7 @@ def _sparse(run: Run) -> Finding:
     moved = above("gain of the distinct tokens' share", float(share[-1, own].sum() - begin[own].sum()), 0.0, "%")
     lost = 1 - float(course[-1]) / start
     return by_tests(
-        SPARSE,
+        claim,
         expected=f"At the largest ratio entropy only falls, by at least {SPARSER:.0%} at the last time.",
         printed=[
             at_most("largest step upwards", float(np.diff(course).max()), 1e-9, "nats"),
@@ -314,16 +304,21 @@ def _sparse(run: Run) -> Finding:
     )
 
 
-def _frozen(run: Run) -> Finding:
-    """Speeds at 100 transition times as a share of their peaks: of B, and of the decoder's margin as the control."""
+@CLAIMS.declare("attention-frozen", "JoMA talk slide Frozen", uses=("scan-snap/transition-time",))
+def _frozen(run: Run, claim: Claim) -> Finding:
+    """After the transition attention is frozen.
+
+    Expected: At 100 transition times B moves at less than 10 % of its peak, and slows down more than the decoder.
+
+    Speeds at 100 transition times as a share of their peaks: of B, and of the decoder's margin as the control.
+    """
     flow, ratios = recorded(run, "ratio"), run.value("ratio/ratios")
     begin = passes(flow.t, flow.alpha)
     own, decoder = (_slowed(flow.t, value, begin) for value in (flow.growth[..., -1], flow.margin))
     after = 1 - np.array([np.interp(10 * b, flow.t, g) for b, g in zip(begin, flow.growth[..., -1].T, strict=True)])
     after = 1 - (1 - after) / flow.growth[-1, :, -1]
     return by_tests(
-        FROZEN,
-        expected="At 100 transition times B moves at less than 10 % of its peak, and slows down more than the decoder.",
+        claim,
         printed=[at_most("speed of B at 100 transition times, of its peak", float(own.max()), FROZEN_SPEED, "%")],
         controls=[below("that as a multiple of the decoder's", float((own / decoder).min()), 1.0)],
         details={
@@ -338,17 +333,3 @@ def _slowed(t: Any, values: Any, begin: Any) -> Any:
     """The speed at 100 transition times over the largest speed, (systems,)."""
     speed = np.gradient(values, t, axis=0)
     return np.array([np.interp(100 * b, t, s) / s.max() for b, s in zip(begin, speed.T, strict=True)])
-
-
-JUDGES = {
-    GAIN: _relative_gain,
-    PREMISE: _premise,
-    BOUNDS: _bounds,
-    TRANSITION: _transition,
-    LATE: _late,
-    SLOPE: _slope,
-    EQUAL: _equal,
-    FIXED: _fixed,
-    SPARSE: _sparse,
-    FROZEN: _frozen,
-}

@@ -1,6 +1,6 @@
 """The study `deja-vu`: its claims with their judges, its sizes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from joma.claims.claim import Claim
 from joma.claims.contract import Drawing, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import at_least, at_most
 from joma.claims.finding import Finding
 from joma.claims.guards import hardest
@@ -31,45 +32,7 @@ UNMISSED = "with each activation, the {} after the first layer are worth 0.02 na
 CONTROLS = ("static", "permuted", "random")
 
 
-def _claim(name: str, place: str, says: str, matters: float, *uses: str) -> Claim:
-    return Claim(name, place, says, matters=matters, unit="%", ceiling=1.0, uses=uses)
-
-
-SUFFICE = {
-    units: _claim(
-        f"few-{units}-suffice",
-        "Deja Vu Sec. 3",
-        f"In a trained network few of {whose} {units}, others for each token, carry nearly all of its output.",
-        TENTH,
-    )
-    for units, whose in ((NEURONS, "an MLP's"), (HEADS, "a layer's"))
-}
-ARISES = _claim(
-    "sparsity-of-neurons-arises",
-    "JoMA talk slide Further",
-    "Over training fewer and fewer neurons are needed for a token.",
-    TENTH,
-)
-PREDICTED = {
-    units: _claim(
-        f"{units}-are-told-a-layer-before",
-        "Deja Vu Sec. 4",
-        f"The input of the layer before tells which {units} a token needs.",
-        OUTPUT,
-        f"deja-vu/few-{units}-suffice",
-    )
-    for units in UNITS
-}
-SKIPPED = {
-    units: _claim(
-        f"other-{units}-can-be-left-out",
-        "Deja Vu Sec. 4",
-        f"A network that computes only the predicted {units} predicts the next token almost as well.",
-        TENTH,
-        f"deja-vu/{units}-are-told-a-layer-before",
-    )
-    for units in UNITS
-}
+CLAIMS = Claims(unit="%", ceiling=1.0)
 
 
 def _percent(share: float) -> str:
@@ -96,12 +59,12 @@ def _by_hardest(
     return by_effect(claim, cases, expected=expected, details={**details, **seen.lost}, **evidence)
 
 
-def _suffice(units: str, run: Run) -> Finding:
+def _suffice(run: Run, claim: Claim, units: str) -> Finding:
     seen = Active(run)
     few, most = _percent(seen.config.of(units)), _percent(MOST)
     best = {one: seen.carried(one, units, "best") for one in seen.trained}
     return _by_hardest(
-        SUFFICE[units],
+        claim,
         seen,
         {
             one: {
@@ -124,9 +87,22 @@ def _suffice(units: str, run: Run) -> Finding:
     )
 
 
-def _arises(run: Run) -> Finding:
+for _units, _whose in ((NEURONS, "an MLP's"), (HEADS, "a layer's")):
+    CLAIMS.declare(
+        f"few-{_units}-suffice",
+        "Deja Vu Sec. 3",
+        f"In a trained network few of {_whose} {_units}, others for each token, carry nearly all of its output.",
+        matters=TENTH,
+    )(partial(_suffice, units=_units))
+
+
+@CLAIMS.declare("sparsity-of-neurons-arises", "JoMA talk slide Further", matters=TENTH)
+def _arises(run: Run, claim: Claim) -> Finding:
+    """Over training fewer and fewer neurons are needed for a token.
+
+    Expected: 10 % of the neurons fewer at the end than at the start, and no more than 5 % above the least on the way
+    """
     seen = Active(run)
-    expected = "10 % of the neurons fewer at the end than at the start, and no more than 5 % above the least on the way"
     cases, form = {}, []
     for activation in seen.trained:
         # What can be done without, so that more is what the claim says.
@@ -134,12 +110,12 @@ def _arises(run: Run) -> Finding:
         course = seen.over_steps(activation, NEURONS, "needed")[:, seen.learned[activation]].mean(1)
         form.append(at_most(f"end above the least, {activation}", float(course[-1] - course.min()), TENTH / 2, "%"))
     if not cases:
-        return not_run(ARISES, expected, UNLEARNED, COMMAND)
+        return not_run(claim, claim.expected, UNLEARNED, COMMAND)
     what = f"share of the neurons that is not needed for {_percent(seen.config.share)} of the output"
-    return by_effect(ARISES, cases, what=what, expected=expected, size=form, details=seen.lost)
+    return by_effect(claim, cases, what=what, size=form, details=seen.lost)
 
 
-def _predicted(units: str, run: Run) -> Finding:
+def _predicted(run: Run, claim: Claim, units: str) -> Finding:
     seen = Active(run)
     compared, size, details = {}, [], {}
     for one in seen.trained:
@@ -157,10 +133,10 @@ def _predicted(units: str, run: Run) -> Finding:
     expected = (
         f"5 % more of the output than static, permuted and random sets, and {_percent(MOST)} of what the best carry"
     )
-    return _by_hardest(PREDICTED[units], seen, compared, what=what, expected=expected, size=size, details=details)
+    return _by_hardest(claim, seen, compared, what=what, expected=expected, size=size, details=details)
 
 
-def _skipped(units: str, run: Run) -> Finding:
+def _skipped(run: Run, claim: Claim, units: str) -> Finding:
     seen = Active(run)
     missed = [one for one in seen.trained if np.isfinite(seen.worth(one, units, "best")).sum() >= 2]
     kept = {one: seen.worth(one, units, "predicted") for one in missed}
@@ -171,7 +147,7 @@ def _skipped(units: str, run: Run) -> Finding:
         "by the best sets": "best",
     }
     return _by_hardest(
-        SKIPPED[units],
+        claim,
         seen,
         {one: {f"{by} sets": compare(row, seen.worth(one, units, by)) for by in CONTROLS} for one, row in kept.items()},
         what=f"share that the predicted {units} keep of what all of them are worth",
@@ -183,13 +159,22 @@ def _skipped(units: str, run: Run) -> Finding:
     )
 
 
-CLAIMS: dict[Claim, Callable[[Run], Finding]] = {
-    **{SUFFICE[units]: partial(_suffice, units) for units in UNITS},
-    ARISES: _arises,
-    **{PREDICTED[units]: partial(_predicted, units) for units in UNITS},
-    **{SKIPPED[units]: partial(_skipped, units) for units in UNITS},
-}
-
+for _units in UNITS:
+    CLAIMS.declare(
+        f"{_units}-are-told-a-layer-before",
+        "Deja Vu Sec. 4",
+        f"The input of the layer before tells which {_units} a token needs.",
+        matters=OUTPUT,
+        uses=(f"deja-vu/few-{_units}-suffice",),
+    )(partial(_predicted, units=_units))
+for _units in UNITS:
+    CLAIMS.declare(
+        f"other-{_units}-can-be-left-out",
+        "Deja Vu Sec. 4",
+        f"A network that computes only the predicted {_units} predicts the next token almost as well.",
+        matters=TENTH,
+        uses=(f"deja-vu/{_units}-are-told-a-layer-before",),
+    )(partial(_skipped, units=_units))
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 SETS = ("best", "predicted", "from the token", "static", "permuted", "random")

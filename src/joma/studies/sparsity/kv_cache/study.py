@@ -1,13 +1,14 @@
 """The study `kv-cache`: its claims with their judges, its sizes."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
 from joma.claims.claim import Claim
 from joma.claims.contract import Drawing, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import at_least, at_most
 from joma.claims.finding import Finding
 from joma.claims.guards import beyond, hardest
@@ -32,78 +33,42 @@ UNLEARNED = "no network learned to predict the next token"
 OF_KEYS: Any = {"matters": KEYS, "unit": "%", "ceiling": 1.0}
 OF_LOSS: Any = {"matters": NATS, "unit": "nats"}
 
-ZEROS = Claim(
-    "attention-is-sparse",
-    "H2O Sec. 3",
-    "In a trained network, over 95 % of the keys get less than 1 % of the largest weight of their query.",
-    **OF_KEYS,
-)
-ARISES = Claim(
-    "sparsity-arises-in-training",
-    "JoMA talk slide takeaways",
-    "Attention becomes sparse over training.",
-    **OF_KEYS,
-    uses=("scan-snap-decoder/attention-becomes-sparse",),
-)
-HITTERS = Claim(
-    "heavy-hitters-stay",
-    "H2O Sec. 3",
-    "A small set of keys draws attention from early and late queries alike.",
-    **OF_KEYS,
-)
-FIFTH_SUFFICES = Claim(
-    "a-fifth-of-the-cache-suffices",
-    "H2O Sec. 3",
-    "A network that keeps the fifth of its keys with the most attention loses almost nothing.",
-    **OF_LOSS,
-    uses=("kv-cache/attention-is-sparse", "kv-cache/heavy-hitters-stay"),
-)
-SINKS_HELP = Claim(
-    "first-tokens-rescue-the-window",
-    "StreamingLLM Sec. 3",
-    "A window over the last tokens loses much; with the first few tokens kept beside it, the loss is restored.",
-    **OF_LOSS,
-    uses=("sinks/first-token-draws-attention",),
-)
-EXPLAINS = Claim(
-    "sparsity-explains-what-eviction-costs",
-    "JoMA talk slide sparse",
-    "Sparse attention is why caches can be cut: the sparser attention is, the less eviction costs.",
-    matters=PARTIAL,
-    ceiling=1.0,
-    uses=("kv-cache/sparsity-arises-in-training",),
-)
-FAR_SUFFICES = Claim(
-    "a-fifth-suffices-far-back",
-    "H2O Sec. 3",
-    "In a network that must look far back, the fifth of the keys with the most attention does almost as well as all.",
-    **OF_LOSS,
-    uses=("kv-cache/a-fifth-of-the-cache-suffices",),
-)
-STORIES = Claim(
-    "a-fifth-suffices-others-network",
-    "H2O Sec. 3",
-    "In a network that others trained, the fifth of the keys with the most attention does almost as well as all.",
-    **OF_LOSS,
-)
+CLAIMS = Claims()
+Judged = Callable[["Series", Claim], dict[str, Any]]
 
 
-def _judge(
-    claim: Claim, expected: str, evidence: Callable[[Series], dict[str, Any]], run: Run, kind: str = ""
-) -> Finding:
-    """Of networks that learned. evidence: what `by_effect` takes."""
+def _of_learned(name: str, source: str, **said: Any) -> Callable[[Judged], Judged]:
+    """Declares a claim about networks that learned; the function gives what `by_effect` takes."""
+
+    def register(evidence: Judged) -> Judged:
+        @wraps(evidence)
+        def judging(run: Run, claim: Claim) -> Finding:
+            return _judge(run, claim, evidence)
+
+        CLAIMS.declare(name, source, **said)(judging)
+        return evidence
+
+    return register
+
+
+def _judge(run: Run, claim: Claim, evidence: Judged, kind: str = "") -> Finding:
     series = Series(run, kind)
     if not series.kept:
-        return not_run(claim, expected, UNLEARNED, COMMAND)
-    found = evidence(series)
-    return by_effect(claim, expected=expected, **found | {"details": found["details"] | series.left_out})
+        return not_run(claim, claim.expected, UNLEARNED, COMMAND)
+    found = evidence(series, claim)
+    return by_effect(claim, **found | {"details": found["details"] | series.left_out})
 
 
-def _zeros(series: Series) -> dict[str, Any]:
+@_of_learned("attention-is-sparse", "H2O Sec. 3", **OF_KEYS)
+def _zeros(series: Series, claim: Claim) -> dict[str, Any]:
+    """In a trained network, over 95 % of the keys get less than 1 % of the largest weight of their query.
+
+    Expected: 95 % of the keys are zero, a tenth more than in the untrained network and than with random logits
+    """
     zero, untrained, noise = series.mean("zero"), series.mean("zero", 0), series.mean("random zero")
     controls = {"untrained": untrained, "random logits of the same spread": noise}
     return {
-        "found": hardest(ZEROS, {name: compare(zero, control) for name, control in controls.items()}),
+        "found": hardest(claim, {name: compare(zero, control) for name, control in controls.items()}),
         "what": "share of keys below 1 % of their query's largest weight",
         "size": [at_least("share of such keys", float(zero.mean()), SPARSE, "%")],
         "details": {
@@ -115,7 +80,17 @@ def _zeros(series: Series) -> dict[str, Any]:
     }
 
 
-def _arises(series: Series) -> dict[str, Any]:
+@_of_learned(
+    "sparsity-arises-in-training",
+    "JoMA talk slide takeaways",
+    **OF_KEYS,
+    uses=("scan-snap-decoder/attention-becomes-sparse",),
+)
+def _arises(series: Series, claim: Claim) -> dict[str, Any]:
+    """Attention becomes sparse over training.
+
+    Expected: attention leaves out a tenth more of the keys than before training
+    """
     over = 1 - series.of("effective").mean((0, 2, 3))
     return {
         "found": compare(1 - series.mean("effective"), 1 - series.mean("effective", 0)),
@@ -124,44 +99,43 @@ def _arises(series: Series) -> dict[str, Any]:
     }
 
 
-def _hitters(series: Series) -> dict[str, Any]:
+@_of_learned("heavy-hitters-stay", "H2O Sec. 3", **OF_KEYS)
+def _hitters(series: Series, claim: Claim) -> dict[str, Any]:
+    """A small set of keys draws attention from early and late queries alike.
+
+    Expected: the sets share a tenth more of their keys than by chance and than before training
+    """
     overlap, chance = series.mean("overlap"), series.mean("chance")
     controls = {"chance": compare(overlap, chance), "untrained": compare(overlap, series.mean("overlap", 0))}
     return {
-        "found": hardest(HITTERS, controls),
+        "found": hardest(claim, controls),
         "what": "overlap of the heaviest tenth of the keys between two quarters of the queries",
         "details": {"overlap": {"chance": float(chance.mean())}},
     }
 
 
-def _fifth(series: Series) -> dict[str, Any]:
+@_of_learned(
+    "a-fifth-of-the-cache-suffices",
+    "H2O Sec. 3",
+    **OF_LOSS,
+    uses=("kv-cache/attention-is-sparse", "kv-cache/heavy-hitters-stay"),
+)
+def _fifth(series: Series, claim: Claim) -> dict[str, Any]:
+    """A network that keeps the fifth of its keys with the most attention loses almost nothing.
+
+    Expected: at a fifth of the cache, H2O's choice costs at most 0.02 nats, and 0.02 nats less than random keys with
+    the same ones protected and than the window
+    """
     cost = {policy: series.cost(policy) for policy in series.policies}
     worth = float((series.mean("permuted") - series.mean("loss")).mean())
     return {
-        **_against_h2o(FIFTH_SUFFICES, cost),
+        **_against_h2o(claim, cost),
         "what": "cost of the other policy at a fifth of the cache (control: H2O's choice)",
         "details": {
             "cost at a fifth of the cache, in nats": {name: float(each.mean()) for name, each in cost.items()},
             "distant words in random order": {"cost, in nats": worth},
         },
     }
-
-
-def _far(run: Run) -> Finding:
-    """Of networks for which distant words are worth something: if they were not, no cut could hurt."""
-    expected = (
-        "at a fifth of the cache, H2O's choice costs at most 0.02 nats, and 0.02 nats less than random keys and than "
-        "the window; distant words in random order cost 0.02 nats or more"
-    )
-    if f"{prefix(0, FAR)}loss" not in run:
-        return not_run(FAR_SUFFICES, expected, "no network was trained on words that are said twice", COMMAND)
-
-    def evidence(series: Series) -> dict[str, Any]:
-        worth = compare(series.mean("permuted"), series.mean("loss"))
-        needed = beyond(FAR_SUFFICES, "cost of distant words in random order", worth)
-        return _fifth(series) | {"controls": [needed]}
-
-    return _judge(FAR_SUFFICES, expected, evidence, run, FAR)
 
 
 def _against_h2o(claim: Claim, cost: dict[str, Any]) -> dict[str, Any]:
@@ -173,7 +147,15 @@ def _against_h2o(claim: Claim, cost: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _window(series: Series) -> dict[str, Any]:
+@_of_learned(
+    "first-tokens-rescue-the-window", "StreamingLLM Sec. 3", **OF_LOSS, uses=("sinks/first-token-draws-attention",)
+)
+def _window(series: Series, claim: Claim) -> dict[str, Any]:
+    """A window over the last tokens loses much; with the first few tokens kept beside it, the loss is restored.
+
+    Expected: at a fifth of the cache, the window costs 0.02 nats more than with the first tokens, which cost at most
+    0.02
+    """
     window, sinks = series.cost("window"), series.cost("sinks")
     return {
         "found": compare(window, sinks),
@@ -183,8 +165,21 @@ def _window(series: Series) -> dict[str, Any]:
     }
 
 
-def _explains(series: Series) -> dict[str, Any]:
-    """Over sequences and trained checkpoints, seed by seed."""
+@_of_learned(
+    "sparsity-explains-what-eviction-costs",
+    "JoMA talk slide sparse",
+    matters=PARTIAL,
+    ceiling=1.0,
+    uses=("kv-cache/sparsity-arises-in-training",),
+)
+def _explains(series: Series, claim: Claim) -> dict[str, Any]:
+    """Sparse attention is why caches can be cut: the sparser attention is, the less eviction costs.
+
+    Expected: with the loss held fixed, sequences and checkpoints with sparser attention lose less (partial correlation
+    below -0.1)
+
+    Over sequences and trained checkpoints, seed by seed.
+    """
     cost, random, window = (series.costs(policy)[:, 1:] for policy in ("h2o", "random", "window"))
     sparse, loss = 1 - series.of("effective by sequence")[:, 1:], series.of("loss")[:, 1:]
 
@@ -222,11 +217,35 @@ def _partial(cost: Any, sparse: Any, loss: Any) -> float:
     return _correlation(freed(cost), freed(sparse))
 
 
-def _stories(run: Run) -> Finding:
-    """Over sequences: it is one network."""
-    expected = "at a fifth of the cache, H2O's choice costs 0.02 nats less than random keys and than the window"
+@CLAIMS.declare("a-fifth-suffices-far-back", "H2O Sec. 3", **OF_LOSS, uses=("kv-cache/a-fifth-of-the-cache-suffices",))
+def _far(run: Run, claim: Claim) -> Finding:
+    """In a network that must look far back, the fifth of the keys with the most attention does almost as well as all.
+
+    Expected: at a fifth of the cache, H2O's choice costs at most 0.02 nats, and 0.02 nats less than random keys and
+    than the window; distant words in random order cost 0.02 nats or more
+
+    If distant words were worth nothing to these networks, no cut could hurt.
+    """
+    if f"{prefix(0, FAR)}loss" not in run:
+        return not_run(claim, claim.expected, "no network was trained on words that are said twice", COMMAND)
+
+    def evidence(series: Series, claim: Claim) -> dict[str, Any]:
+        worth = compare(series.mean("permuted"), series.mean("loss"))
+        return _fifth(series, claim) | {"controls": [beyond(claim, "cost of distant words in random order", worth)]}
+
+    return _judge(run, claim, evidence, FAR)
+
+
+@CLAIMS.declare("a-fifth-suffices-others-network", "H2O Sec. 3", **OF_LOSS)
+def _stories(run: Run, claim: Claim) -> Finding:
+    """In a network that others trained, the fifth of the keys with the most attention does almost as well as all.
+
+    Expected: at a fifth of the cache, H2O's choice costs 0.02 nats less than random keys and than the window
+
+    Over sequences: it is one network.
+    """
     if "stories/loss" not in run:
-        return not_run(STORIES, expected, ABSENT, "JOMA_DATA=FOLDER joma verify kv-cache --fresh")
+        return not_run(claim, claim.expected, ABSENT, "JOMA_DATA=FOLDER joma verify kv-cache --fresh")
     fifth = list(run.config["keeps"]).index(FIFTH)
     cut = run.value("stories/cut")[:, fifth] - run.value("stories/loss")  # (policies, sequences)
     cost = dict(zip(run.config["policies"], cut, strict=True))
@@ -239,38 +258,7 @@ def _stories(run: Run) -> Finding:
             "on the first key": float(run.value("stories/sink").mean()),
         },
     }
-    return by_effect(
-        STORIES, **_against_h2o(STORIES, cost), expected=expected, what=what, over="sequences", details=details
-    )
-
-
-_EXPECTED: dict[Claim, tuple[str, Callable[[Series], dict[str, Any]]]] = {
-    ZEROS: (
-        "95 % of the keys are zero, a tenth more than in the untrained network and than with random logits",
-        _zeros,
-    ),
-    ARISES: ("attention leaves out a tenth more of the keys than before training", _arises),
-    HITTERS: ("the sets share a tenth more of their keys than by chance and than before training", _hitters),
-    FIFTH_SUFFICES: (
-        "at a fifth of the cache, H2O's choice costs at most 0.02 nats, and 0.02 nats less than random keys with the "
-        "same ones protected and than the window",
-        _fifth,
-    ),
-    SINKS_HELP: (
-        "at a fifth of the cache, the window costs 0.02 nats more than with the first tokens, which cost at most 0.02",
-        _window,
-    ),
-    EXPLAINS: (
-        "with the loss held fixed, sequences and checkpoints with sparser attention lose less (partial correlation "
-        "below -0.1)",
-        _explains,
-    ),
-}
-CLAIMS: dict[Claim, Callable[[Run], Finding]] = {
-    **{claim: partial(_judge, claim, *judged) for claim, judged in _EXPECTED.items()},
-    FAR_SUFFICES: _far,
-    STORIES: _stories,
-}
+    return by_effect(claim, **_against_h2o(claim, cost), what=what, over="sequences", details=details)
 
 
 OVER_TRAINING = ("window", "sinks", "h2o", "random")

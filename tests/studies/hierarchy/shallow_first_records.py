@@ -1,18 +1,14 @@
 """What the tests of `shallow-first` share: a tiny config, and its record as Section 5 tells it, to be spoiled."""
 
-from dataclasses import replace
-
 import numpy as np
 from records import verdicts
+from small_runs import small
 
 from joma.runs import Run
 from joma.studies.hierarchy.shallow_first import STUDY
 from joma.studies.hierarchy.shallow_first import study as claims
 
-TINY = replace(
-    STUDY.quick, classes=2, members=3, samples=800, block_steps=25, block_batch=4, decoder_steps=12, decoder_batch=8,
-    width=8, context=4, points=5,
-)  # fmt: skip
+TINY = small("shallow-first")
 OF_DATA = {"pull-towards-a-token", "pull-towards-the-class"}
 TOKEN, CLASS = "residual token", "residual class"
 TRUE, PERMUTED = 0, 1
