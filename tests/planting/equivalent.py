@@ -4,7 +4,7 @@ EQUIVALENT: dict[str, str] = {
     "studies/__init__.py title | wrong key kept | place = Path(__path__[0]) / room(name) / _file(name) | 0 -> -1": (
         "The package has one folder: its first is its last."
     ),
-    "studies/galore/galore_lowrank/spectra.py same_norms | off by one | for _ in range(BALANCING): | "
+    "studies/galore/galore_lowrank/run.py same_norms | off by one | for _ in range(BALANCING): | "
     "BALANCING -> BALANCING - 1": (
         "Rows and columns are rescaled in turn until nothing moves: one turn fewer of many leaves the same matrix."
     ),
@@ -12,7 +12,7 @@ EQUIVALENT: dict[str, str] = {
     "missing = [[np.nan] * len(found[0])] * (len(looks) - len(found)) | 0 -> -1": (
         "Every look has as many losses as there are sources of text: the first row is as long as the last."
     ),
-    "studies/hierarchy/shallow_first/networks.py _ranks | unit | return (left + right).double() / 2 |  /  ->  * ": (
+    "studies/hierarchy/shallow_first/run.py _ranks | unit | return (left + right).double() / 2 |  /  ->  * ": (
         "Ranks are only correlated, and a correlation does not change when all ranks are multiplied by four."
     ),
     "studies/inductive_bias/inductive_bias/hypercube.py Cubes.labels | mask | return torch.where(torch.einsum("
@@ -20,7 +20,7 @@ EQUIVALENT: dict[str, str] = {
         "All labels change sign, those that are fitted and those that are asked for: the classifiers change sign too, "
         "and every accuracy stays. The planes are random in sign anyway."
     ),
-    "studies/inductive_bias/inductive_bias/random_labels.py Digits._stream | wrong key kept | "
+    "studies/inductive_bias/inductive_bias/run.py Digits._stream | wrong key kept | "
     "return streams(self.config.seed, [seed], step, device=self.config.device)[0] | 0 -> -1": (
         "One seed is given and one stream comes back: the first is the last."
     ),
@@ -55,7 +55,7 @@ EQUIVALENT: dict[str, str] = {
     "curves = [sweep.curves[i, :, sweep.best_rate(i)].mean(-1) for i in range(len(sweep.layers))] | mean -> sum": (
         "Only the lowest of several shapes is named, and all have as many seeds: their sums are ordered as their means."
     ),
-    "studies/depth_width/depth_width/trees.py TreeReader.__init__ | wrong key kept | "
+    "studies/depth_width/depth_width/run.py TreeReader.__init__ | wrong key kept | "
     "self.vocabulary, self.context = trees[0].hblt.vocabulary, trees[0].hblt.length | 0 -> -1 (2)": (
         "Tokens of all trees are joined in one array, which torch refuses where their lengths differ."
     ),
@@ -112,11 +112,11 @@ EQUIVALENT: dict[str, str] = {
     ),
     "scan/formats/checkpoint.py choose_weights | wrong key kept | if len(fitting) == 1 and not "
     "_SHARD.fullmatch(fitting[0]): | 0 -> -1": ("One file is there, as the same line says: the first is the last."),
-    "studies/galore/galore_lowrank/spectra.py spectrum_of | axis | fine = "
+    "studies/galore/galore_lowrank/run.py spectrum_of | axis | fine = "
     "grams.isfinite().all(-1).all(-1)[..., None] | -1 -> -2 (2)": (
         "All entries of a matrix are asked, by rows first or by columns first."
     ),
-    "studies/depth_width/depth_width/trees.py TreeReader.__init__ | wrong key kept | self.vocabulary, "
+    "studies/depth_width/depth_width/run.py TreeReader.__init__ | wrong key kept | self.vocabulary, "
     "self.context = trees[0].hblt.vocabulary, trees[0].hblt.length | 0 -> -1": (
         "The vocabulary is one more than the length here, and torch refuses to join trees whose lengths differ."
     ),
