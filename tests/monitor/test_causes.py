@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from networks import PROBE, TOKENS, made
+from networks import PROBE, gpt2, llama, made
 from torch import nn
 
 from joma.monitor import LargestLogit, Monitor
@@ -162,10 +162,7 @@ def series_of(model, **options):
 
 @pytest.mark.parametrize("own_scale", [False, True])
 def test_growth_is_that_of_a_whole_product_of_weights(own_scale):
-    transformers = pytest.importorskip("transformers")
-    sizes = {"n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2, "scale_attn_by_inverse_layer_idx": own_scale}
-    shape = transformers.GPT2Config(vocab_size=TOKENS, **sizes)
-    model = transformers.GPT2Model(shape)
+    model = gpt2("GPT2Model", scale_attn_by_inverse_layer_idx=own_scale)
     found = series_of(model, probe=PROBE)
     assert "spread/norms" not in found
     for layer, block in enumerate(model.h):
@@ -176,9 +173,7 @@ def test_growth_is_that_of_a_whole_product_of_weights(own_scale):
 
 
 def test_rotary_models_have_norms_of_queries_and_keys_instead():
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4}
-    model = transformers.LlamaModel(transformers.LlamaConfig(vocab_size=TOKENS, num_key_value_heads=2, **sizes))
+    model = llama("LlamaModel", hidden_size=16, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2)
     found = series_of(model, probe=PROBE)
     assert "spread/growth" not in found
     q, k = (getattr(model.layers[0].self_attn, name).weight.detach().double() for name in ("q_proj", "k_proj"))

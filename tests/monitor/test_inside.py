@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import LENGTH, PROBE, TEXT, TOKENS, Attention, Model, Steady, loss_of, made, same, train
+from networks import LENGTH, PROBE, TEXT, Attention, Model, Steady, gpt2, llama, loss_of, made, same, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -195,11 +195,7 @@ def test_a_record_goes_on(tmp_path):
 
 
 def test_attention_of_transformers_with_padding_is_that_of_a_probe():
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(3)
-    sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
-    shape = transformers.LlamaConfig(vocab_size=TOKENS, num_key_value_heads=1, initializer_range=0.6, **sizes)
-    model = transformers.LlamaForCausalLM(shape)
+    model = made(lambda: llama(num_key_value_heads=1, initializer_range=0.6), seed=3)
     mask = torch.ones_like(PROBE)
     mask[0, 5:] = 0
     batch = {"input_ids": PROBE, "attention_mask": mask}
@@ -215,10 +211,7 @@ def test_attention_of_transformers_with_padding_is_that_of_a_probe():
 
 def test_the_attention_that_training_runs_on_stays():
     """Where transformers' attention is written out, nothing is seen, and nothing is switched."""
-    transformers = pytest.importorskip("transformers")
-    shape = transformers.GPT2Config(vocab_size=TOKENS, n_positions=LENGTH, n_embd=8, n_layer=1, n_head=2)
-    shape._attn_implementation = "eager"
-    model = transformers.GPT2LMHeadModel(shape)
+    model = gpt2(attn_implementation="eager")
     with Monitor(model, inside=True, every=1, measures=["entropy"]) as monitor:
         model(PROBE, labels=PROBE).loss.backward()
         with pytest.raises(JomaError, match="saw no attention in the training pass of GPT2LMHeadModel: looked for"):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from networks import LENGTH, PROBE, TOKENS, made, train
+from networks import PROBE, gpt2, made, train
 from torch import nn
 
 from joma.measure import stable_rank
@@ -17,13 +17,8 @@ from joma.probes import attention_spread, collect
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-def gpt2():
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(3)
-    shape = transformers.GPT2Config(
-        vocab_size=TOKENS, n_positions=LENGTH, n_embd=8, n_layer=2, n_head=4, initializer_range=0.6
-    )
-    return transformers.GPT2LMHeadModel(shape)
+def heads_that_differ():
+    return made(lambda: gpt2(n_head=4, initializer_range=0.6), seed=3)
 
 
 def attention_weights(model):
@@ -43,7 +38,7 @@ def latest(model, **options):
 
 
 def test_attention_is_that_of_the_slow_weights():
-    model = gpt2()
+    model = heads_that_differ()
     model.train()  # dropout is on in training, and must not be while measuring
     found = latest(model, measures=["entropy", "sink_mass", "effective_keys", "largest_logit"])
     weights = attention_weights(model)
@@ -55,7 +50,7 @@ def test_attention_is_that_of_the_slow_weights():
 
 
 def test_the_largest_logit_and_the_spread_are_those_of_probes():
-    model = gpt2().eval()
+    model = heads_that_differ().eval()
     found = latest(model, measures=["largest_logit", "spread"])
     with torch.no_grad(), collect(model) as probe:
         model(PROBE)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import LENGTH, PROBE, TOKENS, made
+from networks import LENGTH, PROBE, TOKENS, gpt2, made
 from torch import nn
 
 from joma.host.errors import JomaError
@@ -75,9 +75,8 @@ def test_a_model_without_attention_is_told_what_was_looked_for():
 
 def test_token_ids_are_looked_at_before_a_gpu_would_fail_on_them():
     transformers = pytest.importorskip("transformers")
-    shape = transformers.GPT2Config(vocab_size=TOKENS, n_positions=LENGTH, n_embd=8, n_layer=1, n_head=2)
     with pytest.raises(MonitorError, match="probe does not fit GPT2Model, which has token ids from 0 to 16: it has 17"):
-        entered(transformers.GPT2Model(shape), probe=torch.full((1, 4), 17))
+        entered(gpt2("GPT2Model"), probe=torch.full((1, 4), 17))
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "state_size": 2}
     mamba = transformers.MambaModel(transformers.MambaConfig(vocab_size=TOKENS, **sizes))
     with pytest.raises(MonitorError, match=r"no attention .*Mamba"):

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from networks import LENGTH, PROBE, TEXT, TOKENS, same
+from networks import PROBE, TEXT, gpt2, made, same
 
 from joma.host.errors import JomaError
 from joma.monitor import LargestLogit, graphs
@@ -13,12 +13,6 @@ from joma.runs import Run
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 ROWS = [{"input_ids": row, "labels": row} for row in TEXT.flatten(0, 1)]
-
-
-def gpt2():
-    torch.manual_seed(0)
-    shape = transformers.GPT2Config(vocab_size=TOKENS, n_positions=LENGTH, n_embd=8, n_layer=2, n_head=2)
-    return transformers.GPT2LMHeadModel(shape)
 
 
 def trained(folder, *callbacks, resume=False, **more):
@@ -36,7 +30,7 @@ def trained(folder, *callbacks, resume=False, **more):
         }
         | more,
     )
-    model = gpt2()
+    model = made(gpt2)
     trainer = transformers.Trainer(model, said, train_dataset=ROWS, callbacks=list(callbacks))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of the Trainer's own parts
@@ -112,4 +106,4 @@ def test_an_alarm_in_numbers_that_come_after_the_last_step_does_not_break_the_tr
 
 def test_what_the_trainer_knows_is_not_given():
     with pytest.raises(JomaError, match="takes model from the Trainer"):
-        callback(model=gpt2())
+        callback(model=made(gpt2))

@@ -6,7 +6,7 @@ from collections import deque
 import numpy as np
 import pytest
 import torch
-from networks import LENGTH, PROBE, TOKENS, Block, Model, loss_of, made, same, train
+from networks import LENGTH, PROBE, Block, Model, llama, loss_of, made, same, train
 from torch import nn
 
 from joma.monitor import MEASURES, LargestLogit, Monitor
@@ -238,8 +238,7 @@ def test_labels_do_not_reach_a_model_that_can():
 
 def test_what_a_tokenizer_gives_is_a_batch():
     transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = made(lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=TOKENS, **sizes)))
+    model = made(lambda: llama(num_hidden_layers=1))
     batch = transformers.BatchEncoding({"input_ids": PROBE, "attention_mask": torch.ones_like(PROBE)})
     with monitored(model, probe=batch) as monitor, monitored(model, probe=PROBE) as plain:
         np.testing.assert_allclose(monitor.latest["entropy"].values, plain.latest["entropy"].values, rtol=1e-6)

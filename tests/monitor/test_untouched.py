@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from networks import LENGTH, PROBE, TOKENS, Block, Model, loss_of, made, same, train
+from networks import LENGTH, PROBE, Block, Model, gpt2, llama, loss_of, made, same, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -138,17 +138,8 @@ def test_a_model_that_the_compiler_turned_into_code_trains_as_before():
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": paths}, check=True)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_models_of_transformers(kind):
-    transformers = pytest.importorskip("transformers")
-
-    def make():
-        if kind == "gpt2":
-            shape = transformers.GPT2Config(vocab_size=TOKENS, n_positions=LENGTH, n_embd=8, n_layer=2, n_head=2)
-            return transformers.GPT2LMHeadModel(shape)
-        sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
-        return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=TOKENS, **sizes))
-
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_models_of_transformers(make):
     def loss(model, ids):
         return model(input_ids=ids, labels=ids).loss
 

@@ -12,9 +12,8 @@ from joma.data.text import Corpus, CorpusError
 from joma.recipes import language as lm
 from joma.recipes.language import curves as recorded
 from joma.runs import Run
+from joma.studies.language import fig6, fig8
 from joma.studies.language._published import differs
-from joma.studies.language.fig6 import study as fig6
-from joma.studies.language.fig8 import study as fig8
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 

@@ -6,7 +6,7 @@ from small_language_models import FREQUENCIES, SMALL, by_hand, down_and_up
 
 from joma.recipes.language import curves as recorded
 from joma.recipes.language.curves import diverged, learned_nothing
-from joma.studies.language.fig6 import study as fig6
+from joma.studies.language import fig6
 
 
 @pytest.fixture

@@ -129,9 +129,11 @@ def test_a_drawn_curve_stands_where_its_numbers_say() -> None:
 
 
 def way(html: str) -> list[tuple[float, float]]:
-    """Where the first curve goes."""
-    path = html.partition('class="curve" d="M')[2].partition('"')[0]
-    return [(float(x), float(y)) for x, y in (one.split() for one in path.split("L"))]
+    """Where the first curve goes: M, then l, each step relative."""
+    path = html.partition('class="curve" d="')[2].partition('"')[0]
+    numbers = [float(one) for one in re.findall(r"-?(?:\d+\.?\d*|\.\d+)", path)]
+    places = np.array(numbers).reshape(-1, 2).cumsum(0)
+    return [(float(x), float(y)) for x, y in places]
 
 
 @pytest.mark.parametrize(("log_x", "log_y"), [(True, False), (False, True), (True, True), (False, False)])
@@ -226,10 +228,10 @@ def test_a_panel_all_in_all() -> None:
         '<path d="M58 61.8h-4" style="stroke:currentColor"/><text x="50.0" y="66.8" style="text-anchor:end">2.0'
         '</text><path d="M58 28.0h-4" style="stroke:currentColor"/>'
         '<text x="50.0" y="33.0" style="text-anchor:end">2.5</text>'
-        '<path d="M58.0 129.3L168.0 28.0L388.0 112.4L388.0 129.3L168.0 95.6L58.0 180.0z"'
+        '<path d="M58 129.3l110-101.3 220 84.4 0 16.9-220-33.7-110 84.4z"'
         ' style="fill:#123456;fill-opacity:0.2;stroke:none"/>'
-        '<path class="curve" d="M58.0 163.1L168.0 61.8L388.0 129.3" style="fill:none;stroke:#123456;stroke-width:2.4"/>'
-        '<path class="curve" d="M58.0 129.3L278.0 95.6"'
+        '<path class="curve" d="M58 163.1l110-101.3 220 67.5" style="fill:none;stroke:#123456;stroke-width:2.4"/>'
+        '<path class="curve" d="M58 129.3l220-33.7"'
         ' style="fill:none;stroke:#654321;stroke-width:2.4;stroke-dasharray:7 4"/>'
         '<text x="2" y="14">nats &lt;x&gt;</text><text x="223.0" y="221.0" style="text-anchor:middle">step</text>'
         '</svg><p class="keys"><span class="key"><i style="border-top-style:solid;color:#123456"></i>ReLU</span> '

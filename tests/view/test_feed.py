@@ -221,6 +221,16 @@ def test_runs_of_several_folders_have_names_of_their_own(tmp_path):
     assert [run["id"] for run in feed.index()["runs"]] == ["one/a.joma", "two/a.joma", "one/a.joma (2)", "a.joma"]
 
 
+@pytest.mark.parametrize(("whole", "wanted"), [("1", True), (True, True), ("0", False), (None, False)])
+def test_a_question_is_asked_in_the_words_of_an_address_or_of_a_widget(tmp_path, whole, wanted):
+    heads(tmp_path / "a.joma", 40)
+    feed, asked = Feed([tmp_path]), {"run": "a.joma", "series": "entropy"}
+    found = feed.answer("series", {**asked, "points": "8", "whole": whole})
+    assert found.steps.tolist() == feed.series("a.joma", "entropy", points=8, whole=wanted).steps.tolist()
+    assert found.steps.tolist() != feed.series("a.joma", "entropy", points=8, whole=not wanted).steps.tolist()
+    assert feed.answer("series", {**asked, "low": "3", "high": 5.0}).steps.tolist() == [2, 3, 4, 5, 6]
+
+
 def test_steps_of_different_shapes_are_one_sentence(tmp_path):
     with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
         run.append("x", 0, [1.0])

@@ -1,7 +1,8 @@
 """Matplotlib's SVG made small: what cannot be seen goes, text stays text.
 
 Of a typical figure one part in four is what a reader sees. Names that nothing refers to, groups without a meaning,
-metadata, six decimals of a point and a list of ten fonts at every text go. Markers that repeat become one line with an
+metadata, six decimals of a point, a list of ten fonts at every text, and points of a curve that lie on its line within
+less than a pixel all go. Markers that repeat become one line with an
 SVG <marker>.
 """
 
@@ -9,15 +10,18 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as Tree
-from collections.abc import Iterator
-from functools import cache
-from itertools import count
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from itertools import count, pairwise
 from string import ascii_letters
 
 _REFERENCE = re.compile(r"""url\(['"]?#([^)'"]+)['"]?\)""")
 _NO_TURN = re.compile(r"rotate\(-?0 [^)]*\)")
 _NUMBER = re.compile(r"-?\d+\.?\d*")
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
+_LINES = re.compile(r"(-?[\d.]+ -?[\d.]+)(?:L-?[\d.]+ -?[\d.]+)+")
+_IDLE = re.compile(r"\.00\b|(?<=\.\d)0\b")
+_OFF = 0.06  # points by which a curve may move where points are left out: less than a tenth of a pixel
 _AROUND = re.compile(r" ?([A-Za-z]) ?")
 _UNSEEN = ("metadata", "style")
 _OF_THE_PAGE = {"fill": "currentColor", "text-anchor": "start"}
@@ -53,7 +57,7 @@ def _shorten(node: Tree.Element) -> None:
     if "transform" in given:
         given["transform"] = _rounded(_NO_TURN.sub("", given["transform"]).strip(), 2)
     if "d" in given:
-        given["d"] = _short_path(given["d"])
+        given["d"] = short_path(given["d"])
     for name in ("x", "y", "width", "height"):
         if name in given and node.tag in ("text", "use", "rect", "tspan"):
             given[name] = _rounded(given[name], 1)
@@ -77,10 +81,43 @@ def _rounded(text: str, decimals: int) -> str:
     return _LONG_NUMBER.sub(lambda found: f"{round(float(found[0]), decimals) + 0.0:.7g}", text)
 
 
-def _short_path(path: str) -> str:
-    """In tenths of a point; a shape around the origin, which is a marker, in hundredths."""
+def short_path(path: str, *, every: bool = False) -> str:
+    """In tenths of a point, lines by how far they go; a shape around the origin, a marker, in hundredths.
+
+    every: keep all points of a line, because something stands at each of them.
+    """
     small = all(abs(float(number)) <= _SMALL for number in _NUMBER.findall(path))
-    return _AROUND.sub(r"\1", " ".join(_rounded(path, 2 if small else 1).split())).replace(" -", "-")
+    short = _AROUND.sub(r"\1", " ".join(_rounded(path, 2 if small else 1).split()))
+    moves = partial(_moves, off=0.0 if every else _OFF / 10 if small else _OFF)
+    return _LINES.sub(moves, short).replace(" 0.", " .").replace("-0.", "-.").replace(" -", "-")
+
+
+def _moves(found: re.Match[str], off: float) -> str:
+    """A place and lines from it. Steps between rounded places are exact, so that nothing adds up."""
+    places = [complex(*map(float, each.split())) for each in found[0].split("L")]
+    steps = (after - before for before, after in pairwise(_thinned(places, off) if off else places))
+    words = " ".join(f"{step.real:.2f} {step.imag:.2f}" for step in steps)
+    return f"{found[1]}l{_IDLE.sub('', words)}"
+
+
+def _thinned(points: Sequence[complex], off: float) -> list[complex]:
+    """Without points that lie on the line between those that stay, within `off` (Douglas and Peucker)."""
+    kept, stack = {0, len(points) - 1}, [(0, len(points) - 1)]
+    while stack:
+        first, last = stack.pop()
+        start, along = points[first], points[last] - points[first]
+        away = [_distance(point - start, along) for point in points[first + 1 : last]]
+        if away and max(away) > off:
+            middle = first + 1 + away.index(max(away))
+            kept.add(middle)
+            stack += [(first, middle), (middle, last)]
+    return [points[at] for at in sorted(kept)]
+
+
+def _distance(point: complex, along: complex) -> float:
+    """From the line between zero and `along`."""
+    share = (point * along.conjugate()).real / abs(along) ** 2 if along else 0.0
+    return abs(point - min(max(share, 0.0), 1.0) * along)
 
 
 def _prune(node: Tree.Element) -> None:
@@ -120,7 +157,7 @@ def _mark(parent: Tree.Element, uses: list[Tree.Element], href: str, style: str,
     look = {"id": name, "markerUnits": "userSpaceOnUse", "style": f"overflow:visible;{style}".rstrip(";")}
     marker = Tree.Element("marker", look)
     Tree.SubElement(marker, "use", {"href": href})
-    line = Tree.Element("path", {"d": f"M{way}", "style": f"fill:none;marker:url(#{name})"})
+    line = Tree.Element("path", {"d": short_path(f"M{way}", every=True), "style": f"fill:none;marker:url(#{name})"})
     at = list(parent).index(uses[0])
     parent[at:at] = [marker, line]
     for use in uses:

@@ -3,8 +3,9 @@
 import math
 
 import numpy as np
+import records
 from records import carried_out, found
-from small_language_models import SMALL as SIZES
+from small_runs import small
 
 from joma.claims.execute import plain_config
 from joma.measure.intervals import t_quantile
@@ -16,35 +17,15 @@ STUDIES = {
     module.STUDY.name: module.STUDY
     for module in (nonlinearity, residual, embeddings, optimizer, norm, mlp_rank, dropout, text_order)
 }
-SMALL = SIZES | {"layers": 2, "rate": 0.02, "steps": 24, "every": 6}
-SGD = {"trial": 8, "sgd_rates": (0.1, 1.0, 1e9), "tokens": 400}  # 17 steps an epoch
 
 
 def carry_out(study, data_folder, path, **changes):
-    sizes = SMALL | (SGD if study.name == "optimizer" else {})
-    return carried_out(study, type(study.quick)(**sizes | {"data": str(data_folder)} | changes), path)
+    return carried_out(study, small(study.name, data=str(data_folder), **changes), path)
 
 
-class changed:
+def changed(run, change):
     """The run as judges and figures read it, every entry of every series gone through change(name, step, value)."""
-
-    def __init__(self, run, change):
-        self.run, self.change = run, change
-
-    def __getattr__(self, name):
-        return getattr(self.run, name)
-
-    def __contains__(self, name):
-        return name in self.run
-
-    def array(self, name):
-        steps = self.run.steps(name)
-        return np.stack(
-            [self.change(name, int(at), value) for at, value in zip(steps, self.run.array(name), strict=True)]
-        )
-
-    def value(self, name):
-        return self.array(name)[0]
+    return records.changed(run, "nowhere", change)
 
 
 def verdict(run, claim):

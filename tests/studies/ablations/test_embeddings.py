@@ -10,11 +10,11 @@ from joma.studies.ablations import embeddings
 
 
 @pytest.mark.parametrize(("claim", "variant"), [(embeddings.ORTHONORMAL, "orthonormal"), (embeddings.FROZEN, "frozen")])
-def test_frozen_vectors_show_the_pattern_or_not(ablations, claim, variant):
-    must_show(ablations("embeddings"), claim, variant)
+def test_frozen_vectors_show_the_pattern_or_not(small_run, claim, variant):
+    must_show(small_run("embeddings"), claim, variant)
 
 
-def made(ablations, *, lost=(), **ends):
+def made(small_run, *, lost=(), **ends):
     """A record in which these series are as given after the start: a number for all seeds, or one for each.
 
     Seeds differ a little, and not by the same in two series.
@@ -30,13 +30,13 @@ def made(ablations, *, lost=(), **ends):
         own = 1e-4 * np.roll([-1.0, 0.0, 1.0], list(ends).index(series))
         return value * 0 + ends[series] + np.linspace(0, 0.003, 3) + own
 
-    return changed(ablations("embeddings"), change)
+    return changed(small_run("embeddings"), change)
 
 
 SCATTERED = np.array([-0.3, 0.5, 0.1])
 
 
-def test_learned_embeddings_help_or_not(ablations):
+def test_learned_embeddings_help_or_not(small_run):
     cases = [
         (0.7, "holds"),
         (0.515, "only qualitative"),  # 0.015 nats, of 0.02 that matter
@@ -46,14 +46,14 @@ def test_learned_embeddings_help_or_not(ablations):
         (50.0, "holds"),  # a twin that learned nothing with frozen vectors is what the claim says
     ]
     for loss, expected in cases:
-        found = made(ablations, frozen_valid_loss=loss, learned_valid_loss=0.5)
+        found = made(small_run, frozen_valid_loss=loss, learned_valid_loss=0.5)
         assert verdict(found, embeddings.BETTER_LEARNED) == expected, loss
-    assert verdict(changed(ablations("embeddings"), idle("learned")), embeddings.BETTER_LEARNED) == "not run"
-    assert verdict(made(ablations, lost=["frozen"]), embeddings.BETTER_LEARNED) == "not run"
+    assert verdict(changed(small_run("embeddings"), idle("learned")), embeddings.BETTER_LEARNED) == "not run"
+    assert verdict(made(small_run, lost=["frozen"]), embeddings.BETTER_LEARNED) == "not run"
 
 
-def test_the_gain_is_that_of_the_best_loss_over_frequencies(ablations):
-    found = made(ablations, frozen_valid_loss=0.7, learned_valid_loss=0.5)
+def test_the_gain_is_that_of_the_best_loss_over_frequencies(small_run):
+    found = made(small_run, frozen_valid_loss=0.7, learned_valid_loss=0.5)
     finding = next(one for one in judge(embeddings.STUDY, found) if one.claim is embeddings.BETTER_LEARNED)
     effect = finding.printed.effects[""]
     frequencies = float(found.value("learned/loss by frequency"))
@@ -62,7 +62,7 @@ def test_the_gain_is_that_of_the_best_loss_over_frequencies(ablations):
     assert finding.details["frozen"]["loss"] == pytest.approx(0.7015)
 
 
-def test_learned_embeddings_become_alike_or_not(ablations):
+def test_learned_embeddings_become_alike_or_not(small_run):
     cases = [
         (0.4, "holds"),
         (0.21, "only qualitative"),  # 5 %, of 10 % that matter
@@ -72,14 +72,14 @@ def test_learned_embeddings_become_alike_or_not(ablations):
         (np.array([0.4, np.nan, np.nan]), "undecided"),
     ]
     for alike, expected in cases:
-        found = made(ablations, learned_coherence=alike, frozen_coherence=0.2)
+        found = made(small_run, learned_coherence=alike, frozen_coherence=0.2)
         assert verdict(found, embeddings.ALIKE_LEARNED) == expected, alike
-    assert verdict(changed(ablations("embeddings"), idle("learned")), embeddings.ALIKE_LEARNED) == "not run"
-    found = made(ablations, lost=["frozen"], learned_coherence=0.4, frozen_coherence=0.2)
+    assert verdict(changed(small_run("embeddings"), idle("learned")), embeddings.ALIKE_LEARNED) == "not run"
+    found = made(small_run, lost=["frozen"], learned_coherence=0.4, frozen_coherence=0.2)
     assert verdict(found, embeddings.ALIKE_LEARNED) == "holds"  # frozen vectors are there in any case
 
 
-def test_logits_follow_by_theorem_1_or_not(ablations):
+def test_logits_follow_by_theorem_1_or_not(small_run):
     cases = [
         (0.95, 0.3, 0.1, "holds"),
         (0.6, 0.3, 0.1, "only qualitative"),  # not as high as a good estimate
@@ -94,29 +94,29 @@ def test_logits_follow_by_theorem_1_or_not(ablations):
     ]
     for orthonormal, random, frequency, expected in cases:
         found = made(
-            ablations,
+            small_run,
             orthonormal_estimate_theorem=orthonormal,
             frozen_few_words_estimate_theorem=random,
             orthonormal_estimate_frequency=frequency,
         )
         assert verdict(found, embeddings.LOGITS) == expected, (orthonormal, random, frequency)
     for network in ("orthonormal", "frozen, few words"):
-        assert verdict(changed(ablations("embeddings"), idle(network)), embeddings.LOGITS) == "not run"
+        assert verdict(changed(small_run("embeddings"), idle(network)), embeddings.LOGITS) == "not run"
 
 
 @pytest.mark.parametrize("measure", ["coherence", "estimate/theorem"])
-def test_what_a_network_that_diverged_ended_with_does_not_count(ablations, measure):
+def test_what_a_network_that_diverged_ended_with_does_not_count(small_run, measure):
     def one_lost(name, step, value):
         if name == "learned/diverged_at":
             return np.array([-1, 3, -1])
         return np.array([0.1, 77.0, 0.3]) if name == f"learned/{measure}" else value
 
-    found = embeddings._ends(changed(ablations("embeddings"), one_lost), "learned", measure)
+    found = embeddings._ends(changed(small_run("embeddings"), one_lost), "learned", measure)
     np.testing.assert_array_equal(found, [0.1, np.nan, 0.3])
 
 
-def test_embeddings_are_what_they_are_called(ablations):
-    run = ablations("embeddings")
+def test_embeddings_are_what_they_are_called(small_run):
+    run = small_run("embeddings")
     ends = {name: recorded.curve(run, name, "coherence")[0] for name in ("learned", "frozen", "orthonormal")}
     assert np.abs(ends["orthonormal"]).max() < 1e-6
     assert np.ptp(ends["frozen"], axis=1).max() == 0

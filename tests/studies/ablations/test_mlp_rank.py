@@ -20,8 +20,8 @@ def both(noise=0.001, **ranks):
     return change
 
 
-def test_rank_bounces_needs_and_follows(ablations):
-    run = ablations("mlp-rank")
+def test_rank_bounces_needs_and_follows(small_run):
+    run = small_run("mlp-rank")
     found = changed(run, both(ReLU=0.5, identity=0.0))
     assert [finding.verdict for finding in judge(STUDIES["mlp-rank"], found)] == ["holds"] * 3
     found = changed(run, both(ReLU=0.0, identity=0.0))
@@ -37,7 +37,7 @@ def test_rank_bounces_needs_and_follows(ablations):
         assert verdict(changed(run, idle("ReLU")), claim) == "not run"
 
 
-def followed(ablations, rank):
+def followed(small_run, rank):
     """The verdict where rank is `rank(step, seed)` and entropy drops by 1 until step 12, and comes back by half."""
 
     def change(name, step, value):
@@ -46,7 +46,7 @@ def followed(ablations, rank):
             return value * 0 + np.array([rank(step, seed) for seed in range(len(value))])[:, None]
         return value
 
-    return verdict(changed(ablations("mlp-rank"), change), mlp_rank.TOGETHER)
+    return verdict(changed(small_run("mlp-rank"), change), mlp_rank.TOGETHER)
 
 
 def bowl(step):
@@ -54,31 +54,31 @@ def bowl(step):
     return 2 - min(step, 12) / 12 + max(step - 12, 0) / 24
 
 
-def test_rank_goes_with_entropy_more_than_with_time(ablations):
+def test_rank_goes_with_entropy_more_than_with_time(small_run):
     wobbling = {0: 2, 6: 1.45, 12: 1.25, 18: 0.95, 24: 1.5}
     by_time = {0: 2, 6: 1.2, 12: 1.0, 18: 0.9, 24: 0.85}
-    assert followed(ablations, lambda step, seed: bowl(step)) == "holds"
-    assert followed(ablations, lambda step, seed: wobbling[step]) == "only qualitative"  # more, but below 0.9
-    assert followed(ablations, lambda step, seed: by_time[step]) == "fails"
-    assert followed(ablations, lambda step, seed: 3 - bowl(step)) == "fails"
-    assert followed(ablations, lambda step, seed: 3 + bowl(step) * (-1) ** seed) == "undecided"
+    assert followed(small_run, lambda step, seed: bowl(step)) == "holds"
+    assert followed(small_run, lambda step, seed: wobbling[step]) == "only qualitative"  # more, but below 0.9
+    assert followed(small_run, lambda step, seed: by_time[step]) == "fails"
+    assert followed(small_run, lambda step, seed: 3 - bowl(step)) == "fails"
+    assert followed(small_run, lambda step, seed: 3 + bowl(step) * (-1) ** seed) == "undecided"
 
 
-def test_the_trend_that_rank_must_beat_counts_whatever_its_sign(ablations):
+def test_the_trend_that_rank_must_beat_counts_whatever_its_sign(small_run):
     """Rank that falls with log time: a correlation with time of -1 is more than one with entropy of 0.7."""
-    assert followed(ablations, lambda step, seed: 5 - math.log1p(step)) == "fails"
+    assert followed(small_run, lambda step, seed: 5 - math.log1p(step)) == "fails"
 
 
-def test_a_rank_that_begins_at_0_has_no_share(ablations):
+def test_a_rank_that_begins_at_0_has_no_share(small_run):
     def empty(name, step, value):
         return value * 0 if name == "ReLU/rank/up" and step == 0 else value
 
-    finding = judge(mlp_rank.STUDY, changed(ablations("mlp-rank"), empty))[0]
+    finding = judge(mlp_rank.STUDY, changed(small_run("mlp-rank"), empty))[0]
     assert finding.reason == "3 of 3 runs of ReLU diverged"
 
 
-def test_ranks_are_shares_of_their_start(ablations):
-    run = ablations("mlp-rank")
+def test_ranks_are_shares_of_their_start(small_run):
+    run = small_run("mlp-rank")
     doubled = changed(run, lambda name, step, value: value * (2 if name.endswith("rank/up") else 1))
     for before, after in zip(judge(mlp_rank.STUDY, run), judge(mlp_rank.STUDY, doubled), strict=True):
         assert after.verdict == before.verdict

@@ -9,15 +9,15 @@ from joma.studies.ablations import nonlinearity
 from joma.studies.ablations._twins import shape_of
 
 
-def test_what_nonlinearity_and_mlp_are_needed_for(ablations):
-    run = ablations("nonlinearity")
+def test_what_nonlinearity_and_mlp_are_needed_for(small_run):
+    run = small_run("nonlinearity")
     must_need(run, nonlinearity.REBOUND, "ReLU", "identity")
     must_need(run, nonlinearity.REBOUND_OF_MLP, "ReLU", "no_MLP")
     must_need(run, nonlinearity.DROP_OF_MLP, "ReLU", "no_MLP", part="drop")
 
 
-def test_gelu_shows_the_pattern_or_not(ablations):
-    must_show(ablations("nonlinearity"), nonlinearity.GELU, "GELU")
+def test_gelu_shows_the_pattern_or_not(small_run):
+    must_show(small_run("nonlinearity"), nonlinearity.GELU, "GELU")
 
 
 LINEAR = {
@@ -34,9 +34,9 @@ LINEAR = {
 
 
 @pytest.mark.parametrize("case", LINEAR)
-def test_a_linear_mlp_stays_sparse_or_not(ablations, case):
+def test_a_linear_mlp_stays_sparse_or_not(small_run, case):
     back, expected = LINEAR[case]
-    run = changed(ablations("nonlinearity"), patterns(**back))
+    run = changed(small_run("nonlinearity"), patterns(**back))
     assert verdict(run, nonlinearity.LINEAR) == expected
 
 
@@ -68,6 +68,6 @@ def test_what_seeds_leave_open_at_99_percent_leaves_the_linear_mlp_open(tmp_path
 
 
 @pytest.mark.parametrize("network", ["identity", "ReLU"])
-def test_a_network_that_did_not_learn_neither_proves_nor_refutes(ablations, network):
-    run = changed(ablations("nonlinearity"), idle(network))
+def test_a_network_that_did_not_learn_neither_proves_nor_refutes(small_run, network):
+    run = changed(small_run("nonlinearity"), idle(network))
     assert verdict(run, nonlinearity.LINEAR) == "not run"

@@ -11,12 +11,12 @@ from joma.studies.ablations import norm
 @pytest.mark.parametrize(
     ("claim", "variant"), [(norm.NONE, "none"), (norm.BEFORE, "LayerNorm_before"), (norm.RMS, "RMSNorm_after")]
 )
-def test_every_kind_shows_the_pattern_or_not(ablations, claim, variant):
-    must_show(ablations("norm"), claim, variant)
+def test_every_kind_shows_the_pattern_or_not(small_run, claim, variant):
+    must_show(small_run("norm"), claim, variant)
 
 
 @pytest.mark.long
-def test_a_variant_that_diverges_is_said_to(ablations):
+def test_a_variant_that_diverges_is_said_to(small_run):
     def diverges(count):
         def change(name, step, value):
             value = patterns()(name, step, value)
@@ -32,7 +32,7 @@ def test_a_variant_that_diverges_is_said_to(ablations):
         return change
 
     for count in (1, 3):
-        run = changed(ablations("norm"), diverges(count))
+        run = changed(small_run("norm"), diverges(count))
         first, *others = judge(STUDIES["norm"], run)
         assert first.verdict == "not run"  # of three seeds none can be spared
         assert first.reason == f"{count} of 3 runs of none diverged"

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_ablations import SGD, SMALL, STUDIES, carry_out, changed, must_show, patterns, verdict
+from small_ablations import STUDIES, carry_out, changed, must_show, patterns, verdict
 
 from joma.claims.contract import NotRun, silent
 from joma.claims.execute import draw, judge
@@ -18,12 +18,12 @@ from joma.studies.ablations import optimizer
         (optimizer.DECAY, "AdamW", "AdamW"),
     ],
 )
-def test_every_optimizer_shows_the_pattern_or_not(ablations, claim, variant, name):
-    must_show(ablations("optimizer"), claim, variant, name)
+def test_every_optimizer_shows_the_pattern_or_not(small_run, claim, variant, name):
+    must_show(small_run("optimizer"), claim, variant, name)
 
 
-def test_the_rate_of_sgd_is_the_best_of_a_trial(ablations):
-    run = ablations("optimizer")
+def test_the_rate_of_sgd_is_the_best_of_a_trial(small_run):
+    run = small_run("optimizer")
     losses = recorded.curve(run, optimizer.TRIAL, "valid/loss")[:, 0, -1]
     assert recorded.steps_of(run, optimizer.TRIAL).tolist() == [0, 8]
     assert run.value("SGD/rates") == run.value("trial of SGD/rates")[np.nanargmin(losses)]
@@ -41,12 +41,12 @@ def test_the_rate_of_sgd_is_the_best_of_a_trial(ablations):
     assert raised.value.command == "joma run optimizer --sgd-rates 0.0001 0.001 1e+06"
 
 
-def test_sgd_that_diverged_is_repeated_with_rates_of_its_own(ablations):
+def test_sgd_that_diverged_is_repeated_with_rates_of_its_own(small_run):
     def gone(series, step, value):
         value = patterns()(series, step, value) if not series.startswith(optimizer.TRIAL) else value
         return np.full_like(value, 3) if series == "SGD/diverged_at" else value
 
-    run = changed(ablations("optimizer"), gone)
+    run = changed(small_run("optimizer"), gone)
     first, *others = judge(STUDIES["optimizer"], run)
     assert first.reason == "3 of 3 runs of SGD diverged"
     rate = optimizer.chosen_rate(run)
@@ -62,13 +62,7 @@ def test_a_state_that_was_never_renewed_tells_nothing(data_folder, tmp_path):
     assert len(draw(STUDIES["optimizer"], run)) == 2
 
 
-def test_a_finished_run_is_not_trained_again(ablations, data_folder):
-    before = ablations("optimizer").names()
-    config = optimizer.OptimizerConfig(**SMALL, **SGD, data=str(data_folder))
-    optimizer.run(config, ablations("optimizer"), silent)
-    assert ablations("optimizer").names() == before
-
-
-def test_refusals():
-    with pytest.raises(ValueError, match="sgd_rates must be above 0"):
-        optimizer.OptimizerConfig(**SMALL, sgd_rates=(0.0,))
+def test_a_finished_run_is_not_trained_again(small_run):
+    before = small_run("optimizer").names()
+    optimizer.run(small_run.config("optimizer"), small_run("optimizer"), silent)
+    assert small_run("optimizer").names() == before

@@ -1,20 +1,21 @@
 """Residual connections on and off."""
 
 import pytest
-from small_ablations import SMALL, must_need
+from small_ablations import must_need
+from small_runs import small
 
 from joma.claims.execute import execute
 from joma.studies.ablations import residual
 
 
-def test_what_the_residual_connection_is_needed_for(ablations):
-    run = ablations("residual")
+def test_what_the_residual_connection_is_needed_for(small_run):
+    run = small_run("residual")
     must_need(run, residual.REBOUND, "residual", "no_residual")
     must_need(run, residual.DROP, "residual", "no_residual", part="drop")
 
 
 def test_a_finished_run_of_another_text_is_not_shown_as_that_of_this_one(data_folder, tmp_path):
-    config = type(residual.STUDY.quick)(**SMALL, data=str(tmp_path))
+    config = small("residual", data=str(tmp_path))
     (tmp_path / "wikitext-2").mkdir()
     for split in ("train", "valid", "test"):
         text = (data_folder / "wikitext-2" / f"{split}.txt").read_text(encoding="utf-8")

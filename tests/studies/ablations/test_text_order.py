@@ -13,12 +13,12 @@ FURTHER = {study.PIECEWISE: ("one_order", "own_pieces"), study.BROKEN: ("own_sta
            study.FIRST: ("one_order", "own_start")}  # fmt: skip
 
 
-def test_the_rebound_comes_from_another_start_or_not(ablations):
-    must_show(ablations("text-order"), study.SHOWN, "own_start")
+def test_the_rebound_comes_from_another_start_or_not(small_run):
+    must_show(small_run("text-order"), study.SHOWN, "own_start")
 
 
 @pytest.mark.parametrize(("claim", "variants"), FURTHER.items())
-def test_the_top_layer_comes_back_further_in_one_order_or_not(ablations, claim, variants):
+def test_the_top_layer_comes_back_further_in_one_order_or_not(small_run, claim, variants):
     one, other = variants
     for backs, expected in (
         ({one: (0.5, 0.5), other: (0.5, 0.3)}, "holds"),
@@ -27,13 +27,13 @@ def test_the_top_layer_comes_back_further_in_one_order_or_not(ablations, claim, 
         ({one: (0.5, 0.3), other: (0.1, 0.5)}, "fails"),
         ({one: (0.5, 0.33), other: (0.5, 0.3)}, "only qualitative"),  # too small to matter
     ):
-        assert verdict(changed(ablations("text-order"), patterns(**backs)), claim) == expected, backs
+        assert verdict(changed(small_run("text-order"), patterns(**backs)), claim) == expected, backs
     for variant in variants:
-        assert verdict(changed(ablations("text-order"), idle(variant.replace("_", " "))), claim) == "not run"
+        assert verdict(changed(small_run("text-order"), idle(variant.replace("_", " "))), claim) == "not run"
 
 
-def test_variants_read_what_their_names_say(ablations):
-    run = ablations("text-order")
+def test_variants_read_what_their_names_say(small_run):
+    run = small_run("text-order")
     losses = {name: run.array(f"{name}/loss") if f"{name}/loss" in run else run.array(f"{name}/valid/loss")
               for name in study.VARIANTS}  # fmt: skip
     assert all(np.isfinite(loss).all() for loss in losses.values())

@@ -10,7 +10,6 @@ import torch
 from records import HOLDS
 from small_ablations import (
     NONE,
-    SMALL,
     STUDIES,
     carry_out,
     changed,
@@ -21,6 +20,7 @@ from small_ablations import (
     still_falling,
     with_half_width,
 )
+from small_runs import small
 
 from joma.claims.contract import NotRun
 from joma.claims.execute import draw, judge
@@ -203,8 +203,8 @@ LATER = ("nonlinearity", "norm", "dropout", "embeddings", "optimizer")  # what t
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LATER)) for name in STUDIES])
-def test_all_variants_are_recorded_judged_and_drawn(ablations, name):
-    run, study = ablations(name), STUDIES[name]
+def test_all_variants_are_recorded_judged_and_drawn(small_run, name):
+    run, study = small_run(name), STUDIES[name]
     variants = {entry.split("/")[0] for entry in run.names() if entry.endswith("/loss by frequency")}
     variants -= {optimizer.TRIAL}
     assert len(variants) >= 2
@@ -220,8 +220,8 @@ def test_all_variants_are_recorded_judged_and_drawn(ablations, name):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_an_untrained_network_tells_nothing(ablations, name):
-    run = ablations(name)
+def test_an_untrained_network_tells_nothing(small_run, name):
+    run = small_run(name)
 
     def still(entry, step, value):
         ends = ("/loss", "/entropy", "/coherence", "/theorem", "/squares", "/frequency")
@@ -238,23 +238,23 @@ def test_a_rate_of_zero_tells_nothing(data_folder, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_networks_that_learned_only_frequencies_tell_nothing(ablations, name):
-    run = ablations(name)
+def test_networks_that_learned_only_frequencies_tell_nothing(small_run, name):
+    run = small_run(name)
     variants = {entry.split("/")[0] for entry in run.names() if entry.endswith("/loss by frequency")}
     assert {finding.verdict for finding in judge(STUDIES[name], changed(run, idle(*variants)))} == {"not run"}
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_of_networks_that_all_diverged_nothing_is_judged(ablations, name):
+def test_of_networks_that_all_diverged_nothing_is_judged(small_run, name):
     def gone(series, step, value):
         return np.full_like(value, 3) if series.endswith("/diverged_at") else value
 
-    run = changed(ablations(name), gone)
+    run = changed(small_run(name), gone)
     assert {finding.verdict for finding in judge(STUDIES[name], run)} == {"not run"}
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_curves_that_move_by_chance_alone_hold_nothing(ablations, name):
+def test_curves_that_move_by_chance_alone_hold_nothing(small_run, name):
     """Networks that learned, and curves that go up and down by chance."""
     chance = np.random.default_rng(5)
 
@@ -263,7 +263,7 @@ def test_curves_that_move_by_chance_alone_hold_nothing(ablations, name):
         ends = ("/entropy", "/coherence", "/theorem", "/frequency", "rank/up")
         return 0.5 + 0.1 * chance.standard_normal(value.shape) if entry.endswith(ends) else value
 
-    assert not HOLDS & {finding.verdict for finding in judge(STUDIES[name], changed(ablations(name), noise))}
+    assert not HOLDS & {finding.verdict for finding in judge(STUDIES[name], changed(small_run(name), noise))}
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -274,9 +274,9 @@ def test_every_claim_says_what_matters_and_what_it_rests_on(name):
     assert all(set(twins.FIGURE_6) <= set(claim.uses) and claim.unit == "nats" for claim in rebounds)
 
 
-def test_drops_are_those_of_the_measure(ablations, monkeypatch):
+def test_drops_are_those_of_the_measure(small_run, monkeypatch):
     monkeypatch.setitem(twins.AT_PAPER_SCALE, "steps", 0)  # else what still falls would be unknown, and not 0
-    run = ablations("nonlinearity")
+    run = small_run("nonlinearity")
     for variant in ("ReLU", "identity"):
         shape, found = twins.shape_of(run, variant), recorded.layer_rebounds(run, variant)
         np.testing.assert_allclose(shape.drop.mean(1), found.drop, atol=1e-12)
@@ -298,7 +298,7 @@ def test_a_relative_quantity_is_a_share_of_where_it_began(tmp_path):
 
 
 def test_variants_differ_in_one_thing(data_folder):
-    config = twins.AblationConfig(**SMALL, data=str(data_folder))
+    config = small("residual", data=str(data_folder))
     base = lm.recipe(config, lm.corpus(config), layers=2, rates=(0.02,))
     for module in (nonlinearity, residual, norm, mlp_rank, dropout):
         twin, *others = (change(base) for change in module.VARIANTS.values())
@@ -329,7 +329,7 @@ def assert_equal_starts(one, other):
 
 
 def test_frequencies_lose_their_entropy(data_folder):
-    config = twins.AblationConfig(**SMALL | {"valid_sequences": 1000}, data=str(data_folder))
+    config = small("residual", valid_sequences=1000, data=str(data_folder))
     corpus = lm.corpus(config)
     made = lm.recipe(config, corpus)
     count = torch.bincount(corpus.tokens["train"].long(), minlength=40).double() + 1
@@ -338,12 +338,9 @@ def test_frequencies_lose_their_entropy(data_folder):
     assert lm.frequency_loss(made.with_decoder(vocabulary=8), corpus) < float(whole)
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"), [({"seeds": 2}, "seeds must be at least 3"), ({"steps": 11}, "leave no valley")]
-)
-def test_refusals(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        twins.AblationConfig(**SMALL | changes)
+def test_a_run_too_short_for_a_valley_is_refused():
+    with pytest.raises(ValueError, match="leave no valley"):
+        small("norm", steps=11)
 
 
 @pytest.mark.parametrize("name", STUDIES)

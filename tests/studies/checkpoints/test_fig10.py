@@ -15,10 +15,8 @@ from joma.claims.contract import silent
 from joma.claims.execute import execute, plain_config
 from joma.claims.finding import Finding
 from joma.runs import Run
-from joma.studies.checkpoints.fig10 import STUDY
-from joma.studies.checkpoints.fig10 import run as training
-from joma.studies.checkpoints.fig10 import study as fig10
-from joma.studies.checkpoints.fig10.run import Fig10Config
+from joma.studies.checkpoints import fig10
+from joma.studies.checkpoints.fig10 import STUDY, Fig10Config
 
 pytest.importorskip("transformers")
 
@@ -120,7 +118,7 @@ def test_the_rate_rises_over_twenty_steps_and_falls_to_nothing():
         rate = 3e-3 * min((step + 1) / 20, 1 - step / 30)
         wanted.append(weight)
         weight = weight * (1 - 0.01 * rate) - rate  # decay, and one step
-    assert training._train(Falling(), torch.arange(100), config, silent) == pytest.approx(wanted, rel=1e-6)
+    assert fig10._train(Falling(), torch.arange(100), config, silent) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_neurons_are_shown_in_the_order_of_their_second_pattern():
@@ -129,8 +127,8 @@ def test_neurons_are_shown_in_the_order_of_their_second_pattern():
     texts, positions = torch.tensor([[0, 1, 0, 1, 0, 1]] * 3), torch.tensor([[0, 1, 2, 3, 1, 2]] * 3)
     found = SimpleNamespace(patterns=torch.tensor([2, 2, 1]), group=group, texts=texts, positions=positions)
     keys, weights = torch.arange(4).expand(2, 4, 4), torch.arange(32.0).reshape(2, 4, 4)
-    layer = training.Layer(torch.zeros(2, 3), torch.zeros(2, 3), keys, weights)
-    shown = training._shown([found], [layer], [list("abcd"), list("efgh")])
+    layer = fig10.Layer(torch.zeros(2, 3), torch.zeros(2, 3), keys, weights)
+    shown = fig10._shown([found], [layer], [list("abcd"), list("efgh")])
     assert shown["neuron"].tolist() == [[0, 1], [0, 0]]
     assert shown["group"].tolist() == [[0, 0, 1, 1]] * 2
     # The first two of each group. Neuron 1: contexts 1 and 2, then 0 and 3. Neuron 0: 0 and 2, then 1 and 3.
@@ -138,7 +136,7 @@ def test_neurons_are_shown_in_the_order_of_their_second_pattern():
         [["e", "f"], ["a", "b", "c"], ["a"], ["e", "f", "g", "h"]],
         [["a"], ["a", "b", "c"], ["e", "f"], ["e", "f", "g", "h"]],
     ]
-    assert shown["weight"].shape == (2, 4, training.SPAN)
+    assert shown["weight"].shape == (2, 4, fig10.SPAN)
     assert shown["weight"][0, 0, -3:].tolist() == [0.0, 20.0, 21.0]  # text 1, query 1, keys 0 and 1
 
 

@@ -17,8 +17,7 @@ from joma.claims.finding import Finding
 from joma.runs import Run
 from joma.scan.model.loading import tokenized
 from joma.studies import load
-from joma.studies.checkpoints.fig7 import run as fig7
-from joma.studies.checkpoints.fig7 import study as findings
+from joma.studies.checkpoints import fig7
 
 pytest.importorskip("transformers", reason="transformers is not installed here (the extra hf)")
 
@@ -176,11 +175,11 @@ def test_verdicts_follow_the_record(tmp_path, planted, expected):
 def test_drops_and_rebounds_are_there_at_99_percent(tmp_path):
     """Over six seeds, where other intervals are of 95 %; the upper end of what comes back too."""
     with written(tmp_path / "run.sqlite", seeds=6, spread=0.01, stable_rank=[(0.5, 0.1), (0.5, 0.2)]) as run:
-        seen = {claim: found(STUDY, run, claim) for claim in (findings.RANK_TOP, findings.RANK_BOTTOM)}
+        seen = {claim: found(STUDY, run, claim) for claim in (fig7.RANK_TOP, fig7.RANK_BOTTOM)}
     away = np.random.default_rng(0).standard_normal(6)
     back = (0.1 + 0.01 * away) / 0.5
     upper = back.mean() + 4.032143 * back.std(ddof=1) / 6**0.5
-    assert seen[findings.RANK_BOTTOM].printed.tests[0].value == pytest.approx(upper, rel=1e-6)
+    assert seen[fig7.RANK_BOTTOM].printed.tests[0].value == pytest.approx(upper, rel=1e-6)
     assert {one.level for finding in seen.values() for one in finding.printed.effects.values()} == {0.99}
 
 
@@ -207,7 +206,7 @@ def test_a_drop_that_seeds_leave_open_leaves_the_rebound_open(tmp_path):
         return value
 
     with written(tmp_path / "a.sqlite") as run, changed(run, tmp_path / "b.sqlite", change) as copy:
-        finding = found(STUDY, copy, findings.RANK_TOP)
+        finding = found(STUDY, copy, fig7.RANK_TOP)
         assert finding.verdict == OPEN
         assert np.isnan(finding.printed.controls[0].value)
 
@@ -222,7 +221,7 @@ def test_a_drop_must_be_there_at_99_percent_too(tmp_path):
         return value
 
     with written(tmp_path / "a.sqlite", seeds=6) as run, changed(run, tmp_path / "b.sqlite", change) as copy:
-        assert np.isnan(found(STUDY, copy, findings.RANK_TOP).printed.controls[0].value)
+        assert np.isnan(found(STUDY, copy, fig7.RANK_TOP).printed.controls[0].value)
 
 
 def test_one_layer_that_is_not_almost_orthogonal_leaves_a_part(tmp_path):
@@ -233,7 +232,7 @@ def test_one_layer_that_is_not_almost_orthogonal_leaves_a_part(tmp_path):
         return value
 
     with written(tmp_path / "a.sqlite") as run, changed(run, tmp_path / "b.sqlite", spoil) as copy:
-        finding = found(STUDY, copy, findings.EMBEDDING)
+        finding = found(STUDY, copy, fig7.EMBEDDING)
         assert finding.verdict == "mixed"
         assert finding.main.effect == pytest.approx(0.5)
 
@@ -260,7 +259,7 @@ def test_steps_that_one_network_lacks_are_left_out_of_all(tmp_path):
         return value
 
     with written(tmp_path / "a.sqlite") as run, changed(run, tmp_path / "b.sqlite", shorter) as copy:
-        assert findings._curves(copy, "entropy", [0, 1, 2, 3]).shape == (4, 20, 2)
+        assert fig7._curves(copy, "entropy", [0, 1, 2, 3]).shape == (4, 20, 2)
         assert set(verdicts(STUDY, copy).values()) == {"holds"}
 
 

@@ -11,17 +11,15 @@ from joma.claims.contract import silent
 from joma.claims.execute import draw, judge
 from joma.figures.style import house_style
 from joma.recipes.language import curves as recorded
-from joma.studies.language import _published
-from joma.studies.language.fig6 import study as fig6
-from joma.studies.language.fig6.figures import draw_entropy
+from joma.studies.language import _published, fig6
+from joma.studies.language.fig6 import draw_entropy
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 
 
 @pytest.fixture(scope="module")
-def depths(data_folder, tmp_path_factory):
-    config = fig6.Fig6Config(**SMALL, data=str(data_folder), layers=(1, 2), rate=0.02)
-    return carried_out(fig6.STUDY, config, tmp_path_factory.mktemp("fig6") / "run.sqlite")
+def depths(small_run):
+    return small_run("fig6")
 
 
 def test_everything_is_recorded_per_layer_and_head(depths):

@@ -18,7 +18,7 @@ from joma.probes.decoder import ensemble_entropy
 from joma.recipes.language import corpus, recipe
 from joma.recipes.language.curves import curve
 from joma.runs import Run
-from joma.studies.language import _published
+from joma.studies.language import _published, fig6, fig8
 from joma.studies.language._published import (
     NEAR,
     NOISES,
@@ -30,8 +30,6 @@ from joma.studies.language._published import (
     find_stored,
     near_stored,
 )
-from joma.studies.language.fig6 import study as fig6
-from joma.studies.language.fig8 import study as fig8
 
 
 @pytest.mark.skipif("JOMA_DATA" not in os.environ, reason="needs the data under JOMA_DATA")

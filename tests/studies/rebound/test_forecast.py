@@ -6,9 +6,8 @@ from math import isfinite
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
 from records import carried_out, changed, copied, found, verdicts
-from small_language_models import SMALL
+from small_runs import small as sizes
 
 from joma.claims.execute import draw
 from joma.data.text import Corpus
@@ -23,7 +22,6 @@ from joma.studies.rebound.forecast import study as forecast
 from joma.studies.rebound.forecast.by_theory import Past, along_equation_6, drift, equation_6, logit_shift, tie, until
 from joma.studies.rebound.forecast.history import histories, open_and_sealed
 from joma.studies.rebound.forecast.run import (
-    ForecastConfig,
     Words,
     _foretelling,
     entropy_after,
@@ -33,16 +31,13 @@ from joma.studies.rebound.forecast.run import (
 from joma.theory import salience
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
-CONFIG = SMALL | {"steps": 46, "every": 4, "words": 12, "first": 8, "rate": 0.02, "sgd_rate": 0.5, "layers": (1, 2)}
-CONFIG |= {"seeds": 5, "open_seeds": 2}
 VARIANTS = ("Adam, 1 layer", "Adam, 2 layers", "SGD, 1 layer")
 FOREVER = 1e6
 
 
 @pytest.fixture(scope="module")
-def small(data_folder, tmp_path_factory):
-    config = ForecastConfig(**CONFIG, data=str(data_folder))
-    return carried_out(forecast.STUDY, config, tmp_path_factory.mktemp("forecast") / "run.sqlite")
+def small(small_run):
+    return small_run("forecast")
 
 
 def test_what_is_recorded(small):
@@ -56,7 +51,6 @@ def test_what_is_recorded(small):
     now = curve(small, VARIANTS[0], "valid/entropy")[0].mean(-1)
     np.testing.assert_allclose(told[:, 0], now[:, 0], atol=1e-6)
     assert np.abs(told[:, 3:] - now[:, 3:]).max() > 1e-6
-    findings_survive_json(forecast.STUDY, small)
 
 
 @pytest.mark.parametrize("last", [8, pytest.param(16, marks=pytest.mark.long)])
@@ -96,13 +90,6 @@ def test_what_theorem_1_foretells_while_training_is_what_the_record_says(small):
     torch.testing.assert_close(
         (shares * past.logits).sum(-1), torch.zeros(len(steps), 5, 1).double(), atol=1e-6, rtol=0
     )
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(small, data_folder, tmp_path):
-    """What Theorem 1 foretells rests on what was recorded before: it must be there when the run is taken up."""
-    config = ForecastConfig(**CONFIG, data=str(data_folder))
-    ends_the_same_after_an_interrupt(forecast.STUDY, config, small, tmp_path / "run", after=0.5)
 
 
 def with_errors(run, path, **by_name):
@@ -226,8 +213,8 @@ def test_networks_that_learned_nothing_foretell_nothing(small, tmp_path):
 
 
 def test_a_seed_that_diverged_is_left_out(data_folder, tmp_path):
-    sizes = CONFIG | {"steps": 32, "layers": (1,), "sgd_rate": 1e30}
-    run = carried_out(forecast.STUDY, ForecastConfig(**sizes, data=str(data_folder)), tmp_path / "run")
+    config = sizes("forecast", data=str(data_folder), steps=32, layers=(1,), sgd_rate=1e30)
+    run = carried_out(forecast.STUDY, config, tmp_path / "run")
     assert f"{VARIANTS[0]}/at" in run
     assert f"{VARIANTS[2]}/at" not in run  # all diverged
     for claim in forecast.STUDY.claims:
@@ -316,11 +303,6 @@ def test_words_are_those_that_are_frequent_in_the_training_text():
     assert words.sizes.tolist() == [1, 1, 3]
 
 
-@pytest.mark.long
-def test_figures_say_what_is_seen(small):
-    draws_labelled_figures(forecast.STUDY, small)
-
-
 def test_words_and_entropy_of_a_network_by_hand():
     decoder = Decoder(DecoderConfig(vocabulary=5, width=8, mlp=8, layers=2, context=4), seeds=[0, 1])
     tokens = torch.tensor([[0, 1, 0, 3], [4, 0, 2, 0]])
@@ -403,16 +385,15 @@ def test_entropies_that_follow_equation_6_are_foretold(scale):
         ({"first": 4}, "first must be at least 8, 2 times every, got 4"),
         ({"steps": 15}, "steps must be at least 16, 2 times first, got 15"),
         ({"open_seeds": 3}, "open_seeds must be 1 to 2, so that 3 of 5 seeds are left to judge, got 3"),
-        ({"open_seeds": 0}, "open_seeds must be at least 1, got 0"),
         ({"heads": 2}, "heads must be 1: with several the theorem does not say whose logits, got 2"),
     ],
 )
 def test_refusals(change, said):
     with pytest.raises(ValueError, match=said):
-        ForecastConfig(**CONFIG | change)
+        sizes("forecast", **change)
 
 
 def test_more_words_than_there_are(data_folder, tmp_path):
-    config = ForecastConfig(**CONFIG | {"words": 40}, data=str(data_folder))
+    config = sizes("forecast", words=40, data=str(data_folder))
     with pytest.raises(ValueError, match="words must be below 40, those of the vocabulary, got 40"):
         carried_out(forecast.STUDY, config, tmp_path / "run")

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, findings_survive_json
+from every_study import draws_labelled_figures
 from records import carried_out, changed, found, verdicts
-from small_language_models import SMALL, untrained
+from small_language_models import untrained
+from small_runs import small as sizes
 
 from joma.claims.contract import silent
 from joma.claims.execute import plain_config
@@ -16,7 +17,6 @@ from joma.studies.rebound.layer_lottery import study as lottery
 from joma.studies.rebound.layer_lottery.run import (
     KINDS,
     NETWORKS,
-    LayerLotteryConfig,
     alike,
     between_seeds,
     distance,
@@ -38,17 +38,14 @@ def few_shuffles(monkeypatch):
     monkeypatch.setattr(record, "SHUFFLES", 100)
 
 
-SIZES = SMALL | {"layers": 5, "rate": 0.02, "seeds": 5, "twins": 2, "steps": 24, "every": 6}
-
-
 @pytest.fixture(scope="module")
 def small(data_folder):
-    return LayerLotteryConfig(**SIZES, data=str(data_folder))
+    return sizes("layer-lottery", data=str(data_folder))
 
 
 @pytest.fixture(scope="module")
-def whole(small, tmp_path_factory):
-    return carried_out(lottery.STUDY, small, tmp_path_factory.mktemp("lottery") / "run.sqlite")
+def whole(small_run):
+    return small_run("layer-lottery")
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +159,7 @@ def made(path, *, position=0.0, own=CHANCE, twins=None, losses=1.0):
 
     All start at 6 and drop to about 0.6 at the middle. twins: by kind, what is special to the five.
     """
-    config = LayerLotteryConfig(**SIZES | {"seeds": 8, "twins": 5})
+    config = sizes("layer-lottery", seeds=8, twins=5)
     run = Run.create(path, study="layer-lottery", config=plain_config(config), version=lottery.STUDY.version)
     special = 0.1 * np.concatenate([own, *({**NONE, **(twins or {})}[kind] for kind in KINDS[1:])])
     end = 3.5 + 0.1 * position * np.arange(LAYERS) + special
@@ -187,7 +184,6 @@ def made(path, *, position=0.0, own=CHANCE, twins=None, losses=1.0):
 def test_figures_have_labels(tmp_path):
     run = made(tmp_path / "run", position=1.0)
     draws_labelled_figures(lottery.STUDY, run)
-    findings_survive_json(lottery.STUDY, run)
 
 
 def of(run, claim):
@@ -330,7 +326,7 @@ def test_patterns_and_halves(tmp_path):
 )
 def test_what_cannot_be_asked(changes, said):
     with pytest.raises(ValueError, match=said):
-        LayerLotteryConfig(**SIZES | changes)
+        sizes("layer-lottery", **changes)
 
 
 def test_a_judge_is_turned_by_one_series(whole, tmp_path):

@@ -2,27 +2,24 @@
 
 import numpy as np
 import pytest
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
-from records import carried_out, changed, found, verdicts
-from small_language_models import SMALL
+from records import changed, found, verdicts
+from small_runs import small as sizes
 
 from joma.claims.execute import draw, plain_config
 from joma.recipes.language.curves import curve
 from joma.runs import Run
-from joma.studies.rebound.optimizer_or_rate import study
-from joma.studies.rebound.optimizer_or_rate.record import at_equal, at_loss, reaching
+from joma.studies.rebound import optimizer_or_rate as study
+from joma.studies.rebound.optimizer_or_rate import at_equal, at_loss, reaching
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 RATES = {"Adam": (0.01, 0.02, 0.04), "SGD": (0.1, 0.2)}
-CONFIG = SMALL | {"steps": 32, "every": 4, "adam_rates": RATES["Adam"], "sgd_rates": RATES["SGD"], "levels": (3.0, 2.0)}
 STEPS = [0, *(2**i for i in range(2, 10))]
 SEEDS = 4
 
 
 @pytest.fixture(scope="module")
-def small(data_folder, tmp_path_factory):
-    config = study.OptimizerOrRateConfig(**CONFIG, data=str(data_folder))
-    return carried_out(study.STUDY, config, tmp_path_factory.mktemp("rate") / "run.sqlite")
+def small(small_run):
+    return small_run("optimizer-or-rate")
 
 
 def test_what_is_recorded(small):
@@ -34,17 +31,6 @@ def test_what_is_recorded(small):
         assert (way[..., 1:] > 0).all()
         assert (everything > way)[..., 1:].all()
     assert set(verdicts(study.STUDY, small)) == {claim.name for claim in study.STUDY.claims}
-    findings_survive_json(study.STUDY, small)
-
-
-def test_figures_say_what_is_seen(small):
-    draws_labelled_figures(study.STUDY, small)
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(small, data_folder, tmp_path):
-    config = study.OptimizerOrRateConfig(**CONFIG, data=str(data_folder))
-    ends_the_same_after_an_interrupt(study.STUDY, config, small, tmp_path / "run", after=0.4)
 
 
 def made(path, entropy, *, speed=None, spread=0.01, levels=(3.0, 2.0), diverged=()):
@@ -53,7 +39,7 @@ def made(path, entropy, *, speed=None, spread=0.01, levels=(3.0, 2.0), diverged=
     entropy: by optimizer and rate, what the first layer has at loss 2; it falls from 2.5 at loss 5 in a straight line.
     The way goes as the entropy falls.
     """
-    config = study.OptimizerOrRateConfig(**CONFIG | {"levels": levels, "seeds": SEEDS, "steps": STEPS[-1]})
+    config = sizes("optimizer-or-rate", levels=levels, seeds=SEEDS, steps=STEPS[-1])
     run = Run.create(path, study=study.STUDY.name, config=plain_config(config), version=study.STUDY.version)
     for optimizer, by_rate in entropy.items():
         speeds = (speed or {}).get(optimizer, [1.0 * 2**i for i in range(len(by_rate))])
@@ -158,17 +144,3 @@ def test_a_level_that_no_run_reaches_is_left_out(tmp_path):
     assert finding.verdict == "holds"
     assert "loss 2" in finding.measured
     assert "0.001" not in finding.measured
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"adam_rates": (0.1,)}, r"adam_rates must be at least 2 values that differ, got \(0.1,\)"),
-        ({"sgd_rates": (0.1, 0.1)}, "sgd_rates must be at least 2 values that differ"),
-        ({"sgd_rates": (0.0, 0.1)}, "sgd_rates must be above 0"),
-        ({"levels": (0.0,)}, "levels must be above 0"),
-    ],
-)
-def test_refusals(change, said):
-    with pytest.raises(ValueError, match=said):
-        study.OptimizerOrRateConfig(**CONFIG | change)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from every_study import ends_the_same_after_an_interrupt
-from records import carried_out, changed, copied, found, verdicts
+from records import changed, copied, found, verdicts
+from small_runs import small
 
 from joma.claims.execute import draw
 from joma.data.text import Corpus
@@ -20,14 +20,9 @@ from joma.runs import Run
 from joma.studies.rebound.rebound_cause import STUDY
 from joma.studies.rebound.rebound_cause import run as record
 from joma.studies.rebound.rebound_cause import study as claims
-from joma.studies.rebound.rebound_cause.run import BLOCK, ReboundCauseConfig
+from joma.studies.rebound.rebound_cause.run import BLOCK
 from joma.training import train_all
 
-SMALL = {
-    "corpus": "wikitext-2", "vocabulary": 40, "width": 8, "mlp": 8, "streams": 4, "valid_streams": 3, "length": 6,
-    "sequence": 5, "valid_sequences": 6, "allocate": 6, "steps": 14, "deep_steps": 14, "every": 2, "valley": 4,
-    "seeds": 3, "layers": (1, 2), "twins": (1, 2), "altered": True, "rate": 0.02, "mlp_twins": True, "own_order": True,
-}  # fmt: skip
 NONE = "not above its control"
 TWINS = {
     claims.NEEDS_QK: "QK", claims.NEEDS_BLOCK: BLOCK, claims.NEEDS_EMBEDDINGS: "embeddings",
@@ -38,9 +33,8 @@ RISE = 0.4
 
 
 @pytest.fixture(scope="module")
-def run(data_folder, tmp_path_factory):
-    config = ReboundCauseConfig(**SMALL, data=str(data_folder))
-    return carried_out(STUDY, config, tmp_path_factory.mktemp("cause") / "run.sqlite")
+def run(small_run):
+    return small_run("rebound-cause")
 
 
 def made(run, path, *, rise=RISE, twins=None, split=None, spread=0.01, gap=0.0, until=99, loss=1.0, error=0.0):
@@ -119,12 +113,6 @@ def test_seeds_that_diverged_have_no_parts_and_no_entropy(run, tmp_path):
             assert not known[:, 1].any()
     assert np.isnan(record.rises(lost, "2 layers")).all(0).tolist() == [False, True, False]
     assert np.isfinite(record.rises(lost, "1 layer")).all()
-
-
-@pytest.mark.long
-def test_a_kill_changes_nothing(run, data_folder, tmp_path):
-    config = ReboundCauseConfig(**SMALL, data=str(data_folder))
-    ends_the_same_after_an_interrupt(STUDY, config, run, tmp_path / "again.sqlite", after=0.6)
 
 
 def test_twins_leave_their_base_at_the_valley(run):
@@ -323,7 +311,6 @@ def test_a_run_without_twins_of_mlps_has_no_figure_of_them(run, monkeypatch):
             {"twins": (1, 5)},
             "mlp_twins needs a depth from 2 to 9 among layers and twins, got layers 1, 2 and twins 1, 5",
         ),
-        ({"layers": (0, 2)}, "layers must be at least 1, got 0"),
         (
             {"layers": (1,), "mlp_twins": False},
             "altered needs 2 among the layers and more than 12 steps, got layers 1 and 14 steps",
@@ -333,7 +320,7 @@ def test_a_run_without_twins_of_mlps_has_no_figure_of_them(run, monkeypatch):
 )
 def test_what_a_config_refuses(changes, words):
     with pytest.raises(ValueError, match=words):
-        ReboundCauseConfig(**SMALL | changes)
+        small("rebound-cause", **changes)
 
 
 def test_higher_layers_are_taken_together_where_only_their_mean_comes_back(run, monkeypatch):
@@ -377,7 +364,7 @@ STAYS = {
 
 @pytest.mark.parametrize("frozen", STAYS)
 def test_what_is_frozen_stays_and_all_else_moves(data_folder, tmp_path, frozen):
-    config = ReboundCauseConfig(**SMALL | {"layers": (3,), "twins": (3,), "altered": False}, data=str(data_folder))
+    config = small("rebound-cause", layers=(3,), twins=(3,), altered=False, data=str(data_folder))
     text = corpus(config)
     groups = parameter_groups(record.plan(config, text)["3 layers"].decoder, by_layer=True)
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, findings_survive_json
+from every_study import draws_labelled_figures
 from records import carried_out, changed, found, verdicts
-from small_language_models import SMALL
+from small_runs import small as sizes
 
 from joma.claims.contract import silent
 from joma.claims.execute import plain_config
@@ -19,7 +19,6 @@ from joma.studies.rebound.rebound_onset.record import fall, first_learned, slope
 from joma.studies.rebound.rebound_onset.run import (
     CLASSES,
     GROUPINGS,
-    ReboundOnsetConfig,
     by_frequency,
     effective_words,
     flattened,
@@ -29,15 +28,11 @@ from joma.studies.rebound.rebound_onset.run import (
 )
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
-SIZES = SMALL | {
-    "steps": 12, "every": 2, "points": 4, "words": 10, "rate": 0.02, "rates": (0.01, 0.04), "fewer_or_more": (5, 40),
-    "labels": (20, 40), "scales": (0.5, 2.0), "depths": (1,),
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def small(data_folder):
-    return ReboundOnsetConfig(**SIZES, data=str(data_folder))
+    return sizes("rebound-onset", data=str(data_folder))
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +41,8 @@ def text(small):
 
 
 @pytest.fixture(scope="module")
-def whole(small, tmp_path_factory):
-    return carried_out(onset.STUDY, small, tmp_path_factory.mktemp("onset") / "run.sqlite")
+def whole(small_run):
+    return small_run("rebound-onset")
 
 
 def counted(text):
@@ -238,7 +233,7 @@ NOISE = np.array([-0.01, 0.0, 0.01])
 
 def made(path, *, powers=POWERS, query=-0.5, seeds=NOISE, losses=1.0, learned_from=0):
     """A record whose valleys lie at 500 in the base and go with every factor to such a power."""
-    config = ReboundOnsetConfig(**SIZES | {"seeds": len(seeds)})
+    config = sizes("rebound-onset", seeds=len(seeds))
     run = Run.create(path, study="rebound-onset", config=plain_config(config), version=onset.STUDY.version)
     factor = np.repeat([-1, 0, 1, 2, 3], [1, 2, 2, 2, 2])
     value = np.array([0, 0.01, 0.04, 5, 40, 20, 40, 0.5, 2])
@@ -274,7 +269,6 @@ def test_powers_are_found_and_judged(tmp_path):
     rate = found(onset.STUDY, run, onset.CLAIMS["valley", "rate"])
     assert rate.details["one layer, step of the valley"]["0.02"] == pytest.approx(500, rel=0.05)
     draws_labelled_figures(onset.STUDY, run)
-    findings_survive_json(onset.STUDY, run)
 
 
 @pytest.mark.parametrize(
@@ -324,10 +318,8 @@ def test_networks_that_learned_nothing_have_no_valley(tmp_path, monkeypatch):
         ({"labels": (20, 41)}, "vocabulary must be at least 41, the most words or labels asked for, got 40"),
         ({"labels": (9, 40)}, "labels must be at least 10, one per word, got 9"),
         ({"rates": (0.02, 0.04)}, "rates must be other values than the base's 0.02"),
-        ({"scales": (2.0,)}, "scales must be at least 2 values that differ"),
-        ({"scales": (0.0, 2.0)}, "scales must be above 0"),
     ],
 )
 def test_what_cannot_be_asked(changes, said):
     with pytest.raises(ValueError, match=said):
-        ReboundOnsetConfig(**SIZES | changes)
+        sizes("rebound-onset", **changes)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
+from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt
 from records import carried_out, changed, found, verdicts
-from small_language_models import SMALL
+from small_runs import small as sizes
 
 from joma.models import Decoder
 from joma.recipes.language import corpus
@@ -14,7 +14,6 @@ from joma.runs import Run
 from joma.studies.rebound.spread import record
 from joma.studies.rebound.spread import study as spread
 from joma.studies.rebound.spread.run import (
-    SpreadConfig,
     in_random_order,
     plan,
     points,
@@ -23,23 +22,19 @@ from joma.studies.rebound.spread.run import (
 from joma.theory.spread import gaussian_entropy
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
-CONFIG = SMALL | {
-    "steps": 24, "deep_steps": 20, "every": 2, "valley": 10, "layers": (1, 2, 3), "others": True, "many_heads": 2,
-    "rate": 0.02, "sgd_rate": 0.5, "seeds": 3,
-}  # fmt: skip
 BASES = ("1 layer", "2 layers", "3 layers", "2 layers, SGD", "2 layers, norms before, 2 heads")
 SHORT = tuple(f"2 layers, {what}" for what in (record.SHUFFLED, record.QK, record.EMBEDDINGS))
 NONE = "not above its control"
 
 
 @pytest.fixture(scope="module")
-def config(data_folder):
-    return SpreadConfig(**CONFIG, data=str(data_folder))
+def config(small_run):
+    return small_run.config("spread")
 
 
 @pytest.fixture(scope="module")
-def run(config, tmp_path_factory):
-    return carried_out(spread.STUDY, config, tmp_path_factory.mktemp("spread") / "run.sqlite")
+def run(small_run):
+    return small_run("spread")
 
 
 def at(run, variant, what, step):
@@ -60,8 +55,6 @@ def test_what_is_recorded(run):
         np.testing.assert_allclose(np.prod(factors, axis=0), variance, rtol=1e-5)
         assert variance.shape[2:] == (int(variant[0]), 2 if "heads" in variant else 1)
         assert run.array(f"{variant}/spread/rank").shape == variance.shape[:3]
-    draws_labelled_figures(spread.STUDY, run)
-    findings_survive_json(spread.STUDY, run)
 
 
 def test_controls_start_as_their_base_and_differ_in_one_thing(run):
@@ -170,7 +163,7 @@ def test_an_interrupted_run_ends_with_the_same_numbers(run, config, tmp_path, af
 
 def test_a_killed_run_goes_on_after_the_valley(run, data_folder, tmp_path):
     """The same with one layer, stopped between the valley and the end."""
-    small = SpreadConfig(**CONFIG | {"layers": (1,), "others": False}, data=str(data_folder))
+    small = sizes("spread", layers=(1,), others=False, data=str(data_folder))
     whole = carried_out(spread.STUDY, small, tmp_path / "whole")
     ends_the_same_after_an_interrupt(spread.STUDY, small, whole, tmp_path / "run", after=0.6)
     for name in whole.names():
@@ -197,7 +190,7 @@ def test_the_plan_of_the_networks(config):
     before = networks["2 layers, norms before, 2 heads"].decoder
     assert (before.norm, before.heads, before.layers) == ("pre-layer", 2, 2)
     assert [networks[name].frozen for name in SHORT] == [(), ("QK",), ("embeddings",)]
-    alone = plan(SpreadConfig(**CONFIG | {"layers": (1,), "others": False}), text)
+    alone = plan(sizes("spread", layers=(1,), others=False), text)
     assert list(alone) == ["1 layer"]
     assert points(config, 10) == (0, 2, 3, 4, 6, 8, 10)
 
@@ -423,13 +416,11 @@ def test_only_layers_that_come_back_are_in_the_way_back(run, tmp_path):
         ({"valley": 2}, "valley must lie between 2 and 20, where training ends, got 2"),
         ({"layers": (1,)}, "others needs 2 among the layers, got 1"),
         ({"many_heads": 3}, "many_heads must divide the width 8, got 3"),
-        ({"many_heads": 1}, "many_heads must be at least 2"),
-        ({"rate": 0.0}, "rate must be above 0"),
     ],
 )
 def test_what_cannot_be_asked(changes, said):
     with pytest.raises(ValueError, match=said):
-        SpreadConfig(**CONFIG | changes)
+        sizes("spread", **changes)
 
 
 def test_the_paper_s_preset_uses_seeds_that_nobody_looked_at():

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
-from records import carried_out, changed, found, verdicts
+from records import changed, found, verdicts
+from small_runs import small
 
 from joma.claims.contract import silent
 from joma.claims.execute import draw
@@ -17,13 +17,8 @@ from joma.runs import Run
 from joma.studies.rebound import _twin_claims, dilution, reading, word_logits
 from joma.studies.rebound import _twins as record
 from joma.studies.rebound._held import Held
-from joma.studies.rebound._twins import TwinsConfig, twin_name
+from joma.studies.rebound._twins import twin_name
 
-SMALL = {
-    "corpus": "wikitext-2", "vocabulary": 40, "width": 8, "mlp": 8, "streams": 4, "valid_streams": 3, "length": 6,
-    "sequence": 5, "valid_sequences": 6, "steps": 10, "every": 2, "valley": 4, "refresh": 2, "batches": 3, "seeds": 3,
-    "layers": (1, 2), "rate": 0.01,
-}  # fmt: skip
 NONE = "not above its control"
 HELD = {
     "dilution": {dilution.LOGITS: dilution.BOTH, dilution.PREFERENCE: dilution.SHARED},
@@ -37,7 +32,7 @@ RISE = 0.4
 
 @pytest.fixture(scope="module")
 def config(data_folder):
-    return TwinsConfig(**SMALL, data=str(data_folder))
+    return small("dilution", data=str(data_folder))
 
 
 @pytest.fixture(scope="module", params=MODULES)
@@ -46,8 +41,8 @@ def module(request):
 
 
 @pytest.fixture(scope="module")
-def run(module, config, tmp_path_factory):
-    return carried_out(module.STUDY, config, tmp_path_factory.mktemp(module.STUDY.name) / "run.sqlite")
+def run(module, small_run):
+    return small_run(module.STUDY.name)
 
 
 # ---- the run
@@ -90,10 +85,6 @@ def test_a_twin_is_drawn_by_its_seeds_and_pushed_as_often_as_the_config_says(mod
         assert torch.equal(twin.drawn, wanted.drawn), name
         assert torch.equal(twin.embedding, wanted.embedding), name
         assert (twin.at, twin.every, twin.hold) == (4, 1, hold)
-
-
-def test_a_run_that_was_stopped_ends_the_same(module, run, config, tmp_path):
-    ends_the_same_after_an_interrupt(module.STUDY, config, run, tmp_path / "again.sqlite", after=0.5)
 
 
 # ---- judges
@@ -250,8 +241,6 @@ def test_the_figure_says_what_the_record_has(module, run, tmp_path):
     assert "“nothing held” rises from 0 to 0.4 nats" in drawing.alt
     assert f"“{first}” rises from 0 to 0.1 nats" in drawing.alt
     assert "Six panels. 1 layer, held, change of entropy (nats) by training step" in drawing.alt
-    draws_labelled_figures(module.STUDY, run)
-    findings_survive_json(module.STUDY, copy)
 
 
 def test_what_slipped_is_not_drawn_and_said(module, run, tmp_path):
@@ -268,10 +257,8 @@ def test_what_slipped_is_not_drawn_and_said(module, run, tmp_path):
     [
         ({"valley": 10}, "valley must lie between 0 and 10, where training ends, got 10"),
         ({"refresh": 3}, "refresh must divide the valley, 4, got 3"),
-        ({"refresh": 0}, "refresh must be at least 1, got 0"),
-        ({"batches": 0}, "batches must be at least 1, got 0"),
     ],
 )
 def test_what_a_config_refuses(changes, words):
     with pytest.raises(ValueError, match=words):
-        TwinsConfig(**SMALL | changes)
+        small("dilution", **changes)

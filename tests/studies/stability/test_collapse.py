@@ -5,15 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
+from every_study import ends_the_same_after_an_interrupt
 from records import carried_out, changed, found, verdicts
-from small_language_models import SMALL
+from small_runs import small
 
-from joma.claims.contract import silent
-from joma.claims.execute import plain_config
 from joma.host.seeds import stream
 from joma.recipes.language import corpus
-from joma.runs import Run
 from joma.studies.stability.collapse import record, rules
 from joma.studies.stability.collapse import study as collapse
 from joma.studies.stability.collapse.run import (
@@ -24,17 +21,12 @@ from joma.studies.stability.collapse.run import (
     RISING,
     SUDDEN,
     WARMED,
-    CollapseConfig,
     built,
     members_of,
     plan,
 )
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
-CONFIG = SMALL | {
-    "steps": 88, "every": 2, "heads": 2, "dropout": 0.0, "layers": 2, "seeds": 4, "open_seeds": 2, "warm_up": 5,
-    "healthy_rate": 0.01, "high_rates": (0.1, 0.5), "top_rates": (2.0, 6.0), "valid_sequences": 2, "seed": 7,
-}  # fmt: skip
 POINTS = 45
 NONE = "not above its control"
 RULES = list(rules.RULES)
@@ -42,16 +34,12 @@ RULES = list(rules.RULES)
 
 @pytest.fixture(scope="module")
 def config(data_folder):
-    return CollapseConfig(**CONFIG, data=str(data_folder))
+    return small("collapse", data=str(data_folder))
 
 
 @pytest.fixture(scope="module")
-def run(config, tmp_path_factory):
-    """Not pinned: in networks that diverge rounding grows into every digit."""
-    path = tmp_path_factory.mktemp("collapse") / "run.sqlite"
-    made = Run.create(path, study="collapse", config=plain_config(config), version=collapse.STUDY.version)
-    collapse.STUDY.run(config, made, silent)
-    return made
+def run(small_run):
+    return small_run("collapse")
 
 
 def test_each_seed_has_a_random_head_of_its_own_and_twins_have_the_same(run, config):
@@ -103,8 +91,6 @@ def test_what_is_recorded(run):
     assert run.array(f"{PLAIN}/probe/stable_rank").shape == (POINTS, 36, 2, 4)
     assert run.array(f"{PLAIN}/probe/sign_diversity").shape == (POINTS, 36, 2, 2)
     assert list(run.dims(f"{PLAIN}/weights/update_entropy")) == ["member", "layer", "head"]
-    draws_labelled_figures(collapse.STUDY, run)
-    findings_survive_json(collapse.STUDY, run)
 
 
 def test_twins_begin_alike_and_read_the_same(run):
@@ -144,11 +130,6 @@ def test_an_entropy_fall_planted_late_is_seen_by_rule_and_monitor_alike(run, tmp
     assert usual["entropy fall"][3] == 60
     assert np.flatnonzero(rules.first_ring(scores, 3.0) >= 0).tolist() == [3]
     assert rules.first_ring(scores, 3.0)[3] == 30
-
-
-@pytest.mark.long
-def test_an_interrupted_run_ends_with_the_same_numbers(run, config, tmp_path):
-    ends_the_same_after_an_interrupt(collapse.STUDY, config, run, tmp_path / "run", after=0.3)
 
 
 def test_a_killed_run_goes_on(config, tmp_path):

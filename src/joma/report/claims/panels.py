@@ -20,6 +20,7 @@ import numpy as np
 
 from joma.figures.reading import course
 from joma.figures.style import INK
+from joma.report.svg import short_path
 
 _POINTS = 60  # as many as a curve of a card's width can show
 _DIGITS = 4
@@ -178,7 +179,7 @@ def _text(x: float, y: float, words: str, anchor: str) -> str:
 
 
 def _path(points: Sequence[tuple[float, float]], across: Place, up: Place) -> str:
-    return "M" + "L".join(f"{across(x):.1f} {up(y):.1f}" for x, y in points)
+    return short_path("M" + "L".join(f"{across(x):.2f} {up(y):.2f}" for x, y in points))
 
 
 def _scale(values: Sequence[float], start: float, end: float, *, log: bool) -> tuple[Place, list[tuple[float, str]]]:

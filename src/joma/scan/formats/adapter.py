@@ -94,10 +94,8 @@ class Renamed:
         return parts.take(self.parts[0], rows)
 
 
-def adapter_recipes(names: Collection[str], settings: Mapping[str, Any] | None) -> dict[str, Recipe]:
+def adapter_recipes(names: Collection[str], settings: Mapping[str, Any]) -> dict[str, Recipe]:
     """What the adapter among `names` adds, by the weight that it is added to; settings: its adapter_config.json."""
-    if settings is None:
-        return {}
     cores = {factors.target: Core(factors) for factors in factors_of(names, settings)}
     found: dict[str, Recipe] = dict(cores)
     for name in (each for each in names if ".lora_" not in each):

@@ -44,8 +44,8 @@ def recipes_of(
     - shape: the shape of a stored tensor, by name; few are asked for
     - config, adapter: what config.json and adapter_config.json say
     """
-    found = quantised_recipes(names, config or {}) | normed_recipes(names) | adapter_recipes(names, adapter)
-    return found | stacked_recipes(names, shape)
+    found = quantised_recipes(names, config or {}) | normed_recipes(names)
+    return found | ({} if adapter is None else adapter_recipes(names, adapter)) | stacked_recipes(names, shape)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The study `fig8`: what the sweep recorded, read back, its claims and their judges, and its picture."""
+"""Figure 8: attention entropy and validation loss under several learning rates."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -1,10 +1,14 @@
-"""The study `optimizer-or-rate`: its claims, its networks, its judges and two pictures."""
+"""What keeps the first layer sparse, the optimizer or the rate? SGD and Adam at several rates, read at equal loss.
+
+Runs are read where they are alike: at the moment when the validation loss crosses a level.
+Between two measuring points all is read in the logarithm of the step. A run that never gets there has NaN.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,11 +24,95 @@ from joma.figures.types import Axes
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder
 from joma.recipes.language import PAPER, LanguageModelConfig, Recipe, called, corpus, recipe, same_text
-from joma.recipes.language.curves import alive, curve, diverged, mean_over_seeds
+from joma.recipes.language.curves import alive, curve, diverged, mean_over_seeds, steps_of
 from joma.runs import Run
 from joma.studies.rebound._points import Measure, spread_points, train_measured
-from joma.studies.rebound.optimizer_or_rate import record
-from joma.studies.rebound.optimizer_or_rate.record import levels
+
+OPTIMIZERS = ("Adam", "SGD")
+QK = "first QK"
+Alike = Literal["steps", "way"]
+FEWEST = 3  # seeds that must reach a level for a rate to count there
+
+
+class Reading(NamedTuple):
+    """One optimizer's runs at one level, (rates, seeds) first."""
+
+    rates: np.ndarray
+    steps: np.ndarray  # when they are there, (rates, seeds)
+    entropy: np.ndarray  # (rates, seeds, layers)
+    way: np.ndarray  # how far the query and key weights of the first layer are from their start, (rates, seeds)
+
+
+def levels(run: Run) -> list[float]:
+    """The losses at which runs are compared, the highest first."""
+    return sorted(run.config["levels"], reverse=True)
+
+
+def at_loss(run: Run, optimizer: str, level: float) -> Reading:
+    """Where the validation loss first is as low as `level`."""
+    losses = curve(run, optimizer, "valid/loss")
+    there = (losses <= level) & alive(run, optimizer)[..., None]
+    reached = there.any(-1) & ~there[..., 0]
+    place = np.where(reached, there.argmax(-1), 1)
+    before, after = (_taken(losses, place - back) for back in (1, 0))
+    share = np.where(reached, (level - before) / np.where(after == before, 1.0, after - before), np.nan)
+
+    def read(values: np.ndarray) -> np.ndarray:
+        """(rates, seeds, points, ...) between the point before and the one that is there."""
+        earlier, later = (_taken(values, place - back) for back in (1, 0))
+        return np.asarray(earlier + share.reshape(*share.shape, *[1] * (later.ndim - 2)) * (later - earlier))
+
+    log_steps = np.broadcast_to(np.log(np.maximum(steps_of(run, optimizer), 1.0)), losses.shape)
+    entropy, way = curve(run, optimizer, "valid/entropy").mean(-1), curve(run, optimizer, f"way/{QK}")
+    return Reading(run.value(f"{optimizer}/rates"), np.exp(read(log_steps)), read(entropy), read(way))
+
+
+def _taken(values: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """(rates, seeds, points, ...) at one point each, (rates, seeds, ...)."""
+    index = place.reshape(*place.shape, *[1] * (values.ndim - 2))
+    return np.take_along_axis(values, index, axis=2)[:, :, 0]
+
+
+def reaching(found: Reading) -> list[int]:
+    """The rates that get there with at least `FEWEST` seeds, in increasing order."""
+    count = np.isfinite(found.steps).sum(1)
+    return [int(i) for i in np.argsort(found.rates) if count[i] >= FEWEST]
+
+
+class Pairs(NamedTuple):
+    """Adam and SGD where they are alike, (rates, seeds) each."""
+
+    rates: np.ndarray  # of SGD
+    adam: np.ndarray
+    sgd: np.ndarray
+
+
+def at_equal(adam: Reading, sgd: Reading, by: Alike = "steps", layer: int = 0) -> Pairs:
+    """Entropy of Adam and of SGD where both took as many steps to the level, or went as far.
+
+    For every rate of SGD, Adam is read between its rates, linearly in the logarithm of steps or way. Rates of SGD that
+    lie beyond all of Adam's are left out.
+    """
+    rates, rows, twins = [], [], []
+    for rate in reaching(sgd):
+        wanted = getattr(sgd, by)[rate]
+        twin = np.array([_between_rates(adam, by, float(one), seed, layer) for seed, one in enumerate(wanted)])
+        if np.isfinite(twin).sum() >= FEWEST:
+            rates.append(sgd.rates[rate])
+            rows.append(sgd.entropy[rate, :, layer])
+            twins.append(twin)
+    shape = (len(rates), sgd.steps.shape[1])
+    return Pairs(np.array(rates), np.reshape(twins, shape), np.reshape(rows, shape))
+
+
+def _between_rates(adam: Reading, by: Alike, wanted: float, seed: int, layer: int) -> float:
+    kept = np.isfinite(adam.steps[:, seed])
+    x, entropy = getattr(adam, by)[kept, seed], adam.entropy[kept, seed, layer]
+    if not len(x) or not x.min() <= wanted <= x.max():
+        return float("nan")
+    order = np.argsort(x)
+    return float(np.interp(np.log(wanted), np.log(x[order]), entropy[order]))
+
 
 MATTERS = 0.05
 """Nats of entropy by which two networks must differ: about what curves of single runs of one recipe were seen to differ
@@ -75,7 +163,7 @@ def run(config: OptimizerOrRateConfig, run: Run, progress: Progress) -> None:
     text = corpus(config, progress)
     adam = recipe(config, text, layers=config.layers, rates=sorted(config.adam_rates))
     sgd = adam.with_(rates=tuple(sorted(config.sgd_rates))).with_optimizer(kind="sgd", renew_every=None)
-    variants = dict(zip(record.OPTIMIZERS, (adam, sgd), strict=True))
+    variants = dict(zip(OPTIMIZERS, (adam, sgd), strict=True))
     measures = {name: {"way": _way(variant)} for name, variant in variants.items()}
     points = spread_points(config.every, config.steps, per_doubling=3)
     train_measured(variants, text, run, progress, points, measures)
@@ -94,7 +182,7 @@ def _way(variant: Recipe) -> Measure:
         moved = {name: (weight - start[name]).detach() for name, weight in decoder.named_parameters()}
         squares = torch.stack([part.flatten(1).double().square().sum(1) for part in moved.values()])
         first = moved["qkv"][:, 0, :, : 2 * variant.decoder.width].flatten(1).double()
-        return {"all": squares.sum(0).sqrt(), record.QK: first.norm(dim=1)}
+        return {"all": squares.sum(0).sqrt(), QK: first.norm(dim=1)}
 
     return measure
 
@@ -106,9 +194,9 @@ def judge_rate(run: Run) -> Finding:
         "at the largest rate than at the smallest, and by more than seeds differ"
     )
     cases, details = {}, {}
-    for optimizer, level in product(record.OPTIMIZERS, levels(run)):
-        found, where = record.at_loss(run, optimizer, level), f"{optimizer} at loss {level:g}"
-        rates = record.reaching(found)
+    for optimizer, level in product(OPTIMIZERS, levels(run)):
+        found, where = at_loss(run, optimizer, level), f"{optimizer} at loss {level:g}"
+        rates = reaching(found)
         for what, values in {"entropy of layer 1": found.entropy[..., 0], "way of its QK": found.way}.items():
             details[f"{where}, {what} by rate"] = {f"{found.rates[i]:g}": mean_over_seeds(values[i]) for i in rates}
         if len(rates) > 1:
@@ -129,12 +217,12 @@ def judge_optimizer(run: Run) -> Finding:
     )
     cases, details = {}, {}
     for level in levels(run):
-        adam, sgd = (record.at_loss(run, optimizer, level) for optimizer in record.OPTIMIZERS)
-        pairs = record.at_equal(adam, sgd)
+        adam, sgd = (at_loss(run, optimizer, level) for optimizer in OPTIMIZERS)
+        pairs = at_equal(adam, sgd)
         if len(pairs.rates):
             cases[f"Adam against SGD at loss {level:g}"] = compare(pairs.adam.mean(0), pairs.sgd.mean(0))
-        alike = {"equal steps": pairs, "equal way of QK": record.at_equal(adam, sgd, by="way")}
-        for what, found in {**alike, "equal steps, top layer": record.at_equal(adam, sgd, layer=-1)}.items():
+        alike = {"equal steps": pairs, "equal way of QK": at_equal(adam, sgd, by="way")}
+        for what, found in {**alike, "equal steps, top layer": at_equal(adam, sgd, layer=-1)}.items():
             details[f"Adam minus SGD at loss {level:g} and {what}, by SGD's rate"] = {
                 f"{rate:g}": mean_over_seeds(one - other) for rate, one, other in zip(*found, strict=True)
             }
@@ -149,12 +237,12 @@ def _concluded(
         reason = f"too few runs reach a loss of {reached} nats to be compared there"
         return not_run(claim, expected, reason, f"joma run {run.study} with higher --levels or more --steps")
     known = {name: {k: v for k, v in part.items() if v == v} for name, part in details.items()}
-    known = {name: part for name, part in known.items() if part} | diverged(run, record.OPTIMIZERS)
+    known = {name: part for name, part in known.items() if part} | diverged(run, OPTIMIZERS)
     return by_effect(claim, cases, expected=expected, what="entropy of layer 1", details=known)
 
 
-COLOURS = dict(zip(record.OPTIMIZERS, (BLUE, ORANGE), strict=True))
-ACROSS: dict[record.Alike, tuple[str, str]] = {
+COLOURS = dict(zip(OPTIMIZERS, (BLUE, ORANGE), strict=True))
+ACROSS: dict[Alike, tuple[str, str]] = {
     "steps": ("steps taken to this loss", "equal speed"),
     "way": ("way of the first QK at this loss", "equal way"),
 }
@@ -164,12 +252,12 @@ ACROSS: dict[record.Alike, tuple[str, str]] = {
 def draw_against_loss(run: Run) -> Drawing:
     """One row per optimizer: its first and its last layer."""
     shown = sorted({0, int(run.config["layers"]) - 1})
-    figure, axes = panels(len(shown), len(record.OPTIMIZERS), width=4.3, height=2.6)
+    figure, axes = panels(len(shown), len(OPTIMIZERS), width=4.3, height=2.6)
     # from a little below the lowest loss to a little above that of the words' frequencies
-    lowest = min(float(np.nanmin(curve(run, optimizer, "valid/loss"))) for optimizer in record.OPTIMIZERS)
-    highest = float(run.value(f"{record.OPTIMIZERS[0]}/loss by frequency"))
+    lowest = min(float(np.nanmin(curve(run, optimizer, "valid/loss"))) for optimizer in OPTIMIZERS)
+    highest = float(run.value(f"{OPTIMIZERS[0]}/loss by frequency"))
     spare = 0.05 * max(highest - lowest, 0.1)
-    for axis, (optimizer, layer) in zip(axes, product(record.OPTIMIZERS, shown), strict=True):
+    for axis, (optimizer, layer) in zip(axes, product(OPTIMIZERS, shown), strict=True):
         rates, kept = run.value(f"{optimizer}/rates"), alive(run, optimizer)
         loss, entropy = (curve(run, optimizer, f"valid/{what}") for what in ("loss", "entropy"))
         for i, colour in enumerate(depth_colours(len(rates))):
@@ -191,9 +279,9 @@ def _loss_caption(run: Run) -> str:
     finding = "No two rates reach a common loss level. "
     for level in levels(run):  # the lowest that two rates reach is said
         parts = []
-        for optimizer in record.OPTIMIZERS:
-            found = record.at_loss(run, optimizer, level)
-            if len(rates := record.reaching(found)) > 1:
+        for optimizer in OPTIMIZERS:
+            found = at_loss(run, optimizer, level)
+            if len(rates := reaching(found)) > 1:
                 means = [number(mean_over_seeds(found.entropy[i, :, 0]), "nats") for i in (rates[0], rates[-1])]
                 ends = zip(means, found.rates[[rates[0], rates[-1]]], strict=True)
                 parts.append(f"{listing(f'{mean} at {rate:g}' for mean, rate in ends)} with {optimizer}")
@@ -209,10 +297,10 @@ def draw_alike(run: Run) -> Drawing:
     """The first layer's entropy at each level by the steps taken there, and by the way gone: one dot per rate."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    readings = {level: [record.at_loss(run, name, level) for name in record.OPTIMIZERS] for level in levels(run)}
+    readings = {level: [at_loss(run, name, level) for name in OPTIMIZERS] for level in levels(run)}
     figure, axes = panels(len(readings), len(ACROSS), width=max(8.6 / len(readings), 3.0), height=2.6)
     for axis, (by, level) in zip(axes, product(ACROSS, readings), strict=True):
-        for optimizer, found in zip(record.OPTIMIZERS, readings[level], strict=True):
+        for optimizer, found in zip(OPTIMIZERS, readings[level], strict=True):
             _dots(axis, found, by, optimizer)
         axis.set(xscale="log", xlabel=ACROSS[by][0], ylabel="entropy of layer 1 (nats)", title=f"At loss {level:g}")
         axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -223,8 +311,8 @@ def draw_alike(run: Run) -> Drawing:
     return Drawing("entropy-where-alike", _alike_caption(run, readings), figure)
 
 
-def _dots(axis: Axes, found: record.Reading, by: record.Alike, optimizer: str) -> None:
-    rates = record.reaching(found)
+def _dots(axis: Axes, found: Reading, by: Alike, optimizer: str) -> None:
+    rates = reaching(found)
     if not rates:
         axis.plot([], [], color=COLOURS[optimizer], label=f"{optimizer} (not there)")
         return
@@ -236,7 +324,7 @@ def _dots(axis: Axes, found: record.Reading, by: record.Alike, optimizer: str) -
     axis.plot(x[order], y, color=COLOURS[optimizer], lw=1.2, label=optimizer)
     for i, value in zip(order, y, strict=True):
         name, last = f"{found.rates[rates[i]]:g}", i == order[-1]
-        above = optimizer != record.OPTIMIZERS[0]  # so that numbers of both optimizers do not meet
+        above = optimizer != OPTIMIZERS[0]  # so that numbers of both optimizers do not meet
         side: Any = {"xytext": (-4 if last else 4, 4 if above else -10), "ha": "right" if last else "left"}
         axis.annotate(name, (x[i], value), textcoords="offset points", fontsize=7, **side)
 
@@ -247,12 +335,12 @@ def _one_height(axes: Sequence[Axes]) -> None:
         axis.set_ylim(min((low for low, _ in ends), default=0.0), max((high for _, high in ends), default=1.0))
 
 
-def _alike_caption(run: Run, readings: dict[float, list[record.Reading]]) -> str:
+def _alike_caption(run: Run, readings: dict[float, list[Reading]]) -> str:
     finding = ""
     for by, (_, name) in ACROSS.items():
         parts = []
         for level, (adam, sgd) in readings.items():
-            pairs = record.at_equal(adam, sgd, by=by)
+            pairs = at_equal(adam, sgd, by=by)
             if len(pairs.rates):
                 gap = compare(pairs.adam.mean(0), pairs.sgd.mean(0))
                 width = f" ± {number(gap.half_width)}" if np.isfinite(gap.half_width) else ""
