@@ -182,7 +182,8 @@ def find_projector(
     gradient = _in_range(gradient.to(torch.promote_types(gradient.dtype, torch.float32)))
     wide = gradient.mT if side_of(*gradient.shape[-2:]) == "right" else gradient
     if kind == "random":
-        basis = orthonormalize(_draw(wide.shape[-2], rank, wide, seed)).expand(*wide.shape[:-1], rank).contiguous()
+        basis = orthonormalize(_draw(wide.shape[-2], rank, wide, seed), rounds=2)
+        basis = basis.expand(*wide.shape[:-1], rank).contiguous()
         energies = torch.linalg.vector_norm(basis.mT @ wide, dim=-1).square()
         return Projector(basis, _shares(wide, energies), exact=False)
     found = None if kind == "exact" or rank + SPARE >= shorter else _randomized(wide, rank, start, seed, tolerance)
