@@ -10,6 +10,7 @@ from joma.claims.verdicts import by_effect, by_tests, not_run
 from joma.measure.intervals import compare
 
 RUN = SimpleNamespace(config={"rate": 0.5})
+LEAST = 0.1
 
 
 def small(run, claim):
@@ -18,13 +19,13 @@ def small(run, claim):
 
     Corrected: It is at most
         one tenth.
-    Expected: below 0.1 at rate {rate}
+    Expected: below {LEAST:g} at rate {rate}
     of the run.
 
     What only readers of the code see.
     Expected: not this.
     """
-    return by_tests(claim, printed=[at_most("rest", 0.2, 0.1)], corrected=[at_most("rest", 0.05, 0.1)])
+    return by_tests(claim, printed=[at_most("rest", 0.2, LEAST)], corrected=[at_most("rest", 0.05, LEAST)])
 
 
 def test_the_docstring_is_the_claim():

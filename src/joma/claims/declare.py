@@ -58,9 +58,10 @@ class Claims(dict[Claim, Judge]):
 
         - name, source, matters, unit, ceiling, uses: as for `Claim`
         - text: the claim's sentence; then, each on a line of its own, "Corrected: ..." and "Expected: ...", where there
-          is a correction and where `claim.expected` shall say what would be seen if the claim were true, which may name
-          options of the config in braces. Without a text it is the docstring of the function, where a blank line may
-          follow, and what the reader of the code should know
+          is a correction and where `claim.expected` shall say what would be seen if the claim were true. Without a text
+          it is the docstring of the function, where a blank line may follow, and what the reader of the code should
+          know. What is expected may name options of the config and constants of the judge's module in braces
+          ("at least {HIGH:g}"), so that a bound is written once
         - guarded: whether the guard is asked
         """
         shared: dict[str, Any] = {
@@ -74,9 +75,10 @@ class Claims(dict[Claim, Judge]):
             claim = Claim(name, says=parts["says"], corrected=parts.get("Corrected"), uses=uses,
                           expected=parts.get("Expected", ""), **shared)  # fmt: skip
             guard = self._guard if guarded else None
+            constants = getattr(getattr(judging, "func", judging), "__globals__", {})
 
             def judge(run: Run) -> Finding:
-                asked = replace(claim, expected=claim.expected.format(**run.config))
+                asked = replace(claim, expected=claim.expected.format(**constants | run.config))
                 if guard and (silent := guard(run)):
                     return not_run(asked, asked.expected, *silent)
                 return judging(run, asked)

@@ -340,7 +340,8 @@ def fall(run: Run, claim: Claim) -> Finding:
 def rise(run: Run, claim: Claim) -> Finding:
     """The entropy rises again when the other components catch up.
 
-    Expected: After its minimum the entropy rises by over 0.05 nats in most draws. It does not without attention.
+    Expected: After its minimum the entropy rises by over {REBOUND:g} nats in most draws. It does not without
+    attention.
     """
     if short := _too_short(run, claim, MAJORITY):
         return short
@@ -387,7 +388,7 @@ def rank(run: Run, claim: Claim) -> Finding:
     """The rank of the lower layer of the MLP first drops and later recovers.
 
     Corrected: From a zero start its rank never changes. Its stable rank drops and recovers.
-    Expected: As printed: the rank drops and recovers. As corrected: the stable rank does, by 0.2.
+    Expected: As printed: the rank drops and recovers. As corrected: the stable rank does, by {DROP:g}.
 
     Rank and stable rank of the closed form with many nodes; without attention the stable rank must not move.
     """

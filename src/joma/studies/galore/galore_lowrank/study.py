@@ -282,9 +282,9 @@ def _nodes_below(run: Run, claim: Claim) -> dict[str, Any]:
 def _rows(run: Run, claim: Claim) -> dict[str, Any]:
     """The rank is low because the growth rates of the rows of V vary widely, more and more so as training goes on.
 
-    Expected: At the end a large row of V' (90 %) is at least 10 times a small one (10 %). This ratio is twice that of
-    the untrained network. The norms of rows and columns alone give half of the fall from the stable rank of a Gaussian
-    matrix to that of V', in logarithms.
+    Expected: At the end a large row of V' (90 %) is at least {WIDELY:g} times a small one (10 %). This ratio is twice
+    that of the untrained network. The norms of rows and columns alone give half of the fall from the stable rank of a
+    Gaussian matrix to that of V', in logarithms.
     """
     spread = {name: _both(run, name, "spread") for name in variants(run)}
     share = {name: [_by_norms(run, name, text) for text in (decoders.TEXT, SHUFFLED)] for name in spread}

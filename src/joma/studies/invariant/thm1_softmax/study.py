@@ -100,7 +100,7 @@ def _worst_error(kind: Kind, networks: Networks, method: str) -> Test:
 def published(found: Found, claim: Claim) -> dict[str, Any]:
     """½Σ(v² − ‖v‖² b̄) + c with constant b̄ predicts the softmax logits fairly well, although its assumptions fail.
 
-    Expected: The correlation is above that of the start. The relative error is at most 0.2 at all three moments.
+    Expected: The correlation is above that of the start. The relative error is at most {CLOSE} at all three moments.
 
     The correlation beside that of the start, which predicts that z never moves; the size by relative errors.
     """
@@ -151,7 +151,8 @@ def components(found: Found, claim: Claim) -> dict[str, Any]:
     """Neither of the two terms, ½Σv² and −½Σ‖v‖² b̄, correlates with the logits alone.
 
     Corrected: The second term does not. The first term, ½Σv², does at the end of training.
-    Expected: As printed: both stay below 0.5. As corrected: only the second does, and the first ends at 0.9 or more.
+    Expected: As printed: both stay below {LOW}. As corrected: only the second does, and the first ends at {HIGH} or
+    more.
 
     What a term lacks in correlation, 1 − r, beside what the whole estimate lacks (printed) or the first term
     (corrected). On random classes ½Σv² of another seed must not do as well. On smooth classes all seeds have nearly the
@@ -236,7 +237,7 @@ def constant(run: Run, claim: Claim) -> Finding:
 def current(found: Found, claim: Claim) -> dict[str, Any]:
     """The closed form can be computed with b̄ as the theorem defines it: the mean attention at that time.
 
-    Expected: The correlation is at least 0.9 at all three moments and above that of the start.
+    Expected: The correlation is at least {HIGH} at all three moments and above that of the start.
 
     The closed form with b̄ of the moment, beside the start, which predicts that z never moves.
     """
@@ -257,7 +258,7 @@ def rebuilt(found: Found, claim: Claim) -> dict[str, Any]:
 
     Corrected: The path of V and the inputs x give the logits: integrate eq. 17 with b̄ computed from the estimate
     itself.
-    Expected: The relative error is at most 0.2 at all three moments. The correlation is at least 0.99.
+    Expected: The relative error is at most {CLOSE} at all three moments. The correlation is at least {NEAR_ONE}.
 
     Beside the estimate that z never moves. Rebuilt from V of another seed it must be wrong, on random classes: on
     smooth classes all seeds have nearly the same z.
