@@ -95,7 +95,8 @@ def _spoiled(content: bytes, random: Random, pool: list[bytes]) -> bytes:
         elif how == 2 or not isinstance(owner[key], Tensor):
             owner[key] = copy.deepcopy(random.choice(PLAIN))
         else:
-            owner[key] = random.choice(DAMAGE)(owner[key].clone(), random)
+            whole = owner[key].to_dense().clone(memory_format=torch.contiguous_format)  # it may be damaged already
+            owner[key] = random.choice(DAMAGE)(whole, random)
     return _to_bytes(value)
 
 

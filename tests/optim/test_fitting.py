@@ -190,6 +190,7 @@ REFUSED = {
     ),
     "a rate in words": (replaced("fast", *GROUP, "lr"), "options of group 0 of the state do not work with AdamW"),
     "no betas": (replaced(None, *GROUP, "betas"), "do not work with AdamW"),
+    "betas in one tensor": (replaced(torch.tensor([0.9, 0.999]), *GROUP, "betas"), "betas of group 0 .* one number"),
     "a graph on a CPU": (replaced(True, *GROUP, "capturable"), "do not work with AdamW"),
     "steps skipped in words": (replaced("two", *GROUP, "galore_skipped"), "must be a whole number, got 'two'"),
     "a parameter twice": (replaced([0, 0, *range(2, 8)], *GROUP, "params"), "a parameter twice"),

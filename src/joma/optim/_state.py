@@ -175,6 +175,9 @@ def read_structure(state_dict: Any, sizes: list[int]) -> tuple[list[dict[str, An
     for number, group in enumerate(groups):
         if "params" not in group:
             raise StateError(f"group {number} of the state has no entry 'params': the state is not whole")
+        for key, value in group.items():
+            if isinstance(value, Tensor) and value.numel() != 1 and key != "params":
+                raise StateError(f"{key} of group {number} of the state must be one number, got {_brief(value)}")
     listed = [str(each) for group in groups for each in group["params"]]
     places = {each: place for place, each in enumerate(listed)}
     if len(places) < len(listed):
