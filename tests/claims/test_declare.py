@@ -11,6 +11,7 @@ from joma.measure.intervals import compare
 
 RUN = SimpleNamespace(config={"rate": 0.5})
 LEAST = 0.1
+rate = "of the module: the option of that name is meant"
 
 
 def small(run, claim):

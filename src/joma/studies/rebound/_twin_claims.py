@@ -71,12 +71,12 @@ def _details(twins: Twins, run: Run, held: str, cases: Sequence[Case]) -> dict[s
         twin, control = both_names(case.base, held)
         off = {"held thing off by": _twins.misses(run, case, twin)}
         off["held thing off by, control"] = _twins.misses(run, case, control)
-        gone = {f"gone with {name} held": gone_with(run, case, name) for name in twins.holds}
+        gone = {f"gone with {name} held": share_removed(run, case, name) for name in twins.holds}
         found[f"{case.name}, valley to end"] = rise | off | gone
     return found
 
 
-def gone_with(run: Run, case: Case, held: str) -> float:
+def share_removed(run: Run, case: Case, held: str) -> float:
     """The share of the rise that a twin lacks, over seeds."""
     return compare(_twins.removed(run, case, twin_name(case.base, held))).value
 
@@ -170,7 +170,9 @@ def _caption(twins: Twins, leads: str, run: Run, layers: Sequence[Case]) -> str:
                 one += f" ({_signed(run, case, twin_name(case.base, held, elsewhere=True))} pushed elsewhere)"
             ends.append(one)
         ways.append(f"{case.name}: {', '.join(ends)}")
-    judged = {case: gone_with(run, case, leads) for case in _twins.judged_layers(run) if not _slipped(run, case, leads)}
+    judged = {
+        case: share_removed(run, case, leads) for case in _twins.judged_layers(run) if not _slipped(run, case, leads)
+    }
     gone = "; ".join(f"{share:.0%} of the rise in {case.name}" for case, share in judged.items())
     loose = {f"{held} in {case.name}": _slipped(run, case, held) for held in twins.holds for case in layers}
     slipped = ", ".join(f"{name} (off by {off:.0%})" for name, off in loose.items() if off)

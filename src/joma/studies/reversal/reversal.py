@@ -50,7 +50,7 @@ def descend(inner: Tensor, facts: int, steps: int, trained: str) -> Tensor:
     c = inner.new_zeros(len(inner), facts, inner.shape[-1])
     back = torch.zeros_like(c)
 
-    def said(start: Tensor) -> Tensor:
+    def log_p_after(start: Tensor) -> Tensor:
         """(draws, facts, tokens): ln p after the tokens u that facts start with, from logits u^T theta w."""
         logits = inner[:, start][..., first] @ c @ inner
         if trained == "both":
@@ -67,7 +67,7 @@ def descend(inner: Tensor, facts: int, steps: int, trained: str) -> Tensor:
 
     path = []
     for _ in range(steps + 1):
-        ahead, reverse = said(first), said(second)
+        ahead, reverse = log_p_after(first), log_p_after(second)
         path.append(torch.stack([loss(ahead, second), loss(reverse, first)]))
         c = c + push(ahead, second)
         if trained == "both":

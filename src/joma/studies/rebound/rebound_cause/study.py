@@ -41,7 +41,7 @@ def judge_own(claim: Claim, cases_of: Callable[[Run], list[cause.Case]], run: Ru
     for case in cases:
         split = {kind: case.mean(values) for kind, values in cause.parts_of_way(run, case.base, "back").items()}
         rest = np.asarray(sum(split[kind] for kind in cause.KINDS if kind != "own QK"))
-        found[case.name] = _apart(run, case, split["own QK"], rest)
+        found[case.name] = _compare_parts(run, case, split["own QK"], rest)
     first = all(case.layers == (0,) for case in cases)
     cases += [case for case in cause.altered_cases(run) if (case.layers == (0,)) == first]
     what = "own queries and keys, less numerical errors; control: all else"
@@ -61,7 +61,7 @@ def judge_lower_mlp(claim: Claim, run: Run) -> Finding:
     for case in cases:
         split = {kind: case.mean(values) for kind, values in cause.parts_of_way(run, case.base, "back").items()}
         below = split["lower MLP"]
-        others = {kind: _apart(run, case, below, split[kind]) for kind in cause.KINDS if kind != "lower MLP"}
+        others = {kind: _compare_parts(run, case, below, split[kind]) for kind in cause.KINDS if kind != "lower MLP"}
         found |= {f"{case.name}, against {kind}": one for kind, one in hardest(claim, others).items()}
     return by_effect(
         claim, found, expected=expected, what="MLPs below, less numerical errors", details=_split(run, cases)
@@ -90,11 +90,11 @@ def judge_twin(claim: Claim, frozen: str, run: Run) -> Finding:
         what=f"rise; control: {frozen} frozen",
         size=[at_most(f"{n}, rise with {frozen} frozen", compare(r).value, MATTERS, "nats") for n, r in left.items()],
         details=diverged(run, [*{case.base: None for case in cases}, *twins])
-        | (_beside(run, cases) if frozen == cause.MLP else {}),
+        | (_rises_of_twins(run, cases) if frozen == cause.MLP else {}),
     )
 
 
-def _beside(run: Run, cases: Iterable[cause.Case]) -> dict[str, dict[str, float]]:
+def _rises_of_twins(run: Run, cases: Iterable[cause.Case]) -> dict[str, dict[str, float]]:
     """How far entropy rises in the network itself and in every twin of it: QK frozen too, and one layer's MLP alone."""
     found = {}
     for case in cases:
@@ -133,7 +133,7 @@ def judge_closing(claim: Claim, run: Run) -> Finding:
     )
 
 
-def _apart(run: Run, case: cause.Case, part: np.ndarray, control: np.ndarray) -> Comparison:
+def _compare_parts(run: Run, case: cause.Case, part: np.ndarray, control: np.ndarray) -> Comparison:
     """A part on the way back beside another: only what their numerical errors cannot explain counts."""
     error = case.mean(cause.error_of_way(run, case.base, "back"))
     return compare(cause.beyond_error(part, control, error), control)
