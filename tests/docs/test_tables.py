@@ -166,3 +166,44 @@ def test_the_tests_of_a_file_are_named(file, first, among, script):
     found = [path.relative_to(ROOT).as_posix() for path in table.nearest(table.SOURCE / file)]
     assert found[0] == first
     assert among is None or among in found
+
+
+@pytest.fixture
+def ages(script):
+    """Of the records of benchmarks, where the checkout has its history."""
+    table = script("record_ages")
+    if not all(table.git("log", "-1", "--format=%h", commit) for _, _, commit, _ in table.records()):
+        pytest.skip("this checkout has no history of the commits that records name")
+    return table
+
+
+@pytest.mark.long
+def test_the_page_says_which_records_are_older_than_their_code(ages):
+    """To the word where it says that nothing changed; else it may be a word behind."""
+    _, _, rest = ages.PAGE.read_text(encoding="utf-8").partition(ages.BEGIN)
+    page, words = rest.partition(ages.END)[0].splitlines(), [*(word for _, word in ages.SHARES), "more than half"]
+    printed = ages.rows()
+    assert [line.rpartition(" | ")[0] for line in page] == [line.rpartition(" | ")[0] for line in printed]
+    for line, now in zip(page[2:], printed[2:], strict=True):
+        old, new = (words.index(each.rpartition(" | ")[2].removesuffix(" |")) for each in (line, now))
+        assert old == new or (old and abs(old - new) == 1), f"{line}: python docs/record_ages.py --write"
+
+
+def test_lines_that_a_commit_did_not_have_are_counted(script, monkeypatch):
+    ages = script("record_ages")
+    listed = "3\t1\tsrc/a.py\0" + "2\t0\t\0src/old.py\0src/new.py\0" + "-\t-\tsrc/picture.png\0"
+    monkeypatch.setattr(ages, "git", lambda *words: listed)
+    ages.changed.cache_clear()
+    assert ages.changed("some commit") == {ROOT / "src/a.py": 3, ROOT / "src/new.py": 2}
+    ages.changed.cache_clear()
+    assert [ages.said(each) for each in (0.0, 0.01, 0.2, 0.6)] == [
+        "none", "less than a tenth", "less than half", "more than half",
+    ]  # fmt: skip
+
+
+def test_a_benchmark_speaks_of_what_it_imports_and_of_its_room(script):
+    ages = script("record_ages")
+    (benchmark,) = ages.scripts_of("salience")
+    found = {path.relative_to(ages.SOURCE).as_posix() for path in ages.spoken_of(benchmark)}
+    assert "theory/salience.py" in found
+    assert {name.partition("/")[0] for name in found} <= {"theory"}

@@ -70,6 +70,7 @@ ELSEWHERE = {
     "reversal_table": "tests/docs/test_tables.py",
     "undecided_table": "tests/docs/test_tables.py",
     "tests_table": "tests/docs/test_tables.py",
+    "record_ages": "tests/docs/test_tables.py",
     "view_titles": "tests/view/test_feed.py",
     "verdict_table": "tests/docs/test_tables.py",
     "ablation_summary": "tests/docs/test_tables.py",
