@@ -4,6 +4,8 @@ It is a program, so that torch is loaded once and the processes are forked from 
 """
 
 import contextlib
+import importlib.util
+import io
 import logging
 import os
 import sys
@@ -26,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from joma.host.errors import JomaError
 from joma.monitor import Alert, Monitor, TrainingStopped
 from joma.monitor.sharded import gram_part
+from joma.runs import Run
 
 ALL = ["entropy", "largest_logit", "sink_mass", "effective_keys", "spread", "stable_rank", "norm", "update_ratio"]
 STEPS, EVERY = 4, 2
@@ -434,7 +437,44 @@ def work(rank, folder, size, what):
     dist.destroy_process_group()
 
 
+SMALL = ["--steps", "4", "--every", "2", "--width", "16", "--length", "16"]
+
+
+def example(name):
+    """A script of examples/, as a module."""
+    path = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"example_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def is_what_it_printed(record, printed):
+    """Of an example with these options."""
+    with Run.open(record) as run:
+        assert run.steps("entropy").tolist() == [0, 2, 4]
+        assert run.array("entropy").shape == (3, 2, 4)
+        entropy = run.array("entropy").mean((1, 2))
+    lines = printed.strip().splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["step 0", "step 2", "step 4"]
+    assert all(f"mean entropy {each:.3f} nats" in line for each, line in zip(entropy, lines, strict=True))
+
+
+def example_of_fsdp2(rank, folder):
+    """As torchrun would start it, but for where processes meet. What it says is kept."""
+    torch.set_num_threads(1)
+    begin, here = dist.init_process_group, {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": 2}
+    dist.init_process_group = lambda backend: begin(backend, **here)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        example("monitor_fsdp2").main([*SMALL, "--out", f"{folder}/example/run.joma"])
+    Path(folder, f"said{rank}").write_text(said.getvalue())
+
+
 if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"
+    import transformers.models.gpt2.modeling_gpt2
+    import transformers.models.llama.modeling_llama  # noqa: F401  # as above
+
     for size, what in ((2, of_two), (4, of_four)):
         mp.start_processes(work, (sys.argv[1], size, what), nprocs=size, start_method="fork")
+    mp.start_processes(example_of_fsdp2, (sys.argv[1],), nprocs=2, start_method="fork")

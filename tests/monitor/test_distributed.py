@@ -225,6 +225,12 @@ def test_all_go_on_where_the_record_of_the_first_ends(two, folder):
         assert run.steps("norm").tolist() == [0, 2, 4, 6]
 
 
+def test_the_example_of_fsdp2(folder):
+    several_processes.is_what_it_printed(folder / "example/run.joma", (folder / "said0").read_text())
+    assert (folder / "said1").read_text() == ""
+    assert [path.name for path in (folder / "example").iterdir()] == ["run.joma"]
+
+
 ENDS = "measuring failed and ends here, training goes on: "
 LINES = {
     "different steps": f"step 20: {ENDS}processes must measure at the same step, and rank 1 is at step 21 when "

@@ -1,61 +1,19 @@
-"""The examples run as they stand: loops in one process and with torchrun in two, and other people's trainers."""
+"""The examples run as they stand: a loop in one process, and other people's trainers. Of loops in several processes,
+test_distributed.py runs monitor_fsdp2.py, and docs/how-to/monitor-several-processes.md monitor_ddp.py with torchrun."""
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
-from patience import PATIENCE
+from several_processes import SMALL, example, is_what_it_printed
 
 from joma.runs import Run
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-SMALL = ["--steps", "4", "--every", "2", "--width", "16", "--length", "16"]
-
-
-def example(name):
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def check(record, printed):
-    with Run.open(record) as run:
-        assert run.steps("entropy").tolist() == [0, 2, 4]
-        assert run.array("entropy").shape == (3, 2, 4)
-        entropy = run.array("entropy").mean((1, 2))
-    lines = printed.strip().splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["step 0", "step 2", "step 4"]
-    assert all(f"mean entropy {each:.3f} nats" in line for each, line in zip(entropy, lines, strict=True))
 
 
 def test_a_plain_loop(tmp_path, capsys):
     pytest.importorskip("transformers")
     record = example("monitor_plain_loop").main([*SMALL, "--out", str(tmp_path / "run.joma")])
-    check(record, capsys.readouterr().out)
-
-
-@pytest.mark.long
-def test_two_processes_by_torchrun(tmp_path):
-    """With FSDP2; the page that has monitor_ddp.py, docs/how-to/monitor-several-processes.md, is run with its tests."""
-    pytest.importorskip("transformers")
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    ended = subprocess.run(
-        [*start, str(EXAMPLES / "monitor_fsdp2.py"), *SMALL, "--out", str(tmp_path / "run.joma")],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    check(tmp_path / "run.joma", ended.stdout)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.joma"]
+    is_what_it_printed(record, capsys.readouterr().out)
 
 
 TINY = ["--layers", "1", "--heads", "2", "--width", "16", "--length", "32", "--batch", "4", "--every", "3"]

@@ -61,7 +61,7 @@ HERE_TOO_LONG = {
 """They start processes that load torch, compile, train, or wait for the disk."""
 ELSEWHERE = {
     "monitor_ddp": "docs/how-to/monitor-several-processes.md",
-    "monitor_fsdp2": "tests/monitor/test_examples.py",
+    "monitor_fsdp2": "tests/monitor/several_processes.py",
     "monitor_plain_loop": "tests/monitor/test_examples.py",
     "monitor_trainer": "tests/monitor/test_examples.py",
     "monitor_lightning": "tests/monitor/test_examples.py",
