@@ -7,6 +7,9 @@ import shutil
 import signal
 import tempfile
 
+# What is imported stays. To look through it for garbage again and again is a tenth of the start; see below.
+gc.disable()
+
 # Where tests run on the CPU, neither they nor what they start sees a GPU: torch would put processes and wrappers on it
 # unasked. Triton decides when a kernel is defined whether to interpret it. Both must be so before anything loads torch.
 if os.environ.get("JOMA_TEST_DEVICE", "cpu") == "cpu":
@@ -57,10 +60,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """What was imported stays: there is no need to look through it for garbage again and again."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(5_000, 20, 50)
+    gc.enable()
 
 
 def pytest_unconfigure():
