@@ -12,7 +12,6 @@ from joma.probes._compiled import _INSTALLED, CompiledAttention, _problem
 from joma.probes._record import Probe
 
 transformers = pytest.importorskip("transformers")
-LONG = ("aot_eager", "inductor")
 MEASURES = ["entropy", "largest_logit", "sink_mass", "spread"]
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -38,7 +37,7 @@ def trained(backend, watched):
     return train(model, monitor, loss=loss, called=called, steps=5), monitor
 
 
-@pytest.mark.parametrize("backend", ["eager", *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_training_is_the_same_bit_for_bit(backend):
     plain, _ = trained(backend, False)
     watched, monitor = trained(backend, True)
