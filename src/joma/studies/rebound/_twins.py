@@ -138,7 +138,7 @@ def both_names(base: str, held: str) -> tuple[str, str]:
 def fixed_batch(config: TwinsConfig, ensemble: Ensemble) -> Tensor:
     """Batches of training text, spread over what is read up to the end, (sequences, length)."""
     steps = np.linspace(0, config.steps - 1, config.batches).astype(int)
-    return torch.cat([ensemble.batch(int(step), [0])[0] for step in steps])
+    return torch.cat([ensemble.batch(int(step), [0])[0].flatten(0, -2) for step in steps])
 
 
 def spreads(decoder: Decoder, tokens: Tensor) -> dict[str, Tensor]:

@@ -1,0 +1,446 @@
+"""Does the rebound of attention entropy need a part of the network to learn, or is it only delayed without it?
+
+Twins of Figure 6's language models go on from the valley with queries and keys, or MLPs, or embeddings frozen, alone
+and in pairs, four times as long as in `rebound-cause`. In the control the output matrix is frozen: as many weights as
+the embeddings, forty times as many as the MLPs or the queries and keys, and none that attention reads. One more twin
+has its queries and keys frozen and the mean and covariance of what attention reads held as they were.
+
+What was fixed when: everything, before any run at paper scale.
+
+- A network's valley is its own: the lowest point of its curve, the way down of its base included. The rise ends in the
+  mean over the last `window` steps, about one reading of the text, and is read at the valley of the other seeds' mean,
+  so that a seed's own noise chooses nothing. Each seed begins the text at a place of its own, so that no bump of the
+  text is shared. When the valley was is read from each seed by itself.
+- Need: with the part frozen entropy rises by less than what matters (0.05 nats) until the last step, while more of the
+  rise is lost by what matters than in the control. Delay: it rises by at least what matters, from a valley that comes
+  later by half a doubling of the steps (`LATER`), both beyond chance. Neither: it rises, and its valley is not later.
+- Both are read once at the last step, and once at equal loss: where the validation loss of each of the two networks
+  first is as low as the lowest that both reach.
+- The valley at which twins leave, step 2,000, is that of `rebound-cause`. The seeds, 90 to 97, had not been looked at.
+  A sketch with one seed had been seen (issue of the project, not kept): with MLPs frozen the second layer rose by 0.15
+  of 0.27 nats by 10,000 steps and by 0.42 of 0.49 by 30,000; with queries and keys frozen further than with nothing.
+
+Cost at paper scale, estimated before the run: a member's step takes 0.33 ms on an H200 (Figure 6's and `text-order`'s
+records), 0.27 ms with embeddings or output frozen. 8 seeds of nine networks and 40,000 steps are 2.75 million of them:
+950 s, and a minute for compiling, measuring and saving. One layer would take 600 s more; the first layer of two has
+nothing below it but the embeddings either, and is read in its place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from joma.claims.config import Least
+from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.declare import Claims
+from joma.claims.evidence import Test, at_least
+from joma.claims.guards import at_paper_scale, clears, no_more
+from joma.claims.verdicts import by_effect, not_run
+from joma.data.text import Corpus
+from joma.figures.bands import mean_and_band
+from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, panels, step_axis
+from joma.figures.types import Axes
+from joma.measure.intervals import compare
+from joma.measure.rebound import FEWEST_SEEDS
+from joma.recipes.language import PAPER, Recipe, called, corpus, recipe, same_text, train_variants
+from joma.recipes.language.curves import alive, curve, diverged, learned_nothing, steps_of
+from joma.runs import Run
+from joma.studies.rebound._cases import MATTERS, Case, base_name, comes_back, points
+from joma.studies.rebound._held import Held
+from joma.studies.rebound._twins import TwinsConfig, bases, entropies, fixed_batch, misses
+from joma.studies.rebound.reading import Moments
+from joma.training import Ensemble
+
+LATER = 0.5
+"""Doublings of the steps by which a valley must come later to be delayed."""
+LOOSE = 0.1
+"""What is held may be off by this share of its value at the valley, in the mean over points, or nothing was held."""
+SINGLE = ("QK", "MLP", "embeddings")
+ARMS: dict[str, tuple[str, ...]] = {
+    **{part: (part,) for part in SINGLE},
+    **{f"{one} and {other}": (one, other) for one, other in (SINGLE[:2], SINGLE[::2], SINGLE[1:])},
+    "output": ("output",),
+}
+"""What twins have frozen, by groups of `joma.models.groups.parameter_groups`."""
+CONTROL = "output"
+NOTHING, HELD = "nothing", "QK frozen, input held"
+COLOURS = dict(
+    zip((NOTHING, *ARMS, HELD), (INK, BLUE, GREEN, ORANGE, *(BLUE, ORANGE, GREEN), GREY, PURPLE), strict=True)
+)
+
+
+@dataclass(frozen=True)
+class NeedOrDelayConfig(TwinsConfig):
+    """Twins of `TwinsConfig`, and how their ends are read."""
+
+    window: Annotated[int, Least(1)] = 60
+    """Steps over whose measuring points the end of a curve is averaged: about one reading of the text."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.valley + self.window < self.steps:
+            raise ValueError(f"window must be below {self.steps - self.valley}, the steps after the valley, "
+                             f"got {self.window}")  # fmt: skip
+
+
+def arm_name(base: str, arm: str) -> str:
+    """The network of an arm.
+
+    >>> arm_name("2 layers", "nothing"), arm_name("2 layers", "QK"), arm_name("2 layers", "QK frozen, input held")
+    ('2 layers', '2 layers, QK frozen', '2 layers, QK frozen, input held')
+    """
+    return {NOTHING: base, HELD: f"{base}, {HELD}"}.get(arm, f"{base}, {arm} frozen")
+
+
+def plan(config: NeedOrDelayConfig, text: Corpus) -> dict[str, Recipe]:
+    """All networks by their names."""
+    found = {}
+    for layers in config.layers:
+        base, plain = base_name(layers), recipe(config, text, layers=layers, rates=(config.rate,))
+        plain = plain.with_(own_start=True)
+        found[base] = plain.with_(keep_at=(config.valley,))
+        for arm, groups in {**ARMS, HELD: ("QK",)}.items():
+            found[arm_name(base, arm)] = plain.with_(frozen=groups, branch_of=base, branch_at=config.valley)
+    return found
+
+
+def run(config: NeedOrDelayConfig, run: Run, progress: Progress) -> None:
+    """Train all networks, measured at their points: loss and entropy, and how far off what is held is."""
+    text = corpus(config, progress)
+    variants = plan(config, text)
+
+    def measured(name: str, plain: Ensemble) -> Ensemble:
+        one, measures = variants[name], {"valid": plain.measures["valid"]}
+        at = tuple(point for point in points(config.valley, one.steps, one.every) if point >= one.branch_at)
+        if not name.endswith(HELD):
+            return replace(plain, measures=measures, measure_at=at)
+        tokens = fixed_batch(config, plain)
+
+        def networks(members: Sequence[int]) -> Held:
+            seeds = [one.members[member][1] for member in members]
+            return Held(one.decoder, seeds, Moments(), tokens.cpu(), at=config.valley, every=config.refresh)
+
+        measures["held"] = lambda decoder, members: {"miss": decoder.miss()}
+        return replace(plain, networks=networks, tend=Held.tend, measures=measures, measure_at=at)
+
+    command = f"joma run {run.study} --device cpu --precision float32, or on a machine with a GPU"
+    train_variants(variants, text, run, progress, share=0.95, adapt=measured, command=command)
+
+
+# ---- what is read from the record
+
+
+class Path(NamedTuple):
+    """A network from its beginning on, the way down of its base included."""
+
+    steps: np.ndarray
+    """(points,)"""
+    entropy: np.ndarray
+    """(layers, seeds, points); NaN for seeds that diverged."""
+    loss: np.ndarray
+    """(seeds, points), on the validation text."""
+
+
+def path(run: Run, base: str, arm: str = NOTHING) -> Path:
+    """The path of an arm."""
+    parts = []
+    for name in dict.fromkeys((base, arm_name(base, arm))):
+        steps = steps_of(run, name)
+        chosen = steps < run.config["valley"] if name == base and arm != NOTHING else steps >= 0
+        parts.append((steps[chosen], entropies(run, name)[..., chosen], curve(run, name, "valid/loss")[0][:, chosen]))
+    return Path(*(np.concatenate(part, -1) for part in zip(*parts, strict=True)))
+
+
+def valleys(found: Path) -> np.ndarray:
+    """The lowest point of the mean of the other seeds, as a number of measuring points, (layers, seeds)."""
+    known = np.nan_to_num(found.entropy)  # a seed that diverged counts for nobody
+    return np.asarray((known.sum(1, keepdims=True) - known).argmin(-1))
+
+
+def valley_steps(found: Path) -> np.ndarray:
+    """When each seed's entropy is lowest, (layers, seeds) steps; NaN for seeds that diverged."""
+    at = found.steps[np.nan_to_num(found.entropy, nan=np.inf).argmin(-1)].astype(float)
+    return np.asarray(np.where(np.isfinite(found.entropy).all(-1), at, np.nan))
+
+
+def rises(found: Path, window: int, ends: np.ndarray | None = None) -> np.ndarray:
+    """From the own valley to the end, (layers, seeds): less than nothing where the end is before the valley.
+
+    ends: (seeds,) measuring points; the last one unless given. The end is the mean over `window` steps up to there.
+    """
+    seeds = found.entropy.shape[1]
+    ends = np.full(seeds, len(found.steps) - 1) if ends is None else ends
+    low = np.take_along_axis(found.entropy, valleys(found)[..., None], -1)[..., 0]
+    last = found.steps[ends][:, None]
+    near = (found.steps > last - window) & (found.steps <= last)  # (seeds, points)
+    return np.asarray(np.where(near, found.entropy, 0.0).sum(-1) / near.sum(-1) - low)
+
+
+def equal_loss(one: Path, other: Path) -> tuple[np.ndarray, np.ndarray]:
+    """By seed, the measuring points at which the losses of both are first as low as the lowest that both reach."""
+    lowest = [np.minimum.accumulate(path.loss, -1) for path in (one, other)]
+    level = np.maximum(lowest[0][:, -1], lowest[1][:, -1])
+    return tuple((low <= level[:, None]).argmax(-1) for low in lowest)  # type: ignore[return-value]
+
+
+def rise(run: Run, case: Case, arm: str = NOTHING) -> np.ndarray:
+    """Of a case, until the last step, (seeds,)."""
+    return case.mean(rises(path(run, case.base, arm), int(run.config["window"])))
+
+
+def lost(run: Run, case: Case, arm: str, than: str = NOTHING, *, at_equal_loss: bool = False) -> np.ndarray:
+    """How much less than another arm an arm rises, (seeds,)."""
+    both = path(run, case.base, than), path(run, case.base, arm)
+    ends = equal_loss(*both) if at_equal_loss else (None, None)
+    first, second = (case.mean(rises(one, int(run.config["window"]), end)) for one, end in zip(both, ends, strict=True))
+    return np.asarray(first - second)
+
+
+def doublings_later(run: Run, case: Case, arm: str) -> np.ndarray:
+    """How much later than with nothing frozen the valley is, in doublings of the steps, (seeds,)."""
+    steps = [case.mean(valley_steps(path(run, case.base, one))) for one in (NOTHING, arm)]
+    return np.asarray(np.log2(np.maximum(steps[1], 1.0) / np.maximum(steps[0], 1.0)))
+
+
+def cases(run: Run, than: str = NOTHING) -> list[Case]:
+    """Each layer that comes back with nothing frozen, or in another arm, by itself."""
+    layers = [Case(base, (n,)) for base in bases(run) for n in range(len(entropies(run, base)))]
+    return [case for case in layers if comes_back(rise(run, case, than))]
+
+
+# ---- claims
+
+
+def _tells_nothing(run: Run) -> tuple[str, str] | None:
+    for name in (arm_name(base, arm) for base in bases(run) for arm in COLOURS):
+        if (left := int(alive(run, name).sum())) < FEWEST_SEEDS:
+            return f"too many runs of {name} diverged: {left} are left", (
+                f"joma run {run.study} --rate {run.config['rate'] / 3:g}"
+            )
+        if reason := learned_nothing(run, name):
+            return reason, f"joma run {run.study} --steps {2 * run.config['steps']}"
+    if cases(run):
+        return None
+    found = [(compare(rise(run, Case(base, (n,)))), Case(base, (n,)).name)
+             for base in bases(run) for n in range(len(entropies(run, base)))]  # fmt: skip
+    most, name = max(found, key=lambda one: one[0].value)
+    return (
+        f"no layer comes back by {MATTERS:g} nats beyond chance with nothing frozen; the largest rebound is "
+        f"{most.value:.3f} nats ({most.low:.3f} to {most.high:.3f}), {name}"
+    ), at_paper_scale(run.study)
+
+
+CLAIMS = Claims(
+    unit="nats", matters=MATTERS, guard=_tells_nothing
+)  # fmt: skip
+USES = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")
+SPEAKS = "Attention becomes dense again"
+
+
+def judge_need(arm: str, run: Run, claim: Claim) -> Finding:
+    """What a twin loses of the rise, beside what the control loses; and that what is left is too small to matter."""
+    judged = cases(run)
+    found = {}
+    for case in judged:
+        for at, equal in (("by the last step", False), ("at equal loss", True)):
+            less, control = (lost(run, case, one, at_equal_loss=equal) for one in (arm, CONTROL))
+            found[f"{case.name}, {at}"] = compare(less, control)
+    left = [no_more(f"{case.name}, rise that is left", compare(rise(run, case, arm)), MATTERS, "nats")
+            for case in judged]  # fmt: skip
+    what = "rise that is lost; control: output frozen"
+    return by_effect(claim, found, what=what, size=left, details=_details(run, judged, arm))
+
+
+def judge_delay(arm: str, run: Run, claim: Claim) -> Finding:
+    """That a twin rises from its own valley, and that this valley comes later."""
+    judged, later = cases(run), []
+    for case in judged:
+        gap = compare(doublings_later(run, case, arm))
+        later += [
+            clears(f"{case.name}, valley later, in doublings of the steps", gap, matters=LATER),
+            at_least(f"{case.name}, valley later, in doublings of the steps", gap.value, LATER),
+        ]
+    found = {case.name: compare(rise(run, case, arm)) for case in judged}
+    return by_effect(claim, found, what="rise from the own valley", size=later, details=_details(run, judged, arm))
+
+
+def _details(run: Run, judged: Sequence[Case], *arms: str) -> dict[str, dict[str, float]]:
+    """By case and arm: the rise, when the valley is, and both at equal loss, for the reader."""
+    found: dict[str, dict[str, float]] = {}
+    for case in judged:
+        base = path(run, case.base)
+        for arm in (NOTHING, *arms, CONTROL):
+            one = path(run, case.base, arm)
+            at = np.take_along_axis(one.loss[None], valleys(one)[..., None], -1)[..., 0]  # (layers, seeds)
+            ends = [rises(p, int(run.config["window"]), end)
+                    for p, end in zip((one, base), equal_loss(one, base), strict=True)]  # fmt: skip
+            found[f"{case.name}, {arm} frozen" if arm != HELD else f"{case.name}, {HELD}"] = {
+                "rise (nats)": compare(rise(run, case, arm)).value,
+                "step of the valley": compare(case.mean(valley_steps(one))).value,
+                "loss at the valley (nats)": compare(case.mean(at)).value,
+                "rise at equal loss (nats)": compare(case.mean(ends[0])).value,
+                "rise with nothing frozen at equal loss (nats)": compare(case.mean(ends[1])).value,
+                "last loss (nats)": compare(one.loss[:, -1]).value,
+            }
+    return found | diverged(run, [arm_name(base, arm) for base in bases(run) for arm in COLOURS])
+
+
+NAMES = {"QK": "queries and keys", "MLP": "MLPs", "embeddings": "embeddings"}
+SOURCES = {"QK": "JoMA Sec. 4", "MLP": "JoMA Sec. 5", "embeddings": "JoMA Sec. 2"}
+
+
+def _declare() -> None:
+    for arm, groups in ARMS.items():
+        if arm == CONTROL:
+            continue
+        named, slug = " or ".join(NAMES[group] for group in groups), arm.lower().replace(" and ", "-or-")
+        both = "both" if len(groups) > 1 else "all of them"
+        text = (
+            f"{SPEAKS} only if {named} go on to learn. Tested here: with {both} frozen from the valley on, it does "
+            f"not by the last step.\n\nExpected: with {arm} frozen at least {{MATTERS:g}} nats more of the rise are "
+            "lost than with the output matrix frozen, by step {steps:,} and at equal loss, beyond chance, and what is "
+            "left is below that."
+        )
+        CLAIMS.declare(f"needs-{slug}", SOURCES[groups[0]], text, uses=USES)(partial(judge_need, arm))
+    for part in SINGLE:
+        text = (
+            f"Where {NAMES[part]} stop to learn, attention becomes dense again later. Tested here: with them frozen "
+            "from the valley on, entropy falls further to a later valley and rises from there.\n\n"
+            f"Expected: with {part} frozen entropy rises by at least {{MATTERS:g}} nats from a valley that comes at "
+            "least {LATER:g} doublings of the steps later, beyond chance, by step {steps:,}."
+        )
+        CLAIMS.declare(f"delayed-by-{part.lower()}", SOURCES[part], text, uses=USES)(partial(judge_delay, part))
+
+
+_declare()
+
+
+@CLAIMS.declare("input-raises-frozen-logits", "JoMA Fig. 6", uses=(*USES, "reading/input-spreads"))
+def _input_raises(run: Run, claim: Claim) -> Finding:
+    """With queries and keys frozen, attention becomes dense again because what it reads moves and spreads.
+
+    Expected: with the mean and covariance of what attention reads held as well, at least {MATTERS:g} nats of the rise
+    with QK frozen are lost by step {steps:,}, beyond chance, and what is left is below that.
+    """
+    judged = cases(run, "QK")
+    if not judged:
+        reason = f"with QK frozen no layer comes back by {MATTERS:g} nats beyond chance, so nothing is left to explain"
+        return not_run(claim, claim.expected, reason, at_paper_scale(run.study))
+    for case in judged:
+        if not (off := misses(run, case, arm_name(case.base, HELD))) <= LOOSE:
+            reason = f"the input was not held in {case.name}: it was off by {off:.0%}, and {LOOSE:.0%} is allowed"
+            often = max(1, run.config["refresh"] // 5)
+            return not_run(claim, claim.expected, reason, f"joma run {run.study} --refresh {often}")
+    found = {case.name: compare(rise(run, case, "QK"), rise(run, case, HELD)) for case in judged}
+    left: list[Test] = [
+        no_more(f"{case.name}, rise that is left", compare(rise(run, case, HELD)), MATTERS, "nats") for case in judged
+    ]
+    off = {case.name: misses(run, case, arm_name(case.base, HELD)) for case in judged}
+    details = _details(run, judged, "QK", HELD) | {"held input off by": off}
+    return by_effect(claim, found, what="rise with QK frozen; control: input held too", size=left, details=details)
+
+
+# ---- figures
+
+
+def draw(run: Run) -> list[Drawing]:
+    """Entropy over steps by layer, and by arm when the valley is and how far entropy rises from it."""
+    return [_draw_curves(run), _draw_outcomes(run)]
+
+
+def _layers(run: Run) -> list[Case]:
+    return [Case(base, (n,)) for base in bases(run) for n in range(len(entropies(run, base)))]
+
+
+def _title(case: Case) -> str:
+    return case.name[0].upper() + case.name[1:]
+
+
+def _label(arm: str) -> str:
+    return arm if arm == HELD else f"{arm} frozen"
+
+
+def _draw_curves(run: Run) -> Drawing:
+    layers = _layers(run)
+    figure, axes = panels(len(layers), 2, width=4.2, height=2.8)
+    rows = [[NOTHING, *SINGLE, CONTROL], [NOTHING, *(arm for arm in ARMS if " and " in arm), HELD]]
+    for row, arms in enumerate(rows):
+        for axis, case in zip(axes[row * len(layers) :], layers, strict=False):
+            _curves(axis, run, case, arms)
+            axis.set(title=_title(case), ylabel="attention entropy (nats)")
+            step_axis(axis)
+        axis.legend(fontsize="x-small")
+    caption = (
+        f"{_in_words(run)} Above: with one part frozen from the valley, step {run.config['valley']:,}, on, and with "
+        "the output matrix frozen. Below: with two parts frozen, and with queries and keys frozen while the mean and "
+        f"covariance of what attention reads are held. Lines: means of {run.config['seeds']} seeds on held-out text of "
+        f"{called(run.config['corpus'])}; bands: their range."
+    )
+    return Drawing("entropy-by-what-is-frozen", caption, figure)
+
+
+def _curves(axis: Axes, run: Run, case: Case, arms: Sequence[str]) -> None:
+    for arm in reversed(arms):  # nothing frozen is drawn on top
+        found = path(run, case.base, arm)
+        rows = case.mean(found.entropy)
+        rows = rows[np.isfinite(rows).all(1)]
+        later = found.steps >= (0 if arm == NOTHING else int(run.config["valley"]))
+        if len(rows):
+            mean_and_band(axis, found.steps[later], rows[:, later], over=0, shade=0.12, color=COLOURS[arm],
+                          label=_label(arm))  # fmt: skip
+
+
+def _in_words(run: Run) -> str:
+    ways = []
+    for case in cases(run):
+        ends = [f"{compare(rise(run, case, arm)).value:+.2f} with {_label(arm)}" for arm in (NOTHING, *SINGLE)]
+        ways.append(f"{case.name}: {', '.join(ends)}".replace("-", "−"))
+    return f"From its own valley to the end entropy rises, in nats, {'; '.join(ways)}." if ways else "No layer rises."
+
+
+def _draw_outcomes(run: Run) -> Drawing:
+    layers = _layers(run)
+    figure, axes = panels(len(layers), 1, width=4.6, height=3.4)
+    for axis, case in zip(axes, layers, strict=True):
+        for arm, colour in COLOURS.items():
+            when, back = compare(doublings_later(run, case, arm)), compare(rise(run, case, arm))
+            axis.errorbar(when.value, back.value, xerr=when.half_width, yerr=back.half_width, fmt="o", color=colour,
+                          mfc="white" if " and " in arm else colour, ms=5, capsize=2, lw=1, label=_label(arm))  # fmt: skip
+        axis.axhline(MATTERS, color=RED, lw=0.8, ls=":", label="what matters")
+        axis.axvline(LATER, color=RED, lw=0.8, ls=":", label="later")
+        axis.set(title=_title(case), xlabel="valley later than with nothing frozen (doublings of the steps)",
+                 ylabel="rise from the own valley (nats)")  # fmt: skip
+    axes[-1].legend(fontsize="x-small")
+    caption = (
+        f"{_in_words(run)} Below the horizontal line no rebound is left: the part is needed until step "
+        f"{run.config['steps']:,}. Above it and right of the vertical line it is delayed. Points: means of "
+        f"{run.config['seeds']} seeds, with intervals (95 %; 99 % over four or fewer)."
+    )
+    return Drawing("need-or-delay", caption, figure)
+
+
+STUDY = Study(
+    name="need-or-delay",
+    title="Whether the rebound needs a part of the network to learn, or is only delayed without it",
+    version=1,
+    claims=CLAIMS,
+    quick=NeedOrDelayConfig(seeds=5),
+    paper=NeedOrDelayConfig(
+        **PAPER | {"valid_sequences": 40, "steps": 40_000, "every": 250, "seeds": 8, "seed": 90}, dropout=0.2,
+        length=35, layers=(2,), rate=1e-4, valley=2_000, batches=10, refresh=50, window=3_000,
+    ),
+    run=run,
+    draw=draw,
+    check=same_text,
+    about=(
+        "Figure 6's language models are trained. From the valley on, twins of them have queries and keys, or MLPs, or "
+        "embeddings frozen in all layers, alone and in pairs; in the control the output matrix, which attention does "
+        "not read. In one more twin queries and keys are frozen and the mean and covariance of what attention reads "
+        "are held. A part is needed if with it frozen entropy does not rise from its own, perhaps later valley by the "
+        "last step, and the rebound is delayed if it rises from a later valley. Both are also read at equal loss. "
+        "Every seed begins the text at a place of its own. Quick scale trains small models on Python source."
+    ),
+)  # fmt: skip
