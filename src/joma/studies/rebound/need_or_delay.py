@@ -76,13 +76,13 @@ COLOURS = dict(
 class NeedOrDelayConfig(TwinsConfig):
     """Twins of `TwinsConfig`, and how their ends are read."""
 
-    window: Annotated[int, Least(1)] = 60
+    window: Annotated[int, Least(1)] = 40
     """Steps over whose measuring points the end of a curve is averaged: about one reading of the text."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.valley + self.window < self.steps:
-            raise ValueError(f"window must be below {self.steps - self.valley}, the steps after the valley, "
+        if self.valley + self.window > self.steps:
+            raise ValueError(f"window must be at most {self.steps - self.valley}, the steps after the valley, "
                              f"got {self.window}")  # fmt: skip
 
 
