@@ -17,8 +17,8 @@ What was fixed when: everything, before any run at paper scale.
 - Both are read once at the last step, and once at equal loss: where the validation loss of each of the two networks
   first is as low as the lowest that both reach.
 - The valley at which twins leave, step 2,000, is that of `rebound-cause`. The seeds, 90 to 97, had not been looked at.
-  A sketch with one seed had been seen (issue of the project, not kept): with MLPs frozen the second layer rose by 0.15
-  of 0.27 nats by 10,000 steps and by 0.42 of 0.49 by 30,000; with queries and keys frozen further than with nothing.
+  A sketch with one seed had been seen: with MLPs frozen the second layer rose by 0.15 of 0.27 nats by 10,000 steps and
+  by 0.42 of 0.49 by 30,000; with queries and keys frozen it rose further than with nothing frozen.
 
 Cost at paper scale, estimated before the run: a member's step takes 0.33 ms on an H200 (Figure 6's and `text-order`'s
 records), 0.27 ms with embeddings or output frozen. 8 seeds of nine networks and 40,000 steps are 2.75 million of them:
@@ -82,8 +82,8 @@ class NeedOrDelayConfig(TwinsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.valley + self.window > self.steps:
-            raise ValueError(f"window must be at most {self.steps - self.valley}, the steps after the valley, "
-                             f"got {self.window}")  # fmt: skip
+            most = f"{self.steps - self.valley}, the steps after the valley"
+            raise ValueError(f"window must be at most {most}, got {self.window}")
 
 
 def arm_name(base: str, arm: str) -> str:
@@ -167,16 +167,17 @@ def valley_steps(found: Path) -> np.ndarray:
 
 
 def rises(found: Path, window: int, ends: np.ndarray | None = None) -> np.ndarray:
-    """From the own valley to the end, (layers, seeds): less than nothing where the end is before the valley.
+    """From the own valley to the end, (layers, seeds); 0 where the end comes before the valley.
 
-    ends: (seeds,) measuring points; the last one unless given. The end is the mean over `window` steps up to there.
+    ends: (seeds,) measuring points; the last one unless given. The end is the mean over `window` steps up to there, of
+    points from the valley on.
     """
-    seeds = found.entropy.shape[1]
-    ends = np.full(seeds, len(found.steps) - 1) if ends is None else ends
-    low = np.take_along_axis(found.entropy, valleys(found)[..., None], -1)[..., 0]
+    low, place = valleys(found)[..., None], np.arange(len(found.steps))
+    ends = np.full(found.entropy.shape[1], place[-1]) if ends is None else ends
     last = found.steps[ends][:, None]
-    near = (found.steps > last - window) & (found.steps <= last)  # (seeds, points)
-    return np.asarray(np.where(near, found.entropy, 0.0).sum(-1) / near.sum(-1) - low)
+    near = (found.steps > last - window) & (found.steps <= last) & (place >= low)  # (layers, seeds, points)
+    above = np.where(near, found.entropy - np.take_along_axis(found.entropy, low, -1), 0.0)
+    return np.asarray(above.sum(-1) / np.maximum(near.sum(-1), 1))
 
 
 def equal_loss(one: Path, other: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -207,8 +208,11 @@ def doublings_later(run: Run, case: Case, arm: str) -> np.ndarray:
 
 def cases(run: Run, than: str = NOTHING) -> list[Case]:
     """Each layer that comes back with nothing frozen, or in another arm, by itself."""
-    layers = [Case(base, (n,)) for base in bases(run) for n in range(len(entropies(run, base)))]
-    return [case for case in layers if comes_back(rise(run, case, than))]
+    return [case for case in _layers(run) if comes_back(rise(run, case, than))]
+
+
+def _layers(run: Run) -> list[Case]:
+    return [Case(base, (n,)) for base in bases(run) for n in range(len(entropies(run, base)))]
 
 
 # ---- claims
@@ -224,20 +228,15 @@ def _tells_nothing(run: Run) -> tuple[str, str] | None:
             return reason, f"joma run {run.study} --steps {2 * run.config['steps']}"
     if cases(run):
         return None
-    found = [(compare(rise(run, Case(base, (n,)))), Case(base, (n,)).name)
-             for base in bases(run) for n in range(len(entropies(run, base)))]  # fmt: skip
-    most, name = max(found, key=lambda one: one[0].value)
+    most, name = max(((compare(rise(run, case)), case.name) for case in _layers(run)), key=lambda one: one[0].value)
     return (
         f"no layer comes back by {MATTERS:g} nats beyond chance with nothing frozen; the largest rebound is "
         f"{most.value:.3f} nats ({most.low:.3f} to {most.high:.3f}), {name}"
     ), at_paper_scale(run.study)
 
 
-CLAIMS = Claims(
-    unit="nats", matters=MATTERS, guard=_tells_nothing
-)  # fmt: skip
+CLAIMS = Claims(unit="nats", matters=MATTERS, guard=_tells_nothing)
 USES = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")
-SPEAKS = "Attention becomes dense again"
 
 
 def judge_need(arm: str, run: Run, claim: Claim) -> Finding:
@@ -248,10 +247,12 @@ def judge_need(arm: str, run: Run, claim: Claim) -> Finding:
         for at, equal in (("by the last step", False), ("at equal loss", True)):
             less, control = (lost(run, case, one, at_equal_loss=equal) for one in (arm, CONTROL))
             found[f"{case.name}, {at}"] = compare(less, control)
-    left = [no_more(f"{case.name}, rise that is left", compare(rise(run, case, arm)), MATTERS, "nats")
-            for case in judged]  # fmt: skip
     what = "rise that is lost; control: output frozen"
-    return by_effect(claim, found, what=what, size=left, details=_details(run, judged, arm))
+    return by_effect(claim, found, what=what, size=_left(run, judged, arm), details=_details(run, judged, arm))
+
+
+def _left(run: Run, judged: Sequence[Case], arm: str) -> list[Test]:
+    return [no_more(f"{one.name}, rise that is left", compare(rise(run, one, arm)), MATTERS, "nats") for one in judged]
 
 
 def judge_delay(arm: str, run: Run, claim: Claim) -> Finding:
@@ -275,9 +276,9 @@ def _details(run: Run, judged: Sequence[Case], *arms: str) -> dict[str, dict[str
         for arm in (NOTHING, *arms, CONTROL):
             one = path(run, case.base, arm)
             at = np.take_along_axis(one.loss[None], valleys(one)[..., None], -1)[..., 0]  # (layers, seeds)
-            ends = [rises(p, int(run.config["window"]), end)
-                    for p, end in zip((one, base), equal_loss(one, base), strict=True)]  # fmt: skip
-            found[f"{case.name}, {arm} frozen" if arm != HELD else f"{case.name}, {HELD}"] = {
+            pairs = zip((one, base), equal_loss(one, base), strict=True)
+            ends = [rises(network, int(run.config["window"]), end) for network, end in pairs]
+            found[f"{case.name}, {_label(arm)}"] = {
                 "rise (nats)": compare(rise(run, case, arm)).value,
                 "step of the valley": compare(case.mean(valley_steps(one))).value,
                 "loss at the valley (nats)": compare(case.mean(at)).value,
@@ -299,7 +300,7 @@ def _declare() -> None:
         named, slug = " or ".join(NAMES[group] for group in groups), arm.lower().replace(" and ", "-or-")
         both = "both" if len(groups) > 1 else "all of them"
         text = (
-            f"{SPEAKS} only if {named} go on to learn. Tested here: with {both} frozen from the valley on, it does "
+            f"Attention becomes dense again only if {named} go on to learn. Tested here: with {both} frozen from the valley on, it does "
             f"not by the last step.\n\nExpected: with {arm} frozen at least {{MATTERS:g}} nats more of the rise are "
             "lost than with the output matrix frozen, by step {steps:,} and at equal loss, beyond chance, and what is "
             "left is below that."
@@ -335,12 +336,15 @@ def _input_raises(run: Run, claim: Claim) -> Finding:
             often = max(1, run.config["refresh"] // 5)
             return not_run(claim, claim.expected, reason, f"joma run {run.study} --refresh {often}")
     found = {case.name: compare(rise(run, case, "QK"), rise(run, case, HELD)) for case in judged}
-    left: list[Test] = [
-        no_more(f"{case.name}, rise that is left", compare(rise(run, case, HELD)), MATTERS, "nats") for case in judged
-    ]
     off = {case.name: misses(run, case, arm_name(case.base, HELD)) for case in judged}
     details = _details(run, judged, "QK", HELD) | {"held input off by": off}
-    return by_effect(claim, found, what="rise with QK frozen; control: input held too", size=left, details=details)
+    return by_effect(
+        claim,
+        found,
+        what="rise with QK frozen; control: input held too",
+        size=_left(run, judged, HELD),
+        details=details,
+    )
 
 
 # ---- figures
@@ -349,10 +353,6 @@ def _input_raises(run: Run, claim: Claim) -> Finding:
 def draw(run: Run) -> list[Drawing]:
     """Entropy over steps by layer, and by arm when the valley is and how far entropy rises from it."""
     return [_draw_curves(run), _draw_outcomes(run)]
-
-
-def _layers(run: Run) -> list[Case]:
-    return [Case(base, (n,)) for base in bases(run) for n in range(len(entropies(run, base)))]
 
 
 def _title(case: Case) -> str:
@@ -389,8 +389,8 @@ def _curves(axis: Axes, run: Run, case: Case, arms: Sequence[str]) -> None:
         rows = rows[np.isfinite(rows).all(1)]
         later = found.steps >= (0 if arm == NOTHING else int(run.config["valley"]))
         if len(rows):
-            mean_and_band(axis, found.steps[later], rows[:, later], over=0, shade=0.12, color=COLOURS[arm],
-                          label=_label(arm))  # fmt: skip
+            style = {"color": COLOURS[arm], "label": _label(arm)}
+            mean_and_band(axis, found.steps[later], rows[:, later], over=0, shade=0.12, **style)
 
 
 def _in_words(run: Run) -> str:
@@ -407,12 +407,13 @@ def _draw_outcomes(run: Run) -> Drawing:
     for axis, case in zip(axes, layers, strict=True):
         for arm, colour in COLOURS.items():
             when, back = compare(doublings_later(run, case, arm)), compare(rise(run, case, arm))
-            axis.errorbar(when.value, back.value, xerr=when.half_width, yerr=back.half_width, fmt="o", color=colour,
-                          mfc="white" if " and " in arm else colour, ms=5, capsize=2, lw=1, label=_label(arm))  # fmt: skip
+            style = {"color": colour, "mfc": "white" if " and " in arm else colour, "label": _label(arm)}
+            reach = {"xerr": when.half_width, "yerr": back.half_width}
+            axis.errorbar(when.value, back.value, **reach, fmt="o", ms=5, capsize=2, lw=1, **style)
         axis.axhline(MATTERS, color=RED, lw=0.8, ls=":", label="what matters")
         axis.axvline(LATER, color=RED, lw=0.8, ls=":", label="later")
-        axis.set(title=_title(case), xlabel="valley later than with nothing frozen (doublings of the steps)",
-                 ylabel="rise from the own valley (nats)")  # fmt: skip
+        later = "valley later than with nothing frozen (doublings of the steps)"
+        axis.set(title=_title(case), xlabel=later, ylabel="rise from the own valley (nats)")
     axes[-1].legend(fontsize="x-small")
     caption = (
         f"{_in_words(run)} Below the horizontal line no rebound is left: the part is needed until step "
