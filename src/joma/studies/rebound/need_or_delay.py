@@ -78,6 +78,8 @@ class NeedOrDelayConfig(TwinsConfig):
 
     window: Annotated[int, Least(1)] = 40
     """Steps over whose measuring points the end of a curve is averaged: about one reading of the text."""
+    pairs: bool = False
+    """Whether there are twins with two parts frozen, too."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,6 +105,8 @@ def plan(config: NeedOrDelayConfig, text: Corpus) -> dict[str, Recipe]:
         plain = plain.with_(own_start=True)
         found[base] = plain.with_(keep_at=(config.valley,))
         for arm, groups in {**ARMS, HELD: ("QK",)}.items():
+            if len(groups) > 1 and not config.pairs:
+                continue
             found[arm_name(base, arm)] = plain.with_(frozen=groups, branch_of=base, branch_at=config.valley)
     return found
 
@@ -211,6 +215,10 @@ def cases(run: Run, than: str = NOTHING) -> list[Case]:
     return [case for case in _layers(run) if comes_back(rise(run, case, than))]
 
 
+def _arms(run: Run) -> list[str]:
+    return [arm for arm in COLOURS if run.config["pairs"] or " and " not in arm]
+
+
 def _layers(run: Run) -> list[Case]:
     return [Case(base, (n,)) for base in bases(run) for n in range(len(entropies(run, base)))]
 
@@ -219,7 +227,7 @@ def _layers(run: Run) -> list[Case]:
 
 
 def _tells_nothing(run: Run) -> tuple[str, str] | None:
-    for name in (arm_name(base, arm) for base in bases(run) for arm in COLOURS):
+    for name in (arm_name(base, arm) for base in bases(run) for arm in _arms(run)):
         if (left := int(alive(run, name).sum())) < FEWEST_SEEDS:
             return f"too many runs of {name} diverged: {left} are left", (
                 f"joma run {run.study} --rate {run.config['rate'] / 3:g}"
@@ -241,8 +249,9 @@ USES = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")
 
 def judge_need(arm: str, run: Run, claim: Claim) -> Finding:
     """What a twin loses of the rise, beside what the control loses; and that what is left is too small to matter."""
-    judged = cases(run)
-    found = {}
+    judged, found = cases(run), {}
+    if arm not in _arms(run):
+        return not_run(claim, claim.expected, f"no twin has {arm} frozen", at_paper_scale(run.study))
     for case in judged:
         for at, equal in (("by the last step", False), ("at equal loss", True)):
             less, control = (lost(run, case, one, at_equal_loss=equal) for one in (arm, CONTROL))
@@ -286,37 +295,35 @@ def _details(run: Run, judged: Sequence[Case], *arms: str) -> dict[str, dict[str
                 "rise with nothing frozen at equal loss (nats)": compare(case.mean(ends[1])).value,
                 "last loss (nats)": compare(one.loss[:, -1]).value,
             }
-    return found | diverged(run, [arm_name(base, arm) for base in bases(run) for arm in COLOURS])
+    return found | diverged(run, [arm_name(base, arm) for base in bases(run) for arm in _arms(run)])
 
 
 NAMES = {"QK": "queries and keys", "MLP": "MLPs", "embeddings": "embeddings"}
 SOURCES = {"QK": "JoMA Sec. 4", "MLP": "JoMA Sec. 5", "embeddings": "JoMA Sec. 2"}
 
 
-def _declare() -> None:
-    for arm, groups in ARMS.items():
-        if arm == CONTROL:
-            continue
-        named, slug = " or ".join(NAMES[group] for group in groups), arm.lower().replace(" and ", "-or-")
-        both = "both" if len(groups) > 1 else "all of them"
-        text = (
-            f"Attention becomes dense again only if {named} go on to learn. Tested here: with {both} frozen from the valley on, it does "
-            f"not by the last step.\n\nExpected: with {arm} frozen at least {{MATTERS:g}} nats more of the rise are "
-            "lost than with the output matrix frozen, by step {steps:,} and at equal loss, beyond chance, and what is "
-            "left is below that."
-        )
-        CLAIMS.declare(f"needs-{slug}", SOURCES[groups[0]], text, uses=USES)(partial(judge_need, arm))
-    for part in SINGLE:
-        text = (
-            f"Where {NAMES[part]} stop to learn, attention becomes dense again later. Tested here: with them frozen "
-            "from the valley on, entropy falls further to a later valley and rises from there.\n\n"
-            f"Expected: with {part} frozen entropy rises by at least {{MATTERS:g}} nats from a valley that comes at "
-            "least {LATER:g} doublings of the steps later, beyond chance, by step {steps:,}."
-        )
-        CLAIMS.declare(f"delayed-by-{part.lower()}", SOURCES[part], text, uses=USES)(partial(judge_delay, part))
-
-
-_declare()
+NEEDS = (
+    "Attention becomes dense again only if {named} go on to learn. Tested here: with {frozen} frozen from the valley "
+    "on, it does not by the last step.\n\n"
+    "Expected: with {arm} frozen at least {{MATTERS:g}} nats more of the rise are lost than with the output matrix "
+    "frozen, by step {{steps:,}} and at equal loss, beyond chance, and what is left is below that."
+)
+DELAYS = (
+    "Where {named} stop to learn, attention becomes dense again later. Tested here: with them frozen from the valley "
+    "on, entropy falls further to a later valley and rises from there.\n\n"
+    "Expected: with {arm} frozen entropy rises by at least {{MATTERS:g}} nats from a valley that comes at least "
+    "{{LATER:g}} doublings of the steps later, beyond chance, by step {{steps:,}}."
+)
+for _arm, _parts in ARMS.items():
+    if _arm == CONTROL:
+        continue
+    _said = {"named": " or ".join(NAMES[part] for part in _parts), "arm": _arm,
+             "frozen": "all of them" if len(_parts) == 1 else "both"}  # fmt: skip
+    _name = _arm.lower().replace(" and ", "-or-")
+    CLAIMS.declare(f"needs-{_name}", SOURCES[_parts[0]], NEEDS.format(**_said), uses=USES)(partial(judge_need, _arm))
+    if len(_parts) == 1:
+        _delay = CLAIMS.declare(f"delayed-by-{_name}", SOURCES[_arm], DELAYS.format(**_said), uses=USES)
+        _delay(partial(judge_delay, _arm))
 
 
 @CLAIMS.declare("input-raises-frozen-logits", "JoMA Fig. 6", uses=(*USES, "reading/input-spreads"))
@@ -366,7 +373,7 @@ def _label(arm: str) -> str:
 def _draw_curves(run: Run) -> Drawing:
     layers = _layers(run)
     figure, axes = panels(len(layers), 2, width=4.2, height=2.8)
-    rows = [[NOTHING, *SINGLE, CONTROL], [NOTHING, *(arm for arm in ARMS if " and " in arm), HELD]]
+    rows = [[NOTHING, *SINGLE, CONTROL], [NOTHING, *(arm for arm in _arms(run) if " and " in arm), HELD]]
     for row, arms in enumerate(rows):
         for axis, case in zip(axes[row * len(layers) :], layers, strict=False):
             _curves(axis, run, case, arms)
@@ -405,8 +412,9 @@ def _draw_outcomes(run: Run) -> Drawing:
     layers = _layers(run)
     figure, axes = panels(len(layers), 1, width=4.6, height=3.4)
     for axis, case in zip(axes, layers, strict=True):
-        for arm, colour in COLOURS.items():
+        for arm in _arms(run):
             when, back = compare(doublings_later(run, case, arm)), compare(rise(run, case, arm))
+            colour = COLOURS[arm]
             style = {"color": colour, "mfc": "white" if " and " in arm else colour, "label": _label(arm)}
             reach = {"xerr": when.half_width, "yerr": back.half_width}
             axis.errorbar(when.value, back.value, **reach, fmt="o", ms=5, capsize=2, lw=1, **style)
@@ -428,10 +436,10 @@ STUDY = Study(
     title="Whether the rebound needs a part of the network to learn, or is only delayed without it",
     version=1,
     claims=CLAIMS,
-    quick=NeedOrDelayConfig(seeds=5),
+    quick=NeedOrDelayConfig(width=24, mlp=24, streams=64, steps=400, every=20, valley=100, seeds=5, window=60),
     paper=NeedOrDelayConfig(
         **PAPER | {"valid_sequences": 40, "steps": 40_000, "every": 250, "seeds": 8, "seed": 90}, dropout=0.2,
-        length=35, layers=(2,), rate=1e-4, valley=2_000, batches=10, refresh=50, window=3_000,
+        length=35, layers=(2,), rate=1e-4, valley=2_000, batches=10, refresh=50, window=3_000, pairs=True,
     ),
     run=run,
     draw=draw,
