@@ -19,6 +19,7 @@ SHORT = {
     "not above its control": "≤",
     "undecided": "?",
     "fails": "✗",
+    "at paper scale": "↑",
     "not run": "–",
 }
 

@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+from joma.claims.rules import UNJUDGED
 from joma.host.file_kinds import OWN
 from joma.host.files import write_json
 
@@ -33,7 +34,7 @@ def told(path: Path) -> dict:
 
 def firm(finding: dict) -> bool:
     """Whether another machine has to come to the same verdict."""
-    return finding["verdict"] not in ("undecided", "not run") and not finding["fragile"]
+    return finding["verdict"] not in ("undecided", *UNJUDGED) and not finding["fragile"]
 
 
 def differences(kept: dict, now: dict) -> list[str]:

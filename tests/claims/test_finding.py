@@ -8,7 +8,7 @@ import pytest
 from joma.claims.claim import Claim
 from joma.claims.evidence import Effect, Evidence, above, at_least, at_most
 from joma.claims.finding import Finding, Provenance
-from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
+from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run, only_at_paper_scale
 from joma.measure.intervals import compare
 
 EXACT = Claim("exact", "JoMA Thm 1", "It is zero.")
@@ -25,6 +25,7 @@ FINDINGS = [
     by_effect(SEEN, LAYERS, expected="more", size=[at_least("share", 0.95, 0.9)], details={"layer 1": {"loss": 5.1}}),
     by_effect(SEEN, compare([float("nan"), 0.6], 0.0), expected="more"),
     not_run(SEEN, "more", "no GPU", "joma verify fig6 --scale paper"),
+    only_at_paper_scale(SEEN, "more", "ten layers are needed", "joma verify fig6 --scale paper"),
 ]
 
 
@@ -43,6 +44,12 @@ def test_a_spoiled_number_turns_the_verdict():
     assert written["verdict"] == "holds"
     written["evidence"]["printed"]["effects"][""]["interval"][0] = -1.0
     assert Finding.from_json(written).verdict == "undecided"
+
+
+def test_what_was_measured_is_judged_at_whatever_scale():
+    with pytest.raises(ValueError, match="seen: what was measured is judged"):
+        replace(FINDINGS[4], about_paper_scale=True)
+    assert [finding.verdict for finding in FINDINGS[-2:]] == ["not run", "at paper scale"]
 
 
 def test_the_verdict_cannot_be_given():

@@ -303,6 +303,6 @@ def test_what_has_no_interval_does_not_move():
     assert not is_fragile(Evidence({"": lost}))
 
 
-def test_the_eight_verdicts():
-    assert len(VERDICTS) == 8
+def test_the_nine_verdicts():
+    assert len(VERDICTS) == 9
     assert "undecided" in VERDICTS

@@ -13,7 +13,7 @@ from in_browser import launched
 
 from joma.claims.contract import Claim, Drawing, NotRun, Progress, Study
 from joma.claims.execute import Result, execute
-from joma.claims.verdicts import by_effect, by_residual
+from joma.claims.verdicts import by_effect, by_residual, only_at_paper_scale
 from joma.figures.style import panels
 from joma.measure.intervals import compare
 from joma.report import write_report
@@ -38,6 +38,7 @@ CLAIMS = {
     "fig5": Claim("fig5", "JoMA Fig. 5", "The effect can be seen.", matters=0.1),
     "fig4": Claim("fig4", "JoMA Fig. 4", "The effect is large.", matters=0.1, uses=("near/eq6",)),
     "both": Claim("both", "JoMA Fig. 8", "In both layers the effect is large.", matters=0.1),
+    "large": Claim("large", "JoMA Fig. 9", "Ten layers do it better.", matters=0.1),
 }
 
 
@@ -60,6 +61,7 @@ JUDGED = {
             {sign: compare([float(f"{sign}0.9"), float(f"{sign}0.91")]) for sign in "+-"},
             expected="above",
         ),
+        only_at_paper_scale(CLAIMS["large"], "more", "ten layers are needed", "joma verify near --scale paper"),
     )
 }
 

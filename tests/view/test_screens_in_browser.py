@@ -337,7 +337,8 @@ def test_no_attribute_is_a_word_for_nothing(host: StandIn) -> None:
 # Claims
 
 VERDICTS = (
-    "holds", "holds as corrected", "only qualitative", "mixed", "not above its control", "undecided", "fails", "not run"
+    "holds", "holds as corrected", "only qualitative", "mixed", "not above its control", "undecided", "fails",
+    "at paper scale", "not run",
 )  # fmt: skip
 
 
@@ -351,7 +352,7 @@ def ledger() -> list[dict[str, Any]]:
         {
             "id": f"claim-{at}", "source": f"Thm {at}", "says": f"number {at} of {verdict}", "study": "none",
             "expected": "yes", "uses": [f"claim-{at - 1}"] if at else [],
-            "quick": finding(VERDICTS[(at + 3) % 8], "quick"), "paper": finding(verdict, "paper"),
+            "quick": finding(VERDICTS[(at + 3) % len(VERDICTS)], "quick"), "paper": finding(verdict, "paper"),
         }
         for at, verdict in enumerate(VERDICTS)
     ]  # fmt: skip
@@ -369,7 +370,7 @@ def test_claims_have_the_verdict_of_paper_scale_in_its_colour(host: StandIn) -> 
     counts = {verdict: best.count(verdict) for verdict in VERDICTS if verdict in best}
     assert host.texts(".chip") == [f"{verdict} {count}" for verdict, count in counts.items()]
     host.show("screen=claims&find=only+paper+number")  # every word, and only in what a claim says
-    assert host.text("main .count[role]") == "0 of 8 claims"
+    assert host.text("main .count[role]") == "0 of 9 claims"
     host.show("screen=claims&find=NUMBER+qualitative")
     assert host.texts("summary .name") == ["claim-2"]
     assert host.texts(".chip") == ["only qualitative 1"]

@@ -68,7 +68,7 @@ class Finding:
     details: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Further numbers by case, for the reader; they decide nothing."""
     reason: str = ""
-    """Why it was not run."""
+    """Why there is no evidence."""
     command: str = ""
     """What would run it, or what repeats it."""
     study: str = ""
@@ -77,11 +77,15 @@ class Finding:
     """Of an empirical claim that was judged with others: see `joma.claims.multiplicity`."""
     shares: tuple[str, ...] = ()
     """Ids of claims that were judged beside the very same control: if it is off by chance, so are all of them."""
+    about_paper_scale: bool = False
+    """Whether there is no evidence because the claim is about paper scale: no smaller run can decide it."""
 
     def __post_init__(self) -> None:
         name = self.claim.name
         if (self.printed is None) != bool(self.reason):
             raise ValueError(f"{name}: a finding has evidence, or a reason for having none")
+        if self.about_paper_scale and self.printed is not None:
+            raise ValueError(f"{name}: what was measured is judged, at whatever scale")
         for evidence in (self.printed, self.corrected):
             if evidence is not None and bool(evidence.effects) != self.claim.empirical:
                 kind = "an empirical claim needs an effect beside its control" if self.claim.empirical else (
@@ -99,7 +103,9 @@ class Finding:
     @cached_property
     def verdict(self) -> Verdict:
         """By the rules of `joma.claims.rules`."""
-        return "not run" if self.printed is None else judged(self.printed, self.corrected)
+        if self.printed is None:
+            return "at paper scale" if self.about_paper_scale else "not run"
+        return judged(self.printed, self.corrected)
 
     @cached_property
     def fragile(self) -> bool:
@@ -290,7 +296,7 @@ class Finding:
         return Finding(
             claim, data["expected"], printed, corrected, _details(data["cases"]), data["reason"], data["command"],
             data["id"].rpartition("/")[0], Provenance(**provenance), data.get("q"),
-            tuple(data.get("shares_control", ())),
+            tuple(data.get("shares_control", ())), data["verdict"] == "at paper scale",
         )  # fmt: skip
 
 

@@ -33,9 +33,12 @@ from typing import Literal, get_args
 from joma.claims.evidence import Effect, Evidence, Test
 
 Verdict = Literal[
-    "holds", "holds as corrected", "only qualitative", "mixed", "not above its control", "undecided", "fails", "not run"
-]
+    "holds", "holds as corrected", "only qualitative", "mixed", "not above its control", "undecided", "fails",
+    "at paper scale", "not run",
+]  # fmt: skip
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+UNJUDGED: tuple[Verdict, ...] = ("at paper scale", "not run")
+"""Without evidence: the claim is about paper scale and cannot be seen smaller, or nothing was measured."""
 _DECIDED: tuple[Verdict, ...] = ("holds", "only qualitative", "not above its control", "fails")
 _BETTER: tuple[Verdict, ...] = ("undecided", "only qualitative", "mixed", "not above its control", "fails")
 """Where neither form of a claim holds, the first of these that one of them got."""

@@ -3,7 +3,8 @@
 by_residual   an exact statement: how far is each form from the truth?
 by_tests      an ordering, a sign, an existence: which numbers must keep which bounds?
 by_effect     an empirical statement: a number over seeds beside its control
-not_run       nothing was measured, or nothing was learned
+not_run      nothing was measured, or nothing was learned
+only_at_paper_scale  the claim is about paper scale, and this run is smaller
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,6 +101,21 @@ def not_run(claim: Claim, expected: str, reason: str, command: str) -> Finding:
     'not run'
     """
     return Finding(claim, expected, None, reason=reason, command=command)
+
+
+def only_at_paper_scale(claim: Claim, expected: str, reason: str, command: str) -> Finding:
+    """The claim is about paper scale (printed losses, ten layers, WikiText), and no smaller run can decide it.
+
+    It does not count among the claims of such a run: the verdict to read is the one that is kept from paper scale.
+
+    - claim, expected: as for `by_residual`
+    - reason: what is smaller here; command: what runs it at paper scale
+
+    >>> claim = Claim("loss", "JoMA Fig. 6", "The loss is 5.357.", matters=0.01, unit="nats")
+    >>> only_at_paper_scale(claim, "5.357", "the text is not WikiText-2", "joma verify fig6 --scale paper").verdict
+    'at paper scale'
+    """
+    return Finding(claim, expected, None, reason=reason, command=command, about_paper_scale=True)
 
 
 def _effects(claim: Claim, found: Compared, what: str, over: str) -> dict[str, Effect]:

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from joma.claims.contract import VERDICTS, Finding, Verdict, tally
 from joma.claims.execute import Result
+from joma.claims.rules import UNJUDGED
 from joma.cli.wrapping import columns
 from joma.host.extras import install_command
 from joma.host.printing import clean, say
@@ -29,13 +30,14 @@ from joma.studies import names
 
 _COLOUR: dict[Verdict, str] = {
     "holds": "green", "holds as corrected": "cyan", "only qualitative": "yellow", "mixed": "yellow",
-    "not above its control": "magenta", "undecided": "blue", "fails": "red", "not run": "bright_black",
+    "not above its control": "magenta", "undecided": "blue", "fails": "red", "at paper scale": "bright_black",
+    "not run": "bright_black",
 }  # fmt: skip
 ATTENTION: tuple[Verdict, ...] = ("fails", "undecided", "not run")
 """What the last lines are about where nobody asks for more."""
 _FIRST: tuple[Verdict, ...] = (*ATTENTION, *(one for one in reversed(VERDICTS) if one not in ATTENTION))
 """Which claims are listed first, where there is no room for all."""
-_DECIDED: tuple[Verdict, ...] = tuple(one for one in VERDICTS if one not in ("undecided", "not run"))
+_DECIDED: tuple[Verdict, ...] = tuple(one for one in VERDICTS if one not in ("undecided", *UNJUDGED))
 _ROOM = 28  # lines for claims where nobody asks for more: with the last lines at most 40
 _PLAIN_WIDTH = 100  # of a line of progress where the output is a file or a pipe
 _PLAIN_EVERY = 10.0  # seconds of silence there before a line of progress
@@ -169,7 +171,7 @@ class Screen:
         blocks: list[_Block] = []
         groups: dict[str, list[Finding]] = {}  # what was not run for the same reason stands together, above it
         for finding in findings:
-            groups.setdefault(str(finding.measured) if finding.verdict == "not run" else "", []).append(finding)
+            groups.setdefault(str(finding.measured) if finding.verdict in UNJUDGED else "", []).append(finding)
         for reason, several in groups.items():
             heads = [f"  {finding.id}".ljust(width) for finding in several]
             if reason:
@@ -251,11 +253,12 @@ def _counts(findings: Sequence[Finding]) -> Text:
 
 def _sentence(findings: Sequence[Finding], seconds: float) -> Text:
     """219 claims in 2 min 12 s: 213 judged, 6 not run. What came of them."""
+    findings = [finding for finding in findings if finding.verdict != "at paper scale"]
     claims, skipped = len(findings), sum(finding.verdict == "not run" for finding in findings)
     head = f"{claims} {'claim' if claims == 1 else 'claims'} in {duration(seconds)}: "
     some = f"{claims - skipped} judged, {skipped} not run" if skipped else "all judged"
     head += some if skipped < claims else "none was judged"
-    judged = [finding for finding in findings if finding.verdict != "not run"]
+    judged = [finding for finding in findings if finding.verdict not in UNJUDGED]
     fragile = sum(finding.fragile for finding in judged)
     end = f". {fragile} of these verdicts {'is' if fragile == 1 else 'are'} fragile." if fragile else "."
     return Text(head + (". " if judged else "")).append_text(_counts(judged)).append(end)

@@ -197,7 +197,9 @@ def exit_status(results: Sequence[Result]) -> int:
     """What the command ends with."""
     if any(result.error for result in results):
         return BROKEN
-    judged = any(finding.verdict != "not run" for result in results for finding in result.findings)
+    from joma.claims.rules import UNJUDGED
+
+    judged = any(finding.verdict not in UNJUDGED for result in results for finding in result.findings)
     return OK if judged else NOTHING_JUDGED
 
 

@@ -29,6 +29,7 @@ def claims_in(folder: Path, kept: Kept | None = None) -> list[dict[str, Any]]:
     A ledger that cannot be read is one entry with a `fault`.
     """
     from joma.claims.ledger import read_findings  # torch loads here
+    from joma.claims.rules import UNJUDGED
     from joma.runs import RunError
     from joma.runs.following import must_stay_in
 
@@ -37,7 +38,7 @@ def claims_in(folder: Path, kept: Kept | None = None) -> list[dict[str, Any]]:
         try:
             must_stay_in(path, folder)
             findings = read_findings(path)
-            paper = {one.study for one in findings if one.verdict != "not run" and _PAPER in one.command}
+            paper = {one.study for one in findings if one.verdict not in UNJUDGED and _PAPER in one.command}
             found += [claim_of(one, "paper" if one.study in paper else "quick", kept) for one in findings]
         except (BadInput, RunError) as error:
             found.append({"id": path.parent.name, "fault": str(error)})

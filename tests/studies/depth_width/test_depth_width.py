@@ -73,13 +73,12 @@ def test_steps_are_timed(timed, tmp_path):
 
 
 @pytest.mark.long
-def test_a_text_that_is_not_there_is_not_run(timed):
+def test_a_text_that_this_scale_does_not_read_is_for_paper_scale(timed):
     run = timed
     of = found(STUDY, run, DEEPER["wikitext-2"])
-    assert of.verdict == "not run"
-    assert "WikiText-2 was not part of this run" in of.reason
+    assert of.verdict == "at paper scale"
+    assert of.reason == "WikiText-2 is read at paper scale alone"
     assert "wikitext-2" not in kinds_of(run)
-    assert "was not part" not in found(STUDY, run, DEEPER["sympy"]).reason
 
 
 def test_a_run_without_any_text_is_not_run(tmp_path):

@@ -43,7 +43,7 @@ def test_everything_is_recorded_per_layer_and_head(depths):
 def test_verdicts_of_small_runs(depths):
     of = verdicts(fig6.STUDY, depths)
     assert set(of) == {claim.name for claim in fig6.STUDY.claims}
-    assert {name for name, verdict in of.items() if verdict == "not run"} == {
+    assert {name for name, verdict in of.items() if verdict == "at paper scale"} == {
         "fig6-losses-wikitext-2", "fig6-losses-wikitext-103", "fig6-curves",
     }  # fmt: skip
     said = found(fig6.STUDY, depths, fig6.LOSSES["wikitext-103"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from joma.claims.contract import Verdict
+from joma.claims.rules import UNJUDGED
 from joma.report.claims.front import PAPER, strongest, theorems
 from joma.report.claims.layout import Entry, Section
 from joma.report.claims.panels import Panel, kept_panels, panels_html
@@ -90,7 +91,7 @@ def _notable(sections: Sequence[Section], taken: set[str]) -> Iterator[Card]:
     free = [section for section in sections if section.entries and section.anchor not in taken]
     best = [(min(section.entries, key=lambda one: notable(one.verdict)), section) for section in free]
     for entry, section in sorted(best, key=lambda pair: notable(pair[0].verdict)):
-        if entry.verdict != "not run":
+        if entry.verdict not in UNJUDGED:
             numbers = f"{'At paper scale' if entry.at_paper_scale else 'In this run'}: {entry.best.brief}."
             yield _card(entry.finding.claim.says, f"This {TEXT[entry.verdict].one}.", numbers, entry, section)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from joma.claims.contract import Verdict
+from joma.claims.rules import UNJUDGED
 from joma.claims.sentences import show, worst
 from joma.report.claims.layout import Entry, Section, entries
 from joma.report.claims.questions import HEADLINES, SURPRISES, THEORY, Sentence
@@ -62,7 +63,7 @@ def troubles(sections: Sequence[Section]) -> str:
 def headline(claims: Sequence[Entry]) -> list[str]:
     """What was found, in one or two sentences."""
     verdicts = [entry.verdict for entry in claims]
-    if set(verdicts) <= {"not run"}:
+    if {*verdicts} <= {*UNJUDGED}:
         return [f"No claim was judged: {count_verdicts(verdicts)}." if claims else "No claim was judged."]
     mathematical = [entry for entry in claims if not entry.finding.claim.empirical]
     empirical = strongest([entry for entry in claims if entry.finding.claim.empirical])
@@ -83,8 +84,8 @@ class Row:
 
     @property
     def judged(self) -> list[Verdict]:
-        """Without claims that were not run."""
-        return [verdict for verdict in self.verdicts if verdict != "not run"]
+        """Without claims that have no evidence."""
+        return [verdict for verdict in self.verdicts if verdict not in UNJUDGED]
 
 
 def rows(claims: Sequence[Entry]) -> list[Row]:
@@ -137,7 +138,7 @@ def surprises(claims: Sequence[Entry]) -> list[str]:
     """At most three sentences: the editor's, where they are true of this page, else its most notable findings."""
     chosen = [text for sentence in SURPRISES if (text := fill(sentence, claims))]
     if not chosen:
-        decided = [one for one in claims if one.verdict not in ("not run", "undecided")]
+        decided = [one for one in claims if one.verdict not in (*UNJUDGED, "undecided")]
         found = sorted(decided, key=lambda one: notable(one.verdict))
         chosen = [f"{one.finding.claim.says} This {TEXT[one.verdict].one}." for one in found]
     return chosen[:_SURPRISES]

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from joma.claims.contract import Finding, Verdict
+from joma.claims.rules import UNJUDGED
 from joma.report.claims.kept import KeptFinding, kept_of
 from joma.report.markup import Anchors
 
@@ -26,7 +27,7 @@ class Entry:
     @property
     def best(self) -> Finding | KeptFinding:
         """The stronger evidence: a kept run at paper scale that judged the claim, else this run."""
-        return self.finding if self.kept is None or self.kept.verdict == "not run" else self.kept
+        return self.finding if self.kept is None or self.kept.verdict in UNJUDGED else self.kept
 
     @property
     def at_paper_scale(self) -> bool:

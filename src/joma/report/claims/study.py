@@ -13,6 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from joma.claims.contract import Finding
+from joma.claims.rules import UNJUDGED
 from joma.claims.sentences import show
 from joma.claims.text_source import other_text
 from joma.report.claims.layout import Entry, Section
@@ -74,7 +75,7 @@ def remarked(found: Finding | KeptFinding) -> str:
 def _numbers(entry: Entry) -> str:
     finding, claim, kept = entry.finding, entry.finding.claim, entry.kept
     given: dict[str, float | str | None] = {"Id": finding.id}
-    if finding.verdict == "not run":
+    if finding.verdict in UNJUDGED:
         given["Reason"] = finding.reason if _elsewhere(finding) else finding.measured
     else:
         given |= {"Expected": finding.expected, "Measured": finding.measured, "Control": finding.control}
@@ -91,7 +92,7 @@ def _numbers(entry: Entry) -> str:
 
 def _elsewhere(finding: Finding) -> str:
     """The command that would run a claim that was not run. Advice that is no command stays with the reason."""
-    return finding.command if finding.verdict == "not run" and _COMMAND.match(finding.command) else ""
+    return finding.command if finding.verdict in UNJUDGED and _COMMAND.match(finding.command) else ""
 
 
 def _body(section: Section, anchors: Anchors) -> str:
@@ -117,8 +118,8 @@ def _fold(kind: str, title: str, content: str, *, asleep: bool) -> str:
 
 def _counts(section: Section) -> str:
     counted = f"{count_claims(section.verdicts)}."
-    if set(section.verdicts) != {"not run"}:
-        judged = count_verdicts(verdict for verdict in section.verdicts if verdict != "not run")
+    if not {*section.verdicts} <= {*UNJUDGED}:
+        judged = count_verdicts(verdict for verdict in section.verdicts if verdict not in UNJUDGED)
         counted += f" {'In this run ' if section.paper_verdicts else ''}{judged}."
     return counted + (f" At paper scale {count_verdicts(section.paper_verdicts)}." if section.paper_verdicts else "")
 

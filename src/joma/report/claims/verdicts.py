@@ -8,6 +8,7 @@ from math import isfinite, log10
 
 from joma.claims.contract import VERDICTS, Verdict
 from joma.claims.evidence import Effect
+from joma.claims.rules import UNJUDGED
 from joma.claims.sentences import interval, level, show
 from joma.report.claims.layout import Entry, Section, entries
 from joma.report.markup import NOTHING, duration
@@ -33,6 +34,7 @@ TEXT: dict[Verdict, VerdictText] = {
     ),
     "undecided": VerdictText("?", "is undecided", "are undecided", "Undecided."),
     "fails": VerdictText("✗", "fails", "fail", "No."),
+    "at paper scale": VerdictText("↑", "is about paper scale", "are about paper scale", "Only at paper scale."),
     "not run": VerdictText("–", "was not run", "were not run", "Not run here."),
 }
 _MEANS: dict[Verdict, str] = {
@@ -43,10 +45,12 @@ _MEANS: dict[Verdict, str] = {
     "not above its control": "The interval leaves no room for an effect that would matter, or a control shows as much.",
     "undecided": "The interval holds both no effect and one that would matter. More seeds or a larger run would tell.",
     "fails": "The opposite was measured, or no form of the claim passes its test.",
+    "at paper scale": "About the paper's sizes. No smaller run can decide it; the kept verdict stands beside it.",
     "not run": "Nothing was measured or learned. The reason and the command are given.",
 }
 _NOTABLE: tuple[Verdict, ...] = (
-    "fails", "mixed", "not above its control", "only qualitative", "holds as corrected", "holds", "undecided", "not run"
+    "fails", "mixed", "not above its control", "only qualitative", "holds as corrected", "holds", "undecided",
+    "not run", "at paper scale",
 )  # fmt: skip
 
 
@@ -107,14 +111,14 @@ def count_verdicts(verdicts: Iterable[Verdict]) -> str:
 
 
 def count_claims(verdicts: Iterable[Verdict]) -> str:
-    """How many claims, judged and not run.
+    """How many claims, judged and not; those about paper scale are not counted, for no smaller run can judge them.
 
-    >>> count_claims(["holds", "not run"])
+    >>> count_claims(["holds", "not run", "at paper scale"])
     '2 claims: 1 judged, 1 not run'
     >>> count_claims(["fails"])
     '1 claim, judged'
     """
-    every = list(verdicts)
+    every = [verdict for verdict in verdicts if verdict != "at paper scale"]
     waiting = every.count("not run")
     claims = f"{len(every)} {'claim' if len(every) == 1 else 'claims'}"
     if not every or waiting == len(every):
@@ -148,7 +152,7 @@ def verdict_table(sections: Sequence[Section], scale: str) -> str:
 
 def disagreement(claims: Sequence[Entry]) -> str:
     """Where a kept run at paper scale came out differently: how many claims, which, and what to believe."""
-    both = [entry for entry in claims if entry.at_paper_scale and entry.finding.verdict != "not run"]
+    both = [entry for entry in claims if entry.at_paper_scale and entry.finding.verdict not in UNJUDGED]
     differ = [entry for entry in both if entry.finding.verdict != entry.verdict]
     if not both:
         return ""

@@ -21,7 +21,15 @@ from joma.measure.intervals import compare
 from joma.recipes.language import PAPER, LanguageModelConfig, called, corpus, curves, recipe, same_text, train_variants
 from joma.runs import Run
 from joma.studies.language._figures import WITH_RANGE, plot_layers
-from joma.studies.language._published import NEARER, differs, find_stored, keep_distances, near_stored, not_wikitext_2
+from joma.studies.language._published import (
+    NEARER,
+    at_other_sizes,
+    differs,
+    find_stored,
+    keep_distances,
+    near_stored,
+    not_wikitext_2,
+)
 
 Depths = Mapping[int, str]
 RANKS = {
@@ -347,7 +355,7 @@ def judge_losses(name: str, run: Run) -> Finding:
         command = "JOMA_DATA=FOLDER joma verify fig6 --scale paper"
         if name != "wikitext-2":
             command = f"JOMA_DATA=FOLDER joma run fig6 --scale paper --corpus {name} --steps {STEPS_103}"
-        return not_run(claim, expected, reason, command)
+        return at_other_sizes(claim, expected, reason, command, run)
     variants = _variants(run)
     if finding := _too_few(claim, expected, run, variants):
         return finding

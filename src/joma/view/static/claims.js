@@ -1,6 +1,6 @@
 // Screen "Claims": the ledger. Verdicts of this folder beside those of paper scale, what rests on what, the command.
 
-const VERDICTS = ["holds", "holds as corrected", "only qualitative", "mixed", "not above its control", "undecided", "fails", "not run"];
+const VERDICTS = ["holds", "holds as corrected", "only qualitative", "mixed", "not above its control", "undecided", "fails", "at paper scale", "not run"];
 
 /** @param {string} verdict @returns {string} */
 function verdictClass(verdict) { return `v-${verdict.replace(/ /g, "-")}`; }

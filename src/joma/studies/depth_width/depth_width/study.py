@@ -9,7 +9,7 @@ import numpy as np
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
 from joma.claims.guards import clears
-from joma.claims.verdicts import Numbers, by_effect, not_run
+from joma.claims.verdicts import Numbers, by_effect, not_run, only_at_paper_scale
 from joma.figures.bands import mean_and_band
 from joma.figures.beyond import mark_beyond
 from joma.figures.labels import label_lines
@@ -177,8 +177,9 @@ def _deeper_on(run: Run, claim: Claim, kind: str) -> Finding:
         "the gain exceeds what the next-best rate changes"
     )
     if kind not in kinds_of(run):
-        reason = f"{called(kind)} was not part of this run: this scale does not read it, or it was not on the machine"
-        return not_run(claim, expected, reason, PAPER)
+        if kind not in run.config["texts"]:
+            return only_at_paper_scale(claim, expected, f"{called(kind)} is read at paper scale alone", PAPER)
+        return not_run(claim, expected, f"{called(kind)} was not on the machine", PAPER)
     sweep = Sweep(run, kind)
     last = len(sweep.layers) - 1
     if reason := _idle(sweep, 0, last):

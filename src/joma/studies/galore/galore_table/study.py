@@ -10,7 +10,7 @@ from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import at_most
 from joma.claims.guards import at_paper_scale, of_learned
-from joma.claims.verdicts import Numbers, by_effect, by_residual, not_run
+from joma.claims.verdicts import Numbers, by_effect, by_residual, not_run, only_at_paper_scale
 from joma.figures.labels import label_lines
 from joma.figures.reading import listing
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, RED, panels
@@ -301,7 +301,7 @@ def judge_time(run: Run, claim: Claim) -> Finding:
     table = Table(run)
     if run.config["device"] == "cpu":
         reason = "the time of a small network on a busy CPU says nothing about training"
-        return not_run(claim, claim.expected, reason, AGAIN)
+        return only_at_paper_scale(claim, claim.expected, reason, AGAIN)
     galore, adam = table.seconds(GALORE), table.seconds(FULL)
     details = {}
     for method in table.tried:
