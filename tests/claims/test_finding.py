@@ -140,7 +140,7 @@ def test_a_claim_is_stated_in_full(change, sentence):
 
 
 def test_not_run_says_why_and_how():
-    found = FINDINGS[-1]
+    found = FINDINGS[-2]
     assert (found.verdict, found.reason, found.command) == ("not run", "no GPU", "joma verify fig6 --scale paper")
     assert found.measured == "no GPU; run it with: joma verify fig6 --scale paper"
     assert found.as_json()["evidence"] == {"printed": None, "corrected": None}

@@ -209,7 +209,7 @@ def test_a_study_begins_with_what_came_out_and_its_figure(html: str) -> None:
     near = html[
         html.index('<section class="study" id="study-near"') : html.index('<section class="study" id="study-far"')
     ]
-    parts = ["7 claims, all judged.", 'class="notable"', "<figure", "How it was measured", "Repeat it", "All 7 claims"]
+    parts = ["7 claims, all judged.", 'class="notable"', "<figure", "How it was measured", "Repeat it", "All 8 claims"]
     places = [near.index(part) for part in parts]
     assert places == sorted(places)
     notable = near[near.index('class="notable"') : near.index("<figure")]
