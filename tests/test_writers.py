@@ -42,8 +42,8 @@ OF_MODULES = {
 OUTSIDE = {
     "claims.execute:_run": "the folder of runs",
     "data._cache:remembered": "the cache folder",
-    "data._wikitext_hub:_empty": "the stream of a download that a door opened",
     "data._wikitext_hub:_fetch": "a finished download, by its hash",
+    "data._wikitext_hub:download_wikitext": "the folder of the hub's client, inside that of the download",
     "figures.style:to_svg": "memory",
     "host.files:*": "the doors",
     "host.store_listing:main": "standard streams",
@@ -187,7 +187,6 @@ OWN_NAMES = {
     "claims.execute:_run": "a run with a hash in its name",
     "claims.execute:execute": "a run with a hash in its name",
     "data._cache:remembered": "a hash, in the cache folder",
-    "data._wikitext_hub:_fetch": "a part of a download",
     "host.sealed:save_sealed": "its callers have names of their own",
     "runs.file:create": "Run.create is tried",
     "runs.lock:_locked": "a lock beside a run; Run.create is tried",

@@ -6,7 +6,7 @@ small as the rank of the adapter, and zeros. That core is what is read, times th
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
 
@@ -51,16 +51,10 @@ class Factors:
 
 
 @dataclass(frozen=True)
-class Core:
+class Core(Recipe):
     """What an adapter adds to one weight, as the small matrix with the same singular values."""
 
     factors: Factors
-    aside: tuple[str, ...] = ()  # what else the adapter has of this weight: the base's own, of an embedding
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        factors = (self.factors.down, self.factors.up, self.factors.magnitude)
-        return (*(part for part in factors if part), *self.aside)
 
     def stored(self, parts: Parts) -> Stored:
         a, b = parts.look(self.factors.down).shape, parts.look(self.factors.up).shape
@@ -72,23 +66,16 @@ class Core:
         dora = ", without the row lengths that DoRA adds" if self.factors.magnitude else ""
         return f"made from the factors of a LoRA adapter (the core with the singular values of s B A{dora})"
 
-    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+    def made(self, parts: Parts) -> Tensor:
         down, up = self.factors.taken(parts)
-        core = _triangle(up) @ _triangle(down.T).T
-        return (core if rows is None else core[slice(*rows)]).float()
+        return (_triangle(up) @ _triangle(down.T).T).float()
 
 
-@dataclass(frozen=True)
-class Renamed:
+class Renamed(Recipe):
     """A tensor that an adapter holds in full, under the name that the model has for it."""
-
-    parts: tuple[str]
 
     def stored(self, parts: Parts) -> Stored:
         return parts.look(self.parts[0])
-
-    def note(self, parts: Parts) -> str:
-        return ""
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
         return parts.take(self.parts[0], rows)
@@ -96,12 +83,14 @@ class Renamed:
 
 def adapter_recipes(names: Collection[str], settings: Mapping[str, Any]) -> dict[str, Recipe]:
     """What the adapter among `names` adds, by the weight that it is added to; settings: its adapter_config.json."""
-    cores = {factors.target: Core(factors) for factors in factors_of(names, settings)}
-    found: dict[str, Recipe] = dict(cores)
+    found: dict[str, Recipe] = {
+        each.target: Core(tuple(part for part in (each.down, each.up, each.magnitude) if part), each)
+        for each in factors_of(names, settings)
+    }
     for name in (each for each in names if ".lora_" not in each):
         plain = plain_name(name)
-        if plain in cores:
-            found[plain] = Core(cores[plain].factors, (name,))
+        if isinstance(core := found.get(plain), Core):  # the base's own, of an embedding: no tensor beside this one
+            found[plain] = replace(core, parts=(*core.parts, name))
         elif plain != name:
             found[plain] = Renamed((name,))
     return found

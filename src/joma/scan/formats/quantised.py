@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.tensor_file import Parts, Recipe, Rows, Stored
+from joma.scan.formats.tensor_file import Parts, Recipe, Rows, Stored, cut
 
 # The 16 numbers of FP4 (one bit of sign, two of exponent, one of mantissa).
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -69,11 +69,22 @@ def _recipe_at(name: str, there: Collection[str], settings: Mapping[str, Any]) -
 
 
 @dataclass(frozen=True)
-class _Quantised:
+class _Quantised(Recipe):
     """A weight in parts. settings: what config.json says of the quantisation."""
 
-    parts: tuple[str, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def described(self, parts: Parts) -> tuple[str, tuple[int, ...]]:
+        """What it was quantised as, for a note, and its shape; no words where it is stored plainly after all."""
+        raise NotImplementedError
+
+    def stored(self, parts: Parts) -> Stored:
+        words, shape = self.described(parts)
+        return Stored(shape, torch.float32) if words else parts.look(self.parts[0])
+
+    def note(self, parts: Parts) -> str:
+        words, _ = self.described(parts)
+        return words and f"dequantised from {words}"
 
     def refused(self, why: str) -> CheckpointError:
         return CheckpointError(f"{self.parts[0]} cannot be dequantised: {why}", tensor=self.parts[0])
@@ -90,16 +101,12 @@ class _Quantised:
 class Packed(_Quantised):
     """GPTQ and AWQ: integers of a few bits, eight or so to a word, with scale and zero point per group of inputs."""
 
-    def stored(self, parts: Parts) -> Stored:
-        _, _, inputs, outputs = self._layout(parts)
-        return Stored((outputs, inputs), torch.float32)
-
-    def note(self, parts: Parts) -> str:
-        kind, bits, _, _ = self._layout(parts)
+    def described(self, parts: Parts) -> tuple[str, tuple[int, ...]]:
+        kind, bits, inputs, outputs = self._layout(parts)
         guessed = "" if kind == "awq" or self.settings else ", zero points as in its first format"
-        return f"dequantised from {kind.upper()} with {bits} bits{guessed}"
+        return f"{kind.upper()} with {bits} bits{guessed}", (outputs, inputs)
 
-    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+    def made(self, parts: Parts) -> Tensor:
         kind, bits, inputs, outputs = self._layout(parts)
         words, zeros, scales = (parts.take(self.named(part)) for part in ("qweight", "qzeros", "scales"))
         if kind == "awq":
@@ -119,7 +126,7 @@ class Packed(_Quantised):
             piece = slice(at, at + 1024)
             of = group[piece]
             found[:, piece] = (values[:, piece] - zero[of].T).float() * scales[of].T.float()
-        return _cut(found, rows)
+        return found
 
     def _layout(self, parts: Parts) -> tuple[str, int, int, int]:
         """What it is, its bits, its inputs and its outputs."""
@@ -170,11 +177,9 @@ class Packed(_Quantised):
 class Int8(_Quantised):
     """LLM.int8 of bitsandbytes: bytes, and the largest absolute value of each row."""
 
-    def stored(self, parts: Parts) -> Stored:
-        return Stored(parts.look(self.parts[0]).shape, torch.float32)
-
-    def note(self, parts: Parts) -> str:
-        return "dequantised from int8 (bitsandbytes)" if parts.look(self.parts[0]).dtype is torch.int8 else ""
+    def described(self, parts: Parts) -> tuple[str, tuple[int, ...]]:
+        stored = parts.look(self.parts[0])
+        return "int8 (bitsandbytes)" if stored.dtype is torch.int8 else "", stored.shape
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
         value = parts.take(self.parts[0], rows)
@@ -183,7 +188,7 @@ class Int8(_Quantised):
         layout = parts.take(self.parts[2]).reshape(-1).tolist() if len(self.parts) > 2 else [0]
         if layout != [0]:
             raise self.refused("its bytes are in the order of one kind of GPU; save it again with weights by row")
-        most = _cut(parts.take(self.parts[1]).float().reshape(-1), rows)
+        most = cut(parts.take(self.parts[1]).float().reshape(-1), rows)
         if most.shape != value.shape[:1]:
             raise self.refused(f"it has {value.shape[0]} rows and {len(most)} scales")
         return value.float() * (most / 127)[:, None]
@@ -192,13 +197,11 @@ class Int8(_Quantised):
 class FourBit(_Quantised):
     """NF4 and FP4 of bitsandbytes: two numbers to a byte, and a scale per block, which may be quantised itself."""
 
-    def stored(self, parts: Parts) -> Stored:
-        return Stored(tuple(self._state(parts)["shape"]), torch.float32)
+    def described(self, parts: Parts) -> tuple[str, tuple[int, ...]]:
+        state = self._state(parts)
+        return f"{str(state['quant_type'])[:8].upper()} (bitsandbytes)", tuple(state["shape"])
 
-    def note(self, parts: Parts) -> str:
-        return f"dequantised from {str(self._state(parts)['quant_type'])[:8].upper()} (bitsandbytes)"
-
-    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+    def made(self, parts: Parts) -> Tensor:
         state, stored = self._state(parts), parts.look(self.parts[0])
         shape, count = tuple(state["shape"]), prod(stored.shape)
         numbers = prod(shape)
@@ -213,7 +216,7 @@ class FourBit(_Quantised):
             absmax = nested[absmax.long()] * self._each(most, block, len(absmax)) + offset
         scale = self._each(absmax.float(), state["blocksize"], numbers)
         values = table.float()[nibbles(parts.take(self.parts[0]).reshape(-1), high_first=True).long()][:numbers]
-        return _cut((values * scale).view(shape), rows)
+        return (values * scale).view(shape)
 
     def _each(self, scale: Tensor, block: int, count: int) -> Tensor:
         """The scale of each of `count` numbers in blocks."""
@@ -238,13 +241,9 @@ class FourBit(_Quantised):
 class Scaled(_Quantised):
     """FP8 and int8 with scales: one for all, one per row, or one per block."""
 
-    def stored(self, parts: Parts) -> Stored:
+    def described(self, parts: Parts) -> tuple[str, tuple[int, ...]]:
         stored = parts.look(self.parts[0])
-        return Stored(stored.shape, torch.float32) if stored.dtype in _SMALL else stored
-
-    def note(self, parts: Parts) -> str:
-        stored = parts.look(self.parts[0])
-        return f"dequantised from {str(stored.dtype).removeprefix('torch.')}" if stored.dtype in _SMALL else ""
+        return str(stored.dtype).removeprefix("torch.") if stored.dtype in _SMALL else "", stored.shape
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
         stored = parts.look(self.parts[0])
@@ -262,7 +261,7 @@ class Scaled(_Quantised):
             out = spread(scale.float(), stored.shape, tuple(size) if sized and isinstance(size, list) else None)
         except ValueError as error:
             raise self.refused(str(error)) from None
-        return out if out.shape[0] == 1 else _cut(out, rows)
+        return out if out.shape[0] == 1 else cut(out, rows)
 
 
 class Mx(_Quantised):
@@ -271,12 +270,9 @@ class Mx(_Quantised):
     It comes out as transformers keeps it in other number formats: (experts, inputs, outputs).
     """
 
-    def stored(self, parts: Parts) -> Stored:
-        *lead, blocks, size = self._shape(parts)
-        return Stored((lead[0], blocks * size * 2, lead[1]), torch.float32)
-
-    def note(self, parts: Parts) -> str:
-        return "dequantised from MXFP4"
+    def described(self, parts: Parts) -> tuple[str, tuple[int, ...]]:
+        experts, outputs, blocks, size = self._shape(parts)
+        return "MXFP4", (experts, blocks * size * 2, outputs)
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
         self._shape(parts)
@@ -294,13 +290,11 @@ class Mx(_Quantised):
 class Compressed(_Quantised):
     """compressed-tensors, "pack-quantized": integers of 4 or 8 bits in words along each row, scales per group."""
 
-    def stored(self, parts: Parts) -> Stored:
-        return Stored(self._layout(parts)[1], torch.float32)
+    def described(self, parts: Parts) -> tuple[str, tuple[int, ...]]:
+        bits, shape = self._layout(parts)
+        return f"compressed-tensors with {bits} bits", shape
 
-    def note(self, parts: Parts) -> str:
-        return f"dequantised from compressed-tensors with {self._layout(parts)[0]} bits"
-
-    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+    def made(self, parts: Parts) -> Tensor:
         bits, (outputs, inputs) = self._layout(parts)
         half = 2 ** (bits - 1)  # signed numbers are stored with this added
         value = unpacked(parts.take(self.parts[0]).T.contiguous(), bits)[:inputs].T - half
@@ -316,7 +310,8 @@ class Compressed(_Quantised):
             scale, offset = (spread(each.float(), (outputs, inputs)) for each in (scale, offset))
         except (ValueError, IndexError) as error:
             raise self.refused(" ".join(str(error).split())[:100]) from None
-        return _cut((value.float() - offset) * scale, rows)
+        weight: Tensor = (value.float() - offset) * scale
+        return weight
 
     def _layout(self, parts: Parts) -> tuple[int, tuple[int, int]]:
         packed, shape = parts.look(self.parts[0]), self.named("weight_shape")
@@ -328,10 +323,6 @@ class Compressed(_Quantised):
             if packed.shape == (outputs, -(-inputs * bits // 32)):
                 return bits, (outputs, inputs)
         raise self.refused(f"{packed.shape[1]} words per row do not hold {inputs} numbers of 4 or 8 bits")
-
-
-def _cut(value: Tensor, rows: Rows | None) -> Tensor:
-    return value if rows is None else value[slice(*rows)]
 
 
 def _is_size(value: Any) -> bool:

@@ -21,7 +21,7 @@ from joma.host import limits
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.adapter import adapter_recipes
 from joma.scan.formats.quantised import quantised_recipes
-from joma.scan.formats.tensor_file import Parts, Recipe, Rows, Stored
+from joma.scan.formats.tensor_file import Parts, Recipe, Rows, Stored, cut
 
 _LENGTH = re.compile(r"(?P<module>.+)\.(?:parametrizations\.(?P<new>\w+)\.original0|(?P<old>weight)_g)", re.S)
 
@@ -48,11 +48,8 @@ def recipes_of(
     return found | ({} if adapter is None else adapter_recipes(names, adapter)) | stacked_recipes(names, shape)
 
 
-@dataclass(frozen=True)
-class Normed:
+class Normed(Recipe):
     """One weight. parts: its lengths, and its direction."""
-
-    parts: tuple[str, str]
 
     def stored(self, parts: Parts) -> Stored:
         lengths, direction = (parts.look(part) for part in self.parts)
@@ -66,7 +63,7 @@ class Normed:
         self.stored(parts)
         return "made from a length and a direction (weight normalisation)"
 
-    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+    def made(self, parts: Parts) -> Tensor:
         self.stored(parts)
         lengths, direction = (parts.take(part) for part in self.parts)
         # A length stands for the entries along the dimensions in which there is only one of it.
@@ -74,8 +71,7 @@ class Normed:
         norm: Tensor = (
             torch.linalg.vector_norm(direction.float(), dim=along, keepdim=True) if along else direction.abs()
         )
-        weight = (direction.float() * (lengths.float() / norm)).to(direction.dtype)
-        return weight if rows is None else weight[slice(*rows)]
+        return (direction.float() * (lengths.float() / norm)).to(direction.dtype)
 
 
 def normed_recipes(names: Collection[str]) -> dict[str, Recipe]:
@@ -97,10 +93,9 @@ def normed_recipes(names: Collection[str]) -> dict[str, Recipe]:
 
 
 @dataclass(frozen=True)
-class OneLayer:
+class OneLayer(Recipe):
     """One layer of a stack. parts: the stack. at: which layer."""
 
-    parts: tuple[str]
     at: int
 
     def stored(self, parts: Parts) -> Stored:
@@ -115,8 +110,7 @@ class OneLayer:
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
         self.stored(parts)
-        layer = parts.take(self.parts[0], (self.at, self.at + 1))[0]
-        return layer if rows is None else layer[slice(*rows)]
+        return cut(parts.take(self.parts[0], (self.at, self.at + 1))[0], rows)
 
 
 def stacked_recipes(names: Collection[str], shape: Callable[[str], tuple[int, ...]]) -> dict[str, Recipe]:

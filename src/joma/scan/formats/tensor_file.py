@@ -76,19 +76,34 @@ class Parts(Protocol):
         """A part, or `rows` of its first dimension."""
 
 
-class Recipe(Protocol):
-    """One tensor made of stored parts that say nothing alone: integers and their scales, the factors of an adapter."""
+@dataclass(frozen=True)
+class Recipe:
+    """One tensor made of stored parts that say nothing alone: integers and their scales, the factors of an adapter.
 
-    @property
-    def parts(self) -> tuple[str, ...]: ...
+    parts: their names.
+    """
 
-    def stored(self, parts: Parts) -> Stored: ...
+    parts: tuple[str, ...]
+
+    def stored(self, parts: Parts) -> Stored:
+        raise NotImplementedError
+
+    def made(self, parts: Parts) -> Tensor:
+        """All of the tensor."""
+        raise NotImplementedError
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
         """The tensor, or `rows` of its first dimension."""
+        return cut(self.made(parts), rows)
 
     def note(self, parts: Parts) -> str:
         """What was done with it, after "3 tensors were"; empty where it is stored plainly after all."""
+        return ""
+
+
+def cut(value: Tensor, rows: Rows | None) -> Tensor:
+    """Some rows of a tensor; None: all of it."""
+    return value if rows is None else value[slice(*rows)]
 
 
 class Bytes(Protocol):

@@ -92,17 +92,22 @@ def known_by(files: Iterable[tuple[str, str, str]]) -> str:
 
 
 @dataclass(frozen=True)
-class Disputed:
-    """Checkpoints that claim the same step: they cannot all be right, so none of them is used."""
+class Closed:
+    """A checkpoint that cannot be opened, and why. files: those of its weights, where they are known all the same."""
 
-    name: str
     step: int
-    epoch: int | None = None
+    epoch: int | None
+    name: str
+    why: str
+    files: Weights | None = None
+
+    def weights(self) -> Weights:
+        return self.files or self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise CheckpointError(f"{self.name} claim the same step; keep one of them")
+        raise CheckpointError(f"{self.name} {self.why}")
 
-    config = identity = weights = open = folder = _refuse
+    config = identity = open = folder = _refuse
 
 
 @brief_repr
@@ -363,11 +368,14 @@ def _whole(epoch: float | None) -> int | None:
 
 
 def _in_order(places: Sequence[Place]) -> list[Place]:
-    """Places by step; several that claim the same step become one that cannot be used."""
+    """Places by step. Several that claim the same step cannot all be right, and become one that cannot be used."""
     by_step: dict[int, Place] = {}
     for place in sorted(places, key=lambda place: place.step):
         one = by_step.get(place.step)
-        by_step[place.step] = Disputed(f"{one.name} and {place.name}", one.step, one.epoch) if one else place
+        if one:
+            why = "claim the same step; keep one of them"
+            place = Closed(one.step, one.epoch, f"{one.name} and {place.name}", why)
+        by_step[place.step] = place
     return list(by_step.values())
 
 

@@ -7,9 +7,9 @@ faults, and which file holds which tensor are enough, and every part leaves thes
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -24,7 +24,7 @@ from joma.scale.shards import Shard
 from joma.scan.errors import CheckpointError, Fault
 from joma.scan.formats.checkpoint import Weights
 from joma.scan.result.curves import Scan
-from joma.scan.sources.series import Place, Series
+from joma.scan.sources.series import Closed, Place, Series
 from joma.scan.sweep.elsewhere import Elsewhere
 from joma.scan.sweep.plan import SKETCH, Plan, chosen
 from joma.scan.sweep.record import remember
@@ -67,11 +67,18 @@ def measure_part(
     """
     mine = set(part.mine)
     own = tuple(place for place in plan.series.places if label_of(plan.series, place) in mine)
-    known = notes_before(before)  # of steps that are recorded already
+    # Of steps that are recorded already.
+    known = {} if before is None or not before.content else content_of(before, _FORM)["notes"]
     share = replace(plan, series=replace(plan.series, places=own))
     faults, now = measure_steps(share, run, jobs=jobs, report=report, elsewhere=elsewhere)
     notes = {str(step): list(several) or known.get(str(step), []) for step, several in now.items()}
-    part.finish(content_for(plan, run.path.name, own, faults, notes))
+    series = plan.series
+    places = [(place.step, place.epoch, place.name) for place in series.places]
+    settled = {"source": series.source, "axis": series.axis, "places": places, "measures": list(plan.measures)}
+    settled |= {name: getattr(plan, name) for name in _SETTLED}
+    weights = {str(place.step): found for place in own if (found := _weights(plan, place))}
+    left = {"run": run.path.name, "plan": settled, "notes": notes, "weights": weights}
+    part.finish({**left, "faults": [fault.as_json() for fault in faults]})
     return found_in(share, run, faults, [*plan.notes, *(note for several in notes.values() for note in several)])
 
 
@@ -82,24 +89,33 @@ def merge_scans(parts: Sequence[Part], out: Path, *, fresh: bool = False) -> Sca
     - out: the folder whose `runs` gets the record
     - fresh: replace a record that is there
     """
-    left = left_by(parts)
-    plan = left.plan
-    if Path(left.run).name != left.run:
+    contents = [content_of(part, _FORM) for part in parts]
+    first = contents[0]
+    for part, content in zip(parts, contents, strict=True):
+        if content["plan"] != first["plan"] or content["run"] != first["run"]:
+            both = f"{parts[0].folder} and {part.folder} settled on different tensors"
+            raise BadInput(f"these parts do not belong together: {both}; a checkpoint has changed between them")
+    plan = _plan_of(parts[0], {step: found for content in contents for step, found in content["weights"].items()})
+    faults = [Fault.from_json(fault) for content in contents for fault in content["faults"]]
+    by_step = {step: several for content in contents for step, several in content["notes"].items()}
+    keep = options_of(parts[0], {"keep_suspicious": bool})["keep_suspicious"]
+    name = first["run"]
+    if Path(name).name != name:
         is_damaged(parts[0], "it names a run outside of its folder")
-    path = out / "runs" / left.run
+    path = out / "runs" / name
     if path.exists() and not fresh:
         raise BadInput(f"{path} is there already; merge into another folder, or make it anew (fresh)", argument="fresh")
     whose = {label: at for at, part in enumerate(parts) for label in part.mine}
     steps = [(whose[label_of(plan.series, place)], place.step) for place in plan.series.places]
-    notes = [note for place in plan.series.places for note in left.notes.get(str(place.step), ())]
+    notes = [note for place in plan.series.places for note in by_step.get(str(place.step), ())]
     with ExitStack() as stack:
-        runs = [stack.enter_context(Run.open(part.folder / "runs" / left.run)) for part in parts]
+        runs = [stack.enter_context(Run.open(part.folder / "runs" / name)) for part in parts]
         for at, run in enumerate(runs):
-            _must_hold(run, plan, [step for owner, step in steps if owner == at], left.faults)
+            _must_hold(run, plan, [step for owner, step in steps if owner == at], faults)
         make_folder(path.parent)
         unfinished = stack.enter_context(atomically(path, RUN))  # a kill leaves nothing that looks like a record
         with merge_runs(unfinished, runs, steps) as run:
-            found = judge_steps(plan, run, left.faults, notes, keep_suspicious=left.keep_suspicious)
+            found = judge_steps(plan, run, faults, notes, keep_suspicious=keep)
             remember(run, found, plan.series.steps)
         Run.delete(path)
     return replace(found, run=path)
@@ -140,84 +156,9 @@ def share_in_words(part: Part) -> str:
     return f"shard {part.shard} has {len(part.mine):,} of {counted(len(part.work), 'checkpoint')}{which}"
 
 
-def content_for(
-    plan: Plan, run: str, places: Sequence[Place], faults: Sequence[Fault], notes: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What a part leaves.
-
-    - plan: what all shards settled on
-    - run: the name of its record
-    - places: its own checkpoints
-    - faults, notes: what was found wrong with them; by step, how they were read
-    """
-    return {
-        "run": run,
-        "plan": _as_json(plan),
-        "faults": [fault.as_json() for fault in faults],
-        "notes": notes,
-        "weights": {str(place.step): weights for place in places if (weights := _weights(plan, place))},
-    }
-
-
-def notes_before(part: Part | None) -> dict[str, list[str]]:
-    """By step, how the checkpoints were read that an earlier call measured."""
-    return {} if part is None or not part.content else dict(content_of(part, _FORM)["notes"])
-
-
-@dataclass(frozen=True)
-class Left:
-    """What all parts of a scan left.
-
-    - plan: what they settled on; its checkpoints cannot be opened any more
-    - run: the name of every part's record
-    - faults: what was found wrong with checkpoints
-    - notes: by step, how they were read
-    - keep_suspicious: whether steps stay that the fingerprints speak against
-    """
-
-    plan: Plan
-    run: str
-    faults: list[Fault]
-    notes: Mapping[str, Sequence[str]]
-    keep_suspicious: bool
-
-
-def left_by(parts: Sequence[Part]) -> Left:
-    """What the parts left; a sentence names the file that is damaged, or the two that do not belong together."""
-    contents = [content_of(part, _FORM) for part in parts]
-    first = contents[0]
-    for part, content in zip(parts, contents, strict=True):
-        if content["plan"] != first["plan"] or content["run"] != first["run"]:
-            both = f"{parts[0].folder} and {part.folder} settled on different tensors"
-            raise BadInput(f"these parts do not belong together: {both}; a checkpoint has changed between them")
-    plan = _plan_of(parts[0], {step: found for content in contents for step, found in content["weights"].items()})
-    faults = [Fault.from_json(fault) for content in contents for fault in content["faults"]]
-    notes = {step: several for content in contents for step, several in content["notes"].items()}
-    keep = options_of(parts[0], {"keep_suspicious": bool})["keep_suspicious"]
-    return Left(plan, first["run"], faults, notes, keep)
-
-
 def label_of(series: Series, place: Place) -> str:
     """What a shard calls a checkpoint in its list of work."""
     return f"{series.axis} {place.step} ({place.name})"
-
-
-@dataclass(frozen=True)
-class _Recorded:
-    """A checkpoint as a part remembers it: nothing of it can be opened, which judging does not need."""
-
-    step: int
-    epoch: int | None
-    name: str
-    files: Weights
-
-    def weights(self) -> Weights:
-        return self.files
-
-    def _gone(self) -> NoReturn:
-        raise CheckpointError(f"{self.name} is known from its record alone")
-
-    config = identity = open = folder = _gone
 
 
 def _weights(plan: Plan, place: Place) -> dict[str, Any] | None:
@@ -230,37 +171,25 @@ def _weights(plan: Plan, place: Place) -> dict[str, Any] | None:
     return None
 
 
-def _as_json(plan: Plan) -> dict[str, Any]:
-    series = plan.series
-    places = [[place.step, place.epoch, place.name] for place in series.places]
-    settled = {name: _plain(getattr(plan, name)) for name in _SETTLED}
-    return {"source": series.source, "axis": series.axis, "places": places, "measures": list(plan.measures), **settled}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
-
-
 def _plan_of(part: Part, weights: Mapping[str, Any]) -> Plan:
-    """The plan that a part settled on. weights: by step, which files hold its tensors."""
-    said = part.content["plan"]
-    none: dict[str, Any] = {"files": (), "index": None}
-    places = tuple(
-        _Recorded(step, epoch, name, Weights(tuple((at := weights.get(str(step), none))["files"]), at["index"]))
-        for step, epoch, name in said["places"]
-    )
-    settled: dict[str, Any] = {name: said[name] for name in _SETTLED}
-    for name in ("groups", "known", "coverage"):
-        settled[name] = {key: tuple(each) for key, each in said[name].items()}
-    for name in ("notes", "warnings", "not_taken"):
-        settled[name] = tuple(said[name])
-    series = Series(said["source"], places, said["axis"])
+    """The plan that a part settled on; its checkpoints cannot be opened. weights: by step, which files hold them."""
+    kept = part.content["plan"]
+    files = {int(step): Weights(tuple(found["files"]), found["index"]) for step, found in weights.items()}
+    why = "is known from its record alone"
+    places = tuple(Closed(step, *more, why, files.get(step, Weights(()))) for step, *more in kept["places"])
+    series = Series(kept["source"], places, kept["axis"])
     if [label_of(series, place) for place in places] != list(part.work):
         is_damaged(part, "its plan has other checkpoints than its work")
     try:
-        measures = chosen(said["measures"])
+        measures = chosen(kept["measures"])
     except BadInput:
         is_damaged(part, "its plan has measures that there are not")
+    settled: dict[str, Any] = {name: _as_tuples(kept[name]) for name in _SETTLED}
     return Plan(series, measures, shapes={}, device=torch.device("cpu"), tokens=None, **settled)
+
+
+def _as_tuples(value: Any) -> Any:
+    """What was a tuple before it was JSON is one again."""
+    if isinstance(value, dict):
+        return {key: _as_tuples(each) for key, each in value.items()}
+    return tuple(value) if isinstance(value, list) else value
