@@ -5,7 +5,7 @@ import pytest
 from joma.host.errors import BadInput
 from joma.scan.errors import UnknownNames
 from joma.scan.formats.checkpoint import part_of
-from joma.scan.names.architecture import coverage, find_groups, located, matrix_groups, pick_groups, read_patterns
+from joma.scan.names.architecture import coverage, find_groups, located, pick_groups, read_patterns
 
 # names with shapes, and what they are taken for
 NAMED = {
@@ -122,7 +122,6 @@ def test_what_a_wish_brings():
                                            "embedding", "mine")}  # fmt: skip
     assert list(pick_groups(found, ["mlp"], [], None)) == ["mlp", "mlp_gate", "mlp_experts"]
     assert list(pick_groups(found, ["attention", "mine"], [], None)) == ["attention_q", "attention_o", "mine"]
-    assert "embedding" not in matrix_groups(found)
     with pytest.raises(UnknownNames, match="mlp tensors are not known in this architecture"):
         pick_groups({}, ["mlp"], [], None)
 

@@ -129,8 +129,12 @@ class JoinedFile(TensorFile):
         return -1 if _EVERYWHERE.fullmatch(tensor) or len(shape) == 0 else None
 
 
-_UNDER = {"ranks": "module.", "megatron": "model.", "consolidated": ""}  # where the weights are in a file
-_CALLED = {"ranks": "mp_rank_*", "megatron": "mp_rank_*/", "consolidated": "consolidated.*"}
+# Where the weights are in a file, and what such files are called.
+_RANKS = {
+    "ranks": ("module.", "mp_rank_*"),
+    "megatron": ("model.", "mp_rank_*/"),
+    "consolidated": ("", "consolidated.*"),
+}
 
 
 def rank_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile:
@@ -138,9 +142,9 @@ def rank_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile
 
     names: these files, all of them. open_file: opens one. where: the folder.
     """
-    kind = next(kind for kind in _UNDER if TOGETHER[kind].fullmatch(names[0]))
-    pattern, prefix = TOGETHER[kind], _UNDER[kind]
-    ranks = {int(found[1]): name for name in names if (found := pattern.fullmatch(name))}
+    kind = next(kind for kind in _RANKS if TOGETHER[kind].fullmatch(names[0]))
+    prefix, called = _RANKS[kind]
+    ranks = {int(found[1]): name for name in names if (found := TOGETHER[kind].fullmatch(name))}
     files = _opened(_in_order(ranks, where), open_file)
     parts: dict[str, list[Source]] = {}
     with closed_on_error(*files):
@@ -152,7 +156,7 @@ def rank_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile
                 raise file.wrong(f"holds no weights under {prefix[:-1]!r}")
             for name in inside:
                 parts.setdefault(name.removeprefix(prefix), []).append(Source(file, name))
-    return _joined(where, files, parts, f"tensor-parallel files ({_CALLED[kind]})")
+    return _joined(where, files, parts, f"tensor-parallel files ({called})")
 
 
 def layer_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile:

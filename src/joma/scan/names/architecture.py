@@ -72,15 +72,6 @@ def find_groups(
     return {group: fitting for group, fitting in groups.items() if fitting}
 
 
-def matrix_groups(found: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """All groups of matrices that were found, the embedding aside.
-
-    >>> matrix_groups({"mlp": ("h.0.mlp.c_fc.weight",), "embedding": ("wte.weight",)})
-    ('mlp',)
-    """
-    return tuple(group for group in found if group != EMBEDDING)
-
-
 def coverage(groups: Mapping[str, tuple[str, ...]], names: Iterable[str]) -> dict[str, tuple[int, int]]:
     """How many layers each group covers, and how many the model has. Groups that lie in no layer are not listed.
 

@@ -122,9 +122,8 @@ class HubRevision(RemoteCheckpoint):
     step: int
     epoch: int | None = None
 
-    @property
-    def cache(self) -> DiskCache:
-        return self.model.cache
+    def __post_init__(self) -> None:
+        self.cache = self.model.cache
 
     def identity(self) -> str:
         return known_by([("its commit", self.commit, "")])

@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any
 
 from joma.host import stores
-from joma.host.redirects import WebFile, find_file
+from joma.host.redirects import find_file
 from joma.host.store_listing import Lister
 from joma.host.stores import Address, Replaced, StoreError, explain, obstore_for, store_of
 from joma.scan.errors import CheckpointError
@@ -76,9 +76,10 @@ class Bucket:
         """The object at a place; None where there is none."""
         with _sentences(place):
             try:
-                return _listed(self._obstore.head(self._store, place.path))
+                meta = self._obstore.head(self._store, place.path)
             except FileNotFoundError:
                 return None
+        return Listed(int(meta["size"]), meta["e_tag"], meta["last_modified"])
 
     def ranges(self, place: Address, listed: Listed) -> StoreBytes:
         return StoreBytes(place, listed, self._obstore, self._store, place.path)
@@ -96,11 +97,12 @@ class Web:
         """The file at a place; None where there is none."""
         with _sentences(place):
             try:
-                return WebListed.of(find_file(place))
+                found = find_file(place)
             except StoreError as error:
                 if str(error) == f"{place} does not exist":
                     return None
                 raise
+        return WebListed(found.size, found.etag, found.modified, found.url)
 
     def ranges(self, place: Address, listed: WebListed) -> WebBytes:
         return WebBytes(place, listed, self._obstore)
@@ -111,10 +113,6 @@ class WebListed(Listed):
     """A file of a web server, and where its address led to."""
 
     url: str = field(repr=False)
-
-    @staticmethod
-    def of(found: WebFile) -> WebListed:
-        return WebListed(found.size, found.etag, found.modified, found.url)
 
 
 class StoreBytes(RangedBytes):
@@ -206,10 +204,6 @@ def _content(result: Any, most: int) -> bytearray:
         if len(content) > most:
             break
     return content
-
-
-def _listed(meta: Mapping[str, Any]) -> Listed:
-    return Listed(int(meta["size"]), meta["e_tag"], meta["last_modified"])
 
 
 def is_plain_name(name: str) -> bool:

@@ -5,11 +5,12 @@ Where the files are, a subclass knows: a revision on the hub (`hub`), a folder o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.adapter import CONFIG
@@ -24,44 +25,35 @@ SMALL = 20_000_000  # bytes; a config or an index is far below
 _MORE_FILES = (".json", ".txt", ".model")  # what a model needs to run besides its weights
 
 
-class Sized(Protocol):
-    """A file as a listing has it."""
+class RemoteCheckpoint(ABC):
+    """What every checkpoint elsewhere can do, once it is known which files it has and how they are read.
 
-    @property
-    def size(self) -> int: ...
-
-
-class RemoteCheckpoint:
-    """What every checkpoint elsewhere can do, once it is known which files it has and how they are read."""
+    cache: where downloads go. where: what messages call it. cached_as: the name that it has in the cache, another one
+    when its files change.
+    """
 
     name: str
+    cache: DiskCache
 
     @property
-    def cache(self) -> DiskCache:
-        """Where downloads go."""
-        raise NotImplementedError
+    @abstractmethod
+    def where(self) -> str: ...
 
     @property
-    def where(self) -> str:
-        """What messages call it."""
-        raise NotImplementedError
+    @abstractmethod
+    def cached_as(self) -> str: ...
 
-    @property
-    def cached_as(self) -> str:
-        """The name that it has in the cache: another one when its files change."""
-        raise NotImplementedError
+    @abstractmethod
+    def listed(self) -> Mapping[str, Any]:
+        """Its files by name, each with its `size`; asked for once."""
 
-    def listed(self) -> Mapping[str, Sized]:
-        """Its files by name; asked for once."""
-        raise NotImplementedError
-
+    @abstractmethod
     def ranges(self, file: str) -> RangedBytes:
         """The bytes of a file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def right(self, file: str, path: Path) -> bool:
         """Whether a download is what is listed."""
-        raise NotImplementedError
 
     def read_small(self, file: str) -> bytes:
         """All of a file that describes something and is therefore small."""

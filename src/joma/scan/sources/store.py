@@ -39,17 +39,13 @@ class StoreCheckpoint(RemoteCheckpoint):
 
     store: Bucket | Web
     place: Address  # the folder
-    downloads: DiskCache
+    cache: DiskCache
     name: str
     step: int
     epoch: int | None = None
     known: Mapping[str, Listed] | None = None
     """The files that it has, where they are known already; None: those of the folder."""
     single: bool = False  # one file, of which nothing but its tensors is known
-
-    @property
-    def cache(self) -> DiskCache:
-        return self.downloads
 
     @property
     def where(self) -> str:
@@ -113,7 +109,7 @@ def _in_bucket(place: Address, cache: DiskCache) -> Series:
         return _one(place, StoreCheckpoint(bucket, place.parent, cache, place.name, 0, known=known, single=True))
     files, folders = bucket.listing(place)
     names = [*files, *folders]
-    folder = partial(StoreCheckpoint, bucket, downloads=cache)
+    folder = partial(StoreCheckpoint, bucket, cache=cache)
     stepped = [name for name in folders if moment_in(name)]
     weights = [name for name in files if is_weights_name(name)]
     timed = [name for name in weights if moment_of_file(name)]

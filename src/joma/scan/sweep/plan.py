@@ -30,7 +30,6 @@ from joma.scan.names.architecture import (
     MLP,
     coverage,
     find_groups,
-    matrix_groups,
     not_taken,
     not_taken_notes,
     pick_groups,
@@ -447,9 +446,9 @@ def _chosen(
 def _matrices(known: Groups, what: What, names: list[str], kind: str | None) -> Groups:
     """All groups of matrices, or those that were named: "attention" and "mlp" stand for several where there is none."""
     if what.groups is None:
-        must = [*([] if matrix_groups(known) else [MLP]), *(each for each in what.patterns or () if each != EMBEDDING)]
-        picked = pick_groups(known, must, names, kind)
-        return {**{group: known[group] for group in matrix_groups(known)}, **picked}
+        every = {group: known[group] for group in known if group != EMBEDDING}
+        must = [*([] if every else [MLP]), *(each for each in what.patterns or () if each != EMBEDDING)]
+        return every | pick_groups(known, must, names, kind)
     found: Groups = {}
     for group in what.groups:
         if group not in {*known, MLP, "attention"}:
