@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -217,7 +218,7 @@ def test_small_files_are_read_up_to_a_limit_and_with_the_hash_that_is_listed(mon
             buffer[:] = content[start : start + len(buffer)]
 
     def read(size: int, sha256: str | None, blob: str) -> bytes:
-        revision = hub.HubRevision(None, "step7", COMMIT, 7)  # type: ignore[arg-type]
+        revision = hub.HubRevision(SimpleNamespace(cache=None), "step7", COMMIT, 7)  # type: ignore[arg-type]
         revision.__dict__["files"] = {"config.json": hub.Listed("config.json", size, sha256, blob)}
         monkeypatch.setattr(hub.HubRevision, "ranges", lambda self, file: Ranges())
         return revision.read_small("config.json")
