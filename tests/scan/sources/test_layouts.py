@@ -117,6 +117,15 @@ FOUND = {
         lambda root: (files("m/model.safetensors")(root) / "m/7").mkdir() or root / "m",
         [0], None, ("not known",),
     ),
+    **{
+        f"{name}, which was not written to its end": (
+            files("checkpoint-5/model.safetensors", f"{name}/model.safetensors"), [5], None, ("to their end", name),
+        )
+        for name in ("tmp-checkpoint-40", "checkpoint-40.tmp", "checkpoint-40.incomplete", "checkpoint-5.partial",
+                     "checkpoint-40-unfinished", "checkpoint-40_tmp")
+    },
+    "a file that was not written to its end": (files("step5.pt", "step40.tmp.pt"), [5], None, ("step40.tmp",)),
+    "one that is named itself": (inside(files("checkpoint-40.tmp/a.pt"), "checkpoint-40.tmp"), [40], None, ()),
     "the final model beside step folders": (
         files("checkpoint-5/model.safetensors", "model.safetensors"), [5], None, ("left aside", "model.safetensors"),
     ),
@@ -160,6 +169,9 @@ FOUND = {
 # what it is, how it is made, words of the refusal
 REFUSED = {
     "nothing": (lambda root: root, "holds no checkpoint"),
+    "nothing that was written to its end": (
+        files("checkpoint-40.tmp/a.pt"), "holds checkpoint-40.tmp alone, which were not .*name one .* as in .*40.tmp",
+    ),
     "several runs": (files("seed0/step1.pt", "seed1/step1.pt"), "holds 2 runs: seed0, seed1; name one, as in "),
     "several versions": (lightning(0, 1), "holds 2 runs.*version_0.*version_1.*name one"),
     "best and last alone": (files("best.pt", "last.pt"), "several weights files .*best.pt.*name one"),

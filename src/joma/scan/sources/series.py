@@ -49,6 +49,8 @@ _NUMBERED = re.compile(
     re.I,
 )
 _ASIDE = re.compile(r"(.*[-_.= ])?(best|last|latest|final|ema|swa|averaged?|avg|merged)(\d*[-_.= ].*|\d*)", re.I)
+# What programs call a checkpoint while they write it, before they give it its name.
+_UNFINISHED = re.compile(r"(?:.*[-_. ])?(?:te?mp|incomplete|partial|unfinished)(?:[-_. ].*)?", re.I)
 # Where training programs write how far they are.
 _STEP_KEYS = ("iter_num", "global_step", "step", "iteration", "global_steps", "iter", "num_updates", "train_steps")
 _EPOCH_KEYS = ("epoch", "current_epoch")
@@ -341,14 +343,21 @@ class Candidate:
 def arrange(candidates: Sequence[Candidate], where: str, aside: Iterable[str] = ()) -> Series:
     """Candidates with a moment, by step or, where no step is known, by epoch. aside: names that have none.
 
-    where: what the series is called.
+    where: what the series is called. What its name calls unfinished is left out, unless the user named it.
     """
-    chosen = [each for each in candidates if not is_aside(each.name)] or list(candidates)
+    whole = [each for each in candidates if not _UNFINISHED.fullmatch(each.name) or where.endswith(each.name)]
+    left_out = [each.name for each in candidates if each not in whole]
+    if candidates and not whole:
+        how = f"which were not written to their end; name one to read it all the same, as in {where}/{left_out[0]}"
+        raise CheckpointError(f"{where} holds {some(left_out)} alone, {how}")
+    chosen = [each for each in whole if not is_aside(each.name)] or whole
     runs = list(dict.fromkeys(run_in(each.name) or "others" for each in chosen))
     if len(runs) > 1:
         raise CheckpointError(f"{where} mixes {some(runs)}, which are no one series; move each to a folder of its own")
-    left = [*(each.name for each in candidates if each not in chosen), *aside]
+    left = [*(each.name for each in whole if each not in chosen), *aside]
     notes = (f"left aside, because a series has one checkpoint per step: {some(left)}",) if left else ()
+    if left_out:
+        notes = (*notes, f"left out, because their names say that they were not written to their end: {some(left_out)}")
     stepped = [each for each in chosen if each.moment.step is not None]
     if stepped and len(stepped) < len(chosen):
         other = next(each for each in chosen if each not in stepped)
