@@ -106,25 +106,6 @@ def test_each_sequence_of_a_batch_is_read_as_if_alone(models, tokens):
             torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"prompt": 0.5}, "prompt must be a number of tokens"),
-        ({"prompt": 3.0}, "prompt must be a number of tokens"),
-        ({"prompt": 0}, "prompt must be"),
-        ({"sinks": 2.5}, "sinks must be a whole number"),
-        ({"sinks": -1}, "sinks must be"),
-        ({"seed": 2**70}, "seed must be"),
-        ({"seed": 1.5}, "seed must be"),
-        ({"recent": float("nan")}, "recent is a share"),
-    ],
-    ids=str,
-)
-def test_odd_numbers_get_one_sentence(models, options, sentence):
-    with pytest.raises(BadInput, match=sentence), evicting(models["llama"], "snapkv", BUDGET, **options):
-        pass
-
-
 def test_numbers_of_another_question_are_not_given_for_this_one(models, tokens, tmp_path):
     asked = (models["gpt2"], tokens, ["random", "sinks"], [0.2])
     with Run.create(tmp_path / "a.sqlite", study="cache", config={}) as run:
@@ -142,21 +123,6 @@ def test_two_tokens_have_no_second_half(models, tokens, tmp_path):
         with pytest.raises(BadInput, match="at least 3 per sequence"):
             measure(models["gpt2"], tokens[:, :2], ["window"], [0.5], run)
         assert measure(models["gpt2"], tokens[:, :3], ["window"], [0.5], run).full > 0
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"keep": "few"}, "keep must be a share of the length or a number of keys, got few"),
-        ({"keep": None}, "keep must be a share"),
-        ({"recent": "half"}, "recent is a share of the budget, from 0 to 1, got half"),
-        ({"prompt": None}, "prompt must be a share of the length or a number of tokens above 0, got None"),
-    ],
-    ids=str,
-)
-def test_what_is_no_number_gets_one_sentence(models, tokens, options, sentence):
-    with pytest.raises(BadInput, match=sentence):
-        losses(models["llama"], tokens, "snapkv", **{"keep": 0.5, **options})
 
 
 def test_complex_tokens_and_empty_sequences_get_one_sentence(models, tokens):

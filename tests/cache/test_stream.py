@@ -139,6 +139,10 @@ def test_snapkv_takes_the_first_call_for_its_prompt(models, tokens):
 @pytest.mark.parametrize(
     ("policy", "keep", "sentence"),
     [
+        ("snapkv", {"keep": 8, "prompt": 0.5}, "prompt must be a number of tokens"),
+        ("snapkv", {"keep": 8, "prompt": 3.0}, "prompt must be a number of tokens"),
+        ("snapkv", {"keep": 8, "prompt": 0}, "prompt must be"),
+        ("snapkv", {"keep": 8, "sinks": -1}, "sinks must be"),
         ("h2o-oracle", 8, "h2o-oracle knows the attention of queries yet to come"),
         ("h2o", 0.5, "keep must be a number of keys, at least 1, since the text's length is not known, got 0.5"),
         ("h2o", 0, "keep must be a number of keys, at least 1, .* got 0"),
@@ -149,7 +153,7 @@ def test_snapkv_takes_the_first_call_for_its_prompt(models, tokens):
 def test_what_cannot_be_streamed_gets_one_sentence(models, policy, keep, sentence):
     with (
         pytest.raises(BadInput, match=sentence),
-        evicting(models["llama"], policy, keep),
+        evicting(models["llama"], policy, **(keep if isinstance(keep, dict) else {"keep": keep})),
     ):
         pass
 

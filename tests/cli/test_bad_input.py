@@ -103,6 +103,7 @@ REFUSED = {
     "run thm1-rates --rates 1 2 3": "--rates takes values in groups of 2, got 3 values",
     "--bogus": "unknown option '--bogus'; see `joma --help`",
     "verfy": "no command is called 'verfy'; did you mean 'verify'? see `joma --help`",
+    "cache SERIES --text a.txt --length 8": "unknown option '--length'; did you mean '--seq-len'? see ",
     "zzz": (
         "no command is called 'zzz'; there are verify, run, list, show, report, scan, merge, cache, forecast, watch, "
         "view, export; see `joma --help`"

@@ -134,12 +134,6 @@ def test_of_a_package_in_several_places_the_first_is_read(monkeypatch):
     assert source_folder() == Path("first")
 
 
-def test_text_is_deterministic_and_cut():
-    assert source_text(50_000) == source_text(50_000)
-    assert len(source_text(50_000)) == 50_000
-    assert source_text(50_000) == source_text(80_000)[:50_000]
-
-
 def test_text_is_every_file_up_to_the_cut(tmp_path, monkeypatch):
     """The first in order is the longest, and one is not UTF-8: whoever counts wrongly stops too early or reads on."""
     (tmp_path / "latin.py").write_bytes(b"x = '\xe9'\n")
@@ -151,11 +145,6 @@ def test_text_is_every_file_up_to_the_cut(tmp_path, monkeypatch):
     whole = "".join(part + "\f" for part in parts)
     assert [source_text(n) for n in range(1, len(whole) + 3)] == [whole[:n] for n in range(1, len(whole) + 3)]
     assert source_text() == whole
-
-
-def test_bad_length():
-    with pytest.raises(ValueError, match="characters must be at least 1"):
-        source_text(0)
 
 
 # Labels
@@ -367,8 +356,9 @@ def test_a_changed_file_is_read_again(tmp_path):
         (lambda path: python_tokens(1), "vocabulary must be at least 10 .* got 1"),
         (lambda path: python_tokens(20, tokens=0), "tokens must be at least 1, got 0"),
         (lambda path: python_tokens(20, folder=path / "none"), "holds no Python source"),
+        (lambda path: source_text(0), "characters must be at least 1"),
     ],
 )
 def test_bad_input_gets_one_sentence(call, sentence, tmp_path):
-    with pytest.raises(CorpusError, match=sentence):
+    with pytest.raises(ValueError, match=sentence):
         call(tmp_path)

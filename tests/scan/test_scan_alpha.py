@@ -6,7 +6,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from joma.cli.main import main
 from joma.measure import registry
 from joma.measure.power_law import power_law as fitted
 from joma.runs import Run
@@ -111,11 +110,3 @@ def test_stable_ranks_stay_where_a_matrix_has_no_alpha(scanned, side):
     assert "at least 20 singular values other than zero, got one with 0" in str(fault)
     assert found.curves["stable_rank/mlp"].values[0, 1] == 0
     assert "alpha/mlp" not in found.curves or not found.curves["alpha/mlp"].values.size
-
-
-def test_the_command_line_takes_alpha(tmp_path, capsys):
-    save_file(weights(7), tmp_path / "step7.safetensors")
-    options = ["--measures", "alpha", "--out", str(tmp_path / "out"), "--csv", str(tmp_path / "a.csv"), "--no-page"]
-    assert main(["scan", str(tmp_path), *options]) == 0
-    assert "alpha, mean over layers: mlp" in capsys.readouterr().out
-    assert (tmp_path / "a.csv").read_text().count("alpha,mlp") == 3

@@ -62,17 +62,6 @@ def test_a_whole_scan_ends_in_its_page(series, tokens, tmp_path, capsys):
     assert (tmp_path / "b.csv").read_text() == (tmp_path / "a.csv").read_text()
 
 
-def test_parquet_has_the_same_table(series, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    arguments = ("--steps", "0,1", "--csv", tmp_path / "a.csv", "--parquet", tmp_path / "a.parquet")
-    scan(series, *arguments, out=tmp_path / "out")
-    table = parquet.read_table(tmp_path / "a.parquet").to_pylist()
-    with (tmp_path / "a.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [str(row["value"]) for row in table] == [row["value"] for row in rows]
-    assert (table[0]["layer"], table[0]["epoch"], table[0]["head"]) == (0, None, None)
-
-
 @pytest.mark.parametrize(
     ("rules", "status"),
     [

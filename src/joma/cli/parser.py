@@ -12,6 +12,9 @@ from joma.host.printing import say
 from joma.host.words import did_you_mean
 
 
+_RENAMED = {"--length": "--seq-len"}  # what an option was called before
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, with one sentence where it prints the usage, and no abbreviations: a script must not change its
     meaning when an option is added.
@@ -37,7 +40,8 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             first = unknown[0].partition("=")[0]
             known = [option for option in self._option_string_actions if option.startswith("--")]
-            hint = did_you_mean(first, known)
+            renamed = _RENAMED.get(first)
+            hint = f"did you mean {renamed!r}?" if renamed in known else did_you_mean(first, known)
             kind = "option" if first.startswith("-") else "argument"
             self.error(f"unknown {kind} {first!r}" + (f"; {hint}" if hint else ""))
 
