@@ -11,7 +11,6 @@ from joma.host.exit_status import BAD_INPUT
 from joma.host.printing import say
 from joma.host.words import did_you_mean
 
-
 _RENAMED = {"--length": "--seq-len"}  # what an option was called before
 
 

@@ -176,9 +176,7 @@ def _plan_of(part: Part, weights: Mapping[str, Any]) -> Plan:
     kept = part.content["plan"]
     files = {int(step): Weights(tuple(found["files"]), found["index"]) for step, found in weights.items()}
     why = "is known from its record alone"
-    places = tuple(
-        Closed(step, epoch, name, why, files.get(step, Weights(()))) for step, epoch, name in kept["places"]
-    )
+    places = tuple(Closed(step, epoch, name, why, files.get(step, Weights(()))) for step, epoch, name in kept["places"])
     series = Series(kept["source"], places, kept["axis"])
     if [label_of(series, place) for place in places] != list(part.work):
         is_damaged(part, "its plan has other checkpoints than its work")
