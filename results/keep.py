@@ -114,7 +114,7 @@ def origin(record: dict) -> dict:
 def short(again: Finding, finding: dict, command: str) -> dict:
     """What is shown of a kept finding, and its q among all; what it has not, and the record's command, is left out."""
     names = ("verdict", "expected", "control", "tolerance", "command")
-    numbers = ("effect", "interval", "control_effect", "unit", "seeds")
+    numbers = ("effect", "interval", "control_effect", "control_interval", "difference_interval", "unit", "seeds")
     found = {name: finding[name] for name in (*names, *numbers)} | {
         "measured": again.measured if isinstance(again.measured, str) else finding["measured"],
         "control": again.control,

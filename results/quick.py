@@ -16,7 +16,7 @@ from joma.host.file_kinds import OWN
 from joma.host.files import write_json
 
 KEPT = Path(__file__).with_name("quick.json")
-NUMBERS = ("verdict", "fragile", "effect", "interval", "control_effect", "level")
+NUMBERS = ("verdict", "fragile", "effect", "interval", "control_effect", "difference_interval", "level")
 
 
 def told(path: Path) -> dict:

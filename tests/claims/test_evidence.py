@@ -11,7 +11,7 @@ from joma.claims.evidence import Effect, Evidence, Test, at_most
 from joma.measure.intervals import compare
 
 VALUES, CONTROL = [0.30, 0.10, 0.45, 0.20, 0.26], [0.05, 0.02, 0.21, 0.06, 0.11]
-GAIN = Effect(0.5, (0.3, 0.7), 0.125, (0.05, 0.2), 6, 0.2, 1.0, "nats", "rebound", 0.99, "rates", 4)
+GAIN = Effect(0.5, (0.3, 0.7), 0.125, (0.05, 0.2), 6, 0.2, 1.0, "nats", "rebound", 0.99, "rates", 4, (0.175, 0.575))
 
 
 @pytest.mark.parametrize("seeds", [3, 5])  # 99 % and 95 %: p does not depend on the level
@@ -34,19 +34,19 @@ def test_p_of_what_no_seeds_tell_is_one():
 
 
 def test_seeds_are_told_only_where_seeds_could_decide():
-    wide = Effect(0.96, (0.46, 1.46), 0.95, (0.9, 1.0), 4, 0.1)
+    wide = Effect(0.96, (0.5, 1.4), 0.95, (0.9, 1.0), 4, 0.1, difference_interval=(-0.49, 0.51))
     assert wide.seeds_to_decide is not None
     assert replace(wide, ceiling=1.0).seeds_to_decide is None  # above 0.95 there is no room for 0.1
-    assert replace(wide, seeds=1, freedom=0, interval=(math.nan, math.nan)).seeds_to_decide is None
-    assert replace(wide, seeds=3, interval=(0.96, 0.96)).seeds_to_decide is None  # how unlike they are is not known
+    assert replace(wide, seeds=1, freedom=0, difference_interval=(math.nan, math.nan)).seeds_to_decide is None
+    assert replace(wide, seeds=3, difference_interval=(0.01, 0.01)).seeds_to_decide is None  # how unlike they are is not known
     # The same half of an interval, with a larger quantile or fewer degrees, comes from a smaller spread.
     assert replace(wide, level=0.99).seeds_to_decide < wide.seeds_to_decide < replace(wide, freedom=9).seeds_to_decide
 
 
 def test_a_moved_effect_takes_its_interval_along_and_leaves_its_control():
     moved = GAIN.moved(0.5)
-    assert (moved.effect, *moved.interval) == pytest.approx((0.6, 0.4, 0.8))
-    assert replace(moved, effect=GAIN.effect, interval=GAIN.interval) == GAIN
+    assert (moved.effect, *moved.interval, moved.low, moved.high) == pytest.approx((0.6, 0.4, 0.8, 0.275, 0.675))
+    assert replace(moved, effect=0.5, interval=GAIN.interval, difference_interval=GAIN.difference_interval) == GAIN
     assert GAIN.moved(-0.5).effect == pytest.approx(0.4)
 
 
@@ -68,3 +68,25 @@ def test_every_number_is_written_and_read():
     assert Test.from_json(at_most("gap", 0.0, 0.1).as_json()) == at_most("gap", 0.0, 0.1)
     older = {key: value for key, value in GAIN.as_json().items() if key not in ("over", "freedom")}
     assert Effect.from_json(older) == replace(GAIN, over="seeds", freedom=None)
+
+
+def test_an_older_record_gives_its_difference_and_where_it_can_the_effects_own_interval():
+    """It had the interval of the difference, moved by the control."""
+    new = ("difference", "difference_interval")
+    older = {key: value for key, value in GAIN.as_json().items() if key not in new} | {"interval": [0.3, 0.7]}
+    read = Effect.from_json(older)
+    assert read.difference_interval == pytest.approx((0.175, 0.575))
+    assert all(map(math.isnan, read.interval))
+    beside_nothing = Effect.from_json(older | {"control_interval": [0.125, 0.125]})
+    assert (beside_nothing.interval, beside_nothing.low) == ((0.3, 0.7), pytest.approx(0.175))
+
+
+def test_each_number_has_its_own_interval():
+    """Of the values, of the control and of their difference, which is narrower where seeds go up and down together."""
+    one = Effect.of(compare(VALUES, CONTROL), matters=0.1)
+    for row, ends in (
+        (VALUES, one.interval),
+        (CONTROL, one.control_interval),
+        ([a - b for a, b in zip(VALUES, CONTROL, strict=True)], one.difference_interval),
+    ):
+        assert ends == pytest.approx(stats.t.interval(0.95, 4, sum(row) / 5, stats.sem(row)))

@@ -42,7 +42,7 @@ def test_a_verdict_can_be_worked_out_from_the_file_alone(finding):
 def test_a_spoiled_number_turns_the_verdict():
     written = FINDINGS[4].as_json()
     assert written["verdict"] == "holds"
-    written["evidence"]["printed"]["effects"][""]["interval"][0] = -1.0
+    written["evidence"]["printed"]["effects"][""] |= {"interval": [-1.0, 1.2], "difference_interval": [-1.0, 1.2]}
     assert Finding.from_json(written).verdict == "undecided"
 
 

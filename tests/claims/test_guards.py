@@ -43,7 +43,7 @@ def test_the_least_favourable_control_decides_whatever_the_order():
 
 def test_a_small_gain_is_harder_than_a_large_one_whose_interval_begins_lower():
     large, small = compare([0.52, 0.55, 0.58, 0.62, 0.65, 0.68], 0.5), compare(SEEN, [one - 0.04 for one in SEEN])
-    assert large.low - large.control < small.low - small.control
+    assert large.difference_low < small.difference_low
     assert (verdict(large), verdict(small)) == ("holds", "only qualitative")
     assert list(hardest(CLAIM, {"large": large, "small": small})) == ["small"]
 
@@ -126,10 +126,10 @@ def test_what_chance_leaves_open_has_no_value_and_tells_the_seeds():
 def test_what_is_known_for_certain_is_not_open():
     """In numbers that float64 has: an end on the bound."""
     assert no_more("gain", compare([0.5] * 3, [0.25] * 3), 0.25).passes
-    touches = Comparison(0.375, 0.25, 0.25, 0.5, 0.25, 0.25, 5, freedom=4)
+    touches = Comparison(0.375, 0.25, 0.25, 0.5, 0.25, 0.25, 0.0, 0.25, 5, freedom=4)
     assert math.isnan(clears("gain", touches, matters=0.25).value)
     assert clears("gain", touches, matters=0.5).value == 0.0
-    assert clears("gain", touches._replace(low=0.3), matters=0.25).passes
+    assert clears("gain", touches._replace(difference_low=0.05, control_high=0.3), matters=0.25).passes
     for test in (no_more("gain", touches, 1.0), clears("gain", touches)):
         assert test.seeds_to_decide is None
 

@@ -19,15 +19,20 @@ PROBABILITY = "probability of the answer"
 
 
 def effect(value, interval, control, control_interval, what=PROBABILITY, unit="%"):
-    return Effect(value, interval, control, control_interval, 4, 0.05, unit=unit, what=what)
+    more = (value - control - 0.05, value - control + 0.05)
+    return Effect(value, interval, control, control_interval, 4, 0.05, unit=unit, what=what, difference_interval=more)
 
 
 def test_an_interval_of_a_probability_is_cut_where_it_is_shown_and_says_so():
     found = effect(0.9996, (0.9698, 1.0295), 0.0238, (-0.0059, 0.0536))
     evidence = Evidence({"": found})
-    assert sentences.measured(evidence) == "probability of the answer 100.0 % [97.0, 100.0 (cut)] over 4 seeds"
+    assert sentences.measured(evidence) == (
+        "probability of the answer 100.0 % [97.0, 100.0 (cut)] (difference 98 % [93, 103]) over 4 seeds"
+    )
     assert sentences.control(evidence) == "2.4 % [0 (cut), 5.4]"
-    assert sentences.brief(evidence, main=found) == "100.0 % [97.0, 100.0 (cut)]; control 2.4 % [0 (cut), 5.4]"
+    assert sentences.brief(evidence, main=found) == (
+        "100.0 % [97.0, 100.0 (cut)]; control 2.4 % [0 (cut), 5.4]; difference 98 % [93, 103]"
+    )
     assert effect_texts(found)["effect"] == "100.0 % [97.0, 100.0 (cut)]"
 
 
@@ -87,7 +92,7 @@ def test_no_kept_share_is_shown_below_0_or_above_100(path):
         finding = Finding.from_json(written)
         assert finding.as_json() == written  # what is stored stays as it was computed
         if finding.main and finding.main.limits == (0.0, 1.0):
-            text = f"{finding.brief}; {finding.control}"
+            text = re.sub(r"difference [^;]*", "", f"{finding.brief}; {finding.control}")  # which may be below 0
             assert all(0 <= end <= 100 for end in shown_ends(text)), text
 
 
@@ -96,5 +101,5 @@ def test_kept_verdicts_come_with_cut_intervals_too():
     claim = next(one for one in load("reversal-decoder").claims if name.endswith(f"/{one.name}"))
     found = kept_of(name, claim)
     assert "(cut)" in found.brief
-    assert found.main.interval[1] > 1  # as computed
-    assert effect_texts(found.main)["effect"].endswith("100 (cut)] at 99 %")
+    assert found.main.control_interval[0] < 0  # as computed
+    assert effect_texts(found.main)["control"] == "2 % [0 (cut), 8] at 99 %"

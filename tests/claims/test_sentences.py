@@ -9,7 +9,11 @@ from joma.claims import sentences
 from joma.claims.evidence import Effect, Evidence, above, at_least, at_most
 from joma.measure.intervals import compare
 
-GAIN = Effect(0.5, (0.4, 0.6), 0.1, (0.05, 0.15), 6, 0.2, 1.0, "nats", "rebound")
+GAIN = Effect(0.5, (0.4, 0.6), 0.1, (0.05, 0.15), 6, 0.2, 1.0, "nats", "rebound",
+              difference_interval=(0.35, 0.45))  # fmt: skip
+MORE = "(difference 0.40 nats [0.35, 0.45])"
+UNKNOWN = (float("nan"), float("nan"))
+NEAR = Effect(0.96, (0.94, 0.98), 0.95, (0.9, 1.0), 4, 0.1, 1.0, difference_interval=(-0.01, 0.03))
 
 
 @pytest.mark.parametrize(
@@ -32,20 +36,20 @@ def test_numbers(number, unit, shown):
 
 
 def test_an_effect_has_name_value_interval_and_seeds():
-    assert sentences.measured(Evidence({"": GAIN})) == "rebound 0.50 nats [0.40, 0.60] over 6 seeds"
+    assert sentences.measured(Evidence({"": GAIN})) == f"rebound 0.50 nats [0.40, 0.60] {MORE} over 6 seeds"
     assert sentences.control(Evidence({"": GAIN})) == "0.10 nats [0.05, 0.15]"
 
 
 def test_cases_are_named():
     other = replace(GAIN, effect=0.7, interval=(0.6, 0.8), control_effect=0.2, control_interval=(0.2, 0.2))
     several = Evidence({"layer 1": GAIN, "layer 2": other})
-    said = "rebound over 6 seeds: layer 1 0.50 nats [0.40, 0.60]; layer 2 0.70 nats [0.60, 0.80]"
+    said = f"rebound over 6 seeds: layer 1 0.50 nats [0.40, 0.60] {MORE}; layer 2 0.70 nats [0.60, 0.80]"
     assert sentences.measured(several) == said
     assert sentences.control(several) == "layer 1: 0.10 nats [0.05, 0.15]; layer 2: the constant 0.20 nats"
 
 
 def test_cases_of_which_the_same_is_said_stand_together():
-    alone = replace(GAIN, interval=(float("nan"),) * 2, seeds=1)
+    alone = replace(GAIN, interval=UNKNOWN, difference_interval=UNKNOWN, seeds=1)
     said = sentences.missing(Evidence({"layer 1": alone, "layer 2": alone}))
     assert said == "layer 1, layer 2: only 1 of the seeds could be compared, at least 2 are needed"
 
@@ -53,7 +57,15 @@ def test_cases_of_which_the_same_is_said_stand_together():
 def test_cases_of_other_kinds_are_named_each():
     several = Evidence({"early": GAIN, "late": replace(GAIN, what="drop")})
     assert sentences.measured(several).startswith(
-        "early: rebound 0.50 nats [0.40, 0.60] over 6 seeds; late: drop 0.50 nats"
+        f"early: rebound 0.50 nats [0.40, 0.60] {MORE} over 6 seeds; late: drop 0.50 nats"
+    )
+
+
+def test_a_number_whose_own_interval_is_not_known_has_none():
+    """As in records of before: the difference has its own still."""
+    older = replace(GAIN, interval=UNKNOWN)
+    assert sentences.brief(Evidence({"": older}), None, older) == (
+        "0.5 nats; control 0.10 nats [0.05, 0.15]; difference 0.40 nats [0.35, 0.45]"
     )
 
 
@@ -86,13 +98,13 @@ def test_numbers_beside_are_shown_by_case():
             Effect(0.5, (float("nan"),) * 2, 0.0, (0, 0), 1, 0.5),
             "only 1 of the seeds could be compared, at least 2 are needed",
         ),
-        (Effect(0.96, (0.94, 0.98), 0.95, (0.9, 1.0), 4, 0.1, 1.0), "the control is at 0.95, and a difference of 0.1"),
+        (NEAR, "the control is at 0.95, and a difference of 0.1"),
         (
             Effect(0.5, (0.5, 0.5), 0.5, (0.5, 0.5), 3, 0.1, over="matrices"),
             "all 3 matrices give exactly what the control gives, as so few may by chance; at least 4 matrices are",
         ),
         (Effect(0.5, (0.5, 0.5), 0.5, (0.5, 0.5), 4, 0.1), ""),
-        (Effect(0.95, (0.95, 0.95), 0.95, (0.9, 1.0), 3, 0.1, 1.0), "the control is at 0.95, and a difference of 0.1"),
+        (replace(NEAR, difference_interval=(0.0, 0.0), seeds=3), "the control is at 0.95, and a difference of 0.1"),
         (GAIN, ""),
     ],
 )
@@ -122,11 +134,13 @@ def test_an_effect_has_the_digits_that_its_interval_gives_sense_to(effect, inter
 
 def test_a_level_that_is_not_95_percent_is_said_with_every_interval():
     few = replace(GAIN, level=0.99, seeds=3)
-    assert sentences.measured(Evidence({"": few})) == "rebound 0.50 nats [0.40, 0.60] at 99 % over 3 seeds"
+    assert sentences.measured(Evidence({"": few})) == (
+        "rebound 0.50 nats [0.40, 0.60] at 99 % (difference 0.40 nats [0.35, 0.45] at 99 %) over 3 seeds"
+    )
     assert sentences.control(Evidence({"": few})) == "0.10 nats [0.05, 0.15] at 99 %"
     assert sentences.brief(Evidence({"": few}), None, few).startswith("0.50 nats [0.40, 0.60] at 99 %; control")
     assert sentences.level(replace(GAIN, level=0.999)) == " at 99.9 %"
-    assert sentences.level(replace(GAIN, level=0.99, interval=(float("nan"),) * 2)) == ""
+    assert sentences.level(replace(GAIN, level=0.99, difference_interval=UNKNOWN)) == ""
 
 
 def test_tests_that_chance_leaves_open_say_how_many_seeds_would_tell():

@@ -67,8 +67,8 @@ def test_a_paired_comparison_is_the_interval_of_the_differences(first, seed):
     found = compare(first, second, level=0.95)
     alone = mean_interval(torch.tensor(first, dtype=torch.float64) - torch.from_numpy(second))
     assert found.difference == pytest.approx(float(alone.mean), abs=1e-12)
-    assert found.low - found.control == pytest.approx(float(alone.low), abs=1e-9)
-    assert found.high - found.control == pytest.approx(float(alone.high), abs=1e-9)
+    assert found.difference_low == pytest.approx(float(alone.low), abs=1e-9)
+    assert found.difference_high == pytest.approx(float(alone.high), abs=1e-9)
     assert found.seeds == len(first)
 
 
@@ -79,8 +79,8 @@ def test_other_seeds_are_compared_as_welch_does(one, other, seed):
     found = compare(first, second, paired=False, level=0.95)
     truth = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
     # Degrees of freedom are rounded down: never narrower, and at most by what one degree is worth.
-    assert found.low - found.control <= truth.low + 1e-9
-    assert found.high - found.control >= truth.high - 1e-9
+    assert found.difference_low <= truth.low + 1e-9
+    assert found.difference_high >= truth.high - 1e-9
     freedom = stats.ttest_ind(first, second, equal_var=False).df
     ratio = stats.t.ppf(0.975, max(1, math.floor(freedom))) / stats.t.ppf(0.975, freedom)
     assert found.half_width == pytest.approx((truth.high - truth.low) / 2 * ratio)

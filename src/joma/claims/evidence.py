@@ -95,14 +95,16 @@ def above(what: str, value: float, bound: float, unit: str = "") -> Test:
 class Effect:
     """A mean over seeds beside that of its control, on the scale on which the claim expects more of it.
 
-    `interval` is that of the effect with the uncertainty of the control in it: it lies above `control_effect` where
-    effect - control is above zero beyond chance. `matters` is the smallest difference that would matter, stated with
-    the claim. `ceiling` is the largest value that the effect could have, where there is one.
+    `interval` is the effect's own, `control_interval` the control's, and `difference_interval` that of effect - control,
+    which decides. `matters` is the smallest difference that would matter, stated with the claim. `ceiling` is the
+    largest value that the effect could have, where there is one.
 
     >>> from joma.measure.intervals import compare
     >>> gain = Effect.of(compare([0.72, 0.70, 0.74], [0.68, 0.67, 0.69]), matters=0.02)
-    >>> round(gain.effect, 2), [round(end, 3) for end in gain.interval], gain.level, round(gain.control_effect, 2)
-    (0.72, [0.663, 0.777], 0.99, 0.68)
+    >>> round(gain.effect, 2), [round(end, 2) for end in gain.interval], gain.level, round(gain.control_effect, 2)
+    (0.72, [0.61, 0.83], 0.99, 0.68)
+    >>> round(gain.difference, 2), [round(end, 3) for end in gain.difference_interval]
+    (0.04, [-0.017, 0.097])
     """
 
     effect: float
@@ -115,15 +117,20 @@ class Effect:
     unit: str = ""
     what: str = ""
     level: float = 0.95
-    """Of the interval."""
+    """Of the intervals."""
     over: str = "seeds"
     """What was drawn several times: seeds, matrices, networks."""
     freedom: int | None = None
-    """Degrees of freedom of the interval; None in records that do not say: then as many as seeds, less one."""
+    """Of the difference's interval; None in records that do not say: then as many as seeds, less one."""
+    difference_interval: tuple[float, float] = (math.nan, math.nan)
+    """Beside a constant it follows from the effect's own, and need not be given."""
 
     def __post_init__(self) -> None:
         if not self.matters > 0 or not math.isfinite(self.matters):
             raise ValueError(f"matters must be a positive number, stated before the run, got {self.matters!r}")
+        if self.against_constant:
+            low, high = (end - self.control_effect for end in self.interval)
+            object.__setattr__(self, "difference_interval", (low, high))
 
     @staticmethod
     def of(
@@ -134,6 +141,7 @@ class Effect:
         return Effect(
             found.value, (found.low, found.high), found.control, (found.control_low, found.control_high), found.seeds,
             float(matters), ceiling, unit, what, found.level, over, found.freedom,
+            (found.difference_low, found.difference_high),
         )  # fmt: skip
 
     @property
@@ -144,17 +152,17 @@ class Effect:
     @property
     def low(self) -> float:
         """The lower end of the interval of effect - control."""
-        return self.interval[0] - self.control_effect
+        return self.difference_interval[0]
 
     @property
     def high(self) -> float:
         """The upper end of that interval."""
-        return self.interval[1] - self.control_effect
+        return self.difference_interval[1]
 
     @property
     def half_width(self) -> float:
         """Half of that interval: a difference below this could not have been seen."""
-        return (self.interval[1] - self.interval[0]) / 2
+        return (self.high - self.low) / 2
 
     @property
     def may_agree_by_chance(self) -> bool:
@@ -206,11 +214,12 @@ class Effect:
         )
 
     def moved(self, half_widths: float) -> Effect:
-        """The effect with its interval moved by so many halves of it; the control stays."""
+        """The effect and its difference moved by so many halves of the difference's interval; the control stays."""
         by = half_widths * self.half_width
         if not math.isfinite(by):
             return self
-        return replace(self, effect=self.effect + by, interval=(self.interval[0] + by, self.interval[1] + by))
+        interval, difference = ((low + by, high + by) for low, high in (self.interval, self.difference_interval))
+        return replace(self, effect=self.effect + by, interval=interval, difference_interval=difference)
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; `from_json` gives the effect back."""
@@ -220,6 +229,8 @@ class Effect:
             "interval": [plain(end) for end in self.interval],
             "control_effect": plain(self.control_effect),
             "control_interval": [plain(end) for end in self.control_interval],
+            "difference": plain(self.difference),
+            "difference_interval": [plain(end) for end in self.difference_interval],
             "seeds": self.seeds,
             "matters": self.matters,
             "ceiling": self.ceiling,
@@ -231,14 +242,23 @@ class Effect:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Effect:
-        """The effect that `as_json` wrote."""
+        """The effect that `as_json` wrote.
+
+        Before version 3 `interval` was that of the difference, moved by the control, and the effect's own was not kept.
+        """
         low, high = map(number, data["interval"])
+        control = number(data["control_effect"])
         control_low, control_high = map(number, data["control_interval"])
+        if "difference_interval" in data:
+            difference_low, difference_high = map(number, data["difference_interval"])
+        else:
+            difference_low, difference_high = low - control, high - control
+            low, high = (low, high) if control_low == control_high else (math.nan, math.nan)
         over = data.get("over", "seeds")  # records before it counted seeds
         return Effect(
-            number(data["effect"]), (low, high), number(data["control_effect"]), (control_low, control_high),
+            number(data["effect"]), (low, high), control, (control_low, control_high),
             int(data["seeds"]), float(data["matters"]), data["ceiling"], data["unit"], data["what"], data["level"],
-            over, data.get("freedom"),
+            over, data.get("freedom"), (difference_low, difference_high),
         )  # fmt: skip
 
 

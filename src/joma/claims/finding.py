@@ -252,6 +252,8 @@ class Finding:
             "interval": None if main is None else [plain(end) for end in main.interval],
             "control_effect": None if main is None else plain(main.control_effect),
             "control_interval": None if main is None else [plain(end) for end in main.control_interval],
+            "difference": None if main is None else plain(main.difference),
+            "difference_interval": None if main is None else [plain(end) for end in main.difference_interval],
             "matters": self.claim.matters if main is None else main.matters,
             "ceiling": self.claim.ceiling if main is None else main.ceiling,
             "unit": self.claim.unit,
@@ -300,7 +302,7 @@ class Finding:
         )  # fmt: skip
 
 
-_OF_EFFECTS = frozenset(Effect.__dataclass_fields__) | {"verdict"}
+_OF_EFFECTS = frozenset(Effect.__dataclass_fields__) | {"difference", "verdict"}
 
 
 def _details(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -103,7 +103,7 @@ def clears(what: str, found: Comparison, unit: str = "", *, matters: float = inf
     (False, nan)
     """
     is_open = isfinite(matters) and of_effect(Effect.of(found, matters=matters)) == "undecided"
-    test = above(f"lower end of {what}", found.low - found.control, 0.0, unit)
+    test = above(f"lower end of {what}", found.difference_low, 0.0, unit)
     return _or_open(test, found, (0.0, matters), is_open)
 
 
@@ -117,7 +117,7 @@ def no_more(what: str, found: Comparison, most: float, unit: str = "") -> Test:
     >>> no_more("gain", compare([0.1, 0.0, 0.4]), 0.2).passes, no_more("gain", compare([0.1, 0.0, 0.4]), 0.2).value
     (False, nan)
     """
-    low, high = found.low - found.control, found.high - found.control
+    low, high = found.difference_low, found.difference_high
     return _or_open(at_most(f"upper end of {what}", high, most, unit), found, (most, most), low <= most < high)
 
 
@@ -151,7 +151,7 @@ def hardest(claim: Claim, controls: Mapping[str, Comparison]) -> dict[str, Compa
 
     def favour(name: str) -> tuple[int, float]:
         found = controls[name]
-        low = found.low - found.control
+        low = found.difference_low
         return _WORST_FIRST.index(_verdict(claim, found)), low if isfinite(low) else -inf
 
     worst = min(controls, key=favour)

@@ -1,6 +1,6 @@
 """The ledger: the findings of all studies as one JSON document, and the graph of what rests on what.
 
-    {"schema": "joma-findings", "version": 2, "joma": "0.2.0", "studies": [{"name", "title", "seconds", "findings"}]}
+    {"schema": "joma-findings", "version": 3, "joma": "0.2.0", "studies": [{"name", "title", "seconds", "findings"}]}
 
 A kept record has the same schema and `findings`, and no `studies`: it is of one study.
 docs/reference/file-formats.md says what every key means. The version is raised when a key changes its meaning.
@@ -26,7 +26,9 @@ from joma.host.limits import depth_of
 if TYPE_CHECKING:
     from joma.claims.execute import Result
 
-SCHEMA, VERSION = "joma-findings", 2
+SCHEMA, VERSION = "joma-findings", 3
+READABLE = (2, VERSION)
+"""Version 2 had the interval of the difference, moved by the control, in the place of the effect's own."""
 
 
 def with_q(results: Sequence[Result]) -> list[Result]:
@@ -56,7 +58,7 @@ def read_findings(path: Path) -> list[Finding]:
             raise ValueError(f"its lists and mappings lie more than {limits.JSON_DEPTH} deep")
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read as findings: {_short(error)}") from error
-    if not isinstance(content, dict) or (content.get("schema"), content.get("version")) != (SCHEMA, VERSION):
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA or content.get("version") not in READABLE:
         raise BadInput(f"{path} does not hold findings of version {VERSION}; `joma report DIR` writes them anew")
     try:
         studies = content.get("studies", [content])  # a record holds one study

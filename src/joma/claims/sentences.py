@@ -73,7 +73,9 @@ def brief(printed: Evidence, corrected: Evidence | None = None, main: Effect | N
     if main is not None:
         cases = [*printed.effects.items(), *(corrected or printed).effects.items()]
         case = next((name for name, one in cases if one is main), "")
-        beside = f"{_value(main)}; control {_control(main)}{_but(main, corrected or printed)}"
+        beside = f"{value(main)}; control {_control(main)}"
+        beside += "" if main.against_constant else f"; difference {difference(main)}"
+        beside += _but(main, corrected or printed)
         return _named(case, beside if main.seeds else _missing(main))
     if corrected is None:
         return _test(worst(printed))
@@ -132,7 +134,8 @@ def _missing(effect: Effect) -> str:
     if effect.may_agree_by_chance:
         few = f"all {effect.seeds} {effect.over} give exactly what the control gives, as so few may by chance"
         return f"{few}; at least {ENOUGH_TO_AGREE} {effect.over} are needed"
-    seen = f"it could have seen a difference of at least {_rounded(effect)(effect.half_width)}{_unit(effect)}"
+    rounded = _rounded(effect.unit, effect.difference_interval, effect.effect)
+    seen = f"it could have seen a difference of at least {rounded(effect.half_width)}{_unit(effect)}"
     return f"{seen}; {_would_decide(effect.seeds_to_decide, effect.over)}"
 
 
@@ -147,24 +150,46 @@ def _evidence(evidence: Evidence) -> str:
 
 
 def _effects(effects: Mapping[str, Effect]) -> str:
-    """Each effect with its interval; what is the same in all cases, name and seeds, is said once."""
+    """Each effect and its difference, with their intervals; what is the same in all cases is said once."""
     kinds = {(effect.what, effect.seeds, effect.over) for effect in effects.values()}
     if len(effects) == 1 or len(kinds) > 1:
-        found = {case: f"{one.what} {_value(one)}{_seeds(one)}".strip() for case, one in effects.items()}
+        found = {case: f"{one.what} {_both(one)}{_seeds(one)}".strip() for case, one in effects.items()}
         return "; ".join(_named(case, words) for case, words in found.items())
     one = next(iter(effects.values()))
-    cases = "; ".join(f"{case} {_value(effect)}" for case, effect in effects.items())
+    cases = "; ".join(f"{case} {_both(effect)}" for case, effect in effects.items())
     return _named(f"{one.what}{_seeds(one)}".strip(), cases)
 
 
-def _value(effect: Effect) -> str:
-    rounded = _rounded(effect)
-    ends = interval(effect.interval, effect.limits, rounded)
-    return f"{rounded(effect.effect)}{_unit(effect)} {ends}{level(effect)}"
+def value(effect: Effect) -> str:
+    """The effect with its own interval.
+
+    >>> value(Effect(0.4999, (0.3344, 0.6655), 0.0, (0.0, 0.0), 5, 0.05, unit="nats"))
+    '0.50 nats [0.33, 0.67]'
+    """
+    return _with(effect, effect.effect, effect.interval, effect.limits)
+
+
+def difference(effect: Effect) -> str:
+    """How far it is above its control, with the interval of that: what decides where the control was measured."""
+    return _with(effect, effect.difference, effect.difference_interval)
+
+
+def _both(effect: Effect) -> str:
+    more = "" if effect.against_constant or not isfinite(effect.half_width) else f" (difference {difference(effect)})"
+    return value(effect) + more
+
+
+def _with(effect: Effect, number: float, ends: tuple[float, float], limits: Limits = (None, None)) -> str:
+    """A number with its own interval; without one where a record does not know it, and knows the difference's."""
+    rounded = _rounded(effect.unit, ends, number)
+    shown = f"{rounded(number)}{_unit(effect)}"
+    if isfinite(effect.half_width) and not isfinite(ends[1] - ends[0]):
+        return shown
+    return f"{shown} {interval(ends, limits, rounded)}{level(effect)}"
 
 
 def level(effect: Effect) -> str:
-    """The level of its interval, where it is not the usual 95 %.
+    """The level of its intervals, where it is not the usual 95 %.
 
     >>> level(Effect(0.5, (0.4, 0.6), 0.0, (0.0, 0.0), 3, 0.1, level=0.99))
     ' at 99 %'
@@ -180,13 +205,15 @@ def _by_case(said: Mapping[str, str]) -> list[str]:
     return [_named(", ".join(filter(None, several)), words) for words, several in cases.items()]
 
 
+def control_value(effect: Effect) -> str:
+    """The control, with its own interval where it was measured."""
+    if not effect.against_constant:
+        return _with(effect, effect.control_effect, effect.control_interval, effect.limits)
+    return f"{_rounded(effect.unit, effect.interval, effect.effect)(effect.control_effect)}{_unit(effect)}"
+
+
 def _control(effect: Effect) -> str:
-    low, high = effect.control_interval
-    rounded = _rounded(effect)
-    shown = f"{rounded(effect.control_effect)}{_unit(effect)}"
-    if effect.against_constant:
-        return f"the constant {shown}"
-    return f"{shown} {interval((low, high), effect.limits, rounded)}{level(effect)}"
+    return "the constant " * effect.against_constant + control_value(effect)
 
 
 def interval(ends: tuple[float, float], limits: Limits, rounded: Callable[[float], str]) -> str:
@@ -206,14 +233,14 @@ def _unit(effect: Effect) -> str:
     return effect.unit if effect.unit == "°" else f" {effect.unit}".rstrip()
 
 
-def _rounded(effect: Effect) -> Callable[[float], str]:
-    """Writes numbers with the digits that the interval gives sense to.
+def _rounded(unit: str, ends: tuple[float, float], of: float) -> Callable[[float], str]:
+    """Writes numbers with the digits that the interval gives sense to. of: the number that the interval is around.
 
     Two digits of its half where that begins with 1 to 4, else one; never less than the whole number.
     """
-    scale = 100.0 if effect.unit == "%" else 1.0
-    half = scale * effect.half_width
-    if not isfinite(half) or half < 1e-12 * abs(scale * effect.effect) or not 1e-5 < half < 1e5:
+    scale = 100.0 if unit == "%" else 1.0
+    half = float(f"{scale * (ends[1] - ends[0]) / 2:.9g}")  # 0.05 as it was meant
+    if not isfinite(half) or half < 1e-12 * abs(scale * of) or not 1e-5 < half < 1e5:
         return lambda number: show(scale * number)
     place = floor(log10(half))
     decimals = max(-place + (half / 10**place < 5), 0)

@@ -106,28 +106,32 @@ def _within(angle: float, freedom: int) -> float:
 
 @brief_repr
 class Comparison(NamedTuple):
-    """A mean over seeds, `value`, beside that of its control, whose own interval is control_low to control_high.
+    """A mean over seeds, `value`, that of its control, and their difference: each with the ends of its own interval.
 
-    low and high are the ends of the interval of value - control, moved by control: they lie on the scale of `value`,
-    and `low > control` says that the value is above its control beyond chance. NaN where fewer than two seeds are left.
+    `difference_low > 0` says that the value is above its control beyond chance. Ends are NaN where fewer than two seeds
+    are left.
 
     >>> found = compare([0.72, 0.70, 0.74, 0.71, 0.73], [0.68, 0.67, 0.69, 0.66, 0.70])
-    >>> found.low > found.control
+    >>> found.difference_low > 0
     True
     """
 
     value: float
     control: float
     low: float
+    """Of the value's own interval; `high` is its upper end."""
     high: float
     control_low: float
     control_high: float
+    difference_low: float
+    """Of the interval of value - control: where both have the same seeds, narrower than the other two suggest."""
+    difference_high: float
     seeds: int
     """Of the pairs that are finite."""
     level: float = 0.95
-    """With which probability the interval holds the truth, were the numbers Gaussian."""
+    """With which probability each interval holds the truth, were the numbers Gaussian."""
     freedom: int = 0
-    """Degrees of freedom of the interval; 0 where there is none."""
+    """Degrees of freedom of the interval of value - control; 0 where there is none."""
 
     @property
     def difference(self) -> float:
@@ -137,7 +141,7 @@ class Comparison(NamedTuple):
     @property
     def half_width(self) -> float:
         """Half of the interval of value - control."""
-        return (self.high - self.low) / 2
+        return (self.difference_high - self.difference_low) / 2
 
 
 def usual_level(seeds: int) -> float:
@@ -152,7 +156,7 @@ def usual_level(seeds: int) -> float:
 
 
 def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level: float | None = None) -> Comparison:
-    """`values` over seeds, compared with `control`: both means, and the t interval of their difference.
+    """`values` over seeds, compared with `control`: both means and their difference, each with its t interval.
 
     - values: one number per seed; seeds with a number that is not finite are left out
     - control: as many numbers, of the same seeds or of others; or one number that is known
@@ -187,8 +191,8 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
     half = t_quantile(level, freedom) * error if freedom else nan
     value, other = (_mean(row) if len(row) else nan for row in (first, second))
     other = float(_row(control, "control")[0]) if known else other
-    around = 0.0 if known else _half_width(second, level)
-    ends = (value - half, value + half, other - around, other + around)
+    own, around = (half, 0.0) if known else (_half_width(first, level), _half_width(second, level))
+    ends = (value - own, value + own, other - around, other + around, value - other - half, value - other + half)
     return Comparison(value, other, *ends, seeds, level, freedom)
 
 

@@ -16,6 +16,8 @@ from joma.claims.contract import Claim, Verdict
 from joma.claims.evidence import Effect, plain
 from joma.claims.finding import Provenance
 
+_NUMBERS = ("effect", "interval", "control_effect", "control_interval", "difference", "difference_interval")
+
 
 @dataclass(frozen=True)
 class KeptFinding:
@@ -32,7 +34,7 @@ class KeptFinding:
     measured: float | str
     brief: str = ""
     main: Effect | None = None
-    """Of an empirical claim, the effect that decides. The interval of its control is not kept."""
+    """Of an empirical claim, the effect that decides."""
     expected: str = ""
     control: str | None = None
     tolerance: float | None = None
@@ -50,7 +52,7 @@ class KeptFinding:
     @staticmethod
     def from_json(id: str, claim: Claim, data: Mapping[str, Any]) -> KeptFinding:
         """What kept.json holds on a claim."""
-        unknown = {"what": "", "unit": "", "control_interval": ("nan", "nan"), "ceiling": claim.ceiling, "level": 0.95}
+        unknown = {"what": "", "unit": "", "ceiling": claim.ceiling, "level": 0.95}
         main = None
         if "effect" in data and claim.matters is not None:
             main = Effect.from_json({**unknown, "matters": claim.matters, **data})
@@ -73,7 +75,7 @@ class KeptFinding:
             "measured": plain(self.measured) if isinstance(self.measured, float) else self.measured,
             "control": self.control,
             "shares_control": list(self.shares),
-            **{name: numbers.get(name) for name in ("effect", "interval", "control_effect")},
+            **{name: numbers.get(name) for name in _NUMBERS},
             "unit": numbers.get("unit", claim.unit),
             "seeds": numbers.get("seeds"),
             "level": numbers.get("level"),

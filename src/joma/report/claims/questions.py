@@ -17,7 +17,7 @@ THEORY = (
 
 @dataclass(frozen=True)
 class Question:
-    """A question that one claim answers. {effect}, {seeds} and {control} stand for what paper scale measured."""
+    """A question that one claim answers. {effect}, {seeds}, {control} and {more} stand for what paper scale measured."""
 
     asks: str
     claim: str
@@ -41,14 +41,16 @@ QUESTIONS = (
     Question("Does attention drop and then come back?", "fig6/fig6-one-layer",
              "attention entropy comes back by {effect} {seeds}; no rebound would be {control}."),
     Question("Does the rebound need the nonlinearity?", "nonlinearity/rebound-needs-nonlinearity",
-             "with ReLU it comes back by {effect} {seeds}; with a linear MLP by {control}."),
+             "with ReLU it comes back by {effect} {seeds}, with a linear MLP by {control}; the difference is {more}."),
     Question("Do higher layers come back by their own attention?", "rebound-cause/own-qk-higher-layers",
-             "in the second of two layers own queries and keys change entropy by {effect} {seeds}; "
-             "all weights below it by {control}."),
+             "in the second of two layers own queries and keys change entropy by {effect} {seeds}, "
+             "all weights below it by {control}; the difference is {more}."),
     Question("Can the theory foretell attention?", "forecast/theorem-1-foretells",
-             "the skill of Theorem 1 over “no change” is {effect} {seeds}; the best control is at {control}."),
+             "the skill of Theorem 1 over “no change” is {effect} {seeds}, that of the best control {control}; "
+             "the difference is {more}."),
     Question("Do neurons learn the hidden tree?", "table1/lowest-latents-align",
-             "a latent correlates with its best neuron by {effect} {seeds}; before training by {control}."),
+             "a latent correlates with its best neuron by {effect} {seeds}, before training by {control}; "
+             "the difference is {more}."),
 )  # fmt: skip
 THEOREMS = "Are the theorems right as printed?"  # answered by all mathematical claims of the page together
 DRAWN_FOR_THEOREMS = ("thm2", "thm1-rates", "thm1")

@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from math import isfinite, log10
 
 from joma.claims.contract import VERDICTS, Verdict
 from joma.claims.evidence import Effect
 from joma.claims.rules import UNJUDGED
-from joma.claims.sentences import interval, level, show
+from joma.claims.sentences import control_value, difference, value
 from joma.report.claims.layout import Entry, Section, entries
 from joma.report.markup import NOTHING, duration
 
@@ -189,34 +188,19 @@ def _row(section: Section, here: str, *, paper: bool) -> str:
 
 
 def effect_texts(effect: Effect) -> dict[str, str]:
-    """The numbers of an effect for a sentence. opposite: the other way round, where a claim expects less of something.
+    """The numbers of an effect for a sentence, each with its own interval.
 
-    >>> list(effect_texts(Effect(0.4999, (0.3344, 0.6655), 0.0, (0.0, 0.0), 5, 0.05, unit="nats")).values())
-    ['0.50 nats [0.33, 0.67]', '-0.50 nats [-0.67, -0.33]', '0 nats', 'over 5 seeds']
+    more: the difference from the control. opposite: the effect the other way round, where a claim expects less.
+
+    >>> list(effect_texts(Effect(0.4999, (0.3344, 0.6655), 0.0, (0.0, 0.0), 5, 0.05, unit="nats")).values())[:3]
+    ['0.50 nats [0.33, 0.67]', '0.50 nats [0.33, 0.67]', '-0.50 nats [-0.67, -0.33]']
     """
     low, high = effect.interval
     opposite = replace(effect, effect=-effect.effect, interval=(-high, -low), what="")  # without a name, no limits
     return {
-        "effect": _with_interval(effect),
-        "opposite": _with_interval(opposite),
-        "control": _rounded(effect, effect.control_effect),
+        "effect": value(effect),
+        "more": difference(effect),
+        "opposite": value(opposite),
+        "control": control_value(effect),
         "seeds": f"over {effect.seeds} seeds" if effect.seeds > 1 else "with one seed",
     }
-
-
-def _with_interval(effect: Effect) -> str:
-    shown, ends = _rounded(effect, effect.effect), effect.interval
-    if not all(map(isfinite, ends)):
-        return shown
-    bare = interval(ends, effect.limits, lambda end: _rounded(effect, end).removesuffix(effect.unit).rstrip())
-    return f"{shown} {bare}{level(effect)}"
-
-
-def _rounded(effect: Effect, number: float) -> str:
-    width = 2 * effect.half_width
-    scale = 100 if effect.unit == "%" else 1
-    if not isfinite(number) or not isfinite(width) or not width > 0 or scale * abs(effect.effect) < 0.01:
-        return show(number, effect.unit)
-    decimals = min(max(round(1.3 - log10(scale * width)), 0), 3)
-    shown = f"{round(scale * number, decimals) + 0.0:.{decimals}f}" if number else "0"  # no sign where nothing is left
-    return f"{shown}°" if effect.unit == "°" else f"{shown} {effect.unit}".rstrip()

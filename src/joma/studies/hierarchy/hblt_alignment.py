@@ -377,7 +377,7 @@ def _where(scores: Scores) -> dict[str, dict[str, float]]:
         if rho < 1
         for block, found in enumerate(blocks)
     ]
-    clear = sum(found.low > found.control and found.difference >= MARGIN for found, _ in cells)
+    clear = sum(found.difference_low > 0 and found.difference >= MARGIN for found, _ in cells)
     most, place = max(cells, key=lambda cell: np.nan_to_num(cell[0].difference, nan=-np.inf))
     return {
         "places with a clear gain": {"number": float(clear), "of": float(len(cells))},

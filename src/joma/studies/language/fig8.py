@@ -239,7 +239,7 @@ def judge_together(run: Run) -> Finding:
     rates = int(np.isfinite(back).any(-1).sum())
     return by_effect(
         TOGETHER,
-        Comparison(value, 0.0, low, high, 0.0, 0.0, rates, freedom=rates - 1),  # drawn anew, read as a t interval
+        Comparison(value, 0.0, low, high, 0.0, 0.0, low, high, rates, freedom=rates - 1),  # drawn, read as a t interval
         expected=expected,
         what="rank correlation",
         over="rates",

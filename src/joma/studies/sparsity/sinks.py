@@ -400,8 +400,8 @@ def _excess(found: Comparison) -> float:
 
     The second half was added after the first run at paper scale: one network of four had the whole excess.
     """
-    low, high = found.low - found.control, found.high - found.control
-    return found.difference if low > MATTERS or high < MATTERS else nan
+    told = found.difference_low > MATTERS or found.difference_high < MATTERS
+    return found.difference if told else nan
 
 
 CLAIMS.declare(

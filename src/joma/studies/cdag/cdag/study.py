@@ -49,7 +49,7 @@ def _by_effect(run: Run, claim: Claim, found: Any, *, details: dict[str, dict[st
 
 
 def _is_higher(what: str, found: Comparison) -> Test:
-    return above(f"{what} (lower end of the interval)", found.low - found.control, 0.0)
+    return above(f"{what} (lower end of the interval)", found.difference_low, 0.0)
 
 
 def _share(run: Run, claim: Claim, own: str, other: str, what: str, needed: float) -> Finding:

@@ -197,8 +197,7 @@ def _by_losses(
 def _gaps(table: Table) -> dict[str, Any]:
     """GaLore against the better kind of full rank, the harder control; unknown where the interval holds the bound."""
     gap, bound = table.more(GALORE, table.tuned), GAP
-    low, high = gap.low - gap.control, gap.high - gap.control
-    value = nan if low <= bound < high else gap.difference
+    value = nan if gap.difference_low <= bound < gap.difference_high else gap.difference
     return {
         "size": (at_most("GaLore minus tuned full rank", value, bound, "nats"),),
         "details": {
