@@ -38,7 +38,9 @@ def test_seeds_are_told_only_where_seeds_could_decide():
     assert wide.seeds_to_decide is not None
     assert replace(wide, ceiling=1.0).seeds_to_decide is None  # above 0.95 there is no room for 0.1
     assert replace(wide, seeds=1, freedom=0, difference_interval=(math.nan, math.nan)).seeds_to_decide is None
-    assert replace(wide, seeds=3, difference_interval=(0.01, 0.01)).seeds_to_decide is None  # how unlike they are is not known
+    assert (
+        replace(wide, seeds=3, difference_interval=(0.01, 0.01)).seeds_to_decide is None
+    )  # how unlike they are is not known
     # The same half of an interval, with a larger quantile or fewer degrees, comes from a smaller spread.
     assert replace(wide, level=0.99).seeds_to_decide < wide.seeds_to_decide < replace(wide, freedom=9).seeds_to_decide
 

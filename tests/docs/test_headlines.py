@@ -25,9 +25,10 @@ def bracket(low, high, digits):
 
 
 def shown(claim, case=None, *, digits=2, unit=" nats", sign=1, of="", scale=1, form="printed"):
-    """An effect with its interval, `of="control_"` that of its control; sign -1 shows both the other way round."""
+    """An effect with its own interval, or its control, or the difference; sign -1 shows them the other way round."""
     one = decided(claim, case, form)
-    value, ends = one[of + "effect"] * sign * scale, [each * sign * scale for each in one[of + "interval"]]
+    value = one[{"": "effect", "control": "control_effect"}.get(of, of)] * sign * scale
+    ends = [each * sign * scale for each in one[f"{of}_interval".lstrip("_")]]
     return f"{value:.{digits}f}{unit} {bracket(min(ends), max(ends), digits)}{level(one)}"
 
 
@@ -42,8 +43,8 @@ def linear(layer):
 def galore(form):
     """GaLore's loss minus that of full rank, with half of its interval."""
     one = decided("galore-table/full-rank-is-best", "GaLore", form)
-    low, high = one["interval"]
-    return f"{abs(one['effect'] - one['control_effect']):.3f} ± {(high - low) / 2:.3f} nats{level(one)}"
+    low, high = one["difference_interval"]
+    return f"{abs(one['difference']):.3f} ± {(high - low) / 2:.3f} nats{level(one)}"
 
 
 def skills(names):
@@ -134,7 +135,9 @@ def relu():
 
 def lowest_latents():
     claim = "table1/lowest-latents-align"
-    return f"from {decided(claim)['control_effect']:.3f} to {shown(claim, digits=3, unit='')}"
+    one = decided(claim)
+    fall = shown(claim, digits=3, unit="", sign=-1, of="difference")
+    return f"from {one['control_effect']:.3f} to {one['effect']:.3f}, by {fall}"
 
 
 SAID = {
@@ -172,7 +175,7 @@ SAID = {
         1,
     ),
     "reverse": (
-        lambda: shown("reversal-decoder/reverse-no-better-than-uniform", digits=1, unit=" %", of="control_", scale=100),
+        lambda: shown("reversal-decoder/reverse-no-better-than-uniform", digits=1, unit=" %", of="control", scale=100),
         1,
     ),
 }

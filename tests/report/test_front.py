@@ -57,7 +57,8 @@ def stored(verdict: Verdict, claim: Claim = FIG6, brief: str = "0.5") -> dict[st
 
 
 def stored_rebound(verdict: Verdict) -> dict[str, Any]:
-    numbers = {"effect": 0.5, "interval": [0.33, 0.67], "control_effect": 0.0, "unit": "nats", "seeds": 5}
+    numbers = {"effect": 0.5, "interval": [0.33, 0.67], "control_effect": 0.0, "unit": "nats", "seeds": 5,
+               "control_interval": [0.0, 0.0]}  # fmt: skip
     return stored(verdict, brief="0.5 nats") | numbers
 
 
@@ -143,7 +144,7 @@ def test_every_claim_of_the_editors_choice_exists_and_fits_its_sentence() -> Non
         assert claim is not None, one.claim
         sentence = one.text
         assert claim.empirical == ("{printed}" not in sentence), one.claim
-        sentence.format(effect="", opposite="", control="", seeds="", printed="", scale="")
+        sentence.format(effect="", opposite="", control="", more="", seeds="", printed="", scale="")
 
 
 @pytest.fixture
@@ -356,12 +357,12 @@ def test_a_claim_that_only_one_scale_judged_is_no_disagreement() -> None:
 @pytest.mark.parametrize(
     ("effect", "interval", "control", "unit", "said"),
     [
-        (0.9674, (0.9627, 0.9721), 0.9826, "", ("0.967 [0.963, 0.972]", "0.983")),
-        (0.2324, (0.1874, 0.2774), 0.2026, "nats", ("0.23 nats [0.19, 0.28]", "0.20 nats")),
+        (0.9674, (0.9627, 0.9721), 0.9826, "", ("0.9674 [0.9627, 0.9721]", "0.9826")),
+        (0.2324, (0.1874, 0.2774), 0.2026, "nats", ("0.232 nats [0.187, 0.277]", "0.203 nats")),
         (0.543, (0.35, 0.75), 0.0, "%", ("54 % [35, 75]", "0 %")),
         (198.3, (192.9, 203.7), 154.7, "°", ("198° [193, 204]", "155°")),
-        (0.3, (float("-inf"), float("inf")), 0.1, "", ("0.3", "0.1")),
-        (4e-5, (1e-5, 7e-5), 0.0, "", ("4.0e-5 [1.0e-5, 7.0e-5]", "0")),
+        (0.3, (float("-inf"), float("inf")), 0.1, "", ("0.3 [no interval]", "0.1")),
+        (4e-5, (1e-5, 7e-5), 0.0, "", ("0.000040 [0.000010, 0.000070]", "0")),
         (1.0, (1.0, 1.0), 1.0, "", ("1 [1, 1]", "1")),
     ],
 )

@@ -49,7 +49,8 @@ def test_a_kept_effect_has_the_numbers_of_the_file() -> None:
 
 def test_what_a_file_says_of_a_finding_is_what_a_reader_gets() -> None:
     claim = Claim("taught", "CDAG Thm 1", "Gradients teach.", matters=0.05, unit="%", ceiling=1.0)
-    numbers = {"effect": 0.4, "interval": [0.3, 0.5], "control_effect": 0.1, "unit": "%", "seeds": 5}
+    numbers = {"effect": 0.4, "interval": [0.3, 0.5], "control_effect": 0.1, "unit": "%", "seeds": 5,
+               "control_interval": [0.0, 0.2], "difference_interval": [0.2, 0.4]}  # fmt: skip
     words = {"verdict": "holds", "measured": 0.4, "expected": "more", "control": "untrained", "tolerance": 0.01}
     found = KeptFinding.from_json("cdag/taught", claim, {**words, **numbers, "brief": "40 %", "command": "joma verify"})
     assert found.main is not None

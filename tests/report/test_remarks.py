@@ -22,8 +22,8 @@ from joma.report.markup import Anchors
 CLAIM = Claim("fig6-one-layer", "JoMA Fig. 6", "Entropy comes back.", matters=0.05, unit="nats")
 NEAR, CLEAR = [0.04, 0.05, 0.06, 0.05, 0.055], [0.5, 0.51, 0.49, 0.5, 0.5]
 DATA = {"verdict": "holds", "measured": "0.5", "brief": "0.5 nats", "claim_sha256": CLAIM.sha256, "effect": 0.5,
-        "interval": [0.33, 0.67], "control_effect": 0.0, "unit": "nats", "seeds": 3, "level": 0.99, "q": 0.001,
-        "remarks": ["size shown"], "shares_control": ["fig6/other"],
+        "interval": [0.33, 0.67], "control_effect": 0.0, "control_interval": [0.0, 0.0], "unit": "nats", "seeds": 3,
+        "level": 0.99, "q": 0.001, "remarks": ["size shown"], "shares_control": ["fig6/other"],
         "provenance": Provenance(machine="Arm")}  # fmt: skip
 
 

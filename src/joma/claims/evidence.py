@@ -95,9 +95,9 @@ def above(what: str, value: float, bound: float, unit: str = "") -> Test:
 class Effect:
     """A mean over seeds beside that of its control, on the scale on which the claim expects more of it.
 
-    `interval` is the effect's own, `control_interval` the control's, and `difference_interval` that of effect - control,
-    which decides. `matters` is the smallest difference that would matter, stated with the claim. `ceiling` is the
-    largest value that the effect could have, where there is one.
+    `interval` is the effect's own, `control_interval` the control's, and `difference_interval` that of effect -
+    control, which decides. `matters` is the smallest difference that would matter, stated with the claim. `ceiling` is
+    the largest value that the effect could have, where there is one.
 
     >>> from joma.measure.intervals import compare
     >>> gain = Effect.of(compare([0.72, 0.70, 0.74], [0.68, 0.67, 0.69]), matters=0.02)

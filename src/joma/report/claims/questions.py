@@ -17,7 +17,7 @@ THEORY = (
 
 @dataclass(frozen=True)
 class Question:
-    """A question that one claim answers. {effect}, {seeds}, {control} and {more} stand for what paper scale measured."""
+    """A question that one claim answers. {effect}, {control}, {more} and {seeds} are what paper scale measured."""
 
     asks: str
     claim: str
