@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
+from records import verdicts
 
 from joma.claims.config import Above, Least, OneOf, Several, Within, _bounds
+from joma.claims.contract import silent
 from joma.studies import load, names
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 BOUNDS = Path(__file__).with_name("bounds.json")
+VERDICTS = json.loads(Path(__file__).with_name("small_verdicts.json").read_text(encoding="utf-8"))
+"""Of small runs that come to the same verdicts on every machine: of theorems and lemmas."""
 
 
 CHECKPOINTS = ("fig7", "fig10")
@@ -27,6 +31,11 @@ CHECKPOINTS = ("fig7", "fig10")
 @pytest.mark.parametrize("name", [name for name in names() if name not in CHECKPOINTS])
 def test_findings_survive_json(name, small_run):
     findings_survive_json(load(name), small_run(name))
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_a_small_run_comes_to_the_verdicts_that_are_kept(name, small_run):
+    assert verdicts(load(name), small_run(name)) == VERDICTS[name]
 
 
 OWN = (*CHECKPOINTS, "kv-cache", "layer-lottery", "rebound-cause", "rebound-onset")
@@ -41,25 +50,16 @@ def test_figures_are_labelled_and_described(name, small_run):
     draws_labelled_figures(load(name), small_run(name), axes=name not in MAPS)
 
 
-STOPPED = dict.fromkeys(("chain-of-thought-decoder", "reversal-decoder"), 0.0)
-STOPPED |= dict.fromkeys(("depth-width",), 0.1) | dict.fromkeys(("lemma1", "lemma2", "lemma4", "thm3"), 0.15)
-STOPPED |= (
-    {"cdag-angles": 0.3} | dict.fromkeys(("chain-of-thought", "reversal"), 0.2) | dict.fromkeys(("scan-snap",), 0.25)
-)
-STOPPED |= dict.fromkeys(
-    ("eq6", "galore-lowrank", "lemma6", "scan-snap-decoder", "thm4", "thm5", "collapse", "cdag-angles"), 0.3
-)
-STOPPED |= dict.fromkeys(("galore-theory", "thm1-coherence", "thm1-sgd", "thm1-softmax", "thm2-rank"), 0.35)
-STOPPED |= dict.fromkeys(("block", "thm1", "thm1-queries", "thm1-rates", "thm2", "forecast"), 0.5)
-STOPPED |= dict.fromkeys(("dilution", "reading", "word-logits"), 0.5) | {"optimizer-or-rate": 0.4, "rebound-cause": 0.6}
-"""The share of its progress after which a study's small run is stopped."""
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("name", STOPPED)
+@pytest.mark.parametrize("name", [name for name in names() if name not in CHECKPOINTS])
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(name, small_run, tmp_path):
-    run, config = small_run(name), small_run.config(name)
-    ends_the_same_after_an_interrupt(load(name), config, run, tmp_path / "run", after=STOPPED[name])
+    ends_the_same_after_an_interrupt(load(name), small_run.config(name), small_run(name), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in CHECKPOINTS])
+def test_a_finished_run_is_not_carried_out_again(name, small_run):
+    """It is open for reading alone: whatever was computed again could not be kept."""
+    load(name).run(small_run.config(name), small_run(name), silent)
 
 
 def not_allowed(bound, value):

@@ -12,6 +12,7 @@ from joma.claims.execute import check_config, execute
 from joma.studies import load
 
 REFUSED = {
+    "cdag": [({"branching": (50, 50)}, "make 12500 tokens, at most 4096")],
     "chain-of-thought": [
         ({"held_out": 0.0}, "held_out must leave a chain to test and one to train, got 0.0 of 20"),
         ({"held_out": 1.0}, "held_out must leave a chain to test and one to train"),
@@ -23,10 +24,20 @@ REFUSED = {
         ({"held_out": 1.0}, r"held_out must hold out at least 4 of 24 chains, and not all, got 1\.0"),
         ({"spelled": (3,)}, r"spelled must be among the depths \(1, 2\), got \(3,\)"),
     ],
+    "deja-vu": [
+        ({"activations": ()}, "activations must not be empty"),
+        ({"measure_at": (500,)}, "measure_at must lie between 0 and 100, the last step"),
+        ({"corpus": "shakespeare"}, "corpus must be one of sympy"),
+        ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
+    ],
     "depth-width": [
         ({"branching": (4,)}, "branching must have two levels or more"),
         ({"parameters": 2_000, "vocabulary": 5_000}, "parameters must leave room for 1 layer beside .* got 2000"),
         ({"multiple": 3}, "multiple must be even"),
+    ],
+    "fig7": [
+        ({"heads": 5}, "width 64 cannot be shared by 5 heads"),
+        ({"series": "somewhere", "seeds": 2}, "seeds must be 1 with a series, which was trained once, got 2"),
     ],
     "galore-lowrank": [
         ({"layers": ()}, "layers must not be empty"),
@@ -55,6 +66,12 @@ REFUSED = {
         ({"inputs": 8, "informative": 8}, "informative must lie between 1 and 7"),
         ({"image_batch": 501}, "image_batch must be at most 500, the images, got 501"),
     ],
+    "kv-cache": [
+        ({"policies": ("window", "sinks", "h2o")}, "'random' is missing"),
+        ({"keeps": (0.5,)}, r"keeps must hold 0\.2, which is judged"),
+        ({"checkpoints": (60,)}, "checkpoints must lie below 60"),
+        ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
+    ],
     "python-hierarchy": [
         ({"shuffled": 5}, "shuffled must be at most seeds"),
         ({"heads": 3}, "cannot be shared by 3 heads"),
@@ -79,6 +96,12 @@ REFUSED = {
         ({"heads": 3}, "width 40 cannot be shared by 3 heads"),
     ],
     "shallow-first": [({"context": 29}, "two of the 30 tokens")],
+    "sinks": [
+        ({"text_kinds": ("sigmoid",)}, "text_kinds must hold softmax"),
+        ({"triggers": 24}, "triggers must lie between 1 and 23"),
+        ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
+        ({"corpus": "shakespeare"}, "corpus must be one of sympy"),
+    ],
     "table1": [
         ({"columns": (1, 2)}, "each end of the table"),
         ({"steps": 50, "look_at": (50,)}, "look_at must lie below 50"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from small_ablations import STUDIES, carry_out, changed, must_show, patterns, verdict
 
-from joma.claims.contract import NotRun, silent
+from joma.claims.contract import NotRun
 from joma.claims.execute import draw, judge
 from joma.recipes.language import curves as recorded
 from joma.studies.ablations import optimizer
@@ -60,9 +60,3 @@ def test_a_state_that_was_never_renewed_tells_nothing(data_folder, tmp_path):
     assert "Adam, state kept/rates" not in run
     assert verdict(run, optimizer.KEPT) == "not run"
     assert len(draw(STUDIES["optimizer"], run)) == 2
-
-
-def test_a_finished_run_is_not_trained_again(small_run):
-    before = small_run("optimizer").names()
-    optimizer.run(small_run.config("optimizer"), small_run("optimizer"), silent)
-    assert small_run("optimizer").names() == before

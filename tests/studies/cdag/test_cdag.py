@@ -9,13 +9,11 @@ from records import altered, carried_out, changed, found, verdicts
 from small_runs import small
 
 from joma.claims.contract import NotRun, silent
-from joma.claims.execute import judge, plain_config
+from joma.claims.execute import judge
 from joma.data.hierarchy import HBLT
-from joma.runs import Run
 from joma.studies.cdag.cdag import STUDY
 from joma.studies.cdag.cdag import run as net
 from joma.theory import cdag
-from joma.training import train_all
 
 TINY = small("cdag")
 
@@ -207,42 +205,11 @@ def test_where_no_edge_is_counted_there_is_no_share(run, tmp_path):
     assert verdicts(STUDY, none)["signs-in-training"] == "undecided"
 
 
-@pytest.mark.long
-def test_resumes_to_the_same_numbers(run, tmp_path, monkeypatch):
-    class Killed(Exception):
-        pass
-
-    def killed(ensembles, run, *, progress):
-        for name, ensemble in ensembles.items():
-            if name == "residual":
-                raise Killed
-            train_all({name: ensemble}, run, progress=progress)
-
-    again = Run.create(tmp_path / "again", study=STUDY.name, config=plain_config(TINY), version=STUDY.version)
-    with monkeypatch.context() as patched:
-        patched.setattr(net, "train_all", killed)
-        with pytest.raises(Killed):
-            STUDY.run(TINY, again, silent)
-    STUDY.run(TINY, again, silent)
-    for name in run.names():
-        np.testing.assert_array_equal(again.array(name), run.array(name), err_msg=name)
-
-
 def test_without_a_gpu_the_paper_scale_says_how_to_run_it(run):
     if torch.cuda.is_available():
         pytest.skip("there is one")
     with pytest.raises(NotRun, match=r"needs a CUDA GPU.*joma verify cdag --scale paper"):
         STUDY.run(STUDY.paper, run, silent)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [({"members": 1}, "at least 2"), ({"rho": 1.0}, "between 0 and 1"), ({"held_out": 3}, "at least 100"),
-     ({"branching": (50, 50)}, "make 12500 tokens, at most 4096")],
-)  # fmt: skip
-def test_bad_configs_are_refused(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        replace(STUDY.quick, **changes)
 
 
 def test_the_moment_of_learning(run, tmp_path):

@@ -12,19 +12,6 @@ STUDY = cdag_angles.STUDY
 FIXED = "holds as corrected"
 
 
-def test_verdicts(run):
-    assert verdicts(STUDY, run) == {
-        "three-signs": FIXED,
-        "picture": "only qualitative",
-        "positive-constant": FIXED,
-        "same-latent": FIXED,
-        "rest-of-the-activation": FIXED,
-        "start-of-the-weight": FIXED,
-        "backpropagated": "holds",
-        "recursion": "only qualitative",
-    }
-
-
 def test_draws_that_contradict_either_form_are_counted(run):
     found = {finding.claim.name: finding.residuals for finding in judge(STUDY, run)}
     for name in ("three-signs", "same-latent", "start-of-the-weight"):

@@ -29,16 +29,6 @@ TINY = dataclasses.replace(
 NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"
 
 
-def test_a_series_that_cannot_be_trained_is_refused_with_the_config():
-    with pytest.raises(ValueError, match="width 64 cannot be shared by 5 heads"):
-        dataclasses.replace(STUDY.quick, heads=5)
-
-
-def test_a_given_series_was_trained_once():
-    with pytest.raises(ValueError, match="seeds must be 1 with a series, which was trained once, got 2"):
-        dataclasses.replace(STUDY.quick, series="somewhere", seeds=2)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def one_process():
     """The tokenizer works in this process, to save the time of another; tests/scan has those of the other one."""

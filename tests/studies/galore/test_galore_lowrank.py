@@ -37,11 +37,6 @@ pytestmark = pytest.mark.usefixtures("no_other_text")
 SEEDS, NAMES = 3, ("1 layer", SERIES)
 
 
-@pytest.fixture(scope="module")
-def run(small_run):
-    return small_run("galore-lowrank")
-
-
 def singular(matrices):
     return torch.linalg.svdvals(matrices.double()).square()
 

@@ -41,11 +41,6 @@ from joma.studies.galore.galore_table.study import states_by_formula
 TINY = small("galore-table")
 
 
-@pytest.fixture(scope="module")
-def run(small_run):
-    return small_run("galore-table")
-
-
 @pytest.fixture
 def reading():
     return Reading(TINY, read_text(TINY, silent))
@@ -86,29 +81,6 @@ def test_verdicts_come_from_the_record(run):
     assert set(of) == {claim.name for claim in STUDY.claims}
     assert of["memory-of-states"] == "holds"
     assert (of["little-overhead"], of["printed-perplexities"]) == ("at paper scale", "not run")
-
-
-@pytest.mark.long
-def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(run, tmp_path, monkeypatch):
-    some = dataclasses.replace(TINY, methods=(names.FULL, names.GALORE, names.RELORA))
-    carry_out, done = Trainer.carry_out, []
-
-    def killed(self, trial):
-        if len(done) == 9:
-            raise KeyboardInterrupt
-        done.append(trial)
-        return carry_out(self, trial)
-
-    monkeypatch.setattr(Trainer, "carry_out", killed)
-    again = Run.create(tmp_path / "again", study="galore-table", config=plain_config(some), version=1)
-    with pytest.raises(KeyboardInterrupt):
-        STUDY.run(some, again, silent)
-    monkeypatch.setattr(Trainer, "carry_out", carry_out)
-    STUDY.run(some, again, silent)
-    compared = [name for name in again.names() if name.endswith(("/losses", "/held out"))]
-    assert len(compared) == 2 * (3 * 2 + 1 + 3 * 3 + 1)
-    for name in compared:
-        np.testing.assert_array_equal(again.value(name), run.value(name))
 
 
 def made(path, ends, *, spread=0.001, config=STUDY.quick, seconds=None, states=None, rates=(0.02, 0.005)):

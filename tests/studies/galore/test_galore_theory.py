@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from every_study import put
-from records import altered, found, verdicts
+from every_study import put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
+from records import found, verdicts
 from scipy.integrate import solve_ivp
 
 from joma.studies.galore.galore_theory import STUDY, descent
@@ -12,11 +12,6 @@ from joma.studies.galore.galore_theory import run as problems
 from joma.theory.attention import random_orthonormal
 
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
-
-
-@pytest.fixture(scope="module")
-def run(small_run):
-    return small_run("galore-theory")
 
 
 def test_verdicts(run):
@@ -66,12 +61,6 @@ SPOILED = [
     ("memory/printed states", lambda x: x + 0.02, "memory-states", FAILS),
     ("memory/printed total", lambda x: x + 0.02, "memory-total", FAILS),
 ]
-
-
-@pytest.mark.parametrize(("series", "change", "claim", "verdict"), SPOILED)
-def test_a_spoiled_series_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
-    with altered(run, tmp_path / "run", series, change) as copy:
-        assert verdicts(STUDY, copy)[claim] == verdict
 
 
 def test_each_premise_of_the_lemma_is_needed_and_together_they_do(run):

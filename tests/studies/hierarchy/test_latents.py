@@ -11,12 +11,11 @@ import torch
 from records import altered, carried_out
 from scipy import stats
 
-from joma.claims.contract import Claim, silent
-from joma.claims.execute import judge, plain_config
+from joma.claims.contract import Claim
+from joma.claims.execute import judge
 from joma.claims.guards import clears
 from joma.figures.style import house_style
 from joma.measure.intervals import compare
-from joma.runs import Run
 from joma.studies.hierarchy import _networks as shared
 from joma.studies.hierarchy import hblt_alignment as trees
 from joma.studies.hierarchy import table1 as sets
@@ -38,35 +37,6 @@ def test_networks_that_did_not_learn_are_no_evidence(tiny, tmp_path, name):
     assert {finding.verdict for finding in found} == {"not run"}
     assert {finding.command for finding in found} == {f"joma verify {name} --scale paper"}
     assert "networks learned their task (0 diverged)" in found[0].reason
-
-
-@BOTH_IN_TIME
-def test_an_interrupted_run_ends_with_the_same_numbers(tiny, tiny_runs, tmp_path, monkeypatch, name):
-    class Stop(Exception):
-        pass
-
-    study, config = tiny[name]
-    kind = sets.Members if name == "table1" else trees.Members
-    whole = kind.accuracy
-    calls = 0
-
-    def stop(*arguments):
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise Stop
-        return whole(*arguments)
-
-    run = Run.create(tmp_path / "run", study=name, config=plain_config(config), version=study.version)
-    monkeypatch.setattr(kind, "accuracy", stop)
-    with run, pytest.raises(Stop):
-        study.run(config, run, silent)
-    monkeypatch.undo()
-    with Run.open(tmp_path / "run", write=True) as run:
-        study.run(config, run, silent)
-        assert sorted(run.names()) == sorted(tiny_runs[name].names())
-        for series in run.names():
-            np.testing.assert_array_equal(run.array(series), tiny_runs[name].array(series), err_msg=series)
 
 
 @BOTH_IN_TIME

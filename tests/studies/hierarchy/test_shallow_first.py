@@ -20,14 +20,11 @@ from studies.hierarchy.shallow_first_records import (
     spoiled,
 )
 
-from joma.claims.contract import Finding, silent
-from joma.claims.execute import judge, plain_config
+from joma.claims.contract import Finding
+from joma.claims.execute import judge
 from joma.figures.style import house_style
-from joma.runs import Run
 from joma.studies.hierarchy.shallow_first import STUDY
-from joma.studies.hierarchy.shallow_first import run as shallow_first
 from joma.studies.hierarchy.shallow_first import study as claims
-from joma.training import train_all
 
 
 @pytest.fixture(scope="module")
@@ -143,28 +140,6 @@ def test_a_small_lead_is_only_qualitative_and_an_unsteady_one_undecided(run, tmp
     assert {seen[name] for name in first} == {"only qualitative"}
     seen = spoiled(run, tmp_path / "unsteady", *claims.NETWORKS, spoil=unsteady)
     assert {seen[name] for name in first} == {"undecided"}
-
-
-@pytest.mark.long
-def test_a_killed_run_goes_on_to_the_numbers_it_would_have_had(run, tmp_path, monkeypatch):
-    class Killed(Exception):
-        pass
-
-    def killed_at_the_third(ensembles, run, *, progress):
-        for name, ensemble in ensembles.items():
-            if name == claims.NETWORKS[2]:
-                raise Killed
-            train_all({name: ensemble}, run, progress=progress)
-
-    again = Run.create(tmp_path / "again", study=STUDY.name, config=plain_config(TINY), version=STUDY.version)
-    with monkeypatch.context() as patched:
-        patched.setattr(shallow_first, "train_all", killed_at_the_third)
-        with pytest.raises(Killed):
-            STUDY.run(TINY, again, silent)
-    STUDY.run(TINY, again, silent)
-    assert again.names() == run.names()
-    for name in run.names():
-        np.testing.assert_array_equal(again.array(name), run.array(name), err_msg=name)
 
 
 @pytest.mark.parametrize("lost", ["diverged_at", "train_loss"])

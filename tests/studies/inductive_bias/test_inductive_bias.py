@@ -10,11 +10,9 @@ from every_study import put, says_what_is_seen
 from records import altered, changed, verdicts
 from small_runs import small
 
-from joma.claims.contract import silent
-from joma.claims.execute import judge, plain_config
+from joma.claims.execute import judge
 from joma.claims.finding import Finding
 from joma.figures.style import house_style
-from joma.runs import Run
 from joma.studies.inductive_bias.inductive_bias import STUDY
 from joma.studies.inductive_bias.inductive_bias import hypercube as cube
 from joma.studies.inductive_bias.inductive_bias import run as labels
@@ -24,11 +22,6 @@ from joma.studies.inductive_bias.inductive_bias.study import Contrast, Fits
 
 TINY = small("inductive-bias")
 WITH_DECAY = cube.decayed(TINY.weight_decays[0])
-
-
-@pytest.fixture(scope="module")
-def run(small_run):
-    return small_run("inductive-bias")
 
 
 def test_points_are_closer_together_at_the_beginning_and_the_end_is_one():
@@ -275,17 +268,6 @@ def test_an_epoch_reads_every_image_once():
     pixels = digits.read(labels.TRAIN, "true labels", 1)[0]
     read = torch.cat([digits.batch(step, [("true labels", 1)])[0][0] for step in (2, 3)])
     assert torch.equal(read.sum(1).sort().values, pixels.sum(1).sort().values)
-
-
-def test_a_killed_study_ends_with_the_same_numbers(run, tmp_path):
-    with Run.create(tmp_path / "half", study=STUDY.name, config=plain_config(TINY), version=STUDY.version) as half:
-        for name in run.names():
-            if name.startswith(("built/", "printed", cube.LINEAR)):
-                for step in map(int, run.steps(name)):
-                    half.append(name, step, run.at(name, step))
-        STUDY.run(TINY, half, silent)
-        for name in run.names():
-            np.testing.assert_array_equal(half.array(name), run.array(name))
 
 
 def test_figures_say_what_is_seen(run, tmp_path):

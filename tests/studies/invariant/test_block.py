@@ -27,19 +27,6 @@ def along_tokens(run, name):
     return w[0] + run.value(f"{name}/embeddings")[:, : SMALL.tokens] @ (v - v[0])
 
 
-def test_verdicts(run):
-    assert verdicts(STUDY, run) == {
-        "sequence-as-frequencies": HOLDS,
-        "gradient-ascent": HOLDS,
-        "back-propagation": HOLDS,
-        "projected-velocity": HOLDS,
-        "weight-expansion": HOLDS,
-        "implicit-bias": FIXED,
-        "superposition-sign": FIXED,
-        "saliency": HOLDS,
-    }
-
-
 @pytest.mark.parametrize("change", [OFF, NAN], ids=["off", "not a number"])
 @pytest.mark.parametrize(
     ("series", "claim"),

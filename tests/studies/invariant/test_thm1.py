@@ -38,21 +38,6 @@ def one_still(i):
     return change
 
 
-def test_verdicts(run):
-    assert verdicts(STUDY, run) == {
-        "exp-invariant": HOLDS,
-        "linear-invariant": HOLDS,
-        "pull-on-logits": HOLDS,
-        "any-sigma": HOLDS,
-        "relu": HOLDS,
-        "stationary-gradient": FIXED,
-        "any-data": HOLDS,
-        "residual": HOLDS,
-        "zero-start-exp": HOLDS,
-        "zero-start-linear": FIXED,
-    }
-
-
 @dataclass
 class Clockwork:
     """w' = t³ and z' = z: Runge-Kutta is exact for the first, and its factor of each step is known for the second."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from every_study import add, put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
-from records import altered, changed, found, verdicts
+from records import altered, changed, found
 from small_runs import small
 
 from joma.studies.invariant import thm1_coherence as study
@@ -16,16 +16,6 @@ HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above 
 QUALITATIVE, OPEN = "only qualitative", "undecided"
 NAN = put((-1, 0), np.nan)
 JITTER = np.tile([-1.0, 1.0], 4)
-
-
-def test_verdicts(run):
-    assert verdicts(STUDY, run) == {
-        "coherence-width": HOLDS,
-        "coherence-order": HOLDS,
-        "coherence-terms": FIXED,
-        "coherence-dual": FIXED,
-        "coherence-total": FIXED,
-    }
 
 
 SPOILED = [

@@ -22,15 +22,6 @@ def all_still(case):
     return lambda name, step, value: still(value) if name.startswith(f"{case}/") else value
 
 
-def test_verdicts(run):
-    assert verdicts(STUDY, run) == {
-        "every-query-exp": FIXED,
-        "every-query-linear": FIXED,
-        "average-by-query": FIXED,
-        "pull-by-query": FIXED,
-    }
-
-
 @pytest.mark.parametrize("change", [OFF, NAN], ids=["off", "not a number"])
 @pytest.mark.parametrize(
     ("series", "failing"),

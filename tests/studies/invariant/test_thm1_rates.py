@@ -30,16 +30,6 @@ def still(path):
     return np.broadcast_to(path[:1], path.shape).copy()
 
 
-def test_verdicts(run):
-    assert verdicts(STUDY, run) == {
-        "any-rates-exp": FIXED,
-        "any-rates-linear": FIXED,
-        "equal-rates": HOLDS,
-        "temperature": FIXED,
-        "rate-schedules": FIXED,
-    }
-
-
 @pytest.mark.parametrize("change", [OFF, NAN], ids=["off", "not a number"])
 @pytest.mark.parametrize(
     ("series", "failing"),

@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from every_study import add, put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
-from records import verdicts
+from every_study import add, put, test_a_spoiled_series_changes_its_verdict, test_every_claim_is_turned_by_one  # noqa: F401
 
 from joma.claims.execute import judge
 from joma.studies.isotropic import thm3
@@ -15,20 +14,6 @@ FIXED = "holds as corrected"
 # columns of a critical point
 ACROSS, ALONG, ACROSS_CORRECTED, ALONG_CORRECTED, ACROSS_PRINTED, ALONG_PRINTED = range(6)
 COUPLING, COUPLING_OFF, XI = 6, 7, 8
-
-
-def test_verdicts(run):
-    assert verdicts(STUDY, run) == {
-        "theta2-jacobian": FIXED,
-        "beta1": FIXED,
-        "beta2": FIXED,
-        "positive-definite": FIXED,
-        "sign-once": FIXED,
-        "remainder": FIXED,
-        "frozen-bias": FIXED,
-        "convergence": FIXED,
-        "direction": "holds",
-    }
 
 
 def column(which, change):
@@ -112,10 +97,6 @@ SPOILED = [
     ("flow/decayed", put((-1, -1, 2), np.nan), "direction", "fails"),
     ("flow/decayed", put((0, slice(None), 2), 0.0), "direction", "not above its control"),
 ]
-
-
-def test_every_claim_is_turned_by_a_spoiled_number():
-    assert {claim for _, _, claim, _ in SPOILED} == {claim.name for claim in STUDY.claims}
 
 
 def test_errors_are_relative_to_the_larger_rate():

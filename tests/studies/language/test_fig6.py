@@ -417,12 +417,6 @@ def test_the_loss_of_training_has_no_value_before_the_first_step(depths):
     assert np.isfinite(losses[:, :, 1:]).all()
 
 
-def test_a_finished_run_is_not_trained_again(depths, data_folder):
-    before = depths.names()
-    fig6.run(fig6.Fig6Config(**SMALL, data=str(data_folder), layers=(1, 2), rate=0.02), depths, silent)
-    assert depths.names() == before
-
-
 def test_another_text_under_a_begun_run_is_refused(depths, data_folder, tmp_path):
     other = tmp_path / "wikitext-2"
     other.mkdir()

@@ -34,19 +34,6 @@ def with_erf(run, scale, start=0.0):
     return scale * torch.erfinv(torch.as_tensor(grown + start)).numpy()
 
 
-def test_verdicts(run):
-    assert verdicts(STUDY, run) == {
-        "erf-invariant": FIXED,
-        "erf-invariant-any-start": FIXED,
-        "closed-form": HOLDS,
-        "finite-blow-up": FIXED,
-        "losers-stop": HOLDS,
-        "who-wins": FIXED,
-        "one-hot": QUALITATIVE,
-        "shared-normaliser": FIXED,
-    }
-
-
 SPOILED = [
     ("zero/v", stretched, "erf-invariant", FAILS),
     ("zero/v", put(LAST, np.nan), "erf-invariant", FAILS),

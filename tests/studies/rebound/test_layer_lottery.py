@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 from every_study import draws_labelled_figures
-from records import carried_out, changed, found, verdicts
+from records import changed, found, verdicts
 from small_language_models import untrained
 from small_runs import small as sizes
 
-from joma.claims.contract import silent
 from joma.claims.execute import plain_config
 from joma.recipes.language import corpus, recipe
 from joma.runs import Run
@@ -118,26 +117,6 @@ def test_an_exact_copy_ends_with_the_same_numbers(whole):
     assert not np.array_equal(entropy[:, 0], twin)
     np.testing.assert_allclose(entropy[:, 0], twin, atol=1e-3)
     assert np.abs(entropy[-1, 0] - entropy[-1, of_kind("dropout")]).max() > 1e-3
-
-
-@pytest.mark.long
-def test_it_goes_on_after_an_interrupt(small, whole, tmp_path, monkeypatch):
-    record = Run.record
-
-    def killed(self, step, values, **words):
-        if step == 12:
-            raise KeyboardInterrupt
-        record(self, step, values, **words)
-
-    monkeypatch.setattr(Run, "record", killed)
-    with pytest.raises(KeyboardInterrupt):
-        carried_out(lottery.STUDY, small, tmp_path / "run.sqlite")
-    monkeypatch.undo()
-    with Run.open(tmp_path / "run.sqlite", write=True) as run:
-        assert run.last_step(f"{NETWORKS}/valid/loss") == 6
-        lottery.STUDY.run(small, run, silent)
-        for name in whole.names():
-            np.testing.assert_array_equal(run.array(name), whole.array(name), err_msg=name)
 
 
 def test_untrained_networks_tell_nothing_and_are_drawn(whole, tmp_path):

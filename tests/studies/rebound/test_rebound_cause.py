@@ -32,11 +32,6 @@ RISE = 0.4
 """Of a layer that comes back, in records that are made up."""
 
 
-@pytest.fixture(scope="module")
-def run(small_run):
-    return small_run("rebound-cause")
-
-
 def made(run, path, *, rise=RISE, twins=None, split=None, spread=0.01, gap=0.0, until=99, loss=1.0, error=0.0):
     """A copy in which every layer falls by 1 and rises by `rise`; twins by what is frozen rise by theirs.
 

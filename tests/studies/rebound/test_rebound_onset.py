@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 from every_study import draws_labelled_figures
-from records import carried_out, changed, found, verdicts
+from records import changed, found, verdicts
 from small_runs import small as sizes
 
-from joma.claims.contract import silent
 from joma.claims.execute import plain_config
 from joma.data.text import Corpus, CorpusError
 from joma.models.decoder import Decoder
@@ -150,24 +149,6 @@ def test_entropy_by_class_averages_to_the_whole(whole):
     assert classes.shape == (27, 1, 1 + GROUPINGS, CLASSES)
     assert np.isfinite(classes).all()
     assert (np.abs(classes.mean(-1) - entropy[..., None]) < 0.2).all()
-
-
-def test_it_goes_on_after_an_interrupt(small, whole, tmp_path, monkeypatch):
-    record = Run.record
-
-    def killed(self, step, values, **words):
-        if step > 3:
-            raise KeyboardInterrupt
-        record(self, step, values, **words)
-
-    monkeypatch.setattr(Run, "record", killed)
-    with pytest.raises(KeyboardInterrupt):
-        carried_out(onset.STUDY, small, tmp_path / "run.sqlite")
-    monkeypatch.undo()
-    with Run.open(tmp_path / "run.sqlite", write=True) as run:
-        onset.STUDY.run(small, run, silent)
-        for name in whole.names():
-            np.testing.assert_array_equal(run.array(name), whole.array(name), err_msg=name)
 
 
 def test_where_nothing_falls_nothing_is_judged_and_all_is_drawn(whole, tmp_path):

@@ -154,13 +154,6 @@ def test_heads_are_averaged_by_their_logarithms_where_factors_are_compared(run, 
     np.testing.assert_allclose(record.half_change(copy, variant, "shared"), -0.5)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("after", [0.15, 0.5])
-def test_an_interrupted_run_ends_with_the_same_numbers(run, config, tmp_path, after):
-    """What is held after the valley is read from the record: it must be there when the run is taken up."""
-    ends_the_same_after_an_interrupt(spread.STUDY, config, run, tmp_path / "run", after=after)
-
-
 def test_a_killed_run_goes_on_after_the_valley(run, data_folder, tmp_path):
     """The same with one layer, stopped between the valley and the end."""
     small = sizes("spread", layers=(1,), others=False, data=str(data_folder))

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from every_study import put
-from records import altered, found, verdicts
+from every_study import put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
+from records import found
 
 from joma.data.facts import chains
 from joma.studies.reversal import _rows
@@ -14,42 +14,22 @@ LAST = (-1, 0)
 A, B = "104/0.5/A", "104/0.5/B"
 
 
-@pytest.fixture(scope="module")
-def run(small_run):
-    return small_run("chain-of-thought")
-
-
-def test_verdicts(run):
-    assert verdicts(STUDY, run) == {
-        "steps-are-learned": FIXED,
-        "composition-is-not-learned": HOLDS,
-        "two-steps-reach-it": HOLDS,
-        "two-relations-of-one-token": FIXED,
-    }
-
-
-@pytest.mark.parametrize(
-    ("series", "change", "claim", "verdict"),
-    [
-        (f"{A}/missing, c of the law", put(LAST, 1.01), "steps-are-learned", FAILS),
-        (f"{A}/missing, c of the law", put(LAST, np.nan), "steps-are-learned", FAILS),
-        (f"{B}/missing untrained", put(LAST, 0.9), "steps-are-learned", BLIND),
-        (f"{A}/largest composition M p", put(LAST, 1.001), "composition-is-not-learned", FAILS),
-        (f"{B}/largest composition M p", put((0, 0), 1.001), "composition-is-not-learned", FAILS),
-        (f"{B}/largest composition M p", put((0, 0), np.nan), "composition-is-not-learned", FAILS),
-        (f"{B}/least trained composition M p", put(LAST, 0.9), "composition-is-not-learned", BLIND),
-        (f"{A}/reached by two steps", put(LAST, 0.8), "two-steps-reach-it", FAILS),
-        (f"{B}/reached by two steps", put(LAST, 0.8), "two-steps-reach-it", FAILS),
-        (f"{A}/reached at once", put(LAST, 0.2), "two-steps-reach-it", FAILS),
-        (f"{B}/reached at once", put(LAST, 0.2), "two-steps-reach-it", FAILS),
-        (f"{B}/fresh reached by two steps", put(LAST, 0.6), "two-steps-reach-it", BLIND),
-        (f"{B}/answered of two", put(LAST, 0.9), "two-relations-of-one-token", FAILS),
-        (f"{A}/answered of two", put(LAST, np.nan), "two-relations-of-one-token", FAILS),
-    ],
-)
-def test_a_spoiled_number_changes_its_verdict(run, tmp_path, series, change, claim, verdict):
-    with altered(run, tmp_path / "run", series, change) as copy:
-        assert verdicts(STUDY, copy)[claim] == verdict
+SPOILED = [
+    (f"{A}/missing, c of the law", put(LAST, 1.01), "steps-are-learned", FAILS),
+    (f"{A}/missing, c of the law", put(LAST, np.nan), "steps-are-learned", FAILS),
+    (f"{B}/missing untrained", put(LAST, 0.9), "steps-are-learned", BLIND),
+    (f"{A}/largest composition M p", put(LAST, 1.001), "composition-is-not-learned", FAILS),
+    (f"{B}/largest composition M p", put((0, 0), 1.001), "composition-is-not-learned", FAILS),
+    (f"{B}/largest composition M p", put((0, 0), np.nan), "composition-is-not-learned", FAILS),
+    (f"{B}/least trained composition M p", put(LAST, 0.9), "composition-is-not-learned", BLIND),
+    (f"{A}/reached by two steps", put(LAST, 0.8), "two-steps-reach-it", FAILS),
+    (f"{B}/reached by two steps", put(LAST, 0.8), "two-steps-reach-it", FAILS),
+    (f"{A}/reached at once", put(LAST, 0.2), "two-steps-reach-it", FAILS),
+    (f"{B}/reached at once", put(LAST, 0.2), "two-steps-reach-it", FAILS),
+    (f"{B}/fresh reached by two steps", put(LAST, 0.6), "two-steps-reach-it", BLIND),
+    (f"{B}/answered of two", put(LAST, 0.9), "two-relations-of-one-token", FAILS),
+    (f"{A}/answered of two", put(LAST, np.nan), "two-relations-of-one-token", FAILS),
+]
 
 
 def test_what_is_measured(run):

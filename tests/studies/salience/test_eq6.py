@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from every_study import add, put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
-from records import altered, changed, found, verdicts
+from records import altered, changed, found
 
 from joma.studies.salience import eq6
 from joma.studies.salience.eq6 import STUDY, TARGETS
@@ -13,20 +13,6 @@ HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above 
 QUALITATIVE, OPEN = "only qualitative", "undecided"
 NAN = put((0,), np.nan)
 JITTER = np.tile([-1.0, 1.0], 3)
-
-
-def test_verdicts(run):
-    assert verdicts(STUDY, run) == {
-        "critical-point": HOLDS,
-        "speed-factor": FIXED,
-        "entropy-exponent": FIXED,
-        "salient-learned-first": HOLDS,
-        "entropy-drops": HOLDS,
-        "entropy-rebounds": HOLDS,
-        "figure-is-eq-6": FIXED,
-        "rank-rebounds": FIXED,
-        "only-nonlinear-rebounds": HOLDS,
-    }
 
 
 def test_figure_4_has_the_numbers_of_its_recipe(run):

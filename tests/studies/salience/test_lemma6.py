@@ -3,27 +3,13 @@
 import numpy as np
 import pytest
 from every_study import add, put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
-from records import altered, changed, found, verdicts
+from records import altered, changed, found
 
 from joma.studies.salience import lemma6 as study
 from joma.studies.salience.lemma6 import STUDY
 
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 NAN = put((..., 0), np.nan)
-
-
-def test_verdicts(run):
-    assert verdicts(STUDY, run) == {
-        "lemma-6": HOLDS,
-        "lemma-6-maximum": HOLDS,
-        "lemma-7": HOLDS,
-        "df-dmu": HOLDS,
-        "zeta-bound": HOLDS,
-        "f-by-zeta": HOLDS,
-        "mean-value": HOLDS,
-        "f-bound": HOLDS,
-        "late-form": FIXED,
-    }
 
 
 def test_sharp_constants(run):

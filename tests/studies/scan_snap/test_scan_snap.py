@@ -175,22 +175,16 @@ def sgd(values):
 RISING, LOW = np.arange(1.0, 6.0), -np.ones(4)
 
 
-@pytest.mark.parametrize(
-    ("series", "change", "claim", "verdict"),
-    [
-        ("sgd/z", sgd((RISING, LOW)), "sgd-common-tokens-lose", HOLDS),
-        ("sgd/z", sgd((RISING, [-1, -1, -1, 1])), "sgd-common-tokens-lose", SOME),
-        ("sgd/z", sgd((RISING, -LOW)), "sgd-common-tokens-lose", FAILS),
-        ("sgd/z", sgd((RISING, LOW)), "sgd-distinct-tokens-gain", HOLDS),
-        ("sgd/z", sgd((RISING - 1.5, LOW)), "sgd-distinct-tokens-gain", SOME),
-        ("sgd/z", sgd((-RISING, LOW)), "sgd-distinct-tokens-gain", FAILS),
-        ("sgd/z", sgd((RISING, LOW)), "sgd-frequent-tokens-grow-faster", HOLDS),
-        ("sgd/z", sgd((-RISING, LOW)), "sgd-frequent-tokens-grow-faster", FAILS),
-    ],
-)
-def test_what_sgd_does_is_told_by_its_logits(run, tmp_path, series, change, claim, verdict):
-    with altered(run, tmp_path / "run", series, change) as copy:
-        assert verdicts(STUDY, copy)[claim] == verdict
+SPOILED = [
+    ("sgd/z", sgd((RISING, LOW)), "sgd-common-tokens-lose", HOLDS),
+    ("sgd/z", sgd((RISING, [-1, -1, -1, 1])), "sgd-common-tokens-lose", SOME),
+    ("sgd/z", sgd((RISING, -LOW)), "sgd-common-tokens-lose", FAILS),
+    ("sgd/z", sgd((RISING, LOW)), "sgd-distinct-tokens-gain", HOLDS),
+    ("sgd/z", sgd((RISING - 1.5, LOW)), "sgd-distinct-tokens-gain", SOME),
+    ("sgd/z", sgd((-RISING, LOW)), "sgd-distinct-tokens-gain", FAILS),
+    ("sgd/z", sgd((RISING, LOW)), "sgd-frequent-tokens-grow-faster", HOLDS),
+    ("sgd/z", sgd((-RISING, LOW)), "sgd-frequent-tokens-grow-faster", FAILS),
+]
 
 
 def test_labels_that_say_nothing_must_not_do_the_same(run, tmp_path):

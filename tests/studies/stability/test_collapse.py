@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from every_study import ends_the_same_after_an_interrupt
-from records import carried_out, changed, found, verdicts
+from records import changed, found, verdicts
 from small_runs import small
 
 from joma.host.seeds import stream
@@ -130,13 +129,6 @@ def test_an_entropy_fall_planted_late_is_seen_by_rule_and_monitor_alike(run, tmp
     assert usual["entropy fall"][3] == 60
     assert np.flatnonzero(rules.first_ring(scores, 3.0) >= 0).tolist() == [3]
     assert rules.first_ring(scores, 3.0)[3] == 30
-
-
-def test_a_killed_run_goes_on(config, tmp_path):
-    """The same with fewer networks: changes since the start are those since the start, also of a run taken up."""
-    small = replace(config, layers=1, high_rates=(0.02,), top_rates=(0.03,), every=1, steps=40)
-    whole = carried_out(collapse.STUDY, small, tmp_path / "whole")
-    ends_the_same_after_an_interrupt(collapse.STUDY, small, whole, tmp_path / "run", after=0.6)
 
 
 def test_a_history_that_does_not_fit_is_refused(config):

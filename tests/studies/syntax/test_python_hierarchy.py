@@ -14,7 +14,7 @@ from pins import pin
 from records import altered, changed, found, verdicts
 from small_runs import small
 
-from joma.claims.execute import execute, plain_config
+from joma.claims.execute import execute
 from joma.claims.finding import Finding
 from joma.data.errors import CorpusError
 from joma.data.python_source import python_tokens
@@ -67,21 +67,6 @@ def test_panels_over_training_begin_where_training_does():
         panels = STUDY.draw(run)[0].figure.axes
         first = run.steps("alignment")[1]
     assert [-first < panel.get_xlim()[0] <= 0 for panel in panels] == [True] * 3
-
-
-def test_the_same_config_gives_the_same_numbers(result, tmp_path):
-    with Run.open(result.run) as first, Run.open(execute(STUDY, SMALL, tmp_path, pictures=False).run) as again:
-        for name in ("alignment", "token", "train_loss"):
-            np.testing.assert_array_equal(first.array(name), again.array(name))
-
-
-def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(recorded, tmp_path):
-    with Run.create(tmp_path / "run.sqlite", study=STUDY.name, config=plain_config(SMALL)) as run:
-        for name in ("latents", "level", "share", "token", "corpus"):
-            run.keep(name, lambda name=name: recorded.value(name))
-        run.record(0, {name: recorded.at(name, 0) for name in ("alignment", "train_loss", "diverged_at")})
-        STUDY.run(SMALL, run, lambda share, doing: None)
-        np.testing.assert_array_equal(run.array("alignment"), recorded.array("alignment"))
 
 
 def test_latents_are_the_frequent_labels_and_the_table_counts_tokens(code, material):

@@ -117,8 +117,15 @@ def _entropy_curve(n_keys: int) -> Chebyshev:
 
 def made(entry: Entry, history: History, first: float) -> np.ndarray:
     """All forecasts of a run from step `first` on, (layers, origins). The entry gets the past alone."""
-    at = backtest(history.steps, history.entropy, first=first).at.tolist()
-    return np.stack([np.asarray(entry(history.until(t), t)) for t in at], -1)
+    return _told(entry, _pasts(history, first))
+
+
+def _pasts(history: History, first: float) -> list[tuple[History, float]]:
+    return [(history.until(t), t) for t in backtest(history.steps, history.entropy, first=first).at.tolist()]
+
+
+def _told(entry: Entry, pasts: list[tuple[History, float]]) -> np.ndarray:
+    return np.stack([np.asarray(entry(past, t)) for past, t in pasts], -1)
 
 
 def came(history: History, first: float) -> np.ndarray:
@@ -134,9 +141,11 @@ def fit(runs: Sequence[History], first: float) -> Constants:
 
 
 def _best_share(way: Callable[..., np.ndarray], runs: Sequence[History], first: float) -> float:
+    known = [(_pasts(run, first), came(run, first)) for run in runs]
+
     def error(share: float) -> float:
         entry = partial(way, share=share)
-        return float(sum(((made(entry, run, first) - came(run, first)) ** 2).sum() for run in runs))
+        return float(sum(((_told(entry, pasts) - truth) ** 2).sum() for pasts, truth in known))
 
     return float(SHARES[np.argmin([error(share) for share in SHARES])])
 
