@@ -71,10 +71,14 @@ def runs_console(block):
 def runs_line(line):
     """A command of joma runs in this process, which has loaded torch; what needs a shell, in a shell."""
     command, tells, _ = line.partition(' || echo "status $?"')
+    command, _, into = command.partition(" > ")
     words = shlex.split(command)
-    if words[0] != "joma" or OF_THE_SHELL.search(QUOTED.sub("", command)):
+    if words[0] != "joma" or OF_THE_SHELL.search(QUOTED.sub("", command + into)):
         return subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=PATIENCE)
     done = joma(*words[1:])
+    if into:
+        Path(into).write_text(done.stdout, encoding="utf-8")
+        done.stdout = ""
     if tells and done.returncode:
         return subprocess.CompletedProcess(words, 0, f"{done.stdout}status {done.returncode}\n", done.stderr)
     return done
@@ -204,6 +208,8 @@ def test_output_is_compared(shown, printed, loose, expected):
         ('joma list thm22 || echo "status $?"', 0, "status 2\n"),
         ("joma list 'thm2*'", 2, ""),
         ("joma --version | wc -l", 0, "1\n"),
+        ("joma --version > version && wc -l <version", 0, "1\n"),
+        ("joma --version > version", 0, ""),
         ("echo one && false", 1, "one\n"),
     ],
 )

@@ -29,18 +29,21 @@ def loss(model, ids, **options):
     return F.cross_entropy(model(input_ids=ids, **options).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def trained(backend, watched):
+def trained(backend, **watching):
     torch.compiler.reset()
     model = made(model_of)
     called = torch.compile(model, backend=backend)
-    monitor = Monitor(called, inside=True, every=1, measures=MEASURES) if watched else None
+    monitor = Monitor(called, every=1, measures=MEASURES, **watching) if watching else None
     return train(model, monitor, loss=loss, called=called, steps=5), monitor
 
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_training_is_the_same_bit_for_bit(backend):
-    plain, _ = trained(backend, False)
-    watched, monitor = trained(backend, True)
+    """Also with a probe batch, whose passes are not compiled."""
+    plain, _ = trained(backend)
+    probed, _ = trained(backend, probe=PROBE)
+    watched, monitor = trained(backend, inside=True)
+    assert same(plain, probed)
     assert same(plain, watched)
     assert monitor.latest["entropy"].rows.names == ("transformer.h.0.attn", "transformer.h.1.attn")
     assert monitor.alerts == []

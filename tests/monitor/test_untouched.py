@@ -1,10 +1,6 @@
 """Training with a monitor ends with the same bits as without: weights, buffers, attributes, random numbers."""
 
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,29 +109,6 @@ def test_a_pass_keeps_nothing_for_gradients():
     with monitored(model, every=1) as monitor:
         monitor.step()
     assert seen == [False, False]
-
-
-def compiled_twins():
-    class Small(Model):
-        def __init__(self):
-            super().__init__()
-            self.h = nn.ModuleList([nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)])
-
-    found = []
-    for watched in (False, True):
-        torch.compiler.reset()
-        model = made(Small)
-        called = torch.compile(model)
-        found.append(train(model, monitored(called) if watched else None, called=called, steps=4))
-    return found
-
-
-@pytest.mark.long
-def test_a_model_that_the_compiler_turned_into_code_trains_as_before():
-    """In a process of its own: what other tests compiled before decides how this is compiled."""
-    code = "import test_untouched as here; assert here.same(*here.compiled_twins())"
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": paths}, check=True)
 
 
 @pytest.mark.parametrize("make", [gpt2, llama])
