@@ -13,7 +13,7 @@ from _galore_training import RANKS, Row, Training
 
 from joma.claims.contract import silent
 from joma.measure.intervals import compare
-from joma.optim import GaLore, _refresh
+from joma.optim import GaLore, _update
 from joma.optim.projector import follow_projector
 from joma.runs import Run
 from joma.studies.galore.galore_table import networks
@@ -40,7 +40,7 @@ def followed_energies(size: str = "20M", refresh: int = 4, steps: int = 20) -> I
         return GaLore(model, torch.optim.AdamW, rank=RANKS[size], refresh=refresh, lr=1e-3)
 
     training = Training(make, size, "cpu", torch.float32, sequences=16)
-    with patch.object(_refresh, "FOLLOWED_ON", ("cpu",)), patch.object(_refresh, "follow_projector", looked):
+    with patch.object(_update, "FOLLOWED_ON", ("cpu",)), patch.object(_update, "follow_projector", looked):
         training.train(steps)
     yield {
         "part": "followed",

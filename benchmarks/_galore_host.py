@@ -10,7 +10,7 @@ from _galore_training import RANKS, Row, Training, makers, name_of
 
 from joma.optim import GaLore
 from joma.optim._matrix import Matrix
-from joma.optim._refresh import Outcomes
+from joma.optim._update import Outcomes
 
 BUSY = 80_000_000  # cycles for which the device is kept busy: some 40 milliseconds, longer than what is timed
 TRIALS = 20

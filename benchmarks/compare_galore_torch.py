@@ -19,11 +19,15 @@ import torch.nn.functional as F
 from _peers import galore_torch, is_block_matrix
 
 from joma.models.llama import Llama, LlamaConfig
-from joma.optim import GaLore, Projector, Refresh, _refresh, find_projector
+from joma.optim import GaLore, Projector, _update, find_projector
 
 SHAPE = LlamaConfig(vocabulary=200, width=64, mlp=172, heads=4, layers=2, context=32)
 RANK, UPDATES, EPSILON, BETA = 16, 10, 1e-6, 0.999
 Weights = dict[str, torch.Tensor]
+
+
+class Together(GaLore):
+    staggered = False  # as galore-torch refreshes
 
 
 def train(make: Callable[[Llama], torch.optim.Optimizer], sequences: int, *, their_epsilon: bool = False) -> Weights:
@@ -62,8 +66,8 @@ def main() -> None:
         ("nothing", {}, False, False),
         ("weight decay", {"weight_decay": 0.0}, False, False),
         ("epsilon", {"weight_decay": 0.0}, True, False),
-        ("refreshes at the same updates", {"weight_decay": 0.0, "stagger": False}, True, False),
-        ("signs of the directions", {"weight_decay": 0.0, "stagger": False}, True, True),
+        ("refreshes at the same updates", {"weight_decay": 0.0, "together": True}, True, False),
+        ("signs of the directions", {"weight_decay": 0.0, "together": True}, True, True),
         ("the SVD itself", {"weight_decay": 0.0, "projector": "exact"}, True, False),
     ]
     for refresh in (200, 3):
@@ -71,10 +75,9 @@ def main() -> None:
             theirs = train(lambda model: peer.whole(model, RANK, refresh), sequences)  # noqa: B023
             print(f"refresh every {refresh} updates, {sequences} sequences; made equal, one after the other:")
             for name, options, their_epsilon, their_signs in steps:
-                _refresh.find_projector = with_signs_of_the_svd if their_signs else find_projector
-                when = Refresh(refresh, stagger=options.get("stagger"))
-                others = {key: value for key, value in options.items() if key != "stagger"}
-                make = lambda model: GaLore(model, rank=RANK, refresh=when, lr=1e-3, **others)  # noqa: B023
+                _update.find_projector = with_signs_of_the_svd if their_signs else find_projector
+                kind, others = (Together, {"weight_decay": 0.0}) if "together" in options else (GaLore, options)
+                make = lambda model: kind(model, rank=RANK, refresh=refresh, lr=1e-3, **others)  # noqa: B023
                 print(f"  {name:<32} {distance(train(make, sequences, their_epsilon=their_epsilon), theirs):.6f}")
 
 

@@ -19,7 +19,7 @@ from mutations import VALUES
 from target import Target
 from torch import Tensor, nn
 
-from joma.optim import APOLLO, Energy, Fira, GaLore, Muon, StateError
+from joma.optim import APOLLO, Fira, GaLore, Muon, StateError
 
 Make = Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
 ADAM = {"rank": 2, "refresh": 2, "lr": 0.01}
@@ -28,7 +28,7 @@ MADE: dict[str, Make] = {
     "rotated": partial(GaLore, **ADAM, amsgrad=True, on_move="rotate"),
     "SGD": partial(GaLore, inner=torch.optim.SGD, rank=2, lr=0.1, momentum=0.9),
     "Adafactor": partial(GaLore, inner=torch.optim.Adafactor, rank=2, lr=0.1),
-    "Adagrad": partial(GaLore, inner=torch.optim.Adagrad, rank=Energy(0.9, most=3), lr=0.1),
+    "Adagrad": partial(GaLore, inner=torch.optim.Adagrad, rank=3, lr=0.1),
     "RMSprop": partial(GaLore, inner=torch.optim.RMSprop, rank=2, lr=0.01, centered=True, momentum=0.5),
     "APOLLO": partial(APOLLO, **ADAM),
     "Fira": partial(Fira, **ADAM),

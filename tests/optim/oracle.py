@@ -8,10 +8,10 @@ class SlowGaLore:
 
     apart = 1e-6  # from the singular vectors, at most
 
-    def __init__(self, weight, *, rank, refresh, scale, lr, decay=0.0, coupled=False, on_move="keep", momentum=None):
+    def __init__(self, weight, *, rank, refresh, scale, lr, decay=0.0, on_move="keep", momentum=None):
         self.weight = np.array(weight, dtype=np.float64)
         self.rank, self.refresh, self.scale, self.lr = rank, refresh, scale, lr
-        self.decay, self.coupled, self.on_move, self.momentum = decay, coupled, on_move, momentum
+        self.decay, self.on_move, self.momentum = decay, on_move, momentum
         self.count = 0
         self.basis = None
         self.forget()
@@ -29,10 +29,7 @@ class SlowGaLore:
         if self.count % self.refresh == 0:
             self.move(gradient, np.array(like, dtype=np.float64))
         compact = self.basis.T @ gradient
-        if self.coupled:
-            compact = compact + self.decay * self.basis.T @ self.weight
-        else:
-            self.weight = self.weight - self.lr * self.decay * self.weight
+        self.weight = self.weight - self.lr * self.decay * self.weight
         self.weight = self.weight + self.scale * self.basis @ self.inner(compact)
         if not left:
             self.weight = self.weight.T

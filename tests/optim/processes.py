@@ -19,10 +19,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from training import COUPLED, IN_8_BITS
+from training import IN_8_BITS
 
-from joma.optim import GaLore, Refresh, memory
-from joma.optim.distributed import reduce_compact, same_subspaces
+from joma.optim import GaLore, memory, reduce_compact, same_subspaces
 
 WORLD, PAIR = 4, 2
 STEPS, REFRESH, RANK = 5, 2, 2
@@ -37,11 +36,7 @@ CASES = {  # how, with which inner optimizer and options
     "compact sgd": ("compact", "sgd", {}),
     "compact of all": ("compact of all", "adamw", {}),
     "fsdp resumed": ("fsdp resumed", "adamw", {}),
-    "fsdp rotate clip coupled": (
-        "fsdp",
-        "adamw",
-        {"on_move": "rotate", "clip": 0.5, "projected": COUPLED},
-    ),
+    "fsdp rotate clip": ("fsdp", "adamw", {"on_move": "rotate", "clip": 0.5}),
     "fsdp of copies": ("fsdp of copies", "sgd", {}),
     # Drawn, not found: directions are the same to the last bit then, and so is how they are rounded.
     "ddp in 8 bits": ("ddp", "adamw", {"projected": IN_8_BITS, "projector": "random"}),
@@ -51,6 +46,12 @@ CASES = {  # how, with which inner optimizer and options
         {"projected": IN_8_BITS, "projector": "random"},
     ),
 }
+
+
+class Together(GaLore):
+    """All matrices at one step: all cases have a refresh of each."""
+
+    staggered = False
 
 
 def network() -> nn.Module:
@@ -90,8 +91,8 @@ def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def made(model: nn.Module, inner: str = "sgd", **options) -> GaLore:
     kind, chosen = INNER[inner]
-    own = {"rank": RANK, "refresh": Refresh(REFRESH, stagger=False)}
-    return GaLore(model.named_parameters(), kind, **(own | chosen | options))
+    own = {"rank": RANK, "refresh": REFRESH}
+    return Together(model.named_parameters(), kind, **(own | chosen | options))
 
 
 def alone(case: str, rank: int) -> list[torch.Tensor]:

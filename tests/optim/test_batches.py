@@ -1,25 +1,22 @@
 """Matrices that are alike are worked on together, and nothing of one becomes another's: options, subspaces, seeds."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from oracle import SlowGaLore
 from torch import nn
 
-from joma.optim import GaLore, Projected, Refresh, _matrix, _refresh, _update, find_projector
+from joma.optim import GaLore, _backward, _matrix, _update, find_projector
+from joma.optim._backward import refresh_batches
 from joma.optim._groups import form_packs
-from joma.optim._matrix import Matrix, Pack
-from joma.optim._refresh import refresh_batches
+from joma.optim._matrix import Matrix
 
 
 def drawn(count, shape=(5, 9), seed=0):
     return torch.randn(count, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("coupled", [False, True])
-def test_groups_of_one_shape_have_their_own_options(coupled):
+def test_groups_of_one_shape_have_their_own_options():
     """Two matrices in one group, two in two others; each as the slow version makes it alone."""
     options = [
         {"scale": 0.25, "lr": 0.1, "weight_decay": 0.3, "refresh": 2},
@@ -33,11 +30,10 @@ def test_groups_of_one_shape_have_their_own_options(coupled):
         {"params": [(f"{number} {place}", weights[place]) for place in range(4) if of[place] == number], **one}
         for number, one in enumerate(options)
     ]
-    how = "coupled" if coupled else "decoupled"
-    optimizer = GaLore(groups, torch.optim.Adam, rank=3, projector="exact", projected=Projected(decay=how), lr=9.0)
+    optimizer = GaLore(groups, torch.optim.Adam, rank=3, projector="exact", lr=9.0)
     slow = [
         SlowGaLore(start.numpy(), rank=3, refresh=one["refresh"], scale=one["scale"], lr=one["lr"],
-                   decay=one["weight_decay"], coupled=coupled)
+                   decay=one["weight_decay"])
         for start, one in zip(starts, (options[number] for number in of), strict=True)
     ]  # fmt: skip
     for step in range(5):
@@ -60,7 +56,7 @@ def names(batches):
 
 
 def packs_of(matrices, partner=lambda matrix: True):
-    return form_packs(matrices, Pack, partner, sum(matrix.parameter.numel() for matrix in matrices))
+    return form_packs(matrices, partner, sum(matrix.parameter.numel() for matrix in matrices))
 
 
 def test_a_pack_has_one_group_shape_rank_and_precision_and_is_not_too_large(monkeypatch):
@@ -80,22 +76,14 @@ def test_a_pack_has_one_group_shape_rank_and_precision_and_is_not_too_large(monk
     assert names(pack.matrices for pack in asked)[2] == "c0"
 
 
-def test_a_pack_needs_little_memory_beside_a_small_model(monkeypatch):
-    """Of 32 equal matrices 2 are unfolded at once, and 16 on a device that likes large products."""
-    matrices = named(*[(512, 1024)] * 32)
-    assert [len(pack.matrices) for pack in packs_of(matrices)] == [2] * 16
-    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
-    assert [len(pack.matrices) for pack in packs_of(matrices)] == [16] * 2
-
-
 def test_subspaces_are_found_one_by_one_on_a_cpu_and_few_together_elsewhere(monkeypatch):
     matrices = named(*[(5, 9)] * 6, (9, 5))
     assert names(refresh_batches(matrices)) == ["c0", "c1", "c2", "c3", "c4", "c5", "c6"]
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
     assert names(refresh_batches(matrices)) == ["c0 c1 c2 c3", "c4 c5", "c6"]
-    monkeypatch.setattr(_refresh, "SEARCHED", 3 * 45 - 1)
+    monkeypatch.setattr(_backward, "SEARCHED", 3 * 45 - 1)
     assert names(refresh_batches(matrices)) == ["c0 c1", "c2 c3", "c4 c5", "c6"]
-    monkeypatch.setattr(_refresh, "SEARCHED", 2 * 45 - 1)
+    monkeypatch.setattr(_backward, "SEARCHED", 2 * 45 - 1)
     assert names(refresh_batches(matrices)) == ["c0", "c1", "c2", "c3", "c4", "c5", "c6"]
 
 
@@ -123,21 +111,22 @@ def test_seeds_differ_between_refreshes_and_not_by_company(monkeypatch, kind):
         asked.append(seed)
         return find_projector(gradient, rank, kind, seed=seed, **options)
 
-    monkeypatch.setattr(_refresh, "find_projector", watched)
+    monkeypatch.setattr(_update, "find_projector", watched)
 
     def seeds(present, seed):
         """Of each refresh, by the matrices that have a gradient."""
         asked.clear()
         weights = [nn.Parameter(each) for each in drawn(3)]
-        optimizer = GaLore(weights, rank=2, refresh=Refresh(2, stagger=False), projector=kind, skip=(), seed=seed)
+        optimizer = GaLore(weights, rank=2, refresh=2, projector=kind, skip=(), seed=seed)
         for step in range(6):
             for place in present:
                 weights[place].grad = drawn(3, seed=step)[place]
             optimizer.step()
         return list(asked)
 
+    monkeypatch.setattr(GaLore, "staggered", False)
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
-    monkeypatch.setattr(_refresh, "REFRESHED_TOGETHER", 3)
+    monkeypatch.setattr(_backward, "REFRESHED_TOGETHER", 3)
     first, other = seeds((0, 1, 2), 0), seeds((0, 1, 2), 1)
     assert len(first) == (3 if kind == "randomized" else 9)
     assert len({*first, *other}) == 2 * len(first)
@@ -146,27 +135,3 @@ def test_seeds_differ_between_refreshes_and_not_by_company(monkeypatch, kind):
     start = far if kind == "randomized" else far**2
     assert other == [start + matrix * far + count for count in (0, 2, 4) for matrix in matrices]
     assert seeds((1, 2), 0) == (first if kind == "randomized" else [one for n, one in enumerate(first) if n % 3])
-
-
-def test_whether_all_is_finite_is_asked_of_those_who_hold_parts(monkeypatch):
-    """Each process group of each mesh once: processes that train other matrices wait for nobody."""
-
-    class Mesh(tuple):
-        ndim = property(len)
-        get_group = tuple.__getitem__
-
-    first, second = Mesh(["rows"]), Mesh(["copies", "columns"])
-    part = lambda mesh, *numbers: SimpleNamespace(device_mesh=mesh, to_local=lambda: torch.tensor(numbers))
-    monkeypatch.setattr(_matrix, "is_sharded", lambda each: hasattr(each, "device_mesh"))
-    monkeypatch.setattr(_update, "is_sharded", lambda each: hasattr(each, "device_mesh"))
-    asked = []
-
-    def reduced(finite, operation, group):
-        asked.append((operation, group))
-        finite[1] = min(finite[1], int(group != "columns"))  # another process has seen a fault in the second
-
-    monkeypatch.setattr(_update.dist, "all_reduce", reduced)
-    tensors = [part(first, 1.0, 2.0), part(first), part(second, 3.0), part(second, 4.0, torch.inf), torch.ones(2)]
-    assert _update.are_finite(tensors).tolist() == [True, False, True, False, True]
-    least = torch.distributed.ReduceOp.MIN
-    assert asked == [(least, "rows"), (least, "copies"), (least, "columns")]

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -79,17 +78,6 @@ def test_two_chains_at_once_stay_as_planned_and_a_third_is_too_much():
         optimizer.step()
         assert (len(buckets(optimizer)) > len(planned)) == bool(more)
         assert [matrix.count for matrix in optimizer.matrices] == [1] * 17
-
-
-def test_packs_that_part_stay_as_large_as_they_may_be(monkeypatch):
-    """Half of all entries may be in one pack, of all matrices that there are and not of those that part."""
-    monkeypatch.setattr("joma.optim._groups.SMALL_STACK", 0)
-    weights = weights_of(8)
-    optimizer = made(weights)
-    assert [len(pack.matrices) for pack in optimizer.packs] == [4, 4]
-    given(weights, range(7), torch.Generator().manual_seed(0)).backward()
-    optimizer.step()
-    assert sorted(len(pack.matrices) for pack in optimizer.packs) == [1, 3, 4]
 
 
 def test_gradients_that_were_cleared_before_the_step_are_not_missed():
@@ -171,21 +159,6 @@ def test_after_an_error_when_backward_begins_no_gradient_is_left_to_add_up(monke
     assert {matrix.count for matrix in optimizer.matrices} == {2, 3}
 
 
-def test_after_an_error_amid_backward_training_goes_on():
-    model = network()
-    optimizer = GaLore(model, per_layer=True, **OPTIONS)
-    handle = model.layers[2].q.weight.register_hook(lambda gradient: gradient * math.nan)
-    with pytest.raises(ValueError, match=r"the gradient of layers\.2\.q\.weight is not finite: it was not updated"):
-        loss_of(model).backward()
-    handle.remove()
-    optimizer.step()
-    assert all(each.grad is None for each in model.parameters())
-    before = [matrix.count for matrix in optimizer.matrices]
-    assert {*before} == {0, 1}
-    train(model, optimizer, 2)
-    assert [matrix.count for matrix in optimizer.matrices] == [count + 2 for count in before]
-
-
 def test_after_an_error_in_step_the_next_backward_is_a_new_one():
     model = network()
     optimizer = GaLore(model, per_layer=True, **OPTIONS)
@@ -198,17 +171,6 @@ def test_after_an_error_in_step_the_next_backward_is_a_new_one():
     assert all(each.grad is None for each in model.parameters())
     train(model, optimizer, 2)
     assert {matrix.count for matrix in optimizer.matrices} == {0, 2, 3}
-
-
-def test_a_second_gradient_is_refused_although_the_first_still_waits():
-    model = network()
-    optimizer = GaLore(model, per_layer=True, **OPTIONS)
-    model.layers[0].norm.requires_grad_(False)
-    loss_of(model).backward()
-    assert model.layers[0].up.weight.grad is not None
-    with pytest.raises(ValueError, match=r"layers\.0\.up\.weight has a second gradient before step\(\)"):
-        (model.layers[0].up.weight.sum()).backward()
-    optimizer.step()
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
@@ -297,24 +259,6 @@ def test_a_state_is_loaded_amid_training(inner):
     assert len({count for count, _ in counts[0]}) == 2
 
 
-@pytest.mark.parametrize("inner", [torch.optim.AdamW, torch.optim.NAdam])
-def test_a_state_of_large_packs_goes_on_in_small_ones(inner):
-    """The plain way has one count of steps for alike matrices of all layers; in buckets each has its own."""
-    models = [network() for _ in range(3)]
-    options = OPTIONS | {"inner": inner, "projector": "exact"}
-    first, plain, split = (GaLore(each, per_layer=each is models[2], **options) for each in models)
-    train(models[0], first, 4)
-    for model, optimizer in ((models[1], plain), (models[2], split)):
-        model.load_state_dict(models[0].state_dict())
-        optimizer.load_state_dict(stored(first.state_dict()))
-    assert len(split.packs) > len(plain.packs)
-    for model, optimizer in zip(models, (first, plain, split), strict=True):
-        train(model, optimizer, 4)
-        assert {float(optimizer.state[each.parameter]["step"]) for each in optimizer.matrices} == {8.0}
-    assert near(models[0], models[1], 1e-10)
-    assert near(models[0], models[2], 1e-9)
-
-
 def test_an_optimizer_takes_up_its_own_earlier_state():
     """Layers were left out in between: packs are formed anew, and no bucket may go on with those of before."""
     model, fresh = network(), network()
@@ -331,18 +275,3 @@ def test_an_optimizer_takes_up_its_own_earlier_state():
         train(one, its, 4)
         assert {matrix.count for matrix in its.matrices} == {8}
     assert near(model, fresh, 1e-10)
-
-
-@pytest.mark.parametrize(
-    "way", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["copied", "pickled"]
-)
-def test_a_copy_goes_on_by_itself(way):
-    model = network()
-    optimizer = GaLore(model, per_layer=True, **OPTIONS)
-    train(model, optimizer, 4)
-    other, again = way((model, optimizer))
-    train(model, optimizer, 4)
-    assert [matrix.count for matrix in again.matrices] == [4] * 25
-    train(other, again, 4)
-    assert near(model, other, 1e-12)
-    assert buckets(again) == buckets(optimizer)

@@ -7,9 +7,9 @@ import torch
 from bucketed import OPTIONS, WIDTH, WORDS, buckets, given, loss_of, made, network, pair, train, updates, weights_of
 from test_fast_step import NewBytes, Operations
 from torch import nn
-from training import COUPLED, IN_8_BITS, near, waiting
+from training import IN_8_BITS, near, waiting
 
-from joma.optim import APOLLO, Fira, GaLore, Refresh, _backward, _matrix, _refresh
+from joma.optim import Fira, GaLore, _backward, _matrix, _update
 from joma.optim._update import Guard
 
 
@@ -80,33 +80,6 @@ def test_what_has_next_to_no_entries_waits_for_the_last_bucket(entries, expected
     assert sizes(entries, 10) == [[each] for each in reversed(entries)]
 
 
-def test_what_has_next_to_no_entries_waits_on_its_own_device(monkeypatch):
-    monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu", "meta"))
-    monkeypatch.setattr(_backward, "TINY", 5)
-    kinds = [("meta", 3), ("cpu", 1), ("meta", 2), ("meta", 1), ("cpu", 2), ("meta", 4)]
-    for some, expected in (
-        (kinds, [[("meta", 4), ("meta", 3), ("meta", 1), ("meta", 2)], [("cpu", 2), ("cpu", 1)]]),
-        (
-            [("cpu", 3), *kinds],
-            [[("meta", 4), ("meta", 3), ("meta", 1), ("meta", 2)], [("cpu", 3), ("cpu", 2), ("cpu", 1)]],
-        ),
-    ):
-        planned = _backward.plan_buckets([nn.Parameter(torch.zeros(size, device=on)) for on, size in some], 10)
-        assert [[(each.device.type, each.numel()) for each in one.parameters] for one in planned] == expected
-
-
-def test_norms_and_biases_are_no_step_of_their_own_beside_matrices(monkeypatch):
-    """All are in the bucket of the embedding; the weights are those of the plain way."""
-    monkeypatch.setattr(_backward, "TINY", 64)
-    models, optimizers = pair()
-    passing = {each.name for each in optimizers[0].passing}
-    assert len(passing) > 12
-    assert any(passing <= {*some} for some in buckets(optimizers[0]))
-    for model, optimizer in zip(models, optimizers, strict=True):
-        train(model, optimizer, 5)
-    assert near(*models, 1e-9)
-
-
 def test_a_bucket_and_its_copies_have_at_most_the_entries_of_the_largest_and_what_is_alike_in_it_is_one_pack():
     (model, _), (optimizer, plain) = pair()
     largest = WORDS * 2 * WIDTH
@@ -135,14 +108,12 @@ def test_a_bucket_and_its_copies_have_at_most_the_entries_of_the_largest_and_wha
     [
         {},
         {"fused": True},
-        {"fused": True, "projected": COUPLED},
-        {"projected": COUPLED},
         {"on_move": "rotate"},
         {"on_move": "reset"},
         {"inner": torch.optim.SGD, "momentum": 0.9},
         {"inner": torch.optim.Adafactor},
         {"projector": "exact"},
-        {"refresh": Refresh(3, stagger=False), "projector": "random"},
+        {"refresh": 3, "projector": "random"},
         {"projected": IN_8_BITS},
     ],
     ids=str,
@@ -165,9 +136,9 @@ def test_equal_to_the_plain_way(options, monkeypatch):
 def test_subspaces_are_found_as_in_the_plain_way(share, together, tolerance, followed, monkeypatch):
     """Four matrices are refreshed together, if they are in one bucket; a search ends when all of them have settled."""
     monkeypatch.setattr(_backward, "WAITING_SHARE", share)
-    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",) if followed else ())
-    batches, full_gradients = [], _refresh.full_gradients
-    monkeypatch.setattr(_refresh, "full_gradients", lambda some: batches.append(len(some)) or full_gradients(some))
+    monkeypatch.setattr(_update, "FOLLOWED_ON", ("cpu",) if followed else ())
+    batches, full_gradients = [], _update.full_gradients
+    monkeypatch.setattr(_update, "full_gradients", lambda some: batches.append(len(some)) or full_gradients(some))
     weights, others = ([*weights_of(12, (48, 64)), *weights_of(1, (150, 200))] for _ in range(2))
     for some in (weights, others):
         optimizer = made(some, per_layer=some is weights, rank=4, refresh=4)
@@ -183,15 +154,6 @@ def test_subspaces_are_found_as_in_the_plain_way(share, together, tolerance, fol
         batches.clear()
     for one, other in zip(weights, others, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize("kind", [APOLLO, Fira])
-def test_others_of_the_family_are_equal_to_their_plain_way(kind):
-    models, optimizers = pair(kind, rank=3)
-    for model, optimizer in zip(models, optimizers, strict=True):
-        train(model, optimizer, 5)
-    assert near(*models, 1e-9)
-    assert not near(models[0], network(), 1e-3)
 
 
 @pytest.mark.parametrize("order", ["as planned", "reversed", "shuffled", "another each time"])
@@ -349,20 +311,6 @@ def test_where_too_many_wait_the_oldest_go_first():
     assert all(map(operator.is_, last.parameters, (weights[at] for at in (6, 5, 4))))
 
 
-def test_what_waits_is_counted_once():
-    """A new plan lets it wait anew, and so does a backward that begins anew after an error."""
-    for again in ("a plan", "a gradient"):
-        weights, waiting = planned()
-        assert not any(waiting.collect(weights[at]) for at in (12, 13, 14))
-        for _ in range(4):
-            if again == "a plan":
-                waiting.plan(weights)
-            else:
-                assert not waiting.collect(weights[12])
-        assert not any(waiting.collect(weights[at]) for at in (8, 9, 10, 4, 5))
-        assert waiting.collect(weights[6])
-
-
 def test_gradients_that_somebody_has_cleared_do_not_go_on_waiting():
     weights, waiting = planned()
     for _ in range(4):
@@ -374,19 +322,6 @@ def test_gradients_that_somebody_has_cleared_do_not_go_on_waiting():
             weights[at].grad = torch.zeros_like(weights[at])
     assert not any(waiting.collect(weights[at]) for at in (12, 13, 14, 8, 9, 10, 4, 5))
     assert waiting.collect(weights[6])
-
-
-def test_of_a_bucket_only_gradients_that_have_come_wait():
-    """One that somebody has set beside them is not theirs, and one that was cleared is gone."""
-    weights = weights_of(3)
-    bucket = _backward.Bucket(weights)
-    for each in weights:
-        each.grad = torch.zeros_like(each)
-    bucket.waiting = {id(weights[0]), id(weights[2])}
-    weights[2].grad = None
-    there, others = bucket.part()
-    assert [each is weights[0] for each in there] == [True]
-    assert len(others) == 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

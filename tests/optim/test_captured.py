@@ -8,12 +8,17 @@ import pytest
 import torch
 from training import LABELS, TOKENS, loss_of, near, network, same, train
 
-from joma.optim import GaLore, Refresh, _matrix, _update
+from joma.optim import GaLore, _matrix, _update
 from joma.optim._backward import Bucket
-from joma.optim._refresh import SEARCHED_NEXT, Outcomes
-from joma.optim._update import Guard
+from joma.optim._update import Guard, Outcomes
 
-OPTIONS = {"rank": 4, "refresh": Refresh(3, stagger=False), "lr": 0.01}
+OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01}
+
+
+@pytest.fixture(autouse=True)
+def _together(monkeypatch):
+    """All refreshes at one step: the others can be captured."""
+    monkeypatch.setattr(GaLore, "staggered", False)
 
 
 def capture(patch):
@@ -120,24 +125,6 @@ def test_a_backward_that_finds_subspaces_is_refused_before_it_changes_anything(w
     assert near(model, other, 1e-6)
 
 
-@pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("way", ["per_layer", "project_in_backward"])
-def test_one_subspace_that_is_due_is_enough_to_refuse(way, place, guarded, monkeypatch):
-    """Whether backward meets it first or last."""
-    model = network()
-    optimizer = GaLore(model, fused=True, **OPTIONS, **WAYS[way])
-    train(model, optimizer, 1)
-    optimizer.matrices[place].refreshed = SEARCHED_NEXT
-    assert optimizer.due() == [optimizer.matrices[place].name]
-    optimizer.zero_grad()
-    before = {name: each.clone() for name, each in model.state_dict().items()}
-    with monkeypatch.context() as now:
-        capture(now)
-        with pytest.raises(ValueError, match=r"cannot be captured: capture one for which due\(\) is empty"):
-            loss_of(model).backward()
-    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
-
-
 def test_what_has_waited_for_a_gradient_that_does_not_come_is_captured_with_the_step(guarded, monkeypatch):
     """The other parameters of its bucket are updated by the step; that is not counted either."""
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
@@ -168,7 +155,7 @@ def test_packs_are_not_parted_while_a_graph_is_captured(way, guarded, monkeypatc
     """Each replay would copy their states anew. Once they are parted, such a step is captured."""
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
     model = bucketed.network()
-    optimizer = GaLore(model, fused=True, **OPTIONS | {"refresh": Refresh(9, stagger=False)}, **WAYS[way])
+    optimizer = GaLore(model, fused=True, **OPTIONS | {"refresh": 9}, **WAYS[way])
     optimizer._backward.most_waiting = 10**9  # what misses a gradient waits for the step
     bucketed.train(model, optimizer, 1)
     model.left_out = {2}
@@ -194,20 +181,9 @@ def test_packs_are_not_parted_while_a_graph_is_captured(way, guarded, monkeypatc
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_device_that_was_never_used_is_not_asked(way, monkeypatch):
-    without_checks(monkeypatch)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: pytest.fail("nobody may ask"))
-    model = network()
-    optimizer = GaLore(model, **OPTIONS, **WAYS[way])
-    train(model, optimizer, 1)
-    assert [matrix.count for matrix in optimizer.matrices] == [1, 1]
-
-
-@pytest.mark.parametrize("way", WAYS)
 def test_a_frozen_matrix_is_not_due_and_a_step_without_it_is_captured(way, guarded, monkeypatch):
     model, other = network(), network()
-    options = {"fused": True, **OPTIONS, "refresh": Refresh(100, stagger=False)}
+    options = {"fused": True, **OPTIONS, "refresh": 100}
     optimizer, plain = GaLore(model, **options, **WAYS[way]), GaLore(other, **options)
     frozen = [one.layers[2].weight.requires_grad_(False) for one in (model, other)]
     train(model, optimizer, 1)
@@ -226,9 +202,7 @@ def test_a_frozen_matrix_is_not_due_and_a_step_without_it_is_captured(way, guard
 def test_a_gradient_that_is_not_finite_in_a_replay_is_told_of_at_the_next_count(way, nonfinite, guarded, monkeypatch):
     """Here every captured step is a replay, too. One is sound, two are not, one is sound again."""
     model = network()
-    optimizer = GaLore(
-        model, fused=True, nonfinite=nonfinite, **OPTIONS | {"refresh": Refresh(50, stagger=False)}, **WAYS[way]
-    )
+    optimizer = GaLore(model, fused=True, nonfinite=nonfinite, **OPTIONS | {"refresh": 50}, **WAYS[way])
     train(model, optimizer, 1)
     assert optimizer.skipped == 0
     noted, refused, own = [], [], _update.Sent
@@ -321,7 +295,7 @@ def test_on_a_gpu_replays_of_a_whole_training_step_give_the_weights_of_training(
     """Three steps as usual, then four more, captured or not; then one more that finds subspaces."""
     models, options = (
         [network().cuda() for _ in range(2)],
-        {"fused": True, **OPTIONS, "refresh": Refresh(7, stagger=False)},
+        {"fused": True, **OPTIONS, "refresh": 7},
     )
     optimizer, plain = (GaLore(model, capturable=True, **options, **WAYS[way]) for model in models)
     tokens, labels = TOKENS.cuda(), LABELS.cuda()
@@ -363,7 +337,7 @@ def test_on_a_gpu_a_replay_with_a_gradient_that_is_not_finite_changes_nothing_an
         capturable=True,
         fused=True,
         nonfinite="skip",
-        **OPTIONS | {"refresh": Refresh(50, stagger=False)},
+        **OPTIONS | {"refresh": 50},
         **WAYS[way],
     )
     tokens, factor = TOKENS.cuda(), torch.ones((), device="cuda")

@@ -11,7 +11,7 @@ from patience import PATIENCE
 from processes import CASES, PAIR, RANK, WORLD, alone, gradients, made, network
 from torch.nn.parallel import DistributedDataParallel
 
-from joma.optim.distributed import reduce_compact, same_subspaces
+from joma.optim import reduce_compact, same_subspaces
 
 
 @pytest.fixture(scope="module")

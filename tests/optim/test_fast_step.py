@@ -1,6 +1,5 @@
 """A step where products are stacked: few operations, no wait for the device, the same weights. A CPU stands for it."""
 
-import gc
 import math
 import weakref
 from collections import Counter
@@ -9,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from training import COUPLED, IN_8_BITS, loss_of, network, same, waiting
+from training import IN_8_BITS, loss_of, network, same, waiting
 
-from joma.optim import GaLore, Projected, _matrix, _update
-from joma.optim._matrix import Matrix, Pack
+from joma.optim import GaLore, Projected, _matrix
 from joma.optim._update import Guard, are_finite
 
 OPTIONS = {"rank": 3, "refresh": 50, "lr": 0.01, "weight_decay": 0.5, "fused": True, "skip": ()}
@@ -112,14 +110,14 @@ def operations_of_a_step(count, **options):
 @pytest.mark.usefixtures("_stacked")
 @pytest.mark.parametrize(
     "options",
-    [{}, {"clip": 1.0}, {"projected": COUPLED}, {"projected": IN_8_BITS}],
+    [{}, {"clip": 1.0}, {"projected": IN_8_BITS}],
     ids=str,
 )
 def test_a_step_waits_for_nothing_and_starts_no_more_for_more_layers(options):
     few, many = operations_of_a_step(2, **options), operations_of_a_step(12, **options)
     assert not WAITS & {*few.names, *many.names}
     assert few.started == many.started
-    assert many.names["bmm"] == (3 if options.get("projected") is COUPLED else 2)
+    assert many.names["bmm"] == 2
     assert many.names["_fused_sgd_"] == many.names["_fused_adamw_"] == 1
 
 
@@ -176,7 +174,7 @@ def spoiled(gradients):
 
 
 @pytest.mark.usefixtures("_stacked")
-@pytest.mark.parametrize("options", [{}, {"projected": COUPLED}, {"lr": torch.tensor(0.01)}, {"clip": 1.0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"lr": torch.tensor(0.01)}, {"clip": 1.0}], ids=str)
 def test_a_step_that_is_held_changes_nothing_and_names_the_gradient(options):
     """Decay neither: it is the same kernel that shrinks and adds."""
     weights = [nn.Parameter(each) for each in drawn(4)]
@@ -230,27 +228,6 @@ def test_gradients_too_large_for_a_sum_are_finite_and_opposite_infinities_are_no
     assert are_finite([], [stack]).tolist() == [True, True, False, False]
 
 
-def test_a_cpu_takes_no_norm_of_a_finite_gradient(monkeypatch):
-    monkeypatch.setattr(_update, "_have_finite_norms", lambda *tensors: pytest.fail("slow"))
-    assert are_finite([torch.ones(3), torch.ones(2, dtype=torch.bfloat16)]).all()
-
-
-@pytest.mark.parametrize("refresh", [1, 3, 7, 200])
-def test_a_pack_knows_which_of_its_matrices_are_due(refresh):
-    matrices = [Matrix(f"w{place}", nn.Parameter(torch.zeros(5, 9)), 0, place, 2) for place in range(5)]
-    pack = Pack(matrices)
-    for place, matrix in enumerate(matrices):
-        matrix.turn, matrix.refreshed = (place, 5), 0
-    for count in range(1, 2 * refresh + 2):
-        for matrix in matrices:
-            matrix.count = count
-        for period in (refresh, refresh + 1):  # the option may change at any time
-            due = [m for m in matrices if (count - m.turn[0] * period // 5) % period == 0]
-            assert pack.due(period) == due
-    matrices[3].refreshed = -1
-    assert matrices[3] in pack.due(10**9)
-
-
 @pytest.mark.usefixtures("_stacked")
 @pytest.mark.parametrize("count", [1, 9, 30])
 @pytest.mark.parametrize("refresh", [2, 5, 40])
@@ -288,19 +265,6 @@ def test_a_gradient_that_is_not_finite_is_named_whichever_it_is(place):
         optimizer.step()
 
 
-def test_packs_that_have_parted_are_not_kept():
-    """They hold bases and states: what is kept of rounds must not keep them."""
-    weights = [nn.Parameter(each) for each in drawn(3)]
-    optimizer = made(weights, fused=None)
-    step(optimizer, weights, 1)
-    gone = weakref.ref(optimizer.packs[0])
-    weights[0].grad = None
-    optimizer.step()
-    gc.collect()
-    assert gone() is None
-    assert [len(pack.matrices) for pack in optimizer.packs] == [1, 2]
-
-
 def test_weights_move_on_where_packs_have_parted_and_rounds_are_new():
     """What was kept of the rounds before is not used for packs that are gone."""
     model, other = network(), network()
@@ -314,22 +278,6 @@ def test_weights_move_on_where_packs_have_parted_and_rounds_are_new():
                 one.layers[turn - 2].weight.grad = None
             each.step()
     assert same(model, other)
-
-
-class Elsewhere(torch.Tensor):
-    """A tensor that says that it is on a GPU."""
-
-    device = torch.device("cuda")
-
-
-def test_the_largest_entries_come_in_the_order_of_their_tensors(monkeypatch):
-    """Small and large ones take turns; the largest in size may be below zero. Here without triton."""
-    monkeypatch.setattr(_update, "LARGE", 4)
-    monkeypatch.setattr(_update, "_has_triton", lambda: False)
-    rows = [[1.0, -2.0], [3.0, 0.0, 1.0, -5.0, 4.0], [math.nan], [6.0, 1.0, 2.0, -math.inf], [0.0, 0.5, 0.25]]
-    found = _update._largest_entries([torch.tensor(row).as_subclass(Elsewhere) for row in rows])
-    wanted = [2.0, 5.0, math.nan, math.inf, 0.5]
-    torch.testing.assert_close(torch.tensor([float(each) for each in found]), torch.tensor(wanted), equal_nan=True)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -11,7 +11,7 @@ from oracle import SlowGaLore
 from torch import nn
 from training import EXPERTS, FOLDED, KERNELS
 
-from joma.optim import Energy, GaLore, Projected, memory
+from joma.optim import GaLore, Projected, memory
 
 RANK, REFRESH, SCALE, LR = 3, 3, 0.5, 0.05
 OPTIONS = {"rank": RANK, "refresh": REFRESH, "scale": SCALE, "lr": LR, "projector": "exact", "weight_decay": 0.1}
@@ -156,11 +156,10 @@ def test_one_dimensional_convolutions_are_not_experts():
 
 
 def test_what_is_skipped_or_small_passes_as_it_is():
-    model = Weights(head=(3, 5, 8), small=(3, 2, 8), experts=(2, 5, 8), ids=(2, 3, 3))
-    optimizer = GaLore(model, projected=Projected(experts=True, smallest=3), **OPTIONS)
+    model = Weights(head=(3, 5, 8), experts=(2, 5, 8), ids=(2, 3, 3))
+    optimizer = GaLore(model, projected=Projected(experts=True), **OPTIONS)
     assert {each.name: each.role for each in optimizer.passing} == {
         "head": "passing",
-        "small": "passing",
         "ids": "scaled",
     }
     give_gradients(model, 0)
@@ -251,7 +250,6 @@ def test_memory_counts_weights_once_and_its_formula_is_what_is_held():
         ({"per_layer": True}, "per_layer takes gradients of matrices during backward"),
         ({"per_layer": "project"}, "per_layer takes gradients of matrices"),
         ({"on_move": "reset"}, "experts of one weight have one step count"),
-        ({"rank": Energy(0.9, most=4)}, "experts of one weight have one rank"),
         ({"inner": torch.optim.Adafactor}, "experts need an inner optimizer that updates .* got Adafactor"),
     ],
     ids=str,

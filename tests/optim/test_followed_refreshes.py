@@ -9,27 +9,27 @@ from test_followed import RANK, drifted, gaussian, gradient, leading, share
 from torch import nn
 from training import IN_8_BITS, waiting
 
-from joma.optim import GaLore, Refresh, _matrix, _refresh, _step, projector
+from joma.optim import GaLore, _matrix, _step, _update, projector
 from joma.optim.projector import TOLERANCE
 
 
 @pytest.fixture
 def _followed(monkeypatch):
-    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+    monkeypatch.setattr(_update, "FOLLOWED_ON", ("cpu",))
 
 
 @pytest.fixture
 def looks(monkeypatch):
     """What `follow_projector` found, call by call."""
-    found, own = [], _refresh.follow_projector
-    monkeypatch.setattr(_refresh, "follow_projector", lambda *a, **k: found.append(own(*a, **k)) or found[-1])
+    found, own = [], _update.follow_projector
+    monkeypatch.setattr(_update, "follow_projector", lambda *a, **k: found.append(own(*a, **k)) or found[-1])
     return found
 
 
 @pytest.fixture
 def searches(monkeypatch):
-    found, own = [], _refresh.find_projector
-    monkeypatch.setattr(_refresh, "find_projector", lambda *a, **k: found.append(own(*a, **k)) or found[-1])
+    found, own = [], _update.find_projector
+    monkeypatch.setattr(_update, "find_projector", lambda *a, **k: found.append(own(*a, **k)) or found[-1])
     return found
 
 
@@ -42,7 +42,7 @@ def made(weights, **options):
     [("randomized", "cpu", 1), ("randomized", "cuda", 0), ("exact", "cpu", 0), ("random", "cpu", 0)],
 )
 def test_what_a_search_has_found_is_followed_where_a_host_would_wait(kind, on, followed, looks, searches, monkeypatch):
-    monkeypatch.setattr(_refresh, "FOLLOWED_ON", (on,))
+    monkeypatch.setattr(_update, "FOLLOWED_ON", (on,))
     weight = nn.Parameter(torch.zeros(60, 90))
     optimizer = made([weight], projector=kind)
     for step in range(4):
@@ -105,9 +105,9 @@ def test_what_lies_on_several_processes_is_not_followed(looks, monkeypatch):
     weight.grad = gradient(60, 90, 1.0)
     optimizer.step()
     (matrix,) = optimizer.matrices
-    assert _refresh.can_follow(matrix)
-    monkeypatch.setattr(_refresh, "is_sharded", lambda value: value is weight)
-    assert not _refresh.can_follow(matrix)
+    assert _update.can_follow(matrix)
+    monkeypatch.setattr(_update, "is_sharded", lambda value: value is weight)
+    assert not _update.can_follow(matrix)
 
 
 @pytest.mark.usefixtures("_followed")
@@ -115,20 +115,20 @@ def test_what_is_to_be_searched_for_and_what_is_too_narrow_for_spare_directions_
     sides = RANK + projector.SPARE, RANK + projector.SPARE + 1
     weights = [nn.Parameter(torch.zeros(side, 90)) for side in sides]
     optimizer = made(weights)
-    assert [_refresh.can_follow(matrix) for matrix in optimizer.matrices] == [False, False]
+    assert [_update.can_follow(matrix) for matrix in optimizer.matrices] == [False, False]
     for weight in weights:
         weight.grad = gradient(*weight.shape, 1.0)
     optimizer.step()
     for refreshed, followed in ((0, True), (-1, False), (-2, True)):
         for matrix in optimizer.matrices:
             matrix.refreshed = refreshed
-        assert [_refresh.can_follow(matrix) for matrix in optimizer.matrices] == [False, followed]
+        assert [_update.can_follow(matrix) for matrix in optimizer.matrices] == [False, followed]
 
 
 @pytest.mark.usefixtures("_followed")
 def test_each_refresh_and_each_seed_draws_other_vectors(monkeypatch):
-    seeds, own = [], _refresh.follow_projector
-    monkeypatch.setattr(_refresh, "follow_projector", lambda *a, **k: seeds.append(k["seed"]) or own(*a, **k))
+    seeds, own = [], _update.follow_projector
+    monkeypatch.setattr(_update, "follow_projector", lambda *a, **k: seeds.append(k["seed"]) or own(*a, **k))
     for seed in (0, 1):
         weight = nn.Parameter(torch.zeros(60, 90))
         optimizer = made([weight], seed=seed)
@@ -168,7 +168,7 @@ def test_several_processes_search_and_take_what_the_first_found(looks, searches,
 def test_on_a_gpu_a_refresh_waits_for_nothing(options):
     """The first refresh that follows makes what libraries need; the second must not wait."""
     weights = [nn.Parameter(torch.zeros(300, 500, device="cuda")) for _ in range(4)]
-    chosen = {"rank": 32, "refresh": Refresh(2, stagger=False), "lr": 0.1, "skip": (), "fused": True} | options
+    chosen = {"rank": 32, "refresh": 2, "lr": 0.1, "skip": (), "fused": True} | options
     optimizer = GaLore(weights, torch.optim.AdamW, **chosen)
     given = [gradient(300, 500, 1.0, seed=at).cuda() for at in range(4)]
     for step in range(5):
@@ -190,7 +190,7 @@ def test_on_a_gpu_a_refresh_waits_for_nothing(options):
 def test_matrices_that_are_no_neighbours_in_their_pack_have_their_own_subspaces_too(places, packs, monkeypatch):
     """One copy serves those that are; whose turn it is not keeps every bit."""
     monkeypatch.setattr(_matrix, "STACK", (5 if packs == 1 else 2) * 40 * 60)
-    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+    monkeypatch.setattr(_update, "FOLLOWED_ON", ("cpu",))
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
     weights = [nn.Parameter(gaussian(40, 60, seed=at)) for at in range(5)]
     optimizer = GaLore([(f"w{at}", each) for at, each in enumerate(weights)], rank=RANK, lr=0.01, skip=())
@@ -202,7 +202,7 @@ def test_matrices_that_are_no_neighbours_in_their_pack_have_their_own_subspaces_
     for seed, each in enumerate(weights):
         each.grad = drifted(each.grad, 0.05, seed=seed)
     batch = [optimizer.matrices[place] for place in places]
-    found = _refresh.follow_subspaces(batch, optimizer.inner, seed=0, on_move="keep")
+    found = _update.follow_subspaces(batch, optimizer.inner, seed=0, on_move="keep")
     assert found.sound.all()
     for place, (matrix, old) in enumerate(zip(optimizer.matrices, before, strict=True)):
         if place in places:
@@ -217,7 +217,7 @@ def test_matrices_that_are_no_neighbours_in_their_pack_have_their_own_subspaces_
 @pytest.mark.parametrize("broken", [0, 1, 2])
 def test_of_matrices_that_are_followed_together_only_those_that_moved_turn_their_states(broken, monkeypatch):
     """Where a gradient is no number, subspace and state keep every bit; first moments of the others become R m."""
-    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+    monkeypatch.setattr(_update, "FOLLOWED_ON", ("cpu",))
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
     weights = [nn.Parameter(gaussian(40, 60, seed=at)) for at in range(3)]
     optimizer = GaLore(weights, rank=RANK, lr=0.01, skip=(), on_move="rotate")
@@ -230,7 +230,7 @@ def test_of_matrices_that_are_followed_together_only_those_that_moved_turn_their
     for seed, each in enumerate(weights):
         each.grad = torch.full((40, 60), math.nan) if seed == broken else drifted(each.grad, 0.3, seed=seed)
     options = {"seed": 0, "on_move": "rotate"}
-    found = _refresh.follow_subspaces(optimizer.matrices, optimizer.inner, **options)
+    found = _update.follow_subspaces(optimizer.matrices, optimizer.inner, **options)
     assert found.sound.tolist() == [at != broken for at in range(3)]
     for at, (each, before) in enumerate(zip(weights, states, strict=True)):
         now = optimizer.state[each]
@@ -245,7 +245,7 @@ def test_of_matrices_that_are_followed_together_only_those_that_moved_turn_their
 def test_a_refresh_of_four_matrices_starts_few_operations(monkeypatch):
     """A host needs some ten microseconds for each; one matrix takes as many as four. There were 242 of them."""
     for name in ("STACKED_ON", "FOLLOWED_ON"):
-        monkeypatch.setattr(_matrix if name == "STACKED_ON" else _refresh, name, ("cpu",))
+        monkeypatch.setattr(_matrix if name == "STACKED_ON" else _update, name, ("cpu",))
     weights = [nn.Parameter(torch.zeros(60, 90, dtype=torch.bfloat16)) for _ in range(4)]
     optimizer = made(weights, refresh=100)
     for weight in weights:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from later import some_now
 from oracle import SlowGaLore, SlowPublished
 from torch import nn
-from training import COUPLED, loss_of, near, network, same, train
+from training import loss_of, near, network, same, train
 
 from joma.optim import APOLLO, Fira, GaLore, Projected, find_projector
 
@@ -32,16 +32,16 @@ def weights_and_gradients(shape, steps, seed=0):
     return drawn[0], drawn[1:]
 
 
-def against_oracle(shape, *, steps=7, decay=0.0, coupled=False, momentum=None, **options):
+def against_oracle(shape, *, steps=7, decay=0.0, momentum=None, **options):
     start, gradients = weights_and_gradients(shape, steps)
     weight = nn.Parameter(start.clone())
     inner = (torch.optim.Adam, {}) if momentum is None else (torch.optim.SGD, {"momentum": momentum})
     optimizer = GaLore(
         [{"params": [weight], "rank": options["rank"]}], inner[0], projector="exact", lr=0.1, weight_decay=decay,
-        projected=COUPLED if coupled else Projected(), refresh=options["refresh"], scale=options["scale"],
+        refresh=options["refresh"], scale=options["scale"],
         on_move=options["on_move"], **inner[1],
     )  # fmt: skip
-    slow = SlowGaLore(start.numpy(), lr=0.1, decay=decay, coupled=coupled, momentum=momentum, **options)
+    slow = SlowGaLore(start.numpy(), lr=0.1, decay=decay, momentum=momentum, **options)
     for gradient in gradients:
         weight.grad = gradient.clone()
         optimizer.step()
@@ -55,10 +55,9 @@ def test_equal_to_the_slow_version(shape, on_move):
     against_oracle(shape, rank=3, refresh=3, scale=0.25, on_move=on_move)
 
 
-@pytest.mark.parametrize("coupled", [False, True])
-def test_decay_acts_on_the_matrix_itself(coupled):
-    against_oracle((5, 9), rank=2, refresh=2, scale=0.5, on_move="keep", decay=0.1, coupled=coupled)
-    against_oracle((9, 5), rank=2, refresh=4, scale=1.0, on_move="rotate", decay=0.1, coupled=coupled, momentum=None)
+def test_decay_acts_on_the_matrix_itself():
+    against_oracle((5, 9), rank=2, refresh=2, scale=0.5, on_move="keep", decay=0.1)
+    against_oracle((9, 5), rank=2, refresh=4, scale=1.0, on_move="rotate", decay=0.1)
 
 
 @pytest.mark.parametrize("shape", [(9, 5), (5, 9), (6, 6)], ids=["tall", "wide", "square"])
@@ -92,8 +91,8 @@ def test_a_whole_subspace_is_the_inner_optimizer_alone(rows, columns, projector)
     start, gradients = weights_and_gradients((rows, columns), 5)
     ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
     group = {"params": [ours], "rank": min(rows, columns)}
-    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
-    galore = GaLore([group], torch.optim.SGD, scale=1.0, projector=projector, projected=COUPLED, **options)
+    options = {"lr": 0.1, "momentum": 0.9}
+    galore = GaLore([group], torch.optim.SGD, scale=1.0, projector=projector, **options)
     alone = torch.optim.SGD([theirs], **options)
     for gradient in gradients:
         ours.grad, theirs.grad = gradient.clone(), gradient.clone()
@@ -245,40 +244,6 @@ def test_clipping_by_the_norm_that_the_inner_optimizer_sees():
     optimizer.step()
     assert near(model, other, 1e-7)
     assert not same(model, network())
-
-
-def test_clipping_comes_before_coupled_decay_as_it_does_with_torch():
-    """A whole subspace with SGD inside is SGD alone, so torch's own clipping and decay must give the same."""
-    weight = nn.Parameter(torch.ones(4, 7, dtype=torch.float64))
-    plain = nn.Parameter(weight.detach().clone())
-    options = {"lr": 0.1, "weight_decay": 3.0}
-    group = {"params": [weight], "rank": 4, "scale": 1.0}
-    optimizer = GaLore([group], torch.optim.SGD, projected=COUPLED, clip=0.5, **options)
-    alone = torch.optim.SGD([plain], **options)
-    for _ in range(4):
-        weight.grad = torch.randn(4, 7, dtype=torch.float64)
-        plain.grad = weight.grad.clone()
-        nn.utils.clip_grad_norm_([plain], 0.5)
-        optimizer.step()
-        alone.step()
-    torch.testing.assert_close(weight, plain)
-
-
-def test_coupled_decay_shrinks_where_the_loss_is_to_rise():
-    weight = nn.Parameter(torch.ones(4, 7, dtype=torch.float64))
-    plain = nn.Parameter(weight.detach().clone())
-    options = {"lr": 0.1, "weight_decay": 0.5, "maximize": True}
-    group = {"params": [weight], "rank": 4, "scale": 1.0}
-    optimizer, alone = (
-        GaLore([group], torch.optim.SGD, projected=COUPLED, **options),
-        torch.optim.SGD([plain], **options),
-    )
-    for seed in range(3):
-        weight.grad = weights_and_gradients((4, 7), 0, seed)[0]
-        plain.grad = weight.grad.clone()
-        optimizer.step()
-        alone.step()
-    torch.testing.assert_close(weight, plain)
 
 
 def test_clipping_half_precision_does_not_overflow():

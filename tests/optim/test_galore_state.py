@@ -16,9 +16,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
     set_state_dict,
 )
-from training import COUPLED, IN_8_BITS, loss_of, network, same, train
+from training import IN_8_BITS, loss_of, network, same, train
 
-from joma.optim import APOLLO, Energy, Fira, GaLore, Projected
+from joma.optim import APOLLO, Fira, GaLore, Projected
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:mkldnn_matmul failed"),  # of bfloat16, on a CPU that has none
@@ -61,11 +61,8 @@ GOES_ON = {  # every inner optimizer with every move, and each of both in both w
     },
     "random": {"projector": "random"},
     "exact": {"projector": "exact"},
-    "by energy": {"rank": Energy(0.6, most=6)},
-    "by energy, 8 bits": {"rank": Energy(0.6, most=6), "projected": IN_8_BITS},
     "every four": {"refresh": 4},
     "every one": {"refresh": 1},
-    "coupled": {"projected": COUPLED, "weight_decay": 0.3},
     "bfloat16": {"dtype": torch.bfloat16, "projected": precise(torch.bfloat16)},
     "bfloat16, a state in float32": {"dtype": torch.bfloat16, "projected": precise(torch.float32)},
     "bfloat16, 8 bits": {"dtype": torch.bfloat16, "projected": IN_8_BITS, "on_move": "rotate"},
@@ -98,7 +95,6 @@ def test_four_and_four_steps_are_eight(name):
     ("flat", "options"),
     [
         *product((False, True), (*HOW, *INNER.values(), {"projected": IN_8_BITS})),
-        (False, {"rank": Energy(0.6, most=4)}),
     ],
     ids=str,
 )
@@ -156,47 +152,6 @@ def test_a_copy_goes_on_by_itself(way, options):
     assert again.skipped == 0
 
 
-def test_a_state_with_other_ranks_parts_what_was_worked_on_together():
-    """Two matrices of one shape and one rank have stepped as one batch; in the state that comes their ranks differ."""
-
-    def made(*ranks):
-        """After a step with gradients of these ranks."""
-        weights = [nn.Parameter(torch.zeros(6, 9)) for _ in ranks]
-        optimizer = GaLore(weights, torch.optim.SGD, rank=Energy(1.0, most=4), lr=1.0, scale=1.0, skip=())
-        gradients = [torch.diag_embed(torch.tensor([3.0, 2.0, 1.0]) * (torch.arange(3) < rank)) for rank in ranks]
-        for weight, gradient in zip(weights, gradients, strict=True):
-            weight.grad = nn.functional.pad(gradient, (0, 6, 0, 3))
-        optimizer.step()
-        return weights, optimizer
-
-    (one, two), optimizer = made(2, 2)
-    optimizer.load_state_dict(made(1, 3)[1].state_dict())
-    assert [matrix.rank for matrix in optimizer.matrices] == [1, 3]
-    before = one.detach().clone(), two.detach().clone()
-    one.grad = two.grad = torch.ones(6, 9)
-    optimizer.step()
-    for weight, start, rank in ((one, before[0], 1), (two, before[1], 3)):  # the first directions are the first rows
-        torch.testing.assert_close(weight.detach() - start, -(torch.arange(6) < rank)[:, None].expand(6, 9).float())
-
-
-@pytest.mark.parametrize("shape", [(6, 9), (9, 6)])
-def test_a_rank_that_the_second_gradient_settles_narrows_the_state_of_the_first(shape):
-    """A gradient of zeros has no directions: its state has the largest rank, until the first real one chooses."""
-    weight = nn.Parameter(torch.zeros(shape))
-    options = {"lr": 1.0, "scale": 1.0, "momentum": 0.9, "skip": ()}
-    optimizer = GaLore([weight], torch.optim.SGD, rank=Energy(0.99, most=4), **options)
-    weight.grad = torch.zeros(shape)
-    optimizer.step()
-    assert optimizer.matrices[0].rank == 4
-    weight.grad = torch.zeros(shape)
-    weight.grad[0, 1], weight.grad[3, 2] = 3.0, 2.0
-    optimizer.step()
-    assert optimizer.matrices[0].rank == 2
-    torch.testing.assert_close(weight.detach(), -weight.grad)
-    (state,) = optimizer.inner.state.values()
-    assert sorted(state["momentum_buffer"].shape) == [2, 9]
-
-
 def test_what_a_scheduler_changed_comes_back():
     model = network()
     optimizer = GaLore(model, rank=4, lr=0.1)
@@ -225,17 +180,16 @@ def test_a_state_of_plain_steps_goes_on_in_backward(how):
 
 def test_the_state_is_plain_and_follows_its_parameter():
     model = network()
-    optimizer = GaLore(model, rank=Energy(0.9, most=4), lr=0.1)
+    optimizer = GaLore(model, rank=4, lr=0.1)
     train(model, optimizer, 1)
     state = optimizer.state_dict()
     flat = [value for entry in state["state"].values() for value in entry.values()]
     assert {type(value) for value in flat} <= {torch.Tensor, int}
-    assert state["param_groups"][0]["rank"] == {"share": 0.9, "most": 4, "least": 1}
     moved = copy.deepcopy(state)
     for entry in moved["state"].values():
         for key, value in entry.items():
             entry[key] = value.double() if key == "basis" else value
-    again = GaLore(network(), rank=Energy(0.9, most=4), lr=0.1)
+    again = GaLore(network(), rank=4, lr=0.1)
     again.load_state_dict(moved)
     assert {matrix.basis.dtype for matrix in again.matrices} == {torch.float32}
     assert {matrix.basis.device for matrix in again.matrices} == {torch.device("cpu")}
@@ -333,18 +287,17 @@ def test_numbers_that_became_text_are_read():
     assert same(train(model, again, 2), whole)
 
 
-@pytest.mark.parametrize("rank", [4, Energy(0.6, most=4)], ids=str)
 @pytest.mark.parametrize("inner", [torch.optim.Adagrad, torch.optim.AdamW])
-def test_a_state_from_before_the_first_step_is_taken(inner, rank):
+def test_a_state_from_before_the_first_step_is_taken(inner):
     """Adagrad has a state then, without a subspace. An optimizer that has trained begins anew with it."""
-    fresh = copy.deepcopy(GaLore(network(), inner, rank=rank, lr=0.1).state_dict())
+    fresh = copy.deepcopy(GaLore(network(), inner, rank=4, lr=0.1).state_dict())
     used, whole = network(), network()
-    optimizer = GaLore(used, inner, rank=rank, lr=0.1)
+    optimizer = GaLore(used, inner, rank=4, lr=0.1)
     train(used, optimizer, 2)
     optimizer.load_state_dict(fresh)
     assert not optimizer.state
     used.load_state_dict(whole.state_dict())
-    train(whole, GaLore(whole, inner, rank=rank, lr=0.1), 3)
+    train(whole, GaLore(whole, inner, rank=4, lr=0.1), 3)
     assert same(train(used, optimizer, 3), whole)
 
 

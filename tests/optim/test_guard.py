@@ -2,16 +2,14 @@
 
 import copy
 import math
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from test_galore_state import stored
 from training import loss_of, near, network, same, train
 
 from joma.optim import GaLore, _update
-from joma.optim._update import Guard, Replays, Sent
+from joma.optim._update import Guard
 
 OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01, "weight_decay": 0.1, "fused": True}
 
@@ -136,33 +134,6 @@ def test_with_per_layer_the_next_backward_looks_back_and_no_step_does(nonfinite,
     assert optimizer.skipped == 1
 
 
-class OnDevice:
-    """Flags on the second of two GPUs, and what is done with them and with an event."""
-
-    device = torch.device("cuda", 1)
-
-    def __init__(self, noted):
-        self.noted = noted
-
-    def to(self, place, *, non_blocking):
-        self.noted.append(("copied", place, non_blocking))
-        return SimpleNamespace(numpy=lambda: self.noted.append(("read",)) or np.array([True, False]))
-
-
-def test_flags_are_copied_without_waiting_and_read_when_they_are_there(monkeypatch):
-    """The event stands behind the copy on the stream that makes it, which is that of the flags' own device."""
-    noted = []
-    event = SimpleNamespace(
-        record=lambda *stream: noted.append(("recorded", *stream)), synchronize=lambda: noted.append(("waited",))
-    )
-    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: f"stream of {device}")
-    sent = Sent(OnDevice(noted))
-    assert noted == [("copied", "cpu", True), ("recorded", "stream of cuda:1")]
-    assert sent.read().tolist() == [True, False]
-    assert noted[2:] == [("waited",), ("read",)]
-
-
 def test_what_a_graph_captures_holds_back_and_is_not_looked_at_later():
     """A replay has no flags of its own, and its steps are counted by who replays; the device counts what it held."""
     optimizer = GaLore(network(), **OPTIONS)
@@ -178,45 +149,6 @@ def test_what_a_graph_captures_holds_back_and_is_not_looked_at_later():
     assert guard.held_in_replays(wait=True) == 0
     guard.release()
     assert not hasattr(optimizer.inner, "found_inf")
-
-
-def test_the_memory_that_a_graph_counts_in_outlives_plain_steps():
-    optimizer = GaLore(network(), **OPTIONS)
-    guard, bad = Guard(optimizer.inner), torch.tensor([False])
-    for captured in (False, True, False, True, False):
-        guard.hold(str, bad, [], captured=captured)
-    assert guard.held_in_replays(wait=True) == 2
-
-
-def test_nobody_waits_for_replays_where_nothing_was_captured(monkeypatch):
-    optimizer = GaLore(network(), **OPTIONS)
-    guard = Guard(optimizer.inner)
-    guard.hold(str, torch.tensor([False]), [])
-    monkeypatch.setattr(_update, "Sent", lambda flags: pytest.fail("nothing is to be sent"))
-    assert [guard.held_in_replays(wait=wait) for wait in (False, True, False)] == [0, 0, 0]
-
-
-def test_each_device_counts_what_its_replays_hold_back():
-    """Two stand for two devices by what they say of themselves."""
-
-    class Flag(torch.Tensor):
-        @property
-        def device(self):
-            return self.place
-
-    replays, flags = Replays(), []
-    for place, value in (("first", 1.0), ("second", 0.0), ("second", 1.0)):
-        flag = torch.tensor(value).as_subclass(Flag)
-        flag.place = place
-        flags.append(flag)
-        replays.prepare(flag)
-    assert len(replays._held) == 2
-    replays._held = {place: each.as_subclass(torch.Tensor) for place, each in replays._held.items()}
-    assert replays.read(wait=True) == 0
-    for flag in flags:
-        replays.count(flag)
-    assert [float(each) for each in replays._held.values()] == [1.0, 1.0]
-    assert replays.read(wait=True) == 2
 
 
 def test_the_flag_lies_where_the_gradients_are():

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from joma.optim import GaLore
-from joma.optim._refresh import move_state
+from joma.optim._update import move_state
 
 LINEAR, SQUARES = "linear", "squares"
 MOMENTS = {"exp_avg": LINEAR, "exp_avg_sq": SQUARES}

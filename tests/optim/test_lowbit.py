@@ -4,7 +4,6 @@ import copy
 import io
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,7 @@ from test_galore_state import stored
 from torch import nn
 from training import IN_8_BITS, network, train
 
-from joma.models.llama import Llama, LlamaConfig
-from joma.optim import APOLLO, Energy, Fira, GaLore, Projected, _matrix, memory
+from joma.optim import APOLLO, Fira, GaLore, Projected, memory
 from joma.optim._matrix import to_stored
 
 pytestmark = [
@@ -68,26 +66,6 @@ def test_equal_to_the_slow_version_that_rounds(shape, on_move):
         slow.step(gradient.numpy(), decoded(basis, min(shape)))
         torch.testing.assert_close(weight.detach(), torch.from_numpy(slow.weight), rtol=1e-9, atol=1e-9)
     assert np.abs(slow.basis.T @ slow.basis - np.eye(3)).max() > 1e-4  # it is rounded indeed
-
-
-@pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.parametrize("shape", [(9, 16), (16, 9)], ids=["wide", "tall"])
-def test_several_at_once_are_those_of_one_alone(shape, stacked, monkeypatch):
-    if stacked:
-        monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
-    drawn = torch.randn(2, 4, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    weights = [nn.Parameter(each) for each in drawn[0]]
-    before = [each.detach().clone() for each in weights]
-    options = {"rank": 3, "scale": 0.5, "lr": 1.0, "skip": (), "projector": "exact", "projected": IN_8_BITS}
-    optimizer = GaLore(weights, torch.optim.SGD, **options)
-    for weight, gradient in zip(weights, drawn[1], strict=True):
-        weight.grad = gradient.clone()
-    optimizer.step()
-    assert len(optimizer.packs) == 1
-    for weight, start, gradient in zip(weights, before, drawn[1].numpy(), strict=True):
-        basis = decoded(optimizer.state[weight]["basis"], 9)
-        step = basis @ basis.T @ gradient if shape[0] == 9 else gradient @ basis @ basis.T
-        np.testing.assert_allclose(weight.detach().numpy(), start.numpy() - 0.5 * step, rtol=0, atol=1e-10)
 
 
 def test_a_search_begins_with_the_last_directions():
@@ -213,18 +191,6 @@ def test_codes_of_coarse_directions_are_worked_out_precisely():
     assert (found != wanted).mean() < 0.002  # what lies between two codes may be rounded to either
 
 
-def test_a_rank_by_energy_keeps_the_leading_directions():
-    drawn = torch.randn(40, 24, generator=torch.Generator().manual_seed(0))
-    gradient = torch.diag(0.7 ** torch.arange(24.0)) @ torch.linalg.qr(drawn)[0].T
-    weight = nn.Parameter(torch.zeros(24, 40))
-    weight.grad = gradient
-    optimizer = GaLore([weight], rank=Energy(0.7, most=8), lr=0.01, skip=(), projector="exact", projected=IN_8_BITS)
-    optimizer.step()
-    found = decoded(optimizer.state[weight]["basis"], 24)
-    assert found.shape == (24, 2)  # 1 - 0.49 is too little, 1 - 0.49^2 is 0.76
-    assert (np.abs(np.diag(found)) > 0.9).all()  # the axes are its singular vectors
-
-
 @pytest.mark.parametrize("shorter", [200, 201])
 def test_the_formula_is_what_is_measured(shorter):
     model = nn.Linear(300, shorter, bias=False)
@@ -253,31 +219,3 @@ def test_one_basis_at_a_time_is_unpacked():
             optimizer.step()
         most[basis_dtype] = seen.most
     assert most[torch.int8] <= most[None] + 3 * 4 * 64 * 16
-
-
-def text_loss(basis_dtype, steps):
-    """Of a small LLaMA on a text that stays as it is, byte by byte, after training on its first nine tenths."""
-    text = torch.tensor([*(Path(__file__).parents[2] / "LICENSE").read_bytes()])
-    cut = len(text) * 9 // 10
-    model = Llama(LlamaConfig(vocabulary=128, width=32, mlp=86, heads=2, layers=2, context=48), seed=0)
-    optimizer = GaLore(model, rank=8, refresh=20, lr=0.02, projected=Projected(basis_dtype=basis_dtype))
-    drawn = torch.Generator().manual_seed(0)
-
-    def loss_at(starts):
-        rows = torch.stack([text[start : start + 49] for start in starts])
-        return nn.functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss_at(torch.randint(cut - 49, (8,), generator=drawn).tolist()).backward()
-        optimizer.step()
-    with torch.no_grad():
-        return float(loss_at(range(cut, len(text) - 49, 24)))
-
-
-@pytest.mark.long  # the tests above say what a step is; this one says what that costs
-def test_training_on_text_ends_where_bfloat16_bases_end():
-    """The loss falls from 4.86 to 2.4. 8 bits change it by less than 0.01 here, as bfloat16 does."""
-    wide, few = text_loss(torch.bfloat16, 80), text_loss(torch.int8, 80)
-    assert wide < 2.6
-    assert abs(few - wide) < 0.05

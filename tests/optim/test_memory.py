@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 from training import loss_of, network, train
 
-from joma.optim import Energy, GaLore, memory
+from joma.optim import GaLore, memory
 from joma.optim.memory import _readable
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of bfloat16, on a CPU that has none
@@ -89,10 +89,6 @@ def test_half_precision():
     assert table.rows[0].formula.weights == 2 * 2 * 24 * 40
     for row in table.rows:
         is_near(row, 0.05)
-
-
-def test_rank_by_energy_is_counted_as_it_was_chosen():
-    is_near(trained(lambda model: GaLore(model, rank=Energy(0.5, most=20))).rows[0], 0.1)
 
 
 def test_what_the_optimizer_does_not_have_is_a_row():

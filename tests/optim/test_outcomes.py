@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import IN_8_BITS
 
-from joma.optim import Energy, Fira, GaLore, Projected, Refresh, _matrix, _refresh
+from joma.optim import Fira, GaLore, Projected, _matrix, _update
 from joma.optim._update import Guard, Sent
 from joma.optim.projector import TOLERANCE
 
@@ -24,7 +24,7 @@ REFRESH = 5
 @pytest.fixture(autouse=True)
 def _on_this_machine(monkeypatch):
     """A CPU stands for a GPU."""
-    monkeypatch.setattr(_refresh, "FOLLOWED_ON", ("cpu",))
+    monkeypatch.setattr(_update, "FOLLOWED_ON", ("cpu",))
     monkeypatch.setattr(Guard, "devices", ("cpu",))
     monkeypatch.setattr(_matrix, "STACKED_ON", ("cpu",))
 
@@ -67,20 +67,20 @@ def events(monkeypatch):
         return call
 
     for what, name in (("follow", "follow_subspaces"), ("search", "find_subspaces")):
-        monkeypatch.setattr(_refresh, name, noting(what, getattr(_refresh, name)))
+        monkeypatch.setattr(_update, name, noting(what, getattr(_update, name)))
     return found
 
 
 @pytest.fixture
 def unsettled(monkeypatch):
     """Counts at which what is followed says that it has not settled."""
-    counts, own = set(), _refresh.follow_subspaces
+    counts, own = set(), _update.follow_subspaces
 
     def follow(batch, *args, **options):
         found = own(batch, *args, **options)
         return found._replace(tolerance=-1.0) if batch[0].count in counts else found
 
-    monkeypatch.setattr(_refresh, "follow_subspaces", follow)
+    monkeypatch.setattr(_update, "follow_subspaces", follow)
     return counts
 
 
@@ -103,8 +103,7 @@ WAYS = {
     "keep": {},
     "rotate": {"on_move": "rotate"},
     "reset": {"on_move": "reset"},
-    "together": {"refresh": Refresh(REFRESH, stagger=False)},
-    "rank by energy": {"rank": Energy(0.9, most=RANK)},
+    "together": {"refresh": REFRESH},
     "8 bits": {"projected": IN_8_BITS},
     "projected in backward": {"per_layer": "project"},
     "per layer": {"per_layer": True},
@@ -159,9 +158,9 @@ def test_flags_are_read_in_the_update_after_their_own(way, events, unsettled, mo
 
 
 def test_what_has_not_settled_goes_on_three_times_and_is_then_searched_for(events, unsettled, monkeypatch):
-    starts, own = [], _refresh.follow_projector
+    starts, own = [], _update.follow_projector
     monkeypatch.setattr(
-        _refresh, "follow_projector", lambda g, r, start, **k: starts.append(start[0]) or own(g, r, start, **k)
+        _update, "follow_projector", lambda g, r, start, **k: starts.append(start[0]) or own(g, r, start, **k)
     )
     unsettled.update(range(100))
     weights = weights_of((60, 90))
@@ -197,7 +196,7 @@ def test_what_settles_later_is_content(events, unsettled):
 
 def test_of_matrices_that_are_followed_together_each_goes_on_by_itself(events, monkeypatch):
     """Four alike, of which the third has not settled and the second is zero."""
-    own = _refresh.follow_subspaces
+    own = _update.follow_subspaces
     energies = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.1, 1.2], [1.0, 1.0, 1.0]])
     course = torch.cat([energies, torch.full((4, 1), 6.0)], dim=1).mT
 
@@ -205,7 +204,7 @@ def test_of_matrices_that_are_followed_together_each_goes_on_by_itself(events, m
         found = own(batch, *args, **options)
         return found._replace(course=course) if len(batch) == 4 else found
 
-    monkeypatch.setattr(_refresh, "follow_subspaces", follow)
+    monkeypatch.setattr(_update, "follow_subspaces", follow)
     weights = weights_of(*[(60, 90)] * 4)
     optimizer = made(weights)
     for step in range(REFRESH + 1):
@@ -228,7 +227,7 @@ def test_of_matrices_that_are_followed_together_each_goes_on_by_itself(events, m
 def test_of_matrices_that_are_followed_together_all_that_are_sound_move(spoiled):
     """One of three has a gradient of zeros: it alone keeps its subspace."""
     weights = weights_of(*[(60, 90)] * 3)
-    optimizer = made(weights, refresh=Refresh(REFRESH, stagger=False))
+    optimizer = made(weights, refresh=REFRESH)
     train(weights, optimizer, range(REFRESH))
     before = [(matrix.basis.clone(), matrix.energies.clone()) for matrix in optimizer.matrices]
     for weight in weights:
@@ -251,7 +250,7 @@ def test_of_matrices_that_are_followed_together_all_that_are_sound_move(spoiled)
 )
 def test_what_was_followed_is_kept_in_the_precision_that_is_asked_for(weight_dtype, basis_dtype, events):
     weights = [nn.Parameter(each.detach().to(weight_dtype)) for each in weights_of((60, 90), (60, 90))]
-    optimizer = made(weights, projected=Projected(basis_dtype=basis_dtype), refresh=Refresh(REFRESH, stagger=False))
+    optimizer = made(weights, projected=Projected(basis_dtype=basis_dtype), refresh=REFRESH)
     train(weights, optimizer, range(REFRESH + 1))
     assert events[-2:] == [("follow", REFRESH)] * 2
     for matrix, weight in zip(optimizer.matrices, weights, strict=True):

@@ -7,7 +7,7 @@ from oracle import SlowGaLore
 from torch import nn
 from training import near, network, train
 
-from joma.optim import Energy, GaLore, Projected, Refresh, _matrix
+from joma.optim import GaLore, Projected, _matrix
 from joma.optim._matrix import Matrix, Pack
 
 SHAPES = [(5, 9), (5, 9), (9, 5), (5, 9), (9, 5)]
@@ -36,16 +36,14 @@ def _stacked(request, monkeypatch):
 
 @pytest.mark.usefixtures("_stacked")
 @pytest.mark.parametrize("stagger", [False, True])
-@pytest.mark.parametrize("coupled", [False, True])
-def test_each_matrix_as_the_slow_version_makes_it_alone(coupled, stagger):
+def test_each_matrix_as_the_slow_version_makes_it_alone(stagger, monkeypatch):
     """The third step has no gradient for two of them, so their packs part; counts and moments are their own."""
     weights = [nn.Parameter(each) for each in drawn(0)]
     starts = [each.detach().numpy().copy() for each in weights]
-    optimizer = made(
-        weights, projected=Projected(decay="coupled" if coupled else "decoupled"), refresh=Refresh(2, stagger=stagger)
-    )
+    monkeypatch.setattr(GaLore, "staggered", stagger)
+    optimizer = made(weights, refresh=2)
     assert [len(pack.matrices) for pack in optimizer.packs] == [3, 2]
-    slow = [SlowGaLore(s, rank=3, refresh=2, scale=0.25, lr=0.1, decay=0.3, coupled=coupled) for s in starts]
+    slow = [SlowGaLore(s, rank=3, refresh=2, scale=0.25, lr=0.1, decay=0.3) for s in starts]
     for step in range(7):
         gradients = [None if step == 3 and place in (1, 4) else each for place, each in enumerate(drawn(1 + step))]
         give(weights, gradients)
@@ -82,8 +80,8 @@ def test_optimizers_that_look_at_whole_matrices_have_each_alone(inner):
     assert [pack.compact.ndim for pack in optimizer.packs] == [2] * 5
 
 
-def test_ranks_by_energy_and_resets_have_each_alone():
-    for options in ({"rank": Energy(0.5, most=3)}, {"on_move": "reset"}, {"per_layer": True}):
+def test_resets_and_per_layer_have_each_alone():
+    for options in ({"on_move": "reset"}, {"per_layer": True}):
         assert len(made([nn.Parameter(each) for each in drawn(0)], **options).packs) == 5
 
 

@@ -14,12 +14,8 @@ from joma.optim.projector import (
     GROWTH,
     ROUNDS,
     Gram,
-    _best,
     _edges,
-    _filter,
-    _gains,
     _limits,
-    _noise,
     follow,
     have_settled,
     orthonormalize,
@@ -38,21 +34,6 @@ STEPS = {
     "in one call": lambda values, slope: Gram(torch.diag_embed(values.sqrt()), 2).recurrence(slope),
     "not formed": lambda values, slope: Gram(torch.diag_embed(values.sqrt()), 0).recurrence(slope),
 }
-
-
-@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_a_filter_is_the_chebyshev_polynomial_of_each_matrix(step):
-    """On diagonal matrices every entry is multiplied with T(2 a / edge - 1); degree 1 is the matrix itself."""
-    values = torch.tensor([[3.0, 1.0, 0.4, 0.0]] * 4).double()
-    edges, degrees = torch.tensor([0.7, 0.5, 0.9, 0.7]).double(), torch.tensor([6, 1, 3, 2])
-    basis = torch.linspace(-1, 1, 32).double().reshape(4, 4, 2)
-    slope, image = (2 / edges)[:, None, None], values[..., None] * basis
-    goes_on = [(degrees > done)[:, None, None] for done in range(1, DEGREE)]
-    found = _filter(step(values, slope), basis.clone(), image, slope, goes_on)
-    for number, degree in enumerate(degrees):
-        a = values[number].numpy()
-        factor = chebyshev.chebval(2 * a / float(edges[number]) - 1, [0] * degree + [1]) if degree > 1 else a
-        np.testing.assert_allclose(found[number].numpy(), factor[:, None] * basis[number].numpy(), rtol=1e-12)
 
 
 def polynomial(degree, x):
@@ -119,15 +100,6 @@ def test_only_the_best_of_a_block_must_settle():
         assert (len(made) > 3) == goes_on
 
 
-@pytest.mark.parametrize(("rows", "block"), [(5, 2), (200, 2)], ids=["formed", "not formed"])
-def test_the_product_is_that_with_the_gram_matrix(rows, block):
-    luck = torch.Generator().manual_seed(0)
-    wide = torch.randn(3, rows, 210, generator=luck, dtype=torch.float64)
-    vectors = torch.randn(3, rows, block, generator=luck, dtype=torch.float64)
-    expected = np.einsum("bij,bkj,bkl->bil", wide.numpy(), wide.numpy(), vectors.numpy(), optimize=True)
-    np.testing.assert_allclose(Gram(wide, block)(vectors).numpy(), expected, rtol=1e-9, atol=1e-9)
-
-
 def test_one_round_keeps_the_span_of_columns_that_are_almost_one():
     """A difference of 1e-3 between two columns is 1e-6 in their Gram matrix, which float32 would not hold."""
     luck = torch.Generator().manual_seed(0)
@@ -143,11 +115,6 @@ def test_edges_are_the_smallest_quotients_but_never_far_below_the_largest():
     """By hand. A smallest quotient of zero, or below it by rounding, is that of a gradient of smaller rank."""
     energies = torch.tensor([[3.0, 2.0, 1.0], [2.0, 0.5, 0.0], [2.0, 0.5, -1e-9], [0.0, 0.0, 0.0]]).double()
     torch.testing.assert_close(_edges(energies), torch.tensor([1.0, 2 / GROWTH, 2 / GROWTH, 1.0]).double())
-
-
-def test_gains_are_shares_of_the_energy_of_the_best():
-    before, now = torch.tensor([[4.0, 3.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([[9.0, 5.0, 2.0], [0.0, 0.0, 0.0]])
-    torch.testing.assert_close(_gains(_best(before, 2), _best(now, 2)), torch.tensor([(14.0 - 7.0) / 14.0, 0.0]))
 
 
 @pytest.mark.parametrize(
@@ -167,14 +134,6 @@ def test_what_has_settled_by_hand(first, last, degree, settles):
     between = 1 - last
     course = torch.tensor([[between * (1 - first), 0.3], [between, 0.5], [1.0, 1.0], [degree, 6.0]]).double()
     assert have_settled(course, 0.1).tolist() == [settles, False]
-
-
-def test_noise_is_a_millionth_of_a_unit_vector_and_the_same_each_time():
-    for rows in (20, 2000):
-        lengths = _noise(torch.zeros(3, rows, 8)).norm(dim=0)
-        assert lengths.shape == (8,)
-        assert ((lengths > 0.5e-6) & (lengths < 2e-6)).all()
-    assert torch.equal(_noise(torch.zeros(20, 8)), _noise(torch.ones(5, 20, 8)))
 
 
 def iterated(values, block, rank, rounds):

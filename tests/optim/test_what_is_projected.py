@@ -1,11 +1,11 @@
-"""Which parameters are projected and which pass: by rank, size, kind and name; and the rank that an energy chooses."""
+"""Which parameters are projected and which pass: by rank, size, kind and name;"""
 
 import pytest
 import torch
 from torch import nn
 from training import network, train
 
-from joma.optim import Energy, GaLore, Projected
+from joma.optim import GaLore
 
 
 def test_what_is_no_matrix_or_is_named_passes_as_it_would_alone():
@@ -22,20 +22,11 @@ def test_what_is_no_matrix_or_is_named_passes_as_it_would_alone():
         assert torch.equal(model.get_parameter(name), alone.get_parameter(name)), name
 
 
-def test_a_matrix_is_projected_if_its_shorter_side_is_above_the_rank_and_not_below_the_smallest():
+def test_a_matrix_is_projected_if_its_shorter_side_is_above_the_rank():
     sides = {"a": (3, 9), "b": (9, 4), "c": (5, 9), "d": (9, 6)}
     given = [(name, nn.Parameter(torch.zeros(shape))) for name, shape in sides.items()]
     chosen = lambda **options: "".join(matrix.name for matrix in GaLore(given, **options).matrices)
     assert [chosen(rank=3), chosen(rank=4), chosen(rank=2)] == ["bcd", "cd", "abcd"]
-    assert [chosen(rank=2, projected=Projected(smallest=least)) for least in (3, 4, 5, 6)] == ["abcd", "bcd", "cd", "d"]
-    assert [chosen(rank=Energy(0.9, most=20, least=least)) for least in (3, 4)] == ["bcd", "cd"]
-
-
-def test_the_rank_that_an_energy_chooses_has_bounds():
-    shares = torch.tensor([0.5, 0.2, 0.15, 0.1, 0.05])
-    cases = {(0.5, 5, 1): 1, (0.51, 5, 1): 2, (0.85, 5, 1): 3, (0.85, 2, 1): 2, (0.5, 5, 4): 4, (1.0, 9, 1): 5}
-    assert {case: Energy(*case).choose(shares) for case in cases} == cases
-    assert Energy(0.5, most=9, least=8).choose(shares) == 5
 
 
 def test_names_say_what_is_left_out():
@@ -48,17 +39,6 @@ def test_names_say_what_is_left_out():
     assert [m.name for m in GaLore(model, rank=4, skip=()).matrices] == [
         "layers.0.weight", "layers.2.weight", "lm_head.weight",
     ]  # fmt: skip
-
-
-def test_rank_by_energy():
-    weight = nn.Parameter(torch.zeros(6, 8))
-    optimizer = GaLore([weight], torch.optim.Adagrad, rank=Energy(0.9, most=5), projector="exact", lr=0.1)
-    weight.grad = torch.zeros(6, 8)
-    weight.grad[range(6), range(6)] = torch.tensor([3.0, 1.0, 0.5, 0.1, 0.0, 0.0])
-    optimizer.step()
-    assert optimizer.matrices[0].rank == 2  # 9 of 10.26 is 0.877, 10 of 10.26 is 0.975
-    assert optimizer.state[weight]["sum"].shape == (2, 8)
-    assert optimizer.captured()["group 0, parameter 0"] == pytest.approx(10 / 10.26)
 
 
 def test_heads_of_attention_and_embeddings_of_time_are_projected():
@@ -102,28 +82,24 @@ def test_a_model_that_gives_its_embedding_and_its_head_has_them_left_out():
     assert [matrix.name for matrix in GaLore(Language(has_head=False), rank=4).matrices] == ["up.weight", "out.weight"]
 
 
-@pytest.mark.parametrize("decay", ["decoupled", "coupled"])
 @pytest.mark.parametrize("lr", [float, torch.tensor], ids=["number", "tensor"])
-def test_a_matrix_with_a_side_of_at_most_the_rank_keeps_the_scale(decay, lr):
+def test_a_matrix_with_a_side_of_at_most_the_rank_keeps_the_scale(lr):
     """Its step is `scale` times the inner optimizer's; without, it would be four times that of its neighbours."""
     draw = lambda shape, seed: torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    inner = torch.optim.AdamW if decay == "decoupled" else torch.optim.Adam
     short, long = nn.Parameter(draw((4, 9), 0)), nn.Parameter(draw((6, 9), 1))
     alone, bias = nn.Parameter(short.detach().clone()), nn.Parameter(draw((5,), 2))
     free = nn.Parameter(bias.detach().clone())
-    options = {"weight_decay": 0.5 if decay == "decoupled" else 0.0}
+    options = {"weight_decay": 0.5}
     optimizer = GaLore(
         [("short", short), ("long", long), ("bias", bias)],
-        inner,
         rank=4,
-        projected=Projected(decay=decay),
         lr=lr(0.1),
         **options,
     )
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     assert [matrix.name for matrix in optimizer.matrices] == ["long"]
     plain = torch.optim.Adam([alone], lr=0.1)
-    passing = inner([free], lr=0.1, **options)
+    passing = torch.optim.AdamW([free], lr=0.1, **options)
     for step in range(4):
         for one, shape in ((short, (4, 9)), (long, (6, 9)), (bias, (5,))):
             one.grad = draw(shape, 10 + step)
@@ -142,12 +118,12 @@ def test_a_matrix_with_a_side_of_at_most_the_rank_keeps_the_scale(decay, lr):
         torch.testing.assert_close(bias, free, rtol=1e-7, atol=1e-9)
 
 
-def test_what_is_skipped_or_too_small_by_choice_has_the_whole_rate():
-    given = [(name, nn.Parameter(torch.zeros(5, 9))) for name in ("lm_head.weight", "up", "small")]
-    given[2] = ("small", nn.Parameter(torch.zeros(3, 9)))
-    optimizer = GaLore(given, torch.optim.SGD, rank=4, projected=Projected(smallest=4), lr=1.0)
+def test_what_is_skipped_has_the_whole_rate_and_what_is_too_small_a_share():
+    given = [(name, nn.Parameter(torch.zeros(3, 9))) for name in ("lm_head.weight", "small")]
+    given.append(("up", nn.Parameter(torch.zeros(5, 9))))
+    optimizer = GaLore(given, torch.optim.SGD, rank=4, lr=1.0)
     for _, each in given:
         each.grad = torch.ones_like(each)
     optimizer.step()
-    assert [float(given[place][1].detach().min()) for place in (0, 2)] == [-1.0, -1.0]
+    assert float(given[0][1].detach().min()) == -1.0
     assert float(given[1][1].detach().min()) == pytest.approx(-0.25, rel=1e-5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from joma.optim import Energy, GaLore
+from joma.optim import GaLore
 
 TARGET = torch.randn(64, 2, generator=torch.Generator().manual_seed(0)) @ torch.randn(
     2, 80, generator=torch.Generator().manual_seed(1)
@@ -65,17 +65,6 @@ def test_only_the_matrix_with_zeros_waits():
     assert second.any()
     assert [round(each, 3) for each in optimizer.captured().values()] == [0.0, 1.0]
     assert [each.is_due(200) for each in optimizer.matrices] == [True, False]
-
-
-def test_a_rank_by_energy_waits_too():
-    weight = nn.Parameter(torch.zeros(64, 80))
-    optimizer = made(weight, rank=Energy(0.999, most=20), momentum=0.9)
-    step(weight, optimizer, zero=True)
-    assert optimizer.matrices[0].rank == 20
-    step(weight, optimizer)
-    assert optimizer.matrices[0].rank == 2
-    assert optimizer.state[weight]["momentum_buffer"].shape == (2, 80)
-    step(weight, optimizer)
 
 
 def test_waiting_is_saved():

@@ -8,7 +8,6 @@ from torch import nn
 
 from joma.optim import Projected
 
-COUPLED = Projected(decay="coupled")
 IN_8_BITS = Projected(basis_dtype=torch.int8)
 KERNELS, EXPERTS, FOLDED = Projected(conv=True), Projected(experts=True), Projected(conv=True, experts=True)
 

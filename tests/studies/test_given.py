@@ -8,7 +8,7 @@ import torch
 from given import Left, nothing_left_to_defaults, with_defaults
 
 from joma.models.llama import Llama
-from joma.optim import GaLore, Muon, Projected, Refresh
+from joma.optim import GaLore, Muon, Projected
 from joma.recipes.grid import ensemble
 from joma.recipes.optimizers import STATED, make_optimizer
 from joma.studies.galore.galore_table import networks
@@ -38,8 +38,7 @@ def test_the_rooms_are_looked_through():
         (Muon, "rounds"),
         (GaLore, "on_move"),
         (GaLore, "nonfinite"),
-        (Refresh, "stagger"),
-        (Projected, "decay"),
+        (Projected, "conv"),
         (Ensemble, "precision"),
     } <= known
     assert not {name for owner, name in known if owner is train_all}  # what it may leave open decides no number

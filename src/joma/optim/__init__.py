@@ -1,24 +1,26 @@
 """Optimizers: GaLore, in the low-rank space of the gradient, with APOLLO and Fira; Muon, by orthogonal updates."""
 
-from joma.optim._groups import Projected, Refresh
+from joma.optim._groups import Projected
 from joma.optim._state import StateError
 from joma.optim.apollo import APOLLO, Fira
-from joma.optim.galore import GaLore
+from joma.optim.galore import FromModel, GaLore, galore_for, reduce_compact, same_subspaces
 from joma.optim.memory import Memory, memory
 from joma.optim.muon import Muon
-from joma.optim.projector import Energy, Projector, find_projector
+from joma.optim.projector import Projector, find_projector
 
 __all__ = [
     "APOLLO",
-    "Energy",
     "Fira",
+    "FromModel",
     "GaLore",
     "Memory",
     "Muon",
     "Projected",
     "Projector",
-    "Refresh",
     "StateError",
     "find_projector",
+    "galore_for",
     "memory",
+    "reduce_compact",
+    "same_subspaces",
 ]

@@ -1,9 +1,15 @@
-"""Gradients that are taken during backward and freed: each at once, or few together where large steps are faster."""
+"""Gradients that are taken during backward and freed: each at once, or few together where large steps are faster.
+
+Which subspaces are found together follows from that too: those of matrices whose gradients are there together.
+"""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -12,11 +18,14 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from joma.optim import _matrix
-from joma.optim._matrix import is_sharded
+from joma.optim._matrix import Matrix, is_sharded
 
 WAITING_SHARE = 2  # of the largest gradient: gradients that wait and copies of them are together no more than it
 TINY = 1024  # times fewer entries than that share has a parameter that may wait for the end of backward
+SEARCHED = 1 << 23  # entries of gradients that are searched together at most
+REFRESHED_TOGETHER = 4  # subspaces that are found at once where products are stacked: more make a step too long
 _HOOKS = WeakTensorKeyDictionary()  # one per parameter: were there two, the second would find no gradient
+Place = Callable[[Matrix], Hashable]
 Take = Callable[[Any, nn.Parameter], None]
 """A method of an optimizer, with that optimizer first."""
 
@@ -122,6 +131,39 @@ class _Load:
     @property
     def total(self) -> int:
         return self._entries + self._copied
+
+
+def give_turns(matrices: Sequence[Matrix], *, staggered: bool, alone: bool, place: Place) -> None:
+    """Say which matrices are refreshed together: all, or few at a time, spread over the updates between refreshes.
+
+    Turns follow from shapes and order alone, so that a resumed run has those of the run before.
+
+    - staggered: whether they are spread
+    - alone: whether each has a turn of its own, since their gradients are not there together
+    - place: gradients of neighbours for which it gives the same are there together, with per_layer too
+    """
+    turns = [[matrix] for matrix in matrices] if alone else refresh_batches(matrices, place)
+    for number, batch in enumerate(turns):
+        for matrix in batch:
+            matrix.turn = (number, len(turns)) if staggered else (0, 1)
+
+
+def refresh_batches(matrices: Iterable[Matrix], place: Place = lambda matrix: None) -> list[list[Matrix]]:
+    """Alike matrices whose subspaces are found together: of one place, or of places that have one each."""
+    kinds: dict[object, list[Matrix]] = {}
+    for matrix in matrices:
+        kinds.setdefault(matrix.kind, []).append(matrix)
+    return [batch for alike in kinds.values() for batch in _batches(alike, place)]
+
+
+def _batches(alike: list[Matrix], place: Place) -> list[list[Matrix]]:
+    together = REFRESHED_TOGETHER if _matrix.is_stacked_on(alike[0].parameter.device) else 1
+    most = max(1, min(together, SEARCHED // max(1, alike[0].parameter.numel())))
+    there = Counter(map(place, alike))
+    places = [each if there[each] > 1 else None for each in map(place, alike)]
+    runs = groupby(zip(places, alike, strict=True), key=itemgetter(0))
+    each_run = ([matrix for _, matrix in run] for _, run in runs)
+    return [run[at : at + most] for run in each_run for at in range(0, len(run), most)]
 
 
 class InBackward:

@@ -10,7 +10,7 @@ a subspace of its own: experts see different tokens, and one that sees none wait
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -19,18 +19,15 @@ from torch import Tensor, nn
 
 from joma.host.words import counted
 from joma.optim import _matrix
-from joma.optim._matrix import Matrix, Pack, is_sharded, join_states, one_number, state_of
-from joma.optim.projector import Energy, Kind, Rank, check_rank, largest_rank
+from joma.optim._matrix import Matrix, Pack, is_sharded, join_states, make_pack, one_number, state_of
+from joma.optim.projector import Kind
 
 OnMove = Literal["keep", "rotate", "reset"]
-Decay = Literal["decoupled", "coupled"]
 NonFinite = Literal["raise", "skip"]
 Role = Literal["compact", "passing", "scaled"]
 """Of a parameter in the inner optimizer: in a subspace, as it is, or as it is at a rate times `scale`."""
 Params = nn.Module | Iterable[Any]
-_CHOSEN = {"projector": Kind, "on_move": OnMove, "decay": Decay, "nonfinite": NonFinite}
-CHOICES = {name: get_args(kind) for name, kind in _CHOSEN.items()}
-VOCABULARY = 8  # with more rows per column a matrix looks like a vocabulary: MLPs have 4, embeddings 10 to 100
+CHOICES = {"projector": get_args(Kind), "on_move": get_args(OnMove), "nonfinite": get_args(NonFinite)}
 STACK_SHARE = {True: 2, False: 16}  # of all entries a pack has one in so many: where products are stacked, elsewhere
 SMALL_STACK = 1 << 18  # entries that may always be in one pack, however small the model is
 Partner = Callable[[Matrix], object]
@@ -42,52 +39,23 @@ _DEFAULT_NAME = "group {}, parameter {}"
 
 
 @dataclass(frozen=True)
-class Refresh:
-    """When subspaces are found anew.
-
-    - every: so many updates
-    - stagger: spread the refreshes that follow the first over the updates between them, or make all together. None:
-      they are spread, but for the projector exact, which is there to compare with
-
-    >>> Refresh(every=50, stagger=False)
-    Refresh(every=50, stagger=False)
-    """
-
-    every: int = 200
-    stagger: bool | None = None
-
-    def __post_init__(self) -> None:
-        _check_refresh(self.every)
-        if self.stagger not in (None, True, False):
-            raise ValueError(f"stagger must be True, False or None, got {self.stagger!r}")
-
-
-@dataclass(frozen=True)
 class Projected:
     """Which weights are trained in subspaces beside what `skip` says, and in which precision.
 
-    - smallest: matrices with a shorter side below this pass through
     - conv: kernels of convolutions too, each as a matrix, output channels x all the rest
     - experts: weights with three axes too, (experts, rows, columns), each expert in a subspace of its own; of a module,
       weights of one-dimensional convolutions are not taken for them
     - basis_dtype: of the bases and the products with them; the parameter's own, float32 for float16, if None. With
       torch.int8 bases are kept in 8 bits, and products are those of None
     - state_dtype: of the inner state of projected matrices; the parameter's own, float32 for float16, if None
-    - decay: the inner optimizer's weight_decay acts on the matrix itself: decoupled shrinks it by lr * weight_decay,
-      coupled adds weight_decay * W to the gradient
     """
 
-    smallest: int | None = None
     conv: bool = False
     experts: bool = False
     basis_dtype: torch.dtype | None = None
     state_dtype: torch.dtype | None = None
-    decay: Decay = "decoupled"
 
     def __post_init__(self) -> None:
-        if self.smallest is not None and not (_is_number(self.smallest) and self.smallest >= 1):
-            raise ValueError(f"smallest must be at least 1, or None, got {self.smallest!r}")
-        _check_choice("decay", self.decay)
         for name in ("basis_dtype", "state_dtype"):
             dtype, also = getattr(self, name), ", torch.int8" if name == "basis_dtype" else ""
             floating = dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
@@ -95,12 +63,6 @@ class Projected:
                 raise ValueError(
                     f"{name} must be a floating-point torch.dtype{also}, or None for the parameter's, got {dtype!r}"
                 )
-
-
-_MOVED = {each.name: f"projected=Projected({each.name}=...)" for each in fields(Projected)} | {
-    "stagger": "refresh=Refresh(every=..., stagger=...)",
-    "project_in_backward": "per_layer='project'",
-}
 
 
 def check_options(
@@ -111,17 +73,14 @@ def check_options(
     seed: Any,
     per_layer: object,
     projected: Projected,
-    others: Iterable[str],
 ) -> None:
     """Refuse options of the optimizer that are not of the right kind, or cannot be had together.
 
     - choices: words by the name of their option
-    - others: names of options for the inner optimizer; some were of the optimizer itself once
     """
-    if moved := next((name for name in others if name in _MOVED), None):
-        raise ValueError(f"{moved} is no option of the optimizer itself: give {_MOVED[moved]}")
     for name, value in choices.items():
-        _check_choice(name, value)
+        if value not in CHOICES[name]:
+            raise ValueError(f"{name} must be one of {', '.join(CHOICES[name])}, got {value!r}")
     if clip is not None and not (_is_number(clip) and clip > 0):
         raise ValueError(f"clip must be positive, or None for no clipping, got {clip!r}")
     if not callable(inner):
@@ -142,24 +101,15 @@ def check_options(
         raise ValueError("per_layer takes gradients of matrices during backward: leave it out, or conv and experts")
 
 
-def _check_choice(name: str, value: Any) -> None:
-    if value not in CHOICES[name]:
-        raise ValueError(f"{name} must be one of {', '.join(CHOICES[name])}, got {value!r}")
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _check_refresh(every: Any) -> None:
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"refresh must be a whole number of updates of at least 1, got {every!r}")
-
-
 def check_group(group: dict[str, Any]) -> None:
     """Refuse options of one group."""
-    check_rank(group["rank"])
-    _check_refresh(group["refresh"])
+    for key, what in (("rank", ""), ("refresh", " of updates")):
+        if isinstance(group[key], bool) or not isinstance(group[key], int) or group[key] < 1:
+            raise ValueError(f"{key} must be a whole number{what} of at least 1, got {group[key]!r}")
     scale = group["scale"]
     if not _is_number(scale) or not (isfinite(scale) and scale > 0):
         raise ValueError(f"scale must be a positive finite number, got {scale!r}")
@@ -170,10 +120,10 @@ def nothing_projected(groups: list[dict[str, Any]]) -> str:
     sides = [min(each.shape) for group in groups for each in group["params"] if each.ndim == 2]
     if not sides:
         return "params holds no matrix: there is nothing to project"
-    ranks = sorted({largest_rank(group["rank"]) for group in groups})
+    ranks = sorted({group["rank"] for group in groups})
     return (
         f"no matrix is projected: rank {', '.join(map(str, ranks))} must be below a shorter side, the largest of "
-        f"{counted(len(sides), 'matrix', 'matrices')} is {max(sides)}, and skip and smallest must leave one"
+        f"{counted(len(sides), 'matrix', 'matrices')} is {max(sides)}, and skip must leave one"
     )
 
 
@@ -246,13 +196,8 @@ def warn_of_unnamed(unnamed: set[str], projected: Iterable[Matrix]) -> None:
     nameless = [each for each in projected if each.name in unnamed]
     if len(nameless) < 2:  # one matrix is a choice
         return
-    alike = [each for each in nameless if each.parameter.shape[-2] > VOCABULARY * each.parameter.shape[-1]]
-    listed = [f"{each.name}, {' x '.join(map(str, each.parameter.shape))}" for each in alike]
-    seen = (
-        f" ({'; '.join(listed)}: {'it looks' if len(alike) == 1 else 'they look'} like a vocabulary)" if alike else ""
-    )
     warnings.warn(
-        f"params has {len(nameless)} matrices without names, so GaLore projects embeddings and heads among them{seen}: "
+        f"params has {len(nameless)} matrices without names, so GaLore projects embeddings and heads among them: "
         "give the model or model.named_parameters() to leave those out, or skip=() to project all",
         stacklevel=3,
     )
@@ -276,10 +221,6 @@ def kernel_names(params: Params) -> set[str]:
 def check_experts(matrices: Iterable[Matrix], inner: torch.optim.Optimizer, on_move: str) -> None:
     """Refuse what experts of one weight, which have one state together, cannot have."""
     experts = [matrix for matrix in matrices if matrix.expert is not None]
-    if any(matrix.flexible for matrix in experts):
-        raise ValueError(
-            "experts of one weight have one rank: give a number instead of an Energy, or leave experts out"
-        )
     if experts and on_move == "reset":
         raise ValueError("experts of one weight have one step count, which on_move='reset' resets: use keep or rotate")
     if experts and not is_entry_by_entry(inner):
@@ -310,19 +251,19 @@ def is_named(name: str, words: Iterable[str]) -> bool:
     return not {*words}.isdisjoint({name, *parts, *ends})
 
 
-def role_of(name: str, parameter: Tensor, rank: Rank, smallest: int | None, *, explicit: bool, skipped: bool) -> Role:
+def role_of(name: str, parameter: Tensor, rank: int, *, explicit: bool, skipped: bool) -> Role:
     """How a parameter is trained.
 
     A group that states its rank has every matrix projected, so the rank must fit. Otherwise a matrix passes if it is
-    skipped or its shorter side is below `smallest`. One whose shorter side is not above the rank is trained whole,
+    skipped. One whose shorter side is not above the rank is trained whole,
     because a subspace would save nothing; its rate is scaled as if it were projected.
     """
     shorter = min(parameter.shape, default=0)
-    if skipped or parameter.ndim != 2 or not parameter.is_floating_point() or shorter < (smallest or 0):
+    if skipped or parameter.ndim != 2 or not parameter.is_floating_point() or not shorter:
         return "passing"
-    if explicit:
-        check_rank(rank, within=shorter, name=name)
-    return "compact" if explicit or shorter > (rank.least if isinstance(rank, Energy) else rank) else "scaled"
+    if explicit and rank > shorter:
+        raise ValueError(f"rank must be at most the shorter side of {name}, which is {shorter}, got {rank}")
+    return "compact" if explicit or shorter > rank else "scaled"
 
 
 class Folded:
@@ -421,7 +362,7 @@ class Members:
             kind = can_fold(name, each, self.kernels, conv=asked.conv, experts=asked.experts)
             folded = None if kind is None or skipped else Folded(name, each, experts=kind)
             names, parts = ([name], [each]) if folded is None else (folded.names, folded.parts)
-            role = role_of(name, parts[0], group["rank"], asked.smallest, explicit=explicit, skipped=skipped)
+            role = role_of(name, parts[0], group["rank"], explicit=explicit, skipped=skipped)
             if role != "compact":
                 self.passing.append(Passing(name, each, number, role))
                 found[role].append(each)
@@ -439,7 +380,7 @@ class Members:
         """Put the matrices of these packs into new ones, as many in one as may be; inner states go with them."""
         gone = {id(pack) for pack in packs}
         entries = sum(each.parameter.numel() for each in self.matrices)
-        formed = regroup(inner, packs, lambda matrices: form_packs(matrices, make_pack, partner, entries))
+        formed = regroup(inner, packs, lambda matrices: form_packs(matrices, partner, entries))
         self.packs = [pack for pack in self.packs if id(pack) not in gone] + formed
 
     def sizes(self) -> tuple[int, int, int, int]:
@@ -452,18 +393,7 @@ class Members:
             del each[size:]  # type: ignore[attr-defined]
 
 
-def make_pack(matrices: list[Matrix]) -> Pack:
-    """Of matrices that lie here, or of one that lies on several processes."""
-    if is_sharded(matrices[0].parameter):  # only then: the import loads torch.distributed.tensor
-        from joma.optim._sharded import ShardedPack
-
-        return ShardedPack(matrices)
-    return Pack(matrices)
-
-
-def form_packs(
-    matrices: Iterable[Matrix], make: Callable[[list[Matrix]], Pack], partner: Partner, entries: int
-) -> list[Pack]:
+def form_packs(matrices: Iterable[Matrix], partner: Partner, entries: int) -> list[Pack]:
     """Packs of alike matrices for which `partner` gives the same; None: a matrix stays alone. `entries`: of the model.
 
     A pack has no more entries than one product may copy, so that little memory is needed beside the gradients.
@@ -478,7 +408,7 @@ def form_packs(
         if matrix.expert is None and lists[-1] and (len(lists[-1]) + 1) * matrix.parameter.numel() > most:
             lists.append([])
         lists[-1].append(matrix)
-    return [make(alike) for lists in found.values() for alike in lists]
+    return [make_pack(alike) for lists in found.values() for alike in lists]
 
 
 def is_entry_by_entry(inner: torch.optim.Optimizer) -> bool:
@@ -566,21 +496,21 @@ class Following:
             if role == "compact":
                 one.theirs["params"] = [pack.compact for pack in packs if pack.group == number]
 
-    def options_of(self, number: int, role: Role, group: dict[str, Any], decay: Decay) -> dict[str, Any]:
+    def options_of(self, number: int, role: Role, group: dict[str, Any]) -> dict[str, Any]:
         """What the group of a role gets of a group of ours; decay of matrices is not the inner optimizer's matter."""
         known = self.followers[number, role].theirs
         options = {key: group[key] for key in known if key not in ("params", "param_names")}
         if role == "scaled" and "lr" in options:
             options["lr"] = options["lr"] * group["scale"]
-        if "weight_decay" in options and (role == "compact" or (role == "scaled" and decay == "decoupled")):
+        if "weight_decay" in options and role != "passing":
             own = role == "scaled" and has_decoupled_decay(group)
             options["weight_decay"] = group["weight_decay"] / group["scale"] if own else 0.0
         return options
 
-    def hand_over_options(self, decay: Decay) -> None:
+    def hand_over_options(self) -> None:
         """Hand on what a scheduler may have changed."""
         for (number, role), (ours, theirs, _) in self.followers.items():
-            for key, value in self.options_of(number, role, ours, decay).items():
+            for key, value in self.options_of(number, role, ours).items():
                 if (
                     isinstance(theirs[key], Tensor)
                     and theirs[key] is not value

@@ -4,7 +4,7 @@ A `Matrix` is one parameter that is trained in a subspace. A `Pack` has matrices
 rank, precision and device): their bases lie in one tensor, and one compact parameter stands for all of them in the
 inner optimizer. So a step has a few products and a few tensors instead of one per matrix.
 
-Rows of a matrix may lie on several processes (DTensor, as FSDP2 makes them; see _sharded.py). A program without
+Rows of a matrix may lie on several processes (DTensor, as FSDP2 makes them; see `ShardedPack`). A program without
 distributed training never loads torch.distributed.tensor: a DTensor exists only where somebody has loaded it.
 
 Bases may be kept in 8 bits: whole numbers and no scale. A direction has length 1. So its codes c, with the largest at
@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from joma.optim.projector import Rank, Side, largest_rank, side_of
+from joma.optim.projector import Side, side_of
 
 STACKED_ON = ("cuda", "xpu", "mps")  # kinds of devices on which one large product beats many small ones
 FUSED_ON = ("cuda", "cpu")  # those that have torch's fused SGD
@@ -108,7 +108,7 @@ class Matrix:
         parameter: nn.Parameter,
         group: int,
         index: int,
-        rank: Rank,
+        rank: int,
         *,
         basis_dtype: torch.dtype | None = None,
         state_dtype: torch.dtype | None = None,
@@ -126,8 +126,7 @@ class Matrix:
         self.basis_dtype = precision_of(parameter, basis_dtype)
         self.product_dtype = precision_of(parameter, None if basis_dtype == torch.int8 else basis_dtype)
         self.state_dtype = precision_of(parameter, state_dtype)
-        self.flexible = not isinstance(rank, int)  # the first gradient decides the rank
-        self.rank = self.largest_rank = min(largest_rank(rank), self.shorter)
+        self.rank = min(rank, self.shorter)
         self.count = 0  # updates so far
         # The count at the last refresh. Below 0 the subspace is to be found from the next gradient: at -1 by a search,
         # at -1 - n from the last one, which was followed n times in a row and has not settled.
@@ -148,11 +147,7 @@ class Matrix:
     @property
     def compact_shape(self) -> tuple[int, int]:
         """Of what stands for it in the inner optimizer."""
-        return self.compact_at(self.rank)
-
-    def compact_at(self, rank: int) -> tuple[int, int]:
-        """What that shape would be at another rank."""
-        return (rank, self.longer) if self.side == "left" else (self.longer, rank)
+        return (self.rank, self.longer) if self.side == "left" else (self.longer, self.rank)
 
     @property
     def projected_axis(self) -> int:
@@ -162,12 +157,8 @@ class Matrix:
     @property
     def kind(self) -> tuple[object, ...]:
         """What matrices must share to be in one pack."""
-        return self.kind_at(self.rank)
-
-    def kind_at(self, rank: int) -> tuple[object, ...]:
-        """What it would be at another rank."""
         p = self.parameter
-        return (self.group, tuple(p.shape), rank, p.dtype, p.device, self.basis_dtype, self.state_dtype)
+        return (self.group, tuple(p.shape), self.rank, p.dtype, p.device, self.basis_dtype, self.state_dtype)
 
     def is_due(self, refresh: int) -> bool:
         """Whether the subspace is to be found anew before the coming update."""
@@ -268,15 +259,6 @@ class Pack:
             torch.where(sound[:, None], energies.to(shares.dtype), shares, out=shares)
         for matrix in self.matrices[there]:
             matrix.found = True
-
-    def narrow(self, rank: int) -> None:
-        """Keep the leading directions of the only matrix."""
-        (matrix,) = self.matrices
-        assert self.basis is not None
-        assert self.energies is not None
-        matrix.rank = rank
-        self.basis, self.energies = self.basis[..., :rank].clone(), self.energies[..., :rank].clone()
-        self.fold()
 
     def unfold(self, memory: Tensor) -> None:
         """Give the compact parameter memory, zeros of its shape, for the time of a step."""
@@ -393,6 +375,99 @@ class Pack:
     def agree(self, found: Tensor) -> Tensor:
         """What was found, the same on all processes that hold a part of the matrix."""
         return found
+
+
+class ShardedPack(Pack):
+    """One matrix with its rows on several processes, as FSDP2 leaves it; its compact parameter is a DTensor too.
+
+    The basis P is the same on all processes. If the columns are projected, each process projects its own rows, G_k P,
+    and nothing is sent. If the rows are projected, the processes add up P_k^T G_k, and each keeps some columns of the
+    sum; on the way back they exchange the compact update. Only a refresh gathers a full gradient.
+    """
+
+    sharded = True
+
+    def __init__(self, matrices: list[Matrix]) -> None:
+        """Refuses what is not split by rows."""
+        (matrix,) = matrices
+        self.of: Any = sys.modules["torch.distributed.tensor"]  # who has such a matrix has loaded it
+        parameter: Any = matrix.parameter
+        self.mesh, self.placements = parameter.device_mesh, tuple(parameter.placements)
+        if any(one not in (self.of.Shard(0), self.of.Replicate()) for one in self.placements):
+            raise ValueError(
+                f"{matrix.name} is split as {self.placements}: GaLore takes matrices split by rows, as FSDP2 does"
+            )
+        super().__init__(matrices)
+
+    @property
+    def compact_placements(self) -> tuple[Any, ...]:
+        """By the axis that is not projected: rows of m x r, columns of r x n."""
+        return self._placed(self.of.Shard(0 if self.side == "right" else 1))
+
+    def zeros(self) -> Tensor:
+        """Zeros of the compact shape in the memory of one number, on each process for its part."""
+        places = {"device_mesh": self.mesh, "placements": self.compact_placements}
+        full = self.of.zeros(self.shape, dtype=self.zero.dtype, **places)
+        return self._compact(self.zero.expand(full.to_local().shape))
+
+    def unfold(self, memory: Tensor) -> None:
+        """Give the compact parameter memory; assigning to .data would not, and FSDP2 does it this way too."""
+        self.compact._local_tensor = memory  # type: ignore[attr-defined]
+
+    def fold(self) -> None:
+        """Between steps: no memory for the compact parameter, none for its gradient."""
+        self.compact._local_tensor = self.zero.expand(local(self.compact).shape)  # type: ignore[attr-defined]
+        self.compact.grad = None
+
+    def project(self, tensors: Sequence[Tensor]) -> Tensor:
+        """A DTensor of the parameter's shape in the subspace."""
+        part = local(tensors[0]).to(self.product_dtype)
+        if self.side == "right":
+            return self._compact((part @ self.bases()[0]).to(self.zero.dtype))
+        addend = self.of.DTensor.from_local(self._local_rows().mT @ part, self.mesh, self._placed(self.of.Partial()))
+        summed: Tensor = addend.redistribute(self.mesh, self.compact_placements)
+        return summed.to(self.zero.dtype)
+
+    def apply(self, scale: float, shrink: float | Tensor, found_inf: Tensor | None = None) -> None:
+        """Shrink the rows that are here, and add the update to them."""
+        moved: Any = self.compact.detach()
+        if self.side == "right":
+            update = moved.to_local().to(self.product_dtype) @ self.bases()[0].mT
+        else:
+            everywhere = moved.redistribute(self.mesh, self._placed(self.of.Replicate())).to_local()
+            update = self._local_rows() @ everywhere.to(self.product_dtype)
+        shrink_and_add(
+            local(self.matrices[0].parameter.detach()),
+            update,
+            scale,
+            unless(found_inf, shrink, self.matrices[0].parameter.dtype),
+        )
+
+    def agree(self, found: Tensor) -> Tensor:
+        """What the first process found, on all of them."""
+        for dimension in range(self.mesh.ndim):
+            found = broadcast_from_first(found, self.mesh.get_group(dimension))
+        return found
+
+    def _placed(self, instead: Any) -> tuple[Any, ...]:
+        """The parameter's placements with another one instead of its split by rows."""
+        return tuple(instead if isinstance(one, self.of.Shard) else one for one in self.placements)
+
+    def _local_rows(self) -> Tensor:
+        """The rows of the basis that belong to the rows of the matrix on this process."""
+        everywhere = self.of.DTensor.from_local(self.bases()[0], self.mesh, self._placed(self.of.Replicate()))
+        return local(everywhere.redistribute(self.mesh, self.placements))
+
+    def _compact(self, part: Tensor) -> Tensor:
+        size = torch.Size(self.shape)
+        places = self.mesh, self.compact_placements
+        found: Tensor = self.of.DTensor.from_local(part, *places, shape=size, stride=(size[1], 1))
+        return found
+
+
+def make_pack(matrices: list[Matrix]) -> Pack:
+    """Of matrices that lie here, or of one that lies on several processes."""
+    return ShardedPack(matrices) if is_sharded(matrices[0].parameter) else Pack(matrices)
 
 
 def one_number(value: Any) -> Any:

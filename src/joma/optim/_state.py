@@ -13,7 +13,6 @@ From a saved state the copy makes a step whose gradient is zero. Numbers that ar
 finite step: a second moment below zero, a step count of -1, a moment with one bit of its exponent turned.
 """
 
-import dataclasses
 import inspect
 from collections.abc import Mapping
 from math import isfinite
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from joma.host.errors import JomaError
 from joma.host.words import counted
-from joma.optim._groups import Decay, Following, Passing, Role, check_group, is_entry_by_entry
+from joma.optim._groups import Following, Passing, Role, check_group, is_entry_by_entry
 from joma.optim._matrix import (
     Matrix,
     Pack,
@@ -35,8 +34,7 @@ from joma.optim._matrix import (
     state_of,
     to_directions,
 )
-from joma.optim._refresh import EARLIEST
-from joma.optim.projector import Energy, Rank
+from joma.optim._update import EARLIEST
 
 Options = Mapping[str, Any]
 State = Mapping[str, Any]
@@ -326,10 +324,6 @@ def show(shown: dict[Tensor, dict[str, Any]], inner: torch.optim.Optimizer, pack
             entry["count"], entry["refreshed"] = matrix.count, matrix.refreshed
 
 
-def _plain_rank(rank: Rank) -> Any:
-    return dataclasses.asdict(rank) if isinstance(rank, Energy) else rank
-
-
 def _taken_over(group: Mapping[str, Any]) -> dict[str, Any]:
     """Of a saved group: what was chosen anew when this optimizer was made is left out."""
     left_out = ("params", "rank", "galore_version", "galore_inner", "param_names")
@@ -353,7 +347,6 @@ class States:
     - groups: ours
     - matrices, passing: which parameters there are
     - following: the inner optimizer, with groups that follow ours
-    - decay: of the matrices
     - extra: what stands in the state of a matrix beside that of the inner optimizer
     """
 
@@ -363,11 +356,10 @@ class States:
         matrices: list[Matrix],
         passing: list[Passing],
         following: Following,
-        decay: Decay,
         extra: dict[str, Form],
     ) -> None:
         self._groups, self._matrices, self._passing, self._following = groups, matrices, passing, following
-        self._decay, self._extra, self.inner = decay, extra, following.inner
+        self._extra, self.inner = extra, following.inner
         compact = {id(matrix.pack.compact) for matrix in matrices}
         self._parameters = [each for group in groups for each in group["params"] if id(each) not in compact]
         self._numbers = {id(each): number for number, each in enumerate(self._parameters)}
@@ -391,7 +383,7 @@ class States:
         for group in self._groups:
             options = {key: value for key, value in group.items() if key != "params"}
             listed = [self._numbers[id(each)] for each in group["params"] if id(each) in self._numbers]
-            packed.append({**options, "rank": _plain_rank(group["rank"]), "params": listed})
+            packed.append({**options, "params": listed})
         return {"state": states, "param_groups": packed}
 
     def restore_options(self, state_dict: dict[str, Any]) -> None:
@@ -406,7 +398,6 @@ class States:
             state = self._saved_of(matrix, state_dict)
             basis = state.get("basis")
             matrix.count, matrix.refreshed = int(state.get("count", 0)), int(state.get("refreshed", -1))
-            matrix.rank = matrix.largest_rank if basis is None else basis.shape[1]
             matrix.found = False  # until it has its own
             inner = sorted((key, value) for key, value in state.items() if key not in OF_MATRIX)
             signatures[id(matrix)] = (basis is not None, *((key, _sign(value)) for key, value in inner))
@@ -475,7 +466,7 @@ class States:
                 raise StateError(f"the state was saved by {saved_by}, this optimizer is {here}")
             if (inner := theirs["galore_inner"]) != kind:
                 raise StateError(f"the state was saved with inner {inner}, this optimizer has inner {kind}")
-            if theirs["rank"] != _plain_rank(ours["rank"]):
+            if theirs["rank"] != ours["rank"]:
                 raise StateError(
                     f"the state was saved with rank {theirs['rank']}, this optimizer has rank {ours['rank']}"
                 )
@@ -557,16 +548,16 @@ class States:
         return self._known[key]
 
     def _derive(self, group: int, role: Role, like: Tensor) -> dict[str, Form] | None:
-        following, decay = self._following, self._decay
+        following = self._following
         here, saved = self._groups[group], self._options[group]
         scale = saved["scale"] if role == "compact" else 1.0
         try:
-            self._forms.of(following.options_of(group, role, here, decay), like)
+            self._forms.of(following.options_of(group, role, here), like)
         except Exception:  # cannot be made to step alone: nothing is known, and nothing is the fault of the state
             self._forms.known = False
             return None
         try:
-            found = self._forms.of(following.options_of(group, role, saved, decay), like, scale)
+            found = self._forms.of(following.options_of(group, role, saved), like, scale)
         except Exception as error:
             what = " ".join(f"{type(error).__name__}: {error}".split())
             kind = type(self.inner).__name__
@@ -579,7 +570,7 @@ class States:
         """What the inner optimizer keeps: whole, of the right shapes, finite, and good for a next step."""
         forms = self._forms_for(group, role, like, len(shape))
         check_entries(name, state, forms, shape)
-        options = self._following.options_of(group, role, self._options[group], self._decay)
+        options = self._following.options_of(group, role, self._options[group])
         try:
             goes_on = not state or self._forms.goes_on(
                 options, self._counted(state, forms), like.new_empty(()).expand(shape)
@@ -591,20 +582,21 @@ class States:
         return forms
 
     def _check_matrix(self, matrix: Matrix, state: Mapping[str, Any]) -> None:
-        """A flexible rank is one by energy. Adagrad has a state before the first subspace is found."""
+        """Adagrad has a state before the first subspace is found."""
         missing = [key for key in OF_MATRIX if key not in state]
         if missing and len(missing) < len(OF_MATRIX):
             raise StateError(f"the saved state of {matrix.name} has no {missing[0]!r}: the state is not whole")
         whole = tuple(matrix.parameter.shape)
         if missing and any(isinstance(one, Tensor) and tuple(one.shape) == whole for one in state.values()):
             raise StateError(f"the state of {matrix.name} is not that of a projected matrix, here the parameter is one")
-        rank = matrix.largest_rank if missing else _check_subspace(matrix, state)
+        if not missing:
+            _check_subspace(matrix, state)
         of_inner = {key: value for key, value in state.items() if key not in OF_MATRIX}
-        self._check_inner(matrix.name, of_inner, matrix.group, "compact", matrix.pack.zero, matrix.compact_at(rank))
+        self._check_inner(matrix.name, of_inner, matrix.group, "compact", matrix.pack.zero, matrix.compact_shape)
 
 
-def _check_subspace(matrix: Matrix, state: Mapping[str, Any]) -> int:
-    """The rank of a basis whose columns have length 1, with energies that are shares, and counts.
+def _check_subspace(matrix: Matrix, state: Mapping[str, Any]) -> None:
+    """Columns of a basis have length 1, energies are shares, and counts fit each other.
 
     One bit in an exponent changes a length, and every step from then on would be scaled by it without a word.
     """
@@ -618,8 +610,8 @@ def _check_subspace(matrix: Matrix, state: Mapping[str, Any]) -> int:
     if basis.ndim != 2 or len(basis) != matrix.shorter:
         raise StateError(f"{of} shape {tuple(basis.shape)}, its shorter side is {matrix.shorter}")
     rank = int(basis.shape[1])
-    if not (1 <= rank <= matrix.largest_rank if matrix.flexible else rank == matrix.rank):
-        raise StateError(f"{of} rank {rank}, this optimizer has rank {matrix.largest_rank}")
+    if rank != matrix.rank:
+        raise StateError(f"{of} rank {rank}, this optimizer has rank {matrix.rank}")
     if tuple(energies.shape) != (rank,):
         raise StateError(
             f"the saved energies of {matrix.name} have shape {tuple(energies.shape)}, its subspace has "
@@ -637,7 +629,6 @@ def _check_subspace(matrix: Matrix, state: Mapping[str, Any]) -> int:
     count, refreshed = (_check_count(matrix, key, state[key]) for key in ("count", "refreshed"))
     if not (0 <= count < MOST and EARLIEST <= refreshed <= count):
         raise StateError(f"the saved counts of {matrix.name} are damaged: count {count}, refreshed {refreshed}")
-    return rank
 
 
 def _check_count(matrix: Matrix, key: str, value: Any) -> int:

@@ -13,12 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from joma.optim import _refresh, _update
-from joma.optim._backward import Bucket, InBackward
-from joma.optim._groups import Decay, Following, Members, NonFinite, OnMove, Partner, Passing, is_entry_by_entry
+from joma.optim import _update
+from joma.optim._backward import Bucket, InBackward, refresh_batches
+from joma.optim._groups import Following, Members, NonFinite, OnMove, Partner, Passing, is_entry_by_entry
 from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
-from joma.optim._refresh import Outcomes
-from joma.optim._update import Guard, NameOf, Rounds
+from joma.optim._update import Guard, NameOf, Outcomes, Rounds
 from joma.optim.projector import Kind
 
 NOT_CAPTURED = "a step that finds subspaces cannot be captured: capture one for which due() is empty"
@@ -39,9 +38,7 @@ class Stepping(torch.optim.Optimizer):
     looks_at_gradients = False
     projector: Kind
     on_move: OnMove
-    decay: Decay
     nonfinite: NonFinite
-    stagger: bool
     per_layer: bool
     project_in_backward: bool
     clip: float | None
@@ -84,7 +81,7 @@ class Stepping(torch.optim.Optimizer):
         def partner(matrix: Matrix) -> object:
             if matrix.expert is not None:
                 return id(matrix.owner)
-            alone = matrix.flexible or self.project_in_backward or is_sharded(matrix.parameter) or not entry_by_entry
+            alone = self.project_in_backward or is_sharded(matrix.parameter) or not entry_by_entry
             return None if alone else (self._backward.bucket_of(matrix.parameter), together(matrix), matrix.count)
 
         self._members.form_packs(self.inner, packs, partner)
@@ -138,27 +135,26 @@ class Stepping(torch.optim.Optimizer):
             lambda flag: full[flag][0], _update.are_finite([gradient for _, gradient in full])
         ):
             return False
-        for batch in _refresh.refresh_batches(searched):
+        for batch in refresh_batches(searched):
             self._search(batch)
-        for batch in _refresh.refresh_batches(followed):
+        for batch in refresh_batches(followed):
             self._follow(batch)
         return True
 
     def _can_follow(self, matrix: Matrix) -> bool:
         """Several processes would have to be of one mind about what has settled: they search."""
-        return self.projector == "randomized" and self.group is None and _refresh.can_follow(matrix)
+        return self.projector == "randomized" and self.group is None and _update.can_follow(matrix)
 
     def _follow(self, batch: list[Matrix]) -> None:
         """Find the subspaces of alike matrices from their last ones; the next update knows whether that was enough."""
-        self._outcomes.send(batch, _refresh.follow_subspaces(batch, self.inner, seed=self.seed, on_move=self.on_move))
+        self._outcomes.send(batch, _update.follow_subspaces(batch, self.inner, seed=self.seed, on_move=self.on_move))
 
     def _search(self, batch: list[Matrix]) -> None:
         """Find the subspaces of alike matrices together, whatever it takes."""
-        gradients = _refresh.full_gradients(batch)
-        found = _refresh.find_subspaces(batch, gradients, self.projector, seed=self.seed)
+        gradients = _update.full_gradients(batch)
+        found = _update.find_subspaces(batch, gradients, self.projector, seed=self.seed)
         if found:
-            rank = self.param_groups[batch[0].group]["rank"]
-            _refresh.take_subspaces(found, self.inner, rank=rank, on_move=self.on_move, agree=self._agreed)
+            _update.take_subspaces(found, self.inner, on_move=self.on_move, agree=self._agreed)
 
     def _agreed(self, matrix: Matrix, found: Tensor) -> Tensor:
         """What all processes that train this matrix use."""
@@ -199,7 +195,7 @@ class Stepping(torch.optim.Optimizer):
             _update.project_first(packs, free=self.per_layer and not self.looks_at_gradients)
         seen = _update.seen_gradients(packs, passing)
         finite = _update.are_finite(seen.tensors, seen.stacks)
-        self._following.hand_over_options(self.decay)
+        self._following.hand_over_options()
         found_inf = None
         if self._guard.serves([pack.device for pack in packs] + [each.parameter.device for each in passing]):
             matrices = [matrix for pack in packs for matrix in pack.matrices]
@@ -215,7 +211,6 @@ class Stepping(torch.optim.Optimizer):
                 one,
                 self._following,
                 self.param_groups,
-                decay=self.decay,
                 found_inf=found_inf,
                 write_back=self._write_back,
                 free=not self.looks_at_gradients,
@@ -304,7 +299,7 @@ class Stepping(torch.optim.Optimizer):
             if packs or passing:
                 self._update(packs, passing, captured=captured)
             else:
-                self._following.hand_over_options(self.decay)
+                self._following.hand_over_options()
         finally:
             for each in folded:
                 each.give_back()

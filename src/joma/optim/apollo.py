@@ -23,28 +23,23 @@ So all directions are trained, with the states of GaLore. The norm of what is sc
 `growth` from step to step: a subspace that is found anew would otherwise bring a jump.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import sqrt
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from joma.optim._groups import NonFinite, OnMove, Params, Projected, Refresh
+from joma.optim._groups import Params
 from joma.optim._matrix import Pack, is_sharded, one_number, shrink_and_add, unless
 from joma.optim._state import Form
-from joma.optim.galore import SKIP, GaLore
-from joma.optim.projector import Energy, Kind, Rank
+from joma.optim.galore import GaLore
 
 Scaling = Literal["channel", "tensor"]
 LAST_NORM = "last_norm"
 """In the state of the inner optimizer: the norm of what was added last, the rate left out. (1,) for each matrix."""
 GROWTH = 1.01
 """What both papers let it grow by in one step."""
-_OTHERS = {  # options of GaLore that a user may look for
-    "clip": "clip the gradients themselves, as torch.nn.utils.clip_grad_norm_ does",
-    "projector": "directions are drawn at random",
-}
 
 
 class ByChannel(GaLore):
@@ -53,28 +48,21 @@ class ByChannel(GaLore):
     looks_at_gradients = True
 
     def __init__(
-        self,
-        params: Params,
-        inner: Callable[..., torch.optim.Optimizer],
-        *,
-        growth: float | None,
-        inner_options: dict[str, Any],
-        **options: Any,
+        self, params: Params, inner: Callable[..., torch.optim.Optimizer], *, growth: float | None, **options: Any
     ) -> None:
-        """Refuse options that GaLore has and this member has not; what is left belongs to the inner optimizer."""
-        kind = self.member
+        """Refuse options that GaLore has and this member has not."""
         if growth is not None and not (isinstance(growth, int | float) and 1 <= growth < float("inf")):
             raise ValueError(f"growth must be a number of at least 1, or None for no limit, got {growth!r}")
-        if unknown := next((name for name in inner_options if name in _OTHERS), None):
-            raise ValueError(f"{kind} has no {unknown}: {_OTHERS[unknown]}")
-        if options["per_layer"] == "project":
+        if options.get("clip") is not None:
             raise ValueError(
-                f"{kind} has no per_layer='project': the step needs the gradient itself; give per_layer=True"
+                f"{self.member} has no clip: clip the gradients themselves, as torch.nn.utils.clip_grad_norm_ does"
             )
-        if options["projected"].decay != "decoupled":
-            raise ValueError(f"{kind} has no decay: weight_decay shrinks the matrices themselves")
+        if options.get("per_layer") == "project":
+            raise ValueError(
+                f"{self.member} has no per_layer='project': the step needs the gradient itself; give per_layer=True"
+            )
         self.growth = growth
-        super().__init__(params, inner, **options, **inner_options)
+        super().__init__(params, inner, **options)
 
     def _init_group(self, group: dict[str, Any], number: int) -> list[dict[str, Any]]:
         """Refuse matrices whose gradients are not here: their norms would be those of a part."""
@@ -118,49 +106,28 @@ class APOLLO(ByChannel):
         inner: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
         *,
         rank: int = 256,
-        refresh: int | Refresh = 200,
         scale: float = 1.0,
         scaling: Scaling = "channel",
         growth: float | None = GROWTH,
-        on_move: OnMove = "keep",
-        skip: Iterable[str] = SKIP,
-        nonfinite: NonFinite = "raise",
-        per_layer: bool = False,
-        seed: int = 0,
-        projected: Projected = Projected(),  # noqa: B008
-        **inner_options: Any,
+        **options: Any,
     ) -> None:
         """Take the parameters and make the inner optimizer.
 
         - params: as of `GaLore`; a group may have its own rank, refresh and scale
         - inner: makes the inner optimizer; one whose step does not depend on the size of gradients, as AdamW
         - rank: directions of the projection; 1 is enough with scaling="tensor"
-        - refresh: updates after which a projection is drawn anew, or a `Refresh`
         - scale: of the step; the paper takes 1 by channel, and sqrt(128) with rank 1 and scaling="tensor"
         - scaling: by channel, or one number for each matrix (tensor)
         - growth: the norm of a step is at most this times that of the one before; None: no limit
-        - on_move: what becomes of the inner state when the projection is drawn anew: keep, rotate or reset
-        - skip: matrices that pass to the inner optimizer, as of `GaLore`
-        - nonfinite: raise, or skip the whole step and count it in `skipped`
-        - per_layer: update each parameter during backward and free its gradient; step() then only counts
-        - seed: of the projections
-        - projected: as of `GaLore`, but for its decay
-        - inner_options: handed to the inner optimizer; its weight_decay shrinks the matrices themselves
+        - options: refresh, on_move, skip, nonfinite, per_layer (not "project"), seed and projected of `GaLore`; others
+          are handed to the inner optimizer, and its weight_decay shrinks the matrices themselves
         """
         if scaling not in get_args(Scaling):
             raise ValueError(f"scaling must be one of {', '.join(get_args(Scaling))}, got {scaling!r}")
         self.scaling = scaling
-        super().__init__(
-            params, inner, rank=rank, refresh=refresh, scale=scale, projector="random", on_move=on_move, skip=skip,
-            nonfinite=nonfinite, per_layer=per_layer, seed=seed, projected=projected, growth=growth,
-            inner_options=inner_options,
-        )  # fmt: skip
-
-    def _init_group(self, group: dict[str, Any], number: int) -> list[dict[str, Any]]:
-        found = super()._init_group(group, number)
-        if isinstance(group["rank"], Energy):
-            raise ValueError(f"APOLLO draws its directions, so its rank must be a whole number, got {group['rank']}")
-        return found
+        if "projector" in options:
+            raise ValueError("APOLLO has no projector: directions are drawn at random")
+        super().__init__(params, inner, rank=rank, scale=scale, growth=growth, projector="random", **options)
 
     def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
         """W = shrink * W - scale * G diag(s)."""
@@ -188,41 +155,22 @@ class Fira(ByChannel):
         params: Params,
         inner: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
         *,
-        rank: Rank = 128,
-        refresh: int | Refresh = 200,
+        rank: int = 128,
         scale: float = 1.0,
         growth: float | None = GROWTH,
-        projector: Kind = "randomized",
-        on_move: OnMove = "keep",
-        skip: Iterable[str] = SKIP,
-        nonfinite: NonFinite = "raise",
-        per_layer: bool = False,
-        seed: int = 0,
-        projected: Projected = Projected(),  # noqa: B008
-        **inner_options: Any,
+        **options: Any,
     ) -> None:
         """Take the parameters and make the inner optimizer.
 
         - params: as of `GaLore`; a group may have its own rank, refresh and scale
         - inner: makes the inner optimizer from groups, for instance torch.optim.AdamW
-        - rank: of the subspaces, or an `Energy`
-        - refresh: updates after which a subspace is found anew, or a `Refresh`
+        - rank: of the subspaces
         - scale: of all that is added, residual included
         - growth: the norm of the residual's part is at most this times that of the step before; None: no limit
-        - projector: randomized, exact or random, see `find_projector`
-        - on_move: what becomes of the inner state when the subspace moves: keep, rotate or reset
-        - skip: matrices that pass to the inner optimizer, as of `GaLore`
-        - nonfinite: raise, or skip the whole step and count it in `skipped`
-        - per_layer: update each parameter during backward and free its gradient; step() then only counts
-        - seed: of the randomised and the random projector
-        - projected: as of `GaLore`, but for its decay
-        - inner_options: handed to the inner optimizer; its weight_decay shrinks the matrices themselves
+        - options: refresh, projector, on_move, skip, nonfinite, per_layer (not "project"), seed and projected of
+          `GaLore`; others are handed to the inner optimizer, and its weight_decay shrinks the matrices themselves
         """
-        super().__init__(
-            params, inner, rank=rank, refresh=refresh, scale=scale, projector=projector, on_move=on_move, skip=skip,
-            nonfinite=nonfinite, per_layer=per_layer, seed=seed, projected=projected, growth=growth,
-            inner_options=inner_options,
-        )  # fmt: skip
+        super().__init__(params, inner, rank=rank, scale=scale, growth=growth, **options)
 
     def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
         """W = shrink * W + scale * (P C - s (G - P R))."""

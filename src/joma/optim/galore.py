@@ -4,6 +4,10 @@ For a matrix W (rows x columns) with gradient G, a basis P of r directions of th
 `refresh` updates. The inner optimizer holds a compact parameter C, r x columns (or rows x r), that is zero before
 each step. It sees the gradient P^T G (or G P) and moves C; then W += scale * P C. So the inner optimizer is used
 unchanged and its state has the compact shape: m r + 2 n r numbers for Adam (m the shorter side) instead of 2 m n.
+
+On several processes: with DistributedDataParallel the optimizer sees averaged gradients, so every process finds the
+same subspaces; `same_subspaces` makes sure of it. With FSDP2 (`fully_shard`) nothing has to be called: GaLore takes the
+sharded parameters as they are. Make it after fully_shard. Only a refresh gathers full gradients, one after the other.
 """
 
 import inspect
@@ -12,18 +16,20 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from joma.host.words import counted
 from joma.optim import _groups, _state
-from joma.optim._backward import Bucket, InBackward, most_together, plan_buckets
-from joma.optim._groups import Following, Members, NonFinite, OnMove, Params, Passing, Projected, Refresh
+from joma.optim._backward import Bucket, InBackward, give_turns, most_together, plan_buckets
+from joma.optim._groups import Following, Members, NonFinite, OnMove, Params, Passing, Projected
 from joma.optim._matrix import Pack
-from joma.optim._refresh import Outcomes, give_turns
 from joma.optim._state import Form, StateError
 from joma.optim._step import Stepping
-from joma.optim._update import Guard, Rounds
-from joma.optim.projector import Kind, Rank
+from joma.optim._update import Guard, Outcomes, Rounds
+from joma.optim.projector import Kind
 
+Make = Callable[..., torch.optim.Optimizer]
 SKIP = ("embed", "embedding", "embeddings", "wte", "wpe", "head")
 """Words at the beginning or the end of the name of a weight, or of the layer that has it: such weights pass."""
 
@@ -49,14 +55,15 @@ class GaLore(Stepping):
     """
 
     member = "GaLore"  # of the family: a state is loaded by the member that saved it
+    staggered = True  # refreshes after the first are spread over the updates between them; a subclass may say no
 
     def __init__(
         self,
         params: Params,
-        inner: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+        inner: Make = torch.optim.AdamW,
         *,
-        rank: Rank = 128,
-        refresh: int | Refresh = 200,
+        rank: int = 128,
+        refresh: int = 200,
         scale: float = 0.25,
         projector: Kind = "randomized",
         on_move: OnMove = "keep",
@@ -73,9 +80,9 @@ class GaLore(Stepping):
         - params: a module (what requires a gradient now), parameters, named parameters, or groups; a group may have its
           own rank, refresh and scale
         - inner: makes the inner optimizer from groups, for instance torch.optim.AdamW
-        - rank: of the subspaces, or an `Energy`; matrices whose shorter side is not above it are trained whole, with
+        - rank: of the subspaces; matrices whose shorter side is not above it are trained whole, with
           `scale`, but a group that states its rank must fit
-        - refresh: updates after which a subspace is found anew, or a `Refresh`
+        - refresh: updates after which a subspace is found anew
         - scale: what the update is multiplied with on its way back
         - projector: randomized, exact or random, see `find_projector`
         - on_move: what becomes of the inner state when the subspace moves: keep, rotate or reset
@@ -92,10 +99,8 @@ class GaLore(Stepping):
         """
         self._made = False
         choices = {"projector": projector, "on_move": on_move, "nonfinite": nonfinite}
-        _groups.check_options(choices, clip, inner, skip, seed, per_layer, projected, inner_options)
-        refresh = refresh if isinstance(refresh, Refresh) else Refresh(refresh)
-        self.projector, self.on_move, self.decay, self.nonfinite = projector, on_move, projected.decay, nonfinite
-        self.stagger = projector != "exact" if refresh.stagger is None else refresh.stagger
+        _groups.check_options(choices, clip, inner, skip, seed, per_layer, projected)
+        self.projector, self.on_move, self.nonfinite = projector, on_move, nonfinite
         self.per_layer, self.project_in_backward = per_layer is True, per_layer == "project"
         self.clip, self.seed = clip, seed
         self.group: dist.ProcessGroup | None = None
@@ -103,7 +108,7 @@ class GaLore(Stepping):
         self._members = Members(tuple(skip), embeddings, kernels, projected)
         self._backward, self._rounds = InBackward(per_layer=self.per_layer), Rounds()
         self._of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]] = {}
-        self._own = {"rank": rank, "refresh": refresh.every, "scale": scale}
+        self._own = {"rank": rank, "refresh": refresh, "scale": scale}
         groups = _groups.read_groups(params)
         unnamed = _groups.default_names(groups)
         inner_groups = [one for number, group in enumerate(groups) for one in self._init_group(group, number)]
@@ -154,7 +159,7 @@ class GaLore(Stepping):
         bucket_of = {id(each): bucket for bucket in buckets for each in bucket.parameters}
         give_turns(
             self.matrices,
-            staggered=self.stagger,
+            staggered=self.staggered and self.projector != "exact",
             alone=self.project_in_backward,
             place=lambda matrix: bucket_of[id(matrix.owner)],
         )
@@ -212,9 +217,7 @@ class GaLore(Stepping):
         return result
 
     def _states(self) -> _state.States:
-        return _state.States(
-            self.param_groups, self.matrices, self.passing, self._following, self.decay, self._extra_forms()
-        )
+        return _state.States(self.param_groups, self.matrices, self.passing, self._following, self._extra_forms())
 
     def _extra_forms(self) -> dict[str, Form]:
         """What stands in the state of a matrix beside that of the inner optimizer."""
@@ -253,7 +256,7 @@ class GaLore(Stepping):
         states = self._states()
         self._following.link_again()
         states.restore_options(state_dict)
-        self._following.hand_over_options(self.decay)
+        self._following.hand_over_options()
         signatures = states.restore_counts(state_dict)
         for pack in self.packs:
             self.inner.state.pop(pack.compact, None)
@@ -291,3 +294,117 @@ class GaLore(Stepping):
             pack.fold()
         self._start_hooks()
         self._show_all()
+
+
+def galore_for(model: nn.Module, arguments: Any, inner: Make = torch.optim.AdamW, **options: Any) -> GaLore:
+    """GaLore for a model, with what transformers.TrainingArguments say: rate, weight decay, betas and epsilon.
+
+    The Trainer hands groups of parameters without names to an optimizer class. Then nothing would tell embeddings and
+    the head from other matrices. So GaLore is made from the model, in one of two ways:
+
+        Trainer(model, arguments, ..., optimizers=(galore_for(model, arguments, rank=128), None))
+        Trainer(model, arguments, ..., optimizer_cls_and_kwargs=(FromModel, {"rank": 128, "lr": 0.01}))
+
+    The second needs transformers 5.22 or newer. It is the one for FSDP, where the optimizer is made after the model was
+    wrapped.
+
+    - model: what is trained
+    - arguments: its learning_rate, weight_decay, adam_beta1, adam_beta2 and adam_epsilon are used where the inner
+      optimizer has such options
+    - inner: makes the inner optimizer
+    - options: of GaLore and of the inner optimizer; they go before those of the arguments
+
+    >>> from types import SimpleNamespace
+    >>> args = SimpleNamespace(learning_rate=0.01, weight_decay=0.1, adam_beta1=0.9, adam_beta2=0.95, adam_epsilon=1e-8)
+    >>> model = nn.Sequential(nn.Embedding(50, 64), nn.Linear(64, 64), nn.LayerNorm(64))
+    >>> [group["weight_decay"] for group in galore_for(model, args, rank=4).param_groups]
+    [0.1, 0.0]
+    """
+    if getattr(arguments, "fsdp", None):
+        raise ValueError(
+            "with FSDP the optimizer is made after wrapping: give optimizer_cls_and_kwargs=(FromModel, {...})"
+        )
+    asked = {
+        "lr": arguments.learning_rate,
+        "weight_decay": arguments.weight_decay,
+        "betas": (arguments.adam_beta1, arguments.adam_beta2),
+        "eps": arguments.adam_epsilon,
+    }
+    known = inspect.signature(inner).parameters
+    return FromModel()(model, inner=inner, **{**{key: asked[key] for key in asked if key in known}, **options})
+
+
+class FromModel:
+    """Makes GaLore from a model: what the Trainer's optimizer_cls_and_kwargs takes, with GaLore's options.
+
+    >>> FromModel()(nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64)), rank=4, lr=0.01, weight_decay=0.1)
+    GaLore(AdamW, 1 matrix projected, rank=4, refresh=200)
+    """
+
+    def __call__(self, model: nn.Module, **options: Any) -> GaLore:
+        """Two groups, as the Trainer has them: biases and norms are not decayed."""
+        trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+        decayed: dict[str, Any] = {"params": [(name, each) for name, each in trained if each.ndim > 1]}
+        others = {"params": [(name, each) for name, each in trained if each.ndim <= 1], "weight_decay": 0.0}
+        skip = {*options.pop("skip", SKIP), *_groups.embedding_names(model)}
+        return GaLore([group for group in (decayed, others) if group["params"]], skip=sorted(skip), **options)
+
+    def __repr__(self) -> str:
+        return "FromModel()"
+
+
+def same_subspaces(optimizer: GaLore, group: dist.ProcessGroup | None = None) -> None:
+    """Let all processes use the subspaces that the first of them finds.
+
+    Equal gradients on equal machines give equal subspaces anyway. Different machines may round differently.
+
+    - optimizer: the GaLore of this process
+    - group: the processes; None for all
+    """
+    if not dist.is_initialized():
+        raise ValueError("torch.distributed is not initialised: call init_process_group first")
+    optimizer.group = dist.group.WORLD if group is None else group
+
+
+def reduce_compact(model: DistributedDataParallel, optimizer: GaLore, group: dist.ProcessGroup | None = None) -> None:
+    """Let DistributedDataParallel average only the compact gradients between two refreshes, m / r times less.
+
+    After backward each process has P P^T G instead of G, with G averaged over the processes. The update is the same to
+    rounding, because GaLore takes P^T of it again. The norm that clip_grad_norm_ sees is that of the projection.
+
+    - model: what `optimizer` trains, wrapped in DistributedDataParallel
+    - optimizer: made without per_layer, with floating bases
+    - group: the processes; None for all
+    """
+    if not isinstance(model, DistributedDataParallel):
+        raise ValueError(f"model must be wrapped in DistributedDataParallel, got {type(model).__name__}")
+    if optimizer.per_layer or optimizer.project_in_backward:
+        raise ValueError("per_layer takes gradients before DistributedDataParallel averages: use one of the two")
+    if any(matrix.basis_dtype == torch.int8 for matrix in optimizer.matrices):
+        raise ValueError(
+            "reduce_compact projects twice, and bases in 8 bits are not orthonormal enough for that: leave it out, "
+            "or give a floating basis_dtype"
+        )
+    same_subspaces(optimizer, group)
+    model.register_comm_hook((optimizer, group or dist.group.WORLD), _average_compact)
+
+
+def _average_compact(state: tuple[GaLore, dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
+    optimizer, group = state
+    # A matrix that is due needs its full gradient; one that is frozen is not due, and may have no subspace.
+    compact = {id(m.parameter): m for m in optimizer.matrices if m.found and not optimizer.is_due(m)}
+    parts = [(compact.get(id(p)), grad) for p, grad in zip(bucket.parameters(), bucket.gradients(), strict=True)]
+    small = [grad if matrix is None else matrix.project(grad).to(grad.dtype) for matrix, grad in parts]
+    packed = torch.cat([each.flatten() for each in small]) / group.size()
+    sent = dist.all_reduce(packed, group=group, async_op=True)
+    assert sent is not None
+    buffer: Tensor = bucket.buffer()
+
+    def unpack(future: Any) -> Tensor:
+        """Put the averages back into the bucket, in full shape."""
+        pieces = future.value()[0].split([each.numel() for each in small])
+        for (matrix, grad), each, piece in zip(parts, small, pieces, strict=True):
+            grad.copy_(piece.view(each.shape) if matrix is None else matrix.lift(piece.view(each.shape)))
+        return buffer
+
+    return sent.get_future().then(unpack)  # type: ignore[no-any-return]

@@ -18,7 +18,6 @@ were good before. It asks nothing: it makes as many rounds as are mostly enough,
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from math import cosh, log, sqrt
@@ -45,59 +44,6 @@ LIMITS = tuple((cosh(log(2 * GROWTH) / degree) + 1) / 2 for degree in range(2, D
 FOLLOWED = 2  # rounds of `follow`: enough for 265 of 267 subspaces of a LLaMA 20M, refreshed every 4 steps
 NOISE = 1e-6  # of the block's size: fills directions that the block does not have, so that a Cholesky factor exists
 TOLERANCE = 5e-3  # share of the captured energy that the last round of products may have gained
-
-
-@dataclass(frozen=True)
-class Energy:
-    """The smallest rank whose subspace holds a share of the gradient's squared norm.
-
-    Each matrix gets its rank when its first gradient comes, and keeps it: the memory is then known, and the state of
-    the inner optimizer keeps its shape.
-
-    - share: of the squared norm, above 0 and at most 1
-    - most: the largest rank
-    - least: the smallest rank
-
-    >>> Energy(0.9, most=3).choose(torch.tensor([0.6, 0.35, 0.05]))
-    2
-    """
-
-    share: float
-    most: int
-    least: int = 1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share must be above 0 and at most 1, got {self.share}")
-        if not 1 <= self.least <= self.most:
-            raise ValueError(f"least and most must be ranks with 1 <= least <= most, got {self.least} and {self.most}")
-
-    def choose(self, energies: Tensor) -> int:
-        """The rank.
-
-        - energies: shares of the energy along the leading directions, largest first
-        """
-        short = int((energies.double().cumsum(0) < self.share - 1e-6).sum())
-        return min(max(self.least, min(short + 1, self.most)), len(energies))
-
-
-Rank = int | Energy
-
-
-def check_rank(rank: object, *, within: int | None = None, name: str = "") -> None:
-    """Refuse what is no rank, and a rank above `within`, the shorter side of the matrix `name`."""
-    if isinstance(rank, Energy):
-        if within is not None and rank.least > within:
-            raise ValueError(f"least must be at most the shorter side of {name}, which is {within}, got {rank}")
-    elif isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise ValueError(f"rank must be a whole number of at least 1, or an Energy, got {rank!r}")
-    elif within is not None and rank > within:
-        raise ValueError(f"rank must be at most the shorter side of {name}, which is {within}, got {rank}")
-
-
-def largest_rank(rank: Rank) -> int:
-    """The rank, or the most it can become."""
-    return rank.most if isinstance(rank, Energy) else rank
 
 
 class Projector(NamedTuple):

@@ -15,7 +15,7 @@ from torch.optim import AdamW, Optimizer
 from joma.claims.config import Above, OneOf, Several, StudyConfig
 from joma.data.python_source import PACKAGE
 from joma.models.llama import Llama, LlamaConfig
-from joma.optim import GaLore, Muon, Projected, Refresh
+from joma.optim import GaLore, Muon, Projected
 from joma.optim.projector import Kind
 
 FULL, SCALED, GALORE, RANDOM, LORA, RELORA, LOW, MUON, UNSCALED = METHODS = (
@@ -109,9 +109,7 @@ PROJECTORS: dict[str, Kind] = {GALORE: "randomized", RANDOM: "random", UNSCALED:
 GALORE_OPTIONS: dict[str, Any] = {  # with PROJECTED, all that could decide numbers and is no option of the study
     "on_move": "keep", "skip": ("embedding", "head"), "nonfinite": "skip", "clip": None, "per_layer": False,
 }  # fmt: skip
-PROJECTED: dict[str, Any] = {
-    "smallest": None, "conv": False, "experts": False, "basis_dtype": None, "state_dtype": None, "decay": "decoupled",
-}  # fmt: skip
+PROJECTED: dict[str, Any] = {"conv": False, "experts": False, "basis_dtype": None, "state_dtype": None}
 MUON_OPTIONS: dict[str, Any] = {"momentum": 0.95, "weight_decay": 0.0, "rounds": 5}
 WARM_UP, LAST = 0.1, 0.1  # of the steps, and of the rate: the recipe of the paper
 
@@ -182,6 +180,12 @@ def merge_and_restart(network: Llama, source: torch.Generator) -> None:
             part.restart(source)
 
 
+class Together(GaLore):
+    """Finds all subspaces at one step, as GaLore's source does."""
+
+    staggered = False
+
+
 def trained(network: Llama) -> list[Tensor]:
     """The weights that are not held fast."""
     return [weight for weight in network.parameters() if weight.requires_grad]
@@ -194,11 +198,11 @@ def optimizers_of(method: str, network: Llama, config: GaloreTableConfig, rate: 
         scale = 1.0 if method == UNSCALED else config.share  # 1: one rate for all weights, as full rank has it
         own: dict[str, Any] = {
             "rank": config.rank,
-            "refresh": Refresh(config.refresh, stagger=config.stagger),
+            "refresh": config.refresh,
             "seed": seed,
         }
         own |= {"projector": PROJECTORS[method], "scale": scale, **GALORE_OPTIONS, "projected": Projected(**PROJECTED)}
-        return [GaLore(network, AdamW, **own, **options)]
+        return [(GaLore if config.stagger else Together)(network, AdamW, **own, **options)]
     if method not in (SCALED, MUON):
         return [AdamW(trained(network), **options)]
     blocks = [part.weight for part in network.blocks.modules() if isinstance(part, nn.Linear)]
