@@ -38,7 +38,8 @@ def _shared(item):
     given = item.callspec.params if hasattr(item, "callspec") else {}
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():
         if definitions[-1].scope != "function":
-            yield definitions[-1].baseid, name, repr(given.get(name))
+            own = str(item.path) if definitions[-1].scope == "module" else ""  # one of several files may share its name
+            yield definitions[-1].baseid, name, repr(given.get(name)), own
 
 
 def _begins(item):
