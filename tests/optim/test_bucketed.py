@@ -159,20 +159,6 @@ def test_after_an_error_when_backward_begins_no_gradient_is_left_to_add_up(monke
     assert {matrix.count for matrix in optimizer.matrices} == {2, 3}
 
 
-def test_after_an_error_in_step_the_next_backward_is_a_new_one():
-    model = network()
-    optimizer = GaLore(model, per_layer=True, **OPTIONS)
-    model.layers[2].k.weight.requires_grad_(False)
-    handle = model.layers[2].q.weight.register_hook(lambda gradient: gradient * math.nan)
-    loss_of(model).backward()
-    with pytest.raises(ValueError, match=r"layers\.2\.q\.weight is not finite: it was not updated"):
-        optimizer.step()
-    handle.remove()
-    assert all(each.grad is None for each in model.parameters())
-    train(model, optimizer, 2)
-    assert {matrix.count for matrix in optimizer.matrices} == {0, 2, 3}
-
-
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
 @pytest.mark.parametrize("how", [True, "project"])
 def test_what_is_done_amid_backward_knows_nothing_of_autocast_or_graphs(how):
@@ -235,28 +221,6 @@ def test_a_saved_state_goes_on(how, parted):
     train(fresh, again, 4)
     assert near(model, fresh, 1e-10)
     assert same(model, fresh) or not how
-
-
-@pytest.mark.parametrize("inner", [torch.optim.AdamW, torch.optim.SGD])
-def test_a_state_is_loaded_amid_training(inner):
-    """Packs are others then, since layers had been left out; SGD has no state that would tell counts."""
-    model, other = network(), network()
-    optimizer, again = (GaLore(each, inner, per_layer=True, **OPTIONS) for each in (model, other))
-
-    def leave_out(turn):
-        model.left_out = {2} if turn == 1 else set()
-
-    train(model, optimizer, 4, before=leave_out)
-    train(other, again, 2)
-    other.load_state_dict(stored(model.state_dict()))
-    again.load_state_dict(stored(optimizer.state_dict()))
-    assert len(again.packs) == len(optimizer.packs)
-    train(model, optimizer, 4)
-    train(other, again, 4)
-    assert near(model, other, 1e-10)
-    counts = [[(matrix.count, matrix.refreshed) for matrix in each.matrices] for each in (optimizer, again)]
-    assert counts[0] == counts[1]
-    assert len({count for count, _ in counts[0]}) == 2
 
 
 def test_an_optimizer_takes_up_its_own_earlier_state():

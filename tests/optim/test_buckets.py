@@ -4,7 +4,7 @@ import operator
 
 import pytest
 import torch
-from bucketed import OPTIONS, WIDTH, WORDS, buckets, given, loss_of, made, network, pair, train, updates, weights_of
+from bucketed import OPTIONS, buckets, given, loss_of, made, network, pair, train, updates, weights_of
 from test_fast_step import NewBytes, Operations
 from torch import nn
 from training import IN_8_BITS, near, waiting
@@ -78,26 +78,6 @@ def test_what_has_next_to_no_entries_waits_for_the_last_bucket(entries, expected
     assert sizes(entries, 10) == expected
     monkeypatch.setattr(_matrix, "STACKED_ON", ())
     assert sizes(entries, 10) == [[each] for each in reversed(entries)]
-
-
-def test_a_bucket_and_its_copies_have_at_most_the_entries_of_the_largest_and_what_is_alike_in_it_is_one_pack():
-    (model, _), (optimizer, plain) = pair()
-    largest = WORDS * 2 * WIDTH
-    entries = {each.name: each.parameter.numel() for each in (*optimizer.matrices, *optimizer.passing)}
-    found = buckets(optimizer)
-    assert ["embed_tokens.weight"] in found
-    for some in found:
-        alike = {}
-        for name in some:
-            alike.setdefault(dict(model.named_parameters())[name].shape, []).append(entries[name])
-        copied = max((sum(each) for each in alike.values() if len(each) > 1), default=0)
-        assert len(some) == 1 or sum(entries[name] for name in some) + copied <= largest
-    assert 2 < len(found) < len(entries) / 4
-    for pack in optimizer.packs:
-        assert len({optimizer._backward.bucket_of(each) for each in pack.parameters}) == 1
-    assert len(optimizer.packs) > len(plain.packs) > 1
-    kinds = {(matrix.kind, optimizer._backward.bucket_of(matrix.parameter)) for matrix in optimizer.matrices}
-    assert len(kinds) == len(optimizer.packs)
 
 
 # ---- the weights ------------------------------------------------------------------------------------------------
@@ -309,19 +289,6 @@ def test_where_too_many_wait_the_oldest_go_first():
     assert released == {6: [12, 13, 14], 2: [8, 9, 10], 3: [0, 1, 2, 3]}
     (last,) = waiting.release()
     assert all(map(operator.is_, last.parameters, (weights[at] for at in (6, 5, 4))))
-
-
-def test_gradients_that_somebody_has_cleared_do_not_go_on_waiting():
-    weights, waiting = planned()
-    for _ in range(4):
-        for at in (12, 13, 14):
-            waiting.collect(weights[at])
-            weights[at].grad = None
-        assert not waiting.release()
-        for at in (12, 13, 14):
-            weights[at].grad = torch.zeros_like(weights[at])
-    assert not any(waiting.collect(weights[at]) for at in (12, 13, 14, 8, 9, 10, 4, 5))
-    assert waiting.collect(weights[6])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

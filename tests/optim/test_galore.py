@@ -246,6 +246,16 @@ def test_clipping_by_the_norm_that_the_inner_optimizer_sees():
     assert not same(model, network())
 
 
+def test_clipping_leaves_what_is_shorter_as_it_is():
+    weight, clipped = (nn.Parameter(torch.zeros(8, 12)) for _ in range(2))
+    for each, options in ((weight, {}), (clipped, {"clip": 100.0})):
+        optimizer = GaLore([each], torch.optim.SGD, rank=2, lr=1.0, **options)
+        each.grad = torch.ones_like(each)
+        optimizer.step()
+    assert weight.abs().max() > 0
+    assert torch.equal(weight, clipped)
+
+
 def test_clipping_half_precision_does_not_overflow():
     """4,000 entries of 3,000 have a norm above the largest float16: the update must be 1 long and not zero."""
     weight, long = nn.Parameter(torch.zeros(8, 12).half()), nn.Parameter(torch.zeros(4000).half())

@@ -155,7 +155,7 @@ def test_the_flag_lies_where_the_gradients_are():
     """What has no numbers stands for another device."""
     optimizer = GaLore(network(), **OPTIONS)
     guard, finite = Guard(optimizer.inner), torch.ones(3, dtype=torch.bool, device="meta")
-    guard._replays.prepare(torch.empty((), device="meta"))
+    guard._held[finite.device] = torch.empty((), device="meta")
     held = guard.hold(str, finite, [], captured=True)
     assert held is optimizer.inner.found_inf
     assert (held.device.type, held.dtype, held.shape) == ("meta", torch.float32, ())

@@ -167,42 +167,6 @@ class Pending(NamedTuple):
     matrices: list[Matrix]
 
 
-class Replays:
-    """Counts on the device, in every replay of a CUDA graph, the updates that are held back."""
-
-    def __init__(self) -> None:
-        """Nothing is captured yet."""
-        self._held: dict[torch.device, Tensor] = {}  # not made in a graph: that would begin anew with each replay
-        self._counts = False
-        self._known = 0
-        self._sent: list[Sent] = []
-
-    def prepare(self, found_inf: Tensor) -> None:
-        """Memory for the count beside such a flag, before anything is captured."""
-        if found_inf.device not in self._held:
-            self._held[found_inf.device] = torch.zeros_like(found_inf)
-
-    def count(self, found_inf: Tensor) -> None:
-        """Let a graph that is captured count this update where it is held back."""
-        if found_inf.device not in self._held:
-            raise ValueError("this optimizer has made no step yet: make one as usual before you capture one")
-        self._held[found_inf.device].add_(found_inf)
-        self._counts = True
-
-    def read(self, *, wait: bool) -> int:
-        """How many were held back since the last answer.
-
-        - wait: for the last replay; if not, the answer is that of the moment when it was asked for before
-        """
-        if not self._counts:
-            return 0
-        before, self._sent = self._sent, [Sent(each) for each in self._held.values()]
-        if not (arriving := self._sent if wait else before):
-            return 0
-        last, self._known = self._known, sum(int(each.read()) for each in arriving)
-        return self._known - last
-
-
 class Guard:
     """Holds a step back where a gradient is not finite, without waiting for the device.
 
@@ -216,7 +180,10 @@ class Guard:
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner = inner
         self.pending: list[Pending] = []
-        self._replays = Replays()
+        self._held: dict[torch.device, Tensor] = {}  # in replays; not made in a graph, which would begin anew each time
+        self._counts = False  # whether some graph counts there
+        self._known = 0
+        self._sent: list[Sent] = []
 
     def serves(self, devices: Iterable[torch.device]) -> bool:
         """Whether the inner optimizer takes the flag, and everything is on one device of the right kind."""
@@ -234,16 +201,30 @@ class Guard:
         found_inf = torch.empty((), dtype=torch.float32, device=finite.device)
         torch.logical_not(finite.all(), out=found_inf)
         self.inner.found_inf = found_inf  # type: ignore[attr-defined]
+        known = found_inf.device in self._held
+        if captured and not known:
+            raise ValueError("this optimizer has made no step yet: make one as usual before you capture one")
         if captured:
-            self._replays.count(found_inf)
+            self._held[found_inf.device].add_(found_inf)
+            self._counts = True
         else:
-            self._replays.prepare(found_inf)
+            if not known:
+                self._held[found_inf.device] = torch.zeros_like(found_inf)
             self.pending.append(Pending(name_of, Sent(finite), matrices))
         return found_inf
 
     def held_in_replays(self, *, wait: bool) -> int:
-        """Updates in replays of CUDA graphs that did not happen, since the last question; see `Replays.read`."""
-        return self._replays.read(wait=wait)
+        """Updates in replays of CUDA graphs that did not happen, since the last answer.
+
+        - wait: for the last replay; if not, the answer is that of the moment when it was asked for before
+        """
+        if not self._counts:
+            return 0
+        before, self._sent = self._sent, [Sent(each) for each in self._held.values()]
+        if not (arriving := self._sent if wait else before):
+            return 0
+        last, self._known = self._known, sum(int(each.read()) for each in arriving)
+        return self._known - last
 
     def release(self) -> None:
         """The inner optimizer has stepped."""
