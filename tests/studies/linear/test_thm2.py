@@ -124,6 +124,9 @@ def test_losers_must_be_finite_and_winners_infinite(run, tmp_path):
     delta, v = run.value("delta"), run.value("zero/v")
     size = np.abs(delta)
     winner = (size == size.max(-1, keepdims=True))[:, None]
+    one = v.copy()
+    one[0, :, size[0].argmin()] *= 0.5
+    assert judged(run, tmp_path / "one", {"zero/v": one})["losers-stop"] == FAILS
     assert judged(run, tmp_path / "none", {"zero/v": np.where(winner, 0.5 * v, v)})["losers-stop"] == BLIND
     assert judged(run, tmp_path / "lost", {"zero/v": np.where(winner, np.nan, v)})["losers-stop"] == "undecided"
 

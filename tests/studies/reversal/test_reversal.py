@@ -126,6 +126,8 @@ def test_a_bound_without_training_and_the_moments_by_hand():
     assert np.ptp(early) < 0.05
     assert np.ptp(late) < 0.05
     assert early.mean() == pytest.approx(late.mean(), rel=0.3)
+    many = np.diff(np.log(moments_of(10**9, tokens, rate, horizon=6.0, count=400)))
+    assert many.max() < 1.02 * many.min()
 
 
 def test_what_a_run_measures_is_what_its_name_says():
