@@ -166,6 +166,7 @@ def test_intervals_are_paired_by_sequence(models, tmp_path):
         "of": "added: sequence by sequence, the loss minus that of the whole cache on the same tokens",
         "why_none": None,
     }
+    assert Costs(length, 2, 3.0, 3.1, {}).no_interval is None  # two are enough
 
 
 def test_one_sequence_has_no_interval_and_it_says_why(place, tmp_path, capsys):

@@ -1,5 +1,7 @@
 """Adam, Adam that keeps its state, AdamW and SGD."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from small_ablations import STUDIES, carry_out, changed, must_show, patterns, verdict
@@ -52,6 +54,15 @@ def test_sgd_that_diverged_is_repeated_with_rates_of_its_own(small_run):
     rate = optimizer.chosen_rate(run)
     assert first.command == f"joma run optimizer --sgd-rates {rate / 30:g} {rate / 10:g} {rate / 3:g}"
     assert all(finding.verdict == "holds" for finding in others)
+
+
+def test_within_one_epoch_no_state_is_kept(small_run, monkeypatch):
+    """The state would not have been renewed: there would be two networks of one kind."""
+    trained, config = [], small_run.config("optimizer")
+    monkeypatch.setattr(optimizer, "train_variants", lambda variants, *_, **__: trained.append(set(variants)))
+    for each in (config, replace(config, tokens=3000, steps=12)):
+        optimizer.run(each, small_run("optimizer"), silent)
+    assert trained[1] - trained[3] == {optimizer.NEVER_RENEWED}
 
 
 @pytest.mark.long

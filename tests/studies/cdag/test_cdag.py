@@ -273,14 +273,14 @@ def test_angles_are_those_of_the_theory():
     zb, f, delta = (za + s * torch.randn(1, 50, 1, generator=source, dtype=torch.float64) for s in (0.2, 0.3, 0.2))
     own = torch.zeros(1, 1, dtype=torch.long)
     a, b, c = (net._correlations(*pair)[:, 0] for pair in ((za, delta), (zb, f), (za, zb)))
-    edge = net._edges(
-        torch.ones(1, 1, 1, dtype=torch.float64), a, b, c[:, None].abs(), own, own, own,
-        net._correlations(zb, delta), net._correlations(f, delta),
-    )  # fmt: skip
+    weight, rule = torch.ones(1, 1, 1, dtype=torch.float64), net._correlations(f, delta)
+    given = (weight, a, b, c[:, None].abs(), own, own, own, net._correlations(zb, delta))
+    edge = net._edges(*given, rule)
     theory = cdag.angle_condition(*((v - v.mean(1, keepdim=True))[0, :, 0] for v in (za, zb, f, delta)))
     torch.testing.assert_close(edge["total"][0], theory.total.rad2deg())
     assert bool(edge["angles"][0]) == bool(theory.satisfied)
     assert edge["angles violated"].item() == 0
+    assert net._edges(*given, 0 * rule)["angles violated"].item() == edge["angles"].item() == 1  # 0 is of neither sign
 
 
 def test_latents_are_named_by_their_height():

@@ -201,18 +201,19 @@ def test_a_course_that_ends_above_its_least_is_not_the_source_s(tmp_path):
         assert found(STUDY, copy, "sparsity-of-neurons-arises").verdict == LITTLE
 
 
-def test_networks_that_did_not_learn_do_not_count(tmp_path):
-    def one_lost(name, step, value):
+@pytest.mark.parametrize("lost", [1, SEEDS - 2])
+def test_networks_that_did_not_learn_do_not_count(tmp_path, lost):
+    def some_lost(name, step, value):
         if name == f"relu/active/{NEURONS} loss":
             value = value.copy()
-            value[0] += 4.0
+            value[:lost] += 4.0
         return value
 
-    with written(tmp_path / "a.sqlite") as run, changed(run, tmp_path / "b.sqlite", one_lost) as copy:
+    with written(tmp_path / "a.sqlite", spread=0.0) as run, changed(run, tmp_path / "b.sqlite", some_lost) as copy:
         finding = found(STUDY, copy, "neurons-are-told-a-layer-before")
         assert finding.verdict == "holds"
-        assert finding.details["left out because they did not learn"] == {"networks": 1}
-        assert {effect.seeds for effect in finding.printed.effects.values()} == {SEEDS - 1, SEEDS}
+        assert finding.details["left out because they did not learn"] == {"networks": lost}
+        assert {effect.seeds for effect in finding.printed.effects.values()} == {SEEDS - lost, SEEDS}
 
 
 def test_costs_are_those_of_networks_that_learned(tmp_path):

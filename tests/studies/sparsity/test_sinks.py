@@ -228,9 +228,14 @@ def test_mass_of_uniform_attention_is_uniform_and_sigmoids_are_shares():
 
 
 def test_a_text_that_is_too_short_is_refused():
-    text = Corpus("short", ("a", "b"), {split: torch.zeros(20, dtype=torch.int32) for split in ("train", "valid")}, "")
-    with pytest.raises(CorpusError, match="too few for sequences of 17 tokens"):
-        of_text(text, 16, 3)
+    def read(train, valid):
+        parts = {"train": torch.zeros(train, dtype=torch.int32), "valid": torch.zeros(valid, dtype=torch.int32)}
+        return of_text(Corpus("short", ("a", "b"), parts, ""), 16, 3)
+
+    read(17, 51)  # one sequence, and three
+    for short in ((16, 51), (17, 50)):
+        with pytest.raises(CorpusError, match="too few for sequences of 17 tokens"):
+            read(*short)
 
 
 def test_one_network_that_keeps_its_sink_leaves_it_open(tmp_path):

@@ -324,6 +324,29 @@ def test_the_verdict_follows_the_record(run, tmp_path, claim, options, verdict):
     assert verdicts(collapse.STUDY, told(run, tmp_path / "told", **options))[claim] == verdict
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_leads_need_two_seeds_with_a_run_that_diverges(run, tmp_path, seeds):
+    copy, of = told(run, tmp_path / "told"), record.column(run, PLAIN, "seed")
+    few = sorted(set(of[record.judged(copy)]))[:seeds]
+
+    def change(name, step, value):
+        return np.where(np.isin(of, few), value, value[0]) if name == f"{PLAIN}/probe/loss" else value
+
+    rest = changed(copy, tmp_path / "few", change)
+    assert bool(record.nothing_diverged(rest)) == (seeds < 2)
+    assert any("Too few runs diverge" in one.caption for one in collapse.STUDY.draw(rest)) == (seeds < 2)
+
+
+def test_where_all_open_runs_diverge_nothing_is_calibrated(run, tmp_path):
+    copy, is_open = told(run, tmp_path / "told"), record.column(run, PLAIN, "open").astype(bool)
+    gone = np.flatnonzero(record.judged(copy))[0]
+
+    def change(name, step, value):
+        return np.where(is_open, value[gone], value) if name == f"{PLAIN}/probe/loss" else value
+
+    assert record.nothing_learned(changed(copy, tmp_path / "open", change)) == "every healthy run diverged"
+
+
 def test_open_seeds_alone_calibrate(run, tmp_path):
     """What healthy runs of judged seeds do moves no threshold: it is a false alarm."""
     copy = told(run, tmp_path / "false", false=("largest logit", "loss"))
