@@ -43,7 +43,7 @@ def test_an_effect_has_name_value_interval_and_seeds():
 @pytest.mark.parametrize(("half", "said"), [(9e4, "1000000 [910000, 1090000]"), (1.1e5, "1.0e+6 [8.9e+5, 1.1e+6]")])
 def test_what_is_only_known_to_a_hundred_thousand_is_written_with_its_power(half, said):
     large = replace(GAIN, effect=1e6, interval=(1e6 - half, 1e6 + half), unit="")
-    assert sentences.measured(Evidence({"": large})) == f"rebound {said} over 6 seeds"
+    assert sentences.measured(Evidence({"": large})).startswith(f"rebound {said} (")
 
 
 def test_cases_are_named():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_ablations import STUDIES, carry_out, changed, must_show, patterns, verdict
 
-from joma.claims.contract import NotRun
+from joma.claims.contract import NotRun, silent
 from joma.claims.execute import draw, judge
 from joma.recipes.language import curves as recorded
 from joma.studies.ablations import optimizer
