@@ -133,16 +133,21 @@ class _Load:
         return self._entries + self._copied
 
 
-def give_turns(matrices: Sequence[Matrix], *, staggered: bool, alone: bool, place: Place) -> None:
+def give_turns(matrices: Sequence[Matrix], parameters: Sequence[nn.Parameter], *, staggered: bool, alone: bool) -> None:
     """Say which matrices are refreshed together: all, or few at a time, spread over the updates between refreshes.
 
-    Turns follow from shapes and order alone, so that a resumed run has those of the run before.
+    Turns follow from shapes and order alone, so that a resumed run has those of the run before, and with per_layer they
+    are the same as without.
 
+    - parameters: all, in the order in which a model has them; those of a bucket have their gradients together
     - staggered: whether they are spread
     - alone: whether each has a turn of its own, since their gradients are not there together
-    - place: gradients of neighbours for which it gives the same are there together, with per_layer too
     """
-    turns = [[matrix] for matrix in matrices] if alone else refresh_batches(matrices, place)
+    buckets = plan_buckets(parameters, most_together(parameters))
+    bucket_of = {id(each): bucket for bucket in buckets for each in bucket.parameters}
+    turns = [[matrix] for matrix in matrices]
+    if not alone:
+        turns = refresh_batches(matrices, lambda matrix: bucket_of[id(matrix.owner)])
     for number, batch in enumerate(turns):
         for matrix in batch:
             matrix.turn = (number, len(turns)) if staggered else (0, 1)

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from joma.host.words import counted
 from joma.optim import _groups, _state
-from joma.optim._backward import Bucket, InBackward, give_turns, most_together, plan_buckets
+from joma.optim._backward import Bucket, InBackward, give_turns
 from joma.optim._groups import Following, Members, NonFinite, OnMove, Params, Passing, Projected
 from joma.optim._matrix import Pack
 from joma.optim._state import Form, StateError
@@ -45,13 +45,6 @@ class GaLore(Stepping):
     ['0.weight', '2.weight']
     >>> sorted(optimizer.state[model[0].weight])
     ['basis', 'count', 'energies', 'exp_avg', 'exp_avg_sq', 'refreshed', 'step']
-
-    With subspaces in 8 bits, on the same gradients:
-
-    >>> optimizer = GaLore(model, torch.optim.AdamW, rank=4, lr=0.01, projected=Projected(basis_dtype=torch.int8))
-    >>> optimizer.step()
-    >>> optimizer.state[model[0].weight]["basis"].dtype
-    torch.int8
     """
 
     member = "GaLore"  # of the family: a state is loaded by the member that saved it
@@ -148,21 +141,11 @@ class GaLore(Stepping):
         common = _state.of_every_group(self.inner, self.member)
         for group in self.param_groups:  # in the groups themselves: tools that flatten a state look at their keys
             group.update({key: value for key, value in common.items() if key not in group})
-        self._give_turns()
+        everything = [each for group in self.param_groups for each in group["params"]]
+        staggered = self.staggered and self.projector != "exact"
+        give_turns(self.matrices, everything, staggered=staggered, alone=self.project_in_backward)
         self._start_hooks()
         self._form_packs(self.packs)
-
-    def _give_turns(self) -> None:
-        """The same with per_layer and without, so that both give the same weights."""
-        everything = [each for group in self.param_groups for each in group["params"]]
-        buckets = plan_buckets(everything, most_together(everything))
-        bucket_of = {id(each): bucket for bucket in buckets for each in bucket.parameters}
-        give_turns(
-            self.matrices,
-            staggered=self.staggered and self.projector != "exact",
-            alone=self.project_in_backward,
-            place=lambda matrix: bucket_of[id(matrix.owner)],
-        )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group later on; its matrices start with their own subspaces.
