@@ -135,6 +135,8 @@ def test_the_command_that_repeats_it(toy):
     assert command_line(study, plain_config(study.paper)) == "joma verify toy --scale paper"
     other = dataclasses.replace(study.quick, size=7, fail_at="a b")
     assert command_line(study, plain_config(other)) == "joma run toy --size 7 --fail-at 'a b'"
+    other = dataclasses.replace(study.paper, fail_at="a b")
+    assert command_line(study, plain_config(other)) == "joma run toy --scale paper --fail-at 'a b'"
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,17 @@ AT_QUICK = {
 """By the page that a headline leads to: what it says of quick scale."""
 
 
+def test_the_readme_begins_with_the_headlines_of_report_and_terminal():
+    from joma.report.claims.headlines import HEADLINES
+
+    bullets = re.findall(r"^- \*\*.*?(?=^- |^$)", text_of("README.md"), re.M | re.S)[: len(HEADLINES)]
+    assert [re.search(r"docs/\w+/([\w-]+)\.md", one)[1] for one in bullets] == [one.page for one in HEADLINES]
+    for bullet, headline in zip(bullets[1:], HEADLINES[1:], strict=True):
+        assert f"{{{headline.claim}}}" in AT_QUICK[headline.page]
+        words = headline.sentences.get(FOUND[headline.claim]["verdict"], "").removeprefix("Attention entropy ")
+        assert re.split("[,:]", words)[0] in bullet
+
+
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("about", AT_QUICK)
 def test_what_is_said_of_quick_scale_is_what_is_kept_of_it(page, about):

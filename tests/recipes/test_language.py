@@ -118,8 +118,9 @@ def test_what_this_machine_lacks_is_not_run(tmp_path, data_folder):
         carried_out(fig6.STUDY, fig6.Fig6Config(**SMALL), tmp_path / "a")
     if not torch.cuda.is_available():
         config = fig6.Fig6Config(**SMALL, data=str(data_folder), device="cuda")
-        with pytest.raises(NotRun, match=r"device cuda needs a CUDA GPU, .* joma run fig6 with --device cpu"):
+        with pytest.raises(NotRun, match="device cuda needs a CUDA GPU") as lacks:
             carried_out(fig6.STUDY, config, tmp_path / "b")
+        assert lacks.value.changes == {"device": "cpu"}
 
 
 def test_a_text_file_of_ones_own(data_folder, tmp_path):
@@ -162,12 +163,12 @@ def test_where_a_text_was_looked_for_is_said(data_folder, tmp_path, monkeypatch)
     with pytest.raises(CorpusError, match=f"without data the search is under JOMA_DATA, {data_folder}"):
         lm.corpus(fig6.Fig6Config(**SMALL, data=nowhere))
     monkeypatch.setenv("JOMA_DATA", nowhere)
-    with pytest.raises(NotRun, match=f"not under JOMA_DATA, '{nowhere}' and .* run it with: JOMA_DATA=FOLDER"):
+    with pytest.raises(NotRun, match=f"not under JOMA_DATA, '{nowhere}' and .* run it with: data=FOLDER"):
         lm.corpus(fig6.Fig6Config(**SMALL))
 
 
 @pytest.mark.parametrize(
-    ("precision", "here"), [("float32", "--device cpu$"), ("half-logits", "cpu --precision float32$")]
+    ("precision", "here"), [("float32", "device=cpu$"), ("half-logits", "device=cpu, precision=float32$")]
 )
 def test_a_device_that_is_not_there_is_named(data_folder, tmp_path, monkeypatch, precision, here):
     config = fig6.Fig6Config(**SMALL, data=str(data_folder), device="cuda:1", precision=precision)
@@ -175,5 +176,5 @@ def test_a_device_that_is_not_there_is_named(data_folder, tmp_path, monkeypatch,
         for count, said in ((0, "none"), (1, "1")):
             monkeypatch.setattr(torch.cuda, "is_available", lambda count=count: count > 0)
             monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
-            with pytest.raises(NotRun, match=f"needs a CUDA GPU, and torch sees {said} here.*run fig6 with .*{here}"):
+            with pytest.raises(NotRun, match=f"needs a CUDA GPU, and torch sees {said} here.*run it with: {here}"):
                 fig6.STUDY.run(config, run, silent)

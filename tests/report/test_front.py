@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from html import escape
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,17 +21,16 @@ from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
 from joma.figures.style import house_style, panels, to_svg
 from joma.measure.intervals import compare
 from joma.report.claims.cards import CARDS, cards
-from joma.report.claims.front import headline, holding, summary, surprises
+from joma.report.claims.front import at_the_papers_sizes, headline, holding, summary, surprises
+from joma.report.claims.headlines import HEADLINES, SURPRISES
 from joma.report.claims.kept import KeptFinding
 from joma.report.claims.layout import Entry, Section, lay_out
 from joma.report.claims.panels import kept_panels
-from joma.report.claims.questions import HEADLINES, QUESTIONS, SURPRISES
 from joma.report.claims.study import claim_html, study_section
 from joma.report.claims.verdicts import disagreement, effect_texts, notable, verdict_table
 from joma.report.markup import Anchors
 from joma.runs import Run
 from joma.studies import load
-from joma.studies.stored import result_of
 
 FIG6 = Claim("fig6-one-layer", "JoMA Fig. 6", "Entropy comes back.", matters=0.05, unit="nats")
 
@@ -77,14 +77,14 @@ def test_the_headline_counts_what_holds_and_what_was_corrected() -> None:
     assert headline(claims[1:]) == ["None of 2 mathematical claims hold."]
 
 
-def test_the_headline_tells_the_most_telling_number_where_it_is_true() -> None:
+def test_the_headline_is_what_this_run_found_and_paper_scale_stands_below_it() -> None:
     holds, open_ = rebound(0.50, 0.52, 0.48), rebound(0.5, -0.5, 0.1)
-    assert headline([entry(holds)]) == ["Attention does drop and come back, by 0.50 nats [0.39, 0.61] at 99 %."]
-    assert headline([entry(open_)]) == ["The one empirical claim is undecided."]
-    at_paper_scale = "Attention does drop and come back, by 0.50 nats [0.33, 0.67] at paper scale."
-    assert headline([entry(open_, of_kept("holds"))]) == [at_paper_scale]
-    assert headline([entry(holds, of_kept("fails"))]) == ["The one empirical claim fails at paper scale."]
-    assert headline([entry(holds, of_kept("not run"))])[0].endswith("[0.39, 0.61] at 99 %.")
+    found = "Attention entropy falls and then recovers, by 0.50 nats"
+    assert headline([entry(holds)]) == [f"{found} [0.39, 0.61] at 99 %."]
+    assert headline([entry(open_, of_kept("holds"))]) == ["The one empirical claim is undecided."]
+    assert at_the_papers_sizes([entry(open_, of_kept("holds"))]) == f"At paper scale: {found} [0.33, 0.67]."
+    assert at_the_papers_sizes([entry(holds, of_kept("fails"))]) == "At paper scale: The one empirical claim fails."
+    assert at_the_papers_sizes([entry(holds, of_kept("not run")), entry(holds)]) == ""
 
 
 def test_with_nothing_judged_the_headline_says_so() -> None:
@@ -93,36 +93,19 @@ def test_with_nothing_judged_the_headline_says_so() -> None:
     assert surprises([waiting]) == []
 
 
-def test_whether_it_holds_tells_mathematics_this_run_and_paper_scale_apart() -> None:
-    html = holding([entry(exact(0.3, 0.0)), entry(rebound(0.5, -0.5, 0.1), of_kept("holds"))])
-    for said in (
-        "Mathematics</span> <b>1 of 1 hold, 1 corrected</b>",
-        "Experiments, this run</span> <b>0 of 1 hold, 1 undecided</b>",
-        "Experiments, paper scale</span> <b>1 of 1 hold</b>",
-    ):
-        assert said in html
-    assert "paper scale" not in holding([entry(rebound(0.5, 0.5, 0.4))])
-
-
-def test_the_headline_never_adds_up_two_scales_and_its_number_stands_in_the_column() -> None:
-    """Two claims came out differently at the two scales, one was judged in this run alone."""
+def test_both_scales_have_one_bar_of_the_same_claims() -> None:
+    """Three theorems and an experiment; two claims came out differently at the two scales, one has no kept verdict."""
     kept = KeptFinding("thm2/growth", exact(0.0).claim, "fails", "m", "off by 0.3")
     held = dataclasses.replace(kept, verdict="holds")
-    claims = [entry(exact(0.0), kept), entry(exact(0.0), kept), entry(exact(0.3), held), entry(exact(0.0), held)]
-    assert headline(claims) == ["2 of 4 mathematical claims hold at paper scale."]
+    claims = [entry(exact(0.0), kept), entry(exact(0.3), held), entry(exact(0.0))]
+    claims.append(entry(rebound(0.5, -0.5, 0.1), of_kept("holds")))
     column = holding(claims)
-    assert "Mathematics, paper scale</span> <b>2 of 4 hold</b>" in column
-    assert "Mathematics, this run</span> <b>3 of 4 hold</b>" in column
-    alone = [*claims, entry(exact(0.0))]
-    assert headline(alone) == ["4 of 5 mathematical claims hold in this run."]
-    assert "Mathematics, this run</span> <b>4 of 5 hold</b>" in holding(alone)
-
-
-def test_claims_that_were_not_run_do_not_make_a_scale_the_stronger_one() -> None:
-    waiting = not_run(Claim("far", "JoMA Thm 3", "It is far."), "far", "no GPU", "joma verify thm3 --scale paper")
-    held = KeptFinding("thm3/far", waiting.claim, "holds", "m", "off by 0")
-    claims = [entry(exact(0.3)), entry(waiting, held), entry(waiting, held)]
-    assert headline(claims) == ["All 2 mathematical claims hold at paper scale."]
+    here = "2 of 3 theorems hold, 0 of 1 experiments hold, 1 fail, 1 undecided"
+    assert f"This run</span> <b>{here}</b>" in column
+    assert "Paper scale</span> <b>1 of 3 theorems hold, 1 of 1 experiments hold, 1 fail, 1 not run</b>" in column
+    widths = [sum(map(int, re.findall(r"flex-grow:(\d+)", row))) for row in column.split("<li>")[1:]]
+    assert widths == [4, 4]
+    assert "Paper scale" not in holding(claims[2:3])
 
 
 def test_a_surprise_is_told_only_while_it_is_one() -> None:
@@ -138,13 +121,13 @@ def test_a_surprise_is_told_only_while_it_is_one() -> None:
 
 
 def test_every_claim_of_the_editors_choice_exists_and_fits_its_sentence() -> None:
-    for one in (*QUESTIONS, *HEADLINES, *SURPRISES):
-        study, _, name = one.claim.partition("/")
+    sentences = [(one.claim, text) for one in HEADLINES[1:] for text in one.sentences.values()]
+    for id, text in sentences + [(one.claim, one.text) for one in SURPRISES]:
+        study, _, name = id.partition("/")
         claim = next((claim for claim in load(study).claims if claim.name == name), None)
-        assert claim is not None, one.claim
-        sentence = one.text
-        assert claim.empirical == ("{printed}" not in sentence), one.claim
-        sentence.format(effect="", opposite="", control="", more="", seeds="", printed="", scale="")
+        assert claim is not None, id
+        assert claim.empirical == ("{printed}" not in text), id
+        text.format(effect="", opposite="", control="", more="", printed="")
 
 
 @pytest.fixture
@@ -158,10 +141,10 @@ def _fig6(results: list[Result], finding: Finding) -> Result:
 
 
 def test_cards_answer_the_questions_of_the_claims_that_are_there(results: list[Result]) -> None:
-    asked = QUESTIONS[0].asks
+    asked = HEADLINES[1].asks
     html = cards(lay_out([_fig6(results, rebound(0.5, 0.52, 0.48)), results[1]], Anchors()), Anchors())
     assert f"<h3>{asked}</h3>" in html
-    numbers = "In this run: 0.50~nats [0.39, 0.61] at 99~%; control the constant 0~nats."
+    numbers = "Attention entropy falls and then recovers, by 0.50~nats [0.39, 0.61] at 99~%."
     assert f'<strong class="answer">Yes.</strong> {numbers}'.replace("~", NO_BREAK) in html
     assert 'href="#study-fig6-fig6-one-layer"' in html
     spoiled = cards(lay_out([_fig6(results, rebound(-0.5, -0.52, -0.48)), results[1]], Anchors()), Anchors())
@@ -172,7 +155,7 @@ def test_cards_answer_the_questions_of_the_claims_that_are_there(results: list[R
 def test_of_a_study_that_is_there_twice_the_first_one_answers(results: list[Result]) -> None:
     first, second = (_fig6(results, rebound(*seeds)) for seeds in ((0.5, 0.52, 0.48), (-0.5, -0.52, -0.48)))
     html = cards(lay_out([results[1], first, second], Anchors()), Anchors())
-    card = html.partition(f"<h3>{QUESTIONS[0].asks}</h3>")[2].partition("</article>")[0]
+    card = html.partition(f"<h3>{HEADLINES[1].asks}</h3>")[2].partition("</article>")[0]
     assert '<strong class="answer">Yes.</strong>' in card
     assert 'href="#study-fig6-fig6-one-layer"' in card
 
@@ -191,19 +174,17 @@ def test_a_card_is_no_firmer_than_its_verdict(results: list[Result]) -> None:
         assert (f"The verdict is marked: {marked}." in html) == doubt
 
 
-def test_cards_show_paper_scale_first_and_this_run_in_small(
+def test_cards_show_this_run_first_and_paper_scale_in_small(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = rebound(0.5, -0.5, 0.1)
     monkeypatch.setattr("joma.report.claims.kept.kept", lambda: {found.id: stored_rebound("holds")})
     html = cards(lay_out([_fig6(results, found), results[1]], Anchors()), Anchors())
-    back = "At paper scale attention entropy comes back by 0.50~nats [0.33, 0.67] over 5~seeds"
-    assert back.replace("~", NO_BREAK) in html
-    assert f'<p class="note">This run: undecided (0.0{NO_BREAK}nats' in html
+    assert f'<strong class="answer">Undecided.</strong> 0.0{NO_BREAK}nats' in html
+    paper = "At paper scale: holds. Attention entropy falls and then recovers, by 0.50~nats [0.33, 0.67]."
+    assert f'<p class="note">{paper}</p>'.replace("~", NO_BREAK) in html
     itself = dataclasses.replace(_fig6(results, found), command="joma verify fig6 --scale paper")
-    html = cards(lay_out([itself, results[1]], Anchors()), Anchors())
-    assert "In this run" in html
-    assert "At paper scale" not in html
+    assert "At paper scale" not in cards(lay_out([itself, results[1]], Anchors()), Anchors())
 
 
 def test_the_rest_of_the_cards_are_notable_findings_one_per_study(results: list[Result]) -> None:
@@ -224,22 +205,17 @@ def test_the_rest_of_the_cards_are_notable_findings_one_per_study(results: list[
     assert cards(lay_out(several[:1], Anchors()), Anchors()) == ""
 
 
-def test_a_card_of_paper_scale_draws_what_is_kept_and_of_a_run_without_curves_nothing(
+def test_a_card_of_a_run_without_curves_draws_what_is_kept(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = rebound(0.5, -0.5, 0.1)
-    monkeypatch.setattr("joma.report.claims.kept.kept", lambda: {found.id: stored_rebound("holds")})
-    pages = lay_out([_fig6(results, found), results[1]], Anchors())
-    card = cards(pages, Anchors()).partition("</article>")[0]
-    assert card.count("<svg") == 1
+    card = cards(lay_out([results[1], _fig6(results, found)], Anchors()), Anchors())
     assert escape(kept_panels()[found.id].alt) in card
     assert "Paper scale: WikiText-2, mean of 5 seeds" in card
-    monkeypatch.setattr("joma.report.claims.cards.kept_panels", dict)
-    assert "<svg" not in cards(pages, Anchors()).partition("</article>")[0]  # absent, and not that of this run
 
 
 @needs_records
-def test_a_card_of_paper_scale_has_the_curves_of_this_run_beside(
+def test_a_card_has_the_curves_of_this_run_and_of_paper_scale(
     results: list[Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told apart by a run of which every number is one higher."""
@@ -253,37 +229,24 @@ def test_a_card_of_paper_scale_has_the_curves_of_this_run_beside(
     quick = dataclasses.replace(_fig6(results, found), run=tmp_path / "a")
     card = cards(lay_out([quick, results[1]], Anchors()), Anchors()).partition("</article>")[0]
     assert card.count("<svg") == 2
-    assert card.index("Paper scale: ") < card.index("This run: ")
+    assert card.index("This run: ") < card.index("Paper scale: ")
     numbers = json.loads(card.partition('class="numbers">')[2].partition("</script>")[0])
-    assert [one["scale"] for one in numbers] == ["Paper scale", "This run"]
-    paper, here = (one["lines"][0]["y"] for one in numbers)
+    assert [one["scale"] for one in numbers] == ["This run", "Paper scale"]
+    here, paper = (one["lines"][0]["y"] for one in numbers)
     assert paper == list(kept_panels()[found.id].lines[0].y)
     np.testing.assert_allclose(np.array(here) - np.array(paper), 1.0, atol=0.011)  # four digits of each
 
 
-@pytest.mark.long
-@needs_records
-def test_a_card_of_this_run_draws_its_own_curves_and_says_whose_they_are(
+def test_a_study_shows_paper_scale_in_small_where_it_differs(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("joma.report.claims.kept.kept", dict)
-    own = result_of(RECORDS / "fig6" / "fig6.sqlite")
-    card = cards(lay_out([own, results[1]], Anchors()), Anchors()).partition("</article>")[0]
-    assert 'class="curve"' in card
-    assert "This run: WikiText-2, mean of 5 seeds" in card
-    assert "Paper scale" not in card
-
-
-def test_a_study_says_that_its_figures_are_of_this_run_where_its_sentences_are_not(
-    results: list[Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("matplotlib")
-    said = "The figures show this run."
-    assert said not in study_section(lay_out(results, Anchors())[0], Anchors())
     found = results[0].findings[4]
-    kept = {found.id: stored("fails", found.claim)}
-    monkeypatch.setattr("joma.report.claims.kept.kept", lambda: kept)
-    assert said in study_section(lay_out(results, Anchors())[0], Anchors())
+    alone = dataclasses.replace(results[0], findings=[found])
+    for verdict, differs in (("fails", True), (found.verdict, False)):
+        kept = {found.id: stored(verdict, found.claim)}
+        monkeypatch.setattr("joma.report.claims.kept.kept", lambda kept=kept: kept)
+        section = study_section(lay_out([alone], Anchors())[0], Anchors())
+        assert ('<span class="at">At paper scale: ' in section) == differs
 
 
 @pytest.mark.parametrize("columns", [1, 3])

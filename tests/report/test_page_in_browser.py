@@ -159,8 +159,8 @@ def test_copy(page: Any) -> None:
 
 
 @pytest.mark.browser
-def test_the_card_draws_the_scale_that_its_sentence_tells(browser: Any, tmp_path: Path, results: list[Result]) -> None:
-    """The figure of this run only falls, and the sentence is of paper scale: entropy comes back."""
+def test_a_card_draws_the_curves_of_its_sentence(browser: Any, tmp_path: Path, results: list[Result]) -> None:
+    """A figure that only falls is not what this run found: entropy comes back."""
     stored = result_of(RECORDS / "fig6" / "fig6.sqlite")
     falls = '<svg viewBox="0 0 100 100"><path class="curve" d="M0 0L100 100"/></svg>'
     picture = dataclasses.replace(stored.pictures[0], svg=falls)
@@ -169,10 +169,10 @@ def test_the_card_draws_the_scale_that_its_sentence_tells(browser: Any, tmp_path
     page.goto(write_report([quick, *results], tmp_path, scale="quick").as_uri())
     card = page.locator("#card-fig6")
     said = card.inner_text().replace("\N{NO-BREAK SPACE}", " ")
-    assert "At paper scale attention entropy comes back by 0.50 nats" in said
-    assert "This run: holds (L = 1, layer 1: 0.50 nats" in said
+    assert "Yes. Attention entropy falls and then recovers, by 0.50 nats" in said
+    assert "At paper scale: holds (size shown). Attention entropy falls and then recovers, by 0.50 nats" in said
     assert "Paper scale: WikiText-2, mean of 5 seeds" in card.inner_text()
-    assert card.locator("svg").count() == 2  # and this run's own record beside it
+    assert card.locator("svg").count() == 2  # and paper scale beside it
     heights = card.locator("svg .curve").first.evaluate(
         "way => [...Array(201).keys()].map(i => way.getPointAtLength(way.getTotalLength() * i / 200).y)"
     )
@@ -188,9 +188,9 @@ def test_the_curves_of_a_card_open_zoom_and_are_read_off(browser: Any, tmp_path:
     page.on("console", lambda message: troubles.append(message.text))
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.goto(write_report([quick, *results], tmp_path, scale="quick").as_uri())
-    open_curves = page.get_by_role("button", name="Open the curves: Does attention drop and then come back?")
+    open_curves = page.get_by_role("button", name="Open the curves: Does attention entropy fall and then recover?")
     open_curves.click()
-    dialog = page.get_by_role("dialog", name="Does attention drop and then come back?")
+    dialog = page.get_by_role("dialog", name="Does attention entropy fall and then recover?")
     dialog.locator("canvas").wait_for()
     line = kept_panels()["fig6/fig6-one-layer"].lines[0]
     chart = dialog.get_by_role("group", name="attention entropy (nats) by training step, 1 curve")

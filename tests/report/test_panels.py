@@ -12,10 +12,10 @@ import pytest
 
 from joma.claims.execute import execute
 from joma.report.claims import panels
+from joma.report.claims.headlines import HEADLINES, SHOWN_FOR_THEOREMS
 from joma.report.claims.kept import kept
 from joma.report.claims.panel_readers import READERS, panel_of
 from joma.report.claims.panels import Line, Panel, kept_panels, line_of, panel_html, panels_html
-from joma.report.claims.questions import QUESTIONS, SHOWN_FOR_THEOREMS
 from joma.runs import Run
 from joma.studies import load
 
@@ -47,8 +47,8 @@ def test_a_panel_is_written_as_it_is_read() -> None:
     assert Panel.from_json(written).as_json() == written
 
 
-def test_every_question_has_its_panel() -> None:
-    assert set(kept_panels()) == {*(question.claim for question in QUESTIONS), SHOWN_FOR_THEOREMS}
+def test_every_headline_has_its_panel() -> None:
+    assert set(kept_panels()) == {*(headline.claim for headline in HEADLINES[1:]), SHOWN_FOR_THEOREMS}
 
 
 def test_kept_curves_show_what_the_sentences_tell() -> None:
@@ -56,24 +56,17 @@ def test_kept_curves_show_what_the_sentences_tell() -> None:
     fell = named("fig6/fig6-one-layer", "one layer").y
     assert fell[-1] - min(fell) == pytest.approx(kept()["fig6/fig6-one-layer"]["effect"], abs=0.01)
     assert fell[0] > fell[-1] > min(fell)
-    own = kept()["rebound-cause/own-qk-higher-layers"]
-    assert named("rebound-cause/own-qk-higher-layers", "own queries and keys").y[-1] == pytest.approx(
-        own["effect"], abs=1e-3
-    )
-    below = named("rebound-cause/own-qk-higher-layers", "all weights below it").y[-1]
-    assert below == pytest.approx(own["control_effect"], abs=1e-3)
+    held = {line.label: line.y[-1] - min(line.y) for line in kept_panels()["dilution/logits-shrink"].lines}
+    assert held["one layer"] > 0.2 > abs(held["logits held"])
     latents = kept()["table1/lowest-latents-align"]
     best = named("table1/lowest-latents-align", "best neuron of each latent").y
     assert (best[-1], best[0]) == pytest.approx((latents["effect"], latents["control_effect"]), abs=1e-3)
-    needs = kept()["nonlinearity/rebound-needs-nonlinearity"]
-    for label, told in (("ReLU", needs["effect"]), ("linear MLP", needs["control_effect"])):
-        curve = named("nonlinearity/rebound-needs-nonlinearity", label).y
-        assert curve[-1] - min(curve) == pytest.approx(told, abs=0.05)
-    skills = {line.label: np.mean(line.y) for line in kept_panels()["forecast/theorem-1-foretells"].lines}
-    assert skills["earlier runs (other seeds)"] > 50 > 5 > skills["Theorem 1, as printed"]
-    drawn = kept_panels()["forecast/theorem-1-foretells"]
-    assert "mean of 8 seeds" in drawn.about  # of 12, four are fitted on
-    assert max(max(line.high) for line in drawn.lines if line.high) <= 100
+    linear = named("nonlinearity/linear-mlp-stays-sparse", "linear MLP").y
+    assert linear[-1] - min(linear) == pytest.approx(
+        -kept()["nonlinearity/linear-mlp-stays-sparse"]["effect"], abs=0.05
+    )
+    ends = [line.y[-1] for line in kept_panels()["galore-table/full-rank-is-best"].lines]
+    assert ends[0] < ends[1]
 
 
 @pytest.mark.long

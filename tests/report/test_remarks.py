@@ -46,13 +46,12 @@ def test_this_run_and_paper_scale_have_remarks_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("values", "remarks", "said"),
     [
-        (CLEAR, ["fragile", "q 0.06"], ["fragile", "q 0.06"]),
-        (NEAR, ["size shown"], ["size shown"]),
-        (CLEAR, None, ["size shown"]),
+        (CLEAR, ["fragile", "q 0.06"], ["size shown"]),
+        (NEAR, ["size shown"], ["fragile"]),
         (NEAR, None, ["fragile"]),
     ],
 )
-def test_the_stronger_evidence_brings_its_doubts(
+def test_a_card_has_the_doubts_of_this_run(
     results: list[Result], monkeypatch: pytest.MonkeyPatch, values: list[float], remarks: list[str] | None, said: list
 ) -> None:
     """remarks: of paper scale; None where nothing is kept."""

@@ -46,14 +46,17 @@ def tally(findings: Sequence[Finding]) -> list[tuple[Verdict, str]]:
 class NotRun(Exception):
     """Raised by a study's `run` when this machine lacks something; the command says how to run it elsewhere.
 
+    changes: options of the study, by name, where the same command with these would run.
+
     >>> lacks = NotRun("torch sees no CUDA here", "joma verify fig6 --scale paper")
     >>> lacks.reason, lacks.command
     ('torch sees no CUDA here', 'joma verify fig6 --scale paper')
     """
 
-    def __init__(self, reason: str, command: str) -> None:
-        super().__init__(f"{reason}; run it with: {command}")
-        self.reason, self.command = reason, command
+    def __init__(self, reason: str, command: str = "", **changes: Any) -> None:
+        needed = command or ", ".join(f"{name}={value}" for name, value in changes.items())
+        super().__init__(f"{reason}; run it with: {needed}")
+        self.reason, self.command, self.changes = reason, command, changes
 
 
 @dataclass(frozen=True)

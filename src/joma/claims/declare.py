@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,8 +15,8 @@ from joma.claims.verdicts import not_run
 from joma.runs import Run
 
 Judging = Callable[[Run, Claim], Finding]
-Guard = Callable[[Run], tuple[str, str] | None]
-"""Why a record tells nothing, and the command of one that would; None where it tells."""
+Guard = Callable[[Run], tuple[str, str | Mapping[str, Any]] | None]
+"""Why a record tells nothing, and the command, or the options, of one that would; None where it tells."""
 J = TypeVar("J", bound=Judging)
 
 _LABELLED = re.compile(r"^(Corrected|Expected): ", re.MULTILINE)
@@ -80,7 +80,9 @@ class Claims(dict[Claim, Judge]):
             def judge(run: Run) -> Finding:
                 asked = replace(claim, expected=claim.expected.format(**constants | run.config))
                 if guard and (silent := guard(run)):
-                    return not_run(asked, asked.expected, *silent)
+                    reason, remedy = silent
+                    changes = {"command": remedy} if isinstance(remedy, str) else remedy
+                    return not_run(asked, asked.expected, reason, **changes)
                 return judging(run, asked)
 
             self[claim] = judge

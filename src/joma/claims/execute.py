@@ -5,6 +5,7 @@ import hashlib
 import json
 import shlex
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from joma.claims.contract import Finding, NotRun, Progress, Study, check_config, silent
+from joma.claims.contract import SCALES, Finding, NotRun, Progress, Study, check_config, silent
 from joma.claims.finding import Provenance
 from joma.claims.text_source import source_of
 from joma.claims.verdicts import not_run
@@ -154,9 +155,26 @@ def broken(study: Study, config: Any, error: Exception) -> Result:
 
 def not_run_at_all(study: Study, config: dict[str, Any], reason: NotRun) -> Result:
     """The result of a study that could not be run: a finding for every claim that says why."""
-    found = (not_run(claim, "a run", reason.reason, reason.command) for claim in study.claims)
-    findings = [replace(one, study=study.name) for one in found]
+    found = (not_run(claim, "a run", reason.reason, reason.command, **reason.changes) for claim in study.claims)
+    findings = [_with_command(study, config, one) for one in found]
     return Result(study, config, 0.0, findings, [], command_line(study, config), None)
+
+
+def _with_command(study: Study, config: dict[str, Any], found: Finding) -> Finding:
+    """A finding that knows its study, and the command that repeats it or that would measure what was not."""
+    command = found.command
+    if found.changes or not (command or found.reason):
+        if unknown := set(found.changes) - {field.name for field in dataclasses.fields(study.quick)}:
+            raise TypeError(f"study {study.name!r} has no option {', '.join(unknown)}")
+        command = command_line(study, config | {name: _short(value) for name, value in found.changes.items()})
+    return replace(found, study=study.name, command=command, changes={})
+
+
+def _short(value: Any) -> Any:
+    """A number with six digits, so that a reader can type it; every number of several."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_short(one) for one in value]
+    return float(f"{value:g}") if isinstance(value, float) else value
 
 
 def judge(study: Study, run: Run) -> list[Finding]:
@@ -166,9 +184,8 @@ def judge(study: Study, run: Run) -> list[Finding]:
     wanted = [claim.name for claim in study.claims]
     if set(by_claim) != set(wanted):
         raise RuntimeError(f"study {study.name!r} judged {sorted(by_claim)}, but claims {sorted(wanted)}")
-    command, origin = command_line(study, run.config), provenance(run)
-    found = (by_claim[name] for name in wanted)
-    return [replace(one, study=study.name, command=one.command or command, provenance=origin) for one in found]
+    origin = provenance(run)
+    return [replace(_with_command(study, run.config, by_claim[name]), provenance=origin) for name in wanted]
 
 
 def provenance(run: Run) -> Provenance:
@@ -222,7 +239,7 @@ def run_path(study: Study, config: dict[str, Any], folder: Path) -> Path:
 
 
 def command_line(study: Study, config: dict[str, Any]) -> str:
-    """The shortest command that repeats a run: a preset if it is one, else `joma run` with what differs.
+    """The shortest command that repeats a run: a preset if it is one, else `joma run` with what differs from one.
 
     >>> from joma.studies import load
     >>> command_line(load("thm2"), plain_config(load("thm2").paper))
@@ -230,11 +247,13 @@ def command_line(study: Study, config: dict[str, Any]) -> str:
     """
     quick, called = plain_config(study.quick), shlex.quote(study.file) if study.file else study.name
     complete = quick | config  # an older record lacks the options that came later, which then had their default
-    for scale in ("quick", "paper"):
-        if complete == plain_config(study.preset(scale)):
-            return f"joma verify {called}" + ("" if scale == "quick" else f" --scale {scale}")
-    options = [_option(key, value) for key, value in config.items() if value != quick.get(key)]
-    return " ".join(["joma run", called, *options])
+    differ: dict[str, dict[str, Any]] = {}
+    for scale in SCALES:
+        preset = plain_config(study.preset(scale))
+        differ[scale] = {key: value for key, value in complete.items() if value != preset.get(key)}
+    scale = min(SCALES, key=lambda scale: len(differ[scale]))
+    options = [*(["--scale paper"] if scale == "paper" else []), *(_option(*one) for one in differ[scale].items())]
+    return " ".join(["joma run" if differ[scale] else "joma verify", called, *options])
 
 
 def _option(key: str, value: Any) -> str:

@@ -79,6 +79,8 @@ class Finding:
     """Ids of claims that were judged beside the very same control: if it is off by chance, so are all of them."""
     about_paper_scale: bool = False
     """Whether there is no evidence because the claim is about paper scale: no smaller run can decide it."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Options with which the study would have to be repeated, until `joma.claims.execute` makes a command of them."""
 
     def __post_init__(self) -> None:
         name = self.claim.name

@@ -34,13 +34,15 @@ def at_paper_scale(study: str) -> str:
     return f"joma verify {study} --scale paper"
 
 
-def needs_device(device: str, command: str) -> None:
-    """Raise `NotRun` where this machine lacks the device. command: what would run the study elsewhere.
+def needs_device(device: str, command: str = "", /, **changes: Any) -> None:
+    """Raise `NotRun` where this machine lacks the device.
 
-    >>> needs_device("cpu", "joma verify fig6")
+    command: what would run the study elsewhere. changes: options with which it runs here.
+
+    >>> needs_device("cpu", device="cpu")
     """
     if missing := lacking(device):
-        raise NotRun(missing, command)
+        raise NotRun(missing, command, **changes)
 
 
 def needs_transformers(study: str) -> None:

@@ -9,6 +9,7 @@ only_at_paper_scale  the claim is about paper scale, and this run is smaller
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from joma.claims.claim import Claim
 from joma.claims.evidence import Effect, Evidence, Test, above, at_most
@@ -90,17 +91,18 @@ def by_effect(
     return Finding(claim, expected or claim.expected, first, second, details or {})
 
 
-def not_run(claim: Claim, expected: str, reason: str, command: str) -> Finding:
+def not_run(claim: Claim, expected: str, reason: str, command: str = "", **changes: Any) -> Finding:
     """Nothing was measured, or nothing learned.
 
     - claim, expected: as for `by_residual`
     - reason: why nothing can be said; command: what would measure it
+    - changes: options of the study, by name. The same command with these would measure it
 
     >>> claim = Claim("winner", "JoMA Thm 2", "One token takes all attention.")
     >>> not_run(claim, "a run", "torch sees no GPU", "joma verify thm2 --scale paper").verdict
     'not run'
     """
-    return Finding(claim, expected, None, reason=reason, command=command)
+    return Finding(claim, expected, None, reason=reason, command=command, changes=changes)
 
 
 def only_at_paper_scale(claim: Claim, expected: str, reason: str, command: str) -> Finding:

@@ -20,11 +20,14 @@ from rich.text import Text
 from joma.claims.contract import VERDICTS, Finding, Verdict, tally
 from joma.claims.execute import Result
 from joma.claims.rules import UNJUDGED
+from joma.cli.time_left import TimeLeft
 from joma.cli.wrapping import columns
 from joma.host.extras import install_command
 from joma.host.printing import clean, say
 from joma.host.progress import ProgressLines
-from joma.report.claims.kept import kept_of
+from joma.report.claims.headlines import outcomes
+from joma.report.claims.kept import KeptFinding, kept_of
+from joma.report.claims.verdicts import TEXT
 from joma.report.markup import duration
 from joma.studies import names
 
@@ -33,15 +36,17 @@ _COLOUR: dict[Verdict, str] = {
     "not above its control": "magenta", "undecided": "blue", "fails": "red", "at paper scale": "bright_black",
     "not run": "bright_black",
 }  # fmt: skip
-ATTENTION: tuple[Verdict, ...] = ("fails", "undecided", "not run")
-"""What the last lines are about where nobody asks for more."""
-_FIRST: tuple[Verdict, ...] = (*ATTENTION, *(one for one in reversed(VERDICTS) if one not in ATTENTION))
+ATTENTION: tuple[Verdict, ...] = ("fails",)
+"""What is listed where nobody asks for more; the rest is counted."""
+_FIRST: tuple[Verdict, ...] = ("fails", "undecided", "not run")
+_FIRST += tuple(one for one in reversed(VERDICTS) if one not in _FIRST)
 """Which claims are listed first, where there is no room for all."""
 _DECIDED: tuple[Verdict, ...] = tuple(one for one in VERDICTS if one not in ("undecided", *UNJUDGED))
-_ROOM = 28  # lines for claims where nobody asks for more: with the last lines at most 40
+_ROOM = 20  # lines for claims where nobody asks for more: with the headlines and the last lines at most 40
 _PLAIN_WIDTH = 100  # of a line of progress where the output is a file or a pipe
 _PLAIN_EVERY = 10.0  # seconds of silence there before a line of progress
 _PLAIN_MOST = 60.0  # and in a long run
+_SOON = 10.0  # seconds until the time that is left is said
 _WIDE = 100  # columns from which a claim and its numbers fit on one line
 _Block = tuple[Sequence[Finding], Sequence[Text]]  # findings that stand together, and their lines
 
@@ -55,16 +60,26 @@ class Screen:
         self._watched = self._to.isatty()  # rich takes FORCE_COLOR for a terminal: colours yes, but no moving bars
         self._columns = columns(self._to)
         self._console = Console(stderr=to_stderr, highlight=False, width=self._columns or _PLAIN_WIDTH)
+        self.left: TimeLeft | None = None
+        self.studies = list(studies)
         self._total, self._done = len(studies), 0
         self._began = self._spoke = monotonic()
         self._width = max(map(len, studies), default=0)
         self._bars: dict[str, TaskID] = {}
+        self._whole: list[TaskID] = []  # the bar of all studies, where it is known how long they take
         self._lines: dict[str, ProgressLines] = {}
         self._progress = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(bar_width=16), TimeElapsedColumn(),
             TextColumn("{task.fields[doing]}", markup=False, style="bright_black"), console=self._console,
             transient=True, disable=not self._watched,
         )  # fmt: skip
+
+    def begin(self, studies: Sequence[str]) -> None:
+        """Other studies than those before, counted anew."""
+        self.left, self._total, self._done = None, len(studies), 0
+        for task in self._whole:
+            self._progress.remove_task(task)
+        self._whole = []
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -75,21 +90,39 @@ class Screen:
 
     def progress(self, name: str, share: float, doing: str) -> None:
         """A study has come so far, and does this now."""
+        if self.left:
+            self.left.heard(name, share, monotonic() - self._began)
         if not self._watched:
             lines = self._lines.setdefault(name, ProgressLines(name, self._log, every=0.0))
             # Seconds of silence before a line: more, the longer it takes, so that a log stays short.
             patience = min(max(_PLAIN_EVERY, (monotonic() - self._began) / 10), max(_PLAIN_EVERY, _PLAIN_MOST))
             if monotonic() - self._spoke >= patience:
-                lines(share, doing)
+                lines(share, "; ".join(filter(None, (doing, self._time_left()))))
             return
+        if self.left and not self._whole:
+            self._whole = [self._progress.add_task("", total=float(self._total), doing="")]
         if name not in self._bars:
             self._bars[name] = self._progress.add_task(f"{name:<{self._width}}", total=1.0, doing="")
         self._progress.update(self._bars[name], completed=share, doing=clean(doing))
+        self._tell_whole()
+
+    def _time_left(self) -> str:
+        """In words; empty in the first seconds, when nothing is known of this machine."""
+        spent = monotonic() - self._began
+        return f"about {duration(self.left.seconds(spent))} left" if self.left and spent >= _SOON else ""
+
+    def _tell_whole(self) -> None:
+        for task in self._whole:
+            head = f"{self._done} of {self._total}".ljust(self._width)
+            self._progress.update(task, description=head, completed=self._done, doing=self._time_left())
 
     def finished(self, result: Result) -> None:
         """One line on a study that is done."""
         self._done += 1
         name = result.study.name
+        if self.left:
+            self.left.finished(name, monotonic() - self._began, cached=result.cached)
+            self._tell_whole()
         if name in self._bars:
             self._progress.remove_task(self._bars.pop(name))
         time = "" if result.error else "cached" if result.cached else f"{result.seconds:.1f} s"
@@ -98,6 +131,21 @@ class Screen:
         broken = Text(f"broke: {clean(result.error)}", style="bold red") if result.error else None
         self._hanging(head, broken or _counts(result.findings), indent=len(head))
         self._spoke = monotonic()
+
+    def headlines(self, results: Sequence[Result]) -> None:
+        """What this run found of the headlines of the README, one line each: those that it decides come first."""
+        found = outcomes(finding for result in results for finding in result.findings)
+        if len(results) < 2 or not found:  # of one study all claims are listed
+            return
+        kept = {one.headline.claim: one.verdict for one in outcomes(_kept(results))}
+        self._line()
+        self._line(Text("What this run found", style="bold"))
+        for one in sorted(found, key=lambda one: one.verdict not in _DECIDED):
+            head = f"  {TEXT[one.verdict].glyph} "
+            paper = kept.get(one.headline.claim, "not run")
+            more = "" if paper in (*UNJUDGED, one.verdict) else f" (at paper scale: {paper})"
+            line = Text(clean(one.sentence), style="" if one.verdict in _DECIDED else _COLOUR[one.verdict])
+            self._hanging(head, line.append(more, "bright_black"), indent=len(head))
 
     def attention(self, results: Sequence[Result], shown: Sequence[Verdict], *, room: float = _ROOM) -> list[Finding]:
         """The findings of these verdicts, with the numbers that decide; returns those that are not listed.
@@ -235,15 +283,11 @@ def _that_fit(blocks: Sequence[_Block], room: float) -> tuple[list[_Block], floa
 
 
 def _heading(found: Sequence[Finding], unlisted: Sequence[Finding]) -> Text:
-    """How many claims got a verdict, how many of them are not listed, and of how many paper scale knows more."""
+    """How many claims got a verdict, and how many of them are not listed."""
     ((verdict, words),) = tally(found)
     line = Text(words, style=f"bold {_COLOUR[verdict]}")
     some = "" if len(unlisted) == len(found) else f"{len(unlisted)} of them "
     line.append(f", {some}not listed here" if unlisted else "")
-    if unlisted and verdict not in _DECIDED:
-        kept = [kept_of(one.id, one.claim) for one in found]
-        decided = sum(one is not None and one.verdict in _DECIDED for one in kept)
-        line.append(f"; {decided} of them are decided at paper scale" if decided else "")
     return line
 
 
@@ -262,6 +306,11 @@ def _sentence(findings: Sequence[Finding], seconds: float) -> Text:
     fragile = sum(finding.fragile for finding in judged)
     end = f". {fragile} of these verdicts {'is' if fragile == 1 else 'are'} fragile." if fragile else "."
     return Text(head + (". " if judged else "")).append_text(_counts(judged)).append(end)
+
+
+def _kept(results: Sequence[Result]) -> list[KeptFinding]:
+    found = (kept_of(one.id, one.claim) for result in results for one in result.findings)
+    return [one for one in found if one is not None]
 
 
 def _paper(finding: Finding) -> str:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 NOTHING_JUDGED = 3
 SILENCE = {"quick": 600.0, "paper": 7200.0}
 """Seconds without a word of progress after which a study counts as stuck: a compiler may be silent for long."""
+_MOST_MINUTES = 525_600
 _MOST_AT_ONCE = 1024  # studies, or threads of one
 _EPILOG = """\
 Exit status: 0 claims were judged, 1 a study broke, 2 bad input, 3 nothing could be judged here, 130 and 143 after
@@ -57,6 +58,8 @@ def add_parser(commands: Any) -> None:
     verify.add_argument("--claims", metavar="VERDICTS", help=claims)
     jobs = "studies at a time (default: one per core; at paper scale 1). The numbers do not depend on it"
     verify.add_argument("-j", "--jobs", type=int, metavar="N", help=jobs)
+    minutes = "then spend N minutes on further seeds where they decide most claims; given again, it goes on"
+    verify.add_argument("--minutes", type=float, metavar="N", help=minutes)
     add_on(verify, "studies are carried out")
     add_output(verify)
     add_shard(verify, "studies")
@@ -80,6 +83,7 @@ class Wish:
     verbose: bool = False
     verdicts: tuple[Verdict, ...] | None = None
     on: str | None = None
+    minutes: float | None = None
 
     def check(self) -> None:
         """Refuse now what would fail after minutes of work."""
@@ -102,6 +106,11 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
     if jobs is None and options.on is None:
         jobs = cores() if options.scale == "quick" else 1
     _check_counts(jobs, options.threads)
+    if options.minutes is not None:
+        if not 0 <= options.minutes <= _MOST_MINUTES:
+            raise BadInput(f"--minutes must be from 0 to {_MOST_MINUTES:,}, got {options.minutes:g}")
+        if options.shard is not None or options.on is not None:
+            raise BadInput("--minutes are spent on this machine by all studies together; leave out --shard and --on")
     with limited(options.threads):  # before torch loads, where it is not loaded yet
         from joma import studies
         from joma.claims.ledger import verdicts_named
@@ -111,7 +120,7 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
             return _shard(names, options, jobs)
         verdicts = None if options.claims is None else verdicts_named(options.claims)
         how = (options.scale, options.fresh, options.threads, jobs, options.verbose, verdicts, options.on)
-        wish = Wish(options.out, options.json, *how)
+        wish = Wish(options.out, options.json, *how, options.minutes)
         wish.check()
         if len(names) > 1 or wish.on is not None:
             return _carry_out(names, wish, _side_by_side(names, wish))
@@ -125,7 +134,7 @@ def _shard(names: list[str], options: argparse.Namespace, jobs: int | None) -> i
     from joma.scale.shards import read_shard
     from joma.studies.parts import part_of, share_in_words
 
-    refuse_with_shard(options, "json", "claims", "verbose")
+    refuse_with_shard(options, "json", "claims", "verbose", "minutes")
     shard = read_shard(options.shard)
     folder = shard.folder(options.out)
     wish = Wish(folder, None, options.scale, options.fresh, options.threads, jobs, on=options.on)
@@ -175,13 +184,26 @@ def _carry_out(
 ) -> int:
     """Execute the studies, write the files, and only then print what came out. part: the shard that they are of."""
     from joma.cli.terminal import Screen, pointing_to_finished
+    from joma.cli.time_left import TimeLeft
 
     results: list[Result] = []
-    screen = Screen(names, to_stderr=wish.json == "-")
+    from joma.studies.seconds import times
+
+    takes = times(names, wish.scale)
+    screen = Screen(sorted(names, key=lambda name: -takes[name]), to_stderr=wish.json == "-")
+    if wish.jobs and wish.on is None and len(names) > 1:
+        screen.left = TimeLeft({name: takes[name] for name in screen.studies}, jobs=wish.jobs)
+    spent: list[str] = []
     with pointing_to_finished(results, len(names), wish.out), screen:
         for result in make(screen.progress):
             results.append(result)
             screen.finished(result)
+        if wish.minutes is not None:
+            from joma.cli.minutes import go_on
+
+            how: dict[str, Any] = {"threads": wish.threads, "silence": SILENCE[wish.scale]}
+            jobs = wish.jobs or 1
+            results, spent = go_on(results, wish.minutes, wish.out, screen, scale=wish.scale, jobs=jobs, **how)
     results.sort(key=lambda result: names.index(result.study.name))
     if part is not None:
         from joma.studies.parts import finish
@@ -189,7 +211,7 @@ def _carry_out(
         finish(part, results)
         say(how_to_merge(part))
         return exit_status(results) if results else OK
-    results = write_and_print(results, wish, screen)
+    results = write_and_print(results, wish, screen, spent)
     return exit_status(results)
 
 
@@ -214,16 +236,18 @@ def _side_by_side(names: list[str], wish: Wish) -> Callable[[Listener], Iterator
     from joma.scale.choosing import executor_of
     from joma.scale.local import Local
     from joma.scale.sharing import marked
+    from joma.studies.seconds import times
     from joma.studies.task import FUNCTION, study_task
 
-    # From the last to the first: those that train networks come last and take longest, and are best begun first.
+    takes = times(names, wish.scale)
+    longest_first = sorted(names, key=lambda name: -takes[name])
     out = wish.out if wish.on is None else wish.out.absolute()  # elsewhere, the working directory is another one
     how: dict[str, Any] = {"jobs": wish.jobs, "threads": wish.threads, "silence": SILENCE[wish.scale]}
     # Unless a place is named, a study whose process died is not begun again: that is said, and the command goes on.
     executor = Local(**how, retries=0) if wish.on is None else executor_of(wish.on, **how)
     with ExitStack() as stack:
         mark = "" if isinstance(executor, Local) else stack.enter_context(marked(out))
-        tasks = [study_task(name, wish.scale, out, fresh=wish.fresh, mark=mark) for name in reversed(names)]
+        tasks = [study_task(name, wish.scale, out, fresh=wish.fresh, mark=mark) for name in longest_first]
         events = executor.events(FUNCTION, tasks)
         return partial(_results, events, wish, stack.pop_all())
 
@@ -242,7 +266,7 @@ def _results(events: Iterator[Event], wish: Wish, until_the_end: ExitStack, list
                 yield result_of(loaded(event.task.name), event.value)
 
 
-def write_and_print(results: list[Result], wish: Wish, screen: Screen) -> list[Result]:
+def write_and_print(results: list[Result], wish: Wish, screen: Screen, spent: Sequence[str] = ()) -> list[Result]:
     """The files first: nothing that goes wrong on the screen may cost them. Returns the results, judged together."""
     from joma.claims.ledger import findings_json, with_q
     from joma.report import scan_runs, write_report
@@ -260,7 +284,7 @@ def write_and_print(results: list[Result], wish: Wish, screen: Screen) -> list[R
         unlisted = _print_claims(results, wish, screen)
     if wish.json == STANDARD_OUTPUT:
         give_json(wish.json, ledger)
-    screen.summary(results, page, more=_how_to_see(results, wish) if unlisted else ())
+    screen.summary(results, page, more=[*spent, *(_how_to_see(results, wish) if unlisted else ())])
     return results
 
 
@@ -271,10 +295,14 @@ def _print_claims(results: list[Result], wish: Wish, screen: Screen) -> bool:
 
     if wish.verbose:
         screen.all(results, wish.verdicts or VERDICTS)
+        screen.headlines(results)
         return False
+    screen.headlines(results)
     if wish.verdicts:
         return bool(screen.attention(results, wish.verdicts, room=math.inf))
-    return bool(screen.attention(results, VERDICTS if len(results) == 1 else ATTENTION))
+    shown = VERDICTS if len(results) == 1 else ATTENTION
+    unlisted = screen.attention(results, shown)
+    return bool(unlisted) or any(one.verdict not in shown for result in results for one in result.findings)
 
 
 def _how_to_see(results: list[Result], wish: Wish) -> list[str]:
@@ -287,6 +315,7 @@ def _how_to_see(results: list[Result], wish: Wish) -> list[str]:
         return [f"to see every claim: {shlex.join(['joma', 'show', names[0], *out])}"]
     chosen = [] if names == list(studies.names()) else names
     scale = [] if wish.scale == "quick" else ["--scale", wish.scale]
+    scale += [] if wish.minutes is None else ["--minutes", "0"]
     return [
         f"to see every claim (nothing is run again): {shlex.join(['joma', 'verify', *chosen, *scale, *out, '-v'])}",
         f"to see one study: {shlex.join(['joma', 'show', 'STUDY', *out])}"

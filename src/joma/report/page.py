@@ -91,6 +91,7 @@ def _page(results: Sequence[Result], scale: str, scans: Sequence[ShownScan], mad
         ),
         contents="\n".join(f'<li><a href="#{name}">{_PARTS[name]}</a></li>' for name in shown),
         headline=" ".join(f"<span>{prose(line)}</span>" for line in front.headline(list(entries(sections)))),
+        paper=prose(front.at_the_papers_sizes(list(entries(sections)))),
         summary=front.summary(sections, scale),
         troubles=front.troubles(sections) + ("" if drawn else no_figures("finished runs are only drawn, not run.")),
         answers=front.answers(sections),

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -37,6 +38,7 @@ class Local:
     - threads: threads of numerical libraries in each
     - silence: seconds without a word after which a task is given up
     - retries: how often a task is begun again whose process died
+    - seconds: after so many what is at work is ended as at Ctrl-C, and the rest is left
 
     >>> events = Local(jobs=2).events("joma.scale.worker:echo", [Task("one", {"a": 1})])
     >>> [event.value for event in events if isinstance(event, Done)]
@@ -47,23 +49,33 @@ class Local:
     threads: int = 1
     silence: float = 600.0
     retries: int = RETRIES
+    seconds: float = inf
 
     def events(self, function: str, tasks: Sequence[Task]) -> Iterator[Event]:
         jobs = self.jobs
         if jobs is None:
             jobs = max(len(_gpus(tasks)), 1) if any(task.gpus for task in tasks) else cores()
         how: dict[str, Any] = {"threads": self.threads, "silence": self.silence, "retries": self.retries}
+        how["seconds"] = self.seconds
         return side_by_side(function, tasks, jobs=jobs, **how)
 
 
 def side_by_side(
-    function: str, tasks: Sequence[Task], *, jobs: int, threads: int = 1, silence: float = 600.0, retries: int = 0
+    function: str,
+    tasks: Sequence[Task],
+    *,
+    jobs: int,
+    threads: int = 1,
+    silence: float = 600.0,
+    retries: int = 0,
+    seconds: float = inf,
 ) -> Iterator[Event]:
     """Call `function` on every task, at most `jobs` at a time, and tell what happens as it happens.
 
     function: "module:name" of a function (arguments, progress) -> JSON value; each process imports it once.
     silence: seconds without a word after which a task is given up.
     retries: how often a task is begun again whose process died; not for lack of memory.
+    seconds: after so many the iteration ends.
 
     Where the iteration is left early, at Ctrl-C say, the processes get SIGTERM and the time to write a checkpoint.
 
@@ -72,7 +84,7 @@ def side_by_side(
     [{'a': 1}]
     """
     works = _Works(function, threads, jobs, list(tasks), retries=retries, gpus=_gpus(tasks))
-    events = works.events(silence)
+    events = works.events(silence, monotonic() + seconds)
     next(events)  # starts them at once: whoever calls may have to load much before it listens
     return events
 
@@ -101,12 +113,12 @@ class _Works:
         taken = Counter(process.gpu for process in self.team)
         return min(self.gpus, key=lambda gpu: taken[gpu], default=None)
 
-    def events(self, silence: float) -> Iterator[Event]:
+    def events(self, silence: float, until: float) -> Iterator[Event]:
         """The first is no event: all that follows it, also an interrupt before anybody listens, ends the processes."""
         try:
             self.start()
             yield Going(Task("", {}), 0.0, "")
-            while self.waiting or self.team:
+            while (self.waiting or self.team) and monotonic() < until:
                 self.start()
                 with suppress(Empty):
                     process, message = self.heard.get(timeout=1.0)

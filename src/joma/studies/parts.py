@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from joma.figures.harmless import is_drawing
@@ -23,6 +19,7 @@ from joma.scale.contents import content_of, is_damaged, options_of
 from joma.scale.parts import FILE, Part
 from joma.scale.shards import Shard
 from joma.studies import foreign, is_own, is_trusted, load
+from joma.studies.seconds import known, times
 from joma.studies.task import answer_of, result_of
 
 if TYPE_CHECKING:
@@ -44,23 +41,6 @@ def part_of(names: Sequence[str], shard: Shard, folder: Path, *, scale: str, thr
     """
     mine = shard.balanced(times(names, scale))
     return Part(folder, KIND, shard, {"scale": scale, "threads": threads}, list(names), mine)
-
-
-def times(names: Sequence[str], scale: str) -> dict[str, float]:
-    """Seconds that studies took once; of those that nobody knows, as the one in the middle.
-
-    >>> sorted(times(["thm2", "a-study-of-your-own"], "quick"))
-    ['a-study-of-your-own', 'thm2']
-    """
-    known = _known()[scale]
-    middle = median(known.values())
-    return {name: known.get(name, middle) for name in names}
-
-
-@cache
-def _known() -> Mapping[str, Mapping[str, float]]:
-    found: dict[str, dict[str, float]] = json.loads(files(__package__).joinpath("seconds.json").read_text("utf-8"))
-    return found
 
 
 def share_in_words(part: Part) -> str:
@@ -87,7 +67,7 @@ def merged_results(parts: Sequence[Part], out: Path, *, fresh: bool = False) -> 
     - out: the folder whose `runs` gets the runs
     - fresh: replace runs that are there and differ
     """
-    if options_of(parts[0], {"scale": str})["scale"] not in _known():
+    if options_of(parts[0], {"scale": str})["scale"] not in known():
         is_damaged(parts[0], "options.scale is none that joma has")
     results = {name: result for part in parts for name, result in _left_by(part).items()}
     copies = {result.run: out / "runs" / result.run.name for result in results.values() if result.run is not None}

@@ -24,18 +24,22 @@ FUNCTION = f"{__name__}:carry_out"
 """What an executor of `joma.scale` is to call."""
 
 
-def study_task(name: str, scale: str, out: Path, *, fresh: bool = False, mark: str = "") -> Task:
+def study_task(
+    name: str, scale: str, out: Path, *, fresh: bool = False, mark: str = "", changes: Mapping[str, Any] | None = None
+) -> Task:
     """The task of carrying out one study, with what `carry_out` needs to know.
 
     - name, scale: the study, and its size
     - out: the folder that its files go to
     - fresh: whether it is run again where a run is there
+    - changes: options that differ from those of that size
     - mark: a file that `out` must hold where the study is carried out, see `joma.scale.sharing`
 
     >>> study_task("fig7", "quick", Path("joma-out")).arguments["study"]
     'fig7'
     """
     arguments = {"study": name, "scale": scale, "out": str(out), "fresh": fresh, "mark": mark}
+    arguments |= {"changes": dict(changes)} if changes else {}
     # These load a library that takes long to load: one process can carry out all that do.
     shared_load = "transformers" if room(name) == "checkpoints" else ""
     return Task(name, arguments, shared_load, gpus=_gpus(name) if scale == "paper" else 0)
@@ -56,7 +60,7 @@ def carry_out(arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     if arguments["mark"]:
         must_be_shared(Path(arguments["out"]), arguments["mark"])
     study = load(arguments["study"])
-    config = study.preset(arguments["scale"])
+    config = replace(study.preset(arguments["scale"]), **arguments.get("changes", {}))
     result = attempt(study, config, Path(arguments["out"]), alone=False, fresh=arguments["fresh"], progress=progress)
     return answer_of(result)
 

@@ -36,6 +36,6 @@ def test_a_variant_that_diverges_is_said_to(small_run):
         first, *others = judge(STUDIES["norm"], run)
         assert first.verdict == "not run"  # of three seeds none can be spared
         assert first.reason == f"{count} of 3 runs of none diverged"
-        assert first.command.startswith("joma run norm --rate 0.00")
+        assert "--rate 0.00" in first.command
         assert all(finding.verdict == "holds" for finding in others)
         assert len(draw(STUDIES["norm"], run)) == 2

@@ -40,7 +40,7 @@ def test_the_rate_of_sgd_is_the_best_of_a_trial(small_run):
 
     with pytest.raises(NotRun, match="SGD diverged at every rate") as raised:
         optimizer.chosen_rate(changed(run, none))
-    assert raised.value.command == "joma run optimizer --sgd-rates 0.0001 0.001 1e+06"
+    assert raised.value.changes == {"sgd_rates": pytest.approx([0.0001, 0.001, 1e6])}
 
 
 def test_sgd_that_diverged_is_repeated_with_rates_of_its_own(small_run):
@@ -52,7 +52,7 @@ def test_sgd_that_diverged_is_repeated_with_rates_of_its_own(small_run):
     first, *others = judge(STUDIES["optimizer"], run)
     assert first.reason == "3 of 3 runs of SGD diverged"
     rate = optimizer.chosen_rate(run)
-    assert first.command == f"joma run optimizer --sgd-rates {rate / 30:g} {rate / 10:g} {rate / 3:g}"
+    assert f"--sgd-rates {rate / 30:g} {rate / 10:g} {rate / 3:g}" in first.command
     assert all(finding.verdict == "holds" for finding in others)
 
 

@@ -394,7 +394,7 @@ def test_a_run_stored_before_there_was_a_seed_is_judged_and_drawn(run, tmp_path)
     with Run.create(tmp_path / "run", study=run.study, config=config, version=run.version) as old:
         old.record(0, {name: run.value(name) for name in run.names()})
         assert [f.verdict for f in judge(STUDY, old)] == [f.verdict for f in judge(STUDY, run)]
-        assert judge(STUDY, old)[0].command.startswith("joma run thm1-softmax --tokens 8")
+        assert "--tokens 8" in judge(STUDY, old)[0].command
         assert len(STUDY.draw(old)) == len(STUDY.draw(run)) == 2
 
 

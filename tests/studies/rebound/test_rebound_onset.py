@@ -286,7 +286,8 @@ def test_networks_that_learned_nothing_have_no_valley(tmp_path, monkeypatch):
     losses[3:6] = 1.99  # one rate of three
     run = made(tmp_path / "run", losses=losses)
     idle = found(onset.STUDY, run, onset.CLAIMS["valley", "rate"])
-    assert (idle.verdict, idle.command) == ("not run", "joma run rebound-onset --scale paper --steps 24")
+    assert idle.verdict == "not run"
+    assert "--steps 24" in idle.command
     monkeypatch.setitem(onset.PAPER, "corpus", "another text")
     idle = found(onset.STUDY, run, onset.CLAIMS["valley", "rate"])
     assert idle.command == "JOMA_DATA=FOLDER joma verify rebound-onset --scale paper"

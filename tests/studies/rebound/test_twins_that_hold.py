@@ -159,7 +159,8 @@ def test_what_is_not_judged(module, run, tmp_path):
         assert set(verdicts(study, copy).values()) == {"not run"}, changes
         finding = found(study, copy, claim)
         assert reason in finding.reason
-        assert finding.command.endswith(f" {study.name} {command}")
+        assert finding.command.startswith("joma")
+        assert command in finding.command
 
     for network in (f"2 layers, {held} held", f"2 layers, {held} pushed elsewhere"):
 
@@ -168,7 +169,7 @@ def test_what_is_not_judged(module, run, tmp_path):
 
         finding = found(study, changed(made(run, tmp_path / "a.sqlite"), tmp_path / "b.sqlite", gone), claim)
         assert f"too many runs of {network} diverged: 0 are left" in finding.reason
-        assert finding.command == f"joma run {study.name} --rate 0.00333333"
+        assert "--rate 0.00333333" in finding.command
 
 
 def test_a_seed_that_diverged_is_left_out_and_counted(module, run, tmp_path, monkeypatch):

@@ -42,7 +42,7 @@ def _missing(config: LanguageModelConfig) -> Exception:
     place = f"not under JOMA_DATA, {elsewhere!r}" if elsewhere else "neither under --data nor under JOMA_DATA"
     download = f"joma.data.text.download_wikitext({name!r})"
     reason = f"{name} is {place} and was not downloaded ({download} downloads it)"
-    return NotRun(reason, "JOMA_DATA=FOLDER and the same command")
+    return NotRun(reason, data="FOLDER")
 
 
 def _found(config: LanguageModelConfig, progress: Progress) -> Corpus | None:

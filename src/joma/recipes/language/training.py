@@ -143,15 +143,14 @@ def train_variants(
     *,
     share: float = 0.98,
     adapt: Callable[[str, Ensemble], Ensemble] = lambda name, plain: plain,
-    command: str = "",
 ) -> None:
     """Train every variant on `text`, recording under its name what the head of this file lists. Resumes by itself.
 
     On a GPU all variants train side by side. share: the part of the study's progress that this is, from 0 on. adapt:
-    changes a variant's ensemble, its measures say. command: what would run the study where this machine lacks a device.
+    changes a variant's ensemble, its measures say.
     """
     for variant in variants.values():
-        needs_its_device(variant, run, command)
+        needs_its_device(variant)
     remember_corpus(text, run)
     for name, variant in variants.items():
         run.keep(f"{name}/rates", lambda variant=variant: np.array(variant.rates))  # type: ignore[misc]
@@ -163,11 +162,10 @@ def train_variants(
     train_all(ensembles, run, progress=lambda done, doing: progress(share * done, doing))
 
 
-def needs_its_device(variant: Recipe, run: Run, command: str = "") -> None:
-    """Raise `NotRun` where this machine lacks the variant's device; without a command, one with a CPU is named."""
-    here = "--device cpu" + (" --precision float32" if variant.precision != "float32" else "")
-    elsewhere = f"the same command on a machine that has one, or joma run {run.study} with {here}"
-    needs_device(variant.device, command or elsewhere)
+def needs_its_device(variant: Recipe) -> None:
+    """Raise `NotRun` where this machine lacks the variant's device, with what it takes on a CPU."""
+    precision = {"precision": "float32"} if variant.precision != "float32" else {}
+    needs_device(variant.device, device="cpu", **precision)
 
 
 def with_words(text: Corpus, words: int) -> Corpus:

@@ -1,21 +1,16 @@
-"""The first screen: a headline counted from the findings, and the answers to four questions of a newcomer."""
+"""The first screen: what this run found in a sentence or two, and beside it, smaller, what paper scale found."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from html import escape
 
 from joma.claims.contract import Verdict
 from joma.claims.rules import UNJUDGED
-from joma.claims.sentences import show, worst
+from joma.report.claims.headlines import MATHEMATICS, SURPRISES, THEORY, Found, filled_in, how_many_hold, outcomes
 from joma.report.claims.layout import Entry, Section, entries
-from joma.report.claims.questions import HEADLINES, SURPRISES, THEORY, Sentence
-from joma.report.claims.verdicts import TEXT, count_claims, count_verdicts, effect_texts, notable, verdict_bar
+from joma.report.claims.verdicts import HOLDING, TEXT, count_claims, count_verdicts, notable, verdict_bar
 from joma.report.markup import command, duration, prose
 
-_HOLDING: tuple[Verdict, ...] = ("holds", "holds as corrected")
 _SURPRISES = 3
-PAPER, HERE = "paper scale", "this run"
-_WHERE = {"": "", PAPER: " at paper scale", HERE: " in this run"}
 
 
 def summary(sections: Sequence[Section], scale: str) -> str:
@@ -61,104 +56,57 @@ def troubles(sections: Sequence[Section]) -> str:
 
 
 def headline(claims: Sequence[Entry]) -> list[str]:
-    """What was found, in one or two sentences."""
+    """What this run found, in one or two sentences."""
     verdicts = [entry.verdict for entry in claims]
     if {*verdicts} <= {*UNJUDGED}:
         return [f"No claim was judged: {count_verdicts(verdicts)}." if claims else "No claim was judged."]
-    mathematical = [entry for entry in claims if not entry.finding.claim.empirical]
-    empirical = strongest([entry for entry in claims if entry.finding.claim.empirical])
-    sentences = [theorems(mathematical)] if strongest(mathematical).judged else []
-    if telling := next((text for sentence in HEADLINES if (text := fill(sentence, claims))), None):
-        sentences.append(f"{telling}.")
-    elif empirical.judged:
-        sentences.append(f"{_how_many_hold('empirical claims', empirical)}.")
-    return sentences
+    return _sentences([entry.finding for entry in claims])
 
 
-@dataclass(frozen=True)
-class Row:
-    """Verdicts of one scale, which are never counted together with those of another."""
-
-    scale: str  # paper scale, or this run; empty where the page has one scale alone
-    verdicts: tuple[Verdict, ...]
-
-    @property
-    def judged(self) -> list[Verdict]:
-        """Without claims that have no evidence."""
-        return [verdict for verdict in self.verdicts if verdict not in UNJUDGED]
+def at_the_papers_sizes(claims: Sequence[Entry]) -> str:
+    """The same of what is kept from paper scale; empty where nothing is."""
+    kept = [entry.kept for entry in claims if entry.kept and entry.kept.verdict not in UNJUDGED]
+    return f"At paper scale: {' '.join(_sentences(kept))}" if kept else ""
 
 
-def rows(claims: Sequence[Entry]) -> list[Row]:
-    """The verdicts on these claims by scale, the stronger evidence first."""
-    kept = tuple(one.kept.verdict for one in claims if one.kept)
-    here = tuple(one.finding.verdict for one in claims)
-    return [Row(PAPER, kept), Row(HERE, here)] if kept else [Row("", here)]
-
-
-def strongest(claims: Sequence[Entry]) -> Row:
-    """The scale that judged most of these claims; paper scale if both judged as many."""
-    return max(rows(claims), key=lambda row: len(row.judged))
-
-
-def theorems(mathematical: Sequence[Entry]) -> str:
-    """How many mathematical claims hold at one scale, which is named, and how many of them only when corrected."""
-    row = strongest(mathematical)
-    corrected = row.judged.count("holds as corrected")
-    only = f", {corrected} only if corrected" if corrected and len(row.judged) > 1 else ""
-    return f"{_how_many_hold('mathematical claims', row)}{only}."
-
-
-def fill(sentence: Sentence, claims: Iterable[Entry]) -> str | None:
-    """The sentence with its numbers; None where its claim is not on the page or came out differently."""
-    entry = next((one for one in claims if one.finding.id == sentence.claim), None)
-    if entry is None or entry.verdict not in sentence.verdicts:
-        return None
-    main, printed = entry.best.main, entry.finding.printed
-    if "{printed}" in sentence.text and printed is None:  # what is kept at paper scale lacks this number
-        return None
-    numbers = {"scale": " at paper scale" if entry.at_paper_scale else ""}
-    if main:
-        numbers |= effect_texts(main)
-    elif printed:
-        test = worst(printed)
-        numbers |= {"printed": show(test.value, test.unit)}
-    return sentence.text.format(**numbers)
+def _sentences(found: Sequence[Found]) -> list[str]:
+    """The count of theorems, and the most telling empirical number: that of the first headline that has a sentence."""
+    every = outcomes(found)
+    sentences = [one.sentence for one in every if one.headline.claim == MATHEMATICS]
+    numbers = [one.sentence for one in every if one.headline.claim != MATHEMATICS and one.tells]
+    empirical = [one.verdict for one in found if one.claim.empirical and one.verdict not in UNJUDGED]
+    if not numbers and empirical:
+        numbers = [f"{how_many_hold('empirical claims', empirical)}."]
+    return [*sentences, *numbers[:1]]
 
 
 def holding(claims: Sequence[Entry]) -> str:
-    """Does it hold? One line with a bar for mathematics and one for experiments, at each scale that there is."""
+    """Does it hold? One line with a bar for each scale: of the same claims, so that the two can be compared."""
+    rows = {"This run": [entry.verdict for entry in claims]}
+    if any(entry.kept for entry in claims):
+        rows["Paper scale"] = [entry.kept.verdict if entry.kept else "not run" for entry in claims]
+    return "\n".join(_row(name, claims, verdicts) for name, verdicts in rows.items())
+
+
+def _row(name: str, claims: Sequence[Entry], verdicts: Sequence[Verdict]) -> str:
     parts = []
-    for name, empirical in (("Mathematics", False), ("Experiments", True)):
-        some = [one for one in claims if one.finding.claim.empirical == empirical]
-        parts += [_holding_row(name, row, empirical=empirical) for row in rows(some) if row.verdicts]
-    return "\n".join(parts)
+    for what, empirical in (("theorems", False), ("experiments", True)):
+        some = [one for one, entry in zip(verdicts, claims, strict=True) if entry.finding.claim.empirical == empirical]
+        hold = sum(verdict in HOLDING for verdict in some)
+        parts += [f"{hold} of {len(some)} {what} hold"] if some else []
+    others = (("fails", "fail"), ("undecided", "undecided"), ("not run", "not run"))
+    parts += [f"{verdicts.count(verdict)} {word}" for verdict, word in others if verdict in verdicts]
+    return f'<li><span class="of">{name}</span> <b>{", ".join(parts)}</b>{verdict_bar(verdicts)}</li>'
 
 
 def surprises(claims: Sequence[Entry]) -> list[str]:
-    """At most three sentences: the editor's, where they are true of this page, else its most notable findings."""
-    chosen = [text for sentence in SURPRISES if (text := fill(sentence, claims))]
+    """At most three sentences: the editor's, where they are true of this run, else its most notable findings."""
+    by_id = {entry.finding.id: entry.finding for entry in claims}
+    known = [(one.text, by_id[one.claim]) for one in SURPRISES if one.claim in by_id
+             and by_id[one.claim].verdict in one.verdicts]  # fmt: skip
+    chosen = [text for one in known if (text := filled_in(*one))]
     if not chosen:
         decided = [one for one in claims if one.verdict not in (*UNJUDGED, "undecided")]
         found = sorted(decided, key=lambda one: notable(one.verdict))
         chosen = [f"{one.finding.claim.says} This {TEXT[one.verdict].one}." for one in found]
     return chosen[:_SURPRISES]
-
-
-def _holding_row(name: str, row: Row, *, empirical: bool) -> str:
-    judged: list[str] = list(row.judged)
-    hold = sum(verdict in _HOLDING for verdict in judged)
-    text = f"{hold} of {len(judged)} hold" if judged else "not run"
-    others = (("fails", "fail"), ("undecided", "undecided")) if empirical else (("holds as corrected", "corrected"),)
-    for verdict, word in others:
-        text += f", {judged.count(verdict)} {word}" if verdict in judged else ""
-    title = f"{name}, {row.scale}" if row.scale else name
-    return f'<li><span class="of">{escape(title)}</span> <b>{text}</b>{verdict_bar(row.verdicts)}</li>'
-
-
-def _how_many_hold(what: str, row: Row) -> str:
-    where, hold = _WHERE[row.scale], sum(verdict in _HOLDING for verdict in row.judged)
-    if len(row.judged) == 1:
-        return f"The one {what.removesuffix('s')} {TEXT[row.judged[0]].one}{where}"
-    if hold == len(row.judged):
-        return f"All {hold} {what} hold{where}"
-    return f"{hold or 'None'} of {len(row.judged)} {what} {'holds' if hold == 1 else 'hold'}{where}"

@@ -25,19 +25,14 @@ class Entry:
     kept: KeptFinding | None  # none where nothing is kept, or where this run is itself one at paper scale
 
     @property
-    def best(self) -> Finding | KeptFinding:
-        """The stronger evidence: a kept run at paper scale that judged the claim, else this run."""
-        return self.finding if self.kept is None or self.kept.verdict in UNJUDGED else self.kept
-
-    @property
-    def at_paper_scale(self) -> bool:
-        """Whether the kept run is the stronger evidence."""
-        return self.best is self.kept
-
-    @property
     def verdict(self) -> Verdict:
-        """By the stronger evidence."""
-        return self.best.verdict
+        """Of this run."""
+        return self.finding.verdict
+
+    @property
+    def differs(self) -> bool:
+        """Whether a kept run at paper scale judged the claim, and otherwise."""
+        return self.kept is not None and self.kept.verdict not in (*UNJUDGED, self.verdict)
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ def lay_out(results: Sequence[Result], anchors: Anchors) -> list[Section]:
     sections = []
     for result in results:
         anchor = anchors.take("study", result.study.name)
-        is_paper = result.command.endswith("--scale paper")
+        is_paper = " --scale paper" in result.command
         found = (
             Entry(one, anchors.take(anchor, one.claim.name), None if is_paper else kept_of(one.id, one.claim))
             for one in result.findings

@@ -4,21 +4,18 @@ Each panel shows the numbers of its card's sentence, so that sentence and pictur
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import erf, sqrt
-from typing import Any
 
 import numpy as np
 
-from joma.figures.style import BLUE, CONTROL, CORRECTED, GREEN, INK, PRINTED
+from joma.figures.style import BLUE, CONTROL, CORRECTED, INK, PRINTED
 from joma.recipes.language import called
 from joma.recipes.language.curves import layer_curves, steps_of
-from joma.report.claims.panels import Line, Panel, line_of
+from joma.report.claims.panels import Panel, line_of
 from joma.runs import Run
 
 ENTROPY = "attention entropy (nats)"
 STEP = "training step"
-_LOWEST, _BEST = -100.0, 100.0  # percent of skill: what is beyond is drawn at the edge, as in the study's own figure
 
 
 def panel_of(claim: str, run: Run) -> Panel | None:
@@ -44,48 +41,34 @@ def _nonlinearity(run: Run) -> Panel:
     return Panel(ENTROPY, STEP, f"Layer 1 of two. {_seeds(run)}", lines)
 
 
-def _higher_layers(run: Run) -> Panel | None:
-    """In the second of two layers, the two parts of the way back, from the valley on."""
-    from joma.studies.rebound.rebound_cause.run import KINDS, TWO, Case, base_name, parts, valley_of
+def _held_logits(run: Run) -> Panel | None:
+    from joma.studies.rebound._cases import base_name
+    from joma.studies.rebound._twins import twin_name
+    from joma.studies.rebound.dilution import BOTH
 
-    if TWO not in run.config["layers"]:
+    if 1 not in run.config["layers"]:
         return None
-    case = Case(base_name(TWO), (TWO - 1,))
-    steps, valley = steps_of(run, case.base), valley_of(run, case.base)
-    split = {kind: case.mean(values) for kind, values in parts(run, case.base).items()}  # (seeds, points)
-    below = sum(split[kind] for kind in KINDS if kind != "own QK")
-
-    def since(part: Any) -> np.ndarray:
-        return np.asarray((part * (steps > valley)).cumsum(-1)[:, steps >= valley])
-
-    later = steps[steps >= valley]
+    base, steps = base_name(1), steps_of(run, base_name(1))
+    held = twin_name(base, BOTH)
     lines = (
-        line_of("all weights below it", CONTROL, later, since(below), dashes="dashed"),
-        line_of("own queries and keys", BLUE, later, since(split["own QK"])),
+        line_of("one layer", BLUE, steps, layer_curves(run, base)[0]),
+        line_of("logits held", CONTROL, steps_of(run, held), layer_curves(run, held)[0], dashes="dashed"),
     )
-    return Panel("change of entropy since the valley (nats)", STEP, f"Layer 2 of two. {_seeds(run)}", lines)
+    return Panel(ENTROPY, STEP, _seeds(run), lines)
 
 
-def _theorem_1(run: Run) -> Panel | None:
-    from joma.studies.rebound.forecast.record import EARLIER, THEOREM, skill_by_step, variants_of
+def _galore(run: Run) -> Panel | None:
+    """The training loss of the first seed, in fifty means."""
+    from joma.studies.galore.galore_table.networks import FULL, GALORE
+    from joma.studies.galore.galore_table.run import Table
 
-    everyone = [name for variants in variants_of(run).values() for name in variants]
-    if not everyone:
-        return None
-    at = run.value(f"{everyone[0]}/at")
-
-    def line(label: str, colour: str, forecaster: str, dashes: str = "solid") -> Line:
-        found = line_of(label, colour, at, 100 * skill_by_step(run, everyone, "entropy", forecaster), dashes=dashes)
-        ends = (found.y, found.low, found.high)
-        y, low, high = (tuple(min(max(value, _LOWEST), _BEST) for value in some) for some in ends)
-        return replace(found, y=y, low=low, high=high)
-
-    lines = (
-        line("earlier runs (other seeds)", GREEN, EARLIER),
-        line("Theorem 1, as printed", PRINTED, THEOREM["printed"], "dashed"),
-        line_of("no change", INK, at[[0, -1]], np.zeros(2), dashes="dotted"),
-    )
-    return Panel("skill in predicting entropy at step 2t (%)", "step t", _seeds(run), lines, log_x=True)
+    table, lines = Table(run), []
+    for label, colour, method, dashes in (("GaLore", BLUE, GALORE, "solid"), ("full rank", CONTROL, FULL, "dashed")):
+        losses = np.asarray(table.curve(method))
+        width = max(1, len(losses) // 50)
+        means = losses[: len(losses) // width * width].reshape(-1, width).mean(1)
+        lines.append(line_of(label, colour, width * (np.arange(len(means)) + 0.5), means[None], dashes=dashes))
+    return Panel("training loss (nats)", STEP, "Each at its own rate, one seed", tuple(lines))
 
 
 def _lowest_latents(run: Run) -> Panel:
@@ -125,10 +108,10 @@ def _seeds(run: Run) -> str:
 
 READERS: dict[str, Callable[[Run], Panel | None]] = {
     "fig6/fig6-one-layer": _one_layer,
-    "nonlinearity/rebound-needs-nonlinearity": _nonlinearity,
-    "rebound-cause/own-qk-higher-layers": _higher_layers,
-    "forecast/theorem-1-foretells": _theorem_1,
+    "nonlinearity/linear-mlp-stays-sparse": _nonlinearity,
+    "dilution/logits-shrink": _held_logits,
     "table1/lowest-latents-align": _lowest_latents,
+    "galore-table/full-rank-is-best": _galore,
     "thm2/erf-invariant": _invariant,
 }
 """By the id of the claim that a card is about."""

@@ -128,17 +128,17 @@ def _outcome(section: Section, picture: str) -> str:
     if not section.entries:
         return picture
     chosen = sorted(section.entries, key=lambda one: notable(one.verdict))[:NOTABLE]
-    differ = picture and any(entry.at_paper_scale for entry in chosen)
-    note = '<p class="at">These are verdicts of paper scale. The figures show this run.</p>' if differ else ""
     items = ""
     for entry in chosen:  # verdict, claim and the numbers that decide
-        at = f'<span class="at">{" at paper scale" if entry.at_paper_scale else ""}</span>'
+        at = ""
+        if entry.kept and entry.differs:
+            at = f'<span class="at">At paper scale: {mark(entry.kept.verdict)} {escape(entry.kept.brief)}</span>'
         claim = f'<a href="#{entry.anchor}">{escape(entry.finding.claim.says)}</a>'
-        brief = f'<span class="brief">{escape(entry.best.brief)}</span>'
+        brief = f'<span class="brief">{escape(entry.finding.brief)}</span>'
         items += (
-            f'<li class="{css(entry.verdict)}">{mark(entry.verdict)}{remarked(entry.best)}{at} {claim} {brief}</li>'
+            f'<li class="{css(entry.verdict)}">{mark(entry.verdict)}{remarked(entry.finding)} {claim} {brief}{at}</li>'
         )
-    return f'<div class="outcome"><div class="came-out"><ul class="notable">{items}</ul>{note}</div>{picture}</div>'
+    return f'<div class="outcome"><div class="came-out"><ul class="notable">{items}</ul></div>{picture}</div>'
 
 
 def _commands(section: Section) -> str:

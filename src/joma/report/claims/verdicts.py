@@ -47,6 +47,7 @@ _MEANS: dict[Verdict, str] = {
     "at paper scale": "About the paper's sizes. No smaller run can decide it; the kept verdict stands beside it.",
     "not run": "Nothing was measured or learned. The reason and the command are given.",
 }
+HOLDING: tuple[Verdict, ...] = ("holds", "holds as corrected")
 _NOTABLE: tuple[Verdict, ...] = (
     "fails", "mixed", "not above its control", "only qualitative", "holds as corrected", "holds", "undecided",
     "not run", "at paper scale",
@@ -151,21 +152,22 @@ def verdict_table(sections: Sequence[Section], scale: str) -> str:
 
 def disagreement(claims: Sequence[Entry]) -> str:
     """Where a kept run at paper scale came out differently: how many claims, which, and what to believe."""
-    both = [entry for entry in claims if entry.at_paper_scale and entry.finding.verdict not in UNJUDGED]
-    differ = [entry for entry in both if entry.finding.verdict != entry.verdict]
+    both = [one for one in claims if one.kept and not {one.kept.verdict, one.verdict} & {*UNJUDGED}]
+    differ = [entry for entry in both if entry.differs]
     if not both:
         return ""
     if not differ:
         many = f"All {len(both)} claims" if len(both) > 1 else "The one claim"
         return f"<p>{many} that {'are' if len(both) > 1 else 'is'} kept at paper scale came out the same there.</p>"
-    unsure = sum(entry.finding.verdict == "undecided" for entry in differ)
+    unsure = sum(entry.verdict == "undecided" for entry in differ)
     count = f"{len(differ)} of {len(both)} claims come" if len(both) > 1 else "the one claim that is kept comes"
     found = f"At paper scale {count} out differently."
     found += f" This run leaves {unsure} of these undecided." if unsure else ""
     items = "".join(
-        f'<li><a href="#{entry.anchor}">{escape(entry.finding.id)}</a> here {mark(entry.finding.verdict)}, '
-        f"at paper scale {mark(entry.verdict)}</li>"
+        f'<li><a href="#{entry.anchor}">{escape(entry.finding.id)}</a> here {mark(entry.verdict)}, '
+        f"at paper scale {mark(entry.kept.verdict)}</li>"
         for entry in differ
+        if entry.kept
     )
     return (
         f"<p>{found} The paper scale is the stronger evidence.</p>\n"

@@ -206,17 +206,25 @@ def needs(claim: Claim, run: Run, *, part: Part, full: str, without: str, of: Qu
     )
 
 
-def shows(claim: Claim, run: Run, *, variant: str, twin: str, of: Quantity = ENTROPY, command: str = "") -> Finding:
+def shows(
+    claim: Claim,
+    run: Run,
+    *,
+    variant: str,
+    twin: str,
+    of: Quantity = ENTROPY,
+    changes: Mapping[str, Any] | None = None,
+) -> Finding:
     """Do all layers of `variant` drop and rebound, beyond what seeds do by chance (99 %)? Its twin stands beside it.
 
-    Of drop and rebound the weaker counts. holds: both are there in every layer, and as large as matters. command: what
-    to run where `variant` diverged, if it is not the same at a lower rate.
+    Of drop and rebound the weaker counts. holds: both are there in every layer, and as large as matters. changes: the
+    options of a run in which `variant` would not diverge, if it is not a lower rate.
     """
     expected = (
         f"in every layer, {of.name} drops and comes back, both by at least {show(claim.matters or 0.0, claim.unit)} "
         "and beyond chance (99 %)"
     )
-    return cannot_tell(claim, run, expected, variant, of=of, command=command) or by_effect(
+    return cannot_tell(claim, run, expected, variant, of=of, changes=changes) or by_effect(
         claim,
         _hardest_by_layer(claim, _there(run, variant, "rebound", of)),
         expected=expected,
@@ -256,18 +264,18 @@ def cannot_tell(
     *variants: str,
     of: Quantity = ENTROPY,
     may_be_idle: Sequence[str] = (),
-    command: str = "",
+    changes: Mapping[str, Any] | None = None,
 ) -> Finding | None:
     """The finding "not run" where too few seeds of these variants are left, or one of them learned nothing; else None.
 
-    may_be_idle: further variants that must not have diverged, whatever they learned. command: what to run where one
-    diverged, if it is not the same at a lower rate.
+    may_be_idle: further variants that must not have diverged, whatever they learned. changes: the options of a run in
+    which none would, if it is not a lower rate.
     """
     if reason := lost(run, *variants, *may_be_idle, of=of):
-        return not_run(claim, expected, reason, command or again(run, "rate", run.config["rate"] / 3))
+        return not_run(claim, expected, reason, **(changes or {"rate": run.config["rate"] / 3}))
     for variant in variants:
         if reason := learned_nothing(run, variant):
-            return not_run(claim, expected, reason, again(run, "steps", 2 * run.config["steps"]))
+            return not_run(claim, expected, reason, steps=2 * run.config["steps"])
     return None
 
 
@@ -278,12 +286,6 @@ def lost(run: Run, *variants: str, of: Quantity = ENTROPY) -> str:
         return ""
     parts = [f"{(~seeds).sum()} of {len(seeds)} runs of {name}" for name, seeds in left.items() if not seeds.all()]
     return f"{', '.join(parts)} diverged"
-
-
-def again(run: Run, option: str, *values: float) -> str:
-    """The command that repeats a run with one option changed."""
-    scale = " --scale paper" if all(run.config[name] == value for name, value in AT_PAPER_SCALE.items()) else ""
-    return " ".join([f"joma run {run.study}{scale} --{option}", *(f"{value:g}" for value in values)])
 
 
 def numbers(run: Run, *variants: str, of: Quantity = ENTROPY) -> dict[str, dict[str, float]]:

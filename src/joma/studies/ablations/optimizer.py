@@ -14,7 +14,7 @@ from joma.recipes.language import Recipe, corpus, recipe, same_text, train_varia
 from joma.recipes.language.curves import curve
 from joma.runs import Run
 from joma.studies.ablations._figures import draw_curves, draw_summary
-from joma.studies.ablations._twins import AT_PAPER_SCALE, AblationConfig, again, in_nats, shows
+from joma.studies.ablations._twins import AT_PAPER_SCALE, AblationConfig, in_nats, shows
 
 TWIN = "Adam"
 NEVER_RENEWED = "Adam, state kept"
@@ -74,15 +74,15 @@ def chosen_rate(run: Run) -> float:
     """The rate with the lowest validation loss at the end of the trial."""
     losses = curve(run, TRIAL, "valid/loss")[:, 0, -1]
     if not np.isfinite(losses).any():
-        lower = again(run, "sgd-rates", *(rate / 1000 for rate in run.config["sgd_rates"]))
-        raise NotRun("SGD diverged at every rate of the trial", lower)
+        lower = [rate / 1000 for rate in run.config["sgd_rates"]]
+        raise NotRun("SGD diverged at every rate of the trial", sgd_rates=lower)
     return float(run.value(f"{TRIAL}/rates")[np.nanargmin(losses)])
 
 
 def _sgd(run: Run) -> Finding:
     """SGD has rates of its own: where it diverged, lower ones are the remedy."""
-    lower = again(run, "sgd-rates", *(chosen_rate(run) / divisor for divisor in (30, 10, 3)))
-    return shows(SGD, run, variant="SGD", twin=TWIN, command=lower)
+    lower = [chosen_rate(run) / divisor for divisor in (30, 10, 3)]
+    return shows(SGD, run, variant="SGD", twin=TWIN, changes={"sgd_rates": lower})
 
 
 def _kept(run: Run) -> Finding:

@@ -43,7 +43,7 @@ _SKIPPED = 0.25  # of a text at its beginning: queries there have no context to 
 NETWORKS = ("trained", "untrained")
 SPAN = 28  # tokens of a context that are printed, the query last
 SHOWN = 3  # neurons whose contexts are printed
-COMMAND = "joma run fig10 --model FOLDER --text FILE"
+COMMAND = "joma run fig10 --model FOLDER --text FILE --seeds 1"
 
 
 @dataclass(frozen=True)

@@ -311,7 +311,7 @@ def adam(run: Run, claim: Claim) -> Finding:
     explained = {f"{kind} attention": compare(_explained(run, f"{kind}/Adam"), 0.0) for kind in KINDS}
     if not all(shares.seeds for shares in explained.values()):
         reason = "no network moved by a finite amount under Adam"
-        return not_run(claim, claim.expected, reason, "joma run thm1-sgd --rates 0.05 0.025 0.0125")
+        return not_run(claim, claim.expected, reason, rates=[0.05, 0.025, 0.0125])
     what = "share of the movement of z that the relation explains at the smallest η"
     details = _drifts(run, "Adam", "full batch")
     return by_effect(claim, explained, what=what, over="networks", size=_first_order(run, "Adam"), details=details)

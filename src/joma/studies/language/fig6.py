@@ -244,8 +244,8 @@ def _too_few(claim: Claim, expected: str, run: Run, variants: Depths, *, fewest:
     lost = [name for name in silent if not curves.alive(run, name).any()]
     reasons = [f"all runs of {', '.join(lost)} diverged"] if lost else []
     reasons += [curves.learned_nothing(run, name) for name in silent if name not in lost]
-    remedy = f"a lower --rate than {run.config['rate']:g}" if lost else f"more --steps than {run.config['steps']}"
-    return not_run(claim, expected, "; ".join(reasons), f"joma run fig6 with {remedy}")
+    remedy = {"rate": run.config["rate"] / 3} if lost else {"steps": 2 * run.config["steps"]}
+    return not_run(claim, expected, "; ".join(reasons), **remedy)
 
 
 def judge_rebounds(claim: Claim, variants_of: Callable[[Run], Depths], run: Run) -> Finding:
@@ -280,7 +280,7 @@ def judge_rebounds(claim: Claim, variants_of: Callable[[Run], Depths], run: Run)
         details["lower layers"] = {"that drop and come back": float(sum(lower)), "of": float(len(lower))}
     if falling == len(cases):
         reason = "entropy still falls at the end of training, with every seed: whether it comes back later is not seen"
-        return not_run(claim, expected, reason, f"joma run fig6 with more --steps than {run.config['steps']}")
+        return not_run(claim, expected, reason, steps=2 * run.config["steps"])
     if falling:
         details["still falling at the end, so they do not tell"] = {"layers": float(falling)}
     return by_effect(

@@ -154,12 +154,13 @@ def _too_few(claim: Claim, expected: str, run: Run, *, fewest: int) -> Finding |
     found = by_rate(run)
     if found.learned.sum() >= fewest:
         return None
-    lost = int((~curves.alive(run, SWEEP)).all(-1).sum())
+    lost, rates = int((~curves.alive(run, SWEEP)).all(-1).sum()), run.config["rates"]
     reason = (
         f"only {int(found.learned.sum())} of {len(found.rates)} rates learn more than how frequent words are, and "
         f"{fewest} are needed ({lost} {'diverges' if lost == 1 else 'diverge'})"
     )
-    return not_run(claim, expected, reason, "joma run fig8 with other --rates, or with more --steps")
+    remedy = {"rates": [rate / 3 for rate in rates]} if lost else {"steps": 2 * run.config["steps"]}
+    return not_run(claim, expected, reason, **remedy)
 
 
 def judge_best(run: Run) -> Finding:
@@ -197,7 +198,7 @@ def judge_pattern(run: Run) -> Finding:
     rivals = [i for i in np.flatnonzero(found.learned) if i != found.best and np.isfinite(means[i])]
     if not rivals:
         reason = "too few runs are left of the other rates that learn"
-        return not_run(PATTERN, expected, reason, "joma run fig8 with lower --rates")
+        return not_run(PATTERN, expected, reason, rates=[rate / 3 for rate in run.config["rates"]])
     rival = max(rivals, key=lambda i: float(means[i]))
     each = curves.layer_rebounds(run, SWEEP, rate=found.best)
     count = np.nan if each is None else float(each.rebounds.sum())
@@ -231,7 +232,7 @@ def judge_together(run: Run) -> Finding:
     value, low, high, chance = correlation(back, -found.losses)
     if not np.isfinite(value):
         reason = "the same share comes back at every rate, or none, so a correlation cannot be computed"
-        return not_run(TOGETHER, expected, reason, "joma run fig8 with more --steps")
+        return not_run(TOGETHER, expected, reason, steps=2 * run.config["steps"])
     details = found.details(run)
     if not found.learned.all():
         part = correlation(back[found.learned], -found.losses[found.learned])
@@ -307,7 +308,8 @@ def judge_large(run: Run) -> Finding:
     largest = int(np.flatnonzero(found.learned)[-1])
     if largest == found.best:
         reason = f"the largest rate that learns, {found.rates[largest]:g}, has the lowest loss"
-        return not_run(LARGE, expected, reason, "joma run fig8 with a larger one in --rates that still learns")
+        larger = [*run.config["rates"], 1.5 * found.rates[largest]]  # the next one that was tried diverged, if any was
+        return not_run(LARGE, expected, reason, rates=sorted(larger))
     entropy = curves.curve(run, SWEEP, "valid/entropy").mean(-1)  # (rates, seeds, points, layers)
     kept = np.where(curves.alive(run, SWEEP)[..., None], entropy[:, :, -1] / entropy[:, :, 0], np.nan)
     layers, lost = [f"layer {layer + 1}" for layer in range(kept.shape[2])], 1 - kept

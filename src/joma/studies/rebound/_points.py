@@ -54,5 +54,4 @@ def train_measured(
     def measured(name: str, plain: Ensemble) -> Ensemble:
         return replace(plain, measures={"valid": plain.measures["valid"], **measures[name]}, measure_at=tuple(points))
 
-    command = f"joma run {run.study} --device cpu --precision float32, or on a machine with a GPU"
-    train_variants(variants, text, run, progress, share=0.95, adapt=measured, command=command)
+    train_variants(variants, text, run, progress, share=0.95, adapt=measured)

@@ -86,16 +86,15 @@ def _tells_nothing(claim: Claim, expected: str, held: str, run: Run, cases: Sequ
     for name in networks:
         if (left := int(alive(run, name).sum())) < FEWEST_SEEDS:
             reason = f"too many runs of {name} diverged: {left} are left"
-            return not_run(claim, expected, reason, f"joma run {run.study} --rate {run.config['rate'] / 3:g}")
+            return not_run(claim, expected, reason, rate=run.config["rate"] / 3)
         if reason := learned_nothing(run, name):
-            return not_run(claim, expected, reason, f"joma run {run.study} --steps {2 * run.config['steps']}")
+            return not_run(claim, expected, reason, steps=2 * run.config["steps"])
     if not cases:
         return not_run(claim, expected, _nothing_rises(run), at_paper_scale(run.study))
     for case in cases:
         if not (off := _twins.misses(run, case, twin_name(case.base, held))) <= LOOSE:
             reason = f"{held} was not held in {case.name}: it was off by {off:.0%}, and {LOOSE:.0%} is allowed"
-            often = max(1, run.config["refresh"] // 5)
-            return not_run(claim, expected, reason, f"joma run {run.study} --refresh {often}")
+            return not_run(claim, expected, reason, refresh=max(1, run.config["refresh"] // 5))
     return None
 
 

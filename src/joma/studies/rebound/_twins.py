@@ -117,8 +117,7 @@ class Twins:
 
             return replace(plain, networks=networks, tend=Held.tend, measures=measures, measure_at=at)
 
-        command = f"joma run {run.study} --device cpu --precision float32, or on a machine with a GPU"
-        train_variants(variants, text, run, progress, share=0.95, adapt=adapted, command=command)
+        train_variants(variants, text, run, progress, share=0.95, adapt=adapted)
 
 
 def twin_name(base: str, held: str, *, elsewhere: bool = False) -> str:

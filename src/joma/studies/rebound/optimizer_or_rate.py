@@ -235,7 +235,7 @@ def _concluded(
     if not cases:
         reached = ", ".join(f"{level:g}" for level in levels(run))
         reason = f"too few runs reach a loss of {reached} nats to be compared there"
-        return not_run(claim, expected, reason, f"joma run {run.study} with higher --levels or more --steps")
+        return not_run(claim, expected, reason, steps=2 * run.config["steps"])
     known = {name: {k: v for k, v in part.items() if v == v} for name, part in details.items()}
     known = {name: part for name, part in known.items() if part} | diverged(run, OPTIMIZERS)
     return by_effect(claim, cases, expected=expected, what="entropy of layer 1", details=known)

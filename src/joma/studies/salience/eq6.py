@@ -295,9 +295,7 @@ def _too_short(run: Run, claim: Claim, share: float) -> Finding | None:
     """What is found if no more than `share` of the components is learned: nothing."""
     if _learned(run) > share:
         return None
-    return not_run(
-        claim, claim.expected, "the run ended before its components were learned", "joma run eq6 --steps 5000"
-    )
+    return not_run(claim, claim.expected, "the run ended before its components were learned", steps=5000)
 
 
 @CLAIMS.declare(

@@ -76,9 +76,7 @@ def run(config: ScanSnapDecoderConfig, run: Run, progress: Progress) -> None:
     the place of two rates in what is recorded.
     """
     text = corpus(config, progress)
-    needs_device(
-        config.device, f"the same command on a machine that has one, or joma run {run.study} with --device cpu"
-    )
+    needs_device(config.device, device="cpu")
     remember_corpus(text, run)
     ensembles = {}
     for depth in config.depths:
@@ -141,7 +139,7 @@ def moved(run: Run, depth: int, start: int, end: int) -> np.ndarray:
 def _unlearned(claim: Claim, expected: str, run: Run) -> Finding | None:
     for layers in depths(run.config):
         if reason := learned_nothing(run, layers_of(layers), rate=TEXT):
-            return not_run(claim, expected, reason, f"joma run {STUDY.name} with more --steps or another --rate")
+            return not_run(claim, expected, reason, steps=2 * run.config["steps"])
     return None
 
 

@@ -210,8 +210,7 @@ def points(steps: int, refresh: int, pairs: int) -> list[int]:
 def run(config: GaloreLowrankConfig, run: Run, progress: Progress) -> None:
     """Train all decoders and their twins, recording what the head of this file lists. Resumes by itself."""
     text = corpus(config, progress)
-    here = f"the same command on a machine that has one, or joma run {run.study} with --device cpu"
-    needs_device(config.device, here)
+    needs_device(config.device, device="cpu")
     remember_corpus(text, run)
     rates = (config.rate, config.rate)  # of the text, and of its twin with shuffled targets
     made = {counted(layers, "layer"): recipe(config, text, layers=layers, rates=rates) for layers in config.layers}

@@ -33,11 +33,10 @@ Numbers = dict[str, dict[str, float]]
 Evidence = Callable[[Run, Claim], dict[str, Any]]
 
 
-def _learned_nothing(run: Run) -> tuple[str, str] | None:
+def _learned_nothing(run: Run) -> tuple[str, dict[str, int]] | None:
     """Where a decoder learned only word frequencies."""
     reasons = (learned_nothing(run, name, rate=decoders.TEXT) for name in variants(run))
-    again = f"joma run {run.study} with more --steps or another --rate"
-    return next(((reason, again) for reason in reasons if reason), None)
+    return next(((reason, {"steps": 2 * run.config["steps"]}) for reason in reasons if reason), None)
 
 
 CLAIMS = Claims(guard=_learned_nothing)

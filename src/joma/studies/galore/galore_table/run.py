@@ -50,7 +50,7 @@ def read_text(config: GaloreTableConfig, progress: Progress) -> Text:
         place = f"{folder} has no folder wikitext-2" if folder else "neither --data nor JOMA_DATA names a folder"
         if config.data:
             raise CorpusError(f"data must be the folder that holds wikitext-2: {place}")
-        raise NotRun(f"WikiText-2 is needed, and {place}", "JOMA_DATA=FOLDER and the same command")
+        raise NotRun(f"WikiText-2 is needed, and {place}", data="FOLDER")
     found = subwords(Path(folder) / "wikitext-2", config.vocabulary, most=config.source, progress=progress)
     return Text(found.train, found.held_out, (found.files, found.size), found.sha256)
 

@@ -74,7 +74,7 @@ def _of_learned(
             if nothing := [kind for kind, networks in found.items() if not networks.learned.any()]:
                 where = " and the ".join(nothing)
                 reason = f"in the {where} classes the logits of no network moved, or they are not finite"
-                return not_run(claim, claim.expected, reason, "joma run thm1-softmax --steps 2000 --rate 0.1")
+                return not_run(claim, claim.expected, reason, steps=2000, rate=0.1)
             given = evidence(found, claim)
             lost = {f"{kind} classes": float((~networks.learned).sum()) for kind, networks in found.items()}
             if any(lost.values()):

@@ -170,7 +170,7 @@ def run(config: ForecastConfig, run: Run, progress: Progress) -> None:
     first = next(iter(variants.values())).with_(rates=(config.sgd_rate,))
     variants[f"SGD, {names[config.layers[0]]}"] = first.with_optimizer(kind="sgd", renew_every=None)
     points = spread_points(config.every, config.steps)
-    needs_its_device(first, run)
+    needs_its_device(first)
 
     def follow(variant: Recipe) -> Words:
         seen = with_words(text, variant.decoder.vocabulary)

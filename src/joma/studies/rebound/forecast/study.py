@@ -146,7 +146,7 @@ def _trained(run: Run) -> list[str]:
 
 def _nothing_learned(claim: Claim, expected: str, run: Run) -> Finding:
     reasons = "; ".join(learned_nothing(run, name) for name in _trained(run))
-    return not_run(claim, expected, reasons, f"joma run forecast with more --steps than {run.config['steps']}")
+    return not_run(claim, expected, reasons, steps=2 * run.config["steps"])
 
 
 def _cases(claim: Claim, run: Run, variants: list[str], forecaster: str) -> dict[str, Comparison]:

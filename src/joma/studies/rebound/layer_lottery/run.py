@@ -99,7 +99,7 @@ def run(config: LayerLotteryConfig, run: Run, progress: Progress) -> None:
     """Train seeds and twins as one ensemble."""
     text = corpus(config, progress)
     base = recipe(config, text, layers=config.layers, rates=(config.rate,))
-    needs_its_device(base, run)
+    needs_its_device(base)
     remember_corpus(text, run)
     members = members_of(base.seeds, config.twins)
     run.keep(f"{NETWORKS}/rates", lambda: np.array(base.rates))

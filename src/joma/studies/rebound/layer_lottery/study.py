@@ -80,7 +80,7 @@ def _too_few(claim: Claim, expected: str, run: Run, kinds: tuple[str, ...] = ())
         return None
     found = ", ".join(f"{count} of kind {kind}" for kind, count in counts.items())
     reason = f"too few networks learned more than how frequent words are: {found}"
-    return not_run(claim, expected, reason, f"joma run layer-lottery --steps {2 * run.config['steps']}")
+    return not_run(claim, expected, reason, steps=2 * run.config["steps"])
 
 
 def _left_out(run: Run) -> dict[str, dict[str, float]]:

@@ -181,8 +181,7 @@ def run(config: ReboundCauseConfig, run: Run, progress: Progress) -> None:
         at = tuple(point for point in every if point >= variant.branch_at)
         return replace(plain, measures={"valid": plain.measures["valid"]}, measure_at=at)
 
-    command = f"joma run {run.study} --device cpu --precision float32, or on a machine with a GPU"
-    train_variants(variants, text, run, progress, share=0.95, adapt=measured, command=command)
+    train_variants(variants, text, run, progress, share=0.95, adapt=measured)
 
 
 Way = Literal["down", "back"]

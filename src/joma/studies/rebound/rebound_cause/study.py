@@ -166,9 +166,9 @@ def _lost(claim: Claim, expected: str, run: Run, variants: Sequence[str]) -> Fin
     for name in variants:
         if (left := int(alive(run, name).sum())) < FEWEST_SEEDS:
             reason = f"too many runs of {name} diverged: {left} are left"
-            return not_run(claim, expected, reason, f"joma run rebound-cause --rate {run.config['rate'] / 3:g}")
+            return not_run(claim, expected, reason, rate=run.config["rate"] / 3)
         if reason := learned_nothing(run, name):
-            return not_run(claim, expected, reason, f"joma run rebound-cause --steps {2 * run.config['steps']}")
+            return not_run(claim, expected, reason, steps=2 * run.config["steps"])
     return None
 
 

@@ -189,7 +189,7 @@ def run(config: ReboundOnsetConfig, run: Run, progress: Progress) -> None:
     text = corpus(config, progress)
     recipes = {f"L{layers}": recipe(config, text, layers=layers, rates=(config.rate,)) for layers in config.depths}
     base = next(iter(recipes.values()))
-    needs_its_device(base, run)
+    needs_its_device(base)
     remember_corpus(text, run)
     found = levels_of(config, text)
     classes, frequency = by_frequency(found.texts[0], CLASSES, GROUPINGS)

@@ -68,10 +68,9 @@ def judge_slope(what: str, factor: str, run: Run) -> Finding:
         details[f"{place}, step of the {what}"] = {value: step for value, step in means.items() if np.isfinite(step)}
     if all(case.seeds < FEWEST_SEEDS for case in cases.values()):
         reason = f"in every layer fewer than {FEWEST_SEEDS} seeds have a {what} at three levels"
-        command = "JOMA_DATA=FOLDER joma verify rebound-onset --scale paper"
         if run.config["corpus"] == PAPER["corpus"]:
-            command = f"joma run rebound-onset --scale paper --steps {2 * run.config['steps']}"
-        return not_run(claim, expected, reason, command)
+            return not_run(claim, expected, reason, steps=2 * run.config["steps"])
+        return not_run(claim, expected, reason, "JOMA_DATA=FOLDER joma verify rebound-onset --scale paper")
     off = {place: abs(case.value - 1) for place, case in cases.items() if factor == "rate"}
     return by_effect(
         claim,

@@ -138,8 +138,7 @@ def run(config: SpreadConfig, run: Run, progress: Progress) -> None:
         measures = {"valid": plain.measures["valid"], "spread": spreading(tokens, name, run, config.valley)}
         return replace(plain, measures=measures, measure_at=points(config, variant.steps))
 
-    command = f"joma run {run.study} --device cpu --precision float32, or on a machine with a GPU"
-    train_variants(variants, text, run, progress, share=0.95, adapt=measured, command=command)
+    train_variants(variants, text, run, progress, share=0.95, adapt=measured)
     progress(0.95, "entropies of Gaussian logits")
     keep_gaussian(run, list(variants), config.length)
 

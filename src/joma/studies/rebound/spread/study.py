@@ -263,7 +263,7 @@ def _nothing(claim: Claim, expected: str, run: Run, cases: list[Case] | None = N
     """Where no network learned, or none of its layers comes back."""
     reasons = [record.unsound(run, base) for base in record.bases(run)]
     if all(reasons):
-        return not_run(claim, expected, "; ".join(reasons), f"joma run {run.study} --steps {2 * run.config['steps']}")
+        return not_run(claim, expected, "; ".join(reasons), steps=2 * run.config["steps"])
     if cases is None or cases:
         return None
     found = {

@@ -122,8 +122,7 @@ def run(config: CollapseConfig, run: Run, progress: Progress) -> None:
     """Train all networks, then let the alarms of the monitor look at what was recorded."""
     text = corpus(config, progress)
     variants = plan(config, text)
-    command = f"joma run {run.study} --device cpu --precision float32, or on a machine with a GPU"
-    needs_its_device(variants[PLAIN], run, command)
+    needs_its_device(variants[PLAIN])
     remember_corpus(text, run)
     run.keep("loss by frequency", lambda: frequency_loss(variants[PLAIN], text))
     for name in variants:

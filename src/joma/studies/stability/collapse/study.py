@@ -290,7 +290,7 @@ def _kinds(run: Run) -> Numbers:
 
 def _unlearned(claim: Claim, expected: str, run: Run) -> Finding | None:
     if reason := record.nothing_learned(run):
-        return not_run(claim, expected, reason, f"joma run {run.study} --steps {2 * run.config['steps']}")
+        return not_run(claim, expected, reason, steps=2 * run.config["steps"])
     return None
 
 
