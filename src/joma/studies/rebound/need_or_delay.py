@@ -340,8 +340,7 @@ def _input_raises(run: Run, claim: Claim) -> Finding:
     for case in judged:
         if not (off := misses(run, case, arm_name(case.base, HELD))) <= LOOSE:
             reason = f"the input was not held in {case.name}: it was off by {off:.0%}, and {LOOSE:.0%} is allowed"
-            often = max(1, run.config["refresh"] // 5)
-            return not_run(claim, claim.expected, reason, f"joma run {run.study} --refresh {often}")
+            return not_run(claim, claim.expected, reason, refresh=max(1, run.config["refresh"] // 5))
     found = {case.name: compare(rise(run, case, "QK"), rise(run, case, HELD)) for case in judged}
     off = {case.name: misses(run, case, arm_name(case.base, HELD)) for case in judged}
     details = _details(run, judged, "QK", HELD) | {"held input off by": off}
