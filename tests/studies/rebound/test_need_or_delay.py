@@ -43,7 +43,7 @@ def made(folder, arms=(), *, losses=(), miss=0.01, config=CONFIG, diverged=(), b
         run.append(f"{name}/loss by frequency", 0, 4.2)
         for step in points(100, 400, 20):
             if arm == NOTHING or step >= 100:
-                loss = 4 - 2.5 * step / 400 + dict(losses).get(arm, 0.0) * (step > 100)
+                loss = 4 - 2.5 * step / 400 + dict(losses).get(arm, 0.0) * (step >= 100)
                 values = level(step, back, low) + chance * (step > low) * (step - low) / 300
                 gone = np.where(np.arange(SEEDS) < dict(diverged).get(arm, 0), 120, -1)
                 run.append(f"{name}/valid/loss", step, np.full(SEEDS, loss))
@@ -170,7 +170,7 @@ def test_a_twin_has_its_base_s_way_down_and_a_later_valley_counts_in_doublings(t
     with made(tmp_path, {"MLP": LATE}, losses={"MLP": 0.5}) as run:
         path = study.path(run, BASE, "MLP")
         assert path.steps.tolist() == list(points(100, 400, 20))
-        np.testing.assert_allclose(path.loss[0], [4 - s / 160 + 0.5 * (s > 100) for s in path.steps])
+        np.testing.assert_allclose(path.loss[0], [4 - s / 160 + 0.5 * (s >= 100) for s in path.steps])
         (case,) = study.cases(run)
         np.testing.assert_allclose(study.doublings_later(run, case, "MLP"), math.log2(220 / 100))
         ends = np.mean([level(s, *LATE) for s in (380, 400)])  # the mean over the last 60 steps

@@ -133,8 +133,7 @@ def run(config: NeedOrDelayConfig, run: Run, progress: Progress) -> None:
         measures["held"] = lambda decoder, members: {"miss": decoder.miss()}
         return replace(plain, networks=networks, tend=Held.tend, measures=measures, measure_at=at)
 
-    command = f"joma run {run.study} --device cpu --precision float32, or on a machine with a GPU"
-    train_variants(variants, text, run, progress, share=0.95, adapt=measured, command=command)
+    train_variants(variants, text, run, progress, share=0.95, adapt=measured)
 
 
 # ---- what is read from the record
