@@ -228,14 +228,12 @@ def _layers(run: Run) -> list[Case]:
 # ---- claims
 
 
-def _tells_nothing(run: Run) -> tuple[str, str] | None:
+def _tells_nothing(run: Run) -> tuple[str, str | dict[str, float]] | None:
     for name in (arm_name(base, arm) for base in bases(run) for arm in _arms(run)):
         if (left := int(alive(run, name).sum())) < FEWEST_SEEDS:
-            return f"too many runs of {name} diverged: {left} are left", (
-                f"joma run {run.study} --rate {run.config['rate'] / 3:g}"
-            )
+            return f"too many runs of {name} diverged: {left} are left", {"rate": run.config["rate"] / 3}
         if reason := learned_nothing(run, name):
-            return reason, f"joma run {run.study} --steps {2 * run.config['steps']}"
+            return reason, {"steps": 2 * run.config["steps"]}
     if cases(run):
         return None
     most, name = max(((compare(rise(run, case)), case.name) for case in _layers(run)), key=lambda one: one[0].value)
