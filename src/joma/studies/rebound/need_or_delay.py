@@ -413,10 +413,20 @@ def _draw_outcomes(run: Run) -> Drawing:
     for axis, case in zip(axes, layers, strict=True):
         for arm in _arms(run):
             when, back = compare(doublings_later(run, case, arm)), compare(rise(run, case, arm))
-            colour = COLOURS[arm]
-            style = {"color": colour, "mfc": "white" if " and " in arm else colour, "label": _label(arm)}
-            reach = {"xerr": when.half_width, "yerr": back.half_width}
-            axis.errorbar(when.value, back.value, **reach, fmt="o", ms=5, capsize=2, lw=1, **style)
+            inside = "white" if " and " in arm else COLOURS[arm]
+            axis.errorbar(
+                when.value,
+                back.value,
+                xerr=when.half_width,
+                yerr=back.half_width,
+                fmt="o",
+                ms=5,
+                capsize=2,
+                lw=1,
+                color=COLOURS[arm],
+                mfc=inside,
+                label=_label(arm),
+            )
         axis.axhline(MATTERS, color=RED, lw=0.8, ls=":", label="what matters")
         axis.axvline(LATER, color=RED, lw=0.8, ls=":", label="later")
         later = "valley later than with nothing frozen (doublings of the steps)"
