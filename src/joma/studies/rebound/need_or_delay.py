@@ -190,7 +190,8 @@ def equal_loss(one: Path, other: Path) -> tuple[np.ndarray, np.ndarray]:
     """By seed, the measuring points at which the losses of both are first as low as the lowest that both reach."""
     lowest = [np.minimum.accumulate(path.loss, -1) for path in (one, other)]
     level = np.maximum(lowest[0][:, -1], lowest[1][:, -1])
-    return tuple((low <= level[:, None]).argmax(-1) for low in lowest)  # type: ignore[return-value]
+    first, second = ((low <= level[:, None]).argmax(-1) for low in lowest)
+    return first, second
 
 
 def rise(run: Run, case: Case, arm: str = NOTHING) -> np.ndarray:
@@ -337,12 +338,14 @@ def _input_raises(run: Run, claim: Claim) -> Finding:
     if not judged:
         reason = f"with QK frozen no layer comes back by {MATTERS:g} nats beyond chance, so nothing is left to explain"
         return not_run(claim, claim.expected, reason, at_paper_scale(run.study))
+    off = {case.name: misses(run, case, arm_name(case.base, HELD)) for case in judged}
     for case in judged:
-        if not (off := misses(run, case, arm_name(case.base, HELD))) <= LOOSE:
-            reason = f"the input was not held in {case.name}: it was off by {off:.0%}, and {LOOSE:.0%} is allowed"
+        if not off[case.name] <= LOOSE:
+            reason = (
+                f"the input was not held in {case.name}: it was off by {off[case.name]:.0%}, and {LOOSE:.0%} is allowed"
+            )
             return not_run(claim, claim.expected, reason, refresh=max(1, run.config["refresh"] // 5))
     found = {case.name: compare(rise(run, case, "QK"), rise(run, case, HELD)) for case in judged}
-    off = {case.name: misses(run, case, arm_name(case.base, HELD)) for case in judged}
     details = _details(run, judged, "QK", HELD) | {"held input off by": off}
     return by_effect(
         claim,
