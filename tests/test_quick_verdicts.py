@@ -98,9 +98,9 @@ def test_the_table_counts_what_quick_scale_can_decide():
     assert rows[2:] == ["| `a` | 3.1 | 1 | 2 |", "| `b` | 2.0 | 1 | 1 |", "| all | 5 | 2 | 3 |"]
 
 
-def test_the_table_of_the_page_is_that_of_what_is_kept():
+def test_the_tables_of_the_page_are_those_of_what_is_kept():
     page = (RECORDS / "README.md").read_text(encoding="utf-8")
-    assert SCRIPT["TABLE"].search(page)[0] == "<!-- table of quick scale -->\n" + SCRIPT["table"](KEPT)
+    assert SCRIPT["TABLE"].search(page)[0] == "<!-- table of quick scale -->\n" + SCRIPT["tables"](KEPT)
 
 
 @pytest.mark.parametrize("content", [None, "no JSON", "{}", "[]", '{"studies": []}'])
