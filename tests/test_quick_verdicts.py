@@ -56,7 +56,14 @@ def test_only_what_is_decided_and_not_fragile_must_agree():
 
 def test_what_is_kept_says_of_itself_that_it_agrees(tmp_path, monkeypatch, capsys):
     """The command as it is used, on a findings.json with one claim turned."""
-    one = {"id": "a/b", "effect": 1.0, "interval": None, "control_effect": 0.0, "level": 0.95}
+    one = {
+        "id": "a/b",
+        "effect": 1.0,
+        "interval": None,
+        "control_effect": 0.0,
+        "difference_interval": None,
+        "level": 0.95,
+    }
     written = {"studies": [{"name": "a", "seconds": 1.0, "findings": [one | finding()]}]}
     origin = {"machine": "Arm", "created": "today"}
     main = SCRIPT["main"]
