@@ -274,8 +274,8 @@ def test_what_else_is_said_of_quick_scale_still_stands():
     cures = ("text-read-backwards", "reverse-no-better-than-uniform")
     assert {QUICK[f"reversal-decoder/{name}"]["verdict"] for name in cures} == {"holds"}
     assert QUICK["reversal-decoder/no-trace-of-the-reverse"]["verdict"] == "not above its control"
-    for one in ("kv-cache/sparsity-arises-in-training", "kv-cache/sparsity-explains-what-eviction-costs"):
-        assert QUICK[one]["verdict"] == "undecided"
+    assert QUICK["kv-cache/sparsity-arises-in-training"]["verdict"] == "holds"
+    assert QUICK["kv-cache/sparsity-explains-what-eviction-costs"]["verdict"] == "undecided"
 
 
 def test_verdicts_are_counted():
