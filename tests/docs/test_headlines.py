@@ -234,8 +234,7 @@ def test_the_verdicts_that_the_front_pages_put_into_words_still_stand(claim, ver
 QUICK = json.loads((ROOT / "results/quick.json").read_text(encoding="utf-8"))["findings"]
 AT_QUICK = {
     "figure6": "{fig6/fig6-one-layer}.",
-    "ablations": "that it needs the nonlinearity {nonlinearity/rebound-needs-nonlinearity}; that it stays away with a "
-    "linear MLP is {nonlinearity/linear-mlp-stays-sparse}.",
+    "ablations": "that it stays away with a linear MLP {nonlinearity/linear-mlp-stays-sparse}, in one narrow layer.",
     "why-attention-comes-back": "{dilution/logits-shrink}.",
     "rebound": "Theorem 1 {forecast/theorem-1-foretells}, equation 6 {forecast/equation-6-foretells}, the law "
     "{forecast/focus-and-dilution-foretells}.",
