@@ -48,6 +48,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 UNJUDGED: tuple[Verdict, ...] = ("at paper scale", "not run")
 """Without evidence: the claim is about paper scale and cannot be seen smaller, or nothing was measured."""
 _DECIDED: tuple[Verdict, ...] = ("holds", "only qualitative", "not above its control", "fails")
+_DIFFERS: tuple[Verdict, ...] = ("holds", "only qualitative", "fails")
 _BETTER: tuple[Verdict, ...] = ("undecided", "only qualitative", "mixed", "not above its control", "fails")
 """Where neither form of a claim holds, the first of these that one of them got."""
 NUDGE = 0.25
@@ -93,9 +94,9 @@ def is_fragile(printed: Evidence, corrected: Evidence | None = None) -> bool:
 def _firm_alone(evidence: Evidence) -> Evidence:
     """As if differences that are not firm had no interval, and so were undecided."""
     lost = {"interval": (nan, nan), "difference_interval": (nan, nan)}
-    differs = {case: one.low > 0 or one.high < 0 for case, one in evidence.effects.items()}
     effects = {
-        case: replace(one, **lost) if differs[case] and not one.firm else one for case, one in evidence.effects.items()
+        case: replace(one, **lost) if of_effect(one) in _DIFFERS and not one.firm else one
+        for case, one in evidence.effects.items()
     }
     return replace(evidence, effects=effects)
 
