@@ -27,7 +27,7 @@ A firm one has at least five seeds, p <= 0.0025 by Student's t, and p <= 0.05 by
 
 Why these: intervals of 95 % suppose Gaussian seeds. With a tail downwards five seeds rarely show it, and up to 18 % of
 claims without effect "hold"; a test of signs does not help, as the median is then above zero. With p <= 0.0025 it is
-2.3 % for an exponential tail and 4.5 % for a lognormal one, and five seeds still see 4 standard deviations in 88 % of
+2.5 % for an exponential tail and 5 % for a lognormal one, and five seeds still see 4 standard deviations in 85 % of
 cases (benchmarks/bench_rules.py measures all of this). Seeds of which a fifth collapse cannot be told from healthy ones
 before one is seen: n of them are all healthy with probability 0.8^n, by any rule.
 """
