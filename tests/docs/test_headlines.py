@@ -140,6 +140,10 @@ def lowest_latents():
     return f"from {one['control_effect']:.3f} to {one['effect']:.3f}, by {fall}"
 
 
+def with_frozen(part):
+    return shown(f"need-or-delay/delayed-by-{part}", "2 layers: layer 2", digits=3)
+
+
 SAID = {
     "mathematical claims": (counted, 2),
     "one layer": (lambda: shown("fig6/fig6-one-layer"), 2),
@@ -148,6 +152,9 @@ SAID = {
     "linear MLP, layer 2": (lambda: linear("layer 2"), 2),
     "ReLU": (relu, 2),
     "held sizes": (lambda: f"{held('1 layer')} of it in a one-layer model and {held('2 layers: layer 2')} in the", 2),
+    "queries and keys frozen": (lambda: with_frozen("qk"), 1),
+    "MLPs frozen": (lambda: with_frozen("mlp"), 1),
+    "embeddings frozen": (lambda: with_frozen("embeddings"), 1),
     "other seeds": (other_seeds, 1),
     "Theorem 1": (
         lambda: "a skill of {} % as printed and {} % as corrected".format(
@@ -200,6 +207,8 @@ def test_a_headline_has_the_number_of_its_record(name):
         ("fig6/fig6-top-layers", "undecided"),
         ("nonlinearity/linear-mlp-stays-sparse", "fails"),
         ("dilution/logits-shrink", "holds"),
+        ("need-or-delay/needs-mlp", "undecided"),
+        ("need-or-delay/delayed-by-mlp", "only qualitative"),
         ("forecast/theorem-1-foretells", "not above its control"),
         ("forecast/equation-6-foretells", "fails"),
         ("forecast/focus-and-dilution-foretells", "only qualitative"),

@@ -140,6 +140,8 @@ OF_OTHER_RUNS = {
     "figure8": ["0.36 [−0.51, 0.99]"],
     # of single texts and of the fourth corner: `test_what_galore_gains_by_text_and_by_corner` has them
     "galore-table": ["0.012 ± 0.005", "0.089 ± 0.014", "0.115 ± 0.036", "0.129 ± 0.278", "0.19 ± 0.17", "0.05 ± 0.31"],
+    # of a twin that no claim is about, and at another step: `test_rises_in_the_second_of_two_layers` has them
+    "why-attention-comes-back": ["−0.025 nats [−0.079, 0.029]", "0.08 nats [0.03, 0.14]", "0.00 nats [−0.02, 0.03]"],
     "python-hierarchy": ["0.276 [0.243, 0.309]", "0.44 octaves [0.24, 0.64]"],
 }
 """Numbers that no finding has: of a text whose run is not kept, of one text alone, of another reading, of a figure."""
@@ -237,3 +239,40 @@ def test_what_galore_gains_by_text_and_by_corner():
     lora = [ends("LoRA", rate, 3).mean(1) for rate in (0.002, 0.001)]
     assert f"({lora[0][2]:.2f} nats, the others {lora[0][0]:.2f} and {lora[0][1]:.2f};" in page
     assert f"{min(lora[1]):.2f} to {max(lora[1]):.2f})" in page
+
+
+def test_rises_in_the_second_of_two_layers():
+    """With parts frozen: their table, and what is said of step 10,000 and of the run that ends there."""
+    page = " ".join(text_of("docs/explanation/why-attention-comes-back.md").split())
+
+    def shown(rises, digits=2):
+        half = scipy.stats.t.ppf(0.975, len(rises) - 1) * rises.std(ddof=1) / len(rises) ** 0.5
+        ends = [f"{one:.{digits}f}" for one in (rises.mean(), rises.mean() - half, rises.mean() + half)]
+        value, low, high = (one.replace("-0.00", "0.00").replace("-", "−") for one in ends)
+        return value, f"[{low}, {high}]"
+
+    def rise(run, frozen, last):
+        """From the lowest mean of the other seeds to the mean of the 3,000 steps before `last`, (seeds,)."""
+        steps, entropy = run.steps("2 layers/valid/entropy"), run.array("2 layers/valid/entropy")[:, :, 1, 0]
+        if frozen:
+            twin = f"2 layers, {frozen} frozen/valid/entropy"
+            entropy = np.concatenate([entropy[steps < 2000], run.array(twin)[:, :, 1, 0]])
+            steps = np.concatenate([steps[steps < 2000], run.steps(twin)])
+        low = [np.delete(entropy, seed, 1).mean(1).argmin() for seed in range(8)]
+        near = (steps > last - 3000) & (steps <= last)
+        later = [near & (np.arange(len(steps)) >= at) for at in low]
+        return np.array([entropy[later[seed], seed].mean() - entropy[at, seed] for seed, at in enumerate(low)])
+
+    with Run.open(ROOT / "results/need-or-delay/need-or-delay.sqlite") as run:
+        parts = {"": "nothing", "QK": "queries and keys", "MLP": "MLPs", "embeddings": "embeddings",
+                 "MLP and embeddings": "MLPs and embeddings", "output": "output matrix (control)"}  # fmt: skip
+        for frozen, row in parts.items():
+            (cells,) = re.findall(rf"\| {re.escape(row)} \|([^|]*)\|([^|]*)\|([^|]*)\|", page)
+            assert cells[2].strip() == " ".join(shown(rise(run, frozen, 23_500)))
+        early = {frozen: shown(rise(run, frozen, 10_000)) for frozen in ("", "MLP", "MLP and embeddings")}
+        assert "by step 10,000 it has risen by {} nats {}".format(*early["MLP"]) in page
+        assert "with nothing frozen by {} {}".format(*early[""]) in page
+        assert "not risen by step 10,000 ({} nats {})".format(*early["MLP and embeddings"]) in page
+    with Run.open(ROOT / "results/rebound-cause/rebound-cause.sqlite") as run:
+        twin = run.array("2 layers, embeddings frozen/valid/entropy")[:, :, 1, 0]
+        assert "{} nats {} instead of 0.068".format(*shown(twin[-1] - twin[0], 3)) in page

@@ -4,6 +4,7 @@ import json
 import math
 import socket
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -233,6 +234,7 @@ def test_mlflow_goes_on_in_a_run_and_takes_any_name(tmp_path, monkeypatch):
     where = (tmp_path / "mlruns").as_uri()
     again = MLflow(sink.run_id, tracking_uri=where)
     sizes, send = [], again._client.log_batch
+    monkeypatch.setattr("joma.monitor.sinks.mlflow.time", SimpleNamespace(time=lambda: 1234.5))
     monkeypatch.setattr(
         again._client, "log_batch", lambda run, metrics: (sizes.append(len(metrics)), send(run, metrics=metrics))
     )
@@ -242,6 +244,7 @@ def test_mlflow_goes_on_in_a_run_and_takes_any_name(tmp_path, monkeypatch):
     rows = sink._client.get_run(sink.run_id).data.metrics
     assert rows["entropy/a_0__b/mean"] == 1.0
     assert rows["n/1499"] == 1499
+    assert sink._client.get_metric_history(sink.run_id, "n/1499")[0].timestamp == 1_234_500  # milliseconds
     assert sink._client.get_run(sink.run_id).info.status == "RUNNING"
     assert mlflow_sink(tmp_path).run_id != sink.run_id  # the experiment is there, the run is new
     sink.close()

@@ -158,5 +158,52 @@ EQUIVALENT: dict[str, str] = {
     "alarm, falls = EntropyFall(), np.full(entropy.shape, -np.inf) | -np.inf -> np.inf": (
         "The first places are set to -inf below, and all others to what was found."
     ),
+    'cli/options.py parse | dropped clause | group = parser.add_argument_group("configuration", '
+    '(type(preset).__doc__ or "").partition("\\n")[0]) |  or "" -> ': (
+        "A dataclass without a docstring is given one by Python: there is always some text."
+    ),
+    "measure/_following.py _settled | off by one | if step % 2 or step == steps - 1: |  -  ->  + ": (
+        "The steps are even in number, so that the last is made orthonormal by the other half of the line; and "
+        "all is made so once more at the end."
+    ),
+    "measure/allocation.py allocate | wrong key kept | cheap = cheaper(len(shares), after[0].numel() if "
+    "members else after.numel()) | 0 -> -1": (
+        "The states of all members have one shape: as many numbers in the first as in the last."
+    ),
+    "measure/_sparsity_triton.py top_kernel | sign | v1, v2, v3, v4 = lower + step, lower + 2.0 * step, "
+    "upper - 2.0 * step, upper - step |  -  ->  +  (2)": (
+        "One of four places falls outside: a round leaves two fifths of the bracket instead of one, and 24 "
+        "rounds leave less than float32 tells apart."
+    ),
+    "monitor/sharded.py SharedMatrices.settle | wrong key kept | mine, firsts = self.meshes(), (min(each) "
+    "for each in zip(*meshes, strict=True)) | min -> max": (
+        "Meshes that hold a matrix hold the same one: which of them measures it is all one, as long as all agree."
+    ),
+    "optim/_groups.py regroup | dropped clause | if basis is not None and energies is not None: |  and "
+    "energies is not None -> ": ("Bases and energies are made in one place: neither is there without the other."),
+    "probes/_own.py watching.before | wrong key kept | real[0] = mask.bool() | 0 -> -1": (
+        "A list of one place, which two functions share: the first is the last."
+    ),
+    "report/scans/figures.py compared_pictures | wrong key kept | titles = {name: "
+    "curve_title(scans[0].curves[name]) for name in both} | 0 -> -1": (
+        "The title is made of what is in the name of a curve, and both scans have that name."
+    ),
+    "studies/rebound/reading.py transport | transposed | return ((found + found.mT) / 2).to(now) | found.mT -> found": (
+        "It is symmetric but for the last bits: the mean with its transpose takes these away."
+    ),
+    "studies/rebound/forecast/record.py past_of_words | accumulation | return "
+    "Past(torch.from_numpy(run.steps(names[0]).astype(np.float64)), *parts) | np.float64 -> np.float32": (
+        "Steps are whole numbers, which float32 holds; logarithms of them move by 1e-7, far less than a forecast "
+        "is off."
+    ),
+    'studies/salience/lemma6.py run | wrong constant | run.keep("R/top", lambda: _peak(_remainder, 12.0)) | '
+    "12.0 -> 24.0": (
+        "The grid is twice as coarse, and the peak is found between its points: it moves by 1e-8, its height in "
+        "no digit."
+    ),
+    'studies/sparsity/deja_vu/run.py Members._losses.kept | sign | return chosen if how == "predicted" else '
+    "chosen.roll(-(-chosen.shape[-2] // 2), -2) | -(-chosen.shape[-2] // 2) -> (-chosen.shape[-2] // 2)": (
+        "Half of n rounded up, or down: either is as far from where the units were chosen."
+    ),
 }
 """From the key of a fault (Fault.key of plant_faults.py) to why no test can see it."""

@@ -21,6 +21,8 @@ SECONDS, AT_MOST = 40.0, 400
 """For one fault: tests that took this long together where nothing was wrong, and so many of them."""
 FILES = 6
 """Test files for a fault in a function that was not watched."""
+PRESETS = ("tests/test_records.py::test_the_paper_preset_and_the_version_of_a_study_are_those_of_its_record",)
+"""What asks for each study by its name, which no import shows."""
 RUNS_JAVASCRIPT = re.compile(r"\b(js\(|module_js|browser\b|StandIn)")
 NOT_BY_A_CHANGE = ("test_dist.py", "test_chaos.py", "test_pages.py", "test_built_pages.py", "test_other_machines.py",
                    "test_add_a_study.py")  # fmt: skip
@@ -90,7 +92,8 @@ def nearest_by_imports(file: str) -> tuple[str, ...]:
     module = changed.relative_to(SOURCE.resolve()).with_suffix("").parts
     name = ".".join(part for part in ("joma", *module) if part != "__init__")
     examples = () if name in ("joma", "joma.__main__") else (f"tests/test_doctests.py::test_examples[{name}]",)
-    return (*(test for _, _, test in ranked[:FILES]), *examples)
+    by_name = PRESETS if file.startswith("studies/") else ()
+    return (*(test for _, _, test in ranked[:FILES]), *examples, *by_name)
 
 
 def nearness(file: str, test: str) -> int:

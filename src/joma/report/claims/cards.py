@@ -73,7 +73,7 @@ def _asked(headline: Headline, entry: Entry, section: Section) -> Card:
 def _numbers(headline: Headline, found: Found) -> str:
     """The sentence of a headline; where it has none for this verdict, the numbers that decide."""
     (outcome,) = (one for one in outcomes([found]) if one.headline == headline)
-    return outcome.sentence if outcome.tells else f"{found.brief}."
+    return outcome.sentence if outcome.tells else f"{found.brief[:1].upper()}{found.brief[1:]}."
 
 
 def _theorems(sections: Sequence[Section]) -> Card | None:
