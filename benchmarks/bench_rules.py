@@ -48,19 +48,19 @@ def share(wanted: tuple[str, bool], found: list[tuple[str, bool]]) -> float:
     return round(found.count(wanted) / len(found), 4)
 
 
-def rows(draws: int = DRAWS) -> list[dict]:
+def rows() -> list[dict]:
     """One for every law and number of seeds."""
     found = []
     for seeds in SEEDS:
         for name, law in LAWS.items():
-            several = [verdict(row) for row in law(np.random.default_rng(seeds), (draws, seeds))]
+            several = [verdict(row) for row in law(np.random.default_rng(seeds), (DRAWS, seeds))]
             numbers = {"holds": share(("holds", False), several), "fragile": share(("holds", True), several)}
             found.append({"law": name, "seeds": seeds} | numbers)
         found[-1]["unseen"] = round(0.8**seeds, 4)
         for size in EFFECTS:
-            several = [verdict(row) for row in size + np.random.default_rng(seeds).standard_normal((draws, seeds))]
+            several = [verdict(row) for row in size + np.random.default_rng(seeds).standard_normal((DRAWS, seeds))]
             found.append({"effect": size, "seeds": seeds, "holds": share(("holds", False), several)})
-        nulls = np.random.default_rng(seeds).standard_normal((draws // CASES, CASES, seeds))
+        nulls = np.random.default_rng(seeds).standard_normal((DRAWS // CASES, CASES, seeds))
         several = [verdict(*cases, matters=20.0) for cases in nulls]
         found.append({"cases": CASES, "seeds": seeds, "only qualitative": share(("only qualitative", False), several)})
     return found
