@@ -16,7 +16,7 @@ OPEN = Effect(0.5, (-0.5, 1.5), 0.0, (0.0, 0.0), 4, 0.1)
 
 
 def effect(difference, half):
-    return Effect(difference, (difference - half, difference + half), 0.0, (0.0, 0.0), 5, 0.1)
+    return Effect(difference, (difference - half, difference + half), 0.0, (0.0, 0.0), 9, 0.1)
 
 
 def found(*cases, corrected=(), tests=(), controls=(), **more):
@@ -81,7 +81,7 @@ def test_a_claim_that_chance_may_have_given_says_so(cases, q, told):
 
 
 def p(difference, half):
-    return 2 * stats.t.sf(abs(difference) * stats.t.ppf(0.975, 4) / half, 4)
+    return 2 * stats.t.sf(abs(difference) * stats.t.ppf(0.975, 8) / half, 8)
 
 
 @pytest.mark.parametrize(

@@ -107,9 +107,10 @@ def test_numbers_beside_are_shown_by_case():
         (NEAR, "the control is at 0.95, and a difference of 0.1"),
         (
             Effect(0.5, (0.5, 0.5), 0.5, (0.5, 0.5), 3, 0.1, over="matrices"),
-            "all 3 matrices give exactly what the control gives, as so few may by chance; at least 4 matrices are",
+            "all 3 matrices give exactly what the control gives, as so few may by chance; at least 10 matrices are",
         ),
-        (Effect(0.5, (0.5, 0.5), 0.5, (0.5, 0.5), 4, 0.1), ""),
+        (Effect(0.5, (0.5, 0.5), 0.5, (0.5, 0.5), 10, 0.1), ""),
+        (Effect(0.5, (0.4, 0.6), 0.0, (0, 0), 4, 0.1, failed=2), "2 of 6 seeds failed, and what failed counts as the"),
         (replace(NEAR, difference_interval=(0.0, 0.0), seeds=3), "the control is at 0.95, and a difference of 0.1"),
         (GAIN, ""),
     ],

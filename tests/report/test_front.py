@@ -167,7 +167,7 @@ def test_a_card_is_no_firmer_than_its_verdict(results: list[Result]) -> None:
     for finding, doubt in (
         (near, True),
         (dataclasses.replace(near, q=0.0612), True),
-        (rebound(0.5, 0.52, 0.48), False),
+        (rebound(0.5, 0.52, 0.48, 0.51, 0.49), False),
     ):
         html = cards(lay_out([_fig6(results, finding), results[1]], Anchors()), Anchors())
         marked = "fragile, q 0.061" if finding.q else "fragile"

@@ -14,10 +14,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from joma.claims.limits import Limits, limits_of
-from joma.measure.intervals import Comparison, p_value, seeds_to_decide
+from joma.measure.intervals import Comparison, p_value, seeds_to_decide, t_quantile
 
 Relation = Literal["<=", "<", ">=", ">"]
-ENOUGH_TO_AGREE = 4  # seeds that give the same number to the last digit: with fewer, their spread is not known
+ENOUGH_TO_AGREE = 10
+"""Seeds that give the same number: fewer do not tell how unlike others are. Ten rule out that 26 % of others differ."""
+SAME = 1e-9
+"""Numbers that differ by less, as a share of their size or of what matters, are the same: rounding makes as much."""
+FIRM_SEEDS, FIRM_P, FIRM_SIGNS = 5, 0.0025, 0.05
+"""What a firm difference needs: so many seeds, a p of Student's t, and one of signs; see `joma.claims.rules`."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class Test:
     unit: str = ""
     seeds_to_decide: int | None = None
     """Of a number that chance leaves open (it is not a number then): so many seeds would tell, if that is known."""
+    half_width: float = 0.0
+    """Of the number's interval over seeds, where that is known: a verdict that hangs on less is fragile."""
 
     @property
     def passes(self) -> bool:
@@ -54,41 +61,54 @@ class Test:
         gap = abs(self.value - self.bound)
         return math.inf if math.isnan(gap) else max(gap, sys.float_info.min)
 
+    def moved(self, half_widths: float) -> Test:
+        """The test with its number moved by so many halves of its interval."""
+        return replace(self, value=self.value + half_widths * self.half_width) if self.half_width else self
+
     def as_json(self) -> dict[str, Any]:
         """Plain data; `from_json` gives the test back."""
         value, bound = plain(self.value), plain(self.bound)
         written = {"what": self.what, "value": value, "must": self.must, "bound": bound, "unit": self.unit}
-        return written if self.seeds_to_decide is None else written | {"seeds_to_decide": self.seeds_to_decide}
+        written |= {} if self.seeds_to_decide is None else {"seeds_to_decide": self.seeds_to_decide}
+        return written | ({"half_width": self.half_width} if self.half_width else {})
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Test:
         """The test that `as_json` wrote."""
         value, bound = number(data["value"]), number(data["bound"])
-        return Test(data["what"], value, data["must"], bound, data["unit"], data.get("seeds_to_decide"))
+        further = data.get("seeds_to_decide"), float(data.get("half_width", 0.0))
+        return Test(data["what"], value, data["must"], bound, data["unit"], *further)
 
 
-def at_most(what: str, value: float, bound: float, unit: str = "") -> Test:
+def at_most(what: str, value: float | Comparison, bound: float, unit: str = "") -> Test:
     """The test that `value` is at most `bound`.
+
+    value: of a comparison its mean over seeds, so that the test knows how sure it is; as for the three others.
 
     >>> at_most("distance from the flow", 1e-12, 1e-9).passes
     True
     """
-    return Test(what, float(value), "<=", float(bound), unit)
+    return _test(what, value, "<=", bound, unit)
 
 
-def at_least(what: str, value: float, bound: float, unit: str = "") -> Test:
+def at_least(what: str, value: float | Comparison, bound: float, unit: str = "") -> Test:
     """The test that `value` is at least `bound`."""
-    return Test(what, float(value), ">=", float(bound), unit)
+    return _test(what, value, ">=", bound, unit)
 
 
-def below(what: str, value: float, bound: float, unit: str = "") -> Test:
+def below(what: str, value: float | Comparison, bound: float, unit: str = "") -> Test:
     """The test that `value` is below `bound`, and not equal to it."""
-    return Test(what, float(value), "<", float(bound), unit)
+    return _test(what, value, "<", bound, unit)
 
 
-def above(what: str, value: float, bound: float, unit: str = "") -> Test:
+def above(what: str, value: float | Comparison, bound: float, unit: str = "") -> Test:
     """The test that `value` is above `bound`, and not equal to it."""
-    return Test(what, float(value), ">", float(bound), unit)
+    return _test(what, value, ">", bound, unit)
+
+
+def _test(what: str, value: float | Comparison, must: Relation, bound: float, unit: str) -> Test:
+    mean, half = (value.value, (value.high - value.low) / 2) if isinstance(value, Comparison) else (value, 0.0)
+    return Test(what, float(mean), must, float(bound), unit, half_width=half if math.isfinite(half) else 0.0)
 
 
 @dataclass(frozen=True)
@@ -124,6 +144,10 @@ class Effect:
     """Of the difference's interval; None in records that do not say: then as many as seeds, less one."""
     difference_interval: tuple[float, float] = (math.nan, math.nan)
     """Beside a constant it follows from the effect's own, and need not be given."""
+    failed: int = 0
+    """Seeds without a number, such as networks that diverged: they count as the worst."""
+    sign_p: float | None = None
+    """One-sided p of signs, or of ranks; None in records that do not say."""
 
     def __post_init__(self) -> None:
         if not self.matters > 0 or not math.isfinite(self.matters):
@@ -141,7 +165,7 @@ class Effect:
         return Effect(
             found.value, (found.low, found.high), found.control, (found.control_low, found.control_high), found.seeds,
             float(matters), ceiling, unit, what, found.level, over, found.freedom,
-            (found.difference_low, found.difference_high),
+            (found.difference_low, found.difference_high), found.failed, found.sign_p,
         )  # fmt: skip
 
     @property
@@ -165,9 +189,24 @@ class Effect:
         return (self.high - self.low) / 2
 
     @property
+    def agrees(self) -> bool:
+        """Whether all seeds give the same difference, but for rounding."""
+        size = max(abs(self.effect), abs(self.control_effect), self.matters)
+        return self.half_width <= SAME * size
+
+    @property
     def may_agree_by_chance(self) -> bool:
-        """Whether it has two or three seeds that agree to the last digit, as few runs that all end alike may."""
-        return self.half_width == 0 and self.seeds < ENOUGH_TO_AGREE
+        """Whether it has so few seeds that agree as may all end alike."""
+        return self.agrees and self.seeds < ENOUGH_TO_AGREE
+
+    @property
+    def firm(self) -> bool:
+        """Whether a difference from the control is beyond doubt, and not beyond chance alone.
+
+        It has seeds enough, a clear p, and signs (of other seeds: ranks) that say the same without any law of seeds.
+        """
+        agreed = self.sign_p is None or self.sign_p <= FIRM_SIGNS
+        return self.seeds >= FIRM_SEEDS and self.p <= FIRM_P and agreed
 
     @property
     def limits(self) -> Limits:
@@ -196,7 +235,12 @@ class Effect:
 
     @property
     def p(self) -> float:
-        """How often chance alone gives at least this difference, either way."""
+        """How often chance alone gives at least this difference, either way.
+
+        Of seeds that agree, whose spread is not known, how often so many lie on one side.
+        """
+        if self.agrees:
+            return 0.5 ** max(self.seeds - 1, 0) if self.difference else 1.0
         freedom = max(self.seeds - 1, 0) if self.freedom is None else self.freedom
         return p_value(self.difference, self.half_width, self.level, freedom)
 
@@ -207,11 +251,22 @@ class Effect:
         The truth is taken to be what was measured, and further seeds to be as unlike as these. How unlike is not known
         of two or three that agree.
         """
-        if not self.fits:
+        if not self.fits or self.failed or self.agrees:
             return None
         return seeds_to_decide(
             self.difference, self.half_width, self.seeds, (0.0, self.matters), level=self.level, freedom=self.freedom
         )
+
+    def one_of(self, cases: int) -> Effect:
+        """The effect with intervals as wide as is due to one that was chosen among so many (Bonferroni)."""
+        freedom = max(self.seeds - 1, 0) if self.freedom is None else self.freedom
+        if cases < 2 or freedom < 1 or not self.half_width > 0:
+            return self
+        level = 1 - (1 - self.level) / cases
+        wider = t_quantile(level, freedom) / t_quantile(self.level, freedom)
+        ends = [(mean - wider * (mean - low), mean + wider * (high - mean)) for mean, (low, high) in (
+            (self.effect, self.interval), (self.difference, self.difference_interval))]  # fmt: skip
+        return replace(self, interval=ends[0], difference_interval=ends[1], level=level)
 
     def moved(self, half_widths: float) -> Effect:
         """The effect and its difference moved by so many halves of the difference's interval; the control stays."""
@@ -238,6 +293,8 @@ class Effect:
             "level": self.level,
             "over": self.over,
             "freedom": self.freedom,
+            "failed": self.failed,
+            "sign_p": self.sign_p,
         }
 
     @staticmethod
@@ -258,7 +315,7 @@ class Effect:
         return Effect(
             number(data["effect"]), (low, high), control, (control_low, control_high),
             int(data["seeds"]), float(data["matters"]), data["ceiling"], data["unit"], data["what"], data["level"],
-            over, data.get("freedom"), (difference_low, difference_high),
+            over, data.get("freedom"), (difference_low, difference_high), data.get("failed", 0), data.get("sign_p"),
         )  # fmt: skip
 
 

@@ -81,6 +81,26 @@ def of_learned(
     return by_effect(claim, found, expected=expected, corrected=corrected, **evidence)
 
 
+STILL = 0.01
+"""Of its fall so far: a curve that loses more between its last two points still falls."""
+
+
+def still_falls(curves: Any) -> Any:
+    """(..., seeds, points) -> (...): whether every seed still falls when the run ends, so that no turn can be seen.
+
+    Such a run says nothing about whether or how far a curve comes back: not "no", and not a size of 0. The mean is
+    then lowest at the last point, and every seed loses more than `STILL` of its fall between its last two.
+
+    >>> falls, flat = [[9.0, 5.0, 3.0], [9.0, 6.0, 2.0]], [[9.0, 3.0, 2.99], [9.0, 6.0, 2.0]]
+    >>> still_falls([falls, flat])
+    array([ True, False])
+    """
+    every = np.asarray(curves, dtype=float)
+    lowest_last = every.mean(-2).argmin(-1) == every.shape[-1] - 1
+    last = every[..., -2] - every[..., -1] if every.shape[-1] > 1 else np.zeros(every.shape[:-1])
+    return lowest_last & (last > STILL * (every[..., 0] - every[..., -1])).all(-1)
+
+
 def mean_known(values: Any) -> float:
     """The mean of what is a number; NaN where nothing is.
 
@@ -124,9 +144,9 @@ def no_more(what: str, found: Comparison, most: float, unit: str = "") -> Test:
 
 
 def _or_open(test: Test, found: Comparison, between: tuple[float, float], is_open: bool) -> Test:
-    """The test; where chance leaves it open, without a value and with the seeds that would tell."""
+    """The test with its interval; where chance leaves it open, without a value and with the seeds that would tell."""
     if not is_open:
-        return test
+        return replace(test, half_width=found.half_width if isfinite(found.half_width) else 0.0)
     needed = seeds_to_decide(
         found.difference, found.half_width, found.seeds, between, level=found.level, freedom=found.freedom
     )

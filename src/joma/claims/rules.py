@@ -8,26 +8,34 @@ difference that matters:
     below zero, the difference at least what matters        fails
     below zero, the difference smaller                      not above its control (slightly reversed)
     holds zero and nothing that matters                     not above its control
-    is zero alone, over two or three seeds                  undecided
+    is zero alone, over fewer than ten seeds                undecided
     holds zero and something that matters, or is unknown    undecided
 
-Two or three seeds that all give exactly what the control gives rule nothing out: so few runs may end alike by chance,
-and the width of their interval, which would rule an effect out, is not known. Where they agree above or below the
-control a difference was seen: the verdict stands, and is fragile.
+Fewer than ten seeds that all give what the control gives, but for rounding, rule nothing out: runs may end alike by
+chance, and how unlike others would be is not known. A seed that failed has no number and counts as the worst: beside it
+no effect is above its control.
 
 An effect that could not fit between its control and its ceiling is undecided too. A claim with several cases holds
-where every case does; where some are above their controls and another fails, it is mixed. What an undecided case might
-still become is tried out: where it cannot change the verdict of the whole, the whole is decided.
+where every case does; where some are above their controls and another fails, it is mixed. Who picks the cases that
+differ from their controls among others that do not has chosen: their intervals are then as wide as Bonferroni asks.
+What an undecided case might still become is tried out: where it cannot change the verdict of the whole, the whole is
+decided. A number of a mathematical claim that could not be computed leaves it undecided.
 
-A verdict is fragile if it changes when effects move by a quarter of half their intervals: another machine may round
-its way there. It is fragile too if it rests on two or three seeds that agree to the last digit, above or below their
-control: how unlike further seeds would be is not known.
+A verdict is fragile in two ways. It changes when effects and the numbers of its tests move by a quarter of half their
+intervals: another machine may round its way there. Or it would be undecided without the differences that are not firm.
+A firm one has at least five seeds, p <= 0.0025 by Student's t, and p <= 0.05 by signs alone (by ranks, of other seeds).
+
+Why these: intervals of 95 % suppose Gaussian seeds. With a tail downwards five seeds rarely show it, and up to 18 % of
+claims without effect "hold"; a test of signs does not help, as the median is then above zero. With p <= 0.0025 it is
+2.5 % for an exponential tail and 5 % for a lognormal one, and five seeds still see 4 standard deviations in 85 % of
+cases (benchmarks/bench_rules.py measures all of this). Seeds of which a fifth collapse cannot be told from healthy ones
+before one is seen: n of them are all healthy with probability 0.8^n, by any rule.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import combinations
-from math import isfinite, isnan
+from math import isfinite, isnan, nan
 from typing import Literal, get_args
 
 from joma.claims.evidence import Effect, Evidence, Test
@@ -40,6 +48,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 UNJUDGED: tuple[Verdict, ...] = ("at paper scale", "not run")
 """Without evidence: the claim is about paper scale and cannot be seen smaller, or nothing was measured."""
 _DECIDED: tuple[Verdict, ...] = ("holds", "only qualitative", "not above its control", "fails")
+_DIFFERS: tuple[Verdict, ...] = ("holds", "only qualitative", "fails")
 _BETTER: tuple[Verdict, ...] = ("undecided", "only qualitative", "mixed", "not above its control", "fails")
 """Where neither form of a claim holds, the first of these that one of them got."""
 NUDGE = 0.25
@@ -58,15 +67,15 @@ def judged(printed: Evidence, corrected: Evidence | None = None) -> Verdict:
     if corrected is None or first == "holds":
         return first
     second = of_evidence(corrected)
-    if second == "holds":
-        return "holds as corrected"
+    if second == "holds":  # of a printed form that could not be computed nobody knows that it needs the correction
+        return "undecided" if first == "undecided" and not printed.effects else "holds as corrected"
     return next(verdict for verdict in _BETTER if verdict in (first, second))
 
 
 def is_fragile(printed: Evidence, corrected: Evidence | None = None) -> bool:
-    """Whether the verdict changes when the effects, all or one of them, move by a quarter of half their intervals.
+    """Whether the verdict changes when effects and tests, all or one, move by a quarter of half their intervals.
 
-    Or whether it is decided by two or three seeds of an effect that agree to the last digit.
+    Or whether it rests on a difference that is not firm: without it the verdict would be another.
 
     >>> from joma.measure.intervals import compare
     >>> near, far = (Effect.of(compare([v, v + 0.1, v + 0.2, v, v + 0.1]), matters=0.05) for v in (0.02, 0.3))
@@ -74,23 +83,32 @@ def is_fragile(printed: Evidence, corrected: Evidence | None = None) -> bool:
     (True, False)
     """
     now = judged(printed, corrected)
-    read = [printed] if corrected is None or now == "holds" else [printed, corrected]
-    if now != "undecided" and any(_agrees_by_chance(effect) for each in read for effect in each.effects.values()):
+    forms = [form for form in (printed, corrected) if form is not None]
+    if now != "undecided" and judged(*map(_firm_alone, forms)) != now:
         return True
-    cases = {None, *printed.effects, *(corrected.effects if corrected else ())}
-    return any(judged(_moved(printed, by, case), corrected and _moved(corrected, by, case)) != now
-               for by in (-NUDGE, NUDGE) for case in cases)  # fmt: skip
+    parts = {None, *(case for form in forms for case in form.effects), *(test for form in forms for test in form.tests)}
+    parts |= {test for form in forms for test in form.controls}
+    return any(judged(*(_moved(form, by, part) for form in forms)) != now for by in (-NUDGE, NUDGE) for part in parts)
 
 
-def _agrees_by_chance(effect: Effect) -> bool:
-    """Whether it is decided by so few seeds that agree; where it is not, the verdict of the whole rests on others."""
-    return effect.may_agree_by_chance and of_effect(effect) != "undecided"
-
-
-def _moved(evidence: Evidence, by: float, case: str | None) -> Evidence:
-    """With one case moved, or all of them if None."""
-    effects = {name: one.moved(by) if case in (None, name) else one for name, one in evidence.effects.items()}
+def _firm_alone(evidence: Evidence) -> Evidence:
+    """As if differences that are not firm had no interval, and so were undecided."""
+    lost = {"interval": (nan, nan), "difference_interval": (nan, nan)}
+    effects = {
+        case: replace(one, **lost) if of_effect(one) in _DIFFERS and not one.firm else one
+        for case, one in evidence.effects.items()
+    }
     return replace(evidence, effects=effects)
+
+
+def _moved(evidence: Evidence, by: float, part: str | Test | None) -> Evidence:
+    """With one case or one test moved, or all of them if None."""
+    effects = {name: one.moved(by) if part in (None, name) else one for name, one in evidence.effects.items()}
+    tests, controls = (
+        tuple(test.moved(by) if part is None or part == test else test for test in several)
+        for several in (evidence.tests, evidence.controls)
+    )
+    return replace(evidence, effects=effects, tests=tests, controls=controls)
 
 
 def of_evidence(evidence: Evidence) -> Verdict:
@@ -110,6 +128,8 @@ def of_effect(effect: Effect) -> Verdict:
     if effect.high < 0:
         return "not above its control" if effect.slightly_reversed else "fails"
     if not effect.fits:
+        return "undecided"
+    if effect.low > 0 and effect.failed:
         return "undecided"
     if effect.low > 0:
         return "holds" if effect.difference >= effect.matters else "only qualitative"
@@ -154,7 +174,15 @@ def _of_effects(evidence: Evidence) -> Verdict:
             return "undecided" if _unknown(evidence.tests) else "only qualitative"
         return found
 
-    return together(map(of_effect, evidence.effects.values()), then)
+    return together(map(of_effect, _chosen(list(evidence.effects.values()))), then)
+
+
+def _chosen(cases: list[Effect]) -> list[Effect]:
+    """The cases; those that differ from their controls beside others that do not, with the intervals of a choice."""
+    differ = [one.low > 0 or one.high < 0 for one in cases]
+    if all(one.low > 0 for one in cases) or all(one.high < 0 for one in cases):
+        return cases
+    return [one.one_of(len(cases)) if chosen else one for one, chosen in zip(cases, differ, strict=True)]
 
 
 def _of_tests(evidence: Evidence) -> Verdict:
@@ -162,7 +190,7 @@ def _of_tests(evidence: Evidence) -> Verdict:
         return _unmet(evidence.controls) or "holds"
     if evidence.direction and _pass(evidence.direction):
         return _unmet(evidence.controls) or "only qualitative"
-    return "fails"
+    return "undecided" if _unknown(evidence.tests) else "fails"
 
 
 def _unmet(controls: tuple[Test, ...]) -> Verdict | None:

@@ -131,6 +131,8 @@ def _missing(effect: Effect) -> str:
             f"{show(effect.matters, effect.unit)} does not fit below the ceiling of "
             f"{show(effect.ceiling or 0.0, effect.unit)}"
         )
+    if effect.failed and effect.low > 0:
+        return f"{_failed(effect)}, and what failed counts as the worst"
     if effect.may_agree_by_chance:
         few = f"all {effect.seeds} {effect.over} give exactly what the control gives, as so few may by chance"
         return f"{few}; at least {ENOUGH_TO_AGREE} {effect.over} are needed"
@@ -253,7 +255,12 @@ def _rounded(unit: str, ends: tuple[float, float], of: float) -> Callable[[float
 
 
 def _seeds(effect: Effect) -> str:
-    return f" over {effect.seeds} {effect.over}" if effect.seeds > 1 else ""
+    over = f" over {effect.seeds} {effect.over}" if effect.seeds > 1 else ""
+    return f"{over}; {_failed(effect)}" if effect.failed else over
+
+
+def _failed(effect: Effect) -> str:
+    return f"{effect.failed} of {effect.failed + effect.seeds} {effect.over} failed"
 
 
 def _test(test: Test) -> str:

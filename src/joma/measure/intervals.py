@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from functools import lru_cache
-from math import atan, cos, exp, hypot, isfinite, lgamma, nan, pi, sin, sqrt, tan
+from math import atan, comb, cos, exp, hypot, isfinite, lgamma, nan, pi, sin, sqrt, tan
 from typing import NamedTuple
 
 import numpy as np
@@ -132,6 +132,10 @@ class Comparison(NamedTuple):
     """With which probability each interval holds the truth, were the numbers Gaussian."""
     freedom: int = 0
     """Degrees of freedom of the interval of value - control; 0 where there is none."""
+    failed: int = 0
+    """Seeds, or pairs, with a number that is not finite: a network that diverged, say."""
+    sign_p: float | None = None
+    """How often signs (of other seeds: ranks) alone lie this much to one side; without any law of seeds."""
 
     @property
     def difference(self) -> float:
@@ -158,7 +162,7 @@ def usual_level(seeds: int) -> float:
 def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level: float | None = None) -> Comparison:
     """`values` over seeds, compared with `control`: both means and their difference, each with its t interval.
 
-    - values: one number per seed; seeds with a number that is not finite are left out
+    - values: one number per seed; one that is not finite is a seed that failed. It is counted and no part of a mean
     - control: as many numbers, of the same seeds or of others; or one number that is known
     - paired: whether the control has the same seeds, which is narrower; if not, the interval is Welch's
     - level: of the interval; if None, that of `usual_level`
@@ -179,13 +183,14 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
         raise ValueError(f"paired values and control must be as many, got {len(first)} and {len(second)}")
     if paired or known:
         both = np.isfinite(first) & np.isfinite(second)
+        failed = int((~both).sum())
         first, second = first[both], second[both]
-        seeds = len(first)
-        freedom = max(seeds - 1, 0)
+        seeds, freedom, sign_p = len(first), max(len(first) - 1, 0), _sign_p(first - second, failed)
     else:
+        all_of_them = len(first) + len(second)
         first, second = first[np.isfinite(first)], second[np.isfinite(second)]
-        seeds = min(len(first), len(second))
-        freedom = _welch_freedom(first, second)
+        failed = all_of_them - len(first) - len(second)
+        seeds, freedom, sign_p = min(len(first), len(second)), _welch_freedom(first, second), _rank_p(first, second)
     level = usual_level(seeds) if level is None else level
     error = _error(first - second) if paired or known else _welch_error(first, second)
     half = t_quantile(level, freedom) * error if freedom else nan
@@ -193,7 +198,23 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
     other = float(_row(control, "control")[0]) if known else other
     own, around = (half, 0.0) if known else (_half_width(first, level), _half_width(second, level))
     ends = (value - own, value + own, other - around, other + around, value - other - half, value - other + half)
-    return Comparison(value, other, *ends, seeds, level, freedom)
+    return Comparison(value, other, *ends, seeds, level, freedom, failed, sign_p)
+
+
+def _sign_p(differences: np.ndarray, failed: int) -> float:
+    """One-sided p of the sign test, on the side where most are; a seed that failed, or is equal, is on neither."""
+    count = len(differences) + failed
+    most = max(int((differences > 0).sum()), int((differences < 0).sum()))
+    return float(min(1.0, sum(comb(count, k) for k in range(most, count + 1)) / 2**count))
+
+
+def _rank_p(first: np.ndarray, second: np.ndarray) -> float:
+    """One-sided p of Mann and Whitney's test, on the side that is more likely."""
+    from scipy.stats import mannwhitneyu
+
+    if not min(len(first), len(second)):
+        return 1.0
+    return float(min(mannwhitneyu(first, second, alternative=side).pvalue for side in ("less", "greater")))
 
 
 def p_value(difference: float, half_width: float, level: float, freedom: int) -> float:

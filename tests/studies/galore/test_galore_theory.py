@@ -24,14 +24,14 @@ def test_verdicts(run):
 nothing = np.zeros_like
 SPOILED = [
     ("network/ReLU", lambda x: x + 1e-9, "reversible-gradient", FAILS),
-    ("network/ReLU", put((0, 1), np.nan), "reversible-gradient", FAILS),
+    ("network/ReLU", put((0, 1), np.nan), "reversible-gradient", "undecided"),
     ("network/tanh", nothing, "reversible-gradient", BLIND),
     ("network/cube", lambda x: x + 1e-9, "polynomial-activations", FAILS),
     ("softmax/10/small", lambda x: np.sqrt(x), "softmax-remainder", FAILS),
     ("softmax/1000/corrected", lambda x: x + 0.1, "softmax-small-logits", FAILS),
     ("softmax/1000/printed", nothing, "softmax-small-logits", HOLDS),
     ("lemma/one pair/corrected", lambda x: 0.3 * x, "stable-rank-bound", FAILS),
-    ("lemma/late start/corrected", put((0, 3), np.nan), "stable-rank-bound", FAILS),
+    ("lemma/late start/corrected", put((0, 3), np.nan), "stable-rank-bound", "undecided"),
     ("half/generic inputs/rank", lambda x: x + 1, "half-rank", FAILS),
     ("half/generic inputs/end", lambda x: 2 * x, "half-rank", FAILS),
     ("half/orthonormal inputs/share in V_1", lambda x: x + 0.1, "half-rank", FAILS),

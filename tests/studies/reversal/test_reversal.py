@@ -22,14 +22,14 @@ A, B = "102/0.5/A", "102/0.5/B"
 
 SPOILED = [
     (f"{A}/missing, c of the law", put(LAST, 1.01), "train-bound", FAILS),
-    (f"{A}/missing, c of the law", put(LAST, np.nan), "train-bound", FAILS),
+    (f"{A}/missing, c of the law", put(LAST, np.nan), "train-bound", "undecided"),
     (f"{A}/missing untrained", put(LAST, 0.9), "train-bound", BLIND),
     (f"{A}/largest reverse M p", put(LAST, 1.001), "reverse-is-a-guess", FAILS),
     (f"{B}/largest reverse M p", put((1, 0), 1.001), "reverse-is-a-guess", FAILS),
-    (f"{B}/largest reverse M p", put((0, 0), np.nan), "reverse-is-a-guess", FAILS),
+    (f"{B}/largest reverse M p", put((0, 0), np.nan), "reverse-is-a-guess", "undecided"),
     (f"{B}/least cured M p", put(LAST, 0.9), "reverse-is-a-guess", BLIND),
     (f"{A}/off the law", put((1, 0), 0.05), "row-law", FAILS),
-    (f"{A}/off the law", put((1, 0), np.nan), "row-law", FAILS),
+    (f"{A}/off the law", put((1, 0), np.nan), "row-law", "undecided"),
     (f"{A}/rows of B", put(LAST, 1e-9), "rows-never-visited", FAILS),
     (f"{B}/rows of B", put((0, 1), 1e-9), "rows-never-visited", FAILS),
     (f"{A}/rows of A", put(LAST, 0.5), "rows-never-visited", BLIND),
@@ -37,7 +37,7 @@ SPOILED = [
     (f"{A}/not cured off the law", put(LAST, 0.01), "learned-if-trained", BLIND),
     ("bilinear/orthonormal", put((0, 0), 1e-6), "bilinear-bound", FAILS),
     ("bilinear/power", lambda power: power[::-1], "bilinear-bound", FAILS),
-    ("bilinear/power", put((0, 0), np.nan), "bilinear-bound", FAILS),
+    ("bilinear/power", put((0, 0), np.nan), "bilinear-bound", "undecided"),
     ("bilinear/control power", put((1, 0), 0.1), "bilinear-bound", BLIND),
     ("bilinear/control power", put((2, 0), 0.1), "bilinear-bound", BLIND),
 ]

@@ -20,7 +20,7 @@ import torch
 
 from joma.claims.contract import Claim, Finding, Progress
 from joma.claims.evidence import at_most
-from joma.claims.guards import hardest
+from joma.claims.guards import hardest, still_falls
 from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, not_run
 from joma.figures.reading import number
@@ -56,7 +56,6 @@ AT_PAPER_SCALE: dict[str, Any] = PAPER | {"length": 35, "layers": 2, "rate": 1e-
 MATTERS = 0.05
 """Nats of entropy by which two networks must differ: about what curves of single runs of one recipe were seen to differ
 by (RMS)."""
-STILL = 0.01  # of its drop: a curve that loses so much between its last two points still falls
 FIGURE_6 = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")  # the effect that the ablations take apart
 
 
@@ -143,19 +142,13 @@ def _finite(curves: np.ndarray) -> np.ndarray:
 def shape_of(run: Run, variant: str, of: Quantity = ENTROPY) -> Shape:
     """How far every layer of a variant drops and rebounds; with too few seeds left all is NaN.
 
-    A layer in which every seed still falls at the end of a run shorter than the paper's has no rebound yet, and a
-    longer run may show one: that is unknown, not 0.
+    The rebound of a layer that still falls at the end is unknown, not 0.
     """
     seeds, curves = kept(run, variant, of), torch.from_numpy(curves_of(run, variant, of).copy())
     shape = Shape(*(np.full((len(curves), len(seeds)), np.nan) for _ in Shape._fields))
     if seeds.sum() >= FEWEST_SEEDS:
         shape.drop[:, seeds], shape.rebound[:, seeds] = drop_and_rebound(curves)
-        if run.config["steps"] < AT_PAPER_SCALE["steps"]:
-            every = curves.numpy()
-            others = every.sum(axis=1, keepdims=True) - every
-            falls = every[..., -2] - every[..., -1] > STILL * (every[..., 0] - every[..., -1])
-            # every seed still falls at the end, where the others of every seed have their valley
-            shape.rebound[(falls & (others.argmin(-1) == every.shape[-1] - 1)).all(axis=1)] = np.nan
+        shape.rebound[still_falls(curves.numpy())] = np.nan
     return shape
 
 

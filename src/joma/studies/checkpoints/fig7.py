@@ -18,7 +18,7 @@ import torch
 from joma.claims.config import StudyConfig
 from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study
 from joma.claims.evidence import below
-from joma.claims.guards import at_paper_scale, beyond, hardest, needs_device, needs_transformers
+from joma.claims.guards import at_paper_scale, beyond, hardest, needs_device, needs_transformers, still_falls
 from joma.claims.text_source import remember_source
 from joma.claims.verdicts import by_effect, not_run
 from joma.data.python_source import source_text
@@ -277,6 +277,7 @@ def _moves(run: Run, name: str, kept: list[int]) -> _Moves:
     else:
         over_seeds = torch.from_numpy(np.ascontiguousarray(curves.transpose(2, 0, 1)))
         drop, back = (part.numpy().T for part in drop_and_rebound(over_seeds))
+        back = np.where(still_falls(over_seeds), np.nan, back)  # (networks, layers)
     return _Moves(curves[:, 0], drop, back)
 
 

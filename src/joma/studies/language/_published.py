@@ -247,7 +247,7 @@ def _nearer(row: Distance, seeds: np.ndarray | None) -> Comparison:
     """By how much ours are nearer than the control, the nearest of two, seed by seed."""
     if seeds is None:
         return compare([min(row.one_way, row.untrained) - row.rms if row.rises else row.untrained - row.rms])
-    ours, without_rises, at_start = seeds.T
+    ours, without_rises, at_start = seeds[np.isfinite(seeds).any(1)].T  # rows of NaN fill up to the most seeds
     controls = [at_start - ours, without_rises - ours] if row.rises else [at_start - ours]
     return min(map(compare, controls), key=lambda one: one.value)
 

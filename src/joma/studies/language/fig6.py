@@ -11,6 +11,7 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.evidence import above, at_least, at_most
+from joma.claims.guards import still_falls
 from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, not_run
 from joma.figures.labels import end_label, label_lines
@@ -272,10 +273,10 @@ def judge_rebounds(claim: Claim, variants_of: Callable[[Run], Depths], run: Run)
         return finding
     cases, details, shares, lower, falling = {}, {}, [], [], 0
     for layers, name in variants.items():
+        unseen = still_falls(curves.layer_curves(run, name))
         for layer, pair in enumerate(zip(*curves.drops_and_rebounds(run, name), strict=True)):
             down, up = (compare(part, 0.0, level=0.99) for part in pair)
-            # It drops, and is lowest at its last point with every seed: it may come back later, or never.
-            falls = down.low > 0 and not np.nan_to_num(pair[1]).any()
+            falls = bool(unseen[layer])  # it may come back later, or never
             # A layer that does not drop has nothing to come back from: the one with the lower interval decides.
             found = min(down, up, key=lambda one: one.low) if _tells(run, name) and not falls else NOTHING
             if layer < layers // 2:

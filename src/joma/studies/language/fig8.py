@@ -9,6 +9,7 @@ import numpy as np
 from joma.claims.config import Several
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.evidence import above, at_least, below
+from joma.claims.guards import still_falls
 from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, not_run
 from joma.figures.labels import label_lines
@@ -73,6 +74,7 @@ def comes_back(run: Run) -> np.ndarray:
         if np.isnan(drop[:, kept]).any() or not kept.any():
             continue
         mean = drop[:, kept].mean(1)
+        back = np.where(still_falls(curves.layer_curves(run, SWEEP, rate=rate))[:, None], np.nan, back)
         counts = mean >= SMALLEST_DROP * start[rate, kept].mean(0)
         made_good = np.minimum(back, drop)[counts].sum(0) / (mean[counts].sum() if counts.any() else 1.0)
         found[rate, kept] = made_good[kept]

@@ -53,9 +53,9 @@ def judge_hold(twins: Twins, claim: Claim, held: str, run: Run) -> Finding:
         {case.name: compare(*share) for case, share in shares.items()},
         expected=expected,
         what="share of the rise that is gone; control: pushed elsewhere",
-        size=[at_least(f"{c.name}, share gone", compare(share[0]).value, NEEDED, "%") for c, share in shares.items()],
+        size=[at_least(f"{c.name}, share gone", compare(share[0]), NEEDED, "%") for c, share in shares.items()],
         controls=[
-            at_most(f"{case.name}, share gone with the control", compare(share[1]).value, ALLOWED, "%")
+            at_most(f"{case.name}, share gone with the control", compare(share[1]), ALLOWED, "%")
             for case, share in shares.items()
         ],
         details=_details(twins, run, held, cases)

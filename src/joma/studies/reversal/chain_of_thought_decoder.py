@@ -271,7 +271,7 @@ def judge_rollout(run: Run, claim: Claim) -> Finding:
         cases.values(),
         what="share of held-out chains whose end is reached step by step (control: asked at once)",
         expected=f"at least {show(LEARNED, '%')} reached, and at least {show(GAP, '%')} more than when asked at once",
-        size=[at_least(f"reached step by step ({case})", one.value, LEARNED, "%") for case, one in found.items()],
+        size=[at_least(f"reached step by step ({case})", one, LEARNED, "%") for case, one in found.items()],
     )
 
 
@@ -299,7 +299,7 @@ def judge_written(run: Run, claim: Claim) -> Finding:
             f"at least {show(CURED, '%')} reached, and at least {show(GAIN, '%')} more than when asked at once and "
             "than with steps of other chains"
         ),
-        size=[at_least(f"reached ({case})", one.value, CURED, "%") for case, one in found.items()],
+        size=[at_least(f"reached ({case})", one, CURED, "%") for case, one in found.items()],
     )
 
 

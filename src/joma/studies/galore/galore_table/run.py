@@ -327,8 +327,13 @@ class Table:
         return min((FULL, SCALED), key=lambda method: np.nan_to_num(self.final(method)[0], nan=np.inf))
 
     def more(self, method: str, than: str) -> Comparison:
-        """The loss of `method` beside that of `than`, over the seeds that both have."""
-        return compare(self.final(method), self.final(than))
+        """The loss of `method` beside that of `than`, over the seeds that both were trained with."""
+        with_both = [one and other for one, other in zip(*map(self._trained, (method, than)), strict=True)]
+        return compare(self.final(method)[with_both], self.final(than)[with_both])
+
+    def _trained(self, method: str) -> list[bool]:
+        """Of every seed, whether the method was trained with it at its rate."""
+        return [any(f"/seed {seed}/" in f"{one}/" for one in self.long_trials(method)) for seed in self.seeds]
 
     def long_trials(self, method: str) -> list[str]:
         """The beginnings of the names of all long trials at the method's rate."""
@@ -337,9 +342,8 @@ class Table:
         return [one for one in wanted if f"{one}/held out" in self._there]
 
     def seconds(self, method: str) -> Any:
-        """(seeds,) seconds per step at the long horizon."""
-        found = [float(self.run.value(f"{one}/seconds per step")) for one in self.long_trials(method)]
-        return np.array(found + [np.nan] * (len(self.seeds) - len(found)))
+        """(seeds that were trained,) seconds per step at the long horizon."""
+        return np.array([float(self.run.value(f"{one}/seconds per step")) for one in self.long_trials(method)])
 
     def bytes(self, method: str) -> dict[str, float]:
         """Weights, gradients, states of the optimizer, and the peak of the device, of the first seed."""

@@ -1,6 +1,7 @@
 """What a run recorded of the hypercube and of the digits, what is claimed of them, and the pictures."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -232,8 +233,9 @@ def _printed(contrast: Contrast, what: str, name: str) -> Test:
     (value, spread), found = table.get(name, table[WITH_DECAY]), contrast.end(name, what)
     known = found[np.isfinite(found)]
     error = float(known.std(ddof=1)) / max(len(known), 1) ** 0.5 if len(known) > 1 else 0.0
-    off = abs(mean_known(found) - value)
-    return at_most(f"distance of the {what} of {name} from the printed one", off, 2 * (spread + error), unit)
+    off, named = compare(found, value), f"distance of the {what} of {name} from the printed one"
+    test = at_most(named, abs(off.difference), 2 * (spread + error), unit)
+    return replace(test, half_width=off.half_width if np.isfinite(off.half_width) else 0.0)
 
 
 _by_contrast(
@@ -242,7 +244,7 @@ _by_contrast(
     what="downstream accuracy of the linear representation (control: the same before training)",
     expected="99.5 ± 0.1 %, above the untrained linear map",
     found=lambda of: compare(of.end(LINEAR), of.curve(LINEAR)[0]),
-    size=lambda of: [at_least("downstream accuracy", of.mean(LINEAR), LEAST_LINEAR, "%")],
+    size=lambda of: [at_least("downstream accuracy", compare(of.end(LINEAR)), LEAST_LINEAR, "%")],
     details=lambda of: {"raw input, without any representation": {"accuracy": float(of.built("raw input").mean())}},
 )
 _by_contrast(
@@ -298,9 +300,7 @@ _by_contrast(
     what="downstream accuracy of the linear representation at its end (control: the MLP when its loss is the same)",
     expected="a higher accuracy at the same loss",
     found=lambda of: compare(*_at_same_loss(of)),
-    size=lambda of: [
-        at_least("difference of the accuracies", mean_known(np.subtract(*_at_same_loss(of))), POINTS, "%")
-    ],
+    size=lambda of: [at_least("difference of the accuracies", compare(np.subtract(*_at_same_loss(of))), POINTS, "%")],
 )
 _by_fits(
     "fits-random-labels",
@@ -309,7 +309,7 @@ _by_fits(
     expected="100 % with three hidden layers of 512, 99.34 % with one",
     found=lambda of: {shape: compare(of.end(shape, RANDOM), of.end(NO_HIDDEN, RANDOM)) for shape in PRINTED_TRAIN},
     size=lambda of: [
-        at_least(f"training accuracy, {shape}", of.mean(shape, RANDOM), printed - 5e-4, "%")
+        at_least(f"training accuracy, {shape}", compare(of.end(shape, RANDOM)), printed - 5e-4, "%")
         for shape, printed in PRINTED_TRAIN.items()
     ],
     details=lambda of: {"data": {"images": of.run.config["images"], "pixels": of.run.config["side"] ** 2}},
@@ -351,7 +351,7 @@ _by_fits(
     what="training accuracy on random labels with weight decay (control: a linear classifier)",
     expected="a perfect fit in spite of weight decay",
     found=lambda of: compare(of.end(DECAY, RANDOM), of.end(NO_HIDDEN, RANDOM)),
-    size=lambda of: [at_least("training accuracy", of.mean(DECAY, RANDOM), 0.99, "%")],
+    size=lambda of: [at_least("training accuracy", compare(of.end(DECAY, RANDOM)), 0.99, "%")],
     details=lambda of: {"without weight decay": {"training accuracy": of.mean(DEEP, RANDOM)}},
     source="Zhang et al. Sec. 3",
 )
@@ -361,7 +361,7 @@ _by_fits(
     what=f"epochs until {FIT_AT:.0%} of random labels are fitted (control: true labels)",
     expected=f"more epochs, at most {FACTOR:g} times as many",
     found=lambda of: compare(of.epochs_to_fit(RANDOM), of.epochs_to_fit(TRUE)),
-    size=lambda of: [at_most("factor", mean_known(of.epochs_to_fit(RANDOM) / of.epochs_to_fit(TRUE)), FACTOR)],
+    size=lambda of: [at_most("factor", compare(of.epochs_to_fit(RANDOM) / of.epochs_to_fit(TRUE)), FACTOR)],
     source="Zhang et al. Fig. 1",
     matters=EPOCHS,
     unit="epochs",
@@ -373,7 +373,9 @@ _by_fits(
     what="training accuracy (control: the untrained network)",
     expected="100 % of each",
     found=lambda of: {kind: compare(of.end(DEEP, kind), of.curve(DEEP, kind)[0]) for kind in KINDS[2:]},
-    size=lambda of: [at_least(f"training accuracy, {kind}", of.mean(DEEP, kind), 0.9995, "%") for kind in KINDS[2:]],
+    size=lambda of: [
+        at_least(f"training accuracy, {kind}", compare(of.end(DEEP, kind)), 0.9995, "%") for kind in KINDS[2:]
+    ],
     details=lambda of: {"test accuracy": {kind: of.mean(DEEP, kind, "test") for kind in KINDS}},
     source="Zhang et al. Fig. 1",
 )

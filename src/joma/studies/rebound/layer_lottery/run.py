@@ -28,6 +28,7 @@ from torch import Tensor
 
 from joma.claims.config import Least
 from joma.claims.contract import Progress
+from joma.claims.guards import still_falls
 from joma.data.text import Corpus, streams
 from joma.measure.correlation import pearson
 from joma.measure.intervals import Comparison, compare
@@ -182,6 +183,12 @@ def patterns(run: Run) -> dict[str, np.ndarray]:
     for name, values in zip(PATTERNS, (drop, back, curves[known][:, -1].T), strict=True):
         found[name][known] = np.asarray(values).T
     return found
+
+
+def no_turn_seen(run: Run) -> np.ndarray:
+    """(layers,): in which layers every network that is no twin still falls at the end."""
+    curves = entropies(run)[members(run, "seed")]
+    return np.asarray(still_falls(np.moveaxis(curves, -1, 0)))
 
 
 def inner(layers: int) -> slice:

@@ -116,6 +116,9 @@ def judge_halves(claim: Claim, name: str, run: Run) -> Finding:
     expected = f"the difference is at least {claim.matters:g} nats and beyond chance"
     if finding := _too_few(claim, expected, run):
         return finding
+    if name == "rebound" and lottery.no_turn_seen(run).all():
+        reason = "entropy still falls at the end of training in every layer: whether it comes back later is not seen"
+        return not_run(claim, expected, reason, f"joma run {run.study} --steps {4 * run.config['steps']}")
     each = lottery.patterns(run)[name][lottery.members(run, "seed")]
     found = lottery.halves(each)
     return by_effect(
@@ -150,7 +153,7 @@ def judge_twins(claim: Claim, kinds: tuple[str, ...], run: Run) -> Finding:
         expected=expected,
         what="correlation with its twin",
         over="pairs",
-        size=[at_least(f"{name}, mean correlation", one.value, SAME) for name, one in cases.items()],
+        size=[at_least(f"{name}, mean correlation", one, SAME) for name, one in cases.items()],
         details={f"{names[kind]}, other patterns": others(kind) for kind in kinds} | _left_out(run),
     )
 

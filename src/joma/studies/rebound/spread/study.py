@@ -210,7 +210,7 @@ def judge_sizes(run: Run) -> Finding:
         f"{case.name}, share of the rise removed by": {held: mean_over_seeds(one) for held, one in of.items()}
         for case, of in shares.items()
     }
-    least = [(f"{c.name}, share removed", compare(of["both sizes"]).value) for c, of in shares.items()]
+    least = [(f"{c.name}, share removed", compare(of["both sizes"])) for c, of in shares.items()]
     most = [(f"the share that the mixture removes, {c.name}", compare(of["mixture"])) for c, of in shares.items()]
     return by_effect(
         SIZES,

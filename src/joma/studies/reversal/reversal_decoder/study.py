@@ -255,7 +255,7 @@ def own_reverses(run: Run, claim: Claim) -> Finding:
         half.values(),
         what="probability of reverses that were taught (control: of those that were not, in the same network)",
         expected=f"at least {show(CURED, '%')}, and more than untaught reverses by at least {show(GAIN, '%')}",
-        size=[at_least(f"probability ({case})", one.value, CURED, "%") for case, one in found.items()],
+        size=[at_least(f"probability ({case})", one, CURED, "%") for case, one in found.items()],
     )
 
 

@@ -75,7 +75,7 @@ def _suffice(run: Run, claim: Claim, units: str) -> Finding:
         },
         what=f"share of the output that the best {few} of the {units} carry",
         expected=f"the best {few} of a token's {units} carry at least {most}, and 10 % more than controls",
-        size=[at_least(f"carried, {one}", known_mean(row), MOST, "%") for one, row in best.items()],
+        size=[at_least(f"carried, {one}", compare(row), MOST, "%") for one, row in best.items()],
         details={
             one: {
                 f"share of the {units} needed for {_percent(seen.config.share)}": known_mean(seen.needed(one, units)),
@@ -122,7 +122,7 @@ def _predicted(run: Run, claim: Claim, units: str) -> Finding:
         carried = {by: seen.carried(one, units, by) for by in ("best", "predicted", "from the token", *CONTROLS)}
         compared[one] = {f"{by} sets": compare(carried["predicted"], carried[by]) for by in CONTROLS}
         best = known_mean(carried["best"])
-        size.append(at_least(f"of what the best carry, {one}", known_mean(carried["predicted"]) / best, MOST, "%"))
+        size.append(at_least(f"of what the best carry, {one}", compare(carried["predicted"] / best), MOST, "%"))
         first, usual = (known_mean(seen.carried(one, units, by, step=0)) for by in ("predicted", "static"))
         details[one] = {
             "best sets": best,
@@ -154,7 +154,7 @@ def _skipped(run: Run, claim: Claim, units: str) -> Finding:
         expected=f"{_percent(ALMOST_ALL)} of what the {units} are worth, and 10 % more than static, permuted, random "
         "sets",
         reason=UNMISSED.format(units) if seen.trained else UNLEARNED,
-        size=[at_least(f"kept, {one}", known_mean(row), ALMOST_ALL, "%") for one, row in kept.items()],
+        size=[at_least(f"kept, {one}", compare(row), ALMOST_ALL, "%") for one, row in kept.items()],
         details={f"{one}, in nats": {name: seen.cost(one, units, by) for name, by in costs.items()} for one in missed},
     )
 

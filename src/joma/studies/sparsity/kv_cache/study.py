@@ -70,7 +70,7 @@ def _zeros(series: Series, claim: Claim) -> dict[str, Any]:
     return {
         "found": hardest(claim, {name: compare(zero, control) for name, control in controls.items()}),
         "what": "share of keys below 1 % of their query's largest weight",
-        "size": [at_least("share of such keys", float(zero.mean()), SPARSE, "%")],
+        "size": [at_least("share of such keys", compare(zero), SPARSE, "%")],
         "details": {
             "shares": {
                 **{name: float(control.mean()) for name, control in controls.items()},
@@ -143,7 +143,7 @@ def _against_h2o(claim: Claim, cost: dict[str, Any]) -> dict[str, Any]:
     own = cost["h2o"]
     return {
         "found": hardest(claim, {f"{name} minus H2O": compare(cost[name], own) for name in ("random", "window")}),
-        "size": [at_most("cost of H2O's choice", float(own.mean()), NATS, "nats")],
+        "size": [at_most("cost of H2O's choice", compare(own), NATS, "nats")],
     }
 
 
@@ -160,7 +160,7 @@ def _window(series: Series, claim: Claim) -> dict[str, Any]:
     return {
         "found": compare(window, sinks),
         "what": "cost of the window at a fifth of the cache (control: first tokens and window)",
-        "size": [at_most("cost with the first tokens", float(sinks.mean()), NATS, "nats")],
+        "size": [at_most("cost with the first tokens", compare(sinks), NATS, "nats")],
         "details": {"attention on the first key": {"share": float(series.mean("sink").mean())}},
     }
 
