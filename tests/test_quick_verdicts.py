@@ -56,7 +56,14 @@ def test_only_what_is_decided_and_not_fragile_must_agree():
 
 def test_what_is_kept_says_of_itself_that_it_agrees(tmp_path, monkeypatch, capsys):
     """The command as it is used, on a findings.json with one claim turned."""
-    one = {"id": "a/b", "effect": 1.0, "interval": None, "control_effect": 0.0, "level": 0.95}
+    one = {
+        "id": "a/b",
+        "effect": 1.0,
+        "interval": None,
+        "control_effect": 0.0,
+        "difference_interval": None,
+        "level": 0.95,
+    }
     written = {"studies": [{"name": "a", "seconds": 1.0, "findings": [one | finding()]}]}
     origin = {"machine": "Arm", "created": "today"}
     main = SCRIPT["main"]
@@ -68,6 +75,10 @@ def test_what_is_kept_says_of_itself_that_it_agrees(tmp_path, monkeypatch, capsy
         (tmp_path / "findings.json").write_text(json.dumps(written), encoding="utf-8")
         monkeypatch.setattr("sys.argv", ["quick.py", str(tmp_path / "findings.json"), *arguments])
         monkeypatch.setitem(main.__globals__, "KEPT", tmp_path / "quick.json")
+        monkeypatch.setitem(main.__globals__, "PAGE", tmp_path / "README.md")
+        (tmp_path / "README.md").write_text(
+            "Above\n<!-- table of quick scale -->\nold\n<!-- end of the table of quick scale -->\n", encoding="utf-8"
+        )
         if code is None:
             main()
         else:
@@ -75,6 +86,28 @@ def test_what_is_kept_says_of_itself_that_it_agrees(tmp_path, monkeypatch, capsy
                 main()
             assert ended.value.code == code
     assert "1 claims are decided and not fragile on Arm; 1 of them differ here" in capsys.readouterr().out
+
+
+def test_what_was_run_again_takes_the_place_of_its_older_self_alone():
+    kept = {"machine": "Arm", "seconds": {"a": 1.0, "b": 2.0},
+            "findings": {"a/x": finding(), "a/gone": finding(), "b/y": finding("undecided")}}  # fmt: skip
+    now = {"machine": "x86", "seconds": {"a": 3.0}, "findings": {"a/x": finding("fails"), "a/z": finding("not run")}}
+    whole = SCRIPT["merged"](kept, now)
+    assert whole["seconds"] == {"a": 3.0, "b": 2.0}
+    assert {name: one["verdict"] for name, one in whole["findings"].items()} == {
+        "b/y": "undecided", "a/x": "fails", "a/z": "not run",
+    }  # fmt: skip
+
+
+def test_the_table_counts_what_quick_scale_can_decide():
+    found = {"a/x": finding("fails"), "a/y": finding("undecided"), "a/z": finding("at paper scale"), "b/x": finding()}
+    rows = SCRIPT["table"]({"seconds": {"b": 2.0, "a": 3.06}, "findings": found}).splitlines()
+    assert rows[2:] == ["| `a` | 3.1 | 1 | 2 |", "| `b` | 2.0 | 1 | 1 |", "| all | 5 | 2 | 3 |"]
+
+
+def test_the_tables_of_the_page_are_those_of_what_is_kept():
+    page = (RECORDS / "README.md").read_text(encoding="utf-8")
+    assert SCRIPT["TABLE"].search(page)[0] == "<!-- table of quick scale -->\n" + SCRIPT["tables"](KEPT)
 
 
 @pytest.mark.parametrize("content", [None, "no JSON", "{}", "[]", '{"studies": []}'])

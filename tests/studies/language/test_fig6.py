@@ -9,6 +9,7 @@ from small_language_models import SMALL, as_the_paper, by_hand, down_and_up, unt
 
 from joma.claims.contract import silent
 from joma.claims.execute import draw, judge
+from joma.claims.rules import UNJUDGED
 from joma.figures.style import house_style
 from joma.recipes.language import curves as recorded
 from joma.studies.language import _published, fig6
@@ -53,7 +54,7 @@ def test_verdicts_of_small_runs(depths):
 
 def test_an_untrained_network_tells_nothing(depths, tmp_path):
     still = untrained(depths, tmp_path / "still")
-    assert set(verdicts(fig6.STUDY, still).values()) == {"not run"}
+    assert set(verdicts(fig6.STUDY, still).values()) == {"not run", "at paper scale"}
 
 
 @pytest.mark.long
@@ -382,11 +383,13 @@ def test_what_is_left_of_a_depth_is_said(depths, tmp_path, left):
 def test_depths_that_a_record_lacks_are_not_run(tmp_path):
     entropy = down_and_up(np.ones((5, 2)), 0.5)
     deep = made(tmp_path / "deep", fig6.Fig6Config(**SMALL, layers=(2,), rate=0.02, seeds=5), L2=depth(entropy))
-    assert {name for name, verdict in verdicts(fig6.STUDY, deep).items() if verdict != "not run"} == {
+    assert {name for name, verdict in verdicts(fig6.STUDY, deep).items() if verdict not in UNJUDGED} == {
         "fig6-top-layers", "fig6-bottom-layers",
     }  # fmt: skip
     one = made(tmp_path / "one", fig6.Fig6Config(**SMALL, layers=(1,), rate=0.02, seeds=5), L1=depth(entropy[:, :, :1]))
-    assert {name for name, verdict in verdicts(fig6.STUDY, one).items() if verdict != "not run"} == {"fig6-one-layer"}
+    assert {name for name, verdict in verdicts(fig6.STUDY, one).items() if verdict not in UNJUDGED} == {
+        "fig6-one-layer"
+    }
 
 
 def test_figures(depths):

@@ -13,7 +13,7 @@ from joma.studies.rebound import need_or_delay as study
 from joma.studies.rebound._cases import points
 from joma.studies.rebound.need_or_delay import HELD, NOTHING, STUDY, Path, arm_name
 
-CONFIG = replace(STUDY.quick, seeds=8, steps=400, every=20, valley=100, window=60, pairs=True)
+CONFIG = replace(STUDY.quick, seeds=8, steps=400, every=20, valley=100, refresh=20, window=60, pairs=True)
 BASE, SEEDS = "1 layer", 8
 NONE = "not above its control"
 STAYS, LATE = (0.0, 400), (0.4, 220)

@@ -254,6 +254,15 @@ def test_layers_that_fall_on_and_networks_that_learned_nothing_are_not_judged(ru
         assert reason in found(STUDY, copy, claims.OWN_FIRST).reason
 
 
+def test_networks_of_one_layer_leave_claims_on_higher_layers_to_paper_scale(run, tmp_path, monkeypatch):
+    shallow = made(run, tmp_path / "a.sqlite", rise=0.0)
+    monkeypatch.setitem(shallow.config, "layers", [1])
+    of = verdicts(STUDY, shallow)
+    higher = {claims.OWN_HIGHER.name, claims.LOWER_MLP.name, claims.NEEDS_LOWER_MLP.name}
+    assert {name for name, verdict in of.items() if verdict == "at paper scale"} == higher
+    assert of[claims.OWN_FIRST.name] == "not run"
+
+
 def test_networks_that_diverged_are_said(run, tmp_path):
     def gone(name, step, value):
         return value * 0 + 3 if name == "2 layers, QK frozen/diverged_at" else value

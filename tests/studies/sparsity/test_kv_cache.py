@@ -92,7 +92,7 @@ def test_what_far_networks_lose(tmp_path, worth, costs, verdict):
         finding = found(STUDY, far, "a-fifth-suffices-far-back")
         assert finding.verdict == verdict
         assert finding.printed.controls[0].value == pytest.approx(worth)
-        assert found(STUDY, near, "a-fifth-suffices-far-back").verdict == "not run"
+        assert found(STUDY, near, "a-fifth-suffices-far-back").verdict == "at paper scale"
         with house_style():
             names = [drawing.name for drawing in STUDY.draw(far)]
         assert names == ["cost-by-share", "sparsity-and-cost", "cost-by-share-far-back"]
@@ -171,7 +171,7 @@ def test_verdicts_follow_the_record(tmp_path, planted, expected):
     with record(tmp_path / "run.sqlite", **GOOD | planted) as run:
         findings = judge(STUDY, run)
         seen = {finding.claim.name: finding.verdict for finding in findings}
-        near = {claim.name: "holds" for claim in STUDY.claims} | {"a-fifth-suffices-far-back": "not run"}
+        near = {claim.name: "holds" for claim in STUDY.claims} | {"a-fifth-suffices-far-back": "at paper scale"}
         assert seen == near | expected
         for finding in findings:
             assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == finding.verdict
@@ -219,6 +219,7 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path):
         with changed(run, tmp_path / "c.sqlite", none) as copy, house_style():
             seen = dict(verdicts(STUDY, copy))
             assert seen.pop("a-fifth-suffices-others-network") == "holds"
+            assert seen.pop("a-fifth-suffices-far-back") == "at paper scale"
             assert set(seen.values()) == {"not run"}
             assert STUDY.draw(copy) == []
 

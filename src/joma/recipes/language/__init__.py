@@ -7,7 +7,7 @@
 `joma.recipes.language.curves` reads what was recorded back.
 """
 
-from joma.recipes.language.config import PAPER, PYTHON, TEXTS, LanguageModelConfig, called
+from joma.recipes.language.config import PAPER, PYTHON, QUICK, TEXTS, LanguageModelConfig, called
 from joma.recipes.language.text import corpus, epoch_steps, same_text
 from joma.recipes.language.training import KEY_WORDS, Recipe, ensemble, frequency_loss, recipe, train_variants
 
@@ -15,6 +15,7 @@ __all__ = [
     "KEY_WORDS",
     "PAPER",
     "PYTHON",
+    "QUICK",
     "TEXTS",
     "LanguageModelConfig",
     "Recipe",

@@ -68,6 +68,16 @@ class LanguageModelConfig(StudyConfig):
         make_optimizer("adam", rate=getattr(self, "rates", getattr(self, "rate", 0.0)), clip=self.clip)
 
 
+QUICK: dict[str, Any] = {
+    "vocabulary": 80, "width": 24, "mlp": 24, "dropout": 0.0, "streams": 32, "length": 16, "sequence": 5, "steps": 480,
+    "valid_sequences": 10, "every": 40, "rate": 1e-2,
+}  # fmt: skip
+"""Of Python source, the smallest networks found whose attention comes back: with one layer by 0.10 nats, with a spread
+of 0.04 over 24 seeds from 2000 on. With 16 streams, or with a width of 16, it comes back by less or not at all; from a
+width of 48 on one layer still falls at the end. 64 streams, a width of 28 or 32 and 150 words make it come back by 0.2
+to 0.3 nats, for twice the time."""
+
+
 PAPER: dict[str, Any] = {
     "corpus": "wikitext-2",
     "tokens": 1_000_000_000,

@@ -429,7 +429,9 @@ STUDY = Study(
     title="Table 1: hidden neurons and the latents of their data",
     version=2,
     claims=CLAIMS,
-    quick=Table1Config(),
+    # With 24 seeds from 3000 on training moved the lowest latents by -0.012, with a spread of 0.028. Ten seeds from 0
+    # on just left a gain of 0.02 open. So 16 that had not been looked at, which rule it out in nine of ten draws.
+    quick=Table1Config(seeds=16, seed=100),
     paper=Table1Config(
         columns=tuple(range(1, len(TABLE1) + 1)), seeds=5, width=1024, steps=2000, look_at=(100, 300, 1000),
         rate=1e-4, merge=False, device="cuda", precision="half", together=60, checkpoint_every=400.0,

@@ -19,7 +19,17 @@ from joma.figures.reading import course, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, depth_colours, panels, step_axis
 from joma.figures.types import Axes
 from joma.measure.intervals import compare
-from joma.recipes.language import PAPER, LanguageModelConfig, called, corpus, curves, recipe, same_text, train_variants
+from joma.recipes.language import (
+    PAPER,
+    QUICK,
+    LanguageModelConfig,
+    called,
+    corpus,
+    curves,
+    recipe,
+    same_text,
+    train_variants,
+)
 from joma.runs import Run
 from joma.studies.language._figures import WITH_RANGE, plot_layers
 from joma.studies.language._published import (
@@ -431,7 +441,7 @@ STUDY = Study(
         CURVES: partial(near_stored, CURVES),
         LOGITS: judge_logits,
     },
-    quick=Fig6Config(),
+    quick=Fig6Config(**QUICK, seeds=8),
     paper=Fig6Config(**PAPER, layers=(1, 2, 5, 10), rate=1e-4, seeds=5),
     run=run,
     draw=draw,

@@ -12,7 +12,7 @@ import numpy as np
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.evidence import above, at_most
 from joma.claims.guards import at_paper_scale, hardest
-from joma.claims.verdicts import by_effect, by_tests, not_run
+from joma.claims.verdicts import by_effect, by_tests, not_run, only_at_paper_scale
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.recipes.language import PAPER, same_text
@@ -152,6 +152,9 @@ def _tells_nothing(
         return finding
     if cases:
         return None
+    if claim in OF_HIGHER and max(run.config["layers"]) == 1:
+        reason = "the networks of this run have one layer, and no higher ones"
+        return only_at_paper_scale(claim, expected, reason, at_paper_scale("rebound-cause"))
     each = {name: enumerate(cause.rises(run, name), start=1) for name in cause.bases(run)}
     found = {f"{name}, layer {n}": compare(rise) for name, rises in each.items() for n, rise in rises}
     most = max(found, key=lambda name: found[name].value)
@@ -218,6 +221,7 @@ NEEDS_LOWER_MLP = _claim(
     "What MLPs below have learned decides what attention above picks up. Tested in higher layers: with MLPs, and "
     "nothing else, frozen from the valley on, attention does not become dense again.",
 )
+OF_HIGHER = (OWN_HIGHER, LOWER_MLP, NEEDS_LOWER_MLP)
 CLOSES = Claim(
     "parts-close",
     "JoMA Fig. 6",

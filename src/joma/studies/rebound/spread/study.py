@@ -13,7 +13,7 @@ from joma.claims.evidence import at_least, at_most
 from joma.claims.guards import at_paper_scale, hardest, no_more
 from joma.claims.verdicts import by_effect, not_run
 from joma.measure.intervals import Comparison, compare
-from joma.recipes.language import PAPER, same_text
+from joma.recipes.language import PAPER, QUICK, same_text
 from joma.recipes.language.curves import diverged, mean_over_seeds
 from joma.runs import Run
 from joma.studies.rebound.rebound_cause.run import MATTERS, Case
@@ -293,7 +293,8 @@ STUDY = Study(
         SIZES: judge_sizes,
         TURNS: judge_turning,
     },
-    quick=SpreadConfig(),
+    # One layer: the second one does not come back in so few steps, and the controls would cost as much again.
+    quick=SpreadConfig(**QUICK | {"steps": 720, "every": 8}, deep_steps=720, layers=(1,), seeds=6, valley=300),
     # The valley and the lengths are those of rebound-cause. In the kept records of optimizer-or-rate and of norm, the
     # second layer with SGD at a rate of 3 and with norms before turns near step 2,000 too.
     paper=SpreadConfig(
