@@ -3,6 +3,8 @@
 import pytest
 from small_runs import small_run  # noqa: F401
 
+from joma.claims import evidence
+
 
 @pytest.fixture(scope="module")
 def run(request, small_run):  # noqa: F811
@@ -14,3 +16,9 @@ def pytest_generate_tests(metafunc):
     """The rows of a module's SPOILED are what `every_study` asks of it."""
     if metafunc.function.__module__ == "every_study" and "series" in metafunc.fixturenames:
         metafunc.parametrize(("series", "change", "claim", "verdict"), metafunc.module.SPOILED)
+
+
+@pytest.fixture(autouse=True)
+def few_seeds_that_agree_suffice(monkeypatch):
+    """Made-up records have few seeds that are alike by construction; tests/claims asks what the rules make of these."""
+    monkeypatch.setattr(evidence, "ENOUGH_TO_AGREE", 4)

@@ -178,10 +178,15 @@ def summary(array):
     return [list(array.shape), *(float(f"{one:.5g}") for one in means), int((~sound).sum())]
 
 
+DERIVED = ("failed", "sign_p", "half_width")
+"""Of a finding: what came later and only says how sure its other numbers are."""
+
+
 def numbers(value):
     """Every number in a value of JSON, in its order."""
     if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
+        kept = [each for name, each in value.items() if name not in DERIVED] if isinstance(value, dict) else value
+        for each in kept:
             yield from numbers(each)
     elif isinstance(value, int | float):
         yield float(value)

@@ -88,15 +88,17 @@ STILL = 0.01
 def still_falls(curves: Any) -> Any:
     """(..., seeds, points) -> (...): whether every seed still falls when the run ends, so that no turn can be seen.
 
-    Such a run says nothing about whether or how far a curve comes back: not "no", and not a size of 0. The mean is
-    then lowest at the last point, and every seed loses more than `STILL` of its fall between its last two.
+    Such a run says nothing about whether or how far a curve comes back: not "no", and not a size of 0. Every seed then
+    loses more than `STILL` of its fall between its last two points, and the mean of the others, at whose valley it is
+    read, is lowest at the last.
 
     >>> falls, flat = [[9.0, 5.0, 3.0], [9.0, 6.0, 2.0]], [[9.0, 3.0, 2.99], [9.0, 6.0, 2.0]]
     >>> still_falls([falls, flat])
     array([ True, False])
     """
     every = np.asarray(curves, dtype=float)
-    lowest_last = every.mean(-2).argmin(-1) == every.shape[-1] - 1
+    others = every.sum(-2, keepdims=True) - every if every.shape[-2] > 1 else every
+    lowest_last = (others.argmin(-1) == every.shape[-1] - 1).all(-1)
     last = every[..., -2] - every[..., -1] if every.shape[-1] > 1 else np.zeros(every.shape[:-1])
     return lowest_last & (last > STILL * (every[..., 0] - every[..., -1])).all(-1)
 

@@ -183,7 +183,7 @@ def test_a_lost_network_is_left_out_and_counted(tmp_path, lost, why):
     spoiled = ((5, slice(None)), -5.0)  # would turn every verdict
     run = record(tmp_path / "run", EVERYWHERE, spoiled, **lost)
     represent = found(STUDY, run, "nodes-represent-latents")
-    assert represent.verdict == "holds"
+    assert represent.verdict == "undecided"  # it counts as the worst
     assert represent.details["networks left out"] == {why: 2.0}  # one of each depth
     assert f"networks left out: {why} 2" in represent.measured
     assert "networks left out" not in found(STUDY, run, "alignment-without-noise").details  # it was of rho = 0.8
@@ -191,7 +191,7 @@ def test_a_lost_network_is_left_out_and_counted(tmp_path, lost, why):
 
 def test_what_is_not_a_number_is_left_out(tmp_path):
     run = record(tmp_path / "run", EVERYWHERE, ((5, slice(None)), np.nan), diverged=[5])
-    assert verdicts(STUDY, run)["nodes-represent-latents"] == "holds"
+    assert verdicts(STUDY, run)["nodes-represent-latents"] == "undecided"
     assert "nan" not in str(judge(STUDY, run)[0].measured)
     with house_style():
         STUDY.draw(run)

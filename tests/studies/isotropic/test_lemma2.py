@@ -117,11 +117,11 @@ def test_a_printed_form_that_is_right_holds(run, tmp_path):
         assert found[claim] == "holds", claim
 
 
-def test_a_printed_form_that_gives_no_number_is_not_right(run, tmp_path):
+def test_a_printed_form_that_gives_no_number_is_neither_right_nor_wrong(run, tmp_path):
     right = as_if_printed_right(run)
 
     def change(name, step, value):
         return value * np.nan if name in ("slopes/|x|/printed", "exponential/printed") else right(name, step, value)
 
     with changed(run, tmp_path / "run", change) as spoiled:
-        assert verdicts(STUDY, spoiled)["theta-slopes"] == FIXED
+        assert verdicts(STUDY, spoiled)["theta-slopes"] == "undecided"

@@ -151,7 +151,7 @@ def test_every_layer_must_rebound_at_the_best_rate(tmp_path):
     def one_layer(name, step, value):
         value = value.copy()
         if name == "sweep/valid/entropy":
-            value[:, 1] = 2 - step / 48 / 4 + 0.001 * np.tile(SEEDS, 3)[:, None]
+            value[:, 1] = 2 - min(step, 40) / 48 / 4 + 0.001 * np.tile(SEEDS, 3)[:, None]
         return value
 
     good = made(tmp_path / "good", (0.1, 0.8, 0.2), LOSSES, spread=0.01)
@@ -172,6 +172,7 @@ def test_noise_is_no_rebound(tmp_path):
 
     backs = np.array([fig8.comes_back(changed(run, tmp_path / f"{i}", noisy)) for i in range(20)])
     assert (backs < 0).any()
+    backs = backs[np.isfinite(backs)]  # some end by chance as if they still fell
     assert abs(backs.mean()) < 3 * backs.std() / np.sqrt(backs.size)
 
 
@@ -211,7 +212,7 @@ def test_a_run_that_diverged_has_no_part_in_it(tmp_path):
     entropy = down_and_up(np.ones((12, 2)), back[:, None])
     run = by_hand(tmp_path / "run", fig8.STUDY, config, {"sweep": (RATES, losses, entropy, [3, 7, 11], {})})
     finding = found(fig8.STUDY, run, fig8.PATTERN)
-    assert (finding.verdict, finding.main.seeds) == ("holds", 3)
+    assert (finding.verdict, finding.main.seeds, finding.main.failed) == ("undecided", 3, 1)
     assert finding.details["diverged and left out"] == {f"runs at {rate:g}": 1.0 for rate in RATES}
     assert np.isnan(fig8.comes_back(run)[:, 3]).all()
 

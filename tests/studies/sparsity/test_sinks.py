@@ -128,7 +128,7 @@ def test_a_kind_that_never_attends_proves_nothing(tmp_path):
 
         with altered(run, tmp_path / "c.sqlite", name, one) as copy:
             finding = found(STUDY, copy, "sinks-need-softmax")
-            assert finding.verdict == "holds"
+            assert finding.verdict == "undecided"  # what did not learn counts as the worst
             assert finding.printed.effects["made language"].seeds == SEEDS - 1
             assert finding.details["left out because they did not learn"] == {"networks": 1}
 
@@ -150,8 +150,7 @@ def test_numbers_beside_leave_out_networks_that_did_not_learn(tmp_path):
         told = found(STUDY, copy, "first-token-draws-attention").details["made language"]
         assert told["strongest head"] == pytest.approx(0.4)
         assert told["step with half of the final mass"] == 50
-        beside = found(STUDY, copy, "sinks-need-softmax").details["made language"]
-        assert beside["loss minus that of softmax, in nats"] == pytest.approx(0.0)
+        assert "made language" not in found(STUDY, copy, "sinks-need-softmax").details  # whether it has one is open
 
 
 def test_figures_tell_what_is_recorded(tmp_path):

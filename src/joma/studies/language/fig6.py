@@ -317,6 +317,7 @@ def judge_bottom(run: Run) -> Finding:
     for layers, name in variants.items():
         entropy = curves.layer_curves(run, name)  # (layers, seeds, points)
         gap = entropy[layers // 2 :].mean(0) - entropy[: layers // 2].mean(0)
+        gap = np.pad(gap, ((0, int((~curves.alive(run, name)[0]).sum())), (0, 0)), constant_values=nan)  # who diverged
         cases[f"L = {layers}"] = compare(gap[:, -1], gap[:, 0]) if _tells(run, name) else NOTHING
         ends.append(compare(gap[:, -1]).low if _tells(run, name) else nan)
     return by_effect(

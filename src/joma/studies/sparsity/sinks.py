@@ -282,7 +282,7 @@ class Sinks:
 
 MATTERS = 0.05  # of all attention, mean over layers and heads: five keys' worth and more where a query sees a hundred
 STRONG = 0.3  # of a head's attention: a head that gives the first key more is counted as a sink
-NO_SINK = "no network with softmax formed a sink, so nothing could vanish"
+NO_SINK = "that softmax forms sinks beyond their controls is not shown here, so nothing could vanish"
 
 
 CLAIMS = Claims(source="StreamingLLM Sec. 3", unit="%", matters=MATTERS, ceiling=1.0)
