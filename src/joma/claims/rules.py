@@ -93,9 +93,11 @@ def is_fragile(printed: Evidence, corrected: Evidence | None = None) -> bool:
 
 def _firm_alone(evidence: Evidence) -> Evidence:
     """As if differences that are not firm had no interval, and so were undecided."""
-    lost = {"interval": (nan, nan), "difference_interval": (nan, nan)}
+    unknown = (nan, nan)
     effects = {
-        case: replace(one, **lost) if of_effect(one) in _DIFFERS and not one.firm else one
+        case: replace(one, interval=unknown, difference_interval=unknown)
+        if of_effect(one) in _DIFFERS and not one.firm
+        else one
         for case, one in evidence.effects.items()
     }
     return replace(evidence, effects=effects)
