@@ -28,25 +28,25 @@ def test_duplicates_jumps_nans_shapes_and_damage_are_left_out_and_named(neox, tm
     (folder / "step4" / "model.safetensors").unlink()  # missing
     status, found = scan(folder, out=tmp_path / "out")
     assert status == 3
-    assert found["steps"] == [0, 2, 16, 256, 512]  # of step 16 the other matrices can be measured
-    other = scan(folder, "--steps", "0,2,16,256,512", out=tmp_path / "other")[1]
+    assert found["steps"] == [0, 1, 2, 16, 256, 512]  # of step 16 the other matrices can be measured
+    other = scan(folder, "--steps", "0,1,2,16,256,512", out=tmp_path / "other")[1]
     assert found["curves"] == other["curves"]
-    assert found["curves"]["stable_rank/mlp"]["values"][2] == [[None], [None], [None]]
-    assert None not in [cell for row in found["curves"]["stable_rank/attention_o"]["values"][2] for cell in row]
+    assert found["curves"]["stable_rank/mlp"]["values"][3] == [[None], [None], [None]]
+    assert None not in [cell for row in found["curves"]["stable_rank/attention_o"]["values"][3] for cell in row]
     faults = left_out(found)
-    assert faults.keys() == {1, 4, 8, 16, 32, 64, 128}
+    assert faults.keys() == {4, 8, 16, 32, 64, 128}
     assert [fault["measure"] for fault in found["left_out"] if fault["step"] == 16] == ["stable_rank/mlp"]
-    assert faults[1]["what"] == "identical to step 0"
+    assert "equal weights, in all that was read: steps 0 (step0), 1 (step1)" in found["notes"]
     assert faults[8]["what"].startswith("final-era weights")
     for step, word in ((16, "NaN"), (32, "(7, 32)"), (64, "no file"), (128, "cut off"), (4, "no weights")):
         assert word in faults[step]["what"]
-    for step, tensor in ((1, 0), (8, 0), (16, 1), (32, 2), (64, 0)):
+    for step, tensor in ((8, 0), (16, 1), (32, 2), (64, 0)):
         assert any(f["tensor"] == LOWER.format(tensor) for f in found["left_out"] if f["step"] == step)
-    for step in (1, 8, 16, 32, 128):
+    for step in (8, 16, 32, 128):
         assert faults[step]["file"].endswith("model.safetensors")
     shown = capsys.readouterr().out
     assert all(f"left out: step {step} " in shown for step in faults)
-    assert "5 of 11 steps usable" in shown
+    assert "6 of 11 steps usable" in shown
 
 
 def test_a_shard_that_is_missing_truncated_or_stale(neox, tmp_path):

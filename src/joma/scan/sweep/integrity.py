@@ -4,13 +4,16 @@ A fingerprint has a checksum (the sum of all 64-bit words of the tensor, modulo 
 places that depend on the size alone). Two tensors with equal sketches and equal checksums are taken as identical;
 between checkpoints of a training run the chance of an error is below 2^-64.
 
-Identical: a tensor equals that of another step. The earliest of its kind is kept, unless the last usable step F is
-among them, which is then kept. Two cases are no fault, because training does both:
+Identical: a tensor equals that of another step, and the rest of the two does not: a file of one came into the other.
+The earliest of its kind is kept, unless the last usable step F is among them, which is then kept. Three cases are no
+fault:
 
-- A tensor that is the same at all steps while others change was frozen, and says nothing.
+- All that was read of two steps is equal, as after a warm-up from rate zero, or of a checkpoint that was saved twice:
+  both are kept, and `equal_steps` names them.
+- A tensor that is the same at all steps was frozen, and says nothing.
 - A tensor that is the same from the first step up to some later one, while others have changed, is not yet trained:
-  layers are unfrozen one after the other. A step at which nothing differs from the first is still a copy of it. So is
-  a tensor that has moved and then equals an earlier one, or that stays at its last value from some step on.
+  layers are unfrozen one after the other. A tensor that has moved and then equals an earlier one is a copy, and so is
+  one that stays at its last value from some step on.
 
 Jumps: training moves away from the first step and towards F. A contradiction is a pair of steps, s before t before F,
 where s is less than half as far from F as t is (distances between sketches; the farther one must be more than a
@@ -24,8 +27,9 @@ twentieth of the longest way to F, so that rounding in a tensor that hardly move
 F itself cannot be judged, and neither can the step before it, to which no later one can be compared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,30 +66,32 @@ def checksum(w: Tensor) -> int:
     return int((raw[:end].view(torch.int64).sum() + rest.view(torch.int64)[0]).item())
 
 
-def suspicions(
-    steps: Sequence[int], sketches: Mapping[str, np.ndarray], checksums: Mapping[str, np.ndarray]
-) -> list[tuple[int, str, str]]:
+Prints = tuple[Sequence[int], Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
+"""Ascending steps, and of every tensor that was read at all of them its sketches (steps, 1024) and checksums (steps,).
+"""
+
+
+def suspicions(prints: Prints, equal: Mapping[int, int] | None = None) -> list[tuple[int, str, str]]:
     """(step, tensor, what is wrong) by the rules above.
 
-    steps: ascending. sketches, checksums: per tensor (steps, 1024) and (steps,).
+    equal: what `equal_steps` gives for all prints of the series; None: these are all.
 
-    >>> path = [torch.full((4, 4), place) for place in (0.0, 1.0, 1.0, 3.0)]
-    >>> sketches, checksums = np.stack([sketch(w) for w in path]), np.array([checksum(w) for w in path])
-    >>> suspicions([0, 10, 20, 30], {"w": sketches}, {"w": checksums})
-    [(20, 'w', 'identical to step 10')]
+    >>> paths = {"moving": (0.0, 1.0, 2.0, 3.0), "copied": (0.0, 1.0, 1.0, 3.0)}
+    >>> tensors = {name: [torch.full((4, 4), at) for at in path] for name, path in paths.items()}
+    >>> sketches = {name: np.stack([sketch(w) for w in path]) for name, path in tensors.items()}
+    >>> checksums = {name: np.array([checksum(w) for w in path]) for name, path in tensors.items()}
+    >>> suspicions(([0, 10, 20, 30], sketches, checksums))
+    [(20, 'copied', 'identical to step 10')]
     """
     found: list[tuple[int, str, str]] = []
-    twins = {name: _first_twins(sketches[name], checksums[name]) for name in sketches}
-    constant = {name for name, first in twins.items() if not any(first)}
-    # If nothing at all ever changes, the series is one checkpoint under many names, and nothing was frozen.
-    frozen = constant if len(constant) < len(twins) else set()
-    trained = [first for name, first in twins.items() if name not in frozen]
-    copies = {at for at in range(1, len(steps)) if not any(first[at] for first in trained)}  # of the first step
-    for name in sketches:
-        if name in frozen or len(steps) < 2:
+    steps, sketches, _ = prints
+    equal = equal_steps([prints]) if equal is None else equal
+    twins, whole = _twins(prints), [equal[step] for step in steps]
+    for name, first in twins.items():
+        if not any(first):  # frozen, or the series is one checkpoint under many names
             continue
-        untrained = set(range(_untouched(twins[name]))) - copies
-        same = {at: what for at, what in _identical(steps, twins[name]).items() if at not in untrained}
+        untrained = range(_untouched(first))
+        same = {at: what for at, what in _identical(steps, first, whole).items() if at not in untrained}
         found += [(steps[at], name, what) for at, what in same.items()]
         left = [at for at in range(len(steps)) if at not in same]
         jumps = _jumps([steps[at] for at in left], sketches[name][left].astype(np.float64))
@@ -93,20 +99,36 @@ def suspicions(
     return sorted(found, key=lambda fault: fault[0])
 
 
-def not_yet_trained(
-    steps: Sequence[int], sketches: Mapping[str, np.ndarray], checksums: Mapping[str, np.ndarray]
-) -> dict[str, int]:
-    """The last step at which a tensor still is what it was at the first, for those that move later on.
+def equal_steps(several: Iterable[Prints]) -> dict[int, int]:
+    """For every step the first at which the same tensors were read, and all of them are equal.
 
-    steps, sketches, checksums: as for `suspicions`.
-
-    >>> path = [torch.full((4, 4), place) for place in (0.0, 0.0, 1.0, 3.0)]
+    >>> path = [torch.full((4, 4), place) for place in (0.0, 1.0, 1.0, 3.0)]
     >>> sketches, checksums = np.stack([sketch(w) for w in path]), np.array([checksum(w) for w in path])
-    >>> not_yet_trained([0, 10, 20, 30], {"w": sketches}, {"w": checksums})
-    {'w': 10}
+    >>> equal_steps([([0, 10, 20, 30], {"w": sketches}, {"w": checksums})])
+    {0: 0, 10: 10, 20: 10, 30: 30}
     """
-    untouched = {name: _untouched(_first_twins(sketches[name], checksums[name])) for name in sketches}
-    return {name: steps[count - 1] for name, count in untouched.items() if count > 1}
+    keys: dict[int, tuple[Any, ...]] = {}
+    for at, prints in enumerate(several):
+        for step, twins in zip(prints[0], zip(*_twins(prints).values(), strict=True), strict=True):
+            keys[step] = (*keys.get(step, ()), at, twins)
+    steps = sorted(keys)
+    return {step: steps[first] for step, first in zip(steps, _first_equal(map(keys.get, steps)), strict=True)}
+
+
+def not_yet_trained(prints: Prints) -> dict[str, int]:
+    """The last step at which a tensor still is what it was at the first, for those that move later than others.
+
+    >>> paths = {"moving": (0.0, 1.0, 2.0, 3.0), "late": (0.0, 0.0, 1.0, 3.0)}
+    >>> tensors = {name: [torch.full((4, 4), at) for at in path] for name, path in paths.items()}
+    >>> sketches = {name: np.stack([sketch(w) for w in path]) for name, path in tensors.items()}
+    >>> checksums = {name: np.array([checksum(w) for w in path]) for name, path in tensors.items()}
+    >>> not_yet_trained(([0, 10, 20, 30], sketches, checksums))
+    {'late': 10}
+    """
+    twins = _twins(prints)
+    still = _untouched(_first_equal(zip(*twins.values(), strict=True)))  # so long nothing has moved at all
+    untouched = {name: _untouched(first) for name, first in twins.items()}
+    return {name: prints[0][count - 1] for name, count in untouched.items() if count > max(1, still)}
 
 
 def _untouched(twins: Sequence[int]) -> int:
@@ -116,18 +138,24 @@ def _untouched(twins: Sequence[int]) -> int:
     return next(at for at, first in enumerate(twins) if first)
 
 
-def _first_twins(sketches: np.ndarray, checksums: np.ndarray) -> list[int]:
-    """For each step the first step with the same fingerprint, itself if it is the first."""
-    first: dict[tuple[int, bytes], int] = {}
-    prints = [(int(c), s.tobytes()) for s, c in zip(sketches, checksums, strict=True)]
-    return [first.setdefault(each, at) for at, each in enumerate(prints)]
+def _twins(prints: Prints) -> dict[str, list[int]]:
+    """Of every tensor, for each step the place of the first with the same fingerprint."""
+    _, sketches, checksums = prints
+    bits = {name: [each.tobytes() for each in several] for name, several in sketches.items()}
+    return {name: _first_equal(zip(checksums[name], several, strict=True)) for name, several in bits.items()}
 
 
-def _identical(steps: Sequence[int], twins: Sequence[int]) -> dict[int, str]:
+def _first_equal(each: Iterable[Any]) -> list[int]:
+    """For each item the place of the first that equals it."""
+    first: dict[Any, int] = {}
+    return [first.setdefault(item, at) for at, item in enumerate(each)]
+
+
+def _identical(steps: Sequence[int], twins: Sequence[int], whole: Sequence[int]) -> dict[int, str]:
     last = len(steps) - 1
     kept = [last if twins[last] == first else first for first in twins]
     final = {last: ", the last one"}
-    return {at: f"identical to step {steps[k]}{final.get(k, '')}" for at, k in enumerate(kept) if at != k}
+    return {at: f"identical to step {steps[k]}{final.get(k, '')}" for at, k in enumerate(kept) if whole[at] != whole[k]}
 
 
 def _jumps(steps: Sequence[int], points: np.ndarray) -> dict[int, str]:

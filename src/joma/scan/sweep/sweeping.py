@@ -18,9 +18,9 @@ from joma.runs import Run
 from joma.scan.errors import Fault
 from joma.scan.model.running import Between
 from joma.scan.result.curves import Scan, mean_of
-from joma.scan.sources.series import EPOCH, STEP, Place
+from joma.scan.sources.series import EPOCH, STEP, Place, some
 from joma.scan.sweep.elsewhere import Elsewhere
-from joma.scan.sweep.integrity import not_yet_trained, suspicions
+from joma.scan.sweep.integrity import Prints, equal_steps, not_yet_trained, suspicions
 from joma.scan.sweep.pairs import Chain, TimeLeft, pair_curves
 from joma.scan.sweep.plan import CHECKSUM, SKETCH, Plan
 from joma.scan.sweep.reading import Step, take_step
@@ -109,8 +109,9 @@ def judge_steps(
     """
     faults, notes = list(faults), [*plan.notes, *notes]
     compared = _prints(plan, run, [place.step for place in _usable(plan, faults)])
-    notes += _untrained(plan, compared)
-    suspected = _suspected(plan, compared)
+    equal = equal_steps(compared)
+    notes += [*_untrained(plan, compared), *_equal(plan, equal)]
+    suspected = _suspected(plan, compared, equal)
     notes += [f"kept although suspicious: {fault}" for fault in suspected if keep_suspicious]
     faults += [] if keep_suspicious else suspected
     usable = _usable(plan, faults)
@@ -264,11 +265,7 @@ def _recorded(plan: Plan, run: Run) -> dict[int, dict[str, Any]]:
     return found
 
 
-_Prints = tuple[list[int], dict[str, np.ndarray], dict[str, np.ndarray]]
-"""The fingerprints of groups that were read at the same steps: the steps, then sketches and checksums per tensor."""
-
-
-def _prints(plan: Plan, run: Run, used: Sequence[int]) -> list[_Prints]:
+def _prints(plan: Plan, run: Run, used: Sequence[int]) -> list[Prints]:
     """All fingerprints of the steps that are used. A group that lacks a step is judged by the steps that it has."""
     prints = [plan.fingerprints(kind) for kind in (SKETCH, CHECKSUM)]
     alike: dict[tuple[int, ...], list[str]] = {}
@@ -276,7 +273,7 @@ def _prints(plan: Plan, run: Run, used: Sequence[int]) -> list[_Prints]:
         if row.curve in run:
             read = set(run.steps(row.curve).tolist())
             alike.setdefault(tuple(step for step in used if step in read), []).append(group)
-    found: list[_Prints] = []
+    found: list[Prints] = []
     for steps, groups in alike.items():
         taken: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
         for group, (into, rows) in product(groups, zip(taken, prints, strict=True)):
@@ -288,18 +285,27 @@ def _prints(plan: Plan, run: Run, used: Sequence[int]) -> list[_Prints]:
     return found
 
 
-def _suspected(plan: Plan, compared: Iterable[_Prints]) -> list[Fault]:
+def _suspected(plan: Plan, compared: Sequence[Prints], equal: Mapping[int, int]) -> list[Fault]:
     places = {place.step: place for place in plan.series.places}
-    found = [one for each in compared for one in suspicions(*each)]
+    found = [one for each in compared for one in suspicions(each, equal)]
     weights = {step: places[step].weights() for step, _, _ in found}
     return [Fault(step, places[step].name, weights[step].file_of(tensor), tensor, what) for step, tensor, what in found]
 
 
-def _untrained(plan: Plan, compared: Iterable[_Prints]) -> list[str]:
+def _equal(plan: Plan, equal: Mapping[int, int]) -> list[str]:
+    """Sentences on steps that hold the same weights."""
+    alike: dict[int, list[str]] = {}
+    for place in plan.series.places:
+        alike.setdefault(equal.get(place.step, place.step), []).append(f"{place.step} ({place.name})")
+    what = f"equal weights, in all that was read: {plan.series.axis}s"
+    return [f"{what} {some(names)}" for names in alike.values() if len(names) > 1]
+
+
+def _untrained(plan: Plan, compared: Sequence[Prints]) -> list[str]:
     """Sentences on tensors that keep their first value for some steps, as with gradual unfreezing."""
     until: dict[int, list[str]] = {}
     for each in compared:
-        for name, step in not_yet_trained(*each).items():
+        for name, step in not_yet_trained(each).items():
             until.setdefault(step, []).append(name)
     notes = []
     for step, names in sorted(until.items()):
