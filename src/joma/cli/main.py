@@ -11,6 +11,7 @@ from joma.cli.outputs import checked
 from joma.cli.parser import Parser
 from joma.host import limits
 from joma.host.exit_status import OK, answer
+from joma.host.extras import needs_torch
 from joma.host.printing import encoding_safe, reopen_closed
 from joma.host.words import did_you_mean
 
@@ -23,6 +24,9 @@ examples:
   joma scan path/to/run        measure every checkpoint of a training run
 
 `joma COMMAND --help` shows the options of one command."""
+
+WITHOUT_TORCH = ("judge", "plan", "validate")
+"""Commands for numbers that others measured: they need numpy, scipy and rich alone."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _carried_out(options: argparse.Namespace, rest: list[str], command: Parser) -> int:
     limits.check()
+    if options.command not in WITHOUT_TORCH:
+        needs_torch(f"joma {options.command}", f"{', '.join(WITHOUT_TORCH)} work without it")
     with checked(command, options):
         status: int = options.call(options, rest)
     return status

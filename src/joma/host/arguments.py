@@ -5,7 +5,6 @@ becomes a tensor on the CPU. Floating arrays keep their type, so float32 stays f
 and so do whole numbers of an array where real ones are wanted. Answers are always tensors.
 """
 
-import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -13,6 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from joma.host.numbers import at_most as at_most
+from joma.host.numbers import integer as integer
+from joma.host.numbers import number as number
+from joma.host.numbers import shown as shown
 
 Number = float | Sequence[Any] | np.ndarray | Tensor
 """Anything that `real` takes: a number, a list (also a nested one), an array or a tensor."""
@@ -109,38 +113,6 @@ def times(t: Number, name: str = "t") -> Tensor:
     return not_negative(tensor, name).reshape(-1)
 
 
-def integer(value: int, name: str, low: int) -> int:
-    """An integer that is at least `low`: sizes, depths, counts."""
-    try:
-        good = not isinstance(value, bool) and int(value) == value and value >= low
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        good = False
-    if not good:
-        raise ValueError(f"{name} must be a whole number of at least {low}, got {shown(value)}")
-    return int(value)
-
-
-def at_most(value: int, name: str, most: int, meaning: str, *, low: int = 1) -> int:
-    """A whole number from `low` to `most`, of which `meaning` says what it is."""
-    if (found := integer(value, name, low)) > most:
-        raise ValueError(f"{name} must be at most {meaning}, {most}, got {shown(value)}")
-    return found
-
-
-def number(
-    value: object, name: str, *, above: float = -math.inf, least: float = -math.inf, finite: bool = True
-) -> float:
-    """One finite number, above `above` and not below `least`: scales, rates, powers. finite=False: any number."""
-    try:
-        got = None if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        got = None
-    if got is None or (finite and not (above < got < math.inf and got >= least)):
-        limit = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
-        raise ValueError(f"{name} must be a {'finite ' if finite else ''}number{limit}, got {shown(value)}")
-    return got
-
-
 def must_be_callable(value: object, name: str) -> None:
     """`value` must be something to call."""
     if not callable(value):
@@ -232,16 +204,6 @@ def _torch_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.kind == "u" and dtype.itemsize in (2, 4):
         return np.dtype(np.int64)
     return np.dtype(np.float64) if dtype.kind == "f" and dtype.itemsize > 8 else dtype.newbyteorder("=")
-
-
-def shown(value: object) -> str:
-    """A value in a sentence: short things as they are, others by their type."""
-    if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
-        return f"an array of {value.dtype}"
-    if isinstance(value, Tensor | np.ndarray):
-        return f"{type(value).__name__} of shape {tuple(value.shape)}"
-    text = repr(value)
-    return text if len(text) <= 60 and "\n" not in text else type(value).__name__
 
 
 def described(value: object) -> str:

@@ -1,10 +1,15 @@
 """What we look at, one quantity per file. Tensors, arrays or lists in; tensors out."""
 
-from joma.measure.alignment import best_neuron_correlation, held_out_correlation, linear_probe
-from joma.measure.attention import AttentionStats, attention_stats, attention_with_stats, logit_stats
-from joma.measure.embedding import coherence
-from joma.measure.intervals import mean_interval
-from joma.measure.spectrum import effective_rank, leading_singular_values, spectral_norm, stable_rank
+from typing import TYPE_CHECKING
+
+from joma.host.doors import opener
+
+if TYPE_CHECKING:
+    from joma.measure.alignment import best_neuron_correlation, held_out_correlation, linear_probe
+    from joma.measure.attention import AttentionStats, attention_stats, attention_with_stats, logit_stats
+    from joma.measure.embedding import coherence
+    from joma.measure.intervals import mean_interval
+    from joma.measure.spectrum import effective_rank, leading_singular_values, spectral_norm, stable_rank
 
 __all__ = [
     "AttentionStats",
@@ -21,3 +26,4 @@ __all__ = [
     "spectral_norm",
     "stable_rank",
 ]
+__getattr__ = opener(__name__, __all__, ("alignment", "attention", "embedding", "intervals", "spectrum"))

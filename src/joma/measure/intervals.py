@@ -1,17 +1,24 @@
-"""Every statistic over seeds: what a mean of a few is worth, alone and beside its control, with torch alone."""
+"""Every statistic over seeds: what a mean of a few is worth, alone and beside its control.
+
+Without torch, but for `mean_interval`, which takes tensors: verdicts are worked out where torch is not installed.
+"""
+
+from __future__ import annotations
 
 from bisect import bisect_left
 from functools import lru_cache
-from math import atan, comb, cos, exp, hypot, isfinite, lgamma, nan, pi, sin, sqrt, tan
-from typing import NamedTuple
+from math import atan, comb, cos, exp, floor, hypot, isfinite, lgamma, log2, nan, pi, sin, sqrt, tan
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from joma.host.arguments import Number, as_numbers, integer, number, real, shown
+from joma.host.numbers import integer, number, shown
 from joma.host.words import brief_repr
-from joma.measure._gram import magnitude
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from joma.host.arguments import Number
 
 FEW_SEEDS, ASSURANCE, TINY, FREEDOMS = 4, 0.8, 1e-300, 10**5
 
@@ -22,7 +29,7 @@ class MeanInterval(NamedTuple):
 
     Both have the shape of the values without `dim`, in float64.
 
-    >>> gain = mean_interval(torch.tensor([0.3, 0.5, 0.4]))
+    >>> gain = mean_interval([0.3, 0.5, 0.4])
     >>> gain.low, gain.high
     (tensor(0.1516, dtype=torch.float64), tensor(0.6484, dtype=torch.float64))
     """
@@ -50,11 +57,15 @@ def mean_interval(values: Number, *, dim: int = 0, level: float = 0.95) -> MeanI
     seeds, give the differences: the interval of a paired difference is narrower than the two intervals suggest.
     NaN is refused: leave out a seed that failed, and say so, before asking for the mean of the others.
 
+    >>> import torch
     >>> trained, untrained = torch.tensor([0.72, 0.70, 0.74]), torch.tensor([0.68, 0.67, 0.69])
     >>> gain = mean_interval(trained - untrained)
     >>> round(gain.mean.item(), 4), round(gain.half_width.item(), 4)
     (0.04, 0.0248)
     """
+    from joma.host.arguments import real
+    from joma.measure._gram import magnitude
+
     wide = real(values, "values").double()
     dim = integer(dim, "dim", -wide.ndim)
     if dim >= wide.ndim:
@@ -80,7 +91,9 @@ def t_quantile(level: float, freedom: int) -> float:
     if not 0 < number(level, "level") <= 1 - 1e-6:  # closer to 1 rounding would eat into the digits
         raise ValueError(f"level must lie above 0 and be at most 1 - 1e-6, got {level!r}")
     if integer(freedom, "freedom", 1) > FREEDOMS:
-        z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+        from scipy.special import ndtri  # it loads for a second
+
+        z = float(ndtri((1 + level) / 2))
         return z + (z**3 + z) / 4 / min(freedom, 2**60)
     return _t_quantile(float(level), int(freedom))
 
@@ -174,7 +187,7 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
     (0.04, 0.0573, 3, 0.99)
     """
     first, second = _row(values, "values"), _row(control, "control")
-    known = as_numbers(control, "control").ndim == 0
+    known = np.ndim(control) == 0  # of a tensor, too
     if known:
         if not isfinite(second[0]):
             raise ValueError(f"control must be finite where it is one number, got {second[0]}")
@@ -254,7 +267,7 @@ def seeds_to_decide(
     """
     difference = number(difference, "difference", finite=False)
     half_width = number(half_width, "half_width", finite=False)
-    if (ends := as_numbers(between, "between")).shape != (2,):
+    if len(ends := _row(between, "between")) != 2:
         raise ValueError(f"between must be two numbers, got {shown(between)}")
     low, high = ends.tolist()
     number(integer(seeds, "seeds", 0), "seeds")
@@ -263,6 +276,8 @@ def seeds_to_decide(
     unknown = seeds < 2 or freedom < 1 or not (isfinite(half_width) and isfinite(difference)) or half_width == 0
     if unknown or not low <= high:
         return None
+    from scipy.special import ndtr
+
     spread = half_width * sqrt(seeds) / t_quantile(usual_level(seeds) if level is None else level, freedom)
 
     def enough(count: int) -> bool:
@@ -270,8 +285,8 @@ def seeds_to_decide(
         free = max(1, round(freedom / (seeds - 1) * (count - 1)))
         error = spread / sqrt(count)
         half = t_quantile(now, min(free, 1000)) * error * _errors_of_spread(min(free, 1000))
-        reach = torch.special.ndtr(torch.stack([low + half - difference, high - half - difference]) / max(error, TINY))
-        still_open = torch.where(2 * half < high - low, 0.0, reach[0] - reach[1])
+        reach = ndtr(np.stack([low + half - difference, high - half - difference]) / max(error, TINY))
+        still_open = np.where(2 * half < high - low, 0.0, reach[0] - reach[1])
         return 1 - float(still_open.mean()) >= assurance
 
     counts = range(2, 1_000_001)
@@ -280,22 +295,32 @@ def seeds_to_decide(
 
 
 @lru_cache(maxsize=64)
-def _errors_of_spread(freedom: int) -> Tensor:
+def _errors_of_spread(freedom: int) -> np.ndarray:
     """An estimated standard deviation over the true one: 400 values, as likely as each other."""
-    grid = torch.linspace(0, 1 + 8 / sqrt(freedom), 20001, dtype=torch.float64)[1:]
-    log_density = (freedom - 1) * grid.log() - freedom * grid.square() / 2
-    share = (log_density - log_density.max()).exp().cumsum(0)
-    middles = (torch.arange(400, dtype=torch.float64) + 0.5) / 400
-    return grid[torch.searchsorted(share / share[-1], middles)]
+    grid = np.linspace(0, 1 + 8 / sqrt(freedom), 20001)[1:]
+    log_density = (freedom - 1) * np.log(grid) - freedom * grid**2 / 2
+    share = np.exp(log_density - log_density.max()).cumsum()
+    middles = (np.arange(400) + 0.5) / 400
+    found: np.ndarray = grid[np.searchsorted(share / share[-1], middles)]
+    return found
 
 
 def _row(values: Number, name: str) -> np.ndarray:
     """As one row of float64, whatever it came as."""
-    tensor = as_numbers(values, name)
-    if tensor.ndim > 1:
-        raise ValueError(f"{name} must be one row of numbers, one per seed, got shape {tuple(tensor.shape)}")
-    row: np.ndarray = tensor.detach().reshape(-1).double().cpu().numpy()
-    return row
+    if hasattr(values, "detach"):  # whoever has a tensor has torch
+        from joma.host.arguments import as_numbers
+
+        values = as_numbers(values, name).detach().double().cpu().numpy()
+    try:
+        read = np.asarray(values)
+        if read.dtype.kind not in "biuf" or isinstance(values, np.ma.MaskedArray):  # a mask would be lost
+            raise TypeError
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        wanted = "a real number, a list or an array of them, or a tensor"
+        raise ValueError(f"{name} must be {wanted}, got {shown(values)}") from None
+    if read.ndim > 1:
+        raise ValueError(f"{name} must be one row of numbers, one per seed, got shape {read.shape}")
+    return read.reshape(-1).astype(np.float64)
 
 
 def _half_width(row: np.ndarray, level: float) -> float:
@@ -317,7 +342,7 @@ def _error(row: np.ndarray) -> float:
         return nan
     if _agree(row):
         return 0.0
-    size = float(magnitude(torch.tensor(np.abs(row).max())))  # no square leaves the range
+    size = 2.0 ** floor(log2(max(np.abs(row).max(), TINY)))  # no square leaves the range
     return float((row / size).std(ddof=1)) / sqrt(len(row)) * size
 
 

@@ -1,7 +1,13 @@
 """The ledger of all claims and their figures as one self-contained HTML page, and the page of a scan."""
 
-from joma.report.page import write_report
-from joma.report.scans.page import write_comparison, write_scan_page
-from joma.report.scans.shown import ShownScan, read_scan, scan_runs, show_scan
+from typing import TYPE_CHECKING
+
+from joma.host.doors import opener
+
+if TYPE_CHECKING:
+    from joma.report.page import write_report
+    from joma.report.scans.page import write_comparison, write_scan_page
+    from joma.report.scans.shown import ShownScan, read_scan, scan_runs, show_scan
 
 __all__ = ["ShownScan", "read_scan", "scan_runs", "show_scan", "write_comparison", "write_report", "write_scan_page"]
+__getattr__ = opener(__name__, __all__, ("page", "scans.page", "scans.shown"))
