@@ -2,23 +2,22 @@
 
 python docs/make_gallery.py joma-out/findings.json
 
-The findings of quick scale are those of the given file, as `joma verify` writes it. Those of paper scale, and their
-figures, are kept in results/. For the other studies a small picture is drawn from the run beside the file.
+The verdicts of both scales are those that results/ keeps, and so are the figures of paper scale. Where no record is
+kept, the figure is drawn from the run beside the given file, which `joma verify` wrote.
 """
 
 import io
-import json
 import re
 import sys
 from pathlib import Path
 
 from PIL import Image
-from verdict_table import RECORDS, SHORT, counts, kept, shown
+from verdict_table import RECORDS, SHORT, kept, quick, shown
 
 from joma.claims.contract import Drawing
 from joma.figures.style import house_style
 from joma.runs import Run
-from joma.studies import load, room
+from joma.studies import load, names, room
 from joma.studies.stored import stored_runs
 
 DOCS = Path(__file__).parent
@@ -33,11 +32,11 @@ ROOMS = {
     "hierarchy": "Theorem 5, Table 1 and Section 5: latent hierarchies",
     "syntax": "Section 5 on real code",
     "language": "Figures 6 and 8: language models",
-    "ablations": "Ablations: what the rebound needs",
-    "rebound": "Why attention comes back, and what can be foretold",
-    "stability": "Stability: what warns before training diverges",
+    "ablations": "Ablations: what the recovery needs",
+    "rebound": "Why attention recovers, and what can be predicted",
+    "stability": "Stability: warnings before training diverges",
     "checkpoints": "Figures 7 and 10: series of checkpoints, neurons",
-    "sparsity": "What sparse attention buys: caches, sinks, active parts",
+    "sparsity": "Sparse attention: caches, sinks, active parts",
     "depth_width": "MobileLLM: deep and thin against shallow and wide",
     "scan_snap": "Scan&Snap: what one layer learns first",
     "reversal": "The reversal curse and chain of thought",
@@ -47,37 +46,52 @@ ROOMS = {
 }
 HEAD = """# Gallery
 
-One card per study: a figure, the verdicts, what came out, and the command that repeats it.
+One card per study: a figure, the result, the verdicts at both scales, and the command that repeats it.
+The report describes every figure in words.
 
 {legend}
-
-`python docs/make_gallery.py joma-out/findings.json` makes this page after `make run`. Figures of paper scale
-are those of `results/`.
 """
 
 
 def main() -> None:
     ledger = Path(sys.argv[1])
-    studies = json.loads(ledger.read_text(encoding="utf-8"))["studies"]
     runs = {name: path for name, path in stored_runs(ledger.parent) if path is not None}
     PICTURES.mkdir(exist_ok=True)
     legend = " · ".join(f"{mark} {verdict}" for verdict, mark in SHORT.items())
     lines, last = [HEAD.format(legend=legend)], ""
-    for study in studies:
-        if (here := room(study["name"])) != last:
+    for name in names():
+        if (here := room(name)) != last:
             lines, last = [*lines, f"## {ROOMS.get(here, here)}\n"], here
-        lines.append(card(study, runs[study["name"]]))
+        lines.append(card(name, runs.get(name)))
     (DOCS / "gallery.md").write_text("\n".join(lines), encoding="utf-8")
 
 
-def card(study: dict, run: Path) -> str:
-    name, record = study["name"], RECORDS / study["name"] / f"{study['name']}.sqlite"
+def card(name: str, run: Path | None) -> str:
+    record = RECORDS / name / f"{name}.sqlite"
     drawing = first_drawing(name, record if record.is_file() else run)
-    scales = f"quick {shown(counts(study['findings']))}"
+    scales = f"quick {shown(quick(name))}"
     if paper := kept(name):
         scales += f" · paper scale {shown(paper)}"
-    image = f"![{plain(drawing.description)}]({picture(name, drawing)})"
+    image = f"![{plain(outline(drawing))}]({picture(name, drawing)})"
     return "\n\n".join([f"### {name}", image, first_sentence(drawing.caption), scales, f"`joma verify {name}`"]) + "\n"
+
+
+def outline(drawing: Drawing) -> str:
+    """The titles of the panels and what they measure; the report describes every line of them.
+
+    >>> outline(Drawing("one", "", None, alt="A flow chart."))
+    'A flow chart.'
+    """
+    if drawing.alt:
+        return drawing.alt.split(". ")[0].removesuffix(".") + "."
+    shown = [axis for axis in drawing.figure.axes if axis.lines or axis.patches or axis.collections or axis.images]
+    titles = [axis.get_title() or axis.get_title("left") for axis in shown]
+    measured = [" by ".join(filter(None, (axis.get_ylabel(), axis.get_xlabel()))) for axis in shown]
+    if len(set(measured)) == 1:  # said once
+        panels = f"{'; '.join(filter(None, titles))}: {measured[0]}"
+    else:
+        panels = "; ".join(": ".join(filter(None, each)) for each in zip(titles, measured, strict=True) if any(each))
+    return re.sub(r"[$\\]", "", panels).strip(": ") + "."
 
 
 def first_drawing(name: str, record: Path) -> Drawing:

@@ -1,14 +1,14 @@
-"""The verdict table of docs/results/index.md: what `joma verify` found, and what is kept at paper scale beside it.
+"""The verdict table of docs/results/index.md: what is kept of quick scale and of paper scale.
 
-python docs/verdict_table.py joma-out/findings.json
+python docs/verdict_table.py
 """
 
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
 from joma.claims.rules import VERDICTS
+from joma.studies import load, names
 
 RECORDS = Path(__file__).parents[1] / "results"
 SHORT = {
@@ -24,32 +24,32 @@ SHORT = {
 }
 
 
-def counts(findings: list[dict]) -> Counter[str]:
-    return Counter(finding["verdict"] for finding in findings)
-
-
 def shown(found: Counter[str]) -> str:
     return " ".join(f"{found[verdict]}{SHORT[verdict]}" for verdict in VERDICTS if found[verdict])
+
+
+def quick(study: str) -> Counter[str]:
+    """The verdicts of a study at quick scale, as results/quick.json has them."""
+    found = json.loads((RECORDS / "quick.json").read_text(encoding="utf-8"))["findings"]
+    return Counter(one["verdict"] for name, one in found.items() if name.startswith(f"{study}/"))
 
 
 def kept(study: str) -> Counter[str]:
     """The verdicts of a study's record at paper scale; none if no record is kept."""
     path = RECORDS / study / "findings.json"
-    return counts(json.loads(path.read_text(encoding="utf-8"))["findings"]) if path.is_file() else Counter()
+    findings = json.loads(path.read_text(encoding="utf-8"))["findings"] if path.is_file() else []
+    return Counter(finding["verdict"] for finding in findings)
 
 
 def main() -> None:
-    studies = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["studies"]
-    print("| Study | What it tests | Quick | Paper scale |")
-    print("|---|---|---|---|")
-    total: Counter[str] = Counter()
-    at_paper_scale: Counter[str] = Counter()
-    for study in studies:
-        quick, paper = counts(study["findings"]), kept(study["name"])
-        total, at_paper_scale = total + quick, at_paper_scale + paper
-        print(f"| `{study['name']}` | {study['title']} | {shown(quick)} | {shown(paper)} |")
-    claims = f"**{total.total()} claims, {at_paper_scale.total()} of them kept at paper scale**"
-    print(f"| | {claims} | {shown(total)} | {shown(at_paper_scale)} |")
+    """Print the table."""
+    print("| Study | What it tests | Quick | Paper scale |\n|---|---|---|---|")
+    found = {name: (quick(name), kept(name)) for name in names()}
+    for name, (small, large) in found.items():
+        print(f"| `{name}` | {load(name).title} | {shown(small)} | {shown(large)} |")
+    small, large = (sum(scale, Counter()) for scale in zip(*found.values(), strict=True))
+    claims = f"**{small.total()} claims, {large.total()} of them kept at paper scale**"
+    print(f"| | {claims} | {shown(small)} | {shown(large)} |")
 
 
 if __name__ == "__main__":

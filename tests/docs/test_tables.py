@@ -80,19 +80,17 @@ def test_the_gallery_has_a_card_per_study_with_the_kept_verdicts(script):
     for name, card in cards.items():
         if paper := table.kept(name):
             assert f"paper scale {table.shown(paper)}" in card, name
+        assert f"quick {table.shown(table.quick(name))}" in card, name
         assert f"`joma verify {name}`" in card
 
 
-def test_the_last_row_of_the_verdict_table_counts_either_scale(script, tmp_path, monkeypatch, capsys):
-    """One claim of quick scale, and all that are kept of its study."""
-    study = {"name": "thm2", "title": "Theorem 2", "findings": [{"verdict": "mixed"}]}
-    (tmp_path / "findings.json").write_text(json.dumps({"studies": [study]}), encoding="utf-8")
-    monkeypatch.setattr("sys.argv", ["verdict_table.py", str(tmp_path / "findings.json")])
-    script("verdict_table").main()
-    row, last = capsys.readouterr().out.splitlines()[-2:]
-    kept = len(json.loads((RESULTS / "thm2/findings.json").read_text(encoding="utf-8"))["findings"])
-    assert f"**1 claims, {kept} of them kept at paper scale** | 1± |" in last
-    assert row.split("|")[3:] == last.split("|")[3:]
+def test_the_table_of_verdicts_is_what_its_script_prints(script, capsys):
+    table = script("verdict_table")
+    table.main()
+    printed = capsys.readouterr().out
+    assert not lacking("docs/results/index.md", printed)
+    kept = json.loads((RESULTS / "thm2/findings.json").read_text(encoding="utf-8"))["findings"]
+    assert table.kept("thm2").total() == table.quick("thm2").total() == len(kept)
 
 
 def test_the_picture_of_the_ablations_has_few_panels_and_names_every_line_in_each(script):
