@@ -10,15 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos import export, scan, verify
+from chaos import scan, verify
 from chaos.score import Score, Setting, plain, timed
 from chaos.warm import Child
 from chaos.work import curves, findings, series
-from joma.runs import Run, RunError
+from joma.runs import RunError
 
 SIZE = 4 << 20
 ROOM = (0, 1, 3, 8, 16, 40, 100, 200, 400)
 """Kilobytes left on the full disk."""
+FORMATS = ("csv", "parquet", "npz")
 
 
 class NoMount(Exception):
@@ -85,14 +86,12 @@ def _one_disk(setting: Setting, score: Score, small: Disk, beside: Path) -> None
     timed(verify.started(setting, "thm5", out))
     timed(scan.started(setting, source, out))
     page, kept = (out / "report.html").read_text(), Kept(out, run)
+    joma = setting.warm.joma
     commands = (
         ("verify", lambda out: verify.started(setting, "thm5", out)),
         ("scan", lambda out: scan.started(setting, source, out)),
-        ("report", lambda out: setting.warm.joma("report", out)),
-        (
-            "export",
-            lambda out: setting.warm.joma("export", run, "--to", export.FORMATS[len(str(out)) % 3], "--out", out / "a"),
-        ),
+        ("report", lambda out: joma("report", out)),
+        ("export", lambda out: joma("export", run, "--to", setting.dice.choice(FORMATS), "--out", out / "a")),
     )
     for name, started in commands[: 1 if setting.short else None]:
         for room in setting.dice.sample(ROOM, 1 if setting.short else 4):
@@ -110,7 +109,6 @@ def _one_disk(setting: Setting, score: Score, small: Disk, beside: Path) -> None
             small.empty()
             _goes_on(started, new, score, f"{name} after a full disk", kept, name)
             shutil.rmtree(new)
-    _writer(setting, small, score)
     _read_only(setting, small, beside, commands, score, kept)
 
 
@@ -156,27 +154,6 @@ def _goes_on(started: object, out: Path, score: Score, what: str, kept: Kept, na
         score.same(findings(out / "findings.json"), kept.found, f"findings.json of {what}")
     elif name == "scan":
         score.same(curves(out / "curves.json"), kept.curves, f"curves of {what}")
-
-
-def _writer(setting: Setting, small: Disk, score: Score) -> None:
-    """Write until the disk is full: what was acknowledged is there, and the next record fits once there is room."""
-    path = small.place / "writer.sqlite"
-    with Run.create(path, study="chaos", config={}) as run:
-        small.fill(setting.dice.choice((60, 150, 300)))
-        step = 0
-        try:
-            while step < 10_000:
-                run.append("x", step, [float(step)] * 500)
-                step += 1
-        except RunError:
-            score.disturbances += 1
-        small.empty()
-        run.append("x", step, [float(step)] * 500)
-    with Run.open(path) as run:
-        score.same(run.steps("x").tolist(), list(range(step + 1)), "steps recorded before the disk was full")
-        score.same(run.array("x")[:, 0].tolist(), [float(each) for each in range(step + 1)], "their numbers")
-    score.count("records until the disk was full", step)
-    path.unlink()
 
 
 def _read_only(setting: Setting, small: Disk, beside: Path, commands: object, score: Score, kept: Kept) -> None:

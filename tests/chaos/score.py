@@ -54,7 +54,7 @@ class Score:
         if found is None:
             self.lose(f"{what} is not there")
         elif found != expected:
-            self.err(f"{what} differs from that of the undisturbed run{difference(found, expected)}")
+            self.err(f"{what} differs from that of the undisturbed run")
 
     @property
     def sound(self) -> bool:
@@ -62,17 +62,6 @@ class Score:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"seconds": round(self.seconds, 1)}
-
-
-def difference(found: Any, expected: Any, at: str = "") -> str:
-    """Where two values of JSON first differ, and how."""
-    if isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
-        inside = ((found[key], expected[key], f"{at}/{key}") for key in found)
-    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
-        inside = ((one, other, f"{at}/{place}") for place, (one, other) in enumerate(zip(found, expected, strict=True)))
-    else:
-        return f" at {at or '/'}: {str(found)[:60]} and {str(expected)[:60]}" if found != expected else ""
-    return next((told for each in inside if (told := difference(*each))), "")
 
 
 @dataclass

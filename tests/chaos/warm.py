@@ -72,7 +72,6 @@ class Warm:
     folder: Path
     started: int = 0
     _process: subprocess.Popen[str] = field(init=False)
-    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -89,9 +88,8 @@ class Warm:
     def ask(self, **question: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with self._turn:
-            print(json.dumps(question), file=self._process.stdin, flush=True)
-            answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        print(json.dumps(question), file=self._process.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
 
     def start(self, function: str, *arguments: Any) -> Child:

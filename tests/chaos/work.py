@@ -11,8 +11,6 @@ import numpy as np
 
 STUDIES = ("thm5", "cdag-angles", "thm2")
 """Studies of about a second."""
-PAGE = 400_000
-"""Characters of a page that several write at once."""
 STEPS, POINTS = 40, tuple(range(0, 40, 4))
 
 
@@ -45,18 +43,6 @@ def write(path: str, pipe: str, stint: int, journal: str) -> None:
             if step % stint == 0:
                 run.close()
                 run = Run.open(path, write=True)
-
-
-def hold(path: str, pipe: str) -> None:
-    """Take the lock of a run, say so, and keep it."""
-    import time
-
-    from joma.runs import Run
-
-    with Run.open(path, write=True) as run, open(pipe, "w") as heard:
-        run.append("x", run.last_step("x") + 1, 1.0)  # type: ignore[operator]
-        print("held", file=heard, flush=True)
-        time.sleep(3600)
 
 
 def train(path: str, every: float = 0.0) -> int:
@@ -114,20 +100,6 @@ def make_checkpoints(folder: str, count: int = 6) -> None:
         save_file(tensors, f"{folder}/step{step * 10}.safetensors")
 
 
-def make_slow_checkpoints(folder: str, count: int) -> None:
-    """A series whose full spectra take a moment each, with matrices that one thread measures wherever it is."""
-    import torch
-    from safetensors.torch import save_file
-
-    for step in range(count):
-        generator = torch.Generator().manual_seed(step)
-        tensors = {
-            f"h.{layer}.mlp.c_fc.weight": torch.randn(256, 1000, generator=generator) / 10 + step / 50
-            for layer in range(3)
-        }
-        save_file(tensors, f"{folder}/step{step * 10}.safetensors")
-
-
 def make_run(path: str, steps: int = 40) -> None:
     """A finished run with enough in it that an export takes a moment."""
     from joma.runs import Run
@@ -136,18 +108,6 @@ def make_run(path: str, steps: int = 40) -> None:
         for step in range(steps):
             run.record(step, {"x": content(step), "loss": 1 / (1 + step)}, dims={"x": ("layer", "head")})
         run.finish()
-
-
-def rewrite(path: str, letter: str, seconds: float) -> None:
-    """Write one page over and over; a writer's page has one letter throughout."""
-    from time import monotonic
-
-    from joma.host.file_kinds import OWN
-    from joma.host.files import write_text
-
-    until = monotonic() + seconds
-    while monotonic() < until:
-        write_text(Path(path), letter * PAGE, OWN)
 
 
 def findings(path: Path) -> Any:

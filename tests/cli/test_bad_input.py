@@ -60,8 +60,6 @@ REFUSED = {
     "scan a b c --compare": "--compare takes two sources, got 3 sources",
     "scan LONG": TOO_LONG,
     "watch LONG --once": TOO_LONG,
-    "watch SERIES --once --every nan": "--every takes seconds above 0, got nan",
-    "watch SERIES --every 0": "--every takes seconds above 0, got 0",
     "watch SERIES --json": "--json goes with --once: ",
     "watch /nowhere": "there is no /nowhere; joma watch takes a folder with runs, or one run",
     "view LONG --export OUT/p": TOO_LONG,

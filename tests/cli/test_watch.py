@@ -15,9 +15,9 @@ import pytest
 
 from joma.cli import watch
 from joma.cli.main import main
-from joma.cli.watched import NO_MEASURES
+from joma.cli.watched import MOST_NEW, POINTS, Folder
 from joma.runs import Run, RunError, following
-from joma.runs.following import Follower, runs_in
+from joma.runs.following import runs_in
 
 UNSEEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
 WRITER = """
@@ -76,6 +76,12 @@ def made(path, steps=5, **series):
     return path
 
 
+def look(folder):
+    """The one run of a folder."""
+    (run,) = folder.look()
+    return run
+
+
 def once(path, capsys, *more):
     capsys.readouterr()
     status = main(["watch", str(path), "--once", *more])
@@ -87,14 +93,14 @@ def test_the_numbers_are_those_of_the_record(tmp_path, capsys):
     status, out = once(tmp_path, capsys, "--json")
     assert status == 0
     (found,) = json.loads(out)["runs"]
-    assert (found["study"], found["step"], found["writer"], found["alarms"]) == ("monitor", 990, None, [])
+    assert (found["study"], found["step"], found["state"], found["alarms"]) == ("monitor", 990, "not being written", [])
     for name in ("entropy", "loss"):
         rows = dict(recorded(path, name))
         values, shown = rows[990], found["series"][name]
         assert (shown["step"], shown["steps"], shown["count"], shown["finite"]) == (990, 100, values.size, values.size)
         assert (shown["min"], shown["max"]) == (values.min(), values.max())
         assert shown["mean"] == pytest.approx(values.mean(), rel=1e-12)
-        assert len(shown["history"]) == following.POINTS
+        assert len(shown["history"]) == POINTS
         assert [step for step, _ in shown["history"]] == sorted({step for step, _ in shown["history"]})
         assert (shown["history"][0][0], shown["history"][-1][0]) == (0, 990)
         for step, mean in shown["history"]:
@@ -128,23 +134,23 @@ def test_numbers_that_are_none_are_counted_and_left_out(tmp_path, capsys):
 
 def test_what_another_process_writes_is_seen_and_nothing_changes(tmp_path):
     path = tmp_path / "a.joma"
-    with writing(path) as (send, process):
-        follower = Follower(path)
-        assert follower.look().step is None
+    with writing(path) as (send, _):
+        folder = Folder(path)
+        assert look(folder).entry["last"] is None
         for step in (3, 5, 8):
             send(step)
             before = contents(tmp_path)
-            seen = follower.look()
+            run = look(folder)
             assert contents(tmp_path) == before
-            assert (seen.step, seen.state, seen.writer) == (step, "being written", process.pid)
-            assert [at for at, _ in seen.new] == [step]
-            assert (seen.series["entropy"].numbers.max, seen.series["norm"].numbers.mean) == (max(step, 3), step)
-            assert follower.look().new == ()
+            assert (run.entry["last"], run.state) == (step, "being written")
+            assert [at for at, _ in run.new] == [step]
+            assert (run.series["entropy"].numbers.max, run.series["norm"].numbers.mean) == (max(step, 3), step)
+            assert look(folder).new == []
         send(9)
         send(10)
-        assert [at for at, _ in follower.look().new] == [9, 10]
+        assert [at for at, _ in look(folder).new] == [9, 10]
         send("finish")
-        assert follower.look().state == "finished"
+        assert look(folder).state == "finished"
         assert sorted(contents(tmp_path)) == ["a.joma"]
 
 
@@ -182,7 +188,7 @@ def test_a_pipe_gets_one_line_per_new_step(tmp_path, capsys, monkeypatch):
         send(1)
         words = iter(["2", "3", "finish"])
         monkeypatch.setattr(watch, "sleep", lambda seconds: send(next(words)))
-        assert main(["watch", str(path), "--every", "7"]) == 0
+        assert main(["watch", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "a.joma: monitor, being written",
@@ -194,16 +200,11 @@ def test_a_pipe_gets_one_line_per_new_step(tmp_path, capsys, monkeypatch):
 
 
 def test_a_link_out_of_a_folder_is_named_and_not_followed(tmp_path):
-    from joma.cli.watched import Fault, Folder
-
     made(tmp_path / "outside.joma")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "link.joma").symlink_to(tmp_path / "outside.joma")
-    (fault,) = Folder(tmp_path / "runs").look()
-    assert isinstance(fault, Fault)
-    assert "leads out of" in fault.why
-    (seen,) = Folder(tmp_path / "runs" / "link.joma").look()  # it was named itself
-    assert not isinstance(seen, Fault)
+    assert "leads out of" in look(Folder(tmp_path / "runs")).fault
+    assert not look(Folder(tmp_path / "runs" / "link.joma")).fault  # it was named itself
 
 
 def test_a_folder_is_followed_until_ctrl_c(tmp_path, capsys, monkeypatch):
@@ -237,48 +238,49 @@ def test_the_rate_counts_from_the_first_step_and_only_new_steps_later(tmp_path):
     with Run.create(path, study="demo", config={}) as run:
         for step in (1000, 1010):
             run.append("loss", step, 1.0)
-    follower = Follower(path)
+    folder = Folder(path)
     os.utime(path, (100, 100))
-    follower.look()
+    look(folder)
     with Run.open(path, write=True) as run:
         run.append("loss", 1030, 1.0)
     os.utime(path, (105, 105))
-    assert follower.look().rate == 4.0  # 20 steps in 5 seconds
+    assert look(folder).rate == 4.0  # 20 steps in 5 seconds
 
 
 def test_of_many_new_steps_the_last_are_told(tmp_path):
     path = tmp_path / "run.joma"
     with Run.create(path, study="demo", config={}) as run:
         run.append("loss", 0, 1.0)
-        follower = Follower(path)
-        follower.look()
-        for step in range(1, following.MOST_NEW + 31):
+        folder = Folder(path)
+        look(folder)
+        for step in range(1, MOST_NEW + 31):
             run.append("loss", step, 1.0)
-        told = [step for step, _ in follower.look().new]
-    assert told == list(range(31, following.MOST_NEW + 31))
+        new = [step for step, _ in look(folder).new]
+    assert new == list(range(31, MOST_NEW + 31))
 
 
 def test_the_rate_comes_from_when_files_were_written(tmp_path):
     path = tmp_path / "a.joma"
-    follower = Follower(path)
+    folders = {}
     for step, second in ((0, 100), (10, 105), (40, 110)):
         with Run.open(path, write=True) if step else Run.create(path, study="a", config={}) as run:
             run.append("loss", step, 1.0)
         os.utime(path, (second, second))
-        seen = follower.look()
-    assert (seen.rate, seen.written) == (4.0, 110)
+        folder = folders.setdefault(path, Folder(path))
+        run = look(folder)
+    assert (run.rate, run.entry["written"]) == (4.0, 110)
 
 
 def test_another_run_of_the_same_name_begins_anew(tmp_path):
     path = made(tmp_path / "a.joma")
-    follower = Follower(path)
-    assert follower.look().step == 40
+    folder = Folder(path)
+    assert look(folder).entry["last"] == 40
     Run.delete(path)
     with Run.create(path, study="other", config={}) as run:
         run.append("loss", 10, 7.0)
-    seen = follower.look()
-    assert (seen.study, seen.step, [step for step, _ in seen.new]) == ("other", 10, [10])
-    assert seen.series["loss"].numbers.mean == 7.0
+    run = look(folder)
+    assert (run.entry["study"], run.entry["last"], [step for step, _ in run.new]) == ("other", 10, [10])
+    assert run.series["loss"].numbers.mean == 7.0
 
 
 def test_alarms_of_a_monitor_are_shown(tmp_path, capsys):
@@ -295,17 +297,43 @@ def test_alarms_of_a_monitor_are_shown(tmp_path, capsys):
     _, out = once(path, capsys, "--json")
     (found,) = json.loads(out)["runs"]
     assert found["alarms"] == [{"step": 1, "says": str(alert)} for alert in monitor.alerts]
-    assert set(found["series"]).isdisjoint({"alarms", *NO_MEASURES})
+    assert set(found["series"]).isdisjoint({"alarms", "steps_taken"})
     shown = once(path, capsys)[1]
     assert [line for line in shown.splitlines() if line.startswith("alarm")] == [
         f"alarm: {alert}" for alert in monitor.alerts
     ]
 
 
-def test_series_of_a_scan_that_measure_nothing_are_known():
-    record = pytest.importorskip("joma.scan.sweep.record")
-    assert {*record.NO_CURVES} - {record.ABOUT} <= {*NO_MEASURES}  # what it tells is bytes, which are never shown
-    assert "steps_taken" in NO_MEASURES
+def test_a_series_that_cannot_be_read_is_named_and_the_others_are_shown(tmp_path, capsys):
+    """Steps of different shapes make no curve."""
+    path = made(tmp_path / "a.joma")
+    with Run.open(path, write=True) as run:
+        for step in (0, 10):
+            run.append("ragged", step, np.zeros(step + 1))
+    status, out = once(path, capsys, "--json")
+    (found,) = json.loads(out)["runs"]
+    assert (status, sorted(found["series"]), len(found["unread"])) == (3, ["entropy", "loss"], 1)
+    assert "'ragged'" in found["unread"][0]
+    status, out = once(path, capsys)
+    assert (status, out.splitlines()[-1]) == (3, found["unread"][0])
+
+
+def test_the_last_steps_of_a_run_that_ends_between_two_looks_are_told(tmp_path, capsys, monkeypatch):
+    made(tmp_path / "old.joma")
+    with writing(tmp_path / "new.joma") as (send, _):
+        send(1)
+        words = iter([["2", "finish"], []])
+
+        def wait(_):
+            if not (sent := next(words)):
+                raise KeyboardInterrupt
+            for word in sent:
+                send(word)
+
+        monkeypatch.setattr(watch, "sleep", wait)
+        assert main(["watch", str(tmp_path)]) == 130
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("new")]
+    assert lines[2:] == ["new.joma: monitor, finished", "new.joma: step 2: entropy 2 (1 to 3), norm 2"]
 
 
 def test_the_run_written_last_comes_first_and_a_damaged_one_stops_nothing(tmp_path, capsys):
@@ -398,8 +426,8 @@ def test_a_writer_that_comes_and_goes_is_no_fault(tmp_path, monkeypatch):
             return real(place, **named)
 
         monkeypatch.setattr(following.file, "open_untouched", fails_twice)
-        assert Follower(path).look().step == 1
+        assert look(Folder(path)).entry["last"] == 1
     opened.clear()
     with pytest.raises(RunError, match="cannot be opened"):  # nobody writes it: it stays as it is
-        Follower(path).look()
+        Folder(path).look()
     assert len(opened) == 1

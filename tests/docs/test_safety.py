@@ -2,7 +2,7 @@
 
 import re
 
-from chaos.run import ORDER
+from chaos.run import ROUNDS
 from page_blocks import ROOT, text_of
 
 from joma.host import limits
@@ -31,4 +31,4 @@ def test_every_promise_stands_beside_a_test_that_is_there():
     for promise, tests, subjects in rows:
         assert tests or subjects, promise
         assert all((ROOT / name).is_file() for name in tests), promise
-    assert {subject for row in rows for subject in row[2]} == set(ORDER)
+    assert {subject for row in rows for subject in row[2]} == set(ROUNDS)

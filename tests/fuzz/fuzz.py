@@ -3,15 +3,12 @@
 No exception but the documented one, nothing over 2 s of work or 500 MB. An input whose outcome is new, by the words of
 its refusal, becomes a seed itself: so the search goes deeper than single changes. The same number gives the same
 inputs. What surprises is kept under --keep, and belongs into the tests.
-
-`--guided` goes by the code instead: see guided.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import resource
 import signal
@@ -19,12 +16,12 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 from time import process_time
-from typing import Any, Protocol
+from typing import Any
 
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
@@ -37,18 +34,6 @@ from joma.runs.machine import machine, versions
 SECONDS, MEGABYTES, STUCK = 2.0, 500.0, 30
 STUCK_ANYWHERE = 600  # seconds, on a machine of any speed
 _MOST_SEEDS = 400
-
-
-class Watch(Protocol):
-    """Stands around every input."""
-
-    def __enter__(self) -> object: ...
-    def __exit__(self, *_: object) -> None: ...
-    def guides(self) -> bool:
-        """Whether the last input is worth to be a seed."""
-
-    def ended(self) -> bool:
-        """Whether it was enough."""
 
 
 class Stuck(Exception):
@@ -80,11 +65,10 @@ def fuzz(
     seed: int = 0,
     keep: Path | None = None,
     timed: bool = True,
-    watch: Watch | None = None,
 ) -> Outcome:
     """Feed `count` spoiled inputs of a kind; the same seed gives the same ones.
 
-    timed: slow ones surprise. watch: sees what runs in joma meanwhile, and may guide, or end it before.
+    timed: slow ones surprise.
     """
     target, random = TARGETS[kind], Random(f"{kind} {seed}")
     pool = target.seeds(folder)
@@ -93,15 +77,12 @@ def fuzz(
         assert _fed(target, content, folder, timed)[0] in ("accepted", "refused"), kind
     outcome, known, honest = Outcome(kind), set[str](), len(pool)
     for number in range(count):
-        if watch is not None and watch.ended():
-            break
         near = random.random() < 0.5  # to an honest input: what is spoiled already hardly gets further
         content = target.spoil(random.choice(pool[:honest] if near else pool), random, pool)
         if keep is not None:
             (keep / f"{kind}.last").write_bytes(content)  # if the process dies, this is why
         before, start = _megabytes(), process_time()
-        with watch or nullcontext():
-            verdict, words = _fed(target, content, folder, timed)
+        verdict, words = _fed(target, content, folder, timed)
         seconds, grown = process_time() - start, _megabytes() - before
         outcome.slowest, outcome.grown = max(outcome.slowest, seconds), max(outcome.grown, grown)
         outcome.inputs += 1
@@ -111,7 +92,7 @@ def fuzz(
             outcome.surprises.append(f"{kind} {number}: {words} ({seconds:.1f} s, {grown:.0f} MB)")
             if keep is not None:
                 (keep / f"{kind}-{number}").write_bytes(content)
-        new = words not in known or (watch is not None and watch.guides())
+        new = words not in known
         known.add(words)
         if new and len(pool) < _MOST_SEEDS and len(content) < 200_000:
             pool.append(content)
@@ -165,16 +146,9 @@ def main() -> int:
     parser.add_argument(
         "--json", type=Path, help="where to write the counts; kinds that are there already are added up"
     )
-    parser.add_argument("--guided", action="store_true", help="inputs that reach new code become seeds")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="of work, all kinds together; for --guided")
     options = parser.parse_args()
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)
-    if options.guided:
-        from guided import guided
-
-        how = {"seed": options.seed, "keep": options.keep, "path": options.json}
-        return guided(options.kinds, options.count, options.minutes, **how)
     failed = False
     for kind in options.kinds:
         with tempfile.TemporaryDirectory() as folder:

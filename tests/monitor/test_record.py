@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from networks import PROBE, made, train
 
+from joma.cli.watched import Folder
 from joma.host.errors import JomaError
 from joma.monitor import EntropyFall, LargestLogit, Monitor, RankDrop
 from joma.runs import Run
-from joma.runs.following import Follower
 
 MEASURES = {"entropy": 2, "norm": 3, "update_ratio": 3}
 
@@ -155,13 +155,13 @@ def test_a_killed_process_leaves_a_whole_record(tmp_path):
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths})
     assert done.returncode == -signal.SIGKILL
-    follower = Follower(tmp_path / "run.joma")  # what `joma watch` reads
-    seen = follower.look()
-    assert (seen.state, seen.step, seen.series["norm"].step) == ("not being written", 5, 5)
+    folder = Folder(tmp_path / "run.joma")  # what `joma watch` reads
+    (seen,) = folder.look()
+    assert (seen.state, seen.entry["last"], seen.series["norm"].step) == ("not being written", 5, 5)
     assert steps_of(tmp_path / "run.joma") == {"norm": [0, 1, 2, 3, 4, 5]}
     with monitored(tmp_path / "run.joma", measures=["norm"], every=1) as monitor:
         monitor.step()
-        assert [step for step, _ in follower.look().new] == [6]  # and reads on
+        assert [step for run in folder.look() for step, _ in run.new] == [6]  # and reads on
     assert steps_of(tmp_path / "run.joma")["norm"][-1] == 6
     assert len((tmp_path / "run.jsonl").read_text().splitlines()) == 6
 

@@ -45,9 +45,18 @@ def listening():
 
 
 def family():
-    from chaos.verify import family
-
-    return family(os.getpid())
+    """This process and all that come from it; workers lead groups of their own."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):  # it ended meanwhile
+                continue
+    found = [os.getpid()]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
 
 
 def main(folder):

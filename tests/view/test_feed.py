@@ -11,7 +11,6 @@ import pytest
 from view.making import NASTY, grid, heads
 
 from joma.runs import Run, RunError, following
-from joma.runs.following import Follower
 from joma.runs.tail import held, rows_after
 from joma.view.feed import Feed, Unknown
 
@@ -120,19 +119,17 @@ def test_only_new_rows_come_behind_a_cursor_in_whatever_order_they_are_written(t
 
 def test_a_commit_that_came_amid_a_look_is_found_though_nothing_is_written_after_it(tmp_path, monkeypatch):
     """SQLite's file is there before its rows are: a look in between sees the new file and the old rows."""
-    feed, watched, now = Feed([tmp_path]), Follower(tmp_path / "a.joma"), following.time_ns()
+    feed, now = Feed([tmp_path]), following.time_ns()
     monkeypatch.setattr(following, "time_ns", lambda: now)
     with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
         run.append("loss", 0, 1.0)
-        before, seen, mark = entry(feed, "a.joma"), watched.look(), following.mark_of(run.path)
+        before, mark = entry(feed, "a.joma"), following.mark_of(run.path)
         run.append("loss", 1, 2.0)
-        feed._runs["a.joma"].mark = watched._mark = following.mark_of(run.path)  # as such a look leaves it behind
+        feed._runs["a.joma"].mark = following.mark_of(run.path)  # as such a look leaves it behind
         assert following.mark_of(run.path) != mark
         assert entry(feed, "a.joma") is before
-        assert watched.look().step == seen.step == 0
         now += 3_600 * 10**9
         assert entry(feed, "a.joma")["last"] == 1
-        assert watched.look().step == 1
         told, settled = entry(feed, "a.joma"), following.mark_of(run.path)
         now += 3_600 * 10**9
         assert following.mark_of(run.path) == settled
@@ -164,13 +161,26 @@ def test_a_series_that_changes_its_kind_or_is_named_late_is_described_anew(tmp_p
         assert (now["kind"].dtype, now["shape"].shape, list(now["named"].dims)) == ("int64", (2,), ["head"])
 
 
-def test_a_series_is_read_anew_when_it_has_grown(tmp_path):
-    feed = Feed([tmp_path])
+@pytest.mark.parametrize(("new", "reads_all"), [([2, 3], False), ([3, 2], True), ([0], True), ([2.5], True)], ids=str)
+def test_of_a_series_that_grows_only_new_rows_are_read_unless_they_belong_elsewhere(
+    tmp_path, monkeypatch, new, reads_all
+):
+    """Steps before the last one, and numbers of another kind, are put in their place by reading all."""
+    feed, whole, real = Feed([tmp_path]), [], Run.array
+    monkeypatch.setattr(Run, "array", lambda run, name: whole.append(name) or real(run, name))
     with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
-        run.append("loss", 0, 1.0)
-        assert feed.series("a.joma", "loss").values.tolist() == [1.0]
-        run.append("loss", 1, 2.0)
-        assert feed.series("a.joma", "loss").values.tolist() == [1.0, 2.0]
+        run.append("loss", 1, np.float32(1.0))
+        assert feed.numbers("a.joma", "loss")[1].tolist() == [1.0]
+        for step in new:
+            run.append("loss", int(step), np.float32(step) if step == int(step) else np.float64(step))
+        feed.index()
+        steps, values = feed.numbers("a.joma", "loss")
+        assert len(whole) == 1 + reads_all
+        np.testing.assert_array_equal(steps, run.steps("loss"))
+        np.testing.assert_array_equal(values, real(run, "loss"))
+        assert values.dtype == real(run, "loss").dtype
+        run.append("loss", 9, np.float64(9.0))
+        assert feed.series("a.joma", "loss").values[-1] == 9.0
 
 
 def test_another_run_under_the_same_name_is_another(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,16 +10,16 @@ from pathlib import Path
 from time import sleep, time
 from typing import TYPE_CHECKING, Any
 
-from joma.cli.watched import Fault, Folder, in_words, measures_of
 from joma.host.errors import BadInput, JomaError
 from joma.host.exit_status import OK
 from joma.host.files import as_json
 from joma.host.printing import say
 
 if TYPE_CHECKING:
-    from joma.runs.following import Latest, Seen
+    from joma.cli.watched import Folder, Watched
 
 LEFT_OUT = 3
+_PAUSE = 2.0  # seconds between two looks
 _MOST_SERIES = 8  # on one line
 _EPILOG = """\
 FOLDER is where joma.monitor, joma scan or joma verify write; its runs are listed, those written last first, and those
@@ -40,7 +39,6 @@ def add_parser(commands: Any) -> None:
     add = parser.add_argument
     add("path", type=Path, metavar="FOLDER|RUN", help="a folder with runs, or one run")
     add("--once", action="store_true", help="print what there is now and leave")
-    add("--every", type=float, default=2.0, metavar="SECONDS", help="between two looks (default: 2)")
     add("--json", action="store_true", help="with --once: as JSON on standard output")
     parser.set_defaults(call=call)
 
@@ -48,24 +46,24 @@ def add_parser(commands: Any) -> None:
 def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
     """Carry `joma watch` out; returns the exit status. Bad input raises ValueError with one sentence."""
     _check(options)
+    from joma.cli.watched import Folder  # numpy loads here
+
     folder = Folder(options.path)
     if options.once:
-        found = folder.look()
+        found = folder.look(whole=options.json)
         if options.json:
-            say(as_json(_as_json(found, time())), keep="\n", end="")
+            say(as_json(_as_json(folder, found, time())), keep="\n", end="")
         else:
             from joma.cli.watch_table import print_once
 
             print_once(found)
     else:
         with _nothing_is_lost():
-            found = _followed(folder, options.every)
-    return LEFT_OUT if any(isinstance(each, Fault) for each in found) else OK
+            found = _followed(folder)
+    return LEFT_OUT if any(each.fault or each.unread for each in found) else OK
 
 
 def _check(options: argparse.Namespace) -> None:
-    if not 0 < options.every < math.inf:
-        raise BadInput(f"--every takes seconds above 0, got {options.every:g}")
     if options.json and not options.once:
         raise BadInput("--json goes with --once: it prints one object and leaves")
     if not options.path.exists():
@@ -80,14 +78,14 @@ def _nothing_is_lost() -> Iterator[None]:
         raise stop from JomaError("only the watching ends, what is being written goes on")
 
 
-def _followed(folder: Folder, every: float) -> list[Seen | Fault]:
+def _followed(folder: Folder) -> list[Watched]:
     """Until Ctrl-C, or until one run is over."""
     from joma.cli.watch_table import live
 
     with live() if sys.stdout.isatty() else nullcontext(_Lines().tell) as show:
         show(found := folder.look())
         while not (folder.one and all(each.over for each in found)):
-            sleep(every)
+            sleep(_PAUSE)
             show(found := folder.look())
     return found
 
@@ -96,55 +94,49 @@ class _Lines:
     """One line for every new step, alarm and state: for a pipe or a file."""
 
     def __init__(self) -> None:
-        self._states: dict[Path, str] = {}
-        self._alarms: dict[Path, int] = {}
+        self._states: dict[str, str] = {}
+        self._alarms: dict[str, int] = {}
 
-    def tell(self, found: Sequence[Seen | Fault]) -> None:
+    def tell(self, found: Sequence[Watched]) -> None:
         """What was not told yet."""
         for each in found:
-            name = each.path.name
-            state = f"cannot be read: {each.why}" if isinstance(each, Fault) else f"{each.study}, {each.state}"
-            fresh = each.path not in self._states
-            if self._states.get(each.path) != state:
-                self._states[each.path] = state
+            name, path = each.entry["name"], each.entry["id"]
+            state = f"cannot be read: {each.fault}" if each.fault else f"{each.entry['study']}, {each.state}"
+            fresh = path not in self._states
+            if self._states.get(path) != state:
+                self._states[path] = state
                 say(f"{name}: {state}")
-            if isinstance(each, Fault):
-                continue
-            if not fresh or each.writer is not None or len(found) == 1:
+            if not each.fault and (not fresh or each.state == "being written" or len(found) == 1):
                 self._news(name, each)
 
-    def _news(self, name: str, seen: Seen) -> None:
-        for step, numbers in seen.new:
-            if measured := measures_of(numbers):
-                shown = ", ".join(f"{one} {in_words(each)}" for one, each in list(measured.items())[:_MOST_SERIES])
-                more = len(measured) - _MOST_SERIES
-                say(f"{name}: step {step}: {shown}" + (f", and {more} more" if more > 0 else ""))
-        for _, words in seen.alarms[self._alarms.get(seen.path, 0) :]:
+    def _news(self, name: str, run: Watched) -> None:
+        from joma.cli.watched import in_words, latest_alarms
+
+        for step, measured in run.new:
+            shown = ", ".join(f"{one} {in_words(each)}" for one, each in list(measured.items())[:_MOST_SERIES])
+            more = len(measured) - _MOST_SERIES
+            say(f"{name}: step {step}: {shown}" + (f", and {more} more" if more > 0 else ""))
+        count = run.entry["alarm_count"]
+        for words in latest_alarms(run, count - self._alarms.get(run.entry["id"], 0)):
             say(f"{name}: alarm: {words}")
-        self._alarms[seen.path] = len(seen.alarms)
+        self._alarms[run.entry["id"]] = count
 
 
-def _as_json(found: Sequence[Seen | Fault], now: float) -> dict[str, Any]:
+def _as_json(folder: Folder, found: Sequence[Watched], now: float) -> dict[str, Any]:
+    runs = [{"run": str(folder.path_of(each)), **_run_as_json(each, now)} for each in found]
+    return {"schema": "joma-watch", "schema_version": 2, "runs": runs}
+
+
+def _run_as_json(run: Watched, now: float) -> dict[str, Any]:
+    if run.fault:
+        return {"fault": run.fault}
+    entry = run.entry
     return {
-        "schema": "joma-watch",
-        "schema_version": 1,
-        "runs": [
-            {"run": str(each.path), "fault": each.why} if isinstance(each, Fault) else _run_as_json(each, now)
-            for each in found
-        ],
-    }
-
-
-def _run_as_json(seen: Seen, now: float) -> dict[str, Any]:
-    return {
-        "run": str(seen.path), "study": seen.study, "status": seen.status, "reason": seen.reason, "state": seen.state,
-        "writer": seen.writer, "step": seen.step, "steps_per_second": seen.rate,
-        "age_seconds": max(now - seen.written, 0.0),
-        "series": {name: _series_as_json(each) for name, each in measures_of(seen.series).items()},
-        "alarms": [{"step": step, "says": words} for step, words in seen.alarms],
+        **{key: entry[key] for key in ("study", "status", "reason", "state")},
+        "step": entry["last"], "steps_per_second": run.rate, "age_seconds": max(now - entry["written"], 0.0),
+        "series": {
+            name: {"step": each.step, "steps": each.steps, **each.numbers._asdict(), "history": each.past}
+            for name, each in run.series.items()
+        },
+        "unread": run.unread, "alarms": [{"step": each["step"], "says": each["says"]} for each in entry["alarms"]],
     }  # fmt: skip
-
-
-def _series_as_json(latest: Latest) -> dict[str, Any]:
-    history = [list(each) for each in latest.past]
-    return {"step": latest.step, "steps": latest.steps, **vars(latest.numbers), "history": history}

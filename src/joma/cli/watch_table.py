@@ -15,17 +15,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from joma.cli.watched import Fault, listed, measures_of
+from joma.cli.watched import Latest, Watched, latest_alarms
 from joma.cli.wrapping import columns
 from joma.host.printing import clean, say
-from joma.runs.following import Latest, Seen
+from joma.host.words import counted
 
 _BARS = "▁▂▃▄▅▆▇█"
 _PLAIN_BARS = "_.-:=+*#"  # where the encoding has no bars
 _NO_WIDTH = 100_000  # columns in a pipe or a file, where every line stays whole
 _MOST_RUNS, _MOST_ROWS, _MOST_ALARMS, _MOST_TABLES = 12, 24, 5, 3
 _SPARKS = 30  # columns of a history
-Found = Sequence[Seen | Fault]
+Found = Sequence[Watched]
 
 
 def print_once(found: Found) -> None:
@@ -49,9 +49,9 @@ def live() -> Iterator[Callable[[Found], None]]:
 
 def drawn(found: Found, now: float) -> RenderableType:
     """The list of runs, and tables of those being written; where none is, of the one that was written last."""
-    seen = [each for each in found if isinstance(each, Seen)]
+    seen = [each for each in found if not each.fault]
     followed = [each for each in seen if each.state == "being written"][:_MOST_TABLES] or seen[:1]
-    parts: list[RenderableType] = [Text(listed(found))] if len(found) != 1 else []
+    parts: list[RenderableType] = [Text(counted(len(found), "run"))] if len(found) != 1 else []
     parts += [_line(each, now) for each in found[:_MOST_RUNS]]
     if len(found) > _MOST_RUNS:
         parts.append(Text(f"and {len(found) - _MOST_RUNS} more"))
@@ -64,26 +64,29 @@ def _console() -> Console:
     return Console(highlight=False, width=columns())
 
 
-def _line(each: Seen | Fault, now: float) -> Text:
-    if isinstance(each, Fault):
-        return Text(f"{clean(each.path.name)}: cannot be read: {clean(each.why)}", style="red")
-    step = "no step yet" if each.step is None else f"step {each.step:,}"
-    rate = "" if each.rate is None else f", {each.rate:.3g} steps/s"
-    age = f"last written {in_time(now - each.written)} ago"
-    return Text(clean(f"{each.path.name}: {each.study}, {each.state}, {step}{rate}, {age}"))
+def _line(run: Watched, now: float) -> Text:
+    entry = run.entry
+    if run.fault:
+        return Text(f"{clean(entry['name'])}: cannot be read: {clean(run.fault)}", style="red")
+    step = "no step yet" if entry["last"] is None else f"step {entry['last']:,}"
+    rate = "" if run.rate is None else f", {run.rate:.3g} steps/s"
+    age = f"last written {in_time(now - entry['written'])} ago"
+    return Text(clean(f"{entry['name']}: {entry['study']}, {run.state}, {step}{rate}, {age}"))
 
 
-def _details(seen: Seen, *, titled: bool) -> Iterator[RenderableType]:
+def _details(run: Watched, *, titled: bool) -> Iterator[RenderableType]:
     if titled:
-        yield Text(clean(seen.path.name), style="bold")
-    rows = measures_of(seen.series)
+        yield Text(clean(run.entry["name"]), style="bold")
+    rows = run.series
     if rows:
         yield _table({name: rows[name] for name in list(rows)[:_MOST_ROWS]})
     if len(rows) > _MOST_ROWS:
         yield Text(f"and {len(rows) - _MOST_ROWS} more series; --once --json has all")
-    if len(seen.alarms) > _MOST_ALARMS:
-        yield Text(f"{len(seen.alarms)} alarms, the last {_MOST_ALARMS}:", style="bold red")
-    for _, words in seen.alarms[-_MOST_ALARMS:]:
+    for why in run.unread:
+        yield Text(clean(why), style="red")
+    if (count := run.entry["alarm_count"]) > _MOST_ALARMS:
+        yield Text(f"{count} alarms, the last {_MOST_ALARMS}:", style="bold red")
+    for words in latest_alarms(run, _MOST_ALARMS):
         yield Text(f"alarm: {clean(words)}", style="red")
 
 

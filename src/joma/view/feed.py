@@ -117,6 +117,11 @@ class Feed:
                 self._answers.pop(next(iter(self._answers)), None)
         return answer
 
+    def numbers(self, run: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """All steps of a series, and what was recorded there. run: its id. name: of the series."""
+        with self._lock:
+            return self._numbers(self._known(run), name)[:2]
+
     def after(self, run: str, name: str, cursor: int, *, means: Sequence[str] = ()) -> Answer:
         """What was written of a series behind a cursor. A scan, which has few steps, gives all of them: a checkpoint
         may come before others that were measured earlier.
@@ -239,7 +244,8 @@ class Feed:
         if key in self._arrays and self._arrays[key][2] == mark:
             self._arrays.move_to_end(key)
         else:
-            self._arrays[key] = read_patiently(known.path, lambda run, _: _read_numbers(run, name, mark))
+            before = self._arrays.pop(key, None)
+            self._arrays[key] = read_patiently(known.path, lambda run, _: _read_numbers(run, name, mark, before))
             while len(self._arrays) > 1 and sum(each[1].nbytes for each in self._arrays.values()) > _REMEMBERED:
                 self._arrays.popitem(last=False)
         steps, values, _ = self._arrays[key]
@@ -252,9 +258,18 @@ def _axes(known: _Watched, name: str, means: Sequence[str]) -> tuple[int, ...]:
     return tuple(at + 1 for at, dim in enumerate(dims) if dim["name"] in means)
 
 
-def _read_numbers(run: Run, name: str, mark: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+def _read_numbers(
+    run: Run, name: str, mark: Any, before: tuple[np.ndarray, np.ndarray, Any] | None
+) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Steps, values and mark of a series. before: what was read earlier; of a run that grows only new rows are read."""
     if run.study == SCAN:
         return (*scan_numbers(scan_of(run), name), mark)
+    if before is not None:
+        steps, values, row = before
+        more, arrays, last = rows_after(run, name, row)
+        alike = all((each.shape, each.dtype) == (values.shape[1:], values.dtype) for each in arrays)
+        if more and alike and steps[-1] < more[0] and more == sorted(more):
+            return np.append(steps, more), np.concatenate([values, np.stack(arrays)]), last
     return run.steps(name), run.array(name), mark
 
 
