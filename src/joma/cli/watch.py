@@ -135,7 +135,7 @@ def _run_as_json(run: Watched, now: float) -> dict[str, Any]:
         **{key: entry[key] for key in ("study", "status", "reason", "state")},
         "step": entry["last"], "steps_per_second": run.rate, "age_seconds": max(now - entry["written"], 0.0),
         "series": {
-            name: {"step": each.step, "steps": each.steps, **each.numbers._asdict(), "history": each.past}
+            name: {"step": each.step, "steps": each.steps, **vars(each.numbers), "history": each.past}
             for name, each in run.series.items()
         },
         "unread": run.unread, "alarms": [{"step": each["step"], "says": each["says"]} for each in entry["alarms"]],

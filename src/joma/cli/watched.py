@@ -22,7 +22,8 @@ MOST_NEW = 100
 _MOST_TIMES = 21  # looks that the rate is taken over
 
 
-class Numbers(NamedTuple):
+@dataclass(frozen=True)
+class Numbers:
     """One step of a series: how many numbers, how many of them finite, and the extremes and mean of those."""
 
     count: int
