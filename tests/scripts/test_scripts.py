@@ -47,8 +47,15 @@ SMALLEST = {  # the words of its command line, and constants that have no option
     "bench_weightwatcher": ("", {}),
     "compare_apollo_fira": ("", {}),
     "compare_galore_torch": ("", {}),
+    "cost_of_a_cache": ("--out {folder}", {}),
+    "find_a_rebound": ("", {}),
+    "measure_a_model": ("--length 16", {}),
     "rows_again": ("galore-table GaLore --out {folder}", {}),
     "scale_table": ("", {}),
+    "scan_checkpoints": ("--out {folder}", {}),
+    "train_an_ensemble": ("--steps 4 --out {folder}/run.sqlite", {}),
+    "train_with_galore": ("--steps 2", {}),
+    "verify_a_theorem": ("--out {folder}", {}),
 }
 HERE_TOO_LONG = {
     "bench_galore",

@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
     """Add `cache` to the subcommands of `joma`."""
     parser = commands.add_parser(
         "cache",
-        help="measure what a smaller key-value cache costs: windows, sinks, heavy hitters",
+        help="measure what a smaller key-value cache costs",
         description="Measure the loss of a language model against the share of its key-value cache that is kept.",
         epilog=_EPILOG,
     )
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
     add("model", metavar="MODEL", help="a model folder, or a hub model")
     add("--text", type=Path, required=True, metavar="FILE", help="the text to read, or its token ids as .npy")
     add("--tokenizer", type=Path, metavar="PATH", help="for --text (default: that of the model or its parent folder)")
-    add("--step", metavar="STEP", help="which checkpoint, where MODEL has several")
+    add("--step", metavar="STEP", help="which checkpoint of several")
     add("--policies", nargs="+", metavar="NAME",
         help="any of window, sinks, h2o, h2o-oracle, snapkv, random, top-k (default: all)")  # fmt: skip
     add("--keep", nargs="+", default=["0.05", "0.1", "0.2", "0.5"], metavar="SHARE",

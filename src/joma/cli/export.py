@@ -20,11 +20,11 @@ KINDS = {"parquet": kinds.PARQUET, "csv": kinds.TABLE, "npz": kinds.ARRAYS, CRAT
 
 def add_parser(commands: Any) -> None:
     """Add `export` to the subcommands of `joma`."""
-    words = "write runs as parquet, csv, npz, or as an RO-Crate with figures"
+    words = "write runs as parquet, csv, npz or RO-Crate"
     export = commands.add_parser("export", help=words, description=f"{words[0].upper()}{words[1:]}.")
     export.add_argument("run", type=Path, nargs="+", metavar="RUN", help="a run's .sqlite file")
     export.add_argument("--to", choices=("parquet", "csv", "npz", CRATE), required=True, help="the format")
-    out = "file to write, for a single run (default: beside the run)"
+    out = "file to write, for a single run (default: next to the run)"
     add_file(export, "--out", out, kinds=KINDS, by="to")
     add_study(export)
     export.set_defaults(call=_export)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 A forecaster is a function `forecast(history, t)` that gives the attention entropy of every layer at step 2t. It gets
-the past of a run up to step t: entropy, loss, how far logits spread and why. The file is run as it is: it is your code.
+the past of a run up to step t: entropy, loss, how far logits spread and why. The file runs with your rights.
 Skill is the part of the squared error of "no change" that a forecast avoids: 100 % is perfect, less than 0 is worse.
 Without a forecaster the command prints joma's own entries.
 Exit status: 0 all well, 2 bad input."""
@@ -30,7 +30,7 @@ def add_parser(commands: Any) -> None:
     """Add `forecast` to the subcommands of `joma`."""
     parser = commands.add_parser(
         "forecast",
-        help="score a forecast of attention entropy on kept training runs",
+        help="score a forecast of attention entropy",
         description="Score a forecast of attention entropy at step 2t, made at step t, on kept training runs.",
         epilog=_EPILOG,
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     """Add `list` to the subcommands of `joma`."""
     listing = commands.add_parser(
-        "list", help="list the studies, with -v the claims they test", description="List the studies, one per line."
+        "list", help="list the studies and their claims", description="List the studies, one per line."
     )
     listing.add_argument("study", nargs="*", metavar="STUDY", help="only these (default: all)")
     listing.add_argument("-v", "--verbose", action="store_true", help="print every claim with its source")

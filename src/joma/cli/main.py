@@ -15,15 +15,15 @@ from joma.host.extras import needs_torch
 from joma.host.printing import encoding_safe, reopen_closed
 from joma.host.words import did_you_mean
 
-_EXAMPLES = """\
-examples:
-  joma verify                  judge every claim, write a report
-  joma verify thm2             judge the claims of one study
-  joma show thm2/who-wins      print one finding, with its numbers
-  joma show fig6 --scale paper what was found at paper scale, without a run
-  joma scan path/to/run        measure every checkpoint of a training run
+_FIRST = """\
+The theory of how Transformers learn, executable: every claim with verdict, control and figure.
 
-`joma COMMAND --help` shows the options of one command."""
+start here:
+  joma verify thm2             test the claims of one theorem in seconds, and write a report
+  joma show thm2/who-wins      print one finding with its numbers and its control
+  joma show fig6 --scale paper see what was found at paper scale, without a run
+  joma scan path/to/run        measure every checkpoint of your training run
+  joma verify                  test every claim, in some minutes"""
 
 WITHOUT_TORCH = ("judge", "plan", "validate")
 """Commands for numbers that others measured: they need numpy, scipy and rich alone."""
@@ -64,8 +64,8 @@ def _carried_out(options: argparse.Namespace, rest: list[str], command: Parser) 
 def _parser() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(
         prog="joma",
-        description="The theory of how Transformers learn, executable: every claim with verdict, control and figure.",
-        epilog=_EXAMPLES,
+        description=_FIRST,
+        epilog="`joma COMMAND --help` shows the options of one command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"joma {__version__}")

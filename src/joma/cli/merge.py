@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _EPILOG = """\
 FOLDER is that of one shard, or one that holds those of several. Parts that do not belong together are refused: other
 versions, options or checkpoints, a shard that is missing, not finished, or there twice. Nothing is measured or run
-again, and no study is loaded that is not joma's own, but for those that --study names: their runs are judged and drawn
-again. The exit status is that of the command whose shards these are."""
+again. Studies that are not joma's own are loaded, and their runs judged and drawn, only if --study names them. The
+exit status is that of the command whose shards these are."""
 _OF = {"scan": ("csv", "parquet", "fail_if", "no_page"), "verify": ("verbose", "claims", "study")}
 """Options that only shards of one command have."""
 _WORK = {"scan": ("checkpoint", "checkpoints"), "verify": ("study", "studies")}
@@ -29,7 +29,7 @@ _WORK = {"scan": ("checkpoint", "checkpoints"), "verify": ("study", "studies")}
 
 def add_parser(commands: Any) -> None:
     """Add `merge` to the subcommands of `joma`."""
-    words = "make one record and one report of the shards of joma scan or joma verify"
+    words = "join the shards of joma scan or joma verify"
     merge = commands.add_parser("merge", help=words, description=f"{words.capitalize()}.", epilog=_EPILOG)
     add = merge.add_argument
     add("folder", type=Path, nargs="+", metavar="FOLDER", help="where shards wrote")

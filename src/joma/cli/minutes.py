@@ -80,7 +80,7 @@ def _spent(results: Sequence[Result], now: dict[str, Result], unfinished: Sequen
     lines = [f"{duration(seconds)} more for further seeds: {counted(len(decided), 'claim')} decided"]
     lines[0] += f" ({', '.join(decided)})" if decided else ""
     if unfinished:
-        lines.append(f"not finished in time: {', '.join(unfinished)}; the same command goes on with what is recorded")
+        lines.append(f"not finished in time: {', '.join(unfinished)}; the same command continues from what is recorded")
     coming = sorted((one for name in now for one in further(now[name])), key=lambda one: one.seconds / one.decides)
     if coming:
         next_one = coming[0]

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     """Add `report` to the subcommands of `joma`."""
-    words = "judge and draw stored runs again and rewrite their report and findings"
+    words = "make the report and findings of stored runs again"
     report = commands.add_parser("report", help=words, description=f"{words.capitalize()}.")
     what = "a folder that `joma verify` or `joma scan` wrote, a folder of kept records, or .sqlite files of runs"
     report.add_argument("stored", type=Path, nargs="+", metavar="DIR|RUN", help=what)
-    add_folder(report, "where the report goes (default: beside the runs)", None, "FOLDER")
+    add_folder(report, "where the report goes (default: next to the runs)", None, "FOLDER")
     add_study(report)
     report.set_defaults(call=_report)
 
@@ -118,7 +118,7 @@ def _found(folder: Path, scans: list[Path]) -> list[tuple[str, Path | None]]:
     if not found and (folder / "runs").is_dir():
         raise BadInput(
             f"{folder} holds no finished run of a study in its present version; "
-            f"`joma verify --out {quoted}` makes them, and a command that was stopped goes on when given again"
+            f"`joma verify --out {quoted}` makes them, and an interrupted command continues when given again"
         )
     if not found:
         raise BadInput(f"{folder} holds no runs; `joma verify --out {quoted}` makes them")

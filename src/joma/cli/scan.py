@@ -38,14 +38,14 @@ def add_parser(commands: Any) -> None:
     """Add `scan` to the subcommands of `joma`."""
     parser = commands.add_parser(
         "scan",
-        help="measure a series of checkpoints: stable ranks, norms, coherence, attention entropy and sparsity",
+        help="measure every checkpoint of a training run",
         description="Measure every checkpoint of a training run, reading only the tensors that are needed.",
         epilog=_EPILOG,
     )
     add = parser.add_argument
     add("source", nargs="+", metavar="SOURCE", help="a hub model, a folder of checkpoints, or one checkpoint")
     add("--compare", action="store_true", help="two sources, or earlier scans (.sqlite), on one axis")
-    add("--list", action="store_true", help="list the tensors and what they are taken for, and measure nothing")
+    add("--list", action="store_true", help="list the tensors with their groups, and measure nothing")
     add("--steps", metavar="STEPS", help="0,1,2 or A:B:C, from A to B in strides of C (default: all)")
     add("--axis", metavar="NAME", help="order by tokens or date in the names (default: step, or epoch without one)")
     add(
@@ -56,26 +56,26 @@ def add_parser(commands: Any) -> None:
         "commas (default: stable_rank)",
     )
     add("--groups", metavar="NAMES", help="groups of matrices, as mlp,attention_q (default: all that are found)")
-    add("--root", metavar="NAME", help="which model, where a checkpoint holds several, as ema")
+    add("--root", metavar="NAME", help="which model of a checkpoint that has several, such as ema")
     add("--base", metavar="FOLDER", help="model that adapters are merged with, or none to measure them alone")
     add("--text", type=Path, metavar="FILE", help="text for measures that run the model, or its token ids as .npy")
     add("--tokenizer", type=Path, metavar="PATH", help="for --text (default: that of the checkpoint or its parent)")
     add("--seq-len", type=int, metavar="N", help="tokens per window of --text (default: 512, or what was trained on)")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    add("--jobs", type=int, metavar="N", help="checkpoints at a time (default: 1; with --on what there is room for)")
+    add("--jobs", type=int, metavar="N", help="checkpoints at a time (default: 1; with --on as many as fit)")
     add_on(parser, "checkpoints are measured")
     add_json(parser, "write the curves there as JSON")
     add_tables(parser)
     add(
         "--fail-if", action="append", default=[], metavar="RULE",
-        help="end with status 4 if MEASURE[/GROUP][@LAYER] is beyond a number, as stable_rank/mlp<5; may be repeated",
+        help="end with status 4 if a rule is met: MEASURE[/GROUP][@LAYER] as in stable_rank/mlp@3<5; may be repeated",
     )  # fmt: skip
-    add("--strict", action="store_true", help="end with status 3 if a matrix of a layer has a name that is not known")
+    add("--strict", action="store_true", help="end with status 3 if a matrix of a layer has an unknown name")
     add("--no-page", action="store_true", help="write no page with figures")
     add("--keep-suspicious", action="store_true", help="keep steps whose weights seem to be those of another step")
     add_folder(parser, f"folder for page, run and downloads (default: {DEFAULT_OUT})", DEFAULT_OUT, sent=True)
     add("--pattern", action="append", default=[], dest="patterns", metavar="NAME=REGEX",
-        help="matrices to measure, by full tensor name; mlp and embedding replace those that are found")  # fmt: skip
+        help="matrices to measure, by full tensor name; mlp and embedding replace the usual groups")  # fmt: skip
     add("--budget", type=float, default=20.0, metavar="GB",
         help="disk for downloads that cannot be read in part (default: 20)")  # fmt: skip
     add("--fresh", action="store_true", help="measure again what is already recorded")

@@ -27,7 +27,7 @@ def add_shard(parser: Any, what: str) -> None:
     """Add the option. what: what is shared out."""
     parser.add_argument(
         "--shard", metavar="I/N",
-        help=f"carry out share I of N of the {what}, as 2/4, in a folder of its own; joma merge makes one of all",
+        help=f"do share I of N of the {what}, such as 2/4, in a folder of its own; joma merge joins the shards",
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _COPIED = ("repeat", "record")  # lines with a command or a path stay whole, so that they can be copied
 _EPILOG = """\
-`--scale paper` needs no run: what was found at paper scale comes with joma. `--out results` reads the records that are
+`--scale paper` needs no run: the findings at paper scale come with joma. `--out results` reads the records that are
 kept in joma's repository."""
 
 
@@ -32,8 +32,8 @@ def add_parser(commands: Any) -> None:
     """Add `show` to the subcommands of `joma`."""
     show = commands.add_parser(
         "show",
-        help="print one finding, such as thm1-sgd/adam, with its numbers",
-        description="Print one finding: its verdict, its numbers, its control and where it comes from.",
+        help="print one finding with its numbers",
+        description="Print one finding: its verdict, its numbers, its control and its source.",
         epilog=_EPILOG,
     )
     show.add_argument(
@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
     place = show.add_mutually_exclusive_group()
     where = f"folder that `joma verify` wrote, or kept records (default: {DEFAULT_OUT})"
     place.add_argument("--out", type=Path, metavar="DIR", help=where)
-    place.add_argument("--scale", choices=("paper",), help="show what was found at paper scale; nothing has to be run")
+    place.add_argument("--scale", choices=("paper",), help="show the findings at paper scale, without a run")
     show.add_argument("--json", action="store_true", help="print it as JSON")
     show.set_defaults(call=_show)
 

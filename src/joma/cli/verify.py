@@ -35,8 +35,8 @@ SILENCE = {"quick": 600.0, "paper": 7200.0}
 _MOST_MINUTES = 525_600
 _MOST_AT_ONCE = 1024  # studies, or threads of one
 _EPILOG = """\
-Exit status: 0 claims were judged, 1 a study broke, 2 bad input, 3 nothing could be judged here, 130 and 143 after
-Ctrl-C and SIGTERM. A command that was stopped goes on when it is given again. What is recorded is not run again."""
+Exit status: 0 claims were tested, 1 a study broke, 2 bad input, 3 nothing could be tested here, 130 and 143 after
+Ctrl-C and SIGTERM. Give an interrupted command again to continue. What is recorded is not run again."""
 _SCALES = "quick: small networks, minutes on a laptop; paper: the sizes of the sources, on a GPU (default: quick)"
 
 
@@ -44,8 +44,8 @@ def add_parser(commands: Any) -> None:
     """Add `verify` and `run` to the subcommands of `joma`."""
     verify = commands.add_parser(
         "verify",
-        help="judge the claims of all studies, or of those named, and write a report",
-        description="Judge the claims of all studies, or of those named, and write a report.",
+        help="test claims and write a report",
+        description="Test the claims of all studies, or of those named, and write a report.",
         epilog=_EPILOG,
     )
     verify.add_argument(
@@ -58,14 +58,14 @@ def add_parser(commands: Any) -> None:
     verify.add_argument("--claims", metavar="VERDICTS", help=claims)
     jobs = "studies at a time (default: one per core; at paper scale 1). The numbers do not depend on it"
     verify.add_argument("-j", "--jobs", type=int, metavar="N", help=jobs)
-    minutes = "then spend N minutes on further seeds where they decide most claims; given again, it goes on"
+    minutes = "then spend N minutes on more seeds where they decide most claims; give it again to continue"
     verify.add_argument("--minutes", type=float, metavar="N", help=minutes)
-    add_on(verify, "studies are carried out")
+    add_on(verify, "studies run")
     add_output(verify)
     add_shard(verify, "studies")
     verify.set_defaults(call=_verify)
 
-    run = commands.add_parser("run", help="run one study with options of your own", add_help=False)
+    run = commands.add_parser("run", help="run one study with your own options", add_help=False)
     run.add_argument("study", metavar="STUDY", nargs="?")
     run.set_defaults(call=_run)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 Without --export a server on this machine shows the runs while they are written; Ctrl-C ends it. Only this machine
 reaches it, and only with the address that is printed. With --export a page is written that has its data inside and
-works without a network. Nothing in the folders is written or made.
+works without a network. It only reads.
 Exit status: 0 done, 2 bad input, 130 and 143 after Ctrl-C and SIGTERM."""
 
 
@@ -30,16 +30,16 @@ def add_parser(commands: Any) -> None:
     """Add `view` to the subcommands of `joma`."""
     parser = commands.add_parser(
         "view",
-        help="look at runs, scans and claims in a browser: live, or as one page with its data inside",
+        help="look at runs, scans and claims in a browser",
         description="Look at runs, scans and claims in a browser.",
         epilog=_EPILOG,
     )
     add = parser.add_argument
     what = "runs, and folders that joma verify, joma scan or joma.monitor write (default: joma-out)"
     add("path", type=Path, nargs="*", metavar="RUN|FOLDER", help=what)
-    add_file(parser, "--export", "write one page with its data inside, and leave", kinds={"": PAGE})
-    add("--size", type=float, metavar="MB", help="of the numbers in that page, at most (default: 16)")
-    add("--port", type=int, default=0, metavar="N", help="of the server (default: any that is free)")
+    add_file(parser, "--export", "write one page with its data inside", kinds={"": PAGE})
+    add("--size", type=float, metavar="MB", help="limit for the numbers in that page (default: 16)")
+    add("--port", type=int, default=0, metavar="N", help="port of the server (default: any free one)")
     add("--every", type=float, default=1.0, metavar="SECONDS", help="between two looks at the files (default: 1)")
     add_study(parser)
     parser.set_defaults(call=call)

@@ -23,8 +23,8 @@ _PAUSE = 2.0  # seconds between two looks
 _MOST_SERIES = 8  # on one line
 _EPILOG = """\
 FOLDER is where joma.monitor, joma scan or joma verify write; its runs are listed, those written last first, and those
-being written are followed. In a terminal this is a table that is drawn again; in a pipe or a file it is one line for
-every new step. Nothing in the folder is written or made. Ctrl-C ends it.
+being written are followed. In a terminal it updates a table; in a pipe or a file it prints one line for
+every new step. It only reads. Ctrl-C ends it.
 Exit status: 0 all well, 3 a run could not be read, 2 bad input, 130 and 143 after Ctrl-C and SIGTERM."""
 
 
@@ -32,13 +32,13 @@ def add_parser(commands: Any) -> None:
     """Add `watch` to the subcommands of `joma`."""
     parser = commands.add_parser(
         "watch",
-        help="follow runs while other processes write them: last numbers, history, alarms, rate",
+        help="follow runs in the terminal while they are written",
         description="Follow runs of joma.monitor, joma scan and joma verify while other processes write them.",
         epilog=_EPILOG,
     )
     add = parser.add_argument
     add("path", type=Path, metavar="FOLDER|RUN", help="a folder with runs, or one run")
-    add("--once", action="store_true", help="print what there is now and leave")
+    add("--once", action="store_true", help="print the table once")
     add("--json", action="store_true", help="with --once: as JSON on standard output")
     parser.set_defaults(call=call)
 
