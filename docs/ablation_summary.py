@@ -70,11 +70,11 @@ def paired(run: Run, network: str, twin: str) -> str:
 
 def tables(runs: dict[str, Run]) -> str:
     first = [
-        "| Study | Network | Seeds | Drop, layer 1 | layer 2 | Rebound, layer 1 | layer 2 | By the rule | Loss |",
+        "| Study | Network | Seeds | Fall, layer 1 | layer 2 | Recovery, layer 1 | layer 2 | By the rule | Loss |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     second = [
-        "| Study | Network − twin | Drop larger by, layer 1 | layer 2 | Rebound larger by, layer 1 | layer 2 |",
+        "| Study | Network − variant | Fall larger by, layer 1 | layer 2 | Recovery larger by, layer 1 | layer 2 |",
         "|---|---|--:|--:|--:|--:|",
     ]
     for study, (network, *twins) in SHOWN.items():

@@ -23,10 +23,10 @@ PAGES = [
 
 ROWS = {
     "ablations": {
-        "the rebound needs the nonlinearity": "nonlinearity/rebound-needs-nonlinearity",
-        "the rebound needs an MLP": "nonlinearity/rebound-needs-mlp",
+        "the recovery needs the nonlinearity": "nonlinearity/rebound-needs-nonlinearity",
+        "the recovery needs an MLP": "nonlinearity/rebound-needs-mlp",
         "attention stays sparse with a linear MLP": "nonlinearity/linear-mlp-stays-sparse",
-        "the drop needs the MLP": "nonlinearity/drop-needs-mlp",
+        "the fall needs the MLP": "nonlinearity/drop-needs-mlp",
     },
     "depth-width": {
         "deeper is better on Python source": "depth-width/deeper-on-python",
@@ -140,7 +140,7 @@ OF_OTHER_RUNS = {
     "figure8": ["0.36 [−0.51, 0.99]", "0.83 [0.32, 0.99]"],
     # of single texts and of the fourth corner: `test_what_galore_gains_by_text_and_by_corner` has them
     "galore-table": ["0.012 ± 0.005", "0.089 ± 0.014", "0.115 ± 0.036", "0.129 ± 0.278", "0.19 ± 0.17", "0.05 ± 0.31"],
-    # of a twin that no claim is about, and at another step: `test_rises_in_the_second_of_two_layers` has them
+    # of a branch that no claim is about, and at another step: `test_rises_in_the_second_of_two_layers` has them
     "why-attention-comes-back": ["−0.025 nats [−0.079, 0.029]", "0.08 nats [0.03, 0.14]", "0.00 nats [−0.02, 0.03]"],
     "python-hierarchy": ["0.276 [0.243, 0.309]", "0.44 octaves [0.24, 0.64]"],
 }
