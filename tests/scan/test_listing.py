@@ -31,7 +31,7 @@ def test_every_tensor_is_shown_with_what_it_was_taken_for(tmp_path):
     assert rows.keys() == {"tensor", *EXPERTS}
     words = rows["layers.0.mlp.experts.gate_up_proj"]
     assert words.split(maxsplit=1)[1] == "3 x 24 x 8  float32  mlp_experts and mlp_experts_gate  0      0 to 2"
-    assert "not taken" in rows["layers.0.mlp.experts.gate_up_proj_bias"]
+    assert "(bias)" in rows["layers.0.mlp.experts.gate_up_proj_bias"]
     assert rows["scale"].split()[1:3] == ["number", "float32"]
     assert "float64" in rows["layers.1.self_attn.q_proj.weight"]
     assert "3 of 5 tensors taken" in lines

@@ -70,12 +70,13 @@ def add_parser(commands: Any) -> None:
         "--fail-if", action="append", default=[], metavar="RULE",
         help="end with status 4 if a rule is met: MEASURE[/GROUP][@LAYER] as in stable_rank/mlp@3<5; may be repeated",
     )  # fmt: skip
-    add("--strict", action="store_true", help="end with status 3 if a matrix of a layer has an unknown name")
+    add("--strict", action="store_true", help="end with status 3 if a matrix has an unknown name")
     add("--no-page", action="store_true", help="write no page with figures")
     add("--keep-suspicious", action="store_true", help="keep steps whose weights seem to be those of another step")
     add_folder(parser, f"folder for page, run and downloads (default: {DEFAULT_OUT})", DEFAULT_OUT, sent=True)
     add("--pattern", action="append", default=[], dest="patterns", metavar="NAME=REGEX",
         help="matrices to measure, by full tensor name; mlp and embedding replace the usual groups")  # fmt: skip
+    add("--roles", metavar="FILE", help='TOML file of further names: [names], then lines as "a.b" = "group"')
     add("--budget", type=float, default=20.0, metavar="GB",
         help="disk for downloads that cannot be read in part (default: 20)")  # fmt: skip
     add("--fresh", action="store_true", help="measure again what is already recorded")
@@ -84,8 +85,8 @@ def add_parser(commands: Any) -> None:
 
 
 _PASSED_ON = (
-    "steps", "axis", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len", "device", "jobs", "on",
-    "out", "budget", "fresh", "keep_suspicious", "shard",
+    "steps", "axis", "measures", "groups", "roles", "root", "base", "text", "tokenizer", "seq_len", "device", "jobs",
+    "on", "out", "budget", "fresh", "keep_suspicious", "shard",
 )  # fmt: skip
 """Options that are arguments of `joma.scan.scan` under the same name."""
 
@@ -174,12 +175,14 @@ def _check(options: argparse.Namespace) -> None:
 
 def _list(options: argparse.Namespace, screen: Any) -> int:
     from joma.scan.names.architecture import read_patterns
+    from joma.scan.names.roles import read_roles
     from joma.scan.result.listing import list_tensors
     from joma.scan.sources.places import Which, find_series
 
     which = Which(**{name: getattr(options, name) for name in ("steps", "axis", "base", "budget")})
     series = find_series(options.source[0], which, options.out)
-    listing = list_tensors(series.places[-1], patterns=read_patterns(options.patterns), root=options.root)
+    given = {"patterns": read_patterns(options.patterns), "roles": read_roles(options.roles) if options.roles else None}
+    listing = list_tensors(series.places[-1], root=options.root, **given)
     say(f"{series.source}: {counted(len(series.places), 'checkpoint')}; this is {listing.checkpoint}", screen)
     say(listing.text(), screen, keep="\n")
     give_json(options.json, listing.as_json())
@@ -248,7 +251,7 @@ def _shown(one: Done, options: argparse.Namespace) -> ShownScan:
 
 def _command(options: argparse.Namespace, sources: Sequence[str]) -> str:
     words = ["joma", "scan", *(["--compare"] if len(sources) == 2 else []), *sources]
-    for name in ("steps", "axis", "measures", "groups", "root", "base", "text", "tokenizer", "seq_len"):
+    for name in ("steps", "axis", "measures", "groups", "roles", "root", "base", "text", "tokenizer", "seq_len"):
         given = getattr(options, name)
         words += [f"--{name.replace('_', '-')}", str(given)] if given is not None else []
     for option, several in (("--pattern", options.patterns), ("--fail-if", options.fail_if)):

@@ -124,8 +124,8 @@ def scan(
         part, before = None, None
         if share is not None:
             decides = {**asdict(what), "source": series.source, "axis": which.axis, "base": which.base,
-                       "patterns": what.patterns or {}, "text": digest, "device": work.device.partition(":")[0],
-                       "keep_suspicious": keep_suspicious}  # fmt: skip
+                       "patterns": what.patterns or {}, "roles": what.lines, "text": digest,
+                       "device": work.device.partition(":")[0], "keep_suspicious": keep_suspicious}  # fmt: skip
             part = part_of(settled, share, Path(folder), plain_config(decides))
             report(share_in_words(part))
             before = part.begin()
@@ -187,22 +187,23 @@ def _as_sent(series: Series, which: Which, what: What, work: Work, out: str | Pa
     def full(path: Any) -> str | None:
         return None if path is None else "none" if str(path) == "none" else os.path.abspath(path)
 
-    patterns = None if what.patterns is None else dict(what.patterns)
+    own = {"patterns": dict(what.patterns or {}), "roles": what.lines}
     return {
         "source": series.source,
         "out": os.path.abspath(out),
         "device": work.device,
         "which": {**asdict(which), "steps": series.steps, "base": full(which.base)},
-        "what": {**asdict(what), "patterns": patterns, "text": full(what.text), "tokenizer": full(what.tokenizer)},
+        "what": {**asdict(what), **own, "text": full(what.text), "tokenizer": full(what.tokenizer)},
     }
 
 
 def _identity(series: Series, which: Which, what: What, digest: str | None) -> str:
-    """One run for each source, set of patterns, root, base, text and seq_len; more steps and measures are added."""
+    """One run for each source, patterns, roles, root, base, text and seq_len; more steps and measures are added."""
     tokenizer, root = what.tokenizer, what.root
     identity: list[Any] = [series.source, sorted((what.patterns or {}).items()), digest]
     identity += [root, str(tokenizer and os.path.realpath(tokenizer))] if root or tokenizer else []
     identity += ["base", str(which.base)] if which.base else []
+    identity += ["roles", sorted(what.lines.items())] if what.lines else []
     identity += ["axis", series.axis] if series.axis in (TOKENS, DATE) else []
     identity += ["seq_len", what.seq_len] if what.seq_len else []
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:10]

@@ -8,8 +8,8 @@ from checkpoint_series import save_model
 from joma.runs import Run
 from joma.scan import open_series, plan, sweep
 from joma.scan.errors import UnknownNames
-from joma.scan.names.architecture import coverage, find_groups, pick_groups
-from joma.scan.sources.folder import LocalFolder
+from joma.scan.names.architecture import coverage, find_groups, not_taken, others, pick_groups
+from joma.scan.sources.folder import LocalFile, LocalFolder
 from joma.scan.sources.series import model_type
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 20}
@@ -136,8 +136,92 @@ KNOWN = {
     ),
     "JambaForCausalLM": (
         SMALL | ONE_KEY | {"num_experts": 3, "num_experts_per_tok": 2, "attn_layer_period": 2, "attn_layer_offset": 1,
-         "expert_layer_period": 2, "expert_layer_offset": 1, "use_mamba_kernels": False, "mamba_d_state": 4},
-        "model.layers.0.feed_forward.up_proj.weight", (24, 16), every(1, GATED, EXPERTS, QKVO), 2,
+         "expert_layer_period": 2, "expert_layer_offset": 1, "use_mamba_kernels": False, "mamba_d_state": 4,
+         "mamba_dt_rank": 2},
+        "model.layers.0.feed_forward.up_proj.weight", (24, 16),
+        every(1, GATED, EXPERTS, QKVO, "ssm_in ssm_x ssm_dt ssm_out"), 2,
+    ),
+}  # fmt: skip
+
+
+PLAIN = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
+DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+BOTH_KINDS = {"layer_types": ["linear_attention", "full_attention"]}
+SSM = {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 20, "state_size": 4}
+INDEXED = DEEPSEEK | {"q_lora_rank": 8, "n_group": 2, "topk_group": 1, "index_n_heads": 2, "index_head_dim": 8,
+                      "index_topk": 4}  # fmt: skip
+LORA_QKV = every(2, "attention_q_a attention_q_b attention_kv_a attention_kv_b attention_o")
+LINEAR = "linear_attention_q linear_attention_k linear_attention_v linear_attention_o"
+
+# Mixers that are no softmax attention, or more than that: options, and layers covered by every group.
+MIXERS = {
+    "Qwen3NextForCausalLM": (
+        SMALL | GROUPED | PLAIN | QWEN | DELTA | BOTH_KINDS | {"shared_expert_intermediate_size": 12},
+        every(2, EXPERTS, SHARED)
+        | every(1, QKVO, "linear_attention_ba linear_attention_o linear_attention_qkvz"),
+    ),
+    "OlmoHybridForCausalLM": (
+        SMALL | PLAIN | DELTA | BOTH_KINDS,
+        every(2, GATED) | every(1, QKVO, LINEAR, "linear_attention_a linear_attention_b linear_attention_gate"),
+    ),
+    "FalconH1ForCausalLM": (
+        SMALL | PLAIN | ONE_KEY
+        | {"mamba_d_ssm": 16, "mamba_n_heads": 2, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 4},
+        every(2, GATED, QKVO, "ssm_in ssm_out"),
+    ),
+    "NemotronHForCausalLM": (
+        SMALL | PLAIN | GROUPED
+        | {"layers_block_type": ["mamba", "attention", "mlp"], "mamba_num_heads": 2, "mamba_head_dim": 8, "n_groups": 1,
+           "ssm_state_size": 4, "num_hidden_layers": 3},
+        every(1, QKVO, "ssm_in ssm_out", MLP),
+    ),
+    "Lfm2ForCausalLM": (
+        SMALL | PLAIN | ONE_KEY | {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8},
+        every(2, GATED) | every(1, QKVO, "conv_in conv_out"),
+    ),
+    "MambaForCausalLM": (SSM | PLAIN | {"time_step_rank": 2}, every(2, "ssm_in ssm_out ssm_x ssm_dt")),
+    "Mamba2ForCausalLM": (
+        SSM | PLAIN | {"num_heads": 4, "head_dim": 8, "n_groups": 1}, every(2, "ssm_in ssm_out"),
+    ),
+    "xLSTMForCausalLM": (
+        SSM | PLAIN | {"embedding_dim": 16, "num_blocks": 2, "num_heads": 2},
+        every(2, GATED, LINEAR, "linear_attention_gate linear_attention_i linear_attention_f"),
+    ),
+    "RwkvForCausalLM": (
+        SSM | PLAIN | {"attention_hidden_size": 16},
+        every(2, MLP, "mlp_receptance attention_k attention_v attention_r attention_o"),
+    ),
+    "JetMoeForCausalLM": (
+        SMALL | PLAIN | ONE_KEY | {"kv_channels": 8, "num_local_experts": 2, "num_experts_per_tok": 2},
+        every(2, EXPERTS, "attention_experts_q attention_experts_o attention_kv"),
+    ),
+    "DogeForCausalLM": (SMALL | PLAIN | {"num_key_value_heads": 2}, every(2, GATED, QKVO, "attention_dt")),
+    "MiniMaxForCausalLM": (
+        SMALL | GROUPED | PLAIN | BOTH_KINDS | {"num_local_experts": 2},
+        every(2, EXPERTS, "attention_o") | every(1, "attention_q attention_k attention_v attention_qkv attention_gate"),
+    ),
+    "LongcatFlashForCausalLM": (
+        SMALL | PLAIN | DEEPSEEK
+        | {"num_layers": 2, "ffn_hidden_size": 24, "expert_ffn_hidden_size": 12, "q_lora_rank": 8, "head_dim": 4,
+           "zero_expert_num": 1, "moe_topk": 1},
+        every(1, GATED, EXPERTS, *LORA_QKV),  # one layer has two of each but the experts
+    ),
+    "DeepseekV32ForCausalLM": (
+        SMALL | INDEXED, every(1, GATED, EXPERTS, SHARED) | LORA_QKV | every(2, "indexer_q indexer_k indexer_weights"),
+    ),
+    "DeepseekV4ForCausalLM": (
+        SMALL | PLAIN
+        | {"head_dim": 8, "n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 12,
+           "q_lora_rank": 8, "o_lora_rank": 8, "o_groups": 2, "index_n_heads": 2, "index_head_dim": 8,
+           "num_hash_layers": 0},
+        every(2, EXPERTS, SHARED, "attention_q_a attention_q_b attention_kv attention_o_a attention_o_b",
+              "compressor_kv compressor_gate hyper_attention hyper_mlp"),
+    ),
+    "NanoChatForCausalLM": (SMALL | PLAIN, every(2, MLP, QKVO)),
+    "RecurrentGemmaForCausalLM": (
+        SMALL | PLAIN | ONE_KEY | {"num_hidden_layers": 3, "lru_width": 16},
+        every(3, GATED) | every(1, QKVO)
+        | every(2, "recurrent_x recurrent_gate recurrent_out recurrent_input_gate recurrent_recurrent_gate"),
     ),
 }  # fmt: skip
 
@@ -166,12 +250,31 @@ def test_architectures(name, tmp_path):
     found, counted, matrices = groups_of(LocalFolder(save_model(model_of(name, options), tmp_path), 0))
     assert {group: k for group, (k, _) in counted.items()} == covered
     assert {n for _, n in counted.values()} == {layers}
-    assert set(found) == {*covered, "embedding"}
+    assert set(found) - {"head_transform", "projector"} == {*covered, "embedding"}
     assert lower in [*found.get("mlp", ()), *found.get("mlp_experts", ())]
     assert matrices[lower].shape == shape
     assert all(matrix.ndim == 2 for matrix in matrices.values())
     (embedding,) = found["embedding"]
     assert matrices[embedding].shape[0] == 20
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_every_matrix_of_a_mixer_is_measured_or_named(name, tmp_path):
+    """In the file that transformers saves, and in the state dict that it holds in memory."""
+    options, covered = MIXERS[name]
+    model = model_of(name, options)
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    for place in (LocalFolder(save_model(model, tmp_path / "saved"), 0), LocalFile(tmp_path / "model.pt", 0)):
+        found, counted, matrices = groups_of(place)
+        assert {group: k for group, (k, _) in counted.items()} == covered
+        assert {matrix.ndim for matrix in matrices.values()} == {2}
+        with place.open() as checkpoint:
+            rest = others(checkpoint.names(), found)
+            told = not_taken(checkpoint.names(), found, checkpoint.stored)
+            sizes = {each: checkpoint.stored(each).shape for each in rest}
+        assert not told
+        unnamed = [each for each, role in rest.items() if role is None and len(sizes[each]) == 2]
+        assert all(min(sizes[each]) == 1 for each in unnamed), unnamed
 
 
 def test_stacked_experts_of_a_model_in_memory(tmp_path):

@@ -72,7 +72,29 @@ NAMED = {
         {"layers.0.mlp.gate.weight": (4, 16), "layers.0.mlp.shared_expert_gate.weight": (1, 16),
          "layers.0.input_layernorm.weight": (16,), "layers.0.mlp.experts.gate_up_proj_bias": (2, 48)}, [None] * 4,
     ),
-    "a mixer": ({"layers.0.mixer.in_proj.weight": (9, 9), "layers.0.mixer.out_proj.weight": (9, 9)}, [None, None]),
+    "a mixer": ({"layers.0.mixer.in_proj.weight": (9, 9), "layers.0.mixer.out_proj.weight": (9, 9)},
+                ["ssm_in", "ssm_out"]),
+    "FlashAttention's mixer": (
+        {"layers.0.mixer.Wqkv.weight": (27, 9), "layers.0.mixer.out_proj.weight": (9, 9)},
+        ["attention_qkv", "attention_o"],
+    ),
+    "towers": (
+        {"visual.merger.mlp.0.weight": (9, 9), "visual.merger.mlp.2.weight": (4, 9),
+         "visual.deepstack_merger_list.0.linear_fc1.weight": (9, 9), "multi_modal_projector.linear_1.weight": (9, 4),
+         "visual.merger.ln_q.weight": (9,), "multi_modal_projector.linear_1.bias": (9,)},
+        ["merger", "merger", "merger", "projector", None, None],
+    ),
+    "stacks by a line": (
+        {"layers.0.self_attention.experts.input_linear.weight": (2, 9, 9),
+         "layers.0.temporal_block.rg_lru.input_gate_bias": (3, 4)}, ["attention_experts_q", None],
+    ),
+    "DeepSeek-V4 as it is published": (
+        {"layers.0.attn.wq_a.weight": (8, 9), "layers.0.attn.wo_b.weight": (9, 8),
+         "layers.0.attn.indexer.compressor.wkv.weight": (8, 9), "layers.0.attn.compressor.wkv.weight": (8, 9),
+         "layers.0.attn.indexer.wq_b.weight": (8, 9), "layers.0.hc_attn_fn": (24, 64),
+         "layers.0.attn.compressor.ape": (128, 8)},
+        ["attention_q_a", "attention_o_b", "indexer_kv", "compressor_kv", "indexer_q", "hyper_attention", None],
+    ),
     "an optimizer": ({"optimizer.state.exp_avg.layers.0.mlp.c_fc.weight": (9, 9)}, [None]),
 }  # fmt: skip
 

@@ -20,29 +20,24 @@ def matrices(*names):
 
 def mlp_families():
     """Every scheme of names of an MLP, in the box that it is used in."""
-    for scheme in roles._SCHEMES:
-        leaves = tuple(scheme.roles.values())
+    for scheme in roles.TABLE["mlp"]["schemes"]:
+        leaves = tuple(leaf for leaf in scheme.values() if leaf is not True)
         yield "mlp " + " ".join(leaves), matrices(*(f"model.layers.0.mlp.{leaf}.weight" for leaf in leaves))
-
-
-def boxes(pattern):
-    """The words that a pattern of boxes stands for; a number in them is 1, and what may be there is."""
-    inner = pattern.removeprefix("(?:").removesuffix(")")
-    return [box.replace(r"\d+", "1").replace(r"\.", ".").replace("?", "") for box in inner.split("|")]
 
 
 def box_families():
     """Every box of an MLP and of attention, with the plainest leaves."""
-    for box in [*boxes(roles._BOX), *boxes(roles._SHARED_BOX)]:
-        yield f"mlp in {box}", matrices(*(f"h.0.{box}.{leaf}.weight" for leaf in ("up_proj", "down_proj")))
-    for box in [*boxes(roles._SELF_BOX), *boxes(roles._CROSS_BOX)]:
-        leaves = ("q_proj", "k_proj", "v_proj", "o_proj")
-        yield f"attention in {box}", matrices(*(f"h.0.{box}.{leaf}.weight" for leaf in leaves))
+    for of, several, leaves in (
+        ("mlp", ("boxes", "shared"), ("up_proj", "down_proj")),
+        ("attention", ("self", "cross"), ("q_proj", "k_proj", "v_proj", "o_proj")),
+    ):
+        for box in (box.replace("*", "1") for each in several for box in roles.TABLE[of][each]):
+            yield f"{of} in {box}", matrices(*(f"h.0.{box}.{leaf}.weight" for leaf in leaves))
 
 
 def attention_families():
     """Every word for a projection."""
-    for role, leaves in roles._PROJECTIONS.items():
+    for role, leaves in roles.TABLE["attention"]["projections"].items():
         yield f"attention {role}", matrices(*(f"blocks.0.attn.{leaf}.weight" for leaf in leaves))
 
 
@@ -59,8 +54,8 @@ OTHERS = {
     "Whisper of OpenAI": matrices("decoder.blocks.0.cross_attn.out.weight", "decoder.blocks.0.attn.query.weight"),
     "wrapped": matrices("layers.0._fsdp_wrapped_module.mlp.up_proj.weight"),
 }  # fmt: skip
-for name in roles._WITHOUT_BOXES:
-    alike = [other for other in roles._WITHOUT_BOXES if other.startswith("ff_") == name.startswith("ff_")]
+for name in roles.TABLE["without_boxes"]:
+    alike = [other for other in roles.TABLE["without_boxes"] if other.startswith("ff_") == name.startswith("ff_")]
     OTHERS[f"without a box: {name}"] = matrices(*(f"blk.0.{one}" for one in (name, *alike)))
 FAMILIES = dict([*mlp_families(), *box_families(), *attention_families(), *OTHERS.items()])
 
@@ -142,7 +137,8 @@ def test_of_many_kinds_of_names_the_first_four_are_shown_and_the_rest_is_counted
     (sentence,) = not_taken_notes(aside(shapes), stored.__getitem__)
     shown = ", ".join(f"h.*.mlp.wild_{at}.weight (4 x {4 + at})" for at in range(4))
     why = "because their names are not known"
-    assert sentence == f"not taken: 6 matrices of layers, {why}: {shown} and 2 more kinds of names"
+    line = 'a line of roles: "mlp.wild_0" = "mlp_wild_0"'
+    assert sentence == f"not taken: 6 matrices, {why}: {shown} and 2 more kinds of names; {line}"
 
 
 def test_patterns_and_other_roots_count():
@@ -168,7 +164,8 @@ def partly_known(tmp_path):
 def test_a_scan_notes_it_and_its_status_says_so_under_strict(partly_known, tmp_path, capsys):
     status, found = scan(partly_known, out=tmp_path / "out")
     told = (
-        "not taken: 2 matrices of layers, because their names are not known: layers.*.mlp.wild.weight (4 x 4, 2 times)"
+        "not taken: 2 matrices, because their names are not known: layers.*.mlp.wild.weight (4 x 4, 2 times); "
+        'a line of roles: "mlp.wild" = "mlp_wild"'
     )
     assert status == 0
     assert told in found["notes"]

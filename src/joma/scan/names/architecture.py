@@ -17,28 +17,22 @@ from joma.host.words import counted
 from joma.scan.errors import UnknownNames
 from joma.scan.formats.checkpoint import part_of, tensor_of
 from joma.scan.formats.tensor_file import Stored
-from joma.scan.names.roles import Shape, is_number, layer_of, taken
+from joma.scan.names.roles import NONE, TABLE, Shape, is_number, layer_of, taken
 from joma.scan.names.roots import choose_root, in_root, roots, weights_of
 
 MLP, GATE, EMBEDDING = "mlp", "mlp_gate", "embedding"
-# The first of them that fits decides.
-_EMBEDDING = (
-    "embed_in", "wte", "embed_tokens", "word_embeddings?", "tok_embeddings", "token_embedding", "token_embd", "shared"
-)  # fmt: skip
 _KNOWN = re.compile(r"(embedding|mlp(_experts|_shared)?(_gate|_down|_gate_up)?|(cross_)?attention(_\w+)?)")
 _EXPERT = re.compile(r"\.experts\.(?:expert_)?(\d{1,9})\.")
 _KINDS = 4  # of names that are not known, in a sentence
+_ASIDE = TABLE["aside"]
 # One word of a name at a time: a stranger's name may be long.
-_OTHER = re.compile(r"norm|^ln(_|\d|$)|rotary|rope_freqs|(cos|sin)_cached$|^rel(ative)?_(att|pos)", re.I)
-_ROUTERS = {"router", "gate", "shared_expert_gate", "ffn_gate_inp", "ffn_gate_inp_shexp"}
-_EXPERTS = ("expert", "_exps", "moe")
-# What a layer is called in architectures whose tensors are not known.
-_STACKS = {"layers", "layer", "h", "blocks", "block", "blk"}
+_OTHER, _TABLES = (re.compile(_ASIDE[of], re.I) for of in ("other", "tables"))
+_HEADS, _ROUTERS = (frozenset(_ASIDE[of]) for of in ("heads", "routers"))
 
 
 def find_groups(
     names: Iterable[str], patterns: Mapping[str, str], *, root: str | None = None, shape: Shape | None = None,
-    model_type: str | None = None,
+    model_type: str | None = None, roles: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[str, ...]]:  # fmt: skip
     """The tensors of every group that can be found, by layer and by expert.
 
@@ -48,7 +42,9 @@ def find_groups(
       and up lie in one matrix and it is not known how
     - mlp_experts, mlp_shared (and their _gate, _down): the same of experts, and of experts that see every token
     - attention_q, _k, _v, _o, _qkv (in one matrix), _q_a, _q_b, _kv_a, _kv_b (in two steps); cross_attention_q, ...
+    - those of other mixers (ssm_in, linear_attention_q, conv_in, indexer_q, ...) and between towers (merger, projector)
     - embedding
+    - those of `roles`: the ends of names, as `joma.scan.names.roles.read_roles` reads them
     - those of `patterns`: regular expressions that must fit a full tensor name, and that take precedence
 
     root: which of several models in one checkpoint, see `roots`. shape: the shape of a tensor by name; without it,
@@ -60,12 +56,14 @@ def find_groups(
     everything = sorted(names, key=_natural)
     mine = in_root(weights_of(everything), choose_root(everything, root))
     found: dict[str, list[str]] = {}
-    for one in taken(mine, shape, model_type):
-        found.setdefault(one.group, []).append(one.name)
+    for one in taken(mine, shape, model_type, roles):
+        if one.group != NONE:
+            found.setdefault(one.group, []).append(one.name)
     mlp_first = sorted(found.items(), key=lambda item: (not item[0].startswith(MLP), item[0]))
     groups = {group: tuple(sorted(several, key=_natural)) for group, several in mlp_first}
-    embeddings = (_matching(mine, rf"(?:.*\.)?{pattern}\.weight") for pattern in _EMBEDDING)
-    groups[EMBEDDING] = next(filter(None, embeddings), ())
+    if EMBEDDING not in groups:
+        words = (rf"(?:.*\.)?{word}\.weight" for word in TABLE["embedding"])
+        groups[EMBEDDING] = next(filter(None, (_matching(mine, word) for word in words)), ())
     groups |= {group: _matching(everything, pattern, shape) for group, pattern in patterns.items()}
     if MLP in patterns and GATE not in patterns:
         groups.pop(GATE, None)
@@ -221,7 +219,7 @@ def _numbered(name: str, stacks: Collection[str]) -> Iterator[str]:
     words = name.split(".")
     places = [at for at, word in enumerate(words) if is_number(word)]
     yield from (".".join(words[: at + 1]) for at in places if ".".join(words[:at]) in stacks)
-    yield from (".".join(words[: at + 1]) for at in places if at and words[at - 1] in _STACKS)
+    yield from (".".join(words[: at + 1]) for at in places if at and words[at - 1] in TABLE["stacks"])
 
 
 def _matching(names: list[str], pattern: str, shape: Shape | None = None) -> tuple[str, ...]:
@@ -239,37 +237,51 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def not_taken(
-    names: Iterable[str],
-    groups: Mapping[str, Collection[str]],
-    stored: Callable[[str], Stored],
-    root: str | None = None,
-) -> dict[str, tuple[str, ...]]:
-    """Tensors of layers that look like matrices and are in no group, by their names with a star for each number.
+    names: Iterable[str], groups: Mapping[str, Collection[str]], stored: Callable[[str], Stored],
+    root: str | None = None, roles: Mapping[str, str] | None = None,
+) -> dict[str, tuple[str, ...]]:  # fmt: skip
+    """Tensors that look like matrices, are in no group and have no known name, by their names with a star per number.
 
-    names: all of the checkpoint. groups: what `find_groups` made of them. stored: how each is stored. root: as there.
+    names: all of the checkpoint. groups: what `find_groups` made of them. stored: how each is stored. root, roles: as
+    there.
 
     >>> names = ["h.0.mlp.c_fc.weight", "h.0.mlp.wild.weight", "h.1.mlp.wild.weight", "h.0.ln_1.weight", "wte.weight"]
-    >>> not_taken(names, {"mlp": names[:1]}, lambda name: Stored((4, 4), torch.float32))
+    >>> not_taken(names, {"mlp": names[:1], "embedding": names[-1:]}, lambda name: Stored((4, 4), torch.float32))
     {'h.*.mlp.wild.weight': ('h.0.mlp.wild.weight', 'h.1.mlp.wild.weight')}
     """
-    everything = list(names)
-    mine = in_root(weights_of(everything), choose_root(everything, root))
-    taken = {tensor for group in groups.values() for name in group for tensor in (name, tensor_of(name))}
-    routed = any(word in name for name in mine for word in _EXPERTS)  # without experts a gate is no router
     found: dict[str, list[str]] = {}
-    for name, layer in layers_of(mine).items():
-        if layer is None or name in taken or _is_known(name[len(layer) + 1 :].split("."), routed=routed):
-            continue
-        if _looks_like_matrices(stored(name)):
+    for name, role in others(names, groups, root, roles).items():
+        if role is None and _looks_like_matrices(stored(name)):
             found.setdefault(_kind(name), []).append(name)
     return {kind: tuple(several) for kind, several in found.items()}
 
 
-def not_taken_notes(found: Mapping[str, Collection[str]], stored: Callable[[str], Stored]) -> tuple[str, ...]:
-    """A sentence on what `not_taken` found, if it found anything.
+def others(
+    names: Iterable[str], groups: Mapping[str, Collection[str]], root: str | None = None,
+    roles: Mapping[str, str] | None = None,
+) -> dict[str, str | None]:  # fmt: skip
+    """What the tensors in no group are known as (norm, router, head, ...), or None; arguments as of `not_taken`.
 
-    >>> not_taken_notes({"h.*.wild": ("h.0.wild", "h.1.wild")}, lambda name: Stored((4, 8), torch.float32))
-    ('not taken: 2 matrices of layers, because their names are not known: h.*.wild (4 x 8, 2 times)',)
+    >>> others(["h.0.ln_1.weight", "lm_head.weight", "h.0.wild.weight"], {})
+    {'h.0.ln_1.weight': 'norm', 'lm_head.weight': 'head', 'h.0.wild.weight': None}
+    """
+    everything = list(names)
+    mine = in_root(weights_of(everything), choose_root(everything, root))
+    in_groups = {tensor for group in groups.values() for name in group for tensor in (name, tensor_of(name))}
+    known = {one.name for one in taken(mine, None, None, roles) if one.group == NONE}
+    routed = any(word in name for name in mine for word in _ASIDE["experts"])  # without experts a gate is no router
+    return {
+        name: "state" if name in known else _known_as(name, layer, routed=routed)
+        for name, layer in layers_of(mine).items()
+        if name not in in_groups
+    }
+
+
+def not_taken_notes(found: Mapping[str, Collection[str]], stored: Callable[[str], Stored]) -> tuple[str, ...]:
+    """A sentence on what `not_taken` found, if it found anything, with the line that would take the first kind.
+
+    >>> print(*not_taken_notes({"h.*.wild.weight": ("h.0.wild.weight",)}, lambda name: Stored((4, 8), torch.half)))
+    not taken: 1 matrix, because its name is not known: h.*.wild.weight (4 x 8); a line of roles: "wild" = "wild"
     """
     if not found:
         return ()
@@ -277,19 +289,39 @@ def not_taken_notes(found: Mapping[str, Collection[str]], stored: Callable[[str]
     shown = [f"{kind} ({_shapes(several, stored)})" for kind, several in list(found.items())[:_KINDS]]
     more = f" and {counted(len(found) - _KINDS, 'more kind')} of names" if len(found) > _KINDS else ""
     why = f"because {'its name is' if count == 1 else 'their names are'} not known"
-    return (f"not taken: {counted(count, 'matrix', 'matrices')} of layers, {why}: {', '.join(shown)}{more}",)
+    lines = [line for line in map(_line_for, found) if line]
+    how = f"; a line of roles: {lines[0]}" if lines else ""
+    return (f"not taken: {counted(count, 'matrix', 'matrices')}, {why}: {', '.join(shown)}{more}{how}",)
 
 
-def _is_known(words: list[str], *, routed: bool) -> bool:
-    """Whether the words of a name behind its layer mean something that no group is for.
+def _line_for(kind: str) -> str | None:
+    """The line that a user would write for a kind of names; None where no line can be copied from it."""
+    words = kind.removesuffix(".weight").split(".")
+    layers = [at for at, word in enumerate(words) if word == "*" and at and words[at - 1] in TABLE["stacks"]]
+    words = words[layers[0] + 1 :] if layers else words[-3:]
+    group = re.sub(r"\W+", "_", "_".join(word for word in words if word != "*"))[:40].strip("_")
+    safe = all(re.fullmatch(r"[\w*-]+", word) for word in words) and re.fullmatch(r"[A-Za-z_]\w*", group)
+    return f'"{".".join(words)}" = "{group}"' if safe else None
+
+
+def _known_as(name: str, layer: str | None, *, routed: bool) -> str | None:
+    """What a name means for which there is no group.
 
     Only the module itself can be a norm: DBRX has attention in `norm_attn_norm`, diffusion models have a matrix in
     `norm1.linear`. The gate of an expert is no router.
     """
-    if words[-1].endswith("bias") or any(map(_OTHER.search, words[-2:])):
-        return True
+    words = (name if layer is None else name[len(layer) + 1 :]).split(".")
+    if words[-1].endswith("bias"):
+        return "bias"
+    if any(map(_OTHER.search, words[-2:])):
+        return "norm"
+    if layer is None:
+        module = words[:-1] if words[-1] == "weight" else words
+        if not _HEADS.isdisjoint({module[-1] if module else "", ".".join(module[-2:])}):
+            return "head"
+        return "table" if module and _TABLES.search(module[-1]) else None
     before_experts = words[: words.index("experts")] if "experts" in words else words
-    return routed and not _ROUTERS.isdisjoint(before_experts)
+    return "router" if routed and not _ROUTERS.isdisjoint(before_experts) else None
 
 
 def _looks_like_matrices(stored: Stored) -> bool:

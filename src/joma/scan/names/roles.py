@@ -1,13 +1,21 @@
-"""What a tensor is to its layer, by the names that architectures give: a projection of the MLP, or of attention.
+"""What a tensor is to its layer, by the names that architectures give: `roles.toml` beside this file has them all.
 
 A name is read as `LAYER.BOX.LEAF`: "model.layers.3" + "mlp" + "up_proj.weight". The leaf alone does not tell (w1 is the
-gate where there is a w3, else it is the lower projection), so the leaves of one box are judged together.
+gate where there is a w3, else it is the lower projection), so the leaves of one box of an MLP are judged together.
+What has one meaning wherever it stands is a line of the table: the end of a name, and its group. A user adds lines by a
+file of the same form.
 """
 
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from joma.host.errors import BadInput
+from joma.scan.formats.tensor_file import small_file
 
 Shape = Callable[[str], tuple[int, ...]]  # the shape of a tensor, by name
 
@@ -16,6 +24,10 @@ ATTENTION, CROSS = "attention", "cross_attention"
 UP, GATE, DOWN, FUSED = "", "_gate", "_down", "_gate_up"
 """The lower (input) projection, its gate, the projection back, and gate and up in one matrix."""
 _UP_FIRST = "_up_gate"  # both in one matrix, and the gate is the second half
+NONE = "none"  # the group of what is known and measured nowhere
+_MOST, _LONGEST = 1000, 200  # lines of a file of roles, and letters of a name in it
+
+TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -24,12 +36,9 @@ class Taken:
 
     name: str
     group: str
-    layer: str
     expert: int | None = None
 
 
-# The first scheme whose leaves are all there decides; the projection back may be missing, unless `complete` is true.
-# A gate is the matrix whose product goes through the nonlinearity, whatever the architecture calls it.
 @dataclass(frozen=True)
 class _Scheme:
     roles: Mapping[str, str]
@@ -39,113 +48,129 @@ class _Scheme:
         return all(leaf in leaves or (role == DOWN and not self.complete) for role, leaf in self.roles.items())
 
 
-_SCHEMES = (
-    _Scheme({GATE: "gate_proj", UP: "up_proj", DOWN: "down_proj"}),  # Llama, Mistral, Gemma, Qwen, OLMo
-    _Scheme({UP: "up_proj", DOWN: "down_proj"}),  # MPT, Nemotron
-    _Scheme({FUSED: "gate_up_proj", DOWN: "down_proj"}),  # Phi-3, GLM, experts in transformers 5
-    _Scheme({FUSED: "input_linear", DOWN: "output_linear"}),  # Granite MoE
-    _Scheme({_UP_FIRST: "ff_proj", DOWN: "ff_out"}),  # OLMo's own code
-    _Scheme({FUSED: "Wi", DOWN: "Wo"}),  # ModernBERT
-    _Scheme({FUSED: "linear_fc1", DOWN: "linear_fc2"}),  # Megatron
-    _Scheme({GATE: "w1", UP: "w3", DOWN: "w2"}),  # Llama in its original names, Mixtral
-    _Scheme({UP: "w1", GATE: "w2", DOWN: "c_proj"}, complete=True),  # Qwen 1
-    _Scheme({UP: "w1", DOWN: "w2"}, complete=True),
-    _Scheme({GATE: "wi_0", UP: "wi_1", DOWN: "wo"}),  # T5 1.1
-    _Scheme({UP: "wi", DOWN: "wo"}),  # T5
-    _Scheme({GATE: "fc_1", UP: "fc_2", DOWN: "proj"}, complete=True),  # LitGPT
-    _Scheme({UP: "dense_h_to_4h", DOWN: "dense_4h_to_h"}),  # GPT-NeoX (Pythia), BLOOM, Falcon
-    _Scheme({UP: "c_fc", DOWN: "c_proj"}),  # GPT-2, GPT-Neo, nanoGPT, StarCoder2
-    _Scheme({UP: "fc_in", DOWN: "fc_out"}),  # GPT-J, CodeGen
-    _Scheme({UP: "fc1", DOWN: "fc2"}),  # Phi, CLIP, OPT, BART
-    _Scheme({UP: "fc", DOWN: "proj"}),  # LitGPT
-    _Scheme({UP: "intermediate.dense", DOWN: "output.dense"}),  # BERT, RoBERTa, ViT
-    _Scheme({UP: "intermediate_dense", DOWN: "output_dense"}),  # wav2vec 2
-    _Scheme({UP: "intermediate", DOWN: "output"}),  # ProphetNet
-    _Scheme({UP: "dense1", DOWN: "dense2"}),  # Perceiver
-    _Scheme({GATE: "proj_up_gate", UP: "proj_up", DOWN: "proj_down"}),  # xLSTM
-    _Scheme({UP: "lin1", DOWN: "lin2"}),  # DistilBERT
-    _Scheme({UP: "linear1", DOWN: "linear2"}),  # torch.nn.TransformerEncoder
-    _Scheme({UP: "linear_1", DOWN: "linear_2"}),
-    _Scheme({UP: "layer_1", DOWN: "layer_2"}),  # XLNet
-    _Scheme({UP: "ffn", DOWN: "ffn_output"}),  # ALBERT
-    _Scheme({GATE: "ffn_gate", UP: "ffn_up", DOWN: "ffn_down"}),  # llama.cpp
-    _Scheme({FUSED: "ffn_up", DOWN: "ffn_down"}),  # llama.cpp, with or without a gate: the shape tells
-)
-_DIRECT = ("fc1", "fc2", "linear1", "linear2", "intermediate.dense", "output.dense", "ffn", "ffn_output")
-_LEAVES = sorted({leaf for scheme in _SCHEMES for leaf in scheme.roles.values()}, key=len, reverse=True)
-_BOX = (
-    r"(?:mlp|mlp_block|ffn|ff|feed_forward|feedforward|block_sparse_moe|moe|mixer|layer\.\d+\.DenseReluDense|"
-    r"layer\.\d+\.mlp)"
-)
-_SHARED_BOX = r"(?:shared_experts?|shared_mlp)"
+def _schemes() -> Iterator[_Scheme]:
+    suffix = {"up": UP, "gate": GATE, "down": DOWN, "gate_up": FUSED, "up_gate": _UP_FIRST}
+    for row in TABLE["mlp"]["schemes"]:
+        yield _Scheme({suffix[of]: leaf for of, leaf in row.items() if of in suffix}, row.get("complete", False))
+
+
+def _any_of(words: Iterable[str]) -> str:
+    """A pattern for one of some words of names, the longest first; a star in them is a number."""
+    ordered = sorted(words, key=len, reverse=True)
+    return "|".join(re.escape(word).replace(r"\*", r"\d{1,9}") for word in ordered)
+
+
+_SCHEMES = tuple(_schemes())
+_BOX, _SHARED_BOX = (f"(?:{_any_of(TABLE['mlp'][of])})" for of in ("boxes", "shared"))
 _MLP_TAIL = re.compile(
     rf"(?:(?P<box>{_BOX}(?:\.experts(?:\.(?:expert_)?(?P<expert>\d{{1,9}}))?|\.{_SHARED_BOX})?|{_SHARED_BOX})\."
-    rf"(?P<leaf>{'|'.join(map(re.escape, _LEAVES))})|(?P<direct>{'|'.join(map(re.escape, _DIRECT))}))(?:\.weight)?"
+    rf"(?P<leaf>{_any_of({leaf for scheme in _SCHEMES for leaf in scheme.roles.values()})})"
+    rf"|(?P<direct>{_any_of(TABLE['mlp']['direct'])}))(?:\.weight)?"
 )
 _SEQUENCE_TAIL = re.compile(rf"(?P<box>{_BOX}(?:\.net)?)\.(?P<at>\d{{1,3}})(?:\.proj)?\.weight")
-
-_SELF_BOX = (
-    r"self_attn|self_attention|attention\.self|attn\.attention|attention\.attention|attention\.attn|attention|attn1?|"
-    r"layer\.\d+\.SelfAttention|temporal_block|mha|norm_attn_norm\.attn|mixer"
-)
-_CROSS_BOX = (
-    r"encoder_attn|crossattention\.self|crossattention\.attention|crossattention|cross_attention|cross_attn|layer\.\d+\.EncDecAttention|"
-    r"multihead_attn|attn2"
-)
-_PROJECTIONS = {
-    "q_a": ("q_a_proj",),
-    "q_b": ("q_b_proj",),
-    "kv_a": ("kv_a_proj_with_mqa", "kv_a_proj"),
-    "kv_b": ("kv_b_proj",),
-    "qkv": ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "wqkv", "qkv", "linear_qkv", "in_proj_weight", "W_pack"),
-    "q": ("q_proj", "query_proj", "query", "q_lin", "wq", "Wq", "to_q", "q"),
-    "k": ("k_proj", "key_proj", "key", "k_lin", "wk", "Wk", "to_k", "k"),
-    "v": ("v_proj", "value_proj", "value", "v_lin", "wv", "Wv", "to_v", "v"),
-    "o": (
-        "o_proj", "out_proj", "output_proj", "output.dense", "dense", "out_lin", "wo", "Wo", "c_proj", "linear_proj",
-        "proj", "to_out.0", "to_out", "out", "o",
-    ),
-}  # fmt: skip
-_PROJECTION_OF = {leaf: role for role, leaves in _PROJECTIONS.items() for leaf in leaves}
-_MIXERS = ("mixer", "temporal_block")
-_MIXER_LEAVES = ("q_proj", "k_proj", "v_proj", "o_proj")  # a mixer of another kind has an out_proj too
+_PROJECTION_OF = {leaf: role for role, leaves in TABLE["attention"]["projections"].items() for leaf in leaves}
+_MIXERS = TABLE["attention"]["mixers"]
 _ATTENTION_TAIL = re.compile(
-    rf"(?:(?P<cross>{_CROSS_BOX})|(?P<self>{_SELF_BOX}))\."
-    rf"(?P<leaf>{'|'.join(map(re.escape, sorted(_PROJECTION_OF, key=len, reverse=True)))})(?:\.weight)?"
+    rf"(?:(?P<cross>{_any_of(TABLE['attention']['cross'])})|(?P<self>{_any_of(TABLE['attention']['self'])}))\."
+    rf"(?P<leaf>{_any_of(_PROJECTION_OF)})(?:\.weight)?"
 )
-# llama.cpp and OLMo's own code have no boxes: their names are read as if they had.
-_WITHOUT_BOXES = {
-    **{f"ffn_{leaf}.weight": f"mlp.ffn_{leaf}" for leaf in ("up", "gate", "down")},
-    **{f"ffn_{leaf}_exps.weight": f"mlp.experts.ffn_{leaf}" for leaf in ("up", "gate", "down")},
-    **{f"ffn_{leaf}_shexp.weight": f"mlp.shared_expert.ffn_{leaf}" for leaf in ("up", "gate", "down")},
-    **{f"attn_{leaf}.weight": f"attn.{leaf}_proj" for leaf in ("q", "k", "v", "qkv", "q_a", "q_b", "kv_b")},
-    "attn_kv_a_mqa.weight": "attn.kv_a_proj_with_mqa",
-    "attn_output.weight": "attn.o_proj",
-    "att_proj.weight": "attn.qkv_proj",
-    "attn_out.weight": "attn.o_proj",
-    **{f"{leaf}_proj.weight": f"attn.{leaf}_proj" for leaf in ("q", "k", "v")},
-    **{f"{leaf}.weight": f"mlp.{leaf}" for leaf in ("ff_proj", "ff_out")},
-}
-# What wraps a module, and is no part of its own name: FSDP, checkpointing, torch.compile, adapters that are not merged.
-_WRAPPERS = {
-    "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_orig_mod", "module", "base_layer"
-}  # fmt: skip
+_WRAPPERS = frozenset(TABLE["wrappers"])
 # Gate and up in the columns of stacked experts: only the architecture tells whether they are halves or alternate.
 _COLUMN_HALVES = re.compile(r"(llama4|qwen3_vl_moe|aria|openai_privacy_filter).*")
 _ALTERNATING = re.compile(r"gpt_oss")
 
 
-def taken(names: Iterable[str], shape: Shape | None = None, model_type: str | None = None) -> list[Taken]:
-    """What each tensor was taken for; tensors that are not taken are not listed.
+def read_roles(path: str | Path) -> dict[str, str]:
+    r"""The lines of a file of roles: the end of a name, and its group.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "roles.toml")
+    ...     _ = path.write_text('[names]\n"mixer.wild" = "mixer_wild"\n"mixer.table" = "none"')
+    ...     read_roles(path)
+    {'mixer.wild': 'mixer_wild', 'mixer.table': 'none'}
+    """
+    try:
+        table = tomllib.loads(small_file(Path(path)).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path} is no TOML: {' '.join(str(error).split())[:160]}", argument="roles") from None
+    lines = table.get("names")
+    if set(table) != {"names"} or not isinstance(lines, dict):
+        raise BadInput(
+            f'{path} has no table [names] alone, with lines as "mixer.in_proj" = "mixer_in"', argument="roles"
+        )
+    return check_roles(lines)
+
+
+def check_roles(lines: Mapping[Any, Any]) -> dict[str, str]:
+    """The lines, or a sentence on the first that is none."""
+    if len(lines) > _MOST:
+        raise BadInput(f"there are {len(lines):,} lines of roles, and {_MOST:,} are read", argument="roles")
+    for name, group in lines.items():
+        line = f"{str(name)[:60]!a} = {str(group)[:40]!a}"
+        words = name.split(".") if isinstance(name, str) and len(name) <= _LONGEST else [""]
+        if "" in words or all(word == "*" for word in words):
+            what = "the end of a name, words between dots, with a star for any one word"
+            raise BadInput(f"the role {line} does not begin with {what}", argument="roles")
+        if not isinstance(group, str) or not re.fullmatch(r"[A-Za-z_]\w{0,40}", group):
+            raise BadInput(f"the role {line} names no group; a group is a word, as mixer_in, or none", argument="roles")
+    return dict(lines)
+
+
+def taken(
+    names: Iterable[str], shape: Shape | None = None, model_type: str | None = None,
+    roles: Mapping[str, str] | None = None,
+) -> list[Taken]:  # fmt: skip
+    """What each tensor was taken for; tensors that are not taken are not listed, what a line calls "none" is.
 
     shape: needed for parts, experts that are stacked in one tensor, and gate and up in one matrix. Without it such
-    tensors are named in full. model_type: what config.json calls the architecture.
+    tensors are named in full. model_type: what config.json calls the architecture. roles: lines of a user, which decide
+    before those of the table.
 
-    >>> [(found.group, found.layer) for found in taken(["h.3.mlp.c_fc.weight", "h.3.attn.c_attn.weight", "ln"])]
-    [('attention_qkv', 'h.3'), ('mlp', 'h.3')]
+    >>> [(found.name, found.group) for found in taken(["h.3.mlp.c_fc.weight", "h.3.attn.c_attn.weight", "ln"])]
+    [('h.3.attn.c_attn.weight', 'attention_qkv'), ('h.3.mlp.c_fc.weight', 'mlp')]
     """
-    names = list(names)
-    return [*_attention(names), *_mlps(names, shape, model_type), *_sequences(names, shape)]
+    own, found, rest = _Lines(roles or {}), list[Taken](), list[str]()
+    names = dict.fromkeys(names)
+    for name in names:
+        group = own.group_of(name) or _LINES.group_of(name)
+        if group == "ssm_out" and name.replace("out_proj", "Wqkv") in names:  # FlashAttention's mixer is attention
+            group = "attention_o"
+        if group is None:
+            rest.append(name)
+            continue
+        sizes = shape(name) if shape and group != NONE else (2, 2)
+        if len(sizes) not in (2, 3) or min(sizes[-2:]) < 2:  # no matrices
+            rest.append(name)
+            continue
+        parts: Iterable[int | None] = range(sizes[0]) if len(sizes) == 3 else [None]
+        found += [Taken(name if at is None else f"{name}[{at}]", group, at) for at in parts]
+    return [*found, *_attention(rest), *_mlps(rest, shape, model_type), *_sequences(rest, shape)]
+
+
+_Line = tuple[int, int, list[str], str]  # how long it is, its stars, its words, its group
+
+
+class _Lines:
+    """Lines of roles: the group of the longest that a name ends with, of several the one with fewest stars."""
+
+    def __init__(self, lines: Mapping[str, str]) -> None:
+        self._by_end: dict[str, list[_Line]] = {}
+        for line, group in lines.items():
+            words = line.removesuffix(".weight").split(".")
+            self._by_end.setdefault(words[-1], []).append((-len(words), words.count("*"), words, group))
+
+    def group_of(self, name: str) -> str | None:
+        words = [word for word in name.removesuffix(".weight").split(".") if word not in _WRAPPERS]
+        ends: list[_Line] = [*self._by_end.get(words[-1], ()), *self._by_end.get("*", ())] if words else []
+        for _, _, line, group in sorted(ends):
+            fits = zip(line, words[-len(line) :], strict=False)
+            if len(line) <= len(words) and all(each in ("*", word) for each, word in fits):
+                return group
+        return None
+
+
+_LINES = _Lines(TABLE["names"])
 
 
 def is_number(word: str) -> bool:
@@ -160,8 +185,13 @@ def is_number(word: str) -> bool:
 
 def layer_of(name: str) -> str | None:
     """The layer in which a tensor lies, if its name is a known one."""
-    found = _read(name)
-    return found[0] if found else None
+    if found := _read(name):
+        return found[0]
+    # What the table calls by its end alone lies in the first layer that its name tells.
+    words = name.split(".")
+    places = (at for at in range(1, len(words)) if is_number(words[at]) and words[at - 1] in TABLE["stacks"])
+    at = next(places, None) if _LINES.group_of(name) else None
+    return None if at is None else ".".join(words[: at + 1])
 
 
 def _read(name: str) -> tuple[str, re.Match[str]] | None:
@@ -177,7 +207,7 @@ def _read(name: str) -> tuple[str, re.Match[str]] | None:
 @lru_cache(maxsize=100_000)  # all layers have the same tails, and all checkpoints of a series
 def _known_tail(tail: str) -> re.Match[str] | None:
     tail = ".".join(word for word in tail.split(".") if word not in _WRAPPERS)
-    tail = _WITHOUT_BOXES.get(tail, tail)
+    tail = TABLE["without_boxes"].get(tail, tail)
     return _MLP_TAIL.fullmatch(tail) or _ATTENTION_TAIL.fullmatch(tail) or _SEQUENCE_TAIL.fullmatch(tail)
 
 
@@ -189,10 +219,10 @@ def _tails(names: Iterable[str], kind: re.Pattern[str]) -> Iterator[tuple[str, s
 
 
 def _attention(names: Iterable[str]) -> Iterator[Taken]:
-    for name, layer, found in _tails(names, _ATTENTION_TAIL):
-        if found["self"] not in _MIXERS or found["leaf"] in _MIXER_LEAVES:
+    for name, _, found in _tails(names, _ATTENTION_TAIL):
+        if found["self"] not in _MIXERS["boxes"] or found["leaf"] in _MIXERS["leaves"]:
             kind = CROSS if found["cross"] else ATTENTION
-            yield Taken(name, f"{kind}_{_PROJECTION_OF[found['leaf']]}", layer)
+            yield Taken(name, f"{kind}_{_PROJECTION_OF[found['leaf']]}")
 
 
 def _mlps(names: list[str], shape: Shape | None, model_type: str | None) -> Iterator[Taken]:
@@ -201,13 +231,13 @@ def _mlps(names: list[str], shape: Shape | None, model_type: str | None) -> Iter
         expert = int(found["expert"]) if found["expert"] else None
         leaves = boxes.setdefault((layer, found["box"] or "", expert), {})
         leaves[found["leaf"] or found["direct"]] = name
-    for (layer, box, expert), leaves in boxes.items():
+    for (_, box, expert), leaves in boxes.items():
         scheme = next((scheme for scheme in _SCHEMES if scheme.fits(leaves)), None)
         roles = {role: leaves[leaf] for role, leaf in scheme.roles.items() if leaf in leaves} if scheme else {}
         stacked = shape is not None and any(len(shape(name)) == 3 for name in roles.values())
         kind = EXPERTS if "experts" in box.split(".") or stacked else SHARED if "shared" in box else MLP
         for role, name, number in _parts(roles, shape, model_type or ""):
-            yield Taken(name, kind + role, layer, expert if number is None else number)
+            yield Taken(name, kind + role, expert if number is None else number)
 
 
 def _parts(roles: Mapping[str, str], shape: Shape | None, model_type: str) -> Iterator[tuple[str, str, int | None]]:
@@ -258,10 +288,10 @@ def _sequences(names: Iterable[str], shape: Shape | None) -> Iterator[Taken]:
     for name, layer, tail in _tails(names, _SEQUENCE_TAIL):
         if shape is None or len(shape(name)) == 2:
             found.setdefault((layer, tail["box"]), {})[int(tail["at"])] = name
-    for (layer, _), numbered in found.items():
+    for numbered in found.values():
         if len(numbered) != 2:
             continue
         first, second = (numbered[at] for at in sorted(numbered))
         gated = shape is not None and shape(first)[0] == 2 * shape(second)[1]
-        yield Taken(first, MLP + (FUSED if gated else UP), layer)
-        yield Taken(second, MLP + DOWN, layer)
+        yield Taken(first, MLP + (FUSED if gated else UP))
+        yield Taken(second, MLP + DOWN)

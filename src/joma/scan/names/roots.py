@@ -7,9 +7,10 @@ where all belong to some other, of all that are no average. Averages never come 
 import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache
+from itertools import pairwise
 
 from joma.scan.errors import UnknownNames
-from joma.scan.names.roles import layer_of
+from joma.scan.names.roles import TABLE, is_number, layer_of
 
 TOP = "."
 _AVERAGE = re.compile(r"(.*_)?(ema|swa|averaged?|polyak|shadow)(_.*|\d*)", re.I)
@@ -38,16 +39,22 @@ def roots(names: Iterable[str]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)  # the checkpoints of a series have the same names
 def _roots(weights: tuple[str, ...]) -> tuple[str, ...]:
-    layered = [name for name in weights if layer_of(name)]
+    layered = [name for name in weights if layer_of(name)] or [name for name in weights if _numbered(name)]
     averaged = tuple(sorted({root for name in layered if (root := _average_root(name)) is not None}))
     raw = [name for name in weights if _average_root(name) is None]
-    raw_layered = [name for name in raw if layer_of(name)]
+    raw_layered = [name for name in layered if _average_root(name) is None]
     if not raw_layered:
         return averaged if len(averaged) > 1 else (TOP,)
     twins = _twins(raw, raw_layered)
     if not averaged:
         return twins or (TOP,)
     return (*(twins or (_raw_root(raw_layered, layered, averaged),)), *averaged)
+
+
+def _numbered(name: str) -> bool:
+    """Whether a name of no known architecture lies in a layer."""
+    words = name.split(".")
+    return any(word in TABLE["stacks"] and is_number(after) for word, after in pairwise(words))
 
 
 def averages(all_roots: Collection[str]) -> list[str]:

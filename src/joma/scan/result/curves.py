@@ -96,7 +96,7 @@ class Scan(Shown):
     refused: measures that this architecture cannot give, with the reason. notes: what was done to read the checkpoints.
     coverage: of each group, how many layers it covers and how many the model has. model_type: as config.json says.
     warnings: why numbers may not describe the trained model. seq_len: tokens per window of the text; None without one.
-    not_taken: matrices of layers whose names are not known, so that nothing was measured of them; a star stands for
+    not_taken: matrices whose names are not known, so that nothing was measured of them; a star stands for
     each number. looked_at: how many checkpoints were looked at. run: the file in which all of it is recorded; None
     without one. counted_in: what the steps are, where it is not "step" or "epoch".
 

@@ -7,7 +7,7 @@ from typing import Any
 from joma.host.words import brief_repr, counted
 from joma.scan.errors import UnknownNames
 from joma.scan.formats.checkpoint import tensor_of
-from joma.scan.names.architecture import Row, coverage, find_groups, located, not_taken, not_taken_notes
+from joma.scan.names.architecture import Row, coverage, find_groups, located, not_taken, not_taken_notes, others
 from joma.scan.names.roots import choose_root, root_notes, roots
 from joma.scan.sources.series import Place, model_type
 
@@ -23,6 +23,7 @@ class Line:
     shape: tuple[int, ...]
     dtype: str
     roles: tuple[Role, ...]
+    known_as: str | None = None  # where it is in no group: norm, router, head, table, bias, state
 
     def cells(self) -> tuple[str, ...]:
         groups = list(dict.fromkeys(group for group, _ in self.roles))
@@ -30,14 +31,15 @@ class Line:
             self.tensor,
             " x ".join(map(str, self.shape)) or "number",
             self.dtype,
-            " and ".join(groups) or NOT_TAKEN,
+            " and ".join(groups) or (f"({self.known_as})" if self.known_as else NOT_TAKEN),
             _range([row.layer for _, row in self.roles]),
             _range([row.expert for _, row in self.roles]),
         )
 
     def as_json(self) -> dict[str, Any]:
         taken = [{"group": of, "part": row.name, "layer": row.layer, "expert": row.expert} for of, row in self.roles]
-        return {"tensor": self.tensor, "shape": list(self.shape), "dtype": self.dtype, "taken_for": taken}
+        return {"tensor": self.tensor, "shape": list(self.shape), "dtype": self.dtype, "taken_for": taken,
+                "known_as": self.known_as}  # fmt: skip
 
 
 @brief_repr
@@ -89,7 +91,10 @@ class Listing:
         }
 
 
-def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, root: str | None = None) -> Listing:
+def list_tensors(
+    place: Place, *, patterns: Mapping[str, str] | None = None, root: str | None = None,
+    roles: Mapping[str, str] | None = None,
+) -> Listing:  # fmt: skip
     """Every tensor of the checkpoint at a place. Nothing but descriptions is read.
 
     >>> import tempfile, torch
@@ -107,21 +112,23 @@ def list_tensors(place: Place, *, patterns: Mapping[str, str] | None = None, roo
         names = checkpoint.names()
         stored = {name: checkpoint.stored(name) for name in names}
         groups, chosen, aside = dict[str, tuple[str, ...]](), None, dict[str, tuple[str, ...]]()
+        known: Mapping[str, str | None] = {}
         try:
             chosen, notes = choose_root(names, root), root_notes(names, root)
             shape = lambda name: checkpoint.stored(name).shape
-            groups = find_groups(names, patterns or {}, root=chosen, shape=shape, model_type=kind)
-            aside = not_taken(names, groups, stored.__getitem__, chosen)
+            groups = find_groups(names, patterns or {}, root=chosen, shape=shape, model_type=kind, roles=roles)
+            aside = not_taken(names, groups, stored.__getitem__, chosen, roles)
+            known = others(names, groups, chosen, roles)
         except UnknownNames as error:  # nobody can say which root is meant: all tensors are listed all the same
             if root is not None or chosen is not None:
                 raise
             notes = (str(error),)
-        roles: dict[str, list[Role]] = {}
+        taken: dict[str, list[Role]] = {}
         for group, row in ((group, row) for group, tensors in groups.items() for row in located(tensors, names)):
-            roles.setdefault(row.name if row.name in stored else tensor_of(row.name), []).append((group, row))
+            taken.setdefault(row.name if row.name in stored else tensor_of(row.name), []).append((group, row))
         notes = (*checkpoint.notes(), *notes, *not_taken_notes(aside, stored.__getitem__))
     lines = tuple(
-        Line(name, tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(roles.get(name, ())))
+        Line(name, tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(taken.get(name, ())), known.get(name))
         for name, one in stored.items()
     )
     covered = coverage(groups, names)

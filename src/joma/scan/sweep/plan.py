@@ -34,7 +34,7 @@ from joma.scan.names.architecture import (
     not_taken_notes,
     pick_groups,
 )
-from joma.scan.names.roles import Shape
+from joma.scan.names.roles import Shape, check_roles, read_roles
 from joma.scan.names.roots import root_notes
 from joma.scan.sources.folder import LocalFolder
 from joma.scan.sources.series import Place, Series, model_type
@@ -107,7 +107,7 @@ class Plan:
     - notes: what was done to read the checkpoints, and how the text is cut
     - warnings: why numbers may not describe the trained model
     - seq_len: tokens per window of the text; None without a text
-    - not_taken: matrices of layers that no group takes, by their names with a star for each number
+    - not_taken: matrices that no group takes and whose names are not known, by their names with a star for each number
 
     `rows` are the series that a complete checkpoint has in the run.
 
@@ -183,6 +183,8 @@ class What:
     - measures: names from `joma.measure.registry.MEASURES`, also as one text with commas.
     - groups: groups of matrices to keep to, such as "mlp"; None: all that are found.
     - patterns: further groups by name, each a regular expression that fits full tensor names.
+    - roles: what further names are for, as lines or as a file of them: the end of a name and its group, such as
+      {"mixer.in_proj": "mixer_in"}.
     - root: which model, where a checkpoint holds several, such as "ema".
     - text: a file of text for measures that run the model, or its token ids as .npy.
     - tokenizer: a folder with one; None: that of the checkpoint, or of the folder that it lies in.
@@ -196,6 +198,7 @@ class What:
     measures: str | Iterable[str] = ("stable_rank",)
     groups: str | Iterable[str] | None = None
     patterns: Mapping[str, str] | None = None
+    roles: Mapping[str, str] | str | Path | None = None
     root: str | None = None
     text: str | Path | None = None
     tokenizer: str | Path | None = None
@@ -206,6 +209,13 @@ class What:
             given = getattr(self, name)
             words = (word.strip() for word in given.split(",")) if isinstance(given, str) else given
             object.__setattr__(self, name, None if given is None else [word for word in words if word])
+        if self.roles is not None:
+            object.__setattr__(self, "roles", self.lines)
+
+    @property
+    def lines(self) -> dict[str, str]:
+        """The lines of `roles`."""
+        return read_roles(self.roles) if isinstance(self.roles, str | Path) else check_roles(self.roles or {})
 
 
 def chosen(names: Iterable[str]) -> dict[str, Measure]:
@@ -384,7 +394,7 @@ def _look(series: Series, place: Place, what: What, measures: Mapping[str, Measu
     with place.open() as checkpoint:
         names = checkpoint.names()
         shape: Shape = lambda name: checkpoint.stored(name).shape
-        known = find_groups(names, patterns, root=what.root, shape=shape, model_type=kind)
+        known = find_groups(names, patterns, root=what.root, shape=shape, model_type=kind, roles=what.lines)
         groups = _chosen(known, what, measures, names, kind, refused)
         for group, name in [(group, name) for group, tensors in groups.items() for name in tensors]:
             try:
@@ -394,7 +404,7 @@ def _look(series: Series, place: Place, what: What, measures: Mapping[str, Measu
                 raise UnknownNames(sentence, argument="patterns" if group in patterns else "") from None
         shapes = {name: shape(name) for tensors in groups.values() for name in tensors}
         # What is not known does not matter where no measure is of matrices.
-        aside = not_taken(names, known, checkpoint.stored, what.root) if _measures_of(MLP, measures) else {}
+        aside = not_taken(names, known, checkpoint.stored, what.root, what.lines) if _measures_of(MLP, measures) else {}
         notes = (*root_notes(names, what.root), *checkpoint.notes(), *not_taken_notes(aside, checkpoint.stored))
     kept = {name: measure for name, measure in measures.items() if name not in refused}
     return Plan(
