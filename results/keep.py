@@ -127,7 +127,10 @@ def short(again: Finding, finding: dict, command: str) -> dict:
         "what": again.main.what if again.main and any(end is not None for end in again.main.limits) else None,
     }
     found["command"] = None if found["command"] == command else found["command"]
-    return {name: value for name, value in found.items() if value not in (None, "", [])}
+    # An empty command is kept: without one, the record's would be shown.
+    return {
+        name: value for name, value in found.items() if value not in (None, "", []) or (name, value) == ("command", "")
+    }
 
 
 def head() -> str:

@@ -28,6 +28,7 @@ def test_what_is_printed_does_not_end_in_a_file(tmp_path, closed):
 def test_a_command_without_an_output_writes_its_files(tmp_path):
     command = [sys.executable, "-m", "joma", "verify", "thm5", "--out", str(tmp_path)]
     done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stderr.splitlines()  # a slow machine may say how far it is
+    assert (done.returncode, [one for one in lines if not one.startswith("  thm5  ")]) == (0, [])
     assert (tmp_path / "findings.json").is_file()
     assert (tmp_path / "report.html").is_file()

@@ -1,5 +1,6 @@
 """Which task goes to which process: by what it has loaded, and by its GPU."""
 
+from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -108,4 +109,4 @@ def test_processes_are_as_many_as_cores_or_gpus_or_as_asked_for(monkeypatch):
         Local(threads=2, silence=5.0).events("f", [Task("a", {}, gpus=gpus)])
     Local(jobs=4).events("f", [Task("a", {}, gpus=1)])
     assert [how["jobs"] for how in asked] == [7, 3, 1, 1, 4]
-    assert asked[0] == {"jobs": 7, "threads": 2, "silence": 5.0, "retries": 3}
+    assert asked[0] == {"jobs": 7, "threads": 2, "silence": 5.0, "retries": 3, "seconds": inf}

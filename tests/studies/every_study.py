@@ -124,7 +124,8 @@ def add(where, value):
 def test_a_spoiled_series_changes_its_verdict(request, run, series, change, claim, verdict):
     """Of a module that names this test: every row of its SPOILED. How its rows come here says conftest.py."""
     study = request.module.STUDY
-    assert found(study, altered(run, "", series, change), claim).verdict == verdict
+    now = found(study, altered(run, "", series, change), claim)
+    assert now.verdict == verdict, now.as_json()
 
 
 def test_every_claim_is_turned_by_one(request):

@@ -17,9 +17,9 @@ FIRST_THETA, SECOND_THETA = np.s_[:, :, 0], np.s_[:, :, 1]
 SPOILED = [
     ("ball/corrected", lambda x: x + 0.05, "hyperplane-mean", "fails"),
     ("exponential/corrected", put((2, 1, 0), np.nan), "hyperplane-mean", "undecided"),
-    ("exponential/corrected", put((2, 1, 0), np.nan), "hyperplane-vector", "undecided"),
+    ("exponential/corrected", put((2, 1, 0), np.nan), "hyperplane-vector", FIXED),
     ("exponential/corrected", put((2, 1, 5), np.nan), "hyperplane-vector", "undecided"),
-    ("exponential/corrected", put((2, 1, 5), np.nan), "hyperplane-mean", "undecided"),
+    ("exponential/corrected", put((2, 1, 5), np.nan), "hyperplane-mean", FIXED),
     ("gaussian/sampled", lambda x: x * np.nan, "hyperplane-vector", "undecided"),
     # at the length 1 the printed form must be right, or it was copied wrongly
     ("student/printed", add((UNIT, 0, 0), 0.05), "hyperplane-mean", "not above its control"),
