@@ -118,7 +118,8 @@ def test_a_run_that_ends_before_anything_is_learned_is_not_judged(run, tmp_path,
     with altered(run, tmp_path / "run", name, lambda v: v[:5]) as copy:
         finding = found(STUDY, copy, claim)
     assert finding.verdict == "not run"
-    assert finding.command == "joma run eq6 --draws 6 --checked 2 --seed 1"  # with the 5,000 steps that it has by itself
+    # with the 5,000 steps that it has by itself
+    assert finding.command == "joma run eq6 --draws 6 --checked 2 --seed 1"
 
 
 def test_a_rebound_is_asked_for_only_once_most_components_are_learned(run, tmp_path):
