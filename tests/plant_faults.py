@@ -144,7 +144,7 @@ def main() -> int:
     if options.out:
         record(faults, found, options, selection.failed)
     if len(done) < len(faults):
-        print(f"{len(faults) - len(done)} wait: the same command goes on with them, where it has an --out")
+        print(f"{len(faults) - len(done)} wait: the same command continues with them, where it has an --out")
         return 3
     return 0 if caught >= ENOUGH * len(faults) else 1
 

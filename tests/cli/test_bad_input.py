@@ -24,7 +24,7 @@ WORDS = {"LONG": "x" * 5000, "ONES": "1" * 5000, "NINES": "9" * 25}
 TOO_LONG = f"{'x' * 120}... cannot be used: File name too long"
 TOO_MANY = "must be at most 1,024, got '9999999999999999999999999'"
 NO_REPORT = "joma report takes one folder, or several runs: "
-NO_RUN = "is no folder and no run; name a folder that `joma verify` wrote, or .sqlite files of runs"
+NO_RUN = "is neither a folder nor a run; name a folder that `joma verify` wrote, or .sqlite files of runs"
 NOT_OF_A_PART = "does not go with --shard, because a shard has only a part; give it to joma merge"
 A_CLAIM = (
     "'thm2/who-wins' names a claim, and here a study is needed: `joma verify thm2` judges all claims of thm2, "
@@ -32,7 +32,7 @@ A_CLAIM = (
 )
 REFUSED = {
     "scan SERIES --pattern 'mlp=a{99999999999}'": (
-        "the pattern mlp is no regular expression: the repetition number is too large (--pattern NAME=REGEX)"
+        "the pattern mlp is not a regular expression: the repetition number is too large (--pattern NAME=REGEX)"
     ),
     "scan SERIES --groups ,": "groups must name at least one group of matrices, such as mlp (--groups NAMES)",
     "scan SERIES --csv -": "csv must be a file; only JSON is written to standard output (--csv FILE)",

@@ -42,7 +42,7 @@ def test_a_bare_machine_can_run_studies(tmp_path):
     ("error", "status", "sentence"),
     [
         (CorpusError("train.txt is empty"), 2, "joma: train.txt is empty\n"),
-        (KeyboardInterrupt(), 130, "joma: interrupted; the same command goes on where this one stopped\n"),
+        (KeyboardInterrupt(), 130, "joma: interrupted; the same command continues where this one stopped\n"),
     ],
 )
 def test_the_bare_command_answers_in_one_sentence(with_toy, tmp_path, capsys, breaks, error, status, sentence):

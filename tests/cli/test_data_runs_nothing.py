@@ -127,7 +127,7 @@ def test_a_run_of_an_unnamed_study_is_told_and_one_that_is_named_is_judged(mine,
     assert joma("verify", "thm5", "--out", out).returncode == 0
     done = joma("report", out)
     assert done.returncode == 0
-    assert "runs of one-is are left out: it is no study of joma's own; --study NAME|FILE loads it" in done.stderr
+    assert "runs of one-is are left out: not a study of joma's own; --study NAME|FILE loads it" in done.stderr
     refused = joma("export", run, "--to", "ro-crate")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "(--study NAME|FILE)" in refused.stderr

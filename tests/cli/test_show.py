@@ -217,7 +217,7 @@ def test_a_crate_of_something_else_is_one_sentence(stored_toy, capsys, tmp_path)
     with Run.create(tmp_path / "other.sqlite", study="scan", config={}) as run:
         run.append("x", 0, 1.0)
     assert main(["export", str(tmp_path / "other.sqlite"), "--to", "ro-crate"]) == 2
-    assert "is a run of 'scan', which is no study of joma's own" in capsys.readouterr().err
+    assert "is a run of 'scan', which is not a study of joma's own" in capsys.readouterr().err
     run = next((stored_toy / "runs").glob("toy-*.sqlite"))
     assert main(["export", str(run), "--to", "ro-crate", "--out", str(tmp_path)]) == 2
     assert "out must be a file" in capsys.readouterr().err

@@ -29,7 +29,7 @@ def test_what_is_finished_when_a_command_is_interrupted_can_be_shown(tmp_path):
     _, error = running.communicate(timeout=PATIENCE)
     error = "".join(line for line in error.splitlines(keepends=True) if not re.match(r"  \S+ +\d+% ", line))  # if slow
     hint = f"joma: 1 of 2 studies finished; a page that shows them: joma report {tmp_path}\n"
-    assert error == hint + "joma: interrupted; the same command goes on where this one stopped\n"
+    assert error == hint + "joma: interrupted; the same command continues where this one stopped\n"
     assert running.returncode == 130
 
 

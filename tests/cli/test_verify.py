@@ -207,4 +207,4 @@ def test_a_record_on_a_full_disk_goes_on_with_the_same_command(tmp_path, capsys,
     assert main(["list"]) == 1
     error = capsys.readouterr().err
     assert f"{tmp_path / 'a.sqlite'} could not grow, the disk is full" in error
-    assert "the same command goes on" in error
+    assert "the same command continues" in error

@@ -229,7 +229,7 @@ def test_a_folder_is_followed_until_ctrl_c(tmp_path, capsys, monkeypatch):
         "old.joma: monitor, not being written",
         "new.sqlite: step 6: entropy 3 (1 to 6), norm 6",
     ]
-    assert said.err == "joma: interrupted; only the watching ends, what is being written goes on\n"
+    assert said.err == "joma: interrupted; only watching ends, the runs continue\n"
 
 
 def test_the_rate_counts_from_the_first_step_and_only_new_steps_later(tmp_path):

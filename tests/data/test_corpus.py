@@ -308,7 +308,7 @@ def spoiled(folder, name, content):
             r"only one word, 'a{40}'… \(9,000 characters\): there is nothing",
         ),
         (lambda f: ((f / "valid.txt").unlink(), wikitext(f)), "has no valid split: no valid.txt and no validation-"),
-        (lambda f: wikitext(f / "none"), "is no folder"),
+        (lambda f: wikitext(f / "none"), "is not a folder"),
         (lambda f: text_file(f / "none.txt"), "cannot be read: No such file"),
         (lambda f: text_file(f / "valid.txt"), "has 4 words, too few"),
         (lambda f: python_corpus(1), "vocabulary must be at least 10"),
@@ -354,7 +354,7 @@ def test_bad_parquet_gets_one_sentence(parquet, monkeypatch):
     with pytest.raises(CorpusError, match="holds int64, not strings"):
         wikitext(parquet)
     valid.write_bytes(b"PAR1 and then nothing")
-    with pytest.raises(CorpusError, match=r"validation-00000-of-00001\.parquet is no parquet file that can be read"):
+    with pytest.raises(CorpusError, match=r"validation-00000-of-00001\.parquet is not a parquet file that can be read"):
         wikitext(parquet)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(CorpusError, match=r"needs pyarrow: pip install -e '\.\[export\]'"):
@@ -409,7 +409,7 @@ def test_a_word_without_end_is_refused(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("a b " * 10 + "x" * 4000 + " c " * 10)
     text_file(tmp_path / "a.txt")  # long, but a word
     (tmp_path / "b.txt").write_text("a b " * 10 + "x" * 9000)
-    with pytest.raises(CorpusError, match=r"b\.txt is no text: it holds a word of more than 5,000 bytes"):
+    with pytest.raises(CorpusError, match=r"b\.txt is not a text: it holds a word of more than 5,000 bytes"):
         text_file(tmp_path / "b.txt")
 
 

@@ -1,5 +1,6 @@
 """Every command in the manual is one that joma takes: a renamed option, study or script is found, run or not."""
 
+import importlib
 import re
 import shlex
 
@@ -108,6 +109,39 @@ def test_every_command_is_taken():
         except (AssertionError, SystemExit, ValueError, OSError) as error:
             wrong.append(f"{page}: {command!r} ({type(error).__name__} {error})")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.usefixtures("nothing_happens")
+def test_joma_alone_says_what_to_do_first(capsys):
+    assert command_line.main([]) == 0
+    shown = capsys.readouterr().out
+    first = re.findall(r"^  (joma .+?)(?:  | (?=see))", shown.partition("\ncommands:")[0], re.MULTILINE)
+    assert "start here:\n  joma verify thm2" in shown and len(first) == 5
+    for command in first:
+        takes(command.replace("path/to/run", "FOLDER"))
+
+
+def test_options_on_the_page_are_those_of_the_parsers(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    options = importlib.import_module("options")
+    source = [text_of("docs/reference/command-line.md")]
+    options._put(None, "reference/command-line", source)
+    assert "{options}" not in source[0]
+    for name, parser in command_line._parser()[1].items():
+        section = source[0].partition(f"## joma {name}\n")[2].partition("\n## ")[0]
+        for action in parser._actions if name != "run" else ():
+            assert action.dest == "help" or any(
+                line.startswith(f"| `{', '.join(action.option_strings)}") and line.endswith(" |")
+                for line in section.splitlines()
+            ), (name, action.dest)
+    for line in (
+        "| `--once` | print the table once |",
+        "| `-v, --verbose` | print every claim with its source |",
+        "| `--to parquet,csv,npz,ro-crate` | the format |",
+        "| `FOLDER or RUN` | a folder with runs, or one run |",
+    ):
+        assert line in source[0].splitlines()
+    assert r"stable_rank/mlp@3\<5" in source[0]
 
 
 @pytest.mark.usefixtures("nothing_happens")

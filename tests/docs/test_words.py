@@ -5,6 +5,8 @@ import re
 import pytest
 from page_blocks import pages, text_of
 
+from joma.cli.main import _parser
+
 INSTEAD = {
     "twin": "ablation, branch, copy",
     "valley": "minimum",
@@ -33,6 +35,11 @@ def private(text):
 def test_no_private_word(page):
     found = private(text_of(page))
     assert not found, f"{page}: " + ", ".join(f"{word} ({INSTEAD.get(word.lower().rstrip('s'), '')})" for word in found)
+
+
+def test_no_private_word_in_the_help():
+    parser, commands = _parser()
+    assert not [word for each in (parser, *commands.values()) for word in private(each.format_help())]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from joma.host.exit_status import INTERRUPTED, OK, TERMINATED, answer
 from joma.host.interrupts import Terminated
 from joma.runs import RunError
 
-GOES_ON = "joma: interrupted; the same command goes on where this one stopped\n"
+GOES_ON = "joma: interrupted; the same command continues where this one stopped\n"
 
 
 def at_sigterm() -> object:

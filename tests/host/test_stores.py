@@ -38,8 +38,8 @@ def test_an_address_with_a_secret_is_refused_and_not_repeated(text):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("ftp://host/a", "ftp:// is no store"),
-        ("file:///etc/passwd", "file:// is no store"),
+        ("ftp://host/a", "ftp:// is not a store"),
+        ("file:///etc/passwd", "file:// is not a store"),
         ("s3:///run", "needs a name"),
         ("s3://bucket/a/../b", r"\.\. in its path"),
         ("s3://bucket/a//b", "empty part"),

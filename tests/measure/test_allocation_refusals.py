@@ -35,7 +35,7 @@ def nan_gradient(p):
         ({"states": [{"x": torch.ones(2).half()}] * 2}, r"states\[0\]\['x'\] must be float32 or float64, got torch.float16"),  # noqa: E501
         ({"states": [{"x": torch.ones(2) * 1j}] * 2}, r"states\[0\]\['x'\] must be real, got torch.complex64"),
         ({"states": [{**TWO[0], "n": torch.tensor(1)}, {**TWO[1], "n": torch.tensor(2)}]}, r"states\[1\]\['n'\] holds whole numbers"),  # noqa: E501
-        ({"groups": {"x": ["x", "w"]}}, r"groups\['x'\] names 'w', which is no parameter: states have 'x', 'y'"),
+        ({"groups": {"x": ["x", "w"]}}, r"groups\['x'\] names 'w', which is not a parameter: states have 'x', 'y'"),
         ({"groups": {"x": ["x"], "z": ["y", "x"]}}, "groups must share no parameter, but 'x' is in both 'x' and 'z'"),
         ({"groups": {"x": ["x", ("x", 0)]}}, "but 'x' is in 'x' twice"),
         ({"groups": {"x": [("x", 2)]}}, r"groups\['x'\]: 'x' of shape \(2,\) cannot be indexed by 2"),

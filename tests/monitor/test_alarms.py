@@ -208,7 +208,7 @@ def test_a_function_that_raises_is_told_once_and_alarms_are_logged_from_then_on(
     fails = Fails(KeyError("no such channel"))
     found = planted(spoil, on_alarm=fails, alarms=[LargestLogit()])
     assert len(found) == len(fails.called) == 2
-    says = "on_alarm Fails() failed at step 7, its alarms are logged from now on, training goes on: KeyError: "
+    says = "on_alarm Fails() failed at step 7, its alarms are logged from now on, training continues: KeyError: "
     assert log == [f"{says}'no such channel'", str(found[1])]
 
 

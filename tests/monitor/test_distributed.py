@@ -231,7 +231,7 @@ def test_the_example_of_fsdp2(folder):
     assert [path.name for path in (folder / "example").iterdir()] == ["run.joma"]
 
 
-ENDS = "measuring failed and ends here, training goes on: "
+ENDS = "measuring failed and ends here, training continues: "
 LINES = {
     "different steps": f"step 20: {ENDS}processes must measure at the same step, and rank 1 is at step 21 when "
     "rank 0 is at 20: call Monitor.step on all of them, as often",

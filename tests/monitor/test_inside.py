@@ -266,7 +266,7 @@ def test_a_layer_that_breaks_while_it_is_measured_does_not_break_training(log, m
         loss_of(model, PROBE).backward()
         monitor.step()
         assert sum(hooks_of(model)) == 0
-    assert log == ["step 2: measuring failed and ends here, training goes on: division by zero"]
+    assert log == ["step 2: measuring failed and ends here, training continues: division by zero"]
 
 
 def test_a_pass_that_breaks_leaves_nothing_behind():

@@ -128,7 +128,7 @@ def test_what_goes_wrong_while_looking_does_not_end_training(log, monkeypatch):
                 monkeypatch.setattr("joma.probes._products.attention_stats", lambda *_, **__: 1 / 0)
             loss(called, PROBE).backward()
             monitor.step()
-    assert log == ["step 2: measuring failed and ends here, training goes on: division by zero"]
+    assert log == ["step 2: measuring failed and ends here, training continues: division by zero"]
 
 
 def test_code_is_not_made_again_when_a_monitor_comes_back():

@@ -105,7 +105,7 @@ def test_a_training_that_resumes_goes_on_in_the_record(tmp_path, log):
         assert run.steps("entropy").tolist() == [0, 2, 4, 6]
     assert log == []
     trained(tmp_path, callback(out=tmp_path / "other.joma"), max_steps=5, resume=at_3)
-    assert log == [f"step 3: the checkpoint was recorded in {out}, and training goes on in {tmp_path / 'other.joma'}"]
+    assert log == [f"step 3: the checkpoint was recorded in {out}, and training continues in {tmp_path / 'other.joma'}"]
     with Run.open(tmp_path / "other.joma") as run:
         assert run.steps("entropy").tolist() == [3, 4]
     with pytest.raises(JomaError, match="it has steps up to 7 and this training begins anew"):

@@ -161,7 +161,7 @@ def test_layers_that_come_and_go_are_not_mixed_up(log):
         del model.h[0]
         monitor.step()
     assert log == [
-        "step 1: measuring failed and ends here, training goes on: entropy has other layers than at first: h.0.attn"
+        "step 1: measuring failed and ends here, training continues: entropy has other layers than at first: h.0.attn"
     ]
 
 

@@ -122,7 +122,7 @@ def test_a_full_disk_is_told_once_and_training_goes_on(tmp_path, monkeypatch, lo
         for _ in range(3):
             monitor.step()
     assert len(log) == 1
-    assert "the record failed at step 1 and is given up, training goes on" in log[0]
+    assert "the record failed at step 1 and is given up, training continues" in log[0]
     assert "the disk is full" in log[0]
     assert seen == [0, 1, 2, 3]
     assert steps_of(out) == {"norm": [0]}

@@ -89,7 +89,7 @@ def test_token_ids_are_looked_at_before_a_gpu_would_fail_on_them():
         (
             torch.zeros(1, device="meta"),
             PROBE,
-            r"Model is on cpu, but its h.1.seen is on meta: it is no buffer.*register_buffer",
+            r"Model is on cpu, but its h.1.seen is on meta: it is not a buffer.*register_buffer",
         ),
         (torch.zeros((), device="meta"), PROBE + TOKENS, "probe does not fit Model: .*index out of range"),
         (torch.zeros(1), PROBE + TOKENS, "probe does not fit Model: .*index out of range"),
@@ -122,5 +122,5 @@ def test_what_fails_later_ends_the_measuring_and_not_the_training(monkeypatch, l
         monkeypatch.setattr(monitor._matrices, "norm", lambda: 1 / 0)
         for _ in range(3):
             monitor.step()
-    assert log == ["step 1: measuring failed and ends here, training goes on: division by zero"]
+    assert log == ["step 1: measuring failed and ends here, training continues: division by zero"]
     assert monitor.step_number == 3

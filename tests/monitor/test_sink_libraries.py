@@ -167,7 +167,7 @@ def test_a_library_that_fails_is_told_once_and_training_goes_on(kind, tmp_path, 
         watched = train(model, monitor)
     sink.close()
     (line,) = log
-    assert line.endswith("at step 0 and is dropped, training goes on: OSError: [Errno 28] No space left on device")
+    assert line.endswith("at step 0 and is dropped, training continues: OSError: [Errno 28] No space left on device")
     assert seen == [0, 2, 4, 6]
     assert all(torch.equal(each, watched[name]) for name, each in train(plain).items())
 

@@ -25,7 +25,7 @@ def test_a_sink_that_raises_is_told_once_and_the_others_go_on(log):
     assert [step for step, _ in seen] == [0, 2, 4, 6]
     names = [f"entropy/h.{at}.attn/{what}" for at in range(2) for what in ("max", "mean", "min")]
     assert seen[0][1] == names
-    assert log == ["sink broken failed at step 4 and is dropped, training goes on: OSError: the network is down"]
+    assert log == ["sink broken failed at step 4 and is dropped, training continues: OSError: the network is down"]
 
 
 def test_sinks_get_every_head_and_matrix_where_that_is_asked_for(tmp_path):
@@ -74,7 +74,7 @@ def test_alarms_go_to_sinks_that_take_them_a_few_at_a_time(log):
         pass
     assert good.told == [(0, "joma: largest_logit", str(each)) for each in monitor.alerts]
     assert len(good.told) == 4
-    assert log == ["sink Alerted() failed at step 0 and is dropped, training goes on: RuntimeError: no"]
+    assert log == ["sink Alerted() failed at step 0 and is dropped, training continues: RuntimeError: no"]
     Sinks(good).alert([monitor.alerts[0]] * 9)
     assert good.told[-1] == (0, "joma: largest_logit", "step 0: 4 more alarms")
     assert len(good.told) == 4 + 6
@@ -121,7 +121,7 @@ def test_lines_that_a_full_disk_cuts_are_told_once_and_the_whole_ones_stay(tmp_p
     train(model, monitor, steps=20)
     (line,) = log
     assert line.startswith("sink JsonLines")
-    assert "is dropped, training goes on: OSError: [Errno 27]" in line
+    assert "is dropped, training continues: OSError: [Errno 27]" in line
     assert seen == list(range(21))
     whole = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
     assert [each["step"] for each in whole] == list(range(len(whole)))
@@ -152,4 +152,4 @@ def test_a_sink_that_cannot_be_closed_leaves_the_others_to_be_closed(log):
     with Monitor(made(), probe=PROBE, measures=["norm"], sinks=[Stubborn(), good]):
         pass
     assert good.closed
-    assert log == ["sink Stubborn() failed at the end and is dropped, training goes on: RuntimeError: no"]
+    assert log == ["sink Stubborn() failed at the end and is dropped, training continues: RuntimeError: no"]

@@ -123,7 +123,7 @@ def test_a_batch_that_does_not_fit_is_refused_at_the_first_step_and_told_later(l
         monitor.step(TEXT[0])
         monitor.step({"words": TEXT[0]})
     assert len(log) == 1
-    assert log[0].startswith("step 2: measuring failed and ends here, training goes on: ")
+    assert log[0].startswith("step 2: measuring failed and ends here, training continues: ")
 
 
 def test_only_what_has_the_rows_of_the_batch_is_cut():

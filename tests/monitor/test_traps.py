@@ -297,7 +297,7 @@ def test_an_alarm_that_breaks_is_told_once_and_the_others_go_on(log):
     with monitored(made(), alarms=[Broken(), LargestLogit(1e-6)], on_alarm=lambda alert: None) as monitor:
         monitor.step()
     assert log == [
-        "alarm Broken() failed at step 0 and is dropped, training goes on: ZeroDivisionError: division by zero"
+        "alarm Broken() failed at step 0 and is dropped, training continues: ZeroDivisionError: division by zero"
     ]
     assert {each.measure for each in monitor.alerts} == {"largest_logit"}
 

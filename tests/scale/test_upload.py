@@ -169,8 +169,8 @@ def test_a_run_whose_process_was_killed_is_not_sent(bucket, folder, beside):
     ("address", "said"),
     [
         ("s3://nowhere/a", "there is no s3://nowhere"),
-        ("https://host/a", "https:// is no store that takes files"),
-        ("ftp://host/a", "ftp:// is no store"),
+        ("https://host/a", "https:// is not a store that takes files"),
+        ("ftp://host/a", "ftp:// is not a store"),
         (f"s3://{SECRETS[0]}:{SECRETS[1]}@bucket/a", "put credentials into the environment"),
         (f"s3://bucket/a?token={SECRETS[2]}", "put credentials into the environment"),
     ],

@@ -285,9 +285,9 @@ def test_entropy_from_the_hub(series, tokens, tmp_path, monkeypatch):
         (must_attend, "gpt2", None),
         (must_attend, "xlnet", None),  # its config says that it reads -1 tokens at a time: as many as there are
         (must_attend, "mamba", "mamba models have no attention"),
-        (must_attend, "vit", r"it \(vit\) is no language model"),
+        (must_attend, "vit", r"it \(vit\) is not a language model"),
         (must_attend, "t5", "read two texts"),
-        (must_show_queries, "vit", r"it \(vit\) is no language model"),  # whatever the probe could look at
+        (must_show_queries, "vit", r"it \(vit\) is not a language model"),  # whatever the probe could look at
         (must_have_gradients, "gpt_neox", None),
         (must_have_gradients, "llama", None),
         (must_have_gradients, "gpt2", None),

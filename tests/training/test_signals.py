@@ -72,7 +72,7 @@ def test_a_process_at_sigterm_writes_a_checkpoint(tmp_path: Path, how: str, stat
         finally:
             process.kill()
     assert process.returncode == status, said
-    sentence = "joma: interrupted; the same command goes on where this one stopped\n"
+    sentence = "joma: interrupted; the same command continues where this one stopped\n"
     assert said == (sentence if how == "command" else "")
     run = Run.open(tmp_path / "a.sqlite", write=True)
     asked: list[int] = []
@@ -143,7 +143,7 @@ def test_what_goes_wrong_after_a_signal_is_said(tmp_path: Path, capsys: pytest.C
     assert answer(lambda: train(layers(batch=broken), run)) == 143  # type: ignore[arg-type, func-returns-value]
     said = capsys.readouterr().err
     assert said == (
-        "joma: interrupted; on the way out RuntimeError: the device is gone; the same command goes on from the last "
+        "joma: interrupted; on the way out RuntimeError: the device is gone; the same command continues from the last "
         "checkpoint\n"
     )
     run.close()
@@ -173,7 +173,7 @@ def test_an_interrupt_on_a_full_disk_ends_the_command(
     said = capsys.readouterr().err
     assert said.startswith("joma: interrupted; no checkpoint could be written to ")
     assert "No space left" in said
-    assert said.endswith("the same command goes on from the start, as there is no earlier checkpoint\n")
+    assert said.endswith("the same command continues from the start, as there is no earlier checkpoint\n")
     run.close()
 
 
@@ -193,7 +193,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     if reopened:
         with pytest.raises(Killed):
             train(layers(batch=dies_at(7)), run, checkpoint_every=0.0)
-    with pytest.raises(RunError, match=r"goes on from the last checkpoint, at step 5$"):
+    with pytest.raises(RunError, match=r"continues from the last checkpoint, at step 5$"):
         train(layers(), run, checkpoint_every=0.0)
     assert not list(tmp_path.glob("*.new"))
     run.close()

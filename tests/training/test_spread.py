@@ -153,7 +153,7 @@ def test_a_lost_share_leaves_the_others_and_the_same_call_goes_on(tmp_path, here
     told = []
     with fresh(tmp_path / "a.sqlite") as run:
         monkeypatch.setattr(InThisProcess, "died", 1)
-        lost = r"share 2 of 2 was not trained \(its process died of SIGKILL\); the same call goes on with what is miss"
+        lost = r"share 2 of 2 was not trained \(its process died of SIGKILL\); the same call continues with what is mis"
         with pytest.raises(RunError, match=lost):
             train_spread("spread_ensembles:small", {}, run, shares=2, progress=lambda *one: told.append(one))
         assert told == [(0.25, "share 1 of 2: half of it"), (0.5, "share 1 of 2: done")]

@@ -101,7 +101,7 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_written(tmp_path, ca
         write_page(Feed([tmp_path]), out, megabytes=float("nan"))
     for arguments, sentence in (
         ([str(tmp_path / "none")], f"there is no {tmp_path / 'none'}; joma view takes runs, and folders with runs"),
-        ([str(text), "--export", str(out)], f"{text} is no run; joma view takes runs, and folders with runs"),
+        ([str(text), "--export", str(out)], f"{text} is not a run; joma view takes runs, and folders with runs"),
         ([str(tmp_path), "--size", "3"], "--size goes with --export: a live page is sent what it shows"),
         ([str(tmp_path), "--export", str(out), "--size", "-1"], "megabytes must be above 0, got -1.0 (--size MB)"),
         (

@@ -198,7 +198,7 @@ def test_paths_outside_of_the_folders_are_not_there(live, run):
 def test_nonsense_is_one_sentence(live, words):
     status, _, body = asked(live, f"series?{words}")
     assert status == 400
-    assert json.loads(body) == {"fault": "this is no question that the page asks"}
+    assert json.loads(body) == {"fault": "this is not a question that the page asks"}
 
 
 def test_events_tell_runs_once_and_then_what_changed(tmp_path):

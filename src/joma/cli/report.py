@@ -39,7 +39,7 @@ def _report(options: argparse.Namespace, _: list[str]) -> int:
     for path in files:
         if path.suffix != ".sqlite":
             how = "name a folder that `joma verify` wrote, or .sqlite files of runs"
-            raise BadInput(f"{path} is no folder and no run; {how}")
+            raise BadInput(f"{path} is neither a folder nor a run; {how}")
     load_named(options)
     if len(files) == len(stored):
         return _of_files(files, options.out)
@@ -112,7 +112,7 @@ def _found(folder: Path, scans: list[Path]) -> list[tuple[str, Path | None]]:
     passed_over: set[str] = set()
     found, quoted = stored_runs(folder, passed_over), shlex.quote(str(folder))
     for name in sorted(passed_over):
-        say(f"joma: runs of {name} are left out: it is no study of joma's own; --study NAME|FILE loads it", sys.stderr)
+        say(f"joma: runs of {name} are left out: not a study of joma's own; --study NAME|FILE loads it", sys.stderr)
     if scans:
         return found
     if not found and (folder / "runs").is_dir():

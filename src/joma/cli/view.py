@@ -52,7 +52,7 @@ def call(options: argparse.Namespace, _: list[str] | None = None) -> int:
         if not path.exists():
             raise BadInput(f"there is no {path}; joma view takes runs, and folders with runs")
         if path.is_file() and not _begins_as_a_run(path):
-            raise BadInput(f"{path} is no run; joma view takes runs, and folders with runs")
+            raise BadInput(f"{path} is not a run; joma view takes runs, and folders with runs")
     if options.size is not None and not options.export:
         raise BadInput("--size goes with --export: a live page is sent what it shows")
     load_named(options)
@@ -98,7 +98,7 @@ def _served(paths: list[Path], port: int, every: float) -> int:
     try:
         serve(_feed(paths), port=port, every=every, ready=_say_where)
     except KeyboardInterrupt as stop:
-        raise stop from JomaError("only the viewing ends, what is being written goes on")
+        raise stop from JomaError("only viewing ends, the runs continue")
     return OK
 
 

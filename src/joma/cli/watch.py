@@ -75,7 +75,7 @@ def _nothing_is_lost() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        raise stop from JomaError("only the watching ends, what is being written goes on")
+        raise stop from JomaError("only watching ends, the runs continue")
 
 
 def _followed(folder: Folder) -> list[Watched]:

@@ -39,7 +39,7 @@ def basic_english(text: str) -> list[str]:
 def split_files(folder: Path, split: str) -> list[Path]:
     """The files of a split: NAME.txt, or all its parquet shards as the hub names them."""
     if not folder.is_dir():
-        raise CorpusError(f"{folder} is no folder")
+        raise CorpusError(f"{folder} is not a folder")
     text = folder / f"{split}.txt"
     if text.is_file():
         return [text]
@@ -93,7 +93,7 @@ def _between_words(chunks: Iterable[tuple[bytes, float]], path: Path) -> Iterato
             yield bytes(held[: cut.end()]), share
             del held[: cut.end()]
         if len(held) > limits.WORD_BYTES:
-            raise CorpusError(f"{path} is no text: it holds a word of more than {limits.WORD_BYTES:,} bytes")
+            raise CorpusError(f"{path} is not a text: it holds a word of more than {limits.WORD_BYTES:,} bytes")
     if held:
         yield bytes(held), share
 
@@ -134,7 +134,7 @@ def _parquet(path: Path) -> Iterator[tuple[bytes, float]]:
                 yield b"".join(row + b"\n" for row in found if row), min(done / rows, 1.0)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:  # names may be no UTF-8, too
         why = (str(error).splitlines() or [type(error).__name__])[0][:150]
-        raise CorpusError(f"{path} is no parquet file that can be read: {why}") from None
+        raise CorpusError(f"{path} is not a parquet file that can be read: {why}") from None
 
 
 class Numbering(dict[str, int]):

@@ -71,10 +71,10 @@ def _trace_if_wanted() -> bool:
 def _goes_on(error: BaseException | None) -> str:
     """Where the same command goes on after an interrupt. error: what went wrong between it and the end, if anything."""
     if error is None:
-        return "the same command goes on where this one stopped"
+        return "the same command continues where this one stopped"
     if isinstance(error, JomaError):  # no checkpoint could be written; it says where
         return str(error)
-    return f"on the way out {type(error).__name__}: {error}; the same command goes on from the last checkpoint"
+    return f"on the way out {type(error).__name__}: {error}; the same command continues from the last checkpoint"
 
 
 def _of_the_disk(error: BaseException) -> bool:

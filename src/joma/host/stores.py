@@ -107,13 +107,13 @@ recorded and shown: put credentials into the environment
         parts = urlsplit(text)
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
-        raise StoreError("this is no address: its host or its port cannot be read") from None
+        raise StoreError("this is not an address: its host or its port cannot be read") from None
     if "@" in parts.netloc or parts.query or parts.fragment or "?" in text or "#" in text:
         what = "an address must not hold a user, a password, a query or a fragment, because it is recorded and shown"
         raise StoreError(f"{what}: put credentials into the environment")
     if parts.scheme not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES[:-1])
-        raise StoreError(f"{parts.scheme[:20]}:// is no store that can be read; there are {known}")
+        raise StoreError(f"{parts.scheme[:20]}:// is not a store that can be read; there are {known}")
     if not parts.hostname or not text.isprintable() or " " in parts.netloc:
         raise StoreError(f"an address needs a name after {parts.scheme}://, as in {parts.scheme}://NAME/PATH")
     path = parts.path.strip("/")

@@ -99,7 +99,7 @@ def _share(group: str, listed: object, state: State, owners: dict[str, dict[str,
         name, index = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, ...)
         if not isinstance(name, str) or name not in state:
             some = ", ".join(map(repr, list(state)[:6])) + (f" and {len(state) - 6} more" if len(state) > 6 else "")
-            raise ValueError(f"groups[{group!r}] names {shown(name)}, which is no parameter: states have {some}")
+            raise ValueError(f"groups[{group!r}] names {shown(name)}, which is not a parameter: states have {some}")
         if not state[name].is_floating_point():
             raise ValueError(f"groups[{group!r}] names {name!r}, which holds whole numbers and has no gradient")
         mask = torch.zeros(state[name].shape, dtype=torch.bool, device=state[name].device)

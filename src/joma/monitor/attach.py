@@ -277,7 +277,7 @@ class Monitor:
                 raise  # what cannot work is refused at the first step whose batch is seen
             why = " ".join(str(error).split())
             if self._processes.tells(error):
-                report(f"step {self.step_number}: measuring failed and ends here, training goes on: {why}")
+                report(f"step {self.step_number}: measuring failed and ends here, training continues: {why}")
 
     @property
     def _begun(self) -> bool:

@@ -262,7 +262,7 @@ def _left_behind(model: nn.Module) -> str | None:
             if len(devices) == 1 and isinstance(value, Tensor) and value.ndim and value.device not in devices:
                 return (
                     f"{type(model).__name__} is on {devices.pop()}, but its {path}{path and '.'}{name} is on "
-                    f"{value.device}: it is no buffer, so it does not move with the model; "
+                    f"{value.device}: it is not a buffer, so it does not move with the model; "
                     f"register_buffer({name!r}, ...) makes it one"
                 )
     return None

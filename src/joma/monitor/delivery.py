@@ -118,7 +118,7 @@ class Delivery:
             write(self._record)
         except Exception as error:
             record, self._record = self._record, None
-            report(f"the record failed {when} and is given up, training goes on: {error}")
+            report(f"the record failed {when} and is given up, training continues: {error}")
             record.run.close()
 
 

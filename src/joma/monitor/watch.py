@@ -71,7 +71,7 @@ class Watch:
             return list(alarm.look(step, tables))
         except Exception as error:
             self._broken.add(at)
-            report(f"alarm {short(alarm)} failed at step {step} and is dropped, training goes on: {one_line(error)}")
+            report(f"alarm {short(alarm)} failed at step {step} and is dropped, training continues: {one_line(error)}")
             return []
 
     def act(self, alerts: Sequence[Alert]) -> None:
@@ -93,7 +93,7 @@ class Watch:
             except Exception as error:
                 what = f"{short(self.on_alarm)} failed at step {alert.step}, its alarms are logged from now on"
                 self.on_alarm = "log"
-                report(f"on_alarm {what}, training goes on: {one_line(error)}")
+                report(f"on_alarm {what}, training continues: {one_line(error)}")
                 return alerts[at:]
         return ()
 

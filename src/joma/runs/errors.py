@@ -26,7 +26,7 @@ _SENTENCES: dict[int | None, str] = {
     sqlite3.SQLITE_CORRUPT: "is damaged or cut off; restore it from a copy, or run it anew (fresh)",
     sqlite3.SQLITE_FULL: (
         "could not grow, the disk is full; everything recorded so far is safe, and once there is room "
-        "the same command goes on (in Python, Run.open(path, write=True) resumes it)"
+        "the same command continues (in Python, Run.open(path, write=True) resumes it)"
     ),
     sqlite3.SQLITE_BUSY: "stayed locked by another program; close that program or try again",
     sqlite3.SQLITE_READONLY: "cannot be written; check the permissions of the file and of its folder",
@@ -34,7 +34,7 @@ _SENTENCES: dict[int | None, str] = {
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; check the permissions of the file and of its folder",
     sqlite3.SQLITE_IOERR: (
         "could not be read or written, the disk is full or broken; what was recorded before stays recorded, "
-        "and once the disk works the same command goes on (in Python, Run.open(path, write=True) resumes it)"
+        "and once the disk works the same command continues (in Python, Run.open(path, write=True) resumes it)"
     ),
 }
 

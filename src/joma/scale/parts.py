@@ -127,7 +127,7 @@ def belonging_together(parts: Sequence[Part]) -> list[Part]:
         raise BadInput(f"{_listed(missing)} missing; merge takes all {first.shard.of}")
     for part in by_number.values():
         if not part.done:
-            raise BadInput(f"shard {part.shard} in {part.folder} is not finished; give its command again, it goes on")
+            raise BadInput(f"shard {part.shard} in {part.folder} is not finished; give its command again to continue")
     in_order = [by_number[number] for number in sorted(by_number)]
     dealt = [name for part in in_order for name in part.mine]
     if sorted(dealt) != sorted(first.work):

@@ -90,7 +90,7 @@ def must_be_reachable(address: str) -> None:
 def _writable(address: str) -> Address:
     place = read_address(address)
     if place.is_web:
-        raise StoreError(f"{place.scheme}:// is no store that takes files; there are s3://, gs:// and az://")
+        raise StoreError(f"{place.scheme}:// is not a store that takes files; there are s3://, gs:// and az://")
     return place
 
 

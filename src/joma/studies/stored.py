@@ -68,7 +68,7 @@ def result_of(path: Path) -> Result:
     """Judge and draw one finished run, wherever it lies."""
     with Run.open(path) as run:
         if not is_trusted(run.study):
-            who = f"{path} is a run of {run.study!r}, which is no study of joma's own"
+            who = f"{path} is a run of {run.study!r}, which is not a study of joma's own"
             unknown = RunError(f"{who}; name it, or the file that holds it")
             unknown.argument = "study"
             raise unknown

@@ -67,7 +67,7 @@ def rays(m: Tensor, name: str, law: Law, side: Side) -> CriticalRay:
         return CriticalRay(*[torch.full_like(gap, torch.nan)] * 3)
     # The two distances lie on either side of the bottom of F/theta1, so the lower one is within m below it.
     if (law.theta1(bottom - gap) == 0).any():
-        raise ValueError(f"{name} must be smaller: at {gap.max().item():g} the law's tail is no number of {gap.dtype}")
+        raise ValueError(f"{name} must be smaller: at {gap.max().item():g} the law's tail is not a {gap.dtype}")
 
     def falls(near: Tensor) -> Tensor:
         pair = law.residual_life(torch.stack([near, near + gap]))

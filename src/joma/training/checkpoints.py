@@ -35,7 +35,7 @@ class Checkpoint:
             where = "from the start, as there is no earlier checkpoint"
             if self.kept is not None:  # the mean over groups, as progress tells it
                 where = f"from the last checkpoint, at step {sum(self.kept) / len(self.kept):.0f}"
-            rest = f"what was recorded is safe, but the same command goes on {where}"
+            rest = f"what was recorded is safe, but the same command continues {where}"
             raise RunError(f"no checkpoint could be written to {self.path} ({error}); {rest}") from error
 
     def load(self, groups: int, first: int = 0) -> tuple[list[int], dict[int, dict[str, Tensor]]]:
@@ -82,7 +82,7 @@ class KeptState:
             save_sealed(self.path, tensors, {"identity": self.identity})
         except Exception as error:
             what = f"the state of {self.name} at step {self.step} could not be kept in {self.path} ({error})"
-            rest = "what was recorded is safe, and the same command goes on from the last checkpoint"
+            rest = "what was recorded is safe, and the same command continues from the last checkpoint"
             raise RunError(f"{what}; {rest}") from error
 
     def load(self, members: Sequence[int], out_of: int) -> dict[str, Tensor]:

@@ -82,7 +82,7 @@ def train_spread(
             elif isinstance(event, Lost):
                 lost.append(f"share {number + 1} of {shares} was not trained ({event.reason})")
     if lost:
-        raise RunError(f"{'; '.join(lost)}; the same call goes on with what is missing")
+        raise RunError(f"{'; '.join(lost)}; the same call continues with what is missing")
     _put_together(run, [answers[number] for number in range(shares)])
 
 

@@ -137,5 +137,5 @@ def answered(feed: Feed, question: dict[str, Any]) -> tuple[dict[str, Any], list
     except (JomaError, OSError) as error:
         return {"fault": str(error)}, []
     except (KeyError, TypeError, ValueError):
-        return {"fault": "this is no question that the page asks"}, []
+        return {"fault": "this is not a question that the page asks"}, []
     return (found, []) if isinstance(found, dict) else (found.head, found.buffers)

@@ -109,7 +109,7 @@ def _asked(feed: Feed, ask: str) -> Callable[[Request], Any]:
         except (JomaError, OSError) as error:
             return JSONResponse({"fault": str(error)})
         except (KeyError, ValueError, OverflowError):
-            return JSONResponse({"fault": "this is no question that the page asks"}, status_code=400)
+            return JSONResponse({"fault": "this is not a question that the page asks"}, status_code=400)
         if isinstance(found, dict):
             return JSONResponse(found)
         return Response(found.as_bytes(), media_type="application/octet-stream")

@@ -237,7 +237,7 @@ def test_patterns_are_read_as_peft_reads_them(pattern, fits):
         ("a", ".*.*.*.*x", "repeats more than 2 letters"),
         ("a", "a{1,9}b{1,9}c{1,9}", "repeats more than 2 letters"),
         ("a" * 38 + "b", "(.|a)" * 38, "a pattern of more than 2 groups, which could take for ever"),
-        ("a", "[a", "is no regular expression"),
+        ("a", "[a", "is not a regular expression"),
         ("a", "a" * 201, "of more than 200 letters"),
         ("a" * 161, "b.*c", "a module has a name of 161 letters"),
     ],

@@ -53,7 +53,7 @@ def test_one_expert_of_many_is_read_alone(tmp_path):
         checkpoint.prefetch("experts[3]")
         assert torch.equal(checkpoint.read("odd[1]"), random(2, 2))  # a name that only looks like a part
         assert "experts[3]" not in checkpoint.names()
-        assert "is no part of experts" in refusal(lambda: checkpoint.read("experts[16]"))
+        assert "is not part of experts" in refusal(lambda: checkpoint.read("experts[16]"))
         assert "is in no file" in refusal(lambda: checkpoint.read("nothing[1]"))
 
 

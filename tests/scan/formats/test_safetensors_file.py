@@ -156,7 +156,7 @@ def test_what_is_no_file(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "pipe")
-    for name, word in (("missing", "is missing"), (".", "no plain file"), ("pipe", "no plain file")):
+    for name, word in (("missing", "is missing"), (".", "not a plain file"), ("pipe", "not a plain file")):
         with pytest.raises(CheckpointError, match=word):
             opened(tmp_path / name)
 
@@ -176,7 +176,7 @@ ONE = '"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
     [
         (f'{{"__metadata__": {{"a": 1}}, {ONE}}}', "metadata that are no strings"),
         (f'{{"__metadata__": [], {ONE}}}', "metadata that are no strings"),
-        (f'{{"__metadata__": {{"a": NaN}}, {ONE}}}', "NaN is no number"),
+        (f'{{"__metadata__": {{"a": NaN}}, {ONE}}}', "NaN is not a number"),
         (f" {{{ONE}}}", "no JSON object"),
         ('{"\\ud800": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}', "is no JSON"),
         (f'{{"w": {{"dtype": "F32", "shape": {[1] * 65}, "data_offsets": [0, 4]}}}}', "65 dimensions"),

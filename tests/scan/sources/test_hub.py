@@ -131,7 +131,7 @@ def test_a_server_that_ignores_ranges_is_not_believed(served, tmp_path, capsys):
 
 
 def test_models_that_are_not_there(served, tmp_path, monkeypatch):
-    with pytest.raises(CheckpointError, match="no model on the hub"):
+    with pytest.raises(CheckpointError, match="nor a model on the hub"):
         open_series("someone/else", downloads=tmp_path)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(hub_client, "TRIES", 2)

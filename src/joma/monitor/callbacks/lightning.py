@@ -45,7 +45,7 @@ class MonitorCallback(InTrainer, Callback):  # type: ignore[misc]
         self._enter(self._watched(pl_module), step)
         before = self._resumed.get("out")
         if before is not None and before != self._out:
-            report(f"step {step}: the checkpoint was recorded in {before}, and training goes on in {self._out}")
+            report(f"step {step}: the checkpoint was recorded in {before}, and training continues in {self._out}")
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Count steps of the optimizer, however many batches each took."""

@@ -59,7 +59,7 @@ class Sinks:
         except Exception as error:
             self.working.remove(sink)
             report(
-                f"sink {short(sink)} failed {when} and is dropped, training goes on: {type(error).__name__}: {error}"
+                f"sink {short(sink)} failed {when} and is dropped, training continues: {type(error).__name__}: {error}"
             )
 
 

@@ -157,7 +157,7 @@ def _fits(pattern: str, module: str) -> bool:
         return re.fullmatch(rf"(.*\.)?({pattern})$", module) is not None
     except (re.error, RecursionError, OverflowError):
         raise CheckpointError(
-            f"{CONFIG} has a pattern that is no regular expression: {pattern[:40]!a}", file=CONFIG
+            f"{CONFIG} has a pattern that is not a regular expression: {pattern[:40]!a}", file=CONFIG
         ) from None
 
 

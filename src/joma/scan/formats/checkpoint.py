@@ -186,7 +186,7 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         try:
             return Stored(part.shape(full.shape), full.dtype)
         except ValueError as error:
-            what = f"{tensor} is no part of {name}, which {error}"
+            what = f"{tensor} is not part of {name}, which {error}"
             raise CheckpointError(what, file=self.file_of(name), tensor=tensor) from None
 
     def read(self, tensor: str) -> Tensor:
@@ -360,7 +360,7 @@ def _by_index(index: str, names: Collection[str], read: Callable[[str], bytes], 
     for tensor, file in places.items():
         # An index must not lead out of its folder.
         if not isinstance(file, str) or "/" in file or "\\" in file or not file.endswith(ENDINGS):
-            what = f"puts {tensor} in {str(file)[:80]!r}, which is no weights file beside it"
+            what = f"puts {tensor} in {str(file)[:80]!r}, which is not a weights file beside it"
             raise CheckpointError(f"{where}/{index} {what}", file=index, tensor=tensor)
         if file not in names:
             raise CheckpointError(f"{file} is missing in {where}, and the index names it", file=file, tensor=tensor)

@@ -182,7 +182,7 @@ def _chunk(name: str, shape: Size, box: Plain, infos: Mapping[tuple[str, Size], 
     # A description must not lead out of its folder.
     plain = isinstance(file, str) and file and file.isprintable() and not {"/", "\\"} & set(file)
     if not isinstance(file, str) or not plain or file.startswith(".."):
-        raise Refused(f"it puts {name[:80]!a} in {_shown(file)}, which is no file beside it")
+        raise Refused(f"it puts {name[:80]!a} in {_shown(file)}, which is not a file beside it")
     if info.get("transform_descriptors"):
         raise Refused(f"{name[:80]!a} is packed by an extension ({_shown(info.get('transform_descriptors'))})")
     if type(start) is not int or type(length) is not int or start < 0 or length < 0:
@@ -207,5 +207,5 @@ def _sizes(value: Any, what: str) -> Size:
 def _mapping(owner: Any, field: str) -> dict[Any, Any]:
     found = owner.get(field) if isinstance(owner, _Metadata) else None
     if not isinstance(found, dict):
-        raise Refused("it is no description that torch.distributed.checkpoint wrote")
+        raise Refused("it is not a description that torch.distributed.checkpoint wrote")
     return found

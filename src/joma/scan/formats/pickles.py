@@ -67,7 +67,7 @@ class _Unpickler(_Python):  # type: ignore[misc]
     def find_class(self, module: str, name: str) -> Any:
         found = f"{module}.{name}"
         if found not in self._allowed:
-            raise Refused(f"it names {found[:80]!a}, which is no plain description")
+            raise Refused(f"it names {found[:80]!a}, which is not a plain description")
         return self._allowed[found]
 
     def load_build(self) -> None:
@@ -108,7 +108,7 @@ def plain_unpickled(content: bytes, allowed: Mapping[str, Any]) -> Any:
     >>> plain_unpickled(pickle.dumps(print), {})
     Traceback (most recent call last):
         ...
-    joma.scan.formats.pickles.Refused: it names 'builtins.print', which is no plain description
+    joma.scan.formats.pickles.Refused: it names 'builtins.print', which is not a plain description
     """
     try:
         return _Unpickler(content, allowed).load()

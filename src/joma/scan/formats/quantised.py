@@ -317,7 +317,7 @@ class Compressed(_Quantised):
         packed, shape = parts.look(self.parts[0]), self.named("weight_shape")
         matrix = len(packed.shape) == 2 and 0 not in packed.shape
         if packed.dtype is not torch.int32 or not matrix or parts.look(shape).shape != (2,):
-            raise self.refused(f"it is {packed.dtype} {packed.shape}, which is no pack-quantized weight")
+            raise self.refused(f"it is {packed.dtype} {packed.shape}, which is not a pack-quantized weight")
         outputs, inputs = (int(n) for n in parts.take(shape).long().tolist())
         for bits in (4, 8):
             if packed.shape == (outputs, -(-inputs * bits // 32)):

@@ -173,4 +173,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_number(constant: str) -> None:
     """Python reads NaN and Infinity; JSON has neither."""
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")

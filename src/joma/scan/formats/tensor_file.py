@@ -275,5 +275,5 @@ def _opened(path: Path) -> int:
         raise CheckpointError(f"{str(path)!a} cannot be the name of a file", file=None) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise CheckpointError(f"{path} is no plain file", file=str(path))
+        raise CheckpointError(f"{path} is not a plain file", file=str(path))
     return descriptor

@@ -78,7 +78,7 @@ class TorchFile(TensorFile):
             try:
                 self._values = dict(_flattened(content))
             except ValueError as error:
-                raise self.wrong(f"is no checkpoint: {error}") from None
+                raise self.wrong(f"is not a checkpoint: {error}") from None
             if single and "" not in self._values:
                 raise self.wrong(
                     f"holds no tensor with numbers where one should be, but a {type(content['']).__name__}"

@@ -42,7 +42,7 @@ def must_attend(config: Any, name: str) -> None:
     """Refuse a model whose attention nobody could measure on a text. name: what messages call the checkpoint."""
     kind = config.model_type
     if not isinstance(getattr(config, "vocab_size", None), int):
-        raise CheckpointError(f"attention is measured on a text, and {name} ({kind}) is no language model")
+        raise CheckpointError(f"attention is measured on a text, and {name} ({kind}) is not a language model")
     longest = config.to_dict().get("max_position_embeddings")  # XLNet has no limit, and says -1 where it is asked
     if isinstance(longest, int) and longest < 1:
         raise CheckpointError(f"the config of {name} says max_position_embeddings = {longest}; it must be at least 1")

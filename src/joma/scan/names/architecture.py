@@ -196,7 +196,7 @@ def read_patterns(given: Iterable[str]) -> dict[str, str]:
         try:
             re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:  # a{99999999999}, or parentheses without end
-            raise BadInput(f"the pattern {name} is no regular expression: {error}", argument="patterns") from None
+            raise BadInput(f"the pattern {name} is not a regular expression: {error}", argument="patterns") from None
         found[name] = pattern
     return found
 

@@ -59,7 +59,7 @@ class HubModel:
         try:
             from huggingface_hub import HfApi
         except ImportError:
-            need = f"is no local path, and reading from the hub needs huggingface_hub: {how_to_install('hf')}"
+            need = f"is not a local path, and reading from the hub needs huggingface_hub: {how_to_install('hf')}"
             raise CheckpointError(f"{self.repository} {need}") from None
         self.api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="joma")
 
@@ -266,7 +266,7 @@ def _explain(what: str, error: Exception) -> NoReturn:
     if isinstance(error, errors.GatedRepoError):
         why = "needs permission of its owners, and a token of an account that has it (hf auth login)"
     elif isinstance(error, errors.RepositoryNotFoundError):
-        why = "is no local path and no model on the hub that your token may see"
+        why = "is neither a local path nor a model on the hub that your token may see"
     elif isinstance(error, errors.RevisionNotFoundError | errors.EntryNotFoundError):
         why = "is listed, but the hub does not have it"
     else:

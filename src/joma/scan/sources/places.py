@@ -103,7 +103,7 @@ def open_series(
     if marked:
         raise BadInput(f"axis {axis} is for folders on this machine, and {name} is none", argument="axis")
     if not _REPOSITORY.fullmatch(name) or set(name) <= {".", "/"}:
-        what = "does not exist, and it is no model on the hub either (those are named owner/model)"
+        what = "does not exist, and it is not a model on the hub (those are named owner/model)"
         raise CheckpointError(f"{name} {what}")
     cached = cached_folder(name)
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
@@ -149,7 +149,7 @@ def find_places(path: Path) -> Series:
     """The checkpoints at `path`. What is ambiguous is refused in a sentence that says what to do."""
     if local.is_plain_file(path):
         if not path.name.endswith(ENDINGS):
-            raise CheckpointError(f"{path} is no checkpoint: its name must end in {', '.join(ENDINGS)}")
+            raise CheckpointError(f"{path} is not a checkpoint: its name must end in {', '.join(ENDINGS)}")
         return _one(path)
     if is_cached(path):
         return _in_cache(path)
