@@ -116,7 +116,8 @@ def test_joma_alone_says_what_to_do_first(capsys):
     assert command_line.main([]) == 0
     shown = capsys.readouterr().out
     first = re.findall(r"^  (joma .+?)(?:  | (?=see))", shown.partition("\ncommands:")[0], re.MULTILINE)
-    assert "start here:\n  joma verify thm2" in shown and len(first) == 5
+    assert "start here:\n  joma verify thm2" in shown
+    assert len(first) == 5
     for command in first:
         takes(command.replace("path/to/run", "FOLDER"))
 
