@@ -1,7 +1,6 @@
-"""The table of docs/results/speed.md: how much of the code that a benchmark speaks of changed since its record.
+"""How much of the code that a benchmark speaks of changed since its record.
 
-python docs/record_ages.py            # prints it
-python docs/record_ages.py --write    # puts it into the page
+python docs/record_ages.py
 
 A benchmark speaks of the files of joma that it imports, of all files of a room that it takes something from by the
 room's name, and of what those import from their own rooms; of all files where it starts the command alone. A file that
@@ -12,15 +11,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from tests_table import ROOT, SOURCE, room_of, taken
 
-PAGE = ROOT / "docs" / "results" / "speed.md"
-BEGIN, END = "<!-- table of ages: python docs/record_ages.py --write -->\n", "<!-- end of the table of ages -->"
 SHARES = ((0.0, "none"), (0.1, "less than a tenth"), (0.5, "less than half"))
 
 
@@ -92,12 +88,8 @@ def rows() -> list[str]:
 
 
 def main() -> None:
-    """Print or write the table."""
-    if sys.argv[1:] == ["--write"]:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        PAGE.write_text(before + BEGIN + "\n".join(rows()) + "\n" + END + rest.partition(END)[2], encoding="utf-8")
-    else:
-        print("\n".join(rows()))
+    """Print the table."""
+    print("\n".join(rows()))
 
 
 if __name__ == "__main__":

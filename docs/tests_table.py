@@ -1,8 +1,6 @@
-"""The table of docs/explanation/house.md: where the tests of each room are, by what they import.
+"""Where the tests of a file are, by what they import: the nearest first.
 
-python docs/tests_table.py                                  # prints it
-python docs/tests_table.py --write                          # puts it into the page
-python docs/tests_table.py src/joma/monitor/parallel.py     # the tests of one file, nearest first
+python docs/tests_table.py src/joma/monitor/parallel.py
 """
 
 from __future__ import annotations
@@ -13,8 +11,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCE, TESTS, PAGE = ROOT / "src" / "joma", ROOT / "tests", ROOT / "docs" / "explanation" / "house.md"
-BEGIN, END = "<!-- table of tests: python docs/tests_table.py --write -->\n", "<!-- end of the table of tests -->"
+SOURCE, TESTS = ROOT / "src" / "joma", ROOT / "tests"
 
 
 @cache
@@ -57,26 +54,6 @@ def room_of(path: Path) -> Path:
     return next((each for each in reversed(rooms()) if each in path.parents), SOURCE)
 
 
-def shown(path: Path) -> str:
-    """A path from the root, as code."""
-    return f"`{path.relative_to(ROOT)}{'/' if path.is_dir() else ''}`"
-
-
-def rows() -> list[str]:
-    """Per room: the folder of its name under tests/, and what else imports it there."""
-    folders: dict[Path, set[Path]] = {room: set() for room in rooms()}
-    for test in test_files():
-        room = TESTS.joinpath(*test.relative_to(TESTS).parts[:1])
-        for file in taken(test) if room.is_dir() else ():  # those beside the rooms ask something of all
-            folders.setdefault(room_of(file), set()).add(room)
-    lines = ["| Room | Its tests | Tests elsewhere that import it |", "|---|---|---|"]
-    for room in rooms():
-        own = TESTS / room.relative_to(SOURCE)
-        others = sorted(folders[room] - {own, own.parent})
-        lines.append(f"| {shown(room)} | {shown(own) if own.is_dir() else ''} | {', '.join(map(shown, others))} |")
-    return lines
-
-
 def nearest(file: Path) -> list[Path]:
     """Test files of one file of joma: those named after it, those that import it, those that import what imports it."""
     name = file.parent.name if file.stem in ("__init__", "study", "run") else file.stem
@@ -92,15 +69,9 @@ def nearest(file: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Print or write the table, or name the tests of a file."""
-    if sys.argv[1:] == ["--write"]:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        PAGE.write_text(before + BEGIN + "\n".join(rows()) + "\n" + END + rest.partition(END)[2], encoding="utf-8")
-    elif sys.argv[1:]:
-        for path in nearest(Path(sys.argv[1]).resolve()):
-            print(path.relative_to(ROOT))
-    else:
-        print("\n".join(rows()))
+    """Name the tests of a file."""
+    for path in nearest(Path(sys.argv[1]).resolve()):
+        print(path.relative_to(ROOT))
 
 
 if __name__ == "__main__":

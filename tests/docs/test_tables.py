@@ -144,13 +144,6 @@ def test_entropies_lie_above_their_floors_as_the_page_says(script, capsys):
         assert found[1] > 5 * found[2] > 0  # the entropy and the nearest floor
 
 
-def test_the_table_of_tests_is_what_its_script_prints(script):
-    table = script("tests_table")
-    _, _, rest = table.PAGE.read_text(encoding="utf-8").partition(table.BEGIN)
-    assert rest.partition(table.END)[0].splitlines() == table.rows(), "python docs/tests_table.py --write"
-    assert all(room.relative_to(ROOT).as_posix() in rest for room in table.rooms())
-
-
 @pytest.mark.parametrize(
     ("file", "first", "among"),
     [
@@ -164,27 +157,6 @@ def test_the_tests_of_a_file_are_named(file, first, among, script):
     found = [path.relative_to(ROOT).as_posix() for path in table.nearest(table.SOURCE / file)]
     assert found[0] == first
     assert among is None or among in found
-
-
-@pytest.fixture
-def ages(script):
-    """Of the records of benchmarks, where the checkout has its history."""
-    table = script("record_ages")
-    if not all(table.git("log", "-1", "--format=%h", commit) for _, _, commit, _ in table.records()):
-        pytest.skip("this checkout has no history of the commits that records name")
-    return table
-
-
-@pytest.mark.long
-def test_the_page_says_which_records_are_older_than_their_code(ages):
-    """To the word where it says that nothing changed; else it may be a word behind."""
-    _, _, rest = ages.PAGE.read_text(encoding="utf-8").partition(ages.BEGIN)
-    page, words = rest.partition(ages.END)[0].splitlines(), [*(word for _, word in ages.SHARES), "more than half"]
-    printed = ages.rows()
-    assert [line.rpartition(" | ")[0] for line in page] == [line.rpartition(" | ")[0] for line in printed]
-    for line, now in zip(page[2:], printed[2:], strict=True):
-        old, new = (words.index(each.rpartition(" | ")[2].removesuffix(" |")) for each in (line, now))
-        assert old == new or (old and abs(old - new) == 1), f"{line}: python docs/record_ages.py --write"
 
 
 def test_lines_that_a_commit_did_not_have_are_counted(script, monkeypatch):
