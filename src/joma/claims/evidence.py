@@ -326,7 +326,7 @@ class Evidence:
     effects: by case (a layer, a rate, a depth), all of which the claim needs; empty for a mathematical claim.
     tests: for a mathematical claim, that it is true; for an empirical one, that its size or form is the source's.
     direction: for a mathematical claim, what is left of it where the tests fail.
-    controls: what must be true so that the tests mean something, such as a twin that must not pass them.
+    controls: what must be true so that the tests mean something, such as a network that must not pass them.
 
     >>> Evidence(tests=(at_most("distance", 0.1, 0.2),)).effects
     {}

@@ -77,7 +77,7 @@ def by_effect(
     - what: names the number; over: what was drawn several times, where that is not seeds
     - size: what makes size or form the source's; without it the claim is only qualitative
     - corrected, corrected_size: the same for the corrected form
-    - controls: what else must be true, of a twin say; without it the claim is not above its control
+    - controls: what else must be true, such as of a control; without it the claim is not above its control
 
     >>> from joma.measure.intervals import compare
     >>> claim = Claim("rebound", "JoMA Fig. 6", "Entropy comes back.", matters=0.05, unit="nats")

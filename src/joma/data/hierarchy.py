@@ -230,7 +230,7 @@ def _parents(depth: int, branching: Branching) -> list[Tensor]:
             raise ValueError(f"branching must be a number or one for each of {above} nodes, got {len(children)}")
         width = sum(children) * (above // len(children))
         if width > MOST_NODES:
-            raise ValueError(f"branching makes {width} nodes on level {len(parents) + 1}, at most 2^20 have room")
+            raise ValueError(f"branching makes {width} nodes on level {len(parents) + 1}, at most 2^20 fit")
         parents.append(torch.arange(above).repeat_interleave(torch.tensor(children).expand(above)))
         above = width
     return parents

@@ -1,4 +1,4 @@
-"""How a function takes an argument: one way for the whole house, so that bad input gets one clear sentence.
+"""How a function takes an argument: one way for the whole library, so that bad input gets one clear sentence.
 
 A tensor stays what it is: its type, its device and its gradient. An array, a number, or a (nested) list of numbers
 becomes a tensor on the CPU. Floating arrays keep their type, so float32 stays float32. Python numbers become float64,

@@ -1,4 +1,4 @@
-"""Which heads and neurons a token needs: contextual sparsity (Deja Vu), and how well the set can be told beforehand.
+"""Which heads and neurons a token needs: contextual sparsity (Deja Vu), and how well the set can be predicted.
 
 A layer adds up what its units give: y = sum_i y_i over heads, or over neurons. The contribution of a unit is |y_i|:
 

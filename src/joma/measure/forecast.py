@@ -4,7 +4,7 @@ A forecaster gets the past of a curve, (points,) steps and (..., points) values,
 at that step. `backtest` goes over a recorded curve: from every point at step t it asks for the value at step
 `ahead` * t. It hands over the past alone, so that no forecaster can see what it is asked for.
 Any function of (steps, curve, to) is a forecaster: that of a theory, say. A curve that holds NaN or infinity is
-foretold as it is: leave out runs that diverged.
+forecast as it is: leave out runs that diverged.
 """
 
 from collections.abc import Callable
@@ -25,18 +25,18 @@ NEARLY = 1.01  #: So much beyond the last recorded point a target may lie and is
 
 @brief_repr
 class Backtest(NamedTuple):
-    """What was foretold from every point of a curve, and what came.
+    """What was forecast from every point of a curve, and what came.
 
     >>> backtest([1, 2, 4, 8], [4.0, 3.0, 2.0, 1.0], log_linear)
     Backtest(at=[2, 4], to=[4, 8], made=[2, 1], truth=[2, 1])
     """
 
     at: Tensor
-    """The steps from which was foretold, (origins,)."""
+    """The steps from which a forecast was made, (origins,)."""
     to: Tensor
-    """The steps that were foretold, (origins,)."""
+    """The steps that were forecast, (origins,)."""
     made: Tensor
-    """What was foretold, (..., origins)."""
+    """What was forecast, (..., origins)."""
     truth: Tensor
     """What came, (..., origins)."""
 
@@ -180,7 +180,7 @@ def backtest(
     at, values = _past(steps, curve)
     first, ahead = number(first, "first"), number(ahead, "ahead")
     if not ahead > 1:
-        raise ValueError(f"ahead must be above 1: the step foretold is ahead * t, got {ahead:g}")
+        raise ValueError(f"ahead must be above 1: the step to forecast is ahead * t, got {ahead:g}")
     second = int((at > 0).int().argmax()) + 1
     places = [i for i in range(second, len(at)) if at[i] >= first and ahead * at[i] <= NEARLY * at[-1]]
     if not places:
@@ -197,7 +197,7 @@ def backtest(
 
 
 def backtest_earlier_runs(steps: Number, curves: Number, *, ahead: float = 2.0, first: float = 1.0) -> Backtest:
-    """`backtest` of `earlier_runs`: every run is foretold from the mean of all others, which are known to their ends.
+    """`backtest` of `earlier_runs`: every run is forecast from the mean of all others, which are known to their ends.
 
     curves: (runs, ..., points), at least two runs.
 

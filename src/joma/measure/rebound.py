@@ -31,7 +31,7 @@ class Rebound(NamedTuple):
     start: Tensor
     """Level at the first point."""
     minimum: Tensor
-    """Level in the valley."""
+    """Level at the minimum."""
     end: Tensor
     """Level at the end."""
     drop: Tensor
@@ -43,7 +43,7 @@ class Rebound(NamedTuple):
     rebound_margin: Tensor
     """The same for the rebound."""
     valley: Tensor
-    """The step (or index) of the valley."""
+    """The step (or index) of the minimum."""
     drops: Tensor
     """bool: drop > drop_margin."""
     rebounds: Tensor
@@ -60,26 +60,26 @@ def rebound(
     confidence: float = 0.99,
     groups: int = 12,
 ) -> Rebound:
-    """Does the curve drop, and does it come back? curve: (..., points), or (..., seeds, points) with `over_seeds`.
+    """Does the curve drop, and does it recover? curve: (..., points), or (..., seeds, points) with `over_seeds`.
 
     One series. The first point stays (the untrained network is not like its successors); the others are averaged in
-    neighbouring groups of equal size, at least `groups` of them and less than twice as many. The valley is the lowest
+    neighbouring groups of equal size, at least `groups` of them and less than twice as many. The minimum is the lowest
     group, the end is the last one. Chance is a random walk of the curve's own roughness: in k steps it moves by
     s sqrt(k), so
 
-        drop_margin = sigmas s sqrt(steps before the valley),   rebound_margin = sigmas s sqrt(steps after it),
+        drop_margin = sigmas s sqrt(steps before the minimum),   rebound_margin = sigmas s sqrt(steps after it),
 
     s = 1.4826 MAD(second differences) / sqrt 2, times sqrt(2 g^2 / (g^2 + 1)) for what averaging g points of a walk
     takes from its second differences. A smooth trend has no second differences and so a small margin; independent
     noise gives a larger margin than it needs.
 
-    Seeds. Each seed is read at the valley of the mean of the OTHER seeds, so that its own noise does not choose the
+    Seeds. Each seed is read at the minimum of the mean of the OTHER seeds, so that its own noise does not choose the
     place: drop and rebound are means over seeds, without bias where nothing happens, and the margins are half-widths
     of t intervals with the given `confidence`. All points are used as they are.
 
     Curves without rebound (flat noise, random walks, noisy decay, a step in a walk) are called rebounds in fewer than
-    5 % of cases, most of them far fewer: the test-suite measures it. steps: (points,) increasing; only tells where
-    the valley is. The thresholds are fixed in the signature: `share` for size; for chance `sigmas` (one series) or
+    5 % of cases, most of them far fewer: the test-suite measures it. steps: (points,) increasing; only says where
+    the minimum is. The thresholds are fixed in the signature: `share` for size; for chance `sigmas` (one series) or
     `confidence` (seeds).
 
     >>> x = torch.linspace(0, 1, 41, dtype=torch.float64)
@@ -133,10 +133,10 @@ def _by_roughness(curve: Tensor, sigmas: float, groups: int) -> tuple[Tensor, Te
 
 
 def drop_and_rebound(curve: Number, groups: Number | None = None) -> tuple[Tensor, Tensor]:
-    """Drop and rebound of every seed, each read at the valley of the mean of the others: its noise chooses no place.
+    """Drop and rebound of every seed, each read at the minimum of the mean of the others: its noise chooses no place.
 
     - curve: (..., seeds, points) -> (..., seeds) each. A single seed has no others, and is read at its first point.
-    - groups: (seeds,) a number for each: those of the same one, such as twins, do not count as others. None: no twins
+    - groups: (seeds,) a number for each: branches of one run, say, are no others of each other. None: no such
 
     >>> drop_and_rebound(torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.5, 2.0], [3.0, 1.0, 2.5]]))
     (tensor([2.0000, 1.5000, 2.0000]), tensor([1.0000, 0.5000, 1.5000]))

@@ -208,12 +208,12 @@ class NotFinite(_OfOneMeasure):
 
 
 def usual_alarms() -> tuple[Alarm, ...]:
-    """What a monitor watches for unless told otherwise; new ones, since each remembers its run."""
+    """What a monitor watches for by default; new ones, since each remembers its run."""
     return LargestLogit(), EntropyFloor(), EntropyFall(), RankDrop(), NotFinite()
 
 
 MOST_LINES = 5
-"""Alarms of one step that are told one by one; the rest is counted: 1,600 heads may fail at one step."""
+"""Alarms of one step that are reported one by one; the rest is counted: 1,600 heads may fail at one step."""
 
 
 @dataclass(frozen=True)

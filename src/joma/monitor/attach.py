@@ -65,7 +65,7 @@ class Monitor:
     - out: the file of the record, which gets every number; one that is there goes on. None: no record
     - alarms: None for `joma.monitor.usual_alarms()`; an empty list for none
     - on_alarm: "log" writes a line, "stop" raises `TrainingStopped`, a function is called with each `Alert`
-      (one that raises is told once, and alarms are logged from then on)
+      (one that raises is reported once, and alarms are logged from then on)
     - start: the number of steps before the first one here; None: where the record ends, and 0 without one
     - group: the processes that train together, each with a monitor; None: those of DistributedDataParallel, else all.
       Each measures its share of the batch. The first one has the record, the sinks, the alarms and `latest`

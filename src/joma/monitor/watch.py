@@ -33,7 +33,7 @@ OnAlarm = Literal["log", "stop"] | Callable[[Alert], Any]
 
 
 class Watch:
-    """All alarms of a monitor, and what happens at one. A number beyond its limit is told once, until it comes back."""
+    """All alarms of a monitor, and what happens at one. An alarm fires once and re-arms when the number recovers."""
 
     def __init__(self, alarms: Sequence[Alarm] | Alarm | None, on_alarm: OnAlarm, measured: Iterable[str]) -> None:
         """alarms: some or one; None for the usual ones. on_alarm: what happens. measured: measures that are taken."""
@@ -64,7 +64,7 @@ class Watch:
         return alert if alert.cause else replace(alert, cause=self._causes.of(alert))
 
     def _look(self, at: int, alarm: Alarm, step: int, tables: Tables) -> list[Alert]:
-        """What one alarm finds; one that raises is told once and asked no more."""
+        """What one alarm finds; one that raises is reported once and dropped."""
         if at in self._broken:
             return []
         try:
@@ -82,7 +82,7 @@ class Watch:
             report(sentence)
 
     def _not_handed_over(self, alerts: Sequence[Alert]) -> Sequence[Alert]:
-        """Call `on_alarm`, if it is a function. One that raises is told once; from then on alarms are logged."""
+        """Call `on_alarm`, if it is a function. One that raises is reported once; from then on alarms are logged."""
         for at, alert in enumerate(alerts):
             if not callable(self.on_alarm):
                 return alerts[at:]

@@ -13,7 +13,7 @@ def executor_of(on: str, *, jobs: int | None = None, threads: int = 1, silence: 
 
     - on: "local" for processes of this machine; "ray" for the cluster of RAY_ADDRESS, else for one on this machine;
       "ray:ADDRESS" with an address as ray.init takes it, on a machine of the cluster; "ray://HOST:PORT" from elsewhere
-    - jobs: tasks at a time; None: as many as there is room for
+    - jobs: tasks at a time; None: as many as fit
     - threads: of each task
     - silence: seconds without a word after which a task is given up
 

@@ -54,7 +54,7 @@ class RayCluster:
 
     - address: "auto", "HOST:6379" on a machine of the cluster, "ray://HOST:10001" from elsewhere; None: the cluster of
       RAY_ADDRESS, else one on this machine alone, which ends with the work
-    - jobs: how many tasks at a time; None: as many as the cluster has room for
+    - jobs: how many tasks at a time; None: as many as the cluster has capacity for
     - threads: cores per task, and threads of numerical libraries in each
     - silence: seconds without a word after which a task is given up
     - retries: how often a task is begun again whose process or machine died

@@ -88,7 +88,7 @@ class Executor(Protocol):
 
 
 def begun_again(task: Task, died: str, attempt: int, retries: int) -> Going:
-    """What is told of a task whose process died. attempt: how often it was begun before.
+    """Reported of a task whose process died. attempt: how often it was begun before.
 
     >>> begun_again(Task("thm2", {}), "its process died of SIGKILL", 1, 3).doing
     'its process died of SIGKILL; begun again (1 of 3)'

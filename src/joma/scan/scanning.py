@@ -36,7 +36,7 @@ class Work:
     """How a scan is carried out.
 
     - device: where it is measured: "cpu", "cuda" or "cuda:N".
-    - jobs: checkpoints that are read at a time; None: one, or with `on` as many as there is room for.
+    - jobs: checkpoints that are read at a time; None: one, or with `on` as many as fit.
     - on: where checkpoints are measured, each in a process of one thread: "local" for processes of this machine, "ray"
       or "ray://HOST:PORT" for a cluster, as `joma.scale.choosing.executor_of` takes it, or an executor; None: in this
       process.

@@ -1,10 +1,10 @@
-"""Runs that branch: twins of an ensemble that go on from a state of it with one thing changed.
+"""Branches of an ensemble, which continue from a state of it with one thing changed.
 
     base = Ensemble(..., keep_at=(600,))
-    twin = branch(base, of="base", at=600, frozen=["embedding"])
-    train_all({"base": base, "embeddings frozen": twin}, run)
+    other = branch(base, of="base", at=600, frozen=["embedding"])
+    train_all({"base": base, "embeddings frozen": other}, run)
 
-A twin has the weights and the optimizer's state that its base had at that step, and reads the same batches from there
+A branch has the weights and the optimizer's state that its base had at that step, and reads the same batches from there
 on, so that with nothing changed it is its base again. Whatever differs between the two comes from the change.
 """
 
@@ -28,7 +28,7 @@ def branch(
     renew: bool | None = None,
     **changes: Any,
 ) -> Ensemble:
-    """A twin of `base`, recorded under `of` in the same run, that leaves it after `at` steps.
+    """A branch of `base`, recorded under `of` in the same run, that leaves it after `at` steps.
 
     at: one of `base.keep_at`. frozen: parameters that stay as they are from then on, by name, or ("qkv", index) for
     the part qkv[index]; they count nowhere, as in the norm that `clip` looks at. optimizer: another one, or other
@@ -50,8 +50,8 @@ def branch(
     ...     measure_at=(0, 4, 8),
     ...     keep_at=(6,),
     ... )
-    >>> twin = branch(base, of="base", at=6, frozen=["embedding"])
-    >>> twin.points, twin.origin
+    >>> other = branch(base, of="base", at=6, frozen=["embedding"])
+    >>> other.points, other.origin
     ([6, 8, 10], Origin(of='base', at=6, renew=False))
     >>> branch(base, of="base", at=5)
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""What studies of language models can be told: the text, the sizes, the training, and the paper's recipe."""
+"""Settings of language models in studies: the text, the sizes, the training, and the paper's recipe."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ TEXTS = {PYTHON: "Python source", "wikitext-2": "WikiText-2", "wikitext-103": "W
 
 @dataclass(frozen=True)
 class LanguageModelConfig(StudyConfig):
-    """What every study of language models can be told. Defaults are the quick scale: small models of Python source."""
+    """Settings of every study of language models. Defaults are the quick scale: small models of Python source."""
 
     corpus: str = PYTHON
     """python; wikitext-2 or wikitext-103, found under --data, JOMA_DATA, or where they were downloaded to; or a text
