@@ -177,8 +177,11 @@ def test_whoever_uses_a_door_is_tried_or_has_names_of_its_own():
 
 COMMANDS = {
     "cli.cache:_print": "DIR/cache-....json",
+    "cli.export:_numbers_per_seed": "--out FILE, or beside its run, named after it",
+    "cli.judge:_judge": "--csv FILE",
     "cli.report:_written": "DIR/findings.json",
     "cli.verify:write_and_print": "DIR/findings.json",
+    "report.judged:write_judged": "--page FILE of `joma judge`",
     "studies.__main__:_carry_out": "DIR/findings.json",
 }
 """Tried in tests/cli/test_outputs.py, as `joma` or `python -m joma.studies`."""

@@ -16,7 +16,23 @@ from joma.host.file_kinds import CRATE, CRATE_MARK, JSON, PAGE, Kind
 from joma.runs import Run, export
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
-INPUTS = {"base", "forecaster", "model", "path", "run", "source", "stored", "study", "text", "tokenizer", "folder"}
+INPUTS = {
+    "base",
+    "forecaster",
+    "model",
+    "path",
+    "run",
+    "source",
+    "stored",
+    "study",
+    "text",
+    "tokenizer",
+    "folder",
+    "results",
+    "claims",
+    "pilot",
+    "file",
+}
 READ = {("show", "out")}
 """Options that name what is read."""
 

@@ -12,7 +12,7 @@ from joma.cli import main as command_line
 from joma.cli.options import parse
 from joma.studies import __main__ as bare
 
-OTHERS = {"git", "pip", "source", "cd", "export", "mkdir", "cp", "ls", "head", "cat", "echo", "python"}
+OTHERS = {"git", "pip", "source", "cd", "export", "mkdir", "cp", "ls", "head", "cat", "echo", "printf", "python"}
 PLACE = re.compile(r"[A-Z][A-Z_/]+|path/to/\w+\.py")
 """What a reader fills in: FOLDER, FILE, STUDY/CLAIM, a study of their own."""
 
@@ -138,7 +138,7 @@ def test_options_on_the_page_are_those_of_the_parsers(monkeypatch):
     for line in (
         "| `--once` | print the table once |",
         "| `-v, --verbose` | print every claim with its source |",
-        "| `--to parquet,csv,npz,ro-crate` | the format |",
+        "| `--to parquet,csv,npz,ro-crate,seeds` | the format |",
         "| `FOLDER or RUN` | a folder with runs, or one run |",
     ):
         assert line in source[0].splitlines()

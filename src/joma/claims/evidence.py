@@ -148,6 +148,9 @@ class Effect:
     """Seeds without a number, such as networks that diverged: they count as the worst."""
     sign_p: float | None = None
     """One-sided p of signs, or of ranks; None in records that do not say."""
+    numbers: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)
+    """Seed by seed, the effect's and the control's; a record does not keep them."""
+    paired: bool = field(default=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.matters > 0 or not math.isfinite(self.matters):
@@ -165,7 +168,7 @@ class Effect:
         return Effect(
             found.value, (found.low, found.high), found.control, (found.control_low, found.control_high), found.seeds,
             float(matters), ceiling, unit, what, found.level, over, found.freedom,
-            (found.difference_low, found.difference_high), found.failed, found.sign_p,
+            (found.difference_low, found.difference_high), found.failed, found.sign_p, found.numbers, found.paired,
         )  # fmt: skip
 
     @property
@@ -327,6 +330,7 @@ class Evidence:
     tests: for a mathematical claim, that it is true; for an empirical one, that its size or form is the source's.
     direction: for a mathematical claim, what is left of it where the tests fail.
     controls: what must be true so that the tests mean something, such as a network that must not pass them.
+    horizon: what must be true so that anything is decided: curves no longer move by what matters.
 
     >>> Evidence(tests=(at_most("distance", 0.1, 0.2),)).effects
     {}
@@ -336,6 +340,7 @@ class Evidence:
     tests: tuple[Test, ...] = ()
     direction: tuple[Test, ...] = ()
     controls: tuple[Test, ...] = ()
+    horizon: tuple[Test, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.effects and not self.tests:
@@ -345,16 +350,18 @@ class Evidence:
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; `from_json` gives the evidence back."""
-        tests = {part: [test.as_json() for test in getattr(self, part)] for part in ("tests", "direction", "controls")}
+        tests = {part: [test.as_json() for test in getattr(self, part)] for part in _PARTS
+                 if part != "horizon" or self.horizon}  # fmt: skip
         return {"effects": {case: effect.as_json() for case, effect in self.effects.items()}, **tests}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Evidence:
         """The evidence that `as_json` wrote."""
         effects = {case: Effect.from_json(effect) for case, effect in data["effects"].items()}
-        return Evidence(
-            effects, *(tuple(map(Test.from_json, data[part])) for part in ("tests", "direction", "controls"))
-        )
+        return Evidence(effects, *(tuple(map(Test.from_json, ({"horizon": ()} | dict(data))[part])) for part in _PARTS))
+
+
+_PARTS = ("tests", "direction", "controls", "horizon")
 
 
 def plain(value: float) -> float | str:

@@ -8,9 +8,11 @@ docs/reference/file-formats.md says what every key means. The version is raised 
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,53 @@ def findings_json(results: Sequence[Result]) -> dict[str, Any]:
     """
     studies = [result.as_json() for result in results]
     return {"schema": SCHEMA, "version": VERSION, "joma": joma.__version__, "studies": studies}
+
+
+def ledger_of(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Findings of one table, or of one study, as `read_findings` takes them.
+
+    >>> ledger_of([])["findings"]
+    []
+    """
+    written = [finding.as_json() for finding in findings]
+    return {"schema": SCHEMA, "version": VERSION, "joma": joma.__version__, "findings": written}
+
+
+_COLUMNS = (
+    "id", "verdict", "remarks", "says", "source", "effect", "interval_low", "interval_high", "control_effect",
+    "control_interval_low", "control_interval_high", "difference", "difference_interval_low",
+    "difference_interval_high", "matters", "unit", "seeds", "level", "p", "q", "measured", "command",
+)  # fmt: skip
+
+
+def claims_csv(findings: Sequence[Finding]) -> str:
+    """One row per claim, for a spreadsheet; an interval takes two columns.
+
+    >>> claims_csv([]).split(",")[:3]
+    ['id', 'verdict', 'remarks']
+    """
+    rows = []
+    for finding in findings:
+        row = finding.as_json()
+        for name in ("interval", "control_interval", "difference_interval"):
+            row[f"{name}_low"], row[f"{name}_high"] = row[name] or (None, None)
+        rows.append(row | {"remarks": ", ".join(row["remarks"])})
+    return as_csv(rows, _COLUMNS)
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    r"""A table as text. A word that a spreadsheet would take for a formula gets a quotation mark before it.
+
+    >>> as_csv([{"a": 1, "b": "=2"}], ["a", "b"])
+    "a,b\n1,'=2\n"
+    """
+    text = StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(columns)
+    for row in rows:
+        cells = (row[name] for name in columns)
+        table.writerow(f"'{cell}" if isinstance(cell, str) and cell[:1] in tuple("=+-@") else cell for cell in cells)
+    return text.getvalue()
 
 
 def read_findings(path: Path) -> list[Finding]:

@@ -114,7 +114,9 @@ def _moved(evidence: Evidence, by: float, part: str | Test | None) -> Evidence:
 
 
 def of_evidence(evidence: Evidence) -> Verdict:
-    """The verdict on one form of a claim."""
+    """The verdict on one form of a claim; where its curves still move, nothing is decided."""
+    if not _pass(evidence.horizon):
+        return "undecided"
     return _of_effects(evidence) if evidence.effects else _of_tests(evidence)
 
 

@@ -118,6 +118,7 @@ def missing(printed: Evidence, corrected: Evidence | None = None) -> str:
         parts += _by_case({case: _missing(effect) for case, effect in open_cases.items()})
         parts += [f"{test.what}: {_would_decide(test.seeds_to_decide, 'seeds')}"
                   for test in (*evidence.tests, *evidence.controls) if test.seeds_to_decide]  # fmt: skip
+        parts += [f"it still moves: {_test(test)}; train longer" for test in evidence.horizon if not test.passes]
     return "; ".join(dict.fromkeys(parts))
 
 

@@ -68,7 +68,7 @@ def by_tests(
 def by_effect(
     claim: Claim, found: Compared, *, what: str = "", over: str = "seeds", size: Sequence[Test] = (),
     corrected: Compared | None = None, corrected_size: Sequence[Test] = (), controls: Sequence[Test] = (),
-    expected: str = "", details: Numbers | None = None,
+    horizon: Sequence[Test] = (), expected: str = "", details: Numbers | None = None,
 ) -> Finding:  # fmt: skip
     """Empirical statements: is a number over seeds above its control, by what matters?
 
@@ -78,16 +78,18 @@ def by_effect(
     - size: what makes size or form the source's; without it the claim is only qualitative
     - corrected, corrected_size: the same for the corrected form
     - controls: what else must be true, such as of a control; without it the claim is not above its control
+    - horizon: what must be true for any verdict, such as that the curves no longer move; else it is undecided
 
     >>> from joma.measure.intervals import compare
     >>> claim = Claim("rebound", "JoMA Fig. 6", "Entropy comes back.", matters=0.05, unit="nats")
     >>> by_effect(claim, compare([0.31, 0.29, 0.30], [0.28, 0.29, 0.30]), expected="a rebound").verdict
     'undecided'
     """
-    first = Evidence(_effects(claim, found, what, over), tuple(size), controls=tuple(controls))
+    shared = {"controls": tuple(controls), "horizon": tuple(horizon)}
+    first = Evidence(_effects(claim, found, what, over), tuple(size), **shared)
     second = None
     if corrected is not None:
-        second = Evidence(_effects(claim, corrected, what, over), tuple(corrected_size), controls=tuple(controls))
+        second = Evidence(_effects(claim, corrected, what, over), tuple(corrected_size), **shared)
     return Finding(claim, expected or claim.expected, first, second, details or {})
 
 

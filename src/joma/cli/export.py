@@ -10,20 +10,21 @@ from joma.cli.outputs import add_file
 from joma.host import file_kinds as kinds
 from joma.host.errors import BadInput, FileError, JomaError
 from joma.host.exit_status import OK
-from joma.host.files import named_file
+from joma.host.files import named_file, write_text
 from joma.host.printing import say
 
-CRATE = "ro-crate"
+CRATE, SEEDS = "ro-crate", "seeds"
 TABLES = ("csv", "parquet")
-KINDS = {"parquet": kinds.PARQUET, "csv": kinds.TABLE, "npz": kinds.ARRAYS, CRATE: kinds.CRATE}
+KINDS = {"parquet": kinds.PARQUET, "csv": kinds.TABLE, "npz": kinds.ARRAYS, CRATE: kinds.CRATE,
+         SEEDS: kinds.TABLE}  # fmt: skip
 
 
 def add_parser(commands: Any) -> None:
     """Add `export` to the subcommands of `joma`."""
-    words = "write runs as parquet, csv, npz or RO-Crate"
+    words = "write runs as parquet, csv, npz, as an RO-Crate with figures, or the numbers per seed of every claim"
     export = commands.add_parser("export", help=words, description=f"{words[0].upper()}{words[1:]}.")
     export.add_argument("run", type=Path, nargs="+", metavar="RUN", help="a run's .sqlite file")
-    export.add_argument("--to", choices=("parquet", "csv", "npz", CRATE), required=True, help="the format")
+    export.add_argument("--to", choices=tuple(KINDS), required=True, help="the format")
     out = "file to write, for a single run (default: next to the run)"
     add_file(export, "--out", out, kinds=KINDS, by="to")
     add_study(export)
@@ -58,6 +59,8 @@ def _exported(path: Path, to: str, out: Path | None) -> Path:
             is_scan = run.study == "scan"
         if is_scan:
             return _tidy(path, to, out)
+    if to == SEEDS:
+        return _numbers_per_seed(path, out)
     if to != CRATE:
         from joma.runs import export
 
@@ -66,6 +69,20 @@ def _exported(path: Path, to: str, out: Path | None) -> Path:
     from joma.studies.stored import result_of
 
     return write_crate(result_of(path), out)
+
+
+def _numbers_per_seed(path: Path, out: Path | None) -> Path:
+    """What `joma judge` reads: the empirical claims of a run, with their numbers as they were compared."""
+    from joma.claims.judging import COLUMNS, table_of
+    from joma.claims.ledger import as_csv
+    from joma.studies.stored import result_of
+
+    rows = table_of(result_of(path, pictures=False).findings)
+    if not rows:
+        raise BadInput(f"{path} has no numbers over seeds: none of its claims is empirical")
+    place = named_file(out) if out else path.with_suffix(".seeds.csv")
+    write_text(place, as_csv(rows, COLUMNS), kinds.TABLE)
+    return place
 
 
 def _tidy(path: Path, to: str, out: Path | None) -> Path:

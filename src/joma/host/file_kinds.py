@@ -63,7 +63,10 @@ JSON = Kind("JSON", _begins(rb'\s*\{\s*"schema":\s*"joma-[a-z-]+"'))
 PAGE = Kind("a page", _begins(rb"<!DOCTYPE html>" + _POLICY + rb"<title>joma(?: scan| view)?: "))
 TABLE = Kind(
     "a table",
-    _begins(rb"(series,step,([^\n]*,)?|(source,)?step,epoch,measure,group,layer,(expert,)?head,)value\n"),
+    _begins(
+        rb"(series,step,([^\n]*,)?|(source,)?step,epoch,measure,group,layer,(expert,)?head,)value\n|"
+        rb"id,verdict,remarks,says,|claim,case,arm,seed,value,says,"
+    ),
 )
 PARQUET = Kind("a parquet file", _has_our_footer)
 ARRAYS = Kind("an archive of arrays", _begins(rb"PK\x03\x04.{26}__meta__\.npy"))

@@ -23,6 +23,8 @@ CONFIG_BYTES = 100 * 10**6
 """Of a config.json, or of the index of a checkpoint in parts."""
 CONFIG_DEPTH = 20
 """Lists and mappings inside one another in a config.json: transformers copies the whole of it at every level."""
+TABLE_BYTES = 2**28
+"""Of a table of results that `joma judge` reads."""
 LAYERS = 2_000
 """Of a model, and its experts: what a config says before anything is built."""
 MODULES = 1_000_000

@@ -149,6 +149,9 @@ class Comparison(NamedTuple):
     """Seeds, or pairs, with a number that is not finite: a network that diverged, say."""
     sign_p: float | None = None
     """How often signs (of other seeds: ranks) alone lie this much to one side; without any law of seeds."""
+    numbers: tuple[tuple[float, ...], ...] = ()
+    """Those that were compared, seed by seed: the value's and the control's."""
+    paired: bool = True
 
     @property
     def difference(self) -> float:
@@ -194,6 +197,7 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
         second = np.broadcast_to(second, first.shape)
     if paired and len(first) != len(second):
         raise ValueError(f"paired values and control must be as many, got {len(first)} and {len(second)}")
+    numbers = tuple(first.tolist()), tuple(second.tolist())
     if paired or known:
         both = np.isfinite(first) & np.isfinite(second)
         failed = int((~both).sum())
@@ -211,7 +215,7 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
     other = float(_row(control, "control")[0]) if known else other
     own, around = (half, 0.0) if known else (_half_width(first, level), _half_width(second, level))
     ends = (value - own, value + own, other - around, other + around, value - other - half, value - other + half)
-    return Comparison(value, other, *ends, seeds, level, freedom, failed, sign_p)
+    return Comparison(value, other, *ends, seeds, level, freedom, failed, sign_p, numbers, paired or known)
 
 
 def _sign_p(differences: np.ndarray, failed: int) -> float:

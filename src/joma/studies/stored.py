@@ -64,7 +64,7 @@ def _none_stored(study: Study, folder: Path) -> Result:
     return not_run_at_all(study, plain_config(study.quick), NotRun("no finished run of it is stored here", command))
 
 
-def result_of(path: Path) -> Result:
+def result_of(path: Path, *, pictures: bool = True) -> Result:
     """Judge and draw one finished run, wherever it lies."""
     with Run.open(path) as run:
         if not is_trusted(run.study):
@@ -74,11 +74,11 @@ def result_of(path: Path) -> Result:
             raise unknown
         if run.status != "finished":
             raise RunError(f"{path} is not finished, so there is nothing to judge; the command that made it goes on")
-        return _judged(load(run.study), run)
+        return _judged(load(run.study), run, pictures)
 
 
-def _judged(study: Study, run: Run) -> Result:
+def _judged(study: Study, run: Run, pictures: bool = True) -> Result:
     command, seconds = command_line(study, run.config), seconds_of(run)
     recorded = replace(study, version=run.version)
-    found, drawn = judge(study, run), draw(study, run)
+    found, drawn = judge(study, run), draw(study, run) if pictures else []
     return Result(recorded, run.config, seconds, found, drawn, command, run.path, cached=True)

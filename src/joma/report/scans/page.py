@@ -15,6 +15,10 @@ from joma.scan.result.curves import Scan, mean_of
 
 _TAKEN = ("top", "theme", "main", "repeat", "read", "left-out")
 
+_AGAIN = """\
+The same command measures what is new and nothing twice. <code>joma export RUN --to csv</code> gives all numbers as
+a table."""
+
 
 def write_scan_page(scan: ShownScan, path: Path) -> Path:
     """Write the page of one scan, whole or not at all."""
@@ -60,6 +64,7 @@ def _write(
     """Headline and summary are text, the rest is HTML."""
     contents = "\n".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name in links.items())
     given = {"headline": prose(headline), "summary": prose(summary), "notices": above, "footer": footer}
+    given |= {"made_with": "joma scan", "again": _AGAIN}
     text = filled("scan.html", head=head(f"joma scan: {title}"), contents=contents, main="\n".join(parts), **given)
     make_folder(path.parent)
     write_text(path, text, PAGE)
