@@ -27,3 +27,7 @@ __all__ = [
     "stable_rank",
 ]
 __getattr__ = opener(__name__, __all__, ("alignment", "attention", "embedding", "intervals", "spectrum"))
+
+
+def __dir__() -> list[str]:
+    return __all__

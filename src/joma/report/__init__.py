@@ -11,3 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShownScan", "read_scan", "scan_runs", "show_scan", "write_comparison", "write_report", "write_scan_page"]
 __getattr__ = opener(__name__, __all__, ("page", "scans.page", "scans.shown"))
+
+
+def __dir__() -> list[str]:
+    return __all__
