@@ -71,7 +71,7 @@ def check_runs(commands: Path, folder: Path) -> None:
     stored = next((folder / "out" / "runs").glob("*.sqlite"))
     refused = run(commands / "joma", "export", stored, "--to", "parquet", cwd=folder)
     must(refused.returncode == 2, f"joma export without pyarrow ends with status {refused.returncode}")
-    must("'.[export]'" in refused.stderr, f"joma export without pyarrow says {refused.stderr!r}")
+    must("pip install 'joma[export]'" in refused.stderr, f"joma export without pyarrow says {refused.stderr!r}")
     packages = run(commands / "python", "-m", "pip", "list", "--format=freeze", cwd=folder).stdout
     must("matplotlib" not in packages, "what is optional was installed")
     if "+cpu" in packages:  # where pip finds a CPU build of torch, nothing may pull CUDA in

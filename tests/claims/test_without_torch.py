@@ -51,7 +51,7 @@ def test_what_judges_stays_a_small_part_of_joma():
 def test_other_commands_say_what_to_install(command):
     done = python(f"from joma.cli.main import main\nsys.exit(main({command}))")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"joma: joma {command[0]} needs torch, which is not installed; `pip install -e .`")
+    assert done.stderr.startswith(f"joma: joma {command[0]} needs torch, which is not installed: pip install -e .")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -46,6 +46,11 @@ def pages():
     return ["README.md", *sorted(str(path.relative_to(ROOT)) for path in written)]
 
 
+def front_pages():
+    """What lies beside README: for who contributes, reports a fault, or looks for what changed."""
+    return sorted(path.name for path in ROOT.glob("*.md") if path.name != "README.md")
+
+
 def text_of(page):
     return (ROOT / page).read_text(encoding="utf-8")
 

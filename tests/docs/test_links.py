@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from kept_records import RECORDS
-from page_blocks import ROOT, pages, text_of
+from page_blocks import ROOT, front_pages, pages, text_of
 
 LINK = re.compile(r"!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^()\s]+(?:\([^()\s]*\))?)\)")
 DOC = re.compile(r"\{doc\}`(?:[^`<]*<)?([^`<>]+)>?`")
@@ -51,7 +51,7 @@ def broken_page(page, target):
     return None if (start / f"{target.lstrip('/')}.md").is_file() else "no such page"
 
 
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", [*pages(), *front_pages()])
 def test_links_lead_somewhere(page):
     wrong = [(target, why) for target in LINK.findall(prose(page)) if (why := broken(page, target))]
     wrong += [(target, why) for target in DOC.findall(prose(page)) if (why := broken_page(page, target))]

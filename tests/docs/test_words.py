@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from page_blocks import pages, text_of
+from page_blocks import front_pages, pages, text_of
 
 from joma.cli.main import _parser
 
@@ -31,7 +31,7 @@ def private(text):
     return [found[0] for found in PRIVATE.finditer(text)] + MATTERS.findall(text)
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if not page.startswith(EXEMPT)])
+@pytest.mark.parametrize("page", [page for page in [*pages(), *front_pages()] if not page.startswith(EXEMPT)])
 def test_no_private_word(page):
     found = private(text_of(page))
     assert not found, f"{page}: " + ", ".join(f"{word} ({INSTEAD.get(word.lower().rstrip('s'), '')})" for word in found)

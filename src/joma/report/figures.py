@@ -9,7 +9,7 @@ from typing import Any
 from joma.claims.execute import Picture
 from joma.figures.style import house_style, to_svg
 from joma.figures.types import Figure
-from joma.host.extras import install_command
+from joma.host.extras import install_command, is_checkout
 from joma.report.markup import embed_svg, natural_width
 from joma.report.svg import compact_svg
 
@@ -57,7 +57,8 @@ def can_draw() -> bool:
 
 def no_figures(consequence: str) -> str:
     """Why a page has no figures, and how to get them. consequence: what giving the command again does not repeat."""
+    place = ", in the checkout of joma," if is_checkout() else ""
     return (
         '<p class="notice">This page has no figures, because matplotlib is not installed. Install it with '
-        f"<code>{install_command('viz')}</code>, in the checkout of joma, and give the command again: {consequence}</p>"
+        f"<code>{install_command('viz')}</code>{place} and give the command again: {consequence}</p>"
     )
