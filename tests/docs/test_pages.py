@@ -27,8 +27,13 @@ NUMBER = re.compile(r"[-−+]?\d+(?:,\d{3})*\.?\d*(?:e[-+]?\d+)?")  # a comma th
 
 
 def same(shown, printed, *, loose=False):
-    """Whether the lines agree; `...` stands for anything, and a loose number may differ by two of its last digits."""
+    """Whether the lines agree; `...` stands for anything, and a loose number may differ by two of its last digits.
+
+    A last line of `...` alone stands for all lines that follow: a record from a checkout ends with its commit.
+    """
     shown, printed = _lines(shown), _lines(printed)
+    if shown[-1:] == ["..."]:
+        shown, printed = shown[:-1], printed[: len(shown) - 1]
     return len(shown) == len(printed) and all(_same_line(a, b, loose) for a, b in zip(shown, printed, strict=True))
 
 
@@ -195,6 +200,8 @@ def test_no_block_of_another_kind_hides_code():
         ("b 1.25", "a 1.25", True, False),
         ("at /.../run", "at /tmp/run", False, True),
         ("one\ntwo", "one", False, False),
+        ("one\n...", "one\ntwo\nthree", False, True),
+        ("one\n...", "two\nthree", False, False),
     ],
 )
 def test_output_is_compared(shown, printed, loose, expected):
