@@ -158,7 +158,7 @@ def test_without_ray_one_sentence_says_how_to_get_it(tmp_path, capsys, monkeypat
 
 def test_names_keep_their_capitals_and_defaults_are_said(capsys):
     for command, words in (
-        ("export", ("npz or RO-Crate",)),
+        ("export", ("npz, as an RO-Crate",)),
         ("scan", ("(default: joma-out)", "(default: 20)")),
         ("cache", ("(default: joma-out)",)),
         ("show", ("(default: joma-out)", "--scale paper")),
