@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # In memory, where there is room: a run that is stored asks the disk hundreds of times whether it has everything.
 PYTEST    = $(BIN)/python tests/in_memory.py $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(if $(SHUFFLE),--shuffle $(SHUFFLE))
 
-.PHONY: setup setup-test run test test-all lint types unit long every quick-machines machines docs smoke bench chaos fuzz plant dist lock clean
+.PHONY: setup setup-test run test test-all lint types unit long every quick-machines machines docs smoke bench chaos fuzz plant dist release lock clean
 .DEFAULT_GOAL := run
 
 setup: $(VENV)/.ready
@@ -106,6 +106,11 @@ dist: setup-test
 	$(BIN)/python -m hatchling build
 	@ls dist
 	$(BIN)/python tests/check_dist.py dist
+
+# What `make dist` built and tried, checked for a package index; beside it the list of packages (CycloneDX), notes from the
+# changelog and checksums. It tags and sends nothing.
+release: dist
+	$(BIN)/python requirements/release.py dist
 
 # For maintainers, with uv installed: resolve the locks anew, all together, so that one version of a package suits both.
 # torch stays out, see above. Packages keep their versions where they can; `make lock UPGRADE=--upgrade` takes the newest.
