@@ -2,8 +2,8 @@
 
     python requirements/release.py dist      # a folder with one wheel and one source archive
 
-Nothing is tagged and nothing is sent. Ends with status 1 if what was built is wrong. What is still to do before a tag is
-only printed. Needs the standard library and hatchling.
+Nothing is tagged or sent. Ends with status 1 if what was built is wrong. What is still to do before a tag is printed.
+Needs the standard library and hatchling.
 """
 
 from __future__ import annotations
