@@ -132,12 +132,14 @@ class Comparison(NamedTuple):
     value: float
     control: float
     low: float
-    """Of the value's own interval; `high` is its upper end."""
+    """Lower end of the value's own interval, and `high` its upper end."""
     high: float
     control_low: float
+    """Lower end of the control's own interval, and `control_high` its upper end."""
     control_high: float
     difference_low: float
-    """Of the interval of value - control: where both have the same seeds, narrower than the other two suggest."""
+    """Lower end of the interval of value - control, and `difference_high` its upper end: where both have the same
+    seeds, closer than the other two suggest."""
     difference_high: float
     seeds: int
     """Of the pairs that are finite."""
@@ -152,6 +154,7 @@ class Comparison(NamedTuple):
     numbers: tuple[tuple[float, ...], ...] = ()
     """Those that were compared, seed by seed: the value's and the control's."""
     paired: bool = True
+    """Whether value and control share their seeds, so that differences were taken seed by seed."""
 
     @property
     def difference(self) -> float:
