@@ -132,15 +132,17 @@ class Comparison(NamedTuple):
     value: float
     control: float
     low: float
-    """Lower end of the value's own interval, and `high` its upper end."""
+    """Lower end of the value's own interval."""
     high: float
+    """Upper end of the value's own interval."""
     control_low: float
-    """Lower end of the control's own interval, and `control_high` its upper end."""
+    """Lower end of the control's own interval."""
     control_high: float
+    """Upper end of the control's own interval."""
     difference_low: float
-    """Lower end of the interval of value - control, and `difference_high` its upper end: where both have the same
-    seeds, closer than the other two suggest."""
+    """Lower end of the interval of value - control: where both have the same seeds, closer than the others suggest."""
     difference_high: float
+    """Upper end of the interval of value - control."""
     seeds: int
     """Of the pairs that are finite."""
     level: float = 0.95
