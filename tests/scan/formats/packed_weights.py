@@ -131,3 +131,16 @@ def mxfp4(rng, experts=3, outputs=8, blocks=2):
     weight = FP4[codes] * 2.0 ** (scales.astype(np.int64) - 127)[..., None]
     parts = {"_blocks": torch.from_numpy(codes[..., ::2] | codes[..., 1::2] << 4), "_scales": torch.from_numpy(scales)}
     return parts, weight.reshape(experts, outputs, -1).transpose(0, 2, 1)
+
+
+def nvfp4(rng, shape=(6, 40), *, divides=False):
+    """Of modelopt, whose scale for all multiplies, or of compressed-tensors, whose scale for all divides."""
+    codes = rng.integers(0, 16, shape).astype(np.uint8)
+    blocks = (*shape[:-1], -(-shape[-1] // 16))
+    scale = torch.from_numpy(rng.uniform(0.5, 4, blocks).astype(np.float32)).to(torch.float8_e4m3fn)
+    whole = np.float32(0.3)
+    each = np.repeat(scale.double().numpy(), 16, -1)[..., : shape[-1]]
+    weight = FP4[codes] * (each / float(whole) if divides else each * float(whole))
+    names = ("weight_packed", "weight_global_scale") if divides else ("weight", "weight_scale_2")
+    packed = torch.from_numpy(codes[..., ::2] | codes[..., 1::2] << 4)
+    return {names[0]: packed, "weight_scale": scale, names[1]: torch.tensor([whole])}, weight

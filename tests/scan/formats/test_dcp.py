@@ -219,10 +219,10 @@ CLASS = b"c" + b"torch.distributed.checkpoint.metadata\n"
         (b"\x80\x02ctorch\nSize\n}U\x01xK\x01sb.", "is damaged"),  # an operation of old pickles
         (b"\x80\x02ctorch\nSize\n}X\x01\x00\x00\x00xK\x01sb.", "a state to what has none"),
         (b"\x80\x02" + CLASS + b"Metadata\n}X\x03\x00\x00\x00getK\x01sb.", "a state to what has none"),
-        (b"\x80\x02" + CLASS + b"Metadata\n)\x81}X\x03\x00\x00\x00getK\x01sb.", "no description"),
+        (b"\x80\x02" + CLASS + b"Metadata\n)\x81}X\x03\x00\x00\x00getK\x01sb.", "not a description"),
         (b"\x80\x02}))\x86K\x01s.", "keys that are no names"),
         (b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b".", "is damaged"),  # a bytearray of a terabyte
-        (b"\x80\x02K\x01r" + b"\xff" * 4 + b".", "no description"),  # a memo of four thousand million places
+        (b"\x80\x02K\x01r" + b"\xff" * 4 + b".", "not a description"),  # a memo of four thousand million places
         (b"\x80\x02" + b"(" * 100_000 + b".", "is damaged"),
         (b"\x80\x02ctorch\nfloat32\n)R.", "is damaged"),
         (b"\x80\x02cbuiltins\neval\nX\x01\x00\x00\x001\x85R.", "it names 'builtins.eval'"),

@@ -77,6 +77,42 @@ def test_gptq_of_more_inputs_than_are_unpacked_at_a_time(tmp_path):
     must_be(folder_of(tmp_path, parts, {"quant_method": "gptq"}), weight, "dequantised from GPTQ with 4 bits")
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("second", [False, True])
+def test_symmetric_gptq_without_zero_points(tmp_path, bits, second):
+    parts, _ = packed.gptq(np.random.default_rng(bits), bits=bits, shuffled=True)
+    # Written out number by number: the middle of the integers stands for zero.
+    words, scales, order = (parts[of].numpy() for of in ("qweight", "scales", "g_idx"))
+    each = 32 // bits
+    values = np.array([[int(word) >> bits * (at % each) & 2**bits - 1 for word in words[at // each].view(np.uint32)]
+                       for at in range(len(order))])  # fmt: skip
+    weight = (values.T - 2 ** (bits - 1)) * scales[order].T.astype(np.float64)
+    del parts["qzeros"]
+    form = "gptq_v2" if second else "gptq"
+    settings = {"quant_method": "gptq", "bits": bits, "sym": True, "checkpoint_format": form}
+    said = f"dequantised from GPTQ with {bits} bits, symmetric, without zero points"
+    must_be(folder_of(tmp_path, parts, settings), weight, said)
+    for unknown in ({"bits": bits, "sym": False}, {"sym": True}):
+        with pytest.raises(CheckpointError, match="it has no qzeros beside it"):
+            folder_of(tmp_path, parts, {"quant_method": "gptq", **unknown}).open().read(f"{LAYER}.weight")
+
+
+@pytest.mark.parametrize("divides", [True, False])
+@pytest.mark.parametrize("shape", [(6, 32), (6, 40), (6, 4, 32)])
+def test_nvfp4(tmp_path, divides, shape):
+    parts, weight = packed.nvfp4(np.random.default_rng(7), shape, divides=divides)
+    method = "compressed-tensors" if divides else "modelopt"
+    must_be(folder_of(tmp_path, parts, {"quant_method": method}), weight, "dequantised from NVFP4")
+
+
+def test_nvfp4_whose_scales_do_not_fit(tmp_path):
+    parts, _ = packed.nvfp4(np.random.default_rng(7), (6, 64))
+    for name, spoiled in (("weight_scale", parts["weight_scale"][:, :3]), ("weight_scale", torch.ones(6, 4)),
+                          ("weight_scale_2", torch.ones(2))):  # fmt: skip
+        with pytest.raises(CheckpointError, match="cannot be dequantised: its scales"):
+            folder_of(tmp_path, {**parts, name: spoiled}).open().read(f"{LAYER}.weight")
+
+
 @pytest.mark.parametrize("told", [True, False])
 def test_awq(tmp_path, told):
     parts, weight = packed.awq(np.random.default_rng(1))
@@ -186,7 +222,7 @@ def state_of_shape(*shape):
 @pytest.mark.parametrize(
     ("parts", "settings", "sentence"),
     [
-        ({"qweight": GPTQ["qweight"]}, {}, "it has no qzeros beside it"),
+        ({"qweight": GPTQ["qweight"]}, {}, "it has no scales beside it"),
         (spoiled(GPTQ, "scales", torch.ones(4, 31)), {}, "fit neither GPTQ nor AWQ"),
         (spoiled(GPTQ, "scales", torch.ones(4)), {}, "its scales are torch.float32"),
         (spoiled(GPTQ, "g_idx", torch.full((64,), 9, dtype=torch.int32)), {}, "groups that are not among its 4"),
@@ -204,10 +240,18 @@ def state_of_shape(*shape):
         (spoiled(NF4, "weight", torch.zeros(7, 1, dtype=torch.uint8)), {}, "it has 7 bytes"),
         (spoiled(FP8, "weight_scale_inv", torch.ones(7, 3)), {}, "do not fit"),
         (spoiled(FP8, "weight_scale_inv", torch.ones(2, 2, 2)), {}, "its scales have shape"),
-        (spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 8, dtype=torch.uint8)), {}, "no pack-quantized weight"),
-        (spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 0, dtype=torch.int32)), {}, "no pack-quantized weight"),
-        (spoiled(COMPRESSED, "weight_packed", torch.zeros(128, dtype=torch.int32)), {}, "no pack-quantized weight"),
-        (spoiled(COMPRESSED, "weight_shape", torch.tensor(16)), {}, "no pack-quantized weight"),
+        (
+            spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 8, dtype=torch.uint8)),
+            {},
+            "not a pack-quantized",
+        ),
+        (
+            spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 0, dtype=torch.int32)),
+            {},
+            "not a pack-quantized",
+        ),
+        (spoiled(COMPRESSED, "weight_packed", torch.zeros(128, dtype=torch.int32)), {}, "not a pack-quantized"),
+        (spoiled(COMPRESSED, "weight_shape", torch.tensor(16)), {}, "not a pack-quantized"),
         (spoiled(COMPRESSED, "weight_shape", torch.tensor([16, 999])), {}, "do not hold 999 numbers"),
     ],
 )

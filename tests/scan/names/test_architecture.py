@@ -8,7 +8,8 @@ from checkpoint_series import save_model
 from joma.runs import Run
 from joma.scan import open_series, plan, sweep
 from joma.scan.errors import UnknownNames
-from joma.scan.names.architecture import coverage, find_groups, not_taken, others, pick_groups
+from joma.scan.formats.tensor_file import Stored
+from joma.scan.names.architecture import coverage, find_groups, located, not_taken, others, pick_groups
 from joma.scan.sources.folder import LocalFile, LocalFolder
 from joma.scan.sources.series import model_type
 
@@ -360,3 +361,44 @@ def test_a_number_of_5000_digits_is_no_layer(tmp_path):
     with Run.create(tmp_path / "a.sqlite", study="scan", config={}) as run:
         sweep(plan(series, measures=("stable_rank",)), run)
         assert run.array("stable_rank/mlp").shape == (1, 1)
+
+
+def test_experts_whose_rows_lie_in_one_matrix(tmp_path):
+    """MegaBlocks, as DBRX of transformers has it: 3 experts of 8 rows each, and the router counts them."""
+    config = pytest.importorskip("transformers.models.dbrx.configuration_dbrx", reason="needs transformers")
+    from transformers import DbrxConfig, DbrxForCausalLM
+
+    attention = config.DbrxAttentionConfig(kv_n_heads=1)
+    attention.rope_theta = 1e4
+    shape = {"d_model": 16, "n_heads": 2, "n_layers": 2, "max_seq_len": 32, "vocab_size": 20}
+    ffn = {"ffn_hidden_size": 8, "moe_num_experts": 3, "moe_top_k": 1, "hidden_size": 16}
+    torch.manual_seed(0)
+    model = DbrxForCausalLM(DbrxConfig(**shape, ffn_config=ffn, attn_config=attention))
+    model.save_pretrained(tmp_path)
+    with LocalFolder(tmp_path, 0).open() as checkpoint:
+        names = checkpoint.names()
+        groups = find_groups(names, {}, shape=lambda name: checkpoint.stored(name).shape)
+        assert not_taken(names, groups, checkpoint.stored) == {}
+        inside = model.transformer.blocks[1].ffn.experts.mlp
+        for group, stack in {"_gate": inside.w1, "": inside.v1, "_down": inside.w2}.items():
+            group = f"mlp_experts{group}"
+            assert len(groups[group]) == 6
+            rows = located(groups[group], names)
+            assert [(row.layer, row.expert) for row in rows] == [(at, of) for at in range(2) for of in range(3)]
+            for row in rows[3:]:
+                mine = stack.detach().view(3, 8, 16)[row.expert]
+                assert torch.equal(checkpoint.read(row.name), mine)
+
+
+def test_experts_that_nobody_counts_are_named(tmp_path):
+    """Without a router, or with rows that do not fit it, nothing is guessed; without v1, w1 has no gate."""
+    name, router = "blocks.0.ffn.experts.mlp.w1", "blocks.0.ffn.router.layer.weight"
+    for shapes in ({name: (24, 16)}, {name: (24, 16), router: (5, 16)}, {name: (3, 16), router: (3, 16)}):
+        groups = find_groups(shapes, {}, shape=shapes.__getitem__)
+        assert groups == {}
+        assert list(not_taken(shapes, groups, lambda each: Stored(shapes[each], torch.half))) == [
+            "blocks.*.ffn.experts.mlp.w1"
+        ]
+    shapes = {name: (24, 16), router: (3, 16)}
+    assert find_groups(shapes, {}, shape=shapes.__getitem__)["mlp_experts"][2] == f"{name}[16:24]"
+    assert find_groups(shapes, {})["mlp_experts"] == (name,)

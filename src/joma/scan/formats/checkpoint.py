@@ -27,6 +27,7 @@ TOGETHER = {
     "megatron": re.compile(r"mp_rank_(\d+)/(?:(?:model_optim_rng|model_rng)\.pt|model_weights\.ckpt)"),
     "zero": re.compile(r"(?:\w+_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_(model|optim)_states\.pt"),
     "consolidated": re.compile(r"consolidated\.(\d+)\.pth"),
+    "fsdp": re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt"),
     "dcp": re.compile(r"[^/]+\.distcp"),
 }
 # As transformers and diffusers choose.
@@ -44,6 +45,15 @@ OF_TEXTS = frozenset({"tokenizer.json", "tokenizer.model", "tokenizer_config.jso
                       "merges.txt", "spiece.model"})  # fmt: skip
 """What makes the tokens that a model reads."""
 _DESCRIBES = OF_TEXTS | {CONFIG, "config.json", ".metadata"}
+
+
+def ends_in(name: str, endings: tuple[str, ...] = ENDINGS) -> bool:
+    """Whether a file has one of the endings, in small letters or capitals.
+
+    >>> ends_in("Step_100.PT"), ends_in("notes.txt")
+    (True, False)
+    """
+    return name.lower().endswith(endings)
 
 
 @dataclass(frozen=True)
@@ -294,8 +304,8 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
 class Weights:
     """The files of a checkpoint that hold its weights; index says which tensor is in which (None: ask the files).
 
-    kind: "" where each file stands for itself; "layers", "ranks", "zero" (DeepSpeed), "megatron", "consolidated" and
-    "dcp" where they make sense only together; "adapter" for one that changes the weights of a base.
+    kind: "" where each file stands for itself; "layers", "ranks", "zero" (DeepSpeed), "megatron", "consolidated",
+    "fsdp" and "dcp" where they make sense only together; "adapter" for one that changes the weights of a base.
     """
 
     files: tuple[str, ...]
@@ -324,7 +334,7 @@ def choose_weights(names: Collection[str], read: Callable[[str], bytes], where: 
     if together := parts_of_one(names):
         return Weights(tuple(together[1]), kind=together[0])
     for endings in ((".safetensors",), TORCH_ENDINGS, (".gguf",)):
-        fitting = sorted(n for n in names if n.endswith(endings) and not NO_WEIGHTS.fullmatch(n))
+        fitting = sorted(n for n in names if ends_in(n, endings) and not NO_WEIGHTS.fullmatch(n))
         if len(fitting) == 1 and not _SHARD.fullmatch(fitting[0]):
             return Weights((fitting[0],))
         if fitting:
@@ -340,7 +350,7 @@ def is_read(name: str, weights: Weights) -> bool:
     """
     if name in weights.files or name.endswith(".index.json") or name in _DESCRIBES:
         return True
-    return weights.kind not in ("", "adapter") and name.endswith(ENDINGS) and not NO_WEIGHTS.fullmatch(name)
+    return weights.kind not in ("", "adapter") and ends_in(name) and not NO_WEIGHTS.fullmatch(name)
 
 
 def parts_of_one(names: Collection[str]) -> tuple[str, list[str]] | None:
@@ -359,7 +369,7 @@ def _by_index(index: str, names: Collection[str], read: Callable[[str], bytes], 
         raise CheckpointError(f"{where}/{index} has no weight_map from tensors to files", file=index)
     for tensor, file in places.items():
         # An index must not lead out of its folder.
-        if not isinstance(file, str) or "/" in file or "\\" in file or not file.endswith(ENDINGS):
+        if not isinstance(file, str) or "/" in file or "\\" in file or not ends_in(file):
             what = f"puts {tensor} in {str(file)[:80]!r}, which is not a weights file beside it"
             raise CheckpointError(f"{where}/{index} {what}", file=index, tensor=tensor)
         if file not in names:

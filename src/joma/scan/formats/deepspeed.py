@@ -62,9 +62,15 @@ class JoinedFile(TensorFile):
     """Tensors that are each made of one part or several."""
 
     def __init__(
-        self, name: str, files: Iterable[TensorFile], parts: Mapping[str, Sequence[Source]], notes: Sequence[str] = ()
-    ) -> None:
-        """files: all that are closed with this. parts: of every tensor, in order. notes: what the joining did."""
+        self, name: str, files: Iterable[TensorFile], parts: Mapping[str, Sequence[Source]], notes: Sequence[str] = (),
+        along: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        """Join them.
+
+        files: all that are closed with this. parts: of every tensor, in order. notes: what the joining did. along: the
+        dimension along which the parts of each tensor are joined; None: its name tells.
+        """
+        self._along = along
         self.name = name
         self.notes = tuple(notes)
         self._files = list(files)
@@ -85,7 +91,7 @@ class JoinedFile(TensorFile):
             return sources[0].file.read(sources[0].name)
         parts = [source.file.read(source.name) for source in sources]
         # Every part may be a piece of the gate above one of the up projection: two rows per column of the next.
-        found = _LOWER.fullmatch(tensor)
+        found = _LOWER.fullmatch(tensor) if self._along is None else None
         back = self.tensors.get(f"{found[1]}{_UPPER[found[2]]}.weight") if found else None
         if back and len(back.shape) == 2 and self.tensors[tensor].shape[0] == 2 * back.shape[1]:
             parts = [part.chunk(2)[at] for at in (0, 1) for part in parts]
@@ -119,6 +125,8 @@ class JoinedFile(TensorFile):
 
     def _dimension(self, tensor: str) -> int | None:
         """Along which dimension parts are joined; -1: all are the same; None: not known."""
+        if self._along is not None:
+            return self._along[tensor]
         shape, count = self._parts[tensor][0].stored.shape, len(self._parts[tensor])
         if _BY_WIDTH.fullmatch(tensor) and len(shape) == 2 and self._width in (shape[1], count * shape[1]):
             return int(shape[1] != self._width)
@@ -145,7 +153,7 @@ def rank_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile
     kind = next(kind for kind in _RANKS if TOGETHER[kind].fullmatch(names[0]))
     prefix, called = _RANKS[kind]
     ranks = {int(found[1]): name for name in names if (found := TOGETHER[kind].fullmatch(name))}
-    files = _opened(_in_order(ranks, where), open_file)
+    files = opened(in_order(ranks, where), open_file)
     parts: dict[str, list[Source]] = {}
     with closed_on_error(*files):
         for file in files:
@@ -170,7 +178,7 @@ def layer_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFil
         raise CheckpointError(f"{where} does not hold {width} parts of every layer; a file is missing", file=where)
     parts: dict[str, list[Source]] = {}
     blocks = 0
-    files = _opened([name for layer in sorted(by_layer) for name in _in_order(by_layer[layer], where)], open_file)
+    files = opened([name for layer in sorted(by_layer) for name in in_order(by_layer[layer], where)], open_file)
     for at, layer in enumerate(sorted(by_layer)):
         mine = files[at * width : (at + 1) * width]
         block = any(_BLOCK.fullmatch(name) for name in mine[0].tensors)
@@ -203,9 +211,9 @@ class ZeroFile(TensorFile):
         if len(model) != len(optim):
             raise self.wrong(f"holds {len(model)} files of the model and {len(optim)} of the optimizer")
         with closed_on_error(self):
-            self._files = _opened(optim, self._explained(open_file))
+            self._files = opened(optim, self._explained(open_file))
             self._flat = [_flat(file) for file in self._files]
-            models = _opened(model, self._explained(open_file))
+            models = opened(model, self._explained(open_file))
             self._files += models
             self._places = self._layout(_shapes(models[0], "param_shapes"))
             self._frozen = _frozen(models)
@@ -260,7 +268,7 @@ class ZeroFile(TensorFile):
             raise self.wrong(f"is cut by ZeRO stage 3 and tensor parallelism; {_CONVERTER}")
         if not found:
             raise self.wrong(f"has no zero_pp_rank_*_{kind}_states.pt, so its weights are not there")
-        return _in_order({rank: name for rank, (_, name) in found.items()}, self.name)
+        return in_order({rank: name for rank, (_, name) in found.items()}, self.name)
 
     def _explained(self, open_file: Open) -> Open:
         def opened(name: str) -> TorchFile:
@@ -317,14 +325,16 @@ def _shapes(file: TorchFile, key: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _in_order(ranks: Mapping[int, str], where: str) -> list[str]:
+def in_order(ranks: Mapping[int, str], where: str) -> list[str]:
+    """The files by rank, or a sentence on the first that is not there."""
     for rank in range(max(ranks) + 1):
         if rank not in ranks:
             raise CheckpointError(f"{where} lacks part {rank} beside {ranks[max(ranks)]}", file=where)
     return [ranks[rank] for rank in sorted(ranks)]
 
 
-def _opened(names: Sequence[str], open_file: Open) -> list[TorchFile]:
+def opened(names: Sequence[str], open_file: Open) -> list[TorchFile]:
+    """All of the files; none stays open if one cannot be opened."""
     with ExitStack() as stack:
         files = [stack.enter_context(closing(open_file(name))) for name in names]
         stack.pop_all()

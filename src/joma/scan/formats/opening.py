@@ -20,10 +20,12 @@ from joma.scan.formats.checkpoint import (
     Checkpoint,
     Weights,
     choose_weights,
+    ends_in,
     parts_of_one,
 )
 from joma.scan.formats.dcp import METADATA, DcpFolder
 from joma.scan.formats.deepspeed import ZeroFile, layer_states, rank_states
+from joma.scan.formats.fsdp import fsdp_states
 from joma.scan.formats.gguf_file import GgufFile
 from joma.scan.formats.safetensors_file import SafetensorsFile
 from joma.scan.formats.tensor_file import LocalBytes, Stored, TensorFile, closed_on_error, parsed_json, small_file
@@ -34,23 +36,24 @@ _INSIDE = re.compile(
     r"global_step\d+|pytorch_model_fsdp_\d+|dist_checkpoint|model_and_optim|actor|huggingface|transformer|unet|checkpoint"
 )
 _LEVELS = 3  # folders inside one another that are looked into
-_SHARDS = re.compile(r"model_world_size_\d+_rank_\d+\.pt")
+_WHOLE = re.compile(r"model_world_size_1_rank_0\.pt")  # of one process: it holds all
 ALONE = Path()  # for `base`: an adapter is read without the base that its settings name
 _CHANGES_ITS_BASE = ("pissa", "olora", "corda", "loftq")  # the adapter then belongs to a base that was changed first
 
 
 def opened_file(path: Path) -> TensorFile:
     """A local file of tensors: the ending decides the format."""
-    if path.suffix == ".safetensors":
+    ending = path.suffix.lower()
+    if ending == ".safetensors":
         return SafetensorsFile(LocalBytes(path))
-    return GgufFile(LocalBytes(path)) if path.suffix == ".gguf" else TorchFile(path)
+    return GgufFile(LocalBytes(path)) if ending == ".gguf" else TorchFile(path)
 
 
 def open_file(path: Path) -> Checkpoint:
     """A checkpoint that is one file. What config.json beside it says of packed weights is believed."""
-    together = parts_of_one([path.name])
+    together = None if _WHOLE.fullmatch(path.name) else parts_of_one([path.name])
     siblings = parts_of_one([each.name for each in path.parent.iterdir()]) if together else None
-    if together and (together[0] in ("zero", "dcp", "layers") or (siblings and len(siblings[1]) > 1)):
+    if together and (together[0] in ("zero", "dcp", "layers", "fsdp") or (siblings and len(siblings[1]) > 1)):
         what = f"{path} is one part of a checkpoint in several files; name the folder {path.parent}"
         raise CheckpointError(what, file=path.name)
     adapter = _json(path.parent / CONFIG) if path.name.startswith("adapter_model.") else None
@@ -86,7 +89,6 @@ def weights_folder(path: Path) -> Path:
         if len(inside) != 1:
             break
         path = inside[0]
-    _must_not_be_shards(path)
     return path
 
 
@@ -106,32 +108,27 @@ def rank_files(path: Path) -> list[Path]:
 
 
 def _has_weights(path: Path) -> bool:
-    weights = [entry.name for entry in listed(path) if entry.name.endswith((*ENDINGS, ".index.json"))]
+    weights = [entry.name for entry in listed(path) if ends_in(entry.name, (*ENDINGS, ".index.json"))]
     return not all(map(NO_WEIGHTS.fullmatch, weights))
 
 
 def _leads_to_weights(path: Path, levels: int = _LEVELS) -> bool:
-    if _has_weights(path) or any(_SHARDS.fullmatch(entry.name) for entry in listed(path)):
+    if _has_weights(path) or parts_of_one([entry.name for entry in listed(path)]):
         return True
     inside = [entry for entry in listed(path) if _INSIDE.fullmatch(entry.name) and entry.is_dir()]
     return levels > 1 and any(_leads_to_weights(entry, levels - 1) for entry in inside)
 
 
-def _must_not_be_shards(path: Path) -> None:
-    if shards := [entry.name for entry in listed(path) if _SHARDS.fullmatch(entry.name)]:
-        how = "merge them with its tool (python -m verl.model_merger), or let it save the model for transformers"
-        what = f"{path} holds {counted(len(shards), 'shard')} of FSDP as verl writes them; {how}"
-        raise CheckpointError(what, file=shards[0])
-
-
 _JOINED: dict[str, Callable[[Sequence[str], Callable[[str], TorchFile], str], TensorFile]] = {
-    "layers": layer_states, "ranks": rank_states, "consolidated": rank_states, "megatron": rank_states, "zero": ZeroFile
+    "layers": layer_states, "ranks": rank_states, "consolidated": rank_states, "megatron": rank_states,
+    "zero": ZeroFile, "fsdp": fsdp_states,
 }  # fmt: skip
 
 
 def _together(path: Path, weights: Weights) -> TensorFile:
     if weights.kind != "dcp":
-        return _JOINED[weights.kind](weights.files, lambda name: TorchFile(path / name), str(path))
+        shards = weights.kind == "fsdp"
+        return _JOINED[weights.kind](weights.files, lambda name: TorchFile(path / name, shards=shards), str(path))
     folder = DcpFolder(str(path), small_file(path / METADATA), lambda name: LocalBytes(path / name))
     with closed_on_error(folder):
         folder.open_all()

@@ -6,7 +6,7 @@ file that names anything else is refused.
 - `plain_unpickled` reads pickles of plain descriptions. The reader is Python's own, in Python: the one in C can be made
   to take all memory by a few bytes. Of its operations only those are left that build plain values.
 - `with_stand_ins` lets torch's restricted unpickler read what lies next to the weights in torch files: options of a
-  training script, numpy's numbers and random states, DeepSpeed's loss scale.
+  training script, numpy's numbers and random states, DeepSpeed's loss scale, tensors that lie in several processes.
 """
 
 from __future__ import annotations
@@ -145,7 +145,46 @@ _DEEPSPEED = (
     "runtime.zero.config.ZeroStageEnum", "utils.tensor_fragment.fragment_address",
 )  # fmt: skip
 _MEGATRON = ("enums.ModelType", "transformer.enums.AttnBackend", "transformer.enums.AttnMaskType")
+
+
+class Sharded(Plain):
+    """Stands for torch's DTensor, a tensor that lies in several processes: this process's part and where it belongs."""
+
+    @property
+    def placed(self) -> tuple[tuple[int, ...], tuple[Plain, ...]]:
+        """The shape of the whole, and how it is placed; ValueError where the file does not say so."""
+        spec = self.get("_spec")
+        meta, placements = (spec.get(of) if isinstance(spec, Plain) else None for of in ("tensor_meta", "placements"))
+        whole = meta.given[0] if isinstance(meta, Plain) and meta.given else None
+        plain = isinstance(placements, tuple) and all(isinstance(each, Plain) for each in placements)
+        sized = isinstance(whole, tuple) and all(type(length) is int and length >= 0 for length in whole)
+        if not plain or not sized:
+            raise ValueError("it does not say how a tensor (DTensor) is cut")
+        return tuple(whole or ()), tuple(placements or ())
+
+
+class Shard(Plain):
+    """Stands for the placement of a tensor that is cut along a dimension."""
+
+
+class Replicate(Plain):
+    """Stands for the placement of a tensor that every process has in full."""
+
+
+_SPREAD = ("tensor", "_tensor", "_tensor.api")  # where torch has had these classes
+_PLACEMENTS = ("tensor.placement_types", "_tensor.placement_types")
+_MESH = ("device_mesh.DeviceMesh", "_mesh_layout._MeshLayout", "_mesh_layout._FlatLayout")
+_SPEC = ("DTensorSpec", "TensorMeta", "ShardOrderEntry")
+_DISTRIBUTED: list[Any] = [
+    *((Sharded, f"{place}.DTensor") for place in _SPREAD),
+    *((kind, f"{place}.{kind.__name__}") for place in _PLACEMENTS for kind in (Shard, Replicate)),
+    *((Plain, f"{place}.{kind}") for place in _PLACEMENTS for kind in ("_StridedShard", "Partial", "_Partial")),
+    *((Plain, name) for name in _MESH),
+    *((Plain, f"{place}._dtensor_spec.{kind}") for place in _SPREAD[:2] for kind in _SPEC),
+    *((Plain, f"_tensor.placement_types.{kind}") for kind in _SPEC),
+]
 _ALLOWED: list[Any] = [
+    *((kind, f"torch.distributed.{name}") for kind, name in _DISTRIBUTED),
     (Plain, "argparse.Namespace"),
     (Plain, "signal.Signals"),
     (Plain, "_io.BytesIO"),
@@ -169,23 +208,32 @@ def with_stand_ins() -> Iterator[None]:
         others = torch.serialization.get_safe_globals()
         torch.serialization.clear_safe_globals()
         try:
-            with torch.serialization.safe_globals(_ALLOWED), _no_bytearrays():
+            with torch.serialization.safe_globals(_ALLOWED), _replaced(_REPLACED):
                 yield
         finally:
             torch.serialization.add_safe_globals(others)
 
 
+def _rebuilt(function: Any, kind: Any, given: Any, state: Any) -> Any:
+    """A tensor of a class of its own, or the stand-in of one that lies in several processes."""
+    if kind is not Sharded:
+        return torch._tensor._rebuild_from_type_v2(function, kind, given, state)
+    found, fields = Sharded(), state if isinstance(state, tuple) else (state,)  # its dictionary, and its slots
+    found.__setstate__({name: each for some in fields if isinstance(some, dict) for name, each in some.items()})
+    return found
+
+
+# torch lets a pickle call bytearray(3 * 10**9), which takes that much memory; a DTensor needs its processes.
+_REPLACED = {"builtins.bytearray": Plain, "torch._tensor._rebuild_from_type_v2": _rebuilt}
+
+
 @contextmanager
-def _no_bytearrays() -> Iterator[None]:
-    """torch lets a pickle call bytearray(3 * 10**9), which takes that much memory; within, a stand-in is made."""
+def _replaced(others: Mapping[str, Any]) -> Iterator[None]:
+    """Within, torch's unpickler calls `others` by these names."""
     listed: dict[str, Any] = getattr(torch._weights_only_unpickler, "_get_allowed_globals", dict)()
-    name = "builtins.bytearray"
-    if name not in listed:
-        yield
-        return
-    before = listed[name]
-    listed[name] = Plain
+    before = {name: listed[name] for name in others if name in listed}
+    listed.update({name: others[name] for name in before})
     try:
         yield
     finally:
-        listed[name] = before
+        listed.update(before)

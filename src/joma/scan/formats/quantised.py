@@ -1,4 +1,4 @@
-"""Quantised weights, made floating numbers again: GPTQ, AWQ, bitsandbytes, FP8, MXFP4 and compressed-tensors.
+"""Quantised weights, made floating numbers again: GPTQ, AWQ, bitsandbytes, FP8, MXFP4, NVFP4, compressed-tensors.
 
 Each format is known by the names of its parts, and its layout by their shapes; config.json settles what these leave
 open. What comes out is float32. A format that is not here is refused by name.
@@ -57,6 +57,8 @@ def _recipe_at(name: str, there: Collection[str], settings: Mapping[str, Any]) -
     if (state := _STATE.fullmatch(name)) and state[1] in there:
         tables = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
         return state[1], FourBit(present(state[1], name, *(f"{state[1]}.{part}" for part in tables)))
+    if last in ("weight_packed", "weight") and (found := _nvfp4(name, stem, there, present)):
+        return weight, found
     if last == "weight_packed":
         more = (f"{weight}_{part}" for part in ("scale", "shape", "zero_point", "g_idx"))
         return weight, Compressed(present(name, *more), settings)
@@ -104,12 +106,16 @@ class Packed(_Quantised):
     def described(self, parts: Parts) -> tuple[str, tuple[int, ...]]:
         kind, bits, inputs, outputs = self._layout(parts)
         guessed = "" if kind == "awq" or self.settings else ", zero points as in its first format"
+        guessed = guessed if self.part("qzeros") else ", symmetric, without zero points"
         return f"{kind.upper()} with {bits} bits{guessed}", (outputs, inputs)
 
     def made(self, parts: Parts) -> Tensor:
         kind, bits, inputs, outputs = self._layout(parts)
-        words, zeros, scales = (parts.take(self.named(part)) for part in ("qweight", "qzeros", "scales"))
-        if kind == "awq":
+        words, scales = (parts.take(self.named(part)) for part in ("qweight", "scales"))
+        zeros = parts.take(self.named("qzeros")) if self.part("qzeros") else None
+        if zeros is None:  # symmetric: the middle of the integers is zero
+            values, zero = unpacked(words, bits).T, torch.full(scales.shape, 2 ** (bits - 1))
+        elif kind == "awq":
             values = in_awq_order(unpacked(words.T.contiguous(), 4))  # (outputs, inputs)
             zero = in_awq_order(unpacked(zeros.T.contiguous(), 4)).T
         else:
@@ -130,13 +136,14 @@ class Packed(_Quantised):
 
     def _layout(self, parts: Parts) -> tuple[str, int, int, int]:
         """What it is, its bits, its inputs and its outputs."""
-        for ending in ("qweight", "qzeros", "scales"):
+        symmetric = self.part("qzeros") is None
+        for ending in ("qweight", "scales") if symmetric else ("qweight", "qzeros", "scales"):
             stored = parts.look(self.named(ending))
             words = ending == "scales" or stored.dtype is torch.int32
             if len(stored.shape) != 2 or 0 in stored.shape or not words:
                 raise self.refused(f"its {ending} are {stored.dtype} {stored.shape}")
         (high, wide), (groups, outputs) = (parts.look(self.named(part)).shape for part in ("qweight", "scales"))
-        zeros = parts.look(self.named("qzeros")).shape
+        zeros = self._zeros(high, groups, outputs) if symmetric else parts.look(self.named("qzeros")).shape
         kind = str(self.settings.get("packing_format") or self.settings.get("quant_method") or "")
         if outputs == 8 * wide and "gptq" not in kind and zeros == (groups, wide) and groups and high % groups == 0:
             return "awq", 4, high, outputs
@@ -150,6 +157,14 @@ class Packed(_Quantised):
         if "marlin" in str(self.settings.get("checkpoint_format")) or "awq" in kind:
             raise self.refused("it is in a layout for one kind of GPU; save it as gptq")
         return "gptq", bits, inputs, outputs
+
+    def _zeros(self, high: int, groups: int, outputs: int) -> tuple[int, int]:
+        """The shape that zero points would have; config.json tells the bits where there are none."""
+        bits = self.settings.get("bits")
+        if self.settings.get("sym") is False or not isinstance(bits, int) or bits < 1 or outputs * bits % 32:
+            how = "they are the same for all if its config.json says so (bits, and sym, which is true or missing)"
+            raise self.refused(f"it has no qzeros beside it; {how}")
+        return groups, outputs * bits // 32
 
     def _group_size(self, inputs: int, count: int) -> int:
         """Inputs that share a scale, where no part says which do. The last group may have fewer."""
@@ -285,6 +300,39 @@ class Mx(_Quantised):
         if len(blocks.shape) != 4 or blocks.shape[:-1] != scales.shape or blocks.dtype is not torch.uint8:
             raise self.refused(f"its blocks have shape {blocks.shape} and its scales {scales.shape}")
         return blocks.shape
+
+
+class Nv(_Quantised):
+    """NVFP4: two numbers to a byte, a scale in FP8 per 16 inputs, and one for all, which multiplies or divides them."""
+
+    def described(self, parts: Parts) -> tuple[str, tuple[int, ...]]:
+        packed, scale, whole = (parts.look(part) for part in self.parts)
+        if packed.dtype is not torch.uint8:
+            return "", packed.shape
+        shape = (*packed.shape[:-1], 2 * packed.shape[-1])
+        if len(shape) not in (2, 3) or 0 in shape or scale.shape != (*shape[:-1], -(-shape[-1] // 16)):
+            raise self.refused(f"its scales have shape {scale.shape}, and it has {shape} numbers")
+        if scale.dtype is not torch.float8_e4m3fn or prod(whole.shape) not in (1, shape[0]):
+            raise self.refused(f"its scales are {scale.dtype}, and {prod(whole.shape)} for all")
+        return "NVFP4", shape
+
+    def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:
+        if not self.described(parts)[0]:
+            return parts.take(self.parts[0], rows)
+        packed, scale = (parts.take(part, rows) for part in self.parts[:2])
+        whole = parts.take(self.parts[2]).float().reshape(-1)
+        whole = whole if len(whole) == 1 else cut(whole, rows)
+        whole = whole.reshape(-1, *[1] * (packed.ndim - 1))
+        values = torch.tensor(FP4)[nibbles(packed, high_first=False).long()]
+        each = scale.float() / whole if self.parts[2].endswith("_global_scale") else scale.float() * whole
+        return values.mul_(each.repeat_interleave(16, -1)[..., : values.shape[-1]])
+
+
+def _nvfp4(name: str, stem: str, there: Collection[str], present: Any) -> Nv | None:
+    """Of modelopt, whose packed weight has the name of a plain one, and of compressed-tensors."""
+    whole = f"{stem}.weight_{'global_scale' if name.endswith('_packed') else 'scale_2'}"
+    found = present(name, f"{stem}.weight_scale", whole) if whole in there else ()
+    return Nv(found) if len(found) == 3 else None
 
 
 class Compressed(_Quantised):

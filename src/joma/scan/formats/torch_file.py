@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
 
 from joma.host import limits
-from joma.scan.formats.pickles import with_stand_ins
+from joma.scan.formats.pickles import Sharded, with_stand_ins
 from joma.scan.formats.tensor_file import Bytes, LocalBytes, Stored, Stream, TensorFile, closed_on_error
 
 T = TypeVar("T")
@@ -63,8 +63,12 @@ class TorchFile(TensorFile):
     (['model.w'], [[1.0, 0.0], [0.0, 1.0]])
     """
 
-    def __init__(self, path: Path | Bytes, *, single: bool = False) -> None:
-        """path: the file, or where its bytes are. single: it holds one tensor and no dictionary; its name is empty."""
+    def __init__(self, path: Path | Bytes, *, single: bool = False, shards: bool = False) -> None:
+        """Open it.
+
+        path: the file, or where its bytes are. single: it holds one tensor and no dictionary; its name is empty.
+        shards: what is read of a tensor that lies in several processes is the part of this file; else it is refused.
+        """
         # A plain file that can be read, or a sentence that says why not.
         self._source = LocalBytes(path) if isinstance(path, Path) else path
         self.name = self._source.name
@@ -76,9 +80,16 @@ class TorchFile(TensorFile):
             self.content: dict[Any, Any] = content
             """All that was saved; tensors in it have shapes and no numbers, plain objects are stand-ins."""
             try:
-                self._values = dict(_flattened(content))
+                found = dict(_flattened(content))
+                for each in found.values():
+                    _ = each.placed if isinstance(each, Sharded) else None
             except ValueError as error:
                 raise self.wrong(f"is not a checkpoint: {error}") from None
+            self._values = {name: part for name, each in found.items() if (part := local_part(each)) is not None}
+            self.sharded = {name: each for name, each in found.items() if isinstance(each, Sharded)}
+            """Tensors that lie in several processes, by name."""
+            if not shards and any(each.placed[0] != self._values[name].shape for name, each in self.sharded.items()):
+                raise self.wrong("holds one process's part of tensors (DTensor), and says not where the others are")
             if single and "" not in self._values:
                 raise self.wrong(
                     f"holds no tensor with numbers where one should be, but a {type(content['']).__name__}"
@@ -217,7 +228,14 @@ def _must_be_as_torch_writes(records: Sequence[zipfile.ZipInfo]) -> None:
             raise ValueError("its numbers have another byte order than this machine's")
 
 
-def _flattened(value: dict[Any, Any]) -> Iterator[tuple[str, Tensor]]:
+def local_part(item: Any) -> Tensor | None:
+    """A plain tensor with numbers in the file, or this process's part of one; None for anything else."""
+    part = item.get("_local_tensor") if isinstance(item, Sharded) else item
+    is_plain = isinstance(part, Tensor) and part.layout is torch.strided and _begin(part) >= 0
+    return part.detach() if is_plain else None
+
+
+def _flattened(value: dict[Any, Any]) -> Iterator[tuple[str, Tensor | Sharded]]:
     """(name, tensor) of every plain tensor; optimizer states and numbers in between are left aside.
 
     Whatever is looked at counts: dictionaries that hold one another twice have no end in practice.
@@ -234,10 +252,10 @@ def _flattened(value: dict[Any, Any]) -> Iterator[tuple[str, Tensor]]:
             name = f"{prefix}{key}"
             if (letters := letters + len(name)) > _NAMES:
                 raise ValueError(f"its names have more than {_NAMES:,} letters")
-            if isinstance(item, Tensor) and item.layout is torch.strided and _begin(item) >= 0:
-                if item.ndim > limits.DIMENSIONS:
-                    raise ValueError(f"{name[:80]} has {item.ndim:,} dimensions")
-                yield name, item.detach()
+            if (part := local_part(item)) is not None:
+                if part.ndim > limits.DIMENSIONS:
+                    raise ValueError(f"{name[:80]} has {part.ndim:,} dimensions")
+                yield name, item
             elif isinstance(item, dict) and id(item) not in within:  # a pickle may hold a dictionary inside itself
                 if len(opened) == limits.JSON_DEPTH:
                     raise ValueError(f"its dictionaries lie more than {limits.JSON_DEPTH} deep")

@@ -34,7 +34,7 @@ from joma.host.extras import how_to_install
 from joma.host.words import counted
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.adapter import CONFIG as ADAPTER
-from joma.scan.formats.checkpoint import ENDINGS
+from joma.scan.formats.checkpoint import ends_in
 from joma.scan.formats.tensor_file import parsed_json, small_file
 
 _HOW_MANY = re.compile(r"(.*_)?(layers?|depths?|experts?|blocks?)")
@@ -123,7 +123,7 @@ def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 @contextmanager
 def _as_large_as_its_files(folder: Path) -> Iterator[None]:
     """A model that is built inside this block, by this thread, is refused once it is larger than its files allow."""
-    files = sum(path.stat().st_size for path in folder.iterdir() if path.name.endswith(ENDINGS) and path.is_file())
+    files = sum(path.stat().st_size for path in folder.iterdir() if ends_in(path.name) and path.is_file())
     most = max(limits.MODEL_NUMBERS, 8 * files)  # numbers of 4 bits, counted up to four times while they are loaded
     parts, numbers, builder = 0, 0, threading.get_ident()
 

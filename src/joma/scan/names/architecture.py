@@ -23,6 +23,7 @@ from joma.scan.names.roots import choose_root, in_root, roots, weights_of
 MLP, GATE, EMBEDDING = "mlp", "mlp_gate", "embedding"
 _KNOWN = re.compile(r"(embedding|mlp(_experts|_shared)?(_gate|_down|_gate_up)?|(cross_)?attention(_\w+)?)")
 _EXPERT = re.compile(r"\.experts\.(?:expert_)?(\d{1,9})\.")
+_EXPERT_ROWS = f".{TABLE['mlp']['rows']['inside']}."  # of tensors that hold one expert's rows after the other's
 _KINDS = 4  # of names that are not known, in a sentence
 _ASIDE = TABLE["aside"]
 # One word of a name at a time: a stranger's name may be long.
@@ -132,6 +133,8 @@ def located(tensors: Iterable[str], names: Iterable[str] = ()) -> list[Row]:
     for name in tensors:
         layer, part, named = layers[tensor_of(name)], part_of(name), _EXPERT.search(name)
         stacked = part.index[0] if part and isinstance(part.index[0], int) else None
+        if part and isinstance(own := part.index[0], slice) and _EXPERT_ROWS in f".{part.base}":
+            stacked = own.start // (own.stop - own.start)
         expert = stacked if stacked is not None else int(named[1]) if named else None
         rows.append(Row(None if layer is None else int(layer.rpartition(".")[2]), expert, name))
     return rows

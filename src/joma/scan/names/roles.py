@@ -8,7 +8,7 @@ file of the same form.
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -68,6 +68,10 @@ _MLP_TAIL = re.compile(
     rf"|(?P<direct>{_any_of(TABLE['mlp']['direct'])}))(?:\.weight)?"
 )
 _SEQUENCE_TAIL = re.compile(rf"(?P<box>{_BOX}(?:\.net)?)\.(?P<at>\d{{1,3}})(?:\.proj)?\.weight")
+_ROWS = TABLE["mlp"]["rows"]
+_ROWS_TAIL = re.compile(
+    rf"(?P<box>{_BOX})\.{re.escape(_ROWS['inside'])}\.(?P<leaf>{_any_of(_ROWS[of] for of in ('gate', 'up', 'down'))})"
+)
 _PROJECTION_OF = {leaf: role for role, leaves in TABLE["attention"]["projections"].items() for leaf in leaves}
 _MIXERS = TABLE["attention"]["mixers"]
 _ATTENTION_TAIL = re.compile(
@@ -145,7 +149,7 @@ def taken(
             continue
         parts: Iterable[int | None] = range(sizes[0]) if len(sizes) == 3 else [None]
         found += [Taken(name if at is None else f"{name}[{at}]", group, at) for at in parts]
-    return [*found, *_attention(rest), *_mlps(rest, shape, model_type), *_sequences(rest, shape)]
+    return [*found, *_attention(rest), *_mlps(rest, shape, model_type), *_sequences(rest, shape), *_rows(rest, shape)]
 
 
 _Line = tuple[int, int, list[str], str]  # how long it is, its stars, its words, its group
@@ -208,7 +212,12 @@ def _read(name: str) -> tuple[str, re.Match[str]] | None:
 def _known_tail(tail: str) -> re.Match[str] | None:
     tail = ".".join(word for word in tail.split(".") if word not in _WRAPPERS)
     tail = TABLE["without_boxes"].get(tail, tail)
-    return _MLP_TAIL.fullmatch(tail) or _ATTENTION_TAIL.fullmatch(tail) or _SEQUENCE_TAIL.fullmatch(tail)
+    return (
+        _MLP_TAIL.fullmatch(tail)
+        or _ATTENTION_TAIL.fullmatch(tail)
+        or _SEQUENCE_TAIL.fullmatch(tail)
+        or _ROWS_TAIL.fullmatch(tail)
+    )
 
 
 def _tails(names: Iterable[str], kind: re.Pattern[str]) -> Iterator[tuple[str, str, re.Match[str]]]:
@@ -295,3 +304,21 @@ def _sequences(names: Iterable[str], shape: Shape | None) -> Iterator[Taken]:
         gated = shape is not None and shape(first)[0] == 2 * shape(second)[1]
         yield Taken(first, MLP + (FUSED if gated else UP))
         yield Taken(second, MLP + DOWN)
+
+
+def _rows(names: Collection[str], shape: Shape | None) -> Iterator[Taken]:
+    """The matrices of experts whose rows lie in one tensor, if the rows of their router say how many there are."""
+    roles = {_ROWS["gate"]: GATE, _ROWS["up"]: UP, _ROWS["down"]: DOWN}
+    there = set(names)
+    for name, layer, tail in _tails(names, _ROWS_TAIL):
+        box = f"{layer}.{tail['box']}"
+        gated = f"{box}.{_ROWS['inside']}.{_ROWS['up']}" in there
+        group = EXPERTS + (roles[tail["leaf"]] if gated or tail["leaf"] != _ROWS["gate"] else UP)
+        router = f"{box}.{_ROWS['router']}.weight"
+        if shape is None:
+            yield Taken(name, group)
+            continue
+        experts, rows = (shape(router) or (0,))[0] if router in there else 0, (shape(name) or (0,))[0]
+        each = rows // experts if experts else 0
+        if len(shape(name)) == 2 and each > 1 and rows == experts * each:
+            yield from (Taken(f"{name}[{at * each}:{(at + 1) * each}]", group, at) for at in range(experts))

@@ -12,7 +12,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.checkpoint import ENDINGS, NO_WEIGHTS, Checkpoint, Weights, choose_weights, is_read, parts_of_one
+from joma.scan.formats.checkpoint import (
+    ENDINGS,
+    NO_WEIGHTS,
+    Checkpoint,
+    Weights,
+    choose_weights,
+    ends_in,
+    is_read,
+    parts_of_one,
+)
 from joma.scan.formats.dcp import METADATA
 from joma.scan.formats.opening import listed, open_file, open_folder, rank_files, weights_folder
 from joma.scan.formats.tensor_file import parsed_json, small_file
@@ -115,7 +124,8 @@ class LocalFolder:
             inside = weights_folder(self.path)
         except CheckpointError:  # opening the weights will say so
             return None
-        return inside if is_plain_file(inside / "config.json") else None
+        beside = (inside, inside / "huggingface")  # verl has the config beside its shards
+        return next((folder for folder in beside if is_plain_file(folder / "config.json")), None)
 
 
 def is_weights_name(name: str) -> bool:
@@ -124,7 +134,7 @@ def is_weights_name(name: str) -> bool:
     >>> [is_weights_name(name) for name in ("model.safetensors", "optimizer.pt", "config.json")]
     [True, False, False]
     """
-    return name.endswith(ENDINGS) and not NO_WEIGHTS.fullmatch(name)
+    return ends_in(name) and not NO_WEIGHTS.fullmatch(name)
 
 
 def stem_of(name: str) -> str:
@@ -167,13 +177,16 @@ def is_weights(path: Path) -> bool:
 
 def is_folder(path: Path) -> bool:
     """Whether it is a folder, or nothing that can be read: opening it as a checkpoint will say so."""
-    return os.path.isdir(path) or not (os.path.isfile(path) or path.name.endswith(ENDINGS))
+    return os.path.isdir(path) or not (os.path.isfile(path) or ends_in(path.name))
 
 
 def holds_weights(folder: Path) -> bool:
     """Whether a folder is a checkpoint by the names in it."""
     entries = visible_in(folder)
-    return any(is_weights(e) or e.name.endswith(_PARTS) or e.name.startswith("mp_rank_") for e in entries)
+    parts = parts_of_one([entry.name for entry in entries])
+    return bool(parts) or any(
+        is_weights(e) or e.name.endswith(_PARTS) or e.name.startswith("mp_rank_") for e in entries
+    )
 
 
 def leads_to_weights(folder: Path) -> Path | None:

@@ -14,7 +14,7 @@ from joma.host.errors import BadInput
 from joma.host.stores import is_address
 from joma.host.words import brief_repr, counted
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.checkpoint import ENDINGS
+from joma.scan.formats.checkpoint import ENDINGS, ends_in
 from joma.scan.formats.opening import ALONE
 from joma.scan.formats.tensor_file import small_file
 from joma.scan.sources import folder as local
@@ -148,7 +148,7 @@ def on_base(series: Series, base: str | Path) -> Series:
 def find_places(path: Path) -> Series:
     """The checkpoints at `path`. What is ambiguous is refused in a sentence that says what to do."""
     if local.is_plain_file(path):
-        if not path.name.endswith(ENDINGS):
+        if not ends_in(path.name):
             raise CheckpointError(f"{path} is not a checkpoint: its name must end in {', '.join(ENDINGS)}")
         return _one(path)
     if is_cached(path):

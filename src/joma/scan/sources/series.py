@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol
 
 from joma.host.words import brief_repr, short
 from joma.scan.errors import CheckpointError
-from joma.scan.formats.checkpoint import TORCH_ENDINGS, Checkpoint, Weights
+from joma.scan.formats.checkpoint import TORCH_ENDINGS, Checkpoint, Weights, ends_in
 from joma.scan.formats.tensor_file import parsed_json, small_file
 from joma.scan.formats.torch_file import TorchFile
 
@@ -29,12 +29,12 @@ _NAMES = 5
 # "700", "1k", "10M"; not the first part of a longer number, as in "step1.5" or "checkpoint_3_1000".
 _NUMBER = r"(\d{1,15}|\d{1,9}(?:\.\d{1,6})?[kKmMbBgG])(?![0-9A-Za-z]|\.\d|[-_]\d)"
 _STEP = re.compile(
-    r"(?:checkpoint|ckpt|chkpt|global_?steps?|steps?|iter(?:ation)?s?|(?<![A-Za-z])(?:ba|batch|updates?))[-_=]?"
+    r"(?:checkpoint|ckpt|chkpt|global_?steps?|steps?|iter(?:ation)?s?|(?<![A-Za-z])(?:ba|batch|updates?))[-_= ]?"
     + _NUMBER,
     re.I,
 )
 _EPOCH = re.compile(
-    r"(?:epochs?|(?<![A-Za-z])ep)[-_=]?(\d{1,9}(?:\.\d{1,3})?)(?:(?=step|iter|ba\d)|(?![0-9A-Za-z]|\.\d))", re.I
+    r"(?:epochs?|(?<![A-Za-z])ep)[-_= ]?(\d{1,9}(?:\.\d{1,3})?)(?:(?=step|iter|ba\d)|(?![0-9A-Za-z]|\.\d))", re.I
 )
 _TOKENS = re.compile(r"(?<![0-9A-Za-z])tok(?:en)?s?[-_=]?(\d{1,15}(?:\.\d{1,6})?[kmbgt]?)(?![0-9A-Za-z]|\.\d)", re.I)
 _TOKENS_AFTER = re.compile(r"(?<![0-9A-Za-z.])(\d{1,15}(?:\.\d{1,6})?[kmbgt]?)[-_]?tok(?:en)?s?(?![0-9A-Za-z])", re.I)
@@ -50,7 +50,9 @@ _NUMBERED = re.compile(
 )
 _ASIDE = re.compile(r"(.*[-_.= ])?(best|last|latest|final|ema|swa|averaged?|avg|merged)(\d*[-_.= ].*|\d*)", re.I)
 # What programs call a checkpoint while they write it, before they give it its name.
-_UNFINISHED = re.compile(r"(?:.*[-_. ])?(?:te?mp|incomplete|partial|unfinished)(?:[-_. ].*)?", re.I)
+_UNFINISHED = re.compile(
+    r"(?:.*[-_. ])?(?:te?mp|incomplete|partial|unfinished)(?:[-_. ].*)?|.*\.(?:part|writing)", re.I
+)
 # Where training programs write how far they are.
 _STEP_KEYS = ("iter_num", "global_step", "step", "iteration", "global_steps", "iter", "num_updates", "train_steps")
 _EPOCH_KEYS = ("epoch", "current_epoch")
@@ -290,7 +292,7 @@ def run_in(name: str) -> str:
 def moment_inside(path: Path) -> Moment:
     """The moment that a torch file tells by itself, or trainer_state.json in a folder or beside a file."""
     found, state = Moment(), (path if path.is_dir() else path.parent) / "trainer_state.json"
-    if path.name.endswith(TORCH_ENDINGS) and path.is_file():
+    if ends_in(path.name, TORCH_ENDINGS) and path.is_file():
         with suppress(CheckpointError), closing(TorchFile(path)) as file:  # opening it as a checkpoint will say why
             found = moment_of(file.content)
     with suppress(CheckpointError):
