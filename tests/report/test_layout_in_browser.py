@@ -132,7 +132,7 @@ def test_print_unfolds_and_has_no_controls(page: Any) -> None:
         "() => { dispatchEvent(new Event('beforeprint')); return document.querySelectorAll('.study figure').length; }"
     )
     assert page.evaluate(printed) == 2  # at once: the printer does not wait for what comes later
-    assert len(sources(page)) == 8
+    assert len(sources(page)) == 9
     assert page.locator("#study-near figure:visible").count() == 2
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator("details[open]").count() == 0
@@ -147,7 +147,7 @@ def test_complete_without_javascript(browser: Any, address: str) -> None:
     page.locator("#study-near .body > summary").click()
     assert page.locator("#study-near figure svg:visible").count() == 2
     page.locator("#study-near .claims > summary").click()
-    assert len(sources(page)) == 7
+    assert len(sources(page)) == 8
     page.locator("#study-near-two > summary").click()
     assert page.locator("#study-near-two dl").is_visible()
     context.close()

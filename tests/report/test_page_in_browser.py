@@ -25,7 +25,7 @@ def test_chips_filter_and_count(page: Any) -> None:
     assert not page.locator("#study-near .body").is_visible()
     chip(page, "not run").click()
     assert sources(page) == ["JoMA eq. 58", "JoMA Fig. 7"]
-    assert said(page) == "2 of 8 claims"
+    assert said(page) == "2 of 9 claims"
     chip(page, "fails").click()
     chip(page, "not run").click()
     assert said(page) == ""
@@ -122,7 +122,7 @@ def test_a_study_enters_the_page_when_it_is_opened(page: Any) -> None:
     assert page.locator("#study-near .claim").count() == 0
     page.locator("#study-near .claims > summary").click()
     page.locator("#study-near .claim").first.wait_for()
-    assert page.locator("#study-near .claim").count() == 7
+    assert page.locator("#study-near .claim").count() == 8
     assert page.locator("#study-far .claim").count() == 0  # sleeps on
     assert elements(page) > asleep + 150
     page.locator("#study-near .body > summary").click()  # closed and opened again: nothing enters twice
