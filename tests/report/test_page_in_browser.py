@@ -128,7 +128,7 @@ def test_a_study_enters_the_page_when_it_is_opened(page: Any) -> None:
     page.locator("#study-near .body > summary").click()  # closed and opened again: nothing enters twice
     page.locator("#study-near .body > summary").click()
     assert page.locator("#study-near figure").count() == 2
-    assert page.locator("#study-near .command button").count() == 1
+    assert page.locator("#study-near .command button").count() == 2
 
 
 def test_a_search_looks_into_what_sleeps_and_wakes_no_figure(page: Any) -> None:
