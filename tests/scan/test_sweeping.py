@@ -290,9 +290,13 @@ def test_weights_that_differ_between_the_pieces_are_others_where_their_date_move
     numbers.view(-1)[place] = 7
     save_file({"h.0.mlp.c_fc.weight": numbers}, path)
     os.utime(path, ns=(10**18, 10**18))
-    (why,) = _left(path.parent)
-    assert why == "step10.safetensors has changed since it was measured; measure it anew (fresh)"
-    assert _left(path.parent, fresh=True) == []
+    found = scan_library(path.parent, out=tmp_path / "out")
+    assert found.faults == []
+    changed = "step10.safetensors was measured again: step10.safetensors has changed since it was measured"
+    assert changed in found.notes
+    true = float(torch.linalg.matrix_norm(numbers) ** 2 / torch.linalg.matrix_norm(numbers, 2) ** 2)
+    assert found.curves["stable_rank/mlp"].values[0, 0] == pytest.approx(true, rel=1e-3)
+    assert not any("measured again" in note for note in scan_library(path.parent, out=tmp_path / "out").notes)
 
 
 def test_a_file_that_is_read_and_is_another_is_named(tmp_path):
@@ -303,4 +307,50 @@ def test_a_file_that_is_read_and_is_another_is_named(tmp_path):
     (step / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}')
     assert _left(step) == []
     (step / "config.json").write_text('{"model_type": "gpt2", "n_layer": 3}')
-    assert _left(step) == ["config.json has changed since it was measured; measure it anew (fresh)"]
+    found = scan_library(step, out=step.parent / "out")
+    assert found.faults == []
+    assert "step10 was measured again: config.json has changed since it was measured" in found.notes
+
+
+def test_one_rewritten_checkpoint_is_measured_again_alone(tmp_path, monkeypatch):
+    """The others are not opened. Numbers of before are gone, and those of pairs with it too."""
+    from joma.scan import open_series, plan
+    from joma.scan.sources.folder import LocalFile
+
+    weights = {step: torch.randn(8, 8, generator=torch.Generator().manual_seed(step)) for step in range(0, 50, 10)}
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for step, w in weights.items():
+        save_file({"h.0.mlp.c_fc.weight": w}, folder / f"step{step}.safetensors")
+    first = scan_library(folder, out=tmp_path / "out")
+    with Run.open(first.run, write=True) as run:
+        for since, step in ((10, 20), (20, 30), (30, 40)):
+            run.append(f"allocation/loss/from-{since}", step, [[1.0, 0.0, 2.0]])
+    weights[20] = torch.eye(8) * 3
+    save_file({"h.0.mlp.c_fc.weight": weights[20]}, folder / "step20.safetensors")
+    opened, was = [], LocalFile.open
+    settled = plan(open_series(folder, downloads=tmp_path))  # looks at some
+    monkeypatch.setattr("joma.scan.scanning.plan", lambda *_, **__: settled)
+    monkeypatch.setattr(LocalFile, "open", lambda place: opened.append(place.step) or was(place))
+    again = scan_library(folder, out=tmp_path / "out")
+    assert opened == [20]
+    assert again.steps == [0, 10, 20, 30, 40]
+    values = dict(zip(again.steps, again.curves["stable_rank/mlp"].values[:, 0], strict=True))
+    for step, w in weights.items():
+        squares = torch.linalg.svdvals(w.double()).square()
+        assert values[step] == pytest.approx(float(squares.sum() / squares[0]), rel=1e-5)
+    with Run.open(again.run) as run:
+        assert [name for name in run.names() if name.startswith("allocation")] == ["allocation/loss/from-30"]
+        assert run.created == Run.open(first.run).created
+
+
+def test_a_rewritten_checkpoint_that_is_damaged_leaves_no_old_numbers(tmp_path):
+    for step in (0, 10):
+        save_file({"h.0.mlp.c_fc.weight": torch.eye(8) + step}, tmp_path / f"step{step}.safetensors")
+    out = tmp_path / "out"
+    scan_library(tmp_path, out=out)
+    (tmp_path / "step10.safetensors").write_bytes(b"cut")
+    found = scan_library(tmp_path, out=out)
+    assert found.steps == [0]
+    assert [fault.step for fault in found.faults] == [10]
+    assert "has changed" not in found.faults[0].what

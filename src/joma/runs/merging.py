@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from joma.host.file_kinds import RUN
+from joma.host.files import atomically
 from joma.runs.dims import Dims
 from joma.runs.errors import RunError
 from joma.runs.session import meta_row
@@ -45,6 +48,30 @@ def merge_runs(path: StrPath, parts: Sequence[Run], steps: Iterable[tuple[int, i
         merged.close()
         raise
     return merged
+
+
+def forget_steps(path: StrPath, drop: Callable[[str, int], bool]) -> None:
+    """Make a run anew without some steps of some series: a step is final, and what it was measured from may not be.
+
+    - path: the run; nobody may be writing it. A kill leaves the old file or the new one
+    - drop: whether a step of a series is left out
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Run.create(f"{folder}/a", study="demo", config={}) as run:
+    ...         for step in range(3):
+    ...             run.append("loss", step, 1.0 / (1 + step))
+    ...     forget_steps(f"{folder}/a", lambda name, step: step == 1)
+    ...     with Run.open(f"{folder}/a") as run:
+    ...         run.steps("loss").tolist(), run.array("loss").tolist()
+    ([0, 2], [1.0, 0.3333333333333333])
+    """
+    with atomically(Path(path), RUN) as unfinished, Run.open(path) as old:
+        new = Run.create(unfinished, study=old.study, config=old.config, version=old.version, seed=old.seed)
+        with new:
+            _take_over(new, old.versions, old.machine, old.created)
+            for step, names in sorted(_names_by_step(old).items()):
+                _copy_step(old, new, step, [name for name in names if not drop(name, step)])
 
 
 def _copy_step(part: Run, to: Run, step: int, names: Sequence[str]) -> None:

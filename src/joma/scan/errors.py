@@ -24,6 +24,10 @@ class CheckpointError(JomaError, ValueError):
         self.file, self.tensor, self.argument = file, tensor, argument
 
 
+class Changed(CheckpointError):
+    """A checkpoint is not the one that was measured."""
+
+
 @brief_repr
 @dataclass(frozen=True)
 class Fault:

@@ -14,6 +14,7 @@ from joma.host.devices import must_be_a_device
 from joma.host.errors import BadInput, as_bad_input
 from joma.host.words import brief_repr, counted
 from joma.runs import Run, plain_config
+from joma.runs.merging import forget_steps
 from joma.scale.choosing import executor_of
 from joma.scale.parts import belonging_together, find_parts
 from joma.scale.shards import read_shard
@@ -22,10 +23,12 @@ from joma.scan.result.curves import Scan
 from joma.scan.sources.places import Which, find_series
 from joma.scan.sources.series import DATE, TOKENS, Series
 from joma.scan.sweep.elsewhere import Elsewhere
+from joma.scan.sweep.pairs import is_of
 from joma.scan.sweep.parts import KIND, measure_part, merge_scans, part_of, share_in_words
 from joma.scan.sweep.plan import Plan, What, plan
-from joma.scan.sweep.record import remember
-from joma.scan.sweep.sweeping import VERSION, sweep
+from joma.scan.sweep.reading import changes
+from joma.scan.sweep.record import ABOUT, remember
+from joma.scan.sweep.sweeping import VERSION, recorded_of, sweep
 
 Progress = Callable[[str], None]
 
@@ -129,11 +132,14 @@ def scan(
             part = part_of(settled, share, Path(folder), plain_config(decides))
             report(share_in_words(part))
             before = part.begin()
-        with _opened_run(path, settled, fresh=fresh) as run:
+        opened, again = _opened_run(path, settled, fresh=fresh)
+        with opened as run:
             if part is not None:
                 found = measure_part(settled, run, part, None if fresh else before, **how)
             else:
                 found = sweep(settled, run, keep_suspicious=keep_suspicious, **how)
+            found = replace(found, notes=(*found.notes, *again))
+            if part is None:
                 remember(run, found, series.steps)
     return found if out is None else replace(found, run=path)
 
@@ -209,16 +215,23 @@ def _identity(series: Series, which: Which, what: What, digest: str | None) -> s
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:10]
 
 
-def _opened_run(path: Path, settled: Plan, *, fresh: bool) -> Run:
-    """The run to add to. It is never finished: a training run that goes on brings further steps."""
+def _opened_run(path: Path, settled: Plan, *, fresh: bool) -> tuple[Run, tuple[str, ...]]:
+    """The run to add to, and notes on checkpoints that were rewritten: what it held of them is gone.
+
+    It is never finished: a training run that goes on brings further steps.
+    """
     config = plain_config(settled.config())
     if fresh:
         Run.delete(path)
     if not path.exists():
-        return Run.create(path, study="scan", config=config, version=VERSION)
+        return Run.create(path, study="scan", config=config, version=VERSION), ()
     run = Run.open(path, write=True)
     if run.version == VERSION and run.config == config:
-        return run
+        if not (changed := changes(settled, recorded_of(settled, run))):
+            return run, ()
+        run.close()
+        forget_steps(path, lambda name, step: name != ABOUT and is_of(name, step, changed))
+        return Run.open(path, write=True), tuple(changed.values())
     version = run.version
     run.close()
     why = "was measured from other tensors"

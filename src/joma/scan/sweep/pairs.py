@@ -36,6 +36,15 @@ def is_pair(name: str) -> bool:
     return _SERIES.fullmatch(name) is not None
 
 
+def is_of(name: str, step: int, steps: Collection[int]) -> bool:
+    """Whether what a series of a run has at a step came from one of some checkpoints; of a pair, from either.
+
+    >>> is_of("stable_rank/mlp", 10, {10}), is_of("allocation/loss/from-10", 20, {10}), is_of("entropy", 20, {10})
+    (True, True, False)
+    """
+    return step in steps or (is_pair(name) and _split(name)[1] in steps)
+
+
 class Chain:
     """The pairs of a series: those that have numbers, what is wrong, what is worth a note.
 

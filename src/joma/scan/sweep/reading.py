@@ -11,6 +11,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from math import prod
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from joma.host.threads import cores, limited
 from joma.measure.registry import Measure, WeightMeasure
-from joma.scan.errors import CheckpointError, Fault, Unmeasurable
+from joma.scan.errors import Changed, CheckpointError, Fault, Unmeasurable
 from joma.scan.formats.checkpoint import OF_TEXTS, Checkpoint
 from joma.scan.formats.tensor_file import check_finite, check_matrix
 from joma.scan.model.running import Between, statistics
@@ -132,8 +133,24 @@ def must_be_the_same(plan: Plan, place: Place, files: str, recorded: Mapping[str
                     raise _changed(checkpoint.file_of(tensor) or tensor)
 
 
-def _changed(file: str) -> CheckpointError:
-    return CheckpointError(f"{file} has changed since it was measured; measure it anew (fresh)", file=file)
+def _changed(file: str) -> Changed:
+    return Changed(f"{file} has changed since it was measured", file=file)
+
+
+def changes(plan: Plan, recorded: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+    """The checkpoints that are not those that were measured, by step, with what has changed.
+
+    recorded: of each step what `take_step` takes.
+    """
+    found: dict[int, str] = {}
+    for place in plan.series.places:
+        with suppress(CheckpointError):  # what cannot be read is a fault of its step
+            try:
+                if "identity" in recorded[place.step]:
+                    must_be_the_same(plan, place, place.identity(), recorded[place.step])
+            except Changed as error:
+                found[place.step] = f"{place.name} was measured again: {error}"
+    return found
 
 
 def _measured(

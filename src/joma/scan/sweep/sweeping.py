@@ -131,7 +131,7 @@ def _usable(plan: Plan, faults: Iterable[Fault]) -> list[Place]:
 def _steps(
     plan: Plan, run: Run, jobs: int, report: Report, elsewhere: Elsewhere | None
 ) -> Generator[tuple[Place, _Outcome]]:
-    recorded, stop = _recorded(plan, run), Event()
+    recorded, stop = recorded_of(plan, run), Event()
     if elsewhere is not None:
         yield from _elsewhere(plan, run, elsewhere, recorded, report)
         return
@@ -251,7 +251,7 @@ def found_in(plan: Plan, run: Run, faults: list[Fault], notes: Iterable[str], ch
     )  # fmt: skip
 
 
-def _recorded(plan: Plan, run: Run) -> dict[int, dict[str, Any]]:
+def recorded_of(plan: Plan, run: Run) -> dict[int, dict[str, Any]]:
     """What the run holds of each step: names, of the identity and of checksums with their values."""
     found: dict[int, dict[str, Any]] = {place.step: {} for place in plan.series.places}
     sums = {row.curve for row in plan.fingerprints(CHECKSUM).values()}
