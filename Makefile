@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # In memory, where there is room: a run that is stored asks the disk hundreds of times whether it has everything.
 PYTEST    = $(BIN)/python tests/in_memory.py $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(if $(SHUFFLE),--shuffle $(SHUFFLE))
 
-.PHONY: setup setup-test run test test-all lint types unit long every quick-machines machines docs smoke bench chaos fuzz plant dist release lock clean
+.PHONY: setup setup-test run test test-all lint types unit long every quick-machines machines docs smoke bench chaos fuzz plant dist release paper lock clean
 .DEFAULT_GOAL := run
 
 setup: $(VENV)/.ready
@@ -111,6 +111,11 @@ dist: setup-test
 # changelog and checksums. It tags and sends nothing.
 release: dist
 	$(BIN)/python requirements/release.py dist
+
+# The paper's numbers and its figure, from the kept records.
+paper: setup-test
+	$(BIN)/python docs/ablation_summary.py results docs/_static/ablations.png
+	$(BIN)/python paper/fill.py
 
 # For maintainers, with uv installed: resolve the locks anew, all together, so that one version of a package suits both.
 # torch stays out, see above. Packages keep their versions where they can; `make lock UPGRADE=--upgrade` takes the newest.
