@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
+from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,9 @@ import joma
 from joma.claims.finding import Finding
 from joma.claims.multiplicity import judged_together
 from joma.claims.rules import VERDICTS, Verdict
-from joma.host import limits
 from joma.host.errors import BadInput
-from joma.host.kinds import misfit
-from joma.host.limits import depth_of
+from joma.host.schema import faults, load, read_json
+from joma.host.words import short
 
 if TYPE_CHECKING:
     from joma.claims.execute import Result
@@ -102,10 +102,8 @@ def read_findings(path: Path) -> list[Finding]:
     Their verdicts are worked out anew from their numbers.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if depth_of(content, limits.JSON_DEPTH) > limits.JSON_DEPTH:
-            raise ValueError(f"its lists and mappings lie more than {limits.JSON_DEPTH} deep")
-    except (OSError, ValueError, RecursionError) as error:
+        content = read_json(path)
+    except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be read as findings: {_short(error)}") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA or content.get("version") not in READABLE:
         raise BadInput(f"{path} does not hold findings of version {VERSION}; `joma report DIR` writes them anew")
@@ -117,6 +115,45 @@ def read_findings(path: Path) -> list[Finding]:
         return found
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise BadInput(f"{path} is damaged: a finding in it cannot be read ({_short(error)})") from error
+
+
+_WORDS = ("measured", "control")
+"""Of a finding: made from its numbers, and never read back."""
+
+
+def contradictions(written: Mapping[str, Any]) -> list[str]:
+    """One sentence for each key of a written finding that does not follow from its evidence.
+
+    written: as `findings.json` holds it, of the newest version.
+
+    >>> from joma.claims.claim import Claim
+    >>> from joma.claims.verdicts import by_residual
+    >>> claim = Claim("growth", "JoMA Thm 2", "It grows.")
+    >>> written = by_residual(claim, printed=0.5, tolerance=1e-9, expected="growth").as_json()
+    >>> contradictions(written), contradictions(written | {"verdict": "holds"})
+    ([], ["/growth: its verdict is 'holds', and its numbers give 'fails'"])
+    """
+    try:
+        finding = Finding.from_json(written)
+        must_be_readable(finding)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        return [f"{written['id']}: it cannot be judged again ({_short(error)})"]
+    again = json.loads(json.dumps(finding.as_json()))
+    return [
+        f"{written['id']}: its {key} is {short(written[key])}, and its numbers give {short(again[key])}"
+        for key in again if key not in _WORDS and not _alike(again[key], written[key])
+    ]  # fmt: skip
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Whether two values of JSON are the same, but for what another machine rounds."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_alike(first[key], second[key]) for key in first)
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_alike, first, second))
+    if isinstance(first, float) and isinstance(second, float | int):
+        return isclose(first, second, rel_tol=1e-6, abs_tol=1e-12)
+    return bool(first == second)
 
 
 def findings_of(study: str, place: Path) -> list[Finding]:
@@ -135,9 +172,9 @@ def findings_of(study: str, place: Path) -> list[Finding]:
 
 def must_be_readable(finding: Finding) -> None:
     """Work out now whatever is worked out from it, so that no reader of it finds out later."""
-    if where := misfit(finding, Finding):
-        raise TypeError(f"{where} is of the wrong kind")
-    json.dumps(finding.as_json(), allow_nan=False)
+    schema = load("findings")
+    if wrong := next(faults(finding.as_json(), schema["$defs"]["finding"], place=finding.id, whole=schema), ""):
+        raise TypeError(wrong)
     finding.claim.sha256.encode(), finding.measured, finding.brief, finding.control, finding.tolerance
 
 

@@ -6,7 +6,22 @@ from collections.abc import Sequence
 from functools import partial
 
 from joma import __version__
-from joma.cli import cache, export, forecast, judge, listing, merge, plan, report, scan, show, verify, view, watch
+from joma.cli import (
+    cache,
+    export,
+    forecast,
+    judge,
+    listing,
+    merge,
+    plan,
+    report,
+    scan,
+    show,
+    validate,
+    verify,
+    view,
+    watch,
+)
 from joma.cli.outputs import checked
 from joma.cli.parser import Parser
 from joma.host import limits
@@ -70,7 +85,22 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     )
     parser.add_argument("--version", action="version", version=f"joma {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
-    for command in (verify, listing, show, report, judge, plan, scan, merge, cache, forecast, watch, view, export):
+    for command in (
+        verify,
+        listing,
+        show,
+        report,
+        judge,
+        plan,
+        validate,
+        scan,
+        merge,
+        cache,
+        forecast,
+        watch,
+        view,
+        export,
+    ):
         command.add_parser(commands)
     return parser, dict(commands.choices)
 

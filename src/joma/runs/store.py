@@ -317,6 +317,10 @@ class Run(Session, Shown):
         self._set_status("finished", None, sealed=counts)
         self._stop_writing()
 
+    def meta(self) -> dict[str, Any]:
+        """All that the run says of itself, by key; joma/host/schemas/run-1.json says what each is."""
+        return {key: self._meta(key) for (key,) in self._rows("SELECT key FROM meta ORDER BY rowid")}
+
     @property
     def trace(self) -> str | None:
         """Where in the code a failed run stopped, if that was given to `fail`."""
