@@ -8,8 +8,8 @@ a subspace of its own: experts see different tokens, and one that sees none wait
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, NamedTuple, get_args
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from joma.host.words import counted
 from joma.optim import _matrix
-from joma.optim._matrix import Matrix, Pack, is_sharded, join_states, make_pack, one_number, state_of
+from joma.optim._matrix import Matrix, Pack, is_sharded, join_states, make_pack, state_of
 from joma.optim.projector import Kind
 
 OnMove = Literal["keep", "rotate", "reset"]
@@ -35,6 +35,8 @@ Partner = Callable[[Matrix], object]
 ORIGIN = "galore"  # in a new group of the inner optimizer: the number of ours and the role of its parameters
 Place = tuple[int, Role]
 """The number of a group of ours, and the role of some of its parameters: what a group of the inner optimizer has."""
+FOREIGN = {"update_proj_gap": "refresh"}
+"""What galore-torch calls an option of ours."""
 _DEFAULT_NAME = "group {}, parameter {}"
 
 
@@ -158,7 +160,19 @@ def _to_list(given: Iterable[Any]) -> list[Any]:
     return list(given)
 
 
+def _translate(group: dict[str, Any]) -> None:
+    """Call what galore-torch's groups have as it is called here; what is not to be had is refused."""
+    for theirs, ours in FOREIGN.items():
+        if theirs in group and ours in group:
+            raise ValueError(f"a group has {ours} and {theirs}, galore-torch's name for it: give one")
+        if theirs in group:
+            group[ours] = group.pop(theirs)
+    if (side := group.pop("proj_type", "std")) != "std":
+        raise ValueError(f"proj_type must be 'std', which projects the shorter side as GaLore does, got {side!r}")
+
+
 def _read_group(group: dict[str, Any], number: int) -> dict[str, Any]:
+    _translate(group)
     given = group.get("params")
     if isinstance(given, nn.Module):
         given = [(name, each) for name, each in given.named_parameters() if each.requires_grad]
@@ -438,89 +452,3 @@ def regroup(inner: torch.optim.Optimizer, packs: list[Pack], form: Callable[[lis
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
     """With memory of its own, so that nobody keeps that of a pack which is gone."""
     return {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}
-
-
-class Follower(NamedTuple):
-    """A group of the inner optimizer, and ours whose options it follows."""
-
-    ours: dict[str, Any]
-    theirs: dict[str, Any]
-    role: Role
-
-
-def has_decoupled_decay(group: dict[str, Any]) -> bool:
-    """Whether the inner optimizer's own decay is decoupled, as AdamW's: it then shrinks by rate times weight_decay."""
-    return bool(group.get("decoupled_weight_decay"))
-
-
-@contextmanager
-def only(inner: torch.optim.Optimizer, some: list[tuple[dict[str, Any], list[Tensor]]]) -> Iterator[None]:
-    """Let the inner optimizer see some parameters of some of its groups, and no others."""
-    groups, before = inner.param_groups, [group["params"] for group, _ in some]
-    for group, parameters in some:
-        group["params"] = parameters
-    inner.param_groups = [group for group, _ in some]
-    try:
-        yield
-    finally:
-        inner.param_groups = groups
-        for (group, _), parameters in zip(some, before, strict=True):
-            group["params"] = parameters
-
-
-class Following:
-    """The inner optimizer as we see it: a group for each role of the parameters in each of our groups."""
-
-    def __init__(self, inner: torch.optim.Optimizer) -> None:
-        """Nothing follows before `link`."""
-        self.inner = inner
-        self.followers: dict[Place, Follower] = {}
-
-    def link(self, groups: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
-        """Let new groups of the inner optimizer follow ours, and give ours the options that they lack."""
-        for one in new:
-            number, role = one.pop(ORIGIN)
-            for key, value in one.items():
-                groups[number].setdefault(key, value)
-                one[key] = value.clone() if isinstance(value, Tensor) else value  # several groups may share a tensor
-            self.followers[number, role] = Follower(groups[number], one, role)
-
-    def link_again(self) -> None:
-        """Loading gives the inner optimizer new group dictionaries, in the old order."""
-        pairs = zip(self.followers.items(), self.inner.param_groups, strict=True)
-        self.followers = {place: one._replace(theirs=theirs) for (place, one), theirs in pairs}
-
-    def list_packs(self, packs: list[Pack]) -> None:
-        """Let the inner optimizer have the compact parameters of these packs and no others."""
-        for (number, role), one in self.followers.items():
-            if role == "compact":
-                one.theirs["params"] = [pack.compact for pack in packs if pack.group == number]
-
-    def options_of(self, number: int, role: Role, group: dict[str, Any]) -> dict[str, Any]:
-        """What the group of a role gets of a group of ours; decay of matrices is not the inner optimizer's matter."""
-        known = self.followers[number, role].theirs
-        options = {key: group[key] for key in known if key not in ("params", "param_names")}
-        if role == "scaled" and "lr" in options:
-            options["lr"] = options["lr"] * group["scale"]
-        if "weight_decay" in options and role != "passing":
-            own = role == "scaled" and has_decoupled_decay(group)
-            options["weight_decay"] = group["weight_decay"] / group["scale"] if own else 0.0
-        return options
-
-    def hand_over_options(self) -> None:
-        """Hand on what a scheduler may have changed."""
-        for (number, role), (ours, theirs, _) in self.followers.items():
-            for key, value in self.options_of(number, role, ours).items():
-                if (
-                    isinstance(theirs[key], Tensor)
-                    and theirs[key] is not value
-                    and (key != "weight_decay" or role == "passing")
-                ):
-                    theirs[key].fill_(one_number(value))  # a rate that torchao keeps in a tensor stays in that tensor
-                else:
-                    theirs[key] = value
-
-    def step(self, members: dict[Place, list[Tensor]]) -> None:
-        """One step of the inner optimizer for some parameters and no others."""
-        with only(self.inner, [(self.followers[place].theirs, some) for place, some in members.items()]):
-            self.inner.step()

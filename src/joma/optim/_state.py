@@ -14,6 +14,7 @@ finite step: a second moment below zero, a step count of -1, a moment with one b
 """
 
 import inspect
+from collections import deque
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any, NamedTuple
@@ -23,7 +24,8 @@ from torch import Tensor, nn
 
 from joma.host.errors import JomaError
 from joma.host.words import counted
-from joma.optim._groups import Following, Passing, Role, check_group, is_entry_by_entry
+from joma.optim._groups import Passing, Place, Role, check_group, is_entry_by_entry
+from joma.optim._inner import OWN, Following, is_known
 from joma.optim._matrix import (
     Matrix,
     Pack,
@@ -80,7 +82,7 @@ class Forms:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.kind = type(optimizer)
-        self.known = self.kind.__module__.startswith(("torch.optim", "joma.optim"))
+        self.known = is_known(optimizer)
         self.entry_by_entry = is_entry_by_entry(optimizer)
 
     def of(self, options: Options, like: Tensor, scale: float = 1.0) -> dict[str, Form] | None:
@@ -209,7 +211,7 @@ def check_entries(name: str, state: State, forms: Mapping[str, Form] | None, sha
             _check_number(of, value, counts=key == "step")
         elif form is not None or _is_plain(value):
             _check_tensor(of, value, None if form is None else form.shape_for(shape), shape, known=forms is not None)
-        elif not isinstance(value, Tensor | int | float | None):
+        elif not (isinstance(value, Tensor | int | float | None) or (forms is None and _is_sound(value))):
             raise StateError(f"{of} must be a tensor or a number, got {type(value).__name__}")
 
 
@@ -261,11 +263,22 @@ def _check_tensor(
     given = tuple(value.shape)
     if expected is None and not (value.numel() == 1 or (value.ndim < 2 and not known)):
         fits = len(given) == len(shape) and all(one in (1, side) for one, side in zip(given, shape, strict=True))
-        expected = given if fits else shape
+        expected = given if fits or (not known and {*given} & {*shape}) else shape  # Shampoo has squares of one side
     if expected is not None and given != expected:
         raise StateError(f"{of} has shape {given}, expected {expected}")
     if not bool(local(value).isfinite().all()):
         raise StateError(f"{of} is not finite")
+
+
+def _is_sound(value: Any) -> bool:
+    """Whether all numbers are finite in what a foreign optimizer keeps: tensors and numbers, or lists of them."""
+    if isinstance(value, Mapping):
+        return all(_is_sound(one) for one in value.values())
+    if isinstance(value, list | tuple | deque):
+        return all(_is_sound(one) for one in value)
+    if isinstance(value, Tensor):
+        return bool(value.isfinite().all()) if _is_plain(value) else True
+    return isfinite(value) if isinstance(value, int | float) else isinstance(value, str | None)
 
 
 def _is_plain(value: Any) -> bool:
@@ -364,6 +377,7 @@ class States:
         self._parameters = [each for group in groups for each in group["params"] if id(each) not in compact]
         self._numbers = {id(each): number for number, each in enumerate(self._parameters)}
         self._known: dict[object, dict[str, Form] | None] = {}
+        self._stepped: set[Place] = set()  # of the inner groups in a state that is read
 
     def pack(self) -> dict[str, Any]:
         """The state of all parameters; tensors are those of the optimizer, not copies, as torch does it."""
@@ -389,6 +403,8 @@ class States:
     def restore_options(self, state_dict: dict[str, Any]) -> None:
         """Take over the options of the groups."""
         for ours, theirs in zip(self._groups, state_dict["param_groups"], strict=True):
+            for key in [key for key in ours if key.startswith(OWN)]:
+                del ours[key]
             ours.update(_taken_over(theirs))
 
     def restore_counts(self, state_dict: dict[str, Any]) -> dict[int, object]:
@@ -442,7 +458,9 @@ class States:
                 states = {number: _without_prefix(state) for number, state in states.items()}
             self._options = [{**ours, **_taken_over(theirs)} for ours, theirs in zip(self._groups, groups, strict=True)]
             self._forms = Forms(self.inner)
-            return {**state_dict, "state": self._read_all(states)}
+            found = self._read_all(states)
+            self._check_own(groups)
+            return {**state_dict, "state": found}
         except StateError:
             raise
         except Exception as error:  # damage puts anything in the place of anything
@@ -485,6 +503,16 @@ class States:
                 f"the state has its parameters in another order: parameter {place} is {saved[place]} there and "
                 f"{names[place]} here"
             )
+
+    def _check_own(self, groups: list[dict[str, Any]]) -> None:
+        """What the inner optimizer keeps in its groups: whole where it has stepped, and finite."""
+        for place in self._stepped:
+            if missing := self._following.missing_own(place, groups[place[0]]):
+                raise StateError(f"group {place[0]} of the state has no entry {missing[0]!r}: the state is not whole")
+        for number, group in enumerate(groups):
+            for key, value in group.items():
+                if key.startswith(OWN) and not _is_sound(value):
+                    raise StateError(f"{key} of group {number} of the state must be finite, got {_brief(value)}")
 
     def _read_all(self, states: Mapping[int, Any]) -> dict[int, dict[str, Any]]:
         """The states with counters as tensors where they are tensors here."""
@@ -570,6 +598,8 @@ class States:
         """What the inner optimizer keeps: whole, of the right shapes, finite, and good for a next step."""
         forms = self._forms_for(group, role, like, len(shape))
         check_entries(name, state, forms, shape)
+        if state:
+            self._stepped.add((group, role))
         options = self._following.options_of(group, role, self._options[group])
         try:
             goes_on = not state or self._forms.goes_on(

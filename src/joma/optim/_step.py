@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from joma.optim import _update
 from joma.optim._backward import Bucket, InBackward, refresh_batches
-from joma.optim._groups import Following, Members, NonFinite, OnMove, Partner, Passing, is_entry_by_entry
+from joma.optim._groups import Members, NonFinite, OnMove, Partner, Passing, is_entry_by_entry
+from joma.optim._inner import Following
 from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
 from joma.optim._update import Guard, NameOf, Outcomes, Rounds
 from joma.optim.projector import Kind
@@ -190,7 +191,7 @@ class Stepping(torch.optim.Optimizer):
 
     def _advance(self, packs: list[Pack], passing: list[Passing], *, captured: bool) -> bool:
         """Steps of the inner optimizer, and their way back into the matrices; False if all is to be skipped."""
-        rounds = self._rounds.of(packs, passing)
+        rounds = self._rounds.of(packs, passing, together=self._following.counts)
         if len(rounds) == 1:
             _update.project_first(packs, free=self.per_layer and not self.looks_at_gradients)
         seen = _update.seen_gradients(packs, passing)

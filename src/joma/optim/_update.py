@@ -30,7 +30,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from joma.optim._groups import Following, OnMove, Passing, Place, has_decoupled_decay
+from joma.optim._groups import OnMove, Passing, Place
+from joma.optim._inner import Following, has_decoupled_decay
 from joma.optim._matrix import (
     Matrix,
     Pack,
@@ -336,11 +337,14 @@ class Rounds:
         """Packs have changed."""
         self._kept.clear()
 
-    def of(self, packs: list[Pack], passing: list[Passing]) -> list[Round]:
-        """One round on a device that likes large steps, if the memory is small; otherwise few packs in each."""
+    def of(self, packs: list[Pack], passing: list[Passing], *, together: bool = False) -> list[Round]:
+        """One round on a device that likes large steps, if the memory is small; otherwise few packs in each.
+
+        - together: in one round in any case
+        """
         key = (*map(id, packs), *map(id, passing))  # what is kept holds them, so that no id is given again
         if (found := self._kept.get(key)) is None:
-            found = self._kept[key] = _split(packs, passing)
+            found = self._kept[key] = [Round(packs, passing)] if together else _split(packs, passing)
         return found
 
 

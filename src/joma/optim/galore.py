@@ -11,7 +11,8 @@ sharded parameters as they are. Make it after fully_shard. Only a refresh gather
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -20,16 +21,16 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from joma.host.words import counted
-from joma.optim import _groups, _state
+from joma.optim import _groups, _inner, _state
 from joma.optim._backward import Bucket, InBackward, give_turns
-from joma.optim._groups import Following, Members, NonFinite, OnMove, Params, Passing, Projected
+from joma.optim._groups import Members, NonFinite, OnMove, Params, Passing, Projected
+from joma.optim._inner import Following, Make, Trial
 from joma.optim._matrix import Pack
 from joma.optim._state import Form, StateError
 from joma.optim._step import Stepping
 from joma.optim._update import Guard, Outcomes, Rounds
 from joma.optim.projector import Kind
 
-Make = Callable[..., torch.optim.Optimizer]
 SKIP = ("embed", "embedding", "embeddings", "wte", "wpe", "head")
 """Words at the beginning or the end of the name of a weight, or of the layer that has it: such weights pass."""
 
@@ -102,6 +103,9 @@ class GaLore(Stepping):
         self._backward, self._rounds = InBackward(per_layer=self.per_layer), Rounds()
         self._of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]] = {}
         self._own = {"rank": rank, "refresh": refresh, "scale": scale}
+        accepted = inspect.signature(inner).parameters
+        _inner.check_misspelt(inner_options, inspect.signature(type(self).__init__).parameters, accepted)
+        self._make = partial(inner, **inner_options)
         groups = _groups.read_groups(params)
         unnamed = _groups.default_names(groups)
         inner_groups = [one for number, group in enumerate(groups) for one in self._init_group(group, number)]
@@ -119,8 +123,11 @@ class GaLore(Stepping):
         _groups.check_experts(self.matrices, self.inner, on_move)
         self._guard, self._following = Guard(self.inner), Following(self.inner)
         self._outcomes = Outcomes()
-        super().__init__(groups, {**self._own, **self.inner.defaults})
-        self._link(self.inner.param_groups)
+        trials = self._try(groups)
+        kept = {key for trial in trials.values() for key in trial.writes}
+        defaults = {key: value for key, value in self.inner.defaults.items() if key not in kept}
+        super().__init__(groups, {**self._own, **defaults})
+        self._link(self.inner.param_groups, trials)
         self._made = True
 
     # ---- groups, matrices and packs -----------------------------------------------------------------------------
@@ -135,9 +142,27 @@ class GaLore(Stepping):
         members = self._members.add_group(group, number, explicit=explicit)
         return [{**options, "params": each, _groups.ORIGIN: (number, role)} for role, each in members.items()]
 
-    def _link(self, inner_groups: list[dict[str, Any]]) -> None:
+    def _try(self, groups: list[dict[str, Any]]) -> dict[int, Trial]:
+        """What the inner optimizer does with each of these groups; refuse what nobody reads in them, or cannot be."""
+        first = len(self.param_groups) if self._made else 0
+        trials: dict[int, Trial] = {}
+        tried: dict[frozenset[str], Trial] = {}
+        for number, group in enumerate(groups, first):
+            given = {key: value for key, value in group.items() if key not in (*self._own, "params", "param_names")}
+            if (kind := frozenset(given)) not in tried:
+                tried[kind] = _inner.try_inner(getattr(self, "_make", type(self.inner)), self.inner, given)
+            trials[number] = tried[kind]
+            if self.per_layer and (counted := sorted(trials[number].counts)):
+                raise ValueError(
+                    f"inner {type(self.inner).__name__} keeps {counted[0]!r} for a group, and per_layer steps its "
+                    "parameters one after the other: leave it out, or give per_layer='project'"
+                )
+        _inner.check_keys(groups, self._own, self.inner, trials)
+        return trials
+
+    def _link(self, inner_groups: list[dict[str, Any]], trials: dict[int, Trial]) -> None:
         """Let new groups of the inner optimizer follow ours; give their matrices turns, packs and hooks."""
-        self._following.link(self.param_groups, inner_groups)
+        self._following.link(self.param_groups, inner_groups, trials)
         common = _state.of_every_group(self.inner, self.member)
         for group in self.param_groups:  # in the groups themselves: tools that flatten a state look at their keys
             group.update({key: value for key, value in common.items() if key not in group})
@@ -162,6 +187,7 @@ class GaLore(Stepping):
         inner_groups, members, number = self.inner.param_groups, self._members, len(self.param_groups)
         before, sizes = len(inner_groups), members.sizes()
         unnamed = _groups.default_names([group], number)
+        trials = self._try([group])
         try:
             for one in self._init_group(group, number):
                 self.inner.add_param_group(one)
@@ -173,7 +199,7 @@ class GaLore(Stepping):
             members.cut(sizes)
             del inner_groups[before:], self.param_groups[number:]
             raise
-        self._link(inner_groups[before:])
+        self._link(inner_groups[before:], trials)
 
     # ---- state ----------------------------------------------------------------------------------------------------
 
@@ -239,6 +265,7 @@ class GaLore(Stepping):
         states = self._states()
         self._following.link_again()
         states.restore_options(state_dict)
+        self._following.take_own()
         self._following.hand_over_options()
         signatures = states.restore_counts(state_dict)
         for pack in self.packs:
@@ -265,7 +292,7 @@ class GaLore(Stepping):
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
         self._look_back()
         self._outcomes.read()
-        left_out = ("step", "_backward", "_guard", "_outcomes", "_rounds", "_of_bucket", "_matrix_of", "group")
+        left_out = ("step", "_backward", "_guard", "_outcomes", "_rounds", "_of_bucket", "_matrix_of", "group", "_make")
         return {key: value for key, value in vars(self).items() if key not in left_out and not key.startswith("_optim")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
