@@ -73,25 +73,24 @@ def card(name: str, run: Path | None) -> str:
     if paper := kept(name):
         scales += f" · paper scale {shown(paper)}"
     image = f"![{plain(outline(drawing))}]({picture(name, drawing)})"
-    return "\n\n".join([f"### {name}", image, first_sentence(drawing.caption), scales, f"`joma verify {name}`"]) + "\n"
+    return (
+        "\n\n".join([f"### {name}", image, first_sentence(drawing.caption), f"{scales} · `joma verify {name}`"]) + "\n"
+    )
 
 
 def outline(drawing: Drawing) -> str:
-    """The titles of the panels and what they measure; the report describes every line of them.
+    """The titles of the panels; of one without a title, what it measures. The report describes every line of them.
 
     >>> outline(Drawing("one", "", None, alt="A flow chart."))
     'A flow chart.'
     """
     if drawing.alt:
         return drawing.alt.split(". ")[0].removesuffix(".") + "."
-    shown = [axis for axis in drawing.figure.axes if axis.lines or axis.patches or axis.collections or axis.images]
-    titles = [axis.get_title() or axis.get_title("left") for axis in shown]
-    measured = [" by ".join(filter(None, (axis.get_ylabel(), axis.get_xlabel()))) for axis in shown]
-    if len(set(measured)) == 1:  # said once
-        panels = f"{'; '.join(filter(None, titles))}: {measured[0]}"
-    else:
-        panels = "; ".join(": ".join(filter(None, each)) for each in zip(titles, measured, strict=True) if any(each))
-    return re.sub(r"[$\\]", "", panels).strip(": ") + "."
+    axes = [axis for axis in drawing.figure.axes if axis.lines or axis.patches or axis.collections or axis.images]
+    titles = (axis.get_title() or axis.get_title("left") for axis in axes)
+    said = [title or " by ".join(filter(None, (axis.get_ylabel(), axis.get_xlabel())))
+            for title, axis in zip(titles, axes, strict=True)]  # fmt: skip
+    return re.sub(r"[$\\]", "", "; ".join(dict.fromkeys(filter(None, said)))) + "."
 
 
 def first_drawing(name: str, record: Path) -> Drawing:

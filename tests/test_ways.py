@@ -1,4 +1,4 @@
-"""Every way from bytes to code stands in the table of docs/explanation/safety.md, and nothing else in joma is one.
+"""Every way from bytes to code stands in the table of tests/SAFETY.md, and nothing else in joma is one.
 
 The table is the list: a call that runs, imports, unpickles or starts something outside of it fails here, and so does a
 row whose call is gone.
@@ -125,7 +125,7 @@ def found() -> dict[str, set[str]]:
 
 
 def rows() -> list[list[str]]:
-    page = (ROOT / "docs/explanation/safety.md").read_text(encoding="utf-8")
+    page = (ROOT / "tests/SAFETY.md").read_text(encoding="utf-8")
     table = page.partition("| Place | Way | What decides | Guard | Test |\n")[2].partition("\n\n")[0]
     return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in table.splitlines()[1:]]
 

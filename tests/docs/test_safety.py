@@ -15,7 +15,7 @@ def test_the_table_has_every_limit():
 
 def promises():
     """(promise, tests, subjects) of each row; a test without a folder lies where the one before it does."""
-    table = text_of("docs/explanation/safety.md").partition("| Promise | Test | Subject |\n")[2].partition("\n\n")[0]
+    table = text_of("tests/SAFETY.md").partition("| Promise | Test | Subject |\n")[2].partition("\n\n")[0]
     for row in table.splitlines()[1:]:
         promise, tests, subjects = (cell.strip() for cell in row.strip("|").split(" |"))
         folder, found = "", []

@@ -1,7 +1,7 @@
 """Code that joma did not bring along. It runs where a user names it, and never because a file or an answer does.
 
 `run_file` and `import_named` load what a user names on the command line, in a setting or as an installed package.
-`function_named` is for the names of functions that joma's own code hands to its processes. docs/explanation/safety.md
+`function_named` is for the names of functions that joma's own code hands to its processes. tests/SAFETY.md
 lists every way from data to code; no other module of joma imports what is named at run time.
 """
 
