@@ -443,3 +443,36 @@ def test_a_single_pass_of_t5_is_as_near_to_float64_as_sdpa_is(spread):
     off, allowed = ((each - exact).abs().max() / exact.abs().max() for each in (single, usual))
     assert off < 5 * allowed + 1e-6
     assert len(probe.layers) == 6
+
+
+@pytest.mark.parametrize("spread", [2.0, 12.0])
+def test_entropies_of_t5_are_as_near_to_float64_as_its_float32_logits_allow(spread):
+    """Its logits are not scaled, so float32 rounds them more: to 6e-4 nats, where other models have 4e-7."""
+    given, off = inputs("t5", length=24), {}
+    double = build("t5", spread=spread).double()
+    double.set_attn_implementation("eager")
+    with torch.no_grad():
+        exact = [entropies(of) for of in _attentions(double(**given, output_attentions=True))]
+        for kind in ("float32", "float64"):
+            model = build("t5", spread=spread).to(getattr(torch, kind))
+            with collect(model, single_pass=True) as probe:
+                model(**given)
+            found = [probe.stats[name][0].entropy.double() for name in probe.layers]
+            off[kind] = max(float((one - want).abs().max()) for one, want in zip(found, _in_order(exact), strict=True))
+        single = build("t5", spread=spread)
+        single.set_attn_implementation("eager")
+        usual = [entropies(of) for of in _attentions(single(**given, output_attentions=True))]
+    allowed = max(float((one - want).abs().max()) for one, want in zip(_in_order(usual), _in_order(exact), strict=True))
+    assert off["float64"] < 1e-11
+    assert off["float32"] < 5 * allowed + 1e-6
+
+
+def _attentions(found):
+    """Of the encoder, of the decoder, and across: T5 attends in three ways."""
+    return found.encoder_attentions, found.decoder_attentions, found.cross_attentions
+
+
+def _in_order(three):
+    """As a probe names them: the encoder's layers, then of each layer of the decoder its own and across."""
+    encoder, own, across = three
+    return [*encoder, *(each for pair in zip(own, across, strict=True) for each in pair)]
