@@ -169,3 +169,67 @@ def test_squares_come_in_order():
         ValueError, match=r"^squares must be \(..., values\) from 0 on in ascending order, got \(30,\)$"
     ):
         power_law_of_squares(torch.arange(30, 0, -1))
+
+
+def interval_by_hand(x):
+    """Quantiles of alpha over the resamples that a seed gives, each fitted from 24 of its values on."""
+    logs, count = np.log(np.array(x)), len(x)
+    draws = torch.randint(count, (200, count), generator=torch.Generator().manual_seed(0)).numpy()
+    starts = [round(place) for place in np.linspace(0, count - 2, min(24, count - 1))]
+    alphas = []
+    for draw in draws:
+        mine, best = np.sort(logs[draw]), None
+        for start in starts:
+            tail = mine[start:] - mine[start]
+            if tail.mean() < 1e-9:
+                continue
+            ranks = 1 - np.arange(len(tail)) / len(tail)
+            distance = np.abs(np.exp(-tail / tail.mean()) - ranks).max()
+            if best is None or distance < best[0]:
+                best = distance, 1 + 1 / tail.mean()
+        alphas.append(best[1])
+    return np.quantile(alphas, [0.025, 0.975])
+
+
+@pytest.mark.parametrize("count", [20, 61, 300])
+def test_the_interval_is_that_of_a_plain_bootstrap(count):
+    x = pareto(2.5, count, count).sort().values
+    found = room.exponent_of_squares(x, 400)
+    low, high = interval_by_hand(x.tolist())
+    assert found.alpha == pytest.approx(by_hand(x.tolist())[0])
+    assert (found.low, found.high) == pytest.approx((min(low, found.alpha), max(high, found.alpha)))
+    more = torch.cat([torch.zeros(5, dtype=torch.float64), x])  # what is zero is drawn into no tail
+    assert room.exponent_of_squares(more, 400)[:3] == pytest.approx(found[:3])
+
+
+def test_intervals_hold_the_true_exponent_of_a_power_law():
+    found = [room.exponent_of_squares(pareto(2.5, 200, seed).sort().values, 300) for seed in range(40)]
+    assert sum(one.low <= 2.5 <= one.high for one in found) >= 34
+    assert np.median([one.high - one.low for one in found]) < 2
+
+
+def test_gaussian_matrices_are_drawn_from_their_own_distribution():
+    """Their squares against those of matrices that are written out, in means and deviations of every eighth value."""
+    random = np.random.default_rng(0)
+    here = np.stack([room._gaussian_squares(24, 40, random).numpy() for _ in range(400)])
+    there = torch.linalg.svdvals(torch.randn(400, 24, 40, generator=rng(1), dtype=torch.float64)).square().flip(-1)
+    for at in range(0, 24, 8):
+        one, other = here[:, at], there[:, at].numpy()
+        error = np.hypot(one.std(), other.std()) / 20
+        assert abs(one.mean() - other.mean()) < 5 * error
+        assert one.std() == pytest.approx(other.std(), rel=0.3)
+    np.testing.assert_allclose(here.sum(1).mean(), 24 * 40, rtol=0.02)
+
+
+def test_a_gaussian_matrix_is_not_told_from_others_of_its_shape_and_a_heavy_tail_is():
+    plain = [torch.randn(80, 120, generator=rng(seed), dtype=torch.float64) for seed in range(10)]
+    found = [room.exponent_of_squares(squared_singular_values(w), 120) for w in plain]
+    assert len({one[3:] for one in found}) == 1  # of the shape, and of nothing else
+    assert sum(one.gaussian_low <= one.alpha <= one.gaussian_high for one in found) >= 5
+    assert found[0].gaussian_low < found[0].gaussian < found[0].gaussian_high
+    assert found[0].gaussian == np.median(sorted([
+        float(power_law_of_squares(room._gaussian_squares(80, 120, random)).alpha)
+        for random in [np.random.default_rng([80, 120])] for _ in range(19)
+    ]))  # fmt: skip
+    heavy = room.exponent_of_squares(squared_singular_values(correlated(80, 120)), 120)
+    assert heavy.high < heavy.gaussian_low

@@ -57,8 +57,11 @@ def test_one_pass_gives_all_three(scanned, side, monkeypatch):
     tensors = weights(7, side)
     found = scanned(tensors, "stable_rank", "spectral_norm", "alpha")
     for name, numbers in wanted(tensors).items():
-        assert found.curves[name].values[0].tolist() == pytest.approx(numbers, rel=1e-9)
-    assert found.curves["alpha/mlp"].columns == ("alpha",)
+        assert found.curves[name].by_row[0].tolist() == pytest.approx(numbers, rel=1e-9)
+    assert found.curves["alpha/mlp"].columns == ("exponent", "low", "high", "gaussian", "gaussian low", "gaussian high")
+    for alpha, low, high, gaussian, least, most in found.curves["alpha/mlp"].values[0]:
+        assert low <= alpha <= high
+        assert least <= gaussian <= most
     assert calls == ([3] if side == 24 else [1, 1, 1])
 
 
@@ -86,7 +89,7 @@ def test_large_matrices_are_measured_side_by_side(scanned, monkeypatch, cores, j
     found = scanned(tensors, "alpha", jobs=jobs)
     assert seen == lanes
     assert torch.get_num_threads() == before
-    assert found.curves["alpha/mlp"].values[0].tolist() == pytest.approx(wanted(tensors)["alpha/mlp"], rel=1e-9)
+    assert found.curves["alpha/mlp"].by_row[0].tolist() == pytest.approx(wanted(tensors)["alpha/mlp"], rel=1e-9)
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from joma.host.arguments import shown
 from joma.host.words import brief_repr
 from joma.measure._gram import checked, unit_squares
 from joma.measure.embedding import coherence
-from joma.measure.power_law import LEAST, power_law_of_squares
+from joma.measure.power_law import LEAST, Exponent, exponent_of_squares
 from joma.measure.spectrum import spectrum
 
 TOLERANCE = 1e-3  #: Relative, of stable ranks and spectral norms.
@@ -140,17 +140,18 @@ def _leading_spectra(stack: Tensor, generator: torch.Generator | None = None) ->
     return list(zip(found.stable_rank.tolist(), found.spectral_norm.tolist(), strict=True))
 
 
-def full_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float, float | ValueError]:
+def full_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float, Exponent | ValueError]:
     """Stable rank, spectral norm and alpha of one matrix from all of its singular values; nothing is drawn."""
     return full_spectra(_of_dims(w, 2)[None])[0]
 
 
-def full_spectra(w: Tensor) -> list[tuple[float, float, float | ValueError]]:
+def full_spectra(w: Tensor) -> list[tuple[float, float, Exponent | ValueError]]:
     """Stable rank, spectral norm and alpha of matrices (matrices, rows, columns), or why a matrix has no alpha."""
     squares, scale = unit_squares(_of_dims(w, 3))
     top = squares[:, -1]
     ranks = torch.where(top > 0, squares.sum(-1) / top, 0.0)
-    return list(zip(ranks.tolist(), (top.sqrt() / scale).tolist(), map(_exponent, squares), strict=True))
+    exponents = [_exponent(each, max(w.shape[-2:])) for each in squares]
+    return list(zip(ranks.tolist(), (top.sqrt() / scale).tolist(), exponents, strict=True))
 
 
 def _of_dims(w: Tensor, dims: int) -> Tensor:
@@ -159,17 +160,17 @@ def _of_dims(w: Tensor, dims: int) -> Tensor:
     return w
 
 
-def _exponent(squares: Tensor) -> float | ValueError:
+def _exponent(squares: Tensor, long: int) -> Exponent | ValueError:
     try:
-        return float(power_law_of_squares(squares).alpha)
+        return exponent_of_squares(squares, long)
     except ValueError as error:  # the other numbers of the matrix stand
         return error
 
 
-def _alpha(found: tuple[float, float, float | ValueError]) -> list[float]:
+def _alpha(found: tuple[float, float, Exponent | ValueError]) -> list[float]:
     if isinstance(found[2], ValueError):
         raise found[2]
-    return [found[2]]
+    return list(found[2])
 
 
 def _coherence(vectors: Tensor, generator: torch.Generator) -> list[float]:
@@ -201,8 +202,17 @@ _ALL = (
         name="alpha",
         title="power-law exponent α",
         meaning="The exponent of a power law fitted to the largest squared singular values, as WeightWatcher defines "
-        "it.",
-        columns=("alpha",),
+        "it, with a 95 % bootstrap interval. Gaussian matrices of the same shape get exponents too: one says something "
+        "where its interval lies below theirs.",
+        columns=("exponent", "low", "high", "gaussian", "gaussian low", "gaussian high"),
+        column_titles={
+            "exponent": "power-law exponent α",
+            "low": "α, lower end of the 95 % interval",
+            "high": "α, upper end of the 95 % interval",
+            "gaussian": "α of a Gaussian matrix, median",
+            "gaussian low": "α of a Gaussian matrix, smallest of 19",
+            "gaussian high": "α of a Gaussian matrix, largest of 19",
+        },
         thresholds=(Threshold(LEAST, "a matrix with fewer singular values above zero is left out", "WeightWatcher"),),
         needs="matrices",
         compute=full_spectrum,

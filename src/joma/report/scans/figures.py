@@ -72,7 +72,7 @@ def _over_steps(scan: Scan, curves: Sequence[Curve]) -> Picture:
     layered = any(len(panel.rows) > 1 for panel in panels)
     which = ", one line per layer, from the first (blue) to the last (ochre). Mean over layers" if layered else ""
     caption = f"{measure_title(curves[0].measure)} over {len(scan.steps)} checkpoints{which}: {'; '.join(moves)}."
-    caption += _reference_text(panels[0].reference)
+    caption += _reference_text(panels[0].reference) + _null_text(curves)
     return draw_picture(f"{curves[0].measure}-curves", caption, " ".join(alt), drawn.curves_by_layer, panels)
 
 
@@ -82,9 +82,25 @@ def _over_layers(scan: Scan, curves: Sequence[Curve]) -> Picture:
     title, uniform = axis_of(measure), _uniform(scan, curves[0])
     ranges = "; ".join(f"{name} {_range(values)}" for name, _, values in lines)
     alt = f"{title} at step {scan.steps[0]:,}, layers to the right, one line per group. {ranges}."
-    caption = f"{measure_title(measure)} of the one checkpoint, layer by layer: {ranges}.{_reference_text(uniform)}"
+    caption = f"{measure_title(measure)} of the one checkpoint, layer by layer: {ranges}."
+    caption += _reference_text(uniform) + _null_text(curves)
     references = {title: uniform} if uniform else None
     return draw_picture(f"{measure}-layers", caption, alt, drawn.by_layer, [(title, lines)], references)
+
+
+def _null_text(curves: Sequence[Curve]) -> str:
+    """Of exponents: how many are told from those of Gaussian matrices, with their interval, at the last step."""
+    parts = []
+    for curve in curves[:_MOST] if curves[0].measure == "alpha" and len(curves[0].columns) > 1 else ():
+        last = curve.cells[-1][np.isfinite(curve.cells[-1]).all(-1)]
+        if len(last):
+            value, low, high, gaussian, least, most = np.median(last, axis=0)
+            apart = int(((last[:, 2] < last[:, 4]) | (last[:, 1] > last[:, 5])).sum())
+            numbers = f"{number(value)} [{number(low)}, {number(high)}], Gaussian {number(gaussian)}"
+            named = group_title(curve)
+            parts.append(f"{named} {numbers} [{number(least)}, {number(most)}], {apart} of {len(last)} matrices differ")
+    where = " Medians over layers at the last step, with 95 % intervals, beside Gaussian matrices of the same shape"
+    return f"{where}: {'; '.join(parts)}." if parts else ""
 
 
 def _changes(scan: Scan, curves: Sequence[Curve]) -> Picture:

@@ -27,7 +27,7 @@ from joma.scan.sweep.reading import Step, take_step
 from joma.scan.sweep.record import read_curve
 
 Report = Callable[[str], None]
-VERSION = 4  # of what is recorded; raised when the numbers, or what a checkpoint is known again by, would differ
+VERSION = 5  # of what is recorded; raised when the numbers, or what a checkpoint is known again by, would differ
 _SILENCE = 10.0  # seconds without a line, after which a checkpoint says how far it is
 _TINY = 1 << 18  # numbers: where no matrix has more, a second thread only costs time
 _LANES = 8  # large matrices at a time, at most, where a measure gains by that
