@@ -177,6 +177,7 @@ def test_whoever_uses_a_door_is_tried_or_has_names_of_its_own():
 
 COMMANDS = {
     "cli.cache:_print": "DIR/cache-....json",
+    "cli.export:_of_findings": "--out FILE, or beside the findings",
     "cli.export:_numbers_per_seed": "--out FILE, or beside its run, named after it",
     "cli.judge:_judge": "--csv FILE",
     "cli.report:_written": "DIR/findings.json",

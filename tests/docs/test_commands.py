@@ -138,7 +138,7 @@ def test_options_on_the_page_are_those_of_the_parsers(monkeypatch):
     for line in (
         "| `--once` | print the table once |",
         "| `-v, --verbose` | print every claim with its source |",
-        "| `--to parquet,csv,npz,ro-crate,seeds` | the format |",
+        "| `--to parquet,csv,npz,ro-crate,seeds,claims,croissant,forrt` | the format |",
         "| `FOLDER or RUN` | a folder with runs, or one run |",
     ):
         assert line in source[0].splitlines()

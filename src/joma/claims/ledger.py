@@ -59,11 +59,12 @@ def ledger_of(findings: Sequence[Finding]) -> dict[str, Any]:
     return {"schema": SCHEMA, "version": VERSION, "joma": joma.__version__, "findings": written}
 
 
-_COLUMNS = (
+COLUMNS = (
     "id", "verdict", "remarks", "says", "source", "effect", "interval_low", "interval_high", "control_effect",
     "control_interval_low", "control_interval_high", "difference", "difference_interval_low",
     "difference_interval_high", "matters", "unit", "seeds", "level", "p", "q", "measured", "command",
 )  # fmt: skip
+"""Of the table that `claims_csv` makes."""
 
 
 def claims_csv(findings: Sequence[Finding]) -> str:
@@ -78,7 +79,7 @@ def claims_csv(findings: Sequence[Finding]) -> str:
         for name in ("interval", "control_interval", "difference_interval"):
             row[f"{name}_low"], row[f"{name}_high"] = row[name] or (None, None)
         rows.append(row | {"remarks": ", ".join(row["remarks"])})
-    return as_csv(rows, _COLUMNS)
+    return as_csv(rows, COLUMNS)
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:

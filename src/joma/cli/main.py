@@ -40,7 +40,7 @@ start here:
   joma scan path/to/run        measure every checkpoint of your training run
   joma verify                  test every claim, in some minutes"""
 
-WITHOUT_TORCH = ("judge", "plan", "validate")
+WITHOUT_TORCH = ("judge", "plan", "validate", "export")
 """Commands for numbers that others measured: they need numpy, scipy and rich alone."""
 
 

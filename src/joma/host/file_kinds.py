@@ -60,6 +60,8 @@ def _has_our_footer(ends: Ends) -> bool:
 _POLICY = rb".{0,400}<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; .{0,400}"
 
 JSON = Kind("JSON", _begins(rb'\s*\{\s*"schema":\s*"joma-[a-z-]+"'))
+CROISSANT = Kind("Croissant metadata", _begins(rb'\s*\{\s*"@type":\s*"sc:Dataset",\s*"name":\s*"joma-'))
+CHAIN = Kind("a draft of a chain", _begins(rb'\s*\{\s*"_comment":\s*"joma wrote this draft'))
 PAGE = Kind("a page", _begins(rb"<!DOCTYPE html>" + _POLICY + rb"<title>joma(?: scan| view)?: "))
 TABLE = Kind(
     "a table",

@@ -10,7 +10,8 @@ from typing import Any
 
 import joma
 from joma.claims.execute import Result
-from joma.claims.ledger import findings_json
+from joma.claims.exports import croissant
+from joma.claims.ledger import claims_csv, findings_json
 from joma.host.file_kinds import CRATE, CRATE_MARK
 from joma.host.files import as_json, atomically, named_file
 from joma.runs import Run, RunError
@@ -18,7 +19,12 @@ from joma.runs import Run, RunError
 _CONTEXT = "https://w3id.org/ro/crate/1.1/context"
 _PROFILE = "https://w3id.org/ro/crate/1.1"
 _LICENSE = "https://spdx.org/licenses/Apache-2.0"
-_TYPES = {".sqlite": "application/vnd.sqlite3", ".json": "application/json", ".svg": "image/svg+xml"}
+_TYPES = {
+    ".sqlite": "application/vnd.sqlite3",
+    ".json": "application/json",
+    ".csv": "text/csv",
+    ".svg": "image/svg+xml",
+}
 
 
 def write_crate(result: Result, out: Path | None = None) -> Path:
@@ -27,7 +33,8 @@ def write_crate(result: Result, out: Path | None = None) -> Path:
         raise RunError(f"{result.study.name} was not run, so that there is no record to export")
     place = result.run.with_suffix(".crate.zip") if out is None else named_file(out)
     figures = {f"figures/{picture.name}.svg": _standalone(picture.svg) for picture in result.pictures}
-    content = {"findings.json": as_json(findings_json([result])), **figures}
+    tables = {"claims.csv": claims_csv(result.findings), "croissant.json": as_json(_croissant(result))}
+    content = {"findings.json": as_json(findings_json([result])), **tables, **figures}
     content["ro-crate-metadata.json"] = as_json(metadata(result))
     try:
         with atomically(place, CRATE) as unfinished, zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -50,6 +57,8 @@ def metadata(result: Result) -> dict[str, Any]:
     files = [
         _file(record, f"Record of the study {result.study.name}: configuration, machine, named arrays over steps"),
         _file("findings.json", "Findings: every claim with its verdict and the numbers that it follows from"),
+        _file("claims.csv", "The same as a table, one row per claim"),
+        _file("croissant.json", "Croissant metadata of that table: what each column is"),
         *(_file(f"figures/{picture.name}.svg", picture.caption) for picture in result.pictures),
     ]
     software = {
@@ -82,6 +91,10 @@ def metadata(result: Result) -> dict[str, Any]:
     }
     license_ = {"@id": _LICENSE, "@type": "CreativeWork", "name": "Apache License 2.0"}
     return {"@context": _CONTEXT, "@graph": [descriptor, root, *files, action, software, license_]}
+
+
+def _croissant(result: Result) -> dict[str, Any]:
+    return croissant(result.findings, name=result.study.name) | {"license": _LICENSE}
 
 
 def _file(name: str, description: str) -> dict[str, Any]:
