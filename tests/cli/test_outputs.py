@@ -8,11 +8,15 @@ import pytest
 from existing_files import OTHERS, Place
 from in_process import joma
 
+from joma.claims.claim import Claim
+from joma.claims.exports import chain_draft, croissant
+from joma.claims.verdicts import not_run
 from joma.cli import main as command_line
 from joma.cli.options import add_output
 from joma.cli.outputs import Output
 from joma.cli.parser import Parser
-from joma.host.file_kinds import CRATE, CRATE_MARK, JSON, PAGE, Kind
+from joma.host.file_kinds import CHAIN, CRATE, CRATE_MARK, CROISSANT, JSON, PAGE, Kind
+from joma.host.files import as_json
 from joma.runs import Run, export
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
@@ -32,6 +36,8 @@ INPUTS = {
     "claims",
     "pilot",
     "file",
+    "files",
+    "roles",
 }
 READ = {("show", "out")}
 """Options that name what is read."""
@@ -116,6 +122,14 @@ def ours(kind: Kind, folder: Path) -> Path:
         from joma.report import write_report
 
         shutil.move(write_report([], folder, scale="quick"), path)
+    elif kind in (CROISSANT, CHAIN):
+        path.write_text(
+            as_json(
+                croissant([])
+                if kind is CROISSANT
+                else chain_draft(not_run(Claim("a", "JoMA Thm 1", "It is."), "more", "no time"))
+            )
+        )
     else:
         with Run.create(folder / "run", study="demo", config={}) as run:
             run.append("x", 0, 1.0)

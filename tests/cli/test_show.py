@@ -1,5 +1,6 @@
 """`joma show`, `joma verify --claims` and what a bug looks like: on the toy, whose number is 1 if all is well."""
 
+import hashlib
 import json
 import sys
 import zipfile
@@ -202,7 +203,10 @@ def test_a_record_as_a_crate_holds_run_findings_and_figures(stored_toy, capsys):
         names = set(archive.namelist())
         about = json.loads(archive.read("ro-crate-metadata.json"))
         findings = json.loads(archive.read("findings.json"))
-    assert {run.name, "findings.json", "ro-crate-metadata.json", "figures/toy.svg"} == names
+        table, described = archive.read("claims.csv"), json.loads(archive.read("croissant.json"))
+    tables = {"findings.json", "claims.csv", "croissant.json"}
+    assert {run.name, *tables, "ro-crate-metadata.json", "figures/toy.svg"} == names
+    assert described["distribution"][0]["sha256"] == hashlib.sha256(table).hexdigest()
     graph = {entry["@id"]: entry for entry in about["@graph"]}
     assert graph["ro-crate-metadata.json"]["about"] == {"@id": "./"}
     assert {part["@id"] for part in graph["./"]["hasPart"]} == names - {"ro-crate-metadata.json"}

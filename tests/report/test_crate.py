@@ -27,12 +27,12 @@ def result(tmp_path: Path) -> Any:
 
 def test_a_crate_says_what_each_file_is_and_how_it_was_made(result: Any) -> None:
     graph = {entry["@id"]: entry for entry in metadata(result)["@graph"]}
-    files = ["near-1.sqlite", "findings.json", "figures/one.svg", "figures/two.svg"]
+    files = ["near-1.sqlite", "findings.json", "claims.csv", "croissant.json", "figures/one.svg", "figures/two.svg"]
     assert list(graph) == ["ro-crate-metadata.json", "./", *files, "#run", "#joma", graph["./"]["license"]["@id"]]
     assert [graph[file]["encodingFormat"] for file in files] == [
-        "application/vnd.sqlite3", "application/json", "image/svg+xml", "image/svg+xml"
+        "application/vnd.sqlite3", "application/json", "text/csv", "application/json", "image/svg+xml", "image/svg+xml"
     ]  # fmt: skip
-    assert [graph[file]["description"] for file in files[2:]] == ["one is seen.", "two is seen."]
+    assert [graph[file]["description"] for file in files[4:]] == ["one is seen.", "two is seen."]
     assert graph["./"]["hasPart"] == graph["#run"]["result"] == [{"@id": file} for file in files]
     with Run.open(result.run) as run:
         noted = run.created, run.machine, run.versions
