@@ -154,7 +154,7 @@ def test_networks_that_diverged_tell_nothing(tmp_path):
     finding = needs(tmp_path / "2 of 4", *pair.values(), diverged={"no residual": [0, 2]})
     assert finding.verdict == "not run"
     assert finding.reason == "2 of 4 runs of no residual diverged"
-    assert finding.changes == {"rate": pytest.approx(0.005 / 3)}
+    assert finding.changes == {"rate": pytest.approx(twins.AT_QUICK_SCALE["rate"] / 3)}
     other = needs(tmp_path / "other", *pair.values(), diverged={"no residual": [0], "residual": [1]})
     assert other.reason == "1 of 4 runs of residual, 1 of 4 runs of no residual diverged"  # 2 pairs are left
     run = record(tmp_path / "two", {"residual": curves(), "no residual": curves()}, diverged={"residual": [0, 2]})
@@ -185,7 +185,7 @@ def test_networks_that_did_not_learn_tell_nothing(tmp_path, loss, learned):
         finding = needs(tmp_path / network, *pair, losses={network: loss})
         assert finding.verdict == ("holds" if learned else "not run")
         assert learned or f"networks of {network} learned no" in finding.reason
-        assert learned or finding.changes == {"steps": 320}
+        assert learned or finding.changes == {"steps": 2 * twins.AT_QUICK_SCALE["steps"]}
     assert shows(tmp_path / "shows", curves(), losses={"no dropout": loss}).verdict == (
         "holds" if learned else "not run"
     )

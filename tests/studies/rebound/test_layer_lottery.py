@@ -125,6 +125,20 @@ def test_untrained_networks_tell_nothing_and_are_drawn(whole, tmp_path):
     assert len(lottery.STUDY.draw(still)) == 2
 
 
+def test_where_no_layer_comes_back_only_ten_layers_tell(tmp_path, monkeypatch):
+    """All claims ask which layer drops, comes back and ends where: networks that only fall have not shown it."""
+
+    def falls(name, step, value):
+        return value - 20.0 * (step == 12) if name.endswith("/entropy") else value
+
+    run = made(tmp_path / "run", position=5.0)
+    still = changed(run, tmp_path / "falls", falls)
+    assert set(verdicts(lottery.STUDY, still).values()) == {"at paper scale"}
+    assert found(lottery.STUDY, still, lottery.TOP).reason == "of 5 layers none comes back by step 24"
+    monkeypatch.setattr(lottery, "DEEP", LAYERS)
+    assert "at paper scale" not in verdicts(lottery.STUDY, still).values()
+
+
 LAYERS = 5
 RANDOM = np.random.default_rng(3)
 CHANCE = RANDOM.normal(size=(8, LAYERS))

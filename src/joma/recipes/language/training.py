@@ -41,6 +41,7 @@ from joma.probes import decoder as probe
 from joma.recipes import grid
 from joma.recipes.language.allocation import allocation, frozen_parts, group_names
 from joma.recipes.language.config import LanguageModelConfig
+from joma.recipes.language.reuse import reuse
 from joma.recipes.language.text import (
     PIECE,
     epoch_steps,
@@ -100,6 +101,11 @@ class Recipe:
         """(rate, seed) of every member, the seeds of one rate together."""
         return [(rate, seed) for rate in self.rates for seed in self.seeds]
 
+    @property
+    def stands_alone(self) -> bool:
+        """Whether all of it is in its record: no state that a branch needs, and no numbers that depend on a GPU."""
+        return not self.branch_of and not self.keep_at and self.device == "cpu"
+
     def with_(self, **changes: Any) -> Recipe:
         """A copy with some options changed."""
         return replace(self, **changes)
@@ -142,12 +148,13 @@ def train_variants(
     progress: Progress,
     *,
     share: float = 0.98,
-    adapt: Callable[[str, Ensemble], Ensemble] = lambda name, plain: plain,
+    adapt: Callable[[str, Ensemble], Ensemble] | None = None,
 ) -> None:
     """Train every variant on `text`, recording under its name what the head of this file lists. Resumes by itself.
 
     On a GPU all variants train side by side. share: the part of the study's progress that this is, from 0 on. adapt:
-    changes a variant's ensemble, its measures say.
+    changes a variant's ensemble, its measures say; without it, what another study of this folder has trained is taken
+    from there (`joma.recipes.language.reuse`).
     """
     for variant in variants.values():
         needs_its_device(variant)
@@ -158,7 +165,12 @@ def train_variants(
         run.keep(f"{name}/loss by frequency", lambda variant=variant: frequency_loss(variant, text))  # type: ignore[misc]
         if variant.allocate:
             run.keep(f"{name}/groups", lambda variant=variant: group_names(variant.decoder))  # type: ignore[misc]
-    ensembles = {name: adapt(name, ensemble(variant, text)) for name, variant in variants.items()}
+    whole = {name: repr(one) for name, one in variants.items() if one.stands_alone} if adapt is None else {}
+    if taken := reuse(whole, run):
+        progress(0.0, f"{', '.join(taken)}: trained by another study")
+    ensembles = {name: ensemble(variant, text) for name, variant in variants.items()}
+    if adapt is not None:
+        ensembles = {name: adapt(name, plain) for name, plain in ensembles.items()}
     train_all(ensembles, run, progress=lambda done, doing: progress(share * done, doing))
 
 

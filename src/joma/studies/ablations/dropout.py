@@ -28,7 +28,7 @@ STUDY = Study(
         WITHOUT: lambda run: twins.shows(WITHOUT, run, variant="no dropout", twin="dropout"),
         BY_DROPOUT: lambda run: twins.needs(BY_DROPOUT, run, part="rebound", full="dropout", without="no dropout"),
     },
-    quick=AblationConfig(),
+    quick=AblationConfig(**twins.AT_QUICK_SCALE | {"dropout": 0.2}),
     paper=AblationConfig(**twins.AT_PAPER_SCALE),
     run=twins.trains(VARIANTS),
     draw=draws(VARIANTS, "dropout"),

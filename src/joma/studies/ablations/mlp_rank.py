@@ -87,7 +87,7 @@ STUDY = Study(
         NONLINEAR: lambda run: twins.needs(NONLINEAR, run, part="rebound", full="ReLU", without="identity", of=RANK),
         TOGETHER: _together,
     },
-    quick=AblationConfig(),
+    quick=AblationConfig(**twins.AT_QUICK_SCALE),
     paper=AblationConfig(**twins.AT_PAPER_SCALE),
     run=twins.trains(VARIANTS),
     draw=lambda run: [

@@ -3,7 +3,15 @@
 from joma.claims.contract import Study
 from joma.recipes.language import same_text
 from joma.studies.ablations._figures import draws
-from joma.studies.ablations._twins import AT_PAPER_SCALE, AblationConfig, as_it_is, in_nats, shows, trains
+from joma.studies.ablations._twins import (
+    AT_PAPER_SCALE,
+    AT_QUICK_SCALE,
+    AblationConfig,
+    as_it_is,
+    in_nats,
+    shows,
+    trains,
+)
 
 TWIN = "LayerNorm after"
 VARIANTS = {
@@ -39,7 +47,7 @@ STUDY = Study(
         BEFORE: lambda run: shows(BEFORE, run, variant="LayerNorm before", twin=TWIN),
         RMS: lambda run: shows(RMS, run, variant="RMSNorm after", twin=TWIN),
     },
-    quick=AblationConfig(),
+    quick=AblationConfig(**AT_QUICK_SCALE),
     paper=AblationConfig(**AT_PAPER_SCALE),
     run=trains(VARIANTS),
     draw=draws(VARIANTS, "norm"),

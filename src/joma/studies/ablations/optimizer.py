@@ -14,7 +14,7 @@ from joma.recipes.language import Recipe, corpus, recipe, same_text, train_varia
 from joma.recipes.language.curves import curve
 from joma.runs import Run
 from joma.studies.ablations._figures import draw_curves, draw_summary
-from joma.studies.ablations._twins import AT_PAPER_SCALE, AblationConfig, in_nats, shows
+from joma.studies.ablations._twins import AT_PAPER_SCALE, AT_QUICK_SCALE, AblationConfig, in_nats, shows
 
 TWIN = "Adam"
 NEVER_RENEWED = "Adam, state kept"
@@ -116,7 +116,7 @@ STUDY = Study(
     title="Ablation: Adam, AdamW and SGD",
     version=2,
     claims={SGD: _sgd, KEPT: _kept, DECAY: lambda run: shows(DECAY, run, variant="AdamW", twin=TWIN)},
-    quick=OptimizerConfig(),
+    quick=OptimizerConfig(**AT_QUICK_SCALE),
     paper=OptimizerConfig(**AT_PAPER_SCALE, trial=2_929),
     run=run,
     draw=draw,

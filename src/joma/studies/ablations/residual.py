@@ -3,7 +3,15 @@
 from joma.claims.contract import Study
 from joma.recipes.language import same_text
 from joma.studies.ablations._figures import draws
-from joma.studies.ablations._twins import AT_PAPER_SCALE, AblationConfig, as_it_is, in_nats, needs, trains
+from joma.studies.ablations._twins import (
+    AT_PAPER_SCALE,
+    AT_QUICK_SCALE,
+    AblationConfig,
+    as_it_is,
+    in_nats,
+    needs,
+    trains,
+)
 
 VARIANTS = {"residual": as_it_is, "no residual": lambda base: base.with_decoder(residual=False)}
 
@@ -26,7 +34,7 @@ STUDY = Study(
         DROP: lambda run: needs(DROP, run, part="drop", full="residual", without="no residual"),
         REBOUND: lambda run: needs(REBOUND, run, part="rebound", full="residual", without="no residual"),
     },
-    quick=AblationConfig(),
+    quick=AblationConfig(**AT_QUICK_SCALE),
     paper=AblationConfig(**AT_PAPER_SCALE),
     run=trains(VARIANTS),
     draw=draws(VARIANTS, "residual"),

@@ -54,7 +54,7 @@ STUDY = Study(
         BROKEN: lambda run: twins.further(BROKEN, run, one=START, other=PIECES),
         FIRST: lambda run: twins.further(FIRST, run, one=ONE, other=START),
     },
-    quick=AblationConfig(),
+    quick=AblationConfig(**twins.AT_QUICK_SCALE),
     paper=AblationConfig(**twins.AT_PAPER_SCALE | {"seeds": 8, "seed": 70}),
     run=twins.trains(VARIANTS),
     draw=draws(VARIANTS, "text-order"),

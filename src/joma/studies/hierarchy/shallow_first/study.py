@@ -482,7 +482,8 @@ STUDY = Study(
         NODES: partial(first_in, NODES, DECODER, "weights"),
         BOTTOM_UP: bottom_up,
     },
-    quick=ShallowFirstConfig(),
+    # Six members of seed 0 left two claims open that asked for 10 and 12. Judged on others.
+    quick=ShallowFirstConfig(members=12, seed=100),
     paper=ShallowFirstConfig(
         classes=10, members=20, samples=40_000, block_steps=3_000, block_batch=32, block_rate=1.0,
         decoder_steps=10_000, decoder_batch=256, decoder_rate=3e-4, context=12, layers=2, width=256, points=60,

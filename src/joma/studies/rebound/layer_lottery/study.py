@@ -9,7 +9,8 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.evidence import at_least
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.guards import at_paper_scale
+from joma.claims.verdicts import by_effect, not_run, only_at_paper_scale
 from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
@@ -28,6 +29,7 @@ QUARTER = 0.25
 """A correlation that matters. That of two seeds is the share of the variance that position explains: a quarter of
 it. Quick runs had been seen when this was set, no run at paper scale."""
 CORRELATION: dict[str, Any] = {"matters": QUARTER, "ceiling": 1.0}
+DEEP = 10  # layers of the networks in Figure 6 that the claims are about
 NATS: dict[str, Any] = {"matters": 0.05, "unit": "nats"}  # what single runs of one recipe were seen to differ by
 
 FIGURE, SETS = "JoMA Fig. 6", "sets how far its attention entropy drops, how far it comes back and where it ends."
@@ -76,11 +78,20 @@ NOISE = Claim(
 
 def _too_few(claim: Claim, expected: str, run: Run, kinds: tuple[str, ...] = ()) -> Finding | None:
     counts = {kind: len(lottery.members(run, kind)) for kind in ("seed", *kinds)}
+    if counts["seed"] >= FEWEST and _too_short(run):
+        reason = f"of {run.config['layers']} layers none comes back by step {run.config['steps']:,}"
+        return only_at_paper_scale(claim, expected, reason, at_paper_scale(run.study))
     if counts["seed"] >= FEWEST and all(counts[kind] >= 2 for kind in kinds):
         return None
     found = ", ".join(f"{count} of kind {kind}" for kind, count in counts.items())
     reason = f"too few networks learned more than how frequent words are: {found}"
     return not_run(claim, expected, reason, steps=2 * run.config["steps"])
+
+
+def _too_short(run: Run) -> bool:
+    """Whether there are fewer layers than in the paper, and none comes back: what a layer does is not seen then."""
+    rebounds = lottery.patterns(run)["rebound"][lottery.members(run, "seed")]
+    return int(run.config["layers"]) < DEEP and not (rebounds.mean(0) >= NATS["matters"]).any()
 
 
 def _left_out(run: Run) -> dict[str, dict[str, float]]:

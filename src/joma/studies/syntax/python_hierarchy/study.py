@@ -316,7 +316,8 @@ STUDY = Study(
     title="Section 5 on real code: hidden nodes and the syntax of Python",
     version=3,
     claims=CLAIMS,
-    quick=PythonHierarchyConfig(),
+    # Four seeds of 0 on left four claims open, at 99 %. With eight others intervals are a third as wide.
+    quick=PythonHierarchyConfig(seeds=8, shuffled=4, seed=100),
     paper=PythonHierarchyConfig(
         tokens=2_000_000, held_out=0.2, vocabulary=4096, layers=4, width=256, heads=4, mlp=1024, context=256,
         dropout=0.2, batch=16, steps=3000, rate=5e-4, points=16, seeds=5, shuffled=5, windows=128, device="cuda",
