@@ -4,6 +4,7 @@ The weights are those of training without it, or there is one sentence. Where pr
 updated together: test_buckets.py.
 """
 
+import copy
 import gc
 from itertools import pairwise
 
@@ -292,3 +293,50 @@ def test_nothing_is_found_from_a_gradient_that_is_not_finite():
     assert same(model, network())
     other = network()
     assert same(train(model, optimizer, 4), train(other, GaLore(other, per_layer="project", **OPTIONS), 4))
+
+
+# ---- clipping that misses what was projected -------------------------------------------------------------------------
+
+MISSED = "gradients were scaled after backward, as clip_grad_norm_ does, .* give clip="
+
+
+def clipped(optimizer, model, parameters, *, most=0.1):
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss_of(model, slice(None, 8)).backward()
+        loss_of(model, slice(8, None)).backward()
+        nn.utils.clip_grad_norm_(parameters(), most)
+        optimizer.step()
+
+
+def test_clipping_that_misses_projected_gradients_is_named_once():
+    model = network()
+    optimizer = GaLore(model, rank=4, lr=0.01, per_layer="project")
+    with pytest.warns(UserWarning, match=MISSED) as noted:
+        clipped(optimizer, model, model.parameters)
+    assert len(noted) == 1
+    again = copy.deepcopy(optimizer)
+    assert again.matrices
+
+
+def test_clipping_that_sees_all_is_not_named(recwarn):
+    model = network()
+    clipped(GaLore(model, rank=4, lr=0.01), model, model.parameters)
+    model = network()
+    optimizer = GaLore(model, rank=4, lr=0.01, per_layer="project", clip=0.1)
+    for _ in range(2):
+        loss_of(model).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    clipped(optimizer, model, lambda: [each for group in optimizer.param_groups for each in group["params"]])
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    loss_of(model).backward()
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.step()
+    assert not [one for one in recwarn if "clip" in str(one.message)]

@@ -5,6 +5,7 @@ Which subspaces are found together follows from that too: those of matrices whos
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -267,6 +268,41 @@ class InBackward:
     def forget(self) -> None:
         """As if no gradient had been taken."""
         self._taken.clear()
+
+
+class ClippingWatch:
+    """Sees whether gradients were scaled after backward, as clip_grad_norm_ does, while projected ones were not.
+
+    torch counts how often a tensor was written to. What scales all gradients, as GradScaler, writes to both kinds.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was seen yet."""
+        self.warned = False
+        self._seen: dict[str, tuple[nn.Parameter, torch.Tensor, int]] = {}
+
+    def start(self, passing: nn.Parameter) -> None:
+        """Look at this parameter whenever its gradient is complete; a frozen one never has any."""
+        if passing.requires_grad:
+            passing.register_post_accumulate_grad_hook(lambda each: self.note("passing", each))
+
+    def note(self, kind: str, parameter: nn.Parameter) -> None:
+        """The gradient of a parameter, passing or compact, as it is now."""
+        if parameter.grad is not None:
+            self._seen[kind] = parameter, parameter.grad, parameter.grad._version
+
+    def check(self) -> None:
+        """At a step: warn once."""
+        seen, self._seen = self._seen, {}
+        still = {kind: one.grad is grad and grad._version == at for kind, (one, grad, at) in seen.items()}
+        alive = all(one.grad is grad for one, grad, _ in seen.values())
+        if alive and still.get("compact") and still.get("passing") is False and not self.warned:
+            self.warned = True
+            warnings.warn(
+                "gradients were scaled after backward, as clip_grad_norm_ does, but per_layer='project' had projected "
+                "those of matrices: the norm was of the others alone; give clip=... to the optimizer instead",
+                stacklevel=4,
+            )
 
 
 class BackwardHook:

@@ -19,8 +19,17 @@ from torch import Tensor, nn
 
 from joma.host.words import counted
 from joma.optim import _matrix
-from joma.optim._matrix import Matrix, Pack, is_sharded, join_states, make_pack, state_of
-from joma.optim.projector import Kind
+from joma.optim._matrix import (
+    Matrix,
+    Pack,
+    is_second_moment,
+    is_sharded,
+    join_states,
+    make_pack,
+    state_of,
+    to_directions,
+)
+from joma.optim.projector import Kind, orthonormalize
 
 OnMove = Literal["keep", "rotate", "reset"]
 NonFinite = Literal["raise", "skip"]
@@ -390,11 +399,16 @@ class Members:
                 found[role].append(self.packs[-1].compact)
         return {role: each for role, each in found.items() if each}
 
-    def form_packs(self, inner: torch.optim.Optimizer, packs: list[Pack], partner: Partner) -> None:
-        """Put the matrices of these packs into new ones, as many in one as may be; inner states go with them."""
+    def form_packs(
+        self, inner: torch.optim.Optimizer, packs: list[Pack], partner: Partner, ranks: Mapping[Matrix, int]
+    ) -> None:
+        """Put the matrices of these packs into new ones, as many in one as may be; inner states go with them.
+
+        - ranks: those that matrices have from now on, if not the same
+        """
         gone = {id(pack) for pack in packs}
         entries = sum(each.parameter.numel() for each in self.matrices)
-        formed = regroup(inner, packs, lambda matrices: form_packs(matrices, partner, entries))
+        formed = regroup(inner, packs, lambda matrices: form_packs(matrices, partner, entries), ranks)
         self.packs = [pack for pack in self.packs if id(pack) not in gone] + formed
 
     def sizes(self) -> tuple[int, int, int, int]:
@@ -431,13 +445,24 @@ def is_entry_by_entry(inner: torch.optim.Optimizer) -> bool:
     return type(inner) in [getattr(torch.optim, name) for name in names.split()]
 
 
-def regroup(inner: torch.optim.Optimizer, packs: list[Pack], form: Callable[[list[Matrix]], list[Pack]]) -> list[Pack]:
+def regroup(
+    inner: torch.optim.Optimizer,
+    packs: list[Pack],
+    form: Callable[[list[Matrix]], list[Pack]],
+    ranks: Mapping[Matrix, int],
+) -> list[Pack]:
     """Form new packs of the matrices of these, and move bases and inner states into them."""
     matrices = [matrix for pack in packs for matrix in pack.matrices]
     states = {id(matrix): _copied(state_of(inner, matrix)) for matrix in matrices}
     subspaces = {id(matrix): (matrix.basis, matrix.energies) for matrix in matrices}
     for pack in packs:
         inner.state.pop(pack.compact, None)
+    for matrix, rank in ranks.items():
+        states[id(matrix)] = change_state_rank(matrix, rank, states[id(matrix)])
+        basis, energies = subspaces[id(matrix)]
+        if basis is not None and energies is not None:
+            subspaces[id(matrix)] = change_subspace_rank(to_directions(basis, matrix.product_dtype), energies, rank)
+        matrix.rank = rank
     found = form(matrices)
     for pack in found:
         for matrix in pack.matrices:
@@ -446,6 +471,53 @@ def regroup(inner: torch.optim.Optimizer, packs: list[Pack], form: Callable[[lis
                 matrix.take_subspace(basis, energies)
         if state := join_states([states[id(matrix)] for matrix in pack.matrices]):
             inner.state[pack.compact] = state
+    return found
+
+
+def change_subspace_rank(basis: Tensor, energies: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """A basis (side, rank) with its first directions, or with further ones that nothing is known of."""
+    further = max(rank - basis.shape[1], 0)
+    if further:
+        precise = basis.to(torch.promote_types(basis.dtype, torch.float32))
+        basis = orthonormalize(torch.cat([precise, precise.new_zeros(len(basis), further)], 1))
+    return basis[:, :rank], torch.cat([energies, energies.new_zeros(further)])[:rank]
+
+
+def change_state_rank(matrix: Matrix, rank: int, state: dict[str, Any]) -> dict[str, Any]:
+    """The inner state of a matrix at another rank; none where something in it cannot be cut: it begins anew.
+
+    The first directions keep theirs. A further one has no momentum, and the mean of the second moments of the others:
+    with none it would make a long first step.
+    """
+    axis, known = matrix.projected_axis, matrix.compact_shape
+    changed: dict[str, Any] = {}
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or value.numel() == 1:
+            changed[name] = value
+            if isinstance(value, list | tuple | dict):
+                return {}
+            continue
+        sides = (type(value) is Tensor or is_sharded(value)) and value.is_floating_point() and tuple(value.shape)
+        if not sides or len(sides) != 2 or any(one not in (1, side) for one, side in zip(sides, known, strict=True)):
+            return {}
+        changed[name] = value if sides[axis] == 1 else _change_rows(value, axis, rank, is_second_moment(name))
+    return changed
+
+
+def _change_rows(value: Tensor, axis: int, rank: int, filled: bool) -> Tensor:
+    """Of an entry of a state, whose other axis may lie on several processes."""
+    here = _matrix.local(value)
+    further = max(rank - here.shape[axis], 0)
+    mean = here.mean(axis, keepdim=True) if filled else torch.zeros_like(here.narrow(axis, 0, 1))
+    shape = (further, -1) if axis == 0 else (-1, further)
+    changed = torch.cat([here, mean.expand(shape)], axis).narrow(axis, 0, rank).contiguous()
+    if not is_sharded(value):
+        return changed
+    size = torch.Size([rank if one == axis else side for one, side in enumerate(value.shape)])
+    there: Any = value
+    found: Tensor = type(there).from_local(
+        changed, there.device_mesh, there.placements, shape=size, stride=(size[1], 1)
+    )
     return found
 
 

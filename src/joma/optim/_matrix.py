@@ -28,8 +28,14 @@ from joma.optim.projector import Side, side_of
 STACKED_ON = ("cuda", "xpu", "mps")  # kinds of devices on which one large product beats many small ones
 FUSED_ON = ("cuda", "cpu")  # those that have torch's fused SGD
 ALONE = 1 << 21  # entries of a matrix whose product fills such a device by itself: nothing is copied for it
+SECOND_MOMENTS = ("sq", "square", "sum", "var", "inf", "max", "step_size", "acc_delta")  # parts of names
 LARGEST = 127  # code of a basis in 8 bits
 STACK = 12 << 20  # entries that are copied together for one product: 48 MiB of float32 beside the gradients
+
+
+def is_second_moment(name: str) -> bool:
+    """Whether torch's optimizers call something so that is not linear in the gradient."""
+    return any(part in name for part in SECOND_MOMENTS)
 
 
 def is_stacked_on(device: torch.device) -> bool:
@@ -147,7 +153,11 @@ class Matrix:
     @property
     def compact_shape(self) -> tuple[int, int]:
         """Of what stands for it in the inner optimizer."""
-        return (self.rank, self.longer) if self.side == "left" else (self.longer, self.rank)
+        return self.compact_shape_of(self.rank)
+
+    def compact_shape_of(self, rank: int) -> tuple[int, int]:
+        """The same at a rank."""
+        return (rank, self.longer) if self.side == "left" else (self.longer, rank)
 
     @property
     def projected_axis(self) -> int:

@@ -15,7 +15,7 @@ finite step: a second moment below zero, a step count of -1, a moment with one b
 
 import inspect
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ OF_GROUP = ("params", "rank", "galore_version", "galore_inner", "galore_skipped"
 OF_MATRIX = ("basis", "energies", "count", "refreshed")  # of a saved matrix, beside the state of the inner optimizer
 
 _MEMBER, _FIRST = "galore_member", "GaLore"  # of the family, in groups of those that came after GaLore
+_RANKS = "galore_ranks"  # of matrices in a group, where one has not yet that of its group
 _ROUNDING = 0.05  # of lengths of columns; in bfloat16 they are 1 to a hundredth
 
 
@@ -339,7 +340,7 @@ def show(shown: dict[Tensor, dict[str, Any]], inner: torch.optim.Optimizer, pack
 
 def _taken_over(group: Mapping[str, Any]) -> dict[str, Any]:
     """Of a saved group: what was chosen anew when this optimizer was made is left out."""
-    left_out = ("params", "rank", "galore_version", "galore_inner", "param_names")
+    left_out = ("params", "rank", "galore_version", "galore_inner", "param_names", _RANKS)
     return {key: value for key, value in group.items() if key not in left_out}
 
 
@@ -397,6 +398,9 @@ class States:
         for group in self._groups:
             options = {key: value for key, value in group.items() if key != "params"}
             listed = [self._numbers[id(each)] for each in group["params"] if id(each) in self._numbers]
+            ranks = {one.rank for one in self._matrices if self._groups[one.group] is group and one.found}
+            if ranks - {group["rank"]}:  # some wait for a refresh to have the rank of the group
+                options[_RANKS] = sorted(ranks)
             packed.append({**options, "params": listed})
         return {"state": states, "param_groups": packed}
 
@@ -415,6 +419,8 @@ class States:
             basis = state.get("basis")
             matrix.count, matrix.refreshed = int(state.get("count", 0)), int(state.get("refreshed", -1))
             matrix.found = False  # until it has its own
+            whole = min(int(self._groups[matrix.group]["rank"]), matrix.shorter)
+            matrix.rank = whole if basis is None else int(basis.shape[1])
             inner = sorted((key, value) for key, value in state.items() if key not in OF_MATRIX)
             signatures[id(matrix)] = (basis is not None, *((key, _sign(value)) for key, value in inner))
         return signatures
@@ -456,8 +462,10 @@ class States:
             self._check_groups(groups)
             if any(group["galore_version"] == 1 for group in groups):
                 states = {number: _without_prefix(state) for number, state in states.items()}
-            self._options = [{**ours, **_taken_over(theirs)} for ours, theirs in zip(self._groups, groups, strict=True)]
+            both = [*zip(self._groups, groups, strict=True)]
+            self._options = [{**ours, **_taken_over(theirs)} for ours, theirs in both]
             self._forms = Forms(self.inner)
+            self._ranks = [[ours["rank"], *theirs.get(_RANKS, ())] for ours, theirs in both]
             found = self._read_all(states)
             self._check_own(groups)
             return {**state_dict, "state": found}
@@ -619,13 +627,16 @@ class States:
         whole = tuple(matrix.parameter.shape)
         if missing and any(isinstance(one, Tensor) and tuple(one.shape) == whole for one in state.values()):
             raise StateError(f"the state of {matrix.name} is not that of a projected matrix, here the parameter is one")
+        rank = matrix.rank
         if not missing:
-            _check_subspace(matrix, state)
+            rank = _check_subspace(matrix, state, self._ranks[matrix.group])
         of_inner = {key: value for key, value in state.items() if key not in OF_MATRIX}
-        self._check_inner(matrix.name, of_inner, matrix.group, "compact", matrix.pack.zero, matrix.compact_shape)
+        self._check_inner(
+            matrix.name, of_inner, matrix.group, "compact", matrix.pack.zero, matrix.compact_shape_of(rank)
+        )
 
 
-def _check_subspace(matrix: Matrix, state: Mapping[str, Any]) -> None:
+def _check_subspace(matrix: Matrix, state: Mapping[str, Any], ranks: Iterable[int]) -> int:
     """Columns of a basis have length 1, energies are shares, and counts fit each other.
 
     One bit in an exponent changes a length, and every step from then on would be scaled by it without a word.
@@ -640,7 +651,7 @@ def _check_subspace(matrix: Matrix, state: Mapping[str, Any]) -> None:
     if basis.ndim != 2 or len(basis) != matrix.shorter:
         raise StateError(f"{of} shape {tuple(basis.shape)}, its shorter side is {matrix.shorter}")
     rank = int(basis.shape[1])
-    if rank != matrix.rank:
+    if rank not in {min(one, matrix.shorter) for one in ranks}:
         raise StateError(f"{of} rank {rank}, this optimizer has rank {matrix.rank}")
     if tuple(energies.shape) != (rank,):
         raise StateError(
@@ -659,6 +670,7 @@ def _check_subspace(matrix: Matrix, state: Mapping[str, Any]) -> None:
     count, refreshed = (_check_count(matrix, key, state[key]) for key in ("count", "refreshed"))
     if not (0 <= count < MOST and EARLIEST <= refreshed <= count):
         raise StateError(f"the saved counts of {matrix.name} are damaged: count {count}, refreshed {refreshed}")
+    return rank
 
 
 def _check_count(matrix: Matrix, key: str, value: Any) -> int:

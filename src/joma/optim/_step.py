@@ -5,8 +5,9 @@ In one update, whenever it comes, subspaces that are due are found, and it is ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,20 +15,26 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from joma.optim import _update
-from joma.optim._backward import Bucket, InBackward, refresh_batches
-from joma.optim._groups import Members, NonFinite, OnMove, Partner, Passing, is_entry_by_entry
+from joma.optim._backward import Bucket, ClippingWatch, InBackward, refresh_batches
+from joma.optim._groups import Members, NonFinite, OnMove, Partner, Passing, check_group, is_entry_by_entry
 from joma.optim._inner import Following
 from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
 from joma.optim._update import Guard, NameOf, Outcomes, Rounds
 from joma.optim.projector import Kind
 
 NOT_CAPTURED = "a step that finds subspaces cannot be captured: capture one for which due() is empty"
+_Seen = list[tuple[int, int, float]]
 NOT_PARTED = "a matrix has no gradient for the first time: make such a step as usual before you capture one"
 
 
 def is_captured() -> bool:
     """Whether what is done now goes into a CUDA graph: nobody may wait for the device then."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _has_gradient(matrix: Matrix) -> bool:
+    """With per_layer="project" those that have one have been looked at during backward."""
+    return matrix.parameter.grad is not None
 
 
 class Stepping(torch.optim.Optimizer):
@@ -52,6 +59,8 @@ class Stepping(torch.optim.Optimizer):
     _outcomes: Outcomes
     _rounds: Rounds
     _backward: InBackward
+    _clipping: ClippingWatch | None = None
+    _options_seen: _Seen
     _of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]]
 
     def _show_state(self, packs: list[Pack], passing: list[Passing]) -> None:
@@ -73,8 +82,13 @@ class Stepping(torch.optim.Optimizer):
         """Parameters that the inner optimizer trains as they are."""
         return self._members.passing
 
-    def _form_packs(self, packs: list[Pack], together: Partner = lambda matrix: matrix.found) -> None:
-        """Put the matrices of these packs into new ones, as many in one as may be."""
+    def _form_packs(
+        self,
+        packs: list[Pack],
+        together: Partner = lambda matrix: matrix.found,
+        ranks: Mapping[Matrix, int] = MappingProxyType({}),
+    ) -> None:
+        """Put the matrices of these packs into new ones, as many in one as may be, with ranks that have changed."""
         if is_captured():  # each replay would copy their states anew, from memory that others have by then
             raise ValueError(NOT_PARTED)
         entry_by_entry = is_entry_by_entry(self.inner) and self.on_move != "reset"
@@ -85,10 +99,36 @@ class Stepping(torch.optim.Optimizer):
             alone = self.project_in_backward or is_sharded(matrix.parameter) or not entry_by_entry
             return None if alone else (self._backward.bucket_of(matrix.parameter), together(matrix), matrix.count)
 
-        self._members.form_packs(self.inner, packs, partner)
+        self._members.form_packs(self.inner, packs, partner, ranks)
         self._following.list_packs(self.packs)
         self._rounds.forget()
         self._of_bucket.clear()
+
+    def _read_options(self, matrices: Iterable[Matrix]) -> None:
+        """Take what somebody has written into the groups; a rank holds from the next refresh of each matrix.
+
+        - matrices: those whose turn to be updated it is; of a weight of experts all or none
+        """
+        now = [(group["rank"], group["refresh"], group["scale"]) for group in self.param_groups]
+        if now == self._options_seen:
+            return
+        for group in self.param_groups:
+            check_group(group)
+        waiting = {each: rank for each in self.matrices if (rank := self._rank_in_group(each)) != each.rank}
+        owners = {id(each.owner) for each in matrices if each in waiting and self.is_due(each)}
+        changed = {each: rank for each, rank in waiting.items() if id(each.owner) in owners}
+        if changed:
+            numbers, theirs = {each.group for each in changed}, {id(each.pack) for each in changed}
+            # Those that have it already are joined; with per_layer="project" all are alone, and others have gradients.
+            near = numbers if not self.project_in_backward else set()
+            packs = [pack for pack in self.packs if pack.group in near or id(pack) in theirs]
+            self._form_packs(packs, ranks=changed)
+            for matrix in changed:  # found anew from a subspace that is partly any
+                matrix.refreshed = _update.SEARCHED_NEXT
+        self._options_seen = now if len(changed) == len(waiting) else []
+
+    def _rank_in_group(self, matrix: Matrix) -> int:
+        return min(int(self.param_groups[matrix.group]["rank"]), matrix.shorter)
 
     def _packs_with_gradients(self) -> list[Pack]:
         """Matrices of a pack of which some have no gradient are parted: they have their own counts from now on."""
@@ -289,12 +329,16 @@ class Stepping(torch.optim.Optimizer):
             self._backward.forget()
             raise
         self._check_backward()
+        if self._clipping is not None:
+            self._clipping.check()
         if not captured and not self.per_layer:
             self._look_back(wait=False)
         folded = self._members.folded
         try:
             for each in folded:
                 each.lend()
+            if not self.per_layer:
+                self._read_options(each for each in self.matrices if _has_gradient(each))
             packs = self._packs_with_gradients()
             passing = [each for each in self.passing if each.parameter.grad is not None]
             if packs or passing:
@@ -315,6 +359,9 @@ class Stepping(torch.optim.Optimizer):
             self._backward.plan([each for group in self.param_groups for each in group["params"]])
         elif self.project_in_backward:
             self._backward.start(named, self, Stepping._project_in_backward)
+            for one in (each.parameter for each in self.passing[:1] if self._clipping is None):
+                self._clipping = ClippingWatch()
+                self._clipping.start(one)
             self._matrix_of = {id(each.parameter): each for each in self.matrices}
 
     @property
@@ -364,6 +411,8 @@ class Stepping(torch.optim.Optimizer):
         if not buckets:
             return
         try:
+            there = {id(each) for bucket in buckets for each in bucket.parameters}
+            self._read_options(each for each in self.matrices if id(each.parameter) in there)
             members = [self._members_of(bucket) for bucket in buckets]
             packs = [one for some, _ in members for one in some]
             self._update(packs, [one for _, some in members for one in some], captured=captured)
@@ -393,6 +442,8 @@ class Stepping(torch.optim.Optimizer):
         finite.
         """
         matrix = self._matrix_of[id(parameter)]
+        if matrix.pack.compact.grad is None:  # the first microbatch
+            self._read_options([matrix])
         pack = matrix.pack
         pack.check_dense()
         captured = is_captured()
@@ -415,6 +466,8 @@ class Stepping(torch.optim.Optimizer):
         if not any(each is pack.compact for each in listed):
             listed.append(pack.compact)
         parameter.grad = None
+        if self._clipping is not None:
+            self._clipping.note("compact", pack.compact)
 
     def _hide_compact(self) -> None:
         """Compact parameters are in the groups only while they have gradients."""

@@ -36,6 +36,7 @@ from joma.optim._matrix import (
     Matrix,
     Pack,
     full_tensor,
+    is_second_moment,
     is_sharded,
     is_stacked_on,
     local,
@@ -58,8 +59,6 @@ FOLLOWED_IN_A_ROW = 3  # updates in which a subspace that has not settled is fol
 SEARCHED_NEXT = -1  # in the place of the count at the last refresh
 EARLIEST = SEARCHED_NEXT - FOLLOWED_IN_A_ROW + 1  # what stands there if the subspace was followed the most in a row
 _SEED_STRIDE = 1_000_003  # a prime that makes seeds of different matrices and updates different
-SECOND_MOMENTS = ("sq", "square", "sum", "var", "inf", "max", "step_size", "acc_delta")
-"""Parts of the names that torch's optimizers give to what is not linear in the gradient."""
 Agree = Callable[[Matrix, Tensor], Tensor]
 Found = list[tuple[Matrix, Projector]]
 LARGE = 1 << 22  # entries of a tensor whose largest is looked for alone on a GPU
@@ -588,7 +587,7 @@ def move_state(
         if sides and sides[axis] == matrix.rank and sides[1 - axis] in (1, matrix.longer):
             here = local(value)
             rows = here.to(rotation.dtype) if axis == 0 else here.to(rotation.dtype).mT
-            if any(part in name for part in SECOND_MOMENTS):
+            if is_second_moment(name):
                 known = rotation.square()
                 outside = (1 - known.sum(1, keepdim=True)).clamp_min(0)  # rounding may put it below 0
                 moved = torch.addmm(outside * rows.mean(0, keepdim=True), known, rows)

@@ -102,6 +102,7 @@ class GaLore(Stepping):
         self._members = Members(tuple(skip), embeddings, kernels, projected)
         self._backward, self._rounds = InBackward(per_layer=self.per_layer), Rounds()
         self._of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]] = {}
+        self._options_seen = []
         self._own = {"rank": rank, "refresh": refresh, "scale": scale}
         accepted = inspect.signature(inner).parameters
         _inner.check_misspelt(inner_options, inspect.signature(type(self).__init__).parameters, accepted)
@@ -273,6 +274,7 @@ class GaLore(Stepping):
         self._form_packs(self.packs, lambda matrix: signatures[id(matrix)])
         states.restore_tensors(self.packs, state_dict)
         self._following.link_again()
+        self._options_seen = []  # ranks may not be those of the groups yet
         self.state.clear()
         self._show_all()
 
@@ -284,15 +286,37 @@ class GaLore(Stepping):
 
     def __repr__(self) -> str:
         inner, few = type(self.inner).__name__, counted(len(self.matrices), "matrix", "matrices")
-        return (
-            f"{type(self).__name__}({inner}, {few} projected, rank={self._own['rank']}, refresh={self._own['refresh']})"
-        )
+        groups = (self._describe(number) for number in range(len(self.param_groups)))
+        return "\n  ".join([f"{type(self).__name__}({inner}, {few} projected)", *groups])
+
+    def _describe(self, number: int) -> str:
+        """A group, with the options that it has."""
+        group = self.param_groups[number]
+        off = (key for key, value in group.items() if value is None or value is False)
+        own = (key for key in group if key.startswith(("galore_", _inner.OWN)))
+        hidden = {"params", "param_names", *off, *own}
+        projected = sum(matrix.group == number for matrix in self.matrices)
+        others = counted(sum(each.group == number for each in self.passing), "other")
+        first = [*self._own, *(key for key in group if key not in self._own)]
+        options = [f"{key}={_shown(group[key])}" for key in first if key not in hidden]
+        return f"group {number}: {counted(projected, 'matrix', 'matrices')} and {others}, {', '.join(options)}"
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
         self._look_back()
         self._outcomes.read()
-        left_out = ("step", "_backward", "_guard", "_outcomes", "_rounds", "_of_bucket", "_matrix_of", "group", "_make")
+        left_out = (
+            "step",
+            "_clipping",
+            "_backward",
+            "_guard",
+            "_outcomes",
+            "_rounds",
+            "_of_bucket",
+            "_matrix_of",
+            "group",
+            "_make",
+        )
         return {key: value for key, value in vars(self).items() if key not in left_out and not key.startswith("_optim")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -304,6 +328,10 @@ class GaLore(Stepping):
             pack.fold()
         self._start_hooks()
         self._show_all()
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
 def galore_for(model: nn.Module, arguments: Any, inner: Make = torch.optim.AdamW, **options: Any) -> GaLore:
@@ -347,8 +375,9 @@ def galore_for(model: nn.Module, arguments: Any, inner: Make = torch.optim.AdamW
 class FromModel:
     """Makes GaLore from a model: what the Trainer's optimizer_cls_and_kwargs takes, with GaLore's options.
 
-    >>> FromModel()(nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64)), rank=4, lr=0.01, weight_decay=0.1)
-    GaLore(AdamW, 1 matrix projected, rank=4, refresh=200)
+    >>> model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64))
+    >>> [group["weight_decay"] for group in FromModel()(model, rank=4, lr=0.01, weight_decay=0.1).param_groups]
+    [0.1, 0.0]
     """
 
     def __call__(self, model: nn.Module, **options: Any) -> GaLore:
