@@ -5,9 +5,10 @@ from math import isclose, sqrt
 
 import numpy as np
 import pytest
+from kept_records import RECORDS, needs_records
 from scipy import stats
 
-from joma.claims.power import power, seeds_needed, spread_of
+from joma.claims.power import LAWS, power, seeds_needed, spread_of
 from joma.cli.main import main
 from joma.measure.intervals import compare
 
@@ -67,6 +68,43 @@ def test_errors_of_the_rules_are_reached():
     assert found.firm < 0.012
 
 
+RATES = ["Gaussian", "tail downwards (lognormal)", "a fifth collapse"]
+
+
+@needs_records
+@pytest.mark.parametrize("law", RATES)
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_error_rates_are_those_of_the_benchmark_of_the_rules(law, seeds):
+    """Without an effect each "holds" is an error; the record was made by code of its own, with 4,000 claims."""
+    rows = json.loads((RECORDS / "bench_rules.json").read_text())["rows"]
+    (kept,) = [row for row in rows if row["rules"] == "now" and row.get("law") == law and row["seeds"] == seeds]
+    found = power(0.01, 1.0, seeds, law=law, draws=4000, seed=seeds)  # the same seeds as there
+    firm = found.not_fragile.get("holds", 0.0)
+    assert firm == pytest.approx(kept["holds"], abs=4e-4)
+    assert found.chances.get("holds", 0.0) - firm == pytest.approx(kept["fragile"], abs=4e-4)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_laws_have_mean_zero(law):
+    drawn = LAWS[law](np.random.default_rng(0), (2, 200_000))
+    assert drawn.shape == (2, 200_000)
+    assert abs(drawn.mean()) < 6 * drawn.std() / sqrt(drawn.size)
+
+
+def test_a_law_of_ones_own_is_drawn_in_the_size_that_is_given():
+    found = power(0.05, 0.5, 5, difference=1.0, law=lambda draw, shape: draw.choice([-1.0, 1.0], shape), draws=200)
+    same = power(0.05, 5.0, 5, difference=1.0, law=lambda draw, shape: draw.choice([-0.1, 0.1], shape), draws=200)
+    assert found == same
+    assert found.chances != power(0.05, 5.0, 5, difference=1.0, draws=200).chances
+
+
+def test_shares_that_are_not_fragile_are_a_part_of_all():
+    found = power(0.05, 0.05, 6, difference=0.08, draws=300)
+    assert all(share <= found.chances[verdict] for verdict, share in found.not_fragile.items())
+    assert "undecided" in found.chances.keys() - found.not_fragile.keys()
+    assert found.firm == sum(found.not_fragile.values()) < found.decided
+
+
 @pytest.mark.parametrize("difference", [0.0, 0.05, 0.12])
 @pytest.mark.parametrize("paired", [True, False])
 def test_so_many_seeds_decide(difference, paired):
@@ -83,7 +121,9 @@ def test_the_spread_of_a_pilot():
     assert spread_of(compare(first, second, paired=False)) == pytest.approx(known)
 
 
-@pytest.mark.parametrize("wrong", [{"matters": 0.0}, {"sd": -1.0}, {"seeds": 0}, {"difference": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong", [{"matters": 0.0}, {"sd": -1.0}, {"seeds": 0}, {"difference": float("nan")}, {"law": "Gausian"}]
+)
 def test_what_makes_no_sense_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         power(**{"matters": 0.1, "sd": 0.1, "seeds": 5, **wrong})
@@ -97,6 +137,11 @@ def test_the_command_plans_from_numbers_and_from_a_pilot(tmp_path, capsys):
     assert none["chances"] == dict(power(0.05, 0.03, 6).chances)
     assert (twice["difference"], twice["seeds"]) == (0.1, 6)
     assert none["seeds_to_decide"] == seeds_needed(0.05, 0.03)
+    given = ["--matters", "0.05", "--sd", "0.03", "--seeds", "5", "--law", "a fifth collapse", "--json", "-"]
+    assert main(["plan", *given]) == 0
+    (none, *_) = json.loads(capsys.readouterr().out)["plans"]
+    assert none["not_fragile"] == dict(power(0.05, 0.03, 5, law="a fifth collapse").not_fragile)
+    assert none["law"] == "a fifth collapse"
     pilot = tmp_path / "pilot.csv"
     pilot.write_text("seed,new,old\n1,0.5,0.1\n2,0.7,0.2\n3,0.6,0.3\n")
     assert main(["plan", "--pilot", str(pilot), "--effect", "new", "--matters", "0.1", "--json", "-"]) == 0
@@ -112,6 +157,7 @@ def test_the_command_plans_from_numbers_and_from_a_pilot(tmp_path, capsys):
         (["--sd", "1"], "state the smallest difference that would matter (--matters NUMBER)"),
         (["--sd", "1", "--matters", "x"], "matters must be a number, got 'x'"),
         (["--sd", "-1", "--matters", "1"], "sd must be a finite number above 0"),
+        (["--sd", "1", "--matters", "1", "--law", "heavy"], "law must be one of Gaussian, "),
         (["--sd", "1", "--matters", "1", "--seeds", "1"], "--seeds must be from 2 to 10,000, got 1"),
     ],
 )

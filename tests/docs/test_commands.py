@@ -12,7 +12,22 @@ from joma.cli import main as command_line
 from joma.cli.options import parse
 from joma.studies import __main__ as bare
 
-OTHERS = {"git", "pip", "source", "cd", "export", "mkdir", "cp", "ls", "head", "cat", "echo", "printf", "python"}
+OTHERS = {
+    "git",
+    "pip",
+    "source",
+    "cd",
+    "export",
+    "mkdir",
+    "cp",
+    "ls",
+    "head",
+    "cat",
+    "echo",
+    "printf",
+    "python",
+    "pytest",
+}
 PLACE = re.compile(r"[A-Z][A-Z_/]+|path/to/\w+\.py")
 """What a reader fills in: FOLDER, FILE, STUDY/CLAIM, a study of their own."""
 

@@ -11,8 +11,8 @@ from joma.host.exit_status import OK
 from joma.host.printing import say
 
 _EPILOG = """\
-Seeds are taken to be Gaussian, and verdicts are given by joma's own rules to 2,000 experiments that are drawn. The
-number of seeds that would decide holds with probability 0.8."""
+Verdicts are given by joma's own rules to 2,000 experiments that are drawn, of seeds that are Gaussian unless --law says
+otherwise. The number of seeds that would decide holds with probability 0.8, for Gaussian seeds."""
 
 
 def add_parser(commands: Any) -> None:
@@ -27,6 +27,7 @@ def add_parser(commands: Any) -> None:
     plan.add_argument(
         "--unpaired", dest="paired", action="store_false", help="the arms have other seeds: --sd is of each"
     )
+    plan.add_argument("--law", metavar="NAME", default="Gaussian", help="of the seeds, such as 'a fifth collapse'")
     for name, what in (("effect", "ARM"), ("control", "ARM|NUMBER"), ("value", "COLUMN")):
         plan.add_argument(f"--{name}", metavar=what, help="of the pilot, as for `joma judge`")
     plan.add_argument("--lower", action="store_true", default=None, help="of the pilot: less is better")
@@ -48,13 +49,14 @@ def _plan(options: argparse.Namespace, _: list[str]) -> int:
             how: dict[str, Any] = {"difference": truth, "paired": options.paired}
             with as_bad_input():
                 needed = seeds_needed(matters, sd, **how)
-                found = power(matters, sd, options.seeds or min(needed or 100, 1000), **how)
+                found = power(matters, sd, options.seeds or min(needed or 100, 1000), law=options.law, **how)
             chances = ", ".join(f"{verdict} {share:.0%}" for verdict, share in found.chances.items())
             decide = f"{needed:,} seeds would probably decide" if needed else "no known number of seeds would decide"
             say(f"  {f'{words}, {show(truth)}':<26} {found.seeds:>4} seeds: {chances}; {decide}", screen)
             rows.append({"claim": name.removesuffix(": "), "matters": matters, "sd": sd, "difference": truth,
                          "seeds": found.seeds, "chances": dict(found.chances), "decided": found.decided,
-                         "firm": found.firm, "draws": found.draws, "seeds_to_decide": needed})  # fmt: skip
+                         "not_fragile": dict(found.not_fragile),
+                         "law": options.law, "draws": found.draws, "seeds_to_decide": needed})  # fmt: skip
     give_json(options.json, {"schema": "joma-plan", "version": 1, "plans": rows})
     return OK
 
