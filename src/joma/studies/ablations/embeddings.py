@@ -162,7 +162,7 @@ STUDY = Study(
         ALIKE_LEARNED: _alike,
         LOGITS: _logits,
     },
-    quick=AblationConfig(),
+    quick=AblationConfig(**twins.AT_QUICK_SCALE),
     paper=AblationConfig(**twins.AT_PAPER_SCALE),
     run=twins.trains(ALL_WORDS | FEW_WORDS),
     draw=draw,
