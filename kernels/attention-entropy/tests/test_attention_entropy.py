@@ -84,15 +84,17 @@ def test_statistics_are_those_of_the_matrix(case, dtype):
     first = torch.zeros(21, dtype=torch.long)
     if "cu_seqlens" in given:
         first = given["cu_seqlens"][torch.bucketize(torch.arange(21), given["cu_seqlens"], right=True) - 1]
-    wanted = (
-        entropy,
-        s.logsumexp(-1),
-        s.amax(-1),
-        weights.gather(-1, first.expand(2, 2, 21)[..., None])[..., 0],
-        weights.diagonal(dim1=-2, dim2=-1),
-        entropy.exp().masked_fill(alone, 0),
-    )
-    for name, one, exact in zip(found._fields, found, wanted, strict=True):
+    wanted = {
+        "entropy": entropy,
+        "lse": s.logsumexp(-1),
+        "largest_logit": s.amax(-1),
+        "first_key": weights.gather(-1, first.expand(2, 2, 21)[..., None])[..., 0],
+        "own_key": weights.diagonal(dim1=-2, dim2=-1),
+        "effective_keys": entropy.exp().masked_fill(alone, 0),
+    }
+    assert found._fields == tuple(wanted)
+    for name, exact in wanted.items():
+        one = getattr(found, name)
         tolerance = 5e-5 if dtype == torch.float32 else 5e-3
         torch.testing.assert_close(
             one.double().cpu(), exact, rtol=tolerance, atol=tolerance, msg=lambda said, name=name: f"{name}: {said}"
