@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 from statistics import median
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -73,12 +74,19 @@ def test_steps_are_timed(timed, tmp_path):
 
 
 @pytest.mark.long
-def test_a_text_that_this_scale_does_not_read_is_for_paper_scale(timed):
-    run = timed
-    of = found(STUDY, run, DEEPER["wikitext-2"])
+def test_a_text_that_is_not_on_the_machine_is_not_run(timed):
+    of = found(STUDY, timed, DEEPER["wikitext-2"])
+    assert of.verdict == "not run"
+    assert of.reason == "WikiText-2 was not on the machine"
+    assert "wikitext-2" not in kinds_of(timed)
+
+
+def test_a_text_that_this_scale_does_not_read_is_for_paper_scale():
+    claim = next(claim for claim in STUDY.claims if claim.name == DEEPER["wikitext-2"])
+    record = SimpleNamespace(config={"texts": ("sympy",)}, value=lambda name: np.array([True]))
+    of = STUDY.claims[claim](record)
     assert of.verdict == "at paper scale"
     assert of.reason == "WikiText-2 is read at paper scale alone"
-    assert "wikitext-2" not in kinds_of(run)
 
 
 def test_a_run_without_any_text_is_not_run(tmp_path):
