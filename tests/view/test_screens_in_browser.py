@@ -375,7 +375,7 @@ def test_claims_have_the_verdict_of_paper_scale_in_its_colour(host: StandIn) -> 
     assert host.texts("summary .name") == ["claim-2"]
     assert host.texts(".chip") == ["only qualitative 1"]
     host.show("screen=claims&verdict=mixed&verdict=only+qualitative")
-    assert host.texts("summary .name") == ["claim-2", "claim-3", "claim-7"]
+    assert host.texts("summary .name") == ["claim-2", "claim-3", "claim-8"]
     host.page.locator(".chip", has_text="mixed").click()
     host.settled()
     assert [value for name, value in host.hash() if name == "verdict"] == ["only qualitative"]
