@@ -148,11 +148,14 @@ def test_one_dimensional_convolutions_are_not_experts():
     model = mixed()
     names = {matrix.name for matrix in GaLore(model, **OPTIONS, projected=EXPERTS).matrices}
     assert names == {"2.weight", *(f"experts[{place}]" for place in range(4))}
-    names = {matrix.name for matrix in GaLore(model, **OPTIONS, projected=KERNELS).matrices}
+    names = {matrix.name for matrix in GaLore(model, **OPTIONS, projected=Projected(conv=True, experts=False)).matrices}
     assert names == {"0.weight", "1.weight", "2.weight", "experts"}  # of three axes, and no experts are asked for
     names = {matrix.name for matrix in GaLore(model, **OPTIONS, projected=FOLDED).matrices}
     assert names == {"0.weight", "1.weight", "2.weight", *(f"experts[{place}]" for place in range(4))}
-    assert [matrix.name for matrix in GaLore(model, **OPTIONS).matrices] == ["2.weight"]
+    names = [matrix.name for matrix in GaLore(model, **OPTIONS).matrices]  # the name says that they are experts
+    assert sorted(names) == ["2.weight", *(f"experts[{place}]" for place in range(4))]
+    names = [matrix.name for matrix in GaLore(model, **OPTIONS, projected=Projected(experts=False)).matrices]
+    assert names == ["2.weight"]
 
 
 def test_what_is_skipped_or_small_passes_as_it_is():

@@ -1,11 +1,13 @@
 """Which parameters are projected and which pass: by rank, size, kind and name;"""
 
+import logging
+
 import pytest
 import torch
 from torch import nn
 from training import network, train
 
-from joma.optim import GaLore
+from joma.optim import GaLore, Projected, memory
 
 
 def test_what_is_no_matrix_or_is_named_passes_as_it_would_alone():
@@ -127,3 +129,73 @@ def test_what_is_skipped_has_the_whole_rate_and_what_is_too_small_a_share():
     optimizer.step()
     assert float(given[0][1].detach().min()) == -1.0
     assert float(given[1][1].detach().min()) == pytest.approx(-0.25, rel=1e-5)
+
+
+# ---- experts ---------------------------------------------------------------------------------------------------------
+
+
+def mixtral():
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_local_experts": 4, "num_hidden_layers": 2}
+    return MixtralForCausalLM(MixtralConfig(vocab_size=40, num_attention_heads=2, num_key_value_heads=2, **sizes))
+
+
+def test_experts_of_a_mixtral_are_projected_by_default(recwarn):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    model = mixtral()
+    log, handler, noted = logging.getLogger("joma.optim"), logging.Handler(), []
+    handler.emit = lambda record: noted.append(record.getMessage())
+    optimizer = GaLore(model, rank=4, lr=0.01)
+    experts = [name for name, each in model.named_parameters() if each.ndim == 3]
+    assert len(experts) == 4
+    found = [matrix.name for matrix in optimizer.matrices]
+    assert [f"{name}[{place}]" for name in experts for place in range(4)] == [name for name in found if "[" in name]
+    entries = sum(each.numel() for each in model.parameters())
+    whole = {name.split("[")[0] for name in found}
+    projected = sum(each.numel() for name, each in model.named_parameters() if name in whole)
+    line = f"{projected:,} of {entries:,} parameters are projected ({100 * projected / entries:.1f}%)"
+    assert projected > 0.85 * entries
+    assert str(memory(model, optimizer)).splitlines()[-1] == line
+    log.addHandler(handler)
+    level = log.level
+    log.setLevel("INFO")
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(input_ids=torch.arange(40)[None], labels=torch.arange(40)[None]).loss.backward()
+        optimizer.step()
+    log.removeHandler(handler)
+    log.setLevel(level)
+    assert noted == [f"GaLore: {line}"]
+    assert not [one for one in recwarn if "three axes" in str(one.message)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"on_move": "reset"}, {"per_layer": "project"}, {"inner": torch.optim.Adafactor}, {"inner": None}]
+)
+def test_three_axes_that_pass_are_named_once(options):
+    name = "experts.up"
+    if "inner" in options and options["inner"] is None:
+        name, options = "stacked.up", {}
+    given = [(name, nn.Parameter(torch.zeros(3, 8, 9))), ("plain", nn.Parameter(torch.zeros(9, 12)))]
+    words = rf"^1 weight with three axes, {name} first, 67% of all parameters, .*Projected\(experts=True\)"
+    with pytest.warns(UserWarning, match=words) as noted:
+        optimizer = GaLore(given, rank=4, **options)
+    assert len(noted) == 1
+    assert [matrix.name for matrix in optimizer.matrices] == ["plain"]
+    with pytest.warns(UserWarning, match="1 weight with three axes, late first"):
+        optimizer.add_param_group({"params": [("late", nn.Parameter(torch.zeros(3, 8, 9)))]})
+
+
+def test_nobody_is_warned_of_what_was_chosen_or_is_no_expert(recwarn):
+    stack = nn.Parameter(torch.zeros(3, 8, 9))
+    plain = ("plain", nn.Parameter(torch.zeros(9, 12)))
+    GaLore([("experts", stack), plain], rank=4, projected=Projected(experts=False))
+    GaLore([("stack", stack), plain], rank=4, projected=Projected(experts=True))
+    GaLore([("stack", stack), plain], rank=4, skip=["stack"])
+    GaLore([("kernel", nn.Parameter(torch.zeros(16, 8, 3))), plain], rank=4)
+    GaLore(nn.Sequential(nn.Conv1d(16, 16, 9), nn.Linear(9, 12)), rank=4)
+    assert not [one for one in recwarn if "three axes" in str(one.message)]
+    assert len(GaLore([("mlp.experts.up", stack)], rank=4).matrices) == 3
+    assert len(GaLore([("moe.shared_experts.up", stack)], rank=4).matrices) == 3

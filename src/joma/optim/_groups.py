@@ -55,14 +55,15 @@ class Projected:
 
     - conv: kernels of convolutions too, each as a matrix, output channels x all the rest
     - experts: weights with three axes too, (experts, rows, columns), each expert in a subspace of its own; of a module,
-      weights of one-dimensional convolutions are not taken for them
+      weights of one-dimensional convolutions are not taken for them. None: those whose name says that they are experts,
+      where the other options allow it, with a warning about the others
     - basis_dtype: of the bases and the products with them; the parameter's own, float32 for float16, if None. With
       torch.int8 bases are kept in 8 bits, and products are those of None
     - state_dtype: of the inner state of projected matrices; the parameter's own, float32 for float16, if None
     """
 
     conv: bool = False
-    experts: bool = False
+    experts: bool | None = None
     basis_dtype: torch.dtype | None = None
     state_dtype: torch.dtype | None = None
 
@@ -334,6 +335,11 @@ class Folded:
             part.grad = None
 
 
+def is_experts(name: str) -> bool:
+    """Whether a part of a name says that a weight is one of experts, as transformers' names do."""
+    return any("experts" in part.split("_") for part in name.lower().split("."))
+
+
 def can_fold(name: str, weight: Tensor, kernels: set[str], *, conv: bool, experts: bool) -> bool | None:
     """Whether a weight is one of experts (True) or a kernel (False) that is to be trained as matrices; None if neither.
 
@@ -363,10 +369,21 @@ class Members:
     - skip, embeddings: what passes, by words in names and by whole names
     - kernels: names that are known to be weights of convolutions
     - projected: what is projected, and in which precision
+    - takes_experts: whether the other options allow experts
     """
 
-    def __init__(self, skip: tuple[str, ...], embeddings: set[str], kernels: set[str], projected: Projected) -> None:
+    def __init__(
+        self,
+        skip: tuple[str, ...],
+        embeddings: set[str],
+        kernels: set[str],
+        projected: Projected,
+        *,
+        takes_experts: bool = True,
+    ) -> None:
         self.skip, self.embeddings, self.kernels, self.projected = skip, embeddings, kernels, projected
+        self._takes_experts = takes_experts
+        self.maybe_experts: list[Passing] = []  # that pass although nobody has said so
         self.folded: list[Folded] = []
         self.matrices: list[Matrix] = []
         self.packs: list[Pack] = []
@@ -382,13 +399,17 @@ class Members:
         precision = {"basis_dtype": asked.basis_dtype, "state_dtype": asked.state_dtype}
         for name, each in zip(group["param_names"], group["params"], strict=True):
             skipped = name in self.embeddings or is_named(name, self.skip)
-            kind = can_fold(name, each, self.kernels, conv=asked.conv, experts=asked.experts)
+            experts = asked.experts or (asked.experts is None and self._takes_experts and is_experts(name))
+            kind = can_fold(name, each, self.kernels, conv=asked.conv, experts=experts)
             folded = None if kind is None or skipped else Folded(name, each, experts=kind)
             names, parts = ([name], [each]) if folded is None else (folded.names, folded.parts)
             role = role_of(name, parts[0], group["rank"], explicit=explicit, skipped=skipped)
             if role != "compact":
                 self.passing.append(Passing(name, each, number, role))
                 found[role].append(each)
+                stack = each.ndim == 3 and name not in self.kernels and not is_sharded(each)
+                if asked.experts is None and not skipped and stack and min(each.shape[1:]) > group["rank"]:
+                    self.maybe_experts.append(self.passing[-1])
                 continue
             if folded is not None:
                 self.folded.append(folded)
@@ -410,6 +431,24 @@ class Members:
         entries = sum(each.parameter.numel() for each in self.matrices)
         formed = regroup(inner, packs, lambda matrices: form_packs(matrices, partner, entries), ranks)
         self.packs = [pack for pack in self.packs if id(pack) not in gone] + formed
+
+    @property
+    def projected_entries(self) -> tuple[int, int]:
+        """How many numbers are in projected matrices, and in all parameters."""
+        projected = sum(each.parameter.numel() for each in self.matrices)
+        return projected, projected + sum(each.parameter.numel() for each in self.passing)
+
+    def warn_of_experts(self) -> None:
+        """Say once that weights which may be experts pass, and how large a share they are."""
+        passing, self.maybe_experts = self.maybe_experts, []
+        if passing:
+            share = sum(each.parameter.numel() for each in passing) / max(self.projected_entries[1], 1)
+            warnings.warn(
+                f"{counted(len(passing), 'weight')} with three axes, {passing[0].name} first, {share:.0%} of all "
+                "parameters, are trained unprojected: projected=Projected(experts=True) projects each expert, "
+                "experts=False leaves them without a word",
+                stacklevel=4,
+            )
 
     def sizes(self) -> tuple[int, int, int, int]:
         """How many there are; `cut` goes back to them."""
@@ -441,8 +480,13 @@ def form_packs(matrices: Iterable[Matrix], partner: Partner, entries: int) -> li
 
 def is_entry_by_entry(inner: torch.optim.Optimizer) -> bool:
     """Whether each entry is updated by itself, so that several compact parameters can be one; known of torch's own."""
+    return makes_entry_by_entry(type(inner))
+
+
+def makes_entry_by_entry(make: Any) -> bool:
+    """The same of what makes it."""
     names = "Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop SGD ASGD"
-    return type(inner) in [getattr(torch.optim, name) for name in names.split()]
+    return getattr(make, "func", make) in [getattr(torch.optim, name) for name in names.split()]
 
 
 def regroup(

@@ -5,6 +5,7 @@ In one update, whenever it comes, subspaces that are due are found, and it is ma
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from types import MappingProxyType
@@ -24,12 +25,18 @@ from joma.optim.projector import Kind
 
 NOT_CAPTURED = "a step that finds subspaces cannot be captured: capture one for which due() is empty"
 _Seen = list[tuple[int, int, float]]
+LOG = logging.getLogger("joma.optim")
 NOT_PARTED = "a matrix has no gradient for the first time: make such a step as usual before you capture one"
 
 
 def is_captured() -> bool:
     """Whether what is done now goes into a CUDA graph: nobody may wait for the device then."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def share_of_all(projected: int, entries: int) -> str:
+    """How many parameters are projected, in words."""
+    return f"{projected:,} of {entries:,} parameters are projected ({projected / max(entries, 1):.1%})"
 
 
 def _has_gradient(matrix: Matrix) -> bool:
@@ -60,6 +67,7 @@ class Stepping(torch.optim.Optimizer):
     _rounds: Rounds
     _backward: InBackward
     _clipping: ClippingWatch | None = None
+    _logged = False
     _options_seen: _Seen
     _of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]]
 
@@ -321,6 +329,9 @@ class Stepping(torch.optim.Optimizer):
     def _step(self) -> None:
         """torch.compile leaves this as it is: which packs step, and which are due, is not known when it compiles."""
         captured = is_captured()
+        if not self._logged:
+            self._logged = True
+            LOG.info("%s: %s", type(self).__name__, share_of_all(*self._members.projected_entries))
         if not captured and self._backward.begins:
             self._outcomes.read()
         try:

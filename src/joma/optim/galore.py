@@ -99,7 +99,8 @@ class GaLore(Stepping):
         self.clip, self.seed = clip, seed
         self.group: dist.ProcessGroup | None = None
         kernels, embeddings = _groups.kernel_names(params), _groups.embedding_names(params)
-        self._members = Members(tuple(skip), embeddings, kernels, projected)
+        takes_experts = not per_layer and on_move != "reset" and _groups.makes_entry_by_entry(inner)
+        self._members = Members(tuple(skip), embeddings, kernels, projected, takes_experts=takes_experts)
         self._backward, self._rounds = InBackward(per_layer=self.per_layer), Rounds()
         self._of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]] = {}
         self._options_seen = []
@@ -110,6 +111,7 @@ class GaLore(Stepping):
         groups = _groups.read_groups(params)
         unnamed = _groups.default_names(groups)
         inner_groups = [one for number, group in enumerate(groups) for one in self._init_group(group, number)]
+        self._members.warn_of_experts()
         if not self.matrices:
             raise ValueError(_groups.nothing_projected(groups))
         if self._members.skip:
@@ -193,6 +195,7 @@ class GaLore(Stepping):
             for one in self._init_group(group, number):
                 self.inner.add_param_group(one)
             _groups.check_experts(self.matrices, self.inner, self.on_move)
+            members.warn_of_experts()
             if members.skip:
                 _groups.warn_of_unnamed(unnamed, members.matrices[sizes[0] :])
             super().add_param_group(group)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from joma.host.words import counted
 from joma.optim._matrix import Matrix
+from joma.optim._step import share_of_all
 from joma.optim.galore import GaLore
 
 PARTS = ("weights", "gradients", "states", "projections")
@@ -65,9 +66,12 @@ class Memory:
     """The table: `str` prints it, `json()` and `rows` give the numbers.
 
     - rows: one per group
+    - projected: how many numbers are in projected matrices, and in all parameters of the optimizer; None if it is not
+      one of GaLore's family
     """
 
     rows: tuple[Row, ...]
+    projected: tuple[int, int] | None = None
 
     @property
     def total(self) -> Row:
@@ -96,7 +100,8 @@ class Memory:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         sides = "<><" + ">" * (len(head) - 3)  # numbers stand on the right
         padded = (map("{:{}{}}".format, line, sides, widths) for line in lines)
-        return "\n".join("  ".join(line).rstrip() for line in padded)
+        table = ["  ".join(line).rstrip() for line in padded]
+        return "\n".join([*table, *([] if self.projected is None else [share_of_all(*self.projected)])])
 
 
 def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
@@ -112,6 +117,7 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
                                  formula   256 KiB    256 KiB  64 KiB       32 KiB  608 KiB
     total                     1  measured  256 KiB        0 B     0 B          0 B  256 KiB
                                  formula   256 KiB    256 KiB  64 KiB       32 KiB  608 KiB
+    65,536 of 65,536 parameters are projected (100.0%)
     """
     galore = optimizer if isinstance(optimizer, GaLore) else None
     matrices: dict[int, list[Matrix]] = {}
@@ -134,7 +140,7 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
         measured = Bytes(_held(others), _held(each.grad for each in others if each.grad is not None))
         entries = sum(each.numel() for each in others)
         rows.append(Row("not in the optimizer", len(others), entries, measured, Bytes(_full(others))))
-    return Memory(tuple(rows))
+    return Memory(tuple(rows), galore._members.projected_entries if galore else None)
 
 
 def state_entries(optimizer: torch.optim.Optimizer, group: dict[str, Any], shape: tuple[int, ...]) -> int | None:
