@@ -19,8 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LARGEST = 2_000_000
-"""Bytes of a wheel."""
+LARGEST = 2_200_000
+"""Bytes of a wheel: a tenth more than its code and its kept findings need, so that no record slips in."""
 
 
 class Wrong(Exception):
