@@ -7,6 +7,7 @@ weight matrices is computed here, too. What needs a running model, its gradients
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,11 +16,13 @@ from torch import Tensor
 from joma.host.arguments import shown
 from joma.host.words import brief_repr
 from joma.measure._gram import checked, unit_squares
+from joma.measure._leading import fits, leading
 from joma.measure.embedding import coherence
 from joma.measure.power_law import LEAST, Exponent, exponent_of_squares
 from joma.measure.spectrum import spectrum
 
-TOLERANCE = 1e-3  #: Relative, of stable ranks and spectral norms.
+TOLERANCE = 1e-3  #: Relative, of stable ranks and spectral norms: what is certified. What is found is 1e-4 or nearer.
+FAILURE = 1e-6  #: The probability with which a certificate may be wrong.
 KEPT = 16  #: Keys whose mass sparsity tells beside that of the top 10 %.
 Needs = Literal["matrices", "embeddings", "gradients", "attention", "text"]
 """matrices, embeddings: the weights alone. gradients: those of the matrices. attention: a running model, on any tokens.
@@ -131,11 +134,15 @@ def axis_of(name: str) -> str:
 
 def leading_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float]:
     """Stable rank and spectral norm of one matrix, to the tolerance."""
-    return _leading_spectra(_of_dims(w, 2)[None], generator)[0]
+    if fits(_of_dims(w, 2)) and (found := leading(w, TOLERANCE, FAILURE, generator)):
+        return found.frobenius / found.spectral, sqrt(found.spectral)
+    return _leading_spectra(w[None], generator)[0]
 
 
 def _leading_spectra(stack: Tensor, generator: torch.Generator | None = None) -> list[tuple[float, float]]:
     """Of small matrices `spectrum` finds all eigenvalues and draws nothing: no generator is needed."""
+    if generator is None and len(stack) and fits(stack[0]):
+        return [leading_spectrum(w, torch.Generator().manual_seed(0)) for w in stack]
     found = spectrum(stack, tolerance=TOLERANCE, generator=generator)
     return list(zip(found.stable_rank.tolist(), found.spectral_norm.tolist(), strict=True))
 

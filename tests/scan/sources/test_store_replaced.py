@@ -35,8 +35,12 @@ def test_an_object_that_is_replaced_between_two_scans_is_not_mixed(s3, tmp_path)
     assert scan("s3://bucket/run", out=tmp_path)[0] == 0
     s3("run/step10.safetensors", save(weights(11, layers=2, side=64)))
     status, found = scan("s3://bucket/run", out=tmp_path)
-    assert (status, found["steps"]) == (3, [0])
-    assert "changed since it was measured" in found["left_out"][0]["what"]
+    assert (status, found["steps"]) == (0, [0, 10])
+    assert any("step10.safetensors has changed since it was measured" in note for note in found["notes"])
+    s3("new/step10.safetensors", save(weights(11, layers=2, side=64)))
+    alone = scan("s3://bucket/new", out=tmp_path)[1]
+    for name, curve in found["curves"].items():
+        assert curve["values"][1] == alone["curves"][name]["values"][0]
 
 
 @pytest.mark.parametrize("heeds", [True, False])
@@ -92,8 +96,9 @@ def test_a_file_without_a_tag_that_is_replaced_between_two_scans(site, web, tmp_
     status, found = scan(f"{web}/step1.safetensors", out=tmp_path)
     unnoticed = [note for note in first["notes"] if "cannot be noticed" in note]
     if dated:
-        assert (status, unnoticed) == (1, [])  # no checkpoint is left
-        assert "changed since it was measured" in found["left_out"][0]["what"]
+        assert (status, unnoticed) == (0, [])
+        assert any("changed since it was measured" in note for note in found["notes"])
+        assert found["curves"] != first["curves"]
     else:
         assert (status, found["curves"], found["notes"]) == (0, first["curves"], first["notes"])
         assert unnoticed == [

@@ -17,8 +17,8 @@ def test_a_file_on_the_web_and_the_requests_it_takes(site, web, tmp_path):
     assert (status, found["steps"], found["curves"]) == (0, [4], local["curves"])
     paths = [each.path for each in site.traffic.asked]
     assert paths.count("/m/config.json") == 1
-    # What it is; the header, to plan and to measure; one stretch per layer.
-    assert paths.count("/m/step4.safetensors") == 1 + 2 + LAYERS
+    # What it is; the header, once for the plan and the measuring; one stretch per layer.
+    assert paths.count("/m/step4.safetensors") == 1 + 1 + LAYERS
 
 
 def test_an_index_on_the_web_and_its_shards(site, web, neox, tmp_path):

@@ -46,11 +46,12 @@ class SafetensorsFile(TensorFile):
     ((2, 2), [[1.0, 0.0], [0.0, 1.0]])
     """
 
-    def __init__(self, source: Bytes) -> None:
+    def __init__(self, source: Bytes, header: tuple[int, bytes] | None = None) -> None:
+        """source: the bytes. header: the attribute of this name, of the same file opened before; None: it is read."""
         self.name = source.name
         self._source = source
         with closed_on_error(source):
-            length, text = self._header()
+            length, text = self.header = header or self._header()
             described = self._parsed(text)
             self._begins = {name: 8 + length + begin for name, (_, begin, _) in described.items()}
             self._check_coverage(described, source.size - 8 - length)

@@ -116,6 +116,8 @@ class HubModel:
 class HubRevision(RemoteCheckpoint):
     """One revision of a model. Reads are tied to its commit, so that a push in between changes nothing."""
 
+    keeps_headers = False  # reading it tells where the hub leads to, before many requests go there at once
+
     model: HubModel
     name: str
     commit: str

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from joma.scan.errors import CheckpointError
 from joma.scan.formats.adapter import CONFIG
@@ -34,6 +34,7 @@ class RemoteCheckpoint(ABC):
 
     name: str
     cache: DiskCache
+    keeps_headers: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -111,9 +112,17 @@ class RemoteCheckpoint(ABC):
     def _size(self, files: Iterable[str]) -> int:
         return sum(self.files[file].size for file in files)
 
+    @cached_property
+    def _headers(self) -> dict[str, tuple[int, bytes]]:
+        """Of files that were opened once: to plan and to measure takes one request for it."""
+        return {}
+
     def _opened(self, file: str) -> TensorFile:
         if file.endswith(".safetensors"):
-            return SafetensorsFile(self.ranges(file))
+            opened = SafetensorsFile(self.ranges(file), self._headers.get(file))
+            if self.keeps_headers:
+                self._headers[file] = opened.header
+            return opened
         return opened_file(self._downloaded(file))
 
     def _downloaded(self, file: str) -> Path:
