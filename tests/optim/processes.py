@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from training import IN_8_BITS
 
-from joma.optim import GaLore, memory, reduce_compact, same_subspaces
+from joma.optim import APOLLO, Fira, GaLore, memory, reduce_compact, same_subspaces
 
 WORLD, PAIR = 4, 2
 STEPS, REFRESH, RANK = 5, 2, 2
@@ -38,6 +38,10 @@ CASES = {  # how, with which inner optimizer and options
     "fsdp resumed": ("fsdp resumed", "adamw", {}),
     "fsdp rotate clip": ("fsdp", "adamw", {"on_move": "rotate", "clip": 0.5}),
     "fsdp of copies": ("fsdp of copies", "sgd", {}),
+    "fsdp apollo": ("fsdp resumed", "adamw", {"member": "APOLLO"}),
+    "fsdp apollo mini": ("fsdp", "adamw", {"member": "APOLLO", "scaling": "tensor", "growth": None, "rank": 1}),
+    "fsdp fira": ("fsdp resumed", "adamw", {"member": "Fira"}),
+    "fsdp fira of copies": ("fsdp of copies", "adamw", {"member": "Fira", "growth": None}),
     # Drawn, not found: directions are the same to the last bit then, and so is how they are rounded.
     "ddp in 8 bits": ("ddp", "adamw", {"projected": IN_8_BITS, "projector": "random"}),
     "fsdp in 8 bits": (
@@ -52,6 +56,17 @@ class Together(GaLore):
     """All matrices at one step: all cases have a refresh of each."""
 
     staggered = False
+
+
+class TogetherAPOLLO(APOLLO):
+    staggered = False
+
+
+class TogetherFira(Fira):
+    staggered = False
+
+
+MEMBERS = {"GaLore": Together, "APOLLO": TogetherAPOLLO, "Fira": TogetherFira}
 
 
 def network() -> nn.Module:
@@ -89,10 +104,10 @@ def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return (model(x) - x[:, :3].sin()).square().mean()
 
 
-def made(model: nn.Module, inner: str = "sgd", **options) -> GaLore:
+def made(model: nn.Module, inner: str = "sgd", member: str = "GaLore", **options) -> GaLore:
     kind, chosen = INNER[inner]
     own = {"rank": RANK, "refresh": REFRESH}
-    return Together(model.named_parameters(), kind, **(own | chosen | options))
+    return MEMBERS[member](model.named_parameters(), kind, **(own | chosen | options))
 
 
 def alone(case: str, rank: int) -> list[torch.Tensor]:

@@ -386,6 +386,23 @@ class Pack:
         """What was found, the same on all processes that hold a part of the matrix."""
         return found
 
+    def lift(self, compact: Tensor) -> Tensor:
+        """A tensor of the compact shape, (matrices, rows, columns) in at least float32."""
+        compact = to_precise(compact if compact.ndim == 3 else compact[None])
+        bases = self.bases().to(compact.dtype)
+        return bases @ compact if self.side == "left" else compact @ bases.mT
+
+    def norms(self, tensor: Tensor, *, by_channel: bool) -> Tensor:
+        """Of a tensor of the compact shape, with its axes: of each entry of the longer side, or of a whole matrix."""
+        tensor = to_precise(tensor if tensor.ndim == 3 else tensor[None])
+        dims = (1 if self.side == "left" else 2,) if by_channel else (1, 2)
+        found: Tensor = torch.linalg.vector_norm(tensor, dim=dims, keepdim=True)
+        return found
+
+    def whole_norms(self, norms: Tensor) -> Tensor:
+        """Of matrices, from those of what is here of them."""
+        return norms
+
 
 class ShardedPack(Pack):
     """One matrix with its rows on several processes, as FSDP2 leaves it; its compact parameter is a DTensor too.
@@ -440,18 +457,41 @@ class ShardedPack(Pack):
 
     def apply(self, scale: float, shrink: float | Tensor, found_inf: Tensor | None = None) -> None:
         """Shrink the rows that are here, and add the update to them."""
-        moved: Any = self.compact.detach()
-        if self.side == "right":
-            update = moved.to_local().to(self.product_dtype) @ self.bases()[0].mT
-        else:
-            everywhere = moved.redistribute(self.mesh, self._placed(self.of.Replicate())).to_local()
-            update = self._local_rows() @ everywhere.to(self.product_dtype)
         shrink_and_add(
             local(self.matrices[0].parameter.detach()),
-            update,
+            self._lift_rows(self.compact.detach(), self.product_dtype),
             scale,
             unless(found_inf, shrink, self.matrices[0].parameter.dtype),
         )
+
+    def _lift_rows(self, compact: Any, dtype: torch.dtype) -> Tensor:
+        """The rows that are here."""
+        if self.side == "right":
+            return local(compact).to(dtype) @ self.bases()[0].mT.to(dtype)
+        everywhere = compact.redistribute(self.mesh, self._placed(self.of.Replicate())).to_local()
+        rows: Tensor = self._local_rows().to(dtype) @ everywhere.to(dtype)
+        return rows
+
+    def lift(self, compact: Tensor) -> Tensor:
+        """The rows that are here, (1, rows, columns)."""
+        return self._lift_rows(compact, torch.promote_types(compact.dtype, torch.float32))[None]
+
+    def norms(self, tensor: Tensor, *, by_channel: bool) -> Tensor:
+        """Channels are rows, of which each process has its own, or columns, of which each needs all."""
+        found = super().norms(local(tensor), by_channel=by_channel)
+        if not by_channel:
+            return self.whole_norms(found)
+        if self.side == "right":
+            return found
+        size, places = torch.Size((1, self.shape[1])), (self.mesh, self.compact_placements)
+        columns: Tensor = self.of.DTensor.from_local(found[0], *places, shape=size, stride=(size[1], 1)).full_tensor()
+        return columns[None]
+
+    def whole_norms(self, norms: Tensor) -> Tensor:
+        """Of the matrix, from those of its rows on each process."""
+        squares = self.of.DTensor.from_local(norms.square(), self.mesh, self._placed(self.of.Partial()))
+        found: Tensor = squares.full_tensor().sqrt()
+        return found
 
     def agree(self, found: Tensor) -> Tensor:
         """What the first process found, on all of them."""
@@ -473,6 +513,11 @@ class ShardedPack(Pack):
         places = self.mesh, self.compact_placements
         found: Tensor = self.of.DTensor.from_local(part, *places, shape=size, stride=(size[1], 1))
         return found
+
+
+def to_precise(tensor: Tensor) -> Tensor:
+    """In at least float32."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def make_pack(matrices: list[Matrix]) -> Pack:

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from joma.optim._groups import Params
-from joma.optim._matrix import Pack, is_sharded, one_number, shrink_and_add, unless
+from joma.optim._matrix import Pack, local, one_number, shrink_and_add, to_precise, unless
 from joma.optim._state import Form
 from joma.optim.galore import GaLore
 
@@ -64,13 +64,6 @@ class ByChannel(GaLore):
         self.growth = growth
         super().__init__(params, inner, **options)
 
-    def _init_group(self, group: dict[str, Any], number: int) -> list[dict[str, Any]]:
-        """Refuse matrices whose gradients are not here: their norms would be those of a part."""
-        found = super()._init_group(group, number)
-        if any(is_sharded(each) for each in group["params"]):
-            raise ValueError(f"{self.member} takes matrices that lie on one process; those of FSDP2 are GaLore's")
-        return found
-
     def _extra_forms(self) -> dict[str, Form]:
         return {LAST_NORM: Form((1,), needed=False)}
 
@@ -84,7 +77,7 @@ class ByChannel(GaLore):
             added = torch.where(held > 0, torch.zeros((), dtype=added.dtype, device=added.device), added)
         kept = unless(held, shrink, pack.parameters[0].dtype)
         for weight, one in zip(pack.parameters, added.unbind(), strict=True):
-            shrink_and_add(weight, one, scale, kept)
+            shrink_and_add(local(weight.detach()), one, scale, kept)
 
 
 class APOLLO(ByChannel):
@@ -174,29 +167,16 @@ class Fira(ByChannel):
 
     def _write_back(self, pack: Pack, scale: float, shrink: float | Tensor, found_inf: Tensor | None) -> None:
         """W = shrink * W + scale * (P C - s (G - P R))."""
-        seen, _ = compact_parts(pack)
-        bases = pack.bases().to(seen.dtype)
-        inside = bases @ seen if pack.side == "left" else seen @ bases.mT
-        along = (gradients_of(pack) - inside) * norm_ratios(pack, by_channel=True)
+        assert pack.compact.grad is not None
+        along = (gradients_of(pack) - pack.lift(pack.compact.grad)) * norm_ratios(pack, by_channel=True)
         pack.apply(scale, shrink, found_inf)
         self._add_scaled(pack, along, scale, 1.0, found_inf)
 
 
 def gradients_of(pack: Pack) -> Tensor:
-    """(matrices, rows, columns), as backward left them, in at least float32."""
-    gradients = [each.grad for each in pack.parameters if each.grad is not None]
-    return _precise(torch.stack(gradients) if len(gradients) > 1 else gradients[0][None])
-
-
-def compact_parts(pack: Pack) -> tuple[Tensor, Tensor]:
-    """R and C, (matrices, rank, longer) or (matrices, longer, rank), in at least float32."""
-    assert pack.compact.grad is not None
-    seen, moved = pack.compact.grad, pack.compact.detach()
-    return (_precise(seen), _precise(moved)) if seen.ndim == 3 else (_precise(seen[None]), _precise(moved[None]))
-
-
-def _precise(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    """(matrices, rows, columns), as backward left them, in at least float32; of one in parts the rows that are here."""
+    gradients = [local(each.grad) for each in pack.parameters if each.grad is not None]
+    return to_precise(torch.stack(gradients) if len(gradients) > 1 else gradients[0][None])
 
 
 def norm_ratios(pack: Pack, *, by_channel: bool) -> Tensor:
@@ -204,8 +184,9 @@ def norm_ratios(pack: Pack, *, by_channel: bool) -> Tensor:
 
     Where a projected gradient is zero, so is the ratio: there is no direction to go.
     """
-    dims = (1 if pack.side == "left" else 2,) if by_channel else (1, 2)
-    seen, moved = (torch.linalg.vector_norm(one, dim=dims, keepdim=True) for one in compact_parts(pack))
+    assert pack.compact.grad is not None
+    seen = pack.norms(pack.compact.grad, by_channel=by_channel)
+    moved = pack.norms(pack.compact.detach(), by_channel=by_channel)
     return torch.where(seen > 0, moved / torch.where(seen > 0, seen, 1.0), 0.0)
 
 
@@ -221,7 +202,7 @@ def limit_growth(
     """
     state = inner.state[pack.compact]
     tiny = torch.finfo(added.dtype).tiny
-    norms = torch.linalg.vector_norm(added, dim=(1, 2))
+    norms = pack.whole_norms(torch.linalg.vector_norm(added, dim=(1, 2)))
     bare = norms / (one_number(rate).clamp_min(tiny) if isinstance(rate, Tensor) else max(rate, tiny))
     before: Tensor | None = state.get(LAST_NORM)
     last = torch.zeros_like(bare) if before is None else before.to(bare.dtype).reshape(-1)
