@@ -55,6 +55,24 @@ def test_other_commands_say_what_to_install(command):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_commands_for_numbers_of_others_work(tmp_path):
+    rows = "".join(f"{seed},0.9{seed},0.7{seed}\n" for seed in range(5))
+    (tmp_path / "r.csv").write_text(f"seed,new,old\n{rows}")
+    table, found = str(tmp_path / "r.csv"), str(tmp_path / "f.json")
+    page = str(tmp_path / "p.html")
+    commands = [
+        ["judge", table, "--effect", "new", "--matters", "0.05", "--json", found, "--page", page],
+        ["plan", "--matters", "0.05", "--sd", "0.03", "--seeds", "5"],
+        ["validate", found],
+        ["export", found, "--to", "claims"],
+    ]
+    done = python(f"from joma.cli.main import main\nassert [main(one) for one in {commands}] == [0] * 4")
+    assert done.returncode == 0, done.stderr
+    assert "claim: holds" in done.stdout
+    assert "5 seeds: " in done.stdout
+    assert f"{found}: valid, 1 finding" in done.stdout
+
+
 def test_with_torch_a_command_is_carried_out():
     code = "from joma.cli.main import main; raise SystemExit(main(['list']))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
