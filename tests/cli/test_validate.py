@@ -154,6 +154,12 @@ def test_many_faults_are_cut_and_a_missing_file_is_bad_input(tmp_path, capsys):
     assert "there is no file" in capsys.readouterr().err
 
 
+def test_one_invalid_file_among_valid_ones_is_enough(run, tmp_path, capsys):
+    (tmp_path / "f.json").write_text("{}")
+    assert main(["validate", str(tmp_path / "f.json"), str(run)]) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 @needs_records
 def test_the_run_of_a_kept_record_is_valid(tmp_path):
     kept = shutil.copy(RECORDS / "fig6" / "fig6.sqlite", tmp_path)
