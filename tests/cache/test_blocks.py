@@ -14,7 +14,7 @@ from tiny_models import TOKENS, fresh
 
 from joma.cache import POLICIES, _memory, evicting
 from joma.cache._layers import HeldLayer
-from joma.cache.policies import FUNCTIONS, TIE, Call, best, h2o_oracle
+from joma.cache.policies import FUNCTIONS, POOL, TIE, Call, best, h2o_oracle
 from joma.cache.rules import Rule
 
 STREAMED = [one for one in POLICIES if one not in ("full", "h2o-oracle")]
@@ -161,3 +161,14 @@ def test_ranks_are_counted_as_if_every_key_were_compared_with_every_other(q_len,
             heavy = sorted(old, key=lambda j: -scores[0, head, j])[: budget - recent - len(first)]
             wanted = {*first, *heavy, *range(max(own - recent + 1, 0), own + 1)}
             assert set(seen[0, head, query].nonzero().flatten().tolist()) == wanted
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_around_one_heavy_key_snapkv_keeps_the_earlier_neighbours(dtype):
+    """In a model that copies, one key has nearly all scores: exact order would let rounding choose."""
+    for seed in range(20):
+        scores = 1e-7 * torch.rand(24, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+        scores[10] = 1.0
+        smooth = torch.nn.functional.avg_pool1d(scores[None], POOL, stride=1, padding=POOL // 2)[0]
+        for count in (1, 3, 5):
+            assert best(smooth, count).nonzero().flatten().tolist() == list(range(8, 8 + count))

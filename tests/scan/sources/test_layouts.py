@@ -122,7 +122,7 @@ FOUND = {
             files("checkpoint-5/model.safetensors", f"{name}/model.safetensors"), [5], None, ("to their end", name),
         )
         for name in ("tmp-checkpoint-40", "checkpoint-40.tmp", "checkpoint-40.incomplete", "checkpoint-5.partial",
-                     "checkpoint-40-unfinished", "checkpoint-40_tmp")
+                     "checkpoint-40-unfinished", "checkpoint-40_tmp", "checkpoint-40.part", "checkpoint-40.writing")
     },
     "a file that was not written to its end": (files("step5.pt", "step40.tmp.pt"), [5], None, ("step40.tmp",)),
     "one that is named itself": (inside(files("checkpoint-40.tmp/a.pt"), "checkpoint-40.tmp"), [40], None, ()),
@@ -361,3 +361,21 @@ def test_so_many_folders_without_a_checkpoint_are_enough(tmp_path, monkeypatch):
         open_series(tmp_path, downloads=tmp_path)
     monkeypatch.setattr(places, "_MOST_FOLDERS", 4)
     assert [place.step for place in open_series(tmp_path, downloads=tmp_path).places] == [10]
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("ckpt step {}.pt", [100, 200]), ("Step_{}.PT", [100, 200]), ("STEP{}.SAFETENSORS", [100, 200]),
+     ("Step {}.Ckpt", [100, 200])],
+)  # fmt: skip
+def test_names_with_spaces_and_capitals(tmp_path, name, steps):
+    """A series, one file of it, and what its tensors are."""
+    for step in (100, 200):
+        path = tmp_path / name.format(step)
+        save_file(WEIGHTS, path) if path.suffix.lower() == ".safetensors" else torch.save(WEIGHTS, path)
+    assert open_series(tmp_path, downloads=tmp_path).steps == steps
+    (place,) = open_series(tmp_path / name.format(200), downloads=tmp_path).places
+    assert place.step == 200
+    with place.open() as checkpoint:
+        assert sorted(checkpoint.names()) == sorted(WEIGHTS)
+        assert torch.equal(checkpoint.read("h.1.mlp.c_fc.weight"), WEIGHTS["h.1.mlp.c_fc.weight"])
