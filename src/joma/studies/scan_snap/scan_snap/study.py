@@ -305,7 +305,8 @@ STUDY = Study(
     title="Scan and Snap: attention finds distinct tokens",
     version=1,
     claims={claim: LENIENT(judge) for claim, judge in (CLAIMS | theorems.CLAIMS).items()},
-    quick=ScanSnapConfig(),
+    # Six seeds of 0 on left one claim open that asked for 15. Judged on others.
+    quick=ScanSnapConfig(seeds=16, seed=100),
     paper=ScanSnapConfig(draws=24, grid=9, sgd_steps=5_000, seeds=12, late=1e8),
     run=run,
     draw=draw,
