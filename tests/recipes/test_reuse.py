@@ -85,6 +85,15 @@ def test_another_recipe_is_trained(base, tmp_path, trains, changes):
     assert trains == ["base", "base"]
 
 
+def test_what_a_study_adapts_is_trained(base, tmp_path, trains):
+    """Its measures are its own."""
+    recipe, text = base
+    trained(tmp_path / "one.sqlite", "one", {"base": recipe}, text)
+    with Run.create(tmp_path / "two.sqlite", study="two", config={}) as run:
+        training.train_variants({"base": recipe}, text, run, silent, adapt=lambda name, plain: plain)
+    assert trains == ["base", "base"]
+
+
 def test_a_branch_is_trained(base, tmp_path, trains):
     """Its state is not in a record."""
     recipe, text = base

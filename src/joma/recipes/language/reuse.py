@@ -62,13 +62,9 @@ def _origin(run: Run) -> tuple[object, ...]:
 
 
 def _copy(other: Run, theirs: str, run: Run, name: str) -> None:
-    """Every measuring point at once, as training records them: a copy that was cut short is trained to its end."""
-    series = [one for one in other.names() if one.startswith(f"{theirs}/") and f"{name}{one[len(theirs) :]}" not in run]
-    curves = [one for one in series if other.last_step(one)]
-    named = {one: f"{name}{one[len(theirs) :]}" for one in series}
-    for one in series:
-        if one not in curves:
-            run.keep(named[one], lambda one=one: other.value(one), dims=other.dims(one))  # type: ignore[misc]
+    """Curves, a measuring point at once, as training records them: a copy that was cut short is trained to its end."""
+    curves = [one for one in other.names() if one.startswith(f"{theirs}/") and other.last_step(one)]
+    named = {one: f"{name}{one[len(theirs) :]}" for one in curves}
     dims = {named[one]: other.dims(one) for one in curves}
     for step in other.steps(f"{theirs}/{LAST}").tolist():
         there = {named[one]: other.at(one, step) for one in curves if step in other.steps(one)}
