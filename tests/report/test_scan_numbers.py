@@ -224,3 +224,16 @@ def test_two_scans_are_compared_by_curves_that_both_have() -> None:
     ((first, second),) = drawn.given[0]
     assert (first.steps, second.steps, drawn.given[1]) == ([0, 10], [3, 5], ("one", "other"))
     assert compared_pictures((one, scan_of(layers("gamma", [[1.0]]), steps=(0,))), ("a", "b")) == ()
+
+
+def test_exponents_stand_beside_those_of_gaussian_matrices() -> None:
+    """Medians over layers at the last step. One of three lies below, one above; a row may have no numbers."""
+    columns = ("exponent", "low", "high", "gaussian", "gaussian low", "gaussian high")
+    rows = tuple(Row(at, None, f"h.{at}.w") for at in range(4))
+    last = [[2, 1.5, 2.5, 9, 3, 20], [4, 2, 5, 9, 3, 20], [30, 25, 40, 9, 3, 20], [NAN] * 6]
+    curve = Curve("alpha", "mlp", rows, columns, np.array([[[1.0] * 6] * 4, last]))
+    both = "mlp 4 [2, 5], Gaussian 9 [3, 20], 2 of 3 matrices differ."
+    assert both in pictures_of(scan_of(curve, steps=(0, 10)), "alpha")[0].caption
+    alone = Curve("alpha", "mlp", rows, columns, np.array([last]))
+    assert both in pictures_of(scan_of(alone, steps=(10,)), "alpha")[0].caption
+    assert "Gaussian" not in pictures_of(scan_of(layers("alpha", [[5.0, 4.0]]), steps=(4,)), "alpha")[0].caption
