@@ -41,6 +41,7 @@ ROOMS = {
     "scan_snap": "Scan&Snap: what one layer learns first",
     "reversal": "The reversal curse and chain of thought",
     "inductive_bias": "Inductive bias: what the loss does not decide",
+    "grokking": "Grokking: data that a group operation needs",
     "cdag": "CDAG: backpropagated gradients",
     "galore": "GaLore: gradients of low rank",
 }

@@ -53,6 +53,7 @@ _ROOMS = (
     "scan_snap",
     "reversal",
     "inductive_bias",
+    "grokking",
     "cdag",
     "galore",
 )
