@@ -209,6 +209,41 @@ def test_a_state_that_cannot_be_cut_begins_anew():
     assert {tuple(one.shape) for one in optimizer.state[optimizer.matrices[0].parameter]["GG"]} == {(40, 40), (4, 4)}
 
 
+@pytest.mark.parametrize("shape", [(10, 14), (14, 10)])
+@pytest.mark.parametrize("rank", [3, 6])
+def test_factors_of_a_second_moment_change_along_the_side_of_the_rank(shape, rank):
+    """Adafactor keeps one number per row and one per column: those along the other side have nothing to change."""
+    weight = nn.Parameter(torch.zeros(shape))
+    optimizer = GaLore([weight], torch.optim.Adafactor, rank=5, refresh=3, lr=0.01, projector="exact", skip=())
+    drawn = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        weight.grad = torch.randn(shape, generator=drawn)
+        optimizer.step()
+    before = weight.detach().clone()
+    optimizer.param_groups[0]["rank"] = rank
+    weight.grad = torch.randn(shape, generator=drawn)
+    optimizer.step()
+    rows, columns = (rank, 14) if shape == (10, 14) else (14, rank)
+    state = optimizer.state[weight]
+    assert (tuple(state["row_var"].shape), tuple(state["col_var"].shape)) == ((rows, 1), (1, columns))
+    assert weight.isfinite().all()
+    assert not torch.equal(weight, before)
+
+
+def test_a_group_without_gradients_in_one_step_is_trained_in_the_next():
+    first, second = (nn.Parameter(torch.randn(12, 9)) for _ in range(2))
+    optimizer = GaLore([{"params": [first]}, {"params": [second]}], rank=3, lr=0.1, skip=())
+    for given in ((first, second), (first,), (first, second)):
+        before = {one: one.detach().clone() for one in (first, second)}
+        for one in (first, second):
+            one.grad = torch.ones_like(one) if any(one is other for other in given) else None
+        inner = [*optimizer.inner.param_groups]
+        optimizer.step()
+        assert optimizer.inner.param_groups == inner  # the inner optimizer saw some of them, and has all again
+        assert not torch.equal(first, before[first])
+        assert torch.equal(second, before[second]) == (len(given) == 1)
+
+
 def test_experts_of_a_weight_change_together():
     weight = nn.Parameter(torch.randn(6, 9, 12, generator=torch.Generator().manual_seed(0)))
     optimizer = GaLore([("experts", weight)], rank=5, refresh=4, lr=0.01, projected=Projected(experts=True))
