@@ -133,6 +133,7 @@ LONG = (
     "docs/how-to/add-a-cache-policy.md",
     "docs/how-to/cache.md",
     "docs/how-to/galore.md",
+    "docs/how-to/galore-options.md",
     "docs/how-to/read-a-verdict.md",
     "docs/explanation/many-claims.md",
     "docs/explanation/scale.md",

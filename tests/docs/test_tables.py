@@ -2,14 +2,18 @@
 
 import importlib
 import json
+import re
 import sys
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
+import torch
 from kept_records import RECORDS as RESULTS
 from kept_records import needs_records
 from page_blocks import ROOT, text_of
 
+from joma.optim import APOLLO, Fira, GaLore, Muon
 from joma.runs import Run
 
 
@@ -177,3 +181,27 @@ def test_a_benchmark_speaks_of_what_it_imports_and_of_its_room(script):
     found = {path.relative_to(ages.SOURCE).as_posix() for path in ages.spoken_of(benchmark)}
     assert "theory/salience.py" in found
     assert {name.partition("/")[0] for name in found} <= {"theory"}
+
+
+CHOICES = {
+    "AdamW": torch.optim.AdamW,
+    "`Muon`": Muon,
+    "`GaLore`": partial(GaLore, rank=4, skip=()),
+    "`Fira`": partial(Fira, rank=4, skip=()),
+    "`APOLLO`": partial(APOLLO, rank=4, skip=()),
+    '`APOLLO`, `scaling="tensor"`, rank 1': partial(APOLLO, rank=1, scaling="tensor", skip=()),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_page_on_galore_counts_the_states_that_optimizers_keep(name):
+    text = (ROOT / "docs/how-to/galore.md").read_text(encoding="utf-8")
+    (formula,) = re.findall(rf"^\| {re.escape(name)} \| ([^|]+) \|", text, re.MULTILINE)
+    weight = torch.nn.Parameter(torch.ones(24, 40))
+    optimizer = CHOICES[name]([weight])
+    for _ in range(2):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    kept = sum(torch.as_tensor(value).numel() for value in optimizer.state[weight].values())
+    said = eval(re.sub(r"(?<=[\w]) (?=[mnr])", "*", formula.strip()), {"m": 24, "n": 40, "r": 4})
+    assert said <= kept <= said + 8  # energies of four directions, a norm, and what counts steps
