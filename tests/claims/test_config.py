@@ -5,15 +5,15 @@ from typing import Annotated
 
 import pytest
 
-from joma.claims.config import Above, Least, OneOf, Several, StudyConfig, Within, check_config
+from joma.claims.config import Above, Least, OneOf, StudyConfig, Values, Within, check_config
 
 
 @dataclass(frozen=True)
 class FlowConfig(StudyConfig):
     steps: Annotated[int, Least(2, "the start and a later moment")] = 21
     widths: Annotated[tuple[int, ...], Least(4)] = (4, 8)
-    counts: Annotated[tuple[int, ...], Several(2, "a coarse and a finer one", exactly=True, rising=True)] = (20, 80)
-    seeds_at: Annotated[tuple[int, ...], Several(2)] = (1, 3)
+    counts: Annotated[tuple[int, ...], Values(2, "a coarse and a finer one", exactly=True, rising=True)] = (20, 80)
+    seeds_at: Annotated[tuple[int, ...], Values(2)] = (1, 3)
     share: Annotated[float, Within(0, 1)] = 0.5
     inner: Annotated[tuple[float, ...], Within(0, 1, "a share", open=True)] = (0.5,)
     scales: Annotated[tuple[float, ...], Above(0)] = (1.0,)

@@ -14,7 +14,7 @@ import pytest
 from every_study import draws_labelled_figures, ends_the_same_after_an_interrupt, findings_survive_json
 from records import verdicts
 
-from joma.claims.config import Above, Least, OneOf, Several, Within, _bounds
+from joma.claims.config import Above, Least, OneOf, Values, Within, _bounds
 from joma.claims.contract import silent
 from joma.studies import load, names
 
@@ -70,7 +70,7 @@ def not_allowed(bound, value):
     """Values as near to the bound as possible, and outside; of a tuple, its first entry is."""
     several = isinstance(value, tuple)
     first = value[0] if several else value
-    if isinstance(bound, Several):
+    if isinstance(bound, Values):
         few = [value[: bound.count - 1]] if bound.count > 1 and len(value) >= bound.count else []
         return [*few, tuple(reversed(value)) if bound.rising and len(value) > 1 else (first,) * max(2, len(value))]
     step = 1 if isinstance(first, int) else 1e-9

@@ -79,10 +79,10 @@ class Above:
 
 
 @dataclass(frozen=True)
-class Several:
+class Values:
     """A tuple of at least `count` entries, or of just as many, that may have to rise and must differ.
 
-    >>> Several(2, "a coarse and a finer one", rising=True).broken_by((80, 20))
+    >>> Values(2, "a coarse and a finer one", rising=True).broken_by((80, 20))
     'must be at least 2 values that rise, a coarse and a finer one, got (80, 20)'
     """
 

@@ -186,7 +186,7 @@ def test_accuracies_are_of_taught_and_of_other_pairs():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"factors": (1.0, 0.9, 1.2)}, "must rise"),
+        ({"factors": (1.0, 0.9, 1.2)}, "must be at least 3 values that rise"),
         ({"factors": (1.0, 1.1, 2.0)}, r"below 1\.\d+, or Z11 has no pair left"),
         ({"cyclic": ("Z11", "Z13", "S4")}, "a group is called"),
         ({"widths": (16, 64), "hidden": 64}, "widths must be others than hidden, 64"),

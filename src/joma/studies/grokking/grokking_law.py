@@ -18,7 +18,6 @@ the share of solutions that are of CoGS' constructed form.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from math import sqrt
 from typing import Annotated, Any
 
@@ -27,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from joma.claims.config import Above, Least, Several, StudyConfig
+from joma.claims.config import Above, Least, StudyConfig, Values
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import Test, at_least, at_most
@@ -70,11 +69,16 @@ RIVALS: dict[str, Callable[[Any], Any]] = {"M": lambda m: m, "M^1.5": lambda m: 
 class GrokkingLawConfig(StudyConfig):
     """Networks that learn group operations from parts of their tables."""
 
-    cyclic: Annotated[tuple[str, ...], Several(2, "for a law")] = ("Z11", "Z13")
+    cyclic: Annotated[tuple[str, ...], Values(2, "for a law")] = ("Z11", "Z13")
     """Groups on which the law is fitted."""
     others: tuple[str, ...] = ("D5",)
     """Product groups and such that do not commute, as `joma.theory.groups.group` names them."""
-    factors: Annotated[tuple[float, ...], Several(3, "below, at and above it"), Above(0)] = (0.75, 0.9, 1.05, 1.2)
+    factors: Annotated[tuple[float, ...], Values(3, "below, at and above it", rising=True), Above(0)] = (
+        0.75,
+        0.9,
+        1.05,
+        1.2,
+    )
     """Training pairs, as multiples of 2.7482 M ln M."""
     hidden: int = 96
     """Hidden nodes."""
@@ -91,8 +95,6 @@ class GrokkingLawConfig(StudyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(one >= two for one, two in pairwise(self.factors)):
-            raise ValueError(f"factors must rise, got {self.factors}")
         if self.hidden in self.widths:
             raise ValueError(f"widths must be others than hidden, {self.hidden}, got {self.widths}")
         for name in self.groups:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Least, Several, StudyConfig, Within
+from joma.claims.config import Above, Least, StudyConfig, Values, Within
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import at_least
@@ -43,9 +43,9 @@ class HBLTAlignmentConfig(StudyConfig):
     tokens; all edges have the same ρ. All networks of one depth are one ensemble, each with its own order of tokens.
     """
 
-    depths: Annotated[tuple[int, ...], Several(), Least(2)] = (3,)
+    depths: Annotated[tuple[int, ...], Values(), Least(2)] = (3,)
     """L of Theorem 5: the levels of latents and one more."""
-    rhos: Annotated[tuple[float, ...], Several(), Above(0), Within(0, 1)] = (1.0, 0.8)
+    rhos: Annotated[tuple[float, ...], Values(), Above(0), Within(0, 1)] = (1.0, 0.8)
     seeds: Annotated[int, Least(2, "for an interval")] = 5
     classes: Annotated[int, Least(2, "to be told apart")] = 4
     tokens: int = 3

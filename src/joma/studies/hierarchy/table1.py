@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from joma.claims.config import Least, Several, StudyConfig, Within
+from joma.claims.config import Least, StudyConfig, Values, Within
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import at_most
@@ -44,7 +44,7 @@ class Table1Config(StudyConfig):
     The source gives 1e-5 as the learning rate in its text, 1e-4 in its script, and no number of steps.
     """
 
-    columns: Annotated[tuple[int, ...], Several(), Within(1, len(TABLE1))] = (1, 4)
+    columns: Annotated[tuple[int, ...], Values(), Within(1, len(TABLE1))] = (1, 4)
     """Which columns of the table, counted from 1."""
     seeds: Annotated[int, Least(2, "for an interval")] = 6
     width: int = 48

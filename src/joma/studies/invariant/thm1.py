@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least, Several
+from joma.claims.config import Least, Values
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most
@@ -39,7 +39,7 @@ class Thm1Config(StudyConfig):
     samples: int = 16
     horizon: float = 0.75
     steps: Annotated[int, Least(2, "the start and a later moment")] = 21
-    kink_steps: Annotated[tuple[int, int], Several(2, "a coarse and a finer one", exactly=True, rising=True)] = (20, 80)
+    kink_steps: Annotated[tuple[int, int], Values(2, "a coarse and a finer one", exactly=True, rising=True)] = (20, 80)
     """Runge-Kutta steps through half the horizon of a ReLU flow: a coarse and a fine count."""
     seed: int = 0
 

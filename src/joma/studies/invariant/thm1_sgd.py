@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Several
+from joma.claims.config import Above, Values
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.declare import Claims
 from joma.claims.evidence import Test, above, at_most
@@ -41,7 +41,7 @@ class Thm1SgdConfig(StudyConfig):
     batch: int = 6
     members: int = 6
     """Independent starts and data sets, trained at once."""
-    rates: Annotated[tuple[float, ...], Several(2, "for an order"), Above(0)] = (0.2, 0.1, 0.05, 0.025)
+    rates: Annotated[tuple[float, ...], Values(2, "for an order"), Above(0)] = (0.2, 0.1, 0.05, 0.025)
     horizon: float = 4.0
     """Training time: rate times steps."""
     kappa: float = 0.5

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from joma.claims.config import Several
+from joma.claims.config import Values
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.evidence import above, at_least, below
 from joma.claims.guards import still_falls
@@ -92,7 +92,7 @@ class Fig8Config(LanguageModelConfig):
     """Models that differ in rate and seed alone, trained as one ensemble."""
 
     layers: int = 2
-    rates: Annotated[tuple[float, ...], Several(FEWEST_RATES)] = (3e-4, 1e-3, 3e-3, 1e-2, 1e-1)
+    rates: Annotated[tuple[float, ...], Values(FEWEST_RATES)] = (3e-4, 1e-3, 3e-3, 1e-2, 1e-1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

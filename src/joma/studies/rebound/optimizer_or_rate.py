@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Several
+from joma.claims.config import Above, Values
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.verdicts import by_effect, not_run
 from joma.figures.labels import label_lines
@@ -135,8 +135,8 @@ class OptimizerOrRateConfig(LanguageModelConfig):
     """The first measuring point after the start. There are three per doubling of the step."""
     seeds: int = 4
     layers: int = 2
-    adam_rates: Annotated[tuple[float, ...], Several(2), Above(0)] = (2e-3, 4e-3, 8e-3)
-    sgd_rates: Annotated[tuple[float, ...], Several(2), Above(0)] = (0.1, 0.3, 1.0)
+    adam_rates: Annotated[tuple[float, ...], Values(2), Above(0)] = (2e-3, 4e-3, 8e-3)
+    sgd_rates: Annotated[tuple[float, ...], Values(2), Above(0)] = (0.1, 0.3, 1.0)
     levels: Annotated[tuple[float, ...], Above(0)] = (3.2, 2.8)
     """Validation losses (nats) at which the runs are compared."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Several
+from joma.claims.config import Values
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import at_least
@@ -59,7 +59,7 @@ class ChainOfThoughtDecoderConfig(decoders.Training):
     """Share of chains whose composition is not taught."""
     entity: int = 1
     """Tokens per entity."""
-    depths: Annotated[tuple[int, ...], Several()] = (1, 2)
+    depths: Annotated[tuple[int, ...], Values()] = (1, 2)
     """Layers."""
     rates: tuple[float, ...] = (0.012, 0.012)
     """Learning rate of every depth."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least, Several, StudyConfig
+from joma.claims.config import Least, StudyConfig, Values
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most
@@ -98,7 +98,7 @@ class ReversalConfig(StudyConfig):
     """Facts of the bilinear model."""
     tokens: int = 40
     """Tokens of the bilinear model."""
-    widths: Annotated[tuple[int, ...], Several(2, "for a slope")] = (32, 128, 512)
+    widths: Annotated[tuple[int, ...], Values(2, "for a slope")] = (32, 128, 512)
     draws: int = 20
     """Sets of random embeddings per width."""
     steps: int = 100

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Several, Within
+from joma.claims.config import Above, Values, Within
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_most, below
@@ -38,7 +38,7 @@ HALF = 0.5  # of the way to μ at t = 10: a component that has more left is not 
 class Thm4Config(StudyConfig):
     """Targets whose pairs are compared."""
 
-    mu: Annotated[tuple[float, ...], Several(2), Above(0), Within(0, 5)] = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
+    mu: Annotated[tuple[float, ...], Values(2), Above(0), Within(0, 5)] = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
     horizon: float = 20.0
     """Of the flow; eq. 7 then compares depths of up to exp(μ²/2) times as much."""
     steps: int = 40

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least, Several
+from joma.claims.config import Least, Values
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import at_most
@@ -47,7 +47,7 @@ class ScanSnapDecoderConfig(LanguageModelConfig):
 
     depths: Annotated[tuple[int, ...], Least(1)] = (1, 3)
     rate: float = 5.0
-    maps_at: Annotated[tuple[int, ...], Several(rising=True)] = (500, 1000, 1500)
+    maps_at: Annotated[tuple[int, ...], Values(rising=True)] = (500, 1000, 1500)
     """Steps at which the slide shows attention, besides 0; the last one is where sparseness is judged."""
 
     def __post_init__(self) -> None:

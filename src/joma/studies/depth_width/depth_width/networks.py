@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Least, OneOf, Several, StudyConfig, Within
+from joma.claims.config import Above, Least, OneOf, StudyConfig, Values, Within
 from joma.host.words import counted
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.recipes.language import PYTHON, TEXTS
@@ -123,7 +123,7 @@ AT_ONCE = 2**17
 class DepthWidthConfig(StudyConfig):
     """Decoders of one parameter count and several depths, on text and on latent trees. Every rate meets every seed."""
 
-    texts: Annotated[tuple[str, ...], OneOf(*TEXTS), Several()] = (PYTHON,)
+    texts: Annotated[tuple[str, ...], OneOf(*TEXTS), Values()] = (PYTHON,)
     """sympy, wikitext-2, wikitext-103: those that are on this machine are read. The first is also read shuffled."""
     data: str = ""
     """The folder that holds the folder of WikiText; empty: JOMA_DATA."""
@@ -131,13 +131,13 @@ class DepthWidthConfig(StudyConfig):
     """Tokens of Python source to read at most; of other texts, tokens to train on."""
     vocabulary: int = 100
     """Words of every text."""
-    layers: Annotated[tuple[int, ...], Several(2, rising=True)] = (1, 2, 4)
+    layers: Annotated[tuple[int, ...], Values(2, rising=True)] = (1, 2, 4)
     parameters: int = 12_000
     """Of every language model, embeddings included."""
     length: int = 24
     batch: int = 2
     """Sequences of a step."""
-    rates: Annotated[tuple[float, ...], Several(2, rising=True)] = (5e-3, 1.5e-2, 5e-2)
+    rates: Annotated[tuple[float, ...], Values(2, rising=True)] = (5e-3, 1.5e-2, 5e-2)
     steps: Annotated[int, Least(STAGES)] = 50
     valid_sequences: int = 25
     """To choose the rate on; as many others are judged on."""
@@ -148,10 +148,10 @@ class DepthWidthConfig(StudyConfig):
     """The uncertainty of every edge of the deep tree."""
     ideal_samples: int = 3_000
     """On which the loss of the best possible reader is worked out, and that of one that adds up tokens."""
-    tree_layers: Annotated[tuple[int, ...], Several(2, rising=True)] = (1, 3)
+    tree_layers: Annotated[tuple[int, ...], Values(2, rising=True)] = (1, 3)
     tree_parameters: int = 6_000
     tree_batch: int = 8
-    tree_rates: Annotated[tuple[float, ...], Several(2, rising=True)] = (3e-3, 1e-2, 3e-2)
+    tree_rates: Annotated[tuple[float, ...], Values(2, rising=True)] = (3e-3, 1e-2, 3e-2)
     tree_steps: Annotated[int, Least(STAGES)] = 50
     valid_samples: int = 120
     """Sequences of a tree to choose the rate on; as many others are judged on."""

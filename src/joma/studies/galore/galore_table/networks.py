@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from joma.claims.config import Above, OneOf, Several, StudyConfig
+from joma.claims.config import Above, OneOf, StudyConfig, Values
 from joma.data.python_source import PACKAGE
 from joma.models.llama import Llama, LlamaConfig
 from joma.optim import GaLore, Muon, Projected
@@ -64,7 +64,7 @@ class GaloreTableConfig(StudyConfig):
     """LoRA adds alpha / rank times the product of its factors."""
     restarts: int = 2
     """How often ReLoRA starts its factors anew, the first time included."""
-    rates: Annotated[tuple[float, ...], Above(0), Several()] = (0.02, 0.005)
+    rates: Annotated[tuple[float, ...], Above(0), Values()] = (0.02, 0.005)
     sweep_steps: int = 8
     """The horizon at which each method finds its rate."""
     steps: int = 24

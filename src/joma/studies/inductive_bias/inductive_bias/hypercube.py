@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from joma.claims.config import Above, Least, Several, StudyConfig, Within
+from joma.claims.config import Above, Least, StudyConfig, Values, Within
 from joma.data.hypercube import Hypercube
 from joma.data.samples import streams
 from joma.recipes.grid import ensemble
@@ -48,7 +48,7 @@ class InductiveBiasConfig(StudyConfig):
     temperature: Annotated[float, Above(0)] = 0.5
     sgd_rate: float = 1.0
     adam_rate: float = 1e-2
-    weight_decays: Annotated[tuple[float, ...], Above(0), Several()] = (1e-3,)
+    weight_decays: Annotated[tuple[float, ...], Above(0), Values()] = (1e-3,)
     """Added to the gradients of MLPs besides the one that has none; the source does not state its own."""
     contrast_steps: int = 300
     tasks: int = 4

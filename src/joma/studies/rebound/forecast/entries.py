@@ -117,14 +117,14 @@ def _entropy_curve(n_keys: int) -> Chebyshev:
 
 def made(entry: Entry, history: History, first: float) -> np.ndarray:
     """All forecasts of a run from step `first` on, (layers, origins). The entry gets the past alone."""
-    return _told(entry, _pasts(history, first))
+    return _predict(entry, _pasts(history, first))
 
 
 def _pasts(history: History, first: float) -> list[tuple[History, float]]:
     return [(history.until(t), t) for t in backtest(history.steps, history.entropy, first=first).at.tolist()]
 
 
-def _told(entry: Entry, pasts: list[tuple[History, float]]) -> np.ndarray:
+def _predict(entry: Entry, pasts: list[tuple[History, float]]) -> np.ndarray:
     return np.stack([np.asarray(entry(past, t)) for past, t in pasts], -1)
 
 
@@ -145,7 +145,7 @@ def _best_share(way: Callable[..., np.ndarray], runs: Sequence[History], first: 
 
     def error(share: float) -> float:
         entry = partial(way, share=share)
-        return float(sum(((_told(entry, pasts) - truth) ** 2).sum() for pasts, truth in known))
+        return float(sum(((_predict(entry, pasts) - truth) ** 2).sum() for pasts, truth in known))
 
     return float(SHARES[np.argmin([error(share) for share in SHARES])])
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Several
+from joma.claims.config import Above, Values
 from joma.claims.contract import Progress
 from joma.data.text import Corpus, CorpusError, streams
 from joma.models.decoder import Decoder
@@ -127,12 +127,12 @@ class ReboundOnsetConfig(LanguageModelConfig):
     depths: tuple[int, ...] = (1,)
     rate: float = 1e-2
     """Of the base."""
-    rates: Annotated[tuple[float, ...], Several(2), Above(0)] = (5e-3, 2e-2)
-    fewer_or_more: Annotated[tuple[int, ...], Several(2)] = (20, 200)
+    rates: Annotated[tuple[float, ...], Values(2), Above(0)] = (5e-3, 2e-2)
+    fewer_or_more: Annotated[tuple[int, ...], Values(2)] = (20, 200)
     """Numbers of words that are tried instead."""
-    labels: Annotated[tuple[int, ...], Several(2)] = (60, 90)
+    labels: Annotated[tuple[int, ...], Values(2)] = (60, 90)
     """Labels that the words are split into, to flatten their frequencies."""
-    scales: Annotated[tuple[float, ...], Several(2), Above(0)] = (0.5, 2.0)
+    scales: Annotated[tuple[float, ...], Values(2), Above(0)] = (0.5, 2.0)
     """What the initial embeddings are multiplied by."""
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Least, Several
+from joma.claims.config import Above, Least, Values
 from joma.claims.contract import Progress
 from joma.data.text import Corpus
 from joma.host.seeds import generator
@@ -56,7 +56,7 @@ class SpreadConfig(LanguageModelConfig):
     steps: int = 96
     every: int = 8
     """The first measuring point after the start. Each later one is √2 times as late."""
-    layers: Annotated[tuple[int, ...], Several(1)] = (1, 2)
+    layers: Annotated[tuple[int, ...], Values(1)] = (1, 2)
     """With two among them, the controls are trained too."""
     rate: Annotated[float, Above(0)] = 1e-2
     """Of Adam."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from joma.claims.config import Several
+from joma.claims.config import Values
 from joma.data.facts import reversals
 from joma.data.statements import Statements
 from joma.models.decoder import Decoder, Embeddings
@@ -49,7 +49,7 @@ class ReversalDecoderConfig(decoders.Training):
     pairs: int = 24
     both: float = 0.7
     """Share of pairs that train in both directions."""
-    depths: Annotated[tuple[int, ...], Several()] = (1, 2)
+    depths: Annotated[tuple[int, ...], Values()] = (1, 2)
     """Layers."""
     rates: tuple[float, ...] = (0.015, 0.015)
     """Learning rate of every depth."""

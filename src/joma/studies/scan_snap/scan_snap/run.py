@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Least, Several, StudyConfig
+from joma.claims.config import Above, Least, StudyConfig, Values
 from joma.claims.contract import Progress
 from joma.models.bilinear import Bilinear, step_by_step
 from joma.runs import Run
@@ -125,17 +125,17 @@ class ScanSnapConfig(StudyConfig):
     """Sets of classes with random probabilities, for the signs and the order of logits."""
     skew: float = 1.0
     """How unlike a common token's frequencies are in different classes: deviation of their logarithm."""
-    ratios: Annotated[tuple[float, ...], Above(0), Several(3, rising=True)] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+    ratios: Annotated[tuple[float, ...], Above(0), Values(3, rising=True)] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
     """eta_Z / eta_Y, with eta_Y = 1."""
     late: Annotated[float, Least(1e4, "long after the transition")] = 1e6
     """The last time of the sweep over ratios."""
     transition_classes: tuple[int, ...] = (2, 3, 5)
     """K of the flows whose transition is timed, each with every M of `transition_vocabularies`."""
     transition_vocabularies: tuple[int, ...] = (10, 1000, 100_000)
-    equal_rates: Annotated[tuple[float, ...], Above(0), Several(2, rising=True)] = (0.5, 1.0, 2.0, 4.0, 8.0)
+    equal_rates: Annotated[tuple[float, ...], Above(0), Values(2, rising=True)] = (0.5, 1.0, 2.0, 4.0, 8.0)
     fixed_rate: float = 0.25
     """eta_Z while eta_Y is one of `decoder_rates`."""
-    decoder_rates: Annotated[tuple[float, ...], Above(0), Several(2, rising=True)] = (1.0, 4.0, 16.0)
+    decoder_rates: Annotated[tuple[float, ...], Above(0), Values(2, rising=True)] = (1.0, 4.0, 16.0)
     grid: Annotated[int, Least(2, "rates per axis")] = 5
     """Rates per axis of the phase plot, from 0.5 to 8."""
     sgd_rates: tuple[tuple[float, float], ...] = ((0.5, 0.05), (0.5, 0.5), (1.0, 4.0))

@@ -30,7 +30,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 
-from joma.claims.config import Above, Least, Several
+from joma.claims.config import Above, Least, Values
 from joma.claims.contract import Progress
 from joma.data.text import Corpus
 from joma.host.seeds import generator
@@ -70,9 +70,9 @@ class CollapseConfig(LanguageModelConfig):
     layers: Annotated[int, Least(1)] = 2
     healthy_rate: Annotated[float, Above(0)] = 3e-3
     """Of Adam."""
-    high_rates: Annotated[tuple[float, ...], Several(1, rising=True), Above(0)] = (0.1, 0.3)
+    high_rates: Annotated[tuple[float, ...], Values(1, rising=True), Above(0)] = (0.1, 0.3)
     """Too high from the first step."""
-    top_rates: Annotated[tuple[float, ...], Several(1, rising=True), Above(0)] = (0.3, 1.0, 3.0)
+    top_rates: Annotated[tuple[float, ...], Values(1, rising=True), Above(0)] = (0.3, 1.0, 3.0)
     """What a rate that never stops rising has reached at the last step."""
     warm_up: Annotated[int, Least(1)] = 20
     """Steps of the short warm-up."""
