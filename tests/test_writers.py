@@ -193,6 +193,7 @@ OWN_NAMES = {
     "data._cache:remembered": "a hash, in the cache folder",
     "host.sealed:save_sealed": "its callers have names of their own",
     "runs.file:create": "Run.create is tried",
+    "runs.merging:forget_steps": "a run that a scan opened before",
     "runs.lock:_locked": "a lock beside a run; Run.create is tried",
     "scan.scanning:_opened_run": "a run with a hash in its name",
     "scan.sources.downloads:DiskCache.file": "in joma-downloads, with a record",

@@ -80,8 +80,9 @@ QUESTIONS = ("findings_survive_json", "figures_are_labelled_and_described")
 BOTH = """\
 import sys
 import pytest
+failed = pytest.main(sys.argv[1:])  # before joma is there, so that pytest may load its plug-in
 from joma.cli.main import main
-sys.exit(pytest.main(sys.argv[1:]) or main(["verify", "sparser", "--out", "out"]))
+sys.exit(failed or main(["verify", "sparser", "--out", "out"]))
 """
 
 

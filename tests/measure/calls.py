@@ -97,6 +97,7 @@ CALLS = {
     intervals.compare: ({"values": SEEDS, "control": SEEDS - 0.05}, {}),
     power_law.power_law: ({"values": TAILS}, {}),
     power_law.power_law_of_squares: ({"squares": TAILS}, {}),
+    power_law.exponent_of_squares: ({"squares": TAILS[0]}, {"long": 300}),
     power_law.spectral_power_law: ({"w": torch.randn(2, 24, 30, generator=GENERATOR)}, {}),
     power_law.squared_singular_values: ({"w": W}, {}),
     rebound.rebound: ({"curve": CURVE, "steps": torch.arange(41)}, {}),

@@ -98,7 +98,7 @@ def test_spectra(scale):
     np.testing.assert_allclose([found.alpha, found.distance, found.tail], [alpha, distance, tail], rtol=1e-9)
     rank, norm, exponent = registry.full_spectrum(torch.tensor(w * scale), torch.Generator())
     np.testing.assert_allclose(
-        [rank, norm / scale, exponent], [squares.sum() / squares[-1], singular[-1], alpha], rtol=1e-9
+        [rank, norm / scale, exponent.alpha], [squares.sum() / squares[-1], singular[-1], alpha], rtol=1e-9
     )
     assert found.xmin == power_law.squared_singular_values(w * scale)[0] == (0.0 if scale < 1 else torch.inf)
     root = np.sqrt(scale)

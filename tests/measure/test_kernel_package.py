@@ -44,7 +44,7 @@ def test_its_own_tests_pass_without_joma(tmp_path):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "JOMA"))}
     command = [sys.executable, "-P", "-c", ALONE, "-q", "-p", "no:cacheprovider", "-c", os.devnull]
     command += [f"--rootdir={FOLDER}", str(FOLDER / "tests")]
-    environment = kept | {"PYTHONPATH": str(PACKAGE.parent)}
+    environment = kept | {"PYTHONPATH": str(PACKAGE.parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout

@@ -25,6 +25,16 @@ LOOK_AT_WEIGHTS = {
     "pytorch_optimizer": ("Prodigy", "ScheduleFreeAdamW", "Ranger", "MADGRAD", "Amos", "Lamb", "LARS", "AdamP"),
     "optimi": ("Ranger",),
 }
+
+
+@pytest.fixture(autouse=True)
+def without_compiling():
+    """torchao compiles its step; here that would only take time."""
+    torch.compiler.set_stance("force_eager")
+    yield
+    torch.compiler.set_stance("default")
+
+
 ALONE = ("heavyball",)
 """Compiles its step for more than a minute."""
 TABLE = [(place, name, options) for place, some in WORK.items() for name, options in some.items()]
@@ -33,8 +43,6 @@ TABLE = [(place, name, options) for place, some in WORK.items() for name, option
 def found(place, name):
     if place in ALONE:
         pytest.skip(f"{place} compiles its step for more than a minute")
-    if place.startswith("torchao"):  # it compiles its step too; here that would only take time
-        torch.compiler.set_stance("force_eager")
     return getattr(pytest.importorskip(place, reason=f"{place} is not installed"), name)
 
 

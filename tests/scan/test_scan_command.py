@@ -206,7 +206,7 @@ def test_an_index_cannot_lead_out_of_its_folder(series, tmp_path, capsys):
         index = {"weight_map": {LOWER.format(0): place}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
         assert scan(folder, out=tmp_path / "out")[0] == 1
-        assert "no weights file beside it" in capsys.readouterr().out
+        assert "not a weights file beside it" in capsys.readouterr().out
     for text in ("{", "[]", "{}", '{"weight_map": {}}'):
         (folder / "model.safetensors.index.json").write_text(text)
         assert scan(folder, out=tmp_path / "out")[0] == 1

@@ -235,7 +235,7 @@ def test_a_run_of_the_first_version_is_read_but_not_added_to(series, tmp_path, c
     Run.delete(found["run"])
     with Run.create(found["run"], study="scan", config=config, version=1) as run:
         run.append("stable_rank/mlp", 0, old)
-    with pytest.raises(ValueError, match="version 1 of joma scan, and this is version 4"):
+    with pytest.raises(ValueError, match="version 1 of joma scan, and this is version 5"):
         scan(series, out=tmp_path)
     assert joma("report", found["run"], "--out", tmp_path / "page") == 0
     assert joma("export", found["run"], "--to", "csv", "--out", tmp_path / "old.csv") == 0

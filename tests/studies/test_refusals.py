@@ -73,7 +73,7 @@ REFUSED = {
         ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
     ],
     "python-hierarchy": [
-        ({"shuffled": 5}, "shuffled must be at most seeds"),
+        ({"shuffled": 9}, "shuffled must be at most seeds"),
         ({"heads": 3}, "cannot be shared by 3 heads"),
         ({"dropout": 1.0}, "less than 1"),
     ],

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from joma.host.arguments import Number, real
+from joma.host.numbers import at_most
 from joma.host.words import brief_repr
 from joma.measure._gram import TOGETHER, unit_squares
 
@@ -108,15 +109,22 @@ def power_law_of_squares(squares: Number) -> PowerLaw:
     return _fitted(x, floor=FLOOR)
 
 
+@brief_repr
 class Exponent(NamedTuple):
     """An alpha with its interval, and the same fit to Gaussian matrices of the same shape."""
 
     alpha: float
+    """Of the matrix."""
     low: float
+    """Lower end of the bootstrap interval."""
     high: float
+    """Upper end of the bootstrap interval."""
     gaussian: float
+    """Median of Gaussian matrices of the shape."""
     gaussian_low: float
+    """Smallest of Gaussian matrices of the shape."""
     gaussian_high: float
+    """Largest of Gaussian matrices of the shape."""
 
 
 def exponent_of_squares(squares: Number, long: int) -> Exponent:
@@ -134,8 +142,11 @@ def exponent_of_squares(squares: Number, long: int) -> Exponent:
     >>> found.low <= found.alpha <= found.high < found.gaussian_low <= found.gaussian
     True
     """
-    alpha = float(power_law_of_squares(squares).alpha)
     x = real(squares, "squares").detach().double()
+    if x.ndim != 1:
+        raise ValueError(f"squares must be those of one matrix, (values,), got shape {tuple(x.shape)}")
+    long = at_most(long, "long", 2**31, "the side of a matrix", low=len(x))
+    alpha = float(power_law_of_squares(x).alpha)
     low, high = _bootstrapped(x[x > FLOOR * x[-1]].log())
     return Exponent(alpha, min(low, alpha), max(high, alpha), *_gaussian_alphas(len(x), long))
 
