@@ -277,6 +277,8 @@ def test_embedding_changes_references_and_leaves_text_alone() -> None:
     assert embed_svg(svg.replace("{}", ""), "p") == embedded
     assert natural_width(svg) == "489.6pt"
     assert natural_width("<svg></svg>") == "100%"
+    assert natural_width('<svg viewBox="0 0 164.6.6 2"></svg>') == "164.6pt"  # damaged: what a browser would read
+    assert natural_width('<svg viewBox="0 0 . 2"></svg>') == "100%"
 
 
 def test_writing_replaces_the_old_page_or_leaves_it(

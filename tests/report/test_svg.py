@@ -107,6 +107,9 @@ def test_a_thinned_curve_is_nowhere_off_by_what_can_be_seen() -> None:
         ("M 30 0 L 40 40 M 50 50 L 60 60", "M30 0l10 40M50 50l10 10"),
         ("M 0 0 A 1 1 0 0 0 2 2", "M0 0A1 1 0 0 0 2 2"),
         ("m 0.001 0 l 12345.678 1", "m0 0l12345.7 1"),
+        ("M 1.2.3 4 L 5 6", "M1.2.3 4L5 6"),  # damaged: left as it is
+        ("M 1 4 L 5 6.7.8 L 20 6", "M1 4L5 6.7.8L20 6"),
+        ("M . 4 L 5 6 L . 6", "M. 4L5 6L. 6"),
         ("", ""),
     ],
 )

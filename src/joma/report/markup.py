@@ -83,7 +83,7 @@ class Anchors:
 _TAG = re.compile(r"""<[a-zA-Z](?:"[^"]*"|'[^']*'|[^"'>])*>""")
 _ID = re.compile(r"""(\sid=["']|url\(["']?#|\s(?:xlink:)?href=["']#)""")
 _STYLE = re.compile(r"<style\b.*?</style>", re.DOTALL)
-_VIEW_BOX = re.compile(r"""\sviewBox=["'][-\d.]+[ ,]+[-\d.]+[ ,]+([\d.]+)""")
+_VIEW_BOX = re.compile(r"""\sviewBox=["'][-\d.]+[ ,]+[-\d.]+[ ,]+(\d+\.?\d*)""")
 
 
 def embed_svg(svg: str, prefix: str) -> str:

@@ -19,7 +19,8 @@ _REFERENCE = re.compile(r"""url\(['"]?#([^)'"]+)['"]?\)""")
 _NO_TURN = re.compile(r"rotate\(-?0 [^)]*\)")
 _NUMBER = re.compile(r"-?\d+\.?\d*")
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
-_LINES = re.compile(r"(-?[\d.]+ -?[\d.]+)(?:L-?[\d.]+ -?[\d.]+)+")
+_PLACE = r"-?\d*\.?\d+ -?\d*\.?\d+(?![.\d])"
+_LINES = re.compile(rf"(?<![.\d])({_PLACE})(?:L{_PLACE})+")
 _IDLE = re.compile(r"\.00\b|(?<=\.\d)0\b")
 _OFF = 0.06  # points by which a curve may move where points are left out: less than a tenth of a pixel
 _AROUND = re.compile(r" ?([A-Za-z]) ?")
