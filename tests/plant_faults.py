@@ -10,7 +10,7 @@ A fault is a small change of a kind that engineers make (planting/kinds.py, for 
 index one off, a sign, an axis, a control dropped, one seed for all, a state that is not renewed. First the tests of
 `make unit` run once and are watched, to know which of them run which function. Then each fault is planted in a copy
 of the tree, and the tests that its function selects (planting/selection.py) must fail. What is drawn is left alone:
-that is looked at. Faults that change nothing are named, each with its reason, in planting/equivalent.py.
+that is looked at. Faults that change nothing are named, each with its reason, in planting/equivalent.json.
 
 It can be done in pieces, on a machine that lends itself for minutes:
 
@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Any
 
 from cores import cores
-from planting.equivalent import EQUIVALENT
 from planting.fault import Fault, draw, faults_of, lengths_of_rooms, named, sources
 from planting.plant import plant
 from planting.selection import ROOT, Selection, gathered
 
 FAULTS, ENOUGH = 300, 0.97
+EQUIVALENT: dict[str, str] = json.loads((ROOT / "tests/planting/equivalent.json").read_text(encoding="utf-8"))
 QUICK = "not browser and not long"
 SEEN = ("caught", "hung")
 """Tests of 40 seconds that do not end in minutes have seen the fault too."""

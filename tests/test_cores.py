@@ -1,11 +1,7 @@
 """As many tests run side by side as there are cores, and in another order if one asks for it."""
 
 import os
-import shutil
-import signal
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import cores
 import in_memory
@@ -46,16 +42,6 @@ def test_files_and_the_tests_of_each_change_places_and_a_seed_gives_the_same_ord
     assert any([number for file, number in first if file == one] != list(range(6)) for one in "abcdef")
 
 
-@pytest.mark.parametrize("seed", [7, None])
-def test_pytest_runs_them_in_the_order_of_the_seed(seed, request):
-    loaded = request.config.pluginmanager.get_plugins()
-    own = next(one for one in loaded if getattr(one, "__file__", "") == str(Path(__file__).with_name("conftest.py")))
-    items = [SimpleNamespace(path=file, number=number) for file, number in TESTS]
-    own.pytest_collection_modifyitems(SimpleNamespace(getoption={"--shuffle": seed}.get), items)
-    expected = TESTS if seed is None else shuffled(TESTS, seed, lambda test: test[0])
-    assert [(item.path, item.number) for item in items] == expected
-
-
 TELLS = """
 import os, stat, sys
 folder = os.environ.get("TMPDIR", "")
@@ -76,44 +62,3 @@ def test_temporary_files_lie_in_memory_and_are_taken_away(used, tmp_path, monkey
     assert folder.startswith(str(tmp_path / "memory")) if used else folder == ""
     assert mode == ("0o711" if used else "")  # tests that go on as another user get through
     assert not list((tmp_path / "memory").iterdir())
-
-
-class Disk:
-    """What the system says of a disk, but for its flags."""
-
-    def __init__(self, real, flags):
-        self.real, self.f_flag = real, flags
-
-    def __getattr__(self, name):
-        return getattr(self.real, name)
-
-
-def test_ctrl_c_is_for_the_command(tmp_path, monkeypatch):
-    """It is told to both, as a terminal does; the command ends in its own way, and its files are gone."""
-    monkeypatch.setattr(in_memory, "FOLDER", tmp_path)
-    monkeypatch.setattr(in_memory, "has_room", lambda: True)
-    both = "import os, signal, sys; os.kill(os.getppid(), signal.SIGINT); sys.exit(5)"
-    before = signal.getsignal(signal.SIGINT)
-    assert in_memory.run([sys.executable, "-c", both]) == 5
-    assert signal.getsignal(signal.SIGINT) == before
-    assert not list(tmp_path.iterdir())
-
-
-def test_memory_is_used_only_where_there_is_room_and_programs_may_be_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(in_memory, "FOLDER", tmp_path)
-    monkeypatch.setattr(in_memory, "NO_PROGRAMS", 0)
-    monkeypatch.setattr(in_memory, "ENOUGH", shutil.disk_usage(tmp_path).free // 2)
-    assert in_memory.has_room()
-    monkeypatch.setattr(in_memory, "NO_PROGRAMS", 8)
-    real = os.statvfs(tmp_path)
-    monkeypatch.setattr(os, "statvfs", lambda folder: Disk(real, 8))
-    assert not in_memory.has_room()
-    monkeypatch.setattr(os, "statvfs", lambda folder: Disk(real, 0))
-    assert in_memory.has_room()
-    monkeypatch.setattr(os, "access", lambda folder, how: False)
-    assert not in_memory.has_room()
-    monkeypatch.setattr(os, "access", lambda folder, how: True)
-    monkeypatch.setattr(in_memory, "ENOUGH", shutil.disk_usage(tmp_path).total + 1)
-    assert not in_memory.has_room()
-    monkeypatch.setattr(in_memory, "FOLDER", tmp_path / "none")
-    assert not in_memory.has_room()

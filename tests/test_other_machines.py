@@ -134,13 +134,6 @@ def any_python(monkeypatch):
     return asked
 
 
-def test_an_interpreter_is_asked_what_it_has(any_python):
-    assert others.other_python("python3.99") == others.Machine(
-        "Python 3.99.1, torch 2.99.0", {}, python="/bin/python3.99"
-    )
-    assert any_python == [["/bin/python3.99", "-c", others.PROBE]]
-
-
 @pytest.mark.usefixtures("any_python")
 def test_the_machines_name_tests_that_are_there():
     for machine in [*others.quick_machines(), *others.machines([sys.executable])]:
@@ -151,26 +144,3 @@ def test_the_machines_name_tests_that_are_there():
 def test_long_tests_run_on_all_machines_but_the_quick_ones():
     for machine in (*others.quick_machines(), *others.machines([sys.executable])):
         assert ("not long" in machine.command()) == (machine in others.quick_machines()), machine.name
-
-
-@pytest.mark.usefixtures("any_python")
-def test_what_means_nothing_on_arm_is_said(monkeypatch):
-    monkeypatch.setattr(others, "X86", False)
-    monkeypatch.setattr(others.platform, "machine", lambda: "aarch64")
-    left_out = {machine.name: machine.missing for machine in others.machines([]) if machine.missing}
-    assert left_out["AVX2"] == "means nothing on aarch64"
-    assert others.instructions("default") == {"ATEN_CPU_CAPABILITY": "default"}
-
-
-def test_an_interpreter_that_is_not_there_is_left_out():
-    assert others.other_python("python0.1").missing == "not found"
-    assert others.outcome_of(others.other_python("python0.1")).words == "left out: not found"
-
-
-@pytest.mark.long
-def test_a_failure_is_told(tmp_path):
-    (tmp_path / "test_wrong.py").write_text("def test_wrong():\n    assert 1 == 2\n\ndef test_right():\n    pass\n")
-    found = others.outcome_of(others.Machine("any", {}, [str(tmp_path / "test_wrong.py")]))
-    assert found.failed
-    assert re.fullmatch(r"1 failed, 1 passed; \d+ s", found.words)
-    assert "test_wrong" in found.output
