@@ -122,7 +122,7 @@ def test_a_config_that_contradicts_itself_is_refused(name, changes, sentence):
 
 
 WITH_A_GPU = ("table1", "hblt-alignment", "shallow-first", "python-hierarchy", "chain-of-thought-decoder",
-              "galore-table", "reversal-decoder", "inductive-bias")  # fmt: skip
+              "galore-table", "reversal-decoder", "inductive-bias", "cdag", "fig7")  # fmt: skip
 """Of studies that look for their text only afterwards."""
 
 

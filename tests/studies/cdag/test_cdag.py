@@ -8,7 +8,6 @@ import torch
 from records import altered, carried_out, changed, found, verdicts
 from small_runs import small
 
-from joma.claims.contract import NotRun, silent
 from joma.claims.execute import judge
 from joma.data.hierarchy import HBLT
 from joma.studies.cdag.cdag import STUDY
@@ -203,13 +202,6 @@ def test_where_no_edge_is_counted_there_is_no_share(run, tmp_path):
     none = written(run, tmp_path / "none", {"signs": 0, "signs positive": 0})
     assert np.isnan(net.share(none, "small start", "signs")[1:]).all()
     assert verdicts(STUDY, none)["signs-in-training"] == "undecided"
-
-
-def test_without_a_gpu_the_paper_scale_says_how_to_run_it(run):
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    with pytest.raises(NotRun, match=r"needs a CUDA GPU.*joma verify cdag --scale paper"):
-        STUDY.run(STUDY.paper, run, silent)
 
 
 def test_the_moment_of_learning(run, tmp_path):

@@ -334,13 +334,6 @@ def test_wikitext_that_is_not_there_is_not_run(tmp_path, monkeypatch):
     assert "JOMA_DATA" in result.findings[0].measured
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_paper_scale_is_not_run(tmp_path):
-    result = execute(STUDY, STUDY.paper, tmp_path)
-    assert {finding.verdict for finding in result.findings} == {"not run"}
-    assert "device cuda needs a CUDA GPU" in result.findings[0].measured
-
-
 @pytest.mark.long
 def test_too_few_checkpoints_are_not_judged(tmp_path):
     few = dataclasses.replace(TINY, steps=4, every=4)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from records import carried_out, changed, found, verdicts
-from studies.depth_width.small_depth_width import TEXTS, TINY, TREES
+from records import carried_out, changed, found
+from studies.depth_width.small_depth_width import TINY, TREES
 
 from joma.claims.contract import NotRun, silent
 from joma.data.errors import CorpusError
@@ -18,11 +18,6 @@ from joma.studies.depth_width.depth_width import study as depth_width
 from joma.studies.depth_width.depth_width.study import DEEP, DEEPER, Sweep, facts, kinds_of
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
-
-
-def test_verdicts_of_a_tiny_run(tiny):
-    assert list(verdicts(STUDY, tiny)) == [claim.name for claim in STUDY.claims]
-    assert list(kinds_of(tiny)) == [*TEXTS, *TREES]
 
 
 def test_members_of_one_seed_start_alike_at_every_rate(tiny):

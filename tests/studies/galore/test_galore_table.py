@@ -291,12 +291,6 @@ def test_wikitext_is_asked_for(monkeypatch, tmp_path):
         read_text(dataclasses.replace(config, data=str(tmp_path)), silent)
 
 
-def test_the_paper_preset_is_the_configuration_of_the_paper():
-    paper = STUDY.paper
-    assert (paper.width, paper.mlp, paper.heads, paper.layers, paper.vocabulary) == (512, 1376, 8, 8, 32_000)
-    assert (paper.rank, paper.refresh, paper.share, paper.methods) == (128, 200, 0.25, METHODS)
-
-
 @needs_records
 def test_rows_are_trained_again_beside_those_of_the_record(tmp_path):
     again = runpy.run_path(str(RECORDS / "rows_again.py"))["begin"]

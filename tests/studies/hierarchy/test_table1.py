@@ -1,14 +1,12 @@
 """Table 1: verdicts follow the recorded scores of networks that learned, seed by seed beside untrained ones."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 import torch
 from records import carried_out, found, verdicts
 
-from joma.claims.contract import Finding
 from joma.claims.execute import judge, plain_config
 from joma.data.latent_sets import TABLE1
 from joma.figures.style import house_style
@@ -62,8 +60,6 @@ def test_a_record_as_the_table_has_it_holds(tmp_path):
     seen = verdicts(STUDY, run)
     assert {seen[name] for name in TABLE} == {"holds"}
     assert seen["lowest-level-best"] == seen["more-latents-align-less"] == "not above its control"  # all gained alike
-    for finding in judge(STUDY, run):
-        assert Finding.from_json(json.loads(json.dumps(finding.as_json()))).verdict == finding.verdict
 
 
 @pytest.mark.parametrize(

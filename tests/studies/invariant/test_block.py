@@ -7,7 +7,7 @@ from records import altered, changed, verdicts
 from small_runs import small
 
 from joma.claims.execute import judge
-from joma.studies.invariant.block import STUDY, BlockConfig
+from joma.studies.invariant.block import STUDY
 
 SMALL = small("block")
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
@@ -101,8 +101,3 @@ def test_residuals_of_both_forms_are_measured(run):
         assert finding.residuals.get("corrected", 0) <= finding.tolerance
         if finding.verdict == FIXED:
             assert finding.residuals["printed"] > 1e3 * finding.tolerance
-
-
-def test_presets_differ():
-    assert STUDY.quick != STUDY.paper
-    assert isinstance(STUDY.quick, BlockConfig)

@@ -23,24 +23,6 @@ def depths(small_run):
     return small_run("fig6")
 
 
-def test_everything_is_recorded_per_layer_and_head(depths):
-    assert recorded.steps_of(depths, "L2").tolist() == list(range(0, 49, 4))
-    shapes = {
-        "valid/loss": (), "valid/entropy": (2, 1), "sequence/entropy": (2, 1), "rank/up": (2,), "rank/gradient": (2,),
-        "rank/query_key": (2, 1), "coherence": (), "estimate/theorem": (), "estimate/frequency": (),
-    }  # fmt: skip
-    for name, shape in shapes.items():
-        assert recorded.curve(depths, "L2", name).shape == (1, 3, 13, *shape), name
-    assert recorded.layer_curves(depths, "L2").shape == (2, 3, 13)
-    assert recorded.alive(depths, "L2").all()
-    assert (recorded.best_loss(depths, "L2") < recorded.curve(depths, "L2", "valid/loss")[..., 0]).all()
-    sizes = depths.value("corpus/sizes")
-    assert sizes.tolist() == [40, 3001, 401]
-    # the untrained blocks are copies, and both read vectors of one scale
-    start = recorded.curve(depths, "L2", "rank/up")[0, :, 0]
-    np.testing.assert_allclose(start[:, 0], start[:, 1], rtol=1e-5)  # but for rounding: they lie apart in memory
-
-
 def test_verdicts_of_small_runs(depths):
     of = verdicts(fig6.STUDY, depths)
     assert set(of) == {claim.name for claim in fig6.STUDY.claims}
@@ -55,15 +37,6 @@ def test_verdicts_of_small_runs(depths):
 def test_an_untrained_network_tells_nothing(depths, tmp_path):
     still = untrained(depths, tmp_path / "still")
     assert set(verdicts(fig6.STUDY, still).values()) == {"not run", "at paper scale"}
-
-
-@pytest.mark.long
-def test_a_rate_of_zero_tells_nothing(data_folder, tmp_path):
-    config = fig6.Fig6Config(**SMALL | {"steps": 12}, data=str(data_folder), rate=0.0)
-    run = carried_out(fig6.STUDY, config, tmp_path / "run.sqlite")
-    assert np.ptp(recorded.curve(run, "L1", "valid/entropy"), axis=2).max() == 0
-    assert set(verdicts(fig6.STUDY, run).values()) == {"not run", "at paper scale"}
-    assert "learned no more than how frequent words are" in found(fig6.STUDY, run, fig6.LOGITS).reason
 
 
 CONFIG = fig6.Fig6Config(**SMALL, layers=(1, 2), rate=0.02, seeds=5)
@@ -390,11 +363,6 @@ def test_depths_that_a_record_lacks_are_not_run(tmp_path):
     assert {name for name, verdict in verdicts(fig6.STUDY, one).items() if verdict not in UNJUDGED} == {
         "fig6-one-layer"
     }
-
-
-def test_figures(depths):
-    with house_style():
-        assert [d.name for d in fig6.draw(depths)] == ["entropy-over-training", "weights-over-training"]
 
 
 @pytest.mark.parametrize(

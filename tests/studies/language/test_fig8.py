@@ -331,11 +331,6 @@ def test_the_figure_names_the_best_rate_and_the_largest_rebound(tmp_path):
     assert "“rate 0.1”, 3 points between 89.9 and 90.1 across and at 2.5 nats up" in other.description
 
 
-def test_figures(sweep):
-    with house_style():
-        assert [d.name for d in fig8.STUDY.draw(sweep)] == ["learning-rate-sweep"]
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -168,10 +168,6 @@ def test_what_a_reader_wants_to_know_stands_beside(run):
     assert beside == pytest.approx(means)
 
 
-def test_presets_differ():
-    assert STUDY.quick != STUDY.paper
-
-
 @pytest.mark.long
 def test_blocks_are_drawn_by_the_seed():
     few = replace(SMALL, steps=2)

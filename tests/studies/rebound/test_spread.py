@@ -414,8 +414,3 @@ def test_only_layers_that_come_back_are_in_the_way_back(run, tmp_path):
 def test_what_cannot_be_asked(changes, said):
     with pytest.raises(ValueError, match=said):
         sizes("spread", **changes)
-
-
-def test_the_paper_s_preset_uses_seeds_that_nobody_looked_at():
-    paper = spread.STUDY.paper
-    assert (paper.seed, paper.seeds, paper.valley) == (50, 6, 2_000)

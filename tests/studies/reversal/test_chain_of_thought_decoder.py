@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, findings_survive_json
 from records import found, verdicts
 from small_runs import small
 
@@ -99,13 +98,6 @@ def test_steps_must_be_the_chains_own(tmp_path):
     assert of("none", 0.0, 0.0) == "not above its control"
     assert of("any", 0.6, 0.6) == "not above its control"
     assert of("worse", 0.3, 0.6) == "fails"
-
-
-def test_figures_and_findings(small_run, tmp_path):
-    assert set(verdicts(STUDY, small_run(STUDY.name)).values()) == {"not run"}
-    learned = record(tmp_path / "run")
-    draws_labelled_figures(STUDY, learned)
-    findings_survive_json(STUDY, learned)
 
 
 @pytest.mark.parametrize("steps", ["none", "own", "other"])

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures, findings_survive_json
 from records import changed, found, verdicts
 from small_runs import small
 
@@ -209,14 +208,6 @@ def test_a_network_that_diverged_on_its_way_does_not_count(tmp_path):
     curse = found(STUDY, marked, "reverse-no-better-than-uniform")
     assert curse.main.seeds == SEEDS - 1
     assert curse.details["networks left out"]["did not learn"] >= 1
-
-
-def test_figures_and_findings(small_run, tmp_path):
-    """Nothing is learned in six steps: all is not run."""
-    assert set(verdicts(STUDY, small_run(STUDY.name)).values()) == {"not run"}
-    learned = record(tmp_path / "run")
-    draws_labelled_figures(STUDY, learned)
-    findings_survive_json(STUDY, learned)
 
 
 @pytest.mark.parametrize("condition", taught.conditions(vars(TINY)), ids=lambda one: f"{one.name}, {one.layers}")
