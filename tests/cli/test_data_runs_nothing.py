@@ -6,6 +6,8 @@ import shutil
 import pytest
 from in_process import joma
 
+pytestmark = pytest.mark.usefixtures("drawn_once")
+
 
 @pytest.fixture
 def planted(tmp_path, monkeypatch):

@@ -5,6 +5,8 @@ import socket
 import pytest
 from in_process import joma
 
+pytestmark = pytest.mark.usefixtures("drawn_once")
+
 
 class Opened(BaseException):
     """Not caught by anything that expects a network to fail."""

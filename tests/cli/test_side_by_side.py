@@ -54,8 +54,7 @@ def test_numbers_do_not_depend_on_how_many_run_side_by_side(both_ways):
 
 @pytest.mark.long
 def test_alone_and_beside_others_a_study_gives_the_same(tmp_path, both_ways):
-    command = [sys.executable, "-m", "joma", "verify", "block", "--out", str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True)
+    assert main(["verify", "block", "--out", str(tmp_path)]) == 0
     (alone,) = json.loads((tmp_path / "findings.json").read_text())["studies"]
     assert [f["evidence"] for f in alone["findings"]] == [f["evidence"] for f in both_ways[0][0]["findings"]]
 
