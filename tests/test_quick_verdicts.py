@@ -18,12 +18,12 @@ KEPT = json.loads((RECORDS / "quick.json").read_text(encoding="utf-8")) if RECOR
 SOON = 8.0  # seconds: what takes longer is compared by `python results/quick.py` after `make run`
 SECONDS = {name: seconds for name, seconds in KEPT.get("seconds", {}).items() if seconds < SOON}
 QUICK = sorted(SECONDS)
-AT_ONCE, TURNS = 2.0, 3
+AT_ONCE, TURNS = 1.0, 5
 """Studies that take this many seconds take turns where a seed chooses the order, as in CI, where it is the commit's."""
 
 
 def in_turn(seed):
-    """The studies that are compared with this seed: all without one; a slow one with a third of all seeds."""
+    """The studies that are compared with this seed: all without one; a slow one with a fifth of all seeds."""
     slow = [name for name in QUICK if SECONDS[name] >= AT_ONCE]
     return [name for name in QUICK if seed is None or name not in slow or slow.index(name) % TURNS == seed % TURNS]
 

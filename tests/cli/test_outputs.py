@@ -138,23 +138,24 @@ def ours(kind: Kind, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("target", OTHERS)
 @pytest.mark.parametrize(("name", "option"), FILES)
-def test_a_file_of_somebody_else_is_refused_before_any_work(name, option, target, tmp_path, reached):
-    place = Place(tmp_path, "target")
-    OTHERS[target](place)
-    before = place.state()
-    for force in ([], ["--force"]):
-        done = joma(*words(name, option.option_strings[-1], place.path, *force), cwd=tmp_path / "here")
-        if force and target not in ("folder", "pipe", "device"):
-            assert (done.returncode, len(reached)) == (0, 1), done.stderr
-        else:
-            assert (done.returncode, reached) == (2, [])
-            assert done.stderr.startswith("joma: ")
-            assert done.stderr.count("\n") == 1
-            assert ("--force" in done.stderr) == (target not in ("folder", "pipe", "device"))
-        assert place.state() == before
-    assert not (tmp_path / "here" / "joma-out").exists()
+def test_a_file_of_somebody_else_is_refused_before_any_work(name, option, tmp_path, reached):
+    for at, (target, put) in enumerate(OTHERS.items()):
+        (folder := tmp_path / str(at)).mkdir()
+        put(place := Place(folder, "target"))
+        before, never = place.state(), target in ("folder", "pipe", "device")
+        for force in ([], ["--force"]):
+            reached.clear()
+            done = joma(*words(name, option.option_strings[-1], place.path, *force), cwd=folder / "here")
+            if force and not never:
+                assert (done.returncode, len(reached)) == (0, 1), (target, done.stderr)
+            else:
+                assert (done.returncode, reached) == (2, []), target
+                assert done.stderr.startswith("joma: ")
+                assert done.stderr.count("\n") == 1
+                assert ("--force" in done.stderr) == (not never), target
+            assert place.state() == before, target
+        assert not (folder / "here" / "joma-out").exists()
 
 
 @pytest.mark.parametrize(("name", "option"), FILES)
