@@ -15,6 +15,7 @@ from joma.claims.config import StudyConfig, check_config
 from joma.claims.finding import Finding
 from joma.claims.rules import VERDICTS, Verdict
 from joma.figures.describe import describe
+from joma.figures.labels import name_lines
 from joma.figures.types import Figure
 from joma.host.progress import Progress, silent
 from joma.runs import Run
@@ -61,7 +62,7 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure with its caption; `name` becomes its file name."""
+    """A figure with its caption; `name` becomes its file name. Lines are named at their ends where no legend is."""
 
     name: str
     caption: str
@@ -69,6 +70,9 @@ class Drawing:
     figure: Figure
     alt: str = ""
     """What is seen, only for figures that are made of text: of all others it is read from the figure."""
+
+    def __post_init__(self) -> None:
+        name_lines(self.figure)
 
     @property
     def description(self) -> str:

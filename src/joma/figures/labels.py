@@ -10,6 +10,7 @@ from joma.figures.style import INK
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def label_lines(axis: Axes, *, fontsize: float = 8.0, note: str = "") -> Artist | None:
@@ -45,6 +46,26 @@ def label_lines(axis: Axes, *, fontsize: float = 8.0, note: str = "") -> Artist 
     look: Any = {"handlelength": 1.0, "columnspacing": 0.8, "labelspacing": 0.2, "handletextpad": 0.4, "fontsize": 7}
     place: Any = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "borderaxespad": 0.0, "title_fontsize": 7}
     return axis.legend(handles=lines, title=note or None, ncols=ceil(len(lines) / 16), **look, **place)
+
+
+def name_lines(figure: Figure) -> None:
+    """`label_lines` for every panel of a figure that has no legend and no labels at lines yet.
+
+    >>> from joma.figures.style import house_style, panels
+    >>> with house_style():
+    ...     figure, (axis,) = panels()
+    ...     _ = axis.plot([0, 1], [3, 2], label="trained")
+    ...     name_lines(figure)
+    ...     name_lines(figure)
+    >>> [text.get_text() for labels in axis.artists for text in labels.texts]
+    ['trained']
+    """
+    from joma.figures._end_labels import EndLabels
+
+    legends = [*figure.legends, *(axis.get_legend() for axis in figure.axes)]
+    if not any(legends) and not any(isinstance(artist, EndLabels) for axis in figure.axes for artist in axis.artists):
+        for axis in figure.axes:
+            label_lines(axis)
 
 
 def end_label(axis: Axes, text: str, **style: Any) -> None:

@@ -134,7 +134,8 @@ def load(name: str) -> Study:
     where = room(name)
     if not where:
         return foreign.load_from(spelt(name), _foreign()[spelt(name)])
-    study: Study = import_module(f"joma.studies.{where}.{_file(name)}").STUDY
+    module = f"joma.studies.{where}.{_file(name)}{'.study' if _source(name).name == 'study.py' else ''}"
+    study: Study = import_module(module).STUDY
     return study
 
 
@@ -168,9 +169,13 @@ def title(name: str) -> str:
     """
     if not room(name):
         return load(name).title
+    return _title_in(_source(name).read_text(encoding="utf-8"))
+
+
+def _source(name: str) -> Path:
+    """The file with the constant `STUDY` of one of joma's own studies."""
     place = Path(__path__[0]) / room(name) / _file(name)
-    source = place / "study.py" if place.is_dir() else place.with_suffix(".py")
-    return _title_in(source.read_text(encoding="utf-8"))
+    return place / "study.py" if place.is_dir() else place.with_suffix(".py")
 
 
 def _title_in(source: str) -> str:

@@ -10,8 +10,8 @@ from small_runs import small
 
 from joma.claims.execute import judge
 from joma.data.hierarchy import HBLT
-from joma.studies.cdag.cdag import STUDY
 from joma.studies.cdag.cdag import run as net
+from joma.studies.cdag.cdag.study import STUDY
 from joma.theory import cdag
 
 TINY = small("cdag")

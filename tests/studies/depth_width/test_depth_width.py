@@ -13,9 +13,8 @@ from studies.depth_width.small_depth_width import TINY, TREES
 from joma.claims.contract import NotRun, silent
 from joma.data.errors import CorpusError
 from joma.runs import Run
-from joma.studies.depth_width.depth_width import STUDY
 from joma.studies.depth_width.depth_width import study as depth_width
-from joma.studies.depth_width.depth_width.study import DEEP, DEEPER, Sweep, facts, kinds_of
+from joma.studies.depth_width.depth_width.study import DEEP, DEEPER, STUDY, Sweep, facts, kinds_of
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 

@@ -6,9 +6,8 @@ from every_study import says_what_is_seen
 from records import changed, found
 from studies.depth_width.small_depth_width import TEXTS, TREES
 
-from joma.studies.depth_width.depth_width import STUDY
 from joma.studies.depth_width.depth_width.run import SHUFFLED
-from joma.studies.depth_width.depth_width.study import DEEP, DEEPER, FLAT, Sweep
+from joma.studies.depth_width.depth_width.study import DEEP, DEEPER, FLAT, STUDY, Sweep
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 SEEDS = np.array([-1.0, 0.0, 1.0])

@@ -10,7 +10,6 @@ from records import changed, found, verdicts
 
 from joma.figures.style import house_style
 from joma.models import Decoder, DecoderConfig
-from joma.studies.galore.galore_lowrank import STUDY
 from joma.studies.galore.galore_lowrank.run import (
     MATRICES,
     SERIES,
@@ -31,6 +30,7 @@ from joma.studies.galore.galore_lowrank.run import (
     spectrum_of,
     statistics,
 )
+from joma.studies.galore.galore_lowrank.study import STUDY
 from joma.training import next_token_loss
 
 pytestmark = pytest.mark.usefixtures("no_other_text")

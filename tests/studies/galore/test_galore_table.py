@@ -18,7 +18,6 @@ from joma.data.errors import CorpusError
 from joma.figures.style import house_style
 from joma.host.errors import BadInput
 from joma.runs import Run
-from joma.studies.galore.galore_table import STUDY
 from joma.studies.galore.galore_table import networks as names
 from joma.studies.galore.galore_table.networks import (
     METHODS,
@@ -36,7 +35,7 @@ from joma.studies.galore.galore_table.run import (
     remember,
     trials,
 )
-from joma.studies.galore.galore_table.study import states_by_formula
+from joma.studies.galore.galore_table.study import STUDY, states_by_formula
 
 TINY = small("galore-table")
 

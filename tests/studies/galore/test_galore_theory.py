@@ -7,8 +7,8 @@ from every_study import put, test_a_spoiled_series_changes_its_verdict  # noqa: 
 from records import found, verdicts
 from scipy.integrate import solve_ivp
 
-from joma.studies.galore.galore_theory import STUDY, descent
 from joma.studies.galore.galore_theory import run as problems
+from joma.studies.galore.galore_theory.study import STUDY, descent
 from joma.theory.attention import random_orthonormal
 
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"

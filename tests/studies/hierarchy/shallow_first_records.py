@@ -5,8 +5,8 @@ from records import verdicts
 from small_runs import small
 
 from joma.runs import Run
-from joma.studies.hierarchy.shallow_first import STUDY
 from joma.studies.hierarchy.shallow_first import study as claims
+from joma.studies.hierarchy.shallow_first.study import STUDY
 
 TINY = small("shallow-first")
 OF_DATA = {"pull-towards-a-token", "pull-towards-the-class"}

@@ -21,8 +21,8 @@ from studies.hierarchy.shallow_first_records import (
 
 from joma.claims.execute import judge
 from joma.figures.style import house_style
-from joma.studies.hierarchy.shallow_first import STUDY
 from joma.studies.hierarchy.shallow_first import study as claims
+from joma.studies.hierarchy.shallow_first.study import STUDY
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import pytest
 from records import verdicts
 from studies.hierarchy.shallow_first_records import CLASS, PERMUTED, TOKEN, TRUE, as_permuted, rewritten, spoiled
 
-from joma.studies.hierarchy.shallow_first import STUDY
 from joma.studies.hierarchy.shallow_first import study as claims
+from joma.studies.hierarchy.shallow_first.study import STUDY
 
 
 @pytest.fixture(scope="module")

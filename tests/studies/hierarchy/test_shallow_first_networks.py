@@ -9,9 +9,9 @@ from scipy.stats import spearmanr
 
 from joma.data.samples import streams
 from joma.models import JomaBlock
-from joma.studies.hierarchy.shallow_first import STUDY
 from joma.studies.hierarchy.shallow_first import run as net
 from joma.studies.hierarchy.shallow_first import study as claims
+from joma.studies.hierarchy.shallow_first.study import STUDY
 from joma.theory.hierarchy import cooccurrence, root_rho
 
 

@@ -7,8 +7,8 @@ import pytest
 from every_study import add, put, test_a_spoiled_series_changes_its_verdict, test_every_claim_is_turned_by_one  # noqa: F401
 from records import altered, changed, verdicts
 
-from joma.studies.hierarchy.thm5 import STUDY
 from joma.studies.hierarchy.thm5.run import orders
+from joma.studies.hierarchy.thm5.study import STUDY
 
 FIXED = "holds as corrected"
 

@@ -10,12 +10,11 @@ from records import altered, changed, verdicts
 from small_runs import small
 
 from joma.claims.execute import judge
-from joma.studies.inductive_bias.inductive_bias import STUDY
 from joma.studies.inductive_bias.inductive_bias import hypercube as cube
 from joma.studies.inductive_bias.inductive_bias import run as labels
 from joma.studies.inductive_bias.inductive_bias.hypercube import spaced
 from joma.studies.inductive_bias.inductive_bias.run import DECAY, DEEP, LINEAR, SHALLOW
-from joma.studies.inductive_bias.inductive_bias.study import Contrast, Fits
+from joma.studies.inductive_bias.inductive_bias.study import STUDY, Contrast, Fits
 
 TINY = small("inductive-bias")
 WITH_DECAY = cube.decayed(TINY.weight_decays[0])

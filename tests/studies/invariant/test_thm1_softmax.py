@@ -10,9 +10,9 @@ from small_runs import small
 
 from joma.claims.execute import judge
 from joma.runs import Run
-from joma.studies.invariant.thm1_softmax import STUDY
 from joma.studies.invariant.thm1_softmax import run as softmax
 from joma.studies.invariant.thm1_softmax.run import Thm1SoftmaxConfig
+from joma.studies.invariant.thm1_softmax.study import STUDY
 
 TINY = small("thm1-softmax")
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"

@@ -17,10 +17,10 @@ from joma.models.groups import parameter_groups
 from joma.recipes.language import corpus, ensemble
 from joma.recipes.language import curves as recorded
 from joma.runs import Run
-from joma.studies.rebound.rebound_cause import STUDY
 from joma.studies.rebound.rebound_cause import run as record
 from joma.studies.rebound.rebound_cause import study as claims
 from joma.studies.rebound.rebound_cause.run import BLOCK
+from joma.studies.rebound.rebound_cause.study import STUDY
 from joma.training import train_all
 
 NONE = "not above its control"

@@ -9,9 +9,9 @@ from small_runs import small
 from joma.claims.execute import plain_config
 from joma.runs import Run
 from joma.studies.reversal._decoders import grouped
-from joma.studies.reversal.reversal_decoder import STUDY
 from joma.studies.reversal.reversal_decoder import run as taught
 from joma.studies.reversal.reversal_decoder.run import asymmetry, blocks, excess
+from joma.studies.reversal.reversal_decoder.study import STUDY
 
 TINY = small("reversal-decoder")
 SEEDS = 4

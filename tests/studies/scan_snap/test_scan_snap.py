@@ -7,7 +7,6 @@ from every_study import put, test_a_spoiled_series_changes_its_verdict  # noqa: 
 from records import altered, found, verdicts
 from small_runs import small
 
-from joma.studies.scan_snap.scan_snap import STUDY, theorems
 from joma.studies.scan_snap.scan_snap.run import (
     ScanSnapConfig,
     dominant_growth,
@@ -19,6 +18,7 @@ from joma.studies.scan_snap.scan_snap.run import (
     straight_line,
     without_common,
 )
+from joma.studies.scan_snap.scan_snap.study import STUDY, theorems
 from joma.theory.scan_snap import ScanSnap
 
 SMALL = small("scan-snap")

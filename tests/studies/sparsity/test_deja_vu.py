@@ -13,8 +13,8 @@ from joma.figures.style import house_style
 from joma.measure.active import carrying
 from joma.runs import Run
 from joma.studies.sparsity._readings import Reading
-from joma.studies.sparsity.deja_vu import STUDY
 from joma.studies.sparsity.deja_vu.run import CARRIED, HEADS, KEPT, NEURONS, Active, DejaVuConfig, Members, _loss, _seen
+from joma.studies.sparsity.deja_vu.study import STUDY
 from joma.training import next_token_loss
 
 SEEDS = 4

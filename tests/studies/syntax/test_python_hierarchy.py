@@ -19,10 +19,10 @@ from joma.data.errors import CorpusError
 from joma.data.python_source import python_tokens
 from joma.models import Decoder, DecoderConfig
 from joma.runs import Run
-from joma.studies.syntax.python_hierarchy import STUDY
 from joma.studies.syntax.python_hierarchy import run as syntax
 from joma.studies.syntax.python_hierarchy import study as judging
 from joma.studies.syntax.python_hierarchy.run import Scores, octave, slope
+from joma.studies.syntax.python_hierarchy.study import STUDY
 
 SMALL = small("python-hierarchy")
 CLAIMS = [claim.name for claim in STUDY.claims]

@@ -12,7 +12,6 @@ from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import Test, above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, PRINTED, depth_colours, panels
 from joma.runs import Run
@@ -278,8 +277,6 @@ def draw(run: Run) -> list[Drawing]:
     right.plot(place, _share(run, "sign/control"), "s--", color=CONTROL, label="no premise")
     right.set(xlabel="number of samples", ylabel="share with a positive conclusion", title="Signs do not decide it")
     right.set(xticks=place, xticklabels=dimensions, ylim=(0, 1.04), yticks=(0, 0.25, 0.5, 0.75, 1))
-    for axis in (left, right):
-        label_lines(axis)
     caption = (
         "Angles decide the sign of the conclusion, the three signs do not. If the three angles sum to less than 90°, "
         f"every draw is positive; if only the three signs hold, as few as {number(signs.min(), '%')} are. Left: the "

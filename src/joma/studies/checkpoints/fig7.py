@@ -22,7 +22,6 @@ from joma.claims.guards import at_paper_scale, beyond, hardest, needs_device, ne
 from joma.claims.text_source import remember_source
 from joma.claims.verdicts import by_effect, not_run
 from joma.data.python_source import source_text
-from joma.figures.labels import label_lines
 from joma.figures.reading import between, course, number
 from joma.figures.style import CONTROL, depth_colours, panels
 from joma.host.errors import BadInput
@@ -406,7 +405,6 @@ def draw(run: Run) -> list[Drawing]:
             axis.plot(steps, curves[:, layer], color=colour, label=f"layer {layer}", marker=".", ms=4, lw=1.2)
         axis.set_xscale("symlog", linthresh=1)
         axis.set_xlabel("training step (log scale)")
-        label_lines(axis)
         axis.set_title(title)
     axes[0].set_ylabel("stable rank")
     axes[1].set_ylabel("attention entropy (nats)")
@@ -416,7 +414,6 @@ def draw(run: Run) -> list[Drawing]:
     axes[2].axhline(met[0, 0, 1], color=CONTROL, ls="--", lw=1, label="random vectors")
     axes[2].set(xlabel="layer (0: embedding)", ylabel="mean |cos| between tokens", ylim=(0, 1.05))
     axes[2].set_title("Likeness of token vectors")
-    label_lines(axes[2])
     ranks, entropies = (run.value(f"layers/{name}").mean(1) for name in CURVES)
     caption = (
         f"Mean over layers: the stable rank of the MLP's lower matrix {_valley(steps, ranks, '')}; attention entropy "

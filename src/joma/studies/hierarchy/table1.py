@@ -16,7 +16,7 @@ from joma.claims.evidence import at_most
 from joma.claims.guards import at_paper_scale, clears, needs_device
 from joma.data.latent_sets import TABLE1, LatentSets
 from joma.data.samples import rows, streams, uniform
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PRINTED, panels, step_axis
 from joma.measure.alignment import best_neuron_correlation, held_out_correlation
 from joma.measure.intervals import Comparison
@@ -405,7 +405,6 @@ def _draw_training(scores: Scores) -> Drawing:
         axis.set(ylabel="correlation, or share", ylim=(-0.05, 1.05), title=f"s = {s}: {BLOCKS[s]}")
         step_axis(axis)
         end_label(axis, "untrained", ls=":")
-        label_lines(axis)
 
     def moves(kind: str) -> str:
         lowest, upper = (scores.gain(kind, level) for level in (0, 1))

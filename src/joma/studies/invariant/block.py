@@ -11,7 +11,6 @@ from torch import Tensor
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.declare import Claims
 from joma.claims.verdicts import by_residual
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CORRECTED, INK, ORANGE, PRINTED, panels
 from joma.models import JomaBlock
@@ -181,8 +180,6 @@ def draw(run: Run) -> list[Drawing]:
     right.axline((0, 0), slope=-1, color=PRINTED, ls="--", lw=1, label="printed:\nw = v − ξu")
     right.set(xlabel="ξ of a query", ylabel="u·(w − w(0))", title="Two queries add up with plus signs")
     right.locator_params(axis="x", nbins=5)
-    for axis in (left, right):
-        label_lines(axis)
     caption = (
         "The bias of a node needs its start value, and a shared weight is a sum with plus signs. The printed bias is "
         f"wrong by up to {number(np.abs(bias - xi).max())}, the corrected one by "

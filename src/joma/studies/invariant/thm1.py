@@ -15,7 +15,6 @@ from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.bands import bound
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, INK, ORANGE, panels
 from joma.host.seeds import stream
@@ -384,8 +383,6 @@ def draw(run: Run) -> list[Drawing]:
     bound(right, FLOW)
     right.set(yscale="log", ylim=(1e-15, 1e1), xlabel="time", ylabel="largest drift")
     right.set_title("Only Theorem 1 is conserved")
-    for axis in (left, right):
-        label_lines(axis)
     caption = (
         "The logits move as Theorem 1 predicts from the weights: the invariants drift by at most "
         f"{number(max(reached['Theorem 1']))}. With a wrong factor the drift is at least "

@@ -13,7 +13,6 @@ from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_effect, by_residual, by_tests
 from joma.figures.bands import bound
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, PRINTED, panels
 from joma.measure.intervals import compare
@@ -320,7 +319,6 @@ def draw(run: Run) -> list[Drawing]:
     right.set(yscale="log", ylabel="largest residual", ylim=(1e-17, 100), title="Two relations stay exact")
     for axis in (left, right):
         axis.set(xscale="log", yscale="log", xlabel="coherence max|u·u′|")
-        label_lines(axis)
         axis.set_xticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
         axis.minorticks_off()
     caption = (

@@ -13,7 +13,7 @@ from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_most
 from joma.claims.verdicts import by_tests
 from joma.figures.bands import bound
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import CORRECTED, GREEN, INK, ORANGE, PRINTED, panels
 from joma.runs import Run
@@ -194,8 +194,6 @@ def draw(run: Run) -> list[Drawing]:
     right.axline((0, 0), slope=1, color=INK, lw=0.8, zorder=0, label="equality")
     right.set(xlabel="change of ½Σv² of a token", ylabel="change of logits", title="Single exp queries do not follow V")
     right.locator_params(axis="x", nbins=5)
-    for axis in (left, right):
-        label_lines(axis)
     caption = (
         f"When {queries} queries share one MLP, only the sum of their logits is tied to its weights. The largest drift "
         f"is {number(largest(_each(run, kind, MIXED) for kind in KINDS))} for a single query and "

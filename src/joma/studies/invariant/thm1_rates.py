@@ -14,7 +14,7 @@ from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_most
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.bands import bound
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import CORRECTED, INK, PRINTED, depth_colours, panels
 from joma.runs import Run
@@ -220,8 +220,6 @@ def draw(run: Run) -> list[Drawing]:
         right.axline((0, 0), slope=rate_z / rate_w, color=INK, lw=0.6, zorder=1)
     right.locator_params(axis="x", nbins=5)
     right.set(xlabel="change of ½Σv² of a token", ylabel="change of its logit z", title="Exp logits move with slope κ")
-    for axis in (left, right):
-        label_lines(axis)
     printed, corrected = (
         number(largest(_drift(run, case, corrected=form) for case in unequal)) for form in (False, True)
     )

@@ -13,7 +13,7 @@ from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import Test, above, at_most
 from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import BLUE, GREEN, ORANGE, PURPLE, RED, panels
 from joma.measure.intervals import compare
@@ -358,8 +358,6 @@ def draw(run: Run) -> list[Drawing]:
     right.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     right.set(xlabel="training time η · steps", ylabel="change of z − κΣv²/(2T)")
     right.set_title(f"The drift of one token is known (exp, η = {rates[-1]:g})", pad=14)
-    for axis in (left, right):
-        label_lines(axis)
     plain, adam = (number(relative_drift(run, f"exp/{recipe}")[-1], "%") for recipe in ("full batch", "Adam"))
     caption = (
         "Plain SGD, minibatches and momentum approach Theorem 1 as the rate falls. Adam and weight decay stay far "

@@ -11,7 +11,6 @@ from torch import Tensor
 from joma.claims.contract import Claim, Finding
 from joma.claims.evidence import above, at_most
 from joma.claims.verdicts import by_tests
-from joma.figures.labels import label_lines
 from joma.figures.style import CORRECTED, GREEN, PRINTED
 from joma.figures.types import Axes, Axis
 from joma.runs import Run
@@ -139,4 +138,3 @@ def draw_forms(axis: Axes, run: Run, ticks: Sequence[float], sampled: Any, label
     axis.set(xscale="log", yscale="log")
     plain_ticks(axis.xaxis, (0.3, 1, 2.5))
     plain_ticks(axis.yaxis, ticks)
-    label_lines(axis)

@@ -12,7 +12,7 @@ from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import BLUE, GREEN, ORANGE, PURPLE, panels
 from joma.runs import Run
@@ -206,7 +206,6 @@ def _draw_thetas(run: Run) -> Drawing:
             axis.plot(s, thetas[i, SIGMOID, which], color=colour, lw=1, ls=":")
         end_label(axis, "dotted: sigmoid", ls=":", lw=1)
         axis.set_xlabel("signed distance ρ")
-        label_lines(axis)
     axes[0].set(ylabel="θ₁ = E[ψ]", title="Share of the cluster that is active")
     axes[1].set(ylabel="θ₂ = E[u ψ]", title="Pull along v")
     caption = (

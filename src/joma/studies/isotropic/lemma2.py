@@ -13,7 +13,6 @@ from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import above, below
 from joma.claims.verdicts import by_residual, by_tests
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import CORRECTED, GREEN, PRINTED, panels
 from joma.runs import Run
@@ -249,7 +248,6 @@ def draw(run: Run) -> list[Drawing]:
     right.set_xticks(places, list(SLOPES))
     right.set(xlabel="activation φ", ylabel="θ₁′ at ρ = 0.7", xlim=(-0.5, 3.5), ylim=(-0.05, 0.75))
     right.set_title("Lemma 5: the factor is c₊ − c₋")
-    label_lines(right)
     first, *_, last = speed(run.value("student/printed curve"))
     caption = (
         f"The speed of a node does not depend on its length; as printed it falls from {number(first)} to "

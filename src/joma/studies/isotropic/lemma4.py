@@ -12,7 +12,6 @@ from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests, not_run
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, GREEN, ORANGE, PRINTED, depth_colours, panels
 from joma.runs import Run
@@ -350,8 +349,6 @@ def draw(run: Run) -> list[Drawing]:
     right.set(xscale="log", yscale="log", xlabel="separation m = ‖x̄₊‖", ylabel="a₋/a₊", ylim=(0.4, 3e4))
     plain_ticks(right.xaxis, (0.25, 0.5, 1, 2, 4, 8))
     right.set_title("Where critical rays exist")
-    for axis in (left, right):
-        label_lines(axis)
     caption = (
         "Only laws with power tails have critical rays, and their ratios a₋/a₊ reach "
         f"{number(ratios.max())}, far above the printed limit of 2. Left: a critical ray needs two distances, ‖x̄₊‖ "

@@ -13,7 +13,7 @@ from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CORRECTED, GREEN, GREY, ORANGE, PRINTED, panels
 from joma.runs import Run
@@ -398,8 +398,6 @@ def _draw_linearisation(run: Run) -> Drawing:
     right.plot(gamma, line, ls="--", lw=1, color=GREY, label="proportional\nto ‖v − μ‖")
     right.set(xscale="log", yscale="log", xlabel="‖v − μ‖ / ‖μ‖", ylabel="share of v′ missed", ylim=(1e-6, 0.1))
     right.set_title("No number λ repairs the remainder")
-    for axis in (left, right):
-        label_lines(axis)
     caption = (
         "With the corrected rates C is positive definite, with the printed rates it is not: the smallest eigenvalue is "
         f"{number(ray.corrected.min())} and {number(ray.printed.min())}. Left: eigenvalues of C at critical points "
@@ -421,7 +419,6 @@ def _draw_flows(run: Run) -> Drawing:
         axis.plot(path[0, :, 3], path[0, :, 4], "o", ms=3, color=GREY, label="start")
         axis.plot(path[-1, :, 3], path[-1, :, 4], "o", ms=4.5, color=CORRECTED, label="end")
         axis.set(xlabel="‖v‖", ylabel="bias ξ", title=title)
-        label_lines(axis)
     left, left_with_decay = (number(distance_left(run, name)[0], "%") for name in ("ray", "decayed"))
     caption = (
         "Without weight decay a critical point attracts only towards its ray; with weight decay it attracts in every "

@@ -14,7 +14,7 @@ from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.bands import bound
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import CORRECTED, PRINTED, SERIES, panels
 from joma.runs import Run
@@ -250,7 +250,6 @@ def draw(run: Run) -> list[Drawing]:
     right.set_title("erf(v/√2)/Δ is the same at all tokens")
     for axis in (left, right):
         axis.set_xlabel("time / t* of the winner")
-        label_lines(axis)
     caption = (
         "One token takes all: the weight of the most salient token blows up, and the others stop at their predicted "
         f"limits. At {number(share[-1], '%')} of its blow-up time the winner is at {number(abs(v[-1, order[0]]))}. "

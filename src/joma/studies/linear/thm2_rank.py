@@ -15,7 +15,6 @@ from joma.claims.evidence import at_least, at_most, below
 from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, by_residual
 from joma.figures.bands import bound, mean_and_band
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, CORRECTED, ORANGE, PRINTED, panels
 from joma.measure import stable_rank
@@ -203,8 +202,6 @@ def draw(run: Run) -> list[Drawing]:
     bound(speeds, EXACT)
     speeds.set(yscale="log", xlabel="time / t*", ylabel="relative error of V′", ylim=(1e-17, 1e3))
     speeds.set_title("Summing rows first gives V′")
-    for axis in (ranks, speeds):
-        label_lines(axis)
     start, end, gradient = (
         number(run.value(f"rank/{name}")[at].mean()) for name, at in (("V", 0), ("V", -1), ("V'", -1))
     )

@@ -17,7 +17,6 @@ from torch import Tensor
 from joma.claims.config import Above, Values
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
 from joma.claims.verdicts import by_effect, not_run
-from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels
 from joma.figures.types import Axes
@@ -270,8 +269,6 @@ def draw_against_loss(run: Run) -> Drawing:
         axis.set_title(f"{optimizer} at several rates: layer {layer + 1}")
         axis.set_xlim(max(highest, lowest + 0.1) + spare, lowest - spare)
     _one_height(axes)
-    for axis in axes:
-        label_lines(axis)
     return Drawing("entropy-against-loss", _loss_caption(run), figure)
 
 
@@ -306,7 +303,6 @@ def draw_alike(run: Run) -> Drawing:
         axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}")
         axis.xaxis.set_minor_formatter(NullFormatter())
-        label_lines(axis)
     _one_height(axes)
     return Drawing("entropy-where-alike", _alike_caption(run, readings), figure)
 

@@ -13,7 +13,6 @@ from joma.claims.verdicts import by_tests
 from joma.data.facts import Chains, chains
 from joma.data.statements import Statements
 from joma.figures.bands import bound, mean_and_band
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, PURPLE, RED, panels
 from joma.runs import Run
@@ -221,7 +220,6 @@ def draw(run: Run) -> list[Drawing]:
         bound(axis, 1 / int(tokens), "1/M")
         axis.set(xscale="log", yscale="log", xlabel="η · steps per sequence / ln M", ylabel="probability of the answer")
         axis.set_title(f"Model {model} (M = {tokens}, η = {rate})")
-        label_lines(axis)
     walk, once, first, second = (
         [number(rows.at_end(run, name, model)) for model in rows.MODELS]
         for name in ("two steps p", "composition p", "its first step p", "trained composition p")

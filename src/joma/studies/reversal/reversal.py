@@ -23,7 +23,7 @@ from joma.claims.verdicts import by_residual, by_tests
 from joma.data.facts import Reversals, reversals
 from joma.data.statements import Statements
 from joma.figures.bands import bound, mean_and_band
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, PURPLE, RED, panels
 from joma.runs import Run
@@ -407,7 +407,6 @@ def _draw_law(run: Run, axis: Any) -> None:
     end_label(axis, "circles: SGD", marker="o", ms=3, mfc="none", ls="")
     end_label(axis, "dotted: gradient flow", ls=":", lw=1)
     axis.set(xscale="log", xlabel="visits of the row", ylabel="gap g (nats)", title="One law describes every row")
-    label_lines(axis)
 
 
 def _draw_probabilities(run: Run, axis: Any, case: str) -> None:
@@ -423,7 +422,6 @@ def _draw_probabilities(run: Run, axis: Any, case: str) -> None:
     bound(axis, 1 / tokens, "1/M")
     axis.set(xscale="log", yscale="log", xlabel="η · steps per sequence / ln M", ylabel="probability of the answer")
     axis.set_title(f"Reverses stay a guess (M = {tokens}, η = {rate:g})")
-    label_lines(axis)
 
 
 def _draw_weights(run: Run) -> Drawing:
@@ -469,7 +467,6 @@ def _draw_bilinear(run: Run) -> Drawing:
         left.plot(steps, forward, color=colour, ls=":", lw=1.2, zorder=5)
     end_label(left, "dotted: loss of facts", ls=":", lw=1.2)
     left.set(xscale="log", yscale="log", xlabel="step", ylabel="loss (nats)", title="The reverse is not learned")
-    label_lines(left)
     widths, power, controls = (run.value(f"bilinear/{name}") for name in ("widths", "power", "control power"))
     right.plot(widths, power.mean(1), "o-", ms=4, color=RED, label="facts trained")
     right.plot(widths, 1 / widths, ls=":", lw=1, color=CONTROL, label="1/width")
@@ -479,7 +476,6 @@ def _draw_bilinear(run: Run) -> Drawing:
     right.set_xticks(widths, [f"{width}" for width in widths])
     right.minorticks_off()
     right.set_title("ε falls as 1/width")
-    label_lines(right)
     widest = int(np.argmax(widths))
     caption = (
         "In the bilinear model the reverse is not learned unless Θ is symmetric or reverses are trained. The smallest "

@@ -469,8 +469,6 @@ def _draw_rank(run: Run) -> Drawing:
     right.plot(t, stable, color=BLUE, label="with attention")
     right.plot(t, run.value("rank/stable without attention"), color=CONTROL, ls="--", label="without\nattention")
     right.set(xscale="log", xlabel="time", ylabel="stable rank of V", title="The stable rank drops and recovers")
-    for axis in (left, right):
-        label_lines(axis)
     caption = (
         f"The stable rank of the lower layer drops from {number(stable[0])} to {number(stable.min())} and recovers; "
         "its rank is the same at all times. Left: the entropy along eq. 6 from zero, for the three exponents in the "

@@ -16,7 +16,6 @@ from joma.claims.declare import Claims
 from joma.claims.evidence import Test, at_least, at_most
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures import bands
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CORRECTED, GREEN, PRINTED, panels
 from joma.runs import Run
@@ -224,8 +223,6 @@ def draw(run: Run) -> list[Drawing]:
     bands.bound(right, BOUND_88, "bound √(π/2) + 1")
     right.set(yscale="log", ylim=(0.1, 400), xlabel="μ", ylabel="time left over")
     right.set_title(f"What eq. 88 bounds, at ln 1/δ = {LATE:g}")
-    for axis in (left, right):
-        label_lines(axis)
     tops = [number(run.value(f"{name}/top")[1]) for name in ("g", "G")]
     caption = (
         "The functions of both lemmas stay below their bounds, and the time left over stays below its bound only with "

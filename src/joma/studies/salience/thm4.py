@@ -15,7 +15,7 @@ from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.bands import bound
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, ORANGE, PRINTED, panels
 from joma.host.arguments import together
@@ -235,8 +235,6 @@ def draw(run: Run) -> list[Drawing]:
     end_label(right, "dotted: limits", ls=":", lw=1)
     right.set(xscale="log", yscale="log", ylim=(0.7, 400), xlabel="time", ylabel="ratio of ln 1/δ_j and ln 1/δ_k")
     right.set_title(f"Depth of μ = {LINEAR_PAIR[0]:g} against μ = {LINEAR_PAIR[1]:g}")
-    for axis in (left, right):
-        label_lines(axis)
     caption = (
         f"The salient component converges deeper: {ends[0]} times under exp attention, {ends[1]} times under linear "
         "attention, 1 time without attention. Left: the deviation Λ of eq. 7 against the depth of the slower "

@@ -17,7 +17,6 @@ from joma.claims.sentences import show
 from joma.claims.verdicts import by_effect, not_run
 from joma.data.text import Corpus, streams, windows
 from joma.figures.bands import mean_and_band
-from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, INK, panels, step_axis
 from joma.host.words import counted
@@ -269,7 +268,6 @@ def _draw_entropy(run: Run) -> Drawing:
         axis.set(ylabel="attention entropy (nats)", ylim=(0, None))
         axis.set_title(f"{layers_of(layers)}")
         step_axis(axis)
-        label_lines(axis)
     step, lost = int(run.config["maps_at"][-1]), []
     for layers in depths(run.config):
         name, shares = layers_of(layers), []

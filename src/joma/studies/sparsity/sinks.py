@@ -25,7 +25,6 @@ from joma.claims.guards import at_paper_scale, beats_guessing, hardest, needs_de
 from joma.claims.rules import of_effect
 from joma.claims.verdicts import Numbers, by_effect, not_run
 from joma.figures.bands import mean_and_band
-from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
 from joma.measure.intervals import Comparison, compare
@@ -456,7 +455,6 @@ def _over_training(seen: Sinks) -> Drawing:
         axis.axhline(seen.uniform, color=CONTROL, ls="--", lw=1, label="uniform")
         axis.set(title=name.capitalize(), ylabel="attention on the first key", ylim=(0, None))
         step_axis(axis)
-        label_lines(axis)
         others = [f"{end} with {kind}" for kind, end in ends.items() if kind != "softmax"]
         rest = f", {listing(others)}" if others else ""
         caption += f"On the {name}, the first key ends with {ends['softmax']} with softmax{rest}. "

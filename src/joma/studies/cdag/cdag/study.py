@@ -1,4 +1,4 @@
-"""The study `cdag`: its claims with their judges, its sizes, its figure."""
+"""The correlations of CDAG Theorem 1 in networks that learn the classes of a latent tree."""
 
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from joma.claims.finding import Finding
 from joma.claims.guards import at_paper_scale, beyond, hardest
 from joma.claims.verdicts import by_effect, not_run
 from joma.figures.bands import bound, mean_and_band
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, SERIES, panels
 from joma.measure.intervals import Comparison, compare
@@ -274,8 +274,6 @@ def draw(run: Run) -> list[Drawing]:
     bound(right, 90, "needed:\nbelow 90°")
     right.set(xscale="log", xlabel="1 + training step", ylabel="a + b + c (degrees)")
     right.set(ylim=(60, 240), yticks=(90, 135, 180, 225), title="The angles of the premises stay too large")
-    for axis in (left, right):
-        label_lines(axis)
     own, other = (
         number(float(np.mean(while_learning(run, SMALL, share(run, SMALL, what)))), "%")
         for what in ("children", "other children")

@@ -1,4 +1,4 @@
-"""What is claimed of depth and width, how the record answers, and two pictures."""
+"""MobileLLM's point: at equal parameter count, is a deep and thin network better than a shallow and wide one?"""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,6 @@ from joma.claims.guards import clears
 from joma.claims.verdicts import Numbers, by_effect, not_run, only_at_paper_scale
 from joma.figures.bands import mean_and_band
 from joma.figures.beyond import mark_beyond
-from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels, rate_colours, step_axis
 from joma.figures.types import Axes, Figure
@@ -390,7 +389,6 @@ def _draw_costs(axis: Axes, sweep: Sweep) -> None:
     _depth_axis(axis, sweep.layers)
     axis.set_ylim(bottom=0)
     axis.set(ylabel=f"times that of {layers_of(sweep, 0)}", title="cost of a language model")
-    label_lines(axis)
 
 
 def _caption(sweeps: list[Sweep]) -> str:
@@ -433,7 +431,6 @@ def _over_training(sweeps: list[Sweep]) -> Drawing:
         room = 0.05 * max(high - low, 0.02)
         axis.set_ylim(low - room, high + room)
         step_axis(axis)
-        label_lines(axis)
     caption = (
         f"{_fastest(sweeps)} One line per shape at its best rate: mean over seeds, and a band from the lowest to the "
         "highest seed. Lines begin at the first point after the start: the untrained networks lie far above."

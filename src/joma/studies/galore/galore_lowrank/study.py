@@ -1,4 +1,4 @@
-"""How the record judges what is claimed about gradients, and about V, the weights of nodes in the basis of words."""
+"""Are the gradients of real decoders of low rank, do they become so, and does their subspace stay?"""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,6 @@ from joma.claims.evidence import Test, at_least, at_most
 from joma.claims.guards import beyond, hardest
 from joma.claims.verdicts import by_effect
 from joma.figures.bands import mean_and_band
-from joma.figures.labels import label_lines
 from joma.figures.reading import between, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
 from joma.figures.types import Axes, Figure
@@ -380,7 +379,6 @@ def _over_training(run: Run, ylabel: str, lines: Callable[[str], dict[str, Line]
         axis.set(yscale="log", ylabel=ylabel, title=_title(run, name))
         _plain_ticks(axis)
         step_axis(axis)
-        label_lines(axis)
     return figure
 
 
@@ -444,7 +442,6 @@ def _draw_energy(axis: Axes, run: Run, name: str) -> float:
     axis.set_xticks(x, [str(r) for r in x])
     axis.minorticks_off()
     axis.set_title(_title(run, name))
-    label_lines(axis)
     return last["trained"]
 
 
@@ -469,7 +466,6 @@ def _draw_overlap(axis: Axes, run: Run, name: str) -> float:
     axis.axhline((side // QUARTER) / side, color=INK, ls=":", lw=1.0, label="random")
     axis.set(ylabel="overlap, first m/4 directions", ylim=(0, 1.03), title=_title(run, name))
     step_axis(axis)
-    label_lines(axis)
     return float(before[near[-1] - 1])
 
 

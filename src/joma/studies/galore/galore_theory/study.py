@@ -1,4 +1,4 @@
-"""What is claimed of GaLore's theory, how the record judges it, and its pictures."""
+"""The statements behind GaLore: gradients that become low rank, fixed projections, memory."""
 
 from typing import Any
 
@@ -9,7 +9,6 @@ from joma.claims.declare import Claims
 from joma.claims.evidence import Test, above, at_least, at_most
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.bands import bound
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CORRECTED, GREEN, ORANGE, PRINTED, PURPLE, panels
 from joma.runs import Run
@@ -377,7 +376,6 @@ def _draw_bounds(run: Run) -> Drawing:
         axis.plot(t, rank, color=GREEN, label="stable rank of G")
         axis.set(xlabel="step", ylabel="stable rank", ylim=(0.9, 1.1 * float(max(corrected.max(), rank.max()))))
         axis.set_title(family)
-        label_lines(axis)
     broken = {family: number(share_broken(run, family), "%") for family in FAMILIES}
     caption = (
         f"The printed bound of Lemma 3.3 holds with one pair (B, C), a small rate and the right start. Of "
@@ -398,7 +396,6 @@ def _draw_half(run: Run) -> Drawing:
         ends[kind] = number(rank[-1])
     axis.axhline(n / 2, color=PRINTED, ls="--", label="printed bound n/2")
     axis.set(xscale="log", xlabel="step + 1", ylabel="stable rank of G", ylim=(0, n))
-    label_lines(axis)
     caption = (
         f"Corollary 3.4 bounds the stable rank by n/2 = {n // 2} for large t. With {n - 1} orthonormal inputs in {n} "
         f"dimensions and B = 1 it stays at {ends[EVEN]}. Generic inputs end at {ends[SAME]} with one B "
@@ -432,7 +429,6 @@ def _draw_projection(run: Run) -> Drawing:
     path.plot(t, size, color=GREEN, label="measured |R|")
     path.plot(t, size[0] * 0.9**t, color=PRINTED, label="theorem")
     path.set(xlabel="step", ylabel="|R|", ylim=(0, None), title="A descent that does not end")
-    label_lines(path)
     peak, still = ({form: number(both[i]) for form, both in growth.items()} for i in (0, 1))
     caption = (
         f"The bound of Theorem 3.8 is too low. Left: the largest growth of the projected gradient R in one step, over "

@@ -1,4 +1,4 @@
-"""What the study `shallow-first` claims, and how it judges: beside the same number in a permuted tree, over members."""
+"""Section 5: are tokens with a low common ancestor learned first? Attention and weights by height, over training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,7 +11,6 @@ from joma.claims.evidence import Test, above, at_most
 from joma.claims.guards import at_paper_scale, clears
 from joma.claims.sentences import show
 from joma.claims.verdicts import Compared, by_effect, not_run
-from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import CONTROL, INK, SERIES, depth_colours, panels
 from joma.measure.intervals import Comparison, compare
@@ -410,7 +409,6 @@ def _draw_attention(run: Run) -> Drawing:
         begun = float(np.median(run.steps(f"{name}/attention")[when]))  # over seeds
         axis.axvline(begun, lw=0.9, ls=":", color=INK, label="a tenth moved")
         axis.set(xscale="log", title=TITLES[name], xlabel="training step (log scale)", ylabel="attention / even share")
-        label_lines(axis)
     caption = (
         f"When a tenth of the movement has happened, attention has grown most on siblings (H = 1) in {early_on} of "
         f"{len(NETWORKS)} networks. At the end it is largest on siblings in {in_the_end} of {len(NETWORKS)}. "
@@ -433,7 +431,6 @@ def _draw_order(run: Run) -> Drawing:
         xscale="log", xlabel="training step (log scale)", ylabel="rank correlation with lowness", ylim=(-1.05, 1.05)
     )
     left.set_title("Attention: +1 if siblings come first")
-    label_lines(left)
     contrast, steps = contrasts(run)[0][1:].mean(1), run.steps(f"{DECODER}/says")[1:]
     shares = contrast / contrast[-1]  # (points, L - 1) of the final ones
     for height, colour in enumerate(depth_colours(DEPTH - 1)):
@@ -441,7 +438,6 @@ def _draw_order(run: Run) -> Drawing:
     right.axhline(0.5, lw=0.9, ls=":", color=INK, label="half")
     right.set(xscale="log", xlabel="training step (log scale)", ylabel="share of the final contrast")
     right.set_title("Decoder: levels told apart")
-    label_lines(right)
     low = [name for name in NETWORKS if order[name][-1] > 0]
     half = [number(float(steps[int((shares[:, h] >= 0.5).argmax())])) for h in range(DEPTH - 1)]
     caption = (

@@ -1,4 +1,4 @@
-"""The study `thm5`: what is said of co-occurrence in a latent tree, how each sentence is judged, and two pictures."""
+"""Theorem 5, eq. 8, Lemmas 8 and 9: which tokens of a hierarchical binary latent tree appear together."""
 
 from math import nan
 from typing import Any
@@ -9,7 +9,7 @@ from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most, below
 from joma.claims.verdicts import by_residual, by_tests
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, ORANGE, PRINTED, depth_colours, panels
 from joma.runs import Run
@@ -308,7 +308,6 @@ def _draw_heights(run: Run) -> Drawing:
     right.set_title(f"A sampled tree, L = {run.config['depth']}, ρ = {run.config['rho']:g}")
     for axis in (left, right):
         axis.set(xlabel="height H of the common ancestor", ylabel="co-occurrence P[l | m]")
-        label_lines(axis)
     off = [number(float(np.abs(said - truth[: len(said)]).max())) for said in (printed, corrected)]
     caption = (
         f"The formula with the corrected ρ₀ is at most {off[1]} from the sampled co-occurrence, the printed ρ₀ up to "
@@ -329,7 +328,6 @@ def _draw_remainder(run: Run) -> Drawing:
             axis.plot(eps, line, **style, label=f"{form}, L = {depth}, H = {height}")
     axis.set(xscale="log", yscale="log", xlabel="ε = 1 − ρ", ylabel="|P[l | m] − expansion|")
     axis.set_title("What eq. 8 leaves out")
-    label_lines(axis)
     printed, corrected = (trees.orders(run, form).mean() for form in ("printed", "corrected"))
     caption = (
         f"As printed, eq. 8 leaves out a remainder that falls as ε to the power {printed:.2f}. "

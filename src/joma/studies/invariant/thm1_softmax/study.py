@@ -1,6 +1,4 @@
-"""Theorem 1 under softmax attention: identities by their residuals, estimates of the logits beside estimates that know
-less, Figures 2 and 3.
-"""
+"""Theorem 1 under softmax attention, eq. 17, eq. 18, Figures 2 and 3."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -14,7 +12,7 @@ from joma.claims.evidence import Test, above, at_least, at_most, below
 from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
 from joma.figures.bands import bound
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, ORANGE, PRINTED, PURPLE, SERIES, panels
 from joma.measure.correlation import pearson
@@ -394,7 +392,6 @@ def _figure_2(run: Run) -> Drawing:
         bottom.set_title(f"Error of the estimates, {kind} classes")
         for axis in (top, bottom):
             axis.set_xlabel("training step")
-            label_lines(axis)
         errors.append(f"{number(relative(published, z)[:, -1].mean())} on {kind}")
     caption = (
         "The published estimate of the softmax logits correlates with them, but its size is wrong: its relative error "
@@ -414,7 +411,6 @@ def _figure_3(run: Run) -> Drawing:
             axis.plot(run.value("step"), frozen[:, token], "--", lw=1, color=colour)
         end_label(axis, "dashed: frozen\nattention", ls="--", lw=1)
         axis.set(xlabel="training step", ylabel="components of v₀", title=f"Weights of one node, {kind} classes")
-        label_lines(axis)
     (smooth, smooth_frozen), (random, random_frozen) = (
         [number(float(concentration(run.value(f"{kind}/{which}v")).mean()), "%") for which in ("", "frozen/")]
         for kind in KINDS

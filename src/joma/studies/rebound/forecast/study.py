@@ -1,4 +1,4 @@
-"""The study `forecast`: its claims, their judge and two pictures."""
+"""Can JoMA foretell a training? Attention at step 2t from what is known at step t, beside forecasts without theory."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -10,7 +10,6 @@ from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect, not_run
 from joma.figures.beyond import mark_beyond
-from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels
 from joma.figures.types import Axes
@@ -203,7 +202,6 @@ def draw_skill(run: Run, learned: Learned) -> Drawing:
         axis.axhline(0, color=INK, lw=0.9, ls=":", label="no change")
         axis.set(xscale="log", ylabel="skill over persistence", xlabel="forecast made at step (for twice that step)")
         _step_ticks(axis, at)
-        label_lines(axis)
         axis.set_title(f"{optimizer}: {NAMES[quantity]}")
     # One scale with room for every value: a forecast may be many times worse than no change, never above perfect.
     lowest = min([-LINEAR, *(axis.dataLim.y0 for axis in axes[: len(places)])])

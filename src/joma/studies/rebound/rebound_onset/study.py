@@ -1,4 +1,10 @@
-"""The study `rebound-onset`: ten claims, five factors by the fall and the valley, their judge and two pictures."""
+"""What sets the step at which attention stops falling and begins to come back?
+
+The paper says none of this in so many words. Equation 6 has a time of its own, so the dull expectation for the rate is
+that steps x rate is constant, a slope of -1. Section 4 ties the speed of a component to how often its words co-occur.
+Section 7 says that embeddings reduce the vocabulary and may speed attention up.
+What matters and the slope that counts as -1 were decided before any run at paper scale.
+"""
 
 from functools import partial
 from typing import Any
@@ -8,7 +14,7 @@ import numpy as np
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.evidence import at_most
 from joma.claims.verdicts import by_effect, not_run
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, depth_colours, panels
 from joma.figures.types import Axes
@@ -106,7 +112,6 @@ def draw_factors(run: Run) -> Drawing:
         _log_axes(axis, run.value("class frequency") if factor == "queries" else record.factor_levels(run, factor)[0])
         axis.set(xlabel=label, ylabel="training step", title=title)
     end_label(axes[2], "dashed: the fall", ls="--", lw=1.1)
-    label_lines(axes[2])
     _draw_slopes(axes[5], run)
     powers = "; ".join(
         f"{title.lower()} {_powers(run, factor, 'valley')} ({_powers(run, factor, 'fall')})"
@@ -186,7 +191,6 @@ def draw_curves(run: Run) -> Drawing:
     axes[2].set_title(f"Queries by frequency, {place}")
     for axis in axes:
         axis.set(xscale="log", xlabel="training step", ylabel="attention entropy (nats)")
-        label_lines(axis)
     valleys = [record.points_of(run, factor, "valley", variant, layer)[1] for factor in ("rate", "queries")]
     known = [[number(at) for row in one if np.isfinite(at := mean_over_seeds(row))] for one in valleys]
     by_rate, by_query = (listing(means) if means else "unknown" for means in known)

@@ -3,7 +3,6 @@
 import numpy as np
 
 from joma.claims.contract import Drawing
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, RED, panels
 from joma.figures.types import Axes
@@ -29,7 +28,6 @@ def draw(run: Run) -> Drawing:
         for axis in (parts, entropy, factors):
             axis.axvline(int(run.config["valley"]), color=INK, lw=0.6, ls=":", label="_the valley")
             axis.set(xscale="log", xlabel="training step")
-            label_lines(axis)
     return Drawing("parts-of-spread", _caption(run, places), figure)
 
 

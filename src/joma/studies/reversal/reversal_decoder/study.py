@@ -1,4 +1,4 @@
-"""The claims of `reversal-decoder`, which effects matter, stated before the run, and what was found."""
+"""The reversal curse in decoders: does a network that was taught A -> B know B <- A, and what would cure it?"""
 
 from collections.abc import Callable
 from functools import partial

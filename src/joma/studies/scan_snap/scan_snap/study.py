@@ -1,4 +1,4 @@
-"""The study `scan-snap`: its claims with their judges, its sizes, its figures."""
+"""Scan and Snap: which tokens one layer of attention finds, how fast, and when it stops (Theorems 3 and 4)."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from joma.claims.evidence import at_least, at_most
 from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect, by_tests
 from joma.figures.bands import bound, mean_and_band
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import between, listing, number
 from joma.figures.style import BLUE, CONTROL, INK, ORANGE, PRINTED, SERIES, depth_colours, panels
 from joma.figures.types import Axes
@@ -194,7 +194,6 @@ def _draw_cooccurrence(run: Run) -> Drawing:
             axis.plot(flow.t, c[n, :, l], color=colour, lw=1.2, label=name)
         axis.plot(flow.t, c[n, :, shared:], color=CONTROL, lw=1.2, ls="--", label=["common"] * (p.shape[-1] - shared))
         axis.set(xscale="log", xlabel="η_Y t", ylabel=f"c of class {n + 1}", title=f"Class {n + 1}")
-        label_lines(axis)
     first, last = c[0, 0], c[0, -1]
     top, common, rare = distinct - 1, shared, 0
     ratio = float(run.value("ratio/ratios")[-1])
@@ -214,7 +213,6 @@ def _draw_rates(run: Run) -> Drawing:
     for k, (rate, colour) in enumerate(zip(rates, depth_colours(len(rates)), strict=True)):
         left.plot(t, growth[:, k], color=colour, label=f"{rate:g}")
     left.set(xlabel="t", ylabel="B of the most frequent token", title="Equal rates: a rate is a clock")
-    label_lines(left)
     found = phases(run)
     side = run.value("phase/rates")
     _table(middle, side, found["growth"], f"B at t = {PHASE_TIME:g}")
@@ -254,12 +252,10 @@ def _draw_gain(run: Run) -> Drawing:
     bound(left, UNEQUAL)
     left.set(xscale="log", yscale="log", xlabel="η_Z/η_Y", ylabel="spread of χ / (χ − 1)")
     left.set_title("One gain for all needs η_Z ≪ η_Y")
-    label_lines(left)
     right.plot(ratios, slopes, "o-", ms=4, color=BLUE, label="measured")
     right.plot(ratios, np.full_like(ratios, 2.0 * many), color=PRINTED, label="printed: 2K")
     right.set(xscale="log", yscale="log", xlabel="η_Z/η_Y", ylabel="slope of e^B over η_Z/η_Y")
     right.set_title("The printed slope is not reproduced")
-    label_lines(right)
     caption = (
         f"Theorem 3's gain is the same against all other tokens only if η_Z is far below η_Y: its relative spread is "
         f"{number(spread[0])} at a ratio of {ratios[0]:g} and {number(spread[-1])} at {ratios[-1]:g}. It grows with "
@@ -285,8 +281,6 @@ def _draw_sgd(run: Run) -> Drawing:
     left.set(xlabel="training step", ylabel="attention to common tokens", ylim=(0, 1), title="Common tokens lose")
     right.axhline(0, color=INK, lw=0.7)
     right.set(xlabel="P(l|n) of a distinct token", ylabel="z at the end", title="Rare distinct tokens lose too")
-    label_lines(left)
-    label_lines(right)
     first = float(own[0].mean())
     caption = (
         f"Under SGD with one sequence of {run.config['length']} tokens per step, attention to common tokens falls from "

@@ -1,4 +1,7 @@
-"""The study `deja-vu`: its claims with their judges, its sizes."""
+"""Contextual sparsity: which heads and neurons each token needs, and whether the layer before tells.
+
+The sizes of the quick scale were tuned until it decided something.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,7 +17,6 @@ from joma.claims.finding import Finding
 from joma.claims.guards import hardest
 from joma.claims.verdicts import Numbers, by_effect, not_run
 from joma.figures.bands import mean_and_band
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
 from joma.figures.types import Axes
@@ -197,7 +199,6 @@ def _over_training(seen: Active) -> Drawing:
             ends[activation, units] = [number(float(rows[at].mean()), "%") for at in (0, -1)]
         axis.set(title=units.capitalize(), ylabel=f"share of {units} needed", ylim=(0, 1.02))
         step_axis(axis)
-        label_lines(axis)
     parts = [
         f"With {one}, a token needs {ends[one, NEURONS][0]} of the neurons for {number(seen.config.share, '%')} of an "
         f"MLP's output before training and {ends[one, NEURONS][1]} after it, and {ends[one, HEADS][1]} of the heads."

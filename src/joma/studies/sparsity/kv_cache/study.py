@@ -1,4 +1,7 @@
-"""The study `kv-cache`: its claims with their judges, its sizes."""
+"""What sparse attention buys: the loss of a network that keeps a part of its cache, over training.
+
+The sizes of the quick scale were tuned until it decided something.
+"""
 
 from collections.abc import Callable
 from functools import wraps
@@ -14,7 +17,6 @@ from joma.claims.finding import Finding
 from joma.claims.guards import beyond, hardest
 from joma.claims.verdicts import by_effect, not_run, only_at_paper_scale
 from joma.figures.bands import mean_and_band
-from joma.figures.labels import label_lines
 from joma.figures.policies import LOOKS, in_order, share_axis
 from joma.figures.reading import course, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, panels
@@ -284,12 +286,10 @@ def _by_share(series: Series) -> Drawing:
     for axis in axes[1 : len(shown)]:
         axis.sharey(axes[0])
     axes[0].autoscale_view()
-    label_lines(axes[len(shown) - 1])
     if with_stories:
         cost = (series.run.value("stories/cut") - series.run.value("stories/loss")).mean(-1)  # (policies, keeps)
         each = dict(zip(series.policies, cost[..., None], strict=True))
         _panel(axes[-1], series, each, "stories260K (its own scale)")
-        label_lines(axes[-1])
     ends = {policy: float(series.cost(policy).mean()) for policy in series.policies}
     ranked = sorted(ends.items(), key=lambda item: item[1])
     # With their signs: a cut cache may also do better.
@@ -337,7 +337,6 @@ def _over_training(series: Series) -> Drawing:
     for axis in axes:
         axis.set_xscale("symlog", linthresh=max(1, int(series.steps[1])))
         axis.set(xlabel="training step (log scale)", xlim=(0, None))
-        label_lines(axis)
     left_out, zero, _ = (course(series.steps, rows.mean(0), "%") for rows, _ in lines.values())
     h2o, random = (course(series.steps, costs[name].mean(0).round(3), "nats") for name in ("h2o", "random"))
     caption = (

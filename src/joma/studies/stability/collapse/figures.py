@@ -3,7 +3,6 @@
 import numpy as np
 
 from joma.claims.contract import Drawing
-from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, RED, panels
 from joma.figures.types import Axes
@@ -42,7 +41,6 @@ def _draw_loss(axis: Axes, run: Run) -> None:
         values = run.array(f"{name}/probe/loss")[:, record.of_kind(run, name, kind)].astype(float)
         axis.plot(steps, _median(values), color=colour, ls=style, label=label)
     axis.set(xlabel="training step", ylabel="loss (nats)", yscale="log", title="Loss, median of all runs of a kind")
-    label_lines(axis)
 
 
 def _draw_entropy(axis: Axes, run: Run) -> None:
@@ -53,7 +51,6 @@ def _draw_entropy(axis: Axes, run: Run) -> None:
         axis.plot(steps, np.median(lowest, axis=1), color=colour, ls=style, label=label)
     axis.set(xlabel="training step", ylabel="lowest entropy of a head (nats)", title="Attention, median of all runs")
     axis.set_ylim(bottom=0)
-    label_lines(axis)
 
 
 def _draw_leads(axis: Axes, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""What `python-hierarchy` claims and how it judges (gains over controls, order of learning, depth), and its figures."""
+"""Section 5 on real code: do hidden nodes come to stand for Python's syntax, and its lower levels first?"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from joma.claims.evidence import at_least
 from joma.claims.guards import at_paper_scale, beyond, hardest, mean_known
 from joma.claims.verdicts import Numbers, by_effect, not_run
 from joma.figures.bands import mean_and_band
-from joma.figures.labels import end_label, label_lines
+from joma.figures.labels import end_label
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, depth_colours, panels
 from joma.measure.intervals import compare
@@ -219,8 +219,6 @@ def _draw_training(steps: Any, curves: Mapping[str, Any], shuffled: Mapping[str,
     end_label(axes[0], "rotated\nlabels", ls=":")
     end_label(axes[2], "middle of\nthe gain", ls="", marker="o")
     end_label(axes[2], "trained on\nshuffled text", ls="", marker="x")
-    label_lines(axes[0])
-    label_lines(axes[2])
     return Drawing("alignment-over-training", _training_caption(curves), figure)
 
 
@@ -257,7 +255,6 @@ def _draw_blocks(scores: Mapping[str, Any]) -> Drawing:
         axis.set_xticks(blocks)
         axis.set(xlabel="block", ylabel="correlation, beyond the token")
         end_label(axis, "untrained", ls=":")
-        label_lines(axis)
     axes[0].set_title("Best hidden node of a block")
     axes[1].set_title("Linear probe on the stream behind a block")
     lead = scores["neuron"][-1, 1].mean(0) - scores["neuron"][0, 1].mean(0)  # (levels,)
