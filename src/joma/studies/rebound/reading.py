@@ -1,10 +1,7 @@
 """Whether attention entropy comes back because of what attention reads: its mean, or its mean and covariance.
 
-Twins of Figure 6's language models go on from the valley with one of these held as it was there, and controls with a
-push of the same size elsewhere. What a twin lacks of its base's rise, from the valley to the end, is what the held
-thing makes. The mean is held in every batch, with the gradient through what holds it. The covariance is given back by
-the linear map that moves least. It is worked out on the fixed batch every so many steps, since a batch of training has
-too few places for it. Controls: a vector as long in a random direction, the map turned by a random rotation.
+The covariance is given back by the linear map that moves least, worked out on a fixed batch: a batch of training has
+too few places for it.
 
 What was fixed when: everything, before any run at paper scale; the bounds are those of `dilution`. That study had held
 the mean by a push every 50 steps, without a gradient, and it was off by 11 %. The seeds, 65 to 69, had not been looked

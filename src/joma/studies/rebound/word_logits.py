@@ -1,10 +1,5 @@
 """Whether attention entropy comes back because words lose the logits that they have as keys of any query.
 
-Twins of Figure 6's language models go on from the valley with the logit that the mean query gives each word held as it
-was there, in every batch, with the gradient through what holds it. What a twin lacks of its base's rise, from the
-valley to the end, is what these logits make. The control holds as many logits of words that no query asks for: those
-along a random direction, as long as the mean query.
-
 What was fixed when: what is held and the bounds, before any run at paper scale; the bounds are those of `dilution`. The
 control was made anew after a first run on other seeds (65 to 69, in `reading`'s record). There it got a word's offset
 on the words of the next sequence, and ran away: attention fell onto one key. The held twin had removed 37 % of the rise
