@@ -26,10 +26,10 @@ from joma.data.samples import streams
 from joma.studies import load
 from joma.studies.cdag.cdag import run as cdag
 from joma.studies.hierarchy import hblt_alignment
-from joma.studies.hierarchy import shallow_first as shallow_first_study
 from joma.studies.hierarchy._networks import ensemble_of
 from joma.studies.hierarchy.hblt_alignment import Members
 from joma.studies.hierarchy.shallow_first import run as shallow_first
+from joma.studies.hierarchy.shallow_first.study import STUDY as SHALLOW_FIRST
 from joma.studies.syntax.python_hierarchy import run as python_hierarchy
 from joma.studies.syntax.python_hierarchy.run import Half, Latents, Material
 from joma.training import Ensemble, class_loss
@@ -63,7 +63,7 @@ def hblt(device: str) -> Both:
 
 
 def trees(device: str) -> Both:
-    config = preset(shallow_first_study.STUDY, device)
+    config = preset(SHALLOW_FIRST, device)
     setting = shallow_first.Setting(config)
     pool = setting.pool
 

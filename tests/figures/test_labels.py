@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.legend import Legend
 
+from joma.claims.contract import Drawing
 from joma.figures._end_labels import EndLabels, spread
 from joma.figures.labels import end_label, label_lines
 from joma.figures.style import INK, RED, house_style, panels
@@ -155,3 +156,28 @@ def test_boxes_that_collide_stand_where_they_want_to_be_on_average():
     assert spread([7.6, 5.0, 6.3], [2.0, 1.0, 3.0], 0.0, 20.0) == pytest.approx([8.6333, 4.1333, 6.1333], abs=1e-4)
     assert spread([19.0, 18.5, 2.0], [1.0, 3.0, 1.0], 0.0, 20.0) == [19.5, 17.5, 2.0]
     assert spread([0.1, 0.2, 9.0], [1.0, 3.0, 1.0], 0.0, 20.0) == [0.5, 2.5, 9.0]
+
+
+def drawn(name_first=lambda figure, first: None):
+    """The labels of both panels of a study's figure, and how many artists write them."""
+    with house_style():
+        figure, axes = panels(2)
+        for axis in axes:
+            axis.plot([0, 1], [3, 2], label="trained")
+        name_first(figure, axes[0])
+        twice = Drawing("entropy", "", Drawing("entropy", "", figure).figure)
+    found = [[artist for artist in axis.artists if isinstance(artist, EndLabels)] for axis in twice.figure.axes]
+    return [[text.get_text() for labels in of for text in labels.texts] for of in found]
+
+
+def test_a_study_s_figure_names_its_lines_once_in_every_panel():
+    assert drawn() == [["trained"], ["trained"]]
+
+
+@pytest.mark.parametrize("named", [lambda _, first: first.legend(), lambda figure, _: figure.legend(["trained"])])
+def test_a_study_s_figure_with_a_legend_gets_no_labels(named):
+    assert drawn(named) == [[], []]
+
+
+def test_where_a_study_names_some_lines_itself_it_names_all():
+    assert drawn(lambda _, first: label_lines(first)) == [["trained"], []]

@@ -2,18 +2,10 @@
 
 import pytest
 
-from joma.studies.rebound import (
-    dilution,
-    forecast,
-    layer_lottery,
-    optimizer_or_rate,
-    rebound_cause,
-    rebound_onset,
-    spread,
-)
+from joma.studies import load
 
-OWN = [one.STUDY for one in (dilution, rebound_cause, spread)]
-ALL = [*OWN, *(one.STUDY for one in (forecast, layer_lottery, optimizer_or_rate, rebound_onset))]
+OWN = [load(name) for name in ("dilution", "rebound-cause", "spread")]
+ALL = [*OWN, *map(load, ("forecast", "layer-lottery", "optimizer-or-rate", "rebound-onset"))]
 
 
 def seeds(study):

@@ -15,14 +15,13 @@ from joma.claims.execute import execute, judge, plain_config
 from joma.figures.style import house_style
 from joma.measure.sparsity import effective_keys, heavy_hitters, keys_above, stability, top_mass
 from joma.runs import Run
-from joma.studies.sparsity import kv_cache
 from joma.studies.sparsity.kv_cache import run as measures
 from joma.studies.sparsity.kv_cache.run import KvCacheConfig
 from joma.studies.sparsity.kv_cache.stories import written
+from joma.studies.sparsity.kv_cache.study import STUDY
 
 pytest.importorskip("transformers", reason="transformers is not installed here (the extra hf)")
 
-STUDY = kv_cache.STUDY
 TINY = KvCacheConfig(layers=1, width=16, heads=2, vocabulary=270, context=32, batch=2, steps=2, checkpoints=(1,),
                      seeds=1, characters=30_000, held_out=3_000, sequences=4, sinks=1, seed=1)  # fmt: skip
 NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"
