@@ -2,7 +2,7 @@
 
 import doctest
 import importlib
-import pkgutil
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +20,12 @@ OPTIONAL = {
     "joma.training.series": "transformers",
 }
 """What the examples of a module need beyond joma's own dependencies."""
-MODULES = [m.name for m in pkgutil.walk_packages(joma.__path__, "joma.") if not m.name.endswith("__main__")]
+HOUSE = Path(joma.__file__).parent
+MODULES = [
+    ".".join(("joma", *path.relative_to(HOUSE).with_suffix("").parts)).removesuffix(".__init__")
+    for path in sorted(HOUSE.rglob("*.py"))
+    if ">>>" in path.read_text(encoding="utf-8")
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

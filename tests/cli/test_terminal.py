@@ -152,16 +152,6 @@ def test_in_a_pipe_no_line_is_wrapped_and_progress_breaks_silence_only(capsys, m
     assert len(line) > 40
 
 
-def test_the_commands_repeat_what_was_chosen():
-    some = [one for one in results(fails=1, opens=0, gone=0) if one.study.name in ("thm1", "thm2")]
-    asked = verify.Wish(Path("my out"), None, "paper")
-    first, second = verify._how_to_see(some, asked)
-    assert first.endswith(": joma verify thm1 thm2 --scale paper --out 'my out' -v")
-    assert "joma show STUDY --out 'my out'" in second
-    (alone,) = verify._how_to_see(some[:1], asked)
-    assert alone == "to see every claim: joma show thm1 --out 'my out'"
-
-
 def test_a_window_is_as_wide_as_it_says_and_a_tiny_one_is_not_believed(monkeypatch):
     class Window:
         def isatty(self):
@@ -187,41 +177,6 @@ def test_what_is_not_listed_of_any_verdict_is_given_back(capsys):
     everything = [finding.id for one in done for finding in one.findings]
     assert len(everything) == 90 + 181 + 18
     assert sorted([*listed, *(one.id for one in unlisted)]) == sorted(everything)
-
-
-def test_blocks_are_taken_while_there_is_room():
-    blocks = [([], ["a"] * size) for size in (2, 3, 1, 1)]
-    assert terminal._that_fit(blocks, 5) == (blocks[:2], 0)
-    assert terminal._that_fit(blocks, 4) == (blocks[:1], 2)  # what is smaller and comes later does not jump the queue
-    assert terminal._that_fit(blocks, 7) == (blocks, 0)
-    assert terminal._that_fit(blocks, 1) == ([], 1)
-
-
-def test_the_last_sentence_counts_what_was_judged_and_what_came_of_it():
-    one, two, three = (by(0) for by in (failing, undecided, left_alone))
-    for findings, words in (
-        ([one], "1 claim in 3 min 20 s: all judged. 1 fails."),
-        ([one, one, two], "3 claims in 3 min 20 s: all judged. 1 undecided, 2 fail."),
-        ([one, three, three], "3 claims in 3 min 20 s: 1 judged, 2 not run. 1 fails."),
-        ([three, three], "2 claims in 3 min 20 s: none was judged."),
-    ):
-        assert terminal._sentence(findings, 200.0).plain == words
-
-
-def nearly(at: int) -> Finding:
-    """Holds, and would not if its mean were a quarter of half its interval lower."""
-    claim = Claim(f"near-{at}", "JoMA Fig. 6", "It comes back.", matters=0.05, unit="nats")
-    return by_effect(claim, compare([0.04, 0.05, 0.06, 0.05, 0.055]), expected="a rebound")
-
-
-def test_fragile_verdicts_are_counted_and_marked(capsys):
-    for count, words in ((1, "1 of these verdicts is fragile."), (2, "2 of these verdicts are fragile.")):
-        said = terminal._sentence([failing(0), *map(nearly, range(count)), left_alone(1)], 200.0).plain
-        assert said.endswith(f"1 fails. {words}")
-    Screen(["near"]).all(
-        [Done(SimpleNamespace(name="near", title="Near by"), [replace(nearly(1), q=0.07)])], ("holds",)
-    )
-    assert "  /near-1: holds (fragile, q 0.07)" in capsys.readouterr().out.splitlines()
 
 
 def test_every_claim_is_printed_with_its_numbers_wrapped_or_whole(capsys, monkeypatch):

@@ -91,7 +91,8 @@ def nearest_by_imports(file: str) -> tuple[str, ...]:
                     for test, count in steps.items() if count is not None or near[test] < 2)  # fmt: skip
     module = changed.relative_to(SOURCE.resolve()).with_suffix("").parts
     name = ".".join(part for part in ("joma", *module) if part != "__init__")
-    examples = () if name in ("joma", "joma.__main__") else (f"tests/test_doctests.py::test_examples[{name}]",)
+    shows = ">>>" in changed.read_text(encoding="utf-8")
+    examples = (f"tests/test_doctests.py::test_examples[{name}]",) if shows else ()
     by_name = PRESETS if file.startswith("studies/") else ()
     return (*(test for _, _, test in ranked[:FILES]), *examples, *by_name)
 

@@ -209,8 +209,7 @@ def scan_pages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [page.as_uri() for page in pages]
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(("which", "theme", "width"), [(0, "light", 390), (1, "dark", 1280)])
 def test_axe_finds_nothing_on_the_page_of_a_scan(
     browser: Any, scan_pages: list[str], theme: str, width: int, which: int
 ) -> None:
@@ -230,7 +229,7 @@ def test_the_page_of_a_scan_never_scrolls_sideways(browser: Any, scan_pages: lis
 
 @pytest.mark.parametrize(
     ("theme", "width", "folds"),
-    [("light", 1280, "open"), ("light", 390, "closed"), ("dark", 1280, "closed"), ("dark", 390, "open")],
+    [("light", 1280, "open"), ("light", 390, "closed"), ("dark", 390, "open")],
 )
 def test_axe_finds_nothing(browser: Any, real: str, theme: str, width: int, folds: str) -> None:
     assert violations_on(browser, real, theme, width, folds) == []

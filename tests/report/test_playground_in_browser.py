@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_browser import hold_timers, let_go, violations_on
+from in_browser import hold_timers, let_go
 
 from joma.report import playground, write_report
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parents[2]
-CLOSE: Any = {"rtol": 1e-9, "atol": 1e-13}
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +139,6 @@ def test_what_is_drawn_stands_where_the_axes_say(opened: Any) -> None:
         assert np.interp(cy, [at for _, at in up], [value for value, _ in up]) == pytest.approx(y, abs=0.02)
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 1280)])
-def test_axe_finds_nothing(browser: Any, address: str, theme: str, width: int) -> None:
-    assert violations_on(browser, address, theme, width, "open") == []
-
-
 def test_a_printed_report_has_the_drawings(page: Any) -> None:
     assert page.locator("[data-panel]").count() == 0  # asleep
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -192,20 +186,3 @@ def test_the_manual_has_the_panels(browser: Any, manual: str, theme: str, width:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     context.close()
     assert troubles == []
-
-
-@pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 1280)])
-def test_axe_finds_nothing_in_the_panels_of_the_manual(browser: Any, manual: str, theme: str, width: int) -> None:
-    """Furo's own frame is not ours to judge."""
-    from importlib.resources import files
-
-    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=theme, reduced_motion="reduce")
-    page = context.new_page()
-    page.goto(manual)
-    page.locator('[data-panel="hierarchy"] .charts > svg').wait_for()
-    page.evaluate("document.querySelectorAll('.playground details').forEach((one) => { one.open = true; })")
-    page.evaluate(axe)
-    found = page.evaluate("axe.run('.playground', { resultTypes: ['violations'] })")
-    context.close()
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]] == []

@@ -36,17 +36,6 @@ def test_a_rebound_is_named_at_99_percent(tmp_path):
     assert "in 1 of 2 variants: “residual”; not in “no residual”." in lines.caption
 
 
-def test_one_layer_is_no_mean(tmp_path):
-    alone, *_ = drawn(tmp_path / "run", curves(0.5)[..., :1], curves(0.4)[..., :1], replace(TWO_LAYERS, layers=1))
-    assert " Drop and rebound: " in alone.caption
-
-
-def test_bars_are_told_with_the_largest_and_the_smallest(tmp_path):
-    _, summary = drawn(tmp_path / "run", curves([[0.5, 0.2]] * 4), curves(0.3, draw=1))
-    assert "largest in “residual”, layer 1 (0.5" in summary.caption
-    assert "smallest in “residual”, layer 2 (0." in summary.caption
-
-
 def test_the_alternative_text_follows_every_line(tmp_path):
     lines, bars = drawn(tmp_path / "run", curves(0.5, noise=0.0), curves(0.0, noise=0.0))
     assert "in 1 of 2 variants: “residual”; not in “no residual”." in lines.caption  # none at all is not beyond chance
@@ -54,12 +43,6 @@ def test_the_alternative_text_follows_every_line(tmp_path):
     assert "“no residual” falls from 2 to 1 nats" in lines.description
     assert "“no residual”: no residual, layer 1 1 nats, layer 2 1 nats. Rebound of" in bars.description
     assert "“residual”: residual, layer 1 0.5 nats, layer 2 0.5 nats;" in bars.description
-
-
-def test_a_variant_that_diverged_is_told(tmp_path):
-    lines, _ = drawn(tmp_path / "run", curves(0.5), curves(0.5), diverged={"no residual": range(4)})
-    assert "“no residual” not measured" in lines.caption
-    assert "“no residual” falls" not in lines.description
 
 
 def test_lines_can_be_seen_on_both_pages():

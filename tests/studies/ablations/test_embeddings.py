@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from small_ablations import NONE, STUDIES, carry_out, changed, idle, must_show, patterns, verdict
 
-from joma.claims.execute import judge
 from joma.recipes.language import curves as recorded
 from joma.studies.ablations import embeddings
 
@@ -50,16 +49,6 @@ def test_learned_embeddings_help_or_not(small_run):
         assert verdict(found, embeddings.BETTER_LEARNED) == expected, loss
     assert verdict(changed(small_run("embeddings"), idle("learned")), embeddings.BETTER_LEARNED) == "not run"
     assert verdict(made(small_run, lost=["frozen"]), embeddings.BETTER_LEARNED) == "not run"
-
-
-def test_the_gain_is_that_of_the_best_loss_over_frequencies(small_run):
-    found = made(small_run, frozen_valid_loss=0.7, learned_valid_loss=0.5)
-    finding = next(one for one in judge(embeddings.STUDY, found) if one.claim is embeddings.BETTER_LEARNED)
-    effect = finding.printed.effects[""]
-    frequencies = float(found.value("learned/loss by frequency"))
-    assert effect.effect == pytest.approx(frequencies - 0.5015)
-    assert effect.difference == pytest.approx(0.2)
-    assert finding.details["frozen"]["loss"] == pytest.approx(0.7015)
 
 
 def test_learned_embeddings_become_alike_or_not(small_run):

@@ -123,20 +123,6 @@ def test_networks_are_compared_seed_by_seed(tmp_path):
     assert needs(tmp_path / "mixed", whole, without[[3, 5, 0, 4, 1, 2]]).verdict == "undecided"
 
 
-def test_the_twin_stands_beside_the_verdict(tmp_path):
-    finding = needs(tmp_path, curves([0.5, 0.3], noise=0), curves(0.0, noise=0, drop=0.7))
-    effects = finding.printed.effects
-    assert list(effects) == [f"layer {i}, rebound with residual against no residual" for i in (1, 2)]
-    assert [round(one.effect, 6) for one in effects.values()] == [0.5, 0.3]
-    assert finding.details["no residual"]["layer 2 drop"] == pytest.approx(0.7)
-    assert finding.details["residual"]["layer 1 valley at share of training"] == 0.5
-    assert finding.details["residual"]["loss"] == 1.0
-    assert "rebound with no residual" in finding.measured
-    falls = shows(tmp_path / "falls", np.linspace(2, 1, 5)[None, :, None] * np.ones((4, 1, 2)))
-    assert falls.verdict == "undecided"  # it ends before it has a valley, so a longer run may rebound
-    assert falls.details["no dropout"]["layer 2 valley at share of training"] == 1.0
-
-
 def test_networks_that_diverged_tell_nothing(tmp_path):
     pair = {"whole": curves(0.5), "without": curves(0.0)}
     finding = needs(tmp_path / "2 of 4", *pair.values(), diverged={"no residual": [0, 2]})

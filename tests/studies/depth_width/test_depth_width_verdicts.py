@@ -164,21 +164,3 @@ def test_networks_that_diverged_are_left_out_and_counted(tiny, tmp_path):
     assert finding.details["networks left out"] == {"diverged on Python source": 3.0}
     for drawing in STUDY.draw(run):
         says_what_is_seen(drawing)
-
-
-@pytest.mark.long
-def test_the_caption_follows_the_numbers(tiny, tmp_path):
-    def caption(name, **kinds):
-        return STUDY.draw(made(tiny, tmp_path / name, **kinds))[0].caption
-
-    assert "On Python source, 2 layers have a loss 0.5 ± " in caption("a", sympy=losses(0.5))
-    assert "nats higher than 1 layer" in caption("b", sympy=losses(1.5))
-    first = made(tiny, tmp_path / "first", sympy=losses(0.5))
-    last = int(first.steps("text, 2 layers/valid/judging")[-1])
-
-    def later(name, step, value):
-        return value + 1.0 if name.startswith("text, 2 layers/valid/") and step == last else value
-
-    over_steps = STUDY.draw(changed(first, tmp_path / "later", later))[1].caption
-    assert "early in training and at the end: Python source 2 layers, then 1 layer; " in over_steps
-    assert "On Python source, seeds do not tell 2 layers from 1 layer" in caption("c", sympy=losses(1.0))

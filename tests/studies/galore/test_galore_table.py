@@ -1,7 +1,6 @@
 """`galore-table`: the methods, the protocol (rates first, then seeds), what can be resumed, and verdicts that turn."""
 
 import dataclasses
-import re
 import runpy
 from types import SimpleNamespace
 
@@ -15,7 +14,6 @@ from small_runs import small
 from joma.claims.contract import NotRun, silent
 from joma.claims.execute import plain_config
 from joma.data.errors import CorpusError
-from joma.figures.style import house_style
 from joma.host.errors import BadInput
 from joma.runs import Run
 from joma.studies.galore.galore_table import networks as names
@@ -119,18 +117,6 @@ AS_PRINTED = {
     names.RELORA: 3.65,
     names.LOW: 4.30,
 }
-
-
-def test_the_figures_name_the_best_method_and_the_gap(tmp_path):
-    with house_style():
-        rates, ends, loss = STUDY.draw(made(tmp_path / "run", AS_PRINTED))
-    assert "0.02 is best for full rank, scaled full rank, GaLore" in rates.caption
-    assert (
-        "Full rank ends with the lowest perplexity, 33.1. GaLore has 33.8, tuned full rank (full rank) 33.1: +0.0"
-        in ends.caption
-    )
-    assert re.search(r"“mean over seeds” is 33.1 at full rank, .* and 73.\d at low rank", ends.description)
-    assert loss.caption.startswith("Full rank ends with the lowest training loss, low rank with the highest.")
 
 
 def test_close_methods_are_compared_over_all_of_their_seeds_and_all_four_corners_are_told(tmp_path):

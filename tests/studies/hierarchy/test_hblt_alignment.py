@@ -198,12 +198,6 @@ def test_one_seed_decides_nothing(tmp_path):
     assert set(verdicts(STUDY, alone).values()) == {"undecided"}
 
 
-def test_where_training_adds_most_is_told(tmp_path):
-    represent = found(STUDY, record(tmp_path / "run", ((NOISY, NEURON, 2, 0), 0.2)), "nodes-represent-latents")
-    assert represent.details["places with a clear gain"] == {"number": 2.0, "of": 9.0}  # height 1 of both depths
-    assert any(case.startswith("largest in block 3, height 1") for case in represent.details)
-
-
 def test_what_is_measured_on_was_never_trained_on(tiny):
     config = tiny["hblt-alignment"][1]
     who = hblt_alignment.Members(config, 3)

@@ -172,13 +172,6 @@ def test_one_seed_decides_nothing(tmp_path):
     assert set(verdicts(STUDY, alone).values()) == {"undecided"}
 
 
-def test_the_largest_gain_is_told_with_its_step(tmp_path):
-    lowest = found(STUDY, record(tmp_path / "run", LOW, published()), "lowest-latents-align")
-    largest = lowest.details["largest gain over the untrained network"]
-    assert largest["step"] == CONFIG.steps
-    assert largest["gain"] == pytest.approx(0.3, abs=1e-3)
-
-
 def test_a_class_that_a_column_lacks_changes_nothing(tiny, tiny_runs, tmp_path):
     """With column 9 in the ensemble there are 50 outputs instead of 20."""
     wider = dataclasses.replace(tiny["table1"][1], columns=(1, 4, 9))
@@ -225,24 +218,3 @@ def test_neurons_chosen_on_other_classes_equal_a_slow_count():
                 ways.append(np.corrcoef(x[other, neuron], y[other])[0, 1])
             np.testing.assert_allclose(across[block, latent].item(), np.mean(ways), rtol=1e-9)
     assert across[:, 3].isnan().all()
-
-
-def test_the_axis_of_steps_is_true(tmp_path):
-    """Measuring points stand where their steps are, not one beside the other at even distances."""
-    with house_style():
-        over_training = STUDY.draw(record(tmp_path / "run", LOW, published()))[1]
-    axis = over_training.figure.axes[0]
-    line = next(line for line in axis.get_lines() if line.get_label() == "best neuron")
-    assert line.get_xdata().tolist() == [0, 10, CONFIG.steps]
-    assert axis.get_xscale() == "linear"
-
-
-def test_what_the_figures_say_follows_the_scores(tmp_path):
-    with house_style():
-        table, over = STUDY.draw(record(tmp_path / "high", LOW, published()))
-        flat = STUDY.draw(record(tmp_path / "low", LOW, LOW))
-    assert table.caption.startswith("Training changes the mean correlation by +0.300 and +0.300")
-    assert flat[0].caption.startswith("Training changes the mean correlation by +0.000 and +0.000")
-    assert "paper 0.99 ± 0.01" in table.description
-    assert "“best neuron” rises from 0.675 to 0.975" in over.description
-    assert "“best neuron” stays at 0.675" in flat[1].description

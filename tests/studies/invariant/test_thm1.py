@@ -9,7 +9,6 @@ from every_study import add, put
 from records import altered, changed, found, verdicts
 from small_runs import small
 
-from joma.claims.execute import judge
 from joma.studies.invariant import thm1
 from joma.studies.invariant._blocks import largest, smallest
 from joma.studies.invariant.thm1 import STUDY
@@ -175,11 +174,6 @@ def test_residuals_of_both_forms_are_measured(run, tmp_path):
     with altered(run, tmp_path / "run", "saliency", lambda x: x[:1] + 0.5 * (x - x[:1])) as half:
         halved = found(STUDY, half, "stationary-gradient").residuals["printed"]
     assert halved == pytest.approx(gradient.residuals["printed"] / 2)
-
-
-def test_what_a_relu_does_from_zero_stands_beside(run):
-    (finding,) = (one for one in judge(STUDY, run) if one.claim.name == "zero-start-exp")
-    assert finding.details == {"ReLU from a zero start": {"largest |v′|": 0.0}}
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1.0], [1.0, np.nan]])

@@ -6,7 +6,6 @@ from records import carried_out, changed, found, verdicts
 from small_language_models import FREQUENCIES, SMALL, as_the_paper, by_hand, down_and_up, untrained
 
 from joma.claims.execute import draw, execute
-from joma.figures.style import house_style
 from joma.recipes.language import curves as recorded
 from joma.studies.language import fig8
 
@@ -317,18 +316,6 @@ def test_a_printed_rate_that_learned_nothing_is_not_run(tmp_path, monkeypatch):
     monkeypatch.setattr(fig8, "PRINTED_BEST", 1e-2)
     run = made(tmp_path / "run", (0.1, 0.1, 0.1), (2.0, FREQUENCIES, 2.5))
     assert "learned only how frequent words are" in found(fig8.STUDY, run, fig8.BEST).reason
-
-
-def test_the_figure_names_the_best_rate_and_the_largest_rebound(tmp_path):
-    with house_style():
-        (best,) = fig8.STUDY.draw(made(tmp_path / "best", (0.1, 0.8, 0.2), LOSSES))
-        (other,) = fig8.STUDY.draw(made(tmp_path / "other", (0.1, 0.5, 0.9), LOSSES))
-        (none,) = fig8.STUDY.draw(made(tmp_path / "none", (-0.1, -0.1, -0.1), LOSSES))
-    assert "at a rate of 0.01, where 80 % of the drop" in best.caption
-    assert "That is the largest share among the rates that learn." in best.caption
-    assert "The largest share among the rates that learn, 90 %, is at a rate of 0.1." in other.caption
-    assert "No rate that learns shows a rebound." in none.caption
-    assert "“rate 0.1”, 3 points between 89.9 and 90.1 across and at 2.5 nats up" in other.description
 
 
 @pytest.mark.parametrize(

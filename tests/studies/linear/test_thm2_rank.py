@@ -162,12 +162,6 @@ def test_one_matrix_decides_nothing_empirical(run, tmp_path):
     assert {seen[claim] for claim in ("nodes-low-rank", "nodes-gradient-rank", "nodes-row-growth")} == {OPEN}
 
 
-def test_what_a_reader_wants_to_know_stands_beside(run):
-    beside = found(STUDY, run, "nodes-gradient-rank").details["at 1 − t/t* = 0.01"]
-    means = {"stable rank of V": run.value("rank/V")[SOON].mean(), "of V′": run.value("rank/V'")[SOON].mean()}
-    assert beside == pytest.approx(means)
-
-
 @pytest.mark.long
 def test_blocks_are_drawn_by_the_seed():
     few = replace(SMALL, steps=2)

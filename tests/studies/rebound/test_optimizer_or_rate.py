@@ -79,14 +79,6 @@ def test_runs_are_read_where_their_loss_is_equal(tmp_path):
     assert np.isnan(at_loss(run, "Adam", 6.0).steps).all()  # they began below
 
 
-def test_the_caption_has_both_ways_of_being_alike(tmp_path):
-    run = made(tmp_path / "run", {"Adam": (1.5, 1.2, 0.6), "SGD": (1.2, 0.9)})
-    readings = {level: [at_loss(run, name, level) for name in ("Adam", "SGD")] for level in (3.0, 2.0)}
-    caption = study._alike_caption(run, readings)
-    assert caption.count("At equal loss and ") == len(study.ACROSS) == 2
-    assert all(f"At equal loss and {name}, " in caption for _, name in study.ACROSS.values())
-
-
 def test_adam_is_read_between_its_rates(tmp_path):
     run = made(tmp_path / "run", {"Adam": (1.0, 1.0, 0.4), "SGD": (0.9, 0.2)}, speed={"SGD": [2**1.5, 64]}, spread=0.0)
     adam, sgd = (at_loss(run, name, 2.0) for name in ("Adam", "SGD"))

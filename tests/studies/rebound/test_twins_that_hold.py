@@ -226,24 +226,6 @@ def test_the_fixed_batch_is_spread_over_all_that_is_read(config):
     assert record.fixed_batch(config, Read()).tolist() == [[step] * 3 for step in (0, 0, 4, 4, 9, 9)]
 
 
-def test_the_figure_says_what_the_record_has(module, run, tmp_path):
-    first, *others = module.TWINS.holds
-    copy = made(run, tmp_path / "a.sqlite", gone={first: 0.75} | dict.fromkeys(others[-1:], 0.5), control=0.25)
-    with house_style():
-        (drawing,) = draw(module.STUDY, copy)
-    said = [f"+0.20 with {last} held{'' if last in module.TWINS.uncontrolled else ' (+0.30 pushed elsewhere)'}"
-            for last in others[-1:]]  # fmt: skip
-    for words in (
-        f"{first[0].upper()}{first[1:]} held as at the valley: gone is 75% of the rise in 1 layer; 75% of the rise",
-        f"2 layers: layer 2: +0.40 with nothing held, +0.10 with {first} held (+0.30 pushed elsewhere)",
-        *said,
-    ):
-        assert words in drawing.caption
-    assert "“nothing held” rises from 0 to 0.4 nats" in drawing.alt
-    assert f"“{first}” rises from 0 to 0.1 nats" in drawing.alt
-    assert "Six panels. 1 layer, held, change of entropy (nats) by training step" in drawing.alt
-
-
 def test_what_slipped_is_not_drawn_and_said(module, run, tmp_path):
     first, *_ = module.TWINS.holds
     with house_style():

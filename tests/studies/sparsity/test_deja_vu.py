@@ -5,11 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures
 from records import changed, found, verdicts
 
 from joma.claims.execute import judge, plain_config
-from joma.figures.style import house_style
 from joma.measure.active import carrying
 from joma.runs import Run
 from joma.studies.sparsity._readings import Reading
@@ -176,19 +174,6 @@ def test_heads_are_judged_by_what_is_recorded_of_heads(tmp_path):
             assert seen == [turned.get(place, "holds") for place in range(7)], planted
 
 
-def test_numbers_beside_the_verdict_are_those_of_the_record(tmp_path):
-    with written(tmp_path / "run.sqlite", untrained=0.6, spread=0.0) as run:
-        details = [finding.details for finding in judge(STUDY, run)]
-    one = CONFIG.activations[0]
-    suffice, predicted, skipped = details[0][one], details[3][one], details[5][f"{one}, in nats"]
-    needed, untrained, static = suffice.values()
-    assert (needed, untrained, static) == pytest.approx((0.15, 0.5, 0.5))
-    assert predicted["best sets"] == pytest.approx(0.95)
-    assert predicted["told from the token and its place alone"] == pytest.approx(0.8)
-    assert predicted["untrained, predicted beyond static"] == pytest.approx(0.93 - 0.5)
-    assert list(skipped.values()) == pytest.approx([1.0, 0.02, 0.4, 0.0])  # what they are worth, then what sets cost
-
-
 def test_a_course_that_ends_above_its_least_is_not_the_source_s(tmp_path):
     def dip(name, step, value):
         return value - 0.1 if name.endswith(f"{NEURONS} needed") and step == 50 else value
@@ -227,15 +212,3 @@ def test_costs_are_those_of_networks_that_learned(tmp_path):
         assert left == pytest.approx(whole)
         finding = found(STUDY, copy, "sparsity-of-neurons-arises")
         assert finding.printed.tests[0].passes  # the least on the way is not that of the lost one
-
-
-def test_figures_tell_what_is_recorded(tmp_path):
-    with written(tmp_path / "a.sqlite") as run, house_style():
-        draws_labelled_figures(STUDY, run)
-        first, second, third = STUDY.draw(run)
-        assert (
-            "With relu, a token needs 50 % of the neurons for 90 % of an MLP's output before training" in first.caption
-        )
-        assert "predicted neurons carry 93 % of the output, where the best carry 95 %" in second.caption
-        assert "predicted 20 % of its neurons loses 0.02 nats where static sets lose 0.4 nats" in third.caption
-        assert "0.98 at predicted" in third.description

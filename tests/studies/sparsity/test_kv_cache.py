@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.claims import guards
@@ -183,15 +182,6 @@ def test_the_loss_is_held_fixed(tmp_path):
             assert abs(finding.main.effect) < 0.2
 
 
-def test_costs_are_what_is_added_to_the_loss(tmp_path):
-    """In the record the order of distant words is worth 0.1 nats, and each policy costs what was planted."""
-    with record(tmp_path / "run.sqlite", h2o=0.03, window=0.3, **GOOD) as run:
-        details = found(STUDY, run, "a-fifth-of-the-cache-suffices").details
-        assert details["distant words in random order"]["cost, in nats"] == pytest.approx(0.1)
-        costs = {"window": 0.3, "sinks": 0.01, "h2o": 0.03, "random": 0.2, "top-k": 0.0}
-        assert details["cost at a fifth of the cache, in nats"] == pytest.approx(costs, abs=1e-9)
-
-
 def test_networks_that_did_not_learn_do_not_count(tmp_path):
     with record(tmp_path / "a.sqlite", **GOOD) as run:
         with altered(run, tmp_path / "b.sqlite", "seed 1/loss", lambda x: x * 0 + 5.7) as copy:
@@ -208,21 +198,6 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path):
             assert seen.pop("a-fifth-suffices-far-back") == "at paper scale"
             assert set(seen.values()) == {"not run"}
             assert STUDY.draw(copy) == []
-
-
-def test_figures_tell_what_is_recorded(tmp_path):
-    with record(tmp_path / "a.sqlite", h2o=0.125, **GOOD) as run, house_style():
-        draws_labelled_figures(STUDY, run)
-        first, second = STUDY.draw(run)
-        assert "h2o +0.125" in first.caption
-        assert "stories260K" in first.description, first.description
-        assert "to 89.9 %" in second.caption
-        assert "“zero, random logits” stays at 0.5" in second.description
-        *_, stories = first.figure.axes
-        costs = second.figure.axes[1]
-        for axis in (stories, costs):  # in the record nothing is gained by a cut
-            assert min(float(np.min(line.get_ydata())) for line in axis.lines) > -1e-9
-        assert any(np.allclose(line.get_ydata(), 0.1) for line in costs.lines)  # distant words in random order
 
 
 def test_sparsity_is_that_of_the_measures():

@@ -5,12 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures
 from records import altered, changed, found, verdicts
 
 from joma.claims.execute import judge, plain_config
 from joma.data.text import Corpus, CorpusError
-from joma.figures.style import house_style
 from joma.models import Decoder
 from joma.runs import Run
 from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, sequences_of, without_fetching
@@ -147,17 +145,6 @@ def test_numbers_beside_leave_out_networks_that_did_not_learn(tmp_path):
         assert told["strongest head"] == pytest.approx(0.4)
         assert told["step with half of the final mass"] == 50
         assert "made language" not in found(STUDY, copy, "sinks-need-softmax").details  # whether it has one is open
-
-
-def test_figures_tell_what_is_recorded(tmp_path):
-    with written(tmp_path / "a.sqlite", softmax=0.375) as run, house_style():
-        draws_labelled_figures(STUDY, run)
-        first, second = STUDY.draw(run)
-        assert "37.5 % with softmax" in first.caption
-        assert "“sigmoid” stays at 0.01" in first.description
-        assert "another word has 30 % in the first place" in second.caption
-        with changed(run, tmp_path / "b.sqlite", lambda name, step, x: x * 2 if name.endswith("mass") else x) as copy:
-            assert "75 % with softmax" in STUDY.draw(copy)[0].caption
 
 
 def test_the_made_language_is_what_it_says():
