@@ -88,7 +88,7 @@ smoke: setup-test
 bench: setup-test
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script --record || exit 1; done
 
-# Kills, full disks, two at once, a clock that jumps, little memory: eight to fifteen minutes on two cores. Not part of `test`.
+# Kills, full disks, a clock that jumps, little memory: eight to fifteen minutes on two cores. Not part of `test`.
 chaos: setup-test
 	$(BIN)/python tests/chaos/run.py
 

@@ -30,7 +30,7 @@ RECORD = Path(__file__).parents[2] / "results" / "chaos.json"
 KILLS = 1000
 ROUNDS = {
     "verify": (60, 2), "trainer": (80, 2), "disks": (4, 1), "memory": (12, 1), "scan": (100, 3), "clock": (8, 1),
-    "two": (12, 1), "writer": (760, 12),
+    "writer": (760, 12),
 }  # fmt: skip
 """Of each subject: the kills, or rounds of what is no kill, at 1,000 kills in all, and of the short form, a test."""
 

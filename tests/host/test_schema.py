@@ -32,11 +32,11 @@ VALUES = [None, True, False, 0, 1, 1.0, 2, 3, 3.0, 9, 10, 0.5, 2.0, -1, "a", "b"
 
 
 @pytest.mark.parametrize("key", [*SMALL["properties"], "x-a", "y"])
-@pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_it_says_what_another_checker_says(key, value):
-    content = {"p": 0.5, "kind": "a", key: value}
-    there = VALIDATORS.Draft202012Validator(SMALL).is_valid(content)
-    assert (not list(faults(content, SMALL))) == there
+def test_it_says_what_another_checker_says(key):
+    another = VALIDATORS.Draft202012Validator(SMALL)
+    for value in VALUES:
+        content = {"p": 0.5, "kind": "a", key: value}
+        assert (not list(faults(content, SMALL))) == another.is_valid(content), value
 
 
 @pytest.mark.parametrize("name", names())

@@ -87,20 +87,6 @@ def test_arrays_and_lists_are_answered_as_tensors_are(call):
             torch.testing.assert_close(part, same, rtol=0, atol=0, equal_nan=True)
 
 
-@each_call
-def test_single_precision_of_an_array_is_kept(call):
-    if str(call) in ("<lambda>", "together", "block"):
-        return  # flows are followed in float64
-    single = {name: x.float() if x.is_floating_point() else x for name, x in _tensors(call).items()}
-    try:
-        wanted = parts(call(**single))
-    except ValueError:
-        return  # a critical point may be none in single precision
-    for part, same in zip(parts(call(**{name: x.numpy() for name, x in single.items()})), wanted, strict=True):
-        assert part.dtype == same.dtype
-        torch.testing.assert_close(part, same, rtol=0, atol=0, equal_nan=True)
-
-
 def _tensors(call):
     return {name: taken(value) for name, value in call.arrays.items()}
 

@@ -275,10 +275,6 @@ def test_angles_are_those_of_the_theory():
     assert net._edges(*given, 0 * rule)["angles violated"].item() == edge["angles"].item() == 1  # 0 is of neither sign
 
 
-def test_latents_are_named_by_their_height():
-    assert net.widths(STUDY.quick) == [10, 5]
-
-
 def test_what_is_measured_was_never_trained_on_and_each_member_begins_by_itself():
     """The held-out loss by hand, on samples of the second stream; training reads those of the first."""
     ensemble = net.ensembles(TINY)["usual start"]

@@ -10,9 +10,7 @@ import torch
 from records import changed, copied, found, verdicts
 from small_runs import small
 
-from joma.claims.execute import draw
 from joma.data.text import Corpus
-from joma.figures.style import house_style
 from joma.models.groups import parameter_groups
 from joma.recipes.language import corpus, ensemble
 from joma.recipes.language import curves as recorded
@@ -164,15 +162,6 @@ def test_what_must_move_for_attention_to_come_back(run, tmp_path, claim, frozen)
     assert verdicts(STUDY, wide)[claim.name] == "undecided"
 
 
-def test_the_rise_without_lower_mlps_stands_beside_that_of_all_twins(run, tmp_path):
-    left = {"MLP": 0.1, "layer 1 MLP": 0.2, "QK": 0.3}
-    finding = found(STUDY, made(run, tmp_path / "a.sqlite", twins=left, spread=1e-3), claims.NEEDS_LOWER_MLP)
-    effect = finding.printed.effects["2 layers: layer 2"]
-    assert (effect.effect, effect.control_effect) == (pytest.approx(RISE), pytest.approx(0.1))
-    rises = finding.details["2 layers: layer 2, rise by what is frozen"]
-    assert rises == pytest.approx({"nothing": RISE, BLOCK: RISE, "embeddings": RISE, **left})
-
-
 def test_layers_that_come_back_without_a_twin_are_not_judged_by_it(run, tmp_path):
     whole = made(run, tmp_path / "a.sqlite")
 
@@ -270,33 +259,6 @@ def test_networks_that_diverged_are_said(run, tmp_path):
     finding = found(STUDY, changed(made(run, tmp_path / "a.sqlite"), tmp_path / "b.sqlite", gone), claims.NEEDS_QK)
     assert finding.verdict == "not run"
     assert "too many runs of 2 layers, QK frozen diverged: 0 are left" in finding.reason
-
-
-@pytest.mark.long
-def test_figures_say_what_the_record_has(run, tmp_path):
-    split = {"own QK": -0.1, "lower MLP": 0.3, "embeddings": 0.2}
-    copy = made(run, tmp_path / "a.sqlite", split=split, error=0.02)
-    with house_style():
-        over, bars, twins, alone = draw(STUDY, copy)
-    assert "2 layers: layer 2: +0.40 (own queries and keys −0.10, embeddings +0.20, MLPs below +0.30)" in over.caption
-    assert (
-        "2 layers: layer 2, since the valley, change of entropy (nats) by training step: “the whole change” ri"
-        in over.alt
-    )
-    assert (
-        "After the valley entropy rises most through embeddings in 1 layer and 2 layers: layer 1, and through MLPs"
-        in (over.caption)
-    )
-    assert "−0.10 of +0.10 in 1 layer" in bars.caption
-    assert "Numerical errors of the parts of a case are at most 0.02 nats together." in bars.caption
-    assert "2 layers, no MLP: 3 seeds, valley at step 12." in bars.caption
-    assert "2 layers, no MLP: layer 2 0.1 nats" in bars.alt
-    assert "1 layer: +0.40 with nothing frozen" in twins.caption
-    assert "Entropy comes back beyond chance in 3 of 3 panels with QK frozen" in twins.caption
-    assert "“MLPs below”: 2 layers: layer 2 0.3 nats" in bars.alt
-    assert "Three panels. 1 layer, change of entropy (nats) by training step: “QK frozen” rises from 0 to" in twins.alt
-    assert "+0.40 nats instead of +0.40 in 2 layers: layer 2" in alone.caption
-    assert "“layer 1 MLP frozen”" in alone.alt
 
 
 def test_a_run_without_twins_of_mlps_has_no_figure_of_them(run, monkeypatch):
