@@ -110,35 +110,6 @@ def test_a_rule_that_could_never_fail_is_refused(series, tmp_path, capsys, rule,
     assert said.endswith(("(--fail-if RULE)\n", "(--measures NAMES)\n"))
 
 
-@pytest.mark.long
-def test_many_numbers_beyond_a_threshold_are_summed_up_first(series, tmp_path, capsys):
-    arguments = ("--fail-if", "stable_rank<1e9", "--fail-if", "stable_rank/mlp@1>0", "--fail-if", "stable_rank<0")
-    code, found = scan(series, *arguments, out=tmp_path)
-    assert code == 4
-    values = [
-        (value, step, row["layer"], group)
-        for group, curve in found["curves"].items()
-        for step, rows in zip(found["steps"], curve["values"], strict=True)
-        for row, (value,) in zip(curve["rows"], rows, strict=True)
-    ]
-    lowest, step, layer, _ = min(values)
-    highest, later, _, _ = max(one for one in values if one[2] == 1 and one[3] == "stable_rank/mlp")
-    lines = capsys.readouterr().out.splitlines()
-    at = lines.index(
-        f"fail-if: stable_rank<1e9: {len(values)} of {len(values)} numbers, in 5 of 5 steps and 3 of 3 layers; "
-        f"the lowest is {lowest:.6g} (step {step}, layer {layer})"
-    )
-    assert lines[at + 1] == (
-        "fail-if: stable_rank/mlp@1>0: 5 of 5 numbers, in 5 of 5 steps and 1 of 1 layer; "
-        f"the highest is {highest:.6g} (step {later}, layer 1)"
-    )
-    assert all(line.startswith("beyond: stable_rank") for line in lines[at + 2 : at + 12])
-    left = len(values) + 5 - 10
-    assert lines[at + 12] == f"beyond: {left} more; --csv FILE writes every number"
-    assert joma("scan", series, *arguments, "--out", tmp_path) == 4
-    assert f"beyond: {left} more; the page lists them, and --csv FILE writes every number" in capsys.readouterr().out
-
-
 def test_a_summary_counts_the_steps_and_layers_that_are_beyond_and_no_others():
     rows = tuple(Row(layer, None, f"layer {layer}") for layer in range(3))
     values = np.array([[5.0, 6.0, 7.0], [5.0, 2.0, 7.0], [5.0, 1.0, 3.0], [5.0, 6.0, 7.0]])

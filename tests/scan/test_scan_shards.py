@@ -164,22 +164,6 @@ def test_a_shard_that_is_given_again_keeps_what_it_said(pristine, parts, tmp_pat
     assert json.loads((parts[0] / "shard-2-of-4" / FILE).read_text()) == before
 
 
-def test_more_shards_than_checkpoints(pristine, together, tmp_path):
-    for number in range(1, 13):
-        done = joma("scan", pristine, *MEASURES, "--out", tmp_path, "--shard", f"{number}/12")
-        empty = number > len(STEPS)
-        assert ("nothing is left for it to do" in done.stdout) == empty
-        assert not empty or done.returncode == 0
-    merge_shards([tmp_path], tmp_path / "out")
-    assert rows(tmp_path / "out") == rows(together[0])
-
-
-def test_one_shard_is_a_scan(pristine, together, tmp_path):
-    joma("scan", pristine, *MEASURES, "--out", tmp_path, "--shard", "1/1")
-    merge_shards([tmp_path], tmp_path / "out")
-    assert rows(tmp_path / "out") == rows(together[0])
-
-
 def test_suspicious_steps_are_kept_where_that_was_asked_for(pristine, tmp_path):
     for number in (1, 2):
         scan(pristine, out=tmp_path / "parts", shard=f"{number}/2", keep_suspicious=True)

@@ -1,7 +1,6 @@
 """Sparsity of attention over a series: one reading of the text per checkpoint, and everything a scan does with it."""
 
 import csv
-import json
 import sys
 
 import numpy as np
@@ -9,11 +8,8 @@ import pytest
 import torch
 from checkpoint_series import LAYERS, change, make_series, scan
 
-from joma.cli.main import main
 from joma.measure.registry import MEASURES
 from joma.probes import attention_entropy, attention_sparsity, attention_spread
-from joma.runs import Run
-from joma.scan.sweep.record import stored_scan
 
 CURVES = list(MEASURES["sparsity"].curves)
 SPREAD = ["spread/variance", "spread/shared", "spread/specific", "spread/cross"]
@@ -31,43 +27,6 @@ def test_entropy_that_is_there_is_kept_and_sparsity_is_added(three, tokens, tmp_
     capsys.readouterr()
     assert scan(three, "--measures", "sparsity", "--text", tokens, out=tmp_path / "out")[0] == 0
     assert capsys.readouterr().out.count("recorded already") == 3
-
-
-@pytest.mark.long
-def test_page_thresholds_and_comparison(three, tokens, tmp_path, capsys):
-    out = tmp_path / "out"
-    rules = ("--fail-if", "sparsity/effective_share@1>0.5", "--fail-if", "sparsity/first_4<0")
-    words = [
-        "scan",
-        three,
-        "--measures",
-        "sparsity",
-        "--text",
-        tokens,
-        "--out",
-        out,
-        *rules,
-        "--json",
-        tmp_path / "a.json",
-    ]
-    assert main([str(word) for word in words]) == 4
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("beyond: ")]
-    assert len(said) == 10 + 1
-    assert said[-1].startswith(f"beyond: {3 * 4 - 10} more")
-    assert said[0].startswith(
-        "beyond: sparsity/effective_share@1>0.5: step 0, layer 1, head 0: sparsity/effective_share"
-    )
-    page = next(out.glob("scan-series-*.html")).read_text()
-    assert page.count("<figure") == 2 + 6
-    assert "mass on the top 10 % of keys" in page
-    assert "attention sparsity, " not in page
-    run = json.loads((tmp_path / "a.json").read_text())["run"]
-    with Run.open(run) as stored:
-        again = stored_scan(stored).as_json()["curves"]
-    assert again == json.loads((tmp_path / "a.json").read_text())["curves"]
-    assert main(["scan", "--compare", run, run, "--measures", "sparsity", "--out", str(out)]) == 0
-    compared = next(out.glob("compare-*.html")).read_text()
-    assert "sparsity/near_zero" in compared
 
 
 def test_all_that_run_the_model_come_from_one_reading(three, tokens, tmp_path, monkeypatch):

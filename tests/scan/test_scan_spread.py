@@ -1,23 +1,14 @@
 """The spread of logits over a series: numbers of the probe, one reading of the text, and a page with the split."""
 
 import numpy as np
-import pytest
-from checkpoint_series import WORDS, make_series, save_model, scan
+from checkpoint_series import WORDS, save_model, scan
 
-from joma.cli.main import main
 from joma.figures import scans as drawn
 from joma.figures.style import BLUE, GREY, ORANGE
 from joma.measure.registry import MEASURES
 from joma.report.scans import spread as pictures
 from joma.scan.names.architecture import Row
 from joma.scan.result.curves import Curve, Scan
-
-CURVES = list(MEASURES["spread"].curves)
-
-
-@pytest.fixture
-def two(neox, tmp_path):
-    return make_series(neox, tmp_path / "series", (0, 10))
 
 
 def test_a_model_whose_queries_are_not_seen_is_refused_before_it_is_read(tokens, tmp_path):
@@ -29,15 +20,6 @@ def test_a_model_whose_queries_are_not_seen_is_refused_before_it_is_read(tokens,
     assert status == 3
     assert "sees no queries" in found["refused"]["spread"]
     assert list(found["curves"]) == ["entropy"]
-
-
-@pytest.mark.long
-def test_the_page_has_the_split(two, tokens, tmp_path, capsys):
-    words = ["scan", two, "--measures", "spread", "--text", tokens, "--out", tmp_path / "out"]
-    assert main(list(map(str, words))) == 0
-    page = next((tmp_path / "out").glob("*.html")).read_text()
-    assert "one taste for keys that all queries have" in page
-    assert "over 2 checkpoints. Largest in the end, layer" in page
 
 
 def made(values, steps):
