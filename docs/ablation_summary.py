@@ -1,6 +1,6 @@
 """What the ablations show of drop and rebound: those with all words, as two tables (Markdown), and a picture.
 
-python docs/ablation_summary.py results docs/_static/ablations.png
+python docs/ablation_summary.py results [docs/_static/ablations.png]
 """
 
 import sys
@@ -107,12 +107,13 @@ def _lines(axes: Sequence[Axes], run: Run, variant: str, name: str, **style: Any
 
 
 def main() -> None:
-    records, picture = Path(sys.argv[1]), Path(sys.argv[2])
+    records, *pictures = map(Path, sys.argv[1:])
     with ExitStack() as stack:
         runs = {study: stack.enter_context(Run.open(records / study / f"{study}.sqlite")) for study in SHOWN}
         print(tables(runs))
-        with house_style():
-            draw(runs).savefig(picture, dpi=130, facecolor="white")
+        for picture in pictures:
+            with house_style():
+                draw(runs).savefig(picture, dpi=130, facecolor="white")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 project = "joma"
 author = "The joma developers"
 release = metadata.version("joma")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "mathml", "options", "playground", "schemas"]
+OURS = ["mathml", "options", "playground", "printed", "schemas"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", *OURS]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]

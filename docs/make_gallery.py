@@ -1,9 +1,9 @@
-"""The gallery: one card per study, with a figure, its verdicts at both scales, one sentence and the command.
+"""The gallery: one card per study, with a figure, what it measured in one sentence, and its name.
 
-python docs/make_gallery.py joma-out/findings.json
+python docs/make_gallery.py [joma-out/findings.json]
 
-The verdicts of both scales are those that results/ keeps, and so are the figures of paper scale. Where no record is
-kept, the figure is drawn from the run beside the given file, which `joma verify` wrote.
+Figures are drawn from the records that results/ keeps. Where no record is kept, from the run beside the given file,
+which `joma verify` wrote; without that the card stays as it is.
 """
 
 import io
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from PIL import Image
-from verdict_table import RECORDS, SHORT, kept, quick, shown
+from verdict_table import RECORDS
 
 from joma.claims.contract import Drawing
 from joma.figures.style import house_style
@@ -21,66 +21,74 @@ from joma.studies import load, names, room
 from joma.studies.stored import stored_runs
 
 DOCS = Path(__file__).parent
+PAGE = DOCS / "gallery.md"
 PICTURES = DOCS / "_static" / "gallery"
 WIDTH, COLOURS = 480, 16
 """Of a small picture: all of them together stay below 150 kB."""
-ROOMS = {
-    "invariant": "Theorem 1: what attention and MLP conserve together",
-    "linear": "Theorem 2: a linear MLP",
-    "isotropic": "Lemmas 1 to 5 and Theorem 3: a nonlinear MLP",
-    "salience": "Theorem 4 and equation 6: salient components first",
-    "hierarchy": "Theorem 5, Table 1 and Section 5: latent hierarchies",
-    "syntax": "Section 5 on real code",
-    "language": "Figures 6 and 8: language models",
-    "ablations": "Ablations: what the recovery needs",
-    "rebound": "Why attention recovers, and what can be predicted",
-    "stability": "Stability: warnings before training diverges",
-    "checkpoints": "Figures 7 and 10: series of checkpoints, neurons",
-    "sparsity": "Sparse attention: caches, sinks, active parts",
-    "depth_width": "MobileLLM: deep and thin against shallow and wide",
-    "scan_snap": "Scan&Snap: what one layer learns first",
-    "reversal": "The reversal curse and chain of thought",
-    "inductive_bias": "Inductive bias: what the loss does not decide",
-    "grokking": "Grokking: data that a group operation needs",
-    "cdag": "CDAG: backpropagated gradients",
-    "galore": "GaLore: gradients of low rank",
+FINDING, TITLES = 170, 100
+"""The most letters of a sentence, and of the titles of panels: a card is read at a glance."""
+SUBJECTS = {
+    "invariant": ("Theorem 1: what attention and MLP conserve together", "explanation/theory/invariant"),
+    "linear": ("Theorem 2: a linear MLP", "explanation/theory/linear"),
+    "isotropic": ("Lemmas 1 to 5 and Theorem 3: a nonlinear MLP", "explanation/theory/isotropic"),
+    "salience": ("Theorem 4 and equation 6: salient components first", "explanation/theory/salience"),
+    "hierarchy": ("Theorem 5, Table 1 and Section 5: latent hierarchies", "results/hierarchy-studies"),
+    "syntax": ("Section 5 on real code", "results/python-hierarchy"),
+    "language": ("Figures 6 and 8: language models", "results/figure6"),
+    "ablations": ("Ablations: what the recovery needs", "results/ablations"),
+    "rebound": ("Why attention recovers, and what can be predicted", "explanation/why-attention-comes-back"),
+    "stability": ("Stability: warnings before training diverges", "results/collapse"),
+    "checkpoints": ("Figures 7 and 10: series of checkpoints, neurons", "results/figure7"),
+    "sparsity": ("Sparse attention: caches, sinks, active parts", "results/sparse-attention"),
+    "depth_width": ("MobileLLM: deep and thin against shallow and wide", "results/depth-width"),
+    "scan_snap": ("Scan&Snap: what one layer learns first", "results/scan-snap"),
+    "reversal": ("The reversal curse and chain of thought", "results/reversal"),
+    "inductive_bias": ("Inductive bias: what the loss does not decide", "results/inductive-bias"),
+    "grokking": ("Grokking: data that a group operation needs", "results/grokking"),
+    "cdag": ("CDAG: backpropagated gradients", "explanation/theory/cdag"),
+    "galore": ("GaLore: gradients of low rank", "results/galore-lowrank"),
 }
+"""By folder of studies: the heading, and the page that the heading leads to."""
 HEAD = """# Gallery
 
-One card per study: a figure, the result, the verdicts at both scales, and the command that repeats it.
-The report describes every figure in words.
-
-{legend}
+One card per study. `joma verify NAME` repeats it, and {doc}`results/index` has its verdicts. The report describes every
+figure in words.
 """
 
 
 def main() -> None:
-    ledger = Path(sys.argv[1])
-    runs = {name: path for name, path in stored_runs(ledger.parent) if path is not None}
+    runs: dict[str, Path] = {}
+    for ledger in sys.argv[1:]:
+        runs |= {name: path for name, path in stored_runs(Path(ledger).parent) if path is not None}
     PICTURES.mkdir(exist_ok=True)
-    legend = " · ".join(f"{mark} {verdict}" for verdict, mark in SHORT.items())
-    lines, last = [HEAD.format(legend=legend)], ""
+    lines, last = [HEAD], ""
     for name in names():
         if (here := room(name)) != last:
-            lines, last = [*lines, f"## {ROOMS.get(here, here)}\n"], here
+            title, page = SUBJECTS[here]
+            lines, last = [*lines, f"## {title}\n\n{{doc}}`{page}`\n"], here
         lines.append(card(name, runs.get(name)))
-    (DOCS / "gallery.md").write_text("\n".join(lines), encoding="utf-8")
+    PAGE.write_text("\n".join(lines), encoding="utf-8")
 
 
 def card(name: str, run: Path | None) -> str:
-    record = RECORDS / name / f"{name}.sqlite"
-    drawing = first_drawing(name, record if record.is_file() else run)
-    scales = f"quick {shown(quick(name))}"
-    if paper := kept(name):
-        scales += f" · paper scale {shown(paper)}"
-    image = f"![{plain(outline(drawing))}]({picture(name, drawing)})"
-    return (
-        "\n\n".join([f"### {name}", image, first_sentence(drawing.caption), f"{scales} · `joma verify {name}`"]) + "\n"
-    )
+    if (record := RECORDS / name / f"{name}.sqlite").is_file():
+        run = record
+    if run is None:
+        return written(name)
+    drawing = first_drawing(name, run)
+    sentence = first_sentence(drawing.caption)
+    found = sentence if len(sentence) <= FINDING else plain(load(name).title) + "."
+    return f"### {name}\n\n![{plain(outline(drawing))}]({picture(name, drawing)})\n\n{found}\n"
+
+
+def written(name: str) -> str:
+    """The card that the page has."""
+    text = PAGE.read_text(encoding="utf-8")
+    return re.search(rf"^### {name}\n.*?(?=\n#|\Z)", text, re.DOTALL | re.MULTILINE)[0]  # type: ignore[index]
 
 
 def outline(drawing: Drawing) -> str:
-    """The titles of the panels; of one without a title, what it measures. The report describes every line of them.
+    """The first titles of the panels; of one without a title, what it measures. The report has every line of them.
 
     >>> outline(Drawing("one", "", None, alt="A flow chart."))
     'A flow chart.'
@@ -89,9 +97,12 @@ def outline(drawing: Drawing) -> str:
         return drawing.alt.split(". ")[0].removesuffix(".") + "."
     axes = [axis for axis in drawing.figure.axes if axis.lines or axis.patches or axis.collections or axis.images]
     titles = (axis.get_title() or axis.get_title("left") for axis in axes)
-    said = [title or " by ".join(filter(None, (axis.get_ylabel(), axis.get_xlabel())))
+    written = [title or " by ".join(filter(None, (axis.get_ylabel(), axis.get_xlabel())))
             for title, axis in zip(titles, axes, strict=True)]  # fmt: skip
-    return re.sub(r"[$\\]", "", "; ".join(dict.fromkeys(filter(None, said)))) + "."
+    shown = re.sub(r"[$\\]", "", "; ".join(dict.fromkeys(filter(None, written))))
+    if len(shown) < TITLES:
+        return f"{shown}."
+    return shown[:TITLES].rpartition(" ")[0].rstrip(",;:") + " ..."
 
 
 def first_drawing(name: str, record: Path) -> Drawing:

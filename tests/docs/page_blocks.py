@@ -1,8 +1,12 @@
 """The pages of the manual and their code blocks: what runs, what does not and why, what is printed."""
 
+import importlib
 import re
+import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = "a test runs it in a copy of the checkout"
@@ -53,6 +57,13 @@ def front_pages():
 
 def text_of(page):
     return (ROOT / page).read_text(encoding="utf-8")
+
+
+@cache
+def built(page):
+    """The text with the tables that its scripts print, as the manual shows it."""
+    with mock.patch.object(sys, "path", [str(ROOT / "docs" / "_ext"), *sys.path]):
+        return importlib.import_module("printed").expanded(text_of(page))
 
 
 def blocks(page):

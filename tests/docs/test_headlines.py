@@ -5,7 +5,7 @@ import re
 from collections import Counter
 
 import pytest
-from page_blocks import ROOT, text_of
+from page_blocks import ROOT, built, text_of
 from scipy.stats import t
 
 PAGES = ("README.md", "docs/index.md")
@@ -282,13 +282,13 @@ def test_the_number_of_claims_is_that_of_the_studies():
     from joma.studies import load, names
 
     claims = sum(len(load(name).claims) for name in names())
-    assert f"**{claims} claims, {len(FOUND)} of them kept at paper scale**" in text_of("docs/results/index.md")
+    assert f"**{claims} claims, {len(FOUND)} of them kept at paper scale**" in built("docs/results/index.md")
 
 
 def test_the_table_of_verdicts_has_those_that_are_kept():
     from joma.claims.rules import VERDICTS
 
-    page = text_of("docs/results/index.md")
+    page = built("docs/results/index.md")
     legend = next(line for line in page.splitlines() if line.startswith("✓"))
     marks = {verdict: re.search(rf"(\S) {verdict}(?: ·|$)", legend)[1] for verdict in VERDICTS}
     rows = dict(re.findall(r"^\| `([\w-]+)` \| .* \| [^|]* \| ([^|]*) \|$", page, re.M))

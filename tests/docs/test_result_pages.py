@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import scipy.stats
-from page_blocks import ROOT, text_of
+from page_blocks import ROOT, built, text_of
 
 from joma.runs import Run
 
@@ -146,7 +146,7 @@ OF_OTHER_RUNS = {
 }
 """Numbers that no finding has: of a text whose run is not kept, of one text alone, of another reading, of a figure."""
 MADE_BY_SCRIPT = ("ablations", "reversal", "table1", "figure6")
-"""Pages whose tables are what a script prints (see test_tables): what stands in one may be said in a sentence."""
+"""Pages whose tables a script prints: what stands in one may be quoted in a sentence."""
 
 
 def effects():
@@ -196,7 +196,7 @@ def intervals(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_intervals_in_sentences_are_those_of_the_records(page):
     name = page.split("/")[-1].removesuffix(".md")
-    rows = [line for line in text_of(page).splitlines() if line.startswith("|") and name in MADE_BY_SCRIPT]
+    rows = [line for line in built(page).splitlines() if line.startswith("|")] if name in MADE_BY_SCRIPT else []
     table = "".join(rows).replace("\N{NO-BREAK SPACE}", " ")
     unknown = [written for written in intervals(page) if not is_known(written) and f"{written} |" not in table]
     excused = OF_OTHER_RUNS.get(name, [])

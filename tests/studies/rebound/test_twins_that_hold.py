@@ -231,7 +231,7 @@ def test_what_slipped_is_not_drawn_and_said(module, run, tmp_path):
     with house_style():
         (drawing,) = draw(module.STUDY, made(run, tmp_path / "a.sqlite", gone={first: 0.75}, off=0.2))
     assert f"could not be held: {first} in 1 layer (off by 20%)" in drawing.caption
-    assert "gone is" not in drawing.caption
+    assert "removes" not in drawing.caption
     assert f"“{first}”" not in drawing.alt
 
 

@@ -172,14 +172,13 @@ def _caption(twins: Twins, leads: str, run: Run, layers: Sequence[Case]) -> str:
     judged = {
         case: share_removed(run, case, leads) for case in _twins.judged_layers(run) if not _slipped(run, case, leads)
     }
-    gone = "; ".join(f"{share:.0%} of the rise in {case.name}" for case, share in judged.items())
+    gone = " and ".join(f"{share:.0%} of the rise in {case.name}" for case, share in judged.items())
     loose = {f"{held} in {case.name}": _slipped(run, case, held) for held in twins.holds for case in layers}
     slipped = ", ".join(f"{name} (off by {off:.0%})" for name, off in loose.items() if off)
-    held = leads[0].upper() + leads[1:]
-    finding = f"{held} held as at the valley: gone is {gone}." if gone else "No judged layer comes back here."
+    finding = f"Holding {leads} as at the minimum removes {gone}." if gone else "No judged layer recovers here."
     return (
-        f"{finding} Changes of entropy from the valley, step {run.config['valley']:,}, to the end, in nats: "
-        f"{'; '.join(ways)}. Above: twins with something held as it was at the valley. Below: the same push elsewhere. "
+        f"{finding} Changes of entropy from the minimum, step {run.config['valley']:,}, to the end, in nats: "
+        f"{'; '.join(ways)}. Above: branches with something held as it was at the minimum. Below: the same push elsewhere. "
         f"Lines: means of {run.config['seeds']} seeds on held-out text of {called(run.config['corpus'])}; bands: their "
         f"range.{f' Not drawn, because it could not be held: {slipped}.' if slipped else ''}"
     )

@@ -53,7 +53,7 @@ def draw_parts(run: Run) -> Drawing:
         if split.pop("change") > 0:
             by_kind.setdefault(max(split, key=split.__getitem__), []).append(case.name)
     most = ", and ".join(f"through {NAMES[kind]} in {listing(names)}" for kind, names in by_kind.items())
-    finding = f"After the valley entropy rises most {most}." if most else "Entropy does not rise after the valley."
+    finding = f"After the minimum entropy rises most {most}." if most else "Entropy does not rise after the minimum."
     ways = []  # the change of each way and its parts, with signs
     for case in cases:
         signed = {kind: _signed(value) for kind, value in cause.mean_parts(run, case).items()}
@@ -62,8 +62,8 @@ def draw_parts(run: Run) -> Drawing:
     caption = (
         f"{finding} On the way back, from step {cause.valley_of(run, cases[0].base):,} on, in nats: {'; '.join(ways)}. "
         "Coloured areas are the parts of the change of entropy by group of weights, since the start (above) and since "
-        "the valley (below). Parts that raise entropy are stacked above zero, parts that lower it below zero. The "
-        f"black line is the whole change, the dotted line is the valley. Means of {run.config['seeds']} seeds on "
+        "the minimum (below). Parts that raise entropy are stacked above zero, parts that lower it below zero. The "
+        f"black line is the whole change, the dotted line is the minimum. Means of {run.config['seeds']} seeds on "
         f"held-out text of {called(run.config['corpus'])}."
     )
     return Drawing("parts-over-training", caption, figure)
@@ -103,7 +103,7 @@ def _stack(axis: Axes, run: Run, case: cause.Case, since: int) -> None:
     axis.plot(steps[shown], so_far(cause.changes(run, case.base)), color=INK, lw=1.8, label=CHANGE)
     axis.axhline(0, color=INK, lw=0.6, label="no change")
     if since == 0:
-        axis.axvline(cause.valley_of(run, case.base), color=INK, lw=0.9, ls=":", label="the valley")
+        axis.axvline(cause.valley_of(run, case.base), color=INK, lw=0.9, ls=":", label="the minimum")
     step_axis(axis)
 
 
