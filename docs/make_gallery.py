@@ -25,7 +25,7 @@ PAGE = DOCS / "gallery.md"
 PICTURES = DOCS / "_static" / "gallery"
 WIDTH, COLOURS = 480, 16
 """Of a small picture: all of them together stay below 150 kB."""
-FINDING, TITLES = 170, 100
+FINDING, TITLES = 150, 60
 """The most letters of a sentence, and of the titles of panels: a card is read at a glance."""
 SUBJECTS = {
     "invariant": ("Theorem 1: what attention and MLP conserve together", "explanation/theory/invariant"),
