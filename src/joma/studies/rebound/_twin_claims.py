@@ -178,7 +178,7 @@ def _caption(twins: Twins, leads: str, run: Run, layers: Sequence[Case]) -> str:
     finding = f"Holding {leads} as at the minimum removes {gone}." if gone else "No judged layer recovers here."
     return (
         f"{finding} Changes of entropy from the minimum, step {run.config['valley']:,}, to the end, in nats: "
-        f"{'; '.join(ways)}. Above: branches with something held as it was at the minimum. Below: the same push elsewhere. "
+        f"{'; '.join(ways)}. Above: branches with something held as at the minimum. Below: the same push elsewhere. "
         f"Lines: means of {run.config['seeds']} seeds on held-out text of {called(run.config['corpus'])}; bands: their "
         f"range.{f' Not drawn, because it could not be held: {slipped}.' if slipped else ''}"
     )
