@@ -23,17 +23,25 @@ def script(monkeypatch):
     return importlib.import_module
 
 
-PRINTED = ("ablations", "figure6", "index", "reversal", "table1", "undecided")
-"""Pages of results whose tables are printed by their scripts as the manual is built."""
+PRINTED = {
+    "ablations": ["ablation_summary"],
+    "figure6": ["figure6_table"],
+    "index": ["verdict_table"],
+    "reversal": ["reversal_table", "reversal_table"],
+    "table1": ["table1_table"],
+    "undecided": ["undecided_table"],
+}
+"""By page of results: the scripts that print its tables as the manual is built."""
 
 
 @needs_records
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_manual_has_the_tables_that_scripts_print(name):
-    page = f"docs/results/{name}.md"
-    assert "```{printed}" in text_of(page)
-    assert "{printed}" not in built(page)
-    assert re.search(r"^\|.*\d.*\|\n\n`python docs/\w+\.py[^`]*` prints this\.$", built(page), re.MULTILINE)
+    page = built(f"docs/results/{name}.md")
+    assert "{printed}" not in page
+    assert (
+        re.findall(r"^\|.*\d.*\|\n\n`python docs/(\w+)\.py[^`]*` prints this\.$", page, re.MULTILINE) == PRINTED[name]
+    )
 
 
 def test_no_other_page_has_a_table_that_a_script_prints():
