@@ -1,7 +1,6 @@
 """Tests that lack an optional package are skipped, and those that fail for another reason are not."""
 
 import sys
-from types import SimpleNamespace
 
 import missing
 import pytest
@@ -45,18 +44,6 @@ def test_a_test_is_skipped_only_for_want_of_an_optional_package(hook, error, the
     with pytest.raises(pytest.skip.Exception if skipped else type(error)) as end:
         around.throw(error)
     assert not skipped or str(end.value) == "could not import 'lightning', which is optional"
-
-
-@pytest.mark.parametrize(("error", "there", "skipped"), CASES)
-def test_so_is_a_file(error, there, skipped, monkeypatch, tmp_path):
-    monkeypatch.setattr(missing, "installed", lambda name: bool(there))
-    call = SimpleNamespace(excinfo=SimpleNamespace(value=raised(pytest.Collector.CollectError(), error)))
-    report = SimpleNamespace(failed=True, outcome="failed", longrepr="long", call=call)
-    around = missing.pytest_make_collect_report(SimpleNamespace(path=tmp_path))
-    next(around)
-    with pytest.raises(StopIteration):
-        around.send(report)
-    assert (report.outcome, report.longrepr == "long") == (("skipped", False) if skipped else ("failed", True))
 
 
 def test_what_is_installed_is_found(monkeypatch):

@@ -189,44 +189,6 @@ def test_no_block_of_another_kind_hides_code():
             )
 
 
-@pytest.mark.parametrize(
-    ("shown", "printed", "loose", "expected"),
-    [
-        ("alignment 3, context 0.73", "alignment 2.9, context 0.72", True, True),
-        ("alignment 3, context 0.73", "alignment 2.9, context 0.72", False, False),
-        ("a 1.25", "a  1.25", False, True),
-        ("a 1.25", "a 1.26", False, False),
-        ("a 1.25", "a 1.26", True, True),
-        ("a 1.25", "a 1.29", True, False),
-        ("b 1.25", "a 1.25", True, False),
-        ("at /.../run", "at /tmp/run", False, True),
-        ("one\ntwo", "one", False, False),
-        ("one\n...", "one\ntwo\nthree", False, True),
-        ("one\n...", "two\nthree", False, False),
-    ],
-)
-def test_output_is_compared(shown, printed, loose, expected):
-    assert same(shown, printed, loose=loose) is expected
-
-
-@pytest.mark.parametrize(
-    ("line", "status", "printed"),
-    [
-        ("joma list thm22", 2, ""),
-        ('joma list thm22 || echo "status $?"', 0, "status 2\n"),
-        ("joma list 'thm2*'", 2, ""),
-        ("joma --version | wc -l", 0, "1\n"),
-        ("joma --version > version && wc -l <version", 0, "1\n"),
-        ("joma --version > version", 0, ""),
-        ("echo one && false", 1, "one\n"),
-    ],
-)
-@pytest.mark.usefixtures("beside_the_checkout")
-def test_a_line_ends_as_in_a_shell(line, status, printed):
-    done = runs_line(line)
-    assert (done.returncode, done.stdout.replace(" ", "")) == (status, printed.replace(" ", ""))
-
-
 def test_a_block_that_prints_something_else_is_found():
     block = Block("page.md", 3, "python", "print(1 + 1)", expected="3")
     with pytest.raises(AssertionError, match="prints"):

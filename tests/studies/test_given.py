@@ -1,7 +1,6 @@
 """A study that leaves to a default what decides its numbers is stopped, whichever default it is."""
 
 import inspect
-from contextlib import suppress
 
 import pytest
 import torch
@@ -38,29 +37,6 @@ def test_the_rooms_are_looked_through():
         (Ensemble, "precision"),
     } <= known
     assert not {name for owner, name in known if owner is train_all}  # what it may leave open decides no number
-
-
-def looks(value):
-    return [
-        lambda: bool(value), lambda: value == 1, lambda: value < 1, lambda: 2 * value, lambda: value - 1,
-        lambda: value[0], lambda: list(value), lambda: value.shape, lambda: float(value), lambda: value(),
-        lambda: {value},
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("place", range(len(looks(None))))
-def test_any_look_at_a_default_is_heard(place):
-    with pytest.raises(AssertionError, match=f"rate of somebody {LEFT}"):
-        looks(Left("rate of somebody", []))[place]()
-
-
-def test_a_look_is_heard_where_the_error_is_swallowed():
-    watch = nothing_left_to_defaults()
-    watch.__enter__()
-    with suppress(AssertionError):
-        Optimizer("adam", rate=0.1)
-    with pytest.raises(AssertionError, match="left to defaults, and nobody heard"):
-        watch.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("name", STATED)
