@@ -38,7 +38,7 @@ def both_ways(tmp_path_factory):
     """Findings of three quick studies, one after another and side by side; one of two processes has two of them."""
     folders = {jobs: tmp_path_factory.mktemp(f"jobs-{jobs}") for jobs in (1, 2)}
     for jobs, folder in folders.items():
-        assert main(["verify", "block", "thm5", "thm4", "-j", str(jobs), "--out", str(folder)]) == 0
+        assert main(["verify", "lemma6", "thm5", "thm4", "-j", str(jobs), "--out", str(folder)]) == 0
     return [json.loads((folder / "findings.json").read_text())["studies"] for folder in folders.values()]
 
 
@@ -49,12 +49,12 @@ def test_numbers_do_not_depend_on_how_many_run_side_by_side(both_ways):
         for finding in study["findings"]:
             del finding["provenance"]["created"]
     assert both_ways[0] == both_ways[1]
-    assert [study["name"] for study in both_ways[0]] == ["block", "thm5", "thm4"]
+    assert [study["name"] for study in both_ways[0]] == ["lemma6", "thm5", "thm4"]
 
 
 @pytest.mark.long
 def test_alone_and_beside_others_a_study_gives_the_same(tmp_path, both_ways):
-    assert main(["verify", "block", "--out", str(tmp_path)]) == 0
+    assert main(["verify", "lemma6", "--out", str(tmp_path)]) == 0
     (alone,) = json.loads((tmp_path / "findings.json").read_text())["studies"]
     assert [f["evidence"] for f in alone["findings"]] == [f["evidence"] for f in both_ways[0][0]["findings"]]
 

@@ -12,7 +12,7 @@ from tiny_models import TOKENS, fresh
 
 SCAN = ("scan", ".", "--measures", "entropy", "--text", "t.txt")
 CACHE = ("cache", ".", "--text", "t.npy", "--policies", "window", "--keep", "8")
-VERIFY = ("verify", "block", "lemma1", "-j", "2")
+VERIFY = ("verify", "lemma6", "thm4", "-j", "2")
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ def test_studies_run_side_by_side(tmp_path):
 @pytest.mark.parametrize(
     ("command", "modules"),
     [
-        (("joma", "verify", "lemma1"), MODULES),
-        (("joma.studies", "lemma1"), ("numpy", "torch", "safetensors", "json", "argparse")),
+        (("joma", "verify", "lemma6"), MODULES),
+        (("joma.studies", "lemma6"), ("numpy", "torch", "safetensors", "json", "argparse")),
     ],
     ids=["joma", "joma.studies"],
 )
