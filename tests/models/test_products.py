@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from joma.models.products import LARGEST, SCALE, _HalfProduct, half_products, linear
+from joma.models.products import LARGEST, SCALE, _HalfProduct, half_products, linear, scaled
 
 
 def test_gradients() -> None:
@@ -18,6 +18,22 @@ def test_gradients() -> None:
     assert torch.autograd.gradcheck(linear, (x, w, b))
     assert torch.autograd.gradcheck(lambda x: linear(x, w.detach(), b.detach()), (x,))
     torch.testing.assert_close(linear(x, w, b), x @ w + b[:, None])
+
+
+def test_scaled_and_its_gradients() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x, scale, shift = (
+        torch.randn(*shape, dtype=torch.double, generator=generator, requires_grad=True)
+        for shape in ((2, 3, 4), (2, 4), (2, 4))
+    )
+    torch.testing.assert_close(scaled(x, scale, shift), x * scale[:, None] + shift[:, None])
+    assert torch.autograd.gradcheck(scaled, (x, scale, shift))
+    for alone in range(3):  # the others do not learn
+        given = [t.detach() for t in (x, scale, shift)]
+        assert torch.autograd.gradcheck(
+            lambda one, given=given, alone=alone: scaled(*given[:alone], one, *given[alone + 1 :]),
+            ((x, scale, shift)[alone],),
+        )
 
 
 def test_transposed_weights() -> None:

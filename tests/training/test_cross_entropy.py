@@ -46,6 +46,25 @@ def test_plain_path_equals_torch() -> None:
         torch.testing.assert_close(ours.detach(), theirs, rtol=1e-12, atol=1e-14)
 
 
+def test_plain_path_has_the_gradients_of_each_member_alone() -> None:
+    """With a weight of its own for each member, and where a part does not learn; and of a loss that rounds to zero."""
+    x, w, b, targets = problem(3, 7, 5, 11)
+    each = torch.tensor([1.0, -2.0, 0.5], dtype=torch.double)
+    for learns in ((True, True, True), (True, False, False), (False, True, False), (False, False, True)):
+        leaves = [t.double().requires_grad_(on) for t, on in zip((x, w, b), learns, strict=True)]
+        loss = (cross_entropy(*leaves, targets) * each).sum()
+        found = torch.autograd.grad(loss, [leaf for leaf in leaves if leaf.requires_grad])
+        wanted = [g for g, on in zip(oracle(x, w, b, targets)[1:], learns, strict=True) if on]
+        for ours, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours, theirs * each.view(3, *[1] * (theirs.ndim - 1)), rtol=1e-11, atol=1e-13)
+    for high in (0.0, 1e4):  # as sure as float32 can be, of the right word and of another
+        bias = torch.zeros(1, 3).index_fill_(1, torch.tensor([1]), high).requires_grad_()
+        loss = cross_entropy(torch.zeros(1, 2, 4), torch.zeros(1, 3, 4), bias, torch.tensor([[1, 0]]))
+        torch.testing.assert_close(loss, F.cross_entropy(bias.expand(2, 3), torch.tensor([1, 0]))[None])
+        (gradient,) = torch.autograd.grad(loss.sum(), bias)
+        torch.testing.assert_close(gradient, bias.detach().softmax(-1) - torch.tensor([[0.5, 0.5, 0.0]]))
+
+
 @pytest.mark.parametrize(("positions", "width", "vocabulary"), [(5, 6, 70), (9, 8, 128), (3, 3, 2100)])
 def test_kernels(positions: int, width: int, vocabulary: int) -> None:
     from joma.training._cross_entropy_triton import SCALE, extended, gradient_in_place

@@ -23,7 +23,7 @@ from joma.models._attention import See, attend
 from joma.models.change import Change
 from joma.models.dropout import dropout, onwards
 from joma.models.parts import compiled_part
-from joma.models.products import linear
+from joma.models.products import linear, scaled
 
 Norm = Literal["post-layer", "pre-layer", "post-rms", "pre-rms", "none"]
 Activation = Literal["relu", "gelu", "silu", "identity"]
@@ -333,7 +333,7 @@ def _normed(x: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
     """Normalised over the width, (members, positions, width), with each member's own scale and shift."""
     if shift is None:
         return F.rms_norm(x, x.shape[-1:]) * scale[:, None]
-    return torch.addcmul(shift[:, None], F.layer_norm(x, x.shape[-1:]), scale[:, None])
+    return scaled(F.layer_norm(x, x.shape[-1:]), scale, shift)
 
 
 _last_norm = compiled_part(_normed)

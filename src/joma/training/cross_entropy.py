@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from joma.models.parts import compiled_part
 
@@ -50,9 +51,38 @@ def cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
         given = (features, weight, bias, targets)
         loss: Tensor = _with_gradients(*given)[0] if with_gradients else _loss_alone(*given)
         return loss
+    if features.device.type == "cpu" and not torch.compiler.is_compiling():
+        found: Tensor = _OnProcessor.apply(features, weight, bias, targets)  # type: ignore[no-untyped-call]
+        return found
     logits = torch.baddbmm(bias[:, None], features, weight.mT)
     right = logits.gather(-1, targets[..., None]).squeeze(-1)
     return (logits.logsumexp(-1) - right).mean(-1)
+
+
+class _OnProcessor(torch.autograd.Function):
+    """The same numbers with half the passes over the logits: their gradient is known in closed form."""
+
+    @staticmethod
+    def forward(ctx, features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        logs = torch.baddbmm(bias[:, None], features, weight.mT).log_softmax(-1)
+        ctx.save_for_backward(features, weight, targets, logs)
+        return -logs.gather(-1, targets[..., None]).squeeze(-1).mean(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, by_loss: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+        features, weight, targets, logs = ctx.saved_tensors
+        scale = (by_loss / targets.shape[1])[:, None, None]
+        by_logits = logs.exp().mul_(scale)  # softmax - 1[target]
+        by_logits.scatter_add_(-1, targets[..., None], -scale.expand(*targets.shape, 1))
+        ones = by_logits.new_ones(1, 1, 1).expand(len(features), 1, features.shape[1])
+        by_features, by_weight, by_bias, _ = ctx.needs_input_grad
+        return (
+            torch.bmm(by_logits, weight) if by_features else None,
+            torch.bmm(by_logits.mT, features) if by_weight else None,
+            torch.bmm(ones, by_logits)[:, 0] if by_bias else None,
+            None,
+        )
 
 
 @torch.library.custom_op("joma::cross_entropy_with_gradients", mutates_args=())

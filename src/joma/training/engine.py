@@ -14,6 +14,7 @@ from torch import Tensor
 from joma.host.words import counted
 from joma.models.dropout import keys
 from joma.models.parts import compiled_parts
+from joma.training.optimizers import by_parameter
 
 if TYPE_CHECKING:
     from joma.training.ensemble import Ensemble
@@ -77,7 +78,7 @@ class Engine:
             else:
                 if not self.fresh:
                     self.networks.load_state_dict(self.ensemble.networks(members).state_dict())
-                    for tensor in (*(m for moment in self.moments for m in moment), self.loss_sum, self.loss_count):
+                    for tensor in (*self.moments, self.loss_sum, self.loss_count):
                         tensor.zero_()
                     self.diverged_at.fill_(-1)
                 if origin is not None:
@@ -137,7 +138,7 @@ class Engine:
         return {
             f"moment{order}.{number[id(p)]}": tensor
             for order, moment in enumerate(self.moments)
-            for p, tensor in zip(self.parameters, moment, strict=True)
+            for p, tensor in zip(self.parameters, by_parameter(moment, self.parameters), strict=True)
         }
 
     def advance(self, first: int, last: int) -> Iterator[int]:
@@ -170,7 +171,7 @@ class Engine:
             age = min(age, step - origin.at)
         if age == 0:
             for moment in self.moments:
-                torch._foreach_zero_(moment)
+                moment.zero_()
         self.step.fill_(step)
         self.age.fill_(1 + age)
         if self.ensemble.tend is not None:
