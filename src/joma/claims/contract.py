@@ -45,7 +45,8 @@ def tally(findings: Sequence[Finding]) -> list[tuple[Verdict, str]]:
 
 
 class NotRun(Exception):
-    """Raised by a study's `run` when this machine lacks something; the command says how to run it elsewhere.
+    """Raised by a study's `run` when this machine lacks something; the command says how to run it elsewhere. A declared
+    judge raises it when the record cannot tell; the command would make one that can.
 
     changes: options of the study, by name, where the same command with these would run.
 
@@ -58,6 +59,10 @@ class NotRun(Exception):
         needed = command or ", ".join(f"{name}={value}" for name, value in changes.items())
         super().__init__(f"{reason}; run it with: {needed}")
         self.reason, self.command, self.changes = reason, command, changes
+
+
+class OnlyAtPaperScale(NotRun):
+    """Raised by a declared judge of a claim about the paper's sizes, which no run of the quick scale can tell."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from joma.claims.claim import Claim
-from joma.claims.contract import Judge
+from joma.claims.contract import Judge, NotRun, OnlyAtPaperScale
 from joma.claims.finding import Finding
 from joma.claims.verdicts import not_run
 from joma.runs import Run
@@ -26,7 +26,8 @@ class Claims(dict[Claim, Judge]):
     """The claims of a study with their judges, in the order in which they are declared: `Study(claims=CLAIMS, ...)`.
 
     - source, unit, matters, ceiling: of all claims that give none of their own
-    - guard: asked before each judge; where it gives a reason, the claim is not run
+    - guard: asked before each judge; where it gives a reason, the claim is not run; so it is where a judge raises
+      `NotRun`
 
     >>> from joma.claims.verdicts import by_tests
     >>> from joma.claims.evidence import above
@@ -83,7 +84,11 @@ class Claims(dict[Claim, Judge]):
                     reason, remedy = silent
                     changes = {"command": remedy} if isinstance(remedy, str) else remedy
                     return not_run(asked, asked.expected, reason, **changes)
-                return judging(run, asked)
+                try:
+                    return judging(run, asked)
+                except NotRun as why:
+                    unknown = not_run(asked, asked.expected, why.reason, why.command, **why.changes)
+                    return replace(unknown, about_paper_scale=isinstance(why, OnlyAtPaperScale))
 
             self[claim] = judge
             return judging

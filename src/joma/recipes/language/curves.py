@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from joma.claims.contract import NotRun
 from joma.measure.intervals import compare
 from joma.measure.rebound import FEWEST_SEEDS, Rebound, drop_and_rebound, rebound
 from joma.runs import Run
@@ -105,6 +106,15 @@ def diverged(run: Run, variants: Iterable[str]) -> dict[str, dict[str, float]]:
     lost = {f"runs of {name}": float((~alive(run, name)).sum()) for name in variants}
     lost = {name: count for name, count in lost.items() if count}
     return {"diverged and left out": lost} if lost else {}
+
+
+def must_tell(run: Run, variants: Iterable[str]) -> None:
+    """Refuse (`NotRun`) to judge by networks of which too many diverged, or that learned nothing."""
+    for name in variants:
+        if (left := int(alive(run, name).sum())) < FEWEST_SEEDS:
+            raise NotRun(f"too many runs of {name} diverged: {left} are left", rate=run.config["rate"] / 3)
+        if reason := learned_nothing(run, name):
+            raise NotRun(reason, steps=2 * run.config["steps"])
 
 
 def learned_nothing(run: Run, variant: str, rate: int = 0) -> str:

@@ -17,19 +17,19 @@ What matters is 0.05 nats, as in the ablations: about what curves of single runs
 (RMS).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
 
-from joma.claims.contract import Claim, Drawing, Finding, Study
+from joma.claims.contract import Claim, Drawing, Finding, NotRun, OnlyAtPaperScale, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_most
 from joma.claims.guards import at_paper_scale, hardest
-from joma.claims.verdicts import by_effect, by_tests, not_run, only_at_paper_scale
+from joma.claims.verdicts import by_effect, by_tests
 from joma.measure.intervals import Comparison, compare
-from joma.measure.rebound import FEWEST_SEEDS
 from joma.recipes.language import PAPER, same_text
-from joma.recipes.language.curves import alive, diverged, learned_nothing
+from joma.recipes.language.curves import diverged, must_tell
 from joma.runs import Run
 from joma.studies.rebound.rebound_cause import run as cause
 from joma.studies.rebound.rebound_cause.figures import draw_bars, draw_mlp_twins, draw_parts, draw_twins, with_mlp_twins
@@ -39,17 +39,13 @@ CLOSE = 1e-3
 """Of a layer's drop: what the parts of a way may miss of its change. Decided before any run. That the way back by
 itself makes the claim "only qualitative" was added after the run at paper scale."""
 WAYS: tuple[cause.Way, cause.Way] = ("down", "back")
+CLAIMS = Claims(source="JoMA Sec. 4")
+_rises = partial(CLAIMS.declare, matters=MATTERS, unit="nats", uses=("fig6/fig6-one-layer", "fig6/fig6-top-layers"))
 
 
-def judge_own(claim: Claim, cases_of: Callable[[Run], list[cause.Case]], run: Run) -> Finding:
+def _judge_own(run: Run, claim: Claim, cases: list[cause.Case]) -> Finding:
     """On the way back, the part of a layer's own queries and keys beside that of everything else."""
-    expected = (
-        f"from the valley to the end, own queries and keys raise the entropy by at least {MATTERS:g} nats more than "
-        "all else does, beyond chance"
-    )
-    cases = cases_of(run)
-    if finding := _tells_nothing(claim, expected, run, cases):
-        return finding
+    _must_come_back(run, claim, cases)
     found = {}
     for case in cases:
         split = {kind: case.mean(values) for kind, values in cause.parts_of_way(run, case.base, "back").items()}
@@ -58,48 +54,44 @@ def judge_own(claim: Claim, cases_of: Callable[[Run], list[cause.Case]], run: Ru
     first = all(case.layers == (0,) for case in cases)
     cases += [case for case in cause.altered_cases(run) if (case.layers == (0,)) == first]
     what = "own queries and keys, less numerical errors; control: all else"
-    return by_effect(claim, found, expected=expected, what=what, details=_split(run, cases))
+    return by_effect(claim, found, what=what, details=_split(run, cases))
 
 
-def judge_lower_mlp(claim: Claim, run: Run) -> Finding:
-    """In higher layers, the MLPs below beside the group of weights that comes nearest to them."""
-    expected = (
-        f"from the valley to the end, MLPs below raise the entropy of higher layers by at least {MATTERS:g} nats more "
-        "than any other group of weights does, beyond chance"
-    )
-    cases = cause.higher_layers(run)
-    if finding := _tells_nothing(claim, expected, run, cases):
-        return finding
-    found: dict[str, Comparison] = {}
-    for case in cases:
-        split = {kind: case.mean(values) for kind, values in cause.parts_of_way(run, case.base, "back").items()}
-        below = split["lower MLP"]
-        others = {kind: _compare_parts(run, case, below, split[kind]) for kind in cause.KINDS if kind != "lower MLP"}
-        found |= {f"{case.name}, against {kind}": one for kind, one in hardest(claim, others).items()}
-    return by_effect(
-        claim, found, expected=expected, what="MLPs below, less numerical errors", details=_split(run, cases)
-    )
+@_rises("own-qk-first-layer")
+def judge_own_first(run: Run, claim: Claim) -> Finding:
+    """The joint dynamics of a layer's MLP and attention make its attention dense again. Tested in first layers: their
+    own queries and keys raise their entropy more than the embeddings do.
+
+    Expected: from the valley to the end, own queries and keys raise the entropy by at least {MATTERS:g} nats more than
+    all else does, beyond chance
+    """
+    return _judge_own(run, claim, cause.first_layers(run))
 
 
-def judge_twin(claim: Claim, frozen: str, run: Run) -> Finding:
+@_rises("own-qk-higher-layers")
+def judge_own_higher(run: Run, claim: Claim) -> Finding:
+    """The joint dynamics of a layer's MLP and attention make its attention dense again. Tested in higher layers: their
+    own queries and keys raise their entropy more than all weights below them.
+
+    Expected: from the valley to the end, own queries and keys raise the entropy by at least {MATTERS:g} nats more than
+    all else does, beyond chance
+    """
+    return _judge_own(run, claim, cause.higher_layers(run))
+
+
+def _judge_twin(run: Run, claim: Claim, frozen: str) -> Finding:
     """The rebound from the valley to the end beside that of twins with a part frozen, seed by seed."""
-    expected = (
-        f"entropy rises at least {MATTERS:g} nats less with {frozen} frozen from the valley on, beyond chance, "
-        "and what is left is too small to matter"
-    )
     back = cause.first_layers(run) if frozen != cause.MLP else []
     back += cause.higher_layers(run) if frozen != "embeddings" else []
     cases = [case for case in back if frozen in cause.frozen_in(run, case.base)]
     if back and not cases:
-        return not_run(claim, expected, f"no network has a twin with {frozen} frozen", at_paper_scale("rebound-cause"))
+        raise NotRun(f"no network has a twin with {frozen} frozen", at_paper_scale("rebound-cause"))
     twins = [cause.twin_name(case.base, frozen) for case in cases]
-    if finding := _tells_nothing(claim, expected, run, cases, twins):
-        return finding
+    _must_come_back(run, claim, cases, twins)
     left = {case.name: case.mean(cause.rises(run, twin)) for case, twin in zip(cases, twins, strict=True)}
     return by_effect(
         claim,
         {case.name: compare(case.mean(cause.rises(run, case.base)), left[case.name]) for case in cases},
-        expected=expected,
         what=f"rise; control: {frozen} frozen",
         size=[at_most(f"{n}, rise with {frozen} frozen", compare(r).value, MATTERS, "nats") for n, r in left.items()],
         details=diverged(run, [*{case.base: None for case in cases}, *twins])
@@ -119,12 +111,80 @@ def _rises_of_twins(run: Run, cases: Iterable[cause.Case]) -> dict[str, dict[str
     return found
 
 
-def judge_closing(claim: Claim, run: Run) -> Finding:
-    """How far the parts of a way miss its change; the same without a layer's own queries and keys is the control."""
+@_rises("needs-qk-to-move")
+def judge_without_qk(run: Run, claim: Claim) -> Finding:
+    """Attention becomes dense again because its logits go on to change. Tested here: with all queries and keys frozen
+    from the valley on, it does not.
+
+    Expected: entropy rises at least {MATTERS:g} nats less with QK frozen from the valley on, beyond chance, and what is
+    left is too small to matter
+    """
+    return _judge_twin(run, claim, "QK")
+
+
+@_rises("needs-mlp-to-move", "JoMA Sec. 5")
+def judge_without_block(run: Run, claim: Claim) -> Finding:
+    """Attention becomes dense again because slow components of the MLP catch up. Tested here: with values, output
+    matrices, MLPs and norms frozen from the valley on, it does not.
+
+    Expected: entropy rises at least {MATTERS:g} nats less with values, MLP and norms frozen from the valley on, beyond
+    chance, and what is left is too small to matter
+    """
+    return _judge_twin(run, claim, cause.BLOCK)
+
+
+@_rises("first-layer-needs-embeddings", "JoMA Sec. 2")
+def judge_without_embeddings(run: Run, claim: Claim) -> Finding:
+    """The theory keeps embeddings as they are. Tested against it: the first layer does not come back with embeddings
+    frozen from the valley on.
+
+    Expected: entropy rises at least {MATTERS:g} nats less with embeddings frozen from the valley on, beyond chance, and
+    what is left is too small to matter
+    """
+    return _judge_twin(run, claim, "embeddings")
+
+
+@_rises("higher-layers-by-lower-mlp", "JoMA Sec. 5")
+def judge_lower_mlp(run: Run, claim: Claim) -> Finding:
+    """What MLPs below have learned decides what attention above picks up. Tested in higher layers: of all groups of
+    weights, MLPs below them raise their entropy most.
+
+    Expected: from the valley to the end, MLPs below raise the entropy of higher layers by at least {MATTERS:g} nats
+    more than any other group of weights does, beyond chance
+    """
+    cases = cause.higher_layers(run)
+    _must_come_back(run, claim, cases)
+    found: dict[str, Comparison] = {}
+    for case in cases:
+        split = {kind: case.mean(values) for kind, values in cause.parts_of_way(run, case.base, "back").items()}
+        below = split["lower MLP"]
+        others = {kind: _compare_parts(run, case, below, split[kind]) for kind in cause.KINDS if kind != "lower MLP"}
+        found |= {f"{case.name}, against {kind}": one for kind, one in hardest(claim, others).items()}
+    return by_effect(claim, found, what="MLPs below, less numerical errors", details=_split(run, cases))
+
+
+@_rises("needs-lower-mlp-to-move", "JoMA Sec. 5")
+def judge_without_mlp(run: Run, claim: Claim) -> Finding:
+    """What MLPs below have learned decides what attention above picks up. Tested in higher layers: with MLPs, and
+    nothing else, frozen from the valley on, attention does not become dense again.
+
+    Expected: entropy rises at least {MATTERS:g} nats less with MLP frozen from the valley on, beyond chance, and what
+    is left is too small to matter
+    """
+    return _judge_twin(run, claim, cause.MLP)
+
+
+@CLAIMS.declare("parts-close", "JoMA Fig. 6")
+def judge_closing(run: Run, claim: Claim) -> Finding:
+    """The changes of attention entropy in the figure are sums over groups of weights. Tested here: the parts add up to
+    the change, and weights that attention cannot see have no part in it.
+
+    Expected: what the parts of a way miss of its change is at most {CLOSE:g} of the layer's drop
+
+    The same without a layer's own queries and keys is the control.
+    """
     variants = [*cause.bases(run), *cause.altered(run)]
-    expected = f"what the parts of a way miss of its change is at most {CLOSE:g} of the layer's drop"
-    if finding := _lost(claim, expected, run, variants):
-        return finding
+    must_tell(run, variants)
 
     def miss(variant: str, way: cause.Way, leave_out: str = "") -> float:
         parts = sum(values for kind, values in cause.parts_of_way(run, variant, way).items() if kind != leave_out)
@@ -138,7 +198,6 @@ def judge_closing(claim: Claim, run: Run) -> Finding:
     blind = at_most("largest part of weights that cannot matter", float(max(unseen)), 0.0, "nats")
     return by_tests(
         claim,
-        expected=expected,
         printed=[at_most("largest miss, as a share of the drop", max(most.values()), CLOSE, "%"), blind],
         direction=[at_most("on the way back alone", most["back"], CLOSE, "%"), blind],
         controls=[above("way down without own queries and keys, smallest miss", without, CLOSE, "%")],
@@ -158,16 +217,16 @@ def _split(run: Run, cases: Sequence[cause.Case]) -> dict[str, dict[str, float]]
     return split | {"numerical error of parts, together": {name: compare(e).value for name, e in errors.items()}}
 
 
-def _tells_nothing(
-    claim: Claim, expected: str, run: Run, cases: Sequence[cause.Case], twins: Sequence[str] = ()
-) -> Finding | None:
-    if finding := _lost(claim, expected, run, [*cause.bases(run), *twins]):
-        return finding
+OF_HIGHER = ("own-qk-higher-layers", "higher-layers-by-lower-mlp", "needs-lower-mlp-to-move")
+
+
+def _must_come_back(run: Run, claim: Claim, cases: Sequence[cause.Case], twins: Sequence[str] = ()) -> None:
+    must_tell(run, [*cause.bases(run), *twins])
     if cases:
-        return None
-    if claim in OF_HIGHER and max(run.config["layers"]) == 1:
+        return
+    if claim.name in OF_HIGHER and max(run.config["layers"]) == 1:
         reason = "the networks of this run have one layer, and no higher ones"
-        return only_at_paper_scale(claim, expected, reason, at_paper_scale("rebound-cause"))
+        raise OnlyAtPaperScale(reason, at_paper_scale("rebound-cause"))
     each = {name: enumerate(cause.rises(run, name), start=1) for name in cause.bases(run)}
     found = {f"{name}, layer {n}": compare(rise) for name, rises in each.items() for n, rise in rises}
     most = max(found, key=lambda name: found[name].value)
@@ -175,72 +234,7 @@ def _tells_nothing(
         f"no layer that the claim is about comes back by {MATTERS:g} nats beyond chance; the largest rebound, from the "
         f"valley to the end, is {found[most].value:.3f} nats ({found[most].low:.3f} to {found[most].high:.3f}), {most}"
     )
-    return not_run(claim, expected, reason, at_paper_scale("rebound-cause"))
-
-
-def _lost(claim: Claim, expected: str, run: Run, variants: Sequence[str]) -> Finding | None:
-    for name in variants:
-        if (left := int(alive(run, name).sum())) < FEWEST_SEEDS:
-            reason = f"too many runs of {name} diverged: {left} are left"
-            return not_run(claim, expected, reason, rate=run.config["rate"] / 3)
-        if reason := learned_nothing(run, name):
-            return not_run(claim, expected, reason, steps=2 * run.config["steps"])
-    return None
-
-
-def _claim(name: str, source: str, says: str) -> Claim:
-    return Claim(name, source, says, matters=MATTERS, unit="nats", uses=("fig6/fig6-one-layer", "fig6/fig6-top-layers"))
-
-
-OWN_FIRST = _claim(
-    "own-qk-first-layer",
-    "JoMA Sec. 4",
-    "The joint dynamics of a layer's MLP and attention make its attention dense again. Tested in first layers: their "
-    "own queries and keys raise their entropy more than the embeddings do.",
-)
-OWN_HIGHER = _claim(
-    "own-qk-higher-layers",
-    "JoMA Sec. 4",
-    "The joint dynamics of a layer's MLP and attention make its attention dense again. Tested in higher layers: their "
-    "own queries and keys raise their entropy more than all weights below them.",
-)
-NEEDS_QK = _claim(
-    "needs-qk-to-move",
-    "JoMA Sec. 4",
-    "Attention becomes dense again because its logits go on to change. Tested here: with all queries and keys frozen "
-    "from the valley on, it does not.",
-)
-NEEDS_BLOCK = _claim(
-    "needs-mlp-to-move",
-    "JoMA Sec. 5",
-    "Attention becomes dense again because slow components of the MLP catch up. Tested here: with values, output "
-    "matrices, MLPs and norms frozen from the valley on, it does not.",
-)
-NEEDS_EMBEDDINGS = _claim(
-    "first-layer-needs-embeddings",
-    "JoMA Sec. 2",
-    "The theory keeps embeddings as they are. Tested against it: the first layer does not come back with embeddings "
-    "frozen from the valley on.",
-)
-LOWER_MLP = _claim(
-    "higher-layers-by-lower-mlp",
-    "JoMA Sec. 5",
-    "What MLPs below have learned decides what attention above picks up. Tested in higher layers: of all groups of "
-    "weights, MLPs below them raise their entropy most.",
-)
-NEEDS_LOWER_MLP = _claim(
-    "needs-lower-mlp-to-move",
-    "JoMA Sec. 5",
-    "What MLPs below have learned decides what attention above picks up. Tested in higher layers: with MLPs, and "
-    "nothing else, frozen from the valley on, attention does not become dense again.",
-)
-OF_HIGHER = (OWN_HIGHER, LOWER_MLP, NEEDS_LOWER_MLP)
-CLOSES = Claim(
-    "parts-close",
-    "JoMA Fig. 6",
-    "The changes of attention entropy in the figure are sums over groups of weights. Tested here: the parts add up to "
-    "the change, and weights that attention cannot see have no part in it.",
-)
+    raise NotRun(reason, at_paper_scale("rebound-cause"))
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -252,16 +246,7 @@ STUDY = Study(
     name="rebound-cause",
     title="Why attention comes back: a layer's own weights, or what it reads",
     version=2,
-    claims={
-        OWN_FIRST: partial(judge_own, OWN_FIRST, cause.first_layers),
-        OWN_HIGHER: partial(judge_own, OWN_HIGHER, cause.higher_layers),
-        NEEDS_QK: partial(judge_twin, NEEDS_QK, "QK"),
-        NEEDS_BLOCK: partial(judge_twin, NEEDS_BLOCK, cause.BLOCK),
-        NEEDS_EMBEDDINGS: partial(judge_twin, NEEDS_EMBEDDINGS, "embeddings"),
-        LOWER_MLP: partial(judge_lower_mlp, LOWER_MLP),
-        NEEDS_LOWER_MLP: partial(judge_twin, NEEDS_LOWER_MLP, cause.MLP),
-        CLOSES: partial(judge_closing, CLOSES),
-    },
+    claims=CLAIMS,
     # In 240 steps no layer had come back. In 480 one layer came back by 0.2 nats on seeds of 1 on. Judged on others.
     quick=ReboundCauseConfig(steps=480, every=40, seeds=5, seed=100),
     paper=ReboundCauseConfig(

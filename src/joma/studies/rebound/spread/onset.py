@@ -22,26 +22,13 @@ from joma.studies.rebound._cases import Case
 from joma.studies.rebound._points import lowest_between
 from joma.studies.rebound.spread import record
 
-MATTERS = 0.1
+IN_TIME = 0.1
 """Of the logarithm of a step: a tenth of the step, a third of the way between two measuring points."""
 NEAR = 0.22
 """ln 1.25: the two steps may differ by a quarter."""
 
-TURNS = Claim(
-    "turns-with-the-rank",
-    "JoMA Fig. 6",
-    "After it was sparse, attention becomes dense again. Tested here: it begins to when the participation rank of what "
-    "the layer reads begins to rise.",
-    matters=MATTERS,
-    uses=("fig6/fig6-one-layer", "fig6/fig6-top-layers"),
-)
-EXPECTED = (
-    f"in layers that come back, the steps of lowest entropy and of lowest rank differ by at most {NEAR:g} in their "
-    f"logarithm, by {MATTERS:g} less than with the rank of another seed, beyond chance"
-)
 
-
-def judge_onset(run: Run, cases: list[Case]) -> Finding:
+def judge_onset(claim: Claim, run: Run, cases: list[Case]) -> Finding:
     """Minus the distance between the steps at which entropy and rank turn, beside that to another seed's rank."""
     own = {case: case.mean(distances(run, case.base)) for case in cases}
     other = {case: case.mean(distances(run, case.base, others=True)) for case in cases}
@@ -53,9 +40,8 @@ def judge_onset(run: Run, cases: list[Case]) -> Finding:
         for case in cases
     }
     return by_effect(
-        TURNS,
+        claim,
         {case.name: compare(-own[case], -other[case]) for case in cases},
-        expected=EXPECTED,
         what="minus the distance of ln steps; control: another seed's rank",
         size=[at_most(f"{case.name}, distance", mean_over_seeds(own[case]), NEAR) for case in cases],
         details=details,

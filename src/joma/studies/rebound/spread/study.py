@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from joma.claims.contract import Claim, Finding, Study
+from joma.claims.contract import Claim, Finding, NotRun, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import at_least, at_most
 from joma.claims.guards import at_paper_scale, hardest, no_more
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.verdicts import by_effect
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language import PAPER, QUICK, same_text
 from joma.recipes.language.curves import diverged, mean_over_seeds
@@ -20,7 +21,7 @@ from joma.runs import Run
 from joma.studies.rebound.rebound_cause.run import MATTERS, Case
 from joma.studies.rebound.spread import record
 from joma.studies.rebound.spread.figures import draw
-from joma.studies.rebound.spread.onset import EXPECTED, TURNS, judge_onset
+from joma.studies.rebound.spread.onset import IN_TIME, judge_onset
 from joma.studies.rebound.spread.run import SpreadConfig, run
 
 TWICE = 0.69
@@ -32,88 +33,37 @@ NEAR = 0.1
 REMOVED, LEFT = 0.6, 0.2
 """Shares of the rise: what must be removed at least for sizes to be the rebound, and what a control may remove."""
 
-FOLLOWS = Claim(
-    "entropy-follows-variance",
-    "JoMA Fig. 6",
-    "The figure shows the entropy of attention. Tested here: over training it is that of Gaussian logits with the "
-    "variance of the layer's own logits, which has no free number.",
-    matters=MATTERS,
-    unit="nats",
-)
-ALIGNS = Claim(
-    "aligns-before-it-grows",
-    "JoMA Sec. 4",
-    "Attention becomes sparse as its logits grow. Tested here: to the valley they grow because weights turn to the "
-    "input (alignment), more than because weights become larger (growth).",
-    matters=TWICE,
-)
-SHARED_FIRST = Claim(
-    "shared-preference-first",
-    "JoMA Sec. 4",
-    "Attention first picks few keys. Tested here: to the valley, the preference for keys that all queries share grows "
-    "by a larger factor than what is specific to a query.",
-    matters=TWICE,
-)
-FADE = Claim(
-    "logits-fade-while-weights-grow",
-    "JoMA Sec. 4",
-    "Attention becomes dense again. Tested here: in layers that come back, logits spread less from the valley on, "
-    "although the weights of queries and keys still grow.",
-    matters=TENTH,
-    uses=("fig6/fig6-one-layer", "fig6/fig6-top-layers"),
-)
-SHARED_FADES = Claim(
-    "shared-preference-fades-more",
-    "JoMA Sec. 4",
-    "Attention becomes dense again. Tested here: in layers that come back, the preference that all queries share "
-    "loses more of its size than what is specific to a query.",
-    matters=MATTERS,
-    unit="nats",
-    uses=("fig6/fig6-one-layer", "fig6/fig6-top-layers"),
-)
-SIZES = Claim(
-    "sizes-are-the-rebound",
-    "JoMA Fig. 6",
-    "Attention entropy comes back. Tested here: at the end, the shared and the specific logits brought back to their "
-    f"sizes at the valley, and nothing else, remove at least {100 * REMOVED:g} % of the rise.",
-    matters=REMOVED - LEFT,
-    unit="%",
-    uses=("fig6/fig6-one-layer", "fig6/fig6-top-layers"),
-)
+COMES_BACK = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")
+CLAIMS = Claims(source="JoMA Sec. 4")
 
 
-def judge_entropy(run: Run) -> Finding:
-    """The error of the entropy that follows from the layer's own s2, beside that from another's.
+@CLAIMS.declare("entropy-follows-variance", "JoMA Fig. 6", matters=MATTERS, unit="nats")
+def judge_entropy(run: Run, claim: Claim) -> Finding:
+    """The figure shows the entropy of attention. Tested here: over training it is that of Gaussian logits with the
+    variance of the layer's own logits, which has no free number.
 
-    Another is the next layer of the same network. Where there is one layer, it is that of the next seed.
+    Expected: the error of the entropy that follows from a layer's own variance is at least {MATTERS:g} nats smaller
+    than that from another layer's (one layer: another seed's), beyond chance, and at most {NEAR:g} nats
     """
-    expected = (
-        f"the error of the entropy that follows from a layer's own variance is at least {MATTERS:g} nats smaller than "
-        f"that from another layer's (one layer: another seed's), beyond chance, and at most {NEAR:g} nats"
-    )
-    if finding := _nothing(FOLLOWS, expected, run):
-        return finding
     cases = _cases(run, record.all_cases)
     own, others = ({c: c.mean(record.errors(run, c.base, others=o)) for c in cases} for o in (False, True))
     size = [at_most(f"{c.name}, error", compare(own[c]).value, NEAR, "nats") for c in cases]
     found = {c.name: compare(-own[c], -others[c]) for c in cases}
     what = "minus the error of the entropy; control: another's variance"
-    return by_effect(FOLLOWS, found, expected=expected, what=what, size=size, details=_left_out(run))
+    return by_effect(claim, found, what=what, size=size, details=_left_out(run))
 
 
-def judge_alignment(run: Run) -> Finding:
-    """ln of alignment to the valley, beside its hardest control.
+@CLAIMS.declare("aligns-before-it-grows", matters=TWICE)
+def judge_alignment(run: Run, claim: Claim) -> Finding:
+    """Attention becomes sparse as its logits grow. Tested here: to the valley they grow because weights turn to the
+    input (alignment), more than because weights become larger (growth).
 
-    Controls are growth itself and, where they were trained, alignment with the words in random order and with frozen
-    queries and keys. With frozen embeddings weights can still turn, so that a rise there speaks against nothing: its
-    numbers stand in the details.
+    Expected: from start to valley, ln of alignment rises by at least {TWICE:g} more than ln of growth does, and than
+    alignment does where the text is shuffled or queries and keys are frozen, beyond chance
+
+    With frozen embeddings weights can still turn, so that a rise there speaks against nothing: its numbers stand in the
+    details.
     """
-    expected = (
-        f"from start to valley, ln of alignment rises by at least {TWICE:g} more than ln of growth does, and than "
-        "alignment does where the text is shuffled or queries and keys are frozen, beyond chance"
-    )
-    if finding := _nothing(ALIGNS, expected, run):
-        return finding
     cases = _cases(run, record.all_cases)
     found: dict[str, Comparison] = {}
     for case in cases:
@@ -122,91 +72,87 @@ def judge_alignment(run: Run) -> Finding:
         for what, control in record.controls(run, case.base).items():
             if what != record.EMBEDDINGS:
                 against[what] = compare(ours, record.case_logs(run, case, "alignment", variant=control))
-        found |= {f"{case.name}, against {name}": one for name, one in hardest(ALIGNS, against).items()}
+        found |= {f"{case.name}, against {name}": one for name, one in hardest(claim, against).items()}
     details = _log_details(run, cases, ("growth", "alignment", "context"))
-    return by_effect(ALIGNS, found, expected=expected, what="rise of ln of alignment", details=details)
+    return by_effect(claim, found, what="rise of ln of alignment", details=details)
 
 
-def judge_shared_first(run: Run) -> Finding:
-    """ln of the shared part to the valley, beside ln of the specific part."""
-    expected = (
-        f"from start to valley, ln of the shared part rises by at least {TWICE:g} more than ln of the specific one"
-    )
-    if finding := _nothing(SHARED_FIRST, expected, run):
-        return finding
+@CLAIMS.declare("shared-preference-first", matters=TWICE)
+def judge_shared_first(run: Run, claim: Claim) -> Finding:
+    """Attention first picks few keys. Tested here: to the valley, the preference for keys that all queries share grows
+    by a larger factor than what is specific to a query.
+
+    Expected: from start to valley, ln of the shared part rises by at least {TWICE:g} more than ln of the specific one
+    """
     cases = _cases(run, record.all_cases)
     found = {c.name: compare(record.case_logs(run, c, "shared"), record.case_logs(run, c, "specific")) for c in cases}
     what = "rise of ln of the shared part; control: of the specific part"
     details = _log_details(run, cases, ("shared", "specific"))
-    return by_effect(SHARED_FIRST, found, expected=expected, what=what, details=details)
+    return by_effect(claim, found, what=what, details=details)
 
 
-def judge_fading(run: Run) -> Finding:
-    """ln of growth from valley to end, beside no change and beside the change of ln s2; and s2 must fall."""
-    expected = (
-        f"from valley to end, ln of |A|² rises by at least {TENTH:g}, beyond chance, while ln of the variance of "
-        "logits falls, in every layer that comes back"
-    )
+@CLAIMS.declare("logits-fade-while-weights-grow", matters=TENTH, uses=COMES_BACK)
+def judge_fading(run: Run, claim: Claim) -> Finding:
+    """Attention becomes dense again. Tested here: in layers that come back, logits spread less from the valley on,
+    although the weights of queries and keys still grow.
+
+    Expected: from valley to end, ln of |A|² rises by at least {TENTH:g}, beyond chance, while ln of the variance of
+    logits falls, in every layer that comes back
+    """
     cases = _cases(run, record.cases_back)
-    if finding := _nothing(FADE, expected, run, cases):
-        return finding
     found: dict[str, Comparison] = {}
     falls = []
     for case in cases:
         weights, logits = (record.case_logs(run, case, what, back=True) for what in ("growth", "variance"))
         against = {"no change": compare(weights), "the change of ln s2": compare(weights, logits)}
-        found |= {f"{case.name}, against {name}": one for name, one in hardest(FADE, against).items()}
+        found |= {f"{case.name}, against {name}": one for name, one in hardest(claim, against).items()}
         falls.append(no_more(f"the change of ln s2, {case.name}", compare(logits), 0.0))
     names = ("variance", "growth", "alignment", "context", "mean_share", "rank")
     details = _log_details(run, cases, names, back=True)
-    return by_effect(FADE, found, expected=expected, what="rise of ln of |A|²", controls=falls, details=details)
+    return by_effect(claim, found, what="rise of ln of |A|²", controls=falls, details=details)
 
 
-def judge_shared_fades(run: Run) -> Finding:
-    """What the shared part loses from valley to end, in half its variance, beside what the specific part loses."""
-    expected = (
-        f"from valley to end, half the shared variance falls by at least {MATTERS:g} nats more than half the specific "
-        "one, beyond chance, in every layer that comes back"
-    )
+@CLAIMS.declare("shared-preference-fades-more", matters=MATTERS, unit="nats", uses=COMES_BACK)
+def judge_shared_fades(run: Run, claim: Claim) -> Finding:
+    """Attention becomes dense again. Tested here: in layers that come back, the preference that all queries share loses
+    more of its size than what is specific to a query.
+
+    Expected: from valley to end, half the shared variance falls by at least {MATTERS:g} nats more than half the
+    specific one, beyond chance, in every layer that comes back
+    """
     cases = _cases(run, record.cases_back)
-    if finding := _nothing(SHARED_FADES, expected, run, cases):
-        return finding
     lost = {c: {p: c.mean(-record.half_change(run, c.base, p)) for p in ("shared", "specific", "cross")} for c in cases}
     details = {
         f"{case.name}, nats lost (half the variance)": {part: mean_over_seeds(one) for part, one in parts.items()}
         for case, parts in lost.items()
     }
     return by_effect(
-        SHARED_FADES,
+        claim,
         {case.name: compare(parts["shared"], parts["specific"]) for case, parts in lost.items()},
-        expected=expected,
         what="loss of the shared part; control: of the specific part",
         details=details | _left_out(run),
     )
 
 
-def judge_sizes(run: Run) -> Finding:
-    """The share of the mean rise that is gone if both parts have the sizes of the valley, beside two rivals.
+@CLAIMS.declare("sizes-are-the-rebound", "JoMA Fig. 6", matters=REMOVED - LEFT, unit="%", uses=COMES_BACK)
+def judge_sizes(run: Run, claim: Claim) -> Finding:
+    """Attention entropy comes back. Tested here: at the end, the shared and the specific logits brought back to their
+    sizes at the valley, and nothing else, remove at least 60 % of the rise.
+
+    Expected: at the end, logits with the sizes of the valley remove at least 60 % of the rise of entropy, at least 40 %
+    more than the mixture or the weights of the valley do, beyond chance; the mixture removes at most 20 %
 
     The mixture: the parts have the ratio of the valley, and the variance stays that of the end. If the kind of logits
-    and not their size made the rebound, this would undo it. It may remove a fifth at most. The weights: all logits are
-    multiplied as if |A| were that of the valley. Sizes of another seed are no control, because networks of one recipe
-    fade alike; neither is as much variance along random directions, because entropy follows the variance whatever its
-    direction.
+    and not their size made the rebound, this would undo it. The weights: all logits are multiplied as if |A| were that
+    of the valley. Sizes of another seed are no control, because networks of one recipe fade alike; neither is as much
+    variance along random directions, because entropy follows the variance whatever its direction.
     """
-    expected = (
-        f"at the end, logits with the sizes of the valley remove at least {100 * REMOVED:g} % of the rise of entropy, "
-        f"at least {100 * (REMOVED - LEFT):g} % more than the mixture or the weights of the valley do, beyond chance; "
-        f"the mixture removes at most {100 * LEFT:g} %"
-    )
     cases = _cases(run, record.cases_back)
-    if finding := _nothing(SIZES, expected, run, cases):
-        return finding
     found: dict[str, Comparison] = {}
     shares = {case: {held: _share(run, case, held) for held in record.HELD} for case in cases}
     for case, of in shares.items():
         against = {f"the {rival}": compare(of["both sizes"], of[rival]) for rival in ("mixture", "weights")}
-        found |= {f"{case.name}, against {name}": one for name, one in hardest(SIZES, against).items()}
+        found |= {f"{case.name}, against {name}": one for name, one in hardest(claim, against).items()}
     details = {
         f"{case.name}, share of the rise removed by": {held: mean_over_seeds(one) for held, one in of.items()}
         for case, of in shares.items()
@@ -214,9 +160,8 @@ def judge_sizes(run: Run) -> Finding:
     least = [(f"{c.name}, share removed", compare(of["both sizes"])) for c, of in shares.items()]
     most = [(f"the share that the mixture removes, {c.name}", compare(of["mixture"])) for c, of in shares.items()]
     return by_effect(
-        SIZES,
+        claim,
         found,
-        expected=expected,
         what="share of the rise removed",
         size=[at_least(what, share, REMOVED, "%") for what, share in least],
         controls=[no_more(what, share, LEFT, "%") for what, share in most],
@@ -224,10 +169,15 @@ def judge_sizes(run: Run) -> Finding:
     )
 
 
-def judge_turning(run: Run) -> Finding:
-    """When entropy and the rank of the input turn, in layers that come back."""
-    cases = _cases(run, record.cases_back)
-    return _nothing(TURNS, EXPECTED, run, cases) or judge_onset(run, cases)
+@CLAIMS.declare("turns-with-the-rank", "JoMA Fig. 6", matters=IN_TIME, uses=COMES_BACK)
+def judge_turning(run: Run, claim: Claim) -> Finding:
+    """After it was sparse, attention becomes dense again. Tested here: it begins to when the participation rank of what
+    the layer reads begins to rise.
+
+    Expected: in layers that come back, the steps of lowest entropy and of lowest rank differ by at most 0.22 in their
+    logarithm, by {IN_TIME:g} less than with the rank of another seed, beyond chance
+    """
+    return judge_onset(claim, run, _cases(run, record.cases_back))
 
 
 def _share(run: Run, case: Case, held: str) -> np.ndarray:
@@ -252,21 +202,17 @@ def _log_details(
     return found | _left_out(run)
 
 
-def _cases(run: Run, of: Callable[[Run, str], list[Case]]) -> list[Case]:
-    return [case for base in record.bases(run) if not record.unsound(run, base) for case in of(run, base)]
-
-
 def _left_out(run: Run) -> dict[str, dict[str, float]]:
     return diverged(run, record.bases(run))
 
 
-def _nothing(claim: Claim, expected: str, run: Run, cases: list[Case] | None = None) -> Finding | None:
-    """Where no network learned, or none of its layers comes back."""
+def _cases(run: Run, of: Callable[[Run, str], list[Case]]) -> list[Case]:
+    """What is judged; not run where no network learned, or none of its layers comes back."""
     reasons = [record.unsound(run, base) for base in record.bases(run)]
     if all(reasons):
-        return not_run(claim, expected, "; ".join(reasons), steps=2 * run.config["steps"])
-    if cases is None or cases:
-        return None
+        raise NotRun("; ".join(reasons), steps=2 * run.config["steps"])
+    if cases := [case for base in record.bases(run) if not record.unsound(run, base) for case in of(run, base)]:
+        return cases
     found = {
         Case(base, (layer,)).name: compare(rise)
         for base, reason in zip(record.bases(run), reasons, strict=True)
@@ -278,22 +224,14 @@ def _nothing(claim: Claim, expected: str, run: Run, cases: list[Case] | None = N
         f"no layer comes back by {MATTERS:g} nats beyond chance; the largest rise, from the valley to the end, is "
         f"{found[most].value:.3f} nats ({found[most].low:.3f} to {found[most].high:.3f}), {most}"
     )
-    return not_run(claim, expected, reason, at_paper_scale(run.study))
+    raise NotRun(reason, at_paper_scale(run.study))
 
 
 STUDY = Study(
     name="spread",
     title="How far logits spread: what carries entropy, and what comes back",
     version=1,
-    claims={
-        FOLLOWS: judge_entropy,
-        ALIGNS: judge_alignment,
-        SHARED_FIRST: judge_shared_first,
-        FADE: judge_fading,
-        SHARED_FADES: judge_shared_fades,
-        SIZES: judge_sizes,
-        TURNS: judge_turning,
-    },
+    claims=CLAIMS,
     # One layer: the second one does not come back in so few steps, and the controls would cost as much again.
     # Six seeds of 1 on left two claims open that asked for 13. Judged on others.
     quick=SpreadConfig(

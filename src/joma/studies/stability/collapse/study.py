@@ -14,10 +14,11 @@ from functools import partial
 
 import numpy as np
 
-from joma.claims.contract import Claim, Finding, Study
+from joma.claims.contract import Claim, Finding, NotRun, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import at_most
 from joma.claims.guards import at_paper_scale, hardest
-from joma.claims.verdicts import Numbers, by_effect, not_run
+from joma.claims.verdicts import Numbers, by_effect
 from joma.measure.intervals import compare
 from joma.recipes.language import PAPER, same_text
 from joma.runs import Run
@@ -36,166 +37,117 @@ EARLY = "share of the steps by which it rings early"
 WRONG = 0.1
 """The share of healthy runs in which the monitor's alarms may ring."""
 
-_WARNS = "Tested here, with every rule ringing in 5 % of healthy runs: {} rings before the loss diverges, earlier than the loss itself, the gradient norm, or the same rule on one random place does."  # noqa: E501 - one sentence
-
-
-def _warning(name: str, source: str, says: str, what: str) -> Claim:
-    return Claim(name, source, f"{says} {_WARNS.format(what)}", matters=LEAD, unit="%", ceiling=1.0)
-
-
-WARNINGS: dict[str, Claim] = {
-    "largest logit": _warning(
-        "largest-logit-warns", "Kimi K2 Sec. 2.1", "Attention logits explode before training does.", "the largest logit"
+CLAIMS = Claims(unit="%")
+KIMI, ZHAI, WORTSMAN = "Kimi K2 Sec. 2.1", "Zhai et al. 2023 Sec. 3", "Wortsman et al. 2023 Sec. 3.1"
+WARNS = {
+    "largest logit": (
+        "largest-logit-warns",
+        KIMI,
+        "Attention logits explode before training does.",
+        "the largest logit",
     ),
-    "entropy floor": _warning(
+    "entropy floor": (
         "low-entropy-warns",
-        "Zhai et al. 2023 Sec. 3",
+        ZHAI,
         "Low attention entropy goes with instability.",
         "the lowest entropy of a head",
     ),
-    "entropy fall": _warning(
+    "entropy fall": (
         "falling-entropy-warns",
-        "Zhai et al. 2023 Sec. 3",
+        ZHAI,
         "Attention entropy collapses when training becomes unstable.",
         "a fall of a head's entropy beyond its own history",
     ),
-    "rank drop": _warning(
+    "rank drop": (
         "rank-drop-warns",
         "JoMA Fig. 7",
         "Stable ranks fall while networks learn.",
         "a fall of a matrix's stable rank",
     ),
-    "update entropy": _warning(
+    "update entropy": (
         "update-entropy-warns",
         "Huang et al. 2026 Sec. 1",
         "The spectral entropy of the update of W_Q W_K^T becomes abnormal before the loss collapses.",
         "a fall of that entropy below its own history",
     ),
-    "sign diversity": _warning(
+    "sign diversity": (
         "sign-diversity-warns",
         "Qiu et al. 2025 Sec. 1",
         "Inputs lie on one side of a matrix's leading singular vector before the loss explodes.",
         "the loss of that diversity",
     ),
 }
-"""By rule."""
-USUAL = Claim(
-    "usual-alarms-warn",
-    "Kimi K2 Sec. 2.1",
-    "Attention logits above 100 are a sign of instability. Tested here: the alarms of joma.monitor, with thresholds of "
-    "their own, ring before the loss diverges, earlier than a rule on the loss or on the gradient norm does.",
-    matters=LEAD,
-    unit="%",
-    ceiling=1.0,
-)
-QUIET = Claim(
-    "healthy-twins-are-quiet",
-    "Kimi K2 Sec. 2.1",
-    "Attention logits above 100 are a sign of instability. Tested here: the alarms of joma.monitor ring in runs that "
-    "diverge, before they do, and not in their healthy twins.",
-    matters=QUARTER,
-    unit="%",
-)
-TELLS = Claim(
-    "alarms-tell-divergence",
-    "Zhai et al. 2023 Sec. 3",
-    "Collapse of attention entropy goes with divergence. Tested here: the alarms of joma.monitor ring in runs that "
-    "diverge, before they do, more often than in runs of the same seeds at rates that are too high and do not diverge.",
-    matters=QUARTER,
-    unit="%",
-)
-DIVERGES = Claim(
-    "too-high-a-rate-diverges",
-    "Wortsman et al. 2023 Sec. 3.1",
-    "Logits of attention grow and training becomes unstable where the learning rate is too high. Tested here: at rates "
-    "that are too high from the first step, the loss of a small decoder with norms before diverges.",
-    matters=QUARTER,
-    unit="%",
-)
-PREVENTS = Claim(
-    "qk-norm-prevents-divergence",
-    "Wortsman et al. 2023 Sec. 3.1",
-    "Norms on queries and keys prevent the instability. Tested here: with them, fewer runs diverge at rates that rise "
-    "without end.",
-    matters=QUARTER,
-    unit="%",
-)
-KEEPS = Claim(
-    "qk-norm-prevents-collapse",
-    "Wortsman et al. 2023 Sec. 3.1",
-    "Norms on queries and keys bound the logits of attention. Tested here: with them, the lowest entropy of a head at "
-    "the end is higher, at rates that are too high from the first step.",
-    matters=TENTH,
-    unit="%",
-)
-WARM_UP = Claim(
-    "warm-up-prevents-collapse",
-    "Wortsman et al. 2023 Sec. 3.2",
-    "A warm-up makes training less sensitive to the learning rate. Tested here: with one, the lowest entropy of a head "
-    "at the end is higher, at rates that are too high.",
-    matters=TENTH,
-    unit="%",
-)
+"""Of every rule the claim, its source, what the source says, and what rings here."""
 
 
-def judge_warning(rule: str, run: Run) -> Finding:
+def judge_warning(run: Run, claim: Claim, rule: str) -> Finding:
     """The lead of a calibrated rule, beside the hardest of its controls at the same rate of false alarms."""
-    claim = WARNINGS[rule]
-    expected = (
-        f"the rule rings at least {100 * LEAD:g} % of the steps until the divergence earlier than its hardest control, "
-        f"beyond chance, both ringing in {100 * FALSE_ALARMS:g} % of healthy runs"
-    )
-    if finding := _nothing(claim, expected, run):
-        return finding
+    _must_diverge(run)
     ours = record.lead(run, rule)
     against = {f"the {control}": compare(ours, record.lead(run, control)) for control in CONTROLS}
     against["one random place"] = compare(ours, record.lead(run, rule, place=True))
     found = {f"against {name}": one for name, one in hardest(claim, against).items()}
-    return by_effect(claim, found, expected=expected, what=EARLY, details=_details(run, rule))
+    return by_effect(claim, found, what=EARLY, details=_details(run, rule))
 
 
-def judge_usual(run: Run) -> Finding:
-    """The lead of whichever alarm of the monitor rings first, beside the calibrated rules that need no look inside."""
-    expected = (
-        f"the first of the monitor's alarms rings at least {100 * LEAD:g} % of the steps until the divergence earlier "
-        "than the loss and the gradient norm, beyond chance"
-    )
-    if finding := _nothing(USUAL, expected, run):
-        return finding
+for rule, (name, source, says, what) in WARNS.items():
+    CLAIMS.declare(
+        name,
+        source,
+        f"{says} Tested here, with every rule ringing in 5 % of healthy runs: {what} rings before the loss diverges, "
+        "earlier than the loss itself, the gradient norm, or the same rule on one random place does.\n\n"
+        f"Expected: the rule rings at least {100 * LEAD:g} % of the steps until the divergence earlier than its "
+        f"hardest control, beyond chance, both ringing in {100 * FALSE_ALARMS:g} % of healthy runs",
+        matters=LEAD,
+        ceiling=1.0,
+    )(partial(judge_warning, rule=rule))
+
+
+@CLAIMS.declare("usual-alarms-warn", KIMI, matters=LEAD, ceiling=1.0)
+def judge_usual(run: Run, claim: Claim) -> Finding:
+    """Attention logits above 100 are a sign of instability. Tested here: the alarms of joma.monitor, with thresholds of
+    their own, ring before the loss diverges, earlier than a rule on the loss or on the gradient norm does.
+
+    Expected: the first of the monitor's alarms rings at least 5 % of the steps until the divergence earlier than the
+    loss and the gradient norm, beyond chance
+    """
+    _must_diverge(run)
     ours = record.usual_lead(run)
     against = {f"the {control}": compare(ours, record.lead(run, control)) for control in CONTROLS}
-    found = {f"against {name}": one for name, one in hardest(USUAL, against).items()}
-    return by_effect(USUAL, found, expected=expected, what=EARLY, details=_usual_details(run))
+    found = {f"against {name}": one for name, one in hardest(claim, against).items()}
+    return by_effect(claim, found, what=EARLY, details=_usual_details(run))
 
 
-def judge_quiet(run: Run) -> Finding:
-    """The share of runs in which an alarm of the monitor rings: before the divergence, and in healthy twins at all."""
-    expected = (
-        f"an alarm rings in at least {100 * QUARTER:g} % more of the runs that diverge than of their healthy twins, "
-        f"beyond chance, and in at most {100 * WRONG:g} % of the twins"
-    )
-    if finding := _nothing(QUIET, expected, run):
-        return finding
+@CLAIMS.declare("healthy-twins-are-quiet", KIMI, matters=QUARTER)
+def judge_quiet(run: Run, claim: Claim) -> Finding:
+    """Attention logits above 100 are a sign of instability. Tested here: the alarms of joma.monitor ring in runs that
+    diverge, before they do, and not in their healthy twins.
+
+    Expected: an alarm rings in at least 25 % more of the runs that diverge than of their healthy twins, beyond chance,
+    and in at most 10 % of the twins
+    """
+    _must_diverge(run)
     ring = record.any_of(record.usual(run))
     warned = record.by_seed(run, PLAIN, (record.leads(run, ring) > 0).astype(float), record.judged(run))
     wrong = record.by_seed(run, PLAIN, (ring >= 0).astype(float), record.quiet(run, is_open=False))
     most = at_most("share of healthy runs in which an alarm rings", record.false_alarms(run, ring), WRONG, "%")
     found = compare(warned, wrong)
     what = "share of runs in which an alarm rings"
-    return by_effect(QUIET, found, expected=expected, what=what, size=[most], details=_usual_details(run))
+    return by_effect(claim, found, what=what, size=[most], details=_usual_details(run))
 
 
-def judge_tells(run: Run) -> Finding:
-    """The share of runs in which an alarm of the monitor rings: diverging ones, and others whose rate is too high."""
-    expected = (
-        f"an alarm rings in at least {100 * QUARTER:g} % more of the runs that diverge than of those that have too "
-        "high a rate and do not, beyond chance"
-    )
-    if finding := _nothing(TELLS, expected, run):
-        return finding
+@CLAIMS.declare("alarms-tell-divergence", ZHAI, matters=QUARTER)
+def judge_tells(run: Run, claim: Claim) -> Finding:
+    """Collapse of attention entropy goes with divergence. Tested here: the alarms of joma.monitor ring in runs that
+    diverge, before they do, more often than in runs of the same seeds at rates that are too high and do not diverge.
+
+    Expected: an alarm rings in at least 25 % more of the runs that diverge than of those that have too high a rate and
+    do not, beyond chance
+    """
+    _must_diverge(run)
     still = record.unharmed(run)
     if not still.any():
-        return not_run(TELLS, expected, "every run with too high a rate diverges", at_paper_scale(run.study))
+        raise NotRun("every run with too high a rate diverges", at_paper_scale(run.study))
     ring = record.any_of(record.usual(run))
     warned = record.by_seed(run, PLAIN, (record.leads(run, ring) > 0).astype(float), record.judged(run))
     others = record.by_seed(run, PLAIN, (ring >= 0).astype(float), still)
@@ -207,35 +159,59 @@ def judge_tells(run: Run) -> Finding:
         "the same with the thresholds of the monitor": usual,
         "runs": {"with too high a rate that do not diverge": float(still.sum())},
     }
-    return by_effect(TELLS, compare(warned, others), expected=expected, what=what, details=details)
+    return by_effect(claim, compare(warned, others), what=what, details=details)
 
 
-def judge_diverges(run: Run) -> Finding:
-    """The share of runs that diverge at rates too high from the first step, beside that of their healthy twins."""
-    expected = f"at least {100 * QUARTER:g} % more of the runs diverge than of their healthy twins, beyond chance"
-    if finding := _unlearned(DIVERGES, expected, run):
-        return finding
+@CLAIMS.declare("too-high-a-rate-diverges", WORTSMAN, matters=QUARTER)
+def judge_diverges(run: Run, claim: Claim) -> Finding:
+    """Logits of attention grow and training becomes unstable where the learning rate is too high. Tested here: at rates
+    that are too high from the first step, the loss of a small decoder with norms before diverges.
+
+    Expected: at least 25 % more of the runs diverge than of their healthy twins, beyond chance
+    """
+    _must_learn(run)
     found = compare(record.share_diverged(run, PLAIN, SUDDEN), record.share_diverged(run, PLAIN, HEALTHY))
-    return by_effect(DIVERGES, found, expected=expected, what="share of runs that diverge", details=_kinds(run))
+    return by_effect(claim, found, what="share of runs that diverge", details=_kinds(run))
 
 
-def judge_prevents(run: Run) -> Finding:
-    """The share of runs that do not diverge at rates that rise, with and without norms on queries and keys."""
-    expected = f"with the norms at least {100 * QUARTER:g} % more of the runs do not diverge, beyond chance"
-    if finding := _nothing(PREVENTS, expected, run):
-        return finding
+@CLAIMS.declare("qk-norm-prevents-divergence", WORTSMAN, matters=QUARTER)
+def judge_prevents(run: Run, claim: Claim) -> Finding:
+    """Norms on queries and keys prevent the instability. Tested here: with them, fewer runs diverge at rates that rise
+    without end.
+
+    Expected: with the norms at least 25 % more of the runs do not diverge, beyond chance
+    """
+    _must_diverge(run)
     ours, control = (1 - record.share_diverged(run, name, RISING) for name in (QK_NORM, PLAIN))
     what = "share of runs that do not diverge"
-    return by_effect(PREVENTS, compare(ours, control), expected=expected, what=what, details=_kinds(run))
+    return by_effect(claim, compare(ours, control), what=what, details=_kinds(run))
 
 
-def _judge_entropy(claim: Claim, name: str, kind: int, run: Run) -> Finding:
+def _judge_entropy(run: Run, claim: Claim, name: str, kind: int) -> Finding:
     """The lowest entropy of a head at the end, beside that of the twins that have neither norm nor warm-up."""
-    expected = f"it is at least {100 * TENTH:g} % of ln T higher, beyond chance"
-    if finding := _unlearned(claim, expected, run):
-        return finding
+    _must_learn(run)
     found = compare(record.lowest_entropy(run, name, kind), record.lowest_entropy(run, PLAIN, SUDDEN))
-    return by_effect(claim, found, expected=expected, what="lowest entropy as a share of ln T", details=_kinds(run))
+    return by_effect(claim, found, what="lowest entropy as a share of ln T", details=_kinds(run))
+
+
+@CLAIMS.declare("qk-norm-prevents-collapse", WORTSMAN, matters=TENTH)
+def judge_kept(run: Run, claim: Claim) -> Finding:
+    """Norms on queries and keys bound the logits of attention. Tested here: with them, the lowest entropy of a head at
+    the end is higher, at rates that are too high from the first step.
+
+    Expected: it is at least 10 % of ln T higher, beyond chance
+    """
+    return _judge_entropy(run, claim, QK_NORM, SUDDEN)
+
+
+@CLAIMS.declare("warm-up-prevents-collapse", "Wortsman et al. 2023 Sec. 3.2", matters=TENTH)
+def judge_warm_up(run: Run, claim: Claim) -> Finding:
+    """A warm-up makes training less sensitive to the learning rate. Tested here: with one, the lowest entropy of a head
+    at the end is higher, at rates that are too high.
+
+    Expected: it is at least 10 % of ln T higher, beyond chance
+    """
+    return _judge_entropy(run, claim, PLAIN, WARMED)
 
 
 def _details(run: Run, rule: str) -> Numbers:
@@ -293,35 +269,23 @@ def _kinds(run: Run) -> Numbers:
     return {what: {name: of(*which) for name, which in networks.items()} for what, of in tables.items()}
 
 
-def _unlearned(claim: Claim, expected: str, run: Run) -> Finding | None:
+def _must_learn(run: Run) -> None:
     if reason := record.nothing_learned(run):
-        return not_run(claim, expected, reason, steps=2 * run.config["steps"])
-    return None
+        raise NotRun(reason, steps=2 * run.config["steps"])
 
 
-def _nothing(claim: Claim, expected: str, run: Run) -> Finding | None:
-    """Where healthy networks learned nothing, or too few of the others diverge."""
-    if finding := _unlearned(claim, expected, run):
-        return finding
+def _must_diverge(run: Run) -> None:
+    """Healthy networks learned, and enough of the others diverge."""
+    _must_learn(run)
     if reason := record.nothing_diverged(run):
-        return not_run(claim, expected, reason, at_paper_scale(run.study))
-    return None
+        raise NotRun(reason, at_paper_scale(run.study))
 
 
 STUDY = Study(
     name="collapse",
     title="What warns before training diverges",
     version=1,
-    claims={
-        **{claim: partial(judge_warning, rule) for rule, claim in WARNINGS.items()},
-        USUAL: judge_usual,
-        QUIET: judge_quiet,
-        TELLS: judge_tells,
-        DIVERGES: judge_diverges,
-        PREVENTS: judge_prevents,
-        KEEPS: partial(_judge_entropy, KEEPS, QK_NORM, SUDDEN),
-        WARM_UP: partial(_judge_entropy, WARM_UP, PLAIN, WARMED),
-    },
+    claims=CLAIMS,
     # With eight seeds from 3000 on twelve of thirteen claims were decided, with five from 4100 on eight.
     quick=CollapseConfig(seeds=5),
     # Heads are 16 wide, so that the spectra of all heads are found at once on a GPU. The words are the most frequent
