@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from joma.claims.contract import NotRun, OnlyAtPaperScale
 from joma.claims.declare import Claims
 from joma.claims.evidence import at_most
 from joma.claims.verdicts import by_effect, by_tests, not_run
@@ -59,6 +60,19 @@ def test_claims_share_what_none_of_them_says():
     shown = [(one.source, one.unit, one.matters, one.ceiling) for one in claims]
     assert shown == [("JoMA Fig. 6", "nats", 0.05, 1.0), ("JoMA Fig. 7", "%", 0.5, 2.0)]
     assert [judge(RUN).verdict for judge in claims.values()] == ["holds", "only qualitative"]
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [(NotRun, "not run"), (OnlyAtPaperScale, "at paper scale")])
+def test_a_judge_that_cannot_tell_raises_why(kind, verdict):
+    claims = Claims(source="JoMA Thm 2")
+
+    @claims.declare("short", text="One.\n\nExpected: below {LEAST:g}")
+    def short(run, claim):
+        raise kind("too short", "joma verify thm2", steps=8)
+
+    (finding,) = (judge(RUN) for judge in claims.values())
+    assert (finding.verdict, finding.expected, finding.reason) == (verdict, "below 0.1", "too short")
+    assert (finding.command, finding.changes) == ("joma verify thm2", {"steps": 8})
 
 
 def test_a_guard_comes_before_the_judges_that_it_guards():

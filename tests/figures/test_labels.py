@@ -158,14 +158,14 @@ def test_boxes_that_collide_stand_where_they_want_to_be_on_average():
     assert spread([0.1, 0.2, 9.0], [1.0, 3.0, 1.0], 0.0, 20.0) == [0.5, 2.5, 9.0]
 
 
-def drawn(name_first=lambda figure, first: None):
+def drawn(name_first=lambda figure, first: None, **how):
     """The labels of both panels of a study's figure, and how many artists write them."""
     with house_style():
         figure, axes = panels(2)
         for axis in axes:
             axis.plot([0, 1], [3, 2], label="trained")
         name_first(figure, axes[0])
-        twice = Drawing("entropy", "", Drawing("entropy", "", figure).figure)
+        twice = Drawing("entropy", "", Drawing("entropy", "", figure, **how).figure, **how)
     found = [[artist for artist in axis.artists if isinstance(artist, EndLabels)] for axis in twice.figure.axes]
     return [[text.get_text() for labels in of for text in labels.texts] for of in found]
 
@@ -181,3 +181,7 @@ def test_a_study_s_figure_with_a_legend_gets_no_labels(named):
 
 def test_where_a_study_names_some_lines_itself_it_names_all():
     assert drawn(lambda _, first: label_lines(first)) == [["trained"], []]
+
+
+def test_a_study_may_want_no_labels():
+    assert drawn(labels=False) == [[], []]

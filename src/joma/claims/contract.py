@@ -67,7 +67,7 @@ class OnlyAtPaperScale(NotRun):
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure with its caption; `name` becomes its file name. Lines are named at their ends where no legend is."""
+    """A figure with its caption; `name` becomes its file name."""
 
     name: str
     caption: str
@@ -75,9 +75,12 @@ class Drawing:
     figure: Figure
     alt: str = ""
     """What is seen, only for figures that are made of text: of all others it is read from the figure."""
+    labels: bool = True
+    """Whether lines are named at their ends where the figure names none; the description names them in any case."""
 
     def __post_init__(self) -> None:
-        name_lines(self.figure)
+        if self.labels:
+            name_lines(self.figure)
 
     @property
     def description(self) -> str:

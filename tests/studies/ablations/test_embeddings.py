@@ -8,7 +8,10 @@ from joma.recipes.language import curves as recorded
 from joma.studies.ablations import embeddings
 
 
-@pytest.mark.parametrize(("claim", "variant"), [(embeddings.ORTHONORMAL, "orthonormal"), (embeddings.FROZEN, "frozen")])
+@pytest.mark.parametrize(
+    ("claim", "variant"),
+    [("rebound-with-orthonormal-embeddings", "orthonormal"), ("rebound-with-random-embeddings", "frozen")],
+)
 def test_frozen_vectors_show_the_pattern_or_not(small_run, claim, variant):
     must_show(small_run("embeddings"), claim, variant)
 
@@ -46,9 +49,9 @@ def test_learned_embeddings_help_or_not(small_run):
     ]
     for loss, expected in cases:
         found = made(small_run, frozen_valid_loss=loss, learned_valid_loss=0.5)
-        assert verdict(found, embeddings.BETTER_LEARNED) == expected, loss
-    assert verdict(changed(small_run("embeddings"), idle("learned")), embeddings.BETTER_LEARNED) == "not run"
-    assert verdict(made(small_run, lost=["frozen"]), embeddings.BETTER_LEARNED) == "not run"
+        assert verdict(found, "learned-embeddings-help") == expected, loss
+    assert verdict(changed(small_run("embeddings"), idle("learned")), "learned-embeddings-help") == "not run"
+    assert verdict(made(small_run, lost=["frozen"]), "learned-embeddings-help") == "not run"
 
 
 def test_learned_embeddings_become_alike_or_not(small_run):
@@ -62,10 +65,10 @@ def test_learned_embeddings_become_alike_or_not(small_run):
     ]
     for alike, expected in cases:
         found = made(small_run, learned_coherence=alike, frozen_coherence=0.2)
-        assert verdict(found, embeddings.ALIKE_LEARNED) == expected, alike
-    assert verdict(changed(small_run("embeddings"), idle("learned")), embeddings.ALIKE_LEARNED) == "not run"
+        assert verdict(found, "learned-embeddings-become-alike") == expected, alike
+    assert verdict(changed(small_run("embeddings"), idle("learned")), "learned-embeddings-become-alike") == "not run"
     found = made(small_run, lost=["frozen"], learned_coherence=0.4, frozen_coherence=0.2)
-    assert verdict(found, embeddings.ALIKE_LEARNED) == "holds"  # frozen vectors are there in any case
+    assert verdict(found, "learned-embeddings-become-alike") == "holds"  # frozen vectors are there in any case
 
 
 def test_logits_follow_by_theorem_1_or_not(small_run):
@@ -88,9 +91,11 @@ def test_logits_follow_by_theorem_1_or_not(small_run):
             frozen_few_words_estimate_theorem=random,
             orthonormal_estimate_frequency=frequency,
         )
-        assert verdict(found, embeddings.LOGITS) == expected, (orthonormal, random, frequency)
+        assert verdict(found, "logits-with-orthonormal-embeddings") == expected, (orthonormal, random, frequency)
     for network in ("orthonormal", "frozen, few words"):
-        assert verdict(changed(small_run("embeddings"), idle(network)), embeddings.LOGITS) == "not run"
+        assert (
+            verdict(changed(small_run("embeddings"), idle(network)), "logits-with-orthonormal-embeddings") == "not run"
+        )
 
 
 @pytest.mark.parametrize("measure", ["coherence", "estimate/theorem"])
@@ -115,4 +120,4 @@ def test_embeddings_are_what_they_are_called(small_run):
 @pytest.mark.long
 def test_several_heads_leave_theorem_1_open(data_folder, tmp_path):
     run = carry_out(STUDIES["embeddings"], data_folder, tmp_path / "run", heads=2, layers=1, steps=12)
-    assert verdict(run, embeddings.LOGITS) == "not run"
+    assert verdict(run, "logits-with-orthonormal-embeddings") == "not run"

@@ -29,7 +29,7 @@ def test_verdicts_of_small_runs(depths):
     assert {name for name, verdict in of.items() if verdict == "at paper scale"} == {
         "fig6-losses-wikitext-2", "fig6-losses-wikitext-103", "fig6-curves",
     }  # fmt: skip
-    said = found(fig6.STUDY, depths, fig6.LOSSES["wikitext-103"])
+    said = found(fig6.STUDY, depths, "fig6-losses-wikitext-103")
     assert "--corpus wikitext-103" in said.command
     assert "corpus is wikitext-2" in said.reason
 
@@ -83,16 +83,16 @@ def test_entropy_that_still_falls_at_the_end_tells_nothing_of_a_rebound(tmp_path
     mixed = np.concatenate([falls, down_and_up(np.ones((5, 1)), 0.5 + 0.01 * SEEDS)], axis=2)[:, :, [1, 1, 0, 1]]
     config = fig6.Fig6Config(**SMALL, layers=(1, 4), rate=0.02, seeds=5)
     run = made(tmp_path / "falls", config, L1=depth(falls), L4=depth(mixed))
-    finding = found(fig6.STUDY, run, fig6.ONE)
+    finding = found(fig6.STUDY, run, "fig6-one-layer")
     assert finding.verdict == "not run"
     assert "still falls at the end" in finding.reason
     assert "--steps 96" in finding.command
-    finding = found(fig6.STUDY, run, fig6.TOP)  # of its two layers one comes back
+    finding = found(fig6.STUDY, run, "fig6-top-layers")  # of its two layers one comes back
     assert finding.verdict == "undecided"
     assert finding.details["still falling at the end, so they do not tell"] == {"layers": 1.0}
     falls[0, -2] -= 0.5
     run = made(tmp_path / "one rises", L1=depth(falls))
-    assert "still falling" not in found(fig6.STUDY, run, fig6.ONE).measured
+    assert "still falling" not in found(fig6.STUDY, run, "fig6-one-layer").measured
 
 
 def test_what_never_dropped_does_not_come_back(tmp_path):
@@ -125,7 +125,7 @@ def test_every_top_layer_must_come_back_and_no_other(tmp_path):
         run = made(
             tmp_path / f"{place}", config, L1=one, L4=depth(down_and_up(np.ones((5, 4)), np.array(back) + noise))
         )
-        finding = found(fig6.STUDY, run, fig6.TOP)
+        finding = found(fig6.STUDY, run, "fig6-top-layers")
         assert finding.verdict == verdict
         assert finding.details["lower layers"] == {"that drop and come back": 2.0 * (back[0] > 0), "of": 2.0}
         assert set(finding.printed.effects) == {"L = 4, layer 3", "L = 4, layer 4"}
@@ -172,7 +172,7 @@ def test_the_deepest_must_be_better_than_the_shallowest(tmp_path):
             f"L{layers}": depth(down_and_up(np.ones((5, layers)), 0.5), loss=loss + 0.001 * SEEDS[:, 0] * layers)
             for layers, loss in zip((1, 2, 4), losses, strict=True)
         }
-        finding = found(fig6.STUDY, made(tmp_path / f"{place}", config, **depths), fig6.DEEPER)
+        finding = found(fig6.STUDY, made(tmp_path / f"{place}", config, **depths), "fig6-deeper-is-better")
         assert finding.verdict == verdict
         assert list(finding.printed.effects) == ["L = 2 against 1", "L = 4 against 2"]
 
@@ -200,7 +200,7 @@ def test_the_loss_of_a_depth_that_diverged_is_open(tmp_path, monkeypatch):
     assert found(fig6.STUDY, run, WIKITEXT_2).verdict == "undecided"
 
 
-WIKITEXT_2 = fig6.LOSSES["wikitext-2"]
+WIKITEXT_2 = "fig6-losses-wikitext-2"
 
 
 def with_losses(tmp_path, monkeypatch, off, diverged=()):
@@ -213,7 +213,7 @@ def with_losses(tmp_path, monkeypatch, off, diverged=()):
     )
     as_the_paper(monkeypatch, run.config)
     real = _published.differs
-    monkeypatch.setattr(fig6, "differs", lambda config, **wanted: real(config))
+    monkeypatch.setattr(_published, "differs", lambda config, **wanted: real(config))
     return run
 
 
@@ -234,7 +234,7 @@ def test_logits_must_follow_the_theorem_more_than_frequencies(tmp_path, theorem,
     more = {f"estimate/{part}": np.broadcast_to(values, (5, 13)) for part, values in end.items()}
     one = depth(down_and_up(np.ones((5, 1)), 0.5), **more)
     run = made(tmp_path, L1=one, L2=depth(down_and_up(np.ones((5, 2)), 0.5)))
-    finding = found(fig6.STUDY, run, fig6.LOGITS)
+    finding = found(fig6.STUDY, run, "logits-of-a-language-model")
     assert finding.verdict == verdict
     assert finding.main.control_effect == pytest.approx(abs(frequency))
     assert finding.details["L = 1"]["log frequency, with its sign"] == pytest.approx(frequency)
@@ -245,12 +245,18 @@ def test_logits_without_a_correlation_are_not_run(tmp_path):
     parts = {f"estimate/{part}": np.full((5, 13), np.nan) for part in ("theorem", "squares", "frequency")}
     for more, said in (({}, "with several heads"), (parts, "cannot be computed")):
         run = made(tmp_path / said, L1=depth(one, **more), L2=depth(np.repeat(one, 2, axis=2)))
-        finding = found(fig6.STUDY, run, fig6.LOGITS)
+        finding = found(fig6.STUDY, run, "logits-of-a-language-model")
         assert finding.verdict == "not run"
         assert said in finding.reason
 
 
-EVERYTHING = (fig6.ONE, fig6.TOP, fig6.BOTTOM, fig6.DEEPER, fig6.LOGITS)
+EVERYTHING = (
+    "fig6-one-layer",
+    "fig6-top-layers",
+    "fig6-bottom-layers",
+    "fig6-deeper-is-better",
+    "logits-of-a-language-model",
+)
 
 
 def test_networks_that_learned_nothing_get_no_verdict(tmp_path):
@@ -273,7 +279,7 @@ def test_networks_that_learned_nothing_get_no_verdict(tmp_path):
         )
 
     learned = verdicts(fig6.STUDY, record("learned", LEARNED, LEARNED - 0.1, LEARNED - 0.2))
-    assert {learned[claim.name] for claim in EVERYTHING} == {"holds"}
+    assert {learned[claim] for claim in EVERYTHING} == {"holds"}
     idle = record("idle", IDLE, IDLE - 0.01, IDLE - 0.04)
     for claim in EVERYTHING:
         finding = found(fig6.STUDY, idle, claim)
@@ -281,7 +287,7 @@ def test_networks_that_learned_nothing_get_no_verdict(tmp_path):
         assert "learned no more than how frequent words are" in finding.reason
         assert "--steps 96" in finding.command
     said = "best loss is 4.000 nats, predicting by frequency alone has 4.000 nats"
-    assert said in found(fig6.STUDY, idle, fig6.ONE).reason
+    assert said in found(fig6.STUDY, idle, "fig6-one-layer").reason
     some = verdicts(fig6.STUDY, record("some", LEARNED, LEARNED - 0.1, IDLE))
     assert some["fig6-one-layer"] == some["logits-of-a-language-model"] == "holds"
     assert some["fig6-top-layers"] == some["fig6-bottom-layers"] == some["fig6-deeper-is-better"] == "undecided"
@@ -318,8 +324,8 @@ def test_a_seed_that_diverged_is_left_out_of_every_number(tmp_path):
     )
     for claim in EVERYTHING:
         finding = found(fig6.STUDY, run, claim)
-        assert (finding.verdict, finding.main.seeds, finding.main.failed) == ("undecided", 5, 1), claim.name
-        assert finding.details["diverged and left out"], claim.name
+        assert (finding.verdict, finding.main.seeds, finding.main.failed) == ("undecided", 5, 1), claim
+        assert finding.details["diverged and left out"], claim
 
 
 @pytest.mark.long
@@ -399,9 +405,9 @@ def test_another_text_under_a_begun_run_is_refused(depths, data_folder, tmp_path
 
 def test_another_text_is_not_held_against_the_papers_numbers(depths, monkeypatch):
     as_the_paper(monkeypatch, depths.config)
-    monkeypatch.setattr(fig6, "differs", lambda config, **wanted: "x" * (wanted.get("corpus") == "wikitext-103"))
+    monkeypatch.setattr(_published, "differs", lambda config, **wanted: "x" * (wanted.get("corpus") == "wikitext-103"))
     monkeypatch.setattr(_published, "SIZES", (28_782, 2_049_990, 214_417))
-    for claim in (fig6.LOSSES["wikitext-2"], fig6.CURVES):
+    for claim in ("fig6-losses-wikitext-2", "fig6-curves"):
         finding = found(fig6.STUDY, depths, claim)
         assert finding.verdict == "not run"
         assert finding.reason.startswith("the text is not WikiText-2: it has 40 words and 3001 + 401 tokens")

@@ -7,7 +7,7 @@ from small_language_models import FREQUENCIES, SMALL, as_the_paper, by_hand, dow
 
 from joma.claims.execute import draw, execute
 from joma.recipes.language import curves as recorded
-from joma.studies.language import fig8
+from joma.studies.language import _published, fig8
 
 pytestmark = pytest.mark.usefixtures("no_other_text")
 
@@ -48,12 +48,12 @@ def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_p
     run = carried_out(fig8.STUDY, config, tmp_path / "run.sqlite")
     assert recorded.alive(run, "sweep").tolist() == [[True] * 3, [True] * 3, [False] * 3]
     assert np.isfinite(recorded.best_loss(run, "sweep")[:2]).all()
-    pattern = found(fig8.STUDY, run, fig8.PATTERN)
+    pattern = found(fig8.STUDY, run, "fig8-pattern-of-the-best")
     assert pattern.details["diverged and left out"] == {"runs at 1e+30": 3.0}
     assert "unknown" not in pattern.measured
-    together = found(fig8.STUDY, run, fig8.TOGETHER)
+    together = found(fig8.STUDY, run, "fig8-pattern-and-loss")
     assert together.reason == "only 2 of 3 rates learn more than how frequent words are, and 3 are needed (1 diverges)"
-    largest = found(fig8.STUDY, run, fig8.LARGE)  # the best rate is no control of itself
+    largest = found(fig8.STUDY, run, "fig8-large-rate")  # the best rate is no control of itself
     assert largest.verdict == "not run"
     assert largest.reason == "the largest rate that learns, 0.02, has the lowest loss"
     assert len(draw(fig8.STUDY, run)) == 1
@@ -109,7 +109,7 @@ def of(run, claim):
 )
 def test_the_pattern_of_the_best_rate(tmp_path, back, spread, verdict):
     run = made(tmp_path / "run", back, LOSSES, spread=spread)
-    assert of(run, fig8.PATTERN) == verdict
+    assert of(run, "fig8-pattern-of-the-best") == verdict
     np.testing.assert_allclose(fig8.comes_back(run).mean(-1), back)
 
 
@@ -124,8 +124,8 @@ def test_the_pattern_must_be_beyond_what_seeds_differ(tmp_path, uncertain):
     def change(name, step, value):
         return entropy[:, step // 4, :, None] if name == "sweep/valid/entropy" else value
 
-    assert of(run, fig8.PATTERN) == "holds"
-    assert of(changed(run, tmp_path / "noise", change), fig8.PATTERN) == "undecided"
+    assert of(run, "fig8-pattern-of-the-best") == "holds"
+    assert of(changed(run, tmp_path / "noise", change), "fig8-pattern-of-the-best") == "undecided"
 
 
 def test_more_than_elsewhere_is_not_enough_where_nothing_comes_back(tmp_path):
@@ -143,7 +143,7 @@ def test_more_than_elsewhere_is_not_enough_where_nothing_comes_back(tmp_path):
 
     spoiled = changed(run, tmp_path / "spoiled", change)
     np.testing.assert_allclose(fig8.comes_back(spoiled)[:, 0], [-1 / 2, -0.4 / 2.6, -1 / 2])
-    assert of(spoiled, fig8.PATTERN) == "not above its control"
+    assert of(spoiled, "fig8-pattern-of-the-best") == "not above its control"
 
 
 def test_every_layer_must_rebound_at_the_best_rate(tmp_path):
@@ -154,7 +154,7 @@ def test_every_layer_must_rebound_at_the_best_rate(tmp_path):
         return value
 
     good = made(tmp_path / "good", (0.1, 0.8, 0.2), LOSSES, spread=0.01)
-    finding = found(fig8.STUDY, changed(good, tmp_path / "one layer", one_layer), fig8.PATTERN)
+    finding = found(fig8.STUDY, changed(good, tmp_path / "one layer", one_layer), "fig8-pattern-of-the-best")
     assert finding.verdict == "only qualitative"
     assert finding.printed.tests[0].value == 1.0
 
@@ -186,16 +186,21 @@ def test_layers_that_hardly_drop_have_nothing_to_make_good(tmp_path):
 def test_rates_that_learn_nothing_are_no_rivals(tmp_path):
     idle = made(tmp_path / "idle", (0.1, 0.5, 0.9), (3.0, 2.0, FREQUENCIES))
     assert recorded.learned_at(idle, "sweep").tolist() == [True, True, False]
-    finding = found(fig8.STUDY, idle, fig8.PATTERN)
+    finding = found(fig8.STUDY, idle, "fig8-pattern-of-the-best")
     assert finding.verdict == "holds"
     assert finding.details["rates"] == {"the best": 1e-2, "its control": 1e-3}
     alone = made(tmp_path / "alone", (0.1, 0.5, 0.1), (FREQUENCIES, 2.0, FREQUENCIES))
-    assert of(alone, fig8.PATTERN) == of(alone, fig8.LARGE) == of(alone, fig8.TOGETHER) == "not run"
+    assert (
+        of(alone, "fig8-pattern-of-the-best")
+        == of(alone, "fig8-large-rate")
+        == of(alone, "fig8-pattern-and-loss")
+        == "not run"
+    )
 
 
 def test_nothing_is_told_where_no_rate_learns(tmp_path):
     idle = made(tmp_path / "idle", (0.1, 0.9, 0.2), [FREQUENCIES - 0.04] * 3)
-    for claim in (fig8.PATTERN, fig8.TOGETHER, fig8.LARGE):
+    for claim in ("fig8-pattern-of-the-best", "fig8-pattern-and-loss", "fig8-large-rate"):
         finding = found(fig8.STUDY, idle, claim)
         assert finding.verdict == "not run"
         assert finding.reason.startswith("only 0 of 3 rates learn more than how frequent words are")
@@ -210,7 +215,7 @@ def test_a_run_that_diverged_has_no_part_in_it(tmp_path):
     losses[3::4] = [0.1, 9.0, 0.1]
     entropy = down_and_up(np.ones((12, 2)), back[:, None])
     run = by_hand(tmp_path / "run", fig8.STUDY, config, {"sweep": (RATES, losses, entropy, [3, 7, 11], {})})
-    finding = found(fig8.STUDY, run, fig8.PATTERN)
+    finding = found(fig8.STUDY, run, "fig8-pattern-of-the-best")
     assert (finding.verdict, finding.main.seeds, finding.main.failed) == ("undecided", 3, 1)
     assert finding.details["diverged and left out"] == {f"runs at {rate:g}": 1.0 for rate in RATES}
     assert np.isnan(fig8.comes_back(run)[:, 3]).all()
@@ -224,12 +229,12 @@ def test_rank_correlation_needs_more_than_chance(tmp_path):
     cases = {"falling": (3 - SCORES, "holds"), "rising": (2 + SCORES, "fails")}
     for name, (losses, verdict) in cases.items():
         run = made(tmp_path / name, SCORES, losses, rates=SEVEN)
-        assert of(run, fig8.TOGETHER) == verdict
+        assert of(run, "fig8-pattern-and-loss") == verdict
     mixed = made(tmp_path / "mixed", SCORES[[0, 1, 2, 3, 4, 6, 5]], 3 - SCORES[[3, 0, 5, 1, 6, 2, 4]], rates=SEVEN)
-    assert of(mixed, fig8.TOGETHER) == "undecided"
+    assert of(mixed, "fig8-pattern-and-loss") == "undecided"
     # three rates can be put in order by chance, however many seeds there are
     three = made(tmp_path / "three", (0.1, 0.4, 0.7), (3.0, 2.5, 2.0))
-    assert of(three, fig8.TOGETHER) == "undecided"
+    assert of(three, "fig8-pattern-and-loss") == "undecided"
 
 
 def test_a_correlation_that_exchanged_rates_reach_is_not_above_its_control(tmp_path, monkeypatch):
@@ -238,20 +243,20 @@ def test_a_correlation_that_exchanged_rates_reach_is_not_above_its_control(tmp_p
     assert real(fig8.comes_back(run), -recorded.best_loss(run, "sweep")).chance < 1
     for chance, verdict in ((0.9, "holds"), (1.0, "not above its control"), (np.nan, "not above its control")):
         monkeypatch.setattr(fig8, "correlation", lambda *rows, chance=chance: real(*rows)._replace(chance=chance))
-        assert of(run, fig8.TOGETHER) == verdict
+        assert of(run, "fig8-pattern-and-loss") == verdict
 
 
 def test_a_rate_that_learns_nothing_counts_among_all_runs(tmp_path):
     """It comes back most and has the worst loss; without it, the correlation is whole."""
     losses = np.append(3 - SCORES[:6], FREQUENCIES)
-    finding = found(fig8.STUDY, made(tmp_path / "run", SCORES, losses, rates=SEVEN), fig8.TOGETHER)
+    finding = found(fig8.STUDY, made(tmp_path / "run", SCORES, losses, rates=SEVEN), "fig8-pattern-and-loss")
     assert finding.verdict == "undecided"
     assert finding.details["only rates that learn"]["correlation"] > 0.9
     assert finding.main.effect < 0.5
 
 
 def test_a_correlation_that_cannot_be_worked_out_is_not_run(tmp_path):
-    finding = found(fig8.STUDY, made(tmp_path / "run", (0.0, 0.0, 0.0), LOSSES, spread=0.0), fig8.TOGETHER)
+    finding = found(fig8.STUDY, made(tmp_path / "run", (0.0, 0.0, 0.0), LOSSES, spread=0.0), "fig8-pattern-and-loss")
     assert finding.verdict == "not run"
     assert "cannot be computed" in finding.reason
 
@@ -272,7 +277,7 @@ def test_large_rates(tmp_path, ends, spread, verdict):
     """Against the best rate, which keeps 1 of 2 nats in both layers."""
     last = np.ones((9, 2))
     last[6:] = np.array(ends) + spread * SEEDS[:, None]
-    assert of(made(tmp_path / "run", (0.1, 0.1, 0.1), LOSSES, rises=last), fig8.LARGE) == verdict
+    assert of(made(tmp_path / "run", (0.1, 0.1, 0.1), LOSSES, rises=last), "fig8-large-rate") == verdict
 
 
 def test_the_largest_rate_is_one_that_learns(tmp_path):
@@ -280,7 +285,7 @@ def test_the_largest_rate_is_one_that_learns(tmp_path):
     last[3:6] += 0.001 * SEEDS[:, None]
     last[6:] = 0.001
     run = made(tmp_path / "run", (0.1, 0.1, 0.1), (2.0, 2.5, FREQUENCIES), rises=last)
-    finding = found(fig8.STUDY, run, fig8.LARGE)
+    finding = found(fig8.STUDY, run, "fig8-large-rate")
     assert finding.verdict == "not above its control"
     assert finding.details["rates"] == {"the largest that learns": 1e-2, "the best, its control": 1e-3}
     assert finding.details["lost at 0.1, which learns nothing"]["layer 1"] == pytest.approx(0.9995)
@@ -300,22 +305,22 @@ def test_the_largest_rate_is_one_that_learns(tmp_path):
 def test_the_best_rate_is_the_printed_one(tmp_path, monkeypatch, losses, spread, verdict):
     run = made(tmp_path / "run", (0.1, 0.1, 0.1), losses)
     as_the_paper(monkeypatch, run.config)
-    monkeypatch.setattr(fig8, "differs", lambda config, **wanted: "")
+    monkeypatch.setattr(_published, "differs", lambda config, **wanted: "")
     monkeypatch.setattr(fig8, "PRINTED_BEST", 1e-2)
 
     def noisy(name, step, value):
         noise = np.outer([0.0, 1.0, -1.0], spread * SEEDS).flatten()
         return value + noise if name == "sweep/valid/loss" else value
 
-    assert of(changed(run, tmp_path / "noisy", noisy), fig8.BEST) == verdict
+    assert of(changed(run, tmp_path / "noisy", noisy), "fig8-best-rate") == verdict
 
 
 def test_a_printed_rate_that_learned_nothing_is_not_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(fig8, "differs", lambda config, **wanted: "")
-    monkeypatch.setattr(fig8, "not_wikitext_2", lambda run: "")
+    monkeypatch.setattr(_published, "differs", lambda config, **wanted: "")
+    monkeypatch.setattr(_published, "not_wikitext_2", lambda run: "")
     monkeypatch.setattr(fig8, "PRINTED_BEST", 1e-2)
     run = made(tmp_path / "run", (0.1, 0.1, 0.1), (2.0, FREQUENCIES, 2.5))
-    assert "learned only how frequent words are" in found(fig8.STUDY, run, fig8.BEST).reason
+    assert "learned only how frequent words are" in found(fig8.STUDY, run, "fig8-best-rate").reason
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from joma.studies.language._published import (
     distances,
     distances_by_seed,
     find_stored,
-    near_stored,
 )
 
 
@@ -214,7 +213,7 @@ def near(tmp_path, monkeypatch):
             run.keep("stored", lambda: np.array(rows).reshape(-1, 8))
             if by_seed is not None:
                 run.keep("stored by seed", lambda: np.array(by_seed))
-            return near_stored(fig6.CURVES, run)
+            return found(fig6.STUDY, run, "fig6-curves")
 
     return judge
 
@@ -296,7 +295,7 @@ def test_stored_curves_are_compared_and_not_kept(study, data_folder, tmp_path, m
     first = carried_out(study.STUDY, config, tmp_path / "first")
     variant, index = ("L1", 0) if study is fig6 else ("sweep", 1)
     assert "stored" not in first
-    assert "the data folder has no" in found(study.STUDY, first, study.CURVES).reason
+    assert "the data folder has no" in found(study.STUDY, first, f"{study.STUDY.name}-curves").reason
     ours = curve(first, variant, "sequence/entropy")[index, :, :, :, 0]  # (seeds, points, layers)
     (tmp_path / "reference").mkdir()
     for shift in (0.01, 2.0):
@@ -317,12 +316,12 @@ def test_stored_curves_are_compared_and_not_kept(study, data_folder, tmp_path, m
         study.run(config, run, silent)  # trained already
         assert run.value("stored")[:, 2] == pytest.approx([shift], abs=1e-6)
         assert run.value("stored by seed")[0, :3, 0] == pytest.approx([shift] * 3, abs=1e-6)
-        finding = found(study.STUDY, run, study.CURVES)
+        finding = found(study.STUDY, run, f"{study.STUDY.name}-curves")
         assert finding.main.seeds == 3
         assert finding.printed.tests[0].passes == (shift < 0.1)
     none = copied(first, tmp_path / "no curves")
     none.keep("stored", lambda: np.zeros((0, 8)))
-    assert "has no curves of these depths, rates" in found(study.STUDY, none, study.CURVES).reason
+    assert "has no curves of these depths, rates" in found(study.STUDY, none, f"{study.STUDY.name}-curves").reason
     (tmp_path / "reference" / "wikitext2_runs.json").write_text("[3]")
     with pytest.raises(ValueError, match="not a list of runs"):
         study.run(config, copied(first, tmp_path / "damaged"), silent)

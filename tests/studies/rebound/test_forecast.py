@@ -112,7 +112,9 @@ NEARLY = np.array([0.999, 1.0, 1.001])
 
 
 @pytest.mark.parametrize(
-    ("claim", "name"), [(forecast.FORETELLS, "Theorem_1"), (forecast.GROWTH, "eq_6")], ids=["theorem", "equation"]
+    ("claim", "name"),
+    [("theorem-1-foretells", "Theorem_1"), ("equation-6-foretells", "eq_6")],
+    ids=["theorem", "equation"],
 )
 def test_verdicts_turn_with_the_errors(small, tmp_path, claim, name):
     printed = f"{name}_as_printed"
@@ -125,7 +127,7 @@ def test_verdicts_turn_with_the_errors(small, tmp_path, claim, name):
     }
     for place, (verdict, errors) in enumerate(cases.items()):
         run = with_errors(small, tmp_path / str(place), **errors)
-        assert verdicts(forecast.STUDY, run)[claim.name] == verdict, errors
+        assert verdicts(forecast.STUDY, run)[claim] == verdict, errors
     for line in scores.CONTROLS:
         given = {printed: 0.5, name: 0.5, line.replace(",", "").replace(" ", "_"): 0.2}
         finding = found(forecast.STUDY, with_errors(small, tmp_path / line, **given), claim)
@@ -143,7 +145,7 @@ def test_verdicts_turn_with_the_errors(small, tmp_path, claim, name):
 
 
 def test_the_law_is_held_against_every_control(small, tmp_path):
-    law, claim = "focus_and_dilution", forecast.LAW
+    law, claim = "focus_and_dilution", "focus-and-dilution-foretells"
     assert found(forecast.STUDY, with_errors(small, tmp_path / "a", **{law: 0.5}), claim).verdict == "holds"
     assert found(forecast.STUDY, with_errors(small, tmp_path / "b", **{law: 1.5}), claim).verdict == "fails"
     level = with_errors(small, tmp_path / "c", **{law: NEARLY})
@@ -197,7 +199,9 @@ def test_late_steps_are_scored_apart(small, tmp_path, monkeypatch):
             return np.broadcast_to(np.array([4.0, 4.0, 0.5, 0.5]), value.shape)
         return np.ones_like(value) if "/entropy/" in name and "words" not in name else value
 
-    details = found(forecast.STUDY, changed(small, tmp_path / "late", worse_early), forecast.LAW).details
+    details = found(
+        forecast.STUDY, changed(small, tmp_path / "late", worse_early), "focus-and-dilution-foretells"
+    ).details
     assert details["skill"][entries.LAW] == pytest.approx(1 - 2.25)
     assert details["skill from t = 16 on"][entries.LAW] == pytest.approx(0.5)
     assert details["above damped trend"]["skill"] == pytest.approx(-1.25)

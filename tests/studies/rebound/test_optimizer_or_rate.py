@@ -132,7 +132,7 @@ def _tossed(name, step, value):
 
 def test_a_level_that_no_run_reaches_is_left_out(tmp_path):
     run = made(tmp_path / "run", {"Adam": (1.5, 1.2, 0.6), "SGD": (1.5, 0.9)}, spread=1e-3, levels=(2.0, 1e-3))
-    finding = found(study.STUDY, run, study.RATE)
+    finding = found(study.STUDY, run, "rate-at-equal-loss")
     assert finding.verdict == "holds"
     assert "loss 2" in finding.measured
     assert "0.001" not in finding.measured

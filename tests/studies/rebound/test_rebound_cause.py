@@ -23,8 +23,8 @@ from joma.training import train_all
 
 NONE = "not above its control"
 TWINS = {
-    claims.NEEDS_QK: "QK", claims.NEEDS_BLOCK: BLOCK, claims.NEEDS_EMBEDDINGS: "embeddings",
-    claims.NEEDS_LOWER_MLP: "MLP",
+    "needs-qk-to-move": "QK", "needs-mlp-to-move": BLOCK, "first-layer-needs-embeddings": "embeddings",
+    "needs-lower-mlp-to-move": "MLP",
 }  # fmt: skip
 RISE = 0.4
 """Of a layer that comes back, in records that are made up."""
@@ -133,7 +133,7 @@ def test_whose_weights_bring_a_layer_back(run, tmp_path):
         of = verdicts(STUDY, made(run, tmp_path / f"{place}.sqlite", split=split, spread=1e-4))
         assert of["own-qk-first-layer"] == of["own-qk-higher-layers"] == verdict, split
     noisy = made(run, tmp_path / "noisy.sqlite", split={"own QK": 0.2, "embeddings": -0.1}, spread=0.05)
-    assert found(STUDY, noisy, claims.OWN_FIRST).printed.effects["1 layer"].difference == pytest.approx(0.3)
+    assert found(STUDY, noisy, "own-qk-first-layer").printed.effects["1 layer"].difference == pytest.approx(0.3)
 
 
 def test_which_weights_below_bring_a_higher_layer_back(run, tmp_path):
@@ -152,14 +152,14 @@ def test_what_must_move_for_attention_to_come_back(run, tmp_path, claim, frozen)
     for left, verdict in ((0.0, "holds"), (0.2, "only qualitative"), (RISE, NONE), (0.8, "fails")):
         copy = made(run, tmp_path / f"{left}.sqlite", twins={frozen: left}, spread=1e-3)
         of = verdicts(STUDY, copy)
-        assert of[claim.name] == verdict
-        assert {of[other.name] for other in TWINS if other is not claim} == {NONE}
+        assert of[claim] == verdict
+        assert {of[other] for other in TWINS if other != claim} == {NONE}
     cases = set(found(STUDY, copy, claim).printed.effects)
-    higher = set() if claim is claims.NEEDS_EMBEDDINGS else {"2 layers: layer 2"}
-    first = set() if claim is claims.NEEDS_LOWER_MLP else {"1 layer", "2 layers: layer 1"}
+    higher = set() if claim == "first-layer-needs-embeddings" else {"2 layers: layer 2"}
+    first = set() if claim == "needs-lower-mlp-to-move" else {"1 layer", "2 layers: layer 1"}
     assert cases == first | higher
     wide = made(run, tmp_path / "wide.sqlite", twins={frozen: 0.35}, spread=0.05)
-    assert verdicts(STUDY, wide)[claim.name] == "undecided"
+    assert verdicts(STUDY, wide)[claim] == "undecided"
 
 
 def test_layers_that_come_back_without_a_twin_are_not_judged_by_it(run, tmp_path):
@@ -170,13 +170,13 @@ def test_layers_that_come_back_without_a_twin_are_not_judged_by_it(run, tmp_path
             return "MLP frozen" not in name and name in self.run
 
     bare = Untwinned(whole, tmp_path / "b.sqlite", lambda name, step, value: value)
-    finding = found(STUDY, bare, claims.NEEDS_LOWER_MLP)
+    finding = found(STUDY, bare, "needs-lower-mlp-to-move")
     assert (finding.verdict, finding.reason) == ("not run", "no network has a twin with MLP frozen")
 
 
 def test_only_what_numerical_errors_cannot_explain_counts(run, tmp_path):
     """Both ways: neither a claim nor its refusal may rest on them."""
-    own, below = claims.OWN_HIGHER.name, claims.LOWER_MLP.name
+    own, below = "own-qk-higher-layers", "higher-layers-by-lower-mlp"
     large = np.array([0.4, 0.4, 0.2995])  # more than all but a trace of one seed
     wins, loses = {"own QK": 0.3, "lower MLP": 0.0}, {"own QK": 0.0, "lower MLP": 0.3}
     for place, (split, error, of_own, of_below) in enumerate(
@@ -194,7 +194,7 @@ def test_only_what_numerical_errors_cannot_explain_counts(run, tmp_path):
         copy = made(run, tmp_path / f"{place}.sqlite", split=split, error=error, spread=1e-4)
         of = verdicts(STUDY, copy)
         assert (of[own], of[below]) == (of_own, of_below), (split, error)
-        said = found(STUDY, copy, claims.OWN_HIGHER).details["numerical error of parts, together"]
+        said = found(STUDY, copy, "own-qk-higher-layers").details["numerical error of parts, together"]
         assert said["2 layers: layer 2"] == pytest.approx(np.mean(error))
 
 
@@ -226,7 +226,7 @@ def test_parts_close_only_where_every_network_would_show_that_one_is_missing(run
         return value
 
     assert verdicts(STUDY, whole)["parts-close"] == "holds"
-    finding = found(STUDY, changed(whole, tmp_path / "b.sqlite", moved), claims.CLOSES)
+    finding = found(STUDY, changed(whole, tmp_path / "b.sqlite", moved), "parts-close")
     assert finding.verdict == NONE
 
 
@@ -239,24 +239,24 @@ def test_layers_that_fall_on_and_networks_that_learned_nothing_are_not_judged(ru
     ):
         copy = made(run, tmp_path / f"{name}.sqlite", **changes)
         of = verdicts(STUDY, copy)
-        assert {of[claim.name] for claim in (claims.OWN_FIRST, claims.OWN_HIGHER, *TWINS)} == {"not run"}, name
-        assert reason in found(STUDY, copy, claims.OWN_FIRST).reason
+        assert {of[claim] for claim in ("own-qk-first-layer", "own-qk-higher-layers", *TWINS)} == {"not run"}, name
+        assert reason in found(STUDY, copy, "own-qk-first-layer").reason
 
 
 def test_networks_of_one_layer_leave_claims_on_higher_layers_to_paper_scale(run, tmp_path, monkeypatch):
     shallow = made(run, tmp_path / "a.sqlite", rise=0.0)
     monkeypatch.setitem(shallow.config, "layers", [1])
     of = verdicts(STUDY, shallow)
-    higher = {claims.OWN_HIGHER.name, claims.LOWER_MLP.name, claims.NEEDS_LOWER_MLP.name}
+    higher = {"own-qk-higher-layers", "higher-layers-by-lower-mlp", "needs-lower-mlp-to-move"}
     assert {name for name, verdict in of.items() if verdict == "at paper scale"} == higher
-    assert of[claims.OWN_FIRST.name] == "not run"
+    assert of["own-qk-first-layer"] == "not run"
 
 
 def test_networks_that_diverged_are_said(run, tmp_path):
     def gone(name, step, value):
         return value * 0 + 3 if name == "2 layers, QK frozen/diverged_at" else value
 
-    finding = found(STUDY, changed(made(run, tmp_path / "a.sqlite"), tmp_path / "b.sqlite", gone), claims.NEEDS_QK)
+    finding = found(STUDY, changed(made(run, tmp_path / "a.sqlite"), tmp_path / "b.sqlite", gone), "needs-qk-to-move")
     assert finding.verdict == "not run"
     assert "too many runs of 2 layers, QK frozen diverged: 0 are left" in finding.reason
 

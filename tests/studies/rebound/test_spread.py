@@ -270,7 +270,7 @@ def test_a_record_that_does_as_claimed(run, tmp_path):
     ],
 )
 def test_entropy_that_does_not_follow(run, tmp_path, changes, verdict):
-    assert found(spread.STUDY, made(run, tmp_path / "run", **changes), spread.FOLLOWS).verdict == verdict
+    assert found(spread.STUDY, made(run, tmp_path / "run", **changes), "entropy-follows-variance").verdict == verdict
 
 
 def test_the_entropy_of_another_may_fit_better(run, tmp_path):
@@ -281,7 +281,7 @@ def test_the_entropy_of_another_may_fit_better(run, tmp_path):
         return np.roll(value, 1, axis=2 if value.shape[2] > 1 else 1)
 
     swapped = changed(made(run, tmp_path / "made"), tmp_path / "swapped", swap)
-    assert found(spread.STUDY, swapped, spread.FOLLOWS).verdict == "fails"
+    assert found(spread.STUDY, swapped, "entropy-follows-variance").verdict == "fails"
 
 
 @pytest.mark.parametrize(
@@ -296,13 +296,13 @@ def test_the_entropy_of_another_may_fit_better(run, tmp_path):
     ],
 )
 def test_logits_that_grow_by_growing_weights(run, tmp_path, changes, verdict):
-    assert found(spread.STUDY, made(run, tmp_path / "run", **changes), spread.ALIGNS).verdict == verdict
+    assert found(spread.STUDY, made(run, tmp_path / "run", **changes), "aligns-before-it-grows").verdict == verdict
 
 
 @pytest.mark.parametrize(("specific", "verdict"), [(3.9, "only qualitative"), (4.0, NONE), (6.0, "fails")])
 def test_what_is_specific_may_grow_first(run, tmp_path, specific, verdict):
     copy = made(run, tmp_path / "run", down={"specific": specific})
-    assert found(spread.STUDY, copy, spread.SHARED_FIRST).verdict == verdict
+    assert found(spread.STUDY, copy, "shared-preference-first").verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,9 @@ def test_what_is_specific_may_grow_first(run, tmp_path, specific, verdict):
     ],
 )
 def test_weights_that_shrink_or_logits_that_do_not(run, tmp_path, back, verdict):
-    assert found(spread.STUDY, made(run, tmp_path / "run", back=back), spread.FADE).verdict == verdict
+    assert (
+        found(spread.STUDY, made(run, tmp_path / "run", back=back), "logits-fade-while-weights-grow").verdict == verdict
+    )
 
 
 @pytest.mark.parametrize(
@@ -325,7 +327,7 @@ def test_weights_that_shrink_or_logits_that_do_not(run, tmp_path, back, verdict)
 )
 def test_which_part_loses_more(run, tmp_path, lost, verdict):
     copy = made(run, tmp_path / "run", lost=lost)
-    finding = found(spread.STUDY, copy, spread.SHARED_FADES)
+    finding = found(spread.STUDY, copy, "shared-preference-fades-more")
     assert finding.verdict == verdict
     wanted = (LOST | lost)["shared"]
     assert finding.details["1 layer, nats lost (half the variance)"]["shared"] == pytest.approx(wanted, abs=1e-2)
@@ -346,14 +348,14 @@ def test_which_part_loses_more(run, tmp_path, lost, verdict):
     ],
 )
 def test_sizes_that_are_not_the_rebound(run, tmp_path, removes, verdict):
-    finding = found(spread.STUDY, made(run, tmp_path / "run", removes=removes), spread.SIZES)
+    finding = found(spread.STUDY, made(run, tmp_path / "run", removes=removes), "sizes-are-the-rebound")
     assert finding.verdict == verdict
     share = finding.details["1 layer, share of the rise removed by"]["both sizes"]
     assert share == pytest.approx((REMOVES | removes)["both sizes"], abs=1e-6)
 
 
 def test_layers_that_fall_on_and_networks_that_learned_nothing_are_not_judged(run, tmp_path):
-    later = (spread.FADE, spread.SHARED_FADES, spread.SIZES)
+    later = ("logits-fade-while-weights-grow", "shared-preference-fades-more", "sizes-are-the-rebound")
     for name, changes, reason in (
         ("flat", {"rise": 0.0}, "no layer comes back by 0.05 nats beyond chance"),
         ("small", {"rise": 0.04, "noise": 1e-4}, "the largest rise, from the valley to the end, is 0.040 nats"),
@@ -380,7 +382,7 @@ def test_networks_that_diverged_are_left_out(run, tmp_path):
         return value
 
     lost = changed(made(run, tmp_path / "made"), tmp_path / "lost", lose)
-    finding = found(spread.STUDY, lost, spread.SHARED_FIRST)
+    finding = found(spread.STUDY, lost, "shared-preference-first")
     assert not any(case.startswith(("2 layers, SGD", "1 layer")) for case in finding.printed.effects)
     assert "2 layers: layer 2" in finding.printed.effects
     assert finding.details["diverged and left out"] == {"runs of 1 layer": 1.0, "runs of 2 layers, SGD": 3.0}

@@ -153,12 +153,12 @@ def test_what_must_be_learned_is_more_than_a_twentieth_of_a_nat(tmp_path):
 
 
 def verdict(run):
-    return found(spread.STUDY, run, onset.TURNS).verdict
+    return found(spread.STUDY, run, "turns-with-the-rank").verdict
 
 
 def test_a_rank_that_turns_with_its_own_entropy(tmp_path):
     run = turning(tmp_path / "run")
-    finding = found(spread.STUDY, run, onset.TURNS)
+    finding = found(spread.STUDY, run, "turns-with-the-rank")
     assert finding.verdict == "holds"
     assert set(finding.printed.effects) == {"1 layer", "2 layers: layer 1", "2 layers: layer 2"}
     for case in finding.printed.effects.values():
@@ -166,7 +166,7 @@ def test_a_rank_that_turns_with_its_own_entropy(tmp_path):
     middle = np.exp(TURNS.mean())
     steps = finding.details["1 layer, step of the lowest"]
     assert steps == pytest.approx({"entropy": middle, "rank": middle})
-    later = found(spread.STUDY, turning(tmp_path / "later", rank=TURNS + 0.2), onset.TURNS)
+    later = found(spread.STUDY, turning(tmp_path / "later", rank=TURNS + 0.2), "turns-with-the-rank")
     assert later.verdict == "holds"
     assert later.details["2 layers: layer 2, step of the lowest"] == pytest.approx(
         {"entropy": middle * np.exp(0.05), "rank": middle * np.exp(0.25)}
@@ -196,5 +196,5 @@ def test_layers_that_do_not_come_back_are_not_judged(tmp_path):
         return value
 
     falling = changed(turning(tmp_path / "run"), tmp_path / "falling", falls_on)
-    finding = found(spread.STUDY, falling, onset.TURNS)
+    finding = found(spread.STUDY, falling, "turns-with-the-rank")
     assert set(finding.printed.effects) == {"1 layer", "2 layers: layer 1"}

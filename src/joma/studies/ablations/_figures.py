@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from joma.claims.contract import Drawing
+from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, depth_colours, panels, step_axis
 from joma.figures.types import Axes
@@ -51,6 +52,7 @@ def draw_curves(run: Run, groups: Mapping[str, Sequence[str]], name: str, of: Qu
         here[-1].set_ylabel("validation loss (nats)")
         step_axis(here[-1])
         here[-1].set_title("Validation loss")
+        label_lines(here[-1])
     every = [variant for variants in groups.values() for variant in variants]
     return Drawing(name, _curves_caption(run, every, of), figure)
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from joma.claims.contract import Claim, Drawing, Finding, Study
+from joma.claims.contract import Claim, Drawing, Finding, NotRun, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import at_least
 from joma.claims.guards import hardest
-from joma.claims.sentences import show
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.verdicts import by_effect
 from joma.measure.intervals import compare
 from joma.recipes.language import Recipe, same_text
 from joma.recipes.language.curves import alive, best_loss, curve, diverged
@@ -33,102 +33,90 @@ FEW_WORDS = {
     "orthonormal": lambda base: _few_words(base, "orthonormal"),
 }
 
-ORTHONORMAL = twins.in_nats(
-    "rebound-with-orthonormal-embeddings",
-    "JoMA Sec. 2",
-    "The theory takes embeddings as fixed and orthonormal. With such embeddings attention entropy drops and rebounds.",
-)
-FROZEN = twins.in_nats(
-    "rebound-with-random-embeddings",
-    "JoMA Sec. 7",
-    "More words than dimensions can have almost orthogonal vectors. Tested here: does attention rebound with them?",
-)
-BETTER_LEARNED = Claim(
-    "learned-embeddings-help",
-    "JoMA Sec. 7",
-    "Training the embeddings too makes learning more effective and generalisation better.",
-    matters=BETTER,
-    unit="nats",
-)
-ALIKE_LEARNED = Claim(
-    "learned-embeddings-become-alike",
-    "JoMA Sec. 7",
-    "Trained embeddings of similar words become similar: they are less orthogonal than random vectors.",
-    matters=ALIKE,
-    unit="%",
-)
-LOGITS = Claim(
-    "logits-with-orthonormal-embeddings",
-    "JoMA Thm 1",
-    "With orthonormal embeddings, softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c.",
-    matters=MARGIN,
-    ceiling=1.0,
-    uses=("thm1-softmax/softmax-published", "fig6/logits-of-a-language-model"),
-)
+CLAIMS = Claims(source="JoMA Sec. 7")
 
 
-def _better(run: Run) -> Finding:
-    """By how much the best loss is below that of words' frequencies: with learned vectors, and with frozen ones.
+@CLAIMS.declare(
+    "rebound-with-orthonormal-embeddings", "JoMA Sec. 2", matters=twins.MATTERS, unit="nats", uses=twins.FIGURE_6
+)
+def _orthonormal(run: Run, claim: Claim) -> Finding:
+    """The theory takes embeddings as fixed and orthonormal. With such embeddings attention entropy drops and
+    rebounds.
+    """
+    return twins.shows(claim, run, variant="orthonormal", twin="learned, few words")
+
+
+@CLAIMS.declare("rebound-with-random-embeddings", matters=twins.MATTERS, unit="nats", uses=twins.FIGURE_6)
+def _random(run: Run, claim: Claim) -> Finding:
+    """More words than dimensions can have almost orthogonal vectors. Tested here: does attention rebound with them?"""
+    return twins.shows(claim, run, variant="frozen", twin="learned")
+
+
+@CLAIMS.declare("learned-embeddings-help", matters=BETTER, unit="nats")
+def _better(run: Run, claim: Claim) -> Finding:
+    """Training the embeddings too makes learning more effective and generalisation better.
+
+    Expected: after the same number of steps, a validation loss at least {BETTER} nats lower than with frozen vectors,
+    beyond chance
 
     Frozen vectors with which nothing is learned would speak for the claim, so that twin need not have learned.
     """
-    expected = (
-        f"after the same number of steps, a validation loss at least {BETTER} nats lower than with frozen vectors, "
-        "beyond chance"
-    )
-    if finding := twins.cannot_tell(BETTER_LEARNED, run, expected, "learned", may_be_idle=("frozen",)):
+    if finding := twins.cannot_tell(claim, run, claim.expected, "learned", may_be_idle=("frozen",)):
         return finding
     below = [float(run.value(f"{name}/loss by frequency")) - best_loss(run, name)[0] for name in ALL_WORDS]
     return by_effect(
-        BETTER_LEARNED,
+        claim,
         compare(*below),
-        expected=expected,
         what="gain in loss over predicting each word by its frequency",
         details={name: {"loss": compare(best_loss(run, name)[0]).value} for name in ALL_WORDS}
         | diverged(run, ALL_WORDS),
     )
 
 
-def _alike(run: Run) -> Finding:
-    """Coherence, the mean |cos| between words, at the end: by which share it exceeds that of frozen random vectors."""
-    expected = (
-        f"a mean |cos| between words at least {show(ALIKE, '%')} larger than that of frozen random vectors, beyond "
-        "chance"
-    )
-    if finding := twins.cannot_tell(ALIKE_LEARNED, run, expected, "learned"):
+@CLAIMS.declare("learned-embeddings-become-alike", matters=ALIKE, unit="%")
+def _alike(run: Run, claim: Claim) -> Finding:
+    """Trained embeddings of similar words become similar: they are less orthogonal than random vectors.
+
+    Expected: a mean |cos| between words at least 10 % larger than that of frozen random vectors, beyond chance
+    """
+    if finding := twins.cannot_tell(claim, run, claim.expected, "learned"):
         return finding
     random = curve(run, "frozen", "coherence")[0, :, -1]  # there even if that network diverged: the vectors are frozen
     found = _ends(run, "learned", "coherence")
     coherence = {"learned": found, "frozen": random, "orthonormal": curve(run, "orthonormal", "coherence")[0, :, -1]}
     return by_effect(
-        ALIKE_LEARNED,
+        claim,
         compare(found / random - 1),
-        expected=expected,
         what="excess of the mean |cos| between words over that of frozen random vectors",
         details={name: {"mean |cos|": compare(ends).value} for name, ends in coherence.items()}
         | diverged(run, ["learned"]),
     )
 
 
-def _logits(run: Run) -> Finding:
-    """Theorem 1's estimate in the first layer: with orthonormal vectors, against random ones and against frequency."""
-    expected = (
-        f"a correlation over words of at least {HIGH}; larger than with random vectors, and larger than the absolute "
-        f"correlation with log frequency, each by at least {MARGIN} and beyond chance"
-    )
+@CLAIMS.declare(
+    "logits-with-orthonormal-embeddings",
+    "JoMA Thm 1",
+    matters=MARGIN,
+    ceiling=1.0,
+    uses=("thm1-softmax/softmax-published", "fig6/logits-of-a-language-model"),
+)
+def _logits(run: Run, claim: Claim) -> Finding:
+    """With orthonormal embeddings, softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c.
+
+    Expected: a correlation over words of at least {HIGH}; larger than with random vectors, and larger than the absolute
+    correlation with log frequency, each by at least {MARGIN} and beyond chance
+    """
     if "orthonormal/estimate/theorem" not in run:
-        reason = "with several heads the theorem does not say which logits it means"
-        return not_run(LOGITS, expected, reason, "joma verify embeddings")
-    if finding := twins.cannot_tell(LOGITS, run, expected, "orthonormal", "frozen, few words"):
+        raise NotRun("with several heads the theorem does not say which logits it means", "joma verify embeddings")
+    if finding := twins.cannot_tell(claim, run, claim.expected, "orthonormal", "frozen, few words"):
         return finding
     found = {name: _ends(run, name, "estimate/theorem") for name in FEW_WORDS}
     frequency = np.abs(_ends(run, "orthonormal", "estimate/frequency"))
     theorem = found["orthonormal"]
     controls = {"random vectors": found["frozen, few words"], "log frequency": frequency}
     return by_effect(
-        LOGITS,
-        hardest(LOGITS, {f"against {name}": compare(theorem, other) for name, other in controls.items()}),
-        expected=expected,
+        claim,
+        hardest(claim, {f"against {name}": compare(theorem, other) for name, other in controls.items()}),
         what="correlation of Theorem 1's estimate with the logits",
         size=[at_least("mean correlation", compare(theorem).value, HIGH)],
         details={name: {"correlation": compare(ends).value} for name, ends in found.items()}
@@ -155,13 +143,7 @@ STUDY = Study(
     name="embeddings",
     title="Ablation: learned, frozen and orthonormal embeddings",
     version=2,
-    claims={
-        ORTHONORMAL: lambda run: twins.shows(ORTHONORMAL, run, variant="orthonormal", twin="learned, few words"),
-        FROZEN: lambda run: twins.shows(FROZEN, run, variant="frozen", twin="learned"),
-        BETTER_LEARNED: _better,
-        ALIKE_LEARNED: _alike,
-        LOGITS: _logits,
-    },
+    claims=CLAIMS,
     quick=AblationConfig(**twins.AT_QUICK_SCALE),
     paper=AblationConfig(**twins.AT_PAPER_SCALE),
     run=twins.trains(ALL_WORDS | FEW_WORDS),

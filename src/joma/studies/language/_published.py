@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from joma.claims.contract import Claim, Finding
+from joma.claims.contract import Claim, Finding, NotRun, OnlyAtPaperScale
 from joma.claims.evidence import at_most
-from joma.claims.verdicts import by_effect, not_run, only_at_paper_scale
+from joma.claims.verdicts import by_effect
 from joma.data.errors import CorpusError
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language import PAPER
@@ -61,9 +61,15 @@ def not_wikitext_2(run: Run) -> str:
     return f"the text is not WikiText-2: it has {words} words and {train} + {valid} tokens instead of {wanted}"
 
 
-def at_other_sizes(claim: Claim, expected: str, reason: str, command: str, run: Run) -> Finding:
-    """The finding of a run that cannot be held against the paper's numbers; of its sizes, it lacks the text."""
-    return (only_at_paper_scale if differs(run.config) else not_run)(claim, expected, reason, command)
+def must_be_the_papers(
+    run: Run, command: str, *, on_wikitext_2: bool = True, config: Mapping[str, Any] | None = None, **wanted: Any
+) -> None:
+    """Refuse (`NotRun`) to hold a run against the paper's numbers that has other sizes, or its sizes and another text.
+
+    config: in place of the run's own. wanted: as for `differs`.
+    """
+    if reason := differs(config or run.config, **wanted) or (on_wikitext_2 and not_wikitext_2(run)):
+        raise (OnlyAtPaperScale if differs(run.config) else NotRun)(reason, command)
 
 
 class Distance(NamedTuple):
@@ -206,36 +212,34 @@ def _rms(difference: np.ndarray) -> float:
     return float(np.sqrt(np.square(difference).mean()))
 
 
-def near_stored(claim: Claim, run: Run) -> Finding:
+EXPECTED = (
+    "single runs are nearer to the published runs than two controls: the same curves without their rises, and flat "
+    f"curves at their start; nearer by at least {NEARER:g} nats RMS and by more than seeds differ. Mean "
+    f"curves are within {NEAR:g} nats; above L = 5 or a rate of 1e-3, within twice the noise of the published seeds"
+)
+
+
+def near_stored(run: Run, claim: Claim) -> Finding:
     """Are single runs nearer to the stored ones than controls made of themselves, and are the mean curves near?
 
     The controls are our curves without their rises, and our curves had they stayed where they began. The first is none
     where the stored curves hardly rise. A record of mean curves alone gives one number per row and no interval.
     Networks that learned nothing count here: those of the figure did not learn at that rate either, nor should ours.
     """
-    expected = (
-        "single runs are nearer to the published runs than two controls: the same curves without their rises, and flat "
-        f"curves at their start; nearer by at least {NEARER:g} nats RMS and by more than seeds differ. Mean "
-        f"curves are within {NEAR:g} nats; above L = 5 or a rate of 1e-3, within twice the noise of the published seeds"
-    )
     command = f"JOMA_DATA=FOLDER joma verify {run.study} --scale paper"
-    if reason := differs(run.config) or not_wikitext_2(run):
-        return at_other_sizes(claim, expected, reason, command, run)
+    must_be_the_papers(run, command)
     if "stored" not in run:  # a finished run is taken as it is
-        reason = "the data folder has no reference/wikitext2_runs.json"
-        return not_run(claim, expected, reason, f"{command} --fresh")
+        raise NotRun("the data folder has no reference/wikitext2_runs.json", f"{command} --fresh")
     stored = [Distance(*row) for row in run.value("stored")]
     rows = {f"L = {row.layers:.0f}, rate {row.rate:g}": row for row in stored}
     if not rows:
-        reason = "reference/wikitext2_runs.json has no curves of these depths, rates and measuring points"
-        return not_run(claim, expected, reason, command)
+        raise NotRun("reference/wikitext2_runs.json has no curves of these depths, rates and measuring points", command)
     by_seed = run.value("stored by seed") if "stored by seed" in run else [None] * len(rows)
     excess = float(np.max([row.rms - row.allowed for row in rows.values()]))  # NaN if one is
     losses = [row.loss for row in rows.values() if math.isfinite(row.loss)]
     return by_effect(
         claim,
         {name: _nearer(row, seeds) for (name, row), seeds in zip(rows.items(), by_seed, strict=True)},
-        expected=expected,
         what="distance of the control minus our distance",
         size=[at_most("largest distance of a mean curve beyond what is allowed", excess, 0.0, "nats")],
         details={name: _numbers(row) for name, row in rows.items()}

@@ -1,6 +1,6 @@
 """Figure 6: attention entropy while language models of several depths train from scratch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most
 from joma.claims.guards import still_falls
-from joma.claims.sentences import show
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.verdicts import by_effect
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import course, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, depth_colours, panels, step_axis
@@ -33,11 +33,12 @@ from joma.recipes.language import (
 from joma.runs import Run
 from joma.studies.language._figures import WITH_RANGE, plot_layers
 from joma.studies.language._published import (
+    EXPECTED,
     NEARER,
-    at_other_sizes,
     differs,
     find_stored,
     keep_distances,
+    must_be_the_papers,
     near_stored,
     not_wikitext_2,
 )
@@ -178,51 +179,7 @@ class Fig6Config(LanguageModelConfig):
     rate: float = 3e-3
 
 
-def _claim(name: str, says: str, matters: float = FLAT, **more: Any) -> Claim:
-    return Claim(name, "JoMA Fig. 6", says, matters=matters, unit="nats", **more)
-
-
-ONE = _claim(
-    "fig6-one-layer",
-    "With one layer, attention entropy first drops and then rebounds, as eq. 6 predicts.",
-    uses=("eq6/entropy-drops", "eq6/entropy-rebounds"),
-)
-TOP = _claim(
-    "fig6-top-layers",
-    "With several layers, the attention entropy of the top layers first drops and then rebounds.",
-    uses=("fig6/fig6-one-layer",),
-)
-BOTTOM = _claim(
-    "fig6-bottom-layers",
-    "With several layers, attention entropy is suppressed in the bottom layers: it ends lower there than in the top "
-    "layers.",
-)
-# losses that are nearer than CLOSE are the same loss to this study
-DEEPER = _claim("fig6-deeper-is-better", "Deeper models reach a lower validation loss.", matters=CLOSE)
-LOSSES = {
-    name: _claim(
-        f"fig6-losses-{name}",
-        f"The best validation losses on {name} are {', '.join(f'{loss:.3f}' for loss in printed.values())} "
-        f"with {', '.join(map(str, printed))} layers.",
-        # The nearest two printed losses have their middle 0.03 from either: one that is off by CLOSE has 0.01 to spare.
-        matters=0.01,
-    )
-    for name, printed in PRINTED.items()
-}
-CURVES = _claim(
-    "fig6-curves",
-    "On WikiText-2, the attention entropy of every layer follows the curves of the runs that the figure shows.",
-    matters=NEARER,
-)
-LOGITS = Claim(
-    "logits-of-a-language-model",
-    "JoMA Thm 1",
-    "Softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c. This is tested in a real model's first "
-    "layer.",
-    matters=MARGIN,
-    ceiling=1.0,
-    uses=("thm1-softmax/softmax-published",),
-)
+CLAIMS = Claims(source="JoMA Fig. 6", matters=FLAT, unit="nats")
 
 
 def run(config: Fig6Config, run: Run, progress: Progress) -> None:
@@ -245,32 +202,25 @@ def _tells(run: Run, name: str) -> bool:
     return bool(curves.learned_at(run, name)[0])
 
 
-def _too_few(claim: Claim, expected: str, run: Run, variants: Depths, *, fewest: int = 1) -> Finding | None:
+def _must_learn(run: Run, variants: Depths, *, fewest: int = 1) -> None:
     if len(variants) < fewest:
-        reason = f"the record has too few depths for this claim: {run.config['layers']} layers"
-        return not_run(claim, expected, reason, "joma verify fig6")
+        raise NotRun(f"the record has too few depths for this claim: {run.config['layers']} layers", "joma verify fig6")
     silent = [name for name in variants.values() if not _tells(run, name)]
     if len(variants) - len(silent) >= fewest:
-        return None
+        return
     lost = [name for name in silent if not curves.alive(run, name).any()]
     reasons = [f"all runs of {', '.join(lost)} diverged"] if lost else []
     reasons += [curves.learned_nothing(run, name) for name in silent if name not in lost]
     remedy = {"rate": run.config["rate"] / 3} if lost else {"steps": 2 * run.config["steps"]}
-    return not_run(claim, expected, "; ".join(reasons), **remedy)
+    raise NotRun("; ".join(reasons), **remedy)
 
 
-def judge_rebounds(claim: Claim, variants_of: Callable[[Run], Depths], run: Run) -> Finding:
+def _judge_rebounds(run: Run, claim: Claim, variants: Depths) -> Finding:
     """Every layer of the top half must drop and come back, and the only one; details: what the bottom half does.
 
     The control is entropy that stays where it is.
     """
-    expected = (
-        f"in each of these layers entropy drops and comes back, both by at least {FLAT:g} nats and by more than seeds "
-        f"differ by chance (99 %); more than {show(SHARE, '%')} of the drop comes back"
-    )
-    variants = variants_of(run)
-    if finding := _too_few(claim, expected, run, variants):
-        return finding
+    _must_learn(run, variants)
     cases, details, shares, lower, falling = {}, {}, [], [], 0
     for layers, name in variants.items():
         unseen = still_falls(curves.layer_curves(run, name))
@@ -291,28 +241,48 @@ def judge_rebounds(claim: Claim, variants_of: Callable[[Run], Depths], run: Run)
         details["lower layers"] = {"that drop and come back": float(sum(lower)), "of": float(len(lower))}
     if falling == len(cases):
         reason = "entropy still falls at the end of training, with every seed: whether it comes back later is not seen"
-        return not_run(claim, expected, reason, steps=2 * run.config["steps"])
+        raise NotRun(reason, steps=2 * run.config["steps"])
     if falling:
         details["still falling at the end, so they do not tell"] = {"layers": float(falling)}
     return by_effect(
         claim,
         cases,
-        expected=expected,
         what="rebound after a drop",
         size=[above("smallest share of a drop that comes back", float(np.min(shares)), SHARE, "%")],
         details=details | curves.diverged(run, variants.values()),
     )
 
 
-def judge_bottom(run: Run) -> Finding:
-    """Top half minus bottom half, at the end; before training it is the control."""
-    expected = (
-        f"at every depth the top half of the layers ends above the bottom half; this gap is at least {FLAT:g} nats "
-        "larger than before training, and larger by more than seeds differ"
-    )
+@CLAIMS.declare("fig6-one-layer", uses=("eq6/entropy-drops", "eq6/entropy-rebounds"))
+def judge_one(run: Run, claim: Claim) -> Finding:
+    """With one layer, attention entropy first drops and then rebounds, as eq. 6 predicts.
+
+    Expected: in each of these layers entropy drops and comes back, both by at least {FLAT:g} nats and by more than
+    seeds differ by chance (99 %); more than 2 % of the drop comes back
+    """
+    return _judge_rebounds(run, claim, {n: name for n, name in _variants(run).items() if n == 1})
+
+
+@CLAIMS.declare("fig6-top-layers", uses=("fig6/fig6-one-layer",))
+def judge_top(run: Run, claim: Claim) -> Finding:
+    """With several layers, the attention entropy of the top layers first drops and then rebounds.
+
+    Expected: in each of these layers entropy drops and comes back, both by at least {FLAT:g} nats and by more than
+    seeds differ by chance (99 %); more than 2 % of the drop comes back
+    """
+    return _judge_rebounds(run, claim, _variants(run, fewest=2))
+
+
+@CLAIMS.declare("fig6-bottom-layers")
+def judge_bottom(run: Run, claim: Claim) -> Finding:
+    """With several layers, attention entropy is suppressed in the bottom layers: it ends lower there than in the top
+    layers.
+
+    Expected: at every depth the top half of the layers ends above the bottom half; this gap is at least {FLAT:g} nats
+    larger than before training, and larger by more than seeds differ
+    """
     variants = _variants(run, fewest=2)
-    if finding := _too_few(BOTTOM, expected, run, variants):
-        return finding
+    _must_learn(run, variants)
     cases, ends = {}, []
     for layers, name in variants.items():
         entropy = curves.layer_curves(run, name)  # (layers, seeds, points)
@@ -321,29 +291,32 @@ def judge_bottom(run: Run) -> Finding:
         cases[f"L = {layers}"] = compare(gap[:, -1], gap[:, 0]) if _tells(run, name) else NOTHING
         ends.append(compare(gap[:, -1]).low if _tells(run, name) else nan)
     return by_effect(
-        BOTTOM,
+        claim,
         cases,
-        expected=expected,
         what="entropy of the top half minus the bottom half, at the end",
         size=[above("smallest lower end of the gap, control not subtracted", float(np.min(ends)), 0.0, "nats")],
         details=curves.diverged(run, variants.values()),
     )
 
 
-def judge_deeper(run: Run) -> Finding:
-    """The control of a depth is the one before it, seed by seed; and the deepest must be below the shallowest."""
-    expected = f"each depth has a loss at least {CLOSE:g} nats below the depth before, and by more than seeds differ"
+# losses that are nearer than CLOSE are the same loss to this study
+@CLAIMS.declare("fig6-deeper-is-better", matters=CLOSE)
+def judge_deeper(run: Run, claim: Claim) -> Finding:
+    """Deeper models reach a lower validation loss.
+
+    Expected: each depth has a loss at least {CLOSE:g} nats below the depth before, and by more than seeds differ
+
+    The control of a depth is the one before it, seed by seed; and the deepest must be below the shallowest.
+    """
     variants = _variants(run)
-    if finding := _too_few(DEEPER, expected, run, variants, fewest=2):
-        return finding
+    _must_learn(run, variants, fewest=2)
     losses = {layers: curves.best_loss(run, name)[0] for layers, name in variants.items()}
     known = {layers: loss if _tells(run, variants[layers]) else loss * nan for layers, loss in losses.items()}
     depths = list(losses)
     fall = compare(known[depths[0]] - known[depths[-1]]).low
     return by_effect(
-        DEEPER,
+        claim,
         {f"L = {deep} against {shallow}": compare(known[shallow] - known[deep]) for shallow, deep in pairwise(depths)},
-        expected=expected,
         what="fall of the best validation loss",
         controls=[above("fall from shallowest to deepest, lower end", fall, 0.0, "nats")] if len(depths) > 2 else (),
         details={
@@ -353,24 +326,17 @@ def judge_deeper(run: Run) -> Finding:
     )
 
 
-def judge_losses(name: str, run: Run) -> Finding:
+def judge_losses(run: Run, claim: Claim, name: str) -> Finding:
     """A loss must lie nearer to its own printed one than to the middle between that and the next printed one."""
-    claim, printed = LOSSES[name], PRINTED[name]
-    expected = (
-        ", ".join(f"{loss:.3f} (L = {layers})" for layers, loss in printed.items())
-        + f"; each loss is within {CLOSE:g} nats of its own printed one, and nearer to it than to any other, "
-        "beyond chance"
-    )
+    printed, own = PRINTED[name], name == "wikitext-2"
+    command = "JOMA_DATA=FOLDER joma verify fig6 --scale paper"
+    if not own:
+        command = f"JOMA_DATA=FOLDER joma run fig6 --scale paper --corpus {name} --steps {STEPS_103}"
+    config = run.config if own else {**run.config, "steps": PAPER["steps"]}  # five epochs, not twenty
     wanted: dict[str, Any] = {"corpus": name, "layers": list(printed), "rate": 1e-4}
-    config = run.config if name == "wikitext-2" else {**run.config, "steps": PAPER["steps"]}  # five epochs, not twenty
-    if reason := differs(config, **wanted) or (name == "wikitext-2" and not_wikitext_2(run)):
-        command = "JOMA_DATA=FOLDER joma verify fig6 --scale paper"
-        if name != "wikitext-2":
-            command = f"JOMA_DATA=FOLDER joma run fig6 --scale paper --corpus {name} --steps {STEPS_103}"
-        return at_other_sizes(claim, expected, reason, command, run)
+    must_be_the_papers(run, command, on_wikitext_2=own, config=config, **wanted)
     variants = _variants(run)
-    if finding := _too_few(claim, expected, run, variants):
-        return finding
+    _must_learn(run, variants)
     cases, means = {}, {}
     for layers, wants in printed.items():
         loss = curves.best_loss(run, variants[layers])[0]
@@ -382,22 +348,47 @@ def judge_losses(name: str, run: Run) -> Finding:
     return by_effect(
         claim,
         cases,
-        expected=expected,
         what="margin: half the distance between two printed losses, minus the distance from its own",
         size=[at_most("largest distance from a printed loss", off, CLOSE, "nats")],
         details={"best validation loss": means},
     )
 
 
-def judge_logits(run: Run) -> Finding:
-    """Theorem 1 beside the words' log frequency, each by its correlation with the changes of the logits."""
-    expected = f"at the end of training, a correlation of at least {HIGH} over the most frequent words"
+for name, printed in PRINTED.items():
+    CLAIMS.declare(
+        f"fig6-losses-{name}",
+        text=f"The best validation losses on {name} are {', '.join(f'{loss:.3f}' for loss in printed.values())} "
+        f"with {', '.join(map(str, printed))} layers.\n\n"
+        f"Expected: {', '.join(f'{loss:.3f} (L = {layers})' for layers, loss in printed.items())}; each loss is within "
+        f"{CLOSE:g} nats of its own printed one, and nearer to it than to any other, beyond chance",
+        # The nearest two printed losses have their middle 0.03 from either: one that is off by CLOSE has 0.01 to spare.
+        matters=0.01,
+    )(partial(judge_losses, name=name))
+CLAIMS.declare(
+    "fig6-curves",
+    text="On WikiText-2, the attention entropy of every layer follows the curves of the runs that the figure shows.\n\n"
+    f"Expected: {EXPECTED}",
+    matters=NEARER,
+)(near_stored)
+
+
+# A correlation has no unit: these claims do not share that of the others.
+ESTIMATED = Claims(source="JoMA Thm 1", matters=MARGIN, ceiling=1.0)
+
+
+@ESTIMATED.declare("logits-of-a-language-model", uses=("thm1-softmax/softmax-published",))
+def judge_logits(run: Run, claim: Claim) -> Finding:
+    """Softmax logits follow from the MLP's weights as ½Σ(v² − ‖v‖² b̄) + c. This is tested in a real model's first
+    layer.
+
+    Expected: at the end of training, a correlation of at least {HIGH} over the most frequent words
+
+    Theorem 1 beside the words' log frequency, each by its correlation with the changes of the logits.
+    """
     layers, name = min(_variants(run).items())
-    if finding := _too_few(LOGITS, expected, run, {layers: name}):
-        return finding
+    _must_learn(run, {layers: name})
     if f"{name}/estimate/theorem" not in run:
-        reason = "with several heads the theorem does not say which logits it means"
-        return not_run(LOGITS, expected, reason, "joma verify fig6")
+        raise NotRun("with several heads the theorem does not say which logits it means", "joma verify fig6")
     theorem, squares, frequency = (
         np.where(curves.alive(run, name)[0], curves.curve(run, name, f"estimate/{part}")[0, :, -1], nan)
         for part in ("theorem", "squares", "frequency")
@@ -408,13 +399,12 @@ def judge_logits(run: Run) -> Finding:
             "a correlation cannot be computed: the changes of the logits, or their predictions, are the same for all "
             "words or not finite"
         )
-        return not_run(LOGITS, expected, reason, "joma verify fig6")
+        raise NotRun(reason, "joma verify fig6")
     others = {"½Σv² alone": squares, "log frequency, with its sign": frequency}
     means = {part: curves.mean_over_seeds(values) for part, values in others.items()}
     return by_effect(
-        LOGITS,
+        claim,
         found,
-        expected=expected,
         what="correlation of the logits' changes with Theorem 1",
         size=[at_least("mean correlation", found.value, HIGH)],
         details={f"L = {layers}": {part: value for part, value in means.items() if np.isfinite(value)}}
@@ -432,15 +422,7 @@ STUDY = Study(
     name="fig6",
     title="Figure 6: attention entropy over the training of language models",
     version=3,
-    claims={
-        ONE: partial(judge_rebounds, ONE, lambda run: {n: name for n, name in _variants(run).items() if n == 1}),
-        TOP: partial(judge_rebounds, TOP, partial(_variants, fewest=2)),
-        BOTTOM: judge_bottom,
-        DEEPER: judge_deeper,
-        **{claim: partial(judge_losses, name) for name, claim in LOSSES.items()},
-        CURVES: partial(near_stored, CURVES),
-        LOGITS: judge_logits,
-    },
+    claims=CLAIMS | ESTIMATED,
     quick=Fig6Config(**QUICK, seeds=8),
     paper=Fig6Config(**PAPER, layers=(1, 2, 5, 10), rate=1e-4, seeds=5),
     run=run,

@@ -1,17 +1,16 @@
 """Figure 8: attention entropy and validation loss under several learning rates."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from joma.claims.config import Values
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study
+from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, below
 from joma.claims.guards import still_falls
-from joma.claims.sentences import show
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.verdicts import by_effect
 from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import INK, panels, rate_colours
@@ -23,13 +22,13 @@ from joma.recipes.language import PAPER, LanguageModelConfig, called, corpus, cu
 from joma.runs import Run
 from joma.studies.language._figures import plot_layers
 from joma.studies.language._published import (
+    EXPECTED,
     NEARER,
-    at_other_sizes,
     differs,
     find_stored,
     keep_distances,
+    must_be_the_papers,
     near_stored,
-    not_wikitext_2,
 )
 
 SWEEP = "sweep"
@@ -101,45 +100,7 @@ class Fig8Config(LanguageModelConfig):
             raise ValueError(f"{self.steps} steps measured every {self.every} steps give {few}")
 
 
-BEST = Claim(
-    "fig8-best-rate",
-    "JoMA Fig. 8",
-    "Of seven rates from 1e-6 to 1e-2, 1e-4 has the lowest validation loss.",
-    matters=0.02,  # as in Figure 6: losses that are nearer than that count as the same
-    unit="nats",
-)
-PATTERN = Claim(
-    "fig8-pattern-of-the-best",
-    "JoMA Fig. 8",
-    "The rate with the lowest validation loss is the one under which attention drops and rebounds as predicted.",
-    matters=0.05,  # of a drop of about one nat: the 0.05 nats by which single runs of one recipe differ
-    unit="%",
-    ceiling=1.0,
-    uses=("eq6/entropy-drops", "eq6/entropy-rebounds"),
-)
-TOGETHER = Claim(
-    "fig8-pattern-and-loss",
-    "JoMA Sec. 6",
-    "Over all runs, the more attention rebounds after its drop, the lower is the validation loss.",
-    matters=0.05,  # as of the correlation in Figure 6
-    ceiling=1.0,
-    uses=("eq6/entropy-rebounds",),
-)
-LARGE = Claim(
-    "fig8-large-rate",
-    "JoMA Sec. 6",
-    "With a large learning rate attention becomes extremely sparse.",
-    matters=SPARSE,  # extremely sparse is what keeps less than this; so much more must be lost than at the best rate
-    unit="%",
-    ceiling=1.0,
-)
-CURVES = Claim(
-    "fig8-curves",
-    "JoMA Fig. 8",
-    "The attention entropy of every layer follows the curves of the runs that the figure shows.",
-    matters=NEARER,
-    unit="nats",
-)
+CLAIMS = Claims(source="JoMA Fig. 8")
 
 
 def run(config: Fig8Config, run: Run, progress: Progress) -> None:
@@ -152,63 +113,70 @@ def run(config: Fig8Config, run: Run, progress: Progress) -> None:
         keep_distances(run, {SWEEP: config.layers}, stored)
 
 
-def _too_few(claim: Claim, expected: str, run: Run, *, fewest: int) -> Finding | None:
+def _must_learn(run: Run, *, fewest: int) -> None:
     found = by_rate(run)
     if found.learned.sum() >= fewest:
-        return None
+        return
     lost, rates = int((~curves.alive(run, SWEEP)).all(-1).sum()), run.config["rates"]
     reason = (
         f"only {int(found.learned.sum())} of {len(found.rates)} rates learn more than how frequent words are, and "
         f"{fewest} are needed ({lost} {'diverges' if lost == 1 else 'diverge'})"
     )
     remedy = {"rates": [rate / 3 for rate in rates]} if lost else {"steps": 2 * run.config["steps"]}
-    return not_run(claim, expected, reason, **remedy)
+    raise NotRun(reason, **remedy)
 
 
-def judge_best(run: Run) -> Finding:
-    """The loss of the best other rate minus that of the printed one, seed by seed."""
-    expected = f"the lowest loss is at {PRINTED_BEST:g}, by at least 0.02 nats and by more than seeds differ"
+# as in Figure 6: losses that are nearer than 0.02 nats count as the same
+@CLAIMS.declare("fig8-best-rate", matters=0.02, unit="nats")
+def judge_best(run: Run, claim: Claim) -> Finding:
+    """Of seven rates from 1e-6 to 1e-2, 1e-4 has the lowest validation loss.
+
+    Expected: the lowest loss is at 0.0001, by at least 0.02 nats and by more than seeds differ
+    """
     command = "JOMA_DATA=FOLDER joma verify fig8 --scale paper"
-    if reason := differs(run.config, layers=5, rates=list(STUDY.paper.rates)) or not_wikitext_2(run):
-        return at_other_sizes(BEST, expected, reason, command, run)
-    if finding := _too_few(BEST, expected, run, fewest=2):
-        return finding
+    must_be_the_papers(run, command, layers=5, rates=list(STUDY.paper.rates))
+    _must_learn(run, fewest=2)
     found = by_rate(run)
     printed = int(np.argmin(np.abs(found.rates - PRINTED_BEST)))
     if not found.learned[printed]:
         reason = f"the networks at {PRINTED_BEST:g} diverged, or learned only how frequent words are"
-        return not_run(BEST, expected, reason, f"{command} --fresh")
+        raise NotRun(reason, f"{command} --fresh")
     gains = [compare(row - found.losses[printed]) for i, row in enumerate(found.losses) if i != printed]
     return by_effect(
-        BEST,
+        claim,
         min((gain for gain in gains if np.isfinite(gain.value)), key=lambda gain: gain.value),
-        expected=expected,
         what=f"loss at the best other rate minus that at {PRINTED_BEST:g}",
         details=found.details(run),
     )
 
 
-def judge_pattern(run: Run) -> Finding:
-    """The best rate's rebound against the largest of any other rate that learns."""
-    expected = (
-        "at the best rate, more of the drop comes back than at any other rate that learns, and every layer rebounds"
-    )
-    if finding := _too_few(PATTERN, expected, run, fewest=2):
-        return finding
+# of a drop of about one nat: the 0.05 nats by which single runs of one recipe differ
+@CLAIMS.declare(
+    "fig8-pattern-of-the-best",
+    matters=0.05,
+    unit="%",
+    ceiling=1.0,
+    uses=("eq6/entropy-drops", "eq6/entropy-rebounds"),
+)
+def judge_pattern(run: Run, claim: Claim) -> Finding:
+    """The rate with the lowest validation loss is the one under which attention drops and rebounds as predicted.
+
+    Expected: at the best rate, more of the drop comes back than at any other rate that learns, and every layer rebounds
+    """
+    _must_learn(run, fewest=2)
     found, back = by_rate(run), comes_back(run)
     means = np.array([curves.mean_over_seeds(row) for row in back])
     rivals = [i for i in np.flatnonzero(found.learned) if i != found.best and np.isfinite(means[i])]
     if not rivals:
-        reason = "too few runs are left of the other rates that learn"
-        return not_run(PATTERN, expected, reason, rates=[rate / 3 for rate in run.config["rates"]])
+        fewer = [rate / 3 for rate in run.config["rates"]]
+        raise NotRun("too few runs are left of the other rates that learn", rates=fewer)
     rival = max(rivals, key=lambda i: float(means[i]))
     each = curves.layer_rebounds(run, SWEEP, rate=found.best)
     count = np.nan if each is None else float(each.rebounds.sum())
     shares = {f"{rate:g}": mean for rate, mean in zip(found.rates, means, strict=True) if np.isfinite(mean)}
     return by_effect(
-        PATTERN,
+        claim,
         compare(back[found.best], back[rival]),
-        expected=expected,
         what="share of the drop that comes back, at the best rate",
         size=[at_least("layers that drop and rebound at the best rate", count, int(run.config["layers"]))],
         controls=[above("lower end of that share", compare(back[found.best]).low, 0.0, "%")],
@@ -220,30 +188,29 @@ def judge_pattern(run: Run) -> Finding:
     )
 
 
-def judge_together(run: Run) -> Finding:
-    """Rank correlation of what comes back with a lower loss, over all runs that did not diverge.
+# 0.05: as of the correlation in Figure 6
+@CLAIMS.declare("fig8-pattern-and-loss", "JoMA Sec. 6", matters=0.05, ceiling=1.0, uses=("eq6/entropy-rebounds",))
+def judge_together(run: Run, claim: Claim) -> Finding:
+    """Over all runs, the more attention rebounds after its drop, the lower is the validation loss.
+
+    Expected: over all runs, rebound and lower loss have a positive rank correlation, larger than with rates exchanged
 
     The rates are the witnesses: seeds of one rate are not independent of each other.
     """
-    expected = (
-        "over all runs, rebound and lower loss have a positive rank correlation, larger than with rates exchanged"
-    )
-    if finding := _too_few(TOGETHER, expected, run, fewest=FEWEST_RATES):
-        return finding
+    _must_learn(run, fewest=FEWEST_RATES)
     found, back = by_rate(run), comes_back(run)
     value, low, high, chance = correlation(back, -found.losses)
     if not np.isfinite(value):
         reason = "the same share comes back at every rate, or none, so a correlation cannot be computed"
-        return not_run(TOGETHER, expected, reason, steps=2 * run.config["steps"])
+        raise NotRun(reason, steps=2 * run.config["steps"])
     details = found.details(run)
     if not found.learned.all():
         part = correlation(back[found.learned], -found.losses[found.learned])
         details["only rates that learn"] = dict(zip(("correlation", "from", "to", "chance"), part, strict=True))
     rates = int(np.isfinite(back).any(-1).sum())
     return by_effect(
-        TOGETHER,
+        claim,
         Comparison(value, 0.0, low, high, 0.0, 0.0, low, high, rates, freedom=rates - 1),  # drawn, read as a t interval
-        expected=expected,
         what="rank correlation",
         over="rates",
         controls=[above("the correlation, against 95 % of exchanges of rates,", value, chance)],
@@ -298,20 +265,21 @@ def _spearmans(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.where(lengths > 0, (one * other).sum(-1) / np.where(lengths > 0, lengths, 1.0), np.nan)
 
 
-def judge_large(run: Run) -> Finding:
-    """The largest rate that learns: what it loses of the untrained network's entropy, against the best rate."""
-    expected = (
-        f"in every layer entropy ends below {show(SPARSE, '%')} of its start; it ends lower than at the best rate, by "
-        f"at least {show(SPARSE, '%')} of the start and by more than seeds differ"
-    )
-    if finding := _too_few(LARGE, expected, run, fewest=2):
-        return finding
+# extremely sparse is what keeps less than SPARSE; so much more must be lost than at the best rate
+@CLAIMS.declare("fig8-large-rate", "JoMA Sec. 6", matters=SPARSE, unit="%", ceiling=1.0)
+def judge_large(run: Run, claim: Claim) -> Finding:
+    """With a large learning rate attention becomes extremely sparse.
+
+    Expected: in every layer entropy ends below 10 % of its start; it ends lower than at the best rate, by at least 10 %
+    of the start and by more than seeds differ
+    """
+    _must_learn(run, fewest=2)
     found = by_rate(run)
     largest = int(np.flatnonzero(found.learned)[-1])
     if largest == found.best:
         reason = f"the largest rate that learns, {found.rates[largest]:g}, has the lowest loss"
         larger = [*run.config["rates"], 1.5 * found.rates[largest]]  # the next one that was tried diverged, if any was
-        return not_run(LARGE, expected, reason, rates=sorted(larger))
+        raise NotRun(reason, rates=sorted(larger))
     entropy = curves.curve(run, SWEEP, "valid/entropy").mean(-1)  # (rates, seeds, points, layers)
     kept = np.where(curves.alive(run, SWEEP)[..., None], entropy[:, :, -1] / entropy[:, :, 0], np.nan)
     layers, lost = [f"layer {layer + 1}" for layer in range(kept.shape[2])], 1 - kept
@@ -323,13 +291,21 @@ def judge_large(run: Run) -> Finding:
             idle[f"lost at {found.rates[i]:g}, which learns nothing"] = dict(zip(layers, means, strict=True))
     chosen = {"the largest that learns": found.rates[largest], "the best, its control": found.rates[found.best]}
     return by_effect(
-        LARGE,
+        claim,
         {name: compare(lost[largest, :, i], lost[found.best, :, i]) for i, name in enumerate(layers)},
-        expected=expected,
         what="share of the entropy that is lost",
         size=[below("largest share of its entropy that a layer keeps", most, SPARSE, "%")],
         details={"rates": chosen} | idle | found.details(run),
     )
+
+
+CLAIMS.declare(
+    "fig8-curves",
+    text="The attention entropy of every layer follows the curves of the runs that the figure shows.\n\n"
+    f"Expected: {EXPECTED}",
+    matters=NEARER,
+    unit="nats",
+)(near_stored)
 
 
 def draw_sweep(run: Run) -> Drawing:
@@ -389,13 +365,7 @@ STUDY = Study(
     name="fig8",
     title="Figure 8: attention entropy and the learning rate",
     version=3,
-    claims={
-        BEST: judge_best,
-        PATTERN: judge_pattern,
-        TOGETHER: judge_together,
-        LARGE: judge_large,
-        CURVES: partial(near_stored, CURVES),
-    },
+    claims=CLAIMS,
     quick=Fig8Config(vocabulary=300, width=24, mlp=24, streams=4, valid_sequences=8, sequence=5, steps=240),
     paper=Fig8Config(**PAPER, layers=5, rates=(1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 1e-3, 1e-2)),
     run=run,

@@ -6,7 +6,6 @@ Between two measuring points all is read in the logarithm of the step. A run tha
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,8 +14,9 @@ import torch
 from torch import Tensor
 
 from joma.claims.config import Above, Values
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study
+from joma.claims.declare import Claims
+from joma.claims.verdicts import by_effect
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels
 from joma.figures.types import Axes
@@ -140,21 +140,7 @@ class OptimizerOrRateConfig(LanguageModelConfig):
     """Validation losses (nats) at which the runs are compared."""
 
 
-_claim = partial(Claim, matters=MATTERS, unit="nats")
-RATE = _claim(
-    "rate-at-equal-loss",
-    "JoMA Sec. 6",
-    "With a large learning rate attention becomes extremely sparse. Tested at equal loss: the largest rate leaves the "
-    "first layer sparser than the smallest.",
-    uses=("fig8/fig8-large-rate",),
-)
-OPTIMIZER = _claim(
-    "optimizer-at-equal-loss",
-    "JoMA Sec. 7",
-    "The joint dynamics are those of SGD. Tested at equal loss and equal speed: SGD leaves the first layer sparser "
-    "than Adam does.",
-    uses=("optimizer/rebound-with-sgd",),
-)
+CLAIMS = Claims(matters=MATTERS, unit="nats")
 
 
 def run(config: OptimizerOrRateConfig, run: Run, progress: Progress) -> None:
@@ -186,12 +172,14 @@ def _way(variant: Recipe) -> Measure:
     return measure
 
 
-def judge_rate(run: Run) -> Finding:
-    """The smallest rate that reaches a level beside the largest that does, seed by seed, with either optimizer."""
-    expected = (
-        f"at every loss level and with both optimizers, the first layer's entropy is at least {MATTERS:g} nats lower "
-        "at the largest rate than at the smallest, and by more than seeds differ"
-    )
+@CLAIMS.declare("rate-at-equal-loss", "JoMA Sec. 6", uses=("fig8/fig8-large-rate",))
+def judge_rate(run: Run, claim: Claim) -> Finding:
+    """With a large learning rate attention becomes extremely sparse. Tested at equal loss: the largest rate leaves the
+    first layer sparser than the smallest.
+
+    Expected: at every loss level and with both optimizers, the first layer's entropy is at least {MATTERS:g} nats lower
+    at the largest rate than at the smallest, and by more than seeds differ
+    """
     cases, details = {}, {}
     for optimizer, level in product(OPTIMIZERS, levels(run)):
         found, where = at_loss(run, optimizer, level), f"{optimizer} at loss {level:g}"
@@ -202,18 +190,20 @@ def judge_rate(run: Run) -> Finding:
             least, most = rates[0], rates[-1]
             case = f"{where}, rate {found.rates[least]:g} against {found.rates[most]:g}"
             cases[case] = compare(found.entropy[least, :, 0], found.entropy[most, :, 0])
-    return _concluded(RATE, run, expected, cases, details)
+    return _concluded(run, claim, cases, details)
 
 
-def judge_optimizer(run: Run) -> Finding:
-    """Adam beside SGD at equal loss; Adam is read between its rates where it took as many steps to get there.
+@CLAIMS.declare("optimizer-at-equal-loss", "JoMA Sec. 7", uses=("optimizer/rebound-with-sgd",))
+def judge_optimizer(run: Run, claim: Claim) -> Finding:
+    """The joint dynamics are those of SGD. Tested at equal loss and equal speed: SGD leaves the first layer sparser
+    than Adam does.
 
-    Both are means over the rates of SGD that can be compared; a seed counts where it has all of them.
+    Expected: at every loss level, the first layer's entropy is at least {MATTERS:g} nats lower with SGD than with an
+    Adam that takes as many steps to the level, and by more than seeds differ
+
+    Adam is read between its rates. Both are means over the rates of SGD that can be compared; a seed counts where it
+    has all of them.
     """
-    expected = (
-        f"at every loss level, the first layer's entropy is at least {MATTERS:g} nats lower with SGD than with an Adam "
-        "that takes as many steps to the level, and by more than seeds differ"
-    )
     cases, details = {}, {}
     for level in levels(run):
         adam, sgd = (at_loss(run, optimizer, level) for optimizer in OPTIMIZERS)
@@ -225,19 +215,17 @@ def judge_optimizer(run: Run) -> Finding:
             details[f"Adam minus SGD at loss {level:g} and {what}, by SGD's rate"] = {
                 f"{rate:g}": mean_over_seeds(one - other) for rate, one, other in zip(*found, strict=True)
             }
-    return _concluded(OPTIMIZER, run, expected, cases, details)
+    return _concluded(run, claim, cases, details)
 
 
-def _concluded(
-    claim: Claim, run: Run, expected: str, cases: dict[str, Comparison], details: dict[str, dict[str, float]]
-) -> Finding:
+def _concluded(run: Run, claim: Claim, cases: dict[str, Comparison], details: dict[str, dict[str, float]]) -> Finding:
     if not cases:
         reached = ", ".join(f"{level:g}" for level in levels(run))
         reason = f"too few runs reach a loss of {reached} nats to be compared there"
-        return not_run(claim, expected, reason, steps=2 * run.config["steps"])
+        raise NotRun(reason, steps=2 * run.config["steps"])
     known = {name: {k: v for k, v in part.items() if v == v} for name, part in details.items()}
     known = {name: part for name, part in known.items() if part} | diverged(run, OPTIMIZERS)
-    return by_effect(claim, cases, expected=expected, what="entropy of layer 1", details=known)
+    return by_effect(claim, cases, what="entropy of layer 1", details=known)
 
 
 COLOURS = dict(zip(OPTIMIZERS, (BLUE, ORANGE), strict=True))
@@ -355,7 +343,7 @@ STUDY = Study(
     name="optimizer-or-rate",
     title="Optimizer or rate: what keeps the first layer sparse at equal loss",
     version=1,
-    claims={RATE: judge_rate, OPTIMIZER: judge_optimizer},
+    claims=CLAIMS,
     # Of ten seeds from 3000 on, both differences were above what five seeds leave open.
     quick=OptimizerOrRateConfig(seeds=5),
     paper=OptimizerOrRateConfig(

@@ -12,6 +12,7 @@ from joma.claims.guards import clears
 from joma.claims.verdicts import Numbers, by_effect, not_run, only_at_paper_scale
 from joma.figures.bands import mean_and_band
 from joma.figures.beyond import mark_beyond
+from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels, rate_colours, step_axis
 from joma.figures.types import Axes, Figure
@@ -389,6 +390,7 @@ def _draw_costs(axis: Axes, sweep: Sweep) -> None:
     _depth_axis(axis, sweep.layers)
     axis.set_ylim(bottom=0)
     axis.set(ylabel=f"times that of {layers_of(sweep, 0)}", title="cost of a language model")
+    label_lines(axis)
 
 
 def _caption(sweeps: list[Sweep]) -> str:

@@ -114,7 +114,7 @@ def _draw_ends(table: Table) -> Drawing:
         f"are networks after {_short(table, 'steps')} tokens, strokes their means. Right: bytes in float32; GaLore "
         f"keeps {table.bytes(GALORE)['states'] / table.bytes(FULL)['states']:.0%} of the states of full rank."
     )
-    return Drawing("perplexity-and-memory", caption, figure)
+    return Drawing("perplexity-and-memory", caption, figure, labels=False)
 
 
 def _first(method: str) -> str:

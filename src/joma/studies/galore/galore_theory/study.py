@@ -9,6 +9,7 @@ from joma.claims.declare import Claims
 from joma.claims.evidence import Test, above, at_least, at_most
 from joma.claims.verdicts import by_residual, by_tests
 from joma.figures.bands import bound
+from joma.figures.labels import label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CORRECTED, GREEN, ORANGE, PRINTED, PURPLE, panels
 from joma.runs import Run
@@ -429,6 +430,7 @@ def _draw_projection(run: Run) -> Drawing:
     path.plot(t, size, color=GREEN, label="measured |R|")
     path.plot(t, size[0] * 0.9**t, color=PRINTED, label="theorem")
     path.set(xlabel="step", ylabel="|R|", ylim=(0, None), title="A descent that does not end")
+    label_lines(path)
     peak, still = ({form: number(both[i]) for form, both in growth.items()} for i in (0, 1))
     caption = (
         f"The bound of Theorem 3.8 is too low. Left: the largest growth of the projected gradient R in one step, over "

@@ -14,7 +14,7 @@ from joma.claims.guards import at_paper_scale, mean_known, of_learned
 from joma.claims.verdicts import by_residual, by_tests
 from joma.data.stroke_digits import CLASSES
 from joma.figures.bands import mean_and_band
-from joma.figures.labels import end_label
+from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, RED, SERIES, panels
 from joma.figures.types import Axes
@@ -398,6 +398,7 @@ def _draw_contrast(contrast: Contrast) -> Drawing:
         right.plot(contrast.steps, contrast.curve(name, "informative").mean(1), color=colours[name], label=name)
     end_label(right, "depends on them alone", ls="--")
     right.set(xlabel="training step", ylabel="informative coordinates in the code", ylim=(-0.05, 1.05))
+    label_lines(right)
     for name in contrast.methods:  # after the labels at the ends of lines: the description names these, the panel not
         similar = contrast.curve(name, "same bits").mean(1)
         right.plot(contrast.steps, similar, "--", color=colours[name], label=f"{name}, depends on them alone")
@@ -424,6 +425,7 @@ def _draw_paths(axis: Axes, contrast: Contrast, colours: dict[str, str]) -> None
     least = min(float(contrast.curve(name, "loss")[-1].min()) for name in contrast.methods) - 0.02
     axis.set(xlim=(float(contrast.built("perfect", "loss").mean()) + FAR, least), ylim=(0.45, 1.03))
     axis.set(xlabel="contrastive loss (nats), falling", ylabel="downstream accuracy")
+    label_lines(axis)
     for name, (mark, colour) in MARKS.items():  # after the labels at the ends of lines: these have theirs beside them
         place, code = (contrast.built(name, "loss").mean(), contrast.built(name).mean()), f"{name} code"
         axis.plot(*place, mark, ms=9, mec=INK, mew=0.6, color=colour, ls="none", label=code)
@@ -438,6 +440,7 @@ def _draw_curves(fits: Fits) -> Drawing:
             dashes = "--" if kind == "shuffled pixels" else "-"  # it lies upon the true labels
             mean_and_band(axis, fits.epochs, fits.curve(DEEP, kind, what), color=colour, label=kind, ls=dashes)
         axis.set(xlabel="epoch", ylabel=ylabel)
+    label_lines(axes[1])
     random, true = fits.epochs_to_fit(RANDOM), fits.epochs_to_fit(TRUE)
     caption = (
         f"Random labels take {mean_known(random / true):.1f} times as long as true ones: {FIT_AT:.0%} are fitted after "

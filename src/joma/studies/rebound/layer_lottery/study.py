@@ -16,6 +16,7 @@ from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.evidence import at_least
 from joma.claims.guards import at_paper_scale
 from joma.claims.verdicts import by_effect, not_run, only_at_paper_scale
+from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
 from joma.figures.types import Axes
@@ -268,6 +269,7 @@ def draw_distances(run: Run) -> Drawing:
         axes[0].set_yscale("log")
     axes[0].set(ylabel="distance of entropies (nats)", title="From when on twins differ")
     step_axis(axes[0])
+    label_lines(axes[0])
     pairs = {kind: lottery.twin_pairs(run, kind, lottery.patterns(run)["end"]) for kind in lottery.KINDS[1:]}
     for place, (kind, rows) in enumerate(pairs.items()):
         label, colour = LOOKS[kind]

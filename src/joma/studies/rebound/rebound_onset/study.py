@@ -14,7 +14,7 @@ import numpy as np
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.evidence import at_most
 from joma.claims.verdicts import by_effect, not_run
-from joma.figures.labels import end_label
+from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, depth_colours, panels
 from joma.figures.types import Axes
@@ -112,6 +112,7 @@ def draw_factors(run: Run) -> Drawing:
         _log_axes(axis, run.value("class frequency") if factor == "queries" else record.factor_levels(run, factor)[0])
         axis.set(xlabel=label, ylabel="training step", title=title)
     end_label(axes[2], "dashed: the fall", ls="--", lw=1.1)
+    label_lines(axes[2])
     _draw_slopes(axes[5], run)
     powers = "; ".join(
         f"{title.lower()} {_powers(run, factor, 'valley')} ({_powers(run, factor, 'fall')})"

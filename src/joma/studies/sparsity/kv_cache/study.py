@@ -17,6 +17,7 @@ from joma.claims.finding import Finding
 from joma.claims.guards import beyond, hardest
 from joma.claims.verdicts import by_effect, not_run, only_at_paper_scale
 from joma.figures.bands import mean_and_band
+from joma.figures.labels import label_lines
 from joma.figures.policies import LOOKS, in_order, share_axis
 from joma.figures.reading import course, listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, panels
@@ -286,10 +287,12 @@ def _by_share(series: Series) -> Drawing:
     for axis in axes[1 : len(shown)]:
         axis.sharey(axes[0])
     axes[0].autoscale_view()
+    label_lines(axes[len(shown) - 1])
     if with_stories:
         cost = (series.run.value("stories/cut") - series.run.value("stories/loss")).mean(-1)  # (policies, keeps)
         each = dict(zip(series.policies, cost[..., None], strict=True))
         _panel(axes[-1], series, each, "stories260K (its own scale)")
+        label_lines(axes[-1])
     ends = {policy: float(series.cost(policy).mean()) for policy in series.policies}
     ranked = sorted(ends.items(), key=lambda item: item[1])
     # With their signs: a cut cache may also do better.
