@@ -354,7 +354,7 @@ def test_open_seeds_alone_calibrate(run, tmp_path):
         np.testing.assert_allclose(record.lead(copy, rule), (EVENT - RINGS[rule]) / EVENT)
         assert record.false_alarms(copy, record.rings(copy, rule)) == 1.0
     assert record.false_alarms(copy, record.rings(copy, "rank drop")) == 0.0
-    details = found(collapse.STUDY, copy, collapse.WARNINGS["largest logit"]).details
+    details = found(collapse.STUDY, copy, "largest-logit-warns").details
     assert details["false alarms per healthy run"] == {"largest logit": 1.0, "gradient norm": 0.0, "loss": 1.0}
     assert details["lead, steps (median over runs)"]["largest logit"] == 40.0
 
