@@ -33,7 +33,7 @@ ROWS = {
         "deeper is better on WikiText-2": "depth-width/deeper-on-wikitext",
         "deeper is better on trees": "depth-width/deeper-on-trees",
         "the best shape is deeper": "depth-width/best-shape-is-deeper",
-        "shape matters more than the rate": "depth-width/shape-matters-more-than-rate",
+        "shape counts more than the rate": "depth-width/shape-matters-more-than-rate",
         "deep trees favour depth": "depth-width/deep-trees-favour-depth",
         "order favours depth": "depth-width/order-favours-depth",
     },
