@@ -4,47 +4,22 @@ import warnings
 
 import pytest
 import torch
-from networks import PROBE, TEXT, loss_of, made, same
+from networks import PROBE, TEXT, same
 from torch.utils.data import DataLoader
 
 from joma.host.errors import JomaError
 from joma.monitor import LargestLogit
 from joma.runs import Run
 
-lightning = pytest.importorskip("lightning.pytorch")
-
-
-class Network(lightning.LightningModule):
-    """The small model with dropout, batch norm and counters, trained by Adam."""
-
-    def __init__(self, spoil_at=None, fail_at=None):
-        super().__init__()
-        self.net, self.spoil_at, self.fail_at = made(), spoil_at, fail_at
-
-    def forward(self, ids):
-        return self.net(ids)
-
-    def training_step(self, batch, at):
-        if at == self.fail_at:
-            raise RuntimeError("something of the user's own")
-        if at == self.spoil_at:
-            with torch.no_grad():
-                self.net.h[1].attn.qkv.weight.mul_(1e4)
-        return loss_of(self.net, batch)
-
-    def validation_step(self, batch, at):
-        self.log("val_loss", loss_of(self.net, batch))
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=1e-2)
-
-
 ROWS = TEXT.flatten(0, 1)
 
 
 def trained(folder, *callbacks, resume=None, module=None, **more):
+    """Lightning is loaded here and not above: it takes seven seconds, which every worker would spend on collecting."""
+    import lightning.pytorch as lightning
+
     torch.manual_seed(7)
-    module = Network() if module is None else module
+    module = network() if module is None else module
     options = {
         "max_steps": 4, "accumulate_grad_batches": 2, "num_sanity_val_steps": 2, "val_check_interval": 4,
         "check_val_every_n_epoch": None,
@@ -62,23 +37,21 @@ def trained(folder, *callbacks, resume=None, module=None, **more):
     return weights | {"random": torch.rand(4)}, trainer
 
 
+def network(**options):
+    from lightning_parts import Network
+
+    return Network(**options)
+
+
 def callback(**options):
     from joma.monitor.callbacks.lightning import MonitorCallback
 
     return MonitorCallback(**{"probe": PROBE, "every": 2} | options)
 
 
-class Checked(lightning.Callback):
-    """What the monitor had counted at every validation."""
-
-    def __init__(self, watch):
-        self.watch, self.seen = watch, []
-
-    def on_validation_end(self, trainer, pl_module):
-        self.seen.append(None if self.watch.monitor is None else self.watch.monitor.step_number)
-
-
 def test_the_trainer_ends_with_the_same_weights_and_counts_steps_of_the_optimizer(tmp_path):
+    from lightning_parts import Checked
+
     plain, _ = trained(tmp_path)
     watch = callback(out=tmp_path / "run.joma")
     checked = Checked(watch)
@@ -113,7 +86,9 @@ def test_a_training_that_resumes_goes_on_in_the_record(tmp_path, log):
 
 
 def test_a_checkpoint_in_the_midst_of_training_knows_the_step(tmp_path):
-    save = lightning.callbacks.ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=3, save_top_k=-1)
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    save = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=3, save_top_k=-1)
     trained(tmp_path, callback(out=tmp_path / "run.joma"), save, enable_checkpointing=True)
     (path,) = tmp_path.glob("*step=3.ckpt")
     assert torch.load(path, weights_only=True)["callbacks"]["MonitorCallback"]["step"] == 3
@@ -121,7 +96,7 @@ def test_a_checkpoint_in_the_midst_of_training_knows_the_step(tmp_path):
 
 def test_an_alarm_stops_the_trainer_in_its_own_way(tmp_path, log):
     watch = callback(alarms=[LargestLogit()], on_alarm="stop", every=1)
-    _, trainer = trained(tmp_path, watch, module=Network(spoil_at=3), max_steps=10)
+    _, trainer = trained(tmp_path, watch, module=network(spoil_at=3), max_steps=10)
     assert trainer.global_step == 2  # batches 2 and 3 make the second step
     assert log[0].startswith("training stops: step 2: largest_logit of net.h.1.attn, head ")
     assert watch.monitor is None
@@ -130,7 +105,7 @@ def test_an_alarm_stops_the_trainer_in_its_own_way(tmp_path, log):
 def test_an_error_of_the_users_own_is_the_one_that_is_seen_and_the_record_says_it(tmp_path):
     watch = callback(out=tmp_path / "run.joma")
     with pytest.raises(RuntimeError, match="something of the user's own"):
-        trained(tmp_path, watch, module=Network(fail_at=5))
+        trained(tmp_path, watch, module=network(fail_at=5))
     assert watch.monitor is None
     with Run.open(tmp_path / "run.joma") as run:
         assert run.steps("entropy").tolist() == [0, 2]
