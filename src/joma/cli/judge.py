@@ -21,14 +21,14 @@ _COLUMNS = ("arm", "seed", "step", "claim", "case", "run")
 
 def add_parser(commands: Any) -> None:
     """Add `judge` to the subcommands of `joma`."""
-    words = "judge a table of numbers over seeds, beside its control"
+    words = "judge a table of numbers over seeds against a control"
     judge = commands.add_parser("judge", help=words, description=f"{words.capitalize()}.", epilog=_EPILOG)
     judge.add_argument("results", type=Path, nargs="+", metavar="RESULTS", help="csv, json or parquet; several are one")
     judge.add_argument(
         "--claims", type=Path, metavar="FILE.toml", help="what is claimed: a table [claims.NAME] for each"
     )
     judge.add_argument("--effect", metavar="ARM", help="the arm that the claim is about")
-    judge.add_argument("--control", metavar="ARM|NUMBER", help="the arm beside it, or a known number")
+    judge.add_argument("--control", metavar="ARM|NUMBER", help="the arm to compare with, or a known number")
     judge.add_argument("--matters", metavar="NUMBER", help="the smallest difference that would matter; 2%% is 0.02")
     judge.add_argument("--unit", help="of the numbers; with %% they are shares from 0 to 1")
     judge.add_argument("--lower", action="store_true", default=None, help="less is better: a loss, a time")

@@ -11,13 +11,13 @@ from joma.host.exit_status import OK
 from joma.host.printing import say
 
 _EPILOG = """\
-Verdicts are given by joma's own rules to 2,000 experiments that are drawn, of seeds that are Gaussian unless --law says
-otherwise. The number of seeds that would decide holds with probability 0.8, for Gaussian seeds."""
+Verdicts follow joma's own rules, over 2,000 simulated experiments whose seeds are Gaussian unless --law says otherwise.
+The number of seeds that would decide holds with probability 0.8, for Gaussian seeds."""
 
 
 def add_parser(commands: Any) -> None:
     """Add `plan` to the subcommands of `joma`."""
-    words = "say what so many seeds can decide, and how many would"
+    words = "say what a number of seeds can decide, and how many would decide"
     plan = commands.add_parser("plan", help=words, description=f"{words.capitalize()}.", epilog=_EPILOG)
     plan.add_argument("--matters", metavar="NUMBER", help="the smallest difference that would matter; 2%% is 0.02")
     plan.add_argument("--sd", type=float, metavar="NUMBER", help="standard deviation over seeds of effect - control")

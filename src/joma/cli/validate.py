@@ -19,7 +19,7 @@ _MOST = 20
 """Faults of one file that are printed."""
 _EPILOG = """\
 A file must be as its JSON Schema says (in the package, joma/host/schemas). Of findings each verdict must follow from
-the numbers beside it; of a run every number must be as it was written."""
+its own numbers; of a run every number must be as it was written."""
 
 
 def add_parser(commands: Any) -> None:

@@ -1,4 +1,4 @@
-"""What we look at, one quantity per file. Tensors, arrays or lists in; tensors out."""
+"""Measures, one quantity per file: functions from tensors, arrays or lists to tensors."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What gets trained."""
+"""The networks that are trained."""
 
 from joma.models.bilinear import Bilinear
 from joma.models.block import JomaBlock

@@ -1,4 +1,4 @@
-"""Attention and weights of a model while it trains, in anybody's loop, with the training left as it is."""
+"""Measures of a model while it trains, in any training loop, without a change to the training."""
 
 from joma.monitor.alarms import Alert, EntropyFall, EntropyFloor, LargestLogit, NotFinite, RankDrop, usual_alarms
 from joma.monitor.attach import Monitor

@@ -1,4 +1,4 @@
-"""Where we look: a measure attached to a place in a model, while the model runs as it always does."""
+"""Measures attached to a running model, which computes what it always does."""
 
 from joma.probes._plain import collect_plain
 from joma.probes._record import Probe, ProbeError

@@ -1,1 +1,1 @@
-"""Kits that several subjects train with: language models, their curves and what is read off them."""
+"""Recipes that several subjects share: language models, their curves and what they show."""

@@ -1,6 +1,6 @@
 """Measuring a series of checkpoints: `scan` does all of it in one call.
 
-Six rooms, and imports go one way: a room knows those before it, never those behind it.
+Six packages, and imports go one way: each imports only from those before it.
 
 1. `formats`: from bytes to tensors, in whatever format a checkpoint is stored.
 2. `names`: what tensors are called, and what they are to their layer.

@@ -1,11 +1,11 @@
-"""Studies, in rooms by subject: one file per study, named as the study is, or one folder where it is long.
+"""Studies, in folders by subject: one file per study, named as the study is, or one folder where it is long.
 
 `names()` lists them, `load(name)` imports one, nothing loads before. `joma.studies.foreign` finds those of others;
 `is_trusted(name)` is asked where a record names a study.
 
-To add a study: write `joma/studies/ROOM/your_study.py` with a module constant `STUDY`. It is called your-study, and
+To add a study: write `joma/studies/FOLDER/your_study.py` with a module constant `STUDY`. It is called your-study, and
 nothing else has to know of it. Above about 500 lines it becomes a folder `your_study/` with `run` and `study`. What
-studies of a room share begins with an underscore. No room imports another.
+studies of a folder share begins with an underscore. No folder imports another.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ROOMS = (
     "cdag",
     "galore",
 )
-"""In the order of the report: the paper first, then its companions; a room that is not named here comes after these."""
+"""In the order of the report: the paper first, then its companions; folders not named here come last."""
 
 
 def names() -> tuple[str, ...]:
@@ -103,7 +103,7 @@ def offered_by(name: str) -> str:
 
 
 def room(name: str) -> str:
-    """The room that the study called `name` stands in; empty for a study that is not joma's own.
+    """The folder of the study called `name`; empty for a study that is not joma's own.
 
     >>> room("thm2")
     'linear'
@@ -207,7 +207,7 @@ def _file(name: str) -> str:
 
 @cache
 def _rooms() -> dict[str, str]:
-    """The room of every study, by listing the files: nothing of a study is imported."""
+    """The folder of every study, by listing the files: nothing of a study is imported."""
     rooms = sorted((entry.name for entry in iter_modules(__path__) if entry.ispkg), key=_place)
     return {
         file.replace("_", "-"): room

@@ -1,4 +1,4 @@
-"""How dynamics are produced: many runs trained at once as one batched ensemble; a series of checkpoints of our own."""
+"""Training: many networks at once as one batched ensemble, and series of checkpoints."""
 
 from joma.training.branch import branch
 from joma.training.checkpoints import forget_kept

@@ -1,4 +1,4 @@
-"""Runs, scans and claims that can be looked at and touched: one JavaScript module and its hosts.
+"""Runs, scans and claims in an interactive page: one JavaScript module and its hosts.
 
 A page with its data inside (`write_page`), a server on this machine (`joma.view.server`), a cell of a notebook
 (`joma.view.notebook`). What they show comes from `Feed`.
