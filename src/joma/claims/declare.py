@@ -1,7 +1,5 @@
 """Claims declared where they are judged: the head of a judge says the claim, its body what speaks for it."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ https://github.com/ScienceLiveHub/forrt-replication-template (docs/chain-draft-c
 their forms read. A draft has what joma knows: a person quotes the paper, checks the values and publishes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 What a claim is comes from a TOML file, from options, or from columns of the table that have these names: see `Wanted`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@ rules that could differ from them; a chance is right to its two standard errors.
 (`joma.measure.intervals.seeds_to_decide`), which is worked out exactly, for Gaussian seeds.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

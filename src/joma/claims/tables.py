@@ -11,8 +11,6 @@ Files are CSV, JSON (a list of rows, or columns) and parquet. Five layouts are k
 The name of a run ends with its seed, and its arm is what stands before: `adam-seed3`, unless columns say them.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -5,8 +5,6 @@ there already is replaced only if it is a file of ours, or with `--force`. All i
 goes to an address (`--out s3://bucket/path`) is written to a local folder first, then sent as whole finished files.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import re

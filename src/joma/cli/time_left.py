@@ -1,7 +1,5 @@
 """How long studies will still take: by what each took once, on another machine, and by the speed of this one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 JUDGING = 0.3

@@ -1,7 +1,5 @@
 """`joma validate`: whether findings, scans and runs are whole, as their schemas say, and as their numbers say."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 All text goes through rich as text, never as markup, and is cleaned: names come from files.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

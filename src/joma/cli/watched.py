@@ -1,7 +1,5 @@
 """What `joma watch` draws: the runs at a path, as `joma view` reads them, and what is new in each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime

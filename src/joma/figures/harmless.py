@@ -4,8 +4,6 @@ A picture that comes from a shard may be a stranger's. A page forbids scripts an
 leads elsewhere, or a form. So nothing passes here but what matplotlib writes.
 """
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as Tree
 from io import StringIO

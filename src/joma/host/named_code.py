@@ -5,8 +5,6 @@
 lists every way from data to code; no other module of joma imports what is named at run time.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Files are named NAME-VERSION.json and written in JSON Schema 2020-12, so that ot
 its keywords those in `KEYWORDS` are known here: what joma's own schemas need, without a further package.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -4,8 +4,6 @@ Both are drawn several floors above what is shown. `joma/__init__.py`, which sta
 room imports upwards, and nobody who never asks loads them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

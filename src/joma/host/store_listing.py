@@ -5,8 +5,6 @@ would take all memory of the process that asks, and end it. So another process a
 bucket. It ends itself when it has grown too large, and is ended when it takes too long.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The sums of `_spread_sums` where a bias or a soft cap is given: a few rows of logits at a time, each centred."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -14,8 +14,6 @@ Tiles add up their queries, so nothing of the size of queries leaves the kernel.
 A bias by key (ALiBi) adds var(b) + 2 cov(b, s) to the variance; one of -inf hides its key.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

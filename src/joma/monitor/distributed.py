@@ -7,8 +7,6 @@ measuring went wrong: processes that come from different steps notice it, and wh
 Nothing here decides when to measure. All processes must come to the same step.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What goes on beside a device's current stream: recordings of CUDA graphs, and numbers on their way to the host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache

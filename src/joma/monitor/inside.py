@@ -5,8 +5,6 @@ when every layer had its turn. Between two measured steps nothing is attached. C
 transformers get an operation that stays while the monitor does (`CompiledAttention`), others are refused.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from joma.measure.spread import SpreadSums

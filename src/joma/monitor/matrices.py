@@ -1,7 +1,5 @@
 """The weight matrices that a monitor follows, with what it remembers of them between two measurings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import torch

@@ -4,8 +4,6 @@ An attention measure is taken from the probe that has watched one pass, any othe
 their gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from math import sqrt
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Which layers and matrices of a model are followed, to which layer a matrix belongs, and whether the model changed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from operator import is_

@@ -7,8 +7,6 @@ must read the same rows of a batch.
 None of torch's parallel rooms is loaded here: where nobody loaded them there is nothing to find.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ Where looks are to be recorded, those that come a second time with the same matr
 goes on as it was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator
 
 import torch

@@ -4,8 +4,6 @@ A look launches some two hundred small kernels, for which the host takes longer 
 look to the next lies outside the graph's memory, so that several graphs can share that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -6,8 +6,6 @@ recorded. So only a pass that changes nothing and draws no random numbers is rec
 parameter or a buffer has moved.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

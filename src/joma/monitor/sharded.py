@@ -8,8 +8,6 @@ some of the longer one, W = [W_1 W_2 ...], then W W^T is the sum of the W_k W_k^
 processes exchange pieces first, and each holds as many numbers as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 They leave the device once, in one piece, and are read at a later step, when they have arrived.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """All alarms of a monitor together: who is asked, what is new, and what happens then."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace

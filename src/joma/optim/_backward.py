@@ -3,8 +3,6 @@
 Which subspaces are found together follows from that too: those of matrices whose gradients are there together.
 """
 
-from __future__ import annotations
-
 import warnings
 import weakref
 from collections import Counter

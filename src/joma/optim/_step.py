@@ -3,8 +3,6 @@
 In one update, whenever it comes, subspaces that are due are found, and it is made or held back.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext

@@ -15,8 +15,6 @@ A state tensor is moved if it is a plain floating-point matrix with the rank alo
 compact shape, and Adafactor's factor along that axis). Quantised states cannot be rotated; they are refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, reduce
 from importlib.util import find_spec

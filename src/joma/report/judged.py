@@ -1,7 +1,5 @@
 """The page of `joma judge`: every claim with its verdict, a dot for each seed, the intervals, and what would matter."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from math import isfinite

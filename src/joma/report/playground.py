@@ -5,8 +5,6 @@ there is one copy and nothing to build. They stand here and not in the viewer, b
 data: a page of them needs no run, no server and no uPlot.
 """
 
-from __future__ import annotations
-
 from html import escape
 from importlib.resources import files
 

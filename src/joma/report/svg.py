@@ -6,8 +6,6 @@ less than a pixel all go. Markers that repeat become one line with an
 SVG <marker>.
 """
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as Tree
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ A run is opened for a moment at each look and closed again: a reader that stays 
 single file behind.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """One run from several that recorded parts of the same: what each measured stays bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

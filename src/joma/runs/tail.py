@@ -4,8 +4,6 @@ SQLite numbers the rows of a run in the order in which they are written, and jom
 last row that was seen is a cursor: what has a higher one is new, whatever its step is. The history is read once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ A form is written as the thing that it describes: a type, or a union of types; `
 others; `{str: form}` for keys of any name; `[form]` for a list of any length; `(form, form)` for one of this length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn

@@ -4,8 +4,6 @@ A task is a task of Ray Core, in a process that Ray starts and keeps. Deaths are
 would also try again what ran out of memory. Words of progress come through one actor: all of them are in one place.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

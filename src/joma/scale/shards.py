@@ -3,8 +3,6 @@
 What falls to a shard follows from the list of the work alone, never from what is there already or who asks.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

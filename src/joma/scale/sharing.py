@@ -3,8 +3,6 @@
 Tasks that write files are worth nothing where nobody finds what they wrote.
 """
 
-from __future__ import annotations
-
 import secrets
 import socket
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ What an executor promises, wherever it works:
 - Nor is a task that ran out of memory: the same size would not fit again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -5,8 +5,6 @@ whole files are sent when they are finished. What is there already with the same
 carries the SHA-256 of its content, because the tag that a store gives it depends on how it was sent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import mimetypes
 import os

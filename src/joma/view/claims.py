@@ -1,7 +1,5 @@
 """The ledger as a page shows it: each claim with what this folder found and what is kept at paper scale."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

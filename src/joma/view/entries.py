@@ -1,7 +1,5 @@
 """What a page is told of a run before it asks for numbers: who made it, when, how it stands, which series it has."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

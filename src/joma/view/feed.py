@@ -4,8 +4,6 @@ Runs are known by ids that the feed makes itself. A question names an id, never 
 outside of what was given.
 """
 
-from __future__ import annotations
-
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The figures of a study, drawn from its record when somebody asks. To load what draws them takes seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

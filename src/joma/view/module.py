@@ -4,8 +4,6 @@
 its licence, and its checksum is in static/SHA256SUMS.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 

@@ -4,8 +4,6 @@ A run that grows by a step changes a few numbers. Its config, its machine, the l
 earlier steps were told before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

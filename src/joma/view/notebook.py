@@ -1,7 +1,5 @@
 """The notebook host: runs, scans and results as widgets, in Jupyter, marimo and whatever else knows anywidget."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from threading import Thread

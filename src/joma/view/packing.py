@@ -1,7 +1,5 @@
 """Numbers as a page gets them: four bytes each where that is enough, eight where it is not."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from dataclasses import dataclass

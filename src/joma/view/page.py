@@ -1,7 +1,5 @@
 """A page with its data inside: one file that works offline, thinned to a size that is said on it."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from collections.abc import Iterable, Iterator

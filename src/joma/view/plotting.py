@@ -1,7 +1,5 @@
 """Runs and scans as figures of matplotlib: their curves by layer, in the look of the report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

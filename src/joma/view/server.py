@@ -5,8 +5,6 @@ here has another Origin, or names this machine by another Host (DNS rebinding): 
 not know the token. The page may load nothing from anywhere else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

@@ -7,8 +7,6 @@ Each curve keeps its own extremes, so numbers of several curves at one point nee
 several curves (a mean, parts that add up, a heat map) takes whole steps instead.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

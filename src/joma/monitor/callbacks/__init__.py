@@ -1,7 +1,5 @@
 """Monitors inside other people's trainers: one file per library, imported only when it is used."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

@@ -1,7 +1,5 @@
 """A monitor inside Lightning's Trainer: `Trainer(..., callbacks=[MonitorCallback(probe=batch, out="run.joma")])`."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -5,8 +5,6 @@
 The Trainer's events carry no batch. That is why the probe batch is given here.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from joma.host.errors import BadInput

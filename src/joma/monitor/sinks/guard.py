@@ -3,8 +3,6 @@
 A sink that has `alert(step, title, text)` gets the alarms, too; one that has `close()` is closed at the end.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

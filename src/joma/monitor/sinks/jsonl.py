@@ -1,7 +1,5 @@
 """A file with one JSON object per line and step."""
 
-from __future__ import annotations
-
 import json
 import os
 from math import isfinite

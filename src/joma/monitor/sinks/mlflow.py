@@ -1,7 +1,5 @@
 """MLflow, where it is installed."""
 
-from __future__ import annotations
-
 import re
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Scalars for TensorBoard, where it is installed."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trackio, where it is installed: a local database, and a dashboard over it when somebody asks for one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from joma.host.errors import BadInput

@@ -1,7 +1,5 @@
 """Weights & Biases, where it is installed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from joma.host.errors import BadInput

@@ -4,8 +4,6 @@ Ablations share their base: from the same recipe, text, versions and machine com
 beside this one has them. Nothing is taken from a run that goes on, from a branch, or of a state that branches need.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

@@ -4,8 +4,6 @@ The README begins with the headlines at paper scale, the report and the terminal
 of them. No number stands here. A sentence is shown only where the verdict on its claim is one of those named with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ into pieces, several of which are on their way at a time, in the order in which 
 not used yet stays below HELD, so memory does not grow with the checkpoint.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

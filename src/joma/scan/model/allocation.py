@@ -3,8 +3,6 @@
 Entropies come from queries and keys as logsumexp minus the expected logit, whose gradient is finite at masked keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path

@@ -3,8 +3,6 @@
 Where the files are, a subclass knows: a revision on the hub (`hub`), a folder or a file in an object store (`store`).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -3,8 +3,6 @@
 A folder of a store is listed. A web server lists nothing: https:// names one file of weights, or the index of several.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import time

@@ -1,7 +1,5 @@
 """Checkpoints that other processes measure: each is a task, and what it gives comes back as a `Step`."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zlib
