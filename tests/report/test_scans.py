@@ -197,6 +197,16 @@ def test_a_run_of_something_else_is_no_scan(tmp_path: Path) -> None:
         stored_scan(run)
 
 
+@pytest.mark.parametrize(
+    "config", [{}, {"source": "a", "groups": 3}, {"source": "a", "groups": {"mlp": 3}}, {"source": "a", "groups": []}]
+)
+def test_a_scan_that_was_tampered_with_is_one_sentence(tmp_path: Path, config: dict) -> None:
+    with Run.create(tmp_path / "a.sqlite", study="scan", config=config) as run:
+        run.record(10, {"stable_rank/mlp": np.array([4.0])})
+        with pytest.raises(RunError, match=r"a\.sqlite is not a run as joma scan writes it"):
+            stored_scan(run)
+
+
 def test_two_sources_are_named_by_the_shortest_ends_that_differ() -> None:
     for first, second, names in (
         ("a/x", "a/y", ("x", "y")),

@@ -281,24 +281,11 @@ class Effect:
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; `from_json` gives the effect back."""
-        return {
-            "what": self.what,
-            "effect": plain(self.effect),
-            "interval": [plain(end) for end in self.interval],
-            "control_effect": plain(self.control_effect),
-            "control_interval": [plain(end) for end in self.control_interval],
-            "difference": plain(self.difference),
-            "difference_interval": [plain(end) for end in self.difference_interval],
-            "seeds": self.seeds,
-            "matters": self.matters,
-            "ceiling": self.ceiling,
-            "unit": self.unit,
-            "level": self.level,
-            "over": self.over,
-            "freedom": self.freedom,
-            "failed": self.failed,
-            "sign_p": self.sign_p,
-        }
+        written: dict[str, Any] = {"what": self.what}
+        for name in MEASURED:
+            found = getattr(self, name)
+            written[name] = [plain(end) for end in found] if isinstance(found, tuple) else plain(found)
+        return written | {name: getattr(self, name) for name in _AS_THEY_ARE}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Effect:
@@ -362,6 +349,9 @@ class Evidence:
 
 
 _PARTS = ("tests", "direction", "controls", "horizon")
+MEASURED = ("effect", "interval", "control_effect", "control_interval", "difference", "difference_interval")
+"""Of an effect: the numbers that came of a run, and may have gone wrong."""
+_AS_THEY_ARE = ("seeds", "matters", "ceiling", "unit", "level", "over", "freedom", "failed", "sign_p")
 
 
 def plain(value: float) -> float | str:

@@ -101,10 +101,11 @@ def chain_draft(finding: Finding) -> dict[str, Any]:
     """
     claim, slug = finding.claim, finding.id.replace("/", "-").strip("-")
     says = f"{claim.says.rstrip('.')}."
+    limits = f"The verdict is {', '.join(finding.remarks)}." if finding.remarks else ""
     outcome = {
         "outcome": f"{slug}-outcome", "label": f"{slug}: {finding.verdict}", "date": finding.provenance.created[:10],
         "validationStatus": _TERMS + STATUS[finding.verdict], "conclusion": f"{says} Verdict: {finding.full_verdict}.",
-        "evidence": str(finding.measured), "limitations": _limits(finding),
+        "evidence": str(finding.measured), "limitations": limits,
     }  # fmt: skip
     filled: dict[str, tuple[dict[str, str], list[str]]] = {
         "01_quote": ({"comment": f"joma tests a claim of {claim.source}: {says}"[:800]}, ["paper", "quotation"]),
@@ -141,7 +142,3 @@ def _method(finding: Finding) -> str:
 
 def _again(finding: Finding) -> str:
     return f"Repeat it with: {finding.command}" if finding.command else ""
-
-
-def _limits(finding: Finding) -> str:
-    return f"The verdict is {', '.join(finding.remarks)}." if finding.remarks else ""

@@ -4,17 +4,15 @@ The verdict is worked out from the numbers and cannot be given. So are the words
 `Finding.from_json` reads it back: a verdict can be recomputed from the file alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite, isnan
-from typing import Any
+from typing import Any, Self
 
 from joma.claims import sentences
 from joma.claims.claim import Claim
-from joma.claims.evidence import Effect, Evidence, Test, number, plain
+from joma.claims.evidence import MEASURED, Effect, Evidence, Test, number, plain
 from joma.claims.rules import Verdict, is_fragile, judged, of_effect
 
 MOST_FALSE = 0.05
@@ -231,6 +229,7 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """Plain data, as `findings.json` holds it; docs/reference/file-formats.md says what each key means."""
         main = self.main
+        effect = {} if main is None else main.as_json()
         with sentences.as_computed():
             measured, control = self.measured, self.control
         shown = {
@@ -250,17 +249,12 @@ class Finding:
             "measured": plain(measured) if isinstance(measured, float) else measured,
             "control": control,
             "shares_control": list(self.shares),
-            "effect": None if main is None else plain(main.effect),
-            "interval": None if main is None else [plain(end) for end in main.interval],
-            "control_effect": None if main is None else plain(main.control_effect),
-            "control_interval": None if main is None else [plain(end) for end in main.control_interval],
-            "difference": None if main is None else plain(main.difference),
-            "difference_interval": None if main is None else [plain(end) for end in main.difference_interval],
+            **{name: effect.get(name) for name in MEASURED},
             "matters": self.claim.matters if main is None else main.matters,
             "ceiling": self.claim.ceiling if main is None else main.ceiling,
             "unit": self.claim.unit,
-            "seeds": None if main is None else main.seeds,
-            "level": None if main is None else main.level,
+            "seeds": effect.get("seeds"),
+            "level": effect.get("level"),
             "seeds_to_decide": self.seeds_to_decide,
             "residuals": {form: plain(value) for form, value in self.residuals.items()},
             "tolerance": None if self.tolerance is None else plain(self.tolerance),
@@ -286,8 +280,8 @@ class Finding:
             cases[case] = cases.get(case, {}) | {name: plain(value) for name, value in numbers.items()}
         return cases
 
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Finding:
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """The finding that `as_json` wrote, its verdict worked out anew from its numbers."""
         claim = Claim(
             data["claim"], data["source"], data["says"], data["corrected"], data["matters"], data["unit"],
@@ -297,7 +291,7 @@ class Finding:
         printed, corrected = (None if form is None else Evidence.from_json(form) for form in forms)
         given = {"text_sha256": "", **data["provenance"]}  # most findings have no text
         provenance = {name: given[name] for name in Provenance.__dataclass_fields__}
-        return Finding(
+        return cls(
             claim, data["expected"], printed, corrected, _details(data["cases"]), data["reason"], data["command"],
             data["id"].rpartition("/")[0], Provenance(**provenance), data.get("q"),
             tuple(data.get("shares_control", ())), data["verdict"] == "at paper scale",

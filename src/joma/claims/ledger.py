@@ -196,31 +196,3 @@ def verdicts_named(names: str) -> tuple[Verdict, ...]:
     if not wanted:
         raise BadInput(f"name at least one verdict of {', '.join(VERDICTS)}", argument="claims")
     return tuple(verdict for verdict in VERDICTS if verdict in wanted)
-
-
-def rests_on(uses: Mapping[str, Sequence[str]]) -> list[str]:
-    """All claims in an order in which each comes after what it uses. Refuses what is unknown, and circles.
-
-    uses: the ids that every id names.
-
-    >>> rests_on({"thm2/winner": ["thm1/invariant"], "thm1/invariant": []})
-    ['thm1/invariant', 'thm2/winner']
-    """
-    order: list[str] = []
-    on_the_way: list[str] = []
-
-    def visit(one: str) -> None:
-        if one in order:
-            return
-        if one in on_the_way:
-            raise ValueError(f"claims rest on each other in a circle: {' -> '.join([*on_the_way, one])}")
-        if one not in uses:
-            raise ValueError(f"{on_the_way[-1]} uses {one!r}, and there is no such claim")
-        on_the_way.append(one)
-        for below in uses[one]:
-            visit(below)
-        order.append(on_the_way.pop())
-
-    for one in uses:
-        visit(one)
-    return order

@@ -145,7 +145,5 @@ def _tidy(path: Path, to: str, out: Path | None) -> Path:
     try:
         with Run.open(path) as run:
             return write_table([stored_scan(run)], to, place)
-    except (KeyError, TypeError, AttributeError, IndexError):
-        raise RunError(f"{path.name} is not a run as joma scan writes it") from None
     except OSError as error:
         raise RunError(f"{place} cannot be written: {error.strerror or error}") from error

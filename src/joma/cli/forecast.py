@@ -83,13 +83,10 @@ def _found(given: str) -> Entry:
         place, name = given, "forecast"
     if not place or not name:
         raise BadInput(f"a forecaster is given as FILE.py, FILE.py:NAME or MODULE:NAME, got {given!r}")
-    module = _module(place)
+    file = place.endswith(".py")
+    module = run_file(Path(place), "joma_forecast", "a forecaster") if file else import_named(place)
     with loading(place):
         found = getattr(module, name, None)
     if not callable(found):
         raise BadInput(f"{place} has no function {name}(history, t)")
     return found  # type: ignore[no-any-return]
-
-
-def _module(place: str) -> Any:
-    return run_file(Path(place), "joma_forecast", "a forecaster") if place.endswith(".py") else import_named(place)

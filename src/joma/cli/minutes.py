@@ -21,7 +21,6 @@ from joma.studies.task import FUNCTION, result_of, study_task
 
 if TYPE_CHECKING:
     from joma.claims.execute import Result
-    from joma.claims.finding import Finding
     from joma.cli.terminal import Screen
 
 
@@ -74,7 +73,7 @@ def _status(path: Path) -> str:
 
 def _spent(results: Sequence[Result], now: dict[str, Result], unfinished: Sequence[str], seconds: float) -> list[str]:
     """What was decided in that time, what was not finished, and what would come next."""
-    open_before = {one.id for result in results for one in _open(result)}
+    open_before = {one.id for result in results for one in result.findings if one.verdict == "undecided"}
     after = [one for result in now.values() for one in result.findings if one.id in open_before]
     decided = [f"{one.id} {one.verdict}" for one in after if one.verdict not in ("undecided", *UNJUDGED)]
     lines = [f"{duration(seconds)} more for further seeds: {counted(len(decided), 'claim')} decided"]
@@ -87,7 +86,3 @@ def _spent(results: Sequence[Result], now: dict[str, Result], unfinished: Sequen
         lines.append(f"the cheapest to decide next: {next_one.study} with {next_one.seeds} seeds, about "
                      f"{duration(next_one.seconds)}")  # fmt: skip
     return lines
-
-
-def _open(result: Result) -> list[Finding]:
-    return [one for one in result.findings if one.verdict == "undecided"]

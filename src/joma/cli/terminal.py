@@ -4,14 +4,13 @@ All text goes through rich as text, never as markup: a bracket is a bracket. Ric
 every line stays whole.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -81,7 +80,7 @@ class Screen:
             self._progress.remove_task(task)
         self._whole = []
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 

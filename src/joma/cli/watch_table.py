@@ -98,13 +98,10 @@ def _table(rows: dict[str, Latest]) -> Table:
     for name, each in rows.items():
         three = (each.numbers.min, each.numbers.mean, each.numbers.max)
         gone = [f"{each.numbers.count - each.numbers.finite} of {each.numbers.count}"] if lost else []
-        cells = [clean(name), str(each.step), *map(_number, three), *gone, sparks([mean for _, mean in each.past])]
+        shown = ["-" if value is None else f"{value:.4g}" for value in three]
+        cells = [clean(name), str(each.step), *shown, *gone, sparks([mean for _, mean in each.past])]
         table.add_row(*map(Text, cells))
     return table
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 def sparks(values: Sequence[float | None], encoding: str | None = None) -> str:

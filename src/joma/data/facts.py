@@ -4,10 +4,9 @@ A statement is an entity, a relation, an entity. `reversals` gives facts `A -> B
 facts `A -> B`, `B -> C` and compositions `A ~> C`: some of these are never trained. Entities are one to three tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -128,7 +127,7 @@ class Reversals(_Facts):
         tokens, entity = self.train.tokens, self.entity
         return facts_of(tokens[:, entity + 1 :], tokens[:, entity : entity + 1], tokens[:, :entity])
 
-    def with_reverses(self, share: float) -> Reversals:
+    def with_reverses(self, share: float) -> Self:
         """The same facts, where a share of the one-way pairs trains in both directions.
 
         These pairs leave `test` and `one_way`. The pairs that are still tested have no reverse in training. A larger

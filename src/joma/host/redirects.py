@@ -4,8 +4,6 @@ No credentials are sent. A redirect is followed to https:// only, a few times at
 this machine or a private network, where a stranger's address could reach what the user alone can.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import socket
@@ -16,7 +14,7 @@ import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
 
 from joma.host import limits, stores
@@ -135,7 +133,7 @@ class _Deadline(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    def __enter__(self) -> _Deadline:
+    def __enter__(self) -> Self:
         self._timer.start()
         return self
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from joma.host.products import float32_products
 from joma.host.words import brief_repr
-from joma.measure._gram import compute_dtype, full_precision
+from joma.measure._gram import compute_dtype, full_precision, wide_dtype
 
 BLOCK = 16  #: Vectors that are kept of a matrix.
 STEPS = 6  #: Products with W W^T at one look.
@@ -163,15 +163,11 @@ def _looked(w: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
     rest = w @ image - square * vector
     # Row by row: of a whole matrix a norm in float64 would be taken of a copy in float64.
     size = torch.linalg.vector_norm(
-        torch.linalg.vector_norm(w, dim=-1, keepdim=True).to(_widest(w)), dim=-2, keepdim=True
+        torch.linalg.vector_norm(w, dim=-1, keepdim=True).to(wide_dtype(w)), dim=-2, keepdim=True
     )
     share = size.square() / _above_zero(square)
     residual = torch.linalg.vector_norm(rest, dim=(-2, -1), keepdim=True) / _above_zero(square)
     return share.to(vector.dtype).flatten(), residual.flatten()
-
-
-def _widest(w: Tensor) -> torch.dtype:
-    return torch.float32 if w.device.type == "mps" else torch.float64  # squares of any float32 are in its range
 
 
 def _above_zero(x: Tensor) -> Tensor:

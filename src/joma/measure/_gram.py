@@ -19,6 +19,11 @@ def compute_dtype(w: Tensor) -> torch.dtype:
     return torch.promote_types(w.dtype, torch.float32)
 
 
+def wide_dtype(w: Tensor) -> torch.dtype:
+    """One in which squares of any float32 are in range, where the device has it."""
+    return torch.float32 if w.device.type == "mps" else torch.float64
+
+
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Products in real float32, whatever the training loop around us has chosen (TF32, autocast)."""

@@ -4,13 +4,11 @@ One buffer holds a block: logits in base 2 (as in `_attention_blocks`), then, in
 has 1 Mi numbers (4 MiB in float32), or 64 rows of logits where that is more. No tensor of queries x keys is made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from numbers import Integral, Real
-from typing import NamedTuple, Unpack
+from typing import NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -47,7 +45,7 @@ class Attention(NamedTuple):
         sinks: Number | None = None,
         sink_key: Number | None = None,
         **masks: Unpack[Masks],
-    ) -> Attention:
+    ) -> Self:
         problem = Problem.of(q, k, None, causal=causal, **masks)
         return cls(problem, Sink.of(problem, sinks, sink_key, None, False))
 

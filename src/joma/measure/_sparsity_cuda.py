@@ -8,12 +8,10 @@
 The last is a search for the k-th largest weight that ends, for every query, where the counts certify the mass.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from math import log2
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import triton
@@ -41,7 +39,7 @@ class Ends(NamedTuple):
     first: Tensor
 
     @classmethod
-    def of(cls, problem: Problem) -> Ends:
+    def of(cls, problem: Problem) -> Self:
         if problem.cu_seqlens is not None:
             ends = torch.broadcast_tensors(*problem.interval, problem.first_key)
             return cls(*(end.int().contiguous() for end in ends))
@@ -88,7 +86,7 @@ class Passes:
     effective_keys: Tensor
 
     @classmethod
-    def of(cls, attention: Attention, blocks: Blocks | None = None) -> Passes:
+    def of(cls, attention: Attention, blocks: Blocks | None = None) -> Self:
         problem, sink = attention
         with torch.no_grad(), torch.autocast(problem.q.device.type, enabled=False):
             found, m, l = with_sums(problem, None if blocks is None else blocks[:4])

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from joma.measure._attention_problem import Problem
-from joma.measure._gram import compute_dtype
-from joma.measure._spread_sums import Found, wide_dtype
+from joma.measure._gram import compute_dtype, wide_dtype
+from joma.measure._spread_sums import Found
 
 ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 25}
 """Logits at a time: a processor's cache; on a GPU, where each block costs a few dozen launches, 128 MiB."""

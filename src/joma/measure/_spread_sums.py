@@ -16,11 +16,9 @@ Digits: keys are centred first. A block's products are taken about the mean of t
 needed are float64. Rows are centred before their squares are summed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +26,7 @@ from torch import Tensor
 
 from joma.measure._attention_blocks import slices
 from joma.measure._attention_problem import Problem, interval_of
-from joma.measure._gram import compute_dtype
+from joma.measure._gram import compute_dtype, wide_dtype
 
 NUMBERS = {"cpu": 1 << 21, "cuda": 1 << 28}
 """Numbers that the largest temporary tensors have together: a processor's cache, or 1 GiB on a GPU."""
@@ -57,7 +55,7 @@ class Plan(NamedTuple):
     any_whole: bool
     """Whether any run sees a whole block: short sequences do not, and need no states."""
 
-    def to(self, device: torch.device) -> Plan:
+    def to(self, device: torch.device) -> Self:
         """The same where the keys are."""
         there = {name: getattr(self, name).to(device) for name in ("queries", "inside", "first", "last")}
         return self._replace(**there)
@@ -175,10 +173,6 @@ def _mean_query(q: Tensor, counts: Tensor, rows: Tensor) -> Tensor:
     wide = wide_dtype(q)
     weighed = torch.where(counts[:, None, :, None], q, 0.0)
     return weighed.sum((0, 2), dtype=wide) / rows.clamp(min=1)
-
-
-def wide_dtype(x: Tensor) -> torch.dtype:
-    return torch.float32 if x.device.type == "mps" else torch.float64
 
 
 class _Part:

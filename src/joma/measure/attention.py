@@ -115,16 +115,11 @@ def attention_with_stats(
     v: Number,
     *,
     causal: bool = True,
-    scale: float | None = None,
-    window: int | None = None,
-    bias: Number | None = None,
-    softcap: float | None = None,
     sinks: Number | None = None,
     sink_key: Number | None = None,
     sink_value: Number | None = None,
     sink_in_entropy: bool = False,
-    key_padding: Number | None = None,
-    cu_seqlens: Number | None = None,
+    **masks: Unpack[Masks],
 ) -> tuple[Tensor, AttentionStats]:
     """The attention output (batch, heads, queries, value width, dtype of v) and its statistics, from one pass.
 
@@ -137,10 +132,7 @@ def attention_with_stats(
     >>> output.flatten(), stats.effective_keys.flatten()
     (tensor([0., 1., 2.]), tensor([1., 2., 3.]))
     """
-    problem = Problem.of(
-        q, k, as_numbers(v, "v"), causal=causal, scale=scale, window=window, bias=bias, softcap=softcap,
-        key_padding=key_padding, cu_seqlens=cu_seqlens, mask_stays=True,
-    )  # fmt: skip
+    problem = Problem.of(q, k, as_numbers(v, "v"), causal=causal, mask_stays=True, **masks)
     *stats, output = _solve(problem, Sink.of(problem, sinks, sink_key, sink_value, sink_in_entropy))
     return output, AttentionStats(*stats)
 

@@ -214,9 +214,9 @@ def compare(values: Number, control: Number = 0.0, *, paired: bool = True, level
         failed = all_of_them - len(first) - len(second)
         seeds, freedom, sign_p = min(len(first), len(second)), _welch_freedom(first, second), _rank_p(first, second)
     level = usual_level(seeds) if level is None else level
-    error = _error(first - second) if paired or known else _welch_error(first, second)
+    error = _error(first - second) if paired or known else hypot(_error(first), _error(second))
     half = t_quantile(level, freedom) * error if freedom else nan
-    value, other = (_mean(row) if len(row) else nan for row in (first, second))
+    value, other = (float(row[0] if _agree(row) else row.mean()) if len(row) else nan for row in (first, second))
     other = float(_row(control, "control")[0]) if known else other
     own, around = (half, 0.0) if known else (_half_width(first, level), _half_width(second, level))
     ends = (value - own, value + own, other - around, other + around, value - other - half, value - other + half)
@@ -341,10 +341,6 @@ def _agree(row: np.ndarray) -> bool:
     return bool((row == row[0]).all())
 
 
-def _mean(row: np.ndarray) -> float:
-    return float(row[0] if _agree(row) else row.mean())
-
-
 def _error(row: np.ndarray) -> float:
     """The standard error of a mean."""
     if len(row) < 2:
@@ -353,10 +349,6 @@ def _error(row: np.ndarray) -> float:
         return 0.0
     size = 2.0 ** floor(log2(max(np.abs(row).max(), TINY)))  # no square leaves the range
     return float((row / size).std(ddof=1)) / sqrt(len(row)) * size
-
-
-def _welch_error(first: np.ndarray, second: np.ndarray) -> float:
-    return hypot(_error(first), _error(second))
 
 
 def _welch_freedom(first: np.ndarray, second: np.ndarray) -> int:

@@ -67,13 +67,8 @@ def spread(
     k: Number,
     *,
     causal: bool = True,
-    scale: float | None = None,
-    window: int | None = None,
-    bias: Number | None = None,
-    softcap: float | None = None,
-    key_padding: Number | None = None,
-    cu_seqlens: Number | None = None,
     query_padding: Number | None = None,
+    **masks: Unpack[Masks],
 ) -> Spread:
     """The variance of a query's logits over the keys that it sees, averaged over queries and batch, and its parts.
 
@@ -98,10 +93,7 @@ def spread(
     >>> spread(q[:, :, :1].expand_as(q)[:1], k[:1]).specific.abs().max() < 1e-9
     tensor(True)
     """
-    problem, real = _checked(
-        q, k, query_padding, causal=causal, scale=scale, window=window, bias=bias, softcap=softcap,
-        key_padding=key_padding, cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    problem, real = _checked(q, k, query_padding, causal=causal, **masks)
     with torch.no_grad():
         found = _by_kernel(problem, real) or _must_be_finite(_sums(problem, real)).spread
     return Spread(*(part.to(compute_dtype(problem.q)) for part in found))

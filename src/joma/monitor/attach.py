@@ -4,12 +4,10 @@ Between two measurings nothing is attached to the model: no hook, no wrapper. So
 the batches of training are measured, hooks are there from the step before until the step is told.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -158,7 +156,7 @@ class Monitor:
         what = ", ".join(f"{name} every {steps}" for name, steps in self.intervals.items())
         return f"Monitor({short(type(self.model).__name__)}, step {self.step_number}: {what}"[:118] + ")"
 
-    def __enter__(self) -> Monitor:
+    def __enter__(self) -> Self:
         """Measure once, so that what cannot work is refused before training begins."""
         if self._used:
             raise BadInput(
@@ -306,7 +304,8 @@ class Monitor:
         taken: Taken = {}
         if seen.attention is not None:
             for one in (name for name in self._together(due) if MONITORED[name].needs == "attention"):
-                taken |= {name: self._followed(each) for name, each in take(one, seen.attention).items()}
+                for name, each in take(one, seen.attention).items():
+                    taken[name] = {layer: numbers for layer, numbers in each.items() if layer in self._names}
             if self._attention is None:
                 self._attention = self._rows_of_attention(seen.attention, taken)
             if late := [name for name in taken if name not in self._rows]:
@@ -334,9 +333,6 @@ class Monitor:
         self._rows |= rows
         if self.recorded >= 0:
             self._delivery.show_past(rows)
-
-    def _followed(self, by_layer: dict[str, Any]) -> dict[str, Any]:
-        return {name: each for name, each in by_layer.items() if name in self._names}
 
     def _rows_of_attention(self, probe: Probe | Round | SeenByAll, taken: Taken) -> Rows:
         heads = {name: len(each) for series in taken.values() for name, each in series.items()}

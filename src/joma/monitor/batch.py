@@ -3,8 +3,6 @@
 Or, with probe="step", some rows of the batch that the step was trained on. And the pass over it, watched by a probe.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import warnings
@@ -12,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +38,7 @@ class ProbeBatch:
         self.digest = _digest(self.args, self.kwargs)
 
     @classmethod
-    def of_step(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ProbeBatch:
+    def of_step(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
         """Of arguments as a model is called with them, at one step."""
         batch = cls.__new__(cls)
         batch._hold(args, dict(kwargs))

@@ -102,7 +102,11 @@ class Inside:
         probe.reduce()
         if not self._layers:
             if not probe.calls:
-                raise MonitorError(_unseen(self._model))
+                raise MonitorError(
+                    f"inside=True saw no attention in the training pass of {type(self._model).__name__}: looked for "
+                    f"were {SEEN}, in a pass in training mode, with gradients; a compiled model must be given as "
+                    "torch.compile hands it back"
+                )
             self._known, self._layers = probe.names, [name for name in probe.layers if name in self._names]
             return probe
         if not probe.calls:  # no pass was made; the layer has its turn at the next one
@@ -133,13 +137,6 @@ class _CompiledPass:
 
     def remove(self) -> None:
         self._attention.disarm()
-
-
-def _unseen(model: nn.Module) -> str:
-    return (
-        f"inside=True saw no attention in the training pass of {type(model).__name__}: looked for were {SEEN}, in a "
-        "pass in training mode, with gradients; a compiled model must be given as torch.compile hands it back"
-    )
 
 
 def is_compiled(model: nn.Module) -> bool:

@@ -10,8 +10,9 @@ from joma.host.errors import BadInput
 from joma.measure.embedding import coherence
 from joma.monitor.graphs import Memory
 from joma.monitor.measures import MONITORED
-from joma.monitor.names import Names, Structure, plain_name
+from joma.monitor.names import Names, Structure
 from joma.monitor.ranks import Ranks, ranks_of
+from joma.probes._record import plain_name
 
 
 class Matrices:

@@ -24,11 +24,6 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
-def plain_name(name: str) -> str:
-    """The name of a part of a model, whether or not something around it was compiled."""
-    return ".".join(part for part in name.split(".") if part != "_orig_mod")
-
-
 def layer_of(name: str) -> str:
     """The layer that a matrix stands in: its name up to the first number; the whole name where there is none."""
     parts = name.split(".")

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from joma.host.errors import BadInput
-from joma.monitor.names import plain_name
+from joma.probes._record import plain_name
 
 
 def is_split(value: Any) -> bool:

@@ -5,10 +5,8 @@ it. The spread of logits is sent as sums about a mean query of zero, which add u
 query afterwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +46,7 @@ class Layer(NamedTuple):
     width: int
 
     @classmethod
-    def among(cls, seats: Mapping[int, Seat], rank: int) -> Layer:
+    def among(cls, seats: Mapping[int, Seat], rank: int) -> Self:
         """seats: of the processes that read the same rows, by rank. rank: this process."""
         mine = seats[rank]
         parts = {seat.part: seat.heads for seat in seats.values()}

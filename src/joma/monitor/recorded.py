@@ -26,7 +26,8 @@ class RecordedLook:
         - memory: for what a look needs while it runs
         """
         self._matrices, self._where = list(matrices), _places(matrices)
-        self._vectors, self._new = vectors.clone(), random_vectors(vectors, 1, _generator(vectors.device))
+        generator = torch.Generator(vectors.device).manual_seed(0)
+        self._vectors, self._new = vectors.clone(), random_vectors(vectors, 1, generator)
         self._numbers = vectors.new_zeros(2, len(vectors))  # stable ranks and residuals
         self._blocks = _places(self._vectors)
         self._graph = torch.cuda.CUDAGraph()
@@ -56,10 +57,6 @@ class RecordedLook:
         looked = follow(self._matrices, self._vectors, self._new, together=TOGETHER)
         self._vectors.copy_(looked.vectors)
         torch.stack([looked.stable_rank, looked.residual], out=self._numbers)
-
-
-def _generator(device: torch.device) -> torch.Generator:
-    return torch.Generator(device).manual_seed(0)
 
 
 def _places(tensors: Iterable[Tensor]) -> list[int]:

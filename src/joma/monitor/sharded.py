@@ -81,7 +81,7 @@ class SharedMatrices(Matrices):
         for measure in measures:
             first = measure == "update_ratio" and self._updates == 0
             self._updates += measure == "update_ratio"
-            by_name = self._of_plain(measure) | getattr(self, f"_parts_of_{measure}", dict)()
+            by_name = getattr(self._mine, measure)() | getattr(self, f"_parts_of_{measure}", dict)()
             if not first:
                 found[measure] = self._packed(measure, by_name)
         return found
@@ -101,10 +101,6 @@ class SharedMatrices(Matrices):
 
     def _rows(self, measure: str) -> dict[str, Tensor]:
         return self.embeddings if MONITORED[measure].needs == "embeddings" else self.by_name
-
-    def _of_plain(self, measure: str) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = getattr(self._mine, measure)()
-        return found
 
     def _packed(self, measure: str, by_name: Mapping[str, Tensor]) -> Tensor:
         table = self.nothing(measure)

@@ -53,13 +53,14 @@ class Watch:
         self._causes.see(step, tables)
         for at, alarm in enumerate(self.alarms):
             now |= {(at, each.measure, each.layer, each.head): each for each in self._look(at, alarm, step, tables)}
-        found = [self._with_cause(alert) for key, alert in now.items() if key not in self._told]
+        found = [
+            alert if alert.cause else replace(alert, cause=self._causes.of(alert))
+            for key, alert in now.items()
+            if key not in self._told
+        ]
         # What was not measured at this step stays told.
         self._told = {key for key in self._told if key[1] not in tables} | set(now)
         return found
-
-    def _with_cause(self, alert: Alert) -> Alert:
-        return alert if alert.cause else replace(alert, cause=self._causes.of(alert))
 
     def _look(self, at: int, alarm: Alarm, step: int, tables: Tables) -> list[Alert]:
         """What one alarm finds; one that raises is reported once and dropped."""

@@ -115,7 +115,12 @@ class Forms:
         """
         if not self.known or (not self.entry_by_entry and any(map(is_sharded, state.values()))):
             return True
-        plain = {key: _plain(value) for key, value in options.items()} | dict.fromkeys({*_WAYS} & {*options}, False)
+        numbers = {
+            key: one_number(each).item()
+            for key, each in options.items()
+            if isinstance(each, Tensor) and each.numel() == 1
+        }
+        plain = {**options, **numbers, **dict.fromkeys({*_WAYS} & {*options}, False)}
         values = {key: local(value) if isinstance(value, Tensor) else value for key, value in state.items()}
         return all(self._is_finite_after(plain, piece) for piece in self._pieces(values, like))
 
@@ -150,10 +155,6 @@ class Forms:
         (group,) = copy.param_groups
         group.update({key: value for key, value in options.items() if key in group and key != "params"})
         return copy
-
-
-def _plain(value: Any) -> Any:
-    return one_number(value).item() if isinstance(value, Tensor) and value.numel() == 1 else value
 
 
 def _own(value: Any, dtype: torch.dtype) -> Any:

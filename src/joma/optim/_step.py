@@ -37,11 +37,6 @@ def share_of_all(projected: int, entries: int) -> str:
     return f"{projected:,} of {entries:,} parameters are projected ({projected / max(entries, 1):.1%})"
 
 
-def _has_gradient(matrix: Matrix) -> bool:
-    """With per_layer="project" those that have one have been looked at during backward."""
-    return matrix.parameter.grad is not None
-
-
 class Stepping(torch.optim.Optimizer):
     """Steps as a whole, or takes gradients while backward goes on.
 
@@ -120,7 +115,8 @@ class Stepping(torch.optim.Optimizer):
             return
         for group in self.param_groups:
             check_group(group)
-        waiting = {each: rank for each in self.matrices if (rank := self._rank_in_group(each)) != each.rank}
+        asked = {each: min(int(self.param_groups[each.group]["rank"]), each.shorter) for each in self.matrices}
+        waiting = {each: rank for each, rank in asked.items() if rank != each.rank}
         owners = {id(each.owner) for each in matrices if each in waiting and self.is_due(each)}
         changed = {each: rank for each, rank in waiting.items() if id(each.owner) in owners}
         if changed:
@@ -132,9 +128,6 @@ class Stepping(torch.optim.Optimizer):
             for matrix in changed:  # found anew from a subspace that is partly any
                 matrix.refreshed = _update.SEARCHED_NEXT
         self._options_seen = now if len(changed) == len(waiting) else []
-
-    def _rank_in_group(self, matrix: Matrix) -> int:
-        return min(int(self.param_groups[matrix.group]["rank"]), matrix.shorter)
 
     def _packs_with_gradients(self) -> list[Pack]:
         """Matrices of a pack of which some have no gradient are parted: they have their own counts from now on."""
@@ -346,8 +339,8 @@ class Stepping(torch.optim.Optimizer):
         try:
             for each in folded:
                 each.lend()
-            if not self.per_layer:
-                self._read_options(each for each in self.matrices if _has_gradient(each))
+            if not self.per_layer:  # with per_layer="project" those that had one were looked at during backward
+                self._read_options(each for each in self.matrices if each.parameter.grad is not None)
             packs = self._packs_with_gradients()
             passing = [each for each in self.passing if each.parameter.grad is not None]
             if packs or passing:

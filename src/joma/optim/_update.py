@@ -507,11 +507,6 @@ class Outcomes:
                     matrix.refreshed = SEARCHED_NEXT - time if sound and time < FOLLOWED_IN_A_ROW else SEARCHED_NEXT
 
 
-def _each(batch: list[Matrix], found: Projector) -> Found:
-    parts = zip(batch, found.basis.unbind(), found.energies.unbind(), strict=True)
-    return [(matrix, Projector(basis, shares, found.exact)) for matrix, basis, shares in parts]
-
-
 def find_subspaces(batch: list[Matrix], gradients: Tensor, kind: Kind, *, seed: int) -> Found:
     """The new subspace of each matrix whose gradient is not zero, from gradients (count, rows, columns).
 
@@ -537,7 +532,8 @@ def find_subspaces(batch: list[Matrix], gradients: Tensor, kind: Kind, *, seed: 
     known = [matrix.directions() for matrix in batch if matrix.found]
     start = torch.stack(known) if len(known) == len(batch) else None
     found = find_projector(gradients, rank, kind, start=start, seed=seed * _SEED_STRIDE + count)
-    return _each(batch, found)
+    parts = zip(batch, found.basis.unbind(), found.energies.unbind(), strict=True)
+    return [(matrix, Projector(basis, shares, found.exact)) for matrix, basis, shares in parts]
 
 
 def take_subspaces(found_of: Found, inner: torch.optim.Optimizer, *, on_move: OnMove, agree: Agree) -> None:

@@ -33,6 +33,8 @@ from joma.optim.projector import Kind
 
 SKIP = ("embed", "embedding", "embeddings", "wte", "wpe", "head")
 """Words at the beginning or the end of the name of a weight, or of the layer that has it: such weights pass."""
+_OF_THE_COPIED = "step _clipping _backward _guard _outcomes _rounds _of_bucket _matrix_of group _make"
+"""Attributes that a copy of an optimizer does not take over."""
 
 
 class GaLore(Stepping):
@@ -301,25 +303,15 @@ class GaLore(Stepping):
         projected = sum(matrix.group == number for matrix in self.matrices)
         others = counted(sum(each.group == number for each in self.passing), "other")
         first = [*self._own, *(key for key in group if key not in self._own)]
-        options = [f"{key}={_shown(group[key])}" for key in first if key not in hidden]
+        shown = ((key, group[key]) for key in first if key not in hidden)
+        options = [f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value!r}" for key, value in shown]
         return f"group {number}: {counted(projected, 'matrix', 'matrices')} and {others}, {', '.join(options)}"
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy; hooks and processes belong to the one that is copied."""
         self._look_back()
         self._outcomes.read()
-        left_out = (
-            "step",
-            "_clipping",
-            "_backward",
-            "_guard",
-            "_outcomes",
-            "_rounds",
-            "_of_bucket",
-            "_matrix_of",
-            "group",
-            "_make",
-        )
+        left_out = _OF_THE_COPIED.split()
         return {key: value for key, value in vars(self).items() if key not in left_out and not key.startswith("_optim")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -331,10 +323,6 @@ class GaLore(Stepping):
             pack.fold()
         self._start_hooks()
         self._show_all()
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
 def galore_for(model: nn.Module, arguments: Any, inner: Make = torch.optim.AdamW, **options: Any) -> GaLore:

@@ -187,13 +187,9 @@ def _projected_row(name: str, matrices: list[Matrix], optimizer: GaLore, group: 
             weights=_full(parameters),
             gradients=held,
             states=sum((each or 0) * matrix.state_dtype.itemsize for matrix, each in kept),
-            projections=sum(map(_projection, matrices)),
+            projections=sum(one.shorter * one.rank * one.basis_dtype.itemsize for one in matrices),
         )
     return Row(name, len(parameters), sum(each.numel() for each in parameters), measured, formula)
-
-
-def _projection(matrix: Matrix) -> int:
-    return matrix.shorter * matrix.rank * matrix.basis_dtype.itemsize
 
 
 def _tensors(state: dict[str, Any]) -> list[Tensor]:

@@ -48,8 +48,9 @@ def _named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, module) for module, name in found.items()]
 
 
-def _without_wrappers(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part != _COMPILED)
+def plain_name(name: str) -> str:
+    """The name of a part of a model, whether or not something around it was compiled."""
+    return ".".join(part for part in name.split(".") if part != _COMPILED) if _COMPILED in name else name
 
 
 def must_be_keys(count: object) -> None:
@@ -94,7 +95,7 @@ class Probe:
         must_be_keys(sparsity)
         self.model_name = type(model).__name__
         self.names = names or {
-            module: (_without_wrappers(name) if _COMPILED in name else name) or self.model_name
+            module: plain_name(name) or self.model_name
             for name, module in _named_modules(model)
             if _COMPILED not in module._modules  # a compiled part goes by the name of what is in it
         }

@@ -33,7 +33,8 @@ def write_crate(result: Result, out: Path | None = None) -> Path:
         raise RunError(f"{result.study.name} was not run, so that there is no record to export")
     place = result.run.with_suffix(".crate.zip") if out is None else named_file(out)
     figures = {f"figures/{picture.name}.svg": _standalone(picture.svg) for picture in result.pictures}
-    tables = {"claims.csv": claims_csv(result.findings), "croissant.json": as_json(_croissant(result))}
+    table = croissant(result.findings, name=result.study.name) | {"license": _LICENSE}
+    tables = {"claims.csv": claims_csv(result.findings), "croissant.json": as_json(table)}
     content = {"findings.json": as_json(findings_json([result])), **tables, **figures}
     content["ro-crate-metadata.json"] = as_json(metadata(result))
     try:
@@ -91,10 +92,6 @@ def metadata(result: Result) -> dict[str, Any]:
     }
     license_ = {"@id": _LICENSE, "@type": "CreativeWork", "name": "Apache License 2.0"}
     return {"@context": _CONTEXT, "@graph": [descriptor, root, *files, action, software, license_]}
-
-
-def _croissant(result: Result) -> dict[str, Any]:
-    return croissant(result.findings, name=result.study.name) | {"license": _LICENSE}
 
 
 def _file(name: str, description: str) -> dict[str, Any]:

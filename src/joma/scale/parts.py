@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from joma.host import limits
 from joma.host.errors import BadInput
 from joma.host.files import write_json
-from joma.host.limits import depth_of
+from joma.host.schema import read_json
 from joma.host.words import counted
 from joma.runs.machine import versions
 from joma.scale.shards import Shard, read_shard
@@ -81,9 +80,7 @@ def read_part(folder: Path) -> Part:
         raise BadInput(f"{folder} holds no shard: there is no {FILE} in it")
     wrong = "is damaged and cannot be read"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if depth_of(content, limits.JSON_DEPTH) > limits.JSON_DEPTH:
-            raise ValueError
+        content = read_json(path)
         if (content["schema"], content["version"]) != (SCHEMA, VERSION):
             wrong = "is of another version of joma, or of another program"
             raise ValueError

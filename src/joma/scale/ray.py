@@ -241,7 +241,8 @@ class _Works:
         except errors.OutOfMemoryError:
             return Lost(task, "its machine ran out of memory, and Ray ended its process")
         except (errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError) as error:
-            return self.once_more(task, _died(error))
+            what = "machine" if isinstance(error, errors.NodeDiedError) else "process"
+            return self.once_more(task, f"its {what} died")
         except errors.RayTaskError as error:  # not of the function, whose errors are an answer: of the way to it
             return Lost(task, one_line(error.cause if getattr(error, "cause", None) else error))
         except errors.RayError as error:
@@ -290,10 +291,6 @@ class _Works:
             for reference in self.given:
                 self.ray.cancel(reference)
             self.ray.wait(list(self.given), num_returns=len(self.given), timeout=PATIENCE)
-
-
-def _died(error: BaseException) -> str:
-    return "its machine died" if type(error).__name__ == "NodeDiedError" else "its process died"
 
 
 def _in_words(needs: Mapping[str, float]) -> str:

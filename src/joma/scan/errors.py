@@ -1,10 +1,8 @@
 """What can be wrong with a checkpoint, and what was found wrong with one of a series."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from joma.host.errors import JomaError
 from joma.host.words import brief_repr
@@ -56,10 +54,10 @@ class Fault:
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    @staticmethod
-    def from_json(content: Mapping[str, Any]) -> Fault:
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
         """What `as_json` gave."""
-        return Fault(**{field.name: content[field.name] for field in fields(Fault)})
+        return cls(**{field.name: content[field.name] for field in fields(cls)})
 
 
 class NoneUsable(CheckpointError):

@@ -1,9 +1,7 @@
 """Lemmas 1, 2, 3 and 5: one node with bias xi, fed by a mixture of isotropic clusters. See `joma.theory.isotropic`."""
 
-from __future__ import annotations
-
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -220,7 +218,7 @@ class Node(NamedTuple):
     other: Tensor  # decay, or what else belongs to each node, (...)
 
     @classmethod
-    def of(cls, v: Number, xi: Number, centres: Number, weights: Number, law: Law, **other: Number) -> Node:
+    def of(cls, v: Number, xi: Number, centres: Number, weights: Number, law: Law, **other: Number) -> Self:
         vector = in_dimension(v, "v", law)
         middles = at_least_dims(real(centres, "centres"), "centres", 2, "(..., clusters, d)")
         if middles.shape[-1] != vector.shape[-1]:

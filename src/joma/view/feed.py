@@ -6,7 +6,7 @@ outside of what was given.
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
@@ -20,12 +20,13 @@ from joma.runs.following import ALARMS, MONITOR, mark_of, must_stay_in, read_pat
 from joma.runs.tail import Held, held, rows_after
 from joma.view.claims import Kept, claims_in, ledgers_in
 from joma.view.entries import MOST_ALARMS, SCAN, alarms_after, entry_of, series_of
-from joma.view.figures import Compact, figures_of
 from joma.view.module import static
 from joma.view.packing import Answer, packed
 from joma.view.scans import scan_entry, scan_numbers, scan_of
 from joma.view.thinning import mean_over, thin, whole_steps
 
+Compact = Callable[[str], str]
+"""From an SVG to the same picture in fewer bytes."""
 POINTS = 2000
 """Of a curve that a page is sent at a time; more are asked for where somebody zooms in."""
 _MOST_POINTS = 20_000  # of one answer
@@ -84,7 +85,8 @@ class Feed:
         with self._lock:
             places = self._places()
             self._runs = {id: self._runs.get(id) or _Watched(*place) for id, place in places.items()}
-            return {"runs": [self._look(id, each) for id, each in self._runs.items()], "claims": self._has_claims()}
+            has_claims = any(path.is_dir() and bool(ledgers_in(path)) for path in self.paths)
+            return {"runs": [self._look(id, each) for id, each in self._runs.items()], "claims": has_claims}
 
     def series(
         self, run: str, name: str, *, points: int = POINTS, low: float | None = None, high: float | None = None,
@@ -185,9 +187,6 @@ class Feed:
                 found[_free(id, found)] = each, path if path.is_dir() else None
         return found
 
-    def _has_claims(self) -> bool:
-        return any(path.is_dir() and bool(ledgers_in(path)) for path in self.paths)
-
     def _look(self, id: str, watched: _Watched) -> dict[str, Any]:
         mark = mark_of(watched.path)
         if watched.mark != mark:
@@ -281,3 +280,35 @@ def _free(id: str, taken: dict[str, Any]) -> str:
     while (free := id if count == 1 else f"{id} ({count})") in taken:
         count += 1
     return free
+
+
+def figures_of(path: Path, compact: Compact | None = None) -> list[dict[str, str]]:
+    """Name, caption, alternative text and SVG of every figure; none of a run that no study draws.
+
+    path: of the run, which is only read.
+    """
+    from joma.claims.execute import draw  # takes seconds to load
+    from joma.studies import is_trusted, load
+
+    def drawn(run: Run, _: int | None) -> list[dict[str, str]]:
+        if not is_trusted(run.study) or run.status != "finished":
+            return []
+        try:
+            pictures = draw(load(run.study), run)
+        except RunError:
+            raise
+        except Exception as error:  # whatever a record of another version holds, the page goes on
+            raise RunError(f"the figures of {path.name} cannot be drawn: {type(error).__name__}: {error}") from error
+        return [
+            {"name": one.name, "caption": one.caption, "alt": one.alt, "svg": _alone((compact or str)(one.svg))}
+            for one in pictures
+        ]
+
+    return read_patiently(path, drawn)
+
+
+def _alone(svg: str) -> str:
+    """An SVG that stands for itself: inside a page it needs neither the name of its language nor letters of its own."""
+    opening = svg.partition(">")[0]
+    more = "" if "xmlns=" in opening else ' xmlns="http://www.w3.org/2000/svg"'
+    return svg.replace("<svg", f'<svg{more} font-family="DejaVu Sans, Verdana, sans-serif"', 1)

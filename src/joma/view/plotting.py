@@ -67,13 +67,10 @@ def _panel(run: Run, each: dict[str, Any]) -> Panel:
     dims = [dim["name"] for dim in each["dims"]]
     kept = dims.index("layer") if "layer" in dims else 0
     lines = mean_over(values, tuple(at + 1 for at in range(len(dims)) if at != kept)).reshape(len(steps), -1)
-    labels = _labels(each["dims"][kept]) if dims else [each["name"]]
+    dim: dict[str, Any] = each["dims"][kept] if dims else {"labels": [each["name"]]}
+    labels = dim["labels"] or [f"{dim['name']} {at}" for at in range(dim["size"])]
     shown = slice(_MOST_LINES)
     return Panel(axis_of(each["name"]), steps.tolist(), labels[shown], lines[:, shown])
-
-
-def _labels(dim: dict[str, Any]) -> list[str]:
-    return dim["labels"] or [f"{dim['name']} {at}" for at in range(dim["size"])]
 
 
 def _panels_of_scan(scan: Scan) -> _Panels:

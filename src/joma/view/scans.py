@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joma.runs import Run, RunError
+from joma.runs import Run
 from joma.runs.dims import Named
 from joma.view.entries import entry_of, one_series
 
@@ -17,13 +17,10 @@ if TYPE_CHECKING:
 
 
 def scan_of(run: Run) -> Scan:
-    """The scan that a run holds; one that was tampered with is a RunError."""
-    from joma.scan.sweep.record import stored_scan
+    """The scan that a run holds."""
+    from joma.scan.sweep.record import stored_scan  # torch loads here
 
-    try:
-        return stored_scan(run)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError):
-        raise RunError(f"{run.path.name} is not a run as joma scan writes it") from None
+    return stored_scan(run)
 
 
 def scan_entry(id: str, path: Path, run: Run, writer: int | None, scan: Scan) -> dict[str, Any]:
@@ -37,7 +34,7 @@ def scan_entry(id: str, path: Path, run: Run, writer: int | None, scan: Scan) ->
 def scan_numbers(scan: Scan, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Steps and values of one curve; steps at which it was not measured are left out."""
     curve = scan.curves[name]
-    values = _values(curve)
+    values = curve.cells if _has_columns(curve) else curve.cells[:, :, 0]
     there = np.isfinite(values.reshape(len(values), -1)).any(1)
     return np.array(scan.steps)[there], values[there]
 
@@ -46,10 +43,6 @@ def _listed(scan: Scan, curve: Curve) -> dict[str, Any]:
     steps, values = scan_numbers(scan, curve.name)
     first, last = (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
     return one_series(curve.name, _dims(curve), values.shape[1:], len(steps), first, last, cursor=len(steps))
-
-
-def _values(curve: Curve) -> np.ndarray:
-    return curve.cells if _has_columns(curve) else curve.cells[:, :, 0]
 
 
 def _has_columns(curve: Curve) -> bool:

@@ -23,11 +23,9 @@ and once: <variant>/rates, <variant>/seeds, <variant>/loss by frequency (see `fr
 training tokens, validation tokens), corpus/sha256.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -106,15 +104,15 @@ class Recipe:
         """Whether all of it is in its record: no state that a branch needs, and no numbers that depend on a GPU."""
         return not self.branch_of and not self.keep_at and self.device == "cpu"
 
-    def with_(self, **changes: Any) -> Recipe:
+    def with_(self, **changes: Any) -> Self:
         """A copy with some options changed."""
         return replace(self, **changes)
 
-    def with_decoder(self, **changes: Any) -> Recipe:
+    def with_decoder(self, **changes: Any) -> Self:
         """A copy with some options of the decoder changed."""
         return replace(self, decoder=replace(self.decoder, **changes))
 
-    def with_optimizer(self, **changes: Any) -> Recipe:
+    def with_optimizer(self, **changes: Any) -> Self:
         """A copy with some options of the optimizer changed."""
         return replace(self, optimizer=replace(self.optimizer, **changes))
 

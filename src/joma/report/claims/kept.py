@@ -3,14 +3,12 @@
 `results/keep.py` writes kept.json from the records under results/; a test holds the two together.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Self
 
 from joma.claims.contract import Claim, Verdict
 from joma.claims.evidence import Effect, plain
@@ -49,8 +47,8 @@ class KeptFinding:
         """The verdict with its remarks, as that of a `Finding`."""
         return f"{self.verdict} ({', '.join(self.remarks)})" if self.remarks else self.verdict
 
-    @staticmethod
-    def from_json(id: str, claim: Claim, data: Mapping[str, Any]) -> KeptFinding:
+    @classmethod
+    def from_json(cls, id: str, claim: Claim, data: Mapping[str, Any]) -> Self:
         """What kept.json holds on a claim."""
         unknown = {"what": "", "unit": "", "ceiling": claim.ceiling, "level": 0.95}
         main = None
@@ -59,7 +57,7 @@ class KeptFinding:
         names = ("verdict", "measured", "brief", "expected", "control", "tolerance", "command", "provenance",
                  "remarks", "q")  # fmt: skip
         given = {name: data[name] for name in names if name in data}
-        return KeptFinding(id, claim, main=main, shares=data.get("shares_control", ()), **given)
+        return cls(id, claim, main=main, shares=data.get("shares_control", ()), **given)
 
     def as_json(self) -> dict[str, Any]:
         """As a finding in findings.json, without its cases and its evidence."""

@@ -4,8 +4,6 @@
 pair of axes, few ticks, and letters that stay readable on a phone.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +12,7 @@ from html import escape
 from importlib.resources import files
 from math import ceil, floor, isfinite, log10
 from textwrap import wrap
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -78,12 +76,12 @@ class Panel:
         """As panels.json keeps it."""
         return dict(json.loads(json.dumps(asdict(self))))
 
-    @staticmethod
-    def from_json(given: Mapping[str, Any]) -> Panel:
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Self:
         """What `as_json` wrote."""
         curves = ("x", "y", "low", "high")
         lines = (Line(**line | {name: tuple(line[name]) for name in curves}) for line in given["lines"])
-        return Panel(**{**given, "lines": tuple(lines)})
+        return cls(**{**given, "lines": tuple(lines)})
 
 
 def line_of(label: str, colour: str, x: Any, rows: Any, *, dashes: str = "solid") -> Line:

@@ -9,15 +9,13 @@ file that names anything else is refused.
   training script, numpy's numbers and random states, DeepSpeed's loss scale, tensors that lie in several processes.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -40,7 +38,7 @@ class Plain:
     given: tuple[Any, ...]
     state: Any
 
-    def __new__(cls, *given: Any, **_: Any) -> Plain:
+    def __new__(cls, *given: Any, **_: Any) -> Self:
         made = super().__new__(cls)
         made.given, made.state = given, None
         return made

@@ -255,7 +255,8 @@ def not_taken(
     found: dict[str, list[str]] = {}
     for name, role in others(names, groups, root, roles).items():
         if role is None and _looks_like_matrices(stored(name)):
-            found.setdefault(_kind(name), []).append(name)
+            kind = ".".join("*" if is_number(word) else word for word in name.split("."))
+            found.setdefault(kind, []).append(name)
     return {kind: tuple(several) for kind, several in found.items()}
 
 
@@ -330,10 +331,6 @@ def _known_as(name: str, layer: str | None, *, routed: bool) -> str | None:
 def _looks_like_matrices(stored: Stored) -> bool:
     """A mask of true and false is no matrix, nor is a kernel of a convolution along one channel."""
     return len(stored.shape) in (2, 3) and min(stored.shape[-2:]) > 1 and stored.dtype is not torch.bool
-
-
-def _kind(name: str) -> str:
-    return ".".join("*" if is_number(word) else word for word in name.split("."))
 
 
 def _shapes(names: Collection[str], stored: Callable[[str], Stored]) -> str:

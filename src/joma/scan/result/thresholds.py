@@ -1,11 +1,10 @@
 """Thresholds for continuous integration: `stable_rank<5`, `entropy@0<0.1`, `spectral_norm/mlp>100`."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from joma.host.errors import BadInput
 from joma.host.words import brief_repr, counted
@@ -37,8 +36,8 @@ class Threshold:
     sign: str
     number: float
 
-    @staticmethod
-    def read(text: str) -> Threshold:
+    @classmethod
+    def read(cls, text: str) -> Self:
         """MEASURE[/GROUP][@LAYER] and <, <=, > or >= and a number."""
         found = _FORM.fullmatch(text)
         if found is None:
@@ -46,7 +45,7 @@ class Threshold:
             raise BadInput(f"a threshold is {form}, got {text!r}", argument="fail_if")
         layer = None if found["layer"] is None else int(found["layer"])
         number = float(found["number"])
-        return Threshold(text.strip(), found["measure"], found["group"], layer, found["sign"], number)
+        return cls(text.strip(), found["measure"], found["group"], layer, found["sign"], number)
 
     def speaks_of(self, curve: Curve, row: Row, column: str) -> bool:
         """Whether a number of that place is meant. Of several quantities the first has the measure's own name."""

@@ -4,7 +4,7 @@ Where the files are, a subclass knows: a revision on the hub (`hub`), a folder o
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -105,10 +105,7 @@ class RemoteCheckpoint(ABC):
             yield self.cache.folder_of(self.cached_as)
 
     def _held(self, files: Sequence[str]) -> AbstractContextManager[None]:
-        return self.cache.hold(self.cached_as, self._size(files), self.where)
-
-    def _size(self, files: Iterable[str]) -> int:
-        return sum(self.files[file].size for file in files)
+        return self.cache.hold(self.cached_as, sum(self.files[file].size for file in files), self.where)
 
     @cached_property
     def _headers(self) -> dict[str, tuple[int, bytes]]:

@@ -3,8 +3,6 @@
 Which moment of training a checkpoint is, its name or its file tells; what is ambiguous tells none.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -13,7 +11,7 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, Self
 
 from joma.host.words import brief_repr, short
 from joma.scan.errors import CheckpointError
@@ -150,7 +148,7 @@ class Series:
         """The epoch of each checkpoint, as far as it is known."""
         return [place.epoch for place in self.places]
 
-    def select(self, wanted: str | Sequence[int] | None) -> Series:
+    def select(self, wanted: str | Sequence[int] | None) -> Self:
         """The steps that `wanted` names; see `steps_of` for how text names them. None: all."""
         if wanted is None:
             return self
@@ -221,7 +219,8 @@ def moment_in(name: str) -> Moment:
     [500, 1000, 20, None, None]
     """
     steps = {_number(text) for text in (*_STEP.findall(name), *_STEPS_AFTER.findall(name))}
-    epochs = {_epoch(text) for text in (*_EPOCH.findall(name), *_EPOCHS_AFTER.findall(name))}
+    counted = (*_EPOCH.findall(name), *_EPOCHS_AFTER.findall(name))
+    epochs: set[float] = {int(text) if text.isdecimal() else float(text) for text in counted}
     if not steps and not epochs and re.fullmatch(r"\d{1,15}", name):
         return Moment(int(name))
     step, epoch = (next(iter(found)) if len(found) == 1 else None for found in (steps, epochs))
@@ -321,10 +320,6 @@ def _integer(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if value >= 0 and value < 10**15 and value == int(value) else None
-
-
-def _epoch(text: str) -> float:
-    return int(text) if text.isdecimal() else float(text)
 
 
 def _number(text: str) -> int | None:

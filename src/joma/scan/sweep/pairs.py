@@ -4,12 +4,10 @@ What a pair gives is recorded at its later step, in a series that names the earl
 a checkpoint that appears between two others later makes new pairs, and those that were measured stay.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -63,7 +61,7 @@ class Chain:
                       for step in run.steps(name).tolist()}  # fmt: skip
         self.held: Any = None
 
-    def sweep(self, places: Sequence[Place], report: Callable[[str], None]) -> Chain:
+    def sweep(self, places: Sequence[Place], report: Callable[[str], None]) -> Self:
         """Measure the neighbours among `places` that the run lacks. One that cannot be loaded is passed over.
 
         report gets a line for each pair, beginning with "[".

@@ -4,8 +4,6 @@ Its tensors come one after the other, small ones of a shape together, then the r
 travel as JSON: arrays go as their bytes, so that not a bit of them changes on the way.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib
@@ -15,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -63,10 +61,10 @@ class Step:
             "worked": self.worked,
         }
 
-    @staticmethod
-    def from_json(content: Mapping[str, Any]) -> Step:
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
         """What `as_json` gave."""
-        return Step(
+        return cls(
             {name: _received(value) for name, value in content["values"].items()},
             tuple(map(Fault.from_json, content["faults"])),
             tuple(content["notes"]),

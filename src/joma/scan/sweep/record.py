@@ -48,7 +48,8 @@ def remember(run: Run, found: Scan, looked_at: Sequence[int]) -> None:
 def stored_scan(run: Run) -> Scan:
     """The scan that a run holds, with every measure and every step that was not left out.
 
-    Runs of the first version are read too; they do not tell what was left out. RunError where it is no scan.
+    Runs of the first version are read too; they do not tell what was left out. RunError where it is no scan, or was
+    tampered with.
 
     >>> import tempfile
     >>> config = {"source": "a/b", "model_type": "gpt2", "groups": {"mlp": ["h.0.mlp.c_fc.weight"]}}
@@ -60,6 +61,13 @@ def stored_scan(run: Run) -> Scan:
     """
     if run.study != "scan":
         raise RunError(f"{run.path.name} is a run of {run.study!r} and no scan")
+    try:
+        return _stored(run)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError):
+        raise RunError(f"{run.path.name} is not a run as joma scan writes it") from None
+
+
+def _stored(run: Run) -> Scan:
     config: dict[str, Any] = run.config
     about = _about(run)
     faults = [Fault.from_json(fault) for fault in about.get("faults", ())]
