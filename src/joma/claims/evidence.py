@@ -5,8 +5,6 @@ of a bound. `Evidence` collects them for one form of a claim, the printed or the
 sentence: `joma.claims.sentences` makes sentences of it, `joma.claims.verdicts` verdicts.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Mapping
@@ -61,7 +59,7 @@ class Test:
         gap = abs(self.value - self.bound)
         return math.inf if math.isnan(gap) else max(gap, sys.float_info.min)
 
-    def moved(self, half_widths: float) -> Test:
+    def moved(self, half_widths: float) -> "Test":
         """The test with its number moved by so many halves of its interval."""
         return replace(self, value=self.value + half_widths * self.half_width) if self.half_width else self
 
@@ -73,7 +71,7 @@ class Test:
         return written | ({"half_width": self.half_width} if self.half_width else {})
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Test:
+    def from_json(data: Mapping[str, Any]) -> "Test":
         """The test that `as_json` wrote."""
         value, bound = number(data["value"]), number(data["bound"])
         further = data.get("seeds_to_decide"), float(data.get("half_width", 0.0))
@@ -163,7 +161,7 @@ class Effect:
     def of(
         found: Comparison, *, matters: float, ceiling: float | None = None, unit: str = "", what: str = "",
         over: str = "seeds",
-    ) -> Effect:  # fmt: skip
+    ) -> "Effect":  # fmt: skip
         """The effect of a comparison with its control."""
         return Effect(
             found.value, (found.low, found.high), found.control, (found.control_low, found.control_high), found.seeds,
@@ -260,7 +258,7 @@ class Effect:
             self.difference, self.half_width, self.seeds, (0.0, self.matters), level=self.level, freedom=self.freedom
         )
 
-    def one_of(self, cases: int) -> Effect:
+    def one_of(self, cases: int) -> "Effect":
         """The effect with intervals as wide as is due to one that was chosen among so many (Bonferroni)."""
         freedom = max(self.seeds - 1, 0) if self.freedom is None else self.freedom
         if cases < 2 or freedom < 1 or not self.half_width > 0:
@@ -271,7 +269,7 @@ class Effect:
             (self.effect, self.interval), (self.difference, self.difference_interval))]  # fmt: skip
         return replace(self, interval=ends[0], difference_interval=ends[1], level=level)
 
-    def moved(self, half_widths: float) -> Effect:
+    def moved(self, half_widths: float) -> "Effect":
         """The effect and its difference moved by so many halves of the difference's interval; the control stays."""
         by = half_widths * self.half_width
         if not math.isfinite(by):
@@ -288,7 +286,7 @@ class Effect:
         return written | {name: getattr(self, name) for name in _AS_THEY_ARE}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Effect:
+    def from_json(data: Mapping[str, Any]) -> "Effect":
         """The effect that `as_json` wrote.
 
         Before version 3 `interval` was that of the difference, moved by the control, and the effect's own was not kept.
@@ -342,7 +340,7 @@ class Evidence:
         return {"effects": {case: effect.as_json() for case, effect in self.effects.items()}, **tests}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Evidence:
+    def from_json(data: Mapping[str, Any]) -> "Evidence":
         """The evidence that `as_json` wrote."""
         effects = {case: Effect.from_json(effect) for case, effect in data["effects"].items()}
         return Evidence(effects, *(tuple(map(Test.from_json, ({"horizon": ()} | dict(data))[part])) for part in _PARTS))

@@ -4,8 +4,6 @@ Three levels. Each of N0 lowest latents is a set of N_ch tokens, each of N1 late
 ones, each of C classes a set of N_ch of these. Given its class a sample has no randomness: a class table says it all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -108,7 +106,7 @@ class LatentSets:
         vocabulary: int = 100,
         length: int = 30,
         generator: Generators,
-    ) -> LatentSets:
+    ) -> "LatentSets":
         """Random sets, no two on a level the same; they may share members. The last id of the vocabulary pads.
 
         classes: C. latents: (N0, N1). children: N_ch. From a list of generators: an ensemble, each with its own sets.
@@ -173,18 +171,18 @@ class LatentSets:
         tokens, on, *latents = (rows(table, labels) for table in (self.tokens, self.on, *self.latents))
         return Sample(tokens, labels, tuple(latents), on)
 
-    def select(self, members: Sequence[int]) -> LatentSets:
+    def select(self, members: Sequence[int]) -> "LatentSets":
         """These members of an ensemble, as an ensemble."""
         if not self.members:
             raise ValueError("select takes members out of an ensemble, this is a single generator")
         index = sent(members, self.tokens.device)
         return self._changed(lambda table: table[index])
 
-    def to(self, device: torch.device | str) -> LatentSets:
+    def to(self, device: torch.device | str) -> "LatentSets":
         """The same tables on another device."""
         return self._changed(lambda table: table.to(device))
 
-    def _changed(self, change: Callable[[Tensor], Tensor]) -> LatentSets:
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> "LatentSets":
         on0, on1 = map(change, self.latents)
         lowest, upper, top = map(change, self.sets)
         return LatentSets(change(self.tokens), (on0, on1), change(self.on), (lowest, upper, top))

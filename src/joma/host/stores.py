@@ -5,8 +5,6 @@ the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAG
 reads itself. What obstore says of an error may quote headers and answers of a server, so nothing of it is repeated.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import re
@@ -67,7 +65,7 @@ class Address:
     def __str__(self) -> str:
         return f"{self.scheme}://{self.host}/{self.path}".rstrip("/")
 
-    def __truediv__(self, name: str) -> Address:
+    def __truediv__(self, name: str) -> "Address":
         return Address(self.scheme, self.host, f"{self.path}/{name}".strip("/"))
 
     @property
@@ -76,7 +74,7 @@ class Address:
         return unquote(self.path.rpartition("/")[2]) or self.host
 
     @property
-    def parent(self) -> Address:
+    def parent(self) -> "Address":
         return Address(self.scheme, self.host, self.path.rpartition("/")[0])
 
     @property

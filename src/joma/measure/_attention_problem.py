@@ -14,8 +14,6 @@ the real keys, whose share becomes r = 1 / (1 + e^d), everything follows from th
 No term is negative, so no digits cancel.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
@@ -74,7 +72,7 @@ class Problem:
         key_padding: Number | None = None,
         cu_seqlens: Number | None = None,
         mask_stays: bool = False,
-    ) -> Problem:
+    ) -> "Problem":
         """Check shapes and values; a wrong one gets one sentence.
 
         mask_stays: whether a bias of True and False stays one, for who knows it; else it becomes 0 and -inf.
@@ -104,7 +102,7 @@ class Problem:
         problem = cls(q, k, v, causal, factor, window, bias, softcap, key_padding, ends)
         return problem if mask_stays else problem.with_added_bias()
 
-    def with_added_bias(self) -> Problem:
+    def with_added_bias(self) -> "Problem":
         """The same with a bias that is added: 0 where a mask of True and False has True, else -inf."""
         if self.bias is None or self.bias.dtype != torch.bool:
             return self
@@ -302,7 +300,7 @@ class Sink:
     @classmethod
     def of(
         cls, problem: Problem, sinks: Number | None, key: Number | None, value: Number | None, counted: bool
-    ) -> Sink | None:
+    ) -> "Sink | None":
         """The sink of a problem, if it has one; a wrong argument gets one sentence."""
         if sinks is not None and key is not None:
             raise ValueError("sinks and sink_key are two kinds of learned sink: give one of them")

@@ -7,8 +7,6 @@ of entropy and the rank ring early, and also where a rate is too high and the lo
 of its own history rings too late there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class Alarm(Protocol):
     def measure(self) -> str | None:
         """The series that it needs; None: whatever there is."""
 
-    def look(self, step: int, tables: Tables) -> Iterable[Alert]:
+    def look(self, step: int, tables: Tables) -> Iterable["Alert"]:
         """Called once per measuring, in order. On a resumed record also for all that it holds."""
 
 
@@ -40,7 +38,7 @@ Beyond = tuple[np.ndarray, Any, str] | tuple[np.ndarray, Any, str, np.ndarray | 
 """Which numbers are beyond their limit, the limit, the comparison in words, and maybe how fast each number changes."""
 
 
-def _alerts(step: int, name: str, table: Table, beyond: Beyond) -> Iterator[Alert]:
+def _alerts(step: int, name: str, table: Table, beyond: Beyond) -> Iterator["Alert"]:
     where, limit, why, *slopes = beyond
     limits, slope = np.broadcast_to(limit, table.values.shape), next(iter(slopes), None)
     for at in map(tuple, np.argwhere(where & table.real).tolist()):
@@ -53,7 +51,7 @@ class _OfOneMeasure:
 
     measure: str | None = None
 
-    def look(self, step: int, tables: Tables) -> Iterator[Alert]:
+    def look(self, step: int, tables: Tables) -> Iterator["Alert"]:
         """Every head or matrix beyond its limit."""
         table = tables.get(self.measure or "")
         if table is not None and (beyond := self._beyond(step, table)) is not None:
@@ -200,7 +198,7 @@ class NotFinite(_OfOneMeasure):
     NotFinite()
     """
 
-    def look(self, step: int, tables: Tables) -> Iterator[Alert]:
+    def look(self, step: int, tables: Tables) -> Iterator["Alert"]:
         """Every such number."""
         for name, table in tables.items():
             beyond = ~np.isfinite(table.values), math.inf, "not a number below its limit"

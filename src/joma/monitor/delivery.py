@@ -3,8 +3,6 @@
 The record is one `joma.runs.Run` that goes on when training does.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -40,7 +38,7 @@ class Delivery:
         self._record: Record | None = None
         self._pending: list[Packet] = []
 
-    def open(self, out: StrPath, config: dict[str, Any], rows: Mapping[str, Rows]) -> int | None:
+    def open(self, out: "StrPath", config: dict[str, Any], rows: Mapping[str, Rows]) -> int | None:
         """Up to which step a record was written that goes on; its past is shown to the alarms. None: it is new.
 
         - out: the file of the record
@@ -137,7 +135,7 @@ class Record:
         self.last: int | None = max(steps, default=None)
 
     @classmethod
-    def at(cls, out: StrPath, config: Mapping[str, Any]) -> Record:
+    def at(cls, out: StrPath, config: Mapping[str, Any]) -> "Record":
         """A new one, or the one that is there, if it is of the same model class and probe batch."""
         if not Path(out).exists():
             return cls(Run.create(out, study=STUDY, config=config))

@@ -14,8 +14,6 @@ A parameter that a pass changes is not restored: a copy of all weights would dou
 refused by the first pass. Nor is what lies deeper: in objects that a module holds, or in lists within lists.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -45,7 +43,7 @@ _FIXED = (
 
 
 @contextmanager
-def untouched(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[list[HeldBy]]:
+def untouched(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[list["HeldBy"]]:
     """Inside, `model` is in evaluation mode without gradients; afterwards all is as it was. Gives what will come back.
 
     autocast: the type that `torch.autocast` has inside, on the devices of the model; None: as outside.

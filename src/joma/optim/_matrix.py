@@ -13,8 +13,6 @@ Scales for 256 entries at a time, as in Q-GaLore (arXiv 2407.08296), leave bases
 `bench_galore --parts lowbit_loss` measures both.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -105,7 +103,7 @@ def to_directions(stored: Tensor, dtype: torch.dtype) -> Tensor:
 class Matrix:
     """A parameter that is trained in a subspace: its shape and rank, how often it was updated, its place in a pack."""
 
-    pack: Pack
+    pack: "Pack"
     place: int
 
     def __init__(

@@ -5,8 +5,6 @@ usual one, scaled_dot_product_attention, and then an operation that is handed qu
 The operation stays in the graph for as long as it is installed, and looks only when it is told to.
 """
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,7 +20,7 @@ from joma.probes._transformers import configs_of
 NAME = "joma_inside"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
 _NUMBER, _MARK = "_joma_number", "_joma_mark"
 _numbers = count()
-_INSTALLED: dict[int, CompiledAttention] = {}
+_INSTALLED: dict[int, "CompiledAttention"] = {}
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[int, Tensor]] = WeakKeyDictionary()
 """Number and mark of modules that had them before: with others the code would be compiled anew."""
 

@@ -4,8 +4,6 @@ It cannot be on the run itself: closing any descriptor of an SQLite file drops t
 A killed writer leaves the file but not the lock, so nothing is ever stale. Runs are written on Linux and macOS.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from contextlib import suppress
@@ -15,7 +13,7 @@ from weakref import WeakSet
 from joma.host.files import open_lock
 from joma.runs.errors import RunBusy, RunError
 
-_held: WeakSet[WriterLock] = WeakSet()
+_held: WeakSet["WriterLock"] = WeakSet()
 
 
 class WriterLock:

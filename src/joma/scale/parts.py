@@ -7,8 +7,6 @@ It is written before the work, so that one folder never holds two shards, and ag
 docs/reference/file-formats.md says what every key means.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +46,7 @@ class Part:
     done: bool = False
     versions: Mapping[str, str] = field(default_factory=versions)
 
-    def begin(self) -> Part | None:
+    def begin(self) -> "Part | None":
         """Claim the folder. Returns what an earlier call with the same work left there; other work is refused."""
         before = None
         if (self.folder / FILE).exists():
@@ -60,7 +58,7 @@ class Part:
         self._write()
         return before
 
-    def finish(self, content: Mapping[str, Any]) -> Part:
+    def finish(self, content: Mapping[str, Any]) -> "Part":
         """Write down that it is done, and what came out."""
         finished = replace(self, content=content, done=True)
         finished._write()

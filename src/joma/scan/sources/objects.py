@@ -4,8 +4,6 @@ Every range is asked for on the condition that the object still is the one that 
 replaced between two ranges is named, and never mixed. Without an entity tag its date is compared.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -81,7 +79,7 @@ class Bucket:
                 return None
         return Listed(int(meta["size"]), meta["e_tag"], meta["last_modified"])
 
-    def ranges(self, place: Address, listed: Listed) -> StoreBytes:
+    def ranges(self, place: Address, listed: Listed) -> "StoreBytes":
         return StoreBytes(place, listed, self._obstore, self._store, place.path)
 
 
@@ -93,7 +91,7 @@ class Web:
         with _sentences(place):
             self._obstore = obstore_for(str(place))
 
-    def find(self, place: Address) -> WebListed | None:
+    def find(self, place: Address) -> "WebListed | None":
         """The file at a place; None where there is none."""
         with _sentences(place):
             try:
@@ -104,7 +102,7 @@ class Web:
                 raise
         return WebListed(found.size, found.etag, found.modified, found.url)
 
-    def ranges(self, place: Address, listed: WebListed) -> WebBytes:
+    def ranges(self, place: Address, listed: "WebListed") -> "WebBytes":
         return WebBytes(place, listed, self._obstore)
 
 
