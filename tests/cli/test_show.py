@@ -211,6 +211,7 @@ def test_a_record_as_a_crate_holds_run_findings_and_figures(stored_toy, capsys):
     assert graph["ro-crate-metadata.json"]["about"] == {"@id": "./"}
     assert {part["@id"] for part in graph["./"]["hasPart"]} == names - {"ro-crate-metadata.json"}
     assert all(part["@id"] in graph for part in graph["./"]["hasPart"])
+    assert described["license"] == graph["./"]["license"]["@id"]
     assert graph["#run"]["name"] == "joma verify toy"
     assert findings["studies"][0]["findings"][0]["id"] == "toy/all-ones"
 

@@ -129,7 +129,9 @@ def test_numbers_that_are_none_are_counted_and_left_out(tmp_path, capsys):
     series = json.loads(out, parse_constant=pytest.fail)["runs"][0]["series"]
     assert [series["logit"][key] for key in ("count", "finite", "min", "mean", "max")] == [4, 2, 1.0, 2.0, 3.0]
     assert [series["lost"][key] for key in ("count", "finite", "min", "mean", "max")] == [1, 0, None, None, None]
-    assert "2 of 4" in once(tmp_path, capsys)[1]
+    table = once(tmp_path, capsys)[1]
+    assert "2 of 4" in table
+    assert re.search(r"^lost +\d+ +- +- +- +1 of 1", table, re.M)
 
 
 def test_what_another_process_writes_is_seen_and_nothing_changes(tmp_path):

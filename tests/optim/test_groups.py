@@ -284,12 +284,12 @@ def test_what_cannot_be_is_refused_at_the_next_step(wrong):
 
 def test_repr_shows_what_each_group_has():
     first, second = ([one] for one in matrices())
-    groups = [{"params": first, "rank": 3, "lr": 0.5}, {"params": second, "scale": 0.75, "name": "late"}]
+    groups = [{"params": first, "rank": 3, "lr": 0.5 / 3}, {"params": second, "scale": 0.75, "name": "late"}]
     optimizer = GaLore(groups, torch.optim.SGD, rank=4, momentum=0.9)
     common = "momentum=0.9, dampening=0, weight_decay=0"
     assert repr(optimizer).splitlines() == [
         "GaLore(SGD, 2 matrices projected)",
-        f"  group 0: 1 matrix and 0 others, rank=3, refresh=200, scale=0.25, lr=0.5, {common}",
+        f"  group 0: 1 matrix and 0 others, rank=3, refresh=200, scale=0.25, lr=0.166667, {common}",
         f"  group 1: 1 matrix and 0 others, rank=4, refresh=200, scale=0.75, name='late', lr=0.001, {common}",
     ]
     optimizer.param_groups[1]["rank"] = 5

@@ -167,6 +167,7 @@ def test_a_folder_holds_one_shard_of_one_work(tmp_path):
         lambda text: text.replace('"version": 1', '"version": 2'),
         lambda text: text.replace('"step 0 (step0)"', "7"),
         lambda text: text.replace('{\n  "n": 1\n }', "[" * 3000 + "]" * 3000),
+        lambda text: text.replace('{\n  "n": 1\n }', '{"n": ' * 200 + "1" + "}" * 200),
         lambda text: "\x00" * 100,
     ],
 )
