@@ -5,6 +5,8 @@ at height L - 1, and below each edge a child copies its parent with probability 
 0; y = 1 means that the token appears. `joma.theory.hierarchy` has the probabilities of the same tree.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from copy import copy
 
@@ -100,7 +102,7 @@ class HBLT:
         *,
         length: int | None = None,
         vocabulary: int | None = None,
-    ) -> "HBLT":
+    ) -> HBLT:
         """Each of D equally likely classes turns on one latent of its own, as in the remark on Theorem 5.
 
         branching: children of a node, one number for each level below these latents (a single number: one level).
@@ -180,7 +182,7 @@ class HBLT:
             node = parent[node]
         return height[self._leaf[..., :, None], self._leaf[..., None, :]]
 
-    def permuted(self, generator: Generators) -> "HBLT":
+    def permuted(self, generator: Generators) -> HBLT:
         """The same tree with its leaves permuted: the control that breaks what tokens have to do with the hierarchy.
 
         Latents and classes stay; from equal seeds both trees draw the same leaves under different names. A list of
@@ -194,20 +196,20 @@ class HBLT:
         tree._leaf = tree._leaf.gather(-1, order.to(self._leaf.device).expand_as(tree._leaf))
         return tree
 
-    def select(self, members: Sequence[int]) -> "HBLT":
+    def select(self, members: Sequence[int]) -> HBLT:
         """These trees of an ensemble, as an ensemble."""
         if not self.members:
             raise ValueError("select takes members out of an ensemble, this is a single tree")
         index = sent(members, self._leaf.device)
         return self._changed(lambda table: table[index])
 
-    def to(self, device: torch.device | str) -> "HBLT":
+    def to(self, device: torch.device | str) -> HBLT:
         """The same tree on another device."""
         tree = self._changed(lambda table: table.to(device))
         tree._parents = [parent.to(device) for parent in self._parents]
         return tree
 
-    def _changed(self, change: Callable[[Tensor], Tensor]) -> "HBLT":
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> HBLT:
         tree = copy(self)
         tree._reach, tree._one, tree._flip, tree._leaf = map(change, (self._reach, self._one, self._flip, self._leaf))
         tree.members = tuple(tree._leaf.shape[:-1])

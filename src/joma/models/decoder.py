@@ -4,11 +4,13 @@ Every parameter's first dimension is the member: E networks of one shape are one
 network is an ensemble of one. The default is the recipe of Figures 6 and 8, with PyTorch's own initial values.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Self, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -130,7 +132,7 @@ class DecoderConfig:
         if self.tied and self.outputs not in (None, self.vocabulary):
             raise ValueError(f"tied embeddings give {self.vocabulary} outputs, one per word, got {self.outputs}")
 
-    def with_(self, **changes: object) -> Self:
+    def with_(self, **changes: object) -> DecoderConfig:
         """A copy with some options changed."""
         return replace(self, **changes)  # type: ignore[arg-type]
 

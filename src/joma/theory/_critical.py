@@ -4,9 +4,11 @@ Two clusters: weight a_+ > 0 at xbar_+, m = |xbar_+|, and weight -a_- < 0 at the
 slopes to choose.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 from math import pi
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -207,7 +209,7 @@ class TwoClusters(NamedTuple):
     @classmethod
     def of(
         cls, mu: Number, xi: Number, centre: Number, a_plus: Number, a_minus: Number, law: Law, decay: Number = 0.0
-    ) -> Self:
+    ) -> TwoClusters:
         given = {name: in_dimension(value, name, law) for name, value in {"mu": mu, "centre": centre}.items()}
         given |= {"xi": real(xi, "xi"), "a_plus": positive(a_plus, "a_plus"), "a_minus": positive(a_minus, "a_minus")}
         v, middle, bias, plus, minus, shrink = alongside({"mu": 1, "centre": 1}, **given, decay=real(decay, "decay"))

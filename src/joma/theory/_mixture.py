@@ -1,7 +1,9 @@
 """Lemmas 1, 2, 3 and 5: one node with bias xi, fed by a mixture of isotropic clusters. See `joma.theory.isotropic`."""
 
+from __future__ import annotations
+
 import math
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -218,7 +220,7 @@ class Node(NamedTuple):
     other: Tensor  # decay, or what else belongs to each node, (...)
 
     @classmethod
-    def of(cls, v: Number, xi: Number, centres: Number, weights: Number, law: Law, **other: Number) -> Self:
+    def of(cls, v: Number, xi: Number, centres: Number, weights: Number, law: Law, **other: Number) -> Node:
         vector = in_dimension(v, "v", law)
         middles = at_least_dims(real(centres, "centres"), "centres", 2, "(..., clusters, d)")
         if middles.shape[-1] != vector.shape[-1]:
