@@ -5,12 +5,14 @@ import multiprocessing
 import os
 import shutil
 import threading
+from types import SimpleNamespace
 
 import pytest
 from patience import PATIENCE
 
 from joma.scan.errors import CheckpointError
 from joma.scan.sources.downloads import FOLDER, DiskCache
+from joma.scan.sources.remote import RemoteCheckpoint
 
 
 def get(cache, name, size, age=None):
@@ -323,3 +325,25 @@ def test_processes_at_once_lose_no_record(tmp_path):
     squeeze(cache)
     assert contents(cache.folder / "files") == {}
     assert contents(cache.folder / "records") == {}
+
+
+class TwoShards(RemoteCheckpoint):
+    """A checkpoint elsewhere that must be downloaded whole, in two files of 60 bytes."""
+
+    name = where = cached_as = "two"
+
+    def __init__(self, cache: DiskCache) -> None:
+        self.cache = cache
+
+    def listed(self):
+        return {f"pytorch_model-0000{at}-of-00002.bin": SimpleNamespace(size=60) for at in (1, 2)}
+
+    def ranges(self, file):
+        raise AssertionError("there is no room for it")
+
+    right = ranges
+
+
+def test_all_files_of_a_checkpoint_must_fit_the_budget_together(tmp_path):
+    with pytest.raises(CheckpointError, match=r"two must be downloaded whole .* raise the budget"):
+        TwoShards(DiskCache(tmp_path, 100)).open()
