@@ -2,14 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from joma.host.errors import BadInput
 
-if TYPE_CHECKING:
-    from joma.claims.claim import Claim
-
-Kept = Callable[[str, "Claim"], Any]
+Kept = Callable[[str, Any], Any]
 """From the id of a claim and the claim to what is kept on it at paper scale; None where nothing is."""
 _OF_A_CLAIM = ("id", "source", "says", "corrected", "uses", "expected")
 _PAPER = " paper"  # of the command that repeats a finding at paper scale
