@@ -48,6 +48,27 @@ def test_no_other_page_has_a_table_that_a_script_prints():
     assert [page for page in pages() if "```{printed}" in text_of(page)] == [f"docs/results/{n}.md" for n in PRINTED]
 
 
+def with_half(value, interval, digits, space):
+    return f"{value:.{digits}f}{space}±{space}{(interval[1] - interval[0]) / 2:.{digits}f}"
+
+
+@needs_records
+def test_printed_numbers_are_those_of_findings():
+    """One row of the ablations and one of the reversal curse, by the JSON of their records alone."""
+    found = {
+        one["id"]: list(one["evidence"]["printed"]["effects"].values())
+        for study in ("residual", "reversal-decoder")
+        for one in json.loads((RESULTS / study / "findings.json").read_text(encoding="utf-8"))["findings"]
+        if one["evidence"]
+    }
+    layers = found["residual/drop-needs-residual"]
+    falls = [with_half(one["difference"], one["difference_interval"], 2, "\N{NO-BREAK SPACE}") for one in layers]
+    assert f"| residual − no residual | {' | '.join(falls)} |" in built("docs/results/ablations.md")
+    (one,) = found["reversal-decoder/reverse-no-better-than-uniform"]
+    reverse = with_half(one["control_effect"], one["control_interval"], 4, " ")
+    assert f"| 24 | as published | 1.000 | {reverse} |" in built("docs/results/reversal.md")
+
+
 @needs_records
 def test_what_is_undecided_has_its_price(script):
     table, printed = script("undecided_table"), built("docs/results/undecided.md")
@@ -62,8 +83,10 @@ def test_what_is_undecided_has_its_price(script):
     assert f"| 3 | 5 | {record['seconds'] * 5 / 3 / 60:.0f} |" in printed
 
 
-def test_the_gallery_has_a_card_per_study_with_a_figure_and_a_finding():
-    from joma.studies import names
+def test_the_gallery_has_a_card_per_study_with_a_figure_and_a_finding(script):
+    from joma.studies import names, room
+
+    assert {room(name) for name in names()} == set(script("make_gallery").SUBJECTS)
 
     cards = re.findall(r"\n### ([\w-]+)\n\n!\[.+\]\(\S+\.png\)\n\n(.+)\n(?=\n#|\Z)", text_of("docs/gallery.md"))
     assert [name for name, _ in cards] == list(names())
