@@ -15,6 +15,7 @@ from joma.host.errors import JomaError
 HOUSE = Path(joma.__file__).parent
 NO_ERRORS = {
     "joma.claims.contract.NotRun": "a study is not run here: no error but an outcome, with its own verdict",
+    "joma.claims.contract.OnlyAtPaperScale": "the same, of a claim that no run of the quick scale can tell",
     "joma.data._syntax.NotParsed": "one file among many, which is left out; always caught",
     "joma.theory._dormand_prince.TooStiff": "becomes the ValueError of whoever called the solver; always caught",
     "joma.scan.sweep.sweeping._Stopped": "ends the threads of a sweep; always caught",

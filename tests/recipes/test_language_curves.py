@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from small_language_models import FREQUENCIES, SMALL, by_hand, down_and_up
 
+from joma.claims.contract import NotRun
 from joma.recipes.language import curves as recorded
 from joma.recipes.language.curves import diverged, learned_nothing
 from joma.studies.language import fig6
@@ -16,7 +17,8 @@ def record(tmp_path):
     def make(losses, lost=(), back=0.5):
         entropy = down_and_up(np.ones((len(losses), 2)), np.broadcast_to(back, (len(losses), 2)))
         config = fig6.Fig6Config(**SMALL, seeds=len(losses))
-        return by_hand(tmp_path / "run.sqlite", fig6.STUDY, config, {"L2": ((0.02,), losses, entropy, lost, {})})
+        path = tmp_path / f"run{len(list(tmp_path.iterdir()))}.sqlite"
+        return by_hand(path, fig6.STUDY, config, {"L2": ((0.02,), losses, entropy, lost, {})})
 
     return make
 
@@ -54,3 +56,13 @@ def test_a_network_that_diverged_counts_for_nothing(record):
     assert recorded.learned_at(run, "L2").tolist() == [True]
     assert learned_nothing(run, "L2") == ""
     assert diverged(run, ["L2"]) == {"diverged and left out": {"runs of L2": 1.0}}
+
+
+def test_nothing_is_judged_by_two_seeds_or_by_networks_that_learned_nothing(record):
+    recorded.must_tell(record([2.0, 2.0, 2.0, 2.0], lost=[1]), ["L2"])
+    run = record([2.0, 2.0, 2.0], lost=[1])
+    with pytest.raises(NotRun, match="too many runs of L2 diverged: 2 are left") as few:
+        recorded.must_tell(run, ["L2"])
+    assert few.value.changes == {"rate": run.config["rate"] / 3}
+    with pytest.raises(NotRun, match="learned no more than how frequent words are"):
+        recorded.must_tell(record([FREQUENCIES] * 3), ["L2"])

@@ -207,3 +207,8 @@ def test_what_a_step_may_lack(lacking, why, unexplained):
 def test_a_step_of_which_nothing_could_be_measured_has_no_identity_either():
     plan = SimpleNamespace(groups={}, rows=[SimpleNamespace(curve="entropy", group=None)])
     assert _explained({"entropy", "identity"}, {"entropy"}, plan) == {"entropy", "identity"}
+
+
+def test_files_of_a_step_that_there_is_not_are_not_asked_for(parts, right, tmp_path):
+    changed(parts, "content", "weights", "9" * 5000, to={"files": [], "index": None})
+    assert curves(merge_shards([parts], tmp_path / "out")) == right

@@ -85,7 +85,7 @@ class Claims(dict[Claim, Judge]):
                 try:
                     return judging(run, asked)
                 except NotRun as why:
-                    unknown = not_run(asked, asked.expected, why.reason, why.command, **why.changes)
+                    unknown = not_run(asked, asked.expected, why.reason, **{"command": why.command, **why.changes})
                     return replace(unknown, about_paper_scale=isinstance(why, OnlyAtPaperScale))
 
             self[claim] = judge

@@ -6,8 +6,6 @@ kernel here that takes the host several times as long as the start itself. So wh
 depends on: kinds of numbers, whether addresses are multiples of 16, whole numbers and constants.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

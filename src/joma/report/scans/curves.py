@@ -62,7 +62,7 @@ _CAUSAL = frozenset(
      "stablelm"}
 )  # fmt: skip
 """Model types whose queries see themselves and all before them. Others have windows, or read both ways: not known."""
-_WINDOW = re.compile(r"\bentropy\b.* reads? .*: [\d,]+ windows? of ([\d,]+) tokens?\b")
+_WINDOW = re.compile(r"\bentropy\b.* reads? .*: [\d,]+ windows? of ([\d,]{1,24}) tokens?\b")
 
 
 def uniform_entropy(scan: Scan) -> float | None:

@@ -56,7 +56,7 @@ def kind_of(group: str) -> tuple[int | None, str]:
     >>> kind_of("layer 3 value and output"), kind_of("last norm")
     ((3, 'value and output'), (None, 'last norm'))
     """
-    found = re.fullmatch(r"layer (\d+) (.+)", group)
+    found = re.fullmatch(r"layer (\d{1,18}) (.+)", group)
     return (int(found[1]), found[2]) if found else (None, group)
 
 

@@ -174,9 +174,10 @@ def _weights(plan: Plan, place: Place) -> dict[str, Any] | None:
 def _plan_of(part: Part, weights: Mapping[str, Any]) -> Plan:
     """The plan that a part settled on; its checkpoints cannot be opened. weights: by step, which files hold them."""
     kept = part.content["plan"]
-    files = {int(step): Weights(tuple(found["files"]), found["index"]) for step, found in weights.items()}
+    files = {step: Weights(tuple(found["files"]), found["index"]) for step, found in weights.items()}
+    none = Weights(())
     why = "is known from its record alone"
-    places = tuple(Closed(step, epoch, name, why, files.get(step, Weights(()))) for step, epoch, name in kept["places"])
+    places = tuple(Closed(step, epoch, name, why, files.get(str(step), none)) for step, epoch, name in kept["places"])
     series = Series(kept["source"], places, kept["axis"])
     if [label_of(series, place) for place in places] != list(part.work):
         is_damaged(part, "its plan has other checkpoints than its work")
