@@ -171,7 +171,7 @@ def test_layers_that_come_back_without_a_twin_are_not_judged_by_it(run, tmp_path
 
     bare = Untwinned(whole, tmp_path / "b.sqlite", lambda name, step, value: value)
     finding = found(STUDY, bare, "needs-lower-mlp-to-move")
-    assert (finding.verdict, finding.reason) == ("not run", "no network has a twin with MLP frozen")
+    assert (finding.verdict, finding.reason) == ("not run", "no network has a branch with MLP frozen")
 
 
 def test_only_what_numerical_errors_cannot_explain_counts(run, tmp_path):
@@ -233,7 +233,7 @@ def test_parts_close_only_where_every_network_would_show_that_one_is_missing(run
 def test_layers_that_fall_on_and_networks_that_learned_nothing_are_not_judged(run, tmp_path):
     for name, changes, reason in (
         ("flat", {"rise": 0.0}, "no layer that the claim is about comes back by 0.05 nats beyond chance"),
-        ("small", {"rise": 0.04, "spread": 1e-4}, "the largest rebound, from the valley to the end, is 0.040 nats"),
+        ("small", {"rise": 0.04, "spread": 1e-4}, "the largest rebound, from the minimum to the end, is 0.040 nats"),
         ("chance", {"rise": 0.1, "spread": 0.2}, "beyond chance"),
         ("idle", {"loss": 9.0}, "learned no more than how frequent words are"),
     ):

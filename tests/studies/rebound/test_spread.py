@@ -358,7 +358,7 @@ def test_layers_that_fall_on_and_networks_that_learned_nothing_are_not_judged(ru
     later = ("logits-fade-while-weights-grow", "shared-preference-fades-more", "sizes-are-the-rebound")
     for name, changes, reason in (
         ("flat", {"rise": 0.0}, "no layer comes back by 0.05 nats beyond chance"),
-        ("small", {"rise": 0.04, "noise": 1e-4}, "the largest rise, from the valley to the end, is 0.040 nats"),
+        ("small", {"rise": 0.04, "noise": 1e-4}, "the largest rise, from the minimum to the end, is 0.040 nats"),
         ("chance", {"rise": 0.1, "noise": 0.2}, "beyond chance"),
     ):
         copy = made(run, tmp_path / name, **changes)

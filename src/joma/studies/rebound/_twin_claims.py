@@ -104,7 +104,7 @@ def _nothing_rises(run: Run) -> str:
     most = max(found, key=lambda name: found[name].value)
     return (
         f"no layer that the claim is about comes back by {MATTERS:g} nats beyond chance; the largest rebound, from the "
-        f"valley to the end, is {found[most].value:.3f} nats ({found[most].low:.3f} to {found[most].high:.3f}), {most}"
+        f"minimum to the end, is {found[most].value:.3f} nats ({found[most].low:.3f} to {found[most].high:.3f}), {most}"
     )
 
 
@@ -130,7 +130,7 @@ def draw_twins(twins: Twins, colours: Mapping[str, str], leads: str, run: Run) -
     named = {NOTHING: INK} | {name: colours[name] for name in twins.holds}
     handles = [Patch(color=colour, label=name) for name, colour in named.items() if name in drawn]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(6, 2 * len(layers) + 1))
-    return Drawing("twins-that-hold", _caption(twins, leads, run, layers), figure)
+    return Drawing("held-from-the-minimum", _caption(twins, leads, run, layers), figure)
 
 
 def _shown(twins: Twins, run: Run, case: Case, *, elsewhere: bool) -> Mapping[str, str]:

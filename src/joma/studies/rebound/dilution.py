@@ -119,7 +119,7 @@ PREFERENCE = twin_claim(
 
 STUDY = Study(
     name="dilution",
-    title="What makes the rebound: twins that hold the sizes of their logits",
+    title="What makes the rebound: branches that hold the sizes of their logits",
     version=1,
     claims={
         LOGITS: partial(judge_hold, TWINS, LOGITS, BOTH),
@@ -138,11 +138,11 @@ STUDY = Study(
     draw=lambda run: [draw_twins(TWINS, COLOURS, BOTH, run)],
     check=same_text,
     about=(
-        "Figure 6's language models are trained. From the valley on, twins of them hold something in all layers as it "
-        "was there: the size of logits through the mean query (shared), through the rest of queries (specific), or "
+        "Figure 6's language models are trained. From the minimum on, branches hold something in all layers as it was "
+        "there: the size of logits through the mean query (shared), through the rest of queries (specific), or "
         "both. What is held is measured on a fixed batch of training text every few steps, and pushed back. Controls "
         "are pushed as far elsewhere: queries along a random rotation. Compared is the share of the rise of entropy, "
-        "from the valley to the end, that a twin does not have, in one layer and in the second of two. Quick scale "
-        "trains small models of one layer on Python source."
+        "from the minimum to the end, that a branch does not have, in one layer and in the second of two. Quick "
+        "scale trains small models of one layer on Python source."
     ),
 )  # fmt: skip

@@ -332,9 +332,9 @@ def _alike_caption(run: Run, readings: dict[float, list[Reading]]) -> str:
         finding += f"At equal loss and {name}, Adam minus SGD is {listing(parts)}. " if parts else ""
     return (
         f"{finding or 'No rate of SGD is as fast as one of Adam, or goes as far. '}Each dot is one rate, written "
-        f"beside it: mean over {run.config['seeds']} seeds with its interval (95 %; 99 % over four or fewer). "
-        "If only speed (top) or way (bottom) mattered, both optimizers would lie on one line. If nothing mattered at "
-        "equal loss, both lines would be flat and equal. Way: how far the first layer's queries and keys are from "
+        f"next to it: mean over {run.config['seeds']} seeds with its interval (95 %; 99 % over four or fewer). "
+        "If only speed (top) or way (bottom) had an effect, both optimizers would lie on one line. If nothing had one "
+        "at equal loss, both lines would be flat and equal. Way: how far the first layer's queries and keys are from "
         "their start. Rates of SGD beyond all of Adam's are not in the differences."
     )
 
@@ -360,7 +360,7 @@ STUDY = Study(
         "rates are at different places after the same number of steps. So each run is read at the moment when its "
         "validation loss crosses a given level. The rate is judged within one optimizer: smallest against largest. The "
         "optimizer is judged at equal speed: SGD against an Adam that takes as many steps to the level, interpolated "
-        "between Adam's rates. Beside it stands the dull explanation: the same at equal loss and equal way, where the "
-        "queries and keys of the first layer have moved as far from their start."
+        "between Adam's rates. The alternative explanation is judged too: the same at equal loss and equal way, where "
+        "the queries and keys of the first layer have moved as far from their start."
     ),
 )

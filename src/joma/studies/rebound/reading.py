@@ -163,7 +163,7 @@ SPREADS = twin_claim(
 
 STUDY = Study(
     name="reading",
-    title="Whether the rebound comes from what attention reads: twins that hold its mean and its covariance",
+    title="Whether the rebound comes from what attention reads: branches that hold its mean and its covariance",
     version=1,
     claims={INPUT: partial(judge_hold, TWINS, INPUT, MEAN), SPREADS: partial(judge_hold, TWINS, SPREADS, MOMENTS)},
     # At half the width and a quarter of the batch nothing had come back. On seeds that were thrown away one layer of
@@ -177,12 +177,12 @@ STUDY = Study(
     draw=lambda run: [draw_twins(TWINS, COLOURS, MOMENTS, run)],
     check=same_text,
     about=(
-        "Figure 6's language models are trained. From the valley on, twins of them hold something in all layers as it "
-        "was there: the mean of what attention reads, or its mean and covariance. The mean is held in every batch, "
+        "Figure 6's language models are trained. From the minimum on, branches hold something in all layers as it was "
+        "there: the mean of what attention reads, or its mean and covariance. The mean is held in every batch, "
         "with the gradient through what holds it, so nothing is learned against it. The covariance is measured on a "
         "fixed batch of training text every few steps. Controls are pushed as far elsewhere: inputs in a random "
         "direction, their map turned by a random rotation. Compared is the share of the rise of entropy, from the "
-        "valley to the end, that a twin does not have, in one layer and in the second of two. Quick scale trains small "
-        "models on Python source, which hardly come back."
+        "minimum to the end, that a branch does not have, in one layer and in the second of two. Quick scale trains "
+        "small models on Python source, which hardly recover."
     ),
 )  # fmt: skip

@@ -123,7 +123,7 @@ LOSE = twin_claim(
 
 STUDY = Study(
     name="word-logits",
-    title="Whether the rebound comes from words that lose their logits: twins that hold them",
+    title="Whether the rebound comes from words that lose their logits: branches that hold them",
     version=1,
     claims={LOSE: partial(judge_hold, TWINS, LOSE, WORDS)},
     quick=TwinsConfig(),
@@ -135,11 +135,11 @@ STUDY = Study(
     draw=lambda run: [draw_twins(TWINS, {WORDS: GREEN}, WORDS, run)],
     check=same_text,
     about=(
-        "Figure 6's language models are trained. From the valley on, twins of them hold, in all layers, the logit that "
+        "Figure 6's language models are trained. From the minimum on, branches hold, in all layers, the logit that "
         "the mean query gives each word as key. It is held in every batch, with the gradient through what holds it, "
         "so nothing is learned against it. The control holds the words' logits along a random direction that is as "
-        "long as the mean query. Compared is the share of the rise of entropy, from the valley to the end, that a twin "
-        "does not have, in one layer and in the second of two. Quick scale trains small models on Python source, which "
-        "hardly come back."
+        "long as the mean query. Compared is the share of the rise of entropy, from the minimum to the end, that a "
+        "branch does not have, in one layer and in the second of two. Quick scale trains small models on Python "
+        "source, which hardly recover."
     ),
 )  # fmt: skip

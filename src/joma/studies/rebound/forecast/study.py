@@ -216,7 +216,7 @@ def _step_ticks(axis: Axes, at: np.ndarray) -> None:
 
 def _skill_caption(run: Run, learned: Learned) -> str:
     if not learned:
-        return "No network learned more than how frequent words are, so nothing was foretold."
+        return "No network learned more than how frequent words are, so nothing was predicted."
     everyone = [name for variants in learned.values() for name in variants]
     parts = []
     for quantity in record.QUANTITIES:
@@ -240,7 +240,7 @@ def draw_paths(run: Run, learned: Learned) -> Drawing:
     variant = next((name for variants in learned.values() for name in variants), None)
     figure, axes = panels(2, 2, width=4.3, height=2.5)
     if variant is None:
-        return Drawing("forecast-paths", "Nothing was foretold.", figure)
+        return Drawing("forecast-paths", "Nothing was predicted.", figure)
     first = int(run.config["open_seeds"])
     steps, entropy = steps_of(run, variant), curve(run, variant, "valid/entropy")[0, first, :, 0].mean(-1)
     at, spread = run.value(f"{variant}/at"), np.ptp(entropy)
@@ -260,7 +260,7 @@ def draw_paths(run: Run, learned: Learned) -> Drawing:
         errors.append(f"{number(error, 'nats')} ({label})")
     caption = (
         f"What four forecasters say of one network ({variant}, the first judged seed, layer 1). Each line goes from "
-        f"the entropy at step t to what is foretold for step 2t. The root mean square error is {listing(errors)}. An "
+        f"the entropy at step t to what is predicted for step 2t. The root mean square error is {listing(errors)}. An "
         "arrow at an edge marks an end beyond the panel, with its value."
     )
     return Drawing("forecast-paths", caption, figure, labels=False)
@@ -268,7 +268,7 @@ def draw_paths(run: Run, learned: Learned) -> Drawing:
 
 STUDY = Study(
     name="forecast",
-    title="Forecast: what JoMA foretells of a real training",
+    title="Forecast: what JoMA predicts of a real training",
     version=2,
     claims=CLAIMS,
     # Two seeds are open and six judge, which from 3000 on was enough to rule out what matters for two of three claims.
@@ -282,12 +282,12 @@ STUDY = Study(
     check=same_text,
     about=(
         "Decoders are trained and measured at steps that are √2 apart. From each step t, the attention at step 2t is "
-        "foretold: the entropy of each layer, and the logits of the most frequent words. Theorem 1 gives logits from "
+        "predicted: the entropy of each layer, and the logits of the most frequent words. Theorem 1 gives logits from "
         "the MLP's weights, which go on as they did since step t/2. Eq. 6 gives the growth of these weights, with μ "
         "fitted to the past. For entropy, the curve of eq. 6 is fitted to the entropy's past. The controls are: no "
         "change, and a straight line in t and in log t through the past since t/2. The law of focus and dilution is "
         "held against damped trends, too. The law and the trends have constants, which are fitted on the first seeds; "
-        "only the other seeds are judged. The mean curve of the first seeds, moved to the present value, stands beside "
+        "only the other seeds are judged. The mean curve of the first seeds, moved to the present value, is shown "
         "as a ceiling. Skill is the part of the squared error of no change that a forecast avoids. No forecast sees "
         "anything of its own run after step t."
     ),

@@ -199,7 +199,7 @@ def draw_map(run: Run) -> Drawing:
     axes[0].set(title="Seeds: entropy at the end", ylabel=f"{len(seeds)} seeds, sorted", xlabel="layer")
     axes[0].set_yticks([])
     _colour_map(axes[1], end[pairs], limits)
-    axes[1].set(title="Seed and its rounding twin", ylabel="pairs", xlabel="layer")
+    axes[1].set(title="Seed and copy (rounding)", ylabel="pairs", xlabel="layer")
     axes[1].set_yticks(np.arange(0, len(pairs), 2) + 1.0, [f"{i + 1}" for i in range(len(pairs) // 2)], fontsize=7)
     for edge in range(2, len(pairs), 2):
         axes[1].axhline(edge, color="white", lw=2.5)
@@ -219,7 +219,7 @@ def draw_map(run: Run) -> Drawing:
         f"{layers['inner layers'].stop}). Two seeds' patterns correlate by {alike['all layers']:.2f}, those of the "
         f"inner layers by {alike['inner layers']:.2f}. Left: one row "
         "per seed, one column per layer from the input on; rows are sorted by what differs most between seeds. "
-        f"Middle: rows in pairs, a seed and its twin that differs only in rounding. {len(seeds)} networks of "
+        f"Middle: rows in pairs, a seed and its copy that differs only in rounding. {len(seeds)} networks of "
         f"{run.config['layers']} layers on {called(run.config['corpus'])}, step {run.config['steps']:,}."
     )
     return Drawing("layers-by-seed", caption, figure)
@@ -267,7 +267,7 @@ def draw_distances(run: Run) -> Drawing:
             axes[0].plot(steps_of(run, lottery.NETWORKS)[1:], middle[1:], color=colour, label=label)
     if axes[0].get_lines():
         axes[0].set_yscale("log")
-    axes[0].set(ylabel="distance of entropies (nats)", title="From when on twins differ")
+    axes[0].set(ylabel="distance of entropies (nats)", title="From when on copies differ")
     step_axis(axes[0])
     label_lines(axes[0])
     pairs = {kind: lottery.twin_pairs(run, kind, lottery.patterns(run)["end"]) for kind in lottery.KINDS[1:]}
@@ -281,17 +281,17 @@ def draw_distances(run: Run) -> Drawing:
         axes[1].axhline(float(np.mean(strangers)), color=CONTROL, ls="--", lw=1.2, label="other seeds")
     axes[1].axhline(1.0, color=INK, lw=0.6)
     axes[1].set_xticks(range(len(pairs)), ["rounding\nalone", "dropout", "data\norder", "initial\nweights"])
-    axes[1].set(xlabel="the twin differs in", ylabel="correlation with its twin", title="What is special to a network")
+    axes[1].set(xlabel="the copy differs in", ylabel="correlation with its copy", title="What is special to a network")
     axes[1].set_ylim(-1.05, 1.1)
     means = [f"{compare(rows[:, 0]).value:.2f} with {LOOKS[kind][0]}" for kind, rows in pairs.items() if len(rows)]
     caption = (
-        "A network and its twin are alike in what is special to them by a correlation of "
+        "A network and its copy are alike in what is special to them by a correlation of "
         f"{listing(means) if means else 'nothing: no pair learned'}; other seeds by {compare(strangers).value:.2f} "
-        "(dashed). Left: the distance of entropies between a network and its twin, RMS over layers, of the middle "
+        "(dashed). Left: the distance of entropies between a network and its copy, RMS over layers, of the middle "
         "pair. Right: correlation of where the layers end, as deviations from the mean of the other seeds; one dot "
         "per pair, bars: means."
     )
-    return Drawing("twins", caption, figure)
+    return Drawing("copies", caption, figure)
 
 
 STUDY = Study(
@@ -321,8 +321,8 @@ STUDY = Study(
     about=(
         "Networks whose layers start as copies of one block are trained from many seeds. For every layer it is "
         "measured how far attention entropy drops, how far it comes back and where it ends. These patterns are "
-        "compared between seeds, with shuffled layers as control. Twins of some seeds differ in rounding alone, in "
-        "dropout, in the order of the data or in the initial weights. Twins are compared by what is special to a "
+        "compared between seeds, with shuffled layers as control. Copies of some seeds differ in rounding alone, in "
+        "dropout, in the order of the data or in the initial weights. Copies are compared by what is special to a "
         "network: the deviation from the mean of the other seeds. Networks that learn only how frequent words are do "
         "not count."
     ),

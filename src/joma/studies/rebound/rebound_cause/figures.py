@@ -30,7 +30,7 @@ NAMES = {
 }
 TWINS = {"": INK, "QK": BLUE, cause.BLOCK: RED, "embeddings": ORANGE, cause.MLP: GREEN}
 """What is frozen, and its colour; first the network in which nothing is."""
-WAYS: dict[cause.Way, str] = {"down": "Way down: start to valley", "back": "Way back: valley to end"}
+WAYS: dict[cause.Way, str] = {"down": "Way down: start to minimum", "back": "Way back: minimum to end"}
 BAR = 0.8  # the height of a bar; a case stands off the next by half of it
 
 
@@ -38,7 +38,7 @@ def draw_parts(run: Run) -> Drawing:
     """For one and two layers: the parts of the change, one above the other, since the start and since the valley."""
     cases = _shallow(run) or [cause.Case(cause.bases(run)[0], (0,))]
     figure, axes = panels(len(cases), 2, width=3.4, height=2.6)
-    for row, since in enumerate(("start", "valley")):
+    for row, since in enumerate(("start", "minimum")):
         here = axes[row * len(cases) : (row + 1) * len(cases)]
         for axis, case in zip(here, cases, strict=True):
             _stack(axis, run, case, 0 if since == "start" else cause.valley_of(run, case.base))
@@ -144,15 +144,15 @@ def draw_bars(run: Run) -> Drawing:
     off = [case.mean(cause.error_of_way(run, case.base, way)) for case in cases for way in WAYS]
     finding = f"On the way back, a layer's own queries and keys bring, in nats: {'; '.join(own)}."
     caption = (
-        f"{finding if own else 'No layer comes back here.'} Bars are the parts of the change of entropy, by group of "
+        f"{finding if own else 'No layer recovers here.'} Bars are the parts of the change of entropy, by group of "
         f"weights, means of {run.config['seeds']} seeds with intervals (95 %; 99 % over four or fewer); left "
-        "from the start to the valley, right "
-        "from the valley to the end. Of networks with more than two layers the mean over those layers is shown that "
+        "from the start to the minimum, right "
+        "from the minimum to the end. Of networks with more than two layers the mean over those layers is shown that "
         "come back, or over all higher ones if only their mean does. Numerical errors of the parts of a case are at "
         f"most {max(compare(error).value for error in off):.2g} nats together."
     )
     for name in cause.altered(run):
-        caption += f" {name}: {len(run.value(f'{name}/seeds'))} seeds, valley at step {cause.valley_of(run, name):,}."
+        caption += f" {name}: {len(run.value(f'{name}/seeds'))} seeds, minimum at step {cause.valley_of(run, name):,}."
     return Drawing("parts-of-both-ways", caption, figure)
 
 
@@ -199,7 +199,7 @@ def draw_twins(run: Run) -> Drawing:
         axis.remove()
     seen = [frozen for frozen in TWINS if any(frozen in variants for variants in networks.values())]
     _legend(figure, [(_frozen(name), TWINS[name]) for name in seen], columns=(1, 2, 3)[columns - 1])
-    return Drawing("twins-from-the-valley", _twins_caption(run, networks), figure)
+    return Drawing("frozen-from-the-minimum", _twins_caption(run, networks), figure)
 
 
 def _frozen(name: str) -> str:
@@ -215,10 +215,10 @@ def _twins_caption(run: Run, networks: Mapping[cause.Case, Mapping[str, str]]) -
     for case, names in networks.items():
         ends = {frozen: compare(case.mean(cause.rises(run, name))).value for frozen, name in names.items()}
         rose.append(f"{case.name}: {', '.join(f'{_signed(end)} with {_frozen(name)}' for name, end in ends.items())}")
-    finding = f"Entropy comes back beyond chance {listing(back)}." if back else "Nothing was frozen."
+    finding = f"Entropy recovers beyond chance {listing(back)}." if back else "Nothing was frozen."
     valley = cause.valley_of(run, next(iter(networks)).base)
     return (
-        f"{finding} From the valley, step {valley:,}, twins go on with one "
+        f"{finding} From the minimum, step {valley:,}, branches train with one "
         f"group of weights frozen in all layers. Changes of entropy from there to the end, in nats: {'; '.join(rose)}. "
         f"Lines: means of {run.config['seeds']} seeds; bands: their range."
     )
@@ -247,13 +247,13 @@ def draw_mlp_twins(run: Run) -> Drawing:
             names = (cause.twin_name(case.base, cause.MLP), case.base)
             twin, base = (_signed(compare(case.mean(cause.rises(run, name))).value) for name in names)
             left.append(f"{twin} nats instead of {base} in {case.name}")
-    finding = f"With all MLPs frozen from the valley on, entropy changes by {listing(left)}." if left else ""
+    finding = f"With all MLPs frozen from the minimum on, entropy changes by {listing(left)}." if left else ""
     caption = (
-        f"{finding or 'No higher layer comes back here.'} By layer, the change of entropy from the valley to the end, "
-        "with nothing frozen and in twins with the MLP of one layer, all MLPs, or all queries and keys frozen. "
+        f"{finding or 'No higher layer recovers here.'} By layer, the change of entropy from the minimum to the end, "
+        "with nothing frozen and in branches with the MLP of one layer, all MLPs, or all queries and keys frozen. "
         f"Points: means of {run.config['seeds']} seeds; bands, not drawn for single layers: their range."
     )
-    return Drawing("mlp-twins", caption, figure)
+    return Drawing("mlps-frozen", caption, figure)
 
 
 def _mlp_colours(run: Run, bases: Sequence[str]) -> dict[str, str]:

@@ -85,7 +85,7 @@ def _judge_twin(run: Run, claim: Claim, frozen: str) -> Finding:
     back += cause.higher_layers(run) if frozen != "embeddings" else []
     cases = [case for case in back if frozen in cause.frozen_in(run, case.base)]
     if back and not cases:
-        raise NotRun(f"no network has a twin with {frozen} frozen", at_paper_scale("rebound-cause"))
+        raise NotRun(f"no network has a branch with {frozen} frozen", at_paper_scale("rebound-cause"))
     twins = [cause.twin_name(case.base, frozen) for case in cases]
     _must_come_back(run, claim, cases, twins)
     left = {case.name: case.mean(cause.rises(run, twin)) for case, twin in zip(cases, twins, strict=True)}
@@ -232,7 +232,7 @@ def _must_come_back(run: Run, claim: Claim, cases: Sequence[cause.Case], twins: 
     most = max(found, key=lambda name: found[name].value)
     reason = (
         f"no layer that the claim is about comes back by {MATTERS:g} nats beyond chance; the largest rebound, from the "
-        f"valley to the end, is {found[most].value:.3f} nats ({found[most].low:.3f} to {found[most].high:.3f}), {most}"
+        f"minimum to the end, is {found[most].value:.3f} nats ({found[most].low:.3f} to {found[most].high:.3f}), {most}"
     )
     raise NotRun(reason, at_paper_scale("rebound-cause"))
 
@@ -260,9 +260,9 @@ STUDY = Study(
     about=(
         "Figure 6's language models are trained, and the change of each layer's entropy is split by groups of weights: "
         "its own queries and keys, the embeddings, and the weights of layers below. The split is exact up to a closing "
-        "error that is reported, and so is the numerical error of every part. Twins go on from the valley with queries "
-        "and keys, or values, MLPs and norms, or embeddings frozen; with two and five layers also with nothing but "
-        "MLPs frozen, all of them or one layer's. Only layers that come back are judged. Every seed has its own "
+        "error that is reported, and so is the numerical error of every part. From the minimum on, branches train with "
+        "queries and keys, or values, MLPs and norms, or embeddings frozen; with two and five layers also with only "
+        "MLPs frozen, all of them or one layer's. Only layers that recover are judged. Every seed has its own "
         "initial weights and its own order of the text. Networks of five and ten layers train for 6,000 steps, the "
         "others for 10,000; with ten layers only queries and keys are frozen. Quick scale trains small "
         "models on Python source, which all seeds read in one order."

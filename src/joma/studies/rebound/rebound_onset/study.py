@@ -119,13 +119,13 @@ def draw_factors(run: Run) -> Drawing:
         for factor, (title, _) in FACTORS.items()
     )
     caption = (
-        f"To which power of each factor the step of the valley goes, in brackets that of the fall: {powers} "
-        f"({listing(record.places(run))}). −1 means that factor × step is constant, 0 that the factor does not matter. "
-        f"Dots: valleys of single seeds; lines: geometric means; dashed: the fall by {record.FALLEN:g} nats. "
+        f"To which power of each factor the step of the minimum goes, in brackets that of the fall: {powers} "
+        f"({listing(record.places(run))}). −1 means that factor × step is constant, 0 that the factor has no effect. "
+        f"Dots: minima of single seeds; lines: geometric means; dashed: the fall by {record.FALLEN:g} nats. "
         f"{run.config['seeds']} seeds on {called(run.config['corpus'])}, {run.config['steps']:,} steps; where a dot is "
-        "missing no valley was passed."
+        "missing no minimum was passed."
     )
-    return Drawing("valley-by-factor", caption, figure)
+    return Drawing("minimum-by-factor", caption, figure)
 
 
 def _powers(run: Run, factor: str, what: str) -> str:
@@ -159,12 +159,12 @@ def _log_axes(axis: Axes, values: np.ndarray) -> None:
 def _draw_slopes(axis: Axes, run: Run) -> None:
     for row, factor in enumerate(FACTORS):
         for shift, ((place, where), colour) in enumerate(zip(record.places(run).items(), COLOURS, strict=False)):
-            for what, face in (("valley", colour), ("fall", "none")):
+            for what, name, face in (("valley", "minimum", colour), ("fall", "fall", "none")):
                 found = compare(record.slopes(*record.points_of(run, factor, what, *where)))
                 if found.seeds >= FEWEST_SEEDS:
                     at = -row + 0.24 * (1 - shift) - (0.1 if what == "fall" else 0.0)
                     axis.plot([found.low, found.high], [at, at], color=colour, lw=1.2)
-                    label = f"{what}, {place}"
+                    label = f"{name}, {place}"
                     axis.plot(found.value, at, "s", ms=3.5, color=colour, markerfacecolor=face, label=label)
     for slope, style in ((0.0, "-"), (-1.0, ":")):
         axis.axvline(slope, color=CONTROL, lw=0.9, ls=style)
@@ -196,7 +196,7 @@ def draw_curves(run: Run) -> Drawing:
     known = [[number(at) for row in one if np.isfinite(at := mean_over_seeds(row))] for one in valleys]
     by_rate, by_query = (listing(means) if means else "unknown" for means in known)
     caption = (
-        f"From the lowest to the highest rate the valley is at step {by_rate}; from the most frequent to the rarest "
+        f"From the lowest to the highest rate the minimum is at step {by_rate}; from the most frequent to the rarest "
         f"queries, at step {by_query} ({place}). A dip in the first steps comes before the network knows more than "
         "how frequent words are, and is not counted. Mean attention entropy over seeds. Right: the base, queries in "
         "classes that have equally many occurrences."
@@ -230,7 +230,7 @@ STUDY = Study(
     about=(
         "Networks of one and two layers are trained from one base and from levels that differ in one factor: the "
         "rate, the number of words, how flat the words' frequencies are, the size of the initial embeddings. The "
-        "valley is the lowest point of attention entropy after the network knows more than how frequent words are, "
+        "minimum is the lowest point of attention entropy after the network knows more than how frequent words are, "
         "if entropy comes back by 0.05 nats after it. The fall is the first step at which the network knows as much "
         "and entropy is 0.2 nats below its start. Each step is fitted by a power of the factor, seed by seed. The "
         "control puts base networks of other seeds in place of the levels. In the base, queries of frequent and of "

@@ -26,7 +26,7 @@ def draw(run: Run) -> Drawing:
         _draw_entropy(entropy, run, case)
         _draw_factors(factors, run, case)
         for axis in (parts, entropy, factors):
-            axis.axvline(int(run.config["valley"]), color=INK, lw=0.6, ls=":", label="_the valley")
+            axis.axvline(int(run.config["valley"]), color=INK, lw=0.6, ls=":", label="_the minimum")
             axis.set(xscale="log", xlabel="training step")
     return Drawing("parts-of-spread", _caption(run, places), figure)
 
@@ -68,7 +68,7 @@ def _draw_entropy(axis: Axes, run: Run, case: Case) -> None:
     axis.plot(
         steps[1:], _mean(run, case, record.gaussian(run, case.base)), color=GREEN, ls="--", label="Gaussian logits"
     )
-    axis.plot(steps[1:][after], held[after], color=RED, label="valley's sizes")
+    axis.plot(steps[1:][after], held[after], color=RED, label="sizes of the minimum")
     axis.set(ylabel="attention entropy (nats)", title=f"Entropy, {case.name}")
 
 
@@ -86,13 +86,13 @@ def _caption(run: Run, places: list[Case]) -> str:
         logs = {what: mean_over_seeds(record.case_logs(run, case, what)) for what in ("alignment", "growth")}
         error = mean_over_seeds(case.mean(record.errors(run, case.base)))
         said.append(
-            f"{case.name}: to the valley ln of alignment moves by {number(logs['alignment'])} and ln of growth by "
+            f"{case.name}: to the minimum ln of alignment moves by {number(logs['alignment'])} and ln of growth by "
             f"{number(logs['growth'])}; Gaussian logits miss the entropy by {number(error, 'nats')}"
         )
     return (
         f"{'. '.join(said)}. Left: the variance of a query's logits over its keys: its parts, one upon the other; the "
         "black line is all of it. Middle: entropy, that of Gaussian logits of this variance, and that "
-        "of the network with its shared and specific logits brought back to the valley's sizes. Right: growth of "
-        "weights, alignment with the input, context; their product is the variance. Dotted: the valley, step "
+        "of the network with its shared and specific logits brought back to the sizes of the minimum. Right: growth of "
+        "weights, alignment with the input, context; their product is the variance. Dotted: the minimum, step "
         f"{run.config['valley']:,}. Means over {run.config['seeds']} seeds on {called(run.config['corpus'])}."
     )

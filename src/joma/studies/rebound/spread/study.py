@@ -221,7 +221,7 @@ def _cases(run: Run, of: Callable[[Run, str], list[Case]]) -> list[Case]:
     }
     most = max(found, key=lambda name: found[name].value)
     reason = (
-        f"no layer comes back by {MATTERS:g} nats beyond chance; the largest rise, from the valley to the end, is "
+        f"no layer comes back by {MATTERS:g} nats beyond chance; the largest rise, from the minimum to the end, is "
         f"{found[most].value:.3f} nats ({found[most].low:.3f} to {found[most].high:.3f}), {most}"
     )
     raise NotRun(reason, at_paper_scale(run.study))
@@ -252,7 +252,7 @@ STUDY = Study(
         "term; and into growth of weights, alignment with the input, and context. Networks have 1, 2, 5 and 10 layers; "
         "those of two layers are also trained with SGD, and with norms before and four heads. Controls of two layers "
         "read shuffled text, or have queries and keys, or embeddings, frozen. Sizes are compared at the start, at one "
-        "step that was fixed before the run (the valley), and at the end. Way back: only layers that come back are "
+        "step that was fixed before the run (the minimum), and at the end. Way back: only layers that come back are "
         "judged. Networks of five and ten layers train for 6,000 steps, the others for 10,000. Quick scale trains "
         "small models on Python source."
     ),
