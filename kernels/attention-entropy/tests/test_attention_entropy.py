@@ -101,12 +101,31 @@ def test_statistics_are_those_of_the_matrix(case, dtype):
         )
 
 
+def drawn_pair(queries, keys, width=16, heads=(1, 1)):
+    """q and k of one draw, in float32."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = ((1, heads[0], queries, width), (1, heads[1], keys, width))
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
 def test_more_keys_than_queries():
     """The last query is the last key's, as when a text is continued."""
-    q, k = torch.randn(1, 1, 5, 16), torch.randn(1, 1, 37, 16)
+    q, k = drawn_pair(5, 37)
     found = attention_entropy(q.to(DEVICE), k.to(DEVICE), blocks=BLOCKS)
     exact = torch.special.entr(logits(q, k).softmax(-1)).sum(-1)
     torch.testing.assert_close(found.entropy.double().cpu(), exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("width", [32, 64, 128, 256])
+def test_every_width_of_heads(width):
+    """A text of several tiles, whose last tile is not full."""
+    texts = 37 if DEVICE == "cpu" else 1_037
+    q, k = drawn_pair(texts, texts, width, heads=(4, 2))
+    found = attention_entropy(q.to(DEVICE), k.to(DEVICE), blocks=BLOCKS)
+    s = logits(q, k)
+    exact = torch.special.entr(s.softmax(-1)).sum(-1)
+    torch.testing.assert_close(found.entropy.double().cpu(), exact, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.largest_logit.double().cpu(), s.amax(-1), rtol=1e-4, atol=1e-4)
 
 
 def test_wrong_ends_of_documents_give_nan():
