@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from training import IN_8_BITS
 
-from joma.optim import APOLLO, Fira, GaLore, memory, reduce_compact, same_subspaces
+from joma.optim import APOLLO, Fira, GaLore, Muon, memory, reduce_compact, same_subspaces
 
 WORLD, PAIR = 4, 2
 STEPS, REFRESH, RANK = 5, 2, 2
@@ -42,6 +42,8 @@ CASES = {  # how, with which inner optimizer and options
     "fsdp apollo mini": ("fsdp", "adamw", {"member": "APOLLO", "scaling": "tensor", "growth": None, "rank": 1}),
     "fsdp fira": ("fsdp resumed", "adamw", {"member": "Fira"}),
     "fsdp fira of copies": ("fsdp of copies", "adamw", {"member": "Fira", "growth": None}),
+    "fsdp muon": ("fsdp resumed", "adamw", {"member": "Muon"}),
+    "fsdp muon of copies": ("fsdp of copies", "sgd", {"member": "Muon"}),
     # Drawn, not found: directions are the same to the last bit then, and so is how they are rounded.
     "ddp in 8 bits": ("ddp", "adamw", {"projected": IN_8_BITS, "projector": "random"}),
     "fsdp in 8 bits": (
@@ -106,6 +108,8 @@ def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def made(model: nn.Module, inner: str = "sgd", member: str = "GaLore", **options) -> GaLore:
     kind, chosen = INNER[inner]
+    if member == "Muon":
+        return Muon(model.named_parameters(), others=kind, **chosen)
     own = {"rank": RANK, "refresh": REFRESH}
     return MEMBERS[member](model.named_parameters(), kind, **(own | chosen | options))
 
@@ -154,7 +158,7 @@ class Process:
             self.steps(case, model, optimizer, slice(3, None))
         else:
             self.steps(case, model, optimizer)
-        assert any(isinstance(one, DTensor) for state in optimizer.inner.state.values() for one in state.values())
+        assert any(isinstance(one, DTensor) for state in optimizer.state.values() for one in state.values())
         return [each.detach().full_tensor() for each in model.parameters()]
 
     def steps(self, case: str, model: nn.Module, optimizer: GaLore, steps=slice(None)) -> None:

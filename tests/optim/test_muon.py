@@ -1,13 +1,17 @@
-"""Muon against a slow version in float64, and torch's own, which computes in bfloat16."""
+"""Muon against a slow version in float64, and torch's own, which computes in bfloat16; with `others` for the rest."""
 
+import copy
 import io
+import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from training import network, same, train
 
-from joma.optim import GaLore, Muon
+from joma.optim import GaLore, Muon, memory
 from joma.optim.muon import orthogonal
 
 
@@ -119,7 +123,18 @@ def test_inside_galore():
     [
         ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
         ({"rounds": 0}, "rounds must be a whole number from 1 to 100, got 0"),
-        ({"params": [nn.Parameter(torch.zeros(3))]}, r"params must hold matrices, got one of shape \(3,\)"),
+        ({"params": [nn.Parameter(torch.zeros(3))]}, r"got one of shape \(3,\): give others= for the rest"),
+        ({"betas": (0.9, 0.9)}, "there is no option 'betas': those of another optimizer need others="),
+        (
+            {"others": torch.optim.AdamW},
+            "group 0, parameter 0 has no name, so others= cannot have embeddings and heads",
+        ),
+        ({"others": torch.optim.AdamW, "momentun": 0.9}, "there is no option 'momentun': did you mean 'momentum'"),
+        ({"others": torch.optim.AdamW, "params": nn.LayerNorm(3)}, "params holds no matrix for Muon"),
+        (
+            {"others": torch.optim.AdamW, "params": [{"params": nn.Linear(3, 4), "beta": 1}]},
+            "group 0 has an option 'beta' that nobody reads: did you mean 'betas'",
+        ),
     ],
 )
 def test_refused_in_one_sentence(options, sentence):
@@ -137,3 +152,124 @@ def test_a_rate_in_a_tensor_may_have_an_axis(dtype):
         found.append(weight.detach())
     torch.testing.assert_close(found[1], found[0])
     assert torch.equal(found[2], found[1])
+
+
+OTHERS = {
+    "AdamW": (torch.optim.AdamW, {"betas": (0.8, 0.9)}),
+    "SGD": (partial(torch.optim.SGD, momentum=0.5), {}),
+    "Adagrad": (torch.optim.Adagrad, {}),  # has a state before its first step
+}
+MATRICES = ["layers.0.weight", "layers.2.weight"]
+
+
+def both(model, kind=torch.optim.AdamW, **options):
+    return Muon(model, lr=0.02, weight_decay=0.1, others=kind, **options)
+
+
+@pytest.mark.parametrize(("kind", "options"), OTHERS.values(), ids=OTHERS)
+def test_with_others_each_trains_what_it_would_alone(kind, options):
+    """Two optimizers side by side are what one with others= must equal, with a schedule of their rates."""
+    model, alone = network(), network()
+    optimizer = both(model, kind, **options)
+    named = dict(alone.named_parameters())
+    pair = [Muon([named.pop(name) for name in MATRICES], lr=0.02, weight_decay=0.1)]
+    pair.append(kind([*named.values()], lr=0.02, weight_decay=0.1, **options))
+    halve = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
+    schedules = [halve(one) for one in (optimizer, *pair)]
+
+    def step_pair():
+        pair[1].step()
+        for one in schedules:
+            one.step()
+
+    for _ in range(4):
+        train(model, optimizer, 1)
+        train(alone, pair[0], 1, after=step_pair)
+        alone.zero_grad()
+    assert same(model, alone)
+    assert not same(model, network())
+
+
+@pytest.mark.parametrize(("kind", "options"), OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("way", ["file", "copy", "pickle"])
+def test_with_others_it_goes_on_bit_for_bit(kind, options, way):
+    model = network()
+    optimizer = both(model, kind, **options)
+    train(model, optimizer, 3)
+    if way == "file":
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        file.seek(0)
+        again = network()
+        again.load_state_dict(model.state_dict())
+        other = both(again, kind, **options)
+        train(network(), other, 0)
+        other.load_state_dict(torch.load(file, weights_only=True))
+    else:
+        again, other = {"copy": copy.deepcopy, "pickle": lambda both: pickle.loads(pickle.dumps(both))}[way](
+            (model, optimizer)
+        )
+    before = copy.deepcopy(again)
+    for one, maker in ((model, optimizer), (again, other)):
+        for group in maker.param_groups:
+            group["lr"] *= 0.5  # must reach others= after loading too
+        train(one, maker, 3)
+    assert same(model, again)
+    assert not any(torch.equal(*pair) for pair in zip(before.parameters(), again.parameters(), strict=True))
+
+
+def test_who_trains_what():
+    """By kind, name and axes; experts are stacks of matrices, kernels are not."""
+    model = network()
+    model.add_module("conv", nn.Conv1d(24, 24, 3))
+    model.register_parameter("experts", nn.Parameter(draw(2, 3, 4, dtype=torch.float32)))
+    chosen = lambda optimizer: [
+        name for group in optimizer.param_groups if "rounds" in group for name in group["param_names"]
+    ]
+    assert chosen(both(model)) == ["experts", *MATRICES]
+    assert chosen(both(model.named_parameters())) == ["experts", *MATRICES]
+    assert chosen(both(model, skip=["layers"])) == ["experts", "lm_head.weight"]  # the embedding by its kind
+    assert chosen(both(list(network().layers.parameters()), skip=())) == [
+        "group 0, parameter 0",
+        "group 0, parameter 2",
+    ]
+
+
+def test_groups_have_options_of_their_own_and_may_come_later():
+    model, asked = network(), {"lr": 0.3, "weight_decay": 0.4, "betas": (0.5, 0.6), "momentum": 0.7}
+    layer = [(f"layers.0.{name}", each) for name, each in model.layers[0].named_parameters()]
+    optimizer = both([{"params": model.layers[2]}], partial(torch.optim.AdamW, weight_decay=0.0))
+    optimizer.add_param_group({"params": layer, **asked})
+    keys = ("lr", "weight_decay", "betas", "momentum")
+    assert [tuple(group.get(key) for key in keys) for group in optimizer.param_groups] == [
+        (0.02, 0.0, (0.9, 0.999), None), (0.02, 0.1, None, 0.95), (0.3, 0.4, (0.5, 0.6), None), (0.3, 0.4, None, 0.7),
+    ]  # fmt: skip
+    assert repr(optimizer) == "Muon(2 matrices, lr=0.02, AdamW for the rest)"
+    before = copy.deepcopy(model)
+    train(model, optimizer, 1)
+    moved = [name for name, each in model.named_parameters() if not torch.equal(each, before.get_parameter(name))]
+    assert moved == [f"layers.{place}.{name}" for place in (0, 2) for name in ("weight", "bias")]
+
+
+def test_flattened_parameters_are_refused():
+    """What DeepSpeed's ZeRO puts in their place, and takes for the parameters."""
+    for optimizer in (both(network()), GaLore(network(), rank=4)):
+        flat = nn.Parameter(torch.zeros(24 * 40))
+        flat.grad = torch.ones(24 * 40)
+        optimizer.param_groups[-1]["params"] = [flat]
+        optimizer.param_groups[:] = optimizer.param_groups[-1:]
+        with pytest.raises(ValueError, match=r"flattened.*as DeepSpeed's ZeRO 1 to 3 do: use ZeRO 0 or FSDP2"):
+            optimizer.step()
+        assert not flat.any()
+
+
+def test_memory_knows_who_keeps_what():
+    """Muon one number for each entry, AdamW two."""
+    model = network()
+    optimizer = both(model)
+    train(model, optimizer, 1)
+    counts = {name: each.numel() for name, each in model.named_parameters()}
+    matrices = sum(counts.pop(name) for name in MATRICES)
+    total = memory(model, optimizer).total
+    assert total.formula.states == 4 * (matrices + 2 * sum(counts.values()))
+    assert total.measured.states == total.formula.states + 4 * len(counts)  # step counts

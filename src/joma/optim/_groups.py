@@ -46,6 +46,10 @@ Place = tuple[int, Role]
 """The number of a group of ours, and the role of some of its parameters: what a group of the inner optimizer has."""
 FOREIGN = {"update_proj_gap": "refresh"}
 """What galore-torch calls an option of ours."""
+FLATTENED = (
+    "parameters were flattened after the optimizer was made, as DeepSpeed's ZeRO 1 to 3 do: use ZeRO 0 or FSDP2, which "
+    "leave matrices as they are"
+)
 _DEFAULT_NAME = "group {}, parameter {}"
 
 
@@ -398,7 +402,7 @@ class Members:
         asked = self.projected
         precision = {"basis_dtype": asked.basis_dtype, "state_dtype": asked.state_dtype}
         for name, each in zip(group["param_names"], group["params"], strict=True):
-            skipped = name in self.embeddings or is_named(name, self.skip)
+            skipped = self.is_skipped(name)
             experts = asked.experts or (asked.experts is None and self._takes_experts and is_experts(name))
             kind = can_fold(name, each, self.kernels, conv=asked.conv, experts=experts)
             folded = None if kind is None or skipped else Folded(name, each, experts=kind)
@@ -419,6 +423,15 @@ class Members:
                 self.packs.append(make_pack(self.matrices[-1:]))
                 found[role].append(self.packs[-1].compact)
         return {role: each for role, each in found.items() if each}
+
+    def is_skipped(self, name: str) -> bool:
+        """Whether a parameter passes by its name."""
+        return name in self.embeddings or is_named(name, self.skip)
+
+    def is_matrix(self, name: str, each: Tensor) -> bool:
+        """Whether a parameter is a matrix, or a stack of them for experts, and does not pass by its name."""
+        stack = each.ndim == 3 and name not in self.kernels and is_experts(name)
+        return (each.ndim == 2 or stack) and each.is_floating_point() and each.numel() > 0 and not self.is_skipped(name)
 
     def form_packs(
         self, inner: torch.optim.Optimizer, packs: list[Pack], partner: Partner, ranks: Mapping[Matrix, int]
@@ -449,6 +462,13 @@ class Members:
                 "experts=False leaves them without a word",
                 stacklevel=4,
             )
+
+    def check_same(self, groups: list[dict[str, Any]]) -> None:
+        """Refuse groups whose first parameter is none of ours: gradients of ours would not come any more."""
+        first = next((each for group in groups for each in group["params"]), None)
+        known = (*(each.parameter for each in self.passing), *(each.owner for each in self.matrices))
+        if not any(first is each for each in known):
+            raise ValueError(FLATTENED)
 
     def sizes(self) -> tuple[int, int, int, int]:
         """How many there are; `cut` goes back to them."""

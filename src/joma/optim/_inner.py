@@ -179,17 +179,14 @@ def _changed(before: Group, after: Group) -> frozenset[str]:
     return frozenset(key for key, value in after.items() if key not in before or repr(before[key]) != repr(value))
 
 
-def check_keys(
-    groups: list[Group], ours: Iterable[str], inner: torch.optim.Optimizer, trials: Mapping[int, Trial]
-) -> None:
+def check_keys(groups: list[Group], options: set[str], trials: Mapping[int, Trial]) -> None:
     """Refuse options of groups that nobody reads; the nearest one is named.
 
     - groups: ours, with what the user has given
-    - ours: options that GaLore reads
-    - inner, trials: who reads the others, and what each of its groups was seen to read, by its number
+    - options: that GaLore reads, or that the inner optimizer has
+    - trials: what each of its groups was seen to read, by its number
     """
     for group, (number, trial) in zip(groups, trials.items(), strict=True):
-        options = {*ours, *inner.defaults}
         known = {*options, *_NOT_OPTIONS, *LABELS.split(), *(trial.reads or ())}
         for key in group:
             if key in known or key.startswith((OWN, "galore_")):

@@ -57,6 +57,15 @@ def full_tensor(tensor: Any) -> Tensor:
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[no-any-return]
 
 
+def part_like(full: Tensor, like: Any) -> Tensor:
+    """What of a full tensor is on this process, if it is split as another one; nothing is sent."""
+    if not is_sharded(like):
+        return full
+    of: Any = sys.modules["torch.distributed.tensor"]
+    everywhere = of.DTensor.from_local(full, like.device_mesh, [of.Replicate()] * like.device_mesh.ndim)
+    return local(everywhere.redistribute(placements=like.placements))
+
+
 def broadcast_from_first(found: Tensor, group: dist.ProcessGroup) -> Tensor:
     """What the first process of a group found, on all of them."""
     sent = found.contiguous()
@@ -449,7 +458,8 @@ class ShardedPack(Pack):
         part = local(tensors[0]).to(self.product_dtype)
         if self.side == "right":
             return self._compact((part @ self.bases()[0]).to(self.zero.dtype))
-        addend = self.of.DTensor.from_local(self._local_rows().mT @ part, self.mesh, self._placed(self.of.Partial()))
+        addend = part_like(self.bases()[0], tensors[0]).mT @ part
+        addend = self.of.DTensor.from_local(addend, self.mesh, self._placed(self.of.Partial()))
         summed: Tensor = addend.redistribute(self.mesh, self.compact_placements)
         return summed.to(self.zero.dtype)
 
@@ -467,7 +477,7 @@ class ShardedPack(Pack):
         if self.side == "right":
             return local(compact).to(dtype) @ self.bases()[0].mT.to(dtype)
         everywhere = compact.redistribute(self.mesh, self._placed(self.of.Replicate())).to_local()
-        rows: Tensor = self._local_rows().to(dtype) @ everywhere.to(dtype)
+        rows: Tensor = part_like(self.bases()[0], self.parameters[0]).to(dtype) @ everywhere.to(dtype)
         return rows
 
     def lift(self, compact: Tensor) -> Tensor:
@@ -500,11 +510,6 @@ class ShardedPack(Pack):
     def _placed(self, instead: Any) -> tuple[Any, ...]:
         """The parameter's placements with another one instead of its split by rows."""
         return tuple(instead if isinstance(one, self.of.Shard) else one for one in self.placements)
-
-    def _local_rows(self) -> Tensor:
-        """The rows of the basis that belong to the rows of the matrix on this process."""
-        everywhere = self.of.DTensor.from_local(self.bases()[0], self.mesh, self._placed(self.of.Replicate()))
-        return local(everywhere.redistribute(self.mesh, self.placements))
 
     def _compact(self, part: Tensor) -> Tensor:
         size = torch.Size(self.shape)

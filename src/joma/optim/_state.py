@@ -15,7 +15,7 @@ finite step: a second moment below zero, a step count of -1, a moment with one b
 
 import inspect
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -217,14 +217,20 @@ def check_entries(name: str, state: State, forms: Mapping[str, Form] | None, sha
             raise StateError(f"{of} must be a tensor or a number, got {type(value).__name__}")
 
 
-def check_plain_state(optimizer: torch.optim.Optimizer, state_dict: Any) -> None:
-    """Refuse a state that an optimizer of ours, which is loaded as torch does it, could not go on from."""
+def check_plain_state(
+    optimizer: torch.optim.Optimizer, state_dict: Any, of: Callable[[dict[str, Any]], torch.optim.Optimizer]
+) -> None:
+    """Refuse a state that an optimizer of ours, which is loaded as torch does it, could not go on from.
+
+    - of: who trains a group of it
+    """
     try:
         groups, states = read_structure(state_dict, [len(group["params"]) for group in optimizer.param_groups])
-        forms, number = Forms(optimizer), 0
+        number = 0
         for place, (ours, theirs) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
             if missing := [key for key in ours if key not in theirs and key != "param_names"]:
                 raise StateError(f"group {place} of the state has no entry {missing[0]!r}: the state is not whole")
+            forms = Forms(of(ours))
             for each in ours["params"]:
                 name, like, state = f"parameter {number}", each.detach(), states.get(number, {})
                 check_entries(name, state, forms.of(theirs, like), tuple(like.shape))

@@ -320,6 +320,7 @@ class Stepping(torch.optim.Optimizer):
     def _step(self) -> None:
         """torch.compile leaves this as it is: which packs step, and which are due, is not known when it compiles."""
         captured = is_captured()
+        self._members.check_same(self.param_groups)
         if not self._logged:
             self._logged = True
             LOG.info("%s: %s", type(self).__name__, share_of_all(*self._members.projected_entries))

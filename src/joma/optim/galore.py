@@ -162,7 +162,7 @@ class GaLore(Stepping):
                     f"inner {type(self.inner).__name__} keeps {counted[0]!r} for a group, and per_layer steps its "
                     "parameters one after the other: leave it out, or give per_layer='project'"
                 )
-        _inner.check_keys(groups, self._own, self.inner, trials)
+        _inner.check_keys(groups, {*self._own, *self.inner.defaults}, trials)
         return trials
 
     def _link(self, inner_groups: list[dict[str, Any]], trials: dict[int, Trial]) -> None:

@@ -14,6 +14,7 @@ from joma.host.words import counted
 from joma.optim._matrix import Matrix
 from joma.optim._step import share_of_all
 from joma.optim.galore import GaLore
+from joma.optim.muon import Muon
 
 PARTS = ("weights", "gradients", "states", "projections")
 _PER_ENTRY = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "Muon": 1}
@@ -132,7 +133,8 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
         if galore is not None and projected:
             rows.append(_projected_row(f"group {number}, projected", projected, galore, group))
         if galore is None:
-            rows.append(_row(f"group {number}", passing, optimizer, optimizer, group))
+            inner = optimizer.optimizer_of(group) if isinstance(optimizer, Muon) else optimizer
+            rows.append(_row(f"group {number}", passing, optimizer, inner, group))
         elif passing:
             rows.append(_row(f"group {number}, passing", passing, galore, galore.inner, group))
     known = {id(each) for group in optimizer.param_groups for each in group["params"]}
