@@ -18,6 +18,7 @@ from joma.measure._lanczos import ROUNDING, least_overlap
 
 SIDES = (192, 1280)  # The smaller sides for which this is fastest. Below are stacks, beyond is Lanczos.
 PROBES = 8
+NEAR = 2e-5  # Relative: how exact a squared norm is to be. Certified is only that it lies within the tolerance.
 _SAFE = (1e-15, 1e15)  # Squared Frobenius norms whose squares are far inside the range of float32.
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -50,24 +51,19 @@ def leading(w: Tensor, tolerance: float, failure: float, generator: torch.Genera
     drawn = torch.randn(PROBES + 1, side, generator=generator)
     start, probes = drawn[0].numpy(), np.asfortranarray(drawn[1:].numpy().T)
     image = _image(torch.from_numpy(rows), drawn[1:].T)
-    plenty = 4 + int(1.2 * sqrt(side))
-    for steps in (plenty, 3 * plenty):
-        u = _search(triangle, start, min(steps, side), blas.ssymv, lapack.dstev)
-        theta = float(np.square(a.T @ u, dtype=np.float64).sum() / np.square(u, dtype=np.float64).sum())
-        limit = np.float32(theta * (1 + tolerance / 2))
-        factor = np.negative(triangle)
-        factor.ravel("K")[:: side + 1] += limit
-        factor, broken = lapack.spotrf(factor, lower=1, overwrite_a=1, clean=0)
-        if broken:
-            continue
-        lower = blas.strmm(1.0, factor, blas.strmm(1.0, factor, probes, lower=1, trans_a=1), lower=1)
-        rounding = ROUNDING * _EPS
-        measured = _norm(limit * probes - image - lower) + rounding * theta * _norm(probes)
-        error = measured / least_overlap(1, PROBES, failure / 2)
-        excess = (float(limit) + error - theta) / theta + rounding
-        if excess <= tolerance:  # and nothing is not a number
-            return Leading(frobenius, theta, excess)
-    return None
+    u = _search(triangle, start, 4 + int(1.2 * sqrt(side)), blas, lapack.dstev)
+    theta = float(np.square(a.T @ u, dtype=np.float64).sum() / np.square(u, dtype=np.float64).sum())
+    limit = np.float32(theta * (1 + tolerance / 2))
+    factor = np.negative(triangle)
+    factor.ravel("K")[:: side + 1] += limit
+    factor, broken = lapack.spotrf(factor, lower=1, overwrite_a=1, clean=0)
+    if broken:
+        return None
+    lower = blas.strmm(1.0, factor, blas.strmm(1.0, factor, probes, lower=1, trans_a=1), lower=1)
+    rounding = ROUNDING * _EPS
+    measured = _norm(limit * probes - image - lower) + rounding * theta * _norm(probes)
+    excess = (float(limit) + measured / least_overlap(1, PROBES, failure) - theta) / theta + rounding
+    return Leading(frobenius, theta, excess) if excess <= tolerance else None  # and nothing is not a number
 
 
 @lru_cache(maxsize=1)
@@ -83,30 +79,33 @@ def _image(w: Tensor, x: Tensor) -> Any:
     return (w @ (w.mT @ x) if w.shape[0] < w.shape[1] else w.mT @ (w @ x)).numpy()
 
 
-def _search(triangle: Any, start: Any, steps: int, times: Any, eigen: Any) -> Any:
-    """(side,) the leading Ritz vector after so many steps of Lanczos with reorthogonalisation."""
-    rows = np.empty((steps, len(start)), np.float32)
-    diagonal, below = np.zeros(steps), np.zeros(steps)
+def _search(triangle: Any, start: Any, plenty: int, blas: Any, stev: Any) -> Any:
+    """(side,) the leading Ritz vector by Lanczos with reorthogonalisation, after `plenty` steps, or two or three times
+    as many where its value would be less exact than `NEAR`, as far as the residual and the next value tell."""
+    rows = np.empty((3 * plenty, len(start)), np.float32)
+    diagonal: list[float] = []
+    below: list[float] = []
     q = start / np.linalg.norm(start)
-    for step in range(steps):
-        rows[step] = q
-        q = times(1.0, triangle, q, lower=1)
-        diagonal[step] = np.dot(q, rows[step])
+    for step, row in enumerate(rows):  # at these sides a call takes as long as its work: each one counts
+        row[:] = q
+        q = blas.ssymv(1.0, triangle, row, lower=1)
+        diagonal.append(blas.sdot(q, row))
         # What the recurrence knows comes off first: of a large rest one pass would leave too much.
-        q -= np.float32(diagonal[step]) * rows[step]
+        blas.saxpy(row, q, a=-diagonal[-1])
         if step:
-            q -= np.float32(below[step - 1]) * rows[step - 1]
+            blas.saxpy(rows[step - 1], q, a=-below[-1])
         known = rows[: step + 1]
         q -= np.dot(np.dot(known, q), known)
-        length = below[step] = float(np.sqrt(np.dot(q, q)))
-        if length <= 100 * _EPS * diagonal[: step + 1].max():  # the space is exhausted
-            steps = step + 1
-            break
-        q /= np.float32(length)
-    if steps == 1:
-        return rows[0]
-    _, vectors, _ = eigen(diagonal[:steps], below[: steps - 1])
-    return np.dot(vectors[:, -1].astype(np.float32), rows[:steps])
+        below.append(blas.snrm2(q))
+        exhausted = not below[-1] > 100 * _EPS * max(diagonal)
+        if exhausted and not step:
+            return row
+        if exhausted or (step + 1) % plenty == 0:
+            values, vectors, _ = stev(diagonal, below[:-1])
+            if exhausted or (below[-1] * vectors[-1, -1]) ** 2 < NEAR * values[-1] * (values[-1] - values[-2]):
+                break
+        blas.sscal(1 / below[-1], q)
+    return np.dot(vectors[:, -1].astype(np.float32), known[: len(vectors)])
 
 
 def _norm(x: Any) -> float:
