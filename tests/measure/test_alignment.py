@@ -217,8 +217,7 @@ def test_a_probe_finds_what_no_single_neuron_holds():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "scale"),
-    [(torch.float32, 1e20), (torch.float32, 1e-20), (torch.float64, 1e300), (torch.float64, 1e-300)],
+    ("dtype", "scale"), [(torch.float32, 1e20), (torch.float32, 1e-20), (torch.float64, 1e300), (torch.float64, 1e-300)]
 )
 def test_any_scale(dtype, scale):
     latents, activity = bits(80, 3), normal(80, 10)

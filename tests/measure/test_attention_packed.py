@@ -30,11 +30,7 @@ def bounds(lengths):
 
 lengths = st.lists(st.integers(0, 15), min_size=1, max_size=5).filter(any)
 masks = st.fixed_dictionaries(
-    {
-        "causal": st.booleans(),
-        "window": st.none() | st.integers(1, 18),
-        "softcap": st.none() | st.just(3.0),
-    }
+    {"causal": st.booleans(), "window": st.none() | st.integers(1, 18), "softcap": st.none() | st.just(3.0)}
 )
 
 

@@ -108,10 +108,7 @@ def test_same_seed_same_numbers_and_another_seed_another_shuffle():
         ({"height": torch.full((30, 12), torch.nan)}, "height contains NaN"),
         ({"height": torch.zeros(30)}, r"must both be \(texts, neurons\)"),
         ({"position": torch.full((30, 12), 9)}, "position must be from 0 to 8"),
-        (
-            {"tokens": torch.zeros(29, 9, dtype=torch.long)},
-            r"tokens must be ids .* of the same 30 texts",
-        ),
+        ({"tokens": torch.zeros(29, 9, dtype=torch.long)}, r"tokens must be ids .* of the same 30 texts"),
     ],
 )
 def test_bad_input_gets_one_sentence(change, sentence):

@@ -251,7 +251,7 @@ def test_configs_of_models_that_are_seen(kind):
         ("GptOssConfig", None),
         ("Gemma3Config", None),
         ("JambaConfig", None),
-        ("MambaConfig", "mamba models have no attention: there is no entropy to measure"),
+        ("MambaConfig", "mamba models have no softmax to read; joma.probes.state_decay reads"),
         ("FNetConfig", "fnet models have no attention"),
         ("T5Config", "t5 models read two texts: call the model yourself inside joma.probes.collect"),
         ("ReformerConfig", "reformer models do not send attention through transformers' AttentionInterface"),

@@ -99,8 +99,10 @@ def of_other_settings(parts: Path) -> None:
 
 def of_another_study(parts: Path) -> None:
     path = record(parts)
+    with Run.open(path) as run:
+        config = run.config
     path.unlink()
-    with Run.create(path, study="thm2", config={"lr": 0.1}) as run:
+    with Run.create(path, study="thm2", config=config) as run:
         run.append("loss", 0, 1.0)
 
 
@@ -117,7 +119,7 @@ DAMAGE = {
     "null notes": (lambda parts: changed(parts, "content", "notes", "10", to=7), "content.notes.10 is not what"),
     "odd fault": (lambda parts: changed(parts, "content", "faults", to=[{"step": 10}]), "content.faults[0].checkpoint"),
     "no run": (lambda parts: changed(parts, "content", "run", to=None), "content.run is not what"),
-    "another run": (lambda parts: changed(parts, "content", "run", to="x.sqlite"), "do not belong together"),
+    "another run": (lambda parts: changed(parts, "content", "run", to="x.sqlite"), "shard-2-of-2 settled on different"),
     "no options": (lambda parts: changed(parts, "options", "keep_suspicious", to=None, both=True), "keep_suspicious"),
     "another axis": (lambda parts: changed(parts, "content", "plan", "axis", to="epoch", both=True), "other checkp"),
     "a step less": (lambda parts: changed(parts, "content", "plan", "places", to=[], both=True), "other checkpoints"),

@@ -284,7 +284,7 @@ def test_entropy_from_the_hub(series, tokens, tmp_path, monkeypatch):
         (must_attend, "llama", None),
         (must_attend, "gpt2", None),
         (must_attend, "xlnet", None),  # its config says that it reads -1 tokens at a time: as many as there are
-        (must_attend, "mamba", "mamba models have no attention"),
+        (must_attend, "mamba", "mamba models have no softmax to read"),
         (must_attend, "vit", r"it \(vit\) is not a language model"),
         (must_attend, "t5", "read two texts"),
         (must_show_queries, "vit", r"it \(vit\) is not a language model"),  # whatever the probe could look at
@@ -297,7 +297,7 @@ def test_entropy_from_the_hub(series, tokens, tmp_path, monkeypatch):
             "it: bloom models compute attention by themselves, so that joma has no gradient of their entropy",
         ),
         (must_have_gradients, "bert", r"allocation is of models that predict the next token, and it \(bert\) does not"),
-        (must_have_gradients, "mamba", "have no attention"),
+        (must_have_gradients, "mamba", "have no softmax to read"),
     ],
 )
 def test_a_config_alone_says_whether_a_model_suits_a_measure(refuses, kind, sentence):

@@ -64,11 +64,7 @@ def test_a_whole_scan_ends_in_its_page(series, tokens, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("rules", "status"),
-    [
-        (["stable_rank<1"], 0),
-        (["stable_rank/mlp@1>=1"], 4),
-        (["stable_rank<1", "stable_rank/mlp > 1e1"], 4),
-    ],
+    [(["stable_rank<1"], 0), (["stable_rank/mlp@1>=1"], 4), (["stable_rank<1", "stable_rank/mlp > 1e1"], 4)],
 )
 def test_thresholds_decide_the_exit_status(series, tmp_path, capsys, rules, status):
     arguments = [word for rule in rules for word in ("--fail-if", rule)]
@@ -99,6 +95,7 @@ def test_a_threshold_beats_what_was_left_out_and_none_usable_beats_it(series, tm
         ("stable_rank<nan", "a threshold is MEASURE"),
         ("__import__('os')<1", "a threshold is MEASURE"),
         ("entropy<1", "speaks of entropy, but the measures are stable_rank"),
+        ("stable_ranks<1", "speaks of stable_ranks, but the measures are stable_rank"),
         ("stable_rank/mpl<1", "speaks of nothing that was measured; there are stable_rank/mlp@0 to @2"),
         ("stable_rank@7<1", "speaks of nothing"),
     ],
@@ -123,10 +120,10 @@ def test_a_summary_counts_the_steps_and_layers_that_are_beyond_and_no_others():
 
 
 def test_a_rule_speaks_of_its_own_layer_and_group_the_first_layer_too():
-    rows = tuple(Row(layer, None, f"layer {layer}") for layer in range(3))
+    rows = tuple(Row(layer, None, f"layer {layer}") for layer in (0, 1, 12))
     groups = [Curve("alpha", group, rows, ("alpha",), np.array([[1.0, 2.0, 3.0]])) for group in ("mlp", "mlp_down")]
     found = Scan("a", [5], [], {one.name: one for one in groups})
-    for place, layers in {"@0": [0], "@2": [2], "": [0, 1, 2]}.items():
+    for place, layers in {"@0": [0], "@12": [12], "": [0, 1, 12]}.items():
         for group, curves in {"/mlp": ["alpha/mlp"], "": ["alpha/mlp", "alpha/mlp_down"]}.items():
             said = [(one.curve, one.row) for one in violations([f"alpha{group}{place}>0"], found)]
             assert said == [(curve, f"layer {layer}") for curve in curves for layer in layers]
@@ -135,13 +132,14 @@ def test_a_rule_speaks_of_its_own_layer_and_group_the_first_layer_too():
 def test_a_number_on_the_threshold_is_beyond_it_only_where_the_rule_says_or_equal():
     curve = Curve("alpha", "mlp", (Row(0, None, "x"),), ("alpha",), np.array([[1.0], [2.0], [3.0]]))
     found = Scan("a", [10, 20, 30], [], {curve.name: curve})
-    beyond = {"<2": [1.0], "<=2": [1.0, 2.0], ">2": [3.0], ">=2": [2.0, 3.0], "<-2e0": [], "> .25e1": [3.0]}
+    beyond = {"<2": [1.0], "<=2": [1.0, 2.0], ">2": [3.0], ">=2": [2.0, 3.0], "<-2e0": [], " > +.25e01 ": [3.0]}
     for rule, values in beyond.items():
-        assert [one.value for one in violations([f"alpha{rule}"], found)] == values, rule
+        said = [(one.threshold, one.value) for one in violations([f"alpha{rule}"], found)]
+        assert said == [(f"alpha{rule.rstrip()}", value) for value in values]
 
 
 def test_rules_speak_of_heads_quantities_and_experts():
-    heads = Curve("entropy", None, (Row(0, None, "layer 0"),), ("0", "1"), np.array([[[0.5, 2.0]]]))
+    heads = Curve("entropy", None, (Row(0, None, "layer 0"),), ("0", "1"), np.array([[[0.5, 0.2]]]))
     many = Curve("coherence", "embedding", (Row(None, None, "wte"),), ("mean", "q0.5"), np.array([[[0.1, 0.4]]]))
     moe = Curve("stable_rank", "mlp_experts", (Row(0, 1, "x"),), ("stable rank",), np.array([[3.0]]))
     found = Scan("a", [7], [], {one.name: one for one in (heads, many, moe)}, {7: 7})
@@ -149,7 +147,7 @@ def test_rules_speak_of_heads_quantities_and_experts():
     def said(rule):
         return [str(one).partition(": ")[2] for one in violations([Threshold.read(rule)], found)]
 
-    assert said("entropy<1") == ["epoch 7, layer 0, head 0: entropy is 0.5"]
+    assert said("entropy<1") == [f"epoch 7, layer 0, head {one}" for one in ("0: entropy is 0.5", "1: entropy is 0.2")]
     assert said("coherence>0") == ["epoch 7, wte: coherence/embedding is 0.1"]
     assert said("coherence_q0.5 >= 4e-1") == ["epoch 7, wte: coherence/embedding is 0.4"]
     assert said("stable_rank<=3") == ["epoch 7, layer 0, expert 1: stable_rank/mlp_experts is 3"]

@@ -325,8 +325,5 @@ def test_a_part_remembers_the_files_of_the_tensors_that_judging_can_name():
     files = ("one.safetensors", "two.safetensors")
     index = {"a": files[0], "b": files[1], "c": files[0], "norm": files[1]}
     place = SimpleNamespace(weights=lambda: Weights(files, index))
-    assert _weights(plan, place) == {
-        "files": list(files),
-        "index": {"a": files[0], "b": files[1], "c": files[0]},
-    }
+    assert _weights(plan, place) == {"files": list(files), "index": {"a": files[0], "b": files[1], "c": files[0]}}
     assert _weights(plan, SimpleNamespace(weights=lambda: Weights(files[:1]))) == {"files": [files[0]], "index": None}

@@ -80,8 +80,10 @@ def _image(w: Tensor, x: Tensor) -> Any:
 
 
 def _search(triangle: Any, start: Any, plenty: int, blas: Any, stev: Any) -> Any:
-    """(side,) the leading Ritz vector by Lanczos with reorthogonalisation, after `plenty` steps, or two or three times
-    as many where its value would be less exact than `NEAR`, as far as the residual and the next value tell."""
+    """(side,) the leading Ritz vector by Lanczos with reorthogonalisation, after `plenty` steps.
+
+    Two or three times as many where its value is less exact than `NEAR`, as far as residual and next value tell.
+    """
     rows = np.empty((3 * plenty, len(start)), np.float32)
     diagonal: list[float] = []
     below: list[float] = []

@@ -140,12 +140,7 @@ def _of_single_neurons(absolute: bool, **given: Number) -> Alignment:
 
 
 def linear_probe(
-    activity: Number,
-    latents: Number,
-    *,
-    fresh_activity: Number,
-    fresh_latents: Number,
-    ridge: Number = RIDGES,
+    activity: Number, latents: Number, *, fresh_activity: Number, fresh_latents: Number, ridge: Number = RIDGES
 ) -> Probe:
     """Ridge regression of every latent on all neurons, scored on samples that had no part in the fit.
 

@@ -63,12 +63,7 @@ class Spread(NamedTuple):
 
 
 def spread(
-    q: Number,
-    k: Number,
-    *,
-    causal: bool = True,
-    query_padding: Number | None = None,
-    **masks: Unpack[Masks],
+    q: Number, k: Number, *, causal: bool = True, query_padding: Number | None = None, **masks: Unpack[Masks]
 ) -> Spread:
     """The variance of a query's logits over the keys that it sees, averaged over queries and batch, and its parts.
 

@@ -16,6 +16,12 @@ from joma.probes._means import RunningMeans
 from joma.probes._sparsity import AttentionSparsity
 
 _Known = TypeVar("_Known")
+MIXERS = frozenset({
+    "BambaMixer", "FalconH1Mixer", "FalconMambaMixer", "GraniteMoeHybridMambaLayer", "JambaMambaMixer", "Mamba2Mixer",
+    "MambaMixer", "NemotronHMamba2Mixer", "Zamba2MambaMixer",
+})  # fmt: skip
+"""transformers' state spaces, by class: they have no softmax. Each is tested against how its state really shrinks."""
+STATE = "no softmax to read; joma.probes.state_decay reads how long their state keeps a token"
 _COMPILED = "_orig_mod"  # what torch.compile calls the module inside the one it hands back
 
 
@@ -223,7 +229,9 @@ class Probe:
             self.running = False
             self._means.reduce()
             if self.calls == self._calls_before:
-                raise ProbeError(f"{self.model_name} made no attention call that can be seen: it cannot be measured")
+                states = any(type(module).__name__ in MIXERS for module in self.names)
+                why = f"its mixers have {STATE}" if states else "it cannot be measured"
+                raise ProbeError(f"{self.model_name} made no attention call that can be seen: {why}")
 
         with model.register_forward_pre_hook(before), model.register_forward_hook(after):
             yield

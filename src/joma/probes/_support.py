@@ -9,6 +9,7 @@ from typing import Any
 
 from joma.host.extras import how_to_install
 from joma.probes._own import ATTENDING, ON_SDPA, no_queries
+from joma.probes._record import MIXERS, STATE
 
 INTERFACE, OWN = "interface", "own"
 _ATTENTION = re.compile(r"ALL_ATTENTION_FUNCTIONS|AutoModel|^class \w*Attention\w*\(", re.MULTILINE)
@@ -26,7 +27,7 @@ def can_probe(config: Any, *, gradients: bool = False, spread: bool = False) -> 
     >>> can_probe(GPT2Config()) is None
     True
     >>> can_probe(MambaConfig())
-    'mamba models have no attention: there is no entropy to measure'
+    'mamba models have no softmax to read; joma.probes.state_decay reads how long their state keeps a token'
     """
     try:
         classes = list(_classes(config))
@@ -51,7 +52,8 @@ def can_probe(config: Any, *, gradients: bool = False, spread: bool = False) -> 
         except (KeyError, OSError, TypeError):  # a file that cannot be read is taken for one that attends
             code.append("AutoModel")
     if not any(_ATTENTION.search(each) for each in code):
-        return f"{kind} models have no attention: there is no entropy to measure"
+        states = any(re.search(rf"\b({'|'.join(MIXERS)})\b", each) for each in code)
+        return f"{kind} models have {STATE if states else 'no attention: there is no entropy to measure'}"
     if any(_SELECTED.search(each) for each in code):
         return f"{kind} models attend to blocks of keys that they select as they go: they cannot be measured"
     return None

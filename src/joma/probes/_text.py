@@ -1,8 +1,10 @@
 """Attention entropy, sparsity and spread of a model on text, in bounded memory."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ from joma.probes._transformers import collect
 from joma.probes.decoder import ensemble_entropy, ensemble_sparsity, layer_sums, spread_of_layers
 from joma.probes.lengths import SEQ_LEN, default_seq_len, lengths_of
 
+_Found = TypeVar("_Found")
 LOGITS = 1 << 26
 """Logits at a time, of all heads of one layer, where a model forms them itself: 256 MiB in float32."""
 _HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads")
@@ -53,7 +56,7 @@ def attention_entropy(
     >>> attention_entropy(GPT2Model(shape), torch.arange(40) % 9).shape
     torch.Size([2, 4])
     """
-    model, batches = _batches(model, tokens, context, batch, device, single_pass)
+    model, batches = batches_of(model, tokens, context, batch, device, single_pass)
     if isinstance(model, Decoder):
         return _mean_of_members(batches, lambda some: (ensemble_entropy(model, some),))[0]
     return _of_transformers(model, batches, single_pass, None).mean_entropy()
@@ -108,7 +111,7 @@ def attention_means(
     if sparsity is None:
         raise ValueError("sparsity must be a number of keys, at least 1, got None")
     must_be_keys(sparsity)
-    model, batches = _batches(model, tokens, context, batch, device, single_pass)
+    model, batches = batches_of(model, tokens, context, batch, device, single_pass)
     if isinstance(model, Decoder):
         entropy, *others = _mean_of_members(batches, lambda some: ensemble_sparsity(model, some, keep=sparsity))
         return entropy, AttentionSparsity(*others)
@@ -137,7 +140,7 @@ def attention_spread(
     >>> torch.allclose(found.shared + found.specific + found.cross, found.variance)
     True
     """
-    model, batches = _batches(model, tokens, context, batch, device, single_pass)
+    model, batches = batches_of(model, tokens, context, batch, device, single_pass)
     if isinstance(model, Decoder):
         total: list[SpreadSums] = []
         with torch.inference_mode():
@@ -171,12 +174,12 @@ def probe_text(
     """
     if isinstance(inner(model), Decoder):
         raise ValueError("probe_text reads with models of transformers; a Decoder has attention_entropy and its like")
-    model, batches = _batches(model, tokens, context, batch, device, single_pass)
+    model, batches = batches_of(model, tokens, context, batch, device, single_pass)
     return _of_transformers(model, batches, single_pass, sparsity, spread=spread)
 
 
-def _batches(
-    model: nn.Module, tokens: Number, context: int | None, batch: int, device: Any, single_pass: bool | None
+def batches_of(
+    model: nn.Module, tokens: Number, context: int | None, batch: int, device: Any, single_pass: bool | None = None
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The model where it is to run, and its windows, as many at a time as it may read, beside it."""
     model = inner(model)
@@ -206,26 +209,28 @@ def _mean_of_members(
 
 
 def _of_transformers(
-    model: nn.Module,
-    batches: tuple[Tensor, ...],
-    single_pass: bool | None,
-    sparsity: int | None,
-    *,
-    spread: bool = False,
+    model: nn.Module, batches: tuple[Tensor, ...], single: bool | None, sparsity: int | None, *, spread: bool = False
 ) -> Probe:
+    options: dict[str, Any] = {"single_pass": single is not False, "sparsity": sparsity, "spread": spread}
+    return run_on(model, batches, partial(collect, keep=False, **options))
+
+
+def run_on(
+    model: nn.Module, batches: tuple[Tensor, ...], watched: Callable[[nn.Module], AbstractContextManager[_Found]]
+) -> _Found:
+    """What `watched` gives of a model of transformers that reads all batches inside of it, in evaluation mode."""
     # The base model leaves out the head over the vocabulary, which no attention depends on.
     base: Any = getattr(model, "base_model", model)
     options = {"use_cache": False} if "use_cache" in signature(base.forward).parameters else {}
-    at, training, single = next(base.parameters()).device, model.training, single_pass is not False
+    at, training = next(base.parameters()).device, model.training
     try:
         model.eval()
-        watched = collect(base, keep=False, single_pass=single, sparsity=sparsity, spread=spread)
-        with torch.inference_mode(), watched as probe:
+        with torch.inference_mode(), watched(base) as found:
             for ids in batches:
                 base(input_ids=ids.to(at), **options)
     finally:
         model.train(training)
-    return probe
+    return found
 
 
 def _windows(model: nn.Module, tokens: Number, context: int | None, batch: int) -> Tensor:

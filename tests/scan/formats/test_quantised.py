@@ -240,16 +240,8 @@ def state_of_shape(*shape):
         (spoiled(NF4, "weight", torch.zeros(7, 1, dtype=torch.uint8)), {}, "it has 7 bytes"),
         (spoiled(FP8, "weight_scale_inv", torch.ones(7, 3)), {}, "do not fit"),
         (spoiled(FP8, "weight_scale_inv", torch.ones(2, 2, 2)), {}, "its scales have shape"),
-        (
-            spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 8, dtype=torch.uint8)),
-            {},
-            "not a pack-quantized",
-        ),
-        (
-            spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 0, dtype=torch.int32)),
-            {},
-            "not a pack-quantized",
-        ),
+        (spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 8, dtype=torch.uint8)), {}, "not a pack-quantized"),
+        (spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 0, dtype=torch.int32)), {}, "not a pack-quantized"),
         (spoiled(COMPRESSED, "weight_packed", torch.zeros(128, dtype=torch.int32)), {}, "not a pack-quantized"),
         (spoiled(COMPRESSED, "weight_shape", torch.tensor(16)), {}, "not a pack-quantized"),
         (spoiled(COMPRESSED, "weight_shape", torch.tensor([16, 999])), {}, "do not hold 999 numbers"),

@@ -25,15 +25,7 @@ from joma.scan.formats.tensor_file import check_matrix
 from joma.scan.model.allocation import must_have_gradients
 from joma.scan.model.running import config_of, must_attend, must_show_queries
 from joma.scan.model.text import describe_windows, tokens_of
-from joma.scan.names.architecture import (
-    EMBEDDING,
-    MLP,
-    coverage,
-    find_groups,
-    not_taken,
-    not_taken_notes,
-    pick_groups,
-)
+from joma.scan.names.architecture import EMBEDDING, MLP, coverage, find_groups, not_taken, not_taken_notes, pick_groups
 from joma.scan.names.roles import Shape, check_roles, read_roles
 from joma.scan.names.roots import root_notes
 from joma.scan.sources.folder import LocalFolder
@@ -57,10 +49,7 @@ class Fingerprint:
 
 
 SKETCH, CHECKSUM = "sketch", "checksum"
-_FINGERPRINTS = {
-    SKETCH: Fingerprint(lambda w: sketch(w).cpu().numpy(), by_entry=True),
-    CHECKSUM: Fingerprint(checksum),
-}
+_FINGERPRINTS = {SKETCH: Fingerprint(lambda w: sketch(w).cpu().numpy(), by_entry=True), CHECKSUM: Fingerprint(checksum)}
 
 
 @dataclass(frozen=True)
