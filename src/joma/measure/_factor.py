@@ -70,17 +70,9 @@ def certify(
 
 
 def _bounded(
-    a: Tensor,
-    half: Tensor,
-    g: Tensor,
-    theta: Tensor,
-    u: Tensor,
-    probes: Tensor,
-    image: Tensor,
-    tolerance: float,
-    failure: float,
-    steps: int,
-) -> Certified:
+    a: Tensor, half: Tensor, g: Tensor, theta: Tensor, u: Tensor, probes: Tensor, image: Tensor, tolerance: float,
+    failure: float, steps: int,
+) -> Certified:  # fmt: skip
     """Steps 1 to 3 of the argument for all i; image: A probes."""
     held = times(a.mT, u * half) * half
     small = [_squared(held), _squared(u), _squared(probes)]

@@ -66,14 +66,9 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(
-    w: Number,
-    *,
-    count: int = 1,
-    tolerance: float = 1e-3,
-    failure: float = 1e-6,
-    start: Number | None = None,
+    w: Number, *, count: int = 1, tolerance: float = 1e-3, failure: float = 1e-6, start: Number | None = None,
     generator: torch.Generator | None = None,
-) -> Spectrum:
+) -> Spectrum:  # fmt: skip
     """The `count` leading singular values of every matrix, to `tolerance`, except with probability `failure`.
 
     w: (..., rows, columns), any float type, any scale; products are taken in float32 (float64 for float64). With n the

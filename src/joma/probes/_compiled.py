@@ -44,16 +44,9 @@ torch.library.register_fake("joma::look", lambda *_: None)
 
 
 def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
-    **kwargs: Any,
-) -> Any:
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
+    scaling: float | None = None, is_causal: bool | None = None, **kwargs: Any,
+) -> Any:  # fmt: skip
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     options = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **kwargs}

@@ -24,14 +24,9 @@ class InPass:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        *,
-        layer: str | None = None,
-        spread: bool = False,
-        attention: Adapters | None = None,
+        self, model: nn.Module, *, layer: str | None = None, spread: bool = False, attention: Adapters | None = None,
         names: dict[nn.Module, str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Attach hooks, until `remove`.
 
         - model: what is trained

@@ -25,14 +25,9 @@ class Seen:
 
 
 def structure(
-    mask: Tensor,
-    *,
-    q_offset: int | Tensor = 0,
-    kv_offset: int = 0,
-    attention_mask: Tensor | None = None,
-    local_size: int | None = None,
-    **others: Any,
-) -> Tensor:
+    mask: Tensor, *, q_offset: int | Tensor = 0, kv_offset: int = 0, attention_mask: Tensor | None = None,
+    local_size: int | None = None, **others: Any,
+) -> Tensor:  # fmt: skip
     """`mask` (batch, 1, queries, keys) with a note of what it consists of, as far as that can be confirmed.
 
     The arguments are those with which transformers has masks built; `others` shape the mask too (overlays for images

@@ -20,13 +20,9 @@ _MULTIHEAD = signature(F.multi_head_attention_forward)
 
 @contextmanager
 def collect_plain(
-    model: nn.Module,
-    *,
-    keep: bool = True,
-    sparsity: int | None = None,
-    spread: bool = False,
+    model: nn.Module, *, keep: bool = True, sparsity: int | None = None, spread: bool = False,
     attention: Adapters | None = None,
-) -> Iterator[Probe]:
+) -> Iterator[Probe]:  # fmt: skip
     """Collect the statistics of every attention that `model` computes inside the `with` block, by calling module.
 
     Seen are torch.nn.functional.scaled_dot_product_attention and nn.MultiheadAttention (with what is built on it:
@@ -113,20 +109,10 @@ class Watching(TorchFunctionMode):
 
 
 def _dot_product(
-    probe: Probe,
-    name: str,
-    known: Callable[[int], Tensor | None],
-    padding_on_diagonal: bool,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> None:
+    probe: Probe, name: str, known: Callable[[int], Tensor | None], padding_on_diagonal: bool, query: Tensor,
+    key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> None:  # fmt: skip
     """One call of scaled_dot_product_attention, with its own defaults; value, dropout and gqa change no statistic."""
     q, k = _four(query), _four(key)
     queries, keys = q.shape[2], k.shape[2]

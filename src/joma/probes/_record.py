@@ -83,15 +83,9 @@ class Probe:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        *,
-        keep: bool,
-        sparsity: int | None = None,
-        spread: bool = False,
-        gradients: bool = False,
-        names: dict[nn.Module, str] | None = None,
-    ) -> None:
+        self, model: nn.Module, *, keep: bool, sparsity: int | None = None, spread: bool = False,
+        gradients: bool = False, names: dict[nn.Module, str] | None = None,
+    ) -> None:  # fmt: skip
         """Not for callers: `collect` and `collect_plain` make probes.
 
         model: whose attention is watched. keep: whether the statistics of every call are kept, and not the means alone.
@@ -197,13 +191,9 @@ class Probe:
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=torch.nan)
 
     def record(
-        self,
-        name: str,
-        stats: AttentionStats,
-        real: Tensor | None,
-        sparsity: AttentionSparsity | None = None,
+        self, name: str, stats: AttentionStats, real: Tensor | None, sparsity: AttentionSparsity | None = None,
         spread: SpreadSums | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Add one call's statistics; `real` (batch, queries) is False for padded queries."""
         self.calls += 1
         self.queries[name] = max(self.queries.get(name, 0), stats.entropy.shape[2])

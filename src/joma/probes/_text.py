@@ -28,14 +28,9 @@ _HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads")
 
 
 def attention_entropy(
-    model: nn.Module,
-    tokens: Number,
-    *,
-    context: int | None = None,
-    batch: int = 8,
-    device: torch.device | str | None = None,
-    single_pass: bool | None = None,
-) -> Tensor:
+    model: nn.Module, tokens: Number, *, context: int | None = None, batch: int = 8,
+    device: torch.device | str | None = None, single_pass: bool | None = None,
+) -> Tensor:  # fmt: skip
     """Mean entropy in nats of a model's attention over text: (layers, heads), float64.
 
     Every text is cut into windows; what is left over at its end is not read. The mean runs over all queries, also the
@@ -63,15 +58,9 @@ def attention_entropy(
 
 
 def attention_sparsity(
-    model: nn.Module,
-    tokens: Number,
-    *,
-    keep: int = KEEP,
-    context: int | None = None,
-    batch: int = 8,
-    device: torch.device | str | None = None,
-    single_pass: bool | None = None,
-) -> AttentionSparsity:
+    model: nn.Module, tokens: Number, *, keep: int = KEEP, context: int | None = None, batch: int = 8,
+    device: torch.device | str | None = None, single_pass: bool | None = None,
+) -> AttentionSparsity:  # fmt: skip
     """How sparse a model's attention is over text: six means over queries, each (layers, heads), float64.
 
     keep: the number of keys of `top_keys`. Everything else is as in `attention_entropy`, also which models can be
@@ -89,15 +78,9 @@ def attention_sparsity(
 
 
 def attention_means(
-    model: nn.Module,
-    tokens: Number,
-    *,
-    sparsity: int,
-    context: int | None = None,
-    batch: int = 8,
-    device: torch.device | str | None = None,
-    single_pass: bool | None = None,
-) -> tuple[Tensor, AttentionSparsity]:
+    model: nn.Module, tokens: Number, *, sparsity: int, context: int | None = None, batch: int = 8,
+    device: torch.device | str | None = None, single_pass: bool | None = None,
+) -> tuple[Tensor, AttentionSparsity]:  # fmt: skip
     """What `attention_entropy` and `attention_sparsity` give, from one reading of the text.
 
     sparsity: the number of keys of `top_keys`.
@@ -120,14 +103,9 @@ def attention_means(
 
 
 def attention_spread(
-    model: nn.Module,
-    tokens: Number,
-    *,
-    context: int | None = None,
-    batch: int = 8,
-    device: torch.device | str | None = None,
-    single_pass: bool | None = None,
-) -> Spread:
+    model: nn.Module, tokens: Number, *, context: int | None = None, batch: int = 8,
+    device: torch.device | str | None = None, single_pass: bool | None = None,
+) -> Spread:  # fmt: skip
     """How far a model's logits spread over keys on a text, and how much of that all queries share: (layers, heads).
 
     The fields are those of `joma.measure.spread.spread`, in float64; of a `Decoder` each is (members, layers, heads).
@@ -152,16 +130,9 @@ def attention_spread(
 
 
 def probe_text(
-    model: nn.Module,
-    tokens: Number,
-    *,
-    sparsity: int | None = None,
-    spread: bool = False,
-    context: int | None = None,
-    batch: int = 8,
-    device: torch.device | str | None = None,
-    single_pass: bool | None = None,
-) -> Probe:
+    model: nn.Module, tokens: Number, *, sparsity: int | None = None, spread: bool = False, context: int | None = None,
+    batch: int = 8, device: torch.device | str | None = None, single_pass: bool | None = None,
+) -> Probe:  # fmt: skip
     """A probe that has read a text: everything that is asked for, from one reading.
 
     sparsity, spread: as in `collect`. Everything else is as in `attention_entropy`, for a model of transformers.

@@ -31,14 +31,9 @@ _SWITCHED: set[tuple[type, ...]] = set()
 
 @contextmanager
 def collect(
-    model: Module,
-    *,
-    keep: bool = True,
-    single_pass: bool = False,
-    sparsity: int | None = None,
-    spread: bool = False,
+    model: Module, *, keep: bool = True, single_pass: bool = False, sparsity: int | None = None, spread: bool = False,
     gradients: bool = False,
-) -> Iterator[Probe]:
+) -> Iterator[Probe]:  # fmt: skip
     """Collect the attention statistics of every forward pass of a transformers model inside the `with` block.
 
     - model: any of transformers' models; `can_probe` says beforehand whether it is one that can be probed
@@ -167,16 +162,9 @@ def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
 
 
 def _attention(
-    module: Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
+    module: Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
+    scaling: float | None = None, is_causal: bool | None = None, **kwargs: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
     """What every attention layer calls in place of sdpa. query (batch, heads, queries, width)."""
     probes = [probe for probe in _ACTIVE if module in probe.names]  # usually one
     if not probes:

@@ -33,11 +33,9 @@ _NO_WEIGHTS = ("optimizer.", "chained_", "rng_state")
 
 
 def recipes_of(
-    names: Collection[str],
-    shape: Callable[[str], tuple[int, ...]],
-    config: Mapping[str, Any] | None,
+    names: Collection[str], shape: Callable[[str], tuple[int, ...]], config: Mapping[str, Any] | None,
     adapter: Mapping[str, Any] | None,
-) -> dict[str, Recipe]:
+) -> dict[str, Recipe]:  # fmt: skip
     """How to read each tensor that is not stored plainly.
 
     - names: of all that is stored

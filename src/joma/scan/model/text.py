@@ -33,14 +33,9 @@ SHORTEST = 32
 
 
 def tokens_of(
-    place: Place,
-    config: Any,
-    text: Path,
-    tokenizer: Path | None,
-    *,
-    seq_len: int | None = None,
+    place: Place, config: Any, text: Path, tokenizer: Path | None, *, seq_len: int | None = None,
     most: int | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The token ids of a text for the model at a place, or of a .npy file that holds them already.
 
     config: the model's, as transformers reads it. tokenizer: a folder with one; None: that of the checkpoint.
