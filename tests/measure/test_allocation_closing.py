@@ -125,14 +125,11 @@ def test_the_worst_piece_is_halved_and_parts_and_moves_are_sums_over_pieces():
     assert moved > 1e-3 < abs(low + high - left)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "measure", "eps"),
-    [
-        (torch.float64, torch.float64, 2.0**-52),
-        (torch.float32, torch.float64, 2.0**-23),
-        (torch.float64, torch.float32, 2.0**-23),
-    ],
-)
+@pytest.mark.parametrize(("parameters", "measure", "eps"), [
+    (torch.float64, torch.float64, 2.0**-52),
+    (torch.float32, torch.float64, 2.0**-23),
+    (torch.float64, torch.float32, 2.0**-23),
+])  # fmt: skip
 def test_rounding_is_that_of_the_coarser_type(parameters, measure, eps):
     """What may be missed is 16 eps of the largest of both ends and the sum of all parts, without their signs."""
     states = [{"x": torch.tensor(one, dtype=parameters)} for one in ([1.0, 2.0, 1.0], [3.0, 0.0, 2.0])]

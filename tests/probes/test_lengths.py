@@ -18,21 +18,18 @@ def config(kind, **fields):
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "trained", "most"),
-    [
-        ("llama", {"max_position_embeddings": 128}, 128, None),
-        ("gpt_neox", {"max_position_embeddings": 128}, 128, None),
-        ("llama", {"max_position_embeddings": 256, "rope_parameters": YARN}, 64, None),
-        ("phi3", {"max_position_embeddings": 256, "original_max_position_embeddings": 96}, 96, None),
-        ("gpt2", {"n_positions": 96}, 96, 96),
-        ("openai-gpt", {"n_positions": 96}, 96, 96),
-        ("mpt", {"max_seq_len": 96}, 96, 96),
-        ("roberta", {"max_position_embeddings": 66, "pad_token_id": 1}, 64, 64),
-        ("bloom", {}, None, None),
-        ("xlnet", {}, None, None),
-    ],
-)
+@pytest.mark.parametrize(("kind", "fields", "trained", "most"), [
+    ("llama", {"max_position_embeddings": 128}, 128, None),
+    ("gpt_neox", {"max_position_embeddings": 128}, 128, None),
+    ("llama", {"max_position_embeddings": 256, "rope_parameters": YARN}, 64, None),
+    ("phi3", {"max_position_embeddings": 256, "original_max_position_embeddings": 96}, 96, None),
+    ("gpt2", {"n_positions": 96}, 96, 96),
+    ("openai-gpt", {"n_positions": 96}, 96, 96),
+    ("mpt", {"max_seq_len": 96}, 96, 96),
+    ("roberta", {"max_position_embeddings": 66, "pad_token_id": 1}, 64, 64),
+    ("bloom", {}, None, None),
+    ("xlnet", {}, None, None),
+])  # fmt: skip
 def test_lengths_of_real_configs(kind, fields, trained, most):
     found = lengths_of(config(kind, **fields))
     assert (found.trained, found.most) == (trained, most)

@@ -165,15 +165,12 @@ def test_rows_of_masked_logits_follow_the_rule():
     assert stats.effective_keys[0, 0].tolist() == pytest.approx([1, 0, 0, 2])
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"logits": torch.zeros(2, 3, 4)}, r"logits must be \(batch, heads, queries, keys\)"),
-        ({"logits": torch.zeros(1, 1, 2, 0)}, "none of them 0"),
-        ({"logits": torch.zeros(1, 1, 2, 3), "own": [0]}, r"own must be whole numbers of shape \(2,\)"),
-        ({"logits": torch.zeros(1, 1, 2, 3), "first": [0.0, 1.0]}, "first must be whole numbers"),
-    ],
-)
+@pytest.mark.parametrize(("given", "sentence"), [
+    ({"logits": torch.zeros(2, 3, 4)}, r"logits must be \(batch, heads, queries, keys\)"),
+    ({"logits": torch.zeros(1, 1, 2, 0)}, "none of them 0"),
+    ({"logits": torch.zeros(1, 1, 2, 3), "own": [0]}, r"own must be whole numbers of shape \(2,\)"),
+    ({"logits": torch.zeros(1, 1, 2, 3), "first": [0.0, 1.0]}, "first must be whole numbers"),
+])  # fmt: skip
 def test_bad_logits_get_one_sentence(given, sentence):
     with pytest.raises(ValueError, match=sentence):
         logit_stats(**given)
@@ -220,18 +217,11 @@ def test_decoding_with_a_cache_gives_the_same_statistics(kind):
             torch.testing.assert_close(got, want, **CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "sentence"),
-    [
-        (
-            "longformer",
-            {"global_attention_mask": PADDED},
-            "LongformerModel was given global_attention_mask, and global",
-        ),
-        ("xlnet", {"target_mapping": torch.zeros(2, 1, 12)}, "XLNetModel was given target_mapping, and two streams"),
-        ("xlnet", {"perm_mask": torch.zeros(2, 12, 12)}, "XLNetModel was given perm_mask"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "given", "sentence"), [
+    ("longformer", {"global_attention_mask": PADDED}, "LongformerModel was given global_attention_mask, and global"),
+    ("xlnet", {"target_mapping": torch.zeros(2, 1, 12)}, "XLNetModel was given target_mapping, and two streams"),
+    ("xlnet", {"perm_mask": torch.zeros(2, 12, 12)}, "XLNetModel was given perm_mask"),
+])  # fmt: skip
 def test_what_is_not_exact_is_refused_in_one_sentence(kind, given, sentence):
     model = build(kind)
     with pytest.raises(ProbeError, match=sentence), torch.no_grad(), collect(model):
@@ -244,25 +234,20 @@ def test_configs_of_models_that_are_seen(kind):
     assert can_probe(config(kind)) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("LlamaConfig", None),
-        ("GptOssConfig", None),
-        ("Gemma3Config", None),
-        ("JambaConfig", None),
-        ("MambaConfig", "mamba models have no softmax to read; joma.probes.state_decay reads"),
-        ("FNetConfig", "fnet models have no attention"),
-        ("T5Config", "t5 models read two texts: call the model yourself inside joma.probes.collect"),
-        ("ReformerConfig", "reformer models do not send attention through transformers' AttentionInterface"),
-        ("BigBirdConfig", "big_bird models do not send attention"),
-        ("DeepseekV32Config", None),
-        (
-            "MiniMaxM3VLTextConfig",
-            "minimax_m3_vl_text models attend to blocks of keys that they select as they go: they cannot be measured",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "sentence"), [
+    ("LlamaConfig", None),
+    ("GptOssConfig", None),
+    ("Gemma3Config", None),
+    ("JambaConfig", None),
+    ("MambaConfig", "mamba models have no softmax to read; joma.probes.state_decay reads"),
+    ("FNetConfig", "fnet models have no attention"),
+    ("T5Config", "t5 models read two texts: call the model yourself inside joma.probes.collect"),
+    ("ReformerConfig", "reformer models do not send attention through transformers' AttentionInterface"),
+    ("BigBirdConfig", "big_bird models do not send attention"),
+    ("DeepseekV32Config", None),
+    ("MiniMaxM3VLTextConfig",
+     "minimax_m3_vl_text models attend to blocks of keys that they select as they go: they cannot be measured"),
+])  # fmt: skip
 def test_configs_are_told_apart_before_anything_is_loaded(name, sentence):
     import transformers as hf
 

@@ -61,26 +61,19 @@ def test_a_compiled_model_reads_a_text(training):
     assert compiled.training is model.training is training
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"context": 0}, "context and batch must be at least 1, got 0 and 8"),
-        ({"context": 16, "tokens": text(9)}, "the text has 9 tokens, fewer than the context of 16"),
-        ({"context": 16, "tokens": text().float()}, r"tokens must be token ids, .* got torch.float32"),
-        ({"tokens": []}, r"tokens must be token ids, \(length,\) of one text or \(texts, length\), got"),
-        (
-            {"context": 16, "tokens": "once"},
-            "tokens must be a real number, a list or an array of them, or a tensor, got 'once'",
-        ),
-        (
-            {"context": 16, "tokens": [[1, 2], [3]]},
-            "tokens must be a real number, a list or an array of them, or a tensor, got",
-        ),
-        ({"context": 16, "tokens": np.zeros((2, 3, 16), int)}, "tokens must be token ids, .* got torch.int64"),
-        ({"context": 16, "tokens": np.zeros((2, 9), int)}, "the text has 9 tokens, fewer than the context of 16"),
-        ({"context": 16, "tokens": text() + 50}, f"token ids must be from 0 to {TOKENS - 1}"),
-    ],
-)
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({"context": 0}, "context and batch must be at least 1, got 0 and 8"),
+    ({"context": 16, "tokens": text(9)}, "the text has 9 tokens, fewer than the context of 16"),
+    ({"context": 16, "tokens": text().float()}, r"tokens must be token ids, .* got torch.float32"),
+    ({"tokens": []}, r"tokens must be token ids, \(length,\) of one text or \(texts, length\), got"),
+    ({"context": 16, "tokens": "once"},
+     "tokens must be a real number, a list or an array of them, or a tensor, got 'once'"),
+    ({"context": 16, "tokens": [[1, 2], [3]]},
+     "tokens must be a real number, a list or an array of them, or a tensor, got"),
+    ({"context": 16, "tokens": np.zeros((2, 3, 16), int)}, "tokens must be token ids, .* got torch.int64"),
+    ({"context": 16, "tokens": np.zeros((2, 9), int)}, "the text has 9 tokens, fewer than the context of 16"),
+    ({"context": 16, "tokens": text() + 50}, f"token ids must be from 0 to {TOKENS - 1}"),
+])  # fmt: skip
 def test_a_text_that_does_not_fit_gets_one_sentence(options, sentence):
     tokens = options.pop("tokens", text(250))
     with pytest.raises(ValueError, match=sentence):

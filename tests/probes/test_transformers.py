@@ -347,13 +347,10 @@ def test_the_setting_comes_back_after_an_error():
     assert not model._forward_pre_hooks
 
 
-@pytest.mark.parametrize(
-    ("kind", "sentence"),
-    [
-        ("mamba", "MambaForCausalLM made no attention call"),
-        ("squeezebert", "SqueezeBertForMaskedLM models do not send attention through transformers' AttentionInterface"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "sentence"), [
+    ("mamba", "MambaForCausalLM made no attention call"),
+    ("squeezebert", "SqueezeBertForMaskedLM models do not send attention through transformers' AttentionInterface"),
+])  # fmt: skip
 def test_models_that_bypass_the_interface_are_refused_by_name(kind, sentence):
     model = build(kind)
     before = model.config._attn_implementation

@@ -185,19 +185,16 @@ def test_what_the_other_part_says_too_may_be_lost(parts, right, tmp_path, lost):
     assert curves(merge_shards([parts], tmp_path / "out")) == right
 
 
-@pytest.mark.parametrize(
-    ("lacking", "why", "unexplained"),
-    [
-        ({"rank/a", "sketch/a", "checksum/a"}, {"rank/a"}, set()),  # NaN in a tensor of the group
-        ({"rank/a", "sketch/a", "checksum/a"}, {"rank/b"}, {"rank/a", "sketch/a", "checksum/a"}),
-        ({"rank/a", "checksum/a"}, {"rank/a"}, {"checksum/a"}),  # both fingerprints, or none
-        ({"sketch/c", "checksum/c"}, set(), set()),  # a group that only the gate reads says nothing of a NaN
-        ({"entropy"}, {"entropy"}, set()),
-        ({"sparsity/top"}, {"sparsity"}, set()),
-        ({"entropy", "identity"}, {"entropy"}, {"identity"}),
-        ({"rank/a", "rank/b"}, {None}, set()),
-    ],
-)
+@pytest.mark.parametrize(("lacking", "why", "unexplained"), [
+    ({"rank/a", "sketch/a", "checksum/a"}, {"rank/a"}, set()),  # NaN in a tensor of the group
+    ({"rank/a", "sketch/a", "checksum/a"}, {"rank/b"}, {"rank/a", "sketch/a", "checksum/a"}),
+    ({"rank/a", "checksum/a"}, {"rank/a"}, {"checksum/a"}),  # both fingerprints, or none
+    ({"sketch/c", "checksum/c"}, set(), set()),  # a group that only the gate reads says nothing of a NaN
+    ({"entropy"}, {"entropy"}, set()),
+    ({"sparsity/top"}, {"sparsity"}, set()),
+    ({"entropy", "identity"}, {"entropy"}, {"identity"}),
+    ({"rank/a", "rank/b"}, {None}, set()),
+])  # fmt: skip
 def test_what_a_step_may_lack(lacking, why, unexplained):
     curves = [("rank/a", "a"), ("rank/b", "b"), ("entropy", None), ("sparsity/top", None)]
     prints = [(f"{kind}/{group}", group) for group in "abc" for kind in ("sketch", "checksum")]

@@ -46,23 +46,20 @@ def said(folder, text, out, capsys):
     return printed
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"num_hidden_layers": 10**7}, "num_hidden_layers = 10000000, and more than 2,000 is not believed"),
-        ({"num_hidden_layers": 1e300}, "not believed"),
-        ({"vision_config": {"depths": [2, 10**9]}}, "depths = [2, 1000000000]"),
-        ({"backbone": "someone/model"}, "takes a part from another model, backbone = 'someone/model'"),
-        ({"dtype": "nothing"}, "no attribute 'nothing'"),
-        ({"dtype": "load"}, "cannot be loaded by transformers"),
-        ({"max_position_embeddings": "sixteen"}, "max_position_embeddings"),
-        ({"max_position_embeddings": -3}, "must be at least 1"),
-        ({"hidden_size": 10**9}, "describes a model of more than 100,000,000 numbers"),
-        ({"intermediate_size": 10**8}, "its config describes a model of more than 100,000,000 numbers"),
-        ({"x": json.loads("[" * 500 + "]" * 500)}, "more than 100 deep"),
-        ({"x": json.loads("[" * 25 + "]" * 25)}, "nested more than 20 deep"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"num_hidden_layers": 10**7}, "num_hidden_layers = 10000000, and more than 2,000 is not believed"),
+    ({"num_hidden_layers": 1e300}, "not believed"),
+    ({"vision_config": {"depths": [2, 10**9]}}, "depths = [2, 1000000000]"),
+    ({"backbone": "someone/model"}, "takes a part from another model, backbone = 'someone/model'"),
+    ({"dtype": "nothing"}, "no attribute 'nothing'"),
+    ({"dtype": "load"}, "cannot be loaded by transformers"),
+    ({"max_position_embeddings": "sixteen"}, "max_position_embeddings"),
+    ({"max_position_embeddings": -3}, "must be at least 1"),
+    ({"hidden_size": 10**9}, "describes a model of more than 100,000,000 numbers"),
+    ({"intermediate_size": 10**8}, "its config describes a model of more than 100,000,000 numbers"),
+    ({"x": json.loads("[" * 500 + "]" * 500)}, "more than 100 deep"),
+    ({"x": json.loads("[" * 25 + "]" * 25)}, "nested more than 20 deep"),
+])  # fmt: skip
 def test_configs_that_describe_what_nobody_could_build(checkpoint, tokens, tmp_path, capsys, changes, sentence):
     assert sentence in said(configured(checkpoint, **changes), tokens, tmp_path / "out", capsys)
 
@@ -125,16 +122,13 @@ def with_tokenizer(folder, **changes):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"pre_tokenizer": BACKTRACKS}, "cannot read the text: PanicException"),
-        ({"pre_tokenizer": {**BACKTRACKS, "pattern": {"Regex": "((((("}}}, "cannot be loaded by transformers"),
-        ({"model": {"type": "WordLevel", "vocab": {"q": 0}, "unk_token": "no"}}, "cannot read the text: Exception"),
-        ({"model": {"type": "WordLevel", "vocab": {"q": 2**40}, "unk_token": "q"}}, "cannot be loaded"),
-        ({"model": None}, "cannot be loaded"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"pre_tokenizer": BACKTRACKS}, "cannot read the text: PanicException"),
+    ({"pre_tokenizer": {**BACKTRACKS, "pattern": {"Regex": "((((("}}}, "cannot be loaded by transformers"),
+    ({"model": {"type": "WordLevel", "vocab": {"q": 0}, "unk_token": "no"}}, "cannot read the text: Exception"),
+    ({"model": {"type": "WordLevel", "vocab": {"q": 2**40}, "unk_token": "q"}}, "cannot be loaded"),
+    ({"model": None}, "cannot be loaded"),
+])  # fmt: skip
 def test_tokenizers_that_panic(checkpoint, changes, sentence):
     with pytest.raises(CheckpointError) as caught:
         tokenized(with_tokenizer(checkpoint, **changes), "a" * 5000 + "!", "step1")
@@ -173,23 +167,20 @@ def zipped():
     return stream.getvalue()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        npy((10**15,)),
-        npy((10**10,)),
-        npy((2**70,)),
-        npy((-5,), data=bytes(80)),
-        npy((1,) * 10_000),
-        npy((5,), "|O", b"cos\nsystem\n"),
-        npy((5,), "<M8[ns]", bytes(40)),
-        npy((2, 50), data=bytes(800)),
-        zipped(),
-        b"",
-        b"\x93NUMPY",
-        bytes(1000),
-    ],
-)
+@pytest.mark.parametrize("content", [
+    npy((10**15,)),
+    npy((10**10,)),
+    npy((2**70,)),
+    npy((-5,), data=bytes(80)),
+    npy((1,) * 10_000),
+    npy((5,), "|O", b"cos\nsystem\n"),
+    npy((5,), "<M8[ns]", bytes(40)),
+    npy((2, 50), data=bytes(800)),
+    zipped(),
+    b"",
+    b"\x93NUMPY",
+    bytes(1000),
+])  # fmt: skip
 def test_files_of_tokens_that_are_none(checkpoint, tmp_path, capsys, content):
     (tmp_path / "t.npy").write_bytes(content)
     printed = said(checkpoint, tmp_path / "t.npy", tmp_path / "out", capsys)

@@ -65,17 +65,14 @@ def test_patterns_and_several_models(tmp_path):
         listed(tmp_path, tensors, root="x")
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "rows"),
-    [
-        ("w[1]", (4, 5), (1, 2)),
-        ("w[0:2]", (2, 4, 5), (0, 2)),
-        ("w[1:]", (2, 4, 5), (1, 3)),
-        ("w[2,1:3]", (2, 5), (2, 3)),
-        ("w[2,:,0::2]", (4, 3), (2, 3)),
-        ("w[0::2]", (2, 4, 5), (0, 3)),
-    ],
-)
+@pytest.mark.parametrize(("name", "shape", "rows"), [
+    ("w[1]", (4, 5), (1, 2)),
+    ("w[0:2]", (2, 4, 5), (0, 2)),
+    ("w[1:]", (2, 4, 5), (1, 3)),
+    ("w[2,1:3]", (2, 5), (2, 3)),
+    ("w[2,:,0::2]", (4, 3), (2, 3)),
+    ("w[0::2]", (2, 4, 5), (0, 3)),
+])  # fmt: skip
 def test_parts_are_what_numpy_says(name, shape, rows):
     whole = torch.arange(60).view(3, 4, 5)
     part = part_of(name)

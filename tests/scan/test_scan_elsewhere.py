@@ -207,15 +207,12 @@ def test_a_step_travels_without_losing_a_bit():
         assert (sent.dtype, sent.shape, sent.tobytes()) == (found.dtype, found.shape, found.tobytes())
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"on": "slurm"}, "on must be local, ray, ray:ADDRESS or ray://HOST:PORT, got 'slurm'"),
-        ({"on": "local", "device": "cuda:1"}, "device cuda:1 names one GPU, and `on` chooses one itself; say cuda"),
-        ({"on": "local", "device": "tpu"}, "device must be cpu, cuda or cuda:NUMBER, got 'tpu'"),
-        ({"on": "local", "jobs": 0}, "jobs must be at least 1, got 0"),
-    ],
-)
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({"on": "slurm"}, "on must be local, ray, ray:ADDRESS or ray://HOST:PORT, got 'slurm'"),
+    ({"on": "local", "device": "cuda:1"}, "device cuda:1 names one GPU, and `on` chooses one itself; say cuda"),
+    ({"on": "local", "device": "tpu"}, "device must be cpu, cuda or cuda:NUMBER, got 'tpu'"),
+    ({"on": "local", "jobs": 0}, "jobs must be at least 1, got 0"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused_before_anything_is_read(tmp_path, options, sentence):
     with pytest.raises(BadInput) as error:
         scan_library(tmp_path / "nowhere", **options)

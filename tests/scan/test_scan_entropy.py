@@ -278,28 +278,22 @@ def test_entropy_from_the_hub(series, tokens, tmp_path, monkeypatch):
     assert found["curves"] == local["curves"]
 
 
-@pytest.mark.parametrize(
-    ("refuses", "kind", "sentence"),
-    [
-        (must_attend, "llama", None),
-        (must_attend, "gpt2", None),
-        (must_attend, "xlnet", None),  # its config says that it reads -1 tokens at a time: as many as there are
-        (must_attend, "mamba", "mamba models have no softmax to read"),
-        (must_attend, "vit", r"it \(vit\) is not a language model"),
-        (must_attend, "t5", "read two texts"),
-        (must_show_queries, "vit", r"it \(vit\) is not a language model"),  # whatever the probe could look at
-        (must_have_gradients, "gpt_neox", None),
-        (must_have_gradients, "llama", None),
-        (must_have_gradients, "gpt2", None),
-        (
-            must_have_gradients,
-            "bloom",
-            "it: bloom models compute attention by themselves, so that joma has no gradient of their entropy",
-        ),
-        (must_have_gradients, "bert", r"allocation is of models that predict the next token, and it \(bert\) does not"),
-        (must_have_gradients, "mamba", "have no softmax to read"),
-    ],
-)
+@pytest.mark.parametrize(("refuses", "kind", "sentence"), [
+    (must_attend, "llama", None),
+    (must_attend, "gpt2", None),
+    (must_attend, "xlnet", None),  # its config says that it reads -1 tokens at a time: as many as there are
+    (must_attend, "mamba", "mamba models have no softmax to read"),
+    (must_attend, "vit", r"it \(vit\) is not a language model"),
+    (must_attend, "t5", "read two texts"),
+    (must_show_queries, "vit", r"it \(vit\) is not a language model"),  # whatever the probe could look at
+    (must_have_gradients, "gpt_neox", None),
+    (must_have_gradients, "llama", None),
+    (must_have_gradients, "gpt2", None),
+    (must_have_gradients, "bloom",
+     "it: bloom models compute attention by themselves, so that joma has no gradient of their entropy"),
+    (must_have_gradients, "bert", r"allocation is of models that predict the next token, and it \(bert\) does not"),
+    (must_have_gradients, "mamba", "have no softmax to read"),
+])  # fmt: skip
 def test_a_config_alone_says_whether_a_model_suits_a_measure(refuses, kind, sentence):
     from transformers import AutoConfig
 

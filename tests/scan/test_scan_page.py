@@ -87,19 +87,16 @@ def test_a_threshold_beats_what_was_left_out_and_none_usable_beats_it(series, tm
     assert scan(series, "--fail-if", "stable_rank>0", "--steps", "1", out=tmp_path)[0] == 1
 
 
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [
-        ("stable_rank", "a threshold is MEASURE"),
-        ("stable_rank=5", "a threshold is MEASURE"),
-        ("stable_rank<nan", "a threshold is MEASURE"),
-        ("__import__('os')<1", "a threshold is MEASURE"),
-        ("entropy<1", "speaks of entropy, but the measures are stable_rank"),
-        ("stable_ranks<1", "speaks of stable_ranks, but the measures are stable_rank"),
-        ("stable_rank/mpl<1", "speaks of nothing that was measured; there are stable_rank/mlp@0 to @2"),
-        ("stable_rank@7<1", "speaks of nothing"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "words"), [
+    ("stable_rank", "a threshold is MEASURE"),
+    ("stable_rank=5", "a threshold is MEASURE"),
+    ("stable_rank<nan", "a threshold is MEASURE"),
+    ("__import__('os')<1", "a threshold is MEASURE"),
+    ("entropy<1", "speaks of entropy, but the measures are stable_rank"),
+    ("stable_ranks<1", "speaks of stable_ranks, but the measures are stable_rank"),
+    ("stable_rank/mpl<1", "speaks of nothing that was measured; there are stable_rank/mlp@0 to @2"),
+    ("stable_rank@7<1", "speaks of nothing"),
+])  # fmt: skip
 def test_a_rule_that_could_never_fail_is_refused(series, tmp_path, capsys, rule, words):
     assert joma("scan", series, "--steps", "0", "--fail-if", rule, "--out", tmp_path) == 2
     said = capsys.readouterr().err

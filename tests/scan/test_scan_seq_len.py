@@ -98,13 +98,10 @@ def test_a_config_that_says_nothing_is_a_note(tokens, tmp_path, capsys):
         assert note in stored_scan(run).notes
 
 
-@pytest.mark.parametrize(
-    ("asked", "sentence"),
-    [
-        (25, "seq_len must be at most 24, where the positions of this gpt2 model end, got 25"),
-        (1, "seq_len must be a number of tokens, at least 2, got 1"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "sentence"), [
+    (25, "seq_len must be at most 24, where the positions of this gpt2 model end, got 25"),
+    (1, "seq_len must be a number of tokens, at least 2, got 1"),
+])  # fmt: skip
 def test_what_no_model_can_read_is_refused_before_anything_is_written(tokens, tmp_path, capsys, asked, sentence):
     folder = saved(tmp_path / "gpt2", "gpt2", vocab_size=WORDS, n_embd=16, n_layer=1, n_head=2, n_positions=24)
     words = ["scan", folder, "--measures", "entropy", "--text", tokens, "--seq-len", asked, "--out", tmp_path / "out"]

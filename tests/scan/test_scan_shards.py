@@ -173,15 +173,12 @@ def test_suspicious_steps_are_kept_where_that_was_asked_for(pristine, tmp_path):
     assert (merged.steps, merged.notes, merged.faults) == (alone.steps, alone.notes, alone.faults)
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (("--measures", "stable_rank"), "was made with measures"),
-        ((*MEASURES, "--groups", "mlp"), "was made with groups"),
-        ((*MEASURES, "--keep-suspicious"), "was made with keep_suspicious"),
-        ((*MEASURES, "--steps", "0:60"), "lists step 80 (step80.safetensors)"),
-    ],
-)
+@pytest.mark.parametrize(("more", "said"), [
+    (("--measures", "stable_rank"), "was made with measures"),
+    ((*MEASURES, "--groups", "mlp"), "was made with groups"),
+    ((*MEASURES, "--keep-suspicious"), "was made with keep_suspicious"),
+    ((*MEASURES, "--steps", "0:60"), "lists step 80 (step80.safetensors)"),
+])  # fmt: skip
 def test_parts_of_other_options_are_refused(pristine, parts, tmp_path, more, said):
     joma("scan", pristine, *more, "--out", tmp_path, "--shard", "2/4")
     folders = [parts[0] / f"shard-{number}-of-4" for number in (1, 3, 4)]

@@ -209,18 +209,15 @@ def alpha_of(module, **settings):
     return found.alpha
 
 
-@pytest.mark.parametrize(
-    ("pattern", "fits"),
-    [
-        (r"model\.layers\.[0-9]+\.mlp\.up_proj", True),
-        (r".*up_proj", True),
-        (r"layers.\d+.mlp.up_proj", True),
-        (r"layers\.(?:0|1)\.mlp\.up_proj", True),
-        (r"mlp\.[du].*_proj", True),
-        (r"layers\.[1-9]+\.mlp\.up_proj", False),
-        (r"up_pro", False),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "fits"), [
+    (r"model\.layers\.[0-9]+\.mlp\.up_proj", True),
+    (r".*up_proj", True),
+    (r"layers.\d+.mlp.up_proj", True),
+    (r"layers\.(?:0|1)\.mlp\.up_proj", True),
+    (r"mlp\.[du].*_proj", True),
+    (r"layers\.[1-9]+\.mlp\.up_proj", False),
+    (r"up_pro", False),
+])  # fmt: skip
 def test_patterns_are_read_as_peft_reads_them(pattern, fits):
     from peft.utils.other import get_pattern_key
 
@@ -229,19 +226,16 @@ def test_patterns_are_read_as_peft_reads_them(pattern, fits):
     assert alpha_of(module, alpha_pattern={pattern: 2}) == (2 if fits else 1)
 
 
-@pytest.mark.parametrize(
-    ("module", "pattern", "sentence"),
-    [
-        ("a", "(a+)+b", "or a group, which could take for ever"),
-        ("a", r"\[(.|a)*(b|a)*\]", "or a group, which could take for ever"),
-        ("a", ".*.*.*.*x", "repeats more than 2 letters"),
-        ("a", "a{1,9}b{1,9}c{1,9}", "repeats more than 2 letters"),
-        ("a" * 38 + "b", "(.|a)" * 38, "a pattern of more than 2 groups, which could take for ever"),
-        ("a", "[a", "is not a regular expression"),
-        ("a", "a" * 201, "of more than 200 letters"),
-        ("a" * 161, "b.*c", "a module has a name of 161 letters"),
-    ],
-)
+@pytest.mark.parametrize(("module", "pattern", "sentence"), [
+    ("a", "(a+)+b", "or a group, which could take for ever"),
+    ("a", r"\[(.|a)*(b|a)*\]", "or a group, which could take for ever"),
+    ("a", ".*.*.*.*x", "repeats more than 2 letters"),
+    ("a", "a{1,9}b{1,9}c{1,9}", "repeats more than 2 letters"),
+    ("a" * 38 + "b", "(.|a)" * 38, "a pattern of more than 2 groups, which could take for ever"),
+    ("a", "[a", "is not a regular expression"),
+    ("a", "a" * 201, "of more than 200 letters"),
+    ("a" * 161, "b.*c", "a module has a name of 161 letters"),
+])  # fmt: skip
 def test_patterns_that_are_not_tried_are_told(module, pattern, sentence):
     """Passed over in silence, they would leave the adapter with another scale."""
     assert alpha_of(module) == 1

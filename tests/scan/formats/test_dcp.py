@@ -146,21 +146,18 @@ def no_format(found):
     found.state_dict_metadata["rows"].properties.dtype = None
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (no_chunks, "'rows' without a number format and chunks"),
-        (chunks_that_are_none, "'rows' without a number format and chunks"),
-        (no_format, "'rows' without a number format and chunks"),
-        (lead_out, "which is not a file beside it"),
-        (no_name, "which is not a file beside it"),
-        (too_large, "do not make up its shape"),
-        (too_large_with_its_chunks, "do not hold as many numbers"),
-        (nowhere, "does not say where"),
-        (behind_the_end, "should hold"),
-        (packed_by_an_extension, "packed by an extension"),
-    ],
-)
+@pytest.mark.parametrize(("change", "sentence"), [
+    (no_chunks, "'rows' without a number format and chunks"),
+    (chunks_that_are_none, "'rows' without a number format and chunks"),
+    (no_format, "'rows' without a number format and chunks"),
+    (lead_out, "which is not a file beside it"),
+    (no_name, "which is not a file beside it"),
+    (too_large, "do not make up its shape"),
+    (too_large_with_its_chunks, "do not hold as many numbers"),
+    (nowhere, "does not say where"),
+    (behind_the_end, "should hold"),
+    (packed_by_an_extension, "packed by an extension"),
+])  # fmt: skip
 def test_descriptions_that_lie_are_refused(tmp_path, change, sentence):
     folder = dcp_in_chunks(tmp_path / "a", CHUNKED, CHUNKS)
     changed_metadata(folder, change)
@@ -213,21 +210,18 @@ def test_metadata_with_anything_else_in_it_is_refused_and_never_run(tmp_path):
 CLASS = b"c" + b"torch.distributed.checkpoint.metadata\n"
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"\x80\x02ctorch\nSize\n}U\x01xK\x01sb.", "is damaged"),  # an operation of old pickles
-        (b"\x80\x02ctorch\nSize\n}X\x01\x00\x00\x00xK\x01sb.", "a state to what has none"),
-        (b"\x80\x02" + CLASS + b"Metadata\n}X\x03\x00\x00\x00getK\x01sb.", "a state to what has none"),
-        (b"\x80\x02" + CLASS + b"Metadata\n)\x81}X\x03\x00\x00\x00getK\x01sb.", "not a description"),
-        (b"\x80\x02}))\x86K\x01s.", "keys that are no names"),
-        (b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b".", "is damaged"),  # a bytearray of a terabyte
-        (b"\x80\x02K\x01r" + b"\xff" * 4 + b".", "not a description"),  # a memo of four thousand million places
-        (b"\x80\x02" + b"(" * 100_000 + b".", "is damaged"),
-        (b"\x80\x02ctorch\nfloat32\n)R.", "is damaged"),
-        (b"\x80\x02cbuiltins\neval\nX\x01\x00\x00\x001\x85R.", "it names 'builtins.eval'"),
-    ],
-)
+@pytest.mark.parametrize(("content", "sentence"), [
+    (b"\x80\x02ctorch\nSize\n}U\x01xK\x01sb.", "is damaged"),  # an operation of old pickles
+    (b"\x80\x02ctorch\nSize\n}X\x01\x00\x00\x00xK\x01sb.", "a state to what has none"),
+    (b"\x80\x02" + CLASS + b"Metadata\n}X\x03\x00\x00\x00getK\x01sb.", "a state to what has none"),
+    (b"\x80\x02" + CLASS + b"Metadata\n)\x81}X\x03\x00\x00\x00getK\x01sb.", "not a description"),
+    (b"\x80\x02}))\x86K\x01s.", "keys that are no names"),
+    (b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b".", "is damaged"),  # a bytearray of a terabyte
+    (b"\x80\x02K\x01r" + b"\xff" * 4 + b".", "not a description"),  # a memo of four thousand million places
+    (b"\x80\x02" + b"(" * 100_000 + b".", "is damaged"),
+    (b"\x80\x02ctorch\nfloat32\n)R.", "is damaged"),
+    (b"\x80\x02cbuiltins\neval\nX\x01\x00\x00\x001\x85R.", "it names 'builtins.eval'"),
+])  # fmt: skip
 def test_pickles_that_nobody_writes(tmp_path, content, sentence):
     folder = dcp_saved(tmp_path / "a", STATE)
     honest = (folder / ".metadata").read_bytes()

@@ -219,34 +219,31 @@ def state_of_shape(*shape):
     return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
 
-@pytest.mark.parametrize(
-    ("parts", "settings", "sentence"),
-    [
-        ({"qweight": GPTQ["qweight"]}, {}, "it has no scales beside it"),
-        (spoiled(GPTQ, "scales", torch.ones(4, 31)), {}, "fit neither GPTQ nor AWQ"),
-        (spoiled(GPTQ, "scales", torch.ones(4)), {}, "its scales are torch.float32"),
-        (spoiled(GPTQ, "g_idx", torch.full((64,), 9, dtype=torch.int32)), {}, "groups that are not among its 4"),
-        (spoiled(GPTQ, "g_idx", torch.full((3,), 9, dtype=torch.int32)), {}, "do not hold its inputs"),
-        (UNEVEN, {}, "2 groups of 192 inputs may be cut in several ways, and its config.json does not say which"),
-        (UNEVEN, {"quant_method": "gptq", "group_size": 64}, "group_size 64 in its config.json does not say which"),
-        (UNEVEN, {"quant_method": "gptq", "group_size": "128"}, "group_size '128' in its config.json does not"),
-        (GPTQ, {"quant_method": "gptq", "checkpoint_format": "marlin"}, "layout for one kind of GPU"),
-        (spoiled(INT8, "weight_format", torch.tensor(2, dtype=torch.uint8)), {}, "in the order of one kind of GPU"),
-        (spoiled(INT8, "SCB", torch.ones(3)), {}, "it has 32 rows and 3 scales"),
-        (spoiled(NF4, STATE, torch.zeros(5, dtype=torch.uint8)), {}, "does not say what its shape"),
-        (spoiled(NF4, STATE, state_of_shape()), {}, "does not say what its shape"),
-        (spoiled(NF4, STATE, state_of_shape(4, 4, 4, 3, 2)), {}, "does not say what its shape"),
-        (spoiled(NF4, "weight.absmax", torch.ones(2)), {}, "2 scales do not fit 384 numbers"),
-        (spoiled(NF4, "weight", torch.zeros(7, 1, dtype=torch.uint8)), {}, "it has 7 bytes"),
-        (spoiled(FP8, "weight_scale_inv", torch.ones(7, 3)), {}, "do not fit"),
-        (spoiled(FP8, "weight_scale_inv", torch.ones(2, 2, 2)), {}, "its scales have shape"),
-        (spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 8, dtype=torch.uint8)), {}, "not a pack-quantized"),
-        (spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 0, dtype=torch.int32)), {}, "not a pack-quantized"),
-        (spoiled(COMPRESSED, "weight_packed", torch.zeros(128, dtype=torch.int32)), {}, "not a pack-quantized"),
-        (spoiled(COMPRESSED, "weight_shape", torch.tensor(16)), {}, "not a pack-quantized"),
-        (spoiled(COMPRESSED, "weight_shape", torch.tensor([16, 999])), {}, "do not hold 999 numbers"),
-    ],
-)
+@pytest.mark.parametrize(("parts", "settings", "sentence"), [
+    ({"qweight": GPTQ["qweight"]}, {}, "it has no scales beside it"),
+    (spoiled(GPTQ, "scales", torch.ones(4, 31)), {}, "fit neither GPTQ nor AWQ"),
+    (spoiled(GPTQ, "scales", torch.ones(4)), {}, "its scales are torch.float32"),
+    (spoiled(GPTQ, "g_idx", torch.full((64,), 9, dtype=torch.int32)), {}, "groups that are not among its 4"),
+    (spoiled(GPTQ, "g_idx", torch.full((3,), 9, dtype=torch.int32)), {}, "do not hold its inputs"),
+    (UNEVEN, {}, "2 groups of 192 inputs may be cut in several ways, and its config.json does not say which"),
+    (UNEVEN, {"quant_method": "gptq", "group_size": 64}, "group_size 64 in its config.json does not say which"),
+    (UNEVEN, {"quant_method": "gptq", "group_size": "128"}, "group_size '128' in its config.json does not"),
+    (GPTQ, {"quant_method": "gptq", "checkpoint_format": "marlin"}, "layout for one kind of GPU"),
+    (spoiled(INT8, "weight_format", torch.tensor(2, dtype=torch.uint8)), {}, "in the order of one kind of GPU"),
+    (spoiled(INT8, "SCB", torch.ones(3)), {}, "it has 32 rows and 3 scales"),
+    (spoiled(NF4, STATE, torch.zeros(5, dtype=torch.uint8)), {}, "does not say what its shape"),
+    (spoiled(NF4, STATE, state_of_shape()), {}, "does not say what its shape"),
+    (spoiled(NF4, STATE, state_of_shape(4, 4, 4, 3, 2)), {}, "does not say what its shape"),
+    (spoiled(NF4, "weight.absmax", torch.ones(2)), {}, "2 scales do not fit 384 numbers"),
+    (spoiled(NF4, "weight", torch.zeros(7, 1, dtype=torch.uint8)), {}, "it has 7 bytes"),
+    (spoiled(FP8, "weight_scale_inv", torch.ones(7, 3)), {}, "do not fit"),
+    (spoiled(FP8, "weight_scale_inv", torch.ones(2, 2, 2)), {}, "its scales have shape"),
+    (spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 8, dtype=torch.uint8)), {}, "not a pack-quantized"),
+    (spoiled(COMPRESSED, "weight_packed", torch.zeros(16, 0, dtype=torch.int32)), {}, "not a pack-quantized"),
+    (spoiled(COMPRESSED, "weight_packed", torch.zeros(128, dtype=torch.int32)), {}, "not a pack-quantized"),
+    (spoiled(COMPRESSED, "weight_shape", torch.tensor(16)), {}, "not a pack-quantized"),
+    (spoiled(COMPRESSED, "weight_shape", torch.tensor([16, 999])), {}, "do not hold 999 numbers"),
+])  # fmt: skip
 def test_parts_that_do_not_fit_are_refused_in_a_sentence(tmp_path, parts, settings, sentence):
     with folder_of(tmp_path, parts, settings).open() as checkpoint:
         with pytest.raises(CheckpointError, match=sentence) as caught:

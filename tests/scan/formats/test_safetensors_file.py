@@ -171,19 +171,16 @@ def headed(path, header, data=b""):
 ONE = '"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
 
 
-@pytest.mark.parametrize(
-    ("header", "sentence"),
-    [
-        (f'{{"__metadata__": {{"a": 1}}, {ONE}}}', "metadata that are no strings"),
-        (f'{{"__metadata__": [], {ONE}}}', "metadata that are no strings"),
-        (f'{{"__metadata__": {{"a": NaN}}, {ONE}}}', "NaN is not a number"),
-        (f" {{{ONE}}}", "no JSON object"),
-        ('{"\\ud800": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}', "is no JSON"),
-        (f'{{"w": {{"dtype": "F32", "shape": {[1] * 65}, "data_offsets": [0, 4]}}}}', "65 dimensions"),
-        (f'{{"w": {{"dtype": "F32", "shape": {[10**18] * 100_000}, "data_offsets": [0, 4]}}}}', "100,000 dimensions"),
-        (f'{{"w": {{"dtype": "F32", "shape": [{"9" * 5000}], "data_offsets": [0, 4]}}}}', "is no JSON"),
-    ],
-)
+@pytest.mark.parametrize(("header", "sentence"), [
+    (f'{{"__metadata__": {{"a": 1}}, {ONE}}}', "metadata that are no strings"),
+    (f'{{"__metadata__": [], {ONE}}}', "metadata that are no strings"),
+    (f'{{"__metadata__": {{"a": NaN}}, {ONE}}}', "NaN is not a number"),
+    (f" {{{ONE}}}", "no JSON object"),
+    ('{"\\ud800": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}', "is no JSON"),
+    (f'{{"w": {{"dtype": "F32", "shape": {[1] * 65}, "data_offsets": [0, 4]}}}}', "65 dimensions"),
+    (f'{{"w": {{"dtype": "F32", "shape": {[10**18] * 100_000}, "data_offsets": [0, 4]}}}}', "100,000 dimensions"),
+    (f'{{"w": {{"dtype": "F32", "shape": [{"9" * 5000}], "data_offsets": [0, 4]}}}}', "is no JSON"),
+])  # fmt: skip
 def test_headers_that_the_library_refuses_or_chokes_on(tmp_path, header, sentence):
     path = headed(tmp_path / "a.safetensors", header, bytes(4))
     with pytest.raises(CheckpointError, match=sentence):

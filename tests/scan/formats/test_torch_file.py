@@ -240,19 +240,16 @@ class Described:
         return torch._utils._rebuild_tensor_v2, (storage, *self.description, False, OrderedDict())
 
 
-@pytest.mark.parametrize(
-    "description",
-    [
-        (0, (1,) * 100_000, (1,) * 100_000),
-        (10**9, (2,), (1,)),
-        (-3, (2,), (1,)),
-        (3, (2,), (1,)),
-        (0, (100, 100), (100, 1)),
-        (0, (2, 2), (2,)),
-        (0, (2**62, 2**62), (0, 0)),
-        (0, (10**6, 10**6), (0, 0)),
-    ],
-)
+@pytest.mark.parametrize("description", [
+    (0, (1,) * 100_000, (1,) * 100_000),
+    (10**9, (2,), (1,)),
+    (-3, (2,), (1,)),
+    (3, (2,), (1,)),
+    (0, (100, 100), (100, 1)),
+    (0, (2, 2), (2,)),
+    (0, (2**62, 2**62), (0, 0)),
+    (0, (10**6, 10**6), (0, 0)),
+])  # fmt: skip
 def test_shapes_that_the_file_does_not_hold(tmp_path, description):
     path = saved(tmp_path, {"w": Described(*description)})
     with pytest.raises(CheckpointError, match=r"a\.pt"):

@@ -316,15 +316,12 @@ def test_gate_and_up_of_gpt_oss(tmp_path):
     torch.testing.assert_close((((x @ up) + 1) * gated) @ down, experts(x, torch.ones(3, 1, dtype=torch.int64), ones))
 
 
-@pytest.mark.parametrize(
-    ("name", "group"),
-    [
-        ("Phi3ForCausalLM", "mlp_gate"),
-        ("GptOssForCausalLM", "mlp_experts"),
-        ("GraniteMoeForCausalLM", "mlp_experts_gate"),
-        ("DeepseekV3ForCausalLM", "mlp_shared_down"),
-    ],
-)
+@pytest.mark.parametrize(("name", "group"), [
+    ("Phi3ForCausalLM", "mlp_gate"),
+    ("GptOssForCausalLM", "mlp_experts"),
+    ("GraniteMoeForCausalLM", "mlp_experts_gate"),
+    ("DeepseekV3ForCausalLM", "mlp_shared_down"),
+])  # fmt: skip
 def test_stable_ranks_are_those_of_numpy(name, group, tmp_path):
     place = LocalFolder(save_model(model_of(name, KNOWN[name][0]), tmp_path / "model"), 0)
     found, _, matrices = groups_of(place)

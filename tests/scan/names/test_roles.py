@@ -120,25 +120,22 @@ def test_what_is_known_outside_of_layers_is_named(wild, tmp_path, capsys):
     assert "(head)" in line
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("[names", "is no TOML"),
-        ("names = 3", r"no table \[names\] alone"),
-        ('[names]\n"a" = "b"\n[more]\nx = 1', r"no table \[names\] alone"),
-        ("[roles]", r"no table \[names\] alone"),
-        ('[names]\n"" = "a"', "does not begin with the end of a name"),
-        ('[names]\n"a..b" = "a"', "does not begin with"),
-        ('[names]\n"*.*" = "a"', "does not begin with"),
-        ('[names]\n"a" = 3', "names no group"),
-        ('[names]\na.b = "c"', "names no group"),  # without quotes TOML takes it for a table in a table
-        ('[names]\n"a" = "two words"', "names no group"),
-        ('[names]\n"a" = "../up"', "names no group"),
-        (named({f"{'x' * 300}": "a"}), "does not begin with"),
-        (named({f"a{at}": "b" for at in range(1001)}), "1,000 are read"),
-        ("x = " + "[" * 100_000, "is no TOML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    ("[names", "is no TOML"),
+    ("names = 3", r"no table \[names\] alone"),
+    ('[names]\n"a" = "b"\n[more]\nx = 1', r"no table \[names\] alone"),
+    ("[roles]", r"no table \[names\] alone"),
+    ('[names]\n"" = "a"', "does not begin with the end of a name"),
+    ('[names]\n"a..b" = "a"', "does not begin with"),
+    ('[names]\n"*.*" = "a"', "does not begin with"),
+    ('[names]\n"a" = 3', "names no group"),
+    ('[names]\na.b = "c"', "names no group"),  # without quotes TOML takes it for a table in a table
+    ('[names]\n"a" = "two words"', "names no group"),
+    ('[names]\n"a" = "../up"', "names no group"),
+    (named({f"{'x' * 300}": "a"}), "does not begin with"),
+    (named({f"a{at}": "b" for at in range(1001)}), "1,000 are read"),
+    ("x = " + "[" * 100_000, "is no TOML"),
+])  # fmt: skip
 def test_files_that_are_none(text, why, tmp_path):
     (tmp_path / "roles.toml").write_text(text)
     with pytest.raises(BadInput, match=why) as caught:

@@ -15,21 +15,18 @@ def under(*words):
     return [f"{word}.{name}" if word else name for word in words for name in LAYER]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("model", "ema"), ("model", "ema")),
-        (("state_dict.model", "state_dict.model_ema"), ("state_dict.model", "state_dict.model_ema")),
-        (("state_dict", "state_dict_ema"), ("state_dict", "state_dict_ema")),
-        (("", "ema"), (".", "ema")),
-        (("module", "swa_model.module"), (".", "swa_model")),
-        (("student", "teacher"), ("student", "teacher")),
-        (("", "module"), (".", "module")),
-        (("encoder", "decoder"), (".",)),
-        (("module._orig_mod.model",), (".",)),
-        (("ema",), (".",)),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected"), [
+    (("model", "ema"), ("model", "ema")),
+    (("state_dict.model", "state_dict.model_ema"), ("state_dict.model", "state_dict.model_ema")),
+    (("state_dict", "state_dict_ema"), ("state_dict", "state_dict_ema")),
+    (("", "ema"), (".", "ema")),
+    (("module", "swa_model.module"), (".", "swa_model")),
+    (("student", "teacher"), ("student", "teacher")),
+    (("", "module"), (".", "module")),
+    (("encoder", "decoder"), (".",)),
+    (("module._orig_mod.model",), (".",)),
+    (("ema",), (".",)),
+])  # fmt: skip
 def test_roots(words, expected):
     names = under(*words)
     assert roots(names) == expected

@@ -30,14 +30,11 @@ def test_epochs_with_fractions(tmp_path):
     assert moment_in("epoch=0.5-step=70").step == 70
 
 
-@pytest.mark.parametrize(
-    ("axis", "names", "steps"),
-    [
-        ("tokens", ["tokens_100M", "1.5B_tokens", "tokens=4B"], [100_000_000, 1_500_000_000, 4_000_000_000]),
-        ("tokens", ["step9-tokens1B", "step3-tokens2B"], [10**9, 2 * 10**9]),
-        ("date", ["2026-05-02", "20260501", "run_2026-05-01T12-30-07"], [1777593600, 1777638607, 1777680000]),
-    ],
-)
+@pytest.mark.parametrize(("axis", "names", "steps"), [
+    ("tokens", ["tokens_100M", "1.5B_tokens", "tokens=4B"], [100_000_000, 1_500_000_000, 4_000_000_000]),
+    ("tokens", ["step9-tokens1B", "step3-tokens2B"], [10**9, 2 * 10**9]),
+    ("date", ["2026-05-02", "20260501", "run_2026-05-01T12-30-07"], [1777593600, 1777638607, 1777680000]),
+])  # fmt: skip
 def test_folders_by_tokens_and_by_date(axis, names, steps, tmp_path):
     folder = named(tmp_path / "run", *names, "final")
     series = found_in(folder, axis=axis)

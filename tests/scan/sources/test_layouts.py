@@ -326,21 +326,14 @@ def test_a_pickle_is_not_run_to_learn_its_step(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    ("revisions", "steps", "epochs", "aside"),
-    [
-        (("main", "step10", "step1k", "step20-tokens1B"), [10, 20, 1000], [None] * 3, "main"),
-        (("main", "epoch_1", "epoch_2"), [1, 2], [1, 2], "main"),
-        (
-            ("stage1-step10", "stage1-step20", "stage2-ingredient1-step10"),
-            [10, 20],
-            [None] * 2,
-            "stage2-ingredient1-step10",
-        ),
-        (("step10", "epoch_1", "step20-final"), [10], [None], "epoch_1"),
-        (("main", "v1.0"), [0], [None], None),
-    ],
-)
+@pytest.mark.parametrize(("revisions", "steps", "epochs", "aside"), [
+    (("main", "step10", "step1k", "step20-tokens1B"), [10, 20, 1000], [None] * 3, "main"),
+    (("main", "epoch_1", "epoch_2"), [1, 2], [1, 2], "main"),
+    (("stage1-step10", "stage1-step20", "stage2-ingredient1-step10"), [10, 20], [None] * 2,
+     "stage2-ingredient1-step10"),
+    (("step10", "epoch_1", "step20-final"), [10], [None], "epoch_1"),
+    (("main", "v1.0"), [0], [None], None),
+])  # fmt: skip
 def test_revisions_of_the_hub(revisions, steps, epochs, aside, tmp_path, monkeypatch):
     from joma.scan.sources.hub import HubModel
 

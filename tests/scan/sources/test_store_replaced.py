@@ -155,35 +155,29 @@ NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 """What obstore has for an answer without a date."""
 
 
-@pytest.mark.parametrize(
-    ("listed", "told"),
-    [
-        (Listed(10, None, NOON), [{"last_modified": NOON.replace(second=1)}]),  # since it was listed
-        (Listed(10, None, NOON), [{"last_modified": NOON.replace(second=1), "e_tag": '"a"', "version": "1"}]),
-        (Listed(10, None, NOON), [{"last_modified": NOON}, {"last_modified": NOON.replace(second=1)}]),
-        (Listed(10, '"a"', NOON), [{"last_modified": NOON.replace(second=1)}]),  # an answer without its tag
-        (Listed(10, '"a"', NOON), [{"last_modified": NOON}, {"e_tag": '"b"', "last_modified": NOON}]),  # tagged again
-        (Listed(10, None, None), [{"version": "1"}, {"version": "2"}]),
-        (Listed(10, None, None), [{"version": "1", "last_modified": NOON}, {"version": "2", "last_modified": NOON}]),
-        (Listed(10, None, NOON), [{"e_tag": '"a"', "last_modified": NOON}, {"e_tag": '"b"', "last_modified": NOON}]),
-        (Listed(10, None, NOON), [{"size": 11}]),
-    ],
-)
+@pytest.mark.parametrize(("listed", "told"), [
+    (Listed(10, None, NOON), [{"last_modified": NOON.replace(second=1)}]),  # since it was listed
+    (Listed(10, None, NOON), [{"last_modified": NOON.replace(second=1), "e_tag": '"a"', "version": "1"}]),
+    (Listed(10, None, NOON), [{"last_modified": NOON}, {"last_modified": NOON.replace(second=1)}]),
+    (Listed(10, '"a"', NOON), [{"last_modified": NOON.replace(second=1)}]),  # an answer without its tag
+    (Listed(10, '"a"', NOON), [{"last_modified": NOON}, {"e_tag": '"b"', "last_modified": NOON}]),  # tagged again
+    (Listed(10, None, None), [{"version": "1"}, {"version": "2"}]),
+    (Listed(10, None, None), [{"version": "1", "last_modified": NOON}, {"version": "2", "last_modified": NOON}]),
+    (Listed(10, None, NOON), [{"e_tag": '"a"', "last_modified": NOON}, {"e_tag": '"b"', "last_modified": NOON}]),
+    (Listed(10, None, NOON), [{"size": 11}]),
+])  # fmt: skip
 def test_another_object_is_noticed_by_the_best_that_both_tell(listed, told):
     with pytest.raises(CheckpointError, match="was replaced while it was read"):
         read(listed, *told)
 
 
-@pytest.mark.parametrize(
-    ("listed", "told"),
-    [
-        (Listed(10, None, NOON.replace(microsecond=7000)), [{"last_modified": NOON}]),  # lists tell fractions
-        (Listed(10, None, NOON), [{"last_modified": NEVER}]),
-        (Listed(10, None, "Tue, 17 Nov 2026 12:00:00 GMT"), [{"last_modified": NOON}]),
-        (Listed(10, None, "Tue, 17 Nov 2026 12:00:00 -0000"), [{"last_modified": NOON}]),
-        (Listed(10, '"a"', NOON), [{"e_tag": 'W/"a"', "last_modified": NOON.replace(second=1)}]),  # touched only
-        (Listed(10, None, None), [{"version": "1"}, {"version": "1"}]),
-    ],
-)
+@pytest.mark.parametrize(("listed", "told"), [
+    (Listed(10, None, NOON.replace(microsecond=7000)), [{"last_modified": NOON}]),  # lists tell fractions
+    (Listed(10, None, NOON), [{"last_modified": NEVER}]),
+    (Listed(10, None, "Tue, 17 Nov 2026 12:00:00 GMT"), [{"last_modified": NOON}]),
+    (Listed(10, None, "Tue, 17 Nov 2026 12:00:00 -0000"), [{"last_modified": NOON}]),
+    (Listed(10, '"a"', NOON), [{"e_tag": 'W/"a"', "last_modified": NOON.replace(second=1)}]),  # touched only
+    (Listed(10, None, None), [{"version": "1"}, {"version": "1"}]),
+])  # fmt: skip
 def test_the_same_object_is_not_taken_for_another(listed, told):
     read(listed, *told)

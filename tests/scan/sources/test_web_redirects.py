@@ -71,16 +71,13 @@ def test_redirects_come_to_an_end(site, web, tmp_path):
     assert len(site.traffic.asked) == redirects.MOST + 1
 
 
-@pytest.mark.parametrize(
-    ("target", "why"),
-    [
-        ("http://example.org/m", "is redirected to example.org: http:// is neither secret nor safe"),
-        ("ftp://example.org/m", "no web address"),
-        ("file:///etc/passwd", "no web address"),
-        ("https://user:hush@example.org/m", "no web address"),
-        ("https://[::1/m", "no web address"),
-    ],
-)
+@pytest.mark.parametrize(("target", "why"), [
+    ("http://example.org/m", "is redirected to example.org: http:// is neither secret nor safe"),
+    ("ftp://example.org/m", "no web address"),
+    ("file:///etc/passwd", "no web address"),
+    ("https://user:hush@example.org/m", "no web address"),
+    ("https://[::1/m", "no web address"),
+])  # fmt: skip
 def test_a_redirect_leads_to_https_alone(site, web, tmp_path, target, why):
     site.redirects = {"/m.safetensors": target}
     with pytest.raises(CheckpointError, match=re.escape(why)) as caught:
