@@ -159,31 +159,28 @@ def test_memory_is_linear_in_the_length(gradients, monkeypatch):
 SAME = {"q": torch.zeros(1, 2, 5, 8)}
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"q": torch.zeros(2, 3, 4)}, "q and k must be"),
-        ({"q": torch.zeros(1, 3, 4, 8)}, "the heads of q must be a multiple of those of k, got 3 and 2"),
-        ({"q": torch.zeros(1, 2, 4, 9)}, "disagree on batch or width"),
-        ({"q": torch.zeros(1, 2, 0, 8)}, "must not be empty"),
-        ({"q": torch.zeros(1, 2, 6, 8)}, "causal attention aligns"),
-        ({"window": 0}, "window must be a whole number of at least 1, got 0"),
-        ({"softcap": -1.0}, "softcap must be a finite number above 0, got -1"),
-        ({"scale": float("nan")}, "scale must be a finite number, got nan"),
-        ({"sinks": torch.zeros(3)}, "sinks must be one number or have shape"),
-        ({"sinks": 0.0, "sink_key": torch.zeros(2, 8)}, "two kinds of learned sink"),
-        ({"sink_key": torch.zeros(2, 7)}, r"sink_key must have shape \(2, 8\)"),
-        ({"cu_seqlens": [0, 5]}, "cu_seqlens needs as many queries as keys, got 4 queries and 5 keys"),
-        ({"cu_seqlens": [0, 3, 2, 5], **SAME}, "cu_seqlens must rise from 0 to the number of keys, 5, got 0, 3, 2, 5"),
-        ({"cu_seqlens": [0, 4], **SAME}, "cu_seqlens must rise from 0 to the number of keys, 5, got 0, 4"),
-        ({"cu_seqlens": [1, 5], **SAME}, "cu_seqlens must rise from 0"),
-        ({"cu_seqlens": [0.0, 5.0], **SAME}, r"cu_seqlens must be whole numbers, .* got torch.float64"),
-        ({"cu_seqlens": [5], **SAME}, "cu_seqlens must be whole numbers"),
-        ({"cu_seqlens": [[0, 5], [0, 5], [0, 5]], **SAME}, "cu_seqlens has 3 rows and q has 1"),
-        ({"key_padding": torch.zeros(1, 5)}, "key_padding must be bool"),
-        ({"bias": torch.zeros(1, 2, 3, 5)}, "bias must broadcast to"),
-    ],
-)
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"q": torch.zeros(2, 3, 4)}, "q and k must be"),
+    ({"q": torch.zeros(1, 3, 4, 8)}, "the heads of q must be a multiple of those of k, got 3 and 2"),
+    ({"q": torch.zeros(1, 2, 4, 9)}, "disagree on batch or width"),
+    ({"q": torch.zeros(1, 2, 0, 8)}, "must not be empty"),
+    ({"q": torch.zeros(1, 2, 6, 8)}, "causal attention aligns"),
+    ({"window": 0}, "window must be a whole number of at least 1, got 0"),
+    ({"softcap": -1.0}, "softcap must be a finite number above 0, got -1"),
+    ({"scale": float("nan")}, "scale must be a finite number, got nan"),
+    ({"sinks": torch.zeros(3)}, "sinks must be one number or have shape"),
+    ({"sinks": 0.0, "sink_key": torch.zeros(2, 8)}, "two kinds of learned sink"),
+    ({"sink_key": torch.zeros(2, 7)}, r"sink_key must have shape \(2, 8\)"),
+    ({"cu_seqlens": [0, 5]}, "cu_seqlens needs as many queries as keys, got 4 queries and 5 keys"),
+    ({"cu_seqlens": [0, 3, 2, 5], **SAME}, "cu_seqlens must rise from 0 to the number of keys, 5, got 0, 3, 2, 5"),
+    ({"cu_seqlens": [0, 4], **SAME}, "cu_seqlens must rise from 0 to the number of keys, 5, got 0, 4"),
+    ({"cu_seqlens": [1, 5], **SAME}, "cu_seqlens must rise from 0"),
+    ({"cu_seqlens": [0.0, 5.0], **SAME}, r"cu_seqlens must be whole numbers, .* got torch.float64"),
+    ({"cu_seqlens": [5], **SAME}, "cu_seqlens must be whole numbers"),
+    ({"cu_seqlens": [[0, 5], [0, 5], [0, 5]], **SAME}, "cu_seqlens has 3 rows and q has 1"),
+    ({"key_padding": torch.zeros(1, 5)}, "key_padding must be bool"),
+    ({"bias": torch.zeros(1, 2, 3, 5)}, "bias must broadcast to"),
+])  # fmt: skip
 def test_bad_input_gets_one_sentence(change, sentence):
     arguments = {"q": torch.zeros(1, 2, 4, 8), "k": torch.zeros(1, 2, 5, 8), **change}
     with pytest.raises(ValueError, match=sentence):

@@ -107,14 +107,11 @@ def test_with_fewer_than_two_seeds_nothing_is_known_of_chance(values):
     assert found.seeds == sum(np.isfinite(values))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (([[1.0, 2.0]], 0.0), "values must be one row of numbers"),
-        (([1.0, 2.0], [1.0]), "must be as many, got 2 and 1"),
-        (([1.0, 2.0], float("nan")), "control must be finite where it is one number"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (([[1.0, 2.0]], 0.0), "values must be one row of numbers"),
+    (([1.0, 2.0], [1.0]), "must be as many, got 2 and 1"),
+    (([1.0, 2.0], float("nan")), "control must be finite where it is one number"),
+])  # fmt: skip
 def test_comparisons_that_make_no_sense(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         compare(*arguments)

@@ -128,37 +128,31 @@ def test_nothing_is_differentiated():
     assert not power_law(torch.rand(30).add(1).requires_grad_()).alpha.requires_grad
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ([1.0] * 19, r"^values must have shape \(..., values\) with at least 20 values, got \(19,\)$"),
-        (3.0, r"^values must have shape .* got \(\)$"),
-        (
-            [0.0, *range(1, 30)],
-            r"^values must be above zero, got 0: leave out eigenvalues that are zero up to rounding$",
-        ),
-        ([-1.0, *range(1, 30)], r"^values must be above zero, got -1"),
-        ([math.nan, *range(1, 30)], r"^values contains NaN$"),
-        ([math.inf, *range(1, 30)], r"^values must be finite, got infinity$"),
-        ([2.0] * 30, r"^a power law needs values that differ, got values that are all equal up to rounding$"),
-    ],
-)
+@pytest.mark.parametrize(("values", "said"), [
+    ([1.0] * 19, r"^values must have shape \(..., values\) with at least 20 values, got \(19,\)$"),
+    (3.0, r"^values must have shape .* got \(\)$"),
+    (
+        [0.0, *range(1, 30)],
+        r"^values must be above zero, got 0: leave out eigenvalues that are zero up to rounding$",
+    ),
+    ([-1.0, *range(1, 30)], r"^values must be above zero, got -1"),
+    ([math.nan, *range(1, 30)], r"^values contains NaN$"),
+    ([math.inf, *range(1, 30)], r"^values must be finite, got infinity$"),
+    ([2.0] * 30, r"^a power law needs values that differ, got values that are all equal up to rounding$"),
+])  # fmt: skip
 def test_bad_values_get_a_sentence(values, said):
     with pytest.raises(ValueError, match=said):
         power_law(values)
 
 
-@pytest.mark.parametrize(
-    ("w", "said"),
-    [
-        (torch.eye(19), r"^alpha needs a matrix with at least 20 singular values other than zero, got one with 19"),
-        (torch.zeros(30, 30), r"got one with 0 of them$"),
-        (torch.ones(30, 30), r"got one with 1 of them$"),
-        (torch.eye(30), r"^a power law needs values that differ"),
-        (torch.full((30, 30), math.nan), r"^w must be finite, got NaN or infinity$"),
-        (torch.ones(30), r"^w must have shape \(..., rows, columns\)"),
-    ],
-)
+@pytest.mark.parametrize(("w", "said"), [
+    (torch.eye(19), r"^alpha needs a matrix with at least 20 singular values other than zero, got one with 19"),
+    (torch.zeros(30, 30), r"got one with 0 of them$"),
+    (torch.ones(30, 30), r"got one with 1 of them$"),
+    (torch.eye(30), r"^a power law needs values that differ"),
+    (torch.full((30, 30), math.nan), r"^w must be finite, got NaN or infinity$"),
+    (torch.ones(30), r"^w must have shape \(..., rows, columns\)"),
+])  # fmt: skip
 def test_bad_matrices_get_a_sentence(w, said):
     with pytest.raises(ValueError, match=said):
         spectral_power_law(w)

@@ -361,28 +361,25 @@ def test_a_threshold_is_a_probability(measure, threshold):
 Q = torch.zeros(1, 2, 5, 4)
 
 
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
-        (lambda: sink_mass(Q, Q, 0), "first must be a whole number of at least 1, got 0"),
-        (lambda: sink_mass(Q, Q, 6), "first must be at most the number of keys, 5, got 6"),
-        (lambda: heavy_hitters(Q, Q, 2, among=6), "among must be at most the number of keys, 5, got 6"),
-        (
-            lambda: heavy_hitters(Q, Q, 2, queries=(3, 3)),
-            r"queries must be \(start, stop\) with 0 <= start < stop <= 5",
-        ),
-        (lambda: heavy_hitters(Q, Q, 2, queries=(0, 6)), r"queries must be \(start, stop\).*got \(0, 6\)"),
-        (lambda: heavy_hitters(Q, Q, 2, queries=3), r"queries must be \(start, stop\).*got 3"),
-        (lambda: mass_above(Q[0], Q, 0.1), "q and k must be"),
-        (lambda: top_mass(Q, Q[..., :3], 2), "disagree on batch or width"),
-        (lambda: top_mass(Q, Q[:, :, :4], 2), "causal attention aligns"),
-        (lambda: stability(Q, Q), "sets_a must be what heavy_hitters returns, got Tensor"),
-        (
-            lambda: stability(heavy_hitters(Q, Q, 2), heavy_hitters(Q[:, :1], Q[:, :1], 2)),
-            r"sets_a and sets_b must have the same batch and heads, got \(1, 2\) and \(1, 1\)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("call", "sentence"), [
+    (lambda: sink_mass(Q, Q, 0), "first must be a whole number of at least 1, got 0"),
+    (lambda: sink_mass(Q, Q, 6), "first must be at most the number of keys, 5, got 6"),
+    (lambda: heavy_hitters(Q, Q, 2, among=6), "among must be at most the number of keys, 5, got 6"),
+    (
+        lambda: heavy_hitters(Q, Q, 2, queries=(3, 3)),
+        r"queries must be \(start, stop\) with 0 <= start < stop <= 5",
+    ),
+    (lambda: heavy_hitters(Q, Q, 2, queries=(0, 6)), r"queries must be \(start, stop\).*got \(0, 6\)"),
+    (lambda: heavy_hitters(Q, Q, 2, queries=3), r"queries must be \(start, stop\).*got 3"),
+    (lambda: mass_above(Q[0], Q, 0.1), "q and k must be"),
+    (lambda: top_mass(Q, Q[..., :3], 2), "disagree on batch or width"),
+    (lambda: top_mass(Q, Q[:, :, :4], 2), "causal attention aligns"),
+    (lambda: stability(Q, Q), "sets_a must be what heavy_hitters returns, got Tensor"),
+    (
+        lambda: stability(heavy_hitters(Q, Q, 2), heavy_hitters(Q[:, :1], Q[:, :1], 2)),
+        r"sets_a and sets_b must have the same batch and heads, got \(1, 2\) and \(1, 1\)",
+    ),
+])  # fmt: skip
 def test_bad_input_gets_one_sentence(call, sentence):
     with pytest.raises(ValueError, match=f"^{sentence}|{sentence}$"):
         call()

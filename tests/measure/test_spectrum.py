@@ -83,19 +83,16 @@ def test_any_decay_of_the_spectrum_any_seed(way, seed, tolerance, count, power):
         assert_certified(spectrum(w, count=count, tolerance=tolerance, generator=rng(seed)), w, tolerance)
 
 
-@pytest.mark.parametrize(
-    ("name", "way", "starts"),
-    [
-        ("above the rest", "lanczos", 30),
-        pytest.param("alone in its row", "lanczos", 30, marks=pytest.mark.long),
-        pytest.param("above the rest", "lanczos", 100, marks=pytest.mark.long),
-        pytest.param("alone in its row", "lanczos", 100, marks=pytest.mark.long),
-        pytest.param("just above the bound", "lanczos", 30, marks=pytest.mark.long),
-        pytest.param("above a cluster", "lanczos", 30, marks=pytest.mark.long),
-        ("just above the bound", "factor", 30),
-        ("above a cluster", "factor of an accelerator", 15),
-    ],
-)
+@pytest.mark.parametrize(("name", "way", "starts"), [
+    ("above the rest", "lanczos", 30),
+    pytest.param("alone in its row", "lanczos", 30, marks=pytest.mark.long),
+    pytest.param("above the rest", "lanczos", 100, marks=pytest.mark.long),
+    pytest.param("alone in its row", "lanczos", 100, marks=pytest.mark.long),
+    pytest.param("just above the bound", "lanczos", 30, marks=pytest.mark.long),
+    pytest.param("above a cluster", "lanczos", 30, marks=pytest.mark.long),
+    ("just above the bound", "factor", 30),
+    ("above a cluster", "factor of an accelerator", 15),
+])  # fmt: skip
 def test_a_hidden_value_is_missed_no_more_often_than_promised(name, way, starts):
     """A start that hardly sees the leader is refused, not certified: failure = 20 %."""
     w = HIDDEN[name]()
@@ -294,33 +291,27 @@ def test_effective_rank_of_known_matrices():
 
 
 @pytest.mark.parametrize("function", [stable_rank, spectrum, spectral_norm, effective_rank])
-@pytest.mark.parametrize(
-    ("w", "sentence"),
-    [
-        (torch.ones(3), "w must have shape"),
-        (torch.ones(2, 0), "w must have shape"),
-        (torch.ones(2, 2, dtype=torch.int64), "w must hold floating numbers"),
-        (torch.ones(2, 2, dtype=torch.complex64), "w must be real, got torch.complex64"),
-        (torch.tensor([[1.0, torch.nan]]), "w must be finite"),
-        (torch.full((300, 400), torch.inf), "w must be finite"),
-    ],
-)
+@pytest.mark.parametrize(("w", "sentence"), [
+    (torch.ones(3), "w must have shape"),
+    (torch.ones(2, 0), "w must have shape"),
+    (torch.ones(2, 2, dtype=torch.int64), "w must hold floating numbers"),
+    (torch.ones(2, 2, dtype=torch.complex64), "w must be real, got torch.complex64"),
+    (torch.tensor([[1.0, torch.nan]]), "w must be finite"),
+    (torch.full((300, 400), torch.inf), "w must be finite"),
+])  # fmt: skip
 def test_bad_matrices_get_one_sentence(function, w, sentence):
     with pytest.raises(ValueError, match=sentence):
         function(w)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"count": 0}, "count must be"),
-        ({"count": 5}, "count must be at most the smaller side of w, 4, got 5"),
-        ({"tolerance": 0.0}, "tolerance and failure"),
-        ({"failure": 1.0}, "tolerance and failure"),
-        ({"start": torch.ones(5, 1)}, "start must have shape"),
-        ({"start": torch.full((4, 1), torch.nan)}, "start contains NaN"),
-    ],
-)
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({"count": 0}, "count must be"),
+    ({"count": 5}, "count must be at most the smaller side of w, 4, got 5"),
+    ({"tolerance": 0.0}, "tolerance and failure"),
+    ({"failure": 1.0}, "tolerance and failure"),
+    ({"start": torch.ones(5, 1)}, "start must have shape"),
+    ({"start": torch.full((4, 1), torch.nan)}, "start contains NaN"),
+])  # fmt: skip
 def test_bad_options_get_one_sentence(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         spectrum(torch.ones(4, 6), **options)

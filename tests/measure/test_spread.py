@@ -275,16 +275,13 @@ def test_no_gradient_and_no_change_of_the_inputs():
     assert torch.equal(k, before[1])
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({"query_padding": torch.ones(2, 28, dtype=torch.bool)}, "query_padding must be bool"),
-        ({"query_padding": torch.ones(2, 29)}, "query_padding must be bool"),
-        ({"key_padding": torch.ones(2, 28, dtype=torch.bool)}, "key_padding must be bool"),
-        ({"window": 0}, "window must be"),
-        ({"cu_seqlens": [0, 28]}, "cu_seqlens must rise"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "says"), [
+    ({"query_padding": torch.ones(2, 28, dtype=torch.bool)}, "query_padding must be bool"),
+    ({"query_padding": torch.ones(2, 29)}, "query_padding must be bool"),
+    ({"key_padding": torch.ones(2, 28, dtype=torch.bool)}, "key_padding must be bool"),
+    ({"window": 0}, "window must be"),
+    ({"cu_seqlens": [0, 28]}, "cu_seqlens must rise"),
+])  # fmt: skip
 def test_wrong_arguments_get_one_sentence(wrong, says):
     q, k = draw(11)
     with pytest.raises(ValueError, match=says):

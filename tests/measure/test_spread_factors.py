@@ -87,19 +87,16 @@ def test_rank_counts_directions(directions):
     torch.testing.assert_close(found.rank, torch.tensor(float(directions)))
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"w_q": torch.ones(3, 3, 7)}, "w_q and w_k must be"),
-        ({"w_k": torch.ones(2, 4, 7)}, "w_q and w_k must be"),
-        ({"w_q": torch.ones(4, 7)}, "w_q and w_k must be"),
-        ({"x": torch.ones(3, 11, 6)}, "x must be two or more tokens"),
-        ({"x": torch.ones(1, 7)}, "x must be two or more tokens"),
-        ({"b_q": torch.ones(4)}, "b_q must be"),
-        ({"variance": torch.ones(3)}, "variance must be"),
-        ({"scale": float("nan")}, "scale must be"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), [
+    ({"w_q": torch.ones(3, 3, 7)}, "w_q and w_k must be"),
+    ({"w_k": torch.ones(2, 4, 7)}, "w_q and w_k must be"),
+    ({"w_q": torch.ones(4, 7)}, "w_q and w_k must be"),
+    ({"x": torch.ones(3, 11, 6)}, "x must be two or more tokens"),
+    ({"x": torch.ones(1, 7)}, "x must be two or more tokens"),
+    ({"b_q": torch.ones(4)}, "b_q must be"),
+    ({"variance": torch.ones(3)}, "variance must be"),
+    ({"scale": float("nan")}, "scale must be"),
+])  # fmt: skip
 def test_wrong_arguments_get_one_sentence(change, says):
     w_q, w_k, b_q, x, variance = draw()
     given = {"w_q": w_q, "w_k": w_k, "x": x, "b_q": b_q, "variance": variance} | change

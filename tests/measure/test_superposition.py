@@ -98,19 +98,16 @@ def test_same_seed_same_numbers_and_another_seed_another_shuffle():
     assert not torch.equal(once.z, other.z)
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"contexts": 2}, "contexts must be a whole number of at least 3, got 2"),
-        ({"contexts": 31}, "contexts must be at most the number of texts, 30, got 31"),
-        ({"keys": None}, "keys and weights come together"),
-        ({"keys": torch.zeros(30, 4, dtype=torch.long)}, r"keys must be \(texts, length, m\)"),
-        ({"height": torch.full((30, 12), torch.nan)}, "height contains NaN"),
-        ({"height": torch.zeros(30)}, r"must both be \(texts, neurons\)"),
-        ({"position": torch.full((30, 12), 9)}, "position must be from 0 to 8"),
-        ({"tokens": torch.zeros(29, 9, dtype=torch.long)}, r"tokens must be ids .* of the same 30 texts"),
-    ],
-)
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"contexts": 2}, "contexts must be a whole number of at least 3, got 2"),
+    ({"contexts": 31}, "contexts must be at most the number of texts, 30, got 31"),
+    ({"keys": None}, "keys and weights come together"),
+    ({"keys": torch.zeros(30, 4, dtype=torch.long)}, r"keys must be \(texts, length, m\)"),
+    ({"height": torch.full((30, 12), torch.nan)}, "height contains NaN"),
+    ({"height": torch.zeros(30)}, r"must both be \(texts, neurons\)"),
+    ({"position": torch.full((30, 12), 9)}, "position must be from 0 to 8"),
+    ({"tokens": torch.zeros(29, 9, dtype=torch.long)}, r"tokens must be ids .* of the same 30 texts"),
+])  # fmt: skip
 def test_bad_input_gets_one_sentence(change, sentence):
     activations, tokens, keys, weights = draw(0)
     height, position = peaks(activations)

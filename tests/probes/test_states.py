@@ -135,7 +135,7 @@ def test_nothing_is_left_on_the_model_and_what_has_no_state_is_refused_by_name()
         collect(model),
     ):
         model(torch.arange(8)[None] % TOKENS)
-    with pytest.raises(ProbeError, match="GPT2Model has no state space that is known: those are BambaMixer, FalconH1"):
+    with pytest.raises(ProbeError, match="GPT2Model has no state space that is known: BambaMixer, FalconH1"):
         state_decay(transformers.GPT2Model(transformers.GPT2Config(n_embd=8, n_head=2, n_layer=1)), [1, 2])
 
 

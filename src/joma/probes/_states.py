@@ -52,9 +52,7 @@ def state_decay(
     """
     model = inner(model)
     if not any(type(module).__name__ in MIXERS for module in model.modules()):
-        raise ProbeError(
-            f"{type(model).__name__} has no state space that is known: those are {', '.join(sorted(MIXERS))}"
-        )
+        raise ProbeError(f"{type(model).__name__} has no state space that is known: {', '.join(sorted(MIXERS))}")
     model, windows = batches_of(model, tokens, context, batch, device)
     sums = run_on(model, windows, _watching)
     tokens_read = sum(map(torch.numel, windows))

@@ -106,34 +106,34 @@ def said(answers: dict[str, Answer], monkeypatch: pytest.MonkeyPatch, folder: Pa
     return sentence
 
 
-@pytest.mark.parametrize(("answer", "sentence"), [
-    (plain([branch()]), "no listing"),
-    (plain(None), "no listing"),
-    (plain({"branches": None}), "no listing"),
-    (plain({"branches": [{"name": "main"}]}), "no listing"),
-    (plain(b"{"), "no JSON"),
-    (plain(b"[" * 200_000), "no JSON"),
-    (refs(branch(commit=None)), "without a commit"),
-    (refs(branch(commit=7)), "without a commit"),
-    (refs(branch(name="x/../step1")), "no names"),
-    (refs(branch(name="\x1b[2Jstep1")), "no names"),
-    (refs(*(branch(name=f"step{n}") for n in range(60_000))), "more than 50,000 revisions"),
-    (plain({"error": "broken"}, 500), "status 500"),
-    (plain(b"", 302, Location=f"/api/models/{NAME}/refs"), "cannot be reached"),
-    (endless(b"[" * 2**20), "more than 67,108,864 bytes"),
-],
-ids=[
-    "list", "null", "no branches", "no commit", "cut", "deep", "commit null", "commit a number", "a way out",
-    "escape", "many", "broken", "in a circle", "endless",
-],
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (plain([branch()]), "no listing"),
+        (plain(None), "no listing"),
+        (plain({"branches": None}), "no listing"),
+        (plain({"branches": [{"name": "main"}]}), "no listing"),
+        (plain(b"{"), "no JSON"),
+        (plain(b"[" * 200_000), "no JSON"),
+        (refs(branch(commit=None)), "without a commit"),
+        (refs(branch(commit=7)), "without a commit"),
+        (refs(branch(name="x/../step1")), "no names"),
+        (refs(branch(name="\x1b[2Jstep1")), "no names"),
+        (refs(*(branch(name=f"step{n}") for n in range(60_000))), "more than 50,000 revisions"),
+        (plain({"error": "broken"}, 500), "status 500"),
+        (plain(b"", 302, Location=f"/api/models/{NAME}/refs"), "cannot be reached"),
+        (endless(b"[" * 2**20), "more than 67,108,864 bytes"),
+    ],
+    ids=[
+        "list", "null", "no branches", "no commit", "cut", "deep", "commit null", "commit a number", "a way out",
+        "escape", "many", "broken", "in a circle", "endless",
+    ],
 )  # fmt: skip
 def test_lists_of_revisions(answer: Answer, sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-assert sentence in said({f"/api/models/{NAME}/refs": answer}, monkeypatch, tmp_path)
+    assert sentence in said({f"/api/models/{NAME}/refs": answer}, monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize(
-("answer", "sentence"),
-[
+@pytest.mark.parametrize(("answer", "sentence"), [
     (plain([file(size="2")]), "without a size or a hash"),
     (plain([file(size=None)]), "without a size or a hash"),
     (plain([file(size=2.5)]), "without a size or a hash"),

@@ -100,46 +100,46 @@ def test_one_checkpoint_one_file_and_a_final_model_beside_the_steps(s3, series, 
     assert open_series("s3://bucket/final", downloads=tmp_path).steps == [77]
 
 
-@pytest.mark.parametrize(("key", "address", "why"), [
-    ("a/b/notes.txt", "s3://bucket/a", r"s3://bucket/a holds no checkpoint: .*; it holds b: name one, as in s3://bucket/a/b$"),
-    ("a/notes.txt", "s3://bucket/a", "holds no checkpoint"),
-    ("a/notes.txt", "s3://bucket/nothing", "s3://bucket/nothing does not exist, or is empty"),
-    ("a/notes.txt", "s3://nobucket/a", "s3://nobucket/a does not exist"),
-    ("a/x.safetensors", "s3://bucket/a/y.safetensors", "s3://bucket/a/y.safetensors does not exist"),
-    ("a/mp_rank_00_model_states.pt", "s3://bucket/a", "checkpoint in parts"),
-],
+@pytest.mark.parametrize(
+    ("key", "address", "why"),
+    [
+        ("a/b/notes.txt", "s3://bucket/a", r"s3://bucket/a holds no checkpoint: .*; it holds b: name one, as in s3://bucket/a/b$"),
+        ("a/notes.txt", "s3://bucket/a", "holds no checkpoint"),
+        ("a/notes.txt", "s3://bucket/nothing", "s3://bucket/nothing does not exist, or is empty"),
+        ("a/notes.txt", "s3://nobucket/a", "s3://nobucket/a does not exist"),
+        ("a/x.safetensors", "s3://bucket/a/y.safetensors", "s3://bucket/a/y.safetensors does not exist"),
+        ("a/mp_rank_00_model_states.pt", "s3://bucket/a", "checkpoint in parts"),
+    ],
 )  # fmt: skip
 def test_what_cannot_be_scanned_is_refused_in_a_sentence(s3, tmp_path, key, address, why):
-s3(key, b"x" * 200)
-with pytest.raises(CheckpointError, match=why):
-    open_series(address, downloads=tmp_path).places[0].open()
+    s3(key, b"x" * 200)
+    with pytest.raises(CheckpointError, match=why):
+        open_series(address, downloads=tmp_path).places[0].open()
 
 
 def test_a_model_is_downloaded_to_run_and_kept_within_the_budget(s3, series, tmp_path):
-address = uploaded(s3, series, "run")
-place = open_series(address, downloads=tmp_path).places[1]
-with place.folder() as folder:
-    there = {path.name: path.read_bytes() for path in folder.iterdir()}
-wanted = {path.name: path.read_bytes() for path in (series / "step1").iterdir()}
-assert there == wanted
-small = open_series(address, downloads=tmp_path, budget=100).places[1]
-with pytest.raises(CheckpointError, match="raise the budget"), small.folder():
-    pass
+    address = uploaded(s3, series, "run")
+    place = open_series(address, downloads=tmp_path).places[1]
+    with place.folder() as folder:
+        there = {path.name: path.read_bytes() for path in folder.iterdir()}
+    wanted = {path.name: path.read_bytes() for path in (series / "step1").iterdir()}
+    assert there == wanted
+    small = open_series(address, downloads=tmp_path, budget=100).places[1]
+    with pytest.raises(CheckpointError, match="raise the budget"), small.folder():
+        pass
 
 
 def test_a_torch_file_is_downloaded_whole(s3, tmp_path, monkeypatch):
-monkeypatch.setattr(ranges, "PIECE", 10_000)
-torch.save(weights(0, layers=2, side=64), tmp_path / "step3.pt")
-address = s3("run/step3.pt", (tmp_path / "step3.pt").read_bytes())
-local = scan(tmp_path / "step3.pt", out=tmp_path / "local")[1]
-assert scan(address, out=tmp_path / "far")[1]["curves"] == local["curves"]
-(kept,) = (tmp_path / "far" / "joma-downloads" / "files").rglob("step3.pt")
-assert kept.read_bytes() == (tmp_path / "step3.pt").read_bytes()
+    monkeypatch.setattr(ranges, "PIECE", 10_000)
+    torch.save(weights(0, layers=2, side=64), tmp_path / "step3.pt")
+    address = s3("run/step3.pt", (tmp_path / "step3.pt").read_bytes())
+    local = scan(tmp_path / "step3.pt", out=tmp_path / "local")[1]
+    assert scan(address, out=tmp_path / "far")[1]["curves"] == local["curves"]
+    (kept,) = (tmp_path / "far" / "joma-downloads" / "files").rglob("step3.pt")
+    assert kept.read_bytes() == (tmp_path / "step3.pt").read_bytes()
 
 
-@pytest.mark.parametrize(
-("scheme", "endpoint", "more"),
-[
+@pytest.mark.parametrize(("scheme", "endpoint", "more"), [
     ("gs", "GOOGLE_BASE_URL", {"GOOGLE_SKIP_SIGNATURE": "true"}),
     ("az", "AZURE_STORAGE_ENDPOINT", {"AZURE_SKIP_SIGNATURE": "true", "AZURE_STORAGE_ACCOUNT_NAME": "me"}),
 ])  # fmt: skip
