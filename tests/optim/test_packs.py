@@ -161,3 +161,37 @@ def test_neighbours_take_subspaces_at_their_places_and_no_others_do():
     assert matrices[0].basis is None
     assert matrices[2].energies.tolist() == shares[1].tolist()
     assert not pack.basis[[0, 3]].any()
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize(("dtype", "basis_dtype"), [(torch.bfloat16, None), (torch.float32, torch.bfloat16)])
+@pytest.mark.parametrize(("columns", "least", "kinds", "padded"), [
+    (29, 1, ("cpu",), 5 * 2 * 2), (32, 1, ("cpu",), 0), (29, 1, (), 0), (29, 1 << 21, ("cpu",), 0),
+])  # fmt: skip
+def test_products_of_an_odd_side_are_padded(columns, least, kinds, padded, dtype, basis_dtype, decay, monkeypatch):
+    """Padded or not, each update is that of float64 to what bfloat16 rounds; what stands in the padding is NaN here."""
+    for name, value in {"PADDED_ON": kinds, "ALONE": least}.items():
+        monkeypatch.setattr(_matrix, name, value)
+    products, own = [], _matrix.padded_product
+    monkeypatch.setattr(_matrix, "padded_product", lambda *two: products.append(own(*two)) or products[-1])
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    weights = [nn.Parameter(each) for each in drawn(0, [(16, columns)] * 2 + [(columns, 16)], dtype)]
+    chosen = {"refresh": 99, "lr": 0.25, "weight_decay": decay, "projected": Projected(basis_dtype=basis_dtype)}
+    optimizer = made(weights, torch.optim.SGD, rank=8, **chosen)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for step in range(5):
+            before = [each.detach().double() for each in weights]
+            give(weights, gradients := drawn(1 + step, [each.shape for each in weights], dtype))
+            optimizer.step()
+            for matrix, gradient, start in zip(optimizer.matrices, gradients, before, strict=True):
+                basis, right = matrix.basis.double(), matrix.side == "right"
+                lifted = gradient.double() @ basis @ basis.T if right else basis @ basis.T @ gradient.double()
+                expected = start * (1 - 0.25 * decay) - 0.25 * 0.25 * lifted
+                off = (matrix.parameter.detach().double() - expected).abs()
+                assert bool((off <= 2**-8 * (expected.abs() + 0.2)).all())
+                assert float((expected - start).abs().max()) > 0.1
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(products) == padded
+    assert all(one.shape[1] % 8 == columns % 8 and one.stride(0) % 8 == 0 for one in products)

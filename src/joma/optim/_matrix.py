@@ -25,6 +25,8 @@ from joma.optim.projector import Side, side_of
 
 STACKED_ON = ("cuda", "xpu", "mps")  # kinds of devices on which one large product beats many small ones
 FUSED_ON = ("cuda", "cpu")  # those that have torch's fused SGD
+PADDED_ON = ("cuda",)  # those that read rows of half precision fast if each begins at a multiple of ALIGNED entries
+ALIGNED = 8
 ALONE = 1 << 21  # entries of a matrix whose product fills such a device by itself: nothing is copied for it
 SECOND_MOMENTS = ("sq", "square", "sum", "var", "inf", "max", "step_size", "acc_delta")  # parts of names
 LARGEST = 127  # code of a basis in 8 bits
@@ -224,7 +226,10 @@ class Pack:
         self.group, self.side, self.device = first.group, first.side, first.parameter.device
         self.product_dtype = first.product_dtype
         self.stacks = is_stacked_on(self.device) and len(matrices) > 1
-        self._copies = self.stacks and self.entries < ALONE * len(matrices)
+        large, columns = self.entries >= ALONE * len(matrices), first.parameter.shape[1]
+        self._copies = self.stacks and not large
+        odd = self.side == "left" and columns % ALIGNED > 0 and self.product_dtype.itemsize == 2
+        self._pads = large and odd and self.device.type in PADDED_ON
         # One kernel shrinks many weights and adds to them if they are of one kind with what is added.
         fusible = self.device.type in FUSED_ON and all(each.is_contiguous() for each in self.parameters)
         self._fuses = self._copies and fusible and first.parameter.dtype == self.product_dtype
@@ -304,16 +309,14 @@ class Pack:
         return found if found.dtype == self.zero.dtype else found.to(self.zero.dtype)
 
     def _single_tensor_project(self, tensors: Sequence[Tensor]) -> Tensor:
-        bases, dtype = self.each_basis(), self.product_dtype
-        if len(tensors) == 1:
-            full, basis = tensors[0].to(dtype), next(bases)
-            return torch.mm(basis.mT, full) if self.side == "left" else torch.mm(full, basis)
-        shape = self.matrices[0].compact_shape
+        dtype, shape = self.product_dtype, self.matrices[0].compact_shape
         found = torch.empty(len(tensors), *shape, dtype=dtype, device=self.device)
-        for basis, one, into in zip(bases, tensors, found.unbind(), strict=True):
-            factors = (basis.mT, one.to(dtype)) if self.side == "left" else (one.to(dtype), basis)
-            torch.mm(*factors, out=into)
-        return found
+        for basis, one, into in zip(self.each_basis(), tensors, found.unbind(), strict=True):
+            if self._pads:
+                into.copy_(padded_product(basis.mT, one))
+            else:
+                torch.mm(*((basis.mT, one.to(dtype)) if self.side == "left" else (one.to(dtype), basis)), out=into)
+        return found if len(tensors) > 1 else found[0]
 
     def _multi_tensor_project(self, tensors: Sequence[Tensor]) -> Tensor:
         bases, full = self.bases(), torch.stack(list(tensors))
@@ -365,7 +368,9 @@ class Pack:
             into = weight if self.side == "left" else weight.mT
             factors = (basis, one if self.side == "left" else one.mT)
             if weight.dtype != self.product_dtype or (isinstance(shrink, Tensor) and is_half(weight)):
-                shrink_and_add(into, torch.mm(*factors), scale, shrink)
+                shrink_and_add(into, (padded_product if self._pads else torch.mm)(*factors), scale, shrink)
+            elif self._pads:
+                add_padded_product(weight, basis, one, scale, float(shrink))
             elif isinstance(shrink, Tensor):
                 into.mul_(shrink).addmm_(*factors, alpha=scale)
             else:  # no memory in full shape
@@ -516,6 +521,25 @@ class ShardedPack(Pack):
         places = self.mesh, self.compact_placements
         found: Tensor = self.of.DTensor.from_local(part, *places, shape=size, stride=(size[1], 1))
         return found
+
+
+def padded_product(first: Tensor, second: Tensor) -> Tensor:
+    """first @ second, with the second's rows in memory of their own, where each begins at a multiple of ALIGNED.
+
+    What stands in the columns that this adds comes out in columns that are cut off.
+    """
+    rows, columns = second.shape
+    padded = first.new_empty(rows, columns + -columns % ALIGNED)
+    padded[:, :columns] = second
+    return torch.mm(first, padded)[:, :columns]
+
+
+def add_padded_product(weight: Tensor, basis: Tensor, compact: Tensor, scale: float, shrink: float) -> None:
+    """W = shrink * W + scale * basis @ compact; weights are read once and rounded once."""
+    if decay := 1 - shrink:
+        weight.lerp_(padded_product(basis, compact * (scale / decay)), decay)
+    else:
+        weight.add_(padded_product(basis, compact), alpha=scale)
 
 
 def to_precise(tensor: Tensor) -> Tensor:
