@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -15,12 +16,14 @@ from _galore_training import (
     Row,
     Training,
     adamw,
+    allowing_tf32,
     fastest,
     galore,
     in_turns,
     makers,
     name_of,
     timed,
+    variants,
 )
 
 from joma.optim import GaLore
@@ -51,9 +54,8 @@ def optimizer_steps(size: str, dtype: torch.dtype, device: str, rounds: int, fol
     calls = {name: lambda one=one: one.step(count) for name, one in ways.items()}
     times = fastest(calls, device, rounds)
     if dtype == torch.float32:
-        torch.set_float32_matmul_precision("high")
-        times |= {f"{name}_tf32": value for name, value in fastest({"galore": calls["galore"]}, device, rounds).items()}
-        torch.set_float32_matmul_precision("highest")
+        with allowing_tf32():
+            times |= fastest({"galore_tf32": calls["galore"]}, device, rounds)
     row = _head("optimizer", size, dtype) | {f"{name}_ms": value / count for name, value in times.items()}
     yield row | {f"{name}_over_adamw": times[name] / times["adamw"] for name in times if name != "adamw"}
 
@@ -66,7 +68,13 @@ def training_steps(size: str, dtype: torch.dtype, device: str, rounds: int, fold
             ways[name] = Training(make, size, device, dtype)
             ways[name].train(2)
     count = _count(timed(ways["adamw"].train, device))
-    turns = in_turns({name: lambda one=one: one.train(count) for name, one in ways.items()}, device, TURNS * rounds)
+    calls = {name: lambda one=one: one.train(count) for name, one in ways.items()}
+    for name, context in variants(size, dtype).items():
+        with context():
+            other = Training(makers(size, "")["galore"], size, device, dtype)
+            other.train(2)
+        calls[name] = partial(_train_in, context, other, count)
+    turns = in_turns(calls, device, TURNS * rounds)
     row = _head("training", size, dtype) | {"tokens": ways["adamw"].tokens.numel(), "rounds": TURNS * rounds}
     row |= {f"{name}_ms": min(times) / count for name, times in turns.items()}
     for name, times in turns.items():
@@ -75,6 +83,11 @@ def training_steps(size: str, dtype: torch.dtype, device: str, rounds: int, fold
             row[f"{name}_over_adamw"] = min(times) / min(turns["adamw"])
             row[f"{name}_over_adamw_quartiles"] = statistics.quantiles(pairs, n=4)
     yield row
+
+
+def _train_in(context: Callable[[], AbstractContextManager[object]], training: Training, count: int) -> None:
+    with context():
+        training.train(count)
 
 
 def refresh_steps(size: str, dtype: torch.dtype, device: str, name: str = "galore", cycles: int = 4) -> Iterator[Row]:
@@ -113,14 +126,14 @@ def refresh_steps(size: str, dtype: torch.dtype, device: str, name: str = "galor
 def graph_steps(size: str, dtype: torch.dtype, device: str, rounds: int) -> Iterator[Row]:
     """The optimizer alone as a CUDA graph: AdamW and GaLore, both capturable."""
     if device == "cuda":
-        names, call = ("adamw", "galore"), lambda training: training.optimizer.step()
+        names, call = ("adamw", "galore", *variants(size, dtype)), lambda training: training.optimizer.step()
         yield _head("graph", size, dtype) | _as_graphs(names, size, dtype, 1, call, 100, rounds)
 
 
 def graph_training_steps(size: str, dtype: torch.dtype, device: str, rounds: int) -> Iterator[Row]:
     """Whole training steps as a CUDA graph, without refreshes: here no host is too slow."""
     if device == "cuda":
-        names, call = ("adamw", "galore", "per_layer"), lambda training: training.train()
+        names, call = ("adamw", "galore", "per_layer", *variants(size, dtype)), lambda training: training.train()
         yield _head("graph training", size, dtype) | _as_graphs(names, size, dtype, SEQUENCES, call, 8, rounds)
 
 
@@ -138,14 +151,14 @@ def _as_graphs(
     graphs, kept = {}, []
     for name in names:
         make: Maker = partial(_capturable, name=name, size=size)
-        training = Training(make, size, "cuda", dtype, sequences=sequences)
-        kept.append(training)
         try:
-            graphs[name] = _captured(training, call)
+            with variants(size, dtype).get(name, nullcontext)():
+                kept.append(Training(make, size, "cuda", dtype, sequences=sequences))
+                graphs[name] = _captured(kept[-1], call)
         except Exception as error:  # said in the record: the other numbers are worth having
             row[f"{name}_captured"] = f"{type(error).__name__}: {error}"[:300]
             continue
-        weight = next(iter(training.model.parameters()))
+        weight = next(iter(kept[-1].model.parameters()))
         before = weight.detach().clone()
         graphs[name].replay()
         row[f"{name}_replay_moves_the_weights"] = not torch.equal(before, weight)

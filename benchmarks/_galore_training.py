@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from _peers import galore_torch
+from torch import Tensor
 
 from joma.models.llama import Llama, LlamaConfig
-from joma.optim import GaLore
+from joma.optim import GaLore, _matrix
 
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"vocabulary": 500, "width": 64, "mlp": 172, "heads": 4, "layers": 2, "context": 32},
@@ -120,3 +124,31 @@ def makers(size: str, folder: str, *, quick_start: bool = False) -> dict[str, Ma
         found["galore_torch"] = lambda model: theirs.whole(model, RANKS[size], NEVER)
         found["galore_torch_in_backward"] = lambda model: theirs.in_backward(model, RANKS[size], NEVER)
     return found
+
+
+def variants(size: str, dtype: torch.dtype) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
+    """What else GaLore could do at a size and precision, by name; each holds while its context is open."""
+    found: dict[str, Callable[[], AbstractContextManager[Any]]] = {}
+    if dtype == torch.float32:
+        found["galore_tf32"] = allowing_tf32
+    elif SIZES[size].get("mlp", 0) % _matrix.ALIGNED:
+        found["galore_unpadded"] = lambda: patch.object(_matrix, "PADDED_ON", ())
+        found["galore_addmm"] = lambda: patch.object(_matrix, "add_padded_product", _addmm_padded)
+    return found
+
+
+@contextmanager
+def allowing_tf32() -> Iterator[None]:
+    """float32 products may be TF32."""
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def _addmm_padded(weight: Tensor, basis: Tensor, compact: Tensor, scale: float, shrink: float) -> None:
+    """In one product, into a matrix whose rows are not aligned."""
+    rows, columns = compact.shape
+    padded = compact.new_empty(rows, columns + -columns % _matrix.ALIGNED)[:, :columns].copy_(compact)
+    weight.addmm_(basis, padded, beta=shrink, alpha=scale)

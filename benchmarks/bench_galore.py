@@ -5,7 +5,8 @@
 - training: whole training steps, autocast to bfloat16; `per_layer` updates during backward.
 - refreshes: each turn of the refreshes in a training step of its own, plain ones between them, and the cost in all;
   the same with per_layer.
-- graph: the optimizer's step as a CUDA graph.
+- graph: the optimizer's step as a CUDA graph; `_tf32` as above, `_unpadded` where products of an odd side are not
+  padded, `_addmm` where only their small factor is on the way back.
 - graph_training: whole training steps as a CUDA graph, with `per_layer` too: what is left where the host costs nothing.
 - host: how long the host is busy with gradients, with each optimizer and with a refresh, while the device has other
   work. Where that is longer than the device needs, the host decides.
@@ -26,6 +27,7 @@
 - table: held-out losses of the rows of galore-table that use GaLore, trained again, beside those of its record. It
   needs JOMA_DATA and the text of the record, which has the source of all installed packages.
 
+    python benchmarks/bench_galore.py --parts graph,training,refreshes --sizes 60M,330M:bfloat16,340M:bfloat16
     python benchmarks/bench_galore.py [--device cuda] [--parts optimizer,training] [--sizes 60M] [--dtypes bfloat16]
 
 A row is printed as soon as it is there. `--record` keeps it at once: rows of the same part, size and kind of numbers
@@ -37,14 +39,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
 
 import torch
-from _galore_followed import followed_energies, table_rows
-from _galore_host import host_times
-from _galore_lowbit import low_bit_losses, low_bits
-from _galore_peaks import peaks, state_memory
 from _galore_steps import graph_steps, graph_training_steps, optimizer_steps, refresh_steps, training_steps
-from _galore_subspaces import finite_check, peer, projectors
 from _galore_training import Row
 from _record import record_in_pieces
 
@@ -56,37 +55,43 @@ KEY = ("part", "size", "dtype", "way", "rank", "matrix")  # rows with the same o
 
 
 def rows_of(part: str, sizes: list[str], dtypes: list[torch.dtype], arguments: argparse.Namespace) -> Iterator[Row]:
-    """What a part measures, as it comes."""
+    """What a part measures, as it comes. Steps need torch and numpy alone; other parts are loaded where asked for."""
     device, rounds, folder = arguments.device, arguments.rounds, arguments.peer
     small = arguments.small
     of_size: dict[str, Callable[[str, torch.dtype], list[Iterator[Row]]]] = {
         "optimizer": lambda size, dtype: [optimizer_steps(size, dtype, device, rounds, folder)],
         "graph": lambda size, dtype: [graph_steps(size, dtype, device, rounds)],
         "graph_training": lambda size, dtype: [graph_training_steps(size, dtype, device, rounds)],
-        "host": lambda size, dtype: [host_times(size, dtype, device)],
+        "host": lambda size, dtype: [load("host").host_times(size, dtype, device)],
         "training": lambda size, dtype: [training_steps(size, dtype, device, rounds, folder)],
         "refreshes": lambda size, dtype: [refresh_steps(size, dtype, device, name) for name in ("galore", "per_layer")],
-        "peak": lambda size, dtype: [peaks(size, dtype, device, folder)],
-        "memory": lambda size, dtype: [state_memory(size, dtype, device)],
-        "lowbit": lambda size, dtype: [low_bits(size, dtype, device, rounds)],
+        "peak": lambda size, dtype: [load("peaks").peaks(size, dtype, device, folder)],
+        "memory": lambda size, dtype: [load("peaks").state_memory(size, dtype, device)],
+        "lowbit": lambda size, dtype: [load("lowbit").low_bits(size, dtype, device, rounds)],
     }
     if part in of_size:
-        for size in sizes:
-            for dtype in dtypes:
+        for size, _, one in (given.partition(":") for given in sizes):
+            for dtype in [getattr(torch, one)] if one else dtypes:
                 for rows in of_size[part](size, dtype):
                     yield from rows
     elif part == "projector":
-        yield from projectors(*((512, 1376, [16, 128]) if small else (4096, 11008, [128, 1024])), device, rounds)
+        sides = (512, 1376, [16, 128]) if small else (4096, 11008, [128, 1024])
+        yield from load("subspaces").projectors(*sides, device, rounds)
     elif part == "lowbit_loss":
-        yield from low_bit_losses()
+        yield from load("lowbit").low_bit_losses()
     elif part == "followed":
-        yield from followed_energies()
+        yield from load("followed").followed_energies()
     elif part == "table":
-        yield from table_rows(device)
+        yield from load("followed").table_rows(device)
     elif part == "peer":
-        yield from peer(folder, small, device, rounds)
+        yield from load("subspaces").peer(folder, small, device, rounds)
     else:
-        yield from finite_check(device)
+        yield from load("subspaces").finite_check(device)
+
+
+def load(name: str) -> Any:
+    """A module of this benchmark."""
+    return import_module(f"_galore_{name}")
 
 
 def main() -> None:
@@ -94,7 +99,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument(
-        "--sizes", default="", help="of tiny, 20M, 60M, 330M, 340M; tiny on a CPU, the others elsewhere"
+        "--sizes",
+        default="",
+        help="of tiny, 20M, 60M, 330M, 340M; tiny on a CPU, the others elsewhere; 60M:float32 has dtypes of its own",
     )
     parser.add_argument("--dtypes", default="", help="of float32, bfloat16; float32 alone on a CPU")
     parser.add_argument("--small", action="store_true", help="small matrices and a small model: seconds on a CPU")
