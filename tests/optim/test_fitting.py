@@ -146,7 +146,7 @@ REFUSED = {
     "no rank": (without(*GROUP, "rank"), "group 0 of the state has no entry 'rank': the state is not whole"),
     "no params": (without(*GROUP, "params"), "has no entry 'params'"),
     "no count of skipped steps": (without(*GROUP, "galore_skipped"), "has no entry 'galore_skipped'"),
-    "a later version": (replaced(3, *GROUP, "galore_version"), "has version 3, this GaLore reads versions up to 2"),
+    "a later version": (replaced(3, *GROUP, "galore_version"), "has version 3, this GaLore reads 2"),
     "a refresh of 0": (replaced(0, *GROUP, "refresh"), "refresh must be .* got 0"),
     "a rank that is none": (replaced({"a": 1}, *GROUP, "rank"), "saved with rank {'a': 1}"),
     "no basis": (without(*MATRIX, "basis"), "of layers.0.weight has no 'basis': the state is not whole"),

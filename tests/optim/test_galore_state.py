@@ -221,33 +221,6 @@ def test_loading_does_not_share_memory_with_what_was_loaded():
     assert torch.equal(again.matrices[0].basis, before)
 
 
-def as_version_1(state):
-    """As files were until inner state and subspace had one place: `inner.` before the keys, the rest the same."""
-    own = ("basis", "energies", "count", "refreshed")
-    old = copy.deepcopy(state)
-    for group in old["param_groups"]:
-        group["galore_version"] = 1
-    old["state"] = {
-        number: {key if key in own else f"inner.{key}": value for key, value in entry.items()}
-        for number, entry in old["state"].items()
-    }
-    return old
-
-
-@pytest.mark.parametrize("name", INNER)
-def test_files_of_version_1_are_read(name):
-    options = {"rank": 4, "refresh": 3} | INNER[name]
-    model, fresh = network(), network()
-    optimizer = GaLore(model, **options)
-    train(model, optimizer, 4)
-    old = stored(as_version_1(optimizer.state_dict()))
-    fresh.load_state_dict(model.state_dict())
-    again = GaLore(fresh, **options)
-    again.load_state_dict(old)
-    assert again.param_groups[0]["galore_version"] == 2
-    assert same(train(fresh, again, 4), train(model, optimizer, 4))
-
-
 def test_a_state_of_more_precision_is_read_into_less():
     """A bfloat16 network had a float32 state once."""
     model = network(torch.bfloat16)

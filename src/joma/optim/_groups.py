@@ -149,13 +149,17 @@ def read_groups(params: Params, first: int = 0) -> list[dict[str, Any]]:
         return [_read_group({"params": params}, first)]
     if isinstance(params, (Tensor, Mapping, str)) or not isinstance(params, Iterable):
         raise ValueError(f"params must be a module or an iterable of parameters or groups, got {type(params).__name__}")
-    given = _to_list(params)
+    given = list(params)
     if not given:
         raise ValueError("params is empty: give a module, parameters, named parameters or groups")
     are_groups = [isinstance(one, Mapping) for one in given]
     if any(are_groups) and not all(are_groups):
         raise ValueError("params must hold groups alone or parameters alone, got both")
-    listed = [dict(group) for group in given] if all(are_groups) else [{"params": given}]
+    listed = (
+        [dict(group) for group in given]
+        if all(are_groups)
+        else [{"params": params if isinstance(params, (set, frozenset)) else given}]
+    )
     groups = [_read_group(group, number) for number, group in enumerate(listed, first)]
     if not any(group["params"] for group in groups):
         raise ValueError("params is empty: no group has a parameter")
@@ -166,12 +170,6 @@ def read_groups(params: Params, first: int = 0) -> list[dict[str, Any]]:
                 raise ValueError(f"params holds one parameter twice, as {seen[id(each)]} and as {name}")
             seen[id(each)] = name
     return groups
-
-
-def _to_list(given: Iterable[Any]) -> list[Any]:
-    if isinstance(given, (set, frozenset)):
-        raise ValueError("params must have an order, which a set has not: give a list")
-    return list(given)
 
 
 def _translate(group: dict[str, Any]) -> None:
@@ -188,9 +186,11 @@ def _translate(group: dict[str, Any]) -> None:
 def _read_group(group: dict[str, Any], number: int) -> dict[str, Any]:
     _translate(group)
     given = group.get("params")
+    if isinstance(given, (set, frozenset)):
+        raise ValueError("params must have an order, which a set has not: give a list")
     if isinstance(given, nn.Module):
         given = [(name, each) for name, each in given.named_parameters() if each.requires_grad]
-    listed = [given] if isinstance(given, Tensor) else _to_list(given or ())
+    listed = [given] if isinstance(given, Tensor) else list(given or ())
     names = group.pop("param_names", None)
     if names and len(names) != len(listed):
         raise ValueError(
@@ -440,9 +440,26 @@ class Members:
 
         - ranks: those that matrices have from now on, if not the same
         """
+        matrices = [matrix for pack in packs for matrix in pack.matrices]
+        states = {matrix: _copied(state_of(inner, matrix)) for matrix in matrices}
+        subspaces = {each: (each.basis, each.energies) for each in matrices}
+        for pack in packs:
+            inner.state.pop(pack.compact, None)
+        for matrix, rank in ranks.items():
+            states[matrix] = change_state_rank(matrix, rank, states[matrix])
+            basis, energies = subspaces[matrix]
+            if basis is not None and energies is not None:
+                subspaces[matrix] = change_subspace_rank(to_directions(basis, matrix.product_dtype), energies, rank)
+            matrix.rank = rank
+        formed = form_packs(matrices, partner, sum(each.parameter.numel() for each in self.matrices))
+        for pack in formed:
+            for matrix in pack.matrices:
+                basis, energies = subspaces[matrix]
+                if basis is not None and energies is not None:
+                    matrix.take_subspace(basis, energies)
+            if state := join_states([states[matrix] for matrix in pack.matrices]):
+                inner.state[pack.compact] = state
         gone = {id(pack) for pack in packs}
-        entries = sum(each.parameter.numel() for each in self.matrices)
-        formed = regroup(inner, packs, lambda matrices: form_packs(matrices, partner, entries), ranks)
         self.packs = [pack for pack in self.packs if id(pack) not in gone] + formed
 
     @property
@@ -498,44 +515,14 @@ def form_packs(matrices: Iterable[Matrix], partner: Partner, entries: int) -> li
     return [make_pack(alike) for lists in found.values() for alike in lists]
 
 
-def is_entry_by_entry(inner: torch.optim.Optimizer) -> bool:
-    """Whether each entry is updated by itself, so that several compact parameters can be one; known of torch's own."""
-    return makes_entry_by_entry(type(inner))
+def is_entry_by_entry(inner: Any) -> bool:
+    """Whether each entry is updated by itself, so that several compact parameters can be one; known of torch's own.
 
-
-def makes_entry_by_entry(make: Any) -> bool:
-    """The same of what makes it."""
+    - inner: the optimizer, or what makes it
+    """
+    kind = type(inner) if isinstance(inner, torch.optim.Optimizer) else getattr(inner, "func", inner)
     names = "Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop SGD ASGD"
-    return getattr(make, "func", make) in [getattr(torch.optim, name) for name in names.split()]
-
-
-def regroup(
-    inner: torch.optim.Optimizer,
-    packs: list[Pack],
-    form: Callable[[list[Matrix]], list[Pack]],
-    ranks: Mapping[Matrix, int],
-) -> list[Pack]:
-    """Form new packs of the matrices of these, and move bases and inner states into them."""
-    matrices = [matrix for pack in packs for matrix in pack.matrices]
-    states = {id(matrix): _copied(state_of(inner, matrix)) for matrix in matrices}
-    subspaces = {id(matrix): (matrix.basis, matrix.energies) for matrix in matrices}
-    for pack in packs:
-        inner.state.pop(pack.compact, None)
-    for matrix, rank in ranks.items():
-        states[id(matrix)] = change_state_rank(matrix, rank, states[id(matrix)])
-        basis, energies = subspaces[id(matrix)]
-        if basis is not None and energies is not None:
-            subspaces[id(matrix)] = change_subspace_rank(to_directions(basis, matrix.product_dtype), energies, rank)
-        matrix.rank = rank
-    found = form(matrices)
-    for pack in found:
-        for matrix in pack.matrices:
-            basis, energies = subspaces[id(matrix)]
-            if basis is not None and energies is not None:
-                matrix.take_subspace(basis, energies)
-        if state := join_states([states[id(matrix)] for matrix in pack.matrices]):
-            inner.state[pack.compact] = state
-    return found
+    return kind in [getattr(torch.optim, name) for name in names.split()]
 
 
 def change_subspace_rank(basis: Tensor, energies: Tensor, rank: int) -> tuple[Tensor, Tensor]:

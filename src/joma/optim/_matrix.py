@@ -14,7 +14,7 @@ Scales for 256 entries at a time, as in Q-GaLore (arXiv 2407.08296), leave bases
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -547,6 +547,11 @@ def to_precise(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """(count, rows, columns) in at least float32."""
+    return to_precise(tensors[0][None] if len(tensors) == 1 else torch.stack(list(tensors)))
+
+
 def make_pack(matrices: list[Matrix]) -> Pack:
     """Of matrices that lie here, or of one that lies on several processes."""
     return ShardedPack(matrices) if is_sharded(matrices[0].parameter) else Pack(matrices)
@@ -587,9 +592,12 @@ def shrink_and_add(weight: Tensor, added: Tensor, scale: float, shrink: float | 
 def state_of(inner: torch.optim.Optimizer, matrix: Matrix) -> dict[str, Any]:
     """The inner state of one matrix: parts of the tensors of its pack; what has no axes, as a step count, is shared."""
     found = inner.state.get(matrix.pack.compact, {})
-    if len(matrix.pack.matrices) == 1:
-        return dict(found)
-    return {key: value[matrix.place] if _has_axes(value) else value for key, value in found.items()}
+    return dict(found) if len(matrix.pack.matrices) == 1 else part_of(found, matrix.place)
+
+
+def part_of(state: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """One entry of each tensor; what has no axes, as a step count, is shared."""
+    return {key: value[place] if _has_axes(value) else value for key, value in state.items()}
 
 
 def _has_axes(value: object) -> bool:

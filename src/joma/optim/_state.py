@@ -2,7 +2,7 @@
 
 The form is torch's: `state` by the number of the parameter, `param_groups` with the options. A projected matrix has
 `basis`, `energies`, `count` and `refreshed` beside the inner optimizer's own state. The live `state[p]` and the live
-groups have the same keys. Version 1 put `inner.` before the keys of the inner state; it is still read.
+groups have the same keys.
 
 What the inner state must look like is found by letting a small copy of that optimizer step. A copy with the same
 options steps a parameter whose sides are 2, 3, 5, ... What it keeps then says which entries a state has and what shape
@@ -33,6 +33,7 @@ from joma.optim._matrix import (
     join_states,
     local,
     one_number,
+    part_of,
     state_of,
     to_directions,
 )
@@ -45,7 +46,6 @@ CHUNK = 1 << 20  # entries of a state that are tried together, so that trying ta
 MOST = 2**53  # of a counter
 LONGEST = 400  # characters of a message
 _WAYS = ("foreach", "fused", "capturable", "differentiable")  # options of how a step is computed, not of what
-INNER = "inner."  # before keys of the inner state in version 1
 VERSION = 2
 OF_GROUP = ("params", "rank", "galore_version", "galore_inner", "galore_skipped")  # in every group of a saved state
 OF_MATRIX = ("basis", "energies", "count", "refreshed")  # of a saved matrix, beside the state of the inner optimizer
@@ -322,11 +322,6 @@ def state_of_experts(inner: torch.optim.Optimizer, pack: Pack) -> dict[str, Any]
     return {**own, **inner.state.get(pack.compact, {})}
 
 
-def _part_of(state: Mapping[str, Any], expert: int) -> dict[str, Any]:
-    """Of one expert; what has no axes, as a step count, is shared."""
-    return {key: value[expert] if isinstance(value, Tensor) and value.ndim else value for key, value in state.items()}
-
-
 def show(shown: dict[Tensor, dict[str, Any]], inner: torch.optim.Optimizer, pack: Pack) -> None:
     """Let shown[p] have the subspace and inner state of each matrix of a pack; work only where tensors changed."""
     kept = (pack.basis, *inner.state.get(pack.compact, {}).values())
@@ -356,10 +351,6 @@ def _sign(value: Any) -> object:
     if isinstance(value, Tensor):
         return (tuple(value.shape), value.dtype) if value.ndim else value.item()
     return repr(value)
-
-
-def _without_prefix(state: Any) -> Any:
-    return {key.removeprefix(INNER): value for key, value in state.items()} if isinstance(state, Mapping) else state
 
 
 class States:
@@ -459,7 +450,7 @@ class States:
     def _saved_of(self, matrix: Matrix, state_dict: Mapping[str, Any]) -> dict[str, Any]:
         """What is saved of one matrix: its weight's state, or one expert's part of that."""
         state = state_dict["state"].get(self._numbers[id(matrix.owner)], {})
-        return state if matrix.expert is None else _part_of(state, matrix.expert)
+        return state if matrix.expert is None else part_of(state, matrix.expert)
 
     def read(self, state_dict: Any) -> dict[str, Any]:
         """A saved state, by the number of each parameter; a StateError if it is not for this optimizer, or damaged."""
@@ -467,8 +458,6 @@ class States:
             sizes = [sum(id(each) in self._numbers for each in group["params"]) for group in self._groups]
             groups, states = read_structure(state_dict, sizes)
             self._check_groups(groups)
-            if any(group["galore_version"] == 1 for group in groups):
-                states = {number: _without_prefix(state) for number, state in states.items()}
             both = [*zip(self._groups, groups, strict=True)]
             self._options = [{**ours, **_taken_over(theirs)} for ours, theirs in both]
             self._forms = Forms(self.inner)
@@ -490,10 +479,8 @@ class States:
                 raise StateError("the state is not one of GaLore: its groups have no entry 'galore_inner'")
             if missing := [key for key in OF_GROUP if key not in theirs]:
                 raise StateError(f"group {number} of the state has no entry {missing[0]!r}: the state is not whole")
-            if theirs["galore_version"] not in range(1, VERSION + 1):
-                raise StateError(
-                    f"the state has version {theirs['galore_version']}, this GaLore reads versions up to {VERSION}"
-                )
+            if theirs["galore_version"] != VERSION:
+                raise StateError(f"the state has version {theirs['galore_version']}, this GaLore reads {VERSION}")
             saved_by, here = (one.get(_MEMBER, _FIRST) for one in (theirs, ours))
             if saved_by != here:
                 raise StateError(f"the state was saved by {saved_by}, this optimizer is {here}")
@@ -540,7 +527,7 @@ class States:
         begun = any(isinstance(state, Mapping) and "basis" in state for state in states.values())
         for number, parameter in enumerate(self._parameters):
             if number not in states:
-                if begun and self._options[0]["galore_version"] == VERSION:
+                if begun:
                     raise StateError(f"the state has no entry for {names[number]}: the state is not whole")
                 continue
             state = states[number]
@@ -565,7 +552,7 @@ class States:
                         f"the saved {key} of {name} has {len(value)} experts, this optimizer has {len(matrices)}"
                     )
             for place, matrix in enumerate(matrices):
-                self._check_matrix(matrix, _part_of(state, place))
+                self._check_matrix(matrix, part_of(state, place))
         return self._counted(state, self._forms_for(first.group, "compact", first.pack.zero, 2))
 
     def _read_passing(self, one: Passing, state: Mapping[str, Any]) -> dict[str, Any]:

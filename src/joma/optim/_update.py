@@ -39,6 +39,7 @@ from joma.optim._matrix import (
     is_stacked_on,
     local,
     one_number,
+    stacked,
     state_of,
     unless,
 )
@@ -437,9 +438,7 @@ def _shrink(group: dict[str, Any], found_inf: Tensor | None) -> Tensor | float:
 
 def full_gradients(batch: Sequence[Matrix]) -> Tensor:
     """(matrices, rows, columns) in at least float32, gathered from all processes."""
-    gradients = [full_tensor(each.parameter.grad) for each in batch if each.parameter.grad is not None]
-    stacked = gradients[0][None] if len(gradients) == 1 else torch.stack(gradients)
-    return stacked.to(torch.promote_types(stacked.dtype, torch.float32))
+    return stacked([full_tensor(each.parameter.grad) for each in batch if each.parameter.grad is not None])
 
 
 def can_follow(matrix: Matrix) -> bool:

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from joma.optim._groups import Params
-from joma.optim._matrix import Pack, local, one_number, shrink_and_add, to_precise, unless
+from joma.optim._matrix import Pack, local, one_number, shrink_and_add, stacked, unless
 from joma.optim._state import Form
 from joma.optim.galore import GaLore
 
@@ -175,8 +175,7 @@ class Fira(ByChannel):
 
 def gradients_of(pack: Pack) -> Tensor:
     """(matrices, rows, columns), as backward left them, in at least float32; of one in parts the rows that are here."""
-    gradients = [local(each.grad) for each in pack.parameters if each.grad is not None]
-    return to_precise(torch.stack(gradients) if len(gradients) > 1 else gradients[0][None])
+    return stacked([local(each.grad) for each in pack.parameters if each.grad is not None])
 
 
 def norm_ratios(pack: Pack, *, by_channel: bool) -> Tensor:

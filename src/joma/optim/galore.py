@@ -101,7 +101,7 @@ class GaLore(Stepping):
         self.clip, self.seed = clip, seed
         self.group: dist.ProcessGroup | None = None
         kernels, embeddings = _groups.kernel_names(params), _groups.embedding_names(params)
-        takes_experts = not per_layer and on_move != "reset" and _groups.makes_entry_by_entry(inner)
+        takes_experts = not per_layer and on_move != "reset" and _groups.is_entry_by_entry(inner)
         self._members = Members(tuple(skip), embeddings, kernels, projected, takes_experts=takes_experts)
         self._backward, self._rounds = InBackward(per_layer=self.per_layer), Rounds()
         self._of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]] = {}
@@ -186,9 +186,6 @@ class GaLore(Stepping):
             super().add_param_group(param_group)
             return
         (group,) = _groups.read_groups([param_group], len(self.param_groups))
-        known = {id(each) for one in self.param_groups for each in one["params"]}
-        if any(id(each) in known for each in group["params"]):
-            raise ValueError("params holds a parameter that another group has already")
         inner_groups, members, number = self.inner.param_groups, self._members, len(self.param_groups)
         before, sizes = len(inner_groups), members.sizes()
         unnamed = _groups.default_names([group], number)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from joma.host.words import counted
 from joma.optim._matrix import Matrix
+from joma.optim._state import Forms
 from joma.optim._step import share_of_all
 from joma.optim.galore import GaLore
 from joma.optim.muon import Muon
 
 PARTS = ("weights", "gradients", "states", "projections")
-_PER_ENTRY = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "Muon": 1}
 
 
 @dataclass(frozen=True)
@@ -147,16 +147,10 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
 
 def state_entries(optimizer: torch.optim.Optimizer, group: dict[str, Any], shape: tuple[int, ...]) -> int | None:
     """How many numbers an optimizer keeps for a parameter of a shape, step counts aside; None if it is not known."""
-    name, entries = type(optimizer).__name__, torch.Size(shape).numel()
-    if name in _PER_ENTRY:
-        return (_PER_ENTRY[name] + bool(group.get("amsgrad"))) * entries
-    if name == "SGD":
-        return bool(group["momentum"]) * entries
-    if name == "RMSprop":
-        return (1 + bool(group["momentum"]) + bool(group["centered"])) * entries
-    if name == "Adafactor":
-        return entries if len(shape) < 2 else entries // shape[-1] + entries // shape[-2]
-    return None
+    plain = {key: value for key, value in group.items() if not isinstance(value, Tensor)}
+    forms = Forms(optimizer).of({**plain, "fused": False, "capturable": False}, torch.empty((0,) * len(shape)))
+    kept = None if forms is None else [form.shape_for(shape) for form in forms.values() if form.sides]
+    return None if kept is None else sum(torch.Size(one).numel() for one in kept)
 
 
 def _row(name: str, parameters: list[Any], optimizer: Any, inner: torch.optim.Optimizer, group: Any) -> Row:
