@@ -25,7 +25,7 @@ PAGE = DOCS / "gallery.md"
 PICTURES = DOCS / "_static" / "gallery"
 WIDTH, COLOURS = 480, 16
 """Of a small picture: all of them together stay below 150 kB."""
-FINDING, TITLES = 150, 60
+FINDING, TITLES = 150, 34
 """The most letters of a sentence, and of the titles of panels: a card is read at a glance."""
 SUBJECTS = {
     "invariant": ("Theorem 1: what attention and MLP conserve together", "explanation/theory/invariant"),
@@ -77,7 +77,8 @@ def card(name: str, run: Path | None) -> str:
         return written(name)
     drawing = first_drawing(name, run)
     sentence = first_sentence(drawing.caption)
-    found = sentence if len(sentence) <= FINDING else plain(load(name).title) + "."
+    title = load(name).title
+    found = sentence if len(sentence) <= FINDING else plain(title if title.endswith("?") else f"{title}.")
     return f"### {name}\n\n![{plain(outline(drawing))}]({picture(name, drawing)})\n\n{found}\n"
 
 

@@ -142,7 +142,7 @@ OF_OTHER_RUNS = {
     "galore-table": ["0.012 ± 0.005", "0.089 ± 0.014", "0.115 ± 0.036", "0.129 ± 0.278", "0.19 ± 0.17", "0.05 ± 0.31"],
     # of a branch that no claim is about, and at another step: `test_rises_in_the_second_of_two_layers` has them
     "why-attention-comes-back": ["−0.025 nats [−0.079, 0.029]", "0.08 nats [0.03, 0.14]", "0.00 nats [−0.02, 0.03]"],
-    "python-hierarchy": ["0.276 [0.243, 0.309]", "0.44 octaves [0.24, 0.64]"],
+    "python-hierarchy": ["0.276 [0.243, 0.309]"],
 }
 """Numbers that no finding has: of a text whose run is not kept, of one text alone, of another reading, of a figure."""
 MADE_BY_SCRIPT = ("ablations", "reversal", "table1", "figure6")
