@@ -203,17 +203,3 @@ def test_a_network_is_frozen_in_what_its_name_says():
 def test_a_window_longer_than_the_way_back_is_refused():
     with pytest.raises(ValueError, match="window must be at most 300, the steps after the valley, got 301"):
         replace(CONFIG, window=301)
-
-
-def test_a_run_that_was_cut_is_that_of_fewer_steps(small_run, tmp_path):
-    """As the record at paper scale was: `planned` keeps the batch on which the held input is measured."""
-    whole, config = small_run("need-or-delay"), small_run.config("need-or-delay")
-    same = {}
-    for planned in (16, 1):
-        cut = replace(config, steps=8, planned=planned)
-        with carried_out(STUDY, cut, tmp_path / f"{planned}.sqlite", pinned=False) as run:
-            entropies = [name for name in run.names() if name.endswith("valid/entropy")]
-            same[planned] = {name for name in entropies if np.array_equal(run.at(name, 8), whole.at(name, 8))}
-            assert run.steps(entropies[0]).tolist() == [0, 2, 4, 8]
-    assert same[16] == set(entropies)
-    assert same[1] == {name for name in entropies if HELD not in name}

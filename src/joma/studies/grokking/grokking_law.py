@@ -148,7 +148,7 @@ class GroupNetworks(nn.Module):
         """(members, pairs, order) of pairs (members, pairs, 2) of elements; scores of a pair add up to zero."""
         members, rows, _ = self.read.shape
         own = torch.arange(members, device=pairs.device)[:, None, None] * rows  # rows of all members stand in one table
-        second = torch.tensor([0, rows // 2], device=pairs.device)
+        second = torch.arange(2, device=pairs.device) * (rows // 2)
         heard = F.embedding_bag((pairs + own + second).flatten(0, 1), self.read.flatten(0, 1), mode="sum")
         scores: Tensor = heard.unflatten(0, pairs.shape[:2]).square() @ self.write
         return scores - scores.mean(-1, keepdim=True)
@@ -470,6 +470,7 @@ PAPER = GrokkingLawConfig(
     steps=4000,
     seeds=8,
     seed=300,
+    device="cuda",
 )
 
 STUDY = Study(

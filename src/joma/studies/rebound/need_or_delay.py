@@ -81,8 +81,6 @@ class NeedOrDelayConfig(TwinsConfig):
     """Steps over whose measuring points the end of a curve is averaged: about one reading of the text."""
     pairs: bool = False
     """Whether there are twins with two parts frozen, too."""
-    planned: int = 1
-    """At least so many steps' text the fixed batch is spread over: more than `steps` where a run was cut."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,7 +122,7 @@ def run(config: NeedOrDelayConfig, run: Run, progress: Progress) -> None:
         at = tuple(point for point in points(config.valley, one.steps, one.every) if point >= one.branch_at)
         if not name.endswith(HELD):
             return replace(plain, measures=measures, measure_at=at)
-        tokens = fixed_batch(replace(config, steps=max(config.planned, config.steps)), plain)
+        tokens = fixed_batch(config, plain)
 
         def networks(members: Sequence[int]) -> Held:
             seeds = [one.members[member][1] for member in members]
@@ -453,9 +451,8 @@ STUDY = Study(
         window=120,
     ),
     paper=NeedOrDelayConfig(
-        **PAPER | {"valid_sequences": 40, "steps": 23_500, "every": 250, "seeds": 8, "seed": 90}, dropout=0.2,
-        length=35, layers=(2,), rate=1e-4, valley=2_000, batches=10, refresh=50, window=3_000, pairs=True,
-        planned=40_000,
+        **PAPER | {"valid_sequences": 40, "steps": 40_000, "every": 250, "seeds": 8, "seed": 90}, dropout=0.2,
+        length=35, layers=(2,), rate=1e-4, valley=2_000, batches=10, refresh=10, window=3_000, pairs=True,
     ),
     run=run,
     draw=draw,
