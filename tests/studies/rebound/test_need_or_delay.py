@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from records import carried_out, found, verdicts
+from records import found, verdicts
 
 from joma.claims.execute import plain_config
 from joma.runs import Run

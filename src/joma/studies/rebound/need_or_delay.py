@@ -5,9 +5,9 @@ and in pairs, more than twice as long as in `rebound-cause`. In the control the 
 as the embeddings, forty times as many as the MLPs or the queries and keys, and none that attention reads. One more twin
 has its queries and keys frozen and the mean and covariance of what attention reads held as they were.
 
-What was fixed when: everything, before any run at paper scale. A first one was cut by the clock at step 23,500; its curves
-had been read when the run of all 40,000 steps began. No rule was changed, and one size: the input was held anew every 50
-steps then, was off by 14 %, and is held anew every 10.
+What was fixed when: everything, before any run at paper scale. A first one was cut by the clock at step 23,500, and its
+curves were known when the run of all 40,000 steps began. No rule was changed. One size was: the input that is held was
+renewed every 50 steps, was off by 14 %, and is renewed every 10.
 
 - A network's valley is its own: the lowest point of its curve, the way down of its base included. The rise ends in the
   mean over the last `window` steps, about one reading of the text, and is read at the valley of the other seeds' mean,
