@@ -1,5 +1,6 @@
 """The page on safety names every limit with its value, and tests and subjects that are there."""
 
+import json
 import re
 
 from chaos.run import ROUNDS
@@ -11,6 +12,14 @@ from joma.host import limits
 def test_the_table_has_every_limit():
     rows = re.findall(r"^\| `([A-Z_]+)` \| ([0-9,]+) \|", text_of("docs/explanation/safety.md"), re.M)
     assert rows == [(name, f"{getattr(limits, name):,.0f}") for name in limits.names()]
+
+
+def test_the_page_counts_the_spoiled_inputs_of_the_record():
+    record = json.loads(text_of("results/fuzz.json"))
+    page = text_of("docs/explanation/safety.md")
+    (said,) = re.findall(r"of (\d+) kinds\. .* ([0-9,]+) inputs\ngave no surprise", page)
+    assert said == (str(len(record["kinds"])), f"{record['inputs']:,}")
+    assert (record["surprises"], "roles" in record["kinds"]) == (0, True)
 
 
 def promises():
