@@ -47,6 +47,19 @@ def test_both_norms_are_those_of_a_full_svd(name):
     assert (rank, norm**2) == (pytest.approx(found.frobenius / found.spectral), pytest.approx(found.spectral))
 
 
+def test_a_spectrum_with_a_gap_takes_the_fewest_steps(monkeypatch):
+    (blas, lapack), steps = _leading._calls(), []
+    counted = SimpleNamespace(**vars(blas) | {"ssymv": lambda *a, **k: steps.append(1) or blas.ssymv(*a, **k)})
+    monkeypatch.setattr(_leading, "_calls", lambda: (counted, lapack))
+    for values, wanted in (
+        (torch.tensor([3.0, *[1.0] * 199]), 3),
+        (torch.tensor([2.0, *torch.linspace(1.6, 0.1, 199)]), 20),
+    ):
+        assert leading(with_values(values, 260), 1e-3, 1e-6, rng()).spectral == pytest.approx(float(values[0]) ** 2)
+        assert len(steps) <= wanted
+        steps.clear()
+
+
 @pytest.mark.parametrize("wrong", ["second vector", "random vector"])
 def test_a_search_that_misses_the_largest_is_noticed(monkeypatch, wrong):
     """The factorisation breaks down: there is an eigenvalue above the limit."""

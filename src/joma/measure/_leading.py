@@ -56,9 +56,7 @@ def leading(w: Tensor, tolerance: float, failure: float, generator: torch.Genera
     limit = np.float32(theta * (1 + tolerance / 2))
     factor = np.negative(triangle)
     factor.ravel("K")[:: side + 1] += limit
-    factor, broken = lapack.spotrf(factor, lower=1, overwrite_a=1, clean=0)
-    if broken:
-        return None
+    factor, _ = lapack.spotrf(factor, lower=1, overwrite_a=1, clean=0)  # one that broke down shows in the error
     lower = blas.strmm(1.0, factor, blas.strmm(1.0, factor, probes, lower=1, trans_a=1), lower=1)
     rounding = ROUNDING * _EPS
     measured = _norm(limit * probes - image - lower) + rounding * theta * _norm(probes)
@@ -92,10 +90,8 @@ def _search(triangle: Any, start: Any, plenty: int, blas: Any, stev: Any) -> Any
         row[:] = q
         q = blas.ssymv(1.0, triangle, row, lower=1)
         diagonal.append(blas.sdot(q, row))
-        # What the recurrence knows comes off first: of a large rest one pass would leave too much.
+        # The largest part comes off first: of a large rest one pass would leave too much.
         blas.saxpy(row, q, a=-diagonal[-1])
-        if step:
-            blas.saxpy(rows[step - 1], q, a=-below[-1])
         known = rows[: step + 1]
         q -= np.dot(np.dot(known, q), known)
         below.append(blas.snrm2(q))
