@@ -6,6 +6,7 @@ import pytest
 from page_blocks import front_pages, pages, text_of
 
 from joma.cli.main import _parser
+from joma.studies import load, names
 
 INSTEAD = {
     "twin": "ablation, branch, copy",
@@ -35,6 +36,12 @@ def private(text):
 def test_no_private_word(page):
     found = private(text_of(page))
     assert not found, f"{page}: " + ", ".join(f"{word} ({INSTEAD.get(word.lower().rstrip('s'), '')})" for word in found)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name != "need-or-delay"])  # it says what its record says
+def test_no_private_word_in_what_a_study_says_of_itself(name):
+    study = load(name)
+    assert not private(f"{study.title}\n\n{study.about}")
 
 
 def test_no_private_word_in_the_help():

@@ -503,7 +503,7 @@ STUDY = Study(
         "Facts A → B and reverses B ← A over M tokens. 70 % of the pairs train in both directions. Of the others one "
         "direction trains and the other is tested. Model A predicts from the row Y[x₁] of a matrix of logits, model B "
         "from (Y[x₁] + Y[x₂])/√2, where x₂ is the relation. SGD takes one sequence per step and starts from zero. A "
-        "twin of each run also trains the tested reverses, as a control. The constant c of the corrected bound comes "
+        "copy of each run also trains the tested reverses, as a control. The constant c of the corrected bound comes "
         "from the row law of model A in closed form, not from these runs. In model B all sequences of a relation share "
         "its row. No such law is known there, so the largest c that held is reported. In the bilinear model the logits "
         "are xᵀΘy with fixed embeddings. Gradient descent starts from Θ = 0 and trains A → B alone. Controls are a "

@@ -274,10 +274,10 @@ def _draw_entropy(run: Run) -> Drawing:
         for text in (TEXT, SHUFFLED):
             curve = layer_curves(run, name, rate=text)[0].mean(0)
             shares.append(1 - curve[steps_of(run, name) == step][0] / curve[0])
-        lost.append(f"{number(shares[0], '%')} with {name} (twin: {number(shares[1], '%')})")
+        lost.append(f"{number(shares[0], '%')} with {name} (shuffled: {number(shares[1], '%')})")
     caption = (
-        f"At step {step:,} attention of the lowest layer has lost {listing(lost)} of its untrained entropy. The twin "
-        f"reads the same words in random order. Lines: mean of {run.config['seeds']} seeds on held-out text of "
+        f"At step {step:,} attention of the lowest layer has lost {listing(lost)} of its untrained entropy. Shuffled: "
+        f"the same words in random order. Lines: mean of {run.config['seeds']} seeds on held-out text of "
         f"{called(run.config['corpus'])}; bands: their range. Dotted: step {step:,}, the slide's last map."
     )
     return Drawing("entropy-over-training", caption, figure)
@@ -300,7 +300,7 @@ STUDY = Study(
     about=(
         "Decoders of one and of three layers read a text with SGD at rate 5, the recipe of Figures 6 and 8 otherwise. "
         "The lowest layer's attention is recorded on one held-out sequence at the steps of the slide, and its mean "
-        "entropy on held-out text. Twins read the same words in random order: what they lose of their entropy needs no "
-        "context. A network that learns no more than how frequent words are does not count."
+        "entropy on held-out text. Others read the same words in random order: what they lose of their entropy needs "
+        "no context. A network that learns no more than how frequent words are does not count."
     ),
 )  # fmt: skip

@@ -350,7 +350,7 @@ def _draw_matrices(run: Run) -> Drawing:
     higher = sum(last > first for first, last in zip(start, end, strict=True))
     caption = (
         f"The gradient of every kind of matrix has a stable rank {between(end)} after training and {between(start)} "
-        f"before. Training raises it for {higher} of {len(end)} kinds. Twins that are trained on shuffled targets, "
+        f"before. Training raises it for {higher} of {len(end)} kinds. Networks that are trained on shuffled targets, "
         f"from which only the frequency of words can be learned, have {between(twins)}. Grey: Gaussian matrices with "
         f"the same norms of rows and columns. Geometric means over layers, mean of {_about(run)}."
     )
@@ -399,7 +399,7 @@ def _draw_training(run: Run) -> Drawing:
     caption = (
         f"Over training the stable rank of gradients goes {ends}. Geometric mean over all matrices and "
         f"layers; lines: mean of {_about(run)}; bands: their range. Grey: Gaussian matrices with the norms of rows and "
-        "columns of the text's gradients. Orange: twins that are trained on shuffled targets, of their own gradients."
+        "columns of the text's gradients. Orange: networks trained on shuffled targets, of their own gradients."
     )
     return Drawing("rank-over-training", caption, figure)
 
@@ -512,8 +512,8 @@ STUDY = Study(
     draw=lambda run: [_draw_matrices(run), _draw_training(run), _draw_subspaces(run), _draw_nodes(run)],
     check=same_text,
     about=(
-        "Decoders of Figure 6 and one of the size of Figure 7's series train on a text. Twins read the same text but "
-        "are told to predict words from a shuffled copy: they can learn how frequent words are and nothing else. On "
+        "Decoders of Figure 6 and one of the size of Figure 7's series train on a text. Others read the same text but "
+        "predict words from a shuffled copy: they can learn how frequent words are and nothing else. On "
         "the way, the gradient of a large fixed batch is taken by every weight matrix. Its stable rank, the energy in "
         "its first directions and the overlap of these directions over one refresh of GaLore's projector are recorded. "
         "The same is recorded for Gaussian matrices with the same norms of rows and columns, for a second batch, and "

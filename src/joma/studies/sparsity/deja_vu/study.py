@@ -285,7 +285,7 @@ def _rows(axis: Axes, values: dict[str, dict[str, Any]], rows: Sequence[str]) ->
 
 STUDY = Study(
     name="deja-vu",
-    title="Deja Vu: can the heads and neurons that a token needs be told beforehand?",
+    title="Deja Vu: can the heads and neurons that a token needs be predicted?",
     version=1,
     claims=CLAIMS,
     # With ten seeds from 3000 on all claims were decided, most of them by differences that five seeds show.

@@ -303,7 +303,7 @@ STUDY = Study(
     about=(
         "Decoders with norms before attention and MLP are trained with Adam at rates that are too high from the first "
         "step, with and without a short warm-up, and at rates that never stop rising, with and without norms on "
-        "queries and keys. Healthy twins have the same seeds and read the same text. A run diverges at the first point "
+        "queries and keys. Healthy runs have the same seeds and read the same text. A run diverges at the first point "
         f"from which its loss stays {record.MARGIN:g} nats above its lowest so far, to the end. Every rule gets the "
         "threshold at which it rings in 5 % of the healthy runs of other seeds. A lead is how long before the "
         "divergence it rings, as a share of the steps until then; 0 where it does not. Judged are runs that diverge "
