@@ -54,10 +54,8 @@ def spoil(wheel, change):
 
 def test_a_release_is_checked_and_nothing_is_tagged(dist):
     tags = subprocess.run(["git", "tag"], cwd=ROOT, capture_output=True, text=True).stdout
-    done = run(dist)
-    assert done.returncode == 0, done.stderr
-    names = {path.name for path in dist.iterdir()}
-    assert {"RELEASE_NOTES.md", "SHA256SUMS"} <= names
+    assert run(dist).returncode == 0
+    assert {"RELEASE_NOTES.md", "SHA256SUMS"} <= {path.name for path in dist.iterdir()}
     packages = json.loads(next(dist.glob("*.cdx.json")).read_text())
     pinned = set(re.findall(r"^([\w.-]+)==([^\s\\;]+)", (ROOT / "requirements/run.txt").read_text(), re.M))
     torch = re.search(r"torch==(\S+)", (ROOT / "Makefile").read_text())[1]

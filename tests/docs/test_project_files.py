@@ -34,8 +34,7 @@ def test_files_to_touch_are_there():
     rows = re.findall(r"^\| an? .*", text_of("CONTRIBUTING.md"), re.M)
     paths = re.findall(r"`((?:src|tests|docs)/[^`]*)`", "\n".join(rows))
     assert len(paths) > 12
-    missing = [path for path in paths if not (ROOT / re.sub(r"[^/]*(?:NAME|SUBJECT).*", "", path)).exists()]
-    assert not missing
+    assert not [path for path in paths if not (ROOT / re.sub(r"[^/]*(?:NAME|SUBJECT).*", "", path)).exists()]
 
 
 def test_commands_for_contributors_are_there():
@@ -53,8 +52,7 @@ def test_the_changelog_is_for_reading_and_claims_no_tag_that_is_not_there():
     text = text_of("CHANGELOG.md")
     assert len(text) <= LONGEST_CHANGELOG
     assert f"The version in the tree is {PROJECT['version']}." in text
-    headings = re.findall(r"^## (\S+)", text, re.M)
-    assert PROJECT["version"] in headings
+    assert PROJECT["version"] in re.findall(r"^## (\S+)", text, re.M)
     tags = subprocess.run(["git", "tag"], cwd=ROOT, capture_output=True, text=True)
     if tags.returncode:
         pytest.skip("no history of git here")
