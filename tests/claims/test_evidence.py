@@ -36,6 +36,7 @@ def test_p_of_what_no_seeds_tell_is_one():
 def test_seeds_are_told_only_where_seeds_could_decide():
     wide = Effect(0.96, (0.5, 1.4), 0.95, (0.9, 1.0), 4, 0.1, difference_interval=(-0.49, 0.51))
     assert wide.seeds_to_decide is not None
+    assert replace(wide, failed=1).seeds_to_decide is None  # further seeds leave it below
     assert replace(wide, ceiling=1.0).seeds_to_decide is None  # above 0.95 there is no room for 0.1
     assert replace(wide, seeds=1, freedom=0, difference_interval=(math.nan, math.nan)).seeds_to_decide is None
     assert (

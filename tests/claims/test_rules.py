@@ -160,6 +160,7 @@ def test_mathematics_holds_by_its_tests():
     assert of_evidence(exact(1.0, direction=(above("slope", -1.0, 0.0),))) == "fails"
     assert of_evidence(exact(0.0, controls=(above("control", 1.0, 1e-9),))) == "holds"
     assert of_evidence(exact(0.0, controls=(above("control", 0.0, 1e-9),))) == "not above its control"
+    assert of_evidence(exact(0.0, horizon=(at_most("still moves by", 0.2, 0.1),))) == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -316,6 +317,7 @@ def test_a_firm_difference_has_five_seeds_a_clear_p_and_signs_that_agree(values,
 def test_ranks_speak_where_seeds_are_others():
     one = compare([3.0, 3.1, 3.2, 3.3, 3.4], [1.0, 1.1, 1.2, 1.3, 1.4], paired=False)
     assert one.sign_p == pytest.approx(1 / 252)  # of all ways to choose five of ten
+    assert compare(one.numbers[1], one.numbers[0], paired=False).sign_p == pytest.approx(1 / 252)
     assert compare([1.0, 2.0, 3.0], [1.5, 2.5], paired=False).sign_p > 0.4
 
 
@@ -352,6 +354,10 @@ def test_the_numbers_of_tests_move_too():
     assert Test.from_json(unsure.as_json()) == unsure
     either = (Test("a", 0.65, ">=", 0.6, half_width=0.4), Test("b", 0.65, "<=", 0.7, half_width=0.4))
     assert is_fragile(Evidence(held, either))
+    # 0.65 <= 0.6 fails: by itself it may pass, but where all move down together the other falls below its bound.
+    missed = (replace(either[0], half_width=0.4), replace(either[1], bound=0.6))
+    assert judged(Evidence(held, controls=missed)) == "not above its control"
+    assert is_fragile(Evidence(held, controls=missed))
 
 
 def test_who_chooses_a_case_among_others_needs_more():
@@ -364,6 +370,7 @@ def test_who_chooses_a_case_among_others_needs_more():
     assert judged(Evidence(cases | {"8": near})) == "not above its control"
     assert judged(Evidence(cases | {"8": clear})) == "only qualitative"
     assert judged(Evidence(cases | {"8": replace(near, matters=0.07)})) == "undecided"  # its interval holds 0.07 now
+    assert judged(Evidence({"0": effect(-0.12, 0.11), "1": effect(-0.3, 0.05)})) == "fails"  # both are below
     wider = near.one_of(9)
     assert wider.half_width / near.half_width == pytest.approx(stats.t.ppf(1 - 0.05 / 18, 8) / stats.t.ppf(0.975, 8))
     assert wider.p == pytest.approx(near.p)

@@ -14,13 +14,14 @@ class Gone:
 sys.meta_path.insert(0, Gone())
 """
 JUDGING = """
+before = set(sys.modules)  # site hooks of the interpreter load what they like
 import joma.claims.declare, joma.claims.guards, joma.claims.ledger
 from joma.claims.claim import Claim
 from joma.claims.finding import Finding
 from joma.claims.verdicts import by_effect
 from joma.measure.intervals import compare
-third = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
-assert third <= {"joma", "numpy", "_distutils_hack", "__main__"}, third
+third = {name.partition(".")[0] for name in sys.modules.keys() - before} - set(sys.stdlib_module_names)
+assert third <= {"joma", "numpy"}, third
 import joma.claims
 claim = Claim("better", "a table, Table 1", "It is better.", matters=0.1, unit="%")
 for paired in (True, False):

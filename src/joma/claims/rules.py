@@ -34,7 +34,6 @@ before one is seen: n of them are all healthy with probability 0.8^n, by any rul
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import combinations
 from math import isfinite, isnan, nan
 from typing import Literal, get_args
 
@@ -84,7 +83,7 @@ def is_fragile(printed: Evidence, corrected: Evidence | None = None) -> bool:
     """
     now = judged(printed, corrected)
     forms = [form for form in (printed, corrected) if form is not None]
-    if now != "undecided" and judged(*map(_firm_alone, forms)) != now:
+    if judged(*map(_firm_alone, forms)) != now:
         return True
     parts = {None, *(case for form in forms for case in form.effects), *(test for form in forms for test in form.tests)}
     parts |= {test for form in forms for test in form.controls}
@@ -152,11 +151,9 @@ def together(verdicts: Iterable[Verdict], then: Callable[[Verdict], Verdict] = l
     """
     several = list(verdicts)
     known = frozenset(several) - {"undecided"}
-    open_cases = several.count("undecided")
-    if not open_cases:
+    if "undecided" not in several:
         return then(_whole(known))
-    sizes = range(1, min(open_cases, len(_DECIDED)) + 1)
-    might_be = {then(_whole(known | frozenset(some))) for size in sizes for some in combinations(_DECIDED, size)}
+    might_be = {then(_whole(known | {one})) for one in _DECIDED}  # what two may become is as open as what one may
     return might_be.pop() if len(might_be) == 1 else "undecided"
 
 

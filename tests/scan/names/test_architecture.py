@@ -203,7 +203,7 @@ MIXERS = {
     ),
     "LongcatFlashForCausalLM": (
         SMALL | PLAIN | DEEPSEEK
-        | {"num_layers": 2, "ffn_hidden_size": 24, "expert_ffn_hidden_size": 12, "q_lora_rank": 8, "head_dim": 4,
+        | {"num_layers": 1, "ffn_hidden_size": 24, "expert_ffn_hidden_size": 12, "q_lora_rank": 8, "head_dim": 4,
            "zero_expert_num": 1, "moe_topk": 1},
         every(1, GATED, EXPERTS, *LORA_QKV),  # one layer has two of each but the experts
     ),
