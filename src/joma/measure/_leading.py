@@ -80,7 +80,7 @@ def _image(w: Tensor, x: Tensor) -> Any:
 def _search(triangle: Any, start: Any, plenty: int, blas: Any, stev: Any) -> Any:
     """(side,) the leading Ritz vector by Lanczos with reorthogonalisation, after `plenty` steps.
 
-    Two or three times as many where its value is less exact than `NEAR`, as far as residual and next value tell.
+    Up to three times as many while its value is less exact than `NEAR`, as far as residual and next value tell.
     """
     rows = np.empty((3 * plenty, len(start)), np.float32)
     diagonal: list[float] = []
@@ -98,7 +98,7 @@ def _search(triangle: Any, start: Any, plenty: int, blas: Any, stev: Any) -> Any
         exhausted = not below[-1] > 100 * _EPS * max(diagonal)
         if exhausted and not step:
             return row
-        if exhausted or (step + 1) % plenty == 0:
+        if exhausted or (step + 1 >= plenty and (step + 1 - plenty) % (plenty // 3) == 0):
             values, vectors, _ = stev(diagonal, below[:-1])
             if exhausted or (below[-1] * vectors[-1, -1]) ** 2 < NEAR * values[-1] * (values[-1] - values[-2]):
                 break
