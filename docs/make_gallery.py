@@ -25,8 +25,8 @@ PAGE = DOCS / "gallery.md"
 PICTURES = DOCS / "_static" / "gallery"
 WIDTH, COLOURS = 480, 16
 """Of a small picture: all of them together stay below 150 kB."""
-FINDING, TITLES = 150, 34
-"""The most letters of a sentence, and of the titles of panels: a card is read at a glance."""
+FINDING, TITLE = 150, 40
+"""The most letters of a sentence, and of the title of a panel: a card is read at a glance."""
 SUBJECTS = {
     "invariant": ("Theorem 1: what attention and MLP conserve together", "explanation/theory/invariant"),
     "linear": ("Theorem 2: a linear MLP", "explanation/theory/linear"),
@@ -77,8 +77,7 @@ def card(name: str, run: Path | None) -> str:
         return written(name)
     drawing = first_drawing(name, run)
     sentence = first_sentence(drawing.caption)
-    title = load(name).title
-    found = sentence if len(sentence) <= FINDING else plain(title if title.endswith("?") else f"{title}.")
+    found = sentence if len(sentence) <= FINDING else plain(ended(load(name).title))
     return f"### {name}\n\n![{plain(outline(drawing))}]({picture(name, drawing)})\n\n{found}\n"
 
 
@@ -89,7 +88,7 @@ def written(name: str) -> str:
 
 
 def outline(drawing: Drawing) -> str:
-    """The first titles of the panels; of one without a title, what it measures. The report has every line of them.
+    """The title of the first panel, or what it measures. The report has every line.
 
     >>> outline(Drawing("one", "", None, alt="A flow chart."))
     'A flow chart.'
@@ -100,10 +99,12 @@ def outline(drawing: Drawing) -> str:
     titles = (axis.get_title() or axis.get_title("left") for axis in axes)
     written = [title or " by ".join(filter(None, (axis.get_ylabel(), axis.get_xlabel())))
             for title, axis in zip(titles, axes, strict=True)]  # fmt: skip
-    shown = re.sub(r"[$\\]", "", "; ".join(dict.fromkeys(filter(None, written))))
-    if len(shown) < TITLES:
-        return f"{shown}."
-    return shown[:TITLES].rpartition(" ")[0].rstrip(",;:") + " ..."
+    shown = re.sub(r"[$\\]", "", next(filter(None, written), "A figure"))
+    return ended(shown) if len(shown) < TITLE else shown[:TITLE].rpartition(" ")[0].rstrip(",;:") + " ..."
+
+
+def ended(title: str) -> str:
+    return title if title.endswith("?") else f"{title}."
 
 
 def first_drawing(name: str, record: Path) -> Drawing:
