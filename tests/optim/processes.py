@@ -46,11 +46,7 @@ CASES = {  # how, with which inner optimizer and options
     "fsdp muon of copies": ("fsdp of copies", "sgd", {"member": "Muon"}),
     # Drawn, not found: directions are the same to the last bit then, and so is how they are rounded.
     "ddp in 8 bits": ("ddp", "adamw", {"projected": IN_8_BITS, "projector": "random"}),
-    "fsdp in 8 bits": (
-        "fsdp resumed",
-        "adamw",
-        {"projected": IN_8_BITS, "projector": "random"},
-    ),
+    "fsdp in 8 bits": ("fsdp resumed", "adamw", {"projected": IN_8_BITS, "projector": "random"}),
 }
 
 

@@ -277,10 +277,7 @@ def test_a_step_before_any_other_is_not_captured(guarded, monkeypatch):
 @pytest.mark.parametrize("way", WAYS)
 def test_on_a_gpu_replays_of_a_whole_training_step_give_the_weights_of_training(way):
     """Three steps as usual, then four more, captured or not; then one more that finds subspaces."""
-    models, options = (
-        [network().cuda() for _ in range(2)],
-        {"fused": True, **OPTIONS, "refresh": 7},
-    )
+    models, options = ([network().cuda() for _ in range(2)], {"fused": True, **OPTIONS, "refresh": 7})
     optimizer, plain = (GaLore(model, capturable=True, **options, **WAYS[way]) for model in models)
     tokens, labels = TOKENS.cuda(), LABELS.cuda()
 
@@ -316,14 +313,7 @@ def test_on_a_gpu_replays_of_a_whole_training_step_give_the_weights_of_training(
 @pytest.mark.parametrize("way", WAYS)
 def test_on_a_gpu_a_replay_with_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(way):
     model = network().cuda()
-    optimizer = GaLore(
-        model,
-        capturable=True,
-        fused=True,
-        nonfinite="skip",
-        **OPTIONS | {"refresh": 50},
-        **WAYS[way],
-    )
+    optimizer = GaLore(model, capturable=True, fused=True, nonfinite="skip", **OPTIONS | {"refresh": 50}, **WAYS[way])
     tokens, factor = TOKENS.cuda(), torch.ones((), device="cuda")
 
     def once():

@@ -175,16 +175,7 @@ def test_a_step_that_is_held_changes_no_bit_of_what_passes_in_any_precision(inne
     monkeypatch.setattr(Guard, "devices", ("cpu",))
     weights = [nn.Parameter(drawn(1, (RANK, 40), dtype, 0)[0]) for dtype in (torch.bfloat16, torch.float32)]
     named = [("coarse", weights[0]), ("fine", weights[1]), ("projected", nn.Parameter(torch.ones(9, 12)))]
-    optimizer = GaLore(
-        named,
-        inner,
-        rank=RANK,
-        lr=1.0,
-        weight_decay=WEAK,
-        skip=(),
-        fused=True,
-        nonfinite="skip",
-    )
+    optimizer = GaLore(named, inner, rank=RANK, lr=1.0, weight_decay=WEAK, skip=(), fused=True, nonfinite="skip")
     for weight in weights:
         weight.grad = torch.ones_like(weight)
     weights[0].grad[3, 4] = torch.nan

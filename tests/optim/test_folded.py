@@ -82,10 +82,7 @@ def test_every_expert_has_a_subspace_of_its_own(shape, on_move):
 def test_an_expert_without_tokens_waits_and_disturbs_nobody():
     model, others = Weights(experts=(3, 5, 8)), Weights(experts=(3, 5, 8))
     options = {**OPTIONS, "weight_decay": 0.0}
-    optimizer, beside = (
-        GaLore(model, projected=EXPERTS, **options),
-        GaLore(others, projected=EXPERTS, **options),
-    )
+    optimizer, beside = (GaLore(model, projected=EXPERTS, **options), GaLore(others, projected=EXPERTS, **options))
     start = model.experts[1].detach().clone()
     for step in range(4):
         give_gradients(model, step, zero=[1])
@@ -161,10 +158,7 @@ def test_one_dimensional_convolutions_are_not_experts():
 def test_what_is_skipped_or_small_passes_as_it_is():
     model = Weights(head=(3, 5, 8), experts=(2, 5, 8), ids=(2, 3, 3))
     optimizer = GaLore(model, projected=Projected(experts=True), **OPTIONS)
-    assert {each.name: each.role for each in optimizer.passing} == {
-        "head": "passing",
-        "ids": "scaled",
-    }
+    assert {each.name: each.role for each in optimizer.passing} == {"head": "passing", "ids": "scaled"}
     give_gradients(model, 0)
     optimizer.step()
     assert all(model.get_parameter(name).shape == value.shape for name, value in model.named_parameters())
@@ -197,10 +191,7 @@ def test_memory_that_moves_is_followed():
 def test_channels_may_come_last_in_memory():
     model, plain = Weights(kernel=(6, 4, 3, 3)), Weights(kernel=(6, 4, 3, 3))
     model.kernel.data = model.kernel.data.contiguous(memory_format=torch.channels_last)
-    optimizer, other = (
-        GaLore(model, projected=KERNELS, **OPTIONS),
-        GaLore(plain, projected=KERNELS, **OPTIONS),
-    )
+    optimizer, other = (GaLore(model, projected=KERNELS, **OPTIONS), GaLore(plain, projected=KERNELS, **OPTIONS))
     for step in range(5):
         give_gradients(plain, step)
         other.step()
@@ -265,10 +256,7 @@ def test_what_experts_cannot_have_gets_one_sentence(options, sentence):
 
 def test_a_state_of_other_experts_is_refused_and_changes_nothing():
     model, fewer = Weights(experts=(3, 5, 8)), Weights(experts=(2, 5, 8))
-    optimizer, other = (
-        GaLore(model, projected=EXPERTS, **OPTIONS),
-        GaLore(fewer, projected=EXPERTS, **OPTIONS),
-    )
+    optimizer, other = (GaLore(model, projected=EXPERTS, **OPTIONS), GaLore(fewer, projected=EXPERTS, **OPTIONS))
     steps(model, optimizer, range(2))
     steps(fewer, other, range(2))
     before = copy.deepcopy(optimizer.state_dict())
@@ -335,12 +323,7 @@ def test_a_group_that_is_refused_leaves_the_optimizer_as_it_was():
 
 def test_groups_added_later_and_clipping_know_them():
     model = Weights(matrix=(6, 8), experts=(3, 5, 8), kernel=(6, 4, 3, 3))
-    optimizer = GaLore(
-        [("matrix", model.matrix)],
-        projected=FOLDED,
-        clip=0.1,
-        **{**OPTIONS, "weight_decay": 0.0},
-    )
+    optimizer = GaLore([("matrix", model.matrix)], projected=FOLDED, clip=0.1, **{**OPTIONS, "weight_decay": 0.0})
     optimizer.add_param_group({"params": [("experts", model.experts), ("kernel", model.kernel)]})
     start = [each.detach().clone() for each in model.parameters()]
     give_gradients(model, 0)

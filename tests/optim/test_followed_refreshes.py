@@ -156,14 +156,7 @@ def test_several_processes_search_and_take_what_the_first_found(looks, searches,
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"on_move": "rotate"},
-        {"projected": IN_8_BITS},
-        {"per_layer": True},
-        {"per_layer": "project"},
-    ],
+    "options", [{}, {"on_move": "rotate"}, {"projected": IN_8_BITS}, {"per_layer": True}, {"per_layer": "project"}]
 )
 def test_on_a_gpu_a_refresh_waits_for_nothing(options):
     """The first refresh that follows makes what libraries need; the second must not wait."""

@@ -92,11 +92,7 @@ def test_four_and_four_steps_are_eight(name):
 
 
 @pytest.mark.parametrize(
-    ("flat", "options"),
-    [
-        *product((False, True), (*HOW, *INNER.values(), {"projected": IN_8_BITS})),
-    ],
-    ids=str,
+    ("flat", "options"), [*product((False, True), (*HOW, *INNER.values(), {"projected": IN_8_BITS}))], ids=str
 )
 def test_torchs_checkpoints_keep_it(flat, options):
     """They keep `state` and `param_groups` alone, and step an optimizer without state to make it some."""

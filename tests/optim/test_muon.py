@@ -93,22 +93,6 @@ def test_matrices_without_gradients_stay_and_a_closure_is_evaluated_once():
     assert still not in optimizer.state
 
 
-def test_it_resumes():
-    weights = [nn.Parameter(draw(4, 6)) for _ in range(2)]
-    first, other = (Muon([each], lr=0.1) for each in weights)
-    weights[0].grad = draw(4, 6, seed=1)
-    first.step()
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    weights[1].data.copy_(weights[0].data)
-    for each, optimizer in zip(weights, (first, other), strict=True):
-        each.grad = draw(4, 6, seed=2)
-        optimizer.step()
-    assert torch.equal(*weights)
-
-
 def test_inside_galore():
     weight = nn.Parameter(torch.zeros(16, 24))
     optimizer = GaLore([weight], Muon, rank=4, scale=1.0, lr=0.1)

@@ -75,19 +75,13 @@ def test_there_is_no_warning_where_names_are_known_or_matrices_were_chosen(make)
     assert said == []
 
 
-def test_a_group_without_names_that_is_added_later_is_warned_of_too():
+@pytest.mark.parametrize(("options", "named"), [({}, ["params has 2 matrices without names"]), ({"skip": ()}, [])])
+def test_a_group_without_names_that_is_added_later_is_warned_of_unless_nothing_is_skipped(options, named):
     model = wide()
-    optimizer = GaLore([("up", model[1].weight)], rank=4)
+    optimizer = GaLore([("up", model[1].weight)], rank=4, **options)
     said, _, places = warned(lambda: optimizer.add_param_group({"params": [model[0].weight, model[3].weight]}))
-    assert [one.split(",")[0] for one in said] == ["params has 2 matrices without names"]
-    assert places == [__file__]
-
-
-def test_where_nothing_is_skipped_a_group_that_is_added_later_is_not_warned_of():
-    model = wide()
-    optimizer = GaLore([("up", model[1].weight)], rank=4, skip=())
-    said, _, _ = warned(lambda: optimizer.add_param_group({"params": [model[0].weight, model[3].weight]}))
-    assert said == []
+    assert [one.split(",")[0] for one in said] == named
+    assert places == [__file__] * len(named)
     assert len(optimizer.matrices) == 3
 
 

@@ -92,12 +92,7 @@ def test_a_matrix_with_a_side_of_at_most_the_rank_keeps_the_scale(lr):
     alone, bias = nn.Parameter(short.detach().clone()), nn.Parameter(draw((5,), 2))
     free = nn.Parameter(bias.detach().clone())
     options = {"weight_decay": 0.5}
-    optimizer = GaLore(
-        [("short", short), ("long", long), ("bias", bias)],
-        rank=4,
-        lr=lr(0.1),
-        **options,
-    )
+    optimizer = GaLore([("short", short), ("long", long), ("bias", bias)], rank=4, lr=lr(0.1), **options)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     assert [matrix.name for matrix in optimizer.matrices] == ["long"]
     plain = torch.optim.Adam([alone], lr=0.1)
