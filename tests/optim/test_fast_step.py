@@ -256,7 +256,7 @@ def test_weights_move_on_where_packs_have_parted_and_rounds_are_new():
     model, other = network(), network()
     optimizer, plain = (GaLore(one, rank=4, refresh=3, lr=0.01) for one in (model, other))
     for turn in range(6):
-        plain._rounds.forget()
+        plain._rounds.clear()
         for one, each in ((model, optimizer), (other, plain)):
             each.zero_grad()
             loss_of(one).backward()

@@ -164,7 +164,9 @@ def test_neighbours_take_subspaces_at_their_places_and_no_others_do():
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-@pytest.mark.parametrize(("dtype", "basis_dtype"), [(torch.bfloat16, None), (torch.float32, torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("dtype", "basis_dtype"), [(torch.bfloat16, None), (torch.float32, torch.bfloat16), (torch.float32, None)]
+)
 @pytest.mark.parametrize(("columns", "least", "kinds", "padded"), [
     (29, 1, ("cpu",), 5 * 2 * 2), (32, 1, ("cpu",), 0), (29, 1, (), 0), (29, 1 << 21, ("cpu",), 0),
 ])  # fmt: skip
@@ -175,7 +177,7 @@ def test_products_of_an_odd_side_are_padded(columns, least, kinds, padded, dtype
     products, own = [], _matrix.padded_product
     monkeypatch.setattr(_matrix, "padded_product", lambda *two: products.append(own(*two)) or products[-1])
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-    weights = [nn.Parameter(each) for each in drawn(0, [(16, columns)] * 2 + [(columns, 16)], dtype)]
+    weights = [nn.Parameter(each) for each in drawn(0, [(16, columns)] * 2 + [(columns, 16), (40, 13)], dtype)]
     chosen = {"refresh": 99, "lr": 0.25, "weight_decay": decay, "projected": Projected(basis_dtype=basis_dtype)}
     optimizer = made(weights, torch.optim.SGD, rank=8, **chosen)
     torch.use_deterministic_algorithms(True)
@@ -193,5 +195,5 @@ def test_products_of_an_odd_side_are_padded(columns, least, kinds, padded, dtype
                 assert float((expected - start).abs().max()) > 0.1
     finally:
         torch.use_deterministic_algorithms(False)
-    assert len(products) == padded
+    assert len(products) == (padded if torch.bfloat16 in (dtype, basis_dtype) else 0)
     assert all(one.shape[1] % 8 == columns % 8 and one.stride(0) % 8 == 0 for one in products)

@@ -82,13 +82,7 @@ class Projected:
 
 
 def check_options(
-    choices: dict[str, Any],
-    clip: Any,
-    inner: Any,
-    skip: Any,
-    seed: Any,
-    per_layer: object,
-    projected: Projected,
+    choices: dict[str, Any], clip: Any, inner: Any, skip: Any, seed: Any, per_layer: object, projected: Projected
 ) -> None:
     """Refuse options of the optimizer that are not of the right kind, or cannot be had together.
 

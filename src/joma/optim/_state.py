@@ -15,7 +15,8 @@ finite step: a second moment below zero, a step count of -1, a moment with one b
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -224,7 +225,7 @@ def check_plain_state(
 
     - of: who trains a group of it
     """
-    try:
+    with _damage_refused(type(optimizer).__name__):
         groups, states = read_structure(state_dict, [len(group["params"]) for group in optimizer.param_groups])
         number = 0
         for place, (ours, theirs) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
@@ -237,11 +238,18 @@ def check_plain_state(
                 if state and not forms.goes_on(theirs, state, like):
                     raise StateError(f"the saved state of {name} is damaged: the next step would not be finite")
                 number += 1
+
+
+@contextmanager
+def _damage_refused(kind: str) -> Iterator[None]:
+    """Damage puts anything in the place of anything."""
+    try:
+        yield
     except StateError:
         raise
-    except Exception as error:  # damage puts anything in the place of anything
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise StateError(f"the state is damaged or not one of {type(optimizer).__name__} ({why})") from error
+    except Exception as error:
+        name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise StateError(f"the state is damaged or not one of {kind} ({name}{' '.join(str(error).split())})") from error
 
 
 def whole_number(value: Any) -> int | None:
@@ -454,7 +462,7 @@ class States:
 
     def read(self, state_dict: Any) -> dict[str, Any]:
         """A saved state, by the number of each parameter; a StateError if it is not for this optimizer, or damaged."""
-        try:
+        with _damage_refused("GaLore"):
             sizes = [sum(id(each) in self._numbers for each in group["params"]) for group in self._groups]
             groups, states = read_structure(state_dict, sizes)
             self._check_groups(groups)
@@ -465,12 +473,6 @@ class States:
             found = self._read_all(states)
             self._check_own(groups)
             return {**state_dict, "state": found}
-        except StateError:
-            raise
-        except Exception as error:  # damage puts anything in the place of anything
-            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            why = " ".join(str(error).split())
-            raise StateError(f"the state is damaged or not one of GaLore ({kind}{why})") from error
 
     def _check_groups(self, groups: list[dict[str, Any]]) -> None:
         kind = type(self.inner).__name__

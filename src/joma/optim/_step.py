@@ -18,7 +18,7 @@ from joma.optim._backward import Bucket, ClippingWatch, InBackward, refresh_batc
 from joma.optim._groups import Members, NonFinite, OnMove, Partner, Passing, check_group, is_entry_by_entry
 from joma.optim._inner import Following
 from joma.optim._matrix import Matrix, Pack, broadcast_from_first, is_sharded
-from joma.optim._update import Guard, NameOf, Outcomes, Rounds
+from joma.optim._update import Guard, Kept, NameOf, Outcomes
 from joma.optim.projector import Kind
 
 NOT_CAPTURED = "a step that finds subspaces cannot be captured: capture one for which due() is empty"
@@ -57,7 +57,7 @@ class Stepping(torch.optim.Optimizer):
     _following: Following
     _guard: Guard
     _outcomes: Outcomes
-    _rounds: Rounds
+    _rounds: Kept
     _backward: InBackward
     _clipping: ClippingWatch | None = None
     _logged = False
@@ -102,7 +102,7 @@ class Stepping(torch.optim.Optimizer):
 
         self._members.form_packs(self.inner, packs, partner, ranks)
         self._following.list_packs(self.packs)
-        self._rounds.forget()
+        self._rounds.clear()
         self._of_bucket.clear()
 
     def _read_options(self, matrices: Iterable[Matrix]) -> None:
@@ -230,7 +230,7 @@ class Stepping(torch.optim.Optimizer):
 
     def _advance(self, packs: list[Pack], passing: list[Passing], *, captured: bool) -> bool:
         """Steps of the inner optimizer, and their way back into the matrices; False if all is to be skipped."""
-        rounds = self._rounds.of(packs, passing, together=self._following.counts)
+        rounds = _update.rounds_of(self._rounds, packs, passing, together=self._following.counts)
         if len(rounds) == 1:
             _update.project_first(packs, free=self.per_layer and not self.looks_at_gradients)
         seen = _update.seen_gradients(packs, passing)

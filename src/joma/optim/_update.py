@@ -43,15 +43,7 @@ from joma.optim._matrix import (
     state_of,
     unless,
 )
-from joma.optim.projector import (
-    SPARE,
-    FollowedBasis,
-    Kind,
-    Projector,
-    find_projector,
-    follow_projector,
-    have_settled,
-)
+from joma.optim.projector import SPARE, FollowedBasis, Kind, Projector, find_projector, follow_projector, have_settled
 
 FOLLOWED_ON = ("cuda",)  # kinds of devices that wait where the host looks at numbers
 FOLLOWED_IN_A_ROW = 3  # updates in which a subspace that has not settled is followed, before it is searched for
@@ -324,26 +316,19 @@ class Round:
                 pack.unfold(part.view(shape))
 
 
-class Rounds:
-    """The rounds of an update, kept for the next one, which mostly has the same packs and parameters."""
+Kept = dict[tuple[int, ...], list[Round]]
+"""Rounds of updates: the next one mostly has the same packs and parameters."""
 
-    def __init__(self) -> None:
-        """None so far."""
-        self._kept: dict[tuple[int, ...], list[Round]] = {}
 
-    def forget(self) -> None:
-        """Packs have changed."""
-        self._kept.clear()
+def rounds_of(kept: Kept, packs: list[Pack], passing: list[Passing], *, together: bool) -> list[Round]:
+    """One round on a device that likes large steps, if the memory is small; otherwise few packs in each.
 
-    def of(self, packs: list[Pack], passing: list[Passing], *, together: bool = False) -> list[Round]:
-        """One round on a device that likes large steps, if the memory is small; otherwise few packs in each.
-
-        - together: in one round in any case
-        """
-        key = (*map(id, packs), *map(id, passing))  # what is kept holds them, so that no id is given again
-        if (found := self._kept.get(key)) is None:
-            found = self._kept[key] = [Round(packs, passing)] if together else _split(packs, passing)
-        return found
+    - together: in one round in any case
+    """
+    key = (*map(id, packs), *map(id, passing))  # what is kept holds them, so that no id is given again
+    if key not in kept:
+        kept[key] = [Round(packs, passing)] if together else _split(packs, passing)
+    return kept[key]
 
 
 def _split(packs: list[Pack], passing: list[Passing]) -> list[Round]:
@@ -382,13 +367,7 @@ def project_first(packs: list[Pack], *, free: bool) -> None:
 
 
 def update(
-    one: Round,
-    following: Following,
-    groups: Groups,
-    *,
-    found_inf: Tensor | None,
-    write_back: WriteBack,
-    free: bool,
+    one: Round, following: Following, groups: Groups, *, found_inf: Tensor | None, write_back: WriteBack, free: bool
 ) -> None:
     """One round: project, step and write back its packs, and step the parameters that pass.
 

@@ -28,7 +28,7 @@ from joma.optim._inner import Following, Make, Trial
 from joma.optim._matrix import Pack
 from joma.optim._state import Form, StateError
 from joma.optim._step import Stepping
-from joma.optim._update import Guard, Outcomes, Rounds
+from joma.optim._update import Guard, Outcomes
 from joma.optim.projector import Kind
 
 SKIP = ("embed", "embedding", "embeddings", "wte", "wpe", "head")
@@ -103,7 +103,7 @@ class GaLore(Stepping):
         kernels, embeddings = _groups.kernel_names(params), _groups.embedding_names(params)
         takes_experts = not per_layer and on_move != "reset" and _groups.is_entry_by_entry(inner)
         self._members = Members(tuple(skip), embeddings, kernels, projected, takes_experts=takes_experts)
-        self._backward, self._rounds = InBackward(per_layer=self.per_layer), Rounds()
+        self._backward, self._rounds = InBackward(per_layer=self.per_layer), {}
         self._of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]] = {}
         self._options_seen = []
         self._own = {"rank": rank, "refresh": refresh, "scale": scale}
@@ -315,7 +315,7 @@ class GaLore(Stepping):
         super().__setstate__(state)
         self.group = None
         self._backward, self._guard = InBackward(per_layer=self.per_layer), Guard(self.inner)
-        self._rounds, self._of_bucket, self._outcomes = Rounds(), {}, Outcomes()
+        self._rounds, self._of_bucket, self._outcomes = {}, {}, Outcomes()
         for pack in self.packs:
             pack.fold()
         self._start_hooks()

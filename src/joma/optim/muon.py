@@ -120,22 +120,19 @@ class Muon(torch.optim.Optimizer):
             halves[self._members.is_matrix(name, each)].append((name, each))
         if halves[False]:
             rest = {key: value for key, value in options.items() if key not in ("momentum", "rounds")}
-            self._add_to_others({**rest, "params": halves[False]})
+            rest["params"] = halves[False]
+            if self.others is None:
+                assert self._make is not None
+                self.others = self._make([rest])
+                self.state.update(self.others.state)  # Adagrad has one before its first step
+                self.others.state = self.state
+            else:
+                self.others.add_param_group(rest)
+            self.param_groups.append(self.others.param_groups[-1])  # their groups and states are ours
         if halves[True]:
             theirs = self._accepted - {*self._own}
             options = {key: value for key, value in options.items() if key not in theirs}
             super().add_param_group({**options, "params": halves[True]})
-
-    def _add_to_others(self, group: dict[str, Any]) -> None:
-        """Their groups and states are ours."""
-        if self.others is None:
-            assert self._make is not None
-            self.others = self._make([group])
-            self.state.update(self.others.state)  # Adagrad has one before its first step
-            self.others.state = self.state
-        else:
-            self.others.add_param_group(group)
-        self.param_groups.append(self.others.param_groups[-1])
 
     def optimizer_of(self, group: dict[str, Any]) -> torch.optim.Optimizer:
         """Who trains a group: Muon itself, or `others`.
