@@ -139,7 +139,6 @@ def give_turns(matrices: Sequence[Matrix], parameters: Sequence[nn.Parameter], *
     are the same as without.
 
     - parameters: all, in the order in which a model has them; those of a bucket have their gradients together
-    - staggered: whether they are spread
     - alone: whether each has a turn of its own, since their gradients are not there together
     """
     buckets = plan_buckets(parameters, most_together(parameters))

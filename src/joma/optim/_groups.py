@@ -84,10 +84,7 @@ class Projected:
 def check_options(
     choices: dict[str, Any], clip: Any, inner: Any, skip: Any, seed: Any, per_layer: object, projected: Projected
 ) -> None:
-    """Refuse options of the optimizer that are not of the right kind, or cannot be had together.
-
-    - choices: words by the name of their option
-    """
+    """Refuse options of the optimizer that are not of the right kind, or cannot be had together."""
     for name, value in choices.items():
         if value not in CHOICES[name]:
             raise ValueError(f"{name} must be one of {', '.join(CHOICES[name])}, got {value!r}")
@@ -343,7 +340,6 @@ def can_fold(name: str, weight: Tensor, kernels: set[str], *, conv: bool, expert
 
     - kernels: names that are known to be weights of convolutions. A weight with three axes that is not among them is
       one of experts, if those are asked for
-    - conv, experts: which are asked for
     """
     if weight.ndim < 3 or not weight.is_floating_point() or is_sharded(weight) or weight.numel() == 0:
         return None
@@ -362,13 +358,7 @@ class Passing(NamedTuple):
 
 
 class Members:
-    """The parameters of an optimizer.
-
-    - skip, embeddings: what passes, by words in names and by whole names
-    - kernels: names that are known to be weights of convolutions
-    - projected: what is projected, and in which precision
-    - takes_experts: whether the other options allow experts
-    """
+    """The parameters of an optimizer."""
 
     def __init__(
         self,
@@ -430,10 +420,7 @@ class Members:
     def form_packs(
         self, inner: torch.optim.Optimizer, packs: list[Pack], partner: Partner, ranks: Mapping[Matrix, int]
     ) -> None:
-        """Put the matrices of these packs into new ones, as many in one as may be; inner states go with them.
-
-        - ranks: those that matrices have from now on, if not the same
-        """
+        """Put the matrices of these packs into new ones, as many in one as may be; inner states go with them."""
         matrices = [matrix for pack in packs for matrix in pack.matrices]
         states = {matrix: _copied(state_of(inner, matrix)) for matrix in matrices}
         subspaces = {each: (each.basis, each.energies) for each in matrices}

@@ -77,12 +77,7 @@ def is_known(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def try_inner(make: Make, made: torch.optim.Optimizer, group: Group) -> Trial:
-    """What an inner optimizer does with its group; one that looks at parameters is refused.
-
-    - make: makes it from groups
-    - made: what it has made
-    - group: the options of a group of it
-    """
+    """What an inner optimizer does with its group; one that looks at parameters is refused."""
     if is_known(made):
         return Trial()
     name, looks = type(made).__name__, False
@@ -200,11 +195,7 @@ def check_keys(groups: list[Group], options: set[str], trials: Mapping[int, Tria
 
 
 def check_misspelt(options: Iterable[str], ours: Iterable[str], accepted: Iterable[str]) -> None:
-    """Refuse an option that is nearly one of ours and that the inner optimizer does not name.
-
-    - options: given beside ours
-    - accepted: what the inner optimizer names
-    """
+    """Refuse an option that is nearly one of ours and that the inner optimizer does not name."""
     for key in {*options} - {*accepted}:
         if near := difflib.get_close_matches(key, sorted(ours), 1, 0.75):
             raise ValueError(f"there is no option {key!r}: did you mean {near[0]!r}?")
@@ -260,10 +251,7 @@ class Following:
         return any(trial.counts for trial in self.trials.values())
 
     def link(self, groups: list[Group], new: list[Group], trials: Mapping[int, Trial]) -> None:
-        """Let new groups of the inner optimizer follow ours, and give ours the options that they lack.
-
-        - trials: by the number of a group of ours
-        """
+        """Let new groups of the inner optimizer follow ours, and give ours the options that they lack."""
         for one in new:
             number, role = one.pop(ORIGIN)
             self.trials[number, role] = trial = trials[number]

@@ -86,11 +86,7 @@ def precision_of(parameter: Tensor, asked: torch.dtype | None) -> torch.dtype:
 
 
 def to_stored(basis: Tensor, dtype: torch.dtype) -> Tensor:
-    """A basis (..., rows, rank) for its memory. Codes stay as they are, bit for bit.
-
-    - basis: floating, or as it was stored in any precision
-    - dtype: what `basis_dtype` says
-    """
+    """A basis (..., rows, rank) for its memory. Codes stay as they are, bit for bit."""
     if basis.dtype == dtype:
         return basis
     basis = to_directions(basis, torch.promote_types(basis.dtype, torch.float32))
@@ -350,7 +346,6 @@ class Pack:
 
         Weights in half precision are rounded once: decay alone would be lost.
 
-        - scale: of what is added
         - shrink: of the matrices; what is on the device is 1 there where nothing is to change
         - found_inf: 1 on the device where nothing is to change; the compact parameter is zero then
         """

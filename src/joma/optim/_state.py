@@ -91,10 +91,6 @@ class Forms:
         """The entries of a parameter's state; None if they are not known.
 
         An error of any kind means that no step can be made with these options.
-
-        - options: of the group of the parameter
-        - like: a tensor with its axes, precision and device
-        - scale: what the step is multiplied with
         """
         if not self.known:
             return None
@@ -109,11 +105,7 @@ class Forms:
         return {key: Form(tuple(value.shape)) for key, value in kept if isinstance(value, Tensor)}
 
     def goes_on(self, options: Options, state: State, like: Tensor) -> bool:
-        """Whether the next step from a state is finite, tried with a gradient of zeros.
-
-        - options, state: of the parameter
-        - like: a tensor with its shape and precision
-        """
+        """Whether the next step from a state is finite, tried with a gradient of zeros."""
         if not self.known or (not self.entry_by_entry and any(map(is_sharded, state.values()))):
             return True
         numbers = {
@@ -169,7 +161,6 @@ def read_structure(state_dict: Any, sizes: list[int]) -> tuple[list[dict[str, An
     """Groups of a saved state, and the states of parameters by their places; refused if the parameters are others.
 
     - state_dict: what was saved; a parameter may stand in it by its number, by that as text, or by its name
-    - sizes: how many parameters each group of the optimizer has
     """
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
         given = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
@@ -196,11 +187,7 @@ def read_structure(state_dict: Any, sizes: list[int]) -> tuple[list[dict[str, An
 
 
 def check_entries(name: str, state: State, forms: Mapping[str, Form] | None, shape: tuple[int, ...]) -> None:
-    """Refuse the state of one parameter that is not whole, of other shapes or kinds of numbers, or not finite.
-
-    - name, shape: of the parameter
-    - forms: what its state has, if that is known
-    """
+    """Refuse the state of one parameter that is not whole, of other shapes or kinds of numbers, or not finite."""
     if not isinstance(state, Mapping):
         raise StateError(f"the state of {name} must be a dictionary, got {type(state).__name__}")
     if state:
@@ -362,13 +349,7 @@ def _sign(value: Any) -> object:
 
 
 class States:
-    """The states of all parameters, saved from and loaded into the parts of a GaLore.
-
-    - groups: ours
-    - matrices, passing: which parameters there are
-    - following: the inner optimizer, with groups that follow ours
-    - extra: what stands in the state of a matrix beside that of the inner optimizer
-    """
+    """The states of all parameters, saved from and loaded into the parts of a GaLore."""
 
     def __init__(
         self,

@@ -69,7 +69,6 @@ Takes the pack, the scale, what the matrices are shrunk by, and a flag on the de
 def are_finite(tensors: Sequence[Tensor], stacks: Sequence[Tensor] = ()) -> Tensor:
     """For each tensor whether all of it is finite, on the device of the first; the same answer on all processes.
 
-    - tensors: one flag for each
     - stacks: (matrices, rows, columns), one flag for each row; their flags come first
     """
     if not tensors and not stacks:
@@ -369,14 +368,7 @@ def project_first(packs: list[Pack], *, free: bool) -> None:
 def update(
     one: Round, following: Following, groups: Groups, *, found_inf: Tensor | None, write_back: WriteBack, free: bool
 ) -> None:
-    """One round: project, step and write back its packs, and step the parameters that pass.
-
-    - following: the inner optimizer, with groups that follow ours
-    - groups: ours
-    - found_inf: on a device, 1 where a gradient is not finite and nothing may change
-    - write_back: the optimizer's way from the compact parameters to the matrices
-    - free: it does not look at what the inner optimizer saw
-    """
+    """One round: project, step and write back its packs, and step the parameters that pass."""
     for pack in one.packs:
         if pack.compact.grad is None:
             pack.take_gradients()
@@ -430,10 +422,6 @@ def follow_subspaces(batch: list[Matrix], inner: torch.optim.Optimizer, *, seed:
     """Let alike matrices have the subspaces that follow their last ones, without a look at the device.
 
     Whether gradients are finite need not be known: where one is not, the last subspace stays.
-
-    - batch: matrices that `can_follow`
-    - inner: the inner optimizer
-    - seed, on_move: those of the optimizer
     """
     first = batch[0]
     start = torch.stack([matrix.directions() for matrix in batch])
@@ -515,13 +503,7 @@ def find_subspaces(batch: list[Matrix], gradients: Tensor, kind: Kind, *, seed: 
 
 
 def take_subspaces(found_of: Found, inner: torch.optim.Optimizer, *, on_move: OnMove, agree: Agree) -> None:
-    """Let matrices have the subspaces that were found, and move the inner state into them.
-
-    - found_of: matrices of one group with what was found
-    - inner: the inner optimizer
-    - on_move: that of the optimizer
-    - agree: makes of what was found here what all processes that train a matrix use
-    """
+    """Let matrices have the subspaces that were found, and move the inner state into them."""
     for matrix, found in found_of:
         before = None if matrix.basis is None or on_move == "keep" else matrix.directions().clone()
         matrix.take_subspace(agree(matrix, found.basis), agree(matrix, found.energies))
