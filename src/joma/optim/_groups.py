@@ -44,12 +44,8 @@ Partner = Callable[[Matrix], object]
 ORIGIN = "galore"  # in a new group of the inner optimizer: the number of ours and the role of its parameters
 Place = tuple[int, Role]
 """The number of a group of ours, and the role of some of its parameters: what a group of the inner optimizer has."""
-FOREIGN = {"update_proj_gap": "refresh"}
-"""What galore-torch calls an option of ours."""
-FLATTENED = (
-    "parameters were flattened after the optimizer was made, as DeepSpeed's ZeRO 1 to 3 do: use ZeRO 0 or FSDP2, which "
-    "leave matrices as they are"
-)
+FOREIGN = "update_proj_gap"  # what galore-torch calls `refresh`
+FLATTENED = "parameters were flattened after the optimizer was made, as DeepSpeed's ZeRO 1 to 3 do: use ZeRO 0 or FSDP2"
 _DEFAULT_NAME = "group {}, parameter {}"
 
 
@@ -165,11 +161,10 @@ def read_groups(params: Params, first: int = 0) -> list[dict[str, Any]]:
 
 def _translate(group: dict[str, Any]) -> None:
     """Call what galore-torch's groups have as it is called here; what is not to be had is refused."""
-    for theirs, ours in FOREIGN.items():
-        if theirs in group and ours in group:
-            raise ValueError(f"a group has {ours} and {theirs}, galore-torch's name for it: give one")
-        if theirs in group:
-            group[ours] = group.pop(theirs)
+    if FOREIGN in group and "refresh" in group:
+        raise ValueError(f"a group has refresh and {FOREIGN}, galore-torch's name for it: give one")
+    if FOREIGN in group:
+        group["refresh"] = group.pop(FOREIGN)
     if (side := group.pop("proj_type", "std")) != "std":
         raise ValueError(f"proj_type must be 'std', which projects the shorter side as GaLore does, got {side!r}")
 

@@ -14,7 +14,7 @@ import difflib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -114,12 +114,6 @@ def _resumes(make: Make, group: Group, dtype: torch.dtype, moves: Tensor) -> boo
     return False
 
 
-def _eager() -> AbstractContextManager[Any]:
-    """A step that is compiled would take minutes for a tiny matrix; torch's compiler alone takes seconds to load."""
-    compiles = "torch._dynamo" in sys.modules
-    return torch.compiler.set_stance("force_eager") if compiles else nullcontext()
-
-
 class _Run:
     """Steps of two tiny matrices, each in a group, with gradients that are drawn.
 
@@ -134,7 +128,10 @@ class _Run:
         draw, elsewhere = (torch.Generator().manual_seed(seed) for seed in (1, 2))
         drawn = partial(torch.randn, *_TRIED_SHAPE, dtype=dtype)
         self.weights = [nn.Parameter(drawn(generator=draw)) for _ in range(2)]
-        with torch.random.fork_rng(devices=[]), _eager(), torch.enable_grad():
+        # A compiled step would take minutes for a tiny matrix; torch's compiler alone takes seconds to load.
+        compiles = "torch._dynamo" in sys.modules
+        eager: Any = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
+        with torch.random.fork_rng(devices=[]), eager, torch.enable_grad():
             torch.manual_seed(0)
             self._start(make, group)
             before, early, moves = self._kept(), list[Group](), []

@@ -362,7 +362,7 @@ class Pack:
             # A transposed first factor is slower on a CPU than a transposed result.
             into = weight if self.side == "left" else weight.mT
             factors = (basis, one if self.side == "left" else one.mT)
-            if weight.dtype != self.product_dtype or (isinstance(shrink, Tensor) and is_half(weight)):
+            if weight.dtype != self.product_dtype or (isinstance(shrink, Tensor) and weight.dtype.itemsize <= 2):
                 shrink_and_add(into, (padded_product if self._pads else torch.mm)(*factors), scale, shrink)
             elif self._pads:
                 add_padded_product(weight, basis, one, scale, float(shrink))
@@ -557,11 +557,6 @@ def one_number(value: Any) -> Any:
     return value.squeeze() if isinstance(value, Tensor) else value
 
 
-def is_half(weight: Tensor) -> bool:
-    """Whether its numbers are so coarse that decay, rounded by itself, is mostly lost."""
-    return weight.dtype.itemsize <= 2
-
-
 def unless(found_inf: Tensor | None, shrink: float | Tensor, dtype: torch.dtype) -> float | Tensor:
     """What to shrink by if `found_inf` is not 1 on the device; what is on the device knows that already.
 
@@ -575,7 +570,7 @@ def unless(found_inf: Tensor | None, shrink: float | Tensor, dtype: torch.dtype)
 
 def shrink_and_add(weight: Tensor, added: Tensor, scale: float, shrink: float | Tensor) -> None:
     """W = shrink * W + scale * added; numbers of half precision are rounded once. What is added may be used up."""
-    if is_half(weight):
+    if weight.dtype.itemsize <= 2:  # so coarse that decay, rounded by itself, is mostly lost
         whole = added.to(torch.promote_types(added.dtype, torch.float32)).mul_(scale)
         weight.copy_(whole.add_(weight.to(whole.dtype).mul_(shrink)))
         return
@@ -592,11 +587,7 @@ def state_of(inner: torch.optim.Optimizer, matrix: Matrix) -> dict[str, Any]:
 
 def part_of(state: Mapping[str, Any], place: int) -> dict[str, Any]:
     """One entry of each tensor; what has no axes, as a step count, is shared."""
-    return {key: value[place] if _has_axes(value) else value for key, value in state.items()}
-
-
-def _has_axes(value: object) -> bool:
-    return isinstance(value, Tensor) and value.ndim > 0
+    return {key: value[place] if isinstance(value, Tensor) and value.ndim else value for key, value in state.items()}
 
 
 def join_states(states: list[dict[str, Any]]) -> dict[str, Any]:
@@ -606,5 +597,5 @@ def join_states(states: list[dict[str, Any]]) -> dict[str, Any]:
     joined: dict[str, Any] = {}
     for key, value in states[0].items():
         each = [state[key] for state in states]
-        joined[key] = torch.stack(each) if _has_axes(value) else value
+        joined[key] = torch.stack(each) if isinstance(value, Tensor) and value.ndim else value
     return joined

@@ -148,9 +148,7 @@ class Stepping(torch.optim.Optimizer):
         try:
             with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
                 refreshed = self._refresh_due([p for p in packs if p.compact.grad is None], captured=captured)
-                if not (refreshed and self._advance(packs, passing, captured=captured)):
-                    self._count_skipped()
-                elif not captured:
+                if refreshed and self._advance(packs, passing, captured=captured) and not captured:
                     for matrix in matrices:
                         matrix.count += 1
         finally:
@@ -233,16 +231,16 @@ class Stepping(torch.optim.Optimizer):
         rounds = _update.rounds_of(self._rounds, packs, passing, together=self._following.counts)
         if len(rounds) == 1:
             _update.project_first(packs, free=self.per_layer and not self.looks_at_gradients)
-        seen = _update.seen_gradients(packs, passing)
-        finite = _update.are_finite(seen.tensors, seen.stacks)
+        stacks, tensors, name_of = _update.seen_gradients(packs, passing)
+        finite = _update.are_finite(tensors, stacks)
         self._following.hand_over_options()
         found_inf = None
         if self._guard.serves([pack.device for pack in packs] + [each.parameter.device for each in passing]):
             matrices = [matrix for pack in packs for matrix in pack.matrices]
-            found_inf = self._guard.hold(seen.name_of, finite, matrices, captured=captured)
+            found_inf = self._guard.hold(name_of, finite, matrices, captured=captured)
         elif captured:
             raise ValueError("a step is captured with an inner optimizer that is fused and capturable: give both")
-        elif not self._all_finite(seen.name_of, finite):
+        elif not self._all_finite(name_of, finite):
             return False
         if self.clip is not None:
             _update.clip_gradients(packs, passing, self.clip)
@@ -266,36 +264,31 @@ class Stepping(torch.optim.Optimizer):
         pack.apply(scale, shrink, found_inf)
 
     def _all_finite(self, name_of: NameOf, finite: Tensor) -> bool:
-        """Whether all are finite; if not, raise or leave it to the caller. One wait for the device."""
-        if bool(finite.all()):
-            return True
-        self._refuse(name_of(finite.tolist().index(False)))
-        return False
+        """Whether all are finite; if not, raise or count a skipped step. One wait for the device."""
+        if not (all_are := bool(finite.all())):
+            self._skip(name_of(finite.tolist().index(False)))
+        return all_are
 
-    def _refuse(self, name: str) -> None:
-        """Raise because of a gradient that is not finite, unless such steps are skipped."""
+    def _skip(self, name: str) -> None:
+        """Raise because of a gradient that is not finite, or count the step that was skipped for it."""
         if self.nonfinite == "raise":
             nothing = "it was not updated" if self.per_layer else "nothing was updated"
             raise ValueError(
                 f"the gradient of {name} is not finite: {nothing}; nonfinite='skip' skips and counts such steps"
             )
+        for group in self.param_groups:
+            group["galore_skipped"] += 1
 
     def _look_back(self, *, wait: bool = True) -> None:
         """At the step before, if it was left to the device whether it happens; wait for the last replay, or do not."""
         for name in self._guard.look_back():  # with per_layer one for each bucket
-            self._refuse(name)
-            self._count_skipped()
+            self._skip(name)
         self._look_at_replays(wait=wait)
 
     def _look_at_replays(self, *, wait: bool) -> None:
         """At updates that replays of a CUDA graph held back; nobody knows which parameters those were of."""
         for _ in range(self._guard.held_in_replays(wait=wait)):
-            self._refuse("some parameter in a replay")
-            self._count_skipped()
-
-    def _count_skipped(self) -> None:
-        for group in self.param_groups:
-            group["galore_skipped"] += 1
+            self._skip("some parameter in a replay")
 
     @property
     def skipped(self) -> int:

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from itertools import compress, pairwise
 from math import isfinite
 from operator import not_
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -149,14 +149,6 @@ class Sent:
         return found
 
 
-class Pending(NamedTuple):
-    """A step that was left to the device."""
-
-    name_of: NameOf
-    finite: Sent
-    matrices: list[Matrix]
-
-
 class Guard:
     """Holds a step back where a gradient is not finite, without waiting for the device.
 
@@ -169,7 +161,7 @@ class Guard:
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner = inner
-        self.pending: list[Pending] = []
+        self.pending: list[tuple[NameOf, Sent, list[Matrix]]] = []  # steps that were left to the device
         self._held: dict[torch.device, Tensor] = {}  # in replays; not made in a graph, which would begin anew each time
         self._counts = False  # whether some graph counts there
         self._known = 0
@@ -200,7 +192,7 @@ class Guard:
         else:
             if not known:
                 self._held[found_inf.device] = torch.zeros_like(found_inf)
-            self.pending.append(Pending(name_of, Sent(finite), matrices))
+            self.pending.append((name_of, Sent(finite), matrices))
         return found_inf
 
     def held_in_replays(self, *, wait: bool) -> int:
@@ -224,12 +216,11 @@ class Guard:
         """Of each update since the last look that did not happen: a gradient that was not finite. It does not count."""
         pending, self.pending = self.pending, []
         names = []
-        for one in pending:
-            finite = one.finite.read()
-            if not finite.all():
-                for matrix in one.matrices:
+        for name_of, sent, matrices in pending:
+            if not (finite := sent.read()).all():
+                for matrix in matrices:
                     matrix.count -= 1
-                names.append(one.name_of(int(finite.argmin())))
+                names.append(name_of(int(finite.argmin())))
         return names
 
 
@@ -238,16 +229,11 @@ def values_of(gradient: Tensor) -> Tensor:
     return gradient.values() if gradient.layout == torch.sparse_coo else gradient
 
 
-class Seen(NamedTuple):
-    """Gradients that must be finite: stacks of projected ones, and others; the name that belongs to a flag of them."""
+def seen_gradients(packs: list[Pack], passing: list[Passing]) -> tuple[list[Tensor], list[Tensor], NameOf]:
+    """What must be finite before a step: stacks of projected gradients, and others; the name that belongs to a flag.
 
-    stacks: list[Tensor]
-    tensors: list[Tensor]
-    name_of: NameOf
-
-
-def seen_gradients(packs: list[Pack], passing: list[Passing]) -> Seen:
-    """What is looked at before a step; of a sparse gradient the values, each place once."""
+    Of a sparse gradient the values, each place once.
+    """
     stacked = [pack for pack in packs if pack.compact.grad is not None and len(pack.matrices) > 1]
     others = [pack for pack in packs if pack.compact.grad is None or len(pack.matrices) == 1]
     tensors: list[Any] = []
@@ -267,7 +253,7 @@ def seen_gradients(packs: list[Pack], passing: list[Passing]) -> Seen:
         names = [matrix.name for pack in others for matrix in pack.matrices]
         return [*names, *(each.name for each in passing)][flag]
 
-    return Seen([pack.compact.grad for pack in stacked], tensors, name_of)  # type: ignore[misc]
+    return [pack.compact.grad for pack in stacked], tensors, name_of  # type: ignore[misc]
 
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
