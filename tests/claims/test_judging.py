@@ -220,6 +220,7 @@ def without(rows, **gone):
 FAULTS = [
     (without(long(), arm="old", seed=2), {}, "both arms must have the same seeds, but 'old' lacks 2"),
     (long(["high", *NEW[1:]]), {}, "row 1: value must be a number, got 'high'"),
+    ([{**row, "step": "late"} for row in long()], {}, "row 1: step must be a number, got 'late'"),
     (long(), {"control": "sgd"}, "there is no arm 'sgd'; there are new, old"),
     (long(), {"effect": "nwe", "control": "old"}, "there is no arm 'nwe'; did you mean 'new'?"),
     ([*long(), long()[0]], {}, "arm 'new' has two values for seed 0; keep one of them"),
@@ -248,6 +249,10 @@ def test_bad_input_is_one_sentence(tmp_path, rows, given, sentence):
         judged(tmp_path, rows, **given)
     assert sentence in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_beyond_100_nothing_is_percent(tmp_path):
+    assert judged(tmp_path, long(old=[100.5] * 5)).main.control_effect == 100.5
 
 
 @pytest.mark.parametrize(

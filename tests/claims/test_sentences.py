@@ -40,9 +40,13 @@ def test_an_effect_has_name_value_interval_and_seeds():
     assert sentences.control(Evidence({"": GAIN})) == "0.10 nats [0.05, 0.15]"
 
 
-@pytest.mark.parametrize(("half", "said"), [(9e4, "1000000 [910000, 1090000]"), (1.1e5, "1.0e+6 [8.9e+5, 1.1e+6]")])
-def test_what_is_only_known_to_a_hundred_thousand_is_written_with_its_power(half, said):
-    large = replace(GAIN, effect=1e6, interval=(1e6 - half, 1e6 + half), unit="")
+@pytest.mark.parametrize(("size", "half", "said"), [
+    (1e6, 9e4, "1000000 [910000, 1090000]"),
+    (1e6, 1.1e5, "1.0e+6 [8.9e+5, 1.1e+6]"),
+    (1e9, 1e-4, "1.0e+9 [1.0e+9, 1.0e+9]"),  # no more than rounding
+])  # fmt: skip
+def test_what_is_only_known_to_a_hundred_thousand_is_written_with_its_power(size, half, said):
+    large = replace(GAIN, effect=size, interval=(size - half, size + half), unit="")
     assert sentences.measured(Evidence({"": large})).startswith(f"rebound {said} (")
 
 

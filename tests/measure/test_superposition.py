@@ -103,6 +103,7 @@ def test_same_seed_same_numbers_and_another_seed_another_shuffle():
     ({"contexts": 31}, "contexts must be at most the number of texts, 30, got 31"),
     ({"keys": None}, "keys and weights come together"),
     ({"keys": torch.zeros(30, 4, dtype=torch.long)}, r"keys must be \(texts, length, m\)"),
+    ({"keys": torch.zeros(30, 9, 0, dtype=torch.long), "weights": torch.zeros(30, 9, 0)}, "keys must be"),
     ({"height": torch.full((30, 12), torch.nan)}, "height contains NaN"),
     ({"height": torch.zeros(30)}, r"must both be \(texts, neurons\)"),
     ({"position": torch.full((30, 12), 9)}, "position must be from 0 to 8"),

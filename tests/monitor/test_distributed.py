@@ -321,26 +321,28 @@ def test_labels_are_shared_as_their_rows_are():
 
 
 class Seen:
-    """Stands for a probe of one layer of two heads, with so many queries that count and one number for all means."""
+    """Stands for a probe of layers of two heads: so many queries that count, a number for all means, more by layer."""
 
     def __init__(self, counts, mean, largest):
         self._counts, self._mean, self._largest = map(torch.tensor, (counts, mean, largest))
 
     def counted(self):
-        return {"a": self._counts}
+        return dict.fromkeys("abc", self._counts)
 
     def by_layer(self, measure):
-        return {"a": self._largest if measure == "largest_logit" else self._mean}
+        found = self._largest if measure == "largest_logit" else self._mean
+        return {name: found + more for more, name in enumerate("abc")}
 
 
 def test_a_share_without_queries_has_no_say():
     """In a head whose queries are all padding on one process; the logits of the others are negative."""
-    nan, layers = float("nan"), {"a": Layer.among({0: Seat(2, 0, 6, 0)}, 0)}
+    nan, layers = float("nan"), dict.fromkeys("abc", Layer.among({0: Seat(2, 0, 6, 0)}, 0))
     probes = Seen([3.0, 0.0], [1.0, nan], [-4.0, nan]), Seen([1.0, 2.0], [5.0, 7.0], [-2.0, -3.0])
     table = sum(table_of(each, layers, at, 2, torch.device("cpu")) for at, each in enumerate(probes))
-    seen = SeenByAll(layers, table, None, ["a"], {})
-    assert seen.by_layer("entropy")["a"].tolist() == [2.0, 7.0]
-    assert seen.by_layer("largest_logit")["a"].tolist() == [-2.0, -3.0]
+    seen = SeenByAll(layers, table, None, [*layers], {})
+    for more, name in enumerate(layers):
+        assert seen.by_layer("entropy")[name].tolist() == [2.0 + more, 7.0 + more]
+        assert seen.by_layer("largest_logit")[name].tolist() == [-2.0 + more, -3.0 + more]
 
 
 def test_a_gram_matrix_that_is_not_finite_has_no_rank():

@@ -90,6 +90,7 @@ def of_mlflow(sink, tmp_path):
     for name in client.get_run(sink.run_id).data.metrics:
         for each in client.get_metric_history(sink.run_id, name):
             rows.setdefault(each.step, {})[name] = each.value
+            assert each.timestamp > client.get_run(sink.run_id).info.start_time / 2  # of the same unit
     return rows, None
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from training import network, same, train
 
 from joma.optim import GaLore, StateError
+from joma.optim._inner import try_inner
 
 SIGN = {"lr": 0.001}
 OF_TORCH = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "SGD")
@@ -208,6 +209,16 @@ def test_one_that_draws_from_numpy_and_does_not_resume_is_named():
 
 def test_the_tables_sizes():
     assert len(TABLE) >= 20
+
+
+def test_what_the_first_group_alone_counts_is_written_and_is_not_in_every_group():
+    class First(Counting):
+        def step(self):
+            self.param_groups[0]["all"] = self.param_groups[0].get("all", 0) + 1
+            super().step()
+
+    trial = try_inner(First, First([nn.Parameter(torch.ones(2))]), {"lr": 0.1})
+    assert (trial.writes, trial.everywhere, trial.counts) == ({"all", "step"}, {"step"}, {"all", "step"})
 
 
 @pytest.mark.parametrize("kind", [Counting, Learning])

@@ -49,6 +49,9 @@ def test_small_neighbours_of_one_shape_and_type_are_measured_together(stacked):
     assert stacked(*[small.clone() for _ in range(7)]) == ["abc", "def", "g"]  # 48 numbers at most
     assert stacked(small.clone(), small.clone(), wide.clone(), wide.clone()) == ["ab", "cd"]
     assert stacked(small.clone(), half.clone(), small.clone()) == ["a", "b", "c"]
+    # Narrow, and too long for a stack; or of few numbers, and neither side is small.
+    for large in (torch.ones(3, 20), torch.ones(5, 6)):
+        assert stacked(large, large.clone(), lanes=2) == ["ab"]
     assert stacked(small.clone(), torch.ones(8, 2), small.clone()) == ["a", "b", "c"]  # as many numbers, another shape
 
 

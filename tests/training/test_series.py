@@ -75,7 +75,15 @@ def test_it_is_trained_as_a_loop_by_hand_would(series):
 def test_seed_and_text_decide_and_a_folder_with_another_series_is_trained_anew(tmp_path):
     """Over more than one pass through the text, each in an order of its own."""
     short, text = replace(TINY, steps=4, batch=32, layers=1), source_text(6_000)
-    first = train_series(tmp_path / "a", text, short, save_at=[])
+    done, begun = tmp_path / "a" / "series.json", tmp_path / "begun.json"
+
+    def link(*_):
+        if not begun.exists():
+            begun.hardlink_to(done)
+
+    first = train_series(tmp_path / "a", text, short, save_at=[], progress=link)
+    assert "losses" in json.loads(done.read_text())
+    assert "losses" not in json.loads(begun.read_text())  # written anew, not over: a reader never sees half of it
     assert train_series(tmp_path / "b", text, short, save_at=[]) == first
     assert train_series(tmp_path / "a", text, replace(short, seed=1), save_at=[]) != first
     assert train_series(tmp_path / "b", text[3_000:] + text[:3_000], short, save_at=[]) != first

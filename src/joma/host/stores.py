@@ -228,7 +228,7 @@ def _client(place: Address, url: str) -> dict[str, Any]:
 
 
 def _retries() -> dict[str, Any]:
-    first, most = timedelta(seconds=PAUSE), timedelta(seconds=max(PAUSE, LONGEST_PAUSE))
+    first, most = timedelta(seconds=PAUSE), timedelta(seconds=LONGEST_PAUSE)
     backoff = {"init_backoff": first, "max_backoff": most, "base": 2}
     return {"max_retries": TRIES - 1, "retry_timeout": timedelta(seconds=PATIENCE), "backoff": backoff}
 

@@ -192,6 +192,21 @@ def test_what_is_needed_before_its_turn_comes_at_once(monkeypatch):
     source.close()
 
 
+def test_what_is_given_up_while_it_comes_is_still_read(monkeypatch):
+    monkeypatch.setattr(ranges, "PIECE", 10)
+    monkeypatch.setattr(ranges, "HELD", 20)
+    server = Server(200)
+
+    def fetch(start, buffer):
+        server.fetch(start, buffer)
+        if start == 90:  # a reader waits for it
+            source.close()
+
+    source = RangedBytes("a file", 200, fetch, readers=1)
+    source.expect([[(0, 100)]])
+    server.read(source, 90, 100)
+
+
 def test_an_error_is_told_where_its_bytes_are_read():
     def fetch(start, buffer):
         if start >= 500:

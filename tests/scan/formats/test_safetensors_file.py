@@ -137,6 +137,11 @@ def test_headers_that_lie_are_refused(tmp_path, header, data, word):
             pass
 
 
+def test_an_empty_tensor_may_lie_anywhere_between_others(tmp_path):
+    header = {"end": entry([0], 4, 4), "a": entry([1], 0, 4), "start": entry([2, 0], 0, 0)}
+    assert [len(opened(write(tmp_path / "a.safetensors", header, b"0" * 4)).read(name)) for name in header] == [0, 1, 2]
+
+
 def test_a_header_longer_than_the_first_read(tmp_path):
     tensors = {f"{'name' * 20}{i}": torch.full((1,), float(i)) for i in range(2000)}
     save_file(tensors, tmp_path / "a.safetensors")

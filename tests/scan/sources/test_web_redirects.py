@@ -77,6 +77,7 @@ def test_redirects_come_to_an_end(site, web, tmp_path):
     ("file:///etc/passwd", "no web address"),
     ("https://user:hush@example.org/m", "no web address"),
     ("https://[::1/m", "no web address"),
+    ("https:///m", "no web address"),
 ])  # fmt: skip
 def test_a_redirect_leads_to_https_alone(site, web, tmp_path, target, why):
     site.redirects = {"/m.safetensors": target}

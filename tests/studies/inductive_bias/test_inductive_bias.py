@@ -172,10 +172,12 @@ def test_time_to_fit_is_read_between_measuring_points(run, tmp_path):
 
 
 def test_the_mlp_is_read_where_its_loss_is_that_of_the_linear_map(run, tmp_path):
-    contrast = Contrast(printed(run, tmp_path / "run", spread=0.0))
-    wanted = np.full(3, 5.134)
+    good = printed(run, tmp_path / "run", spread=0.0)
+    contrast, wanted = Contrast(good), np.full(3, 5.134)
     share = (6.0 - 5.134) / (6.0 - 5.039)
     assert contrast.at_loss(cube.MLP, wanted) == pytest.approx(0.7 + share * (0.741 - 0.7))
+    lost = Contrast(altered(good, tmp_path / "lost", f"{cube.MLP}/diverged_at", put((..., 0), 0)))
+    assert np.isnan(lost.at_loss(cube.MLP, wanted)).tolist() == [True, False, False]
     assert np.isnan(contrast.at_loss(cube.MLP, np.full(3, 1.0))).all()
 
 

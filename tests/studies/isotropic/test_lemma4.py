@@ -44,7 +44,7 @@ SPOILED = [
     ("laplace", lambda x: x * [0.9, 1], "existence-criterion", "not above its control"),
     ("ball/gap", lambda x: -x, "existence-criterion", "not above its control"),
     ("1.5/ray", lambda x: x * [[3], [1], [1]], "ratio-band", "fails"),
-    ("1.5/ray", lambda x: put((0, 1), 3.0)(put((slice(1, None), 1), 0.5)(x)), "ratio-band", "fails"),
+    ("1.5/ray", lambda x: put((0, 1), 3.0)(put((slice(1, None), 1), 0.0)(x)), "ratio-band", "fails"),
     ("1.5/ray", put((0, 0), np.nan), "ratio-band", "undecided"),
     ("1.5/ray", put((1, 0), np.nan), "ratio-band", FIXED),  # a distance alone is no ratio
     ("1.5/ray", put((0, 0), 0.9), "ratio-band", "not above its control"),
