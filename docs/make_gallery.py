@@ -88,11 +88,7 @@ def written(name: str) -> str:
 
 
 def outline(drawing: Drawing) -> str:
-    """The title of the first panel, or what it measures. The report has every line.
-
-    >>> outline(Drawing("one", "", None, alt="A flow chart."))
-    'A flow chart.'
-    """
+    """The title of the first panel, or what it measures. The report has every line."""
     if drawing.alt:
         return drawing.alt.split(". ")[0].removesuffix(".") + "."
     axes = [axis for axis in drawing.figure.axes if axis.lines or axis.patches or axis.collections or axis.images]

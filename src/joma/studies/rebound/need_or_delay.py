@@ -249,7 +249,7 @@ def judge_need(arm: str, run: Run, claim: Claim) -> Finding:
     """What a twin loses of the rise, beside what the control loses; and that what is left is too small to matter."""
     judged, found = cases(run), {}
     if arm not in _arms(run):
-        return not_run(claim, claim.expected, f"no twin has {arm} frozen", at_paper_scale(run.study))
+        return not_run(claim, claim.expected, f"no copy has {arm} frozen", at_paper_scale(run.study))
     for case in judged:
         for at, equal in (("by the last step", False), ("at equal loss", True)):
             less, control = (lost(run, case, one, at_equal_loss=equal) for one in (arm, CONTROL))
@@ -268,11 +268,11 @@ def judge_delay(arm: str, run: Run, claim: Claim) -> Finding:
     for case in judged:
         gap = compare(doublings_later(run, case, arm))
         later += [
-            clears(f"{case.name}, valley later, in doublings of the steps", gap, matters=LATER),
-            at_least(f"{case.name}, valley later, in doublings of the steps", gap.value, LATER),
+            clears(f"{case.name}, minimum later, in doublings of the steps", gap, matters=LATER),
+            at_least(f"{case.name}, minimum later, in doublings of the steps", gap.value, LATER),
         ]
     found = {case.name: compare(rise(run, case, arm)) for case in judged}
-    return by_effect(claim, found, what="rise from the own valley", size=later, details=_details(run, judged, arm))
+    return by_effect(claim, found, what="rise from the own minimum", size=later, details=_details(run, judged, arm))
 
 
 def _details(run: Run, judged: Sequence[Case], *arms: str) -> dict[str, dict[str, float]]:
@@ -287,8 +287,8 @@ def _details(run: Run, judged: Sequence[Case], *arms: str) -> dict[str, dict[str
             ends = [rises(network, int(run.config["window"]), end) for network, end in pairs]
             found[f"{case.name}, {_label(arm)}"] = {
                 "rise (nats)": compare(rise(run, case, arm)).value,
-                "step of the valley": compare(case.mean(valley_steps(one))).value,
-                "loss at the valley (nats)": compare(case.mean(at)).value,
+                "step of the minimum": compare(case.mean(valley_steps(one))).value,
+                "loss at the minimum (nats)": compare(case.mean(at)).value,
                 "rise at equal loss (nats)": compare(case.mean(ends[0])).value,
                 "rise with nothing frozen at equal loss (nats)": compare(case.mean(ends[1])).value,
                 "last loss (nats)": compare(one.loss[:, -1]).value,
@@ -380,7 +380,7 @@ def _draw_curves(run: Run) -> Drawing:
             step_axis(axis)
         axis.legend(fontsize="x-small")
     caption = (
-        f"{_in_words(run)} Above: with one part frozen from the valley, step {run.config['valley']:,}, on, and with "
+        f"{_in_words(run)} Above: with one part frozen from the minimum, step {run.config['valley']:,}, on, and with "
         "the output matrix frozen. Below: with two parts frozen, and with queries and keys frozen while the mean and "
         f"covariance of what attention reads are held. Lines: means of {run.config['seeds']} seeds on held-out text of "
         f"{called(run.config['corpus'])}; bands: their range."
@@ -404,7 +404,7 @@ def _in_words(run: Run) -> str:
     for case in cases(run):
         ends = [f"{compare(rise(run, case, arm)).value:+.2f} with {_label(arm)}" for arm in (NOTHING, *SINGLE)]
         ways.append(f"{case.name}: {', '.join(ends)}".replace("-", "−"))
-    return f"From its own valley to the end entropy rises, in nats, {'; '.join(ways)}." if ways else "No layer rises."
+    return f"From its own minimum to the end entropy rises, in nats, {'; '.join(ways)}." if ways else "No layer rises."
 
 
 def _draw_outcomes(run: Run) -> Drawing:
@@ -429,8 +429,8 @@ def _draw_outcomes(run: Run) -> Drawing:
             )
         axis.axhline(MATTERS, color=RED, lw=0.8, ls=":", label="what matters")
         axis.axvline(LATER, color=RED, lw=0.8, ls=":", label="later")
-        later = "valley later than with nothing frozen (doublings of the steps)"
-        axis.set(title=_title(case), xlabel=later, ylabel="rise from the own valley (nats)")
+        later = "minimum later than with nothing frozen (doublings of the steps)"
+        axis.set(title=_title(case), xlabel=later, ylabel="rise from the own minimum (nats)")
     axes[-1].legend(fontsize="x-small")
     caption = (
         f"{_in_words(run)} Below the horizontal line no rebound is left: the part is needed until step "
@@ -457,11 +457,11 @@ STUDY = Study(
     draw=draw,
     check=same_text,
     about=(
-        "Figure 6's language models are trained. From the valley on, twins of them have queries and keys, or MLPs, or "
-        "embeddings frozen in all layers, alone and in pairs; in the control the output matrix, which attention does "
-        "not read. In one more twin queries and keys are frozen and the mean and covariance of what attention reads "
-        "are held. A part is needed if with it frozen entropy does not rise from its own, perhaps later valley by the "
-        "last step, and the rebound is delayed if it rises from a later valley. Both are also read at equal loss. "
-        "Every seed begins the text at a place of its own. Quick scale trains small models on Python source."
+        "Figure 6's language models are trained. From the minimum on, copies of them have queries and keys, or MLPs, "
+        "or embeddings frozen in all layers, alone and in pairs; in the control the output matrix, which attention "
+        "does not read. In one more copy queries and keys are frozen and the mean and covariance of what attention "
+        "reads are held. A part is needed if with it frozen entropy does not rise from its own, perhaps later minimum "
+        "by the last step, and the rebound is delayed if it rises from a later minimum. Both are also read at equal "
+        "loss. Every seed begins the text at a place of its own. Quick scale trains small models on Python source."
     ),
 )  # fmt: skip
