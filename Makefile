@@ -116,6 +116,7 @@ release: dist
 paper: setup-test
 	$(BIN)/python docs/ablation_summary.py results docs/_static/ablations.png
 	$(BIN)/python paper/fill.py
+	$(BIN)/python docs/findings_table.py
 
 # For maintainers, with uv installed: resolve the locks anew, all together, so that one version of a package suits both.
 # torch stays out, see above. Packages keep their versions where they can; `make lock UPGRADE=--upgrade` takes the newest.

@@ -75,6 +75,7 @@ ELSEWHERE = {
     "monitor_trainer": "tests/monitor/test_examples.py",
     "monitor_lightning": "tests/monitor/test_examples.py",
     "figure6_table": "tests/docs/test_tables.py",
+    "findings_table": "tests/docs/test_headlines.py",
     "table1_table": "tests/docs/test_tables.py",
     "reversal_table": "tests/docs/test_tables.py",
     "undecided_table": "tests/docs/test_tables.py",
