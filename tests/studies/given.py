@@ -28,6 +28,7 @@ NO_NUMBER = {
     "share": "of the progress",
     "checkpoint_every": "seconds between two checkpoints",
     "adapt": "gives back what it is given",
+    "others": "None: matrices alone; any other default would refuse weights without names",
 }
 """Names of parameters whose defaults stay, and why."""
 

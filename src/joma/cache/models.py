@@ -35,11 +35,16 @@ def cannot_be_cut(config: Any) -> str | None:
         return f"{kind} models read two texts: give a model that goes on with one, a causal language model"
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         return f"{kind} models do not predict the next token: they have no cache to cut"
-    if "no attention" in (can_probe(config) or ""):
+    if _without_attention(config):
         return f"{kind} models have no attention: there is no cache to cut"
     if _way(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]) != INTERFACE:
         return f"{kind} models do not send attention through transformers' AttentionInterface: it cannot be cut"
     return None
+
+
+def _without_attention(config: Any) -> bool:
+    why = can_probe(config) or ""
+    return "no attention" in why or "no softmax" in why
 
 
 def default_seq_len(config: Any) -> int:
@@ -69,7 +74,7 @@ def must_be_cached(model: nn.Module) -> None:
         raise CacheError(f"{name} reads two texts: give a model that goes on with one, a causal language model")
     kind: Any = type(model)
     if _way(kind) != INTERFACE:
-        if "no attention" in (can_probe(config) or ""):
+        if _without_attention(config):
             raise CacheError(without_attention(name))
         raise CacheError(f"{name} does not send attention through transformers' AttentionInterface: it cannot be cut")
     if model.get_output_embeddings() is None:
