@@ -1,5 +1,6 @@
 """Processes that train together are monitored as one is: DDP, FSDP2, tensor parallelism, and two of them at once."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -31,7 +32,8 @@ def folder(tmp_path_factory):
     """All cases in one start, because a start takes seconds."""
     folder = tmp_path_factory.mktemp("several")
     command = [sys.executable, several_processes.__file__, str(folder)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    without_gpu = os.environ | {"CUDA_VISIBLE_DEVICES": ""}  # forked processes that meet over gloo
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=without_gpu)
     assert ended.returncode == 0, ended.stderr
     return folder
 
