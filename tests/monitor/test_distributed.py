@@ -17,9 +17,9 @@ from joma.host.errors import BadInput
 from joma.monitor import Monitor
 from joma.monitor.batch import ProbeBatch
 from joma.monitor.distributed import share_of
-from joma.monitor.parallel import Team
 from joma.monitor.pooled import Layer, Seat, SeenByAll, table_of
 from joma.monitor.sharded import _rank_of
+from joma.probes._parallel import Team
 from joma.runs import Run
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -365,7 +365,7 @@ class Split:
 
 
 def test_heads_that_two_dimensions_of_a_mesh_split_are_in_the_order_of_its_processes(monkeypatch):
-    monkeypatch.setattr("joma.monitor.parallel.is_split", lambda each: isinstance(each, Split))
+    monkeypatch.setattr("joma.probes._parallel.is_split", lambda each: isinstance(each, Split))
     found = []
     for at in ((row, column) for row in range(2) for column in range(3)):
         model = torch.nn.Module()
