@@ -16,25 +16,8 @@ from joma.theory.attention import Attention
 from joma.theory.flow import State
 
 SMALL = small("thm1")
-HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
-OFF = add((-1, ..., 0), 0.01)  # the logits at the last moment
-NAN = put((-1,), np.nan)
-RANDOM, ZERO = 0, 1
-
-
-def still(path):
-    return np.broadcast_to(path[:1], path.shape).copy()
-
-
-def one_still(i):
-    """Only the i-th along the second dimension stays where it starts."""
-
-    def change(path):
-        path = np.array(path)
-        path[:, i] = path[:1, i]
-        return path
-
-    return change
+HOLDS, FAILS = "holds", "fails"
+ZERO = 1
 
 
 @dataclass
@@ -64,27 +47,6 @@ def test_kinks_are_passed_with_runge_kutta(monkeypatch):
         assert z[n].tolist() == pytest.approx(np.full((2, 3, 1, 1), factor**n))
 
 
-@pytest.mark.parametrize("change", [OFF, NAN], ids=["off", "not a number"])
-@pytest.mark.parametrize(
-    ("series", "failing"),
-    [
-        ("exp/1 nodes", {"exp-invariant", "stationary-gradient", "residual", "zero-start-exp"}),
-        ("exp/2 nodes", {"exp-invariant", "stationary-gradient", "residual", "zero-start-exp"}),
-        ("linear/1 nodes", {"linear-invariant", "stationary-gradient", "residual", "zero-start-linear"}),
-        ("linear/2 nodes", {"linear-invariant", "stationary-gradient", "residual", "zero-start-linear"}),
-        ("pull", {"pull-on-logits"}),
-        ("sigma", {"any-sigma"}),
-        ("ReLU/40 steps", {"relu"}),
-        ("exp/other data", {"any-data"}),
-        ("exp/no residual", {"residual"}),
-        ("linear/no residual", {"residual"}),
-    ],
-)
-def test_a_wrong_number_fails_its_claims_and_no_others(run, tmp_path, series, failing, change):
-    with altered(run, tmp_path / "run", series, change) as copy:
-        assert {claim for claim, verdict in verdicts(STUDY, copy).items() if verdict in (FAILS, "undecided")} == failing
-
-
 @pytest.mark.parametrize("change", [add, put], ids=["off", "not a number"])
 @pytest.mark.parametrize("member", [0, 1])
 @pytest.mark.parametrize(("series", "claim"), [("sigma", "any-sigma"), ("ReLU/40 steps", "relu")])
@@ -92,54 +54,6 @@ def test_each_sigma_and_each_attention_counts(run, tmp_path, series, claim, memb
     one = change((-1, member, ..., 0), 0.01 if change is add else np.nan)
     with altered(run, tmp_path / "run", series, one) as copy:
         assert verdicts(STUDY, copy)[claim] == (FAILS if change is add else "undecided")
-
-
-@pytest.mark.parametrize(
-    ("series", "change", "blind"),
-    [
-        ("exp/1 nodes", still, {"exp-invariant", "zero-start-exp"}),
-        ("exp/2 nodes", still, {"exp-invariant", "zero-start-exp"}),
-        ("exp/2 nodes", one_still(ZERO), {"zero-start-exp"}),
-        ("exp/1 nodes", lambda path: path[:, [ZERO, ZERO]], {"zero-start-exp"}),
-        ("linear/1 nodes", still, {"linear-invariant", "zero-start-linear"}),
-        ("linear/2 nodes", still, {"linear-invariant", "zero-start-linear"}),
-        ("pull", lambda sides: 0 * sides, {"pull-on-logits"}),
-        ("sigma", one_still(0), {"any-sigma"}),
-        ("sigma", one_still(1), {"any-sigma"}),
-        ("ReLU/40 steps", one_still(0), {"relu"}),
-        ("ReLU/40 steps", one_still(1), {"relu"}),
-        ("exp/two gradients", still, {"stationary-gradient"}),
-        ("exp/other data", one_still(1), {"any-data"}),
-        ("exp/overlapping query", still, {"residual"}),
-    ],
-)
-def test_a_control_that_passes_as_well_says_that_nothing_was_seen(run, tmp_path, series, change, blind):
-    with altered(run, tmp_path / "run", series, change) as copy:
-        seen = verdicts(STUDY, copy)
-    assert {claim for claim, verdict in seen.items() if verdict == BLIND} == blind
-
-
-@pytest.mark.parametrize(
-    ("series", "claim"), [("exp/two gradients", "stationary-gradient"), ("exp/overlapping query", "residual")]
-)
-def test_a_lost_control_leaves_its_claim_undecided(run, tmp_path, series, claim):
-    with altered(run, tmp_path / "run", series, NAN) as copy:
-        assert verdicts(STUDY, copy)[claim] == "undecided"
-
-
-def test_relu_needs_a_small_drift_and_one_that_falls_with_the_step(run, tmp_path):
-    def both_off(name, step, value):
-        return OFF(value) if name == "ReLU/40 steps" else add((-1, ..., 0), 1.0)(value) if "ReLU/" in name else value
-
-    with changed(run, tmp_path / "large", both_off) as copy:
-        assert verdicts(STUDY, copy)["relu"] == FAILS
-    with altered(run, tmp_path / "no fall", "ReLU/10 steps", still) as copy:
-        assert verdicts(STUDY, copy)["relu"] == FAILS
-
-
-def test_a_gradient_that_stays_constant_would_be_recognised(run, tmp_path):
-    with altered(run, tmp_path / "run", "saliency", still) as copy:
-        assert verdicts(STUDY, copy)["stationary-gradient"] == HOLDS
 
 
 def test_linear_attention_that_learns_from_zero_would_be_recognised(run, tmp_path):

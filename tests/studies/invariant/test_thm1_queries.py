@@ -2,15 +2,12 @@
 
 import numpy as np
 import pytest
-from every_study import add, put
 from records import altered, changed, verdicts
 
 from joma.claims.execute import judge
 from joma.studies.invariant.thm1_queries import AVERAGED, MIXED, STUDY
 
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
-OFF = add((-1,), 0.01)
-NAN = put((-1,), np.nan)
 
 
 def still(path):
@@ -20,27 +17,6 @@ def still(path):
 def all_still(case):
     """Neither z, nor v, nor the path of one case moves."""
     return lambda name, step, value: still(value) if name.startswith(f"{case}/") else value
-
-
-@pytest.mark.parametrize("change", [OFF, NAN], ids=["off", "not a number"])
-@pytest.mark.parametrize(
-    ("series", "failing"),
-    [
-        (f"exp/{MIXED}/2 queries/z", {"every-query-exp", "pull-by-query"}),
-        (f"exp/{MIXED}/2 queries/v", {"every-query-exp"}),
-        (f"linear/{MIXED}/2 queries/z", {"every-query-linear", "pull-by-query"}),
-        (f"linear/{MIXED}/2 queries/v", {"every-query-linear"}),
-        (f"exp/{AVERAGED}/2 queries/v", {"average-by-query"}),
-        (f"linear/{AVERAGED}/2 queries/v", {"average-by-query"}),
-        (f"exp/{MIXED}/2 queries/path", {"pull-by-query"}),
-        (f"linear/{AVERAGED}/2 queries/path", {"pull-by-query"}),
-    ],
-)
-def test_a_wrong_number_fails_its_claims_and_no_others(run, tmp_path, series, failing, change):
-    with altered(run, tmp_path / "run", series, change) as copy:
-        now = verdicts(STUDY, copy)
-    assert {now[claim] for claim in failing} <= {FAILS, "undecided"}
-    assert FAILS not in {verdict for claim, verdict in now.items() if claim not in failing}
 
 
 def test_other_shares_of_the_queries_fail_the_weighted_sum(run, tmp_path):
@@ -60,15 +36,6 @@ def test_other_shares_of_the_queries_fail_the_weighted_sum(run, tmp_path):
 def test_a_flow_that_stands_still_says_nothing(run, tmp_path, case, blind):
     with changed(run, tmp_path / "run", all_still(case)) as copy:
         assert {claim for claim, verdict in verdicts(STUDY, copy).items() if verdict == BLIND} == blind
-
-
-def test_a_block_with_one_query_must_obey_the_printed_forms(run, tmp_path):
-    with altered(run, tmp_path / "off", f"exp/{MIXED}/1 queries/z", OFF) as copy:
-        seen = verdicts(STUDY, copy)
-    assert seen["every-query-exp"] == seen["pull-by-query"] == BLIND
-    with altered(run, tmp_path / "lost", f"exp/{MIXED}/1 queries/z", NAN) as copy:
-        seen = verdicts(STUDY, copy)
-    assert seen["every-query-exp"] == seen["pull-by-query"] == "undecided"
 
 
 def following(run, kinds):

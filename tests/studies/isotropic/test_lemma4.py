@@ -5,59 +5,29 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from every_study import add, put, test_a_spoiled_series_changes_its_verdict, test_every_claim_is_turned_by_one  # noqa: F401
+from every_study import add, put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
 from records import altered, carried_out, changed, found, verdicts
 
 from joma.claims.execute import judge
 from joma.studies.isotropic import lemma4
-from joma.studies.isotropic.lemma4 import CONCAVE, FAR, LENGTHS, STUDY
+from joma.studies.isotropic.lemma4 import FAR, LENGTHS, STUDY
 
 FIXED = "holds as corrected"
 UNIT = LENGTHS.index(1.0)
-EVERY_LAW = (*CONCAVE, "1.5", "3")
 
 
 SPOILED = [
-    ("3/sum", lambda x: x + 1e-6, "stationary-sum", "fails"),
-    ("3/sum", put((0, 2, 2), np.nan), "stationary-sum", "undecided"),
-    ("3/sum", put((0, 2, 2), -1e-6), "stationary-sum", "fails"),
     ("3/sum", add((1, UNIT, 0), 1e-6), "stationary-sum", "not above its control"),
-    ("3/speed", lambda x: x + 1e-6, "critical-points", "fails"),
-    ("3/speed", put((2, 2), np.nan), "critical-points", "undecided"),
     ("3/speed as printed", put((0, 0), 0.0), "critical-points", FIXED),  # one right point is not all
-    ("3/speed as printed", add((UNIT, 2), 1e-6), "critical-points", "not above its control"),
-    ("Gaussian/life", lambda x: -x, "existence", "fails"),
-    ("exp-radial/life", put(10, np.nan), "existence", "undecided"),
-    ("exp-radial/gap", lambda x: x * 0, "existence", "fails"),
-    ("ball/gap", put(-1, np.nan), "existence", "undecided"),
-    ("3/gap", np.abs, "existence", "fails"),
-    ("3/gap", put(-1, np.nan), "existence", "undecided"),
     ("3/gap", put(0, 0.1), "existence", FIXED),  # it still falls over another distance
-    ("ball/gap", put(0, -0.1), "existence", "fails"),
-    ("3/life", np.sort, "existence", "fails"),
-    ("3/speed", lambda x: x + 1e-6, "existence", "fails"),
-    ("1.5/gap", np.abs, "existence-criterion", "fails"),
-    ("1.5/gap", put(-1, np.nan), "existence-criterion", "undecided"),
     ("Gaussian/criterion", lambda x: x * 0 + 0.3, "existence-criterion", "fails"),
     ("3/gap", np.abs, "existence-criterion", "holds"),  # it does not reach one quarter
-    ("laplace", lambda x: x + 1e-6, "existence-criterion", "fails"),
-    ("laplace", lambda x: x * [0.9, 1], "existence-criterion", "not above its control"),
-    ("ball/gap", lambda x: -x, "existence-criterion", "not above its control"),
-    ("1.5/ray", lambda x: x * [[3], [1], [1]], "ratio-band", "fails"),
-    ("1.5/ray", lambda x: put((0, 1), 3.0)(put((slice(1, None), 1), 0.0)(x)), "ratio-band", "fails"),
     ("1.5/ray", put((0, 0), np.nan), "ratio-band", "undecided"),
     ("1.5/ray", put((1, 0), np.nan), "ratio-band", FIXED),  # a distance alone is no ratio
-    ("1.5/ray", put((0, 0), 0.9), "ratio-band", "not above its control"),
     ("1.5/ray", lambda x: -np.abs(x), "ratio-band", "not run"),
-    ("3/line", lambda x: x + 1e-6, "active-shares", "fails"),
-    ("3/line", lambda x: x - 1e-6, "active-shares", "fails"),
-    ("3/line", put(-1, np.nan), "active-shares", "undecided"),
     ("1.5/far", lambda x: x + [[1e-6], [0]], "g-limit", "fails"),
     ("1.5/far", lambda x: x - [[1e-6], [0]], "g-limit", "fails"),
     ("3/far", lambda x: put((0, 0), x[1, 0])(x), "g-limit", "holds"),  # another law is still apart on the way
-    ("exp-radial/far", put((0, -1), np.nan), "g-limit", "undecided"),
-    ("3/G slope", lambda x: x * [[1], [1 + 1e-6]], "g-slope", "fails"),
-    ("3/G slope", put((0, -1), np.nan), "g-slope", "undecided"),
     ("3/G slope", lambda x: x * 0 + 1, "g-slope", "not above its control"),
 ]
 
@@ -91,14 +61,6 @@ def test_rays_that_all_lie_in_the_band_do_not_show_that_others_leave_it(run, tmp
 def test_limits_that_were_never_apart_confirm_nothing(run, tmp_path):
     with changed(run, tmp_path / "run", lambda n, _, x: x[[1, 1]] if n.endswith("/far") else x) as spoiled:
         assert verdicts(STUDY, spoiled)["g-limit"] == "not above its control"
-
-
-@pytest.mark.parametrize("law", EVERY_LAW)
-def test_every_law_has_a_say(run, tmp_path, law):
-    with altered(run, tmp_path / "run", f"{law}/gap", lambda x: -x if law in CONCAVE else np.abs(x)) as spoiled:
-        assert verdicts(STUDY, spoiled)["existence"] == "fails"
-    with altered(run, tmp_path / "far", f"{law}/far", lambda x: x + [[1e-6], [0]]) as spoiled:
-        assert verdicts(STUDY, spoiled)["g-limit"] == "fails"
 
 
 def test_where_two_forms_compete_the_corrected_one_is_nearer(run):
