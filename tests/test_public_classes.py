@@ -96,6 +96,7 @@ EXAMPLES: dict[str, Callable[[Path], object]] = {
     "optim.galore.FromModel": lambda folder: optim.FromModel(),
     "optim.galore.GaLore": lambda folder: optim.GaLore(torch.nn.Linear(64, 64), rank=4),
     "optim._groups.Projected": lambda folder: optim.Projected(conv=True),
+    "optim.qk_clip.QKClip": lambda folder: optim.QKClip(torch.nn.Linear(2, 2)),
     "optim.muon.Muon": lambda folder: optim.Muon([torch.nn.Parameter(torch.zeros(8, 9))]),
     "optim.memory.Memory": lambda folder: optim.memory(line := torch.nn.Linear(64, 64), optim.GaLore(line, rank=4)),
     "probes._record.Probe": lambda folder: probe(),

@@ -1,5 +1,6 @@
 """Processes that train together are monitored as one is: DDP, FSDP2, tensor parallelism, and two of them at once."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -16,9 +17,9 @@ from joma.host.errors import BadInput
 from joma.monitor import Monitor
 from joma.monitor.batch import ProbeBatch
 from joma.monitor.distributed import share_of
-from joma.monitor.parallel import Team
 from joma.monitor.pooled import Layer, Seat, SeenByAll, table_of
 from joma.monitor.sharded import _rank_of
+from joma.probes._parallel import Team
 from joma.runs import Run
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -31,7 +32,8 @@ def folder(tmp_path_factory):
     """All cases in one start, because a start takes seconds."""
     folder = tmp_path_factory.mktemp("several")
     command = [sys.executable, several_processes.__file__, str(folder)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    without_gpu = os.environ | {"CUDA_VISIBLE_DEVICES": ""}  # forked processes that meet over gloo
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=without_gpu)
     assert ended.returncode == 0, ended.stderr
     return folder
 
@@ -363,7 +365,7 @@ class Split:
 
 
 def test_heads_that_two_dimensions_of_a_mesh_split_are_in_the_order_of_its_processes(monkeypatch):
-    monkeypatch.setattr("joma.monitor.parallel.is_split", lambda each: isinstance(each, Split))
+    monkeypatch.setattr("joma.probes._parallel.is_split", lambda each: isinstance(each, Split))
     found = []
     for at in ((row, column) for row in range(2) for column in range(3)):
         model = torch.nn.Module()

@@ -159,7 +159,7 @@ def test_several_processes_search_and_take_what_the_first_found(looks, searches,
     "options", [{}, {"on_move": "rotate"}, {"projected": IN_8_BITS}, {"per_layer": True}, {"per_layer": "project"}]
 )
 def test_on_a_gpu_a_refresh_waits_for_nothing(options):
-    """The first refresh that follows makes what libraries need; the second must not wait."""
+    """The first refresh that follows makes what libraries need; the second, at step 3 or 4, must not wait."""
     weights = [nn.Parameter(torch.zeros(300, 500, device="cuda")) for _ in range(4)]
     chosen = {"rank": 32, "refresh": 2, "lr": 0.1, "skip": (), "fused": True} | options
     optimizer = GaLore(weights, torch.optim.AdamW, **chosen)
@@ -168,11 +168,10 @@ def test_on_a_gpu_a_refresh_waits_for_nothing(options):
         optimizer.zero_grad()
         loss = sum((weight * each).sum() for weight, each in zip(weights, given, strict=True))
         torch.cuda.synchronize()
-        with waiting("error" if step == 4 else "default"):
+        with waiting("error" if step >= 3 else "default"):
             loss.backward()
             optimizer.step()
-    assert [matrix.refreshed for matrix in optimizer.matrices] == [4] * 4
-    assert optimizer.due() == []
+    assert {matrix.refreshed for matrix in optimizer.matrices} <= {3, 4}  # which buckets share a step differs
     for matrix, each in zip(optimizer.matrices, given, strict=True):
         held = share(matrix.directions().cpu(), each.cpu()).sum()
         assert float(held / leading(each.cpu(), 32)[1].sum()) > 1 - 4 * TOLERANCE

@@ -67,21 +67,26 @@ def read_by(model, ids):
     return seen
 
 
+def state(cache, at, kind="recurrent"):
+    """What a layer keeps, in any version of transformers: a tensor, or one tensor for each kind of state."""
+    kept = getattr(cache.layers[at], f"{kind}_states")
+    return kept[0] if isinstance(kept, dict) else kept
+
+
 def shrinking(model, mixer, given):
     """(batch, tokens, channels, states): how much of 1, added to every state before a token, is left after it."""
     cache = transformers.DynamicCache(config=model.config)
     at, left = mixer.layer_idx, []
-    state = lambda cache: cache.get_recurrent_state(at, state_idx=0)
     with torch.no_grad():
         mixer(given[:, :1], cache_params=cache)  # makes the states
-        state(cache).zero_()
-        cache.get_conv_state(at, state_idx=0).zero_()
+        state(cache, at).zero_()
+        state(cache, at, "conv").zero_()
         for step in range(given.shape[1]):
             pushed = copy.deepcopy(cache)
-            state(pushed).add_(1)
+            state(pushed, at).add_(1)
             for each in (cache, pushed):
                 mixer(given[:, step : step + 1], cache_params=each)
-            left.append(state(pushed) - state(cache))
+            left.append(state(pushed, at) - state(cache, at))
     found = torch.stack(left, 1).double()
     return found if found.ndim == 4 else found[:, :, :, 0]  # all of a head shrinks alike
 
@@ -116,10 +121,10 @@ def test_steps_are_held_between_their_limits(limits):
     with torch.no_grad():
         mixer(given[:, :1], cache_params=cache)
         pushed = copy.deepcopy(cache)
-        pushed.get_recurrent_state(0, state_idx=0).add_(1)
+        state(pushed, 0).add_(1)
         for each in (cache, pushed):
             mixer(given, cache_params=each)
-    left = pushed.get_recurrent_state(0, state_idx=0) - cache.get_recurrent_state(0, state_idx=0)
+    left = state(pushed, 0) - state(cache, 0)
     torch.testing.assert_close(state_decay(model, ids).decay[0], left[0, :, 0, 0].double().sqrt(), rtol=1e-4, atol=1e-5)
 
 

@@ -28,16 +28,16 @@ from joma.monitor.batch import (
 from joma.monitor.delivery import Delivery, StrPath
 from joma.monitor.distributed import Seen, processes_of
 from joma.monitor.graphs import Memory
-from joma.monitor.inside import Inside, Round, is_compiled
+from joma.monitor.inside import Inside, Round
 from joma.monitor.measures import DEFAULT, MONITORED, Taken, intervals_of, take
-from joma.monitor.names import Names, Patterns, unwrapped
-from joma.monitor.parallel import class_name
+from joma.monitor.names import Names, Patterns
 from joma.monitor.pooled import SeenByAll
 from joma.monitor.replay import Replay
 from joma.monitor.sinks.guard import Sink, report
 from joma.monitor.tables import Rows, Table
 from joma.monitor.watch import OnAlarm, Watch
 from joma.probes import Probe
+from joma.probes._parallel import class_name, is_compiled, unwrapped
 from joma.probes.adapters import Adapters, checked_adapters
 
 

@@ -20,9 +20,9 @@ from joma.host.devices import lacking
 from joma.host.errors import BadInput
 from joma.host.words import short
 from joma.monitor.errors import MonitorError
-from joma.monitor.parallel import resharded
 from joma.monitor.untouched import untouched
 from joma.probes import Probe, ProbeError, collect, collect_plain
+from joma.probes._parallel import resharded
 from joma.probes.adapters import Adapters
 
 _SAVING: dict[str, Any] = {"use_cache": False, "logits_to_keep": 1}

@@ -27,12 +27,12 @@ from joma.monitor.graphs import Memory
 from joma.monitor.inside import Round
 from joma.monitor.matrices import Matrices
 from joma.monitor.measures import MONITORED, Taken, take
-from joma.monitor.names import Names, unwrapped
-from joma.monitor.parallel import Team, is_split, must_be_supported
+from joma.monitor.names import Names
 from joma.monitor.pooled import Layer, Seat, SeenByAll, empty_table, spread_table, table_of
 from joma.monitor.sharded import SharedMatrices
 from joma.monitor.watch import TrainingStopped
 from joma.probes import Probe
+from joma.probes._parallel import Team, is_split, must_be_supported, unwrapped
 
 Found = TypeVar("Found")
 

@@ -81,7 +81,11 @@ class Inside:
         layer = self._layers[seen] if self._layers else None
         if self._compiled is None:
             self._watching = InPass(
-                self._model, layer=layer, spread=self._spread, attention=self._attention, names=self._known
+                self._model,
+                layers=None if layer is None else (layer,),
+                spread=self._spread,
+                attention=self._attention,
+                names=self._known,
             )
         else:
             probe = self._round or Probe(self._model, keep=False, spread=self._spread, names=self._known)
@@ -137,11 +141,6 @@ class _CompiledPass:
 
     def remove(self) -> None:
         self._attention.disarm()
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Whether torch.compile has made code of a model or of a part of it, as far as the model itself tells."""
-    return any("_orig_mod" in each._modules or each._compiled_call_impl is not None for each in model.modules())
 
 
 def _in_compiled_code(model: nn.Module, attention: Adapters | None) -> CompiledAttention:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from operator import is_
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
@@ -11,17 +11,6 @@ from joma.host.arguments import shown
 from joma.host.errors import BadInput
 
 Patterns = str | Iterable[str] | None
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside torch.compile, DataParallel and DistributedDataParallel, so that names do not depend on them."""
-    while True:
-        if "_orig_mod" in model._modules:
-            model = cast(nn.Module, model._orig_mod)
-        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            model = model.module
-        else:
-            return model
 
 
 def layer_of(name: str) -> str:

@@ -21,7 +21,7 @@ from joma.measure.spectrum import GRAM_SIDE, TOGETHER, spectrum
 from joma.monitor.matrices import Matrices
 from joma.monitor.measures import MONITORED, Taken
 from joma.monitor.names import Names
-from joma.monitor.parallel import axis_of, is_first_copy, is_split, mesh_ranks, reshard
+from joma.probes._parallel import axis_of, is_first_copy, is_split, mesh_ranks, reshard
 
 WIDTH = 2
 """Numbers that a process sends of one matrix and measure, at most."""

@@ -1,4 +1,4 @@
-"""Optimizers: GaLore, in the low-rank space of the gradient, with APOLLO and Fira; Muon, by orthogonal updates."""
+"""Optimizers: GaLore in the gradient's low-rank space, APOLLO, Fira; Muon; and QK-clip, which bounds logits."""
 
 from joma.optim._groups import Projected
 from joma.optim._state import StateError
@@ -7,6 +7,7 @@ from joma.optim.galore import FromModel, GaLore, galore_for, reduce_compact, sam
 from joma.optim.memory import Memory, memory
 from joma.optim.muon import Muon
 from joma.optim.projector import Projector, find_projector
+from joma.optim.qk_clip import QKClip
 
 __all__ = [
     "APOLLO",
@@ -17,6 +18,7 @@ __all__ = [
     "Muon",
     "Projected",
     "Projector",
+    "QKClip",
     "StateError",
     "find_projector",
     "galore_for",

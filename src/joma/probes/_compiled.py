@@ -2,9 +2,11 @@
 
 Compiled code runs no hooks. But the attention function of transformers is part of what is compiled. Here it is the
 usual one, scaled_dot_product_attention, and then an operation that is handed queries and keys and gives nothing back.
-The operation stays in the graph for as long as it is installed, and looks only when it is told to.
+The operation stays in the graph for as long as it is installed, and looks only when it is told to. Code that is not
+compiled can have it too, where it is cheaper than hooks, and around eager attention as well.
 """
 
+import sys
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,9 +20,12 @@ from joma.probes._record import Probe, ProbeError
 from joma.probes._transformers import configs_of
 
 NAME = "joma_inside"  # neither "flash", "flex" nor "sdpa" may be part of it: transformers would take it for those
+EAGER = "joma_inside_eager"
+_ORIGINAL = {NAME: "sdpa", EAGER: "eager"}
+"""What the configs said before."""
 _NUMBER, _MARK = "_joma_number", "_joma_mark"
 _numbers = count()
-_INSTALLED: dict[int, "CompiledAttention"] = {}
+_INSTALLED: dict[int, list["CompiledAttention"]] = {}
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[int, Tensor]] = WeakKeyDictionary()
 """Number and mark of modules that had them before: with others the code would be compiled anew."""
 
@@ -29,7 +34,7 @@ def _look(
     q: Tensor, k: Tensor, mark: Tensor, number: int, mask: Tensor | None, scale: float | None, causal: bool
 ) -> None:
     """Show queries and keys of the module with this number. `mark` is said to change, or the compiler would drop it."""
-    if (installed := _INSTALLED.get(number)) is not None:
+    for installed in _INSTALLED.get(number, ()):
         installed.see(number, q, k, mask, scale, causal)
 
 
@@ -59,25 +64,39 @@ def _attention(
     return result
 
 
+def _eager(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> Any:
+    """The function that the file of the model has for it. What is hidden stands in the mask, also under causality."""
+    own = sys.modules[type(module).__module__].eager_attention_forward
+    if module.training and (number := getattr(module, _NUMBER, None)) is not None:
+        with torch.no_grad():
+            _look(query, key, query, number, attention_mask, kwargs.get("scaling"), False)
+    return own(module, query, key, value, attention_mask, **kwargs)
+
+
 class CompiledAttention:
     """The operation in every attention of a model of transformers, from `install` to `uninstall`.
 
     `error` keeps what goes wrong while it looks: nothing here may end a training.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        """model: what is inside torch.compile; refused in one sentence where it does not attend by sdpa."""
+    def __init__(self, model: nn.Module, *, compiled: bool = True) -> None:
+        """Refused in one sentence where it does not attend in a way that is known.
+
+        - model: what is inside torch.compile, or is not
+        - compiled: whether it is compiled
+        """
         from transformers import PreTrainedModel
 
         self._model, models = model, [each for each in model.modules() if isinstance(each, PreTrainedModel)]
         self._configs = configs_of(models)
-        kinds = {config._attn_implementation for config in self._configs}
-        name = type(model).__name__
-        if kinds != {"sdpa"}:
-            raise ProbeError(
-                f"{name} is compiled and attends by {', '.join(sorted(map(str, kinds)))}: it must be 'sdpa'"
-            )
-        if any(getattr(each, "is_gradient_checkpointing", False) for each in models):
+        kinds = {str(_original(config)) for config in self._configs}
+        name, known = type(model).__name__, {"sdpa"} if compiled else {"sdpa", "eager"}
+        if not kinds <= known:
+            how, must = " and ".join(sorted(kinds)), " or ".join(map(repr, sorted(known, reverse=True)))
+            raise ProbeError(f"{name} {'is compiled and ' * compiled}attends by {how}: it must be {must}")
+        if compiled and any(getattr(each, "is_gradient_checkpointing", False) for each in models):
             raise ProbeError(f"{name} is compiled and checkpoints its activations: measure it with a probe batch")
         self._names: dict[int, str] = {}
         self.probe: Probe | None = None
@@ -87,31 +106,37 @@ class CompiledAttention:
     def install(self) -> None:
         """Put the operation into the model. What was compiled before is compiled anew."""
         from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
+        from transformers.masking_utils import eager_mask, sdpa_mask
 
-        AttentionInterface.register(NAME, _attention)
-        AttentionMaskInterface.register(NAME, sdpa_mask)
+        for kind, attention, mask in ((NAME, _attention, sdpa_mask), (EAGER, _eager, eager_mask)):
+            AttentionInterface.register(kind, attention)
+            AttentionMaskInterface.register(kind, mask)
         for module, name in Probe(self._model, keep=False).names.items():
-            if hasattr(module, "is_causal") and hasattr(module, "config"):
+            if hasattr(module, "config"):
                 self._number(module, name)
         for config in self._configs:
-            config._attn_implementation_internal = NAME
+            config._attn_implementation_internal = NAME if _original(config) == "sdpa" else EAGER
 
     def uninstall(self) -> None:
-        """Leave the model as it was."""
+        """Leave the model as it was, but for what others have installed there."""
+        for number in self._names:
+            others = [each for each in _INSTALLED.pop(number, []) if each is not self]
+            if others:
+                _INSTALLED[number] = others
+        if any(getattr(each, _NUMBER, None) in _INSTALLED for each in self._model.modules()):
+            return
         for config in self._configs:
-            config._attn_implementation_internal = "sdpa"
+            config._attn_implementation_internal = _original(config)
         for module in self._model.modules():
             for attribute in (_NUMBER, _MARK):
                 vars(module).pop(attribute, None)
-        for number in self._names:
-            _INSTALLED.pop(number, None)
 
     def _number(self, module: nn.Module, name: str) -> None:
         at = next((each.device for each in module.parameters()), torch.device("cpu"))
         number, mark = _KNOWN.get(module, (next(_numbers), torch.zeros(1, device=at)))
         _KNOWN[module] = number, mark if mark.device == at else torch.zeros(1, device=at)
-        self._names[number], _INSTALLED[number] = name, self
+        self._names[number] = name
+        _INSTALLED.setdefault(number, []).append(self)
         vars(module).update(zip((_NUMBER, _MARK), _KNOWN[module], strict=True))
 
     def arm(self, probe: Probe, layer: str | None) -> None:
@@ -123,7 +148,7 @@ class CompiledAttention:
         self.probe = None
 
     def see(self, number: int, q: Tensor, k: Tensor, mask: Tensor | None, scale: float | None, causal: bool) -> None:
-        """Measure one call, the first of a layer that is to be looked at."""
+        """Measure one call: the first of a layer, or every one where the probe takes queries and keys."""
         probe, name = self.probe, self._names[number]
         if probe is None or self.error is not None or name in probe.queries or self._only not in (None, name):
             return
@@ -133,6 +158,11 @@ class CompiledAttention:
             measure_products(probe, name, *_problem(q, k, mask, scale, causal))
         except Exception as error:
             self.error = error
+
+
+def _original(config: Any) -> Any:
+    kind = config._attn_implementation
+    return _ORIGINAL.get(kind, kind)
 
 
 def _problem(

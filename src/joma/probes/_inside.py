@@ -4,6 +4,7 @@ Queries and keys are looked at where a module hands them to torch, detached, wit
 its own attention, whatever that is. Nothing here may end a training: what goes wrong is kept in `error`.
 """
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,7 +17,7 @@ from joma.probes.adapters import Adapters, Leaving, adapter_of, attached
 
 
 class InPass:
-    """Watches the next pass with gradients, once: all attention, or one module alone.
+    """Watches the next pass with gradients, once, or every one: all attention, or some modules alone.
 
     A pass without gradients is an evaluation, and is not looked at. Activation checkpointing calls modules again in the
     backward pass, outside of the model's own: that is not looked at either. Of several passes the first is measured.
@@ -24,32 +25,34 @@ class InPass:
     """
 
     def __init__(
-        self, model: nn.Module, *, layer: str | None = None, spread: bool = False, attention: Adapters | None = None,
-        names: dict[nn.Module, str] | None = None,
+        self, model: nn.Module, *, layers: Collection[str] | None = None, spread: bool = False,
+        attention: Adapters | None = None, names: dict[nn.Module, str] | None = None, every_pass: bool = False,
     ) -> None:  # fmt: skip
         """Attach hooks, until `remove`.
 
         - model: what is trained
-        - layer: the name of the module that is measured; None: every module that attends
+        - layers: the names of the modules that are measured, none inside another; None: every module that attends
         - spread: whether the spread of logits is measured, too
         - attention: as in `collect_plain`
         - names: those of the model's modules, where an earlier probe found them
+        - every_pass: whether passes after the first one are looked at, too
         """
         self.probe = Probe(model, keep=False, spread=spread, names=names)
         self.error: Exception | None = None
-        self._whole = False  # whether the pass came to its end
+        self._whole, self._every = False, every_pass  # whether the pass came to its end
         self._hooks, self._modes = ExitStack(), ExitStack()
-        self._one = None if layer is None else next(each for each, name in self.probe.names.items() if name == layer)
-        adapters = attention or {}
-        caller: list[nn.Module] = [] if self._one is None else [self._one]
-        self._watching = _Guarded(self, caller, padding_on_diagonal=hasattr(model, "config"))
+        some = None if layers is None else [each for each, name in self.probe.names.items() if name in layers]
+        self._all, adapters = some is None, attention or {}
+        self._caller: list[nn.Module] = []
+        self._watching = _Guarded(self, self._caller, padding_on_diagonal=hasattr(model, "config"))
         self._on(model.register_forward_pre_hook(self._before))
-        if self._one is None:
-            self._hooks.enter_context(following(self.probe, caller))
-        elif adapter_of(self._one, adapters) is None:
-            self._on(self._one.register_forward_pre_hook(self._enter))
-            self._on(self._one.register_forward_hook(self._leave, always_call=True))
-        for module in self.probe.names if self._one is None else (self._one,):
+        if some is None:
+            self._hooks.enter_context(following(self.probe, self._caller))
+        for module in some or ():
+            if adapter_of(module, adapters) is None:
+                self._on(module.register_forward_pre_hook(self._enter))
+                self._on(module.register_forward_hook(self._leave, always_call=True))
+        for module in self.probe.names if some is None else some:
             if (tell := adapter_of(module, adapters)) is not None:
                 self._hooks.push(attached(module, _GuardedLeaving(self, tell)))
         self._on(model.register_forward_hook(self._finish))
@@ -70,7 +73,7 @@ class InPass:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return  # what a CUDA graph records would be replayed without us
         self.probe.running = True
-        if self._one is None:
+        if self._all:
             self._modes.enter_context(self._watching)
 
     def _after(self, model: nn.Module, inputs: Any, output: Any = None) -> None:
@@ -78,15 +81,16 @@ class InPass:
             return
         self.probe.running = False
         self._modes.close()
-        if not self._whole:
+        if not self._whole and not self._every:
             self.probe.forget()
 
     def _finish(self, model: nn.Module, inputs: Any, output: Any) -> None:
         if not torch.compiler.is_compiling() and self.probe.running:
-            self._whole = True
+            self._whole = not self._every
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         if not torch.compiler.is_compiling() and self.probe.running:
+            self._caller[:] = [module]
             self._modes.enter_context(self._watching)
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any = None) -> None:

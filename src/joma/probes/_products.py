@@ -18,13 +18,20 @@ def measure_products(
 ) -> None:
     """Record one call of the module `name`; options are those of `attention_stats`. No gradient is followed."""
     with torch.no_grad():
-        record_products(probe, name, q, k, attention_stats(q.detach(), k.detach(), **options), real, options)
+        stats = None if probe.products is not None else attention_stats(q.detach(), k.detach(), **options)
+        record_products(probe, name, q, k, stats, real, options)
 
 
 def record_products(
-    probe: Probe, name: str, q: Tensor, k: Tensor, stats: AttentionStats, real: Tensor | None, options: dict[str, Any]
-) -> None:
+    probe: Probe, name: str, q: Tensor, k: Tensor, stats: AttentionStats | None, real: Tensor | None,
+    options: dict[str, Any],
+) -> None:  # fmt: skip
     """Record `stats` of queries and keys, with what else the probe asks for; real is False for padded queries."""
+    if probe.products is not None:
+        probe.calls += 1
+        probe.products(name, q.detach(), k.detach(), real, options)
+    if stats is None:
+        return
     sparsity = None if probe.top is None else of_products(q.detach(), k.detach(), stats, probe.top, options)
     masks = {key: value for key, value in options.items() if key not in _SINKS}
     sums = spread_sums(q.detach(), k.detach(), query_padding=real, finite=False, **masks) if probe.with_spread else None

@@ -1,7 +1,7 @@
 """What probes hand back: the statistics of every attention call, and their running means."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -102,6 +102,7 @@ class Probe:
         self.top, self.with_spread, self.gradients = sparsity, spread, gradients
         self.single_pass = False
         self.running, self._keep = False, keep
+        self.products: Callable[..., None] | None = None  # called with queries and keys, in place of their statistics
         self.adapted = 0  # modules at work whose queries and keys an adapter tells: what they call is not looked at
         self.forget()
 

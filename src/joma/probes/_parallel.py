@@ -10,12 +10,28 @@ None of torch's parallel rooms is loaded here: where nobody loaded them there is
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from joma.host.errors import BadInput
 from joma.probes._record import plain_name
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile, DataParallel and DistributedDataParallel, so that names do not depend on them."""
+    while True:
+        if "_orig_mod" in model._modules:
+            model = cast(nn.Module, model._orig_mod)
+        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        else:
+            return model
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether torch.compile has made code of a model or of a part of it, as far as the model itself tells."""
+    return any("_orig_mod" in each._modules or each._compiled_call_impl is not None for each in model.modules())
 
 
 def is_split(value: Any) -> bool:

@@ -1,0 +1,435 @@
+"""QK-clip: after a step of the optimizer, the queries and keys of heads whose logits are too large are scaled down.
+
+The rule is that of MuonClip (Kimi K2, arXiv 2507.20534, Algorithm 1), for any optimizer. Of every head h and of the
+passes since the last step, S_h is the largest scaled product of a query and a key. Where it is above the threshold t,
+
+    g_h = t / S_h,     W_q,h <- sqrt(g_h) W_q,h,     W_k,h <- sqrt(g_h) W_k,h
+
+and biases alike, so that on the same batch the head's largest logit would have been t. Other heads stay as they are,
+bit for bit. Where that and the equal split do not go together, the query takes what the key cannot:
+
+- a key that several heads read (grouped queries, the rotary key of MLA) stays, and the query takes all of g_h
+- of MLA, the rotary part of a query takes g_h, its other part and that of the key the square root of it
+- under QK-norm, weights before the norm have no effect, so that its gain is scaled. A gain for every place of all heads
+  (OLMo 2) is scaled head by head. One that all heads share (Qwen 3, Gemma 3) is scaled by the smallest g_h of the layer
+  for all of them: its other heads then shrink too
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from math import isfinite
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from joma.host.arguments import integer, shown
+from joma.host.errors import BadInput, as_bad_input
+from joma.measure.attention import largest_products
+from joma.models.decoder import Decoder
+from joma.optim._heads import Piece, pieces_of, pieces_of_decoder, refusal
+from joma.probes import Probe, ProbeError, can_probe, collect, collect_plain
+from joma.probes._compiled import CompiledAttention
+from joma.probes._inside import InPass
+from joma.probes._parallel import Team, is_compiled, is_split, must_be_supported, reshard, unwrapped
+from joma.probes._support import INTERFACE, way
+from joma.probes.adapters import Adapters, checked_adapters
+
+_FIRST, _SECOND = ("exp_avg", "momentum_buffer"), ("exp_avg_sq", "max_exp_avg_sq")
+_MASKS = ("causal", "scale", "window", "key_padding", "cu_seqlens", "bias")
+
+
+class QKClip:
+    """Scales queries and keys of heads whose largest logit is above a threshold: `step()` after the optimizer's.
+
+    What is compared is the largest scaled product of a query and a key that it sees, before soft caps and biases, as in
+    the source: a soft cap hides how far the products grow. Processes that train together share the largest of all.
+
+    - model: any model of transformers that `joma.probes` can read, a torch module that calls
+      scaled_dot_product_attention or nn.MultiheadAttention, or a `joma.models.Decoder`
+    - threshold: the largest logit that is let be. Kimi K2 has 100
+    - probe: the batch that is read for it, as the model is called with it: a tensor, a tuple of tensors, or a mapping
+      from names of arguments. None: the passes of training themselves are looked at, all of them since the last step
+    - every: steps from one look to the next
+    - attention: how modules attend that joma does not see, as in `joma.probes.collect_plain`
+    - moments: the optimizer whose moments follow their weights: the first times the factor of its weight, the second
+      times its square. None leaves them, as the source does: with Adam both cancel in the update, so that it matters
+      only until gradients of the new weights outweigh the old ones. Momentum of SGD does not cancel: left as it is, it
+      goes on with steps that are as large as before the weights shrank
+    - group: the processes whose largest logits are put together; None: all of them
+
+    What cannot be clipped is refused in one sentence, at the latest by the first `step`. Layers whose weights are all
+    frozen are left out.
+
+    >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> clip = QKClip(layer, threshold=0.5)
+    >>> x = 9 * torch.ones(1, 4, 8)
+    >>> _ = layer(x, x, x)  # ... loss.backward(), optimizer.step()
+    >>> clip.step()
+    >>> before = clip.largest["MultiheadAttention"]
+    >>> _ = layer(x, x, x)
+    >>> clip.step()
+    >>> after = clip.largest["MultiheadAttention"]
+    >>> torch.allclose(after, before.clamp(max=0.5))
+    True
+    """
+
+    def __init__(
+        self, model: nn.Module, threshold: float = 100.0, *, probe: Any = None, every: int = 1,
+        attention: Adapters | None = None, moments: torch.optim.Optimizer | None = None, group: Any = None,
+    ) -> None:  # fmt: skip
+        """The parameters are those of the class; the model is looked at from its next pass on."""
+        if not isinstance(model, nn.Module):
+            raise BadInput(f"model must be a torch module, got {shown(model)}", argument="model")
+        number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
+        if not number or not isfinite(threshold) or threshold <= 0:
+            raise BadInput(f"threshold must be a number above 0, got {shown(threshold)}", argument="threshold")
+        if moments is not None and not isinstance(moments, torch.optim.Optimizer):
+            raise BadInput(f"moments must be an optimizer or None, got {shown(moments)}", argument="moments")
+        with as_bad_input():
+            self._every = integer(every, "every", 1)
+        must_be_supported(model)
+        self.model, self.threshold = unwrapped(model), float(threshold)
+        self.steps = 0
+        """Steps of the optimizer so far."""
+        self.largest: dict[str, Tensor] = {}
+        """Of every layer that attended, what was seen last, (heads,)."""
+        self.clips: dict[str, Tensor] = {}
+        """How often each head was scaled down, (heads,)."""
+        self._batch = None if probe is None else _batch(probe)
+        self._adapters, self._moments, self._group = checked_adapters(attention), moments, group
+        self._must_be_known()
+        self._found: dict[str, Tensor] = {}
+        self._widths: dict[str, int] = {}
+        self._plan: _Plan | None = None
+        self._watching: CompiledAttention | InPass | None = None
+        self._operation: CompiledAttention | None = None
+        self._seen: tuple[str, ...] = ()
+        if self._batch is None and not isinstance(self.model, Decoder):
+            self._watch(is_compiled(model))
+
+    def __repr__(self) -> str:
+        return f"QKClip({type(self.model).__name__}, threshold={self.threshold:g}, step {self.steps})"
+
+    @torch.no_grad()
+    def step(self, largest: Mapping[str, Tensor] | Tensor | None = None) -> None:
+        """Scale what is above the threshold: call it after the optimizer's step.
+
+        largest: the largest logits where somebody else has them: (heads,) of each layer by its name, or of a Decoder
+        (members, layers, heads). None: those of the passes since the last step, or of the probe batch
+        """
+        self.steps += 1
+        due = self.steps % self._every == 0
+        if largest is not None:
+            self._found = self._given(largest)
+        elif due:
+            self._look()
+        if self._found:
+            found, self._found = self._found, {}
+            if self._plan is None or self._plan.counts_here != {name: len(each) for name, each in found.items()}:
+                self._plan = self._planned(found)
+            self.largest, self.clips = self._plan.apply(found, self.threshold, self.clips)
+        self._arm()
+
+    def remove(self) -> None:
+        """Take everything off the model."""
+        if isinstance(self._watching, InPass):
+            self._watching.remove()
+        if self._operation is not None:
+            self._operation.uninstall()
+        self._watching = self._operation = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the number of steps, the largest logits seen last, and how often heads were scaled.
+
+        The threshold is not among it: it is what the new one is made with.
+        """
+        tables = {name: {at: each.cpu().clone() for at, each in getattr(self, name).items()} for name in _TABLES}
+        return {"steps": self.steps, **tables}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another one was."""
+        if missing := [name for name in ("steps", *_TABLES) if name not in state]:
+            raise BadInput(f"state must be what state_dict of a QKClip gives: it has no {missing[0]}", argument="state")
+        self.steps = int(state["steps"])
+        self.largest, self.clips = ({name: each.clone() for name, each in state[table].items()} for table in _TABLES)
+        self._plan = None
+        self._arm()
+
+    def _must_be_known(self) -> None:
+        """Refuse models of transformers without softmax, or with logits that no factor scales."""
+        config = getattr(self.model, "config", None)
+        if isinstance(self.model, Decoder):
+            if self.model.config.attention == "sigmoid":
+                raise BadInput(
+                    "model cannot be clipped: Decoder has sigmoid attention, and no softmax", argument="model"
+                )
+            return
+        if getattr(config, "model_type", None) == "bloom":
+            raise refusal(type(self.model).__name__, "adds a bias that grows with the position to its logits")
+        known = config is not None and hasattr(config, "model_type") and not self._adapters
+        if known and not getattr(config, "is_encoder_decoder", False) and (why := can_probe(config)):
+            raise BadInput(f"model cannot be clipped: {why}", argument="model")
+
+    def _watch(self, compiled: bool) -> None:
+        """Look at passes of training: by an operation in the attention of transformers, else by hooks."""
+        models = [each for each in self.model.modules() if hasattr(each, "_can_set_attn_implementation")]
+        try:
+            if models and not self._adapters and all(way(each) == INTERFACE for each in models):
+                self._operation = CompiledAttention(self.model, compiled=compiled)
+                self._operation.install()
+            elif compiled:
+                raise ProbeError(f"{type(self.model).__name__} is compiled and runs no hooks")
+        except ProbeError as error:
+            raise BadInput(f"{error}; or give QKClip a batch as probe", argument="probe") from error
+        self._arm()
+
+    def _arm(self) -> None:
+        """Look at the passes that come, if the next step is one at which logits are looked at."""
+        due = self._batch is None and not isinstance(self.model, Decoder) and (self.steps + 1) % self._every == 0
+        if self._operation is not None:
+            if due and self._watching is None:
+                probe = Probe(self.model, keep=False)
+                probe.products = self._take
+                self._operation.arm(probe, None)
+                self._watching = self._operation
+            elif not due and self._watching is not None:
+                self._operation.disarm()
+                self._watching = None
+        elif due and (self._watching is None or self._seen == ()):
+            if isinstance(self._watching, InPass):
+                self._watching.remove()
+            self._seen = tuple(self._widths)
+            layers = self._seen or None
+            self._watching = InPass(self.model, layers=layers, attention=self._adapters, every_pass=True)
+            self._watching.probe.products = self._take
+        elif not due and isinstance(self._watching, InPass):
+            self._watching.remove()
+            self._watching = None
+
+    def _take(self, name: str, q: Tensor, k: Tensor, real: Tensor | None, options: dict[str, Any]) -> None:
+        """Keep the largest of what a layer was seen to do."""
+        masks = {key: value for key, value in options.items() if key in _MASKS}
+        found = largest_products(q, k, real=real, **masks)
+        self._widths[name] = q.shape[-1]
+        before = self._found.get(name)
+        self._found[name] = found if before is None else torch.maximum(before, found.to(before))
+
+    def _look(self) -> None:
+        """What the armed passes showed, or what a pass over the probe batch shows now."""
+        if self._batch is not None:
+            self._read_batch()
+        elif isinstance(self.model, Decoder):
+            raise BadInput("probe must be token ids, or step be given the largest logits: a Decoder has no hooks")
+        elif self._watching is not None and self._watching.error is not None:
+            why = self._watching.error
+            raise BadInput(f"QKClip could not read the attention of {type(self.model).__name__}: {why}") from why
+        elif not self._found and self._plan is None and not self.largest:
+            raise BadInput(
+                f"QKClip saw no attention in the training pass of {type(self.model).__name__}: looked for were torch's "
+                "scaled_dot_product_attention, nn.MultiheadAttention and the classes in attention, in training mode; "
+                "or give it a batch as probe",
+                argument="model",
+            )
+
+    def _read_batch(self) -> None:
+        """One pass over the probe batch, in evaluation mode, which leaves random numbers and modes as they were."""
+        args, kwargs = self._batch or ((), {})
+        if isinstance(self.model, Decoder):
+            self._found = {_DECODER: _of_decoder(self.model, args[0])}
+            return
+        of_library = hasattr(self.model, "config") and not self._adapters
+        collecting = collect(self.model, keep=False) if of_library else partial(_plain, self.model, self._adapters)()
+        training = [each for each in self.model.modules() if each.training]
+        cuda = [each.device for each in self.model.parameters() if each.is_cuda][:1]
+        try:
+            for each in training:
+                each.training = False
+            with torch.random.fork_rng(cuda), collecting as probe:
+                probe.products = self._take
+                self.model(*args, **kwargs)
+            own = probe.by_layer("largest_logit")
+            self._found = own | self._found  # those of models that show logits alone, and no queries and keys
+        except ProbeError as error:
+            raise BadInput(f"model cannot be clipped: {error}", argument="model") from error
+        finally:
+            for each in training:
+                each.training = True
+            reshard(self.model)
+
+    def _given(self, largest: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
+        if isinstance(largest, Mapping):
+            return dict(largest)
+        return {_DECODER: largest.flatten()}
+
+    def _planned(self, found: dict[str, Tensor]) -> "_Plan":
+        if isinstance(self.model, Decoder):
+            return _Plan({_DECODER: (pieces_of_decoder(self.model), len(found[_DECODER]), 0)}, found, self)
+        modules = {name: module for module, name in Probe(self.model, keep=False).names.items()}
+        team, layers = Team(self.model), {}
+        for name, each in found.items():
+            if name not in modules:
+                raise BadInput(f"largest names {name}, and the model has no such module", argument="largest")
+            width = self._widths.get(name) or _width(modules[name], len(each))
+            pieces, heads = pieces_of(name, modules[name], len(each), width)
+            parameters = [getattr(piece.owner, piece.attribute) for piece in pieces]
+            frozen = [not parameter.requires_grad for parameter in parameters]
+            if any(frozen) and not all(frozen):
+                raise refusal(name, "has frozen weights among those of its queries and keys: freeze all or none")
+            layers[name] = [] if all(frozen) else pieces, heads, team.part(name) if heads > len(each) else 0
+        return _Plan(layers, found, self)
+
+
+_TABLES = ("largest", "clips")
+_DECODER = "attention"
+"""The name of all heads of a Decoder, which has one tensor for all layers and members."""
+
+
+class _Plan:
+    """What is multiplied at every step, found once: then nothing waits for the host."""
+
+    def __init__(
+        self, layers: dict[str, tuple[list[Piece], int, int]], found: Mapping[str, Tensor], clip: QKClip
+    ) -> None:
+        """Take in the layers.
+
+        - layers: of each its parameters, its heads on all processes, and which part of them is here
+        - found: the largest logits of heads that are here
+        - clip: whose plan it is
+        """
+        self.counts_here = {name: len(each) for name, each in found.items()}
+        self.heads = {name: heads for name, (_, heads, _) in layers.items()}
+        self._moments, self._group = clip._moments, clip._group
+        total, first, places, self.pieces, slots = sum(self.heads.values()), 0, [], [], []
+        for at, (name, (pieces, heads, part)) in enumerate(layers.items()):
+            here = self.counts_here[name]
+            places.append(first + part * here + torch.arange(here))
+            whole = 1 + first + torch.arange(heads)
+            table = torch.cat(
+                [torch.zeros(1, dtype=torch.long), whole, total + whole, torch.tensor([1 + 2 * total + at])]
+            )
+            for piece in pieces:
+                parameter = getattr(piece.owner, piece.attribute)
+                local = _local(piece.slots, parameter, name)
+                self.pieces.append(piece._replace(slots=local))
+                slots.append(table[local].flatten())
+            first += heads
+        self._places = torch.cat(places)
+        self._everywhere = len(self._places) == total
+        self._slots = torch.cat(slots) if slots else torch.zeros(0, dtype=torch.long)
+        self._layer = torch.arange(len(self.heads)).repeat_interleave(torch.tensor([*self.heads.values()]))
+
+    def apply(
+        self, found: Mapping[str, Tensor], threshold: float, clips: dict[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Scale, and give the largest logits of all processes, and how often each head was scaled."""
+        flat = self._of_all_processes([found[name] for name in self.counts_here])
+        above = (flat > threshold) & flat.isfinite()
+        sizes = [*self.heads.values()]
+        before = [clips.get(name, torch.zeros(heads, dtype=torch.long)) for name, heads in self.heads.items()]
+        counted = torch.cat([each.to(flat.device) for each in before]) + above
+        if flat.device.type != "cpu" or bool(above.any()):  # to ask a GPU would make it wait
+            self._scale(torch.where(above, threshold / flat, 1.0))
+        tables = (dict(zip(self.heads, each.split(sizes), strict=True)) for each in (flat, counted))
+        return next(tables), next(tables)
+
+    def _of_all_processes(self, found: list[Tensor]) -> Tensor:
+        """(heads of all layers,), float64 where the device has it."""
+        device = found[0].device
+        wide = torch.float32 if device.type == "mps" else torch.float64
+        flat = torch.cat([each.to(device) for each in found]).to(wide)
+        if not self._everywhere:
+            whole = flat.new_full((sum(self.heads.values()),), -torch.inf)
+            flat = whole.index_copy(0, self._places.to(device), flat)
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(flat, dist.ReduceOp.MAX, group=self._group)
+        return flat
+
+    def _scale(self, factor: Tensor) -> None:
+        self._layer, self._slots = self._layer.to(factor.device), self._slots.to(factor.device)
+        smallest = factor.new_ones(len(self.heads)).scatter_reduce(0, self._layer, factor, "amin")
+        table = torch.cat([factor.new_ones(1), factor, factor.sqrt(), smallest.sqrt()])
+        every = table[self._slots].split([piece.slots.numel() for piece in self.pieces])
+        for piece, factors in zip(self.pieces, every, strict=True):
+            parameter: Any = getattr(piece.owner, piece.attribute)
+            here = parameter.to_local() if is_split(parameter) else parameter.detach()
+            by = factors.view(piece.slots.shape).to(here.device, torch.promote_types(here.dtype, torch.float32))
+            here.mul_(by)
+            if piece.offset:
+                here.add_(piece.offset * (by - 1))
+            if self._moments is not None and parameter.requires_grad:
+                _follow(self._moments, parameter, by, piece.attribute)
+
+
+def _follow(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, by: Tensor, name: str) -> None:
+    """Scale the moments of a parameter as itself."""
+    state = optimizer.state.get(parameter, {})
+    known = {**dict.fromkeys(_FIRST, 1), **dict.fromkeys(_SECOND, 2)}
+    held = {key: each for key, each in state.items() if isinstance(each, Tensor) and each.ndim > 0}
+    each: Any
+    for key, each in held.items():
+        if key not in known or each.shape != parameter.shape or not each.is_floating_point():
+            wanted = f"an optimizer that holds {', '.join(known)} in the shape of its parameters"
+            raise BadInput(
+                f"moments must be {wanted}: {type(optimizer).__name__} has {key} of a {name}", argument="moments"
+            )
+        here = each.to_local() if is_split(each) else each
+        here.mul_(by if known[key] == 1 else by.square())
+
+
+def _local(slots: Tensor, parameter: Any, name: str) -> Tensor:
+    """Slots of the part of a parameter that this process has."""
+    if not is_split(parameter):
+        return slots
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    here = parameter.to_local().shape
+    shape, start = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    if tuple(shape) != tuple(here):
+        raise refusal(name, f"has a parameter split as {parameter.placements}, which cannot be followed")
+    for dim in range(slots.ndim):
+        if slots.shape[dim] > 1:
+            slots = slots.narrow(dim, min(start[dim], slots.shape[dim]), here[dim])
+    return slots
+
+
+def _width(module: nn.Module, heads: int) -> int:
+    """Of a head, where no pass has shown it."""
+    for name in ("head_dim", "attention_head_size", "head_size", "qk_head_dim"):
+        if isinstance(found := getattr(module, name, None), int):
+            return int(found)
+    raise BadInput(f"largest alone does not say how wide the {heads} heads of {type(module).__name__} are: give probe")
+
+
+def _batch(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    if isinstance(given, Tensor):
+        return (given,), {}
+    if isinstance(given, tuple | list) and given and all(isinstance(each, Tensor) for each in given):
+        return tuple(given), {}
+    wanted = "a tensor, a tuple of tensors, or a mapping from argument names to tensors"
+    raise BadInput(f"probe must be {wanted}, got {shown(given)}", argument="probe")
+
+
+def _plain(model: nn.Module, adapters: Adapters) -> Any:
+    return collect_plain(model, keep=False, attention=adapters)
+
+
+def _of_decoder(decoder: Decoder, tokens: Tensor) -> Tensor:
+    """(members x layers x heads,)."""
+    query: list[Tensor] = []
+    found: list[Tensor] = []
+
+    def look(layer: int, name: str, value: Tensor) -> None:
+        if name == "query":
+            query.append(value.transpose(0, 1).flatten(1, 2))
+        elif name == "key":
+            key = value.transpose(0, 1).flatten(1, 2)
+            found.append(largest_products(query.pop(), key, causal=decoder.config.causal))
+
+    decoder.features(tokens, look=look)
+    # of each layer (members x heads,)
+    by_member: Tensor = torch.stack(found).unflatten(1, (decoder.members, -1)).transpose(0, 1)
+    return by_member.flatten()
