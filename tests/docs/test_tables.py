@@ -150,7 +150,7 @@ def test_entropies_lie_above_their_floors_as_the_page_says(script, capsys):
     [
         ("measure/intervals.py", "tests/measure/test_intervals.py", "tests/claims/test_contract.py"),
         ("studies/linear/thm2.py", "tests/studies/linear/test_thm2.py", None),
-        ("monitor/parallel.py", "tests/monitor/test_distributed.py", None),
+        ("probes/_parallel.py", "tests/monitor/test_distributed.py", None),
     ],
 )
 def test_the_tests_of_a_file_are_named(file, first, among, script):

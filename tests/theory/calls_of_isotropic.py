@@ -10,7 +10,6 @@ LAWS = [
     radial.Ball(2, 2.0),
     radial.StudentT(2, 3.0),
     radial.ExponentialRadial(2, 1.1),
-    radial.RadialDensity(2, lambda r: torch.exp(-r)),
 ]
 HEAVY = LAWS[2]
 NODE = {
@@ -129,7 +128,6 @@ RADIAL = [
         shapes("... -> ..."),
         name=f"{type(law).__name__}.{method}",
         may_be="",
-        slow=isinstance(law, radial.RadialDensity) and method == "inverse_theta1",
     )
     for law in LAWS
     for method, argument, low in (

@@ -20,13 +20,6 @@ def read_of(share: Shape, words: Shape) -> list[Shape]:
 
 SPREAD = [
     Call(spread.gaussian_entropy, {"variance": VARIANCE, "n": KEYS}, of_all(fit)),
-    Call(
-        spread.variance_of_entropy,
-        {"entropy": draw(61, 2, 1, low=0.1, high=0.6), "n": KEYS},
-        of_all(fit),
-        may_be="inf",
-        slow=True,
-    ),
     Call(spread.critical_variance, {"n": KEYS}, of_all(fit)),
     Call(spread.random_energy_entropy, {"variance": VARIANCE, "n": KEYS}, of_all(fit)),
     Call(spread.frozen_entropy, {"variance": VARIANCE, "n": KEYS}, of_all(fit), may_be="inf"),

@@ -179,14 +179,13 @@ LAWS = {
     radial.Ball: {"dimension": 2, "radius": 1.0},
     radial.StudentT: {"dimension": 2, "nu": 3.0},
     radial.ExponentialRadial: {"dimension": 2, "rate": 1.0},
-    radial.RadialDensity: {"dimension": 2, "profile": lambda r: torch.exp(-r), "radius": 9.0},
 }
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_laws(law):
     for name in LAWS[law]:
-        for value in no_choices(but_numbers=name not in ("dimension", "profile")):
+        for value in no_choices(but_numbers=name != "dimension"):
             assert refusal(lambda name=name, value=value: law(**{**LAWS[law], name: value}), name) is None, value
     for name in ("count", "generator"):
         for value in no_choices():
@@ -195,8 +194,3 @@ def test_laws(law):
             given = {"count": 3, name: value}
             assert refusal(lambda given=given: law(**LAWS[law]).sample(**given), name) is None, value
     assert refusal(lambda: law(**LAWS[law]).radial(-1.0), "r") is None
-
-
-@pytest.mark.parametrize("profile", [lambda r: r[:1], lambda r: "many", lambda r: -r, lambda r: r * torch.nan])
-def test_profiles_that_are_none(profile):
-    assert refusal(lambda: radial.RadialDensity(2, profile), "profile") is None

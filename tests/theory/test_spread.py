@@ -101,50 +101,6 @@ def test_a_batch_is_its_elements():
     for i in (0, 4, 8):
         for j in range(5):
             assert found[i, j].item() == pytest.approx(spread.gaussian_entropy(v[i, j], n[j]).item(), rel=1e-12)
-    back = spread.variance_of_entropy(found, n)
-    torch.testing.assert_close(back, v, rtol=1e-9, atol=0)
-
-
-@settings(max_examples=12, deadline=None)
-@given(st.floats(0.001, 0.999), KEYS)
-def test_variance_of_entropy_gives_that_entropy(share, n):
-    wanted = share * math.log(n)
-    assert spread.gaussian_entropy(spread.variance_of_entropy(wanted, n), n).item() == pytest.approx(wanted, rel=1e-12)
-
-
-def test_variance_at_the_ends():
-    assert spread.variance_of_entropy([0.0, 1e-300, math.log(64)], 64).tolist() == [math.inf, math.inf, 0.0]
-    # ln n in single precision lies above ln n
-    single = torch.tensor([64.0, 7.0, 10.0, 100.0])
-    assert (spread.variance_of_entropy(single.log(), single) < 1e-5).all()
-    tiny = spread.variance_of_entropy(math.log(64) - 1e-9, 64).item()
-    assert tiny == pytest.approx(2e-9 * 64 / 63, rel=1e-5)
-    assert spread.variance_of_entropy(1e-100, 64).item() == pytest.approx(
-        (spread.gaussian_entropy(1e200, 64).item() / 1e-100) ** 2 * 1e200, rel=1e-10
-    )
-    assert spread.variance_of_entropy(torch.empty(0), 64).shape == (0,)
-
-
-def test_variance_of_entropy_is_differentiable():
-    h = torch.tensor([2.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda h: spread.variance_of_entropy(h, 64), (h,))
-    assert torch.autograd.gradgradcheck(lambda h: spread.variance_of_entropy(h, 64), (h,))
-
-
-@pytest.mark.parametrize(
-    ("entropy", "n", "said"),
-    [
-        (4.2, 64, "entropy must be at most ln n, 4.158883083, got 4.2"),
-        ([1.0, 0.5], [64.0, 1.5], "entropy must be at most ln n, 0.4054651081, got 0.5"),
-        (0.0, 1, "n must be above 1: the entropy of one key is 0 at every variance"),
-        (0.5, 0.5, "n must lie in [1, 1e+100], got 0.5"),
-        (-0.5, 2, "entropy must not be negative, got -0.5"),
-    ],
-)
-def test_what_is_no_entropy_is_refused(entropy, n, said):
-    with pytest.raises(ValueError) as refused:
-        spread.variance_of_entropy(entropy, n)
-    assert str(refused.value) == said
 
 
 def test_the_random_energy_limit_is_approached_from_above():

@@ -33,7 +33,6 @@ _KERNEL_STEP, _KERNEL_END = 0.3, 9.0
 _COARSE, _FINE = 96, 160
 _NEGLIGIBLE = 48.0  # nats below the largest coarse value, which may itself lie a few below the maximum
 _CHUNK = 32
-_LARGEST = 690.0  # ln of a variance
 
 
 def entropy(variance: Tensor, n: Tensor) -> Tensor:
@@ -44,42 +43,6 @@ def entropy(variance: Tensor, n: Tensor) -> Tensor:
 def slope(variance: Tensor, n: Tensor) -> Tensor:
     """dH/dv."""
     return _integrals(variance, n, slope=True)[1]
-
-
-def variance_of(height: Tensor, n: Tensor) -> Tensor:
-    """The variance at which H is this height, 0 to ln n, n > 1. Infinite at 0, and where it would pass e^690."""
-    return with_slope(height, lambda h: _inverse(h, n), lambda h: 1 / slope(variance_of(h, n), n))
-
-
-def _inverse(height: Tensor, n: Tensor) -> Tensor:
-    gap = n.log() - height
-    answer = torch.where(gap > 0, math.inf, torch.zeros_like(height)).reshape(-1)
-    inside = ((gap > 0) & (height > 0)).reshape(-1).nonzero()[:, 0]
-    if len(inside):
-        answer[inside] = _root(height.reshape(-1)[inside], n.reshape(-1)[inside])
-    return answer.reshape(height.shape)
-
-
-def _root(height: Tensor, n: Tensor) -> Tensor:
-    """Newton steps of ln H against ln v, kept in a bracket: H begins as its tangent at v = 0 and ends as v^(-1/2)."""
-    x = (2 * (n.log() - height) * n / (n - 1)).log()
-    low, high = torch.full_like(x, -_LARGEST), torch.full_like(x, _LARGEST)
-    busy = torch.arange(len(x), device=x.device)
-    for _ in range(100):
-        v, keys = x[busy].exp(), n[busy]
-        found, fall = _integrals(v, keys, slope=True)
-        off = torch.log(found / height[busy])
-        low[busy] = torch.where(off > 0, x[busy], low[busy])
-        high[busy] = torch.where(off > 0, high[busy], x[busy])
-        step = -off * found / (v * fall)
-        done = (step.abs() < 1e-9) | (off.abs() < 1e-14)  # after a step of 1e-9 the next would be its square
-        tried = x[busy] + step
-        good = done | ((tried > low[busy]) & (tried < high[busy]))
-        x[busy] = torch.where(good, tried, (low[busy] + high[busy]) / 2)
-        busy = busy[~done]
-        if not len(busy):
-            break
-    return torch.where(x > _LARGEST - 1e-6, math.inf, x.exp())
 
 
 class _Smoothed(NamedTuple):

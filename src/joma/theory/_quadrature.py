@@ -109,10 +109,5 @@ def bell_excess(x: Tensor) -> Tensor:
 
 
 def log_sphere_area(dimension: int) -> float:
-    """ln of `sphere_area`."""
+    """ln of the surface of the unit sphere in `dimension` dimensions, which is 2, 2 pi, 4 pi, ..."""
     return math.log(2) + dimension / 2 * math.log(pi) - lgamma(dimension / 2)
-
-
-def sphere_area(dimension: int) -> float:
-    """Surface of the unit sphere in `dimension` dimensions: 2, 2 pi, 4 pi, ..."""
-    return math.exp(log_sphere_area(dimension))

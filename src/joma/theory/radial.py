@@ -18,23 +18,18 @@ from math import inf, lgamma, log, pi, sqrt
 import torch
 from torch import Tensor
 
-from joma.host.arguments import integer, must_be_callable, number, real
-from joma.host.words import brief_repr
 from joma.theory._quadrature import (
     bell,
     bell_excess,
     bell_tail,
     drop,
-    gamma_ratio,
-    half_line,
     log_sphere_area,
     sine_integral,
     sine_norm,
-    sphere_area,
 )
 from joma.theory._radial_law import RadialLaw, directions, normal, uniform
 
-__all__ = ["Ball", "ExponentialRadial", "Gaussian", "RadialDensity", "RadialLaw", "StudentT"]
+__all__ = ["Ball", "ExponentialRadial", "Gaussian", "RadialLaw", "StudentT"]
 
 
 @dataclass(frozen=True)
@@ -219,106 +214,3 @@ class ExponentialRadial(RadialLaw):
 
     def _radii(self, count: int, generator: torch.Generator | None) -> Tensor:
         return -torch.log(uniform((count, self.dimension), generator)).sum(-1) / self.rate
-
-
-@brief_repr
-@dataclass(frozen=True, eq=False)
-class RadialDensity(RadialLaw):
-    """Any p_0(r) that you can write down; it is normalised numerically.
-
-    `dimension` is n. `profile` maps a tensor of radii to non-negative values. Give `radius` if it vanishes beyond one:
-    the quadrature then ends there. Relative error about 1e-12 for a profile that is analytic in r on (0, radius) and,
-    without an end, falls faster than r^-(n+1.5). Differentiable in s as far as `profile` is.
-
-    >>> RadialDensity(5, lambda r: torch.exp(-r**2 / 2)).theta1(1.0)
-    tensor(0.8413, dtype=torch.float64)
-    """
-
-    dimension: int
-    profile: Callable[[Tensor], Tensor]
-    radius: float = inf
-
-    def __post_init__(self) -> None:
-        integer(self.dimension, "dimension", 1)
-        must_be_callable(self.profile, "profile")
-        if not (isinstance(self.radius, float) and self.radius == inf):
-            number(self.radius, "radius", above=0)
-        if not 0 < self._shells[1] < inf:
-            raise ValueError("profile must have a finite, positive integral over the space")
-
-    @cached_property
-    def _shells(self) -> tuple[float, float]:
-        """The radius of the heaviest shell, which sets the scale of all rules, and the profile's integral."""
-        scale = 1.0
-        for _ in range(2):  # once roughly around 1, once around the scale just found
-            r, w = half_line(self.radius, scale)
-            mass = w * sphere_area(self.dimension) * self._raw(r, self.dimension - 1)
-            scale = float(r[(mass * r / w).argmax()])
-        return scale, float(mass.sum())
-
-    @cached_property
-    def _rule(self) -> tuple[Tensor, Tensor]:
-        """Nodes and weights for l, without those so far out that the profile has underflowed to zero."""
-        if self.radius < inf:
-            return half_line(1.0, 1.0)  # as a share of the room that is left
-        l, w = half_line(inf, self._shells[0])
-        last = int(self.profile(l).nonzero().max())
-        return l[: last + 1], w[: last + 1]
-
-    def _raw(self, r: Tensor, power: float) -> Tensor:
-        """r^power profile(r), with 0 where the profile is 0 even if the power overflows."""
-        value = real(self.profile(r), "profile(r)")
-        if value.shape != r.shape:
-            raise ValueError(f"profile must return the shape of its radii {tuple(r.shape)}, got {tuple(value.shape)}")
-        if (value < 0).any():
-            raise ValueError(f"profile must not be negative, got {value.min().item():g}")
-        return value * torch.where(value > 0, r, 1.0) ** power
-
-    def _radial(self, r: Tensor) -> Tensor:
-        return self._raw(r, 0) / self._shells[1]
-
-    def _over_shells(self, x: Tensor, kernel: Callable[[Tensor], Tensor], power: float) -> Tensor:
-        """int of p_0(r) r^power kernel(angle) dl over l > 0, where r = sqrt(x^2 + l^2) and cos(angle) = x/r."""
-        x = x[..., None]
-        l, w = (each.to(x) for each in self._rule)
-        if self.radius < inf:
-            room = ((self.radius - x) * (self.radius + x)).clamp(min=0).sqrt()
-            l, w = l * room, w * room
-        return (w * (self._raw(torch.hypot(x, l), power) * kernel(torch.atan2(l, x)))).sum(-1) / self._shells[1]
-
-    def _density(self, s: Tensor) -> Tensor:
-        n = self.dimension
-        if n == 1:
-            return self._raw(s.abs(), 0) / self._shells[1]
-        return sphere_area(n - 1) * self._over_shells(s.abs(), lambda angle: torch.sin(angle) ** (n - 2), n - 2)
-
-    def _theta2(self, s: Tensor) -> Tensor:
-        n = self.dimension
-        constant = sphere_area(n) / (2 * sqrt(pi) * gamma_ratio(n / 2))
-        return constant * self._over_shells(s.abs(), lambda angle: torch.sin(angle) ** n, n)
-
-    def _tail(self, x: Tensor) -> Tensor:
-        n = self.dimension
-        # the share of a sphere beyond the hyperplane
-        share = lambda angle: torch.sin(angle) * (0.5 if n == 1 else sine_norm(n - 2) * sine_integral(angle, n - 2))
-        return sphere_area(n) * self._over_shells(x, share, n - 1)
-
-    def _excess(self, x: Tensor) -> Tensor:
-        n = self.dimension
-
-        def overshoot(angle: Tensor) -> Tensor:
-            flat = torch.sin(angle / 2) ** 2 if n == 1 else sine_norm(n - 2) * sine_integral(angle, n - 2, drop)
-            return torch.sin(angle) * flat
-
-        return sphere_area(n) * self._over_shells(x, overshoot, n)
-
-    def _radii(self, count: int, generator: torch.Generator | None) -> Tensor:
-        # The distribution of |x'| as a table, fine enough that no sample of any affordable size tells the difference.
-        r, w = half_line(self.radius, self._shells[0], step=1 / 512)
-        mass = w * self._raw(r, self.dimension - 1)
-        below = mass.cumsum(0) - mass / 2
-        u = uniform(count, generator)
-        r, below = r.to(u), (below / mass.sum()).to(u)
-        right = torch.searchsorted(below, u).clamp(1, len(r) - 1)
-        part = (u - below[right - 1]) / (below[right] - below[right - 1])
-        return torch.lerp(r[right - 1], r[right], part.clamp(0, 1))

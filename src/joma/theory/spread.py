@@ -35,7 +35,6 @@ from joma.theory._guard import guarded
 __all__ = [
     "MOST_KEYS", "Reads", "critical_variance", "exponential_gain", "exponential_turn", "focus_ratio", "frozen_entropy",
     "gain", "gaussian_entropy", "power_gain", "power_turn", "random_energy_entropy", "reads", "turning_gain",
-    "variance_of_entropy",
 ]  # fmt: skip
 
 MOST_KEYS = _logit_entropy.MOST_KEYS
@@ -59,31 +58,6 @@ def gaussian_entropy(variance: Number, n: Number) -> Tensor:
     """
     spread, keys, dtype = _spread_and_keys(not_negative(variance, "variance"), "variance", n)
     return _logit_entropy.entropy(spread, keys).to(dtype)
-
-
-@guarded
-def variance_of_entropy(entropy: Number, n: Number) -> Tensor:
-    """The variance at which n Gaussian logits have this expected entropy: `gaussian_entropy` read backwards.
-
-    - entropy: from 0, which only an infinite variance gives, to ln n, which variance 0 gives
-    - n: how many keys, above 1
-
-    They broadcast. The error is that of the entropy over its slope: near ln n an error of 1e-15 in the entropy is 2e-15
-    in the variance. Differentiable in the entropy.
-
-    >>> variance_of_entropy([4.0, 2.0, 0.5], 64)
-    tensor([ 0.3257,  7.4367, 81.6558], dtype=torch.float64)
-    """
-    given = not_negative(entropy, "entropy")
-    wanted, keys, dtype = _spread_and_keys(given, "entropy", n)
-    if (keys <= 1).any():
-        raise ValueError("n must be above 1: the entropy of one key is 0 at every variance")
-    most = keys.log() * (1 + 2 * torch.finfo(given.dtype).eps)  # ln n in single precision may lie above ln n
-    if (wanted > most).any():
-        far = (wanted > most).nonzero()[0].tolist()
-        limit, got = keys[tuple(far)].log().item(), wanted[tuple(far)].item()
-        raise ValueError(f"entropy must be at most ln n, {limit:.10g}, got {got:.10g}")
-    return _logit_entropy.variance_of(torch.minimum(wanted, keys.log()), keys).to(dtype)
 
 
 @guarded
