@@ -119,3 +119,13 @@ def test_a_part_can_be_what_reads_the_batch(tmp_path):
         assert run.dims("entropy")["layer"] == ("h.0.attn", "h.1.attn")
     with pytest.raises(JomaError, match="part must be a submodule of Network, which has net; got 'nett'"):
         trained(tmp_path, callback(part="nett"))
+
+
+def test_qk_clip_acts_after_every_step(tmp_path):
+    plain, _ = trained(tmp_path)
+    idle, _ = trained(tmp_path, callback(part="net", qk_clip=1e6))
+    clipped, _ = trained(tmp_path, callback(part="net", qk_clip={"threshold": 1e-6}))
+    assert same(plain, idle)
+    name = "net.h.0.attn.qkv.weight"
+    assert clipped[name][:16].abs().mean() < plain[name][:16].abs().mean() / 10
+    assert clipped[name][16:].abs().mean() > plain[name][16:].abs().mean() / 2

@@ -107,3 +107,23 @@ def test_an_alarm_in_numbers_that_come_after_the_last_step_does_not_break_the_tr
 def test_what_the_trainer_knows_is_not_given():
     with pytest.raises(JomaError, match="takes model from the Trainer"):
         callback(model=made(gpt2))
+
+
+def test_qk_clip_acts_in_the_trainer_after_every_step(tmp_path):
+    """Below the threshold nothing changes; above it no head ends with more than what the last step can add."""
+    from joma.optim import QKClip
+
+    how = {"max_steps": 3, "learning_rate": 0.1, "gradient_accumulation_steps": 1}
+    plain, trainer = trained(tmp_path, **how)
+    idle = callback(probe=None, inside=True, every=1, qk_clip=1e6)
+    untouched, _ = trained(tmp_path, idle, **how)
+    assert same(plain, untouched)
+    assert idle.clip is None
+    assert trainer.model.config._attn_implementation == "sdpa"
+    clipped, after = trained(tmp_path, callback(probe=None, inside=True, every=1, qk_clip=0.05), **how)
+    assert not same(plain, clipped)
+    most = [QKClip(each.model, 0.05, probe={"input_ids": PROBE}) for each in (trainer, after)]
+    for each in most:
+        each.step()
+    before, now = (max(float(row.max()) for row in each.largest.values()) for each in most)
+    assert now < before / 2

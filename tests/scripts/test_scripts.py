@@ -33,6 +33,7 @@ SMALLEST = {  # the words of its command line, and constants that have no option
     "bench_galore_memory": ("", {"STEPS": 2}),
     "bench_monitor": ("--parts eager", {"CHUNK": 1, "ROUNDS": 1}),
     "bench_precision": ("--quick --steps 40 --precisions float32", {}),
+    "bench_qkclip": ("--device cpu", {"CHUNK": 1, "ROUNDS": 2}),
     "bench_rules": ("", {"DRAWS": 9, "SEEDS": (5,)}),
     "bench_runs": ("", {}),
     "bench_salience": ("", {"COMPONENTS": 32, "HORIZON": 0.1, "STEP_LIMIT": 20, "compare": lambda *given: {}}),

@@ -137,30 +137,6 @@ def attention_with_stats(
     return output, AttentionStats(*stats)
 
 
-def largest_products(
-    q: Tensor, k: Tensor, *, causal: bool = True, bias: Tensor | None = None, real: Tensor | None = None,
-    **masks: Any,
-) -> Tensor:  # fmt: skip
-    """(heads,): the largest scaled product of a query and a key that it sees, over the batch; -inf where none is seen.
-
-    This is the largest logit before soft caps, biases and sinks, which scales as queries and keys do.
-
-    - q, k: as in `attention_stats`, and so are masks; gradients are not followed
-    - bias: only what it hides counts: where it is False or -inf
-    - real: (batch, queries), False for queries that do not count
-
-    >>> import torch
-    >>> q = torch.ones(1, 2, 3, 4) * torch.tensor([1.0, 2.0]).view(2, 1, 1)
-    >>> largest_products(q, q)
-    tensor([2., 8.])
-    """
-    if bias is not None and bias.dtype != torch.bool:
-        bias = bias > -torch.inf
-    with torch.no_grad():
-        top = attention_stats(q, k, causal=causal, bias=bias, **masks).max_logit
-        return (top if real is None else torch.where(real[:, None], top, -torch.inf)).amax((0, 2))
-
-
 def logit_stats(logits: Number, *, first: Number | None = None, own: Number | None = None) -> AttentionStats:
     """The same of logits that exist already, (batch, heads, queries, keys): scaled, biased and masked.
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from joma.host.arguments import integer, shown
 from joma.host.errors import BadInput, as_bad_input
-from joma.measure.attention import largest_products
+from joma.measure._largest import largest_products
 from joma.models.decoder import Decoder
 from joma.optim._heads import Piece, pieces_of, pieces_of_decoder, refusal
 from joma.probes import Probe, ProbeError, can_probe, collect, collect_plain
@@ -100,7 +100,8 @@ class QKClip:
         self._batch = None if probe is None else _batch(probe)
         self._adapters, self._moments, self._group = checked_adapters(attention), moments, group
         self._must_be_known()
-        self._found: dict[str, Tensor] = {}
+        self._found: dict[str, Tensor] = {}  # after the first step, parts of one tensor
+        self._any = False  # whether anything was seen since the last step
         self._widths: dict[str, int] = {}
         self._plan: _Plan | None = None
         self._watching: CompiledAttention | InPass | None = None
@@ -122,14 +123,18 @@ class QKClip:
         self.steps += 1
         due = self.steps % self._every == 0
         if largest is not None:
-            self._found = self._given(largest)
+            given = largest if isinstance(largest, Mapping) else {_DECODER: largest.flatten()}
+            self._found, self._any = {name: each.clone() for name, each in given.items()}, True
         elif due:
             self._look()
-        if self._found:
-            found, self._found = self._found, {}
-            if self._plan is None or self._plan.counts_here != {name: len(each) for name, each in found.items()}:
-                self._plan = self._planned(found)
-            self.largest, self.clips = self._plan.apply(found, self.threshold, self.clips)
+        if self._any:
+            if self._plan is None or self._plan.here != {name: len(each) for name, each in self._found.items()}:
+                self._plan = self._planned(self._found)
+                self._all = torch.cat([each.to(next(iter(self._found.values()))) for each in self._found.values()])
+                self._found = dict(zip(self._found, self._all.split([*self._plan.here.values()]), strict=True))
+            self.largest, self.clips = self._plan.apply(self._all, self.threshold, self.clips)
+            self._all.fill_(-torch.inf)
+            self._any = False
         self._arm()
 
     def remove(self) -> None:
@@ -159,24 +164,21 @@ class QKClip:
 
     def _must_be_known(self) -> None:
         """Refuse models of transformers without softmax, or with logits that no factor scales."""
-        config = getattr(self.model, "config", None)
-        if isinstance(self.model, Decoder):
-            if self.model.config.attention == "sigmoid":
-                raise BadInput(
-                    "model cannot be clipped: Decoder has sigmoid attention, and no softmax", argument="model"
-                )
-            return
-        if getattr(config, "model_type", None) == "bloom":
-            raise refusal(type(self.model).__name__, "adds a bias that grows with the position to its logits")
-        known = config is not None and hasattr(config, "model_type") and not self._adapters
-        if known and not getattr(config, "is_encoder_decoder", False) and (why := can_probe(config)):
-            raise BadInput(f"model cannot be clipped: {why}", argument="model")
+        if isinstance(self.model, Decoder) and self.model.config.attention == "sigmoid":
+            raise BadInput("model cannot be clipped: Decoder has sigmoid attention, and no softmax", argument="model")
+        self._of_library = [each for each in self.model.modules() if hasattr(each, "_can_set_attn_implementation")]
+        for each in self._of_library[: 0 if self._adapters else 1]:
+            config: Any = each.config
+            if config.model_type == "bloom":
+                raise refusal(type(each).__name__, "adds a bias that grows with the position to its logits")
+            if not getattr(config, "is_encoder_decoder", False) and (why := can_probe(config)):
+                raise BadInput(f"model cannot be clipped: {why}", argument="model")
 
     def _watch(self, compiled: bool) -> None:
         """Look at passes of training: by an operation in the attention of transformers, else by hooks."""
-        models = [each for each in self.model.modules() if hasattr(each, "_can_set_attn_implementation")]
+        models = () if self._adapters else self._of_library
         try:
-            if models and not self._adapters and all(way(each) == INTERFACE for each in models):
+            if models and all(way(each) == INTERFACE for each in models):
                 self._operation = CompiledAttention(self.model, compiled=compiled)
                 self._operation.install()
             elif compiled:
@@ -211,10 +213,12 @@ class QKClip:
     def _take(self, name: str, q: Tensor, k: Tensor, real: Tensor | None, options: dict[str, Any]) -> None:
         """Keep the largest of what a layer was seen to do."""
         masks = {key: value for key, value in options.items() if key in _MASKS}
-        found = largest_products(q, k, real=real, **masks)
-        self._widths[name] = q.shape[-1]
         before = self._found.get(name)
-        self._found[name] = found if before is None else torch.maximum(before, found.to(before))
+        if before is not None and before.device != q.device:  # the copies of a layer in DataParallel
+            before.copy_(torch.maximum(before, largest_products(q, k, real=real, **masks).to(before)))
+        else:
+            self._found[name] = largest_products(q, k, real=real, into=before, **masks)
+        self._widths[name], self._any = q.shape[-1], True
 
     def _look(self) -> None:
         """What the armed passes showed, or what a pass over the probe batch shows now."""
@@ -225,7 +229,7 @@ class QKClip:
         elif self._watching is not None and self._watching.error is not None:
             why = self._watching.error
             raise BadInput(f"QKClip could not read the attention of {type(self.model).__name__}: {why}") from why
-        elif not self._found and self._plan is None and not self.largest:
+        elif not self._any and not self.largest:
             raise BadInput(
                 f"QKClip saw no attention in the training pass of {type(self.model).__name__}: looked for were torch's "
                 "scaled_dot_product_attention, nn.MultiheadAttention and the classes in attention, in training mode; "
@@ -237,31 +241,26 @@ class QKClip:
         """One pass over the probe batch, in evaluation mode, which leaves random numbers and modes as they were."""
         args, kwargs = self._batch or ((), {})
         if isinstance(self.model, Decoder):
-            self._found = {_DECODER: _of_decoder(self.model, args[0])}
+            self._found, self._any = {_DECODER: _of_decoder(self.model, args[0])}, True
             return
-        of_library = hasattr(self.model, "config") and not self._adapters
-        collecting = collect(self.model, keep=False) if of_library else partial(_plain, self.model, self._adapters)()
+        plain = bool(self._adapters) or not self._of_library
+        how: Any = partial(collect_plain, attention=self._adapters) if plain else collect
         training = [each for each in self.model.modules() if each.training]
         cuda = [each.device for each in self.model.parameters() if each.is_cuda][:1]
         try:
             for each in training:
                 each.training = False
-            with torch.random.fork_rng(cuda), collecting as probe:
+            with torch.random.fork_rng(cuda), how(self.model, keep=False) as probe:
                 probe.products = self._take
                 self.model(*args, **kwargs)
-            own = probe.by_layer("largest_logit")
-            self._found = own | self._found  # those of models that show logits alone, and no queries and keys
+            if not self._any:  # a model that shows logits alone, and no queries and keys
+                self._found, self._any = probe.by_layer("largest_logit"), True
         except ProbeError as error:
             raise BadInput(f"model cannot be clipped: {error}", argument="model") from error
         finally:
             for each in training:
                 each.training = True
             reshard(self.model)
-
-    def _given(self, largest: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
-        if isinstance(largest, Mapping):
-            return dict(largest)
-        return {_DECODER: largest.flatten()}
 
     def _planned(self, found: dict[str, Tensor]) -> "_Plan":
         if isinstance(self.model, Decoder):
@@ -298,12 +297,12 @@ class _Plan:
         - found: the largest logits of heads that are here
         - clip: whose plan it is
         """
-        self.counts_here = {name: len(each) for name, each in found.items()}
+        self.here = {name: len(each) for name, each in found.items()}
         self.heads = {name: heads for name, (_, heads, _) in layers.items()}
         self._moments, self._group = clip._moments, clip._group
         total, first, places, self.pieces, slots = sum(self.heads.values()), 0, [], [], []
         for at, (name, (pieces, heads, part)) in enumerate(layers.items()):
-            here = self.counts_here[name]
+            here = self.here[name]
             places.append(first + part * here + torch.arange(here))
             whole = 1 + first + torch.arange(heads)
             table = torch.cat(
@@ -321,10 +320,10 @@ class _Plan:
         self._layer = torch.arange(len(self.heads)).repeat_interleave(torch.tensor([*self.heads.values()]))
 
     def apply(
-        self, found: Mapping[str, Tensor], threshold: float, clips: dict[str, Tensor]
+        self, found: Tensor, threshold: float, clips: dict[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Scale, and give the largest logits of all processes, and how often each head was scaled."""
-        flat = self._of_all_processes([found[name] for name in self.counts_here])
+        """Scale by the largest logits of the heads here, and give those of all processes, and the counts of clips."""
+        flat = self._of_all_processes(found)
         above = (flat > threshold) & flat.isfinite()
         sizes = [*self.heads.values()]
         before = [clips.get(name, torch.zeros(heads, dtype=torch.long)) for name, heads in self.heads.items()]
@@ -334,14 +333,12 @@ class _Plan:
         tables = (dict(zip(self.heads, each.split(sizes), strict=True)) for each in (flat, counted))
         return next(tables), next(tables)
 
-    def _of_all_processes(self, found: list[Tensor]) -> Tensor:
+    def _of_all_processes(self, found: Tensor) -> Tensor:
         """(heads of all layers,), float64 where the device has it."""
-        device = found[0].device
-        wide = torch.float32 if device.type == "mps" else torch.float64
-        flat = torch.cat([each.to(device) for each in found]).to(wide)
+        flat = found.to(torch.float32 if found.device.type == "mps" else torch.float64, copy=True)
         if not self._everywhere:
             whole = flat.new_full((sum(self.heads.values()),), -torch.inf)
-            flat = whole.index_copy(0, self._places.to(device), flat)
+            flat = whole.index_copy(0, self._places.to(flat.device), flat)
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(flat, dist.ReduceOp.MAX, group=self._group)
         return flat
@@ -350,16 +347,20 @@ class _Plan:
         self._layer, self._slots = self._layer.to(factor.device), self._slots.to(factor.device)
         smallest = factor.new_ones(len(self.heads)).scatter_reduce(0, self._layer, factor, "amin")
         table = torch.cat([factor.new_ones(1), factor, factor.sqrt(), smallest.sqrt()])
-        every = table[self._slots].split([piece.slots.numel() for piece in self.pieces])
-        for piece, factors in zip(self.pieces, every, strict=True):
-            parameter: Any = getattr(piece.owner, piece.attribute)
-            here = parameter.to_local() if is_split(parameter) else parameter.detach()
-            by = factors.view(piece.slots.shape).to(here.device, torch.promote_types(here.dtype, torch.float32))
-            here.mul_(by)
+        parameters: list[Any] = [getattr(piece.owner, piece.attribute) for piece in self.pieces]
+        here = [each.to_local() if is_split(each) else each.detach() for each in parameters]
+        if all(each.dtype != torch.float64 for each in here):
+            table = table.float()
+        factors = table[self._slots].split([piece.slots.numel() for piece in self.pieces])
+        by = [
+            each.view(piece.slots.shape).to(w.device) for each, piece, w in zip(factors, self.pieces, here, strict=True)
+        ]
+        torch._foreach_mul_(here, by)
+        for piece, parameter, mine, one in zip(self.pieces, parameters, here, by, strict=True):
             if piece.offset:
-                here.add_(piece.offset * (by - 1))
+                mine.add_(piece.offset * (one - 1))
             if self._moments is not None and parameter.requires_grad:
-                _follow(self._moments, parameter, by, piece.attribute)
+                _follow(self._moments, parameter, one, piece.attribute)
 
 
 def _follow(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, by: Tensor, name: str) -> None:
@@ -411,10 +412,6 @@ def _batch(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return tuple(given), {}
     wanted = "a tensor, a tuple of tensors, or a mapping from argument names to tensors"
     raise BadInput(f"probe must be {wanted}, got {shown(given)}", argument="probe")
-
-
-def _plain(model: nn.Module, adapters: Adapters) -> Any:
-    return collect_plain(model, keep=False, attention=adapters)
 
 
 def _of_decoder(decoder: Decoder, tokens: Tensor) -> Tensor:

@@ -31,7 +31,8 @@ class MonitorCallback(InTrainer, Callback):  # type: ignore[misc]
         """What is monitored.
 
         - part: the name of the submodule that reads the probe batch, as "net"; None: the LightningModule's `forward`
-        - options: those of `Monitor`, but for the model and `start`, which the Trainer knows
+        - options: those of `Monitor`, but for the model and `start`, which the Trainer knows; and `qk_clip`, the
+          threshold of a `joma.optim.QKClip`, or its options
         """
         super().__init__(**options)
         self.part = part

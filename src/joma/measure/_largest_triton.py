@@ -1,0 +1,103 @@
+"""The largest product of a query and a key of every head, on CUDA: one pass over the keys, and one number per head."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from joma.host.kernels import start
+from joma.measure._attention_problem import Problem
+from joma.measure._attention_triton import _bytes, tuned
+from joma.measure._attention_triton import covers as covers
+from joma.measure._tiles_triton import documents, tile
+
+# fmt: off
+
+
+@triton.jit
+def _largest(
+    Q, K, Seen, Pad, Real, Begin, End, Out,
+    stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_sb, stride_sh, stride_sm, stride_sn, stride_pb, stride_pn, stride_rb, stride_rm, stride_db,
+    heads, group, queries, keys, offset, window, scale,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SEEN: tl.constexpr, PAD: tl.constexpr, REAL: tl.constexpr,
+    PACKED: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+):
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # under a causal mask the longest rows start first
+    batch, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+    rows, _, low, high, first, _, _, stop = tile(
+        block, batch, queries, keys, offset, window, Begin, End, stride_db, CAUSAL, WINDOW, PACKED, BM, BN,
+    )
+    alive = rows < queries
+    if REAL:
+        alive = alive & (tl.load(Real + batch * stride_rb + rows * stride_rm, mask=alive, other=0) != 0)
+    d = tl.arange(0, WIDTH)
+    q_base = Q + batch.to(tl.int64) * stride_qb + head.to(tl.int64) * stride_qh
+    k_base = K + batch.to(tl.int64) * stride_kb + (head // group).to(tl.int64) * stride_kh
+    seen_base = Seen + batch.to(tl.int64) * stride_sb + head.to(tl.int64) * stride_sh
+    q = tl.load(q_base + rows[:, None] * stride_qm + d[None, :] * stride_qd, mask=(rows < queries)[:, None], other=0.0)
+    most = tl.full([BM, BN], float("-inf"), tl.float32)
+    for at in tl.range(first, stop, BN):
+        n = at + tl.arange(0, BN)
+        k = tl.load(k_base + n[None, :] * stride_kn + d[:, None] * stride_kd, mask=n[None, :] < keys, other=0.0)
+        s = tl.dot(q, k, input_precision=PRECISION)
+        keep = alive[:, None] & (n[None, :] < high[:, None]) & (n[None, :] >= low[:, None])
+        if SEEN:
+            there = alive[:, None] & (n[None, :] < keys)
+            at_mask = seen_base + rows[:, None] * stride_sm + n[None, :] * stride_sn
+            keep = keep & (tl.load(at_mask, mask=there, other=0) != 0)
+        if PAD:
+            keep = keep & (tl.load(Pad + batch * stride_pb + n * stride_pn, mask=n < keys, other=0) != 0)[None, :]
+        most = tl.maximum(most, tl.where(keep, s, float("-inf")))
+    tl.atomic_max(Out + head, tl.max(tl.max(most, 1), 0) * scale)
+
+# fmt: on
+
+
+def launch(
+    problem: Problem, real: Tensor | None = None, into: Tensor | None = None, blocks: tuple[int, ...] | None = None
+) -> Tensor:
+    """(heads,), float32.
+
+    - real, into: as in `largest_products`
+    - blocks: queries and keys of a tile, warps, stages of loading
+    """
+    q, k = problem.q, problem.k
+    batch, heads, queries, width = q.shape
+    out = q.new_full((heads,), -torch.inf, dtype=torch.float32) if into is None else into
+    # What is absent gets a stand-in that the kernel, compiled without it, never reads.
+    seen = _bytes(problem.bias) if problem.bias is not None else q
+    padding = _bytes(problem.key_padding) if problem.key_padding is not None else q[:, 0, :, 0]
+    counts = _bytes(real) if real is not None else q[:, 0, :, 0]
+    begin, end, stride = documents(problem)
+    rows, columns, *tuning = blocks or _blocks(q)
+    start(
+        _largest,
+        (triton.cdiv(queries, rows), batch * heads),
+        (q, k, seen, padding, counts, begin, end, out),
+        (
+            *(*q.stride(), *k.stride(), *seen.stride(), *padding.stride(), *counts.stride(), stride),
+            *(heads, heads // k.shape[1], queries, problem.keys, problem.offset, problem.window or 0),
+            problem.scale,
+        ),
+        {
+            "CAUSAL": problem.causal,
+            "WINDOW": problem.window is not None,
+            "SEEN": problem.bias is not None,
+            "PAD": problem.key_padding is not None,
+            "REAL": real is not None,
+            "PACKED": problem.cu_seqlens is not None,
+            "WIDTH": width,
+            "BM": rows,
+            "BN": columns,
+            "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
+        },
+        tuned(*tuning),
+    )
+    return out
+
+
+def _blocks(q: Tensor) -> tuple[int, ...]:
+    if q.dtype == torch.float32 or q.shape[3] > 128:
+        return (64, 32, 4, 2)
+    return (128, 64, 4, 3)
