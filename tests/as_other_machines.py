@@ -3,9 +3,9 @@
 With --pin PATH ... the numbers of studies are kept anew instead, and how far other instructions move them: see
 tests/studies/pins.py.
 
-Numbers may round otherwise with other instructions of the processor, with more threads, or where memory begins
-elsewhere. Clocks show more time where a machine is slow or busy. A test that is right passes on all of them. One line
-per machine, and what failed below it; status 1 if anything did. `make test` does the quick part.
+Numbers may round otherwise with other instructions of the processor, or with more threads. Clocks show more time where
+a machine is slow or busy. A test that is right passes on all of them. One line per machine, and what failed below it;
+status 1 if anything did. `make test` does the quick part.
 
 The rooms that compute run on every machine; on the slow one, the tests that deal with time and with processes.
 """
@@ -38,15 +38,13 @@ STUDIES = (
     "studies/salience",
 )
 NUMERIC = ("theory", "measure", "claims", "probes", "optim", "training", "models", "cache")
-QUICK_NUMERIC = (
+QUICK_NUMBERS = (
     "theory/test_arrays.py",
     "theory/test_flow.py",
     "measure/test_arguments.py",
     "measure/test_forecast.py",
     "measure/test_allocation.py",
     "optim/test_projector.py",
-)
-QUICK_STUDIES = (
     "studies/galore/test_galore_table.py",
     "studies/isotropic/test_lemma1.py",
     "studies/linear/test_thm2.py",
@@ -118,17 +116,14 @@ class Found:
     output: str = field(default="", repr=False)
 
 
-ODD = {"JOMA_TEST_MEMORY": "odd"}
 THREADS = {"OMP_NUM_THREADS": "4", "JOMA_TEST_THREADS": "4"}
 CLOCK = {"JOMA_TEST_CLOCK": "20"}
 
 
 def quick_machines() -> list[Machine]:
     """All that differs at once, in a choice of tests, none of them long."""
-    numbers = {**instructions("default"), **THREADS, **ODD}
     return [
-        Machine("few instructions, 4 threads, odd memory", numbers, QUICK_NUMERIC, long=False),
-        Machine("few instructions, 4 threads", {**instructions("default"), **THREADS}, QUICK_STUDIES, long=False),
+        Machine("few instructions, 4 threads", {**instructions("default"), **THREADS}, QUICK_NUMBERS, long=False),
         Machine("20 times slower", CLOCK, QUICK_SLOW, long=False),
     ]
 
@@ -148,7 +143,6 @@ def machines(pythons: Sequence[str]) -> Iterator[Machine]:
     yield Machine("AVX2", instructions("avx2") if X86 else {}, with_studies, missing=meaningless)
     yield Machine("1 thread", {})
     yield Machine("4 threads", THREADS, with_studies)
-    yield Machine("odd memory", ODD)
     yield Machine("20 times slower", CLOCK, SLOW)
     for python in pythons or [f"python{version}" for version in PYTHONS]:
         yield other_python(python)
@@ -179,7 +173,7 @@ def outcome_of(machine: Machine) -> Found:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="three machines and a choice of tests, in about a minute")
+    parser.add_argument("--quick", action="store_true", help="two machines and a choice of tests, in about a minute")
     parser.add_argument("--only", default="", metavar="WORD", help="machines whose name has this word")
     parser.add_argument("--pin", nargs="+", default=[], metavar="PATH", help="tests of studies, below tests/")
     parser.add_argument("--python", action="append", default=[], help="an interpreter that has torch and pytest")
