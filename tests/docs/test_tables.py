@@ -28,6 +28,7 @@ PRINTED = {
     "figure6": ["figure6_table"],
     "index": ["verdict_table"],
     "reversal": ["reversal_table", "reversal_table"],
+    "seeds": ["seeds_table"],
     "table1": ["table1_table"],
     "undecided": ["undecided_table"],
 }
@@ -81,6 +82,40 @@ def test_what_is_undecided_has_its_price(script):
     assert f"| {len(open_ones)} claims are undecided:" in text_of("docs/results/index.md")
     (record,) = [one for one in found if one["study"] == "fig6"]
     assert f"| 3 | 5 | {record['seconds'] * 5 / 3 / 60:.0f} |" in printed
+
+
+def test_what_the_sources_ask_has_claims_that_exist_or_says_what_is_missing(script):
+    """Held against `joma list`: no row names a claim that is not, and none without a verdict is silent on why."""
+    from joma.claims.rules import UNJUDGED
+    from joma.studies import load, names
+
+    table = script("seeds_table")
+    every = [row for part in table.PARTS for row in table.rows()[part]]
+    assert set(table.rows()) == set(table.PARTS)
+    assert all(set(row) <= {"what", "claims", "missing"} for row in every)
+    named = [claim for row in every for claim in row["claims"]]
+    of = {study: {claim.name for claim in load(study).claims} for study in {name.split("/")[0] for name in named}}
+    assert not [name for name in named if name.split("/")[1] not in of[name.split("/")[0]]]
+    assert set(of) | set(table.beyond()) == set(names())
+    found = table.verdicts()
+    silent = [row["what"] for row in every if not row.get("missing") and
+              all(verdict in ("–", *UNJUDGED) for name in row["claims"] for verdict in found[name])]  # fmt: skip
+    assert not silent
+
+
+@needs_records
+def test_the_table_of_what_the_sources_ask_has_the_verdicts_of_the_records(script):
+    table = script("seeds_table")
+    kept = {
+        scale: {one["id"]: one["verdict"] for one in json.loads((RESULTS / path).read_text())["findings"]}
+        for scale, path in (("paper", "fig6/findings.json"),)
+    }
+    quick = json.loads((RESULTS / "quick.json").read_text())["findings"]
+    for name, verdict in kept["paper"].items():
+        assert table.verdicts()[name] == (quick[name]["verdict"], verdict)
+    row = {"what": "W", "claims": ["a/b", "a/c"], "missing": "M"}
+    found = {"a/b": ("holds", "holds"), "a/c": ("undecided", "fails")}
+    assert table.line(row, found) == "| W | `a/b` holds; `a/c` undecided / fails | M |"
 
 
 def test_the_gallery_has_a_card_per_study_with_a_figure_and_a_finding(script):

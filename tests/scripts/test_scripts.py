@@ -79,6 +79,7 @@ ELSEWHERE = {
     "findings_table": "tests/docs/test_headlines.py",
     "table1_table": "tests/docs/test_tables.py",
     "reversal_table": "tests/docs/test_tables.py",
+    "seeds_table": "tests/docs/test_tables.py",
     "undecided_table": "tests/docs/test_tables.py",
     "tests_table": "tests/docs/test_tables.py",
     "record_ages": "tests/docs/test_tables.py",
