@@ -12,7 +12,6 @@ import numpy as np
 from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import above, at_least, at_most
-from joma.claims.guards import still_falls
 from joma.claims.verdicts import by_effect
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import course, listing, number
@@ -32,6 +31,7 @@ from joma.recipes.language import (
 )
 from joma.runs import Run
 from joma.studies.language._figures import WITH_RANGE, plot_layers
+from joma.studies.language._judges import FLAT, NOTHING, Depths, judge_halves, judge_rebounds, must_learn, tells
 from joma.studies.language._published import (
     EXPECTED,
     NEARER,
@@ -43,7 +43,6 @@ from joma.studies.language._published import (
     not_wikitext_2,
 )
 
-Depths = Mapping[int, str]
 RANKS = {
     "rank/up": "the MLP's lower matrix",
     "rank/gradient": "that matrix's gradient",
@@ -158,8 +157,6 @@ def _draw_estimates(axis: Axes, run: Run, name: str, high: float) -> dict[str, f
 
 
 CLOSE = 0.02  # nats between our best validation loss and the paper's
-FLAT = 0.05  # nats of entropy: what curves of single runs of one recipe were seen to differ by (RMS)
-SHARE = 0.02  # of its drop: what comes back must be more than that
 HIGH = 0.9  # a Pearson correlation that counts as high, here as under softmax attention in the block
 MARGIN = 0.05  # by how much a correlation must exceed its control
 PRINTED = {
@@ -168,7 +165,6 @@ PRINTED = {
 }
 """The best validation losses in the titles of the figure's panels, by layers."""
 STEPS_103 = 724_000  # five epochs of WikiText-103: 101.4 million words, 35 at a time from 20 streams
-NOTHING = compare([])  # the comparison of a depth that tells nothing
 
 
 @dataclass(frozen=True)
@@ -197,62 +193,6 @@ def _variants(run: Run, fewest: int = 1) -> dict[int, str]:
     return {int(layers): f"L{layers}" for layers in sorted(run.value("layers")) if layers >= fewest}
 
 
-def _tells(run: Run, name: str) -> bool:
-    """Whether the networks of a depth learned more than the words' frequencies; not if all diverged."""
-    return bool(curves.learned_at(run, name)[0])
-
-
-def _must_learn(run: Run, variants: Depths, *, fewest: int = 1) -> None:
-    if len(variants) < fewest:
-        raise NotRun(f"the record has too few depths for this claim: {run.config['layers']} layers", "joma verify fig6")
-    silent = [name for name in variants.values() if not _tells(run, name)]
-    if len(variants) - len(silent) >= fewest:
-        return
-    lost = [name for name in silent if not curves.alive(run, name).any()]
-    reasons = [f"all runs of {', '.join(lost)} diverged"] if lost else []
-    reasons += [curves.learned_nothing(run, name) for name in silent if name not in lost]
-    remedy = {"rate": run.config["rate"] / 3} if lost else {"steps": 2 * run.config["steps"]}
-    raise NotRun("; ".join(reasons), **remedy)
-
-
-def _judge_rebounds(run: Run, claim: Claim, variants: Depths) -> Finding:
-    """Every layer of the top half must drop and come back, and the only one; details: what the bottom half does.
-
-    The control is entropy that stays where it is.
-    """
-    _must_learn(run, variants)
-    cases, details, shares, lower, falling = {}, {}, [], [], 0
-    for layers, name in variants.items():
-        unseen = still_falls(curves.layer_curves(run, name))
-        for layer, pair in enumerate(zip(*curves.drops_and_rebounds(run, name), strict=True)):
-            down, up = (compare(part, 0.0, level=0.99) for part in pair)
-            falls = bool(unseen[layer])  # it may come back later, or never
-            # A layer that does not drop has nothing to come back from: the one with the lower interval decides.
-            found = min(down, up, key=lambda one: one.low) if _tells(run, name) and not falls else NOTHING
-            if layer < layers // 2:
-                lower.append(found.low > 0)
-                continue
-            falling += falls
-            drop, back = map(curves.mean_over_seeds, pair)
-            cases[case := f"L = {layers}, layer {layer + 1}"] = found
-            details[case] = {"drop": drop, "rebound": back}
-            shares.append(back / drop if drop > 0 else nan)
-    if lower:
-        details["lower layers"] = {"that drop and come back": float(sum(lower)), "of": float(len(lower))}
-    if falling == len(cases):
-        reason = "entropy still falls at the end of training, with every seed: whether it comes back later is not seen"
-        raise NotRun(reason, steps=2 * run.config["steps"])
-    if falling:
-        details["still falling at the end, so they do not tell"] = {"layers": float(falling)}
-    return by_effect(
-        claim,
-        cases,
-        what="rebound after a drop",
-        size=[above("smallest share of a drop that comes back", float(np.min(shares)), SHARE, "%")],
-        details=details | curves.diverged(run, variants.values()),
-    )
-
-
 @CLAIMS.declare("fig6-one-layer", uses=("eq6/entropy-drops", "eq6/entropy-rebounds"))
 def judge_one(run: Run, claim: Claim) -> Finding:
     """With one layer, attention entropy first drops and then rebounds, as eq. 6 predicts.
@@ -260,7 +200,7 @@ def judge_one(run: Run, claim: Claim) -> Finding:
     Expected: in each of these layers entropy drops and comes back, both by at least {FLAT:g} nats and by more than
     seeds differ by chance (99 %); more than 2 % of the drop comes back
     """
-    return _judge_rebounds(run, claim, {n: name for n, name in _variants(run).items() if n == 1})
+    return judge_rebounds(run, claim, {n: name for n, name in _variants(run).items() if n == 1})
 
 
 @CLAIMS.declare("fig6-top-layers", uses=("fig6/fig6-one-layer",))
@@ -270,7 +210,7 @@ def judge_top(run: Run, claim: Claim) -> Finding:
     Expected: in each of these layers entropy drops and comes back, both by at least {FLAT:g} nats and by more than
     seeds differ by chance (99 %); more than 2 % of the drop comes back
     """
-    return _judge_rebounds(run, claim, _variants(run, fewest=2))
+    return judge_rebounds(run, claim, _variants(run, fewest=2))
 
 
 @CLAIMS.declare("fig6-bottom-layers")
@@ -281,22 +221,7 @@ def judge_bottom(run: Run, claim: Claim) -> Finding:
     Expected: at every depth the top half of the layers ends above the bottom half; this gap is at least {FLAT:g} nats
     larger than before training, and larger by more than seeds differ
     """
-    variants = _variants(run, fewest=2)
-    _must_learn(run, variants)
-    cases, ends = {}, []
-    for layers, name in variants.items():
-        entropy = curves.layer_curves(run, name)  # (layers, seeds, points)
-        gap = entropy[layers // 2 :].mean(0) - entropy[: layers // 2].mean(0)
-        gap = np.pad(gap, ((0, int((~curves.alive(run, name)[0]).sum())), (0, 0)), constant_values=nan)  # who diverged
-        cases[f"L = {layers}"] = compare(gap[:, -1], gap[:, 0]) if _tells(run, name) else NOTHING
-        ends.append(compare(gap[:, -1]).low if _tells(run, name) else nan)
-    return by_effect(
-        claim,
-        cases,
-        what="entropy of the top half minus the bottom half, at the end",
-        size=[above("smallest lower end of the gap, control not subtracted", float(np.min(ends)), 0.0, "nats")],
-        details=curves.diverged(run, variants.values()),
-    )
+    return judge_halves(run, claim, _variants(run, fewest=2))
 
 
 # losses that are nearer than CLOSE are the same loss to this study
@@ -309,9 +234,9 @@ def judge_deeper(run: Run, claim: Claim) -> Finding:
     The control of a depth is the one before it, seed by seed; and the deepest must be below the shallowest.
     """
     variants = _variants(run)
-    _must_learn(run, variants, fewest=2)
+    must_learn(run, variants, fewest=2)
     losses = {layers: curves.best_loss(run, name)[0] for layers, name in variants.items()}
-    known = {layers: loss if _tells(run, variants[layers]) else loss * nan for layers, loss in losses.items()}
+    known = {layers: loss if tells(run, variants[layers]) else loss * nan for layers, loss in losses.items()}
     depths = list(losses)
     fall = compare(known[depths[0]] - known[depths[-1]]).low
     return by_effect(
@@ -336,14 +261,14 @@ def judge_losses(run: Run, claim: Claim, name: str) -> Finding:
     wanted: dict[str, Any] = {"corpus": name, "layers": list(printed), "rate": 1e-4}
     must_be_the_papers(run, command, on_wikitext_2=own, config=config, **wanted)
     variants = _variants(run)
-    _must_learn(run, variants)
+    must_learn(run, variants)
     cases, means = {}, {}
     for layers, wants in printed.items():
         loss = curves.best_loss(run, variants[layers])[0]
         means[f"L = {layers}"] = curves.mean_over_seeds(loss)
         middle = min(abs(wants - other) for others, other in printed.items() if others != layers) / 2
-        tells = _tells(run, variants[layers])
-        cases[f"L = {layers}"] = compare(middle - np.abs(loss - wants)) if tells else NOTHING
+        learned = tells(run, variants[layers])
+        cases[f"L = {layers}"] = compare(middle - np.abs(loss - wants)) if learned else NOTHING
     off = float(np.max(np.abs([*means.values()] - np.array([*printed.values()]))))  # NaN if a depth diverged
     return by_effect(
         claim,
@@ -386,7 +311,7 @@ def judge_logits(run: Run, claim: Claim) -> Finding:
     Theorem 1 beside the words' log frequency, each by its correlation with the changes of the logits.
     """
     layers, name = min(_variants(run).items())
-    _must_learn(run, {layers: name})
+    must_learn(run, {layers: name})
     if f"{name}/estimate/theorem" not in run:
         raise NotRun("with several heads the theorem does not say which logits it means", "joma verify fig6")
     theorem, squares, frequency = (
