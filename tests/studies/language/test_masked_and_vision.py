@@ -1,4 +1,4 @@
-"""Masked language models and vision Transformers: what they read, what is asked of them, and that judges can be turned."""
+"""Masked language models and vision Transformers: what they read, their loss, and that judges can be turned."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,11 @@ def test_masks_replace_words_as_bert_does():
     assert torch.equal(shown[~chosen], tokens[~chosen])
     assert torch.equal(right, torch.stack([row[at] for row, at in zip(tokens, places, strict=True)]))
     said = shown.gather(-1, places)
-    shares = [(said == words).float().mean(), ((said != words) & (said != right)).float().mean(), (said == right).float().mean()]
+    shares = [
+        (said == words).float().mean(),
+        ((said != words) & (said != right)).float().mean(),
+        (said == right).float().mean(),
+    ]
     # Of the random words one in fifty is the right one; 60,000 draws know a share to 0.004 (two standard errors)
     assert torch.tensor(shares).tolist() == pytest.approx([0.8, 0.1 * 49 / 50, 0.1 + 0.1 / 50], abs=0.005)
     assert torch.bincount(places.flatten(), minlength=20).double().std() / 3000 < 0.03  # every place as often
@@ -61,23 +65,29 @@ def test_the_loss_is_that_of_the_words_to_be_filled_in():
     shown = torch.tensor([[7, 1, 2, 3], [4, 5, 7, 0]])
     places, right = torch.tensor([[0, 3], [2, 1]]), torch.tensor([[6, 3], [2, 5]])
     logs = decoder(shown).log_softmax(-1)
-    slow = torch.stack([-sum(logs[m, s, places[s, k], right[s, k]] for s in (0, 1) for k in (0, 1)) / 4 for m in (0, 1)])
+    slow = torch.stack(
+        [-sum(logs[m, s, places[s, k], right[s, k]] for s in (0, 1) for k in (0, 1)) / 4 for m in (0, 1)]
+    )
     torch.testing.assert_close(study.masked_loss(decoder, (shown, places, right)), slow, check_dtype=False)
 
 
-def test_every_step_and_seed_has_masks_of_its_own_and_all_read_the_same_words(monkeypatch, tmp_path, data_folder):
+def test_every_step_and_seed_has_masks_of_its_own_and_all_read_the_same_words(monkeypatch, data_folder):
     config = MaskedAndVisionConfig(**SMALL, data=str(data_folder), seeds=3)
     text, kept = corpus(config), {}
-    monkeypatch.setattr(study, "train_variants", lambda variants, *_, adapt, **__: kept.update(
-        (name, (one, adapt(name, study.grid.ensemble(one, 3, networks=None, batch=None, loss=None,
-                                                     optimizer=one.optimizer)))) for name, one in variants.items()))  # fmt: skip
+
+    def keep(variants, *_, adapt, **__):
+        for name, one in variants.items():
+            plain = study.grid.ensemble(one, 3, networks=None, batch=None, loss=None, optimizer=one.optimizer)
+            kept[name] = (one, adapt(name, plain))
+
+    monkeypatch.setattr(study, "train_variants", keep)
     study.train_masked(config, text, None, silent)
     ((variant, ensemble),) = kept.values()
     assert (variant.decoder.vocabulary, variant.decoder.outputs, variant.decoder.causal) == (41, 40, False)
     shown, places, right = ensemble.batch(2, [0, 1, 2])
     read = streams(text.tokens["train"].long(), config.streams)[:, 12:18]
     assert shown.shape == (3, 4, 6)
-    for member, again in enumerate((shown, places, right)[0]):
+    for member, again in enumerate(shown):
         assert torch.equal(again.scatter(-1, places[member], right[member]), read)
     assert not torch.equal(places[0], places[1])
     assert not torch.equal(places[0], ensemble.batch(3, [0, 1, 2])[1][0])
@@ -108,11 +118,13 @@ def test_sides_that_patches_do_not_fill_are_refused():
         MaskedAndVisionConfig(side=10)
 
 
-def made(tmp_path, *, loss=2.0, **entropies):
-    """A record of both kinds with these entropies at two depths; other depths come back."""
+def made(tmp_path, **entropies):
+    """A record of both kinds at two depths, with these entropies; others come back."""
     back = down_and_up(np.ones((5, 1)), 0.5 + 0.01 * SEEDS)
     depths = {f"{kind} L{n}": np.repeat(back, n, axis=2) for kind in study.KINDS for n in (1, 2)}
-    variants = {name: ((0.02,), [loss] * 5, entropies.get(name.replace(" ", "_"), one), [], {}) for name, one in depths.items()}
+    variants = {
+        name: ((0.02,), [2.0] * 5, entropies.get(name.replace(" ", "_"), one), [], {}) for name, one in depths.items()
+    }
     return by_hand(tmp_path / "run.sqlite", STUDY, CONFIG, variants, layers=np.array(CONFIG.layers))
 
 
