@@ -29,6 +29,7 @@ SMALLEST = {  # the words of its command line, and constants that have no option
         },
     ),
     "bench_entropy_cpu": ("", {"LENGTHS": {32: 1}, "LAYERS": 1}),
+    "bench_family": ("--device cpu --rounds 1", {"RATES": (0.01,)}),
     "bench_galore": ("--device cpu --sizes tiny --rounds 1 --parts optimizer,memory,projector,finite", {}),
     "bench_galore_memory": ("", {"STEPS": 2}),
     "bench_monitor": ("--parts eager", {"CHUNK": 1, "ROUNDS": 1}),
