@@ -26,6 +26,11 @@ def rows_shape(delta, t, v0, z0, kappa, norm):
     return stepped((*lead, nodes), t, 2)
 
 
+def linear_rows_shape(delta, t, v0, z0, kappa, norm):
+    lead, nodes = row(delta, v0, z0, kappa, norm)
+    return listed(stepped((*lead, nodes), t, 2), stepped(lead, t))
+
+
 MOVING = {"v0": draw(2, 3), "z0": draw(3, 2, 3), "kappa": 1.3, "norm": torch.tensor([[2.0], [3.0]]).double()}
 ROW_MOVING = {"v0": draw(2, 3, 2), "z0": draw(3, 2, 3), "kappa": 1.3, "norm": torch.tensor([[2.0], [3.0]]).double()}
 
@@ -54,6 +59,7 @@ LINEAR = [
         {"delta": draw(4, 2, 3), "t": T, **MOVING},
         lambda delta, t, **other: listed(*[stepped(token(delta, *other.values()), t)] * 2),
     ),
+    Call(linear.linear_attention_row_trajectory, {"delta": ROWS, "t": T, **ROW_MOVING}, linear_rows_shape),
     Call(linear.winner_growth, {"tau": draw(5, 2, 3, low=0, high=0.9)}, shapes("... -> ...")),
 ]
 

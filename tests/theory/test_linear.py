@@ -55,11 +55,18 @@ def test_rows_follow_the_flow(seed, kappa, share):
 @settings(max_examples=10, deadline=None)
 @given(seeds, st.floats(0.2, 4.0), st.floats(0.5, 2.0))
 def test_linear_attention_follows_the_flow(seed, kappa, norm):
-    delta, v0, z0 = draw(seed, 3, 4)
+    delta, v0 = draw(seed, 2, 4, 3)
+    z0 = draw(seed + 1, 4)
     t = torch.linspace(0, 2, 4, dtype=torch.float64)
-    flow = integrate(lambda time, y: torch.stack([delta * y[1], kappa * delta * y[0]]) / norm, torch.stack([v0, z0]), t)
-    found = linear.linear_attention_trajectory(delta, t, v0=v0, z0=z0, kappa=kappa, norm=norm)
-    torch.testing.assert_close(torch.stack(found, 1), flow, rtol=1e-9, atol=1e-9)
+
+    def field(time, y):
+        v, z = y[..., :-1], y[..., -1:]
+        return torch.cat([delta * z / norm, kappa * (delta * v).sum(-1, keepdim=True) / norm], -1)
+
+    flow = integrate(field, torch.cat([v0, z0[:, None]], -1), t)
+    v, z = linear.linear_attention_row_trajectory(delta, t, v0=v0, z0=z0, kappa=kappa, norm=norm)
+    torch.testing.assert_close(v, flow[..., :-1], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(z, flow[..., -1], rtol=1e-9, atol=1e-9)
 
 
 def test_a_token_is_infinite_from_its_blow_up_on_and_the_losers_stop_there():
@@ -123,9 +130,10 @@ def test_gradients_at_rows_and_entries_of_zeros():
     )
     wanted = t[:, None, None] * z0[0].exp() / 2 * torch.eye(2, dtype=torch.float64)
     torch.testing.assert_close(jacobian[:, 0, :, 0, :], wanted)
-    assert torch.autograd.gradcheck(
-        lambda d, v, z: linear.row_trajectory(d, t, v0=v, z0=z, kappa=1.7, norm=2.0), (delta, v0, z0)
-    )
+    for rows in (linear.row_trajectory, linear.linear_attention_row_trajectory):
+        assert torch.autograd.gradcheck(
+            lambda d, v, z, rows=rows: rows(d, t, v0=v, z0=z, kappa=1.7, norm=2.0), (delta, v0, z0)
+        )
 
 
 def by_differences(function, x, width=1e-6):

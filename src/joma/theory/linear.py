@@ -165,6 +165,30 @@ def linear_attention_trajectory(
 
 
 @guarded
+def linear_attention_row_trajectory(
+    delta: Number, t: Number, *, v0: Number = 0.0, z0: Number = 0.0, kappa: Number = 1.0, norm: Number = 1.0
+) -> Motion:
+    """Linear attention with K > 1 nodes: rows move along their own delta, s = alpha cosh + z0/sqrt(kappa) sinh.
+
+    Shapes as in `row_trajectory`; z is (..., steps, tokens).
+
+    >>> linear_attention_row_trajectory([[0.6, 0.8], [0.0, 0.5]], [1.0], z0=1.0).v
+    tensor([[[0.7051, 0.9402],
+             [0.0000, 0.5211]]], dtype=torch.float64)
+    """
+    saliency, start, length, direction, along = _row_geometry(delta, v0)
+    s, z = linear_attention_trajectory(length, t, v0=along, z0=z0, kappa=kappa, norm=norm)
+    _, _, logit, k, scale = _arguments(length, along, z0, kappa, norm)
+    push = (logit / scale)[..., None] * saliency
+    pull = (k / scale * (start * saliency).sum(-1))[..., None]  # z' at t = 0
+    still = (length == 0)[..., None, :]
+    return Motion(
+        torch.where(still[..., None], _pushed(start, push, t), _move_rows(start, direction, along, s)),
+        torch.where(still, _pushed(logit[..., None], pull, t)[..., 0], z),
+    )
+
+
+@guarded
 def winner_growth(tau: Number) -> Tensor:
     """How slowly the winner goes to infinity: v ~ sqrt(W0(2 / (pi (1 - tau)^2))), tau = t/t*, from a zero start.
 
