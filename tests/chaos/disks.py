@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos import scan, verify
+from chaos.kills import SCAN, VERIFY
 from chaos.score import Score, Setting, plain, timed
 from chaos.warm import Child
 from chaos.work import curves, findings, series
@@ -79,17 +79,15 @@ def disturb(setting: Setting) -> Score:
 
 
 def _one_disk(setting: Setting, score: Score, small: Disk, beside: Path) -> None:
-    out, source, run = small.place / "out", small.place / "checkpoints", small.place / "a.sqlite"
-    source.mkdir()
-    setting.warm.done("chaos.work:make_checkpoints", source, 1)
+    out, run = small.place / "out", small.place / "a.sqlite"
     setting.warm.done("chaos.work:make_run", run, 10)
-    timed(verify.started(setting, "thm5", out))
-    timed(scan.started(setting, source, out))
+    for command in (VERIFY[0], SCAN):
+        timed(command.started(setting, out))
     page, kept = (out / "report.html").read_text(), Kept(out, run)
     joma = setting.warm.joma
     commands = (
-        ("verify", lambda out: verify.started(setting, "thm5", out)),
-        ("scan", lambda out: scan.started(setting, source, out)),
+        ("verify", lambda out: VERIFY[0].started(setting, out)),
+        ("scan", lambda out: SCAN.started(setting, out)),
         ("report", lambda out: joma("report", out)),
         ("export", lambda out: joma("export", run, "--to", setting.dice.choice(FORMATS), "--out", out / "a")),
     )

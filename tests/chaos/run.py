@@ -17,12 +17,13 @@ import sys
 import tempfile
 import time
 from datetime import UTC, datetime
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
+from chaos import disks, kills, surroundings, writer
 from chaos.score import Score, Setting
 from chaos.warm import Warm
 
@@ -35,6 +36,17 @@ ROUNDS = {
 """Of each subject: the kills, or rounds of what is no kill, at 1,000 kills in all, and of the short form, a test."""
 
 
+SUBJECTS = {
+    "verify": partial(kills.disturb, subject="verify", commands=kills.VERIFY),
+    "trainer": partial(kills.disturb, subject="trainer", commands=[kills.TRAIN]),
+    "scan": partial(kills.disturb, subject="scan", commands=[kills.SCAN]),
+    "disks": disks.disturb,
+    "memory": surroundings.memory,
+    "clock": surroundings.clock,
+    "writer": writer.disturb,
+}
+
+
 def disturbed(subject: str, warm: Warm, folder: Path, count: int, seed: int, *, short: bool = False) -> Score:
     """One subject, with dice of its own."""
     start = time.perf_counter()
@@ -42,7 +54,7 @@ def disturbed(subject: str, warm: Warm, folder: Path, count: int, seed: int, *, 
     place.mkdir(parents=True)
     setting = Setting(place, random.Random(f"{seed} {subject}"), warm, count, short)
     try:
-        score: Score = import_module(f"chaos.{subject}").disturb(setting)
+        score: Score = SUBJECTS[subject](setting)
     except Exception as error:  # the others go on; a process that hangs is one of these
         score = Score(subject)
         score.err(f"the subject broke: {type(error).__name__}: {error}")

@@ -75,8 +75,14 @@ class Setting:
     short: bool = False
 
     def place(self, name: str) -> Path:
-        path = self.folder / name
+        path = self.folder / name.replace(" ", "-")
         path.mkdir(parents=True)
+        return path
+
+    def checkpoints(self) -> Path:
+        """A series of them, made when it is asked for first."""
+        if not (path := self.folder / "checkpoints").exists():
+            self.warm.done("chaos.work:make_checkpoints", self.place("checkpoints"))
         return path
 
 

@@ -15,7 +15,6 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -161,10 +160,11 @@ def _forked(question: dict[str, Any]) -> int:
     os.setpgid(0, 0)
     status = 1
     try:
+        from chaos.work import called
+
         for number, name in ((0, os.devnull), (1, question["log"] + ".out"), (2, question["log"] + ".err")):
             os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o600), number)
-        module, _, function = question["start"].partition(":")
-        status = getattr(import_module(module), function)(*question["arguments"]) or 0
+        status = called(question["start"], *question["arguments"])
         sys.stdout.flush()
         sys.stderr.flush()
     except SystemExit as end:

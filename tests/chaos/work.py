@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,12 @@ import numpy as np
 STUDIES = ("thm5", "cdag-angles", "thm2")
 """Studies of about a second."""
 STEPS, POINTS = 40, tuple(range(0, 40, 4))
+
+
+def called(function: str, *arguments: Any) -> int:
+    """The status of "module:function"."""
+    module, _, name = function.partition(":")
+    return getattr(import_module(module), name)(*arguments) or 0
 
 
 def joma(*arguments: str) -> int:
