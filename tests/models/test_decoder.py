@@ -170,7 +170,7 @@ def test_look_sees_every_layer() -> None:
         ({"mlp": 0}, "nothing to activate"),
         ({"mlp": -1}, "mlp must be"),
         ({"norm": "batch"}, "norm must be one of"),
-        ({"attention": "linear"}, "attention must be one of softmax, off-by-one, learned-sink, sigmoid, got 'linear'"),
+        ({"attention": "linear"}, "attention must be one of softmax, off-by-one, learned-sink, sigmoid, relu, got 'linear'"),
         ({"layers": 0}, "layers must be at least 1"),
         ({"vocabulary": 1}, "nothing to learn"),
         ({"outputs": 0}, "outputs must be at least 1"),
@@ -255,7 +255,7 @@ def test_a_seed_starts_as_torchs_modules_do() -> None:
     assert torch.equal(decoder.out[1], out.weight)
 
 
-KINDS = ("softmax", "off-by-one", "learned-sink", "sigmoid")
+KINDS = ("softmax", "off-by-one", "learned-sink", "sigmoid", "relu")
 
 
 def seen(decoder: Decoder, *names: str) -> list[Tensor]:
@@ -273,6 +273,9 @@ def test_each_kind_of_attention_is_its_formula(kind: str, causal: bool) -> None:
     odds = logits.exp()  # 0 where a key is not seen
     if kind == "sigmoid":
         expected = 1 / (1 + keys_seen / odds)
+    elif kind == "relu":
+        expected = logits.clamp(min=0) / keys_seen
+        assert (logits > 0).any()
     else:
         more = {"softmax": 0.0, "off-by-one": 1.0}.get(kind)
         more = decoder.sink.exp()[:, :, None, :, None, None] if more is None else more

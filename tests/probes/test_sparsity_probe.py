@@ -208,9 +208,9 @@ def test_bad_input_gets_one_sentence():
             attention_sparsity(model, text(), keep=wrong)
     with pytest.raises(ProbeError, match="no gradient of their entropy"), collect(build_own("bloom"), gradients=True):
         pass
-    sigmoid = DecoderConfig(vocabulary=TOKENS, width=8, mlp=8, attention="sigmoid")
-    with pytest.raises(ValueError, match="sigmoid attention weighs each key for itself"):
-        attention_sparsity(Decoder(sigmoid, [0]), text())
+    for kind in ("sigmoid", "relu"):
+        with pytest.raises(ValueError, match=f"{kind} attention weighs each key for itself"):
+            attention_sparsity(Decoder(DecoderConfig(vocabulary=TOKENS, width=8, mlp=8, attention=kind), [0]), text())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")

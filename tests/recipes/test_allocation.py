@@ -231,7 +231,7 @@ def test_entropies_are_made_of_float32_though_the_decoder_trains_in_half(text: C
     assert seen == [False]
 
 
-@pytest.mark.parametrize("attention", ["off-by-one", "learned-sink", "sigmoid"])
+@pytest.mark.parametrize("attention", ["off-by-one", "learned-sink", "sigmoid", "relu"])
 def test_entropy_of_logits_is_not_taken_for_that_of_other_attention(text: Corpus, attention: str) -> None:
     """Their entropy, which is recorded beside it, is not that of a softmax of their logits."""
     shape = replace(base(text).decoder, attention=attention)

@@ -124,6 +124,8 @@ def test_the_share_is_that_of_the_work() -> None:
     assert teller.share == pytest.approx(1800 / 2200 / 2)
     teller.step["one"] = 25
     assert teller.share == pytest.approx(1800 / 2200 / 2 + 400 / 2200 / 4)
+    teller.step, teller.part = {"one": 100, "other": 50}, {"one": 0.5, "other": 0.5 + 2**-52}  # no more than all
+    assert teller.share == 1
 
 
 @pytest.mark.parametrize("side_by_side", [True, False])

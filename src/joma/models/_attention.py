@@ -1,4 +1,4 @@
-"""Attention with its weights written out: what a query gives to each key it sees, in four ways.
+"""Attention with its weights written out: what a query gives to each key it sees, in five ways.
 
 With logits s_j of the keys j that a query sees:
 
@@ -6,6 +6,7 @@ With logits s_j of the keys j that a query sees:
     off-by-one    e^{s_j} / (1 + sum e^s)           one more key of logit 0 and value 0: a query may attend to nothing
     learned-sink  e^{s_j} / (e^b + sum e^s)         the same with a logit b that each head learns, from 0 on
     sigmoid       1 / (1 + n e^{-s_j})              each of n keys for itself, 1/(n + 1) at logit 0
+    relu          max(s_j, 0) / n                   the same, and exactly nothing for a logit that is not positive
 """
 
 import math
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Attention = Literal["softmax", "off-by-one", "learned-sink", "sigmoid"]
+Attention = Literal["softmax", "off-by-one", "learned-sink", "sigmoid", "relu"]
 See = Callable[[str, Tensor], None] | None
 
 
@@ -62,11 +63,11 @@ def weights(logits: Tensor, kind: Attention, causal: bool, sink: Tensor | None) 
     """Attention of logits (members, batch, heads, queries, keys), -inf where a key is not seen."""
     if kind == "softmax":
         return logits.softmax(-1)
-    if kind == "sigmoid":
+    if kind in ("sigmoid", "relu"):
         length = logits.shape[-1]
         place = torch.arange(1, length + 1, device=logits.device).to(logits)
         seen = place if causal else torch.full_like(place, length)
-        return (logits - seen.log()[:, None]).sigmoid()
+        return logits.relu() / seen[:, None] if kind == "relu" else (logits - seen.log()[:, None]).sigmoid()
     if sink is None:  # off-by-one
         return F.pad(logits, (1, 0)).softmax(-1)[..., 1:]
     one_more = sink[:, None, :, None, None].expand(*logits.shape[:-1], 1)

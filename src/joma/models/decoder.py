@@ -64,7 +64,7 @@ class DecoderConfig:
     - causal: whether a token sees only the tokens up to itself
     - attention: how logits become weights. "off-by-one" adds a key of logit 0 and value 0 to the softmax, so that a
       query may attend to nothing; "learned-sink" gives that key a logit that each head learns (`sink`, 0 at first);
-      "sigmoid" weighs each key for itself
+      "sigmoid" and "relu" weigh each key for itself
     - norm: which norm, and whether it stands before or after attention and MLP
     - activation: of the MLP
     - residual: whether a block adds to its input

@@ -60,8 +60,8 @@ def ensemble_sparsity(decoder: Decoder, tokens: Number, *, keep: int = KEEP) -> 
     (torch.Size([3, 2, 1]), torch.Size([3, 2, 1]))
     """
     config = decoder.config
-    if config.attention == "sigmoid":
-        raise ValueError("sigmoid attention weighs each key for itself: its masses do not sum to one and have no share")
+    if (kind := config.attention) in ("sigmoid", "relu"):
+        raise ValueError(f"{kind} attention weighs each key for itself: its masses do not sum to one and have no share")
     found: list[Tensor] = []  # of each layer (statistics, members, heads)
     products: dict[str, Tensor] = {}
 

@@ -29,11 +29,9 @@ class Teller:
 
     @property
     def share(self) -> float:
-        """Of all the work."""
-        return sum(
-            self.part[name] * ((self.step[name] - one.first) / (one.steps - one.first))
-            for name, one in self.ensembles.items()
-        )
+        """Of all the work. Parts may add up to a rounding more than all."""
+        done = {name: (self.step[name] - one.first) / (one.steps - one.first) for name, one in self.ensembles.items()}
+        return min(1.0, sum(self.part[name] * done[name] for name in done))
 
     def begin(self, name: str, step: float, *, anew: bool = False) -> None:
         """An ensemble begins here: after a kill, not at step 0; `anew` if its checkpoint is damaged."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import nan
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from joma.training import Ensemble, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
 COMMAND = at_paper_scale("sinks")
-KINDS: tuple[Attention, ...] = get_args(Attention)
+KINDS: tuple[Attention, ...] = ("softmax", "off-by-one", "learned-sink", "sigmoid")
 FIRSTS = ("fixed", "free")
 """Whether every sequence begins with the same token, or with whatever the text has there."""
 KEYS = 4
