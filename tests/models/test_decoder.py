@@ -170,7 +170,10 @@ def test_look_sees_every_layer() -> None:
         ({"mlp": 0}, "nothing to activate"),
         ({"mlp": -1}, "mlp must be"),
         ({"norm": "batch"}, "norm must be one of"),
-        ({"attention": "linear"}, "attention must be one of softmax, off-by-one, learned-sink, sigmoid, relu, got 'linear'"),
+        (
+            {"attention": "linear"},
+            "attention must be one of softmax, off-by-one, learned-sink, sigmoid, relu, got 'linear'",
+        ),
         ({"layers": 0}, "layers must be at least 1"),
         ({"vocabulary": 1}, "nothing to learn"),
         ({"outputs": 0}, "outputs must be at least 1"),

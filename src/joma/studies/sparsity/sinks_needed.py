@@ -353,8 +353,8 @@ def draw(run: Run) -> list[Drawing]:
         mean_and_band(axis, steps, control, color=CONTROL, ls="--", label="softmax, no trigger")
         axis.set(title=f"Silent queries, {name}", ylabel="attention on the first key (%)", ylim=(0, 102))
         step_axis(axis)
-        ends = [f"{number(float(record.every(kind, 'first')[-1].mean()), '%')} with {kind}" for kind in KINDS]
-        caption += f"Where it is silent, attention of {name} gives the first key {listing(ends)}. "
+        ends = [f"{kind} gives {number(float(record.every(kind, 'first')[-1].mean()), '%')}" for kind in KINDS]
+        caption += f"Silent queries, {name}: to the first key {listing(ends)}. "
     axis = axes[-1]
     for mark, record in zip("osv^", records.values(), strict=False):
         for kind in KINDS:
