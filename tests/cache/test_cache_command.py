@@ -1,7 +1,6 @@
 """`joma cache`: table, JSON and figure of a saved model, and one sentence for what it cannot do."""
 
 import json
-import os
 
 import numpy as np
 import pytest
@@ -165,34 +164,3 @@ def test_weights_that_are_nan_are_one_sentence_and_leave_nothing(place, tmp_path
     assert "down_proj.weight" in said
     assert said.count("\n") == 1
     assert not list((tmp_path / "out").glob("*.*"))
-
-
-@pytest.mark.parametrize("how", ["load_in_4bit", "load_in_8bit"])
-def test_a_config_that_lies_about_bitsandbytes_is_one_sentence(place, tmp_path, capsys, how):
-    """The weights are plain; bitsandbytes finds that out as the model runs, by an assertion."""
-    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
-    fresh("llama").save_pretrained(tmp_path / "lies")
-    path = tmp_path / "lies" / "config.json"
-    lie = {"quantization_config": {"quant_method": "bitsandbytes", how: True}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | lie))
-    capsys.readouterr()
-    assert cache(tmp_path, tmp_path / "out", "--keep", "0.2", model="lies", text=place / "ids.npy") == 2
-    assert "its config.json may not describe its weights" in capsys.readouterr().err
-    assert not list((tmp_path / "out").glob("*.*"))
-
-
-class Harm:
-    """What a pickle may call."""
-
-    def __reduce__(self):
-        return os.mkdir, ("harm",)
-
-
-def test_a_pickle_that_calls_is_refused_in_one_sentence(place, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    fresh("llama").config.save_pretrained(tmp_path / "pickled")
-    torch.save({"lm_head.weight": Harm()}, tmp_path / "pickled" / "pytorch_model.bin")
-    assert cache(tmp_path, tmp_path / "out", model="pickled", text=place / "ids.npy") == 2
-    said = capsys.readouterr().err
-    assert said.endswith("pickle that holds more than tensors, and joma never runs such code\n")
-    assert not (tmp_path / "harm").exists()

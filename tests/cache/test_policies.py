@@ -9,10 +9,10 @@ import pytest
 import torch
 from later import some_now
 from slow_cache import slow_losses
-from tiny_models import KINDS, LENGTH, TOKENS
+from tiny_models import KINDS, LENGTH
 
 from joma.cache import POLICIES, losses, rule
-from joma.cache.policies import Call, random, top_k, uniform_draws
+from joma.cache.policies import Call, random, uniform_draws
 
 BUDGET = 10
 
@@ -101,35 +101,6 @@ def test_all_kept_is_full_attention_bit_for_bit(models, tokens, kind, policy):
     assert model.config._attn_implementation == "sdpa"
 
 
-@pytest.mark.parametrize("policy", [one for one in POLICIES if one != "h2o-oracle"])
-def test_no_query_learns_of_what_comes_later(models, tokens, policy):
-    """The first tokens of a longer text, and of two that go on differently: causality would vanish without a word."""
-    other = tokens.clone()
-    other[:, 30:] = (other[:, 30:] + 7) % TOKENS
-    one, two = (losses(models["gpt2"], text, policy, BUDGET) for text in (tokens, other))
-    assert torch.equal(one[:, :29], two[:, :29])
-    assert (one[:, 30:] - two[:, 30:]).abs().max() > 1e-2
-
-
-def test_top_k_is_monotone(models, tokens):
-    """The sets grow with the budget, so the attention they hold does too."""
-    query, key = torch.randn(2, 4, 2, 20, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).unbind(2)
-    key = key[:, :2].contiguous()
-    weights = Call(rule("full", 1.0, 20), query, key, 0.5, key[:, :, :0, 0]).logits.softmax(-1).sum(2)
-    held = [torch.zeros(2, 2, 20, 20, dtype=torch.bool)]
-    for budget in range(1, 20):
-        seen = top_k(Call(rule("top-k", budget, 20), query, key, 0.5, key[:, :, :0, 0])).seen
-        assert (seen.sum(-1) == torch.arange(1, 21).clamp(max=budget)).all()
-        assert (held[-1] <= seen).all()
-        held.append(seen)
-    mass = torch.stack([(weights * seen).sum(-1) for seen in held])
-    assert (mass.diff(dim=0) >= 0).all()
-    far = [
-        (losses(models["llama"], tokens, "top-k", k) - losses(models["llama"], tokens)).abs().mean() for k in (2, 8, 32)
-    ]
-    assert far[0] > far[1] > far[2]
-
-
 def test_draws_are_numbers_that_other_machines_have_too():
     """They depend on seed, layer, row, head and position alone, and on none of them in the same way."""
     assert splitmix64(0) == 0xE220A8397B1DCDAF  # as published
@@ -138,16 +109,6 @@ def test_draws_are_numbers_that_other_machines_have_too():
     for row, head, position in itertools.product(range(2), range(3), range(4)):
         wanted = draw(5, 11 + row, head, 7 + position, seed)
         assert uniform_draws(call)[row, head, position].item() == wanted
-
-
-def test_sequences_are_read_alone_however_many_come_together(models, tokens, monkeypatch):
-    """The draws of `random` go by a sequence's place among all: in batches of two and then one, or one by one."""
-    text = torch.cat([tokens, tokens.flip(1), tokens[:1]])
-    together = losses(models["llama"], text, "random", BUDGET)
-    for rows in (2, 1):
-        monkeypatch.setattr("joma.cache._memory.NUMBERS", rows * LENGTH * 4 * LENGTH)
-        torch.testing.assert_close(losses(models["llama"], text, "random", BUDGET), together, rtol=0, atol=1e-12)
-    assert not torch.allclose(losses(models["llama"], text, "random", BUDGET, seed=1), together)
 
 
 def test_random_draws_any_key_as_often():

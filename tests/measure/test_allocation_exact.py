@@ -40,22 +40,6 @@ def test_quadratic_functions_are_exact_with_two_nodes(states):
             assert isinstance(part, torch.Tensor) or not found.parts[:, n, measure].any()
 
 
-@given(
-    st.lists(state, min_size=2, max_size=3), st.permutations(["A", "B", "C"]), st.sampled_from(["forward", "backward"])
-)
-@settings(max_examples=4)
-def test_permuted_labels_permute_the_answer(states, order, way):
-    def rough(p):
-        return torch.stack([torch.sin(p["a"] * p["b"]).sum() * p["c"].sum().tanh(), p["d"].prod().tanh()])
-
-    plain = allocate(rough, states, {**EACH, "D": ["d"]}, way=way, most=6)
-    turned = allocate(rough, states, {"D": ["d"], **{name: EACH[name] for name in order}}, way=way, most=6)
-    rounding = {"rtol": 1e-9, "atol": 1e-9}  # groups are columns of a product, and columns may round otherwise
-    places = [plain.groups.index(name) for name in turned.groups]
-    torch.testing.assert_close(turned.parts, plain.parts[:, places], **rounding)
-    torch.testing.assert_close(turned.error, plain.error, **rounding)
-
-
 @given(st.lists(state, min_size=3, max_size=5))
 @settings(max_examples=4)
 def test_intervals_are_independent_and_add_up(states):

@@ -1,19 +1,16 @@
 """Sparsity of attention: blocks against the float64 matrix on every kind of mask, and what must hold of any of it."""
 
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
 import sparsity_oracle as oracle
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from largest import LargestTensor
 from later import some_now
 
 from joma.measure import _sparsity_blocks as blocks
-from joma.measure.attention import attention_stats
 from joma.measure.sparsity import (
     HeavyHitters,
     effective_keys,
@@ -177,58 +174,6 @@ def test_a_share_that_is_a_whole_number_of_keys_is_not_rounded_up():
     assert heavy_hitters(q, q, 0.28).keys.shape[-1] == 7
 
 
-@settings(max_examples=6, deadline=None)
-@given(
-    st.integers(0, 10**6),
-    st.integers(1, 20),
-    st.integers(0, 12),
-    st.booleans(),
-    st.none() | st.integers(1, 30),
-    st.sampled_from([(1, 1), (4, 2), (3, 1)]),
-    st.sampled_from([0.0, 1.0, 16.0]),
-    st.integers(40, 2000),
-)
-def test_what_holds_of_any_attention(seed, queries, more, causal, window, heads, spread, elements):
-    keys = queries + more
-    q, k = draw(seed, *heads, queries, keys, spread=spread)
-    options = {"causal": causal, "window": window}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "ELEMENTS", elements)
-        patch.setattr(blocks, "LEAST", 4)
-        counts = sorted({1, (keys + 2) // 3, (keys + 1) // 2, keys})
-        top = [top_mass(q, k, keep, **options) for keep in counts]
-        share = [top_mass(q, k, keep, **options) for keep in (0.01, 0.2, 0.5, 1.0)]
-        sink = [sink_mass(q, k, first, **options) for first in counts]
-        absolute = [mass_above(q, k, t, **options) for t in (0, 0.01, 0.1, 0.5, 1)]
-        relative = [mass_above(q, k, t, relative=True, **options) for t in (0, 0.01, 0.1, 0.5, 1)]
-    slack = 2e-6
-    for rising in (top, share, sink, absolute[::-1], relative[::-1]):
-        assert all((a <= b + slack).all() for a, b in pairwise(rising))
-    assert all((a >= b - slack).all() for a, b in zip(top, sink, strict=True))
-    for whole in (top[-1], share[-1], sink[-1], absolute[0], relative[0]):
-        torch.testing.assert_close(whole, torch.ones_like(whole), rtol=0, atol=slack)
-    assert (absolute[-1] == 0).all()
-    assert (relative[-1] == 0).all()
-    assert all((mass >= 0).all() and (mass <= 1).all() for mass in (*top, *share, *sink, *absolute, *relative))
-    stats = attention_stats(q, k, **options)
-    torch.testing.assert_close(sink[0], stats.sink_mass, rtol=0, atol=1e-5)
-    torch.testing.assert_close(top[0], (stats.max_logit - stats.lse).exp(), rtol=0, atol=1e-5)
-    assert torch.equal(effective_keys(q, k, **options), stats.effective_keys)
-
-
-@settings(max_examples=12, deadline=None)
-@given(st.integers(0, 10**6), st.integers(2, 20), st.floats(0.02, 0.98))
-def test_the_order_of_keys_does_not_matter(seed, keys, level):
-    q, k = draw(seed, keys=keys)
-    order = torch.randperm(keys, generator=torch.Generator().manual_seed(seed))
-    moved = k[:, :, order]
-    for measure, argument in ((top_mass, 1 + keys // 3), (top_mass, level), (mass_above, level / 4)):
-        before, after = (measure(q, each, argument, causal=False) for each in (k, moved))
-        torch.testing.assert_close(before, after, rtol=0, atol=1e-5)
-    before, after = (heavy_hitters(q, each, 2, causal=False) for each in (k, moved))
-    torch.testing.assert_close(before.score, after.score, rtol=0, atol=1e-4)
-
-
 def test_decoding_is_the_end_of_the_whole():
     q, k = draw(4)
     for measure in (lambda q: top_mass(q, k, 4), lambda q: mass_above(q, k, 0.1), lambda q: sink_mass(q, k, 2)):
@@ -319,21 +264,6 @@ def test_sets_drawn_at_random_overlap_as_chance_says():
     found = stability(*drawn)
     assert found.overlap.mean().item() == pytest.approx(found.chance.mean().item(), abs=0.015)
     assert found.chance.mean().item() == pytest.approx(9 / 30)
-
-
-def test_keys_that_every_query_reads_are_stable_and_random_ones_are_not():
-    """Half of the queries against the other half, among keys of one length that both see."""
-    q, k = torch.randn(2, 1, 200, 64, 16, generator=torch.Generator().manual_seed(1))
-    k = k / k.norm(dim=-1, keepdim=True) * 4
-
-    def halves(q):
-        early = heavy_hitters(q, k, 4, queries=(0, 32), among=32, even=True)
-        return stability(early, heavy_hitters(q, k, 4, queries=(32, 64), among=32, even=True))
-
-    random = halves(q)
-    assert random.overlap.mean().item() == pytest.approx(random.chance.mean().item(), abs=0.05)
-    planted = halves(q + 3 * k[:, :, [3]])  # now all look for the fourth key
-    assert planted.overlap.mean() > random.overlap.mean() + 0.15
 
 
 def test_numpy_numbers_are_numbers():
