@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 import torch
 from matrices import rng
 
@@ -11,10 +12,13 @@ from joma.measure._lanczos import GRID, Bounds, _on_grid, block_lanczos, least_o
 from joma.measure.spectrum import _by_lanczos
 
 
-def test_every_space_holds_what_its_definition_says(monkeypatch):
+@pytest.mark.parametrize("layout", ["rows of the smaller side", "rows of the longer side, two pieces"])
+def test_every_space_holds_what_its_definition_says(monkeypatch, layout):
     """Q^T Q = 1, T = Q^T A Q and A Q = Q T + Q' B E^T, for two matrices of other scales; also when the room grows."""
     monkeypatch.setattr(_lanczos, "FIRST_STEPS", 2)
+    monkeypatch.setattr(_lanczos, "PIECE", 1)
     w = torch.randn(2, 17, 29, generator=rng(), dtype=torch.float64)
+    w = w.mT.contiguous().mT if "longer" in layout else w
     start = torch.linalg.qr(torch.randn(2, 17, 3, generator=rng(1), dtype=torch.float64))[0]
     scale = torch.tensor([0.5, 3.0]).double()[:, None, None]
     a = (scale**2 * (w @ w.mT)).numpy()

@@ -37,6 +37,7 @@ from torch import Tensor
 
 FIRST_STEPS = 32  # Room for the basis to begin with; doubled when it is full.
 GRID = 64
+PIECE = 1 << 17  # Numbers of a matrix that a thread of a CPU multiplies at a time.
 ROUNDING = 16.0  # Rounding of a product in units of eps theta_1 beyond what the basis itself shows (measured: 2 to 6).
 
 
@@ -105,6 +106,20 @@ def times(a: Tensor, x: Tensor) -> Tensor:
     return a @ x if a.stride(-1) == 1 else (x.mT @ a.mT).mT
 
 
+def _image(a: Tensor, x: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
+    """A x' and x'^T A x' for x = half x', A = half^4 a a^T."""
+    if a.stride(-2) != 1 or a.device.type != "cpu":
+        y = times(a.mT, x) * half  # (matrices, long, width)
+        return times(a, y * half) * half, y.mT @ y
+    # The long side in pieces that stay in the cache, so that a large matrix comes from memory once a step.
+    x, z, y = x.contiguous(), torch.zeros_like(x.mT).contiguous(), x.new_empty(len(x), a.shape[-1], x.shape[-1])
+    rows = max(16, PIECE * torch.get_num_threads() // a.shape[-2])
+    for piece, image in zip(a.mT.split(rows, dim=-2), y.split(rows, dim=-2), strict=True):
+        image.baddbmm_(piece, x, beta=0).mul_(half)
+        z.baddbmm_((image * half).mT, piece)
+    return z.mT * half, y.mT @ y
+
+
 def block_lanczos(a: Tensor, start: Tensor, scale: Tensor) -> Iterator[Krylov]:
     """Krylov spaces of (scale a)(scale a)^T from an orthonormal start, one block larger each time.
 
@@ -122,9 +137,7 @@ def block_lanczos(a: Tensor, start: Tensor, scale: Tensor) -> Iterator[Krylov]:
         if size > rows.shape[1]:
             rows = torch.cat([rows, torch.empty_like(rows)], dim=1)
         rows[:, size - width : size] = q.mT
-        y = times(a.mT, q * half) * half  # (matrices, long, width)
-        z = times(a, y * half) * half
-        diagonal = y.mT @ y
+        z, diagonal = _image(a, q * half, half)
         overlap = rows[:, :size] @ z
         q, following = _orthogonalise(z, overlap, rows[:, :size])
         # Only its last two blocks should not be zero: those of T.

@@ -1,9 +1,9 @@
 """The largest singular value of one matrix on a CPU, certified as in `_factor`, with BLAS and LAPACK called by name.
 
 At sides of a few hundred a call through torch takes longer than its work, and a product of a matrix with its transpose
-is done twice over. Here the lower triangle of the Gram matrix is made alone (ssyrk), the search reads that (ssymv),
-and the factor takes its place (spotrf). The argument is the one of `_factor`: Ritz values from below with products of
-the matrix itself, a Cholesky factor from above, and Gaussian probes that measure all rounding.
+is done twice over. Here five eighths of the Gram matrix are made, in strips, the search reads its lower triangle
+(ssymv), and the factor takes its place (spotrf). The argument is the one of `_factor`: Ritz values from below with
+products of the matrix itself, a Cholesky factor from above, and Gaussian probes that measure all rounding.
 """
 
 from functools import lru_cache
@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joma.measure._gram import full_precision
 from joma.measure._lanczos import ROUNDING, least_overlap
 
 SIDES = (192, 1280)  # The smaller sides for which this is fastest. Below are stacks, beyond is Lanczos.
 PROBES = 8
-NEAR = 2e-5  # Relative: how exact a squared norm is to be. Certified is only that it lies within the tolerance.
+NEAR = 5e-5  # Relative: how exact a squared norm is to be. Certified is only that it lies within the tolerance.
 _SAFE = (1e-15, 1e15)  # Squared Frobenius norms whose squares are far inside the range of float32.
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -39,29 +40,36 @@ def fits(w: Tensor) -> bool:
 
 def leading(w: Tensor, tolerance: float, failure: float, generator: torch.Generator) -> Leading | None:
     """Both norms of (rows, columns), certified to `tolerance`; None where float32 does not settle it."""
-    rows = w.detach().to(torch.float32).contiguous().numpy()
-    side, wide = min(rows.shape), rows.shape[0] < rows.shape[1]
-    blas, lapack = _calls()
-    # Fortran's order of the same memory: (columns, rows). The triangle is that of the smaller side.
-    triangle = blas.ssyrk(1.0, rows.T, trans=int(wide), lower=1)
+    with torch.no_grad(), full_precision(w.device):
+        tall = (w if w.shape[0] >= w.shape[1] else w.mT).detach().to(torch.float32)
+        side = tall.shape[1]
+        drawn = torch.randn(PROBES + 1, side, generator=generator)
+        triangle = _triangle(tall)
+        image = ((tall @ drawn[1:].mT).mT @ tall).numpy().T  # so turned a product takes half of the time
     frobenius = float(np.trace(triangle, dtype=np.float64))
     if not _SAFE[0] < frobenius < _SAFE[1]:
         return None
-    a = rows if wide else rows.T
-    drawn = torch.randn(PROBES + 1, side, generator=generator)
-    start, probes = drawn[0].numpy(), np.asfortranarray(drawn[1:].numpy().T)
-    image = _image(torch.from_numpy(rows), drawn[1:].T)
-    u = _search(triangle, start, 4 + int(1.2 * sqrt(side)), blas, lapack.dstev)
-    theta = float(np.square(a.T @ u, dtype=np.float64).sum() / np.square(u, dtype=np.float64).sum())
-    limit = np.float32(theta * (1 + tolerance / 2))
-    factor = np.negative(triangle)
-    factor.ravel("K")[:: side + 1] += limit
-    factor, _ = lapack.spotrf(factor, lower=1, overwrite_a=1, clean=0)  # one that broke down shows in the error
+    blas, lapack = _calls()
+    u = _search(triangle, drawn[0].numpy(), 4 + int(1.2 * sqrt(side)), blas, lapack.dstev)
+    theta = float(np.square(tall.numpy() @ u, dtype=np.float64).sum() / np.square(u, dtype=np.float64).sum())
+    limit, probes = np.float32(theta * (1 + tolerance / 2)), drawn[1:].numpy().T
+    np.negative(triangle, out=triangle)
+    triangle.ravel("K")[:: side + 1] += limit
+    factor, _ = lapack.spotrf(triangle, lower=1, overwrite_a=1, clean=0)  # one that broke down shows in the error
     lower = blas.strmm(1.0, factor, blas.strmm(1.0, factor, probes, lower=1, trans_a=1), lower=1)
     rounding = ROUNDING * _EPS
-    measured = _norm(limit * probes - image - lower) + rounding * theta * _norm(probes)
-    excess = (float(limit) + measured / least_overlap(1, PROBES, failure) - theta) / theta + rounding
-    return Leading(frobenius, theta, excess) if excess <= tolerance else None  # and nothing is not a number
+    wrong, drew = _norms(limit * probes - image - lower, probes)
+    excess = (float(limit) + (wrong + rounding * theta * drew) / least_overlap(1, PROBES, failure) - theta) / theta
+    return Leading(frobenius, theta, excess + rounding) if excess + rounding <= tolerance else None  # not for NaN
+
+
+def _triangle(tall: Tensor) -> Any:
+    """The lower triangle of tall^T tall in Fortran's order, for five eighths of the work. Above it is anything."""
+    side = tall.shape[1]
+    made = tall.new_empty(side, side)
+    for i in range(0, side, step := -(-side // 4)):
+        torch.mm(tall[:, i : i + step].mT, tall[:, i:], out=made[i : i + step, i:])
+    return made.numpy().T
 
 
 @lru_cache(maxsize=1)
@@ -70,11 +78,6 @@ def _calls() -> tuple[Any, Any]:
     from scipy.linalg import blas, lapack
 
     return blas, lapack
-
-
-def _image(w: Tensor, x: Tensor) -> Any:
-    """(w w^T) x on the smaller side. By torch, which is faster at products with a few vectors."""
-    return (w @ (w.mT @ x) if w.shape[0] < w.shape[1] else w.mT @ (w @ x)).numpy()
 
 
 def _search(triangle: Any, start: Any, plenty: int, blas: Any, stev: Any) -> Any:
@@ -106,8 +109,7 @@ def _search(triangle: Any, start: Any, plenty: int, blas: Any, stev: Any) -> Any
     return np.dot(vectors[:, -1].astype(np.float32), known[: len(vectors)])
 
 
-def _norm(x: Any) -> float:
-    """|x|_2 of a tall matrix."""
-    wide = np.asarray(x, np.float64)
-    squared = wide.T @ wide
-    return sqrt(float(np.linalg.eigvalsh(squared)[-1])) if np.isfinite(squared).all() else float("inf")
+def _norms(*tall: Any) -> list[float]:
+    """|x|_2 of tall matrices of one shape."""
+    squared = np.stack([x.T @ x for x in np.asarray(tall, np.float64)])
+    return np.sqrt(np.linalg.eigvalsh(squared)[:, -1]).tolist() if np.isfinite(squared).all() else [np.inf, np.inf]
