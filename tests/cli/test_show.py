@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from joma import studies
+from joma.claims.finding import Finding
 from joma.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ def test_as_json_it_is_the_finding_of_the_file(stored_toy, capsys):
     assert shown == json.loads((stored_toy / "findings.json").read_text())["studies"][0]["findings"][0]
 
 
-def test_a_study_alone_lists_its_claims_with_their_verdicts(stored_toy, capsys, tmp_path):
+def test_a_study_alone_lists_its_claims_with_their_verdicts(stored_toy, capsys, tmp_path, monkeypatch):
     assert main(["show", "toy", "--out", str(stored_toy)]) == 0
     first, numbers = capsys.readouterr().out.splitlines()
     assert first == "toy/all-ones: holds"
@@ -42,6 +43,9 @@ def test_a_study_alone_lists_its_claims_with_their_verdicts(stored_toy, capsys, 
     captured = capsys.readouterr()
     assert captured.out == "toy/all-ones\n"
     assert "`joma verify toy --out" in captured.err
+    monkeypatch.setattr(Finding, "brief", "")  # as of records that have no such line
+    assert main(["show", "toy", "--out", str(stored_toy)]) == 0
+    assert capsys.readouterr().out == "toy/all-ones: holds\n"
 
 
 @pytest.mark.parametrize("place", ["results", "results/fig6", "results/fig6/findings.json"])

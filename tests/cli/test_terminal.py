@@ -127,6 +127,16 @@ def test_of_too_many_that_fail_the_first_are_listed(capsys):
     assert f"90 fail, {90 - shown} of them not listed here" in lines
 
 
+def test_a_reason_stands_below_its_claims_six_columns_in(capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "columns", lambda _: 60)
+    monkeypatch.setitem(
+        globals(), "left_alone", lambda at: not_run(Claim("far", "JoMA Thm 1", "x"), "far", "word " * 30, COMMAND)
+    )
+    lines = printed(results(fails=0, opens=0, gone=1), capsys, verdicts=("not run",))
+    first = next(at for at, line in enumerate(lines) if line.startswith("  ") and line.endswith("/far"))
+    assert {line.index("word") for line in lines[first + 1 : first + 4]} == {6}
+
+
 def test_what_is_asked_for_is_listed_to_the_end(capsys):
     done = results(fails=2, opens=181, gone=1)
     lines = printed(done, capsys, verdicts=("undecided",))

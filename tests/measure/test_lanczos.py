@@ -7,7 +7,7 @@ import pytest
 import torch
 from matrices import rng
 
-from joma.measure import _lanczos
+from joma.measure import _lanczos, spectrum
 from joma.measure._lanczos import GRID, Bounds, _on_grid, block_lanczos, least_overlap, worst_case_excess
 from joma.measure.spectrum import _by_lanczos
 
@@ -67,6 +67,21 @@ def test_odds_and_worst_case_by_hand():
     assert math.isclose(least_overlap(3, 10, 1e-8), 8 * 0.1 / (math.e * math.sqrt(10)))
     x = math.cosh(5 * 0.3)  # T_5 at cosh(0.3)
     assert math.isclose(worst_case_excess(3, 1 / x), math.sinh(0.3) ** 2)
+
+
+@pytest.mark.parametrize(("patience", "found"), [(20, True), (8, False)])
+def test_a_bound_that_gets_worse_ends_the_search_only_after_a_while(monkeypatch, patience, found):
+    worse = iter([3.0, 4.0, -1.0])
+
+    def look(krylov, count, *more):
+        missing = torch.full((1, count), next(worse))
+        first = torch.eye(krylov.rows.shape[1], count)[None]
+        return Bounds(squares=missing, excess=missing, missing=missing, coefficients=first)
+
+    monkeypatch.setattr(_lanczos, "certify", look)
+    monkeypatch.setattr(spectrum, "PATIENCE", patience)
+    a = torch.randn(1, 96, 100, generator=rng())
+    assert (_by_lanczos(a, torch.zeros(1, 96, 0), 3, 1, 0.5, 1e-6, rng()) is not None) == found
 
 
 def test_the_next_look_is_where_the_last_two_meet_the_aim(monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from networks import PROBE, made, train
 from joma.host.errors import JomaError
 from joma.monitor import JsonLines, LargestLogit, Monitor
 from joma.monitor.sinks import Sinks
+from joma.monitor.sinks.guard import beginning
 from joma.monitor.tables import Rows, Table, every_number
 
 
@@ -102,6 +104,15 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(JomaError, match=r"sinks has JsonLines\(.*\), which cannot be written"):
         JsonLines(tmp_path / "file" / "a.jsonl")
+
+
+def test_a_long_reason_and_a_long_path_are_cut(tmp_path, monkeypatch):
+    for length, end in ((200, "xxx'"), (201, "x...'")):
+        with pytest.raises(JomaError, match=f"which cannot begin: OSError: .*{re.escape(end)}$"), beginning("a sink"):
+            raise OSError("x" * length)
+    monkeypatch.chdir(tmp_path)
+    names = ["x" * length + ".jsonl" for length in (93, 94)]
+    assert [repr(JsonLines(name)) for name in names] == [f"JsonLines({names[0]!r})", f"JsonLines(.../{names[1][-80:]})"]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import math
 import weakref
 from collections import Counter
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import IN_8_BITS, loss_of, network, same, waiting
 
-from joma.optim import GaLore, Projected, _matrix
+from joma.optim import GaLore, Projected, _matrix, _update
 from joma.optim._update import Guard, are_finite
 
 OPTIONS = {"rank": 3, "refresh": 50, "lr": 0.01, "weight_decay": 0.5, "fused": True, "skip": ()}
@@ -197,6 +198,21 @@ def test_what_the_one_kernel_does_not_take_is_done_without_it(shape, kind):
             step(optimizer, weights, seed)
     for one, another in zip(plain, other, strict=True):
         torch.testing.assert_close(one, another, rtol=1e-5, atol=1e-6)
+
+
+def test_processes_agree_within_the_groups_of_their_meshes_alone(monkeypatch):
+    """A fault that any group of any dimension saw counts; processes that hold no part are not waited for."""
+    sharded, asked = torch.ones(2), []
+    sharded.device_mesh = Mock(ndim=2, get_group=lambda dimension: f"group {dimension}")
+
+    def least(flags, operation, group):
+        asked.append(group)
+        flags[int(group[-1])] = 0
+
+    monkeypatch.setattr(_update, "is_sharded", lambda one: one is sharded)
+    monkeypatch.setattr(_update.dist, "all_reduce", least)
+    assert are_finite([torch.ones(1), sharded, torch.ones(1)]).tolist() == [False, False, True]
+    assert asked == ["group 0", "group 1"]
 
 
 @pytest.mark.parametrize("stacked", [False, True])

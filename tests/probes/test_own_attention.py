@@ -229,6 +229,14 @@ def test_what_is_not_exact_is_refused_in_one_sentence(kind, given, sentence):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+@pytest.mark.parametrize("dim", [0, 1, 2, -2])
+def test_a_softmax_over_another_axis_than_the_keys_is_refused(dim):
+    model = build("gpt_neo")
+    model.h[0].attn.attention.forward = lambda *_, **__: torch.softmax(torch.zeros(2, 2, 12, 12), dim)
+    with pytest.raises(ProbeError, match="applies softmax in an unknown way"), collect(model):
+        model(input_ids=tokens())
+
+
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_configs_of_models_that_are_seen(kind):
     assert can_probe(config(kind)) is None

@@ -49,6 +49,15 @@ def test_every_task_gives_its_value_and_each_gets_what_it_needs(clock):
     assert ray.box == {"num_cpus": 0, "max_restarts": -1}
 
 
+def test_words_are_asked_for_once_in_a_while(clock):
+    ray = StandInRay(lambda task, attempt: None)
+    found = works(ray, named("a"))
+    ray.words = [{"a": (0, share, "works")} for share in (0.1, 0.2, 0.3)]
+    heard = [[event.share for event in found.news()] for _ in range(2)]
+    clock[0] += ours.EVERY
+    assert [*heard, [event.share for event in found.news()]] == [[0.1], [], [0.2]]
+
+
 @pytest.mark.parametrize("kind", ["WorkerCrashedError", "NodeDiedError", "ObjectLostError"])
 def test_a_death_is_tried_again_three_times_and_no_more(clock, kind):
     ray = StandInRay(lambda task, attempt: ray_of[0].exceptions.__dict__[kind]() if task == "a" else WELL)

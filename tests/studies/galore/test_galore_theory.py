@@ -21,6 +21,11 @@ def test_verdicts(run):
     assert len(seen) == len(STUDY.claims)
 
 
+@pytest.mark.parametrize(("shape", "size"), [((10_000,), 1.0), ((50, 400), 1 / 20)])
+def test_only_matrices_are_scaled(shape, size):
+    assert float(problems._normal(torch.Generator().manual_seed(0), *shape).std()) == pytest.approx(size, rel=0.05)
+
+
 nothing = np.zeros_like
 SPOILED = [
     ("network/ReLU", lambda x: x + 1e-9, "reversible-gradient", FAILS),

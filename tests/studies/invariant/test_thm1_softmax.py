@@ -303,6 +303,19 @@ def test_rebuilt_logits_are_judged_by_size_and_form(run, tmp_path, rebuilt, verd
         assert found(STUDY, copy, "softmax-rebuilt").verdict == verdict
 
 
+def test_rebuilt_logits_stand_beside_logits_that_never_move(run, tmp_path):
+    """That z stays at 0.4 of its end is wrong by 0.6."""
+
+    def late(z):
+        z[:, 0] = 0.4 * z[:, -1]
+        return {"z": z, "published": 3 * z, "self-consistent": like(z, 0.999)}
+
+    with made(run, tmp_path / "run", late) as copy:
+        finding = found(STUDY, copy, "softmax-rebuilt")
+    effects = [*finding.printed.effects.values(), *finding.corrected.effects.values()]
+    assert [effect.control_effect for effect in effects] == pytest.approx([0.4] * 4)
+
+
 def test_a_closed_form_that_were_right_would_hold_as_printed(several, tmp_path):
     perfect = {f"{kind}/published": several.value(f"{kind}/z") for kind in KINDS}
     with changed(several, tmp_path / "run", lambda name, step, value: perfect.get(name, value)) as copy:
