@@ -95,6 +95,29 @@ def test_a_factor_that_is_wrong_is_noticed(monkeypatch):
     assert leading(gaussian(200, 260), 1e-3, 1e-6, rng()) is None
 
 
+def test_probes_are_drawn_apart_from_the_search_and_products_are_exact_whatever_is_set(monkeypatch):
+    (blas, lapack), seen = _leading._calls(), []
+
+    def noted(call, at):
+        return lambda *given, **how: (
+            seen.append((given[at], torch.get_float32_matmul_precision())) or call(*given, **how)
+        )
+
+    spied = SimpleNamespace(**vars(blas) | {"strmm": noted(blas.strmm, 2)})
+    monkeypatch.setattr(_leading, "_calls", lambda: (spied, lapack))
+    monkeypatch.setattr(_leading, "_triangle", noted(_leading._triangle, 0))
+    monkeypatch.setattr(_leading, "_search", noted(_leading._search, 1))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert leading(gaussian(200, 260), 1e-3, 1e-6, rng()) is not None
+    finally:
+        torch.set_float32_matmul_precision(before)
+    (_, precision), (start, _), (probes, _), _ = seen
+    assert precision == "highest"
+    assert np.abs(np.corrcoef(probes.T, start)[:-1, -1]).max() < 0.4
+
+
 @pytest.mark.parametrize("value", [0.0, 1e-30, 1e30, float("nan"), float("inf")])
 def test_what_leaves_the_range_goes_the_other_way(value):
     w = torch.full((200, 260), value)

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,13 +107,15 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path):
         JsonLines(tmp_path / "file" / "a.jsonl")
 
 
-def test_a_long_reason_and_a_long_path_are_cut(tmp_path, monkeypatch):
+def test_a_long_reason_and_a_long_path_are_cut(tmp_path):
     for length, end in ((200, "xxx'"), (201, "x...'")):
         with pytest.raises(JomaError, match=f"which cannot begin: OSError: .*{re.escape(end)}$"), beginning("a sink"):
             raise OSError("x" * length)
-    monkeypatch.chdir(tmp_path)
-    names = ["x" * length + ".jsonl" for length in (93, 94)]
-    assert [repr(JsonLines(name)) for name in names] == [f"JsonLines({names[0]!r})", f"JsonLines(.../{names[1][-80:]})"]
+    sink, shown = JsonLines(tmp_path / "run.jsonl"), []
+    for length in (99, 100):
+        sink.path = Path("x" * length)
+        shown.append(repr(sink))
+    assert shown == [f"JsonLines({'x' * 99!r})", f"JsonLines(.../{'x' * 80})"]
 
 
 @pytest.fixture
