@@ -6,14 +6,12 @@ import math
 
 import pytest
 import torch
+from small_decoders import SMALL, TOKENS, shaken
 from torch import Tensor, nn
 
 from joma.models import Decoder, DecoderConfig
 from joma.models.dropout import dropout, keys
 from joma.models.parts import compiled_parts
-
-SMALL = DecoderConfig(vocabulary=13, width=8, heads=2, mlp=12, layers=2, context=6)
-TOKENS = torch.randint(13, (3, 6), generator=torch.Generator().manual_seed(0))
 
 
 def torch_layer(decoder: Decoder, member: int, layer: int, *, pre: bool) -> nn.TransformerEncoderLayer:
@@ -38,15 +36,6 @@ def torch_layer(decoder: Decoder, member: int, layer: int, *, pre: bool) -> nn.T
         state[name] = value.T if value.ndim == 2 else value
     theirs.load_state_dict(state)
     return theirs
-
-
-def shaken(decoder: Decoder) -> Decoder:
-    """Biases and norms start at zero and one; give them values that would show a mistake."""
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return decoder.double()
 
 
 @pytest.mark.parametrize("norm", ["post-layer", "pre-layer"])

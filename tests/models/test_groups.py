@@ -18,6 +18,8 @@ SHAPES = {
     "tied and frozen": {"embeddings": "frozen", "tied": True},
     "sink": {"attention": "learned-sink"},
     "QK-norm": {"qk_norm": True},
+    "VO-norm and gate": {"vo_norm": True, "gate": "attention"},
+    "gate of the MLP": {"gate": "mlp"},
 }
 
 

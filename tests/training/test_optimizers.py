@@ -13,13 +13,22 @@ from torch import Tensor
 from joma.training import Optimizer
 from joma.training.optimizers import by_parameter
 
-SHAPES = ((2, 3), (4,), (1, 2, 2), ())
+SHAPES = ((2, 3), (4,), (2, 3, 2), ())
+
+
+def quintic(x: Tensor) -> Tensor:
+    """By its singular values, which Muon's polynomial moves five times."""
+    u, values, v = torch.linalg.svd(x / (x.norm() + 1e-7), full_matrices=False)
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return u @ values.diag() @ v
 
 
 def textbook(optimizer: Optimizer, rate: float, weights: list[Tensor], steps: list[list[Tensor]]) -> list[Tensor]:
-    """The weights of one member after these gradients, in float64: SGD, Adam and AdamW as their papers write them."""
+    """The weights of one member after these gradients, in float64: each optimizer as its paper writes it."""
     weights = [w.double() for w in weights]
     first, second = ([torch.zeros_like(w) for w in weights] for _ in range(2))
+    third = [torch.zeros_like(w) for w in weights]
     b1, b2 = optimizer.betas
     for t, gradients in enumerate(steps, start=1):
         gradients = [g.double() for g in gradients]
@@ -27,13 +36,18 @@ def textbook(optimizer: Optimizer, rate: float, weights: list[Tensor], steps: li
             norm = math.sqrt(sum(float((g**2).sum()) for g in gradients))
             gradients = [g * min(1.0, optimizer.clip / (norm + 1e-6)) for g in gradients]
         for i, g in enumerate(gradients):
-            if optimizer.kind == "adamw":
+            if optimizer.kind in ("adamw", "muon"):
                 weights[i] = weights[i] * (1 - rate * optimizer.weight_decay)
             else:
                 g = g + optimizer.weight_decay * weights[i]
             if optimizer.kind == "sgd":
                 first[i] = optimizer.momentum * first[i] + g
                 weights[i] = weights[i] - rate * first[i]
+            elif optimizer.kind == "muon" and g.ndim == 3:  # Nesterov's momentum, each matrix made orthogonal
+                third[i] = optimizer.momentum * third[i] + (1 - optimizer.momentum) * g
+                ahead = optimizer.momentum * third[i] + (1 - optimizer.momentum) * g
+                change = torch.stack([quintic(one) for one in ahead])
+                weights[i] = weights[i] - rate * 0.2 * max(g.shape[1:]) ** 0.5 * change
             else:
                 first[i] = b1 * first[i] + (1 - b1) * g
                 second[i] = b2 * second[i] + (1 - b2) * g**2
@@ -44,7 +58,7 @@ def textbook(optimizer: Optimizer, rate: float, weights: list[Tensor], steps: li
 
 OPTIMIZERS = some.builds(
     Optimizer,
-    kind=some.sampled_from(["adam", "adamw"]),
+    kind=some.sampled_from(["adam", "adamw", "muon"]),
     rate=some.tuples(*[some.sampled_from([0.3, 0.01, 0.0])] * 3),
     betas=some.sampled_from([(0.9, 0.999), (0.0, 0.5), (0.8, 0.0)]),
     epsilon=some.sampled_from([1e-8, 0.1]),
@@ -52,7 +66,7 @@ OPTIMIZERS = some.builds(
     clip=some.sampled_from([None, 0.5, 100.0]),
 ) | some.builds(
     Optimizer,
-    kind=some.just("sgd"),
+    kind=some.sampled_from(["sgd", "muon"]),
     rate=some.tuples(*[some.sampled_from([0.3, 0.01, 0.0])] * 3),
     momentum=some.sampled_from([0.0, 0.9]),
     weight_decay=some.sampled_from([0.0, 0.3]),
@@ -92,7 +106,7 @@ def test_a_gradient_in_another_order_of_memory_is_the_same() -> None:
 
 def test_rows_are_views_in_the_order_of_the_parameters() -> None:
     parameters = [torch.zeros(2, *shape) for shape in SHAPES]
-    rows = torch.arange(30.0).view(2, 15)
+    rows = torch.arange(46.0).view(2, 23)
     parts = by_parameter(rows, parameters)
     assert [part.shape for part in parts] == [p.shape for p in parameters]
     assert torch.equal(torch.cat([part.reshape(2, -1) for part in parts], 1), rows)
@@ -101,8 +115,10 @@ def test_rows_are_views_in_the_order_of_the_parameters() -> None:
     assert rows[:, :6].min() == 0 < rows[:, 10:].min()
 
 
-@pytest.mark.parametrize(("kind", "momentum", "count"), [("adam", 0.0, 2), ("sgd", 0.9, 1), ("sgd", 0.0, 0)])
+@pytest.mark.parametrize(
+    ("kind", "momentum", "count"), [("muon", 0.9, 3), ("adam", 0.0, 2), ("sgd", 0.9, 1), ("sgd", 0.0, 0)]
+)
 def test_the_state_begins_with_zeros(kind: str, momentum: float, count: int) -> None:
     state = Optimizer(kind, momentum=momentum).start([torch.ones(2, *shape) for shape in SHAPES])  # type: ignore[arg-type]
-    assert [tuple(one.shape) for one in state] == [(2, 15)] * count
+    assert [tuple(one.shape) for one in state] == [(2, 23)] * count
     assert not any(one.any() for one in state)

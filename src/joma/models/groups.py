@@ -16,7 +16,7 @@ def parameter_groups(config: DecoderConfig, *, by_layer: bool = False) -> dict[s
 
     - embeddings: of the words, and of the positions where they are learned. Tied ones are the output matrix too.
     - QK: what makes the queries and the keys
-    - value and output: what makes the values, and attention's output matrix
+    - value and output: what makes the values and gates what is mixed of them, and attention's output matrix
     - MLP: both matrices with their biases
     - norms: scales and shifts, those of the last norm included
     - output: the output matrix with its bias
@@ -56,7 +56,7 @@ def _block(config: DecoderConfig, layer: int | slice) -> dict[str, list[Part]]:
 
     return {
         "QK": [*columns(slice(0, 2 * width)), *named("sink", "query_s", "key_s")],
-        "value and output": [*columns(slice(2 * width, 3 * width)), *named("projection")],
-        "MLP": named("up", "down"),
+        "value and output": [*columns(slice(2 * width, 3 * width)), *named("projection", "value_s", "mixed_s", "gate")],
+        "MLP": named("up", "down", "mlp_g"),
         "norms": named("attention_s", "mlp_s"),
     }

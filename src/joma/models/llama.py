@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from joma.host.words import brief, counted
+from joma.models._positions import turned, turning
 
 _STANDARD_DEVIATION = 0.02  # of all initial matrices, as in the public configurations
 
@@ -77,10 +78,8 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList(_Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, config.eps)
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
-        half = config.width // config.heads // 2
-        speeds = config.theta ** -(torch.arange(half, dtype=torch.float64) / half)
-        angles = torch.outer(torch.arange(config.context, dtype=torch.float64), speeds).repeat(1, 2)
-        self.register_buffer("turns", torch.stack((angles.cos(), angles.sin())).float(), persistent=False)
+        turns = turning(config.context, config.width // config.heads, config.theta)
+        self.register_buffer("turns", turns, persistent=False)
         self.initialise(seed)
 
     @torch.no_grad()
@@ -130,15 +129,7 @@ class _Block(nn.Module):
         query, key, value = (
             part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
         )  # (batch, heads, length, head width)
-        mixed = F.scaled_dot_product_attention(_turned(query, turns), _turned(key, turns), value, is_causal=True)
+        mixed = F.scaled_dot_product_attention(turned(query, turns), turned(key, turns), value, is_causal=True)
         stream = stream + self.out(mixed.transpose(1, 2).flatten(-2))
         x = self.before_mlp(stream)
         return stream + self.down(F.silu(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
-
-
-def _turned(x: Tensor, turns: Tensor) -> Tensor:
-    """Pairs (i, i + half) of x, each turned by its angle."""
-    first, second = x.chunk(2, dim=-1)
-    cosines, sines = turns.to(x.dtype)
-    turned: Tensor = x * cosines + torch.cat((-second, first), dim=-1) * sines
-    return turned

@@ -101,8 +101,10 @@ def ensemble_spread(decoder: Decoder, tokens: Number) -> tuple[Spread, Factors]:
     >>> torch.allclose(factors.growth * factors.alignment * factors.context, spread.variance.float())
     True
     """
-    if decoder.config.qk_norm:
-        raise ValueError("factors are those of logits that are bilinear in the input: this decoder has qk_norm")
+    config = decoder.config
+    if config.qk_norm or config.positions in ("rotary", "alibi"):
+        has = "qk_norm" if config.qk_norm else f"{config.positions} positions"
+        raise ValueError(f"factors are those of logits that are bilinear in the input: this decoder has {has}")
     inputs: list[Tensor] = []
     spread = spread_of_layers(decoder, layer_sums(decoder, tokens, inputs))
     query, key, _ = (part.detach() for part in _weight(decoder, "qkv").split(decoder.config.width, dim=-1))
@@ -284,8 +286,8 @@ def logit_terms(decoder: Decoder, frequency: Number) -> tuple[Tensor, Tensor] | 
     its invariant, so that only this mean can follow from it. squares: sum_k v_k^2, v = E W_v W_o diag(scale) W_up, how
     the hidden nodes see a word that is attended to. Both in the basis that is being learned.
 
-    None where they do not exist: several heads, no MLP, a norm before attention (its effect depends on the place), or
-    norms on queries and keys.
+    None where they do not exist: several heads, no MLP, a norm before attention (its effect depends on the place),
+    norms of heads, gates, or positions that act on logits.
 
     >>> from joma.models import DecoderConfig
     >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])
@@ -294,7 +296,10 @@ def logit_terms(decoder: Decoder, frequency: Number) -> tuple[Tensor, Tensor] | 
     (torch.Size([2, 9]), torch.Size([2, 9]))
     """
     config = decoder.config
-    if config.heads > 1 or config.mlp == 0 or config.norm.startswith("pre") or config.qk_norm:
+    not_bilinear = config.qk_norm or config.vo_norm or config.gate != "none"
+    if config.heads > 1 or config.mlp == 0 or config.norm.startswith("pre") or not_bilinear:
+        return None
+    if config.positions in ("rotary", "alibi"):
         return None
     frequency = as_numbers(frequency, "frequency")
     words = decoder.embedding * math.sqrt(config.width)

@@ -1,6 +1,6 @@
-"""SGD, Adam and AdamW for ensembles: every tensor's first dimension is the member, and each member has its own rate.
+"""SGD, Adam, AdamW and Muon for ensembles: every tensor's first dimension is the member, and each has its own rate.
 
-One step of one member equals a step of torch.optim on that member alone, to rounding.
+One step of one member equals a step of torch.optim on that member alone, to rounding; of Muon, of `joma.optim.Muon`.
 """
 
 import math
@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 from joma.host.words import brief_repr, counted
+from joma.optim.muon import LIKE_ADAM, orthogonal
 
-Kind = Literal["sgd", "adam", "adamw"]
+Kind = Literal["sgd", "adam", "adamw", "muon"]
 Tensors = Sequence[Tensor]
+MATRICES = 4
+"""Dimensions of what Muon makes orthogonal: (members, layers, rows, columns)."""
 
 
 @brief_repr
@@ -22,9 +25,10 @@ Tensors = Sequence[Tensor]
 class Optimizer:
     """What updates the weights.
 
-    - kind: sgd, adam or adamw
+    - kind: sgd, adam, adamw or muon. Muon moves what is a stack of matrices, (members, layers, rows, columns), and all
+      else as Adam does: embeddings, the output, biases, norms
     - rate: the learning rate: one number for all members, or a tuple with one per member
-    - momentum: of SGD; Adam has its betas
+    - momentum: of SGD and Muon; Adam has its betas
     - betas: Adam's decay rates of its two means
     - epsilon: what Adam adds to the root of its second mean
     - weight_decay: added to the gradient; AdamW shrinks the weights instead
@@ -59,7 +63,7 @@ class Optimizer:
                 raise ValueError(f"rate must be a number, or a tuple with one for each member, got {rate!r}")
             if not (math.isfinite(rate) and rate >= 0):
                 raise ValueError(f"rate must be finite and not negative, got {rate}")
-        if self.momentum and self.kind != "sgd":
+        if self.momentum and self.kind not in ("sgd", "muon"):
             raise ValueError(f"momentum belongs to sgd; {self.kind} has betas")
         for name in ("epsilon", "weight_decay"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
@@ -97,11 +101,13 @@ class Optimizer:
     @property
     def state_kind(self) -> str:
         """What the state holds: optimizers of one kind can take over each other's."""
+        if self.kind == "muon":
+            return "three means"
         return "two means" if self.kind != "sgd" else "velocity" if self.momentum else "none"
 
     def start(self, parameters: Tensors) -> list[Tensor]:
         """The state before the first step: none, one or two tensors of zeros, (members, numbers of all parameters)."""
-        count = {"two means": 2, "velocity": 1, "none": 0}[self.state_kind]
+        count = {"three means": 3, "two means": 2, "velocity": 1, "none": 0}[self.state_kind]
         return [torch.zeros_like(_in_rows(parameters)) for _ in range(count)]
 
     def update(self, parameters: Tensors, gradients: Tensors, state: Tensors, rates: Tensor, age: Tensor) -> None:
@@ -113,7 +119,8 @@ class Optimizer:
         rate = rates.to(g.dtype)[:, None]
         if self.clip is not None:
             g.mul_((self.clip / (torch.linalg.vector_norm(g, dim=1, keepdim=True) + 1e-6)).clamp(max=1.0))
-        if self.weight_decay and self.kind != "adamw":
+        decoupled = self.kind in ("adamw", "muon")
+        if self.weight_decay and not decoupled:
             g.add_(_in_rows(parameters), alpha=self.weight_decay)
         if self.kind == "sgd":
             change = rate * (state[0].mul_(self.momentum).add_(g) if state else g)
@@ -124,8 +131,15 @@ class Optimizer:
             # Both corrections of the usual formula at once: its fraction times the root of the second one.
             root = corrected[1].sqrt()
             change = (first / second.sqrt().add_(root * self.epsilon)).mul_(rate * root / corrected[0])
-        for p, part in zip(parameters, by_parameter(change, parameters), strict=True):
-            if self.weight_decay and self.kind == "adamw":
+        changes = by_parameter(change, parameters)
+        if self.kind == "muon":
+            pushed = by_parameter(g.lerp(state[2].lerp_(g, 1 - self.momentum), self.momentum), parameters)
+            for i, p in enumerate(parameters):
+                if p.ndim == MATRICES:
+                    size = LIKE_ADAM * max(p.shape[-2:]) ** 0.5
+                    changes[i] = orthogonal(pushed[i]).to(p.dtype) * _as_column(rate, p) * size
+        for p, part in zip(parameters, changes, strict=True):
+            if self.weight_decay and decoupled:
                 p.mul_(1 - _as_column(rate, p) * self.weight_decay)
             p.sub_(part)
 

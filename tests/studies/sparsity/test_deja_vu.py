@@ -9,8 +9,8 @@ from records import changed, found, verdicts
 
 from joma.claims.execute import judge, plain_config
 from joma.measure.active import carrying
+from joma.recipes.copying import Reading
 from joma.runs import Run
-from joma.studies.sparsity._readings import Reading
 from joma.studies.sparsity.deja_vu.run import CARRIED, HEADS, KEPT, NEURONS, Active, DejaVuConfig, Members, _loss, _seen
 from joma.studies.sparsity.deja_vu.study import STUDY
 from joma.training import next_token_loss

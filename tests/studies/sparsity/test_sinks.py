@@ -10,8 +10,9 @@ from records import altered, changed, found, verdicts
 from joma.claims.execute import judge, plain_config
 from joma.data.text import Corpus, CorpusError
 from joma.models import Decoder
+from joma.recipes.copying import Reading, copying, sequences_of, without_fetching
 from joma.runs import Run
-from joma.studies.sparsity._readings import COPY, TEXT, Reading, copying, of_text, sequences_of, without_fetching
+from joma.studies.sparsity._readings import COPY, TEXT, of_text
 from joma.studies.sparsity.sinks import KEYS, KINDS, STUDY, Members, SinksConfig, _mass, uniform
 
 SEEDS = 4

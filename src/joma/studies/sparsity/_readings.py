@@ -1,43 +1,20 @@
-"""What `sinks` and `deja-vu` share: a text to read, a made language in which attention is mostly idle, their configs.
-
-The made language, its sizes and its rates were chosen after trials in which softmax formed a sink and all kinds of
-attention learned to fetch. So the sink of softmax is not a finding there. What the other kinds do is one.
-"""
+"""What `sinks` and `deja-vu` share: a text to read, and their configs."""
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from joma.claims.config import StudyConfig
 from joma.claims.contract import Progress
 from joma.data.text import Corpus, CorpusError
+from joma.recipes.copying import Reading
 from joma.recipes.language import PYTHON, LanguageModelConfig, corpus, same_text
 from joma.recipes.language.text import remember_corpus
 from joma.runs import Run
 
 COPY, TEXT = "copying", "text"
 """The readings. In the first, attention helps at few tokens, so that a head has nothing to do at all others."""
-
-
-class Reading(NamedTuple):
-    """Sequences to train and to measure on, (sequences, length + 1) each, and how many words there are.
-
-    triggers: the first so many words ask for something that stood before; a text has none.
-    """
-
-    train: Tensor
-    valid: Tensor
-    words: int
-    triggers: int = 0
-
-    @property
-    def first(self) -> int:
-        """The fixed first token: a word of its own, after all others."""
-        return self.words
 
 
 @dataclass(frozen=True)
@@ -92,18 +69,6 @@ def read_text(config: TextConfig, run: Run, progress: Progress, length: int, val
     return of_text(found, length, valid)
 
 
-def sequences_of(train: Tensor, step: int, batch: int) -> Tensor:
-    """(batch, length + 1): what is read at a step, whoever reads; every epoch has an order of its own."""
-    size = min(batch, len(train))
-    epoch, place = divmod(step, len(train) // size)
-    return train[_order(len(train), epoch)[place * size : (place + 1) * size].to(train.device)]
-
-
-@lru_cache(maxsize=4)
-def _order(count: int, epoch: int) -> Tensor:
-    return torch.randperm(count, generator=torch.Generator().manual_seed(epoch))
-
-
 def of_text(text: Corpus, length: int, valid: int) -> Reading:
     """Pieces of a text that follow one another."""
     parts = []
@@ -117,32 +82,3 @@ def of_text(text: Corpus, length: int, valid: int) -> Reading:
             )
         parts.append(tokens[: count * (length + 1)].view(count, length + 1))
     return Reading(parts[0], parts[1][:valid].contiguous(), len(text.vocabulary))
-
-
-def copying(words: int, triggers: int, length: int, *, train: int, valid: int, seed: int) -> Reading:
-    """A made language: each word follows from the one before by chance, but a trigger repeats the word before it.
-
-    What follows a common word depends on that word alone. Attention can only disturb there. After a trigger, one of
-    the first `triggers` words, comes the word that stood before the trigger. Attention has to fetch it.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    follows = (2.0 * torch.randn(words, words, generator=generator)).softmax(-1).cumsum(-1)
-    count = train + valid
-    luck = torch.rand(length + 1, count, 1, generator=generator)
-    tokens = torch.empty(length + 1, count, dtype=torch.long)
-    tokens[0] = torch.randint(words, (count,), generator=generator)
-    for place in range(1, length + 1):
-        before = tokens[place - 1]
-        drawn = torch.searchsorted(follows[before], luck[place])[:, 0].clamp(max=words - 1)
-        tokens[place] = torch.where(before < triggers, tokens[place - 2], drawn) if place > 1 else drawn
-    made = tokens.T.contiguous()
-    return Reading(made[:train], made[train:], words, triggers)
-
-
-def without_fetching(reading: Reading) -> float:
-    """The loss after a trigger of a network that knows the trigger and what follows it how often, in nats."""
-    before, after = reading.train[:, 2:-1].flatten(), reading.train[:, 3:].flatten()
-    asked = before < reading.triggers
-    pairs = before[asked] * reading.words + after[asked]
-    counts = torch.bincount(pairs, minlength=reading.triggers * reading.words).view(reading.triggers, -1).double()
-    return float(-torch.special.xlogy(counts / counts.sum(), counts / counts.sum(-1, keepdim=True).clamp(min=1)).sum())

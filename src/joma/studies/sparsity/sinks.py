@@ -1,7 +1,7 @@
 """Attention sinks: when the first token comes to draw attention, and whether that needs softmax.
 
 The sizes of the quick scale were tuned until it decided something. The made language was chosen after trials
-(`_readings`). For the text at paper scale, depth, rate and length were changed once, after a trial without a
+(`joma.recipes.copying`). For the text at paper scale, depth, rate and length were changed once, after a trial without a
 sink.
 """
 
@@ -29,11 +29,12 @@ from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Attention, Decoder, DecoderConfig
+from joma.recipes.copying import Reading, copying, sequences_of, without_fetching
 from joma.recipes.grid import Grid, ensemble
 from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
 from joma.studies.sparsity import _readings as texts
-from joma.studies.sparsity._readings import COPY, TEXT, Reading, check_text, known_mean
+from joma.studies.sparsity._readings import COPY, TEXT, check_text, known_mean
 from joma.training import Ensemble, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
@@ -117,12 +118,12 @@ def run(config: SinksConfig, run: Run, progress: Progress) -> None:
     needs_device(config.device, COMMAND)
     words, triggers, length, valid = config.words, config.triggers, config.length, config.valid
     readings = {
-        COPY: texts.copying(words, triggers, length, train=config.pool, valid=valid, seed=config.seed),
+        COPY: copying(words, triggers, length, train=config.pool, valid=valid, seed=config.seed),
         TEXT: texts.read_text(config, run, progress, length, valid),
     }
     for name, reading in readings.items():
         run.keep(f"{name}/words", lambda reading=reading: reading.words)  # type: ignore[misc]
-    run.keep("unfetched", lambda: texts.without_fetching(readings[COPY]))
+    run.keep("unfetched", lambda: without_fetching(readings[COPY]))
     train_all(
         {f"{name}/{kind}": Members(config, name, kind, readings[name]).ensemble() for name, kind in config.variants},
         run,
@@ -164,7 +165,7 @@ class Members:
 
     def batch(self, step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
         """(members, batch, length) of what is read and of what follows; which sequences depends on the step alone."""
-        return self.begun(texts.sequences_of(self.train, step, self.config.batch), members)
+        return self.begun(sequences_of(self.train, step, self.config.batch), members)
 
     def begun(self, text: Tensor, members: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Sequences as each member reads them: with its fixed first token, and one token less, or as they are."""

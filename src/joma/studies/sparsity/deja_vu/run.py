@@ -21,10 +21,11 @@ from joma.measure import active as activity
 from joma.measure.active import Predictor, active, carried, carrying, fit_predictor, typical
 from joma.models.decoder import Activation, Decoder, DecoderConfig
 from joma.models.parts import compiled_parts
+from joma.recipes.copying import Reading, sequences_of
 from joma.recipes.grid import ensemble
 from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
-from joma.studies.sparsity._readings import Reading, TextConfig, known_mean, read_text, recorded_config, sequences_of
+from joma.studies.sparsity._readings import TextConfig, known_mean, read_text, recorded_config
 from joma.training import Ensemble, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
