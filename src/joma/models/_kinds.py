@@ -27,8 +27,8 @@ def check_kinds(config: DecoderConfig, kinds: Sequence[DecoderConfig], of: Seque
         alike = replace(kind, **{name: getattr(config, name) for name in MAY_DIFFER})
         if alike != config:
             raise ValueError(f"kinds must differ from config in {', '.join(MAY_DIFFER)} alone, got {kind}")
-        if kind.attention == "sigmoid" and any(other.attention != "sigmoid" for other in kinds):
-            raise ValueError("kinds cannot mix sigmoid attention with another: its weights are no softmax")
+        if kind.attention in ("sigmoid", "relu") and any(other.attention != kind.attention for other in kinds):
+            raise ValueError(f"kinds cannot mix {kind.attention} attention with another: its weights are no softmax")
     if len(of) != members or any(not 0 <= kind < max(1, len(kinds)) for kind in of):
         raise ValueError(f"of must name one of {len(kinds)} kinds for each of {members} members, got {list(of)}")
 

@@ -22,8 +22,7 @@ from joma.models._positions import penalised, turned
 from joma.models._start import block_parameters as block_parameters  # a decoder's, so it is asked for here
 from joma.models._start import initial_values
 from joma.models.change import Change
-from joma.models.decoder_config import Attention as Attention  # parts of a decoder's config are asked for here
-from joma.models.decoder_config import DecoderConfig as DecoderConfig
+from joma.models.decoder_config import DecoderConfig as DecoderConfig  # what a decoder is made from
 from joma.models.decoder_config import Norm
 from joma.models.dropout import dropout, onwards
 from joma.models.parts import compiled_part

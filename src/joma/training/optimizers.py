@@ -18,6 +18,8 @@ Kind = Literal["sgd", "adam", "adamw", "muon"]
 Tensors = Sequence[Tensor]
 MATRICES = 4
 """Dimensions of what Muon makes orthogonal: (members, layers, rows, columns)."""
+ROUNDS = 5
+"""Of its Newton-Schulz iteration."""
 
 
 @brief_repr
@@ -137,7 +139,7 @@ class Optimizer:
             for i, p in enumerate(parameters):
                 if p.ndim == MATRICES:
                     size = LIKE_ADAM * max(p.shape[-2:]) ** 0.5
-                    changes[i] = orthogonal(pushed[i]).to(p.dtype) * _as_column(rate, p) * size
+                    changes[i] = orthogonal(pushed[i], ROUNDS).to(p.dtype) * _as_column(rate, p) * size
         for p, part in zip(parameters, changes, strict=True):
             if self.weight_decay and decoupled:
                 p.mul_(1 - _as_column(rate, p) * self.weight_decay)

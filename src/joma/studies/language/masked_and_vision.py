@@ -21,7 +21,8 @@ from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
 from joma.figures.style import panels
 from joma.host.seeds import generator
-from joma.models.decoder import Decoder, DecoderConfig, Norm
+from joma.models.decoder import Decoder
+from joma.models.decoder_config import DecoderConfig, Norm
 from joma.probes.decoder import ensemble_entropy
 from joma.recipes import grid
 from joma.recipes.language import LanguageModelConfig, Recipe, called, corpus, curves, recipe, same_text, train_variants

@@ -23,7 +23,8 @@ from joma.data.statements import Statements
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, RED, panels
 from joma.measure.intervals import Comparison, compare
-from joma.models.decoder import Decoder, Embeddings
+from joma.models.decoder import Decoder
+from joma.models.decoder_config import Embeddings
 from joma.runs import Run
 from joma.studies.reversal import _decoders as decoders
 from joma.studies.reversal._decoders import (

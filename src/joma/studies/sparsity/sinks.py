@@ -28,7 +28,8 @@ from joma.figures.bands import mean_and_band
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
 from joma.measure.intervals import Comparison, compare
-from joma.models.decoder import Attention, Decoder, DecoderConfig
+from joma.models.decoder import Decoder
+from joma.models.decoder_config import Attention, DecoderConfig
 from joma.recipes.copying import Reading, copying, sequences_of, without_fetching
 from joma.recipes.grid import Grid, ensemble
 from joma.recipes.optimizers import make_optimizer

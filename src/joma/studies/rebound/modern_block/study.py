@@ -26,7 +26,7 @@ import numpy as np
 from joma.claims.contract import Claim, Finding, NotRun, OnlyAtPaperScale, Study
 from joma.claims.declare import Claims
 from joma.claims.evidence import Test, at_least, at_most
-from joma.claims.guards import at_paper_scale, hardest, no_more
+from joma.claims.guards import at_paper_scale, clears, hardest, no_more
 from joma.claims.verdicts import by_effect
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_SEEDS
@@ -167,21 +167,19 @@ def judge_order(family: str, run: Run, claim: Claim) -> Finding:
     _judged(run, family, muon, control)
     found: dict[str, Comparison] = {}
     details: dict[str, dict[str, float]] = {}
+    there: list[Test] = []
     for base in record.bases(run, family):
         details[f"{base}, order of words to the own minimum"] = {
             arm: record.known(record.order(run, base, arm)) for arm in record.arms(run)
         }
-        if not compare(record.order(run, base, PLAIN)).low > 0:
-            continue
+        ordered = compare(record.order(run, base, PLAIN))
+        there.append(clears(f"order of words with Adam, {base}", ordered, matters=ORDER))
         for how, equal in (("to the own minimum", False), ("to equal loss", True)):
             adams = {one: record.orders(run, base, one, muon, at_equal_loss=equal) for one in (PLAIN, control)}
             against = {f"Adam, {one}": compare(*both) for one, both in adams.items()}
             found |= {f"{base}, {how}, {name}": one for name, one in hardest(claim, against).items()}
-    if not found:
-        mean = {name: part[PLAIN] for name, part in details.items()}
-        least = ", ".join(f"{value:.2f} ({name})" for name, value in mean.items())
-        raise NotRun(f"with Adam salient words are not first, so that nothing can be weakened: {least}", seeds=16)
-    return by_effect(claim, found, what="order of words with Adam; control: with Muon", details=details)
+    what = "order of words with Adam; control: with Muon"
+    return by_effect(claim, found, what=what, controls=there, details=details)
 
 
 for _family in FAMILIES:
@@ -214,7 +212,7 @@ for _family in FAMILIES:
         f"Salient components converge first. Tested here {_place}: among frequent words, those whose logits move far "
         "are half way early, and less so with Muon, which moves all directions equally far.\n\n"
         "Expected: the rank correlation is at least {ORDER:g} lower with Muon than with Adam, plain and with a gate "
-        "on the MLP, to the own minimum and to equal loss, beyond chance",
+        "on the MLP, to the own minimum and to equal loss, beyond chance; with Adam it is above 0",
         matters=ORDER, uses=("thm4/salient-first",),
     )(partial(judge_order, _family))  # fmt: skip
 
@@ -265,7 +263,7 @@ STUDY = Study(
     version=1,
     claims=CLAIMS,
     quick=ModernBlockConfig(
-        **QUICK | {"every": 40}, seeds=5, seed=400, arms=("QK-norm", "VO-norm", "no positions"), window=80,
+        **QUICK | {"every": 40}, seeds=5, seed=400, arms=("QK-norm", "VO-norm"), window=80,
         clip_sequences=16,
     ),
     paper=ModernBlockConfig(

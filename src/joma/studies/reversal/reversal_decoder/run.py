@@ -10,7 +10,8 @@ from torch import Tensor
 from joma.claims.config import Values
 from joma.data.facts import reversals
 from joma.data.statements import Statements
-from joma.models.decoder import Decoder, Embeddings
+from joma.models.decoder import Decoder
+from joma.models.decoder_config import Embeddings
 from joma.runs import Run
 from joma.studies.reversal import _decoders as decoders
 from joma.studies.reversal._decoders import Examples, Objective, Record, asked, crossed, masked, trained

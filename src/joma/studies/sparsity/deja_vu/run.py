@@ -19,7 +19,8 @@ from joma.claims.guards import at_paper_scale, beats_guessing, needs_device
 from joma.claims.verdicts import Numbers
 from joma.measure import active as activity
 from joma.measure.active import Predictor, active, carried, carrying, fit_predictor, typical
-from joma.models.decoder import Activation, Decoder, DecoderConfig
+from joma.models.decoder import Decoder
+from joma.models.decoder_config import Activation, DecoderConfig
 from joma.models.parts import compiled_parts
 from joma.recipes.copying import Reading, sequences_of
 from joma.recipes.grid import ensemble
