@@ -252,7 +252,7 @@ def _attend(
     if "turns" in w:
         turns = w["turns"][:, :, None, None, :length]
         query, key = turned(query, turns), turned(key, turns)
-    score = None
+    score: Callable[[Tensor], Tensor] | None = None
     if alter is not None:
         query = alter[0].ask(query)
         score = partial(alter[0].score, query=query, key=key, tokens=alter[1]) if alter[0].scores else None

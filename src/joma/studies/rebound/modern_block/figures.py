@@ -13,8 +13,7 @@ from joma.recipes.language import called
 from joma.runs import Run
 from joma.studies.rebound._cases import Case
 from joma.studies.rebound.modern_block import record
-from joma.studies.rebound.modern_block.record import PLAIN
-from joma.studies.rebound.modern_block.run import MADE_ARMS, MUON, POSITIONS
+from joma.studies.rebound.modern_block.run import MADE_ARMS, MUON, PLAIN, POSITIONS
 
 COLOURS = {
     PLAIN: INK, "QK-norm": BLUE, "VO-norm": GREY, "QK-clip": ORANGE, "VO-clip": CONTROL, "gate": GREEN,

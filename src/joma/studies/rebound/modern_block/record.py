@@ -54,7 +54,7 @@ def where(run: Run, base: str, arm: str) -> tuple[str, int]:
 def values(run: Run, base: str, arm: str, what: str) -> np.ndarray:
     """One measure of an arm, (seeds, points, ...)."""
     name, number = where(run, base, arm)
-    return curve(run, name, what)[number]
+    return np.asarray(curve(run, name, what)[number])
 
 
 def sound(run: Run, base: str, arm: str) -> np.ndarray:
@@ -101,7 +101,7 @@ def minimum(run: Run, case: Case, arm: str = PLAIN) -> float:
 
 def late(run: Run, case: Case, arm: str) -> bool:
     """Whether the minimum comes too late for a recovery to be seen."""
-    return minimum(run, case, arm) > END * run.config["steps"]
+    return minimum(run, case, arm) > END * float(run.config["steps"])
 
 
 def cases(run: Run, family: str) -> list[Case]:

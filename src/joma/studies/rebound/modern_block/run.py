@@ -88,8 +88,8 @@ class ModernBlockConfig(LanguageModelConfig):
     muon_rates: Annotated[tuple[float, ...], Above(0)] = (1e-2,)
     """Of Muon, whose updates are as large as Adam's at the same rate; the first is judged."""
     clip_share: Annotated[float, Within(0, 1, open=True)] = 0.5
-    """Of the largest logit that the plain twin's head has in its run: the threshold of QK-clip. The same share of the
-    largest number that the head adds to the stream is that of the control."""
+    """The threshold of QK-clip, as a share of the largest logit that the head has in the plain block of the same seed.
+    That of the control is this share of the largest number that the head adds to the stream."""
     clip_every: Annotated[int, Least(1)] = 10
     """Steps between two clips."""
     clip_sequences: Annotated[int, Least(1)] = 32

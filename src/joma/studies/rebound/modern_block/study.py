@@ -36,8 +36,7 @@ from joma.studies.rebound._cases import MATTERS, Case
 from joma.studies.rebound._paths import equal_loss, rises
 from joma.studies.rebound.modern_block import record
 from joma.studies.rebound.modern_block.figures import draw
-from joma.studies.rebound.modern_block.record import PLAIN
-from joma.studies.rebound.modern_block.run import FAMILIES, MADE_ARMS, POSITIONS, ModernBlockConfig, run
+from joma.studies.rebound.modern_block.run import FAMILIES, MADE_ARMS, PLAIN, POSITIONS, ModernBlockConfig, run
 
 HALF = 0.5
 """Of the recovery: what must be removed."""
@@ -277,12 +276,12 @@ STUDY = Study(
     draw=draw,
     check=same_text,
     about=(
-        "Figure 6's language models, with LayerNorm after each branch or before it, are trained beside twins whose "
+        "Figure 6's language models, with LayerNorm after each branch or before it, are trained beside others whose "
         "block has one thing of today: norms of queries and keys, or of values and output; a gate after attention, or "
         "after the MLP; softmax with an idle key of logit 0, or of a learned one; learned, rotary, ALiBi or no "
-        "positions; weights clipped so that logits, or outputs, stay below half of the plain twin's peak; Muon in "
-        "place of Adam. Twins share seed, start, text and dropout. Entropy is that of softmax of the logits; each "
-        "network is read at its own minimum. Sinks are read in a made language in which attention is mostly idle. "
+        "positions; weights clipped so that logits, or outputs, stay below half of the plain block's peak; Muon in "
+        "place of Adam. Blocks that are compared share seed, start, text and dropout. Entropy is that of softmax of the "
+        "logits; each network is read at its own minimum. Sinks are read in a made language in which attention is mostly idle. "
         "Quick scale trains small models of one layer on Python source and has few of the arms."
     ),
 )  # fmt: skip
