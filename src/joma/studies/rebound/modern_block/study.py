@@ -280,8 +280,9 @@ STUDY = Study(
         "block has one thing of today: norms of queries and keys, or of values and output; a gate after attention, or "
         "after the MLP; softmax with an idle key of logit 0, or of a learned one; learned, rotary, ALiBi or no "
         "positions; weights clipped so that logits, or outputs, stay below half of the plain block's peak; Muon in "
-        "place of Adam. Blocks that are compared share seed, start, text and dropout. Entropy is that of softmax of the "
-        "logits; each network is read at its own minimum. Sinks are read in a made language in which attention is mostly idle. "
+        "place of Adam. Blocks that are compared share seed, start, text and dropout. Entropy is that of softmax of "
+        "the logits; each network is read at its own minimum. Sinks are read in a made language in which attention is "
+        "mostly idle. "
         "Quick scale trains small models of one layer on Python source and has few of the arms."
     ),
 )  # fmt: skip
