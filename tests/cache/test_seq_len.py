@@ -17,7 +17,6 @@ from torch.utils._pytree import tree_leaves
 
 from joma.cache import POLICIES, CacheError, _losses, _memory, losses
 from joma.cache.costs import Cost, Costs, kept_sentences, measure
-from joma.cache.evaluation import VERSION
 from joma.cache.models import default_seq_len
 from joma.cache.rules import rule
 from joma.cli.main import main
@@ -123,23 +122,6 @@ def test_a_model_that_forgets_by_itself_is_read_no_further():
     assert default_seq_len(MistralConfig(sliding_window=48)) == 48
     assert default_seq_len(MistralConfig(sliding_window=None)) == 512
     assert default_seq_len(Qwen2Config(sliding_window=48, use_sliding_window=False)) == 512
-
-
-def test_a_record_of_before_warnings_were_kept_goes_on(place, tmp_path):
-    assert cache(place, tmp_path, "llama", "--seq-len", "65") == 0
-    (path,) = (tmp_path / "runs").glob("*.sqlite")
-    with Run.open(path) as run:
-        values = {name: run.value(name) for name in run.names() if not name.startswith("warning/")}
-        config = run.config
-    Run.delete(path)
-    with Run.create(path, study="cache", config=config, version=VERSION) as run:
-        for name, value in values.items():
-            run.append(name, 0, value)
-        assert kept_sentences(run) == ()
-    before = written(tmp_path)
-    assert cache(place, tmp_path, "llama", "--seq-len", "65") == 0
-    assert written(tmp_path) == before
-    assert len(recorded(tmp_path)) == 1
 
 
 def test_intervals_are_paired_by_sequence(models, tmp_path):

@@ -206,15 +206,6 @@ def test_networks_that_did_not_learn_are_left_out_or_nothing_is_judged(tmp_path)
             assert "no network learned" in found(STUDY, spoilt, fig10.UNRELATED).reason
 
 
-def test_records_of_before_seeds_are_those_of_one_network(tmp_path):
-    with written(tmp_path / "a.sqlite", [30], [10], [0]) as run:
-        config = {key: value for key, value in run.config.items() if key != "seeds"}
-        with Run.create(tmp_path / "old.sqlite", study=STUDY.name, config=config) as old:
-            for name in run.names():
-                old.append(name, 0, run.value(name))
-            assert set(verdicts(STUDY, old).values()) == {OPEN}
-
-
 def _lose(folder, ending):
     """Take the weights whose names end so out of a model's file; transformers would make them up."""
     from safetensors.torch import load_file, save_file

@@ -271,15 +271,6 @@ def test_a_network_of_one_layer_has_no_bottom(tmp_path):
         assert verdicts(STUDY, copy)["rank-of-bottom-layers"] == "not run"
 
 
-def test_records_of_before_seeds_are_those_of_one_network(tmp_path):
-    with written(tmp_path / "a.sqlite", seeds=1) as run:
-        config = {key: value for key, value in run.config.items() if key != "seeds"}
-        with Run.create(tmp_path / "old.sqlite", study=STUDY.name, config=config) as old:
-            for name in run.names():
-                old.append(name, 0, run.value(name))
-            assert set(verdicts(STUDY, old).values()) == {OPEN}
-
-
 def test_coherence_is_not_taken_of_weights_that_transformers_made_up(tmp_path):
     import transformers
     from safetensors.torch import load_file, save_file

@@ -8,8 +8,6 @@ from every_study import add, put, test_a_spoiled_series_changes_its_verdict  # n
 from records import altered, carried_out, changed, found, verdicts
 from small_runs import small
 
-from joma.claims.execute import judge
-from joma.runs import Run
 from joma.studies.invariant.thm1_softmax import run as softmax
 from joma.studies.invariant.thm1_softmax.run import Thm1SoftmaxConfig
 from joma.studies.invariant.thm1_softmax.study import STUDY
@@ -399,16 +397,6 @@ def test_one_seed_decides_nothing(run, tmp_path, claim):
 
     with changed(run, tmp_path / "run", first) as copy:
         assert found(STUDY, copy, claim).verdict == OPEN
-
-
-@pytest.mark.long
-def test_a_run_stored_before_there_was_a_seed_is_judged_and_drawn(run, tmp_path):
-    config = {key: value for key, value in run.config.items() if key != "seed"}
-    with Run.create(tmp_path / "run", study=run.study, config=config, version=run.version) as old:
-        old.record(0, {name: run.value(name) for name in run.names()})
-        assert [f.verdict for f in judge(STUDY, old)] == [f.verdict for f in judge(STUDY, run)]
-        assert "--tokens 8" in judge(STUDY, old)[0].command
-        assert len(STUDY.draw(old)) == len(STUDY.draw(run)) == 2
 
 
 @pytest.mark.long

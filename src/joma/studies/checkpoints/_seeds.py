@@ -10,17 +10,12 @@ UNLEARNED = "no network learned to predict the next token"
 
 
 def prefix(number: int) -> str:
-    """Before the names of all series of a network; the first has none, as in records of one network.
+    """Before the names of all series of a network; the first has none.
 
     >>> prefix(0), prefix(2)
     ('', 'seed 2/')
     """
     return f"seed {number}/" if number else ""
-
-
-def networks(run: Run) -> int:
-    """How many networks the record was made with; before seeds were counted it was one."""
-    return int(run.config.get("seeds", 1))
 
 
 def learned(run: Run, losses: str) -> list[int]:
@@ -33,7 +28,7 @@ def learned(run: Run, losses: str) -> list[int]:
         return not len(values) or bool(beats_guessing(values[-LAST:].mean(), run.config["vocabulary"]))
 
     found = []
-    for number in range(networks(run)):
+    for number in range(run.config["seeds"]):
         name = prefix(number) + losses
         if name not in run or below(run.value(name)):
             found.append(number)
@@ -42,5 +37,5 @@ def learned(run: Run, losses: str) -> list[int]:
 
 def left_out(run: Run, kept: list[int]) -> dict[str, dict[str, float]]:
     """The number of networks that are not judged, if there are any, as it stands beside a finding."""
-    lost = networks(run) - len(kept)
+    lost = run.config["seeds"] - len(kept)
     return {"left out because they did not learn": {"networks": float(lost)}} if lost else {}

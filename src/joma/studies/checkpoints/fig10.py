@@ -30,7 +30,7 @@ from joma.host.extras import install_command
 from joma.measure.intervals import compare
 from joma.measure.superposition import Superposition, peaks, superposition
 from joma.runs import Run
-from joma.studies.checkpoints._seeds import UNLEARNED, learned, left_out, networks, prefix
+from joma.studies.checkpoints._seeds import UNLEARNED, learned, left_out, prefix
 
 _PIECE = re.compile(r"\n *| ?[A-Za-z_]+| ?\d+| ?[^\sA-Za-z_\d]|\s")
 _DOWN = re.compile(
@@ -380,7 +380,7 @@ MOST = 5  # patterns of a neuron: those with more are counted with it
 
 def _draw_scores(run: Run) -> Drawing:
     figure, (left, right) = panels(2, width=4.2)
-    count = networks(run)
+    count = run.config["seeds"]
 
     def every(series: str) -> Any:
         return np.concatenate([run.value(prefix(number) + series) for number in range(count)])

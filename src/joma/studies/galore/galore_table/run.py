@@ -288,7 +288,7 @@ class Table:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.rates: list[float] = sorted(run.config["rates"])
-        count = max(int(run.config["seeds"]), int(run.config.get("close_seeds", 1)))
+        count = max(int(run.config["seeds"]), int(run.config["close_seeds"]))
         self.seeds = [int(run.config["seed"]) + seed for seed in range(count)]
         self.tried: list[str] = [method for method in METHODS if method in run.config["methods"]]
         self.tokens_per_step = int(run.config["batch"]) * int(run.config["context"])
