@@ -144,9 +144,9 @@ def name_of(layers: int, family: str, kind: str = "") -> str:
 
 
 def measuring_points(config: ModernBlockConfig) -> tuple[int, ...]:
-    """Evenly spread, and closer at the beginning: three in each doubling of the step."""
+    """Evenly spread, and closer at the beginning: two in each doubling of the step."""
     first = max(1, config.every // 8)
-    return tuple(sorted({*range(0, config.steps, config.every), *spread_points(first, config.steps, per_doubling=3)}))
+    return tuple(sorted({*range(0, config.steps, config.every), *spread_points(first, config.steps)}))
 
 
 def run(config: ModernBlockConfig, run: Run, progress: Progress) -> None:
