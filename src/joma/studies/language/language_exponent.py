@@ -439,11 +439,16 @@ def draw(run: Run) -> list[Drawing]:
         float(values.mean()) for values in (text.exponents, text.predicted, text.gamma, text.beta)
     )
     caption = (
-        f"The loss falls with an exponent of {number(exponent)}, and γ/(2β) is {number(predicted)}. Left: loss by "
-        f"length of the context, of networks with the most data (γ = {number(gamma)}). Middle: correlations of tokens "
-        f"(β = {number(beta)}). Right: the lowest loss over training by size of the data; the dashed line has the "
-        f"predicted slope and begins at the smallest size. Bands go from the lowest of {run.config['seeds']} seeds, or parts of "
-        "the text, to the highest. Controls: tokens in random order, and a Markov text."
+        f"The loss falls with an exponent of {number(exponent)}, and γ/(2β) is {number(predicted)}. "
+        if text.limited(TEXT).passes
+        else "Networks with the most data still learn when training ends: only the correlations are decided. "
+    )
+    caption += (
+        f"Left: loss by length of the context, of networks with the most data (γ = {number(gamma)}). Middle: "
+        f"correlations of tokens (β = {number(beta)}). Right: the lowest loss over training by size of the data; the "
+        "dashed line has the predicted slope and begins at the smallest size. Bands go from the lowest of "
+        f"{run.config['seeds']} seeds, or parts of the text, to the highest. Controls: tokens in random order, and a "
+        "Markov text."
     )
     return [Drawing("loss-by-data", caption, figure, labels=False)]
 
