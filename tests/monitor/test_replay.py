@@ -11,7 +11,7 @@ from joma.host.errors import BadInput
 from joma.monitor import Monitor, MonitorError, replay
 from joma.monitor.batch import ProbeBatch, quiet_pass
 from joma.monitor.graphs import Memory
-from joma.monitor.untouched import untouched
+from joma.probes._untouched import untouched
 
 ATTENTION = ["entropy", "largest_logit", "sink_mass", "effective_keys"]
 gpu = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from joma.monitor import Monitor, MonitorError
-from joma.monitor.untouched import random_numbers_kept, untouched
+from joma.probes._untouched import random_numbers_kept, untouched
 
 ASKED = ["gradient_stable_rank", "embedding_coherence"]  # only on request
 MEASURES = ["entropy", "largest_logit", "sink_mass", "effective_keys", "spread", "stable_rank", "norm", "update_ratio"]

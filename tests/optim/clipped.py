@@ -145,7 +145,8 @@ FAMILIES = {
     "falcon, groups": (hf.FalconConfig, {**_FALCON, "new_decoder_architecture": True}, falcon_groups),
     "falcon, one key": (hf.FalconConfig, {**_FALCON, "new_decoder_architecture": False}, falcon_one_key),
 }
-GAINS = ("gemma3", "qwen3", "olmo2")
+SHARED = ("gemma3", "qwen3")
+"""Whose gains all heads share."""
 
 
 def build(kind, dtype=torch.float64, seed=0):

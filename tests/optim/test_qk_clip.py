@@ -1,11 +1,12 @@
 """QKClip against the rule of its source, written out in float64 for each architecture (`clipped`)."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-
-from clipped import FAMILIES, attentions, build, clip_slowly, largest, text
+import transformers as hf
+from clipped import FAMILIES, SHARED, attentions, build, clip_slowly, largest, text
+from refusals import refusals
 
 from joma.models import Decoder, DecoderConfig
 from joma.optim import QKClip
@@ -76,3 +77,296 @@ def test_members_of_a_decoder_are_clipped_each_for_itself(qk_norm, given):
     for (name, parameter), expected in zip(decoder.named_parameters(), slow.parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, rtol=1e-12, atol=0, msg=lambda why, name=name: f"{name}: {why}")
     assert clip.clips["attention"].view(before.shape).equal((before > threshold).long())
+
+
+@pytest.mark.parametrize(
+    "kind", ["gpt2", "bert", "qwen2", "gemma2", "gemma3", "qwen3", "olmo2", "deepseek_v3", "falcon"]
+)
+def test_on_the_same_batch_no_logit_of_a_first_layer_is_above_the_threshold_any_more(kind):
+    """Scaled heads end at the threshold; where no gain is shared the others stay. Later layers read other numbers."""
+    before = torch.tensor(largest(build(kind), text())[0], dtype=torch.float64)
+    threshold = before.quantile(0.5).item()
+    model, _ = clipped(kind, threshold)
+    after = torch.tensor(largest(model, text())[0], dtype=torch.float64)
+    expected = before.clamp(max=threshold)
+    if kind in SHARED:
+        expected = before * (threshold / before.max())
+    torch.testing.assert_close(after, expected, rtol=1e-6, atol=1e-6)  # Gemma's norms compute in float32
+
+
+def test_heads_below_the_threshold_stay_bit_for_bit():
+    for kind in ("gpt2", "qwen2", "deepseek_v3", "olmo2"):
+        slow = build(kind, torch.float32)
+        tables = largest(slow, text())
+        threshold = between(tables)
+        model, clip = clipped(kind, threshold, torch.float32)
+        calm = [[1.0 if each <= threshold else float("nan") for each in row] for row in tables]
+        with torch.no_grad():  # what a head above could have changed becomes NaN
+            for attn, row in zip(attentions(slow), calm, strict=True):
+                FAMILIES[kind][2](attn, row)
+        for mine, theirs in zip(model.parameters(), slow.parameters(), strict=True):
+            assert torch.equal(mine[~theirs.isnan()], theirs[~theirs.isnan()])
+        seen = torch.stack([*clip.clips.values()]).tolist()
+        assert seen == [[int(each > threshold) for each in row] for row in tables]
+
+
+def test_all_passes_since_the_last_step_count_and_none_before_it():
+    model = build("gpt2")
+    clip = QKClip(model, 1e9)
+    one, other = (torch.tensor(largest(model, text(seed)), dtype=torch.float64) for seed in (1, 2))
+    with torch.no_grad():
+        model.eval()(text(3))  # an evaluation
+    model.train()
+    for seed in (1, 2):
+        model(text(seed)).logits.sum().backward()
+    clip.step()
+    torch.testing.assert_close(torch.stack([*clip.largest.values()]), torch.maximum(one, other))
+    model(text(2))
+    clip.step()
+    torch.testing.assert_close(torch.stack([*clip.largest.values()]), other)
+    clip.step()  # no pass since
+    assert clip.steps == 3
+    clip.remove()
+    assert model.config._attn_implementation == "sdpa"
+    assert not [name for each in model.modules() for name in vars(each) if "joma" in name]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "falcon"])
+def test_a_probe_batch_is_read_every_so_many_steps_and_leaves_no_trace(kind):
+    model = build(kind)
+    before = largest(model, text(5))
+    slow = build(kind)
+    clip_slowly(slow, kind, before, threshold := between(before))
+    clip = QKClip(model, threshold, probe={"input_ids": text(5)}, every=3)
+    luck = torch.random.get_rng_state()
+    for step in range(1, 4):
+        model(text(step))
+        clip.step()
+        same = all(torch.equal(*pair) for pair in zip(model.parameters(), build(kind).parameters(), strict=True))
+        assert same == (step < 3)
+    assert torch.equal(luck, torch.random.get_rng_state())
+    assert all(each.training for each in model.modules())
+    for mine, expected in zip(model.parameters(), slow.parameters(), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_training_that_resumes_ends_where_the_other_does(every):
+    def train(model, optimizer, clip, steps):
+        for step in steps:
+            model(text(step)).logits.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            clip.step()
+        return model
+
+    def begun():
+        model = build("gpt2", torch.float32)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.05), QKClip(model, 8.0, every=every)
+
+    whole, clip = train(*(parts := begun()), range(5)), parts[2]
+    model, optimizer, first = begun()
+    train(model, optimizer, first, range(3))
+    kept = [each.state_dict() for each in (model, optimizer, first)]
+    again = begun()
+    for each, state in zip(again, kept, strict=True):
+        each.load_state_dict(state)
+    train(*again, range(3, 5))
+    assert all(torch.equal(*pair) for pair in zip(whole.parameters(), again[0].parameters(), strict=True))
+    assert again[2].steps == clip.steps == 5
+    for table in ("clips", "largest"):
+        assert all(torch.equal(getattr(clip, table)[name], each) for name, each in getattr(again[2], table).items())
+    assert sum(int(each.sum()) for each in clip.clips.values()) > 0
+    with pytest.raises(ValueError, match="it has no clips"):
+        clip.load_state_dict({"steps": 1, "largest": {}})
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma3"])
+@pytest.mark.parametrize("follow", [False, True])
+def test_moments_follow_only_where_that_is_wanted(kind, follow):
+    model = build(kind)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, amsgrad=True)
+    model(text()).logits.square().mean().backward()
+    optimizer.step()
+    held = {
+        name: {key: each.clone() for key, each in optimizer.state[p].items()} for name, p in model.named_parameters()
+    }
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    offset = 1 if kind == "gemma3" else 0
+    with torch.no_grad():
+        before = [max(row) for row in largest(model, text())]
+    clip = QKClip(model, min(before) / 2, moments=optimizer if follow else None)
+    model(text())
+    clip.step()
+    moved = 0
+    for name, parameter in model.named_parameters():
+        factor = torch.where(weights[name] + offset == 0, 1.0, (parameter + offset) / (weights[name] + offset)).detach()
+        moved += not torch.equal(parameter, weights[name])
+        for key, power in (("exp_avg", 1), ("exp_avg_sq", 2), ("max_exp_avg_sq", 2)):
+            wanted = held[name][key] * (factor**power if follow else 1)
+            torch.testing.assert_close(optimizer.state[parameter][key], wanted, rtol=1e-9, atol=0)
+    assert moved == 4
+
+
+def test_moments_of_an_unknown_kind_are_refused():
+    model = build("llama")
+    optimizer = torch.optim.Adafactor(model.parameters())
+    model(text()).logits.sum().backward()
+    optimizer.step()
+    clip = QKClip(model, 1e-3, moments=optimizer)
+    model(text())
+    with pytest.raises(ValueError, match=r"moments must be an optimizer that holds exp_avg, .*: Adafactor has row_var"):
+        clip.step()
+
+
+class Plain(torch.nn.Module):
+    """nanoGPT's way: one fused layer, and attention by hand unless told otherwise."""
+
+    def __init__(self, by_hand=False, name="c_attn"):
+        super().__init__()
+        self.name, self.by_hand = name, by_hand
+        self.add_module(name, torch.nn.Linear(16, 48))
+
+    def forward(self, x):
+        q, k, v = queries_and_keys(self, x, values=True)
+        if self.by_hand:
+            hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+            return ((q @ k.mT / 8**0.5).masked_fill(hidden, -torch.inf).softmax(-1) @ v).transpose(1, 2).flatten(2)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
+def queries_and_keys(module, x, values=False):
+    parts = [each.unflatten(-1, (2, -1)).transpose(1, 2) for each in getattr(module, module.name)(x).chunk(3, -1)]
+    return parts if values else parts[:2]
+
+
+@pytest.mark.parametrize("kind", ["sdpa", "by hand", "MultiheadAttention"])
+@pytest.mark.parametrize("probed", [False, True])
+def test_modules_of_your_own(kind, probed):
+    torch.manual_seed(0)
+    layers = {"MultiheadAttention": lambda: torch.nn.MultiheadAttention(16, 2, batch_first=True, add_bias_kv=True)}
+    layer = layers.get(kind, lambda: Plain(kind == "by hand"))()
+    x = 4 * torch.randn(3, 7, 16)
+    given = (x, x, x) if kind == "MultiheadAttention" else (x,)
+    names = ("in_proj_weight", "in_proj_bias") if len(given) == 3 else ("c_attn.weight", "c_attn.bias")
+    start = {name: each.detach().clone() for name, each in layer.named_parameters()}
+    q, k, _ = (x @ start[names[0]].T + start[names[1]]).double().chunk(3, -1)
+    logits = torch.einsum("bqhd,bkhd->hbqk", q.unflatten(-1, (2, 8)), k.unflatten(-1, (2, 8))) / 8**0.5
+    hidden = torch.ones(7, 7, dtype=torch.bool).triu(1) & (len(given) == 1)
+    before = logits.masked_fill(hidden, -torch.inf).amax((1, 2, 3))
+    threshold = float(before.mean())
+    attention = {Plain: queries_and_keys} if kind == "by hand" else None
+    model = torch.nn.Sequential(layer) if len(given) == 1 else layer
+    clip = QKClip(model, threshold, probe=given if probed else None, attention=attention)
+    for _ in range(2):  # hooks are others from the second step on
+        model(*given)
+        clip.step()
+    root = (threshold / before.clamp(min=threshold)).sqrt().repeat_interleave(8)
+    factor = torch.cat([root, root, torch.ones(16)]).float()
+    now = dict(layer.named_parameters())
+    torch.testing.assert_close(now[names[0]], start[names[0]] * factor[:, None], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(now[names[1]], start[names[1]] * factor, rtol=1e-5, atol=1e-7)
+    if "bias_k" in start:
+        torch.testing.assert_close(now["bias_k"], start["bias_k"] * root.float(), rtol=1e-5, atol=1e-7)
+    clip.remove()
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+
+
+@pytest.mark.parametrize("monitored", [False, True])
+def test_compiled_models_are_clipped_with_a_monitor_beside(monitored):
+    from joma.monitor import Monitor
+
+    torch.compiler.reset()
+    model = build("gpt2")
+    called = torch.compile(model, backend="eager")
+    slow = build("gpt2")
+    before = largest(slow, text())
+    clip_slowly(slow, "gpt2", before, threshold := between(before))
+    clip = QKClip(called, threshold)
+    monitor = Monitor(called, inside=True, every=1, measures=["largest_logit"], alarms=[])
+    with monitor if monitored else nullcontext():
+        called(text())
+        clip.step()
+        if monitored:
+            monitor.step()
+            seen = torch.as_tensor(monitor.latest["largest_logit"].values)
+            torch.testing.assert_close(seen, torch.tensor(before, dtype=torch.float64), rtol=1e-5, atol=1e-5)
+    assert model.config._attn_implementation == "joma_inside"
+    clip.remove()
+    assert model.config._attn_implementation == "sdpa"
+    for mine, expected in zip(model.parameters(), slow.parameters(), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_frozen_layers_are_left_out():
+    model = build("llama")
+    for parameter in model.model.layers[0].parameters():
+        parameter.requires_grad_(False)
+    clip = QKClip(model, 1e-3)
+    model(text())
+    clip.step()
+    start = build("llama").model.layers
+    for at in (0, 1):
+        mine, theirs = (each[at].self_attn.q_proj.weight for each in (model.model.layers, start))
+        assert torch.equal(mine, theirs) == (at == 0)
+
+
+def test_logits_that_are_not_finite_change_nothing():
+    model, start = build("gpt2"), build("gpt2")
+    clip = QKClip(model, 1.0)
+    model(text())
+    clip.step({f"transformer.h.{at}.attn": torch.tensor([torch.inf, torch.nan, 0.5, -3.0]) for at in (0, 1)})
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), start.parameters(), strict=True))
+
+
+def stepped(model, *given, **options):
+    clip = QKClip(model, **options)
+    model(*given)
+    clip.step()
+
+
+def half_frozen():
+    model = build("llama")
+    model.model.layers[0].self_attn.q_proj.weight.requires_grad_(False)
+    return model
+
+
+def quantised():
+    model = build("llama")
+    model.model.layers[1].self_attn.k_proj = torch.nn.Sequential(model.model.layers[1].self_attn.k_proj)
+    return model
+
+
+def without_gain():
+    layer = Plain()
+    layer.q_norm = layer.k_norm = torch.nn.RMSNorm(8, elementwise_affine=False)
+    return torch.nn.Sequential(layer)
+
+
+X = torch.randn(1, 4, 16)
+BLOOM = {"vocab_size": 9, "hidden_size": 8, "n_layer": 1, "n_head": 2}
+test_refusals = refusals(
+    (lambda: QKClip("model"), "model must be a torch module, got 'model'"),
+    (lambda: QKClip(Plain(), 0), "threshold must be a number above 0, got 0"),
+    (lambda: QKClip(Plain(), float("nan")), "threshold must be a number above 0, got nan"),
+    (lambda: QKClip(Plain(), every=0), "every must be a whole number of at least 1, got 0"),
+    (lambda: QKClip(Plain(), moments=3), "moments must be an optimizer or None, got 3"),
+    (lambda: QKClip(Plain(), probe=3), "probe must be a tensor, a tuple of tensors, or a mapping .*, got 3"),
+    (lambda: stepped(torch.nn.Linear(16, 2), X), "saw no attention in the training pass of Linear"),
+    (lambda: stepped(torch.nn.Sequential(Plain(by_hand=True)), X), "saw no attention in the training pass"),
+    (lambda: stepped(torch.nn.Sequential(Plain(name="mix")), X), r"cannot be clipped: 0 \(Plain\) has no known layers"),
+    (lambda: stepped(half_frozen(), text()), "model.layers.0.self_attn has frozen weights among those"),
+    (lambda: stepped(quantised(), text()), "model.layers.1.self_attn makes queries or keys by a Sequential"),
+    (lambda: stepped(without_gain(), X), r"0 has norms of queries and keys \(RMSNorm\) without a gain to scale"),
+    (lambda: QKClip(Decoder(DecoderConfig(vocabulary=5, width=4, mlp=4), [0])).step(), "probe must be token ids"),
+    (
+        lambda: QKClip(Decoder(DecoderConfig(vocabulary=5, width=4, mlp=4, attention="sigmoid"), [0])),
+        "sigmoid attention, and no softmax",
+    ),
+    (lambda: QKClip(hf.BloomModel(hf.BloomConfig(**BLOOM))), "BloomModel adds a bias that grows with the position"),
+    (
+        lambda: QKClip(hf.MambaModel(hf.MambaConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, state_size=4))),
+        "cannot be clipped: mamba models have no softmax",
+    ),
+    (lambda: QKClip(build("gpt2")).step({"h": torch.ones(4)}), "largest names h, and the model has no such module"),
+)

@@ -20,9 +20,9 @@ from joma.host.devices import lacking
 from joma.host.errors import BadInput
 from joma.host.words import short
 from joma.monitor.errors import MonitorError
-from joma.monitor.untouched import untouched
 from joma.probes import Probe, ProbeError, collect, collect_plain
 from joma.probes._parallel import resharded
+from joma.probes._untouched import WeightChanged, untouched
 from joma.probes.adapters import Adapters
 
 _SAVING: dict[str, Any] = {"use_cache": False, "logits_to_keep": 1}
@@ -236,7 +236,7 @@ def first_pass(model: nn.Module, batch: ProbeBatch, *, attention: Adapters | Non
     batch.must_suit(model)
     try:
         return watched_pass(model, batch, attention=attention, **how)
-    except MonitorError:
+    except (MonitorError, WeightChanged):
         raise
     except ProbeError as error:
         if attention:  # the sentence on what they gave is the one that helps

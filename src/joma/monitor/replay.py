@@ -20,8 +20,8 @@ from joma.monitor.batch import ProbeBatch, quiet_pass
 from joma.monitor.errors import MonitorError
 from joma.monitor.graphs import Memory, aside, recording
 from joma.monitor.names import Structure
-from joma.monitor.untouched import devices_of, untouched
 from joma.probes import Probe
+from joma.probes._untouched import devices_of, untouched
 
 COMPARED = ("entropy", "largest_logit", "sink_mass")
 """What the recorded pass must give as the plain one does."""

@@ -34,6 +34,7 @@ from joma.probes._compiled import CompiledAttention
 from joma.probes._inside import InPass
 from joma.probes._parallel import Team, is_compiled, is_split, must_be_supported, reshard, unwrapped
 from joma.probes._support import INTERFACE, way
+from joma.probes._untouched import untouched
 from joma.probes.adapters import Adapters, checked_adapters
 
 _FIRST, _SECOND = ("exp_avg", "momentum_buffer"), ("exp_avg_sq", "max_exp_avg_sq")
@@ -238,19 +239,15 @@ class QKClip:
             )
 
     def _read_batch(self) -> None:
-        """One pass over the probe batch, in evaluation mode, which leaves random numbers and modes as they were."""
+        """One pass over the probe batch, in evaluation mode, which leaves no trace."""
         args, kwargs = self._batch or ((), {})
         if isinstance(self.model, Decoder):
             self._found, self._any = {_DECODER: _of_decoder(self.model, args[0])}, True
             return
         plain = bool(self._adapters) or not self._of_library
         how: Any = partial(collect_plain, attention=self._adapters) if plain else collect
-        training = [each for each in self.model.modules() if each.training]
-        cuda = [each.device for each in self.model.parameters() if each.is_cuda][:1]
         try:
-            for each in training:
-                each.training = False
-            with torch.random.fork_rng(cuda), how(self.model, keep=False) as probe:
+            with untouched(self.model), how(self.model, keep=False) as probe:
                 probe.products = self._take
                 self.model(*args, **kwargs)
             if not self._any:  # a model that shows logits alone, and no queries and keys
@@ -258,8 +255,6 @@ class QKClip:
         except ProbeError as error:
             raise BadInput(f"model cannot be clipped: {error}", argument="model") from error
         finally:
-            for each in training:
-                each.training = True
             reshard(self.model)
 
     def _planned(self, found: dict[str, Tensor]) -> "_Plan":

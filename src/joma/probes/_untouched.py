@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from joma.monitor.errors import MonitorError
+from joma.host.errors import JomaError
 
 _OF_TORCH = frozenset(vars(nn.Module()))  # hooks and the like, which no pass fills; there are many of them
 _FIXED = (
@@ -40,6 +40,10 @@ _FIXED = (
     torch.dtype,
     torch.device,
 )  # values that stay what they are
+
+
+class WeightChanged(JomaError, ValueError):
+    """A pass that changes a parameter, which would not come back."""
 
 
 @contextmanager
@@ -71,7 +75,7 @@ def untouched(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator
     if [each._version for each in parameters] != versions:
         changed = next(each for each, before in zip(parameters, versions, strict=True) if each._version != before)
         name = next((name for name, each in model.named_parameters() if each is changed), "a weight")
-        raise MonitorError(f"a forward pass of {type(model).__name__} changes {name}: it cannot be monitored")
+        raise WeightChanged(f"a forward pass of {type(model).__name__} changes {name}: it cannot be monitored")
 
 
 class HeldBy:
