@@ -9,8 +9,8 @@ from networks import LENGTH, PROBE, Block, Model, gpt2, llama, loss_of, made, sa
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from joma.monitor import Monitor, MonitorError
-from joma.probes._untouched import random_numbers_kept, untouched
+from joma.monitor import Monitor
+from joma.probes._untouched import WeightChanged, random_numbers_kept, untouched
 
 ASKED = ["gradient_stable_rank", "embedding_coherence"]  # only on request
 MEASURES = ["entropy", "largest_logit", "sink_mass", "effective_keys", "spread", "stable_rank", "norm", "update_ratio"]
@@ -207,7 +207,7 @@ def test_a_pass_that_changes_weights_is_refused():
                 self.attn.out.weight.mul_(0.99)
             return super().forward(x)
 
-    with pytest.raises(MonitorError, match=r"changes attn\.out\.weight: it cannot be monitored"):
+    with pytest.raises(WeightChanged, match=r"changes attn\.out\.weight: it cannot be monitored"):
         Monitor(made(Moving), probe=torch.randn(2, LENGTH, 8)).__enter__()
 
 

@@ -79,7 +79,7 @@ def _positive(value: float, name: str) -> float:
 
 
 class LargestLogit(_OfOneMeasure):
-    """The largest logit of a head is above a limit. Kimi K2 clips queries and keys from 100 on.
+    """The largest logit of a head is above a limit. Kimi K2 clips queries and keys from 100 on, as `QKClip` does.
 
     Each alert has the slope: how fast the logit rises per step, by least squares over the last five measurings.
 
