@@ -77,6 +77,11 @@ def test_members_of_a_decoder_are_clipped_each_for_itself(qk_norm, given):
     for (name, parameter), expected in zip(decoder.named_parameters(), slow.parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, rtol=1e-12, atol=0, msg=lambda why, name=name: f"{name}: {why}")
     assert clip.clips["attention"].view(before.shape).equal((before > threshold).long())
+    start = decoder_and_logits(ids, qk_norm=qk_norm)[0].state_dict()
+    decoder.load_state_dict(start)
+    clip.step(before if given else None)  # a second time, from the same weights
+    for parameter, expected in zip(decoder.parameters(), slow.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -302,6 +307,8 @@ def test_frozen_layers_are_left_out():
     model = build("llama")
     for parameter in model.model.layers[0].parameters():
         parameter.requires_grad_(False)
+    stepped(frozen := build("llama").requires_grad_(False), text(), threshold=1e-3)  # all of them
+    assert all(torch.equal(*pair) for pair in zip(frozen.parameters(), build("llama").parameters(), strict=True))
     clip = QKClip(model, 1e-3)
     model(text())
     clip.step()
@@ -309,6 +316,24 @@ def test_frozen_layers_are_left_out():
     for at in (0, 1):
         mine, theirs = (each[at].self_attn.q_proj.weight for each in (model.model.layers, start))
         assert torch.equal(mine, theirs) == (at == 0)
+
+
+def test_a_model_that_shows_logits_alone_is_read_by_a_probe_batch():
+    """GPT-J applies softmax by itself; nothing is added to its logits, so that scaled heads end at the threshold."""
+    torch.manual_seed(0)
+    model = hf.GPTJModel(hf.GPTJConfig(vocab_size=61, n_embd=16, n_layer=1, n_head=2, n_positions=16, rotary_dim=4))
+    with torch.no_grad():
+        for each in model.parameters():
+            each.add_(torch.randn_like(each) * 0.5)
+    clip = QKClip(model, 1e9, probe=text())
+    clip.step()
+    (before,) = (each.clone() for each in clip.largest.values())
+    clip.threshold = float(before.mean())
+    for _ in range(3):  # scaled at the first, read again at the second
+        clip.step()
+    torch.testing.assert_close(
+        next(iter(clip.largest.values())), before.clamp(max=clip.threshold), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_logits_that_are_not_finite_change_nothing():
@@ -337,6 +362,13 @@ def quantised():
     return model
 
 
+def tied():
+    model = build("llama")
+    model.model.layers[1].self_attn.k_proj.weight = model.model.layers[0].self_attn.k_proj.weight
+    model.model.layers[1].self_attn.q_proj.weight = model.model.layers[0].self_attn.q_proj.weight
+    return model
+
+
 def without_gain():
     layer = Plain()
     layer.q_norm = layer.k_norm = torch.nn.RMSNorm(8, elementwise_affine=False)
@@ -356,6 +388,7 @@ test_refusals = refusals(
     (lambda: stepped(torch.nn.Sequential(Plain(by_hand=True)), X), "saw no attention in the training pass"),
     (lambda: stepped(torch.nn.Sequential(Plain(name="mix")), X), r"cannot be clipped: 0 \(Plain\) has no known layers"),
     (lambda: stepped(half_frozen(), text()), "model.layers.0.self_attn has frozen weights among those"),
+    (lambda: stepped(tied(), text()), "model.layers.1.self_attn shares weights of queries or keys"),
     (lambda: stepped(quantised(), text()), "model.layers.1.self_attn makes queries or keys by a Sequential"),
     (lambda: stepped(without_gain(), X), r"0 has norms of queries and keys \(RMSNorm\) without a gain to scale"),
     (lambda: QKClip(Decoder(DecoderConfig(vocabulary=5, width=4, mlp=4), [0])).step(), "probe must be token ids"),

@@ -61,7 +61,8 @@ class QKClip:
     - group: the processes whose largest logits are put together; None: all of them
 
     What cannot be clipped is refused in one sentence, at the latest by the first `step`. Layers whose weights are all
-    frozen are left out.
+    frozen are left out. Modules of your own are known by the names of their layers: q_proj and k_proj, query and key
+    and the like, or one fused layer (c_attn, qkv, Wqkv) with all queries, then all keys, then all values.
 
     >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
     >>> clip = QKClip(layer, threshold=0.5)
@@ -101,7 +102,8 @@ class QKClip:
         self._batch = None if probe is None else _batch(probe)
         self._adapters, self._moments, self._group = checked_adapters(attention), moments, group
         self._must_be_known()
-        self._found: dict[str, Tensor] = {}  # after the first step, parts of one tensor
+        self._found: dict[str, Tensor] = {}  # after the first step parts of one tensor, `_all`
+        self._all: Tensor | None = None
         self._any = False  # whether anything was seen since the last step
         self._widths: dict[str, int] = {}
         self._plan: _Plan | None = None
@@ -124,19 +126,28 @@ class QKClip:
         self.steps += 1
         due = self.steps % self._every == 0
         if largest is not None:
-            given = largest if isinstance(largest, Mapping) else {_DECODER: largest.flatten()}
-            self._found, self._any = {name: each.clone() for name, each in given.items()}, True
+            self._take_all(largest if isinstance(largest, Mapping) else {_DECODER: largest.flatten()})
         elif due:
             self._look()
         if self._any:
-            if self._plan is None or self._plan.here != {name: len(each) for name, each in self._found.items()}:
-                self._plan = self._planned(self._found)
-                self._all = torch.cat([each.to(next(iter(self._found.values()))) for each in self._found.values()])
-                self._found = dict(zip(self._found, self._all.split([*self._plan.here.values()]), strict=True))
-            self.largest, self.clips = self._plan.apply(self._all, self.threshold, self.clips)
-            self._all.fill_(-torch.inf)
-            self._any = False
+            self._clip()
         self._arm()
+
+    def _clip(self) -> None:
+        """Scale by what was found, and begin to look anew."""
+        if self._plan is None or self._plan.here != {name: len(each) for name, each in self._found.items()}:
+            self._plan, self._all = self._planned(self._found), None
+        if self._all is None:
+            parts = [*self._found.values()]
+            self._all = torch.cat([each.to(parts[0]) for each in parts])
+            self._found = dict(zip(self._found, self._all.split([len(each) for each in parts]), strict=True))
+        self.largest, self.clips = self._plan.apply(self._all, self.threshold, self.clips)
+        self._all.fill_(-torch.inf)
+        self._any = False
+
+    def _take_all(self, found: Mapping[str, Tensor]) -> None:
+        """Take what somebody else has found, in place of what passes showed."""
+        self._found, self._all, self._any = dict(found), None, True
 
     def remove(self) -> None:
         """Take everything off the model."""
@@ -242,7 +253,7 @@ class QKClip:
         """One pass over the probe batch, in evaluation mode, which leaves no trace."""
         args, kwargs = self._batch or ((), {})
         if isinstance(self.model, Decoder):
-            self._found, self._any = {_DECODER: _of_decoder(self.model, args[0])}, True
+            self._take_all({_DECODER: _of_decoder(self.model, args[0])})
             return
         plain = bool(self._adapters) or not self._of_library
         how: Any = partial(collect_plain, attention=self._adapters) if plain else collect
@@ -251,7 +262,7 @@ class QKClip:
                 probe.products = self._take
                 self.model(*args, **kwargs)
             if not self._any:  # a model that shows logits alone, and no queries and keys
-                self._found, self._any = probe.by_layer("largest_logit"), True
+                self._take_all(probe.by_layer("largest_logit"))
         except ProbeError as error:
             raise BadInput(f"model cannot be clipped: {error}", argument="model") from error
         finally:
@@ -295,7 +306,8 @@ class _Plan:
         self.here = {name: len(each) for name, each in found.items()}
         self.heads = {name: heads for name, (_, heads, _) in layers.items()}
         self._moments, self._group = clip._moments, clip._group
-        total, first, places, self.pieces, slots = sum(self.heads.values()), 0, [], [], []
+        total, first, places, slots = sum(self.heads.values()), 0, [], []
+        self.pieces: list[Piece] = []
         for at, (name, (pieces, heads, part)) in enumerate(layers.items()):
             here = self.here[name]
             places.append(first + part * here + torch.arange(here))
@@ -305,6 +317,8 @@ class _Plan:
             )
             for piece in pieces:
                 parameter = getattr(piece.owner, piece.attribute)
+                if any(parameter is getattr(each.owner, each.attribute) for each in self.pieces):
+                    raise refusal(name, "shares weights of queries or keys with another module")
                 local = _local(piece.slots, parameter, name)
                 self.pieces.append(piece._replace(slots=local))
                 slots.append(table[local].flatten())
@@ -339,6 +353,8 @@ class _Plan:
         return flat
 
     def _scale(self, factor: Tensor) -> None:
+        if not self.pieces:
+            return
         self._layer, self._slots = self._layer.to(factor.device), self._slots.to(factor.device)
         smallest = factor.new_ones(len(self.heads)).scatter_reduce(0, self._layer, factor, "amin")
         table = torch.cat([factor.new_ones(1), factor, factor.sqrt(), smallest.sqrt()])
