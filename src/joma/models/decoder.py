@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from joma.host.arguments import Number, as_tensor
 from joma.host.words import counted
-from joma.models._attention import See, attend
+from joma.models._attention import See, attend, attend_on_processor
 from joma.models._kinds import check_kinds, inner_positions, of_members, own
 from joma.models._positions import penalised, turned
 from joma.models._start import block_parameters as block_parameters  # a decoder's, so it is asked for here
@@ -261,9 +261,7 @@ def _attend(
         score = _after(partial(penalised, slope=w["slopes"]), score)
     drops = drop.noise is not None and drop.probability > 0
     if see is None and score is None and not drops and x.device.type == "cpu" and kind == "softmax":
-        # nobody looks at the weights: torch's fused kernel takes half the time of many small products
-        flat = [part.flatten(0, 1) for part in (query, key, value)]
-        y = F.scaled_dot_product_attention(flat[0], flat[1], flat[2], is_causal=config.causal).view(query.shape)
+        y = attend_on_processor(query, key, value, causal=config.causal)
     else:
         y = attend(query, key, value, kind=kind, causal=config.causal, sink=sink, drop=drop, see=see, score=score)
     if "mixed_scale" in w:

@@ -68,7 +68,7 @@ class _OnProcessor(torch.autograd.Function):
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
         x, weight = ctx.saved_tensors
         by_x, by_weight, by_bias = ctx.needs_input_grad
-        ones = gradient.new_ones(1, 1, 1).expand(len(x), 1, x.shape[1])
+        ones = gradient.new_ones(1, 1, x.shape[1]).expand(len(x), -1, -1)  # one row: BLAS takes no stride of 0 in it
         return (
             torch.bmm(gradient, weight.mT) if by_x else None,
             torch.bmm(x.mT, gradient) if by_weight else None,
@@ -100,7 +100,7 @@ class _ScaledOnProcessor(torch.autograd.Function):
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
         x, scale = ctx.saved_tensors
         by_x, by_scale, by_shift = ctx.needs_input_grad
-        ones = gradient.new_ones(1, 1, 1).expand(len(x), 1, x.shape[1])
+        ones = gradient.new_ones(1, 1, x.shape[1]).expand(len(x), -1, -1)  # one row: BLAS takes no stride of 0 in it
         return (
             gradient * scale[:, None] if by_x else None,
             torch.bmm(ones, gradient * x)[:, 0] if by_scale else None,
