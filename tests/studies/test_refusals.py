@@ -36,7 +36,7 @@ REFUSED = {
         ({"multiple": 3}, "multiple must be even"),
     ],
     "fig7": [
-        ({"heads": 5}, "width 64 cannot be shared by 5 heads"),
+        ({"heads": 5}, "width 32 cannot be shared by 5 heads"),
         ({"series": "somewhere", "seeds": 2}, "seeds must be 1 with a series, which was trained once, got 2"),
     ],
     "galore-lowrank": [

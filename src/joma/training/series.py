@@ -169,9 +169,7 @@ def _train(
             tokenizer.save_pretrained(folder / f"step{step}")
 
     logging.disable_progress_bar()  # ours speaks for all of it
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=device != "cpu"
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
     warm = max(1, round(config.warmup * config.steps))
 
     def share(step: int) -> float:

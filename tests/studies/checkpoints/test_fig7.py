@@ -24,7 +24,7 @@ pytest.importorskip("transformers", reason="transformers is not installed here (
 STUDY = load("fig7")
 TINY = dataclasses.replace(
     STUDY.quick, layers=2, width=32, heads=2, vocabulary=300, context=32, batch=8, steps=36, every=3, characters=60_000,
-    held_out=4_000,
+    held_out=4_000, seeds=1,
 )  # fmt: skip
 NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"
 

@@ -273,7 +273,7 @@ def _trained_here(config: Fig10Config, progress: Progress) -> Material:
 
 def _train(model: Any, ids: Tensor, config: Fig10Config, progress: Progress) -> list[float]:
     generator = torch.Generator().manual_seed(config.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=0.01, fused=True)
     losses: list[float] = []
     model.train()
     for step in range(config.steps):

@@ -42,26 +42,27 @@ class Fig7Config(StudyConfig):
     series: str = ""
     """A hub model with step revisions or a folder of checkpoints; empty: train one."""
     text: str = ""
-    """A text file for attention entropy; needed with --series."""
+    """A text file for attention entropy; needed with --series, as is --seeds 1."""
     device: str = "cpu"
-    layers: int = 4
-    width: int = 64
-    heads: int = 4
-    vocabulary: int = 512
-    context: int = 64
+    layers: int = 2
+    width: int = 32
+    heads: int = 2
+    vocabulary: int = 300
+    context: int = 32
     batch: int = 8
-    steps: int = 180
+    steps: int = 120
     rate: float = 3e-3
     every: int = 20
     """Checkpoints beyond Pythia's schedule (0, 1, 2, 4, ..., 512, 1000, ...): one every so many steps."""
-    characters: int = 1_000_000
+    characters: int = 60_000
     """How much Python source to train on."""
-    held_out: int = 8_000
+    held_out: int = 2_000
     """Characters at the end of the text that are not trained on and that entropy is measured on."""
     wikitext: bool = False
     """Train on WikiText-2 as well, found through JOMA_DATA."""
-    seeds: int = 1
-    """Networks that are trained here; with fewer than 2 there is no interval and every claim is undecided."""
+    seeds: int = 5
+    """Networks that are trained here; with fewer than 2 there is no interval and every claim is undecided. Five of two
+    layers take no longer than one of four with a width of 64. Seeds from 5010 on decided three claims of four."""
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -29,7 +29,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from joma.claims.config import Above, Least, StudyConfig, Values
@@ -149,11 +148,11 @@ class GroupNetworks(nn.Module):
 
     def forward(self, pairs: Tensor) -> Tensor:
         """(members, pairs, order) of pairs (members, pairs, 2) of elements; scores of a pair add up to zero."""
-        members, rows, _ = self.read.shape
-        own = torch.arange(members, device=pairs.device)[:, None, None] * rows  # rows of all members stand in one table
+        rows = self.read.shape[1]
         second = torch.arange(2, device=pairs.device) * (rows // 2)
-        heard = F.embedding_bag((pairs + own + second).flatten(0, 1), self.read.flatten(0, 1), mode="sum")
-        scores: Tensor = heard.unflatten(0, pairs.shape[:2]).square() @ self.write
+        # A product with two ones per pair: its gradient takes half the time of one that is added up row by row.
+        chosen = self.read.new_zeros(*pairs.shape[:2], rows).scatter_(-1, pairs + second, 1.0)
+        scores: Tensor = (chosen @ self.read).square() @ self.write
         return scores - scores.mean(-1, keepdim=True)
 
 
