@@ -234,19 +234,18 @@ def test_a_folder_is_followed_until_ctrl_c(tmp_path, capsys, monkeypatch):
     assert said.err == "joma: interrupted; only watching ends, the runs continue\n"
 
 
-def test_the_rate_counts_from_the_first_step_and_only_new_steps_later(tmp_path):
+def test_the_rate_is_of_the_steps_since_the_first_look_and_of_when_files_were_written(tmp_path):
     """A run that begins at step 1,000: what came before it was not taken while anybody looked."""
     path = tmp_path / "run.joma"
-    with Run.create(path, study="demo", config={}) as run:
-        for step in (1000, 1010):
-            run.append("loss", step, 1.0)
+    Run.create(path, study="demo", config={}).close()
     folder = Folder(path)
-    os.utime(path, (100, 100))
-    look(folder)
-    with Run.open(path, write=True) as run:
-        run.append("loss", 1030, 1.0)
-    os.utime(path, (105, 105))
-    assert look(folder).rate == 4.0  # 20 steps in 5 seconds
+    for second, steps in ((100, (1000, 1010)), (105, (1020,)), (110, (1050,))):
+        with Run.open(path, write=True) as run:
+            for step in steps:
+                run.append("loss", step, 1.0)
+        os.utime(path, (second, second))
+        seen = look(folder)
+    assert (seen.rate, seen.entry["written"]) == (4.0, 110)
 
 
 def test_of_many_new_steps_the_last_are_told(tmp_path):
@@ -259,18 +258,6 @@ def test_of_many_new_steps_the_last_are_told(tmp_path):
             run.append("loss", step, 1.0)
         new = [step for step, _ in look(folder).new]
     assert new == list(range(31, MOST_NEW + 31))
-
-
-def test_the_rate_comes_from_when_files_were_written(tmp_path):
-    path = tmp_path / "a.joma"
-    folders = {}
-    for step, second in ((0, 100), (10, 105), (40, 110)):
-        with Run.open(path, write=True) if step else Run.create(path, study="a", config={}) as run:
-            run.append("loss", step, 1.0)
-        os.utime(path, (second, second))
-        folder = folders.setdefault(path, Folder(path))
-        run = look(folder)
-    assert (run.rate, run.entry["written"]) == (4.0, 110)
 
 
 def test_another_run_of_the_same_name_begins_anew(tmp_path):

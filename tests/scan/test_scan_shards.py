@@ -274,16 +274,21 @@ def test_a_run_outside_of_the_folder_is_not_read(parts, tmp_path):
         merge_shards([tmp_path / "parts"], tmp_path / "out")
 
 
-def test_what_is_noted_of_single_steps_stays_in_the_order_of_steps(pristine, tmp_path, monkeypatch):
-    """Also where a shard is given again and measures nothing."""
+def noting(monkeypatch, how):
+    """Every step that is measured says so."""
     one_step = import_module("joma.scan.sweep.reading")
     real = one_step._measured
 
-    def noting(plan, place, *arguments, **named):
+    def noted(plan, place, *arguments, **named):
         values, faults, notes = real(plan, place, *arguments, **named)
-        return values, faults, (*notes, f"{place.name} was read slowly")
+        return values, faults, (*notes, f"{place.name} was read {how}")
 
-    monkeypatch.setattr(one_step, "_measured", noting)
+    monkeypatch.setattr(one_step, "_measured", noted)
+
+
+def test_what_is_noted_of_single_steps_stays_in_the_order_of_steps(pristine, tmp_path, monkeypatch):
+    """Also where a shard is given again and measures nothing."""
+    noting(monkeypatch, "slowly")
     alone = scan(pristine, out=tmp_path / "alone")
     for shard in ("2/3", "1/3", "3/3", "2/3"):
         scan(pristine, out=tmp_path / "parts", shard=shard)
@@ -293,27 +298,20 @@ def test_what_is_noted_of_single_steps_stays_in_the_order_of_steps(pristine, tmp
     assert merged.faults == alone.faults
     assert list(dict.fromkeys(fault.step for fault in merged.faults)) == [2, 40]  # of shards 3 and 2
     assert any("steps 10 (step10.safetensors), 20 (step20.safetensors)" in note for note in merged.notes)
+    monkeypatch.undo()
     for shard in ("1/3", "2/3", "3/3"):
-        monkeypatch.setattr(one_step, "_measured", real)
         scan(pristine, out=tmp_path / "parts", shard=shard, fresh=True)
     assert not any("slowly" in note for note in merge_shards([tmp_path / "parts"], tmp_path / "again").notes)
 
 
 def test_a_step_that_is_measured_again_says_what_it_says_now(pristine, tmp_path, monkeypatch):
     """Step 40 has a fault and is tried again; step 30 is recorded, and keeps its note."""
-    one_step = import_module("joma.scan.sweep.reading")
-    real = one_step._measured
-    for word in ("slowly", "quickly"):
-
-        def noting(plan, place, *arguments, word=word, **named):
-            values, faults, notes = real(plan, place, *arguments, **named)
-            return values, faults, (*notes, f"read {word}")
-
-        monkeypatch.setattr(one_step, "_measured", noting)
+    for how in ("slowly", "quickly"):
+        noting(monkeypatch, how)
         scan(pristine, out=tmp_path, shard="1/1")
+        monkeypatch.undo()
     notes = json.loads((tmp_path / "shard-1-of-1" / FILE).read_text())["content"]["notes"]
-    assert notes["30"][-1:] == ["read slowly"]
-    assert notes["40"][-1:] == ["read quickly"]
+    assert [notes[step][-1].split()[-1] for step in ("30", "40")] == ["slowly", "quickly"]
 
 
 def test_a_part_remembers_the_files_of_the_tensors_that_judging_can_name():
