@@ -475,6 +475,10 @@ if __name__ == "__main__":
     import transformers.models.gpt2.modeling_gpt2
     import transformers.models.llama.modeling_llama  # noqa: F401  # as above
 
-    for size, what in ((2, of_two), (4, of_four)):
-        mp.start_processes(work, (sys.argv[1], size, what), nprocs=size, start_method="fork")
-    mp.start_processes(example_of_fsdp2, (sys.argv[1],), nprocs=2, start_method="fork")
+    starts = [(work, (sys.argv[1], 2, of_two), 2), (work, (sys.argv[1], 4, of_four), 4)]
+    starts.append((example_of_fsdp2, (sys.argv[1],), 2))
+    # All at once: they wait for each other more than they compute.
+    groups = [mp.start_processes(*start, join=False, start_method="fork") for start in starts]
+    for group in groups:
+        while not group.join():
+            pass
