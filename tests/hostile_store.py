@@ -33,7 +33,7 @@ class Hostile:
 
 
 def pages_without_end(handler: Any, number: int) -> None:
-    entries = "".join(ENTRY.format(f"{number}-{at}") for at in range(1000))
+    entries = "".join(ENTRY.format(f"{number}-{at}-{'x' * 900}") for at in range(1000))  # keys as long as may be
     handler.whole(200, page(entries, number))
 
 

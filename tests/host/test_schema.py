@@ -87,6 +87,7 @@ def spoiled(content, draw):
 @needs_records
 def test_spoiled_findings_are_refused_where_another_checker_refuses_them():
     record, draw = json.loads((RECORDS / "fig6" / "findings.json").read_text()), random.Random(0)
+    record["findings"] = record["findings"][:2]  # of one kind: more places, no other ones
     another, refused = VALIDATORS.Draft202012Validator(load("findings")), 0
     for _ in range(150):
         content = spoiled(record, draw)

@@ -37,9 +37,9 @@ def hostile(monkeypatch):
 
 
 @pytest.mark.parametrize(("answer", "limit", "why"), [
-    ("pages_without_end", {"STORE_LISTING_BYTES": 16 * MEGABYTES}, "lists more than 16,777,216 bytes of memory"),
-    ("body_without_end", {"STORE_LISTING_BYTES": 16 * MEGABYTES}, "lists more than 16,777,216 bytes of memory"),
-    ("refusal_without_end", {"STORE_LISTING_BYTES": 16 * MEGABYTES}, "lists more than 16,777,216 bytes of memory"),
+    ("pages_without_end", {"STORE_LISTING_BYTES": 4 * MEGABYTES}, "lists more than 4,194,304 bytes of memory"),
+    ("body_without_end", {"STORE_LISTING_BYTES": 4 * MEGABYTES}, "lists more than 4,194,304 bytes of memory"),
+    ("refusal_without_end", {"STORE_LISTING_BYTES": 4 * MEGABYTES}, "lists more than 4,194,304 bytes of memory"),
     ("empty_pages_without_end", {"STORE_SECONDS": 0.5}, r"could not be listed: that took more than 0\.5 s"),
     ("same_page_without_end", {"STORE_SECONDS": 0.5}, r"could not be listed: that took more than 0\.5 s"),
     ("broken_words", {}, "could not be read: the connection broke|could not be read: the server answered"),
