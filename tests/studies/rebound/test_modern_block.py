@@ -222,6 +222,7 @@ def test_a_clip_scales_the_heads_that_are_above_their_threshold_and_no_others(wh
         assert torch.equal(p[times == 1], before[name][times == 1])
 
 
+@torch.no_grad()
 def test_what_is_looked_at_is_what_it_says():
     """Entropy without the idle key, the largest logit, the first key's share, and words' logits to the mean query."""
     shape = DecoderConfig(vocabulary=5, width=8, mlp=12, layers=2, context=6)

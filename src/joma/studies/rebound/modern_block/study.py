@@ -262,7 +262,7 @@ STUDY = Study(
     version=1,
     claims=CLAIMS,
     quick=ModernBlockConfig(
-        **QUICK | {"every": 40}, seeds=5, seed=400, arms=("QK-norm", "VO-norm"), window=80,
+        **QUICK | {"every": 60, "valid_sequences": 4}, seeds=5, seed=400, arms=("QK-norm", "VO-norm"), window=120,
         clip_sequences=16,
     ),
     paper=ModernBlockConfig(
