@@ -63,8 +63,9 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self):
-        hub = self.server.repository
         path = unquote(urlsplit(self.path).path)
+        several = self.server.repositories
+        hub = next((one for one in several if f"/{one.name}/" in path), several[0])
         hub.requests.append((self.command, path, self.headers.get("Range")))
         if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
             return self.answer(401, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
@@ -93,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
         found = re.fullmatch(rf"{place}/{hub.name}/resolve/([^/]+)/(.+)", path)
         if found:
             return self.resolve(hub, hub.revision_of(found[1]), found[2])
-        stored = re.fullmatch(r"/store/([^/]+)/(.+)", path)
+        stored = re.fullmatch(rf"/store/{hub.name}/([^/]+)/(.+)", path)
         if stored:
             return self.content(hub, stored[1], stored[2])
         return self.answer(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
@@ -113,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
             headers |= {"X-Linked-Etag": f'"{hub.etag(revision, name)}"', "X-Linked-Size": str(size)}
             # Another host name for the same server: credentials must not follow.
             port = self.server.server_address[1]
-            headers["Location"] = f"http://localhost:{port}/store/{revision}/{name}"
+            headers["Location"] = f"http://localhost:{port}/store/{hub.name}/{revision}/{name}"
             return self.answer(302, None, headers)
         return self.content(hub, revision, name, headers)
 
@@ -168,10 +169,10 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(repository):
-    """The address of a server that hands `repository` out."""
+def serving(*repositories):
+    """The address of a server that hands these repositories out."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.repository = repository
+    server.repositories = repositories
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()

@@ -7,6 +7,7 @@ from functools import partial
 
 from joma import __version__
 from joma.cli import (
+    atlas,
     cache,
     export,
     forecast,
@@ -94,6 +95,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
         plan,
         validate,
         scan,
+        atlas,
         merge,
         cache,
         forecast,

@@ -226,6 +226,29 @@ def compared(shown: Sequence[tuple[Panel, Panel]], names: tuple[str, str]) -> Fi
     return figure
 
 
+def bands_over_steps(shown: Sequence[tuple[Panel, np.ndarray, np.ndarray]]) -> Figure:
+    """One panel each, (means over runs, low, high): its last row, a mean, thick, and the first and last layer thin.
+
+    Where low and high are numbers they are the edges of a band.
+
+    >>> panel = Panel("stable rank, mlp", [0, 100], ["layer 0", "mean"], np.array([[4.0, 4.0], [3.0, 3.0]]))
+    >>> len(bands_over_steps([(panel, panel.values - 1, panel.values + 1)]).axes)
+    1
+    """
+    figure, axes = _grid([panel.title for panel, _, _ in shown])
+    for axis, (panel, low, high) in zip(axes, shown, strict=True):
+        chosen = dict.fromkeys((0, len(panel.rows) - 2, len(panel.rows) - 1))
+        for at, colour in zip(chosen, (BLUE, ORANGE, INK)[-len(chosen) :], strict=True):
+            width = 2.2 if at == len(panel.rows) - 1 else 1.0
+            axis.fill_between(panel.steps, low[:, at], high[:, at], color=colour, alpha=0.2, lw=0)
+            _line(
+                axis, panel.steps, panel.values[:, at], color=colour, lw=width, label=fitting(panel.rows[at]), marker=""
+            )
+        _steps(axis, panel)
+        label_lines(axis)
+    return figure
+
+
 def fitting(name: str, most: int = 20) -> str:
     """A name that fits beside a panel: its middle gives way.
 

@@ -9,7 +9,7 @@ Six packages, and imports go one way: each imports only from those before it.
 5. `result`: the curves of a scan, thresholds and tables.
 6. `sweep`: what is read, measured, judged and recorded.
 
-`scanning` stands on all of them.
+`scanning` stands on all of them, and `atlas` on it: many runs scanned by one list.
 """
 
 from joma.scan.errors import CheckpointError, Fault, NoneUsable

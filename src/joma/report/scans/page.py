@@ -6,11 +6,13 @@ from pathlib import Path
 
 from joma.host.file_kinds import PAGE
 from joma.host.files import make_folder, write_text
+from joma.host.words import counted
 from joma.report.figures import can_draw, figure
 from joma.report.markup import Anchors, command, filled, head, prose, section
-from joma.report.scans import sections
+from joma.report.scans import atlas, sections
 from joma.report.scans.curves import layers_of, measure_title
 from joma.report.scans.shown import ShownScan
+from joma.scan.atlas import LEVEL, Measured
 from joma.scan.result.curves import Scan, mean_of
 
 _TAKEN = ("top", "theme", "main", "repeat", "read", "left-out")
@@ -55,6 +57,19 @@ def write_comparison(scans: tuple[ShownScan, ShownScan], path: Path, *, made_by:
     above = ("" if can_draw() else sections.NO_FIGURES) + _only((first, second), names)
     both, compared = " and ".join(names), f"Compared: {first.source} and {second.source}."
     return _write(path, both, links, parts, both, compared, above, command(made_by))
+
+
+def write_atlas(measured: Sequence[Measured], path: Path, *, made_by: str) -> Path:
+    """Write the page of an atlas: a section per series, with intervals over its runs. made_by: the command."""
+    anchors = Anchors(*_TAKEN)
+    found = {one.series.name: one for one in measured if one.scans}
+    links = {anchors.take("series", name): name for name in found}
+    parts = [section(anchor, name, atlas.contents(found[name], anchors)) for anchor, name in links.items()]
+    runs, series = (counted(count, what) for count, what in
+                    ((sum(len(one.scans) for one in measured), "run"), (len(found), "series")))  # fmt: skip
+    summary = f"{runs} of {series}, with {100 * LEVEL:g} % intervals over runs. An atlas measures and does not judge."
+    above = ("" if can_draw() else sections.NO_FIGURES) + atlas.missing(measured)
+    return _write(path, "atlas", links, parts, path.stem, summary, above, command(made_by))
 
 
 def _write(
