@@ -1,6 +1,7 @@
 """An atlas against a hub that really answers: three seeds of one model, with names and revisions as Pythia has them."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -174,6 +175,15 @@ def test_the_lists_that_come_with_joma_are_complete():
     by_hand = 154 * 6 * 4 * 512**2 * 2 / 1e9
     assert {one.name: one.gigabytes for one in atlas.read_manifest("pythia")}["pythia-70m"] == pytest.approx(by_hand)
     assert all("/" in run for name in atlas.shipped() for one in atlas.read_manifest(name) for run in one.runs)
+
+
+def test_the_manual_says_what_the_lists_read():
+    page = (Path(__file__).parents[2] / "docs/how-to/scan-checkpoints.md").read_text(encoding="utf-8")
+    for name in atlas.shipped():
+        (total, of) = re.search(rf"^\| `{name}`[^|]*\| ([\d,]+) \| (.*) \|$", page, re.MULTILINE).groups()
+        known = {one.name.split("-")[1].upper(): one.gigabytes for one in atlas.read_manifest(name)}
+        assert total == f"{sum(known.values()):,.0f}"
+        assert all(f"{known[size]:,.1f}" == said for size, said in (one.split() for one in of.split(", ")))
 
 
 def scanned(values, steps, rows=2):
