@@ -12,7 +12,7 @@ from slow_cache import slow_losses
 from tiny_models import KINDS, LENGTH
 
 from joma.cache import POLICIES, losses, rule
-from joma.cache.policies import Call, random, uniform_draws
+from joma.cache.policies import Call, random, top_k, uniform_draws
 
 BUDGET = 10
 
@@ -99,6 +99,21 @@ def test_all_kept_is_full_attention_bit_for_bit(models, tokens, kind, policy):
     assert torch.equal(losses(model, tokens, policy, 1.0), own)
     assert torch.equal(losses(model, tokens, policy, LENGTH), own)
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_top_k_is_monotone():
+    """The sets grow with the budget, so the attention they hold does too."""
+    query, key = torch.randn(2, 4, 2, 20, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).unbind(2)
+    key = key[:, :2].contiguous()
+    weights = Call(rule("full", 1.0, 20), query, key, 0.5, key[:, :, :0, 0]).logits.softmax(-1).sum(2)
+    held = [torch.zeros(2, 2, 20, 20, dtype=torch.bool)]
+    for budget in range(1, 20):
+        seen = top_k(Call(rule("top-k", budget, 20), query, key, 0.5, key[:, :, :0, 0])).seen
+        assert (seen.sum(-1) == torch.arange(1, 21).clamp(max=budget)).all()
+        assert (held[-1] <= seen).all()
+        held.append(seen)
+    mass = torch.stack([(weights * seen).sum(-1) for seen in held])
+    assert (mass.diff(dim=0) >= 0).all()
 
 
 def test_draws_are_numbers_that_other_machines_have_too():
