@@ -9,7 +9,7 @@ from records import found, verdicts
 
 from joma.claims.execute import plain_config
 from joma.runs import Run
-from joma.studies.sparsity.sinks_needed import ALWAYS, KINDS, STUDY, TRIGGER, Heads, Members, name_of, sequences
+from joma.studies.sparsity.sinks_needed import ALWAYS, KINDS, STUDY, TRIGGER, Heads, Members, Record, name_of, sequences
 
 CONFIG = replace(STUDY.quick, heads=(1, 2), steps=100, every=50)
 CHECK, LITTLE, NOT = "softmax-needs-a-sink", "only qualitative", "not above its control"
@@ -36,6 +36,7 @@ def made(folder, *, ends=(), starts=0.1, error=0.01, second=0.01, always=0.11):
 def test_a_record_of_sinks_with_softmax_alone_holds(tmp_path):
     with made(tmp_path) as run:
         assert set(verdicts(STUDY, run).values()) == {"holds"}
+        assert Record(run, 1).uniform == pytest.approx(sum(1 / keys for keys in range(7, 13)) / 6)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +142,20 @@ def test_what_is_looked_at_are_late_queries_that_must_be_silent():
         networks.write.zero_()
     seen = members.look(networks, [0, 1])
     assert torch.stack([seen["missed"], seen["noise"]]).tolist() == [pytest.approx([1.0, 1.0]), [0.0, 0.0]]
+
+
+def test_weights_that_sum_to_more_than_one_count_as_shares():
+    members, networks = Members(CONFIG, "relu", 1, TRIGGER), Heads(CONFIG, "relu", 1, [0])
+    with torch.no_grad():
+        networks.read.zero_()
+        networks.read[:, CONFIG.content :, [0, CONFIG.width]] = 8.0  # all logits are alike, and large
+    seen = members.look(networks, [0])
+    assert seen["total"].item() == pytest.approx(64 / CONFIG.width**0.5)
+    plain = Heads(CONFIG, "softmax", 1, [0])
+    with torch.no_grad():
+        plain.read.zero_()
+    uniform = Members(CONFIG, "softmax", 1, TRIGGER).look(plain, [0])
+    assert seen["first"].item() == pytest.approx(uniform["first"].item(), rel=1e-5)
 
 
 def test_kinds_begin_alike_and_members_are_their_seeds():
