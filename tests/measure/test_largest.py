@@ -37,10 +37,11 @@ CASES = {  # what is given, and which keys each query then sees
 def test_the_largest_of_the_matrix(case):
     given, seen = CASES[case]
     generator = torch.Generator().manual_seed(1)
-    q = torch.randn(2, 4, 37, 16, generator=generator)
-    k = torch.randn(2, 2, 37, 16, generator=generator)
+    width = 24 if case == "all keys" else 16
+    q = torch.randn(2, 4, 37, width, generator=generator)
+    k = torch.randn(2, 2, 37, width, generator=generator)
     k[:, :, -1] *= 9  # what only the last query sees, and nobody beyond the end
-    logits = q.double() @ k.double().repeat_interleave(2, 1).mT * given.get("scale", 0.25)
+    logits = q.double() @ k.double().repeat_interleave(2, 1).mT * given.get("scale", width**-0.5)
     expected = logits.masked_fill(~seen, -torch.inf).amax((0, 2, 3))
     given = {name: each.to(DEVICE) if isinstance(each, torch.Tensor) else each for name, each in given.items()}
     torch.testing.assert_close(

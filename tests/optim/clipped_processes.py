@@ -9,33 +9,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from several_processes import ddp, fsdp, tensor_parallel, whole
 from split_networks import TEXT, loss, network
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.nn.parallel import DistributedDataParallel
 
 from joma.optim import QKClip
 
 WORLD, THRESHOLD = 4, 4.5
-SPLIT = {"q": ColwiseParallel, "k": ColwiseParallel, "v": ColwiseParallel, "o": RowwiseParallel}
-
-
-def ddp(model):
-    return DistributedDataParallel(model)
-
-
-def fsdp(model, mesh=None):
-    for block in model.h:
-        fully_shard(block, mesh=mesh or init_device_mesh("cpu", (WORLD,)))
-    return fully_shard(model, mesh=mesh or init_device_mesh("cpu", (WORLD,)))
-
-
-def tensor_parallel(model, mesh=None):
-    for block in model.h:
-        parallelize_module(block.attn, mesh or init_device_mesh("cpu", (WORLD,)), {n: s() for n, s in SPLIT.items()})
-    return model
 
 
 def both(model):
@@ -66,12 +46,8 @@ def clipped(case, rank, **options):
     if not options:
         loss(model, TEXT[rows[rank]]).backward()
     clip.step()
-    weights = {name.removeprefix("module."): _whole(each) for name, each in model.named_parameters()}
+    weights = {name.removeprefix("module."): whole(each) for name, each in model.named_parameters()}
     return {"weights": weights, "largest": {name: each.clone() for name, each in clip.largest.items()}}
-
-
-def _whole(each):
-    return (each.full_tensor() if isinstance(each, DTensor) else each).detach().clone()
 
 
 def run(rank, folder):

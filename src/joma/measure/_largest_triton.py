@@ -7,8 +7,7 @@ from torch import Tensor
 
 from joma.host.kernels import start
 from joma.measure._attention_problem import Problem
-from joma.measure._attention_triton import _bytes, tuned
-from joma.measure._attention_triton import covers as covers
+from joma.measure._attention_triton import _bytes, _within_reach, tuned
 from joma.measure._tiles_triton import documents, tile
 
 # fmt: off
@@ -19,7 +18,7 @@ def _largest(
     Q, K, Seen, Pad, Real, Begin, End, Out,
     stride_qb, stride_qh, stride_qm, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_sb, stride_sh, stride_sm, stride_sn, stride_pb, stride_pn, stride_rb, stride_rm, stride_db,
-    heads, group, queries, keys, offset, window, scale,
+    heads, group, queries, keys, width, offset, window, scale,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SEEN: tl.constexpr, PAD: tl.constexpr, REAL: tl.constexpr,
     PACKED: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):
@@ -35,23 +34,31 @@ def _largest(
     q_base = Q + batch.to(tl.int64) * stride_qb + head.to(tl.int64) * stride_qh
     k_base = K + batch.to(tl.int64) * stride_kb + (head // group).to(tl.int64) * stride_kh
     seen_base = Seen + batch.to(tl.int64) * stride_sb + head.to(tl.int64) * stride_sh
-    q = tl.load(q_base + rows[:, None] * stride_qm + d[None, :] * stride_qd, mask=(rows < queries)[:, None], other=0.0)
+    there = (rows < queries)[:, None] & (d < width)[None, :]
+    q = tl.load(q_base + rows[:, None] * stride_qm + d[None, :] * stride_qd, mask=there, other=0.0)
     most = tl.full([BM, BN], float("-inf"), tl.float32)
     for at in tl.range(first, stop, BN):
         n = at + tl.arange(0, BN)
-        k = tl.load(k_base + n[None, :] * stride_kn + d[:, None] * stride_kd, mask=n[None, :] < keys, other=0.0)
+        there = (n < keys)[None, :] & (d < width)[:, None]
+        k = tl.load(k_base + n[None, :] * stride_kn + d[:, None] * stride_kd, mask=there, other=0.0)
         s = tl.dot(q, k, input_precision=PRECISION)
         keep = alive[:, None] & (n[None, :] < high[:, None]) & (n[None, :] >= low[:, None])
         if SEEN:
-            there = alive[:, None] & (n[None, :] < keys)
             at_mask = seen_base + rows[:, None] * stride_sm + n[None, :] * stride_sn
-            keep = keep & (tl.load(at_mask, mask=there, other=0) != 0)
+            keep = keep & (tl.load(at_mask, mask=alive[:, None] & (n < keys)[None, :], other=0) != 0)
         if PAD:
             keep = keep & (tl.load(Pad + batch * stride_pb + n * stride_pn, mask=n < keys, other=0) != 0)[None, :]
         most = tl.maximum(most, tl.where(keep, s, float("-inf")))
     tl.atomic_max(Out + head, tl.max(tl.max(most, 1), 0) * scale)
 
 # fmt: on
+
+
+def covers(problem: Problem) -> bool:
+    """Whether the kernel can take this problem."""
+    q, k = problem.q, problem.k
+    exact = q.dtype == k.dtype and q.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return exact and problem.scale > 0 and problem.keys > 0 and q.shape[3] <= 256 and _within_reach(problem)
 
 
 def launch(
@@ -77,7 +84,7 @@ def launch(
         (q, k, seen, padding, counts, begin, end, out),
         (
             *(*q.stride(), *k.stride(), *seen.stride(), *padding.stride(), *counts.stride(), stride),
-            *(heads, heads // k.shape[1], queries, problem.keys, problem.offset, problem.window or 0),
+            *(heads, heads // k.shape[1], queries, problem.keys, width, problem.offset, problem.window or 0),
             problem.scale,
         ),
         {
@@ -87,7 +94,7 @@ def launch(
             "PAD": problem.key_padding is not None,
             "REAL": real is not None,
             "PACKED": problem.cu_seqlens is not None,
-            "WIDTH": width,
+            "WIDTH": max(16, triton.next_power_of_2(width)),  # MLA has heads of width 192
             "BM": rows,
             "BN": columns,
             "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
