@@ -24,11 +24,6 @@ REVERSAL = [
     Call(reversal.row_loss, ROW, of_all(fit)),
     Call(reversal.row_probability, ROW, of_all(fit)),
     Call(
-        reversal.visits_for,
-        {"probability": draw(34, 2, 3, low=0.1, high=0.9), "tokens": ROW["tokens"], "rate": ROW["rate"]},
-        of_all(fit),
-    ),
-    Call(
         reversal.row_recursion,
         {"tokens": ROW["tokens"], "rate": ROW["rate"]},
         shapes("..., ... -> ...6"),

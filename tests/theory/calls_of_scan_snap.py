@@ -41,7 +41,6 @@ SCAN_SNAP = [
     ),
     Call(scan_snap.relative_gain, {"c": P}, shapes("...l -> ...ll")),
     Call(scan_snap.gain_factor, {"f": PATH, "growth": draw(32, 2, 4, low=0)}, shapes("...sl, ...s -> ...sl")),
-    Call(scan_snap.recovered_growth, {"z": draw(33, 2, 4, 3), "f": PATH}, of_all(path)),
     Call(
         scan_snap.gain_bounds,
         {"f0": draw(34, 2, 1, low=0), "growth": draw(35, 4, low=0)},

@@ -82,24 +82,6 @@ def row_probability(visits: Number, *, tokens: Number, rate: Number) -> Tensor:
 
 
 @guarded
-def visits_for(probability: Number, *, tokens: Number, rate: Number) -> Tensor:
-    """How many visits give the answer this probability: the inverse of `row_probability`.
-
-    probability: from 1 / tokens, no visit, to below 1, broadcast against tokens and rate.
-
-    >>> visits_for([0.01, 0.5, 0.99], tokens=100, rate=0.5)
-    tensor([  0.0000,  11.0583, 214.1967], dtype=torch.float64)
-    """
-    given = {"probability": real(probability, "probability"), "tokens": _tokens(tokens), "rate": positive(rate, "rate")}
-    chance, count, speed = together(**given)
-    dtype, (p, m, eta) = chance.dtype, (chance.double(), count.double(), speed.double())
-    if ((p * m < 1 - 8 * torch.finfo(dtype).eps) | (p >= 1)).any():
-        raise ValueError("probability must lie from 1/tokens to below 1, a row starts at 1/tokens and never ends at 1")
-    gap = (torch.log(p / (1 - p)) + torch.log(m - 1)).clamp(min=0.0)
-    return ((torch.expm1(gap) / m + gap * (1 - 1 / m)) / eta).to(dtype)
-
-
-@guarded
 def row_recursion(visits: int, *, tokens: Number, rate: Number) -> Tensor:
     """The gap under SGD itself, visit by visit: g <- g + M rate / (e^g + M - 1). Shape (..., visits + 1), from g = 0.
 

@@ -25,7 +25,7 @@ from joma.theory._guard import guarded
 
 __all__ = [
     "GainBounds", "Norm", "Path", "ScanSnap", "Weights", "attended", "clock", "gain_bounds", "gain_factor",
-    "late_growth_as_printed", "recovered_growth", "relative_gain", "transition_time",
+    "late_growth_as_printed", "relative_gain", "transition_time",
 ]  # fmt: skip
 
 
@@ -76,22 +76,6 @@ def gain_factor(f: Number, growth: Number) -> Tensor:
         raise ValueError(f"growth must have {f.shape[-2]} steps like f, got {growth.shape[-1]}")
     f, growth = alongside({"f": 1}, f=f, growth=growth)
     return (2 * _summed(f.square(), growth[..., None])).exp()
-
-
-@guarded
-def recovered_growth(z: Number, f: Number) -> Tensor:
-    """B(t) that the logits of each token imply: B = int dz_l / f_l^2, by the trapezoidal rule. 0 at the first moment.
-
-    z, f: (..., steps, tokens), logits and attended vectors along a path, f positive. Under the premise of Theorem 3
-    all distinct tokens of a class give the same B; where they do not, the premise is missed.
-
-    >>> recovered_growth([[0.0], [0.5]], [[1.0], [1.0]])
-    tensor([[0.0000],
-            [0.5000]], dtype=torch.float64)
-    """
-    z, f = together(z=real(z, "z"), f=positive(f, "f"))
-    at_least_dims(z, "z", 2, "(..., steps, tokens)")
-    return _summed(f.square().reciprocal(), z)
 
 
 def _summed(integrand: Tensor, over: Tensor) -> Tensor:
