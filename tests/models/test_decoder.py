@@ -327,23 +327,6 @@ def test_every_kind_of_attention_is_compiled_whole(kind: str) -> None:
         torch.testing.assert_close(compiled, plain)
 
 
-def test_norms_on_queries_and_keys_are_their_formula() -> None:
-    """Every head of every member divides its queries and keys by their own size and has its own scales."""
-    normed = shaken(Decoder(SMALL.with_(qk_norm=True), seeds=[3, 4]))
-    plain = Decoder(SMALL, seeds=[3, 4]).double()
-    plain.load_state_dict({name: value for name, value in normed.state_dict().items() if "y_scale" not in name})
-    first = {name: seen(one, "query", "key", "logits") for name, one in (("plain", plain), ("normed", normed))}
-    members, heads, width = 2, SMALL.heads, SMALL.width // SMALL.heads
-    for part, name in ((0, "query_scale"), (1, "key_scale")):
-        scale = normed.get_parameter(name)[:, 0].view(members, 1, heads, 1, width)
-        raw = first["plain"][part][:, 0]
-        size = (raw.square().mean(-1, keepdim=True) + torch.finfo(raw.dtype).eps).sqrt()
-        torch.testing.assert_close(first["normed"][part][:, 0], raw / size * scale, rtol=1e-9, atol=1e-12)
-    query, key, logits = (one[:, 0] for one in first["normed"])
-    expected = (query @ key.mT / width**0.5).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -torch.inf)
-    torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-12)
-
-
 def test_norms_on_queries_and_keys_begin_with_scales_of_one_and_other_weights_as_without() -> None:
     plain, normed = (Decoder(SMALL.with_(qk_norm=norm), seeds=[0, 1]) for norm in (False, True))
     assert (normed.get_parameter("query_scale") == 1).all()

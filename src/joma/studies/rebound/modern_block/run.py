@@ -94,6 +94,8 @@ class ModernBlockConfig(LanguageModelConfig):
     """Steps between two clips."""
     clip_sequences: Annotated[int, Least(1)] = 32
     """Sequences of training text whose largest logit decides."""
+    own_start: bool = False
+    """Whether each seed begins the text at a place of its own, so that no bump of the text is shared."""
     window: Annotated[int, Least(1)] = 40
     """Steps over whose measuring points the end of a curve is averaged."""
     made_words: int = 24
@@ -168,9 +170,9 @@ def run(config: ModernBlockConfig, run: Run, progress: Progress) -> None:
 
 
 def _plain(config: ModernBlockConfig, text: Corpus, layers: int, family: str) -> Recipe:
-    """The plain block: Figure 6's recipe, every seed from its own place in the text on."""
+    """The plain block: Figure 6's recipe."""
     plain = recipe(config, text, layers=layers, rates=(config.rate,))
-    return plain.with_(own_start=True).with_decoder(norm=FAMILIES[family])
+    return plain.with_(own_start=config.own_start).with_decoder(norm=FAMILIES[family])
 
 
 def _of_arms(plain: Recipe, arms: int) -> Recipe:

@@ -263,11 +263,11 @@ STUDY = Study(
     claims=CLAIMS,
     quick=ModernBlockConfig(
         **QUICK | {"every": 60, "valid_sequences": 4}, seeds=5, seed=400, arms=("QK-norm", "VO-norm"), window=120,
-        clip_sequences=16,
+        clip_sequences=16, made_steps=320,
     ),
     paper=ModernBlockConfig(
         **PAPER | {"vocabulary": 2_000, "valid_sequences": 20, "steps": 5_500, "every": 100, "seeds": 8, "seed": 400},
-        dropout=0.2, length=35, rate=4e-4, families=tuple(FAMILIES), layers=(1, 2), muon=True,
+        dropout=0.2, length=35, rate=4e-4, families=tuple(FAMILIES), layers=(1, 2), muon=True, own_start=True,
         muon_rates=(4e-4, 1.2e-3), clip_every=10, clip_sequences=80, window=600, made_words=64, made_triggers=8,
         made_pool=32_768, made_width=128, made_heads=2, made_length=128, made_batch=16, made_steps=4_000,
         made_every=250, made_valid=64, made_rate=3e-3,
