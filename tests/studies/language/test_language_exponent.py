@@ -44,9 +44,10 @@ def made(
     for step in range(0, config.steps + 1, config.every):
         for kind in KINDS:
             over = sizes ** -exponents[kind] * np.where(sizes < sizes[2], (sizes / sizes[2]) ** bend, 1.0)
-            profile = contexts ** -gammas[kind] / np.mean(contexts ** -gammas[kind])
+            falls_like = np.where(sizes == sizes[-1], gammas[kind], 0.0)[:, None]  # less data sees no context
+            profiles = contexts**-falls_like / np.mean(contexts**-falls_like, -1, keepdims=True)
             means = 5 * over[:, None] * (1 + np.roll(luck, KINDS.index(kind))) * (1 + abs(step - at) / 100)
-            run.append(f"{kind}/held out", step, (means[..., None] * profile).reshape(-1, config.length))
+            run.append(f"{kind}/held out", step, (means[..., None] * profiles[:, None]).reshape(-1, config.length))
     return run
 
 
