@@ -41,6 +41,8 @@ def test_an_address_with_a_secret_is_refused_and_not_repeated(text):
         ("ftp://host/a", "ftp:// is not a store"),
         ("file:///etc/passwd", "file:// is not a store"),
         ("s3:///run", "needs a name"),
+        ("s3://a bucket/run", "needs a name"),
+        ("s3://bucket/r\u0007n", "needs a name"),
         ("s3://bucket/a/../b", r"\.\. in its path"),
         ("s3://bucket/a//b", "empty part"),
         ("https://host:port/a", "cannot be read"),

@@ -12,7 +12,7 @@ from in_process import joma
 from joma.host import stores
 from joma.host.stores import StoreError
 from joma.runs import Run
-from joma.scale.upload import must_be_reachable, upload
+from joma.scale.upload import _explained, must_be_reachable, upload
 
 boto3, obstore = pytest.importorskip("boto3"), pytest.importorskip("obstore")
 ThreadedMotoServer = pytest.importorskip("moto.server").ThreadedMotoServer
@@ -190,6 +190,20 @@ def test_a_server_that_is_gone_is_one_sentence(bucket, folder, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(StoreError, match="could not be written: the store or the connection failed"):
         upload(folder, bucket)
+
+
+@pytest.mark.parametrize(("kind", "text", "words"), [
+    ("NotFoundError", "", "cannot be written: there is no s3://bucket"),
+    ("FileNotFoundError", "", "cannot be written: there is no s3://bucket"),
+    ("GenericError", "status code: 404, hush", "cannot be written: there is no s3://bucket"),
+    ("GenericError", "HTTP error: 404 Not Found, hush", "cannot be written: there is no s3://bucket"),
+    ("PermissionDeniedError", "hush", "may not be written with the credentials of the environment"),
+    ("UnauthenticatedError", "hush", "may not be written with the credentials of the environment"),
+    ("GenericError", "500, hush", "could not be written: the store or the connection failed (GenericError)"),
+])  # fmt: skip
+def test_what_obstore_says_becomes_a_sentence_of_ours(kind, text, words):
+    address = stores.read_address("s3://bucket/run")
+    assert str(_explained(type(kind, (Exception,), {})(text), address)) == f"s3://bucket/run {words}"
 
 
 def test_without_the_extra_what_is_missing_is_named(bucket, tmp_path, monkeypatch):
