@@ -1,6 +1,6 @@
 """Where the tests of a file are, by what they import: the nearest first.
 
-python docs/tests_table.py src/joma/monitor/parallel.py
+python docs/tests_table.py src/joma/probes/_parallel.py
 """
 
 from __future__ import annotations

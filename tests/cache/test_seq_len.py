@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from largest import LargestTensor
 from later import some_now
 from llama2c import load_model
 from scipy import stats
 from tiny_models import COMMON, KINDS, LENGTH, TOKENS, fresh
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from joma.cache import POLICIES, CacheError, _losses, _memory, losses
 from joma.cache.costs import Cost, Costs, kept_sentences, measure
@@ -230,18 +229,6 @@ def test_twice_the_length_of_training_is_seen_though_the_config_allows_it(story,
     assert numbers == warning
 
 
-class Largest(TorchDispatchMode):
-    """How many numbers the largest tensor has that is made inside."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        found = function(*args, **(kwargs or {}))
-        made = [one.numel() for one in tree_leaves(found) if isinstance(one, torch.Tensor) and not one._is_view()]
-        self.numbers = max([self.numbers, *made])
-        return found
-
-
 @pytest.mark.parametrize(("kind", "policy"), some_now(product(KINDS, POLICIES), every=3))
 def test_a_long_sequence_is_read_in_blocks_of_queries(models, tokens, kind, policy, monkeypatch):
     whole = losses(models[kind], tokens, policy, 10)
@@ -256,11 +243,11 @@ def test_no_tensor_has_all_queries_and_all_keys(models, policy, monkeypatch):
     length, heads = 256, 4
     model = fresh("llama").eval()
     text = torch.randint(TOKENS, (1, length), generator=torch.Generator().manual_seed(0))
-    with Largest() as mode:
+    with LargestTensor() as mode:
         losses(model, text, policy, 10)
     assert mode.numbers >= length**2
     monkeypatch.setattr(_memory, "NUMBERS", heads * length * 16)
-    with Largest() as mode:
+    with LargestTensor() as mode:
         losses(model, text, policy, 10)
     assert mode.numbers <= heads * length * 32 < length**2
 
