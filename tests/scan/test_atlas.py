@@ -204,3 +204,27 @@ def test_runs_meet_at_the_steps_that_all_have():
     assert atlas.over_runs([first, scanned([[1.0], [1.0]], (0, 1), rows=1)]) == {}
     assert atlas.over_runs([first, scanned([[1, 2]], (9,))]) == {}
     assert np.isnan(next(iter(atlas.over_runs([first]).values())).low).all()
+
+
+@pytest.mark.parametrize(("given", "steps"), [({}, "0,2"), ({"steps": None}, "0,2"), ({"steps": "5"}, "5")])
+def test_steps_of_the_command_come_before_those_of_the_manifest(monkeypatch, given, steps):
+    seen = []
+    monkeypatch.setattr(
+        atlas, "scan", lambda source, **options: seen.append((source, options)) or scanned([[1, 2]], (0,))
+    )
+    (measured,) = atlas.scan_series([atlas.ModelSeries("a", ("x", "y"), "0,2")], out="out", jobs=2, **given)
+    assert [(source, options["steps"], options["jobs"]) for source, options in seen] == [
+        ("x", steps, 2),
+        ("y", steps, 2),
+    ]
+    assert len(measured.scans) == 2
+
+
+def test_one_run_is_shown_without_an_interval(tmp_path):
+    from joma.report import write_atlas
+
+    one = atlas.Measured(atlas.ModelSeries("alone", ("a",)), (scanned([[1, 3], [4, 8]], (0, 7)),), {})
+    page = write_atlas([one], tmp_path / "atlas-mine.html", made_by="joma atlas").read_text(encoding="utf-8")
+    assert "One run has no interval." in page
+    assert re.search(r"mean over layers</th><td>2[.0]*</td><td>6[.0]*</td><td>2[.0]* <span", page)
+    assert "layer 1</th><td>3" in page
