@@ -86,6 +86,13 @@ def test_a_verdict_follows_its_record(change, claim, verdict, tmp_path):
     assert finding.verdict == verdict, finding.as_json()
 
 
+def test_the_rival_sees_the_smaller_half_alone_and_correlations_within_noise_do_not_count(tmp_path):
+    with made(tmp_path, bend=0.1, noise=0.1) as run:
+        assert Record(run).lags.tolist() == [1, 2, 4, 8]  # 16^-0.75 is below twice the noise, and above it
+        exponents = found(STUDY, run, FIT).details["exponents"]
+    assert [exponents[name] for name in ("fit", "predicted")] == pytest.approx([0.1, 0.2])
+
+
 def test_networks_that_data_does_not_limit_leave_the_law_to_paper_scale(tmp_path):
     with made(tmp_path, at=100, config=replace(CONFIG, device="cpu")) as run:
         now = verdicts(STUDY, run)
