@@ -115,10 +115,11 @@ def test_heads_below_the_threshold_stay_bit_for_bit():
         assert seen == [[int(each > threshold) for each in row] for row in tables]
 
 
-def test_all_passes_since_the_last_step_count_and_none_before_it():
-    model = build("gpt2")
-    clip = QKClip(model, 1e9)
+@pytest.mark.parametrize("kind", ["gpt2", "gpt2, eager"])
+def test_all_passes_since_the_last_step_count_and_none_before_it(kind):
+    model = build(kind)
     one, other = (torch.tensor(largest(model, text(seed)), dtype=torch.float64) for seed in (1, 2))
+    clip = QKClip(model, 1e9)
     with torch.no_grad():
         model.eval()(text(3))  # an evaluation
     model.train()
@@ -132,7 +133,7 @@ def test_all_passes_since_the_last_step_count_and_none_before_it():
     clip.step()  # no pass since
     assert clip.steps == 3
     clip.remove()
-    assert model.config._attn_implementation == "sdpa"
+    assert model.config._attn_implementation == ("eager" if "eager" in kind else "sdpa")
     assert not [name for each in model.modules() for name in vars(each) if "joma" in name]
 
 
@@ -264,8 +265,11 @@ def test_modules_of_your_own(kind, probed):
     model = torch.nn.Sequential(layer) if len(given) == 1 else layer
     clip = QKClip(model, threshold, probe=given if probed else None, attention=attention)
     for _ in range(2):  # hooks are others from the second step on
+        model(*(each / 2 for each in given))
         model(*given)
         clip.step()
+    (after,) = clip.largest.values()
+    torch.testing.assert_close(after, before.clamp(max=threshold), rtol=1e-5, atol=1e-5)
     root = (threshold / before.clamp(min=threshold)).sqrt().repeat_interleave(8)
     factor = torch.cat([root, root, torch.ones(16)]).float()
     now = dict(layer.named_parameters())

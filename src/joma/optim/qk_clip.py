@@ -171,7 +171,6 @@ class QKClip:
             raise BadInput(f"state must be what state_dict of a QKClip gives: it has no {missing[0]}", argument="state")
         self.steps = int(state["steps"])
         self.largest, self.clips = ({name: each.clone() for name, each in state[table].items()} for table in _TABLES)
-        self._plan = None
         self._arm()
 
     def _must_be_known(self) -> None:
