@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ import torch
 from networks import PROBE, gpt2, llama, made
 from torch import nn
 
-from joma.monitor import LargestLogit, Monitor
+from joma.monitor import Alert, LargestLogit, Monitor
 from joma.monitor.tables import Rows, Table
-from joma.monitor.watch import Watch
+from joma.monitor.watch import Causes, Watch
 from joma.runs import Run
 
 HEADS = Rows(("h.0.attn",), (2,), (100,))
@@ -145,6 +146,17 @@ def test_models_in_which_one_factor_was_moved(tmp_path):
         model.turn.weight.mul_(1.7)  # logits grow as much by the inputs as by the weights
 
     assert cause_after(both, tmp_path / "c") is None
+
+
+def test_an_alarm_of_a_whole_layer_names_no_cause():
+    causes = Causes()
+    for step, size in enumerate((1.0, 8.0)):
+        causes.see(
+            step, {name: Table(np.array([[size, size]]), HEADS) for name in ("spread/variance", "spread/growth")}
+        )
+    alert = Alert(1, "largest_logit", "h.0.attn", 1, 150.0, 100.0, "above its limit")
+    assert "the weights grew" in causes.of(alert)
+    assert causes.of(replace(alert, head=None)) is None
 
 
 def test_without_the_spread_there_is_no_cause():
