@@ -11,6 +11,7 @@ class Network(LightningModule):
     def __init__(self, spoil_at=None, fail_at=None):
         super().__init__()
         self.net, self.spoil_at, self.fail_at = made(), spoil_at, fail_at
+        self.losses = []  # of every batch
 
     def forward(self, ids):
         return self.net(ids)
@@ -21,7 +22,9 @@ class Network(LightningModule):
         if at == self.spoil_at:
             with torch.no_grad():
                 self.net.h[1].attn.qkv.weight.mul_(1e4)
-        return loss_of(self.net, batch)
+        loss = loss_of(self.net, batch)
+        self.losses.append(float(loss.detach()))
+        return loss
 
     def validation_step(self, batch, at):
         self.log("val_loss", loss_of(self.net, batch))
@@ -34,7 +37,10 @@ class Checked(Callback):
     """What the monitor had counted at every validation."""
 
     def __init__(self, watch):
-        self.watch, self.seen = watch, []
+        self.watch, self.seen, self.losses = watch, [], []
+
+    def on_train_end(self, trainer, pl_module):
+        self.losses = pl_module.losses
 
     def on_validation_end(self, trainer, pl_module):
         self.seen.append(None if self.watch.monitor is None else self.watch.monitor.step_number)

@@ -271,9 +271,9 @@ def in_training(rank, **options):
 
 
 def gradients(wrap, rank):
-    """Stable ranks of gradients that are there, and of some that were cleared; the gradients, put together."""
+    """Losses, and numbers of gradients that are there, and of some that were cleared; the gradients, put together."""
     model, found = wrap(network()), []
-    measures = ["gradient_stable_rank", "norm"] + ["embedding_coherence"] * (wrap is ddp)
+    measures = ["gradient_stable_rank", "gradient_norm", "norm"] + ["embedding_coherence"] * (wrap is ddp)
     with Monitor(model, probe=PROBE, every=1, measures=measures, alarms=[]) as monitor:
         for step, cleared in enumerate((True, False)):
             loss(model, TEXT[step, rank : rank + 2]).backward()
@@ -281,7 +281,7 @@ def gradients(wrap, rank):
             if cleared:
                 monitor.gradients()
                 model.zero_grad()
-            monitor.step()
+            monitor.step(loss=3.0 * rank + step)
             model.zero_grad()
             found.append((tables(monitor), there))
     return found

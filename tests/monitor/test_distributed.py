@@ -12,6 +12,7 @@ import torch
 from patience import PATIENCE
 from several_processes import EVERY, PROBE, STEPS, TEXT, TOKENS, llama, padded
 from split_networks import HEADS, network, slow_attention, slow_matrices
+from test_gradients import norms_by_layer
 
 from joma.host.errors import BadInput
 from joma.monitor import Monitor
@@ -195,7 +196,10 @@ def test_rows_of_the_step_of_all_processes_are_measured_together(two):
 
 @pytest.mark.parametrize("case", ["ddp", "fsdp"])
 def test_gradients_of_all_processes(two, case):
-    for tables, gradients in two[0][f"{case} gradients"]:
+    for step, (tables, gradients) in enumerate(two[0][f"{case} gradients"]):
+        assert float(tables["loss"][1]) == 1.5 + step  # the mean of both processes
+        norms = table(tables, "gradient_norm")
+        assert {name: float(each) for name, each in norms.items()} == pytest.approx(norms_by_layer(gradients), rel=1e-5)
         ranks = {}
         for name, each in gradients.items():
             if each.ndim == 2 and name != "embed.weight":

@@ -11,7 +11,7 @@ from torch import nn
 from joma.host.errors import JomaError
 from joma.monitor import Monitor
 
-RANK, COHERENCE = "gradient_stable_rank", "embedding_coherence"
+RANK, COHERENCE, NORM = "gradient_stable_rank", "embedding_coherence", "gradient_norm"
 
 
 def slow_rank(w):
@@ -34,6 +34,28 @@ def test_they_are_those_of_the_gradients_of_the_step():
     np.testing.assert_allclose(table.values, expected, rtol=1e-5)
     weights = [slow_rank(model.get_parameter(name).detach()) for name in table.rows.names]
     assert np.abs(table.values - weights).min() > 1e-3
+
+
+def norms_by_layer(gradients):
+    """In float64, of all parameters of a layer, biases included."""
+    layers = {}
+    for name, each in gradients.items():
+        layer = next((name[: len(start)] for start in ("h.0", "h.1") if name.startswith(start)), name)
+        layers.setdefault(layer, []).append(each.double().flatten())
+    return {layer: float(torch.cat(each).norm()) for layer, each in layers.items()}
+
+
+def test_the_norm_of_a_layer_is_that_of_all_its_gradients():
+    model = made()
+    model.h[1].norm.requires_grad_(False)
+    with Monitor(model, probe=PROBE, every=1, measures=[NORM], exclude="head.bias") as monitor:
+        loss_of(model, TEXT[5]).backward()
+        monitor.step()
+    there = {name: p.grad for name, p in model.named_parameters() if p.grad is not None and name != "head.bias"}
+    expected, table = norms_by_layer(there), monitor.latest[NORM]
+    assert dict(zip(table.rows.names, table.values, strict=True)) == pytest.approx(expected)
+    assert list(expected) == ["embed.weight", "h.0", "h.1", "head.weight"]
+    assert table.rows.dims == {"layer": list(expected)}
 
 
 def test_gradients_are_measured_before_they_are_cleared_where_the_loop_says_so():

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from networks import PROBE, TEXT, same
@@ -63,6 +64,8 @@ def test_the_trainer_ends_with_the_same_weights_and_counts_steps_of_the_optimize
     with Run.open(tmp_path / "run.joma") as run:
         assert run.steps("entropy").tolist() == [0, 2, 4]
         assert run.dims("entropy")["layer"] == ("net.h.0.attn", "net.h.1.attn")
+        of_batches = np.array(checked.losses).reshape(2, 4).mean(1)  # two steps of two batches each
+        np.testing.assert_allclose(run.array("loss"), of_batches, rtol=1e-6)
 
 
 def test_a_training_that_resumes_goes_on_in_the_record(tmp_path, log):

@@ -35,7 +35,7 @@ def entered(model=None, **options):
         ({"replay": 1}, "replay must be True or False, got 1"),
         ({"replay": True, "probe": "step"}, "replay=True needs a probe batch that stays the same"),
         ({**INSIDE, "replay": True}, "replay=True needs a probe batch that stays the same"),
-        ({"heads": 4}, "heads must be True or False, got 4"),
+        ({"per": 4}, "per must be one of model, layer, head, got 4"),
         ({"sinks": [3]}, r"sinks must be callables \(step, values\), got 3"),
         ({"include": [3]}, r"include must be patterns such as 'model.layers.0.\*'"),
         ({"include": "nothing"}, "stable_rank needs a weight matrix, and Model has none that is followed"),

@@ -13,7 +13,7 @@ from joma.host.errors import JomaError
 from joma.monitor import JsonLines, LargestLogit, Monitor
 from joma.monitor.sinks import Sinks
 from joma.monitor.sinks.guard import beginning
-from joma.monitor.tables import Rows, Table, every_number
+from joma.monitor.tables import LOSS, Rows, Table, summary
 
 
 def test_a_sink_that_raises_is_told_once_and_the_others_go_on(log):
@@ -26,15 +26,14 @@ def test_a_sink_that_raises_is_told_once_and_the_others_go_on(log):
     good = lambda step, values: seen.append((step, sorted(values)))
     train(model, Monitor(model, probe=PROBE, every=2, measures=["entropy"], sinks=[broken, good]))
     assert [step for step, _ in seen] == [0, 2, 4, 6]
-    names = [f"entropy/h.{at}.attn/{what}" for at in range(2) for what in ("max", "mean", "min")]
-    assert seen[0][1] == names
+    assert seen[0][1] == ["entropy"]
     assert log == ["sink broken failed at step 4 and is dropped, training continues: OSError: the network is down"]
 
 
 def test_sinks_get_every_head_and_matrix_where_that_is_asked_for(tmp_path):
     seen, model = {}, made()
     measures = ["entropy", "norm"]
-    with Monitor(model, probe=PROBE, measures=measures, sinks=seen.__setitem__, heads=True) as monitor:
+    with Monitor(model, probe=PROBE, measures=measures, sinks=seen.__setitem__, per="head") as monitor:
         pass
     heads = monitor.latest["entropy"].values
     assert [
@@ -42,14 +41,31 @@ def test_sinks_get_every_head_and_matrix_where_that_is_asked_for(tmp_path):
     ] == heads.tolist()
     assert seen[0]["entropy/h.1.attn/mean"] == pytest.approx(heads[1].mean())
     assert seen[0]["norm/h.1.mlp.2.weight/value"] == pytest.approx(float(model.h[1].mlp[2].weight.detach().norm()))
-    with Monitor(model, probe=PROBE, measures=measures, sinks=seen.__setitem__, start=1):
+    with Monitor(model, probe=PROBE, measures=measures, sinks=seen.__setitem__, start=1, per="layer"):
         pass
+    assert seen[1]
     assert all(name.endswith(("/min", "/mean", "/max")) for name in seen[1])
+
+
+def test_a_series_is_one_number_of_the_whole_model_unless_asked_otherwise():
+    heads, experts = Rows(("a", "b"), (1, 2), (8, 8)), Rows(("a",), (3,), kinds=("layer", "expert"))
+    values, matrices = np.array([[1.0, np.nan], [2.0, 6.0]]), Rows(("h.0.up", "h.1.up"))
+    tables = {name: Table(values, heads) for name in ("entropy", "largest_logit", "spread/shared")}
+    tables |= {name: Table(np.array([3.0, 4.0]), matrices) for name in ("stable_rank", "norm", "gradient_norm")}
+    tables |= {"router_load": Table(np.array([[0.2, 0.7, 0.1]]), experts), "loss": Table(np.array(2.5), LOSS)}
+    numbers = {
+        "entropy": 3.0, "largest_logit": 6.0, "spread/shared": 3.0, "stable_rank": 3.5, "norm": 5.0,
+        "gradient_norm": 5.0, "router_load": 0.7, "loss": 2.5,
+    }  # fmt: skip
+    assert summary(tables, "model") == pytest.approx(numbers)
+    assert {name for name in summary(tables, "layer") if name.count("/") < 2} == {"loss"}
+    assert math.isnan(summary({"entropy": Table(np.array([[np.nan]]), Rows(("a",), (1,)))}, "model")["entropy"])
 
 
 def test_heads_that_a_layer_does_not_have_are_not_sent():
     table = Table(np.array([[1.0, np.nan], [2.0, np.nan]]), Rows(("a", "b"), (1, 2), (8, 8)))
-    assert list(every_number({"entropy": table})) == ["entropy/a/head0", "entropy/b/head0", "entropy/b/head1"]
+    every = [name for name in summary({"entropy": table}, "head") if "head" in name]
+    assert every == ["entropy/a/head0", "entropy/b/head0", "entropy/b/head1"]
 
 
 class Alerted:
@@ -131,8 +147,8 @@ def small_disk():
 def test_lines_that_a_full_disk_cuts_are_told_once_and_the_whole_ones_stay(tmp_path, log, small_disk):
     path, model, seen = tmp_path / "a.jsonl", made(), []
     others = lambda step, values: seen.append(step)
-    monitor = Monitor(model, probe=PROBE, every=1, measures=["entropy"], sinks=[JsonLines(path), others])
-    train(model, monitor, steps=20)
+    options = {"measures": ["entropy"], "sinks": [JsonLines(path), others], "per": "layer"}
+    train(model, Monitor(model, probe=PROBE, every=1, **options), steps=20)
     (line,) = log
     assert line.startswith("sink JsonLines")
     assert "is dropped, training continues: OSError: [Errno 27]" in line

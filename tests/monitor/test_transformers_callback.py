@@ -65,6 +65,15 @@ def test_batches_of_the_trainer_are_measured_and_training_is_the_same(options, t
         assert run.steps("gradient_stable_rank").tolist() == [1, 2, 3, 4, 5, 6]
 
 
+def test_the_record_has_the_loss_that_the_trainer_logs(tmp_path):
+    logging = {"logging_strategy": "steps", "logging_steps": 3, "max_steps": 7}
+    _, trainer = trained(tmp_path, callback(out=tmp_path / "run.joma", measures=["norm"]), **logging)
+    said = {each["step"]: each["loss"] for each in trainer.state.log_history if "loss" in each}
+    with Run.open(tmp_path / "run.joma") as run:
+        assert dict(zip(run.steps("loss").tolist(), run.array("loss").tolist(), strict=True)) == said
+    assert list(said) == [3, 6]
+
+
 def test_a_trainer_that_resumes_goes_on_in_the_record(tmp_path):
     out = tmp_path / "run.joma"
     saving = {"save_strategy": "steps", "save_steps": 3}

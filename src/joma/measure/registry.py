@@ -24,9 +24,11 @@ from joma.measure.spectrum import spectrum
 TOLERANCE = 1e-3  #: Relative, of stable ranks and spectral norms: what is certified. What is found is 1e-4 or nearer.
 FAILURE = 1e-6  #: The probability with which a certificate may be wrong.
 KEPT = 16  #: Keys whose mass sparsity tells beside that of the top 10 %.
-Needs = Literal["matrices", "embeddings", "gradients", "attention", "text"]
-"""matrices, embeddings: the weights alone. gradients: those of the matrices. attention: a running model, on any tokens.
-text: two checkpoints on the same text."""
+Needs = Literal["matrices", "embeddings", "gradients", "attention", "routers", "text"]
+"""matrices, embeddings: the weights alone. gradients: those of the parameters. attention, routers: a running model, on
+any tokens. text: two checkpoints on the same text."""
+Whole = Literal["mean", "largest", "norm"]
+"""What many numbers of a measure become where one number is wanted; norm: the root of the sum of their squares."""
 Taker = Literal["scan", "monitor"]
 _QUANTILES = (0.5, 0.9, 0.99)
 
@@ -61,6 +63,7 @@ class Measure:
       each is a curve of its own
     - column_titles: of columns whose name does not say enough
     - statistics: of a running model, what `joma.probes` calls a column, where that is another name
+    - whole: what becomes one number of a whole model
     - thresholds: numbers inside its definition, with their source
 
     >>> MEASURES["entropy"].axis, MEASURES["entropy"].needs
@@ -78,6 +81,7 @@ class Measure:
     columns: tuple[str, ...] = ()
     column_titles: Mapping[str, str] = field(default_factory=dict)
     statistics: Mapping[str, str] = field(default_factory=dict)
+    whole: Whole = "mean"
     thresholds: tuple[Threshold, ...] = ()
 
     def __post_init__(self) -> None:
@@ -102,8 +106,8 @@ class Measure:
 class WeightMeasure(Measure):
     """Numbers of weight matrices in a checkpoint. Measures with the same `compute` share its result.
 
-    - name, title, unit, meaning, needs, taken_by, columns, column_titles, statistics, thresholds: those of every
-      `Measure`. One that needs "matrices" is taken of every group of them, those named by pattern included
+    - name, title, unit, meaning, needs, taken_by, columns, column_titles, statistics, whole, thresholds: those of
+      every `Measure`. One that needs "matrices" is taken of every group of them, those named by pattern included
     - compute: the result of one matrix; the generator is for what is estimated
     - pick: the numbers of such a result, one per column
     - stacked: the results of a stack of small matrices at once, where that saves time; None: one after the other
@@ -257,6 +261,7 @@ _ALL = (
         meaning="The largest logit of all queries, per head.",
         needs="attention",
         taken_by=("monitor",),
+        whole="largest",
     ),
     Measure(
         name="sink_mass",
@@ -317,6 +322,7 @@ _ALL = (
         meaning="The root of the sum of the squared weights of a matrix.",
         needs="matrices",
         taken_by=("monitor",),
+        whole="norm",
     ),
     Measure(
         name="update_ratio",
@@ -324,6 +330,23 @@ _ALL = (
         meaning="The norm of the change of a matrix since the last measuring, over its norm.",
         needs="matrices",
         taken_by=("monitor",),
+    ),
+    Measure(
+        name="gradient_norm",
+        title="gradient norm",
+        meaning="The root of the sum of the squared gradients of all parameters of a layer; 0 where there is none.",
+        needs="gradients",
+        taken_by=("monitor",),
+        whole="norm",
+    ),
+    Measure(
+        name="router_load",
+        title="load of an expert",
+        meaning="The share of a router's choices that goes to each expert: one over their number where all are used "
+        "alike.",
+        needs="routers",
+        taken_by=("monitor",),
+        whole="largest",
     ),
     Measure(
         name="gradient_stable_rank",

@@ -9,7 +9,7 @@ of its own history rings too late there.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Protocol
 
@@ -192,17 +192,27 @@ class RankDrop(_OfOneMeasure):
 
 
 class NotFinite(_OfOneMeasure):
-    """A number that is NaN or infinite, in any measure.
+    """A number is NaN or infinite, in any measure: the first one is told, and how many others are.
+
+    It is told again once all numbers were finite.
 
     >>> NotFinite()
     NotFinite()
     """
 
+    def __init__(self) -> None:
+        """Nothing has a limit here."""
+        self._lost: set[str] = set()  # series with such a number when they were measured last
+
     def look(self, step: int, tables: Tables) -> Iterator["Alert"]:
-        """Every such number."""
-        for name, table in tables.items():
-            beyond = ~np.isfinite(table.values), math.inf, "not a number below its limit"
-            yield from _alerts(step, name, table, beyond)
+        """One alert, at the first step with such a number."""
+        told, why = bool(self._lost), "not a number below its limit"
+        lost = {name: ~np.isfinite(table.values) & table.real for name, table in tables.items()}
+        self._lost = {name for name in self._lost if name not in lost} | {name for name in lost if lost[name].any()}
+        found = [each for name in lost for each in _alerts(step, name, tables[name], (lost[name], math.inf, why))]
+        if found and not told:
+            others = f"{len(found) - 1} other numbers of this step are not finite either" if len(found) > 1 else None
+            yield replace(found[0], cause=others)
 
 
 def usual_alarms() -> tuple[Alarm, ...]:

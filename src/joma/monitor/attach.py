@@ -7,10 +7,10 @@ the batches of training are measured, hooks are there from the step before until
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from joma.host.arguments import integer, shown
 from joma.host.errors import BadInput, JomaError, as_bad_input
@@ -33,8 +33,9 @@ from joma.monitor.measures import DEFAULT, MONITORED, Taken, intervals_of, take
 from joma.monitor.names import Names, Patterns
 from joma.monitor.pooled import SeenByAll
 from joma.monitor.replay import Replay
+from joma.monitor.routers import Routers
 from joma.monitor.sinks.guard import Sink, report
-from joma.monitor.tables import Rows, Table
+from joma.monitor.tables import LOSS, Per, Rows, Table
 from joma.monitor.watch import OnAlarm, Watch
 from joma.probes import Probe
 from joma.probes._parallel import class_name, is_compiled, unwrapped
@@ -58,8 +59,9 @@ class Monitor:
     - every: steps between two measurings
     - measures: names of `joma.monitor.MEASURES`; a mapping gives each its own interval, None for that of `every`
     - include, exclude: patterns of names, with `*`, of attention modules and matrices that are followed
-    - sinks: callables (step, values), which get smallest, mean and largest number per layer
-    - heads: whether sinks also get the number of every head and every matrix
+    - sinks: callables (step, values), which get one number of every series
+    - per: "layer" gives sinks the smallest, mean and largest number of every layer instead, "head" those and the
+      number of every head, expert and matrix
     - out: the file of the record, which gets every number; one that is there goes on. None: no record
     - alarms: None for `joma.monitor.usual_alarms()`; an empty list for none
     - on_alarm: "log" writes a line, "stop" raises `TrainingStopped`, a function is called with each `Alert`
@@ -94,7 +96,7 @@ class Monitor:
         include: Patterns = None,
         exclude: Patterns = None,
         sinks: Iterable[Sink] | Sink = (),
-        heads: bool = False,
+        per: Per = "model",
         out: StrPath | None = None,
         alarms: Sequence[Alarm] | Alarm | None = None,
         on_alarm: OnAlarm = "log",
@@ -109,8 +111,8 @@ class Monitor:
             raise BadInput(f"model must be a torch module, got {shown(model)}", argument="model")
         self.model: nn.Module = unwrapped(model)
         self.intervals = intervals_of(measures, every)
-        if not isinstance(heads, bool):
-            raise BadInput(f"heads must be True or False, got {shown(heads)}", argument="heads")
+        if per not in get_args(Per):
+            raise BadInput(f"per must be one of {', '.join(get_args(Per))}, got {shown(per)}", argument="per")
         must_be_autocast(autocast, inside)
         must_be_replay(replay, has_batch=not inside and not isinstance(probe, str))
         self._autocast = autocast
@@ -127,11 +129,12 @@ class Monitor:
         else:
             self._batch = ProbeBatch(probe)
         self._processes = processes_of(model, group)
+        self._routers = self._finding_routers(replay) if "router_load" in self.intervals else None
         memory = Memory() if replay else None
         self._replay = self._replaying(memory) if memory is not None else None
         self._matrices = self._processes.matrices(self.model, self._names, memory)
         self._watch = Watch(alarms, on_alarm, self.intervals)
-        self._delivery = Delivery(self._watch, sinks, heads=heads)
+        self._delivery = Delivery(self._watch, sinks, per=per)
         if out is not None and not isinstance(out, str | os.PathLike):
             raise BadInput(f"out must be the path of a file, got {shown(out)}", argument="out")
         self._out, self._start = out, start
@@ -147,6 +150,8 @@ class Monitor:
         self._rows: dict[str, Rows] = {}
         self._attention: Rows | None = None
         self._held: Taken = {}  # of gradients, which were measured before they were cleared
+        self._losses: list[Any] = []  # of the steps since the last measuring
+        self._told_losses: list[tuple[int, Any]] = []  # with the step that each belongs to
         self.recorded = -1
         """Up to which step the record had been written when it was opened; -1: it is new."""
         self._stride = 1
@@ -179,12 +184,13 @@ class Monitor:
         self._arm()
         return self
 
-    def step(self, batch: Any = None, step: int | None = None) -> None:
+    def step(self, batch: Any = None, step: int | None = None, *, loss: Any = None) -> None:
         """Say that the optimizer made a step: call it once per step, however many batches it took.
 
         - batch: with probe="step", what the model was trained on in this step, as it is called with it; None: what its
           pass was seen to get. Otherwise the number of the step, as `step`
         - step: its number, where the loop knows it; None: one more than before. Numbers must rise
+        - loss: of this step, a number or a tensor of one: the record gets the mean of those since the last measuring
         """
         if not self._entered:
             raise BadInput("Monitor.step must be called inside the block: `with Monitor(...) as monitor:`")
@@ -194,6 +200,9 @@ class Monitor:
             batch, step = None, batch
         before, self.step_number = self.step_number, self._next(step)
         self._stride = self.step_number - before
+        number = None if loss is None else _one_number(loss)
+        if number is not None and self.step_number > self.recorded and not self._failed:
+            self._losses.append(number)
         self._delivery.deliver()
         due = [name for name, steps in self.intervals.items() if self.step_number // steps > before // steps]
         if due and self.step_number > self.recorded and not self._failed:
@@ -202,6 +211,15 @@ class Monitor:
             with self._processes.stopping():
                 self._delivery.deliver(wait=self._processes.stops)
         self._arm()
+
+    def record_loss(self, loss: Any) -> None:
+        """Put a loss into the record as it is, at the step that was made last: for trainers that log their own mean.
+
+        - loss: a number or a tensor of one
+        """
+        number = _one_number(loss)
+        if self._entered and not self._failed and self.step_number > self.recorded:
+            self._told_losses.append((self.step_number, number))
 
     def gradients(self) -> None:
         """Measure gradients now, for the step that comes: for loops that clear them before they call `step`.
@@ -217,6 +235,7 @@ class Monitor:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Hand out what is still on its way, and close the record, which can go on later."""
         self._entered = False
+        self._send_losses()
         self._disarm()
         self._replay = None
         self._matrices.leave()
@@ -237,6 +256,12 @@ class Monitor:
     def _has_probe(self) -> bool:
         """Whether there is a batch to read when the block is entered."""
         return isinstance(self._batch, ProbeBatch)
+
+    def _finding_routers(self, replay: bool) -> Routers:
+        if not self._has_probe or not self._processes.is_alone or replay:
+            needs = "router_load needs a batch as probe, one process, and no replay"
+            raise BadInput(f"{needs}: leave it out of measures", argument="measures")
+        return Routers(self.model, self._names)
 
     def _replaying(self, memory: Memory) -> Replay:
         if not isinstance(self._batch, ProbeBatch) or not self._processes.is_alone:
@@ -265,7 +290,9 @@ class Monitor:
         """Measure; what goes wrong ends the measuring, and never the training."""
         begun = self._begun or self._has_probe  # then all was tried when the block was entered
         try:
-            self._send(self._taken(due, self._seen(due, batch=batch)))
+            seen = self._seen(due, batch=batch)
+            self._send_losses()
+            self._send(self._taken(due, seen))
         except Exception as error:
             if self._processes.must_wait(error):
                 return
@@ -285,24 +312,24 @@ class Monitor:
     def _seen(self, due: list[str], *, first: bool = False, batch: Any = None) -> Seen:
         """What the measures that are due are taken from. None: another process has the numbers of all."""
         held, self._held = self._held, {}
-        weights = [name for name in due if MONITORED[name].needs != "attention"]
+        weights = [name for name in due if MONITORED[name].needs not in ("attention", "routers")]
         if first:
             weights = [name for name in weights if MONITORED[name].needs != "gradients"]  # of a step before the block
         attention = [name for name in self._together(due) if MONITORED[name].needs == "attention"]
         look = lambda: self._looked(due, batch)
-        return self._processes.measured(self.step_number, attention, look, weights, self._matrices, held)
+        losses, self._losses = self._losses, []
+        return self._processes.measured(self.step_number, attention, look, weights, self._matrices, held, losses)
 
     def _together(self, due: list[str]) -> list[str]:
         """What is taken of attention: all of it in a training pass, where a round takes several steps."""
-        any_due = any(MONITORED[name].needs == "attention" for name in due)
-        return list(self.intervals) if self._inside is not None and any_due else due
+        return list(self.intervals) if self._inside is not None and self._attends(due) else due
 
     def _taken(self, due: list[str], seen: Seen, *, first: bool = False) -> Taken:
         """The series of the measures that are due, of what is followed."""
         if seen is None:
             return {}
         taken: Taken = {}
-        if seen.attention is not None:
+        if seen.attention is not None and self._attends(due):
             for one in (name for name in self._together(due) if MONITORED[name].needs == "attention"):
                 for name, each in take(one, seen.attention).items():
                     taken[name] = {layer: numbers for layer, numbers in each.items() if layer in self._names}
@@ -310,12 +337,23 @@ class Monitor:
                 self._attention = self._rows_of_attention(seen.attention, taken)
             if late := [name for name in taken if name not in self._rows]:
                 self._begin_late(first, late)
-        return taken | seen.weights
+        if "router_load" in due and self._routers is not None:
+            taken["router_load"] = self._routers.router_load()
+            self._rows["router_load"] = self._routers.rows
+        loss = {} if seen.loss is None else {"loss": dict.fromkeys(LOSS.names, seen.loss)}
+        return loss | taken | seen.weights
 
     def _looked(self, due: list[str], batch: Any) -> Probe | Round | None:
         """What measures of attention are taken from; None where none are due, or a round is not over."""
-        if not any(MONITORED[name].needs == "attention" for name in due):
-            return None
+        if self._routers is not None and "router_load" in due:
+            with self._routers.watching():
+                return self._read(due, batch)
+        return self._read(due, batch) if self._attends(due) else None
+
+    def _attends(self, due: list[str]) -> bool:
+        return any(MONITORED[name].needs == "attention" for name in due)
+
+    def _read(self, due: list[str], batch: Any) -> Probe | Round | None:
         if self._inside is not None:
             return self._inside.seen()
         if self._replay is not None and self._begun:
@@ -346,13 +384,11 @@ class Monitor:
 
     def _rows_of_all(self, first: Taken) -> dict[str, Rows]:
         """What the rows of every series are; that of updates has no numbers yet, nor has attention in training."""
-        matrices, embeddings = Rows(tuple(self._matrices.by_name)), Rows(tuple(self._matrices.embeddings))
-        needs = {name: MONITORED[name].needs for name in self.intervals}
-        found = {
-            name: embeddings if each == "embeddings" else matrices
-            for name, each in needs.items()
-            if each != "attention"
-        }
+        passes = ("attention", "routers")
+        found = self._rows | {"loss": LOSS}  # of routers
+        for name in (name for name in self.intervals if MONITORED[name].needs not in passes):
+            kinds = ("layer",) if name == "gradient_norm" else None
+            found[name] = Rows(self._matrices.rows(name), kinds=kinds)
         if self._attention is not None:
             found = {name: self._attention for name in first if name not in found} | found
         return found
@@ -391,6 +427,12 @@ class Monitor:
         if self.step_number < self.recorded:
             report(f"{self._out} has steps up to {self.recorded} already: they are not measured again")
 
+    def _send_losses(self) -> None:
+        """What a trainer has logged, where this process records."""
+        told, self._told_losses = self._told_losses, []
+        for step, number in told if self._processes.first else ():
+            self._delivery.send(step, {"loss": dict.fromkeys(LOSS.names, number)}, self._rows)
+
     def _send(self, taken: Taken) -> None:
         self._delivery.send(self.step_number, taken, self._rows)
 
@@ -401,3 +443,12 @@ class Monitor:
         except BaseException as error:  # an alarm that stops: a block that is not entered is not left either
             self.__exit__(type(error), error, None)
             raise
+
+
+def _one_number(loss: Any) -> Tensor:
+    """A loss without its graph; where it lies on a GPU, nothing waits for it."""
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss.detach().reshape(()).to(torch.promote_types(loss.dtype, torch.float32), copy=True)
+    if isinstance(loss, int | float) and not isinstance(loss, bool):
+        return torch.tensor(float(loss), dtype=torch.float64)
+    raise BadInput(f"loss must be a number or a tensor of one, got {shown(loss)}", argument="loss")

@@ -16,7 +16,7 @@ from joma.host.errors import BadInput
 from joma.monitor.alarms import Alert
 from joma.monitor.measures import Taken
 from joma.monitor.sinks.guard import Sink, Sinks, report
-from joma.monitor.tables import Packet, Rows, Table, Tables, every_number, summary
+from joma.monitor.tables import Packet, Per, Rows, Table, Tables, summary
 from joma.monitor.watch import Watch
 from joma.runs import Run
 from joma.runs.dims import named
@@ -26,15 +26,15 @@ from joma.runs.following import ALARMS, MONITOR
 class Delivery:
     """Hands out what was measured. A record or a sink that fails is given up; training goes on."""
 
-    def __init__(self, watch: Watch, sinks: Iterable[Sink] | Sink, *, heads: bool) -> None:
+    def __init__(self, watch: Watch, sinks: Iterable[Sink] | Sink, *, per: Per) -> None:
         """Nothing is open yet.
 
         - watch: the alarms
-        - sinks, heads: as in `Monitor`
+        - sinks, per: as in `Monitor`
         """
         self.latest: dict[str, Table] = {}
         self.alerts: list[Alert] = []
-        self._watch, self._sinks, self._heads = watch, Sinks(sinks), heads
+        self._watch, self._sinks, self._per = watch, Sinks(sinks), per
         self._record: Record | None = None
         self._pending: list[Packet] = []
 
@@ -83,7 +83,7 @@ class Delivery:
             self.latest |= tables
             self._recording(lambda record, step=step, now=tables: record.write(step, now), f"at step {step}")
             if self._sinks.working:
-                self._sinks.send(step, summary(tables) | (every_number(tables) if self._heads else {}))
+                self._sinks.send(step, summary(tables, self._per))
             new = self._watch.new(step, tables)
             self.alerts += new
             self._recording(lambda record, told=new: record.alarm(told), f"at step {step}")

@@ -44,6 +44,8 @@ class Both(NamedTuple):
     """A `Probe`, or what gives its numbers in the same form; None: no attention was measured."""
     weights: Taken
     """Series of the weights."""
+    loss: Tensor | None
+    """The mean of those that were given; None: none was."""
 
 
 Seen = Both | None
@@ -80,14 +82,16 @@ class OneProcess:
         return {name: each for one in due for name, each in take(one, matrices).items()}
 
     def measured(
-        self, step: int, attention: list[str], look: Look, weights: list[str], matrices: Matrices, held: dict[str, Any]
-    ) -> Seen:
+        self, step: int, attention: list[str], look: Look, weights: list[str], matrices: Matrices,
+        held: dict[str, Any], losses: list[Tensor],
+    ) -> Seen:  # fmt: skip
         """What is seen of attention and of weights, of all processes.
 
         - step: of this measuring
         - attention: measures that are taken of what `look` gives
         - weights: measures of weights
         - held: what `held` gave
+        - losses: of this process, since the last measuring
         """
         probe = look()
         if weights:
@@ -95,7 +99,7 @@ class OneProcess:
         found: Taken = {}
         for name in weights:
             found |= {name: held[name]} if name in held else take(name, matrices)
-        return Both(probe, found)
+        return Both(probe, found, mean_of(losses) if losses else None)
 
     def by_first(self, do: Callable[[], Found]) -> Found:
         """What the first process finds when it does this; an error there is one on all."""
@@ -162,8 +166,9 @@ class SeveralProcesses(OneProcess):
         return dict(matrices.parts(due))
 
     def measured(
-        self, step: int, attention: list[str], look: Look, weights: list[str], matrices: Matrices, held: dict[str, Any]
-    ) -> Seen:
+        self, step: int, attention: list[str], look: Look, weights: list[str], matrices: Matrices,
+        held: dict[str, Any], losses: list[Tensor],
+    ) -> Seen:  # fmt: skip
         assert isinstance(matrices, SharedMatrices)
         self._agreed = False
         matrices.look_again()
@@ -178,8 +183,11 @@ class SeveralProcesses(OneProcess):
         problem = problem or other
         header = torch.zeros(self._size, _HEADER, dtype=torch.float64, device=self._device)
         header[self._rank] = torch.tensor([step, problem is not None, probe is not None])
+        total = torch.tensor([0.0, len(losses)], dtype=torch.float64, device=self._device)
+        total[0] += sum(each.to(total) for each in losses)
         sections = {
             "header": header,
+            "loss": total,
             "attention": empty_table(self._layers, self._shares, self._device) if table is None else table,
             **{name: (parts or {}).get(name, matrices.nothing(name)) for name in self._weights},
         }
@@ -194,7 +202,9 @@ class SeveralProcesses(OneProcess):
         if probe is not None:
             names, layers = self._modules(probe), [name for name in self._layers if name in probe.layers]
             seen = SeenByAll(self._layers, summed["attention"], summed.get("spread"), layers, names)
-        return Both(seen, matrices.whole({name: summed[name] for name in weights if name in (parts or {})}))
+        loss = summed["loss"][0] / summed["loss"][1] if summed["loss"][1] else None
+        found = matrices.whole({name: summed[name] for name in weights if name in (parts or {})})
+        return Both(seen, found, loss)
 
     def by_first(self, do: Callable[[], Found]) -> Found:
         found, problem = _tried(do) if self.first else (None, None)
@@ -398,6 +408,11 @@ def _must_be_the_same(told: list[dict[str, Any]]) -> None:
                 f"{other} must be the same on all processes, and that of rank {rank} differs from that of rank 0",
                 argument=other,
             )
+
+
+def mean_of(losses: list[Tensor]) -> Tensor:
+    """Where the first of them lies."""
+    return torch.stack([each.to(losses[0]) for each in losses]).mean()
 
 
 def _tried(do: Callable[[], Found]) -> tuple[Found | None, Exception | None]:

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from joma.host.errors import BadInput
 from joma.host.products import float32_products
 from joma.measure.spectrum import GRAM_SIDE, TOGETHER, spectrum
-from joma.monitor.matrices import Matrices
-from joma.monitor.measures import MONITORED, Taken
+from joma.monitor.matrices import Matrices, dense
+from joma.monitor.measures import Taken
 from joma.monitor.names import Names
 from joma.probes._parallel import axis_of, is_first_copy, is_split, mesh_ranks, reshard
 
 WIDTH = 2
 """Numbers that a process sends of one matrix and measure, at most."""
-_KNOWN = ("norm", "update_ratio", "stable_rank", "gradient_stable_rank")
+_KNOWN = ("norm", "update_ratio", "stable_rank", "gradient_stable_rank", "gradient_norm")
 
 
 class SharedMatrices(Matrices):
@@ -40,33 +40,34 @@ class SharedMatrices(Matrices):
         self._leading: dict[str, Tensor] = {}  # singular vectors found last, where the next search begins
         self._updates = 0
         self._elsewhere: set[str] = set()
+        self._zero = torch.zeros((), dtype=torch.float64, device=device)
 
     def meshes(self) -> list[tuple[int, ...]]:
-        """Of each matrix, the processes that hold it together."""
-        return [mesh_ranks(each) for each in self.by_name.values()]
+        """Of each parameter, the processes that hold it together."""
+        return [mesh_ranks(each) for each in self.parameters.values()]
 
     def settle(self, meshes: list[list[tuple[int, ...]]]) -> None:
-        """Leave a matrix to the first of several meshes that hold it, as where FSDP is one dimension of a mesh of two.
+        """Leave a parameter to the first of several meshes that hold it, as where FSDP is one dimension of two.
 
         meshes: what `meshes` gives on every process.
         """
         mine, firsts = self.meshes(), (min(each) for each in zip(*meshes, strict=True))
-        pairs = zip(self.by_name, mine, firsts, strict=True)
+        pairs = zip(self.parameters, mine, firsts, strict=True)
         self._elsewhere = {name for name, here, first in pairs if here != first}
 
     def must_know(self, measures: Iterable[str]) -> None:
         """Refuse a measure that is not known of parts."""
         for measure in measures:
-            split = next((name for name, each in self._rows(measure).items() if is_split(each)), None)
-            if split is not None and measure not in _KNOWN:
+            rows = () if measure in _KNOWN else self.rows(measure)
+            if (split := next((name for name in rows if is_split(self.parameters[name])), None)) is not None:
                 raise BadInput(
                     f"{measure} is not measured of matrices in parts, and {split} lies on several processes",
                     argument="measures",
                 )
 
     def names(self) -> tuple[str, ...]:
-        """Of all matrices and embeddings."""
-        return (*self.by_name, *self.embeddings)
+        """Of all that is followed."""
+        return tuple(self.parameters)
 
     def look_again(self) -> None:
         """At the parameters that the model has now, in parts."""
@@ -88,23 +89,21 @@ class SharedMatrices(Matrices):
 
     def nothing(self, measure: str) -> Tensor:
         """What a process sends that has no number."""
-        return torch.zeros(len(self._rows(measure)), WIDTH, dtype=torch.float64, device=self._device)
+        return torch.zeros(len(self.rows(measure)), WIDTH, dtype=torch.float64, device=self._device)
 
     def whole(self, sums: Mapping[str, Tensor]) -> Taken:
         """What the numbers of all processes together say."""
         found: Taken = {}
         for measure, rows in sums.items():
-            finish = {"norm": _root, "update_ratio": _ratio}.get(measure, _first)
-            pairs = zip(self._rows(measure).items(), rows, strict=True)
-            found[measure] = {name: (finish if is_split(each) else _first)(row) for (name, each), row in pairs}
+            finish = {"norm": _root, "update_ratio": _ratio, "gradient_norm": _root}.get(measure, _first)
+            parts = {name: measure == "gradient_norm" or is_split(self.parameters[name]) for name in self.rows(measure)}
+            pairs = zip(parts.items(), rows, strict=True)
+            found[measure] = {name: (finish if in_parts else _first)(row) for (name, in_parts), row in pairs}
         return found
-
-    def _rows(self, measure: str) -> dict[str, Tensor]:
-        return self.embeddings if MONITORED[measure].needs == "embeddings" else self.by_name
 
     def _packed(self, measure: str, by_name: Mapping[str, Tensor]) -> Tensor:
         table = self.nothing(measure)
-        for row, name in zip(table, self._rows(measure), strict=True):
+        for row, name in zip(table, self.rows(measure), strict=True):
             if name in by_name:
                 numbers = by_name[name].reshape(-1)
                 row[: len(numbers)] = numbers
@@ -114,7 +113,7 @@ class SharedMatrices(Matrices):
         return {name: each for name, each in self.by_name.items() if is_split(each)}
 
     def _counts(self, name: str) -> bool:
-        return name not in self._elsewhere and is_first_copy(self.by_name[name])
+        return name not in self._elsewhere and is_first_copy(self.parameters[name])
 
     def _here(self) -> dict[str, Tensor]:
         """Parts of DTensors that no other process counts."""
@@ -134,6 +133,16 @@ class SharedMatrices(Matrices):
 
     def _parts_of_stable_rank(self) -> dict[str, Tensor]:
         return self._ranks_of(self._split(), self._leading)
+
+    def _parts_of_gradient_norm(self) -> dict[str, Tensor]:
+        """A gradient that is the same on all processes is counted by the first one."""
+        first, found = dist.get_rank(self._group) == 0, {}
+        for layer, names in self.layers.items():
+            there = {name: w.grad for name in names if (w := self.parameters[name]).grad is not None}
+            mine = [each.to_local() for name, each in there.items() if is_split(each) and self._counts(name)]
+            mine += [each for each in there.values() if first and not is_split(each)]
+            found[layer] = self._zero + sum(_squares(dense(each)).to(self._device) for each in mine)
+        return found
 
     def _parts_of_gradient_stable_rank(self) -> dict[str, Tensor]:
         gradients = {name: each.grad for name, each in self._split().items() if each.grad is not None}
@@ -163,13 +172,10 @@ class _Dealt(Matrices):
         self._rank, self._size = rank, size
         super().__init__(model, names)
 
-    def _followed(self) -> dict[str, Tensor]:
-        return self._dealt(super()._followed())
+    def gradient_norm(self) -> dict[str, Tensor]:
+        return {}  # `_parts_of_gradient_norm` has all
 
-    def _embeddings(self) -> dict[str, Tensor]:
-        return self._dealt(super()._embeddings())
-
-    def _dealt(self, matrices: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _some(self, matrices: dict[str, Tensor]) -> dict[str, Tensor]:
         plain = [(name, each) for name, each in matrices.items() if not is_split(each)]
         return dict(plain[self._rank :: self._size])
 

@@ -6,6 +6,7 @@ They leave the device once, in one piece, and are read at a later step, when the
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from joma.host.words import brief_repr
 from joma.monitor.errors import MonitorError
 from joma.monitor.graphs import Arrival
-from joma.monitor.measures import Taken
+from joma.monitor.measures import MONITORED, Taken
 from joma.monitor.names import layer_of
 
 
@@ -23,19 +24,27 @@ from joma.monitor.names import layer_of
 class Rows:
     """What the rows of a table are.
 
-    - names: of attention modules, or of matrices
-    - heads: how many each attention module has; None for matrices
-    - keys: how many tokens each attention module reads at a time; None for matrices
+    - names: of attention modules, routers, layers or matrices
+    - heads: how many each attention module has, or how many experts a router; None for layers and matrices
+    - keys: how many tokens each attention module reads at a time; None for others
+    - kinds: what a row and each of its numbers are; (): there is one number of the whole model
     """
 
     names: tuple[str, ...]
     heads: tuple[int, ...] | None = None
     keys: tuple[int, ...] | None = None
+    kinds: tuple[str, ...] | None = None
 
     @property
     def dims(self) -> dict[str, list[str] | None]:
         """As a run describes them."""
-        return {"matrix": list(self.names)} if self.heads is None else {"layer": list(self.names), "head": None}
+        usual = ("matrix",) if self.heads is None else ("layer", "head")
+        kinds = usual if self.kinds is None else self.kinds
+        return {kind: None if at else list(self.names) for at, kind in enumerate(kinds)}
+
+
+LOSS = Rows(("the model",), kinds=())
+"""Of the loss."""
 
 
 @brief_repr
@@ -43,7 +52,7 @@ class Rows:
 class Table:
     """One series at one step.
 
-    - values: (layers, heads), NaN where a layer has fewer heads, or (matrices,)
+    - values: (layers, heads), NaN where a layer has fewer heads, (matrices,), or ()
     - rows: what they belong to
     """
 
@@ -59,7 +68,7 @@ class Table:
 
     def place(self, at: tuple[int, ...]) -> tuple[str, int | None]:
         """The name of the layer or matrix of one number, and the head where there is one."""
-        return self.rows.names[at[0]], at[1] if len(at) > 1 else None
+        return self.rows.names[at[0] if at else 0], at[1] if len(at) > 1 else None
 
 
 Tables = Mapping[str, Table]
@@ -86,7 +95,8 @@ class Packet:
         for name, rows in self.rows.items():
             sizes = rows.heads or (1,) * len(rows.names)
             mine, numbers = numbers[: sum(sizes)], numbers[sum(sizes) :]
-            found[name] = Table(mine.copy() if rows.heads is None else _padded(mine, rows.heads), rows)
+            values = mine.copy() if rows.heads is None else _padded(mine, rows.heads)
+            found[name] = Table(values if rows.dims else values.reshape(()), rows)
         return found
 
 
@@ -105,8 +115,28 @@ def _padded(numbers: np.ndarray, heads: tuple[int, ...]) -> np.ndarray:
     return table
 
 
-def summary(tables: Tables) -> dict[str, float]:
-    """Smallest, mean and largest number per layer: a model of 100 layers must not flood a dashboard."""
+Per = Literal["model", "layer", "head"]
+"""What a sink gets a number for; head: every head, expert and matrix, beside its layer."""
+
+
+def summary(tables: Tables, per: Per) -> dict[str, float]:
+    """What sinks get: one number per series unless asked otherwise, since many layers would flood a dashboard."""
+    found = {name: _of_model(name, table) for name, table in tables.items() if per == "model" or not table.rows.dims}
+    if per != "model":
+        found |= _by_layer({name: table for name, table in tables.items() if table.rows.dims})
+    return found | (_every_number(tables) if per == "head" else {})
+
+
+def _of_model(name: str, table: Table) -> float:
+    """The mean of all numbers, the largest, or the norm of all, as the measure has it."""
+    measure = MONITORED.get(name.partition("/")[0])
+    numbers = table.values[table.real]
+    take = {"mean": np.mean, "largest": np.max, "norm": np.linalg.norm}[measure.whole if measure else "mean"]
+    return float(take(numbers))
+
+
+def _by_layer(tables: Tables) -> dict[str, float]:
+    """Smallest, mean and largest number of every layer."""
     found: dict[str, float] = {}
     for name, table in tables.items():
         layers, numbers = _of_heads(table) if table.rows.heads is not None else _of_matrices(table)
@@ -134,11 +164,12 @@ def _of_matrices(table: Table) -> tuple[Sequence[str], np.ndarray]:
     return list(layers), np.array([(np.min(each), np.mean(each), np.max(each)) for each in layers.values()]).T
 
 
-def every_number(tables: Tables) -> dict[str, float]:
+def _every_number(tables: Tables) -> dict[str, float]:
     """The number of every head and matrix. No name is a folder of another: MLflow keeps files by these names."""
     found: dict[str, float] = {}
     for name, table in tables.items():
-        for at in map(tuple, np.argwhere(table.real).tolist()):
-            layer, head = table.place(at)
-            found[f"{name}/{layer}/{'value' if head is None else f'head{head}'}"] = float(table.values[at])
+        for at in map(tuple, np.argwhere(table.real).tolist() if table.rows.dims else ()):
+            layer, column = table.place(at)
+            last = "value" if column is None else f"{list(table.rows.dims)[1]}{column}"
+            found[f"{name}/{layer}/{last}"] = float(table.values[at])
     return found

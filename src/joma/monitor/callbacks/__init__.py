@@ -43,13 +43,13 @@ class InTrainer:
                 f"out must be another file: it has steps up to {recorded} and this training begins anew", argument="out"
             )
 
-    def _goes_on(self, step: int) -> bool:
+    def _goes_on(self, step: int, loss: Any = None) -> bool:
         """Count one step of the optimizer. False where an alarm ends the training."""
         if self.clip is not None:
             self.clip.step()
         try:
             if self.monitor is not None:
-                self.monitor.step(step)
+                self.monitor.step(step=step, loss=loss)
         except TrainingStopped as stopped:
             report(f"training stops: {stopped}")
             return False

@@ -1,9 +1,10 @@
 """A monitor inside Lightning's Trainer: `Trainer(..., callbacks=[MonitorCallback(probe=batch, out="run.joma")])`."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from joma.host.arguments import shown
 from joma.host.errors import BadInput
@@ -37,6 +38,7 @@ class MonitorCallback(InTrainer, Callback):  # type: ignore[misc]
         super().__init__(**options)
         self.part = part
         self._resumed: dict[str, Any] = {}
+        self._loss: Any = None  # of the batches of a step, each over their number
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
         """Enter: checkpoints are loaded and sanity checks are over."""
@@ -46,11 +48,16 @@ class MonitorCallback(InTrainer, Callback):  # type: ignore[misc]
         if before is not None and before != self._out:
             report(f"step {step}: the checkpoint was recorded in {before}, and training continues in {self._out}")
 
-    def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, outputs: Any = None, *_: Any, **__: Any) -> None:
         """Count steps of the optimizer, however many batches each took."""
         step = int(trainer.global_step)
-        if self.monitor is not None and step > self.monitor.step_number and not self._goes_on(step):
-            trainer.should_stop = True
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
+        if self.monitor is not None and step > self.monitor.step_number:
+            loss, self._loss = self._loss, None
+            if not self._goes_on(step, loss):
+                trainer.should_stop = True
 
     def on_exception(self, trainer: Any, pl_module: nn.Module, exception: BaseException) -> None:
         """Leave, with the reason in the record."""

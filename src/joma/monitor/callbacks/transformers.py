@@ -38,6 +38,11 @@ class MonitorCallback(InTrainer, TrainerCallback):  # type: ignore[misc]
         if not self._goes_on(state.global_step):
             control.should_training_stop = True
 
+    def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Take the Trainer's own loss, a mean over the steps since it logged last."""
+        if self.monitor is not None and (loss := (given.get("logs") or {}).get("loss")) is not None:
+            self.monitor.record_loss(loss)
+
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Leave."""
         self._leave()
