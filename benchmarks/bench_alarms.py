@@ -1,16 +1,19 @@
 """How often the alarms of attention ring in healthy runs, and in runs whose rate is too high.
 
-    python benchmarks/bench_alarms.py [--record]
+    python benchmarks/bench_alarms.py [--out RUN] [--record]
 
-A decoder with norms before learns to copy (eight tokens and the same again, where entropy falls steeply when it
-succeeds) or reads Python source. A run is healthy where its loss falls and never stands more than half a nat above its
-lowest. Entropy and the largest logit are kept at every second step, so that one run shows what a monitor with a larger
-interval would have seen. Defaults are chosen on the seeds of `CHOSEN_ON` and judged on those of `JUDGED`.
+A decoder with norms before learns to repeat (eight tokens and the same again, where entropy falls steeply when it
+succeeds) or reads Python source. It trains for half an hour on two cores; with --out it goes on where it was stopped.
+A run is healthy where its loss falls and never stands more than half a nat above its lowest. Entropy and the largest
+logit are kept at every second step, so that one run shows what a monitor with a larger interval would have seen.
+Defaults are chosen on the seeds of `CHOSEN_ON` and judged on those of `JUDGED`.
 """
 
+import argparse
 import sys
 import tempfile
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,9 +27,11 @@ from joma.runs import Run
 from joma.studies.stability.collapse.measures import attention_and_loss
 from joma.training import Ensemble, Optimizer, next_token_loss, train_all
 
-STEPS, EVERY, BATCH, LENGTH, WORDS = 400, 2, 8, 16, 48
-SHAPES = {"3 x 48": {"layers": 3, "width": 48, "heads": 3}, "2 x 32": {"layers": 2, "width": 32, "heads": 2}}
-TASKS, RATES, TOO_HIGH = ("copy", "text"), (1e-3, 3e-3), (0.1, 0.3)
+STEPS, EVERY, LENGTH = 400, 2, 16
+SHAPES = {"3 x 48": {"layers": 3, "width": 48, "heads": 3}}
+TASKS = {"repeat": (16, 16), "text": (48, 8)}
+"""Words and rows of a batch."""
+RATES, TOO_HIGH = (1e-3, 3e-3), (0.1, 0.3)
 CHOSEN_ON, JUDGED = range(100, 106), range(25)
 INTERVALS = (2, 6, 10)
 """Steps between two measurings of a monitor; each has at least twice the 20 that calibrate."""
@@ -43,17 +48,24 @@ ALARMS = {
 def batches(task, seed):
     """(steps + 1, rows, length) of tokens; the last one is the probe batch."""
     drawn = torch.Generator().manual_seed(seed)
-    if task == "copy":
-        return torch.randint(WORDS, (STEPS + 1, BATCH, LENGTH // 2), generator=drawn).repeat(1, 1, 2)
-    text = python_corpus(WORDS).tokens["train"].long()
-    starts = torch.randint(len(text) - LENGTH, (STEPS + 1, BATCH), generator=drawn)
+    words, rows = TASKS[task]
+    if task == "repeat":
+        return torch.randint(words, (STEPS + 1, rows, LENGTH // 2), generator=drawn).repeat(1, 1, 2)
+    text = python_corpus(words).tokens["train"].long()
+    starts = torch.randint(len(text) - LENGTH, (STEPS + 1, rows), generator=drawn)
     return text[starts[..., None] + torch.arange(LENGTH)]
 
 
 def ensemble(shape, task, members):
     """members: (rate, seed) of each."""
     config = DecoderConfig(
-        WORDS, mlp=4 * shape["width"], context=LENGTH, norm="pre-layer", activation="gelu", positions="learned", **shape
+        TASKS[task][0],
+        mlp=4 * shape["width"],
+        context=LENGTH,
+        norm="pre-layer",
+        activation="gelu",
+        positions="learned",
+        **shape,
     )
     read = {seed: batches(task, seed) for _, seed in members}
 
@@ -92,14 +104,17 @@ def rings(make, found, every):
     return told
 
 
-def rows():
-    """One row for every alarm, interval and kind of runs: over all shapes, tasks and rates."""
-    told = {}
-    ensembles = {}
+def _opened(path):
+    return Run.open(path, write=True) if path.exists() else Run.create(path, study="alarms", config={})
+
+
+def rows(out):
+    """One row for every alarm, interval and kind of runs: over all shapes, tasks and rates. out: the run; or none."""
+    told, ensembles = {}, {}
     kinds = {"chosen on": (RATES, CHOSEN_ON), "healthy": (RATES, JUDGED), "too high a rate": (TOO_HIGH, CHOSEN_ON)}
     for (name, shape), task, (kind, (rates, seeds)) in product(SHAPES.items(), TASKS, kinds.items()):
         ensembles[f"{kind}, {name}, {task}"] = ensemble(shape, task, list(product(rates, seeds)))
-    with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a.sqlite", study="alarms", config={}) as run:
+    with tempfile.TemporaryDirectory() as folder, _opened(Path(out or f"{folder}/a.sqlite")) as run:
         train_all(ensembles, run, progress=lambda share, doing: print(f"{share:4.0%} {doing}", file=sys.stderr))
         for name in ensembles:
             found = {one: run.array(f"{name}/probe/{one}") for one in ("entropy", "largest_logit")}
@@ -114,7 +129,10 @@ def rows():
 
 
 def main():
-    found = rows()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out")
+    parser.add_argument("--record", action="store_true")
+    found = rows(parser.parse_args().out)
     for row in found:
         print(f"{row['runs']:<16} {row['alarm']:<24} every {row['every']:>2}: {row['ring']:>4} of {row['of']}")
     record("alarms", found)

@@ -138,7 +138,7 @@ def test_a_library_reads_back_what_was_sent(kind, tmp_path, capsys):
         alarms=[LargestLogit(1e-9)],
         on_alarm=lambda alert: None,
         sinks=[sink, seen.__setitem__],
-        heads=kind == "mlflow",
+        per="head" if kind == "mlflow" else "layer",
     )
     train(model, monitor, steps=4)
     rows, alerts = read_back(sink, tmp_path)

@@ -13,6 +13,9 @@ from joma.monitor import MEASURES, LargestLogit, Monitor
 from joma.monitor.batch import ProbeBatch
 from joma.runs import Run
 
+OF_ANY = [name for name, measure in MEASURES.items() if measure.needs not in ("gradients", "routers")]
+"""Measures of every network, without a step."""
+
 
 def monitored(model, **options):
     return Monitor(model, **{"probe": PROBE, "every": 1} | options)
@@ -94,7 +97,7 @@ def test_a_buffer_that_a_pass_replaces_and_attributes_that_it_makes_are_taken_ba
 
 def test_a_model_in_evaluation_mode_or_frozen_stays_so():
     model = made().eval().requires_grad_(False)
-    with monitored(model, measures=[name for name in MEASURES if name != "gradient_stable_rank"]) as monitor:
+    with monitored(model, measures=OF_ANY) as monitor:
         monitor.step()
     assert not any(each.training for each in model.modules())
     assert not any(each.requires_grad for each in model.parameters())
@@ -131,7 +134,7 @@ def test_an_interval_longer_than_training_leaves_the_first_measuring_and_the_num
 @pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
 def test_a_step_without_gradients_does_not_take_them_from_training(around):
     model = made()
-    with monitored(model, measures=[name for name in MEASURES if name != "gradient_stable_rank"]) as monitor:
+    with monitored(model, measures=OF_ANY) as monitor:
         with around():
             monitor.step()
             assert not torch.is_grad_enabled()

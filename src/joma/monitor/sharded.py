@@ -138,7 +138,7 @@ class SharedMatrices(Matrices):
         """A gradient that is the same on all processes is counted by the first one."""
         first, found = dist.get_rank(self._group) == 0, {}
         for layer, names in self.layers.items():
-            there = {name: w.grad for name in names if (w := self.parameters[name]).grad is not None}
+            there: dict[str, Any] = {name: w.grad for name in names if (w := self.parameters[name]).grad is not None}
             mine = [each.to_local() for name, each in there.items() if is_split(each) and self._counts(name)]
             mine += [each for each in there.values() if first and not is_split(each)]
             found[layer] = self._zero + sum(_squares(dense(each)).to(self._device) for each in mine)

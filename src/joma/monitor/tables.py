@@ -131,8 +131,10 @@ def _of_model(name: str, table: Table) -> float:
     """The mean of all numbers, the largest, or the norm of all, as the measure has it."""
     measure = MONITORED.get(name.partition("/")[0])
     numbers = table.values[table.real]
-    take = {"mean": np.mean, "largest": np.max, "norm": np.linalg.norm}[measure.whole if measure else "mean"]
-    return float(take(numbers))
+    whole = measure.whole if measure is not None else "mean"
+    if whole == "norm":
+        return float(np.linalg.norm(numbers))
+    return float(numbers.max() if whole == "largest" else numbers.mean())
 
 
 def _by_layer(tables: Tables) -> dict[str, float]:

@@ -17,6 +17,7 @@ from joma.studies.stability.collapse.run import (
     OPEN,
     PLAIN,
     QK_NORM,
+    REMEDIES,
     RISING,
     SUDDEN,
     WARMED,
@@ -68,14 +69,15 @@ def test_who_the_members_are(config):
 
 
 def test_what_the_networks_are(config):
-    plain, normed = (variant.decoder for variant in plan(config, corpus(config)).values())
+    plain, normed = (plan(config, corpus(config))[name].decoder for name in (PLAIN, QK_NORM))
     assert (plain.norm, plain.layers, plain.heads, plain.copies, plain.qk_norm) == ("pre-layer", 2, 2, False, False)
     assert normed == plain.with_(qk_norm=True)
 
 
 def test_each_member_has_its_own_rate_and_warm_up(config):
     text = corpus(config)
-    for name, variant in plan(config, text).items():
+    variants = plan(config, text)
+    for name, variant in ((name, variants[name]) for name in (PLAIN, QK_NORM)):
         members, made = members_of(config, name), built(config, name, variant, text)
         assert made.optimizer.rates(made.members) == tuple(one.rate for one in members)
         assert made.optimizer.warm_ups(made.members) == tuple(one.warm_up for one in members)
@@ -232,6 +234,8 @@ def told(run, path, *, rings=None, everywhere=False, event=EVENT, sudden=-1, qk=
         step = step // at_step
         ensemble, _, rest = name.partition("/")
         what = rest.rpartition("/")[2]
+        if ensemble in REMEDIES:  # test_collapse_remedies.py has those
+            return value
         if rest == "probe/loss":
             return loss(ensemble, step)
         if rest == "probe/entropy":
@@ -277,7 +281,8 @@ ALL_HOLD = {
 
 def test_a_record_in_which_all_rules_warn(run, tmp_path):
     copy = told(run, tmp_path / "told")
-    assert dict(verdicts(collapse.STUDY, copy)) == ALL_HOLD
+    judged = verdicts(collapse.STUDY, copy)
+    assert {claim: judged[claim] for claim in ALL_HOLD} == ALL_HOLD
     for rule in RULES:
         np.testing.assert_allclose(record.lead(copy, rule), (EVENT - RINGS[rule]) / EVENT, err_msg=rule)
     assert record.judged(copy).sum() == 8

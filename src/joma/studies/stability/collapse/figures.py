@@ -30,6 +30,35 @@ def draw(run: Run) -> Drawing:
     return Drawing("warnings", _caption(run), figure)
 
 
+def draw_remedies(run: Run) -> Drawing:
+    """Bars of all remedies: how many runs diverge, and what each does to runs that do not."""
+    figure, (gone, harm) = panels(2, width=4.6, height=3.0)
+    names = list(record.BENCH)
+    places = np.arange(len(names))[::-1]
+    diverge = [1 - record.kept_whole(run, name) for name in names]
+    above = [record.learned(run, record.NOTHING) - record.learned(run, name) for name in names]
+    for axis, rows in ((gone, diverge), (harm, above)):
+        found = [compare(row) for row in rows]
+        values = np.nan_to_num([one.value for one in found])
+        reach = np.nan_to_num([[one.value - one.low, one.high - one.value] for one in found]).T
+        axis.barh(places, values, height=0.7, color=[CONTROL, *[BLUE] * (len(names) - 1)], alpha=0.75, label="_bars")
+        axis.errorbar(values, places, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
+        axis.set_yticks(places, names)
+    gone.set(xlabel="share of runs that diverge", ylabel="remedy", title="At rates that are too high")
+    harm.set(xlabel="loss at the end above the twin's (nats)", ylabel="remedy", title="Where the twin does not diverge")
+    gone.set_xlim(0, 1.02)
+    share = {name: float(np.nanmean(row)) for name, row in zip(names, diverge, strict=True)}
+    best = min((name for name in names if name != record.WARM_UP), key=lambda name: share[name])
+    return Drawing(
+        "remedies",
+        f"{number(share[best], '%')} of the runs diverge with the remedy {best}, {number(share[record.NOTHING], '%')} "
+        "if nothing is done. Left: all runs in which remedies are compared, from the same seeds; a warm-up is compared "
+        "where the rate is high at once. Right: how much higher the loss ends than that of the same run without the "
+        f"remedy, where that run does not diverge. {run.config['seeds']} seeds, with the interval over seeds.",
+        figure,
+    )
+
+
 def _median(values: np.ndarray) -> np.ndarray:
     """Over members, (points,): what is not finite counts as very large."""
     return np.asarray(np.median(np.where(np.isfinite(values), values, np.finfo(np.float32).max), axis=1))

@@ -19,7 +19,7 @@ from joma.studies.stability.collapse.rules import (
     scores,
     threshold,
 )
-from joma.studies.stability.collapse.run import HEALTHY, PLAIN, RISING, SUDDEN, WARMED
+from joma.studies.stability.collapse.run import HEALTHY, PLAIN, QK_NORM, REMEDIES, RISING, SUDDEN, WARMED
 
 MARGIN = 0.5
 """Nats above the lowest loss so far. A spike of that size which comes back is no divergence."""
@@ -121,6 +121,64 @@ def false_alarms(run: Run, ring: np.ndarray) -> float:
 def share_diverged(run: Run, name: str, *kinds: int) -> np.ndarray:
     """The share of a seed's members of these kinds that diverge, (seeds,)."""
     return by_seed(run, name, diverged(run, name).astype(float), of_kind(run, name, *kinds))
+
+
+NOTHING, WARM_UP = "nothing", "warm-up"
+BENCH = (NOTHING, QK_NORM, WARM_UP, *REMEDIES)
+"""What is done to runs whose rate is too high."""
+
+
+def no_remedies(run: Run) -> str:
+    """Why remedies cannot be compared: the record is of the study's first version. Empty if they can."""
+    return "" if "bench_high_rates" in run.config else "the record was made before remedies were compared"
+
+
+def bench(run: Run, remedy: str) -> tuple[str, np.ndarray]:
+    """Where the runs of a remedy are: an ensemble, and its members in the order of cells and seeds, -1 for none.
+
+    A cell is a kind and a rate. A warm-up has none where rates rise all the time: that is one already.
+    """
+    name = PLAIN if remedy in (NOTHING, WARM_UP) else remedy
+    kind, rate, seed = (column(run, name, field) for field in ("kind", "rate", "seed"))
+    cells = [(SUDDEN, each) for each in run.config["bench_high_rates"]]
+    cells += [(RISING, each) for each in run.config["bench_top_rates"]]
+    first, found = int(run.config["seed"]), []
+    for wanted, each in cells:
+        wanted = {SUDDEN: WARMED, RISING: -1}[wanted] if remedy == WARM_UP else wanted
+        for one in range(first, first + int(run.config["seeds"])):
+            here = np.flatnonzero((kind == wanted) & (rate == each) & (seed == one))
+            found.append(int(here[0]) if len(here) else -1)
+    return name, np.array(found)
+
+
+def of_bench(run: Run, remedy: str, what: str) -> np.ndarray:
+    """Of the runs of `bench` whether each diverges ("diverged"), or its loss at the end; NaN where there is none."""
+    name, members = bench(run, remedy)
+    values = diverged(run, name) if what == "diverged" else run.array(f"{name}/probe/loss")[-1]
+    return np.where(members < 0, np.nan, values.astype(float)[members])
+
+
+def per_seed(run: Run, values: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """The mean of some runs of `bench` for every seed, (seeds,); NaN for a seed that has none."""
+    table = np.where(which, values, np.nan).reshape(-1, int(run.config["seeds"]))
+    known = np.isfinite(table)
+    total = np.where(known, table, 0.0).sum(0)
+    return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)
+
+
+def kept_whole(run: Run, remedy: str) -> np.ndarray:
+    """The share of a seed's runs at rates that are too high that do not diverge, (seeds,)."""
+    values = 1 - of_bench(run, remedy, "diverged")
+    return per_seed(run, values, np.isfinite(values))
+
+
+def learned(run: Run, remedy: str) -> np.ndarray:
+    """How far the loss ends below that of the words' frequencies, over a seed's runs whose plain twins do not diverge.
+
+    (seeds,), in nats.
+    """
+    below = float(run.value("loss by frequency")) - of_bench(run, remedy, "loss")
+    return per_seed(run, below, of_bench(run, NOTHING, "diverged") == 0)
 
 
 def lowest_entropy(run: Run, name: str, *kinds: int) -> np.ndarray:

@@ -9,7 +9,14 @@ the same text. Kinds of members, by their learning rate:
     rising      a warm-up that does not end: the rate rises to each of `top_rates` at the last step
 
 The healthy members of `open_seeds` further seeds calibrate the rules and are judged by none. QK-norm has the kinds
-sudden and rising alone. Recorded over steps under the name of the ensemble:
+sudden and rising alone. So have the remedies, four further ensembles, at `bench_high_rates` and `bench_top_rates`:
+
+    QK-clip             a head whose largest logit was above `clip_at` is scaled down to it before every step
+    restored rank       every `restore_every` steps the attention's matrices get one singular value, of the same norm
+    clipped gradient    the largest norm of the gradient is a tenth of that of all others
+    lower rate          `lower` times the rate of their twins, which is what is recorded as theirs
+
+Recorded over steps under the name of the ensemble:
 
     probe/loss                                  (members,)                   on a fixed batch of validation text
     probe/entropy, /largest_logit               (members, layers, heads)     of attention there
@@ -20,7 +27,8 @@ sudden and rising alone. Recorded over steps under the name of the ensemble:
     train_loss, diverged_at                     (members,)                   see `joma.training.train`
 
 and once: kind, rate, warm_up, seed and open of every member, `plain/usual rings` (alarms, members), the step at which
-each alarm of `joma.monitor` rings first, -1 if never, and `plain/place`, (members,), which draws the random head.
+each alarm of `joma.monitor` rings first, -1 if never, `plain/place`, (members,), which draws the random head, and
+`work` of every remedy: what it adds to the multiplications of a step, as a share.
 """
 
 from collections.abc import Sequence
@@ -40,10 +48,12 @@ from joma.recipes.language.text import remember_corpus
 from joma.recipes.language.training import needs_its_device, validation_sequences
 from joma.runs import Run
 from joma.studies.stability.collapse.measures import attention_and_loss, everything, update_entropies
+from joma.studies.stability.collapse.remedies import Tend, clipping, extra_work, restoring
 from joma.studies.stability.collapse.rules import HISTORY, usual_rings
 from joma.training import Ensemble, train_all
 
 PLAIN, QK_NORM = "plain", "QK-norm"
+QK_CLIP, RESTORED, CLIPPED, LOWER = REMEDIES = ("QK-clip", "restored rank", "clipped gradient", "lower rate")
 HEALTHY, SUDDEN, WARMED, RISING = range(4)
 """Kinds of members, as they are recorded."""
 OPEN = 5_000
@@ -74,6 +84,16 @@ class CollapseConfig(LanguageModelConfig):
     """Too high from the first step."""
     top_rates: Annotated[tuple[float, ...], Values(1, rising=True), Above(0)] = (0.3, 1.0, 3.0)
     """What a rate that never stops rising has reached at the last step."""
+    bench_high_rates: Annotated[tuple[float, ...], Values(1, rising=True), Above(0)] = (0.3,)
+    """Those of `high_rates` at which remedies are compared."""
+    bench_top_rates: Annotated[tuple[float, ...], Values(1, rising=True), Above(0)] = (1.0,)
+    """The same of `top_rates`."""
+    clip_at: Annotated[float, Above(0)] = 100.0
+    """The largest logit that QK-clip leaves alone."""
+    restore_every: Annotated[int, Least(1)] = 20
+    """Steps from one restoring of ranks to the next."""
+    lower: Annotated[float, Above(0)] = 0.25
+    """The share of their twins' rate that members with a lower rate have."""
     warm_up: Annotated[int, Least(1)] = 20
     """Steps of the short warm-up."""
     seeds: int = 3
@@ -87,6 +107,10 @@ class CollapseConfig(LanguageModelConfig):
         if self.steps < 2 * HISTORY * self.every:
             least = 2 * HISTORY * self.every
             raise ValueError(f"steps must be at least {least}, twice the {HISTORY} points of history, got {self.steps}")
+        for name in ("high_rates", "top_rates"):
+            some, every = getattr(self, f"bench_{name}"), getattr(self, name)
+            if not set(some) <= set(every):
+                raise ValueError(f"bench_{name} must be among {name}, {every}, got {some}")
 
 
 class Member(NamedTuple):
@@ -103,19 +127,31 @@ def members_of(config: CollapseConfig, name: str) -> list[Member]:
     """All members of an ensemble, the seeds of one cell together."""
     judged = range(config.seed, config.seed + config.seeds)
     others = range(config.seed + OPEN, config.seed + OPEN + config.open_seeds)
+    high, top = config.high_rates, config.top_rates
+    if name in REMEDIES:
+        high, top = config.bench_high_rates, config.bench_top_rates
     healthy = [(HEALTHY, config.healthy_rate, warm_up) for warm_up in (0, config.warm_up)]
-    sudden, warmed = ([(kind, r, w) for r in config.high_rates] for kind, w in ((SUDDEN, 0), (WARMED, config.warm_up)))
-    rising = [(RISING, rate, config.steps) for rate in config.top_rates]
+    sudden, warmed = ([(kind, rate, w) for rate in high] for kind, w in ((SUDDEN, 0), (WARMED, config.warm_up)))
+    rising = [(RISING, rate, config.steps) for rate in top]
     cells = [*healthy, *sudden, *warmed, *rising] if name == PLAIN else [*sudden, *rising]
     found = [Member(*cell, seed) for cell in cells for seed in judged]
     return found + ([Member(*cell, seed, open=True) for cell in healthy for seed in others] if name == PLAIN else [])
 
 
 def plan(config: CollapseConfig, text: Corpus) -> dict[str, Recipe]:
-    """Both kinds of networks; who their members are, `members_of` says."""
+    """All kinds of networks; who their members are, `members_of` says."""
     plain = recipe(config, text, layers=config.layers, rates=(config.healthy_rate,))
     plain = plain.with_decoder(norm="pre-layer", activation="gelu", copies=False)
-    return {PLAIN: plain, QK_NORM: plain.with_decoder(qk_norm=True)}
+    clipped = plain.with_optimizer(clip=config.clip / 10)
+    found = {PLAIN: plain, QK_NORM: plain.with_decoder(qk_norm=True)}
+    return found | {name: clipped if name == CLIPPED else plain for name in REMEDIES}
+
+
+def tend(config: CollapseConfig, name: str, plain: Ensemble) -> Tend | None:
+    """What is done to the weights of an ensemble before a step."""
+    if name == QK_CLIP:
+        return clipping(lambda step: plain.batch(step, [0])[0], config.clip_at)
+    return restoring(config.restore_every) if name == RESTORED else None
 
 
 def run(config: CollapseConfig, run: Run, progress: Progress) -> None:
@@ -130,9 +166,16 @@ def run(config: CollapseConfig, run: Run, progress: Progress) -> None:
             run.keep(f"{name}/{field}", lambda column=column: np.array(column, dtype=np.float64))  # type: ignore[misc]
     run.keep(f"{PLAIN}/place", lambda: _places(config))
     ensembles = {name: built(config, name, variant, text) for name, variant in variants.items()}
+    for name in REMEDIES:
+        run.keep(f"{name}/work", lambda name=name: _work(config, name, variants[name], text))  # type: ignore[misc]
     train_all(ensembles, run, progress=lambda done, doing: progress(0.97 * done, doing))
     progress(0.97, "the alarms of the monitor")
     run.keep(f"{PLAIN}/usual rings", lambda: usual_rings(run, PLAIN, config.length))
+
+
+def _work(config: CollapseConfig, name: str, variant: Recipe, text: Corpus) -> float:
+    on_cpu = ensemble(variant.with_(device="cpu"), text)
+    return extra_work(on_cpu, tend(config, name, on_cpu), range(1, config.restore_every + 1))
 
 
 def _places(config: CollapseConfig) -> np.ndarray:
@@ -158,6 +201,7 @@ def built(config: CollapseConfig, name: str, variant: Recipe, text: Corpus) -> E
         heads |= dict.fromkeys(("weights/update_entropy", "weights/drift_entropy"), ("layer", "head"))
         heads |= dict.fromkeys(("probe/stable_rank", "probe/sign_diversity"), ("layer", "matrix"))
     rates, warm_ups = (tuple(getattr(one, field) for one in members) for field in ("rate", "warm_up"))
+    rates = tuple(config.lower * rate for rate in rates) if name == LOWER else rates
     return replace(
         plain,
         members=len(members),
@@ -165,5 +209,6 @@ def built(config: CollapseConfig, name: str, variant: Recipe, text: Corpus) -> E
         optimizer=replace(plain.optimizer, rate=rates, warm_up=warm_ups),
         measures={"probe": probe},
         between={"weights": update_entropies(networks)} if name == PLAIN else {},
+        tend=tend(config, name, plain),
         dims=heads,
     )

@@ -3,7 +3,8 @@
 What was fixed when: rules, thresholds, the event and what matters, after a pilot on seeds 1,000 and 1,001 at widths of
 16 to 64, and before any other run. The claim `alarms-tell-divergence` and the rates at paper scale came after a run at
 quick scale had been seen. No run at paper scale had been seen; its seeds are 300 to 307, and 5,300 to 5,311 for the
-thresholds.
+thresholds. Version 2 has the remedies: their rates, limits and what matters were fixed after a look at seeds 900 and
+901 without them, and before any run with them.
 
 What matters was decided before any judged run: a lead of 5 % of the steps beyond the control's, a quarter of the runs
 where shares of runs are compared, a tenth of ln T of entropy.
@@ -23,9 +24,22 @@ from joma.measure.intervals import compare
 from joma.recipes.language import PAPER, same_text
 from joma.runs import Run
 from joma.studies.stability.collapse import record
-from joma.studies.stability.collapse.figures import draw
+from joma.studies.stability.collapse.figures import draw, draw_remedies
 from joma.studies.stability.collapse.rules import CONTROLS, FALSE_ALARMS, RULES
-from joma.studies.stability.collapse.run import HEALTHY, PLAIN, QK_NORM, RISING, SUDDEN, WARMED, CollapseConfig, run
+from joma.studies.stability.collapse.run import (
+    CLIPPED,
+    HEALTHY,
+    PLAIN,
+    QK_CLIP,
+    QK_NORM,
+    REMEDIES,
+    RESTORED,
+    RISING,
+    SUDDEN,
+    WARMED,
+    CollapseConfig,
+    run,
+)
 
 LEAD = 0.05
 """Of the steps until the loss diverges."""
@@ -33,6 +47,8 @@ QUARTER = 0.25
 """Of all runs."""
 TENTH = 0.1
 """Of ln T."""
+NATS = 0.1
+"""Of the loss at the end."""
 EARLY = "share of the steps by which it rings early"
 WRONG = 0.1
 """The share of healthy runs in which the monitor's alarms may ring."""
@@ -214,6 +230,67 @@ def judge_warm_up(run: Run, claim: Claim) -> Finding:
     return _judge_entropy(run, claim, PLAIN, WARMED)
 
 
+SAVES = {
+    QK_CLIP: ("qk-clip-saves-runs", KIMI, "Scaling queries and keys of heads above a limit prevents loss spikes."),
+    RESTORED: ("restored-rank-saves-runs", "Ren et al. 2026 Sec. 5", "Restoring stable ranks prevents failures."),
+    CLIPPED: ("clipped-gradients-save-runs", "Pascanu et al. 2013 Sec. 3.2", "Clipping prevents exploding gradients."),
+}
+"""Of every remedy the claim, its source, and what the source says."""
+
+
+def judge_saved(run: Run, claim: Claim, remedy: str) -> Finding:
+    """The share of runs that do not diverge, beside that of twins to which nothing is done."""
+    _must_have_remedies(run)
+    _must_diverge(run)
+    found = compare(record.kept_whole(run, remedy), record.kept_whole(run, record.NOTHING))
+    return by_effect(claim, found, what="share of runs that do not diverge", details=_bench(run))
+
+
+for remedy, (name, source, says) in SAVES.items():
+    CLAIMS.declare(
+        name,
+        source,
+        f"{says} Tested here, at rates that are too high: fewer runs diverge with {remedy.replace('QK', 'a QK')} than "
+        "without.\n\nExpected: at least 25 % more of the runs do not diverge, beyond chance",
+        matters=QUARTER,
+    )(partial(judge_saved, remedy=remedy))
+
+
+@CLAIMS.declare("qk-clip-helps-where-nothing-diverges", KIMI, matters=NATS, unit="nats")
+def judge_helps(run: Run, claim: Claim) -> Finding:
+    """Clipping queries and keys does no harm. Tested here: where the rate is too high and the loss never diverges,
+    although the alarms ring, the loss ends lower with a QK-clip than without.
+
+    Expected: it ends at least 0.1 nats lower, beyond chance
+    """
+    _must_have_remedies(run)
+    _must_learn(run)
+    if not (record.of_bench(run, record.NOTHING, "diverged") == 0).any():
+        raise NotRun("every run with too high a rate diverges", at_paper_scale(run.study))
+    found = compare(record.learned(run, QK_CLIP), record.learned(run, record.NOTHING))
+    return by_effect(claim, found, what="loss below that of the words' frequencies", details=_bench(run))
+
+
+def _bench(run: Run) -> Numbers:
+    """All remedies beside each other."""
+    alone, end = (record.of_bench(run, record.NOTHING, what) for what in ("diverged", "loss"))
+    found: dict[str, dict[str, float]] = {}
+    for remedy in record.BENCH:
+        gone, loss = (record.of_bench(run, remedy, what) for what in ("diverged", "loss"))
+        there = np.isfinite(gone)
+        rows = {
+            "runs that diverge": gone[there],
+            "runs saved, of those whose twin diverges": 1 - gone[there & (alone == 1)],
+            "loss at the end where the twin diverges (median)": loss[there & (alone == 1)],
+            "loss at the end above the twin's, where that does not diverge": (loss - end)[there & (alone == 0)],
+        }
+        for what, values in rows.items():
+            middle = np.nanmedian if "median" in what else np.nanmean
+            found.setdefault(what, {})[remedy] = float(middle(values)) if np.isfinite(values).any() else np.nan
+    work = {remedy: float(run.value(f"{remedy}/work")) for remedy in REMEDIES}
+    return {**found, "multiplications added to a step": work}
+
+
 def _details(run: Run, rule: str) -> Numbers:
     """Leads and false alarms of a rule, calibrated and with the monitor's own threshold, beside the controls."""
     at, steps = record.judged(run), record.event(run, PLAIN) * int(run.config["every"])
@@ -274,6 +351,11 @@ def _must_learn(run: Run) -> None:
         raise NotRun(reason, steps=2 * run.config["steps"])
 
 
+def _must_have_remedies(run: Run) -> None:
+    if reason := record.no_remedies(run):
+        raise NotRun(reason, at_paper_scale(run.study))
+
+
 def _must_diverge(run: Run) -> None:
     """Healthy networks learned, and enough of the others diverge."""
     _must_learn(run)
@@ -284,7 +366,7 @@ def _must_diverge(run: Run) -> None:
 STUDY = Study(
     name="collapse",
     title="What warns before training diverges",
-    version=1,
+    version=2,
     claims=CLAIMS,
     # With eight seeds from 3000 on twelve of thirteen claims were decided, with five from 4100 on eight.
     quick=CollapseConfig(seeds=5),
@@ -295,15 +377,16 @@ STUDY = Study(
             "vocabulary": 8_000, "width": 64, "mlp": 256, "heads": 4, "valid_sequences": 2, "steps": 4_000, "every": 32,
             "seeds": 8, "seed": 300, "precision": "tf32",
         }, dropout=0.0, length=35, layers=3, healthy_rate=3e-3, high_rates=(0.03, 0.1, 0.3), top_rates=(0.3, 0.6, 1.2),
-        warm_up=400, open_seeds=12,
+        bench_high_rates=(0.1, 0.3), bench_top_rates=(0.6,), restore_every=100, warm_up=400, open_seeds=12,
     ),
     run=run,
-    draw=lambda run: [draw(run)],
+    draw=lambda run: [draw(run), *([] if record.no_remedies(run) else [draw_remedies(run)])],
     check=same_text,
     about=(
         "Decoders with norms before attention and MLP are trained with Adam at rates that are too high from the first "
         "step, with and without a short warm-up, and at rates that never stop rising, with and without norms on "
-        "queries and keys. Healthy runs have the same seeds and read the same text. A run diverges at the first point "
+        "queries and keys. At some of these rates remedies are compared: a QK-clip, restored ranks, clipped gradients "
+        "and a lower rate. Healthy runs have the same seeds and read the same text. A run diverges at the first point "
         f"from which its loss stays {record.MARGIN:g} nats above its lowest so far, to the end. Every rule gets the "
         "threshold at which it rings in 5 % of the healthy runs of other seeds. A lead is how long before the "
         "divergence it rings, as a share of the steps until then; 0 where it does not. Judged are runs that diverge "
