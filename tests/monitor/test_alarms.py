@@ -75,7 +75,7 @@ def test_entropy_below_its_share_of_ln_t_where_it_did_not_begin_there():
 
 def test_entropy_that_falls_further_than_its_first_measurings():
     past = [entropy(4.0, 4.0), entropy(3.0, 3.9), entropy(2.8, 3.8)]
-    alarm = EntropyFall(first=3, times=2)
+    alarm = EntropyFall(first=3, times=2, least=0.1)
     # The first head fell by 1 before and may fall by 2, the second by a tenth of ln 100: 0.46.
     (found,) = looked(alarm, *past, entropy(1.0, 3.0))
     assert (found.head, found.limit) == (1, pytest.approx(3.8 - 0.1 * math.log(100)))
@@ -84,7 +84,7 @@ def test_entropy_that_falls_further_than_its_first_measurings():
 
 def test_the_last_of_the_first_measurings_still_calibrates():
     steps = [entropy(4.0, 4.0), entropy(4.0, 4.0), entropy(3.0, 4.0), entropy(1.5, 3.5)]
-    (found,) = looked(EntropyFall(first=3, times=2), *steps)
+    (found,) = looked(EntropyFall(first=3, times=2, least=0.1), *steps)
     assert found.head == 1
 
 

@@ -17,6 +17,7 @@ PROGRAMS = [name for name, path in SCRIPTS.items() if "__main__" in path.read_te
 
 SMALLEST = {  # the words of its command line, and constants that have no option
     "bench_alpha": ("", {}),
+    "bench_alarms": ("", {"STEPS": 84, "CHOSEN_ON": (100,), "JUDGED": (0,), "RATES": (1e-3,), "TOO_HIGH": (0.1,)}),
     "bench_attention": ("", {}),
     "bench_batches": ("--studies cdag --seconds 0.01", {}),
     "bench_cache": ("", {"SHAPE": (1, 16, 2, 32, 100, 1), "KEEPS": (0.5,)}),
