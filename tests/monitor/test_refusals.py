@@ -1,5 +1,7 @@
 """What cannot work is refused in one sentence, before training begins."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from networks import LENGTH, PROBE, TOKENS, gpt2, made
@@ -51,6 +53,10 @@ def entered(model=None, **options):
         ({"probe": {"input_ids": PROBE}}, "probe does not fit Model: .*unexpected keyword argument 'input_ids'"),
         ({"probe": PROBE + TOKENS}, "probe does not fit Model: .*index out of range"),
         ({"on_alarm": "shout"}, "on_alarm must be 'log', 'stop' or a function, got 'shout'"),
+        (
+            {"alarms": [SimpleNamespace(look=print)]},
+            "alarms must be those of joma.monitor or have look and measure, got",
+        ),
         ({"alarms": [3]}, "alarms must be those of joma.monitor or have look and measure, got 3"),
         ({"alarms": [LargestLogit()], "measures": ["norm"]}, "which needs largest_logit among measures"),
         ({"start": -1}, "start must be a whole number of at least 0, got -1"),

@@ -124,11 +124,12 @@ def test_weights_that_a_model_was_given_later_are_those_that_are_measured():
     np.testing.assert_allclose(monitor.latest["update_ratio"].values, 2 / 3, rtol=1e-5)
 
 
-def test_an_interval_longer_than_training_leaves_the_first_measuring_and_the_number_of_steps(tmp_path):
+@pytest.mark.parametrize(("every", "kept"), [(1000, {"norm": [0], "steps_taken": [6]}), (3, {"norm": [0, 3, 6]})])
+def test_the_number_of_steps_is_kept_where_no_measuring_says_it(tmp_path, every, kept):
     model = made()
-    train(model, monitored(model, every=1000, measures=["norm"], out=tmp_path / "run.joma"))
+    train(model, monitored(model, every=every, measures=["norm"], out=tmp_path / "run.joma"))
     with Run.open(tmp_path / "run.joma") as run:
-        assert {name: run.steps(name).tolist() for name in run.names()} == {"norm": [0], "steps_taken": [6]}
+        assert {name: run.steps(name).tolist() for name in run.names()} == kept
 
 
 @pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
