@@ -380,6 +380,7 @@ def without_gain():
 
 
 X = torch.randn(1, 4, 16)
+SMALL = DecoderConfig(vocabulary=5, width=4, mlp=4)
 BLOOM = {"vocab_size": 9, "hidden_size": 8, "n_layer": 1, "n_head": 2}
 test_refusals = refusals(
     (lambda: QKClip("model"), "model must be a torch module, got 'model'"),
@@ -395,7 +396,8 @@ test_refusals = refusals(
     (lambda: stepped(tied(), text()), "model.layers.1.self_attn shares weights of queries or keys"),
     (lambda: stepped(quantised(), text()), "model.layers.1.self_attn makes queries or keys by a Sequential"),
     (lambda: stepped(without_gain(), X), r"0 has norms of queries and keys \(RMSNorm\) without a gain to scale"),
-    (lambda: QKClip(Decoder(DecoderConfig(vocabulary=5, width=4, mlp=4), [0])).step(), "probe must be token ids"),
+    (lambda: QKClip(Decoder(SMALL, [0])).step(), "probe must be token ids"),
+    (lambda: QKClip(Decoder(SMALL, [0, 1], kinds=[SMALL, SMALL.with_(qk_norm=True)], of=[0, 1])), "of several kinds"),
     (
         lambda: QKClip(Decoder(DecoderConfig(vocabulary=5, width=4, mlp=4, attention="sigmoid"), [0])),
         "sigmoid attention, and no softmax",

@@ -93,7 +93,7 @@ def pieces_of(name: str, module: nn.Module, heads: int, width: int) -> tuple[lis
 
 def pieces_of_decoder(decoder: Decoder) -> list[Piece]:
     """Of all layers and members, each with heads of its own: heads are counted members first, then layers."""
-    config, members = decoder.config, decoder.members
+    config, members = decoder.kinds[0], decoder.members
     count = members * config.layers * config.heads
     roots = (1 + count + torch.arange(count)).view(members, config.layers, config.heads)
     roots = roots.repeat_interleave(config.width // config.heads, -1)  # (members, layers, width)

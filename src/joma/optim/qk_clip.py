@@ -177,6 +177,8 @@ class QKClip:
         """Refuse models of transformers without softmax, or with logits that no factor scales."""
         if isinstance(self.model, Decoder) and self.model.config.attention == "sigmoid":
             raise BadInput("model cannot be clipped: Decoder has sigmoid attention, and no softmax", argument="model")
+        if isinstance(self.model, Decoder) and len(self.model.kinds) > 1:
+            raise refusal("Decoder", "has members of several kinds, and only one kind can be scaled")
         self._of_library = [each for each in self.model.modules() if hasattr(each, "_can_set_attn_implementation")]
         for each in self._of_library[: 0 if self._adapters else 1]:
             config: Any = each.config
