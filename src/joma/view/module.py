@@ -10,7 +10,7 @@ from importlib.resources import files
 UPLOT = "uPlot.iife.min.js"
 PARTS = (
     "numbers.js", "series.js", "axes.js", "elements.js", "colours.js", "data.js", "hosts.js", "address.js",
-    "picture.js", "chart.js", "runs.js", "curves.js", "heads.js", "split.js", "claims.js", "view.js",
+    "picture.js", "chart.js", "runs.js", "overview.js", "curves.js", "heads.js", "split.js", "claims.js", "view.js",
 )  # fmt: skip
 """Our files, in the order in which they stand in the module."""
 

@@ -22,6 +22,7 @@ function notOnLog(spec) {
   return spec.logX || spec.logY ? spec.curves.reduce((sum, curve) => sum + (curve.hidden ? 0 : out(curve)), 0) : 0;
 }
 
+const SHARED = 86; // pixels left of charts above each other
 const ROOM = 0.05; // of the axis is left free for what comes, while a run is being written
 
 /** So many points are drawn thin: without a GPU a line wider than a pixel takes thirty times as long. @param {Spec} spec */
@@ -51,7 +52,7 @@ class Chart {
   draw(spec) {
     if (this.grow(spec)) return;
     const data = aligned(spec), width = this.box.clientWidth || 600;
-    const shape = JSON.stringify([spec.curves.map((curve) => [curve.label, curve.colour, curve.hidden, Boolean(curve.low), curve.dashes]), spec.x, spec.y, spec.logX, spec.logY, spec.areas, isDense(spec)]);
+    const shape = JSON.stringify([spec.curves.map((curve) => [curve.label, curve.colour, curve.hidden, Boolean(curve.low), curve.dashes]), spec.x, spec.y, spec.logX, spec.logY, spec.areas, isDense(spec), Boolean(spec.span)]);
     this.spec = spec;
     this.behind = false;
     this.box.setAttribute("aria-label", `${spec.y} by ${spec.x}, ${counted(spec.curves.length, "curve")}. Arrow keys read values, plus and minus zoom, 0 shows everything.`);
@@ -129,8 +130,8 @@ class Chart {
     return {
       width, height: narrow ? 300 : 400, legend: { show: false }, series, bands,
       scales: { x: spec.logX ? { time: false, distr: 3, range: (/** @type {any} */ _, /** @type {number} */ from, /** @type {number} */ to) => [from, to] } : { time: false }, y: spec.logY ? { distr: 3, range: around } : {} },
-      axes: [{ ...axis, label: spec.x, labelSize: 18, labelGap: 0, size: 30, gap: 4, values, space: 60, ...(spec.logX ? log : {}) }, { ...axis, label: spec.y, labelSize: 20, size: wide, values, ...(spec.logY ? log : {}) }],
-      cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, focus: { prox: 30 } },
+      axes: [{ ...axis, label: spec.x, labelSize: 18, labelGap: 0, size: 30, gap: 4, values, space: 60, ...(spec.logX ? log : {}) }, { ...axis, label: spec.y, labelSize: 20, size: spec.span ? SHARED : wide, values, ...(spec.logY ? log : {}) }],
+      cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, focus: { prox: 30 }, ...(spec.span ? { sync: { key: "joma", scales: ["x", null] } } : {}) },
       focus: { alpha: spec.curves.length > 1 ? 0.3 : 1 },
       hooks: {
         setSelect: [(/** @type {any} */ plot) => { if (plot.select.width > 4) { this.zoomed(plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x")); plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false); } }],
@@ -145,9 +146,9 @@ class Chart {
   range(data) {
     const x = data[0], spec = /** @type {Spec} */ (this.spec);
     if (!x.length) return;
-    const last = x[x.length - 1], span = last - x[0], now = this.plot.scales.x.max;
+    const [first, last] = spec.span ?? [x[0], x[x.length - 1]], span = last - first, now = this.plot.scales.x.max;
     const room = spec.live && !spec.logX && span > 0, free = now > last && now <= last + 2 * ROOM * span ? now : last + ROOM * span;
-    const [min, max] = seenRange(spec, [x[0], room ? free : last]);
+    const [min, max] = seenRange(spec, [first, room ? free : last]);
     this.plot.setScale("x", { min, max });
   }
 

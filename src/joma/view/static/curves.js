@@ -1,4 +1,6 @@
-// Screen "Curves": any recorded array by member, layer and head; several runs on one axis.
+// Screen "Curves": any recorded array by member, layer and head; several runs on one axis, and another series below.
+
+/** Numbers of all chosen runs, and how they were wanted. @typedef {{arrays: Held[], way: Way}} Loaded */
 
 /** @param {View} view */
 function curvesScreen(view) {
@@ -6,6 +8,7 @@ function curvesScreen(view) {
   const put = (/** @type {Object<string, any>} */ given) => { seen.put(given); update(); };
   const runs = h("div", { class: "choices" }), runsBox = h("details", { class: "runs-box" }, h("summary", {}, "Runs"), runs);
   const series = picker("Series", (name) => put({ series: name, x: null, low: null, high: null, ...Object.fromEntries([...seen.words.keys()].filter((key) => key.startsWith("by.")).map((key) => [key, null])) }));
+  const below = picker("And below", (name) => put({ and: name }));
   const along = picker("Along", (x) => put({ x: x === "step" ? null : x, low: null, high: null }));
   const dims = h("div", { class: "dims" });
   /** @type {Map<string, ReturnType<typeof picker>>} */
@@ -15,17 +18,18 @@ function curvesScreen(view) {
   const smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, "aria-label": "Smoothing", oninput: () => put({ smooth: smooth.value === "0" ? null : smooth.value }) });
   const smoothSays = h("output");
   const whole = button("Whole range", () => put({ low: null, high: null }));
-  const chart = new Chart(view.root, (low, high) => { put({ low: low === null ? null : Number(low.toPrecision(7)), high: high === null ? null : Number(high.toPrecision(7)) }); });
+  const zoom = (/** @type {number | null} */ low, /** @type {number | null} */ high) => put({ low: low === null ? null : Number(low.toPrecision(7)), high: high === null ? null : Number(high.toPrecision(7)) });
+  const chart = new Chart(view.root, zoom), second = new Chart(view.root, zoom), secondKeys = new Keys(() => update());
+  const secondLog = tick("log y", (on) => put({ logy2: on }));
+  const secondBox = h("section", { class: "second" }), secondParts = [second.element, secondKeys.element, h("div", { class: "controls" }, secondLog.element, savers(second, () => `joma-${seen.get("and")}`))];
   const notice = h("p", { class: "notice", hidden: true }), keys = new Keys(() => update()), legend = keys.element, hidden = keys.hidden, note = h("p", { class: "note" });
   const element = h("div", {},
-    h("div", { class: "controls" }, runsBox, series.element, along.element, dims),
+    h("div", { class: "controls" }, runsBox, series.element, below.element, along.element, dims),
     h("div", { class: "controls" }, logX.element, logY.element, h("label", { class: "pick" }, h("span", {}, "Smoothing"), smooth, smoothSays), together.element, whole, savers(chart, () => `joma-${seen.get("series") || "curves"}`)),
-    notice, chart.element, legend, note);
+    notice, chart.element, legend, secondBox, note);
   let asked = 0, drawn = "";
-  /** @type {Way} */
-  let way = {};
-  /** @type {{key: string, parts: Held[]} | null} */
-  let fine = null;
+  /** @type {Map<string, {key: string, parts: Held[]}>} */
+  const fine = new Map();
 
   /** Names of the series that all chosen runs have; those over several steps first. @param {RunEntry[]} chosen */
   function names(chosen) {
@@ -45,6 +49,10 @@ function curvesScreen(view) {
     const x = ["step", ...(listed?.dims ?? []).map((dim) => dim.name)].includes(seen.get("x")) ? seen.get("x") : usualX;
     along.set([["step", "steps"], .../** @type {[string, string][]} */ ((listed?.dims ?? []).filter((dim) => dim.size > 1).map((dim) => [dim.name, dim.name.replace(/^dim_/, "axis ")]))], x);
     const modes = dimControls(listed, x);
+    const others = x === "step" ? known.filter((one) => one.name !== name && one.steps > 1) : [], other = others.find((one) => one.name === seen.get("and"));
+    below.set(others.length ? [["", "nothing"], .../** @type {[string, string][]} */ (others.map((one) => [one.name, one.name]))] : [], other?.name ?? "");
+    if (Boolean(other) !== secondBox.children.length > 0) secondBox.replaceChildren(...(other ? secondParts : []));
+    secondLog.set(seen.get("logy2") === "1");
     logX.set(seen.get("logx") === "1"); logY.set(seen.get("logy") === "1"); together.set(seen.get("together") === "1");
     together.element.hidden = chosen.length < 2;
     smooth.value = seen.get("smooth", "0"); smoothSays.textContent = smooth.value === "0" ? "off" : smooth.value;
@@ -52,17 +60,19 @@ function curvesScreen(view) {
     whole.hidden = low === undefined && high === undefined;
     if (!listed) { drawn = ""; say(source.runs.length ? "Choose a run that can be read." : "There is no run here yet."); chart.element.hidden = true; legend.replaceChildren(); return; }
     try {
-      way = {};
-      const arrays = await Promise.all(chosen.map((run) => wanted(run.id, name, modes, x)));
-      const shown = await finer(chosen, name, arrays, x, low, high);
+      const otherModes = other ? chosenModes(other.dims, x) : {};
+      const [first, more] = await Promise.all([load(chosen, name, modes, x, low, high), other ? load(chosen, other.name, otherModes, x, low, high) : null]);
       if (turn !== asked) return;
+      const shown = first.arrays, both = [...shown, ...(more?.arrays ?? [])];
       say("");
       chart.element.hidden = false;
-      const same = JSON.stringify([String(seen.words), name, chosen.map((run) => [run.id, run.identity, run.state, run.alarm_count, run.left_out?.length]), shown.map((array) => array.order), [...hidden], view.dark, source.title(name)]);
-      const sign = JSON.stringify([same, shown.map((array) => [array.steps.length, array.steps[array.steps.length - 1]])]);
+      const same = JSON.stringify([String(seen.words), name, chosen.map((run) => [run.id, run.identity, run.state, run.alarm_count, run.left_out?.length]), both.map((array) => array.order), [...hidden], [...secondKeys.hidden], view.dark, source.title(name)]);
+      const sign = JSON.stringify([same, both.map((array) => [array.steps.length, array.steps[array.steps.length - 1]])]);
       if (sign === drawn) return; // the index changed, but nothing of what is seen
       drawn = sign;
-      draw(chosen, shown, modes, x, name, low, high, same);
+      const span = more ? [Math.min(...both.map((array) => array.steps[0])), Math.max(...both.map((array) => array.steps[array.steps.length - 1]))] : undefined;
+      draw(chart, keys, chosen, first, modes, x, name, { low, high, same, span, logY: seen.get("logy") === "1" });
+      if (other && more) draw(second, secondKeys, chosen, more, otherModes, x, other.name, { low, high, same, span, logY: seen.get("logy2") === "1" });
     } catch (error) {
       if (turn !== asked) return;
       say(/** @type {Error} */ (error).message);
@@ -75,42 +85,59 @@ function curvesScreen(view) {
   /** @param {string} key @returns {number | undefined} */
   function number(key) { const value = seen.get(key); return value === "" || Number.isNaN(Number(value)) ? undefined : Number(value); }
 
-  /** The numbers for what is shown: where they are thinned, means come from all steps, and intervals from whole steps.
-   * @param {string} run @param {string} name @param {Modes} modes @param {string} x */
-  async function wanted(run, name, modes, x) {
+  /** The numbers of all chosen runs, and how they were wanted.
+   * @param {RunEntry[]} chosen @param {string} name @param {Modes} modes @param {string} x @param {number | undefined} low @param {number | undefined} high @returns {Promise<Loaded>} */
+  async function load(chosen, name, modes, x, low, high) {
+    const ways = await Promise.all(chosen.map((run) => wayOf(run.id, name, modes, x))), way = ways.find((one) => Object.keys(one).length) ?? {};
+    const arrays = await Promise.all(chosen.map((run, at) => source.series(run.id, name, ways[at])));
+    return { way, arrays: await finer(chosen, name, arrays, x, low, high, way) };
+  }
+
+  /** How numbers are wanted: where they are thinned, means come from all steps, and intervals from whole steps.
+   * @param {string} run @param {string} name @param {Modes} modes @param {string} x @returns {Promise<Way>} */
+  async function wayOf(run, name, modes, x) {
     const dims = source.run(run)?.series?.find((one) => one.name === name)?.dims ?? [], ways = dims.filter((dim) => dim.name !== x && dim.size > 1).map((dim) => [dim.name, modes[dim.name]]);
-    if (!(source.long(run, name) || (await source.series(run, name)).thinned)) return source.series(run, name);
+    if (!(source.long(run, name) || (await source.series(run, name)).thinned)) return {};
     const means = ways.filter(([, mode]) => mode === "mean").map(([dim]) => dim);
-    way = x !== "step" || ways.some(([, mode]) => mode === "interval") ? { whole: true } : means.length ? { means } : {};
-    return source.series(run, name, way);
+    return x !== "step" || ways.some(([, mode]) => mode === "interval") ? { whole: true } : means.length ? { means } : {};
   }
 
   /** More points of what is zoomed into, where the whole was thinned.
-   * @param {RunEntry[]} chosen @param {string} name @param {Held[]} arrays @param {string} x @param {number | undefined} low @param {number | undefined} high */
-  async function finer(chosen, name, arrays, x, low, high) {
+   * @param {RunEntry[]} chosen @param {string} name @param {Held[]} arrays @param {string} x @param {number | undefined} low @param {number | undefined} high @param {Way} way */
+  async function finer(chosen, name, arrays, x, low, high, way) {
     if (x !== "step" || low === undefined || high === undefined || !arrays.some((array) => array.thinned)) return arrays;
     const grown = (/** @type {RunEntry} */ run) => { const listed = source.listed(run.id, name); return listed && listed.last <= high ? listed.cursor : null; }; // new steps may lie inside
     const key = JSON.stringify([chosen.map((run) => [run.id, run.identity, grown(run)]), name, low, high, way]);
-    if (fine?.key !== key) fine = { key, parts: await Promise.all(chosen.map((run) => source.part(run.id, name, way, low, high))) };
-    return fine.parts;
+    if (fine.get(name)?.key !== key) fine.set(name, { key, parts: await Promise.all(chosen.map((run) => source.part(run.id, name, way, low, high))) });
+    return fine.get(name)?.parts ?? arrays;
   }
 
   /** @param {SeriesEntry | undefined} listed @param {string} x @returns {Modes} */
   function dimControls(listed, x) {
     /** @type {Dim[]} */
     const axes = listed ? [...(x === "step" ? [] : [{ name: "step", size: listed.steps, labels: null }]), ...listed.dims.filter((dim) => dim.name !== x)] : [];
-    const usual = usualModes(listed?.dims ?? [], x); // one step is shown, so steps take no room from others
+    const usual = chosenModes(listed?.dims ?? [], x); // one step is shown, so steps take no room from others
     if (x !== "step" && listed) usual.step = String(listed.steps - 1);
     const wanted = axes.filter((dim) => dim.size > 1), now = new Set(wanted.map((dim) => dim.name));
     for (const [name, one] of dimPickers) if (!now.has(name)) { one.element.remove(); dimPickers.delete(name); }
     for (const dim of wanted) {
       const known = dimPickers.get(dim.name) ?? picker(dim.name.replace(/^dim_/, "axis "), (mode) => put({ [`by.${dim.name}`]: mode }));
       if (!dimPickers.has(dim.name)) { dimPickers.set(dim.name, known); dims.append(known.element); }
-      const chosen = seen.get(`by.${dim.name}`);
-      if (chosen && (["each", "mean", "interval"].includes(chosen) || Number(chosen) < (dim.name === "step" ? Infinity : dim.size))) usual[dim.name] = chosen;
+      const at = seen.get("by.step");
+      if (dim.name === "step" && (["each", "mean", "interval"].includes(at) || (at && Number(at) < Infinity))) usual.step = at;
       const ways = /** @type {[string, string][]} */ ([["each", `each of ${dim.size}`], ["mean", "mean"], ["interval", "mean and interval"]]);
       const places = dim.name === "step" ? /** @type {[string, string][]} */ ([[String(/** @type {SeriesEntry} */ (listed).steps - 1), "the last"]]) : [...Array(Math.min(dim.size, 512)).keys()].map((at) => /** @type {[string, string]} */ ([String(at), placeName(dim, at)]));
       known.set([...ways, ...places], usual[dim.name]);
+    }
+    return usual;
+  }
+
+  /** What is done with each dimension: what somebody chose, else what is usual. @param {Dim[]} all @param {string} x @returns {Modes} */
+  function chosenModes(all, x) {
+    const usual = usualModes(all, x);
+    for (const { name, size } of all) {
+      const chosen = seen.get(`by.${name}`);
+      if (chosen && name !== x && (["each", "mean", "interval"].includes(chosen) || Number(chosen) < size)) usual[name] = chosen;
     }
     return usual;
   }
@@ -130,18 +157,19 @@ function curvesScreen(view) {
     if (focused) [...runs.querySelectorAll("input")].find((one) => one.getAttribute("data-run") === focused)?.focus();
   }
 
-  /** @param {RunEntry[]} chosen @param {Held[]} arrays @param {Modes} modes @param {string} x @param {string} name @param {number | undefined} low @param {number | undefined} high @param {string} same */
-  function draw(chosen, arrays, modes, x, name, low, high, same) {
+  /** @param {Chart} place @param {Keys} names @param {RunEntry[]} chosen @param {Loaded} loaded @param {Modes} modes @param {string} x @param {string} name @param {{low?: number, high?: number, same: string, span?: number[], logY: boolean}} range */
+  function draw(place, names, chosen, loaded, modes, x, name, { low, high, same, span, logY }) {
+    const { arrays } = loaded, hidden = names.hidden;
     const weight = Number(seen.get("smooth", "0")) || 0, over = seen.get("together") === "1" && chosen.length > 1;
     const found = arrays.map((array) => (x === "step" ? growingCurves(array, modes) : curvesOf(array, modes, x)));
     const several = chosen.length > 1 && !over;
     const curves = (over ? overRuns(found) : found.flatMap((some, at) => some.map((curve) => ({ ...curve, label: several ? [chosen[at].id, curve.label].filter(Boolean).join(" · ") : curve.label }))))
       .map((curve) => ({ ...curve, y: smoothed(curve.y, weight), low: weight ? curve.low && smoothed(curve.low, weight) : curve.low, high: weight ? curve.high && smoothed(curve.high, weight) : curve.high }));
     const colours = coloursFor(curves.length);
-    const spec = { curves: curves.map((curve, at) => ({ ...curve, colour: colours[at], hidden: hidden.has(curve.label) })), x: x === "step" ? "step" : x.replace(/^dim_/, "axis "), y: source.title(name), logX: seen.get("logx") === "1", logY: seen.get("logy") === "1", low, high, marks: x === "step" ? marksOf(chosen, name) : [], live: x === "step" && chosen.some((run) => run.state === "being written"), same: x === "step" && arrays.length === 1 ? same : undefined };
-    chart.draw(spec);
-    keys.set(spec.curves);
-    remarks(arrays, spec, over ? chosen.length : 0, modes);
+    const spec = { curves: curves.map((curve, at) => ({ ...curve, colour: colours[at], hidden: hidden.has(curve.label) })), x: x === "step" ? "step" : x.replace(/^dim_/, "axis "), y: source.title(name), logX: seen.get("logx") === "1", logY, low, high, span, marks: x === "step" ? marksOf(chosen, name) : [], live: x === "step" && chosen.some((run) => run.state === "being written"), same: x === "step" && arrays.length === 1 ? same : undefined };
+    place.draw(spec);
+    names.set(spec.curves);
+    if (place === chart) remarks(loaded, spec, over ? chosen.length : 0, modes);
   }
 
   /** Alarms of a measure, and checkpoints that were left out. @param {RunEntry[]} chosen @param {string} name @returns {(Marks & {named: string})[]} */
@@ -154,8 +182,8 @@ function curvesScreen(view) {
     ].filter((some) => some.at.length);
   }
 
-  /** @param {Held[]} arrays @param {Spec & {marks: {named: string, says: string}[]}} spec @param {number} over @param {Modes} modes */
-  function remarks(arrays, spec, over, modes) {
+  /** @param {Loaded} loaded @param {Spec & {marks: {named: string, says: string}[]}} spec @param {number} over @param {Modes} modes */
+  function remarks({ arrays, way }, spec, over, modes) {
     const said = [], lost = arrays.reduce((sum, array) => sum + array.lost, 0), thinned = arrays.filter((array) => array.thinned);
     if (thinned.length) {
       const made = way.whole || arrays[0].dims.some((dim) => ["mean", "interval"].includes(modes[dim.name]) && dim.size > 1); // here, of several curves
@@ -173,5 +201,5 @@ function curvesScreen(view) {
 
   /** @param {string} words */
   function say(words) { notice.textContent = words; notice.hidden = !words; }
-  return { element, update, close() { chart.close(); } };
+  return { element, update, close() { chart.close(); second.close(); } };
 }

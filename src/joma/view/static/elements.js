@@ -14,6 +14,13 @@ function h(tag, given = {}, ...children) {
   return element;
 }
 
+/** An element of a drawing. @param {string} tag @param {Object<string, string>} given @returns {SVGElement} */
+function drawing(tag, given) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(given)) element.setAttribute(name, value);
+  return element;
+}
+
 /** A select with its label, whose options change only where they differ: a keyboard stays where it is.
  * @param {string} label @param {(value: string) => void} chosen */
 function picker(label, chosen) {

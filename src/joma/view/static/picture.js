@@ -2,8 +2,9 @@
 
 /**
  * What a chart draws.
- * @typedef {{curves: (Curve & {colour: string, dashes?: number[], hidden?: boolean})[], x: string, y: string, logX: boolean, logY: boolean, areas?: boolean, low?: number, high?: number, marks?: Marks[], live?: boolean, same?: string}} Spec
+ * @typedef {{curves: (Curve & {colour: string, dashes?: number[], hidden?: boolean})[], x: string, y: string, logX: boolean, logY: boolean, areas?: boolean, low?: number, high?: number, marks?: Marks[], live?: boolean, same?: string, span?: number[]}} Spec
  * live: more will come, so there is room for it. same: stays while nothing but new points behind the others comes.
+ * span: the first and last x of charts above each other, which share one axis.
  */
 /** Lines from the bottom to the top. tone: a colour of the page. @typedef {{tone: string, says: string, at: number[]}} Marks */
 
@@ -16,7 +17,7 @@ function escaped(text) { return text.replace(/[&<>"']/g, (one) => `&#${one.charC
 function toSvg(spec, colours) {
   const shown = spec.curves.filter((curve) => !curve.hidden), inside = (/** @type {number} */ x) => x >= (spec.low ?? -Infinity) && x <= (spec.high ?? Infinity);
   const fits = (/** @type {number} */ x, /** @type {number} */ y) => inside(x) && Number.isFinite(y) && (!spec.logX || x > 0) && (!spec.logY || y > 0);
-  const xs = spec.curves.flatMap((curve) => curve.x.filter((x) => inside(x) && (!spec.logX || x > 0)));
+  const xs = [...(spec.span ?? []), ...spec.curves.flatMap((curve) => curve.x)].filter((x) => inside(x) && (!spec.logX || x > 0));
   const ys = shown.flatMap((curve) => [curve.y, curve.low ?? [], curve.high ?? []].flatMap((some) => some.filter((y, at) => fits(curve.x[at], y))));
   const [x0, x1] = seenRange(spec, xs), [y0, y1] = limitsOf(...rangeOf(ys.length ? ys : spec.logY ? [1, 10] : [0, 1]), spec.logY);
   const place = (/** @type {number} */ low, /** @type {number} */ high, /** @type {boolean} */ log, /** @type {number} */ from, /** @type {number} */ to) => {

@@ -48,7 +48,7 @@ function runsScreen(view) {
     const chosen = view.chosenRuns().includes(run.id);
     const box = h("input", { type: "checkbox", "data-run": run.id, "aria-label": `Choose ${run.id}`, onchange: () => { const now = new Set(view.chosenRuns()); if (box.checked) now.add(run.id); else now.delete(run.id); view.seen.put({ run: [...now] }); } });
     box.checked = chosen;
-    const link = button(run.id, () => view.go({ screen: "curves", run: [run.id] }), { class: "link" });
+    const link = button(run.id, () => view.go({ screen: cardsOf(run).length > 1 ? "overview" : "curves", run: [run.id] }), { class: "link" });
     const alarms = run.alarm_count ? h("span", { class: "v-fails verdict" }, ` ${counted(run.alarm_count, "alarm")}`) : null;
     const left = run.left_out?.length ? h("span", { class: "v-not-run verdict" }, ` ${run.left_out.length} left out`) : null;
     return h("tr", {}, h("td", {}, box), h("th", { scope: "row" }, link), h("td", { "data-label": "Study" }, run.study), h("td", { "data-label": "State", class: run.status === "failed" ? "fault" : run.state === "being written" ? "alive" : "" }, run.state, alarms, left), h("td", { "data-label": "Last step" }, inDigits(run.last)), h("td", { "data-label": "Written" }, age(run)), h("td", { "data-label": "Machine" }, machineOf(run)));

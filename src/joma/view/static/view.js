@@ -3,7 +3,7 @@
 /** @typedef {{root: HTMLElement, source: Source, seen: Seen, dark: boolean, chosenRuns: () => string[], go: (given: Object<string, any>) => void}} View */
 
 const SCREENS = /** @type {Object<string, [string, (view: View) => {element: HTMLElement, update: () => any, close: () => void}]>} */ ({
-  runs: ["Runs", runsScreen], curves: ["Curves", curvesScreen], heads: ["Heads", headsScreen], split: ["Split", splitScreen], claims: ["Claims", claimsScreen],
+  runs: ["Runs", runsScreen], overview: ["Overview", overviewScreen], curves: ["Curves", curvesScreen], heads: ["Heads", headsScreen], split: ["Split", splitScreen], claims: ["Claims", claimsScreen],
 });
 
 /** Some browsers refuse storage to files; the choice then lasts as long as the page. */
@@ -53,7 +53,7 @@ function render({ model, el }) {
   }
 
   function show() {
-    const wanted = model.get("reading") && !seen.get("screen") ? "runs" : Object.hasOwn(SCREENS, seen.get("screen")) ? seen.get("screen") : source.runs.length === 1 && !source.runs[0].fault ? "curves" : "runs";
+    const wanted = model.get("reading") && !seen.get("screen") ? "runs" : Object.hasOwn(SCREENS, seen.get("screen")) ? seen.get("screen") : source.runs.length === 1 && !source.runs[0].fault ? (cardsOf(source.runs[0]).length > 1 ? "overview" : "curves") : "runs";
     if (wanted !== name) {
       screen?.close();
       name = wanted;
