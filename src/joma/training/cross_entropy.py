@@ -76,7 +76,8 @@ class _OnProcessor(torch.autograd.Function):
     def backward(ctx, by_loss: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
         features, weight, targets, logs = ctx.saved_tensors
         scale = (by_loss / targets.shape[1])[:, None, None]
-        by_logits = logs.clamp(min=LEAST).exp_().mul_(scale)  # softmax - 1[target]
+        by_logits = logs.clamp(min=LEAST).exp_()  # softmax - 1[target]; 0 of words that a mask leaves out
+        torch.threshold_(by_logits, 2e-38, 0.0).mul_(scale)
         by_logits.scatter_add_(-1, targets[..., None], -scale.expand(*targets.shape, 1))
         ones = by_logits.new_ones(1, 1, features.shape[1]).expand(len(features), -1, -1)
         by_features, by_weight, by_bias, _ = ctx.needs_input_grad
