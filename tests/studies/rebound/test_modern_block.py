@@ -278,6 +278,31 @@ def test_thresholds_are_half_of_the_plain_network_s_peak(small_run):
         assert torch.isinf(bounds[3 * (1 - what) : 3 * (1 - what) + 3, what]).all()
 
 
+def test_members_are_of_the_arm_under_which_they_are_read():
+    """Those of an arm stand together, seed by seed, on text and in the made language."""
+    variant, plain = networks._of_arms(replace_recipe(CONFIG), len(ARMS)), type("Plain", (), {})
+    kept = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(networks, "replace", lambda one, **changes: kept.update(changes) or replace_in(one, changes))
+        networks._mixed(CONFIG, variant, plain)
+    mixed, count = kept["networks"](range(len(ARMS) * SEEDS)), range(SEEDS)
+    made_of = networks.MadeLanguage(CONFIG, networks.copying(24, 6, 24, train=4, valid=4, seed=0))
+    for decoder, arms in ((mixed, tuple(ARMS)), (made_of.networks(range(len(MADE_ARMS) * SEEDS)), MADE_ARMS)):
+        for place, arm in enumerate(arms):
+            members = slice(place * SEEDS, (place + 1) * SEEDS)
+            assert decoder.seeds[members].tolist() == [CONFIG.seed + seed for seed in count]
+            assert decoder.get_buffer("has_gate")[members].all() == (arm == "gate")
+            assert decoder.get_buffer("learns_sink")[members].all() == (arm == "learned sink")
+            if decoder is mixed:
+                assert decoder.get_buffer("has_qk_norm")[members].all() == (arm == "QK-norm")
+                assert decoder.get_buffer("learns_place")[members].all() == (arm == "learned positions")
+
+
+def replace_in(one, changes):
+    """`dataclasses.replace`, for what is a dataclass."""
+    return replace(one, **changes) if isinstance(one, DecoderConfig) else None
+
+
 def replace_recipe(config):
     """The plain recipe of two layers, without a text."""
     from joma.recipes.language import Recipe
