@@ -103,8 +103,8 @@ REFUSED = {
     "verfy": "no command is called 'verfy'; did you mean 'verify'? see `joma --help`",
     "cache SERIES --text a.txt --length 8": "unknown option '--length'; did you mean '--seq-len'? see ",
     "zzz": (
-        "no command is called 'zzz'; there are verify, run, list, show, report, judge, plan, validate, scan, merge, "
-        "cache, forecast, watch, view, export; see `joma --help`"
+        "no command is called 'zzz'; there are verify, run, list, show, report, judge, plan, validate, scan, atlas, "
+        "merge, cache, forecast, watch, view, export; see `joma --help`"
     ),
 }
 """By the command: what its sentence begins with, or a pattern where that stands in its middle."""

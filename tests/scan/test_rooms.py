@@ -6,7 +6,7 @@ from pathlib import Path
 import joma
 
 SCAN = Path(joma.__file__).parent / "scan"
-ORDER = ("errors", "formats", "names", "sources", "model", "result", "sweep", "scanning", "__init__")
+ORDER = ("errors", "formats", "names", "sources", "model", "result", "sweep", "scanning", "atlas", "__init__")
 
 
 def imports() -> dict[str, set[str]]:
