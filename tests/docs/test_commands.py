@@ -22,6 +22,7 @@ OTHERS = {
     "cp",
     "ls",
     "head",
+    "tail",
     "cat",
     "echo",
     "printf",
