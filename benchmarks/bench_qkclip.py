@@ -53,7 +53,7 @@ def stepper(model, size, device, called=None):
         nonlocal count
         ids, count = batches[count % 4], count + 1
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            loss = (called or model)(input_ids=ids, labels=ids, use_cache=False).loss
+            loss = (model if called is None else called)(input_ids=ids, labels=ids, use_cache=False).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -74,7 +74,7 @@ def seconds(call, times=1):
 
 @contextmanager
 def clipping(model, called=None):
-    clip = QKClip(called or model)
+    clip = QKClip(model if called is None else called)
     try:
         yield clip
     finally:

@@ -39,8 +39,8 @@ def _largest(
     most = tl.full([BM, BN], float("-inf"), tl.float32)
     for at in tl.range(first, stop, BN):
         n = at + tl.arange(0, BN)
-        there = (n < keys)[None, :] & (d < width)[:, None]
-        k = tl.load(k_base + n[None, :] * stride_kn + d[:, None] * stride_kd, mask=there, other=0.0)
+        known = (n < keys)[None, :] & (d < width)[:, None]
+        k = tl.load(k_base + n[None, :] * stride_kn + d[:, None] * stride_kd, mask=known, other=0.0)
         s = tl.dot(q, k, input_precision=PRECISION)
         keep = alive[:, None] & (n[None, :] < high[:, None]) & (n[None, :] >= low[:, None])
         if SEEN:
