@@ -134,7 +134,7 @@ def mask(tokens: Tensor, count: int, words: int, generator: torch.Generator) -> 
 
     >>> shown, places, right = mask(torch.arange(8).view(1, 8), 2, 8, torch.Generator().manual_seed(0))
     >>> shown.tolist(), places.tolist(), right.tolist()
-    ([[8, 1, 2, 3, 4, 5, 8, 7]], [[6, 0]], [[6, 0]])
+    ([[0, 1, 8, 8, 4, 5, 6, 7]], [[2, 3]], [[2, 3]])
     """
     places = torch.rand(tokens.shape, generator=generator).argsort(-1)[..., :count]
     right = tokens.gather(-1, places)
