@@ -6,7 +6,7 @@ import numpy as np
 
 from joma.claims.contract import Drawing
 from joma.figures.bands import mean_and_band
-from joma.figures.style import BLUE, CONTROL, GREEN, GREY, INK, ORANGE, PURPLE, RED, depth_colours, panels, step_axis
+from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, depth_colours, panels, step_axis
 from joma.figures.types import Axes
 from joma.measure.intervals import compare
 from joma.recipes.language import called
@@ -16,7 +16,7 @@ from joma.studies.rebound.modern_block import record
 from joma.studies.rebound.modern_block.run import MADE_ARMS, MUON, PLAIN, POSITIONS
 
 COLOURS = {
-    PLAIN: INK, "QK-norm": BLUE, "VO-norm": GREY, "QK-clip": ORANGE, "VO-clip": CONTROL, "gate": GREEN,
+    PLAIN: INK, "QK-norm": BLUE, "VO-norm": GREY, "QK-clip": ORANGE, "VO-clip": RED, "gate": GREEN,
     "MLP gate": PURPLE, "learned positions": BLUE, "no positions": ORANGE, "rotary": GREEN, "ALiBi": PURPLE,
     "off-by-one": BLUE, "learned sink": RED,
 }  # fmt: skip
@@ -59,9 +59,9 @@ def _draw_curves(run: Run) -> Drawing:
             axis = axes[row * len(cases) + column]
             for arm in reversed(arms):
                 _curve(axis, run, case, arm)
-            axis.set(title=f"{_short(case)}: {title}", ylabel="attention entropy (nats)")
+            axis.set(title=_short(case), ylabel="attention entropy (nats)")
             step_axis(axis)
-        axes[row * len(cases)].legend(fontsize="x-small")
+        axes[row * len(cases)].legend(fontsize="x-small", title=title, title_fontsize="x-small")
     return Drawing("entropy-by-block", f"{_in_words(run)} {_lines(run)}", figure)
 
 
