@@ -136,7 +136,6 @@ LONG = (
     "docs/how-to/galore-options.md",
     "docs/how-to/read-a-verdict.md",
     "docs/explanation/many-claims.md",
-    "docs/explanation/spread.md",
     "docs/explanation/measures/allocation.md",
     "docs/explanation/measures/active.md",
     "docs/explanation/measures/sparsity.md",
