@@ -44,7 +44,7 @@ MAKERS: dict[str, Maker] = {
 RATES = (0.02, 0.01, 0.005, 0.002, 0.001)
 SHORT, LONG, LEFT_OUT, SEEDS = 80, 512, 99, (1, 2, 3)
 SMALL = GaloreTableConfig(steps=4, sweep_steps=2, rank=4)
-AT_SIZE = replace(STUDY.paper, batch=64, at_once=64, source=30_000_000, steps=LONG, sweep_steps=SHORT, looks=1)
+AT_SIZE = replace(STUDY.paper, batch=64, at_once=64, source=40_000_000, steps=LONG, sweep_steps=SHORT, looks=1)
 
 
 def steps(size: str, device: str, rounds: int) -> Iterator[Row]:
