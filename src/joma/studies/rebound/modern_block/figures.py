@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from joma.claims.contract import Drawing
-from joma.figures.bands import mean_and_band
+from joma.figures.bands import mean_and_band, share_errors
 from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, depth_colours, panels, step_axis
 from joma.figures.types import Axes
 from joma.measure.intervals import compare
@@ -61,7 +61,8 @@ def _draw_curves(run: Run) -> Drawing:
                 _curve(axis, run, case, arm)
             axis.set(title=_short(case), ylabel="attention entropy (nats)")
             step_axis(axis)
-        axes[row * len(cases)].legend(fontsize="x-small", title=title, title_fontsize="x-small")
+        beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}  # curves fill the panels
+        axes[(row + 1) * len(cases) - 1].legend(title=title, fontsize="small", title_fontsize="small", **beside)
     return Drawing("entropy-by-block", f"{_in_words(run)} {_lines(run)}", figure)
 
 
@@ -116,7 +117,7 @@ def _draw_arms(run: Run) -> Drawing:
     axes[0].legend(fontsize="x-small")
     masses = [compare(record.sink(run, arm)) for arm in MADE_ARMS]
     axes[1].barh(
-        range(len(MADE_ARMS)), [100 * one.value for one in masses], xerr=[100 * one.half_width for one in masses],
+        range(len(MADE_ARMS)), [100 * one.value for one in masses], xerr=100 * share_errors(masses),
         color=BLUE, label="trained",
     )  # fmt: skip
     level = 100 * record.uniform(int(run.config["made_length"]))
