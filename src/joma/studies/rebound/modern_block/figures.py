@@ -61,8 +61,8 @@ def _draw_curves(run: Run) -> Drawing:
                 _curve(axis, run, case, arm)
             axis.set(title=_short(case), ylabel="attention entropy (nats)")
             step_axis(axis)
-        beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}  # curves fill the panels
-        axes[(row + 1) * len(cases) - 1].legend(title=title, fontsize="small", title_fontsize="small", **beside)
+        last, small = axes[(row + 1) * len(cases) - 1], "small"  # beside the row: curves fill the panels
+        last.legend(title=title, fontsize=small, title_fontsize=small, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return Drawing("entropy-by-block", f"{_in_words(run)} {_lines(run)}", figure)
 
 
