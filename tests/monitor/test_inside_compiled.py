@@ -85,9 +85,10 @@ def test_numbers_are_those_of_the_slow_weights_of_that_step():
 def test_leaving_takes_everything_away_and_evaluation_is_not_measured():
     torch.compiler.reset()
     model = made(lambda: model_of(dropout=0.0))
-    called = torch.compile(model, backend="eager")
+    called, before = torch.compile(model, backend="eager"), dict(_INSTALLED)
     with Monitor(called, inside=True, every=1, measures=["entropy"]) as monitor:
         assert model.config._attn_implementation == "joma_inside"
+        assert before != _INSTALLED
         model.eval()
         with torch.no_grad():
             called(input_ids=TEXT[0])
@@ -98,7 +99,7 @@ def test_leaving_takes_everything_away_and_evaluation_is_not_measured():
         assert list(model.state_dict()) == list(made(model_of).state_dict())
     assert model.config._attn_implementation == "sdpa"
     assert not [name for each in model.modules() for name in vars(each) if "joma" in name]
-    assert _INSTALLED == {}
+    assert before == _INSTALLED
     with Monitor(model, probe=PROBE[:1], measures=["entropy"]) as alone:
         np.testing.assert_allclose(monitor.latest["entropy"].values, alone.latest["entropy"].values, **CLOSE)
 
