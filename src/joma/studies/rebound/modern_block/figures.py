@@ -88,12 +88,12 @@ def _lines(run: Run) -> str:
 def _in_words(run: Run) -> str:
     ways = []
     for case in _layers(run):
-        ends = [f"{compare(record.recovery(run, case, arm)).value:+.2f} with {arm}" for arm in _told(run)]
+        ends = [f"{compare(record.recovery(run, case, arm)).value:+.2f} with {arm}" for arm in _shown_arms(run)]
         ways.append(f"{record.label(case)}: {', '.join(ends)}".replace("-0", "−0"))
     return f"From its own minimum to the end entropy rises, in nats, {'; '.join(ways)}."
 
 
-def _told(run: Run) -> list[str]:
+def _shown_arms(run: Run) -> list[str]:
     return [arm for arm in (PLAIN, "QK-norm", "QK-clip", "gate") if arm in record.arms(run)]
 
 

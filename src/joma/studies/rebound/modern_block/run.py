@@ -205,10 +205,10 @@ def _train(
             return _clipped(config, run, name.removesuffix(", clipped"), variant, found)
         return found if name.endswith(MUON) else _mixed(config, variant, found)
 
-    def told(share: float, doing: str) -> None:
+    def in_part(share: float, doing: str) -> None:
         progress(part[0] + part[1] * share, doing)
 
-    train_variants(variants, text, run, told, share=1.0, adapt=adapted)
+    train_variants(variants, text, run, in_part, share=1.0, adapt=adapted)
 
 
 def _mixed(config: ModernBlockConfig, variant: Recipe, plain: Ensemble) -> Ensemble:
