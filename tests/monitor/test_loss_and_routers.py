@@ -11,6 +11,7 @@ from torch import nn
 
 from joma.host.errors import BadInput, JomaError
 from joma.monitor import Monitor, MonitorError
+from joma.monitor.routers import Routers
 from joma.runs import Run
 
 
@@ -135,6 +136,18 @@ def test_the_load_of_experts_is_their_share_of_the_choices(kind, chosen, measure
     with Run.open(tmp_path / "a") as run:
         assert run.dims("router_load") == {"layer": ("routers.0", "routers.1"), "expert": None}
         assert run.steps("router_load").tolist() == [0, 1]
+
+
+def test_choices_of_several_calls_in_a_pass_count_together():
+    torch.manual_seed(0)
+    router, parts = TopRouter(8, 4), torch.randn(2, 30, 8)
+    routers = Routers(nn.Sequential(router), {"0"})
+    with routers.watching():
+        for part in parts:
+            router(part)
+    logits = (parts @ router.weight.T + router.bias).detach().flatten(0, 1)
+    times = logits.argsort(-1)[:, -2:].flatten().bincount(minlength=4)
+    assert routers.router_load()["0"].tolist() == pytest.approx((times / times.sum()).tolist())
 
 
 def test_routers_of_transformers_are_found():

@@ -153,7 +153,9 @@ def test_a_manifest_that_says_something_else_is_refused(tmp_path, text, why):
 
 
 def test_what_is_no_manifest_is_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"neither a manifest of joma nor a \.toml file; did you mean 'pythia'"):
+    with pytest.raises(
+        BadInput, match=r"neither a manifest of joma nor a \.toml file that is there; did you mean 'pythia'"
+    ):
         atlas.read_manifest("pythias")
     said = joma("atlas", "pythia", "--only", "pythia-3b", "--out", tmp_path)
     assert said.returncode == 2

@@ -104,7 +104,7 @@ def read_manifest(source: str) -> list[ModelSeries]:
         text = path.read_text(encoding="utf-8", errors="replace")
     else:
         hint = did_you_mean(source, shipped(), f"joma has {', '.join(shipped())}")
-        raise BadInput(f"{source} is neither a manifest of joma nor a .toml file; {hint}")
+        raise BadInput(f"{source} is neither a manifest of joma nor a .toml file that is there; {hint}")
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
