@@ -58,11 +58,7 @@ def attending(model: nn.Module, job: Job) -> Iterator[None]:
 
 
 def attend(module: nn.Module, call: Call, value: Tensor, rotate: Rotation | None) -> tuple[Tensor, Choice]:
-    """The output (batch, queries, heads, width) of one call, and what the policy chose.
-
-    rotate: how queries are rotated for sinks, where positions are counted inside the cache. Where nothing is evicted,
-    the call is the one that the model makes without a policy.
-    """
+    """The output (batch, queries, heads, width) of one call, and what the policy chose."""
     choice = choose(call)
     call.__dict__.pop("logits", None)  # as large as all that follows
     query, key, mask = call.query, call.key, choice.seen

@@ -77,7 +77,6 @@ def rotations(model: nn.Module) -> dict[nn.Module, Rotation | None]:
 
 
 def _listen(model: nn.Module) -> tuple[dict[nn.Module, _Heard], bool]:
-    """What every attention of the model was given, and whether any module made tables of angles."""
     heard: dict[nn.Module, _Heard] = {}
     inputs: dict[nn.Module, list[Any]] = {}
     made: list[Angles] = []
@@ -107,7 +106,6 @@ def _listen(model: nn.Module) -> tuple[dict[nn.Module, _Heard], bool]:
 
 
 def _angles_of(module: nn.Module, given: list[Any], made: list[Angles]) -> Angles | None:
-    """Those that the attention was handed, or that a module inside it made."""
     tables = [found for one in given if (found := _as_tuple(one))]
     inside = set(module.modules())
     for same in (lambda a, b: a is b, _equal):  # several types of layers may have the same angles, in short texts

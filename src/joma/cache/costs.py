@@ -216,7 +216,6 @@ def kept_sentences(run: Run, kind: str = WARNING) -> tuple[str, ...]:
 
 
 def _keep_sentences(run: Run | None, kind: str, *sentences: str | None) -> tuple[str, ...]:
-    """The sentences that there are, each kept in the run as a series of its own, in bytes."""
     found = tuple(one for one in sentences if one)
     for one in found:
         coded = np.frombuffer(one.encode(), dtype=np.uint8)

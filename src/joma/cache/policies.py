@@ -249,11 +249,7 @@ def by_rank(call: Call, scores: Tensor) -> Choice:
 
 
 def _better_before(ranks: Tensor, ends: Tensor) -> Tensor:
-    """(..., queries, keys): how many of the first keys, up to a query's end, have a higher rank than a key.
-
-    ends: (queries,), each one more than the one before, or 0. Only the keys that come between them are compared one by
-    one, so that there are queries x keys numbers and not keys x keys.
-    """
+    """(..., queries, keys): how many of the first keys, up to a query's end, have a higher rank than a key."""
     first, last = int(ends[0]), int(ends[-1])
     sure = first - torch.searchsorted(ranks[..., :first].sort(-1).values, ranks, right=True)
     later = (ranks[..., first:last, None] > ranks[..., None, :]).cumsum(-2, dtype=torch.int32)

@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 def go_on(
     results: Sequence[Result], minutes: float, out: Path, screen: Screen, *, scale: str, jobs: int, **how: Any
 ) -> tuple[list[Result], list[str]]:
-    """The results, of some studies those of further seeds, and lines on what was spent and what it decided.
-
-    - minutes: 0 takes up what is recorded and runs nothing
-    - how: what `joma.scale.Local` takes
-    """
+    """The results, of some studies those of further seeds, and lines on what was spent and what it decided."""
     now, began = {result.study.name: result for result in results}, monotonic()
 
     def path_of(one: Further) -> Path:

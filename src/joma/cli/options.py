@@ -107,7 +107,6 @@ def _taken(name: str, value: Any, kind: Any) -> Any:
 
 
 def _described(config: type) -> dict[str, str]:
-    """The words below each field in the source of a dataclass."""
     lines: dict[str, str] = {}
     for owner in reversed(config.__mro__[:-1]):
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body

@@ -130,12 +130,7 @@ def give_json(given: Path | str | None, content: dict[str, Any]) -> None:
 
 @contextmanager
 def uploaded(out: Path) -> Iterator[Path]:
-    """The local folder to write to. Where `out` is an address, its files are sent there when the block ends well.
-
-    >>> with uploaded(Path("joma-out")) as folder:
-    ...     folder.as_posix()
-    'joma-out'
-    """
+    """The local folder to write to. Where `out` is an address, its files are sent there when the block ends well."""
     if not _ADDRESS.match(str(out)):
         yield out
         return

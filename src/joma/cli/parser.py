@@ -45,13 +45,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown {kind} {first!r}" + (f"; {hint}" if hint else ""))
 
     def option(self, argument: str) -> str:
-        """The option that sets an argument of the library, as a user types it; empty where none does.
-
-        >>> parser = Parser(prog="joma scan")
-        >>> _ = parser.add_argument("--text", metavar="FILE")
-        >>> parser.option("text"), parser.option("model")
-        ('--text FILE', '')
-        """
+        """The option that sets an argument of the library, as a user types it; empty where none does."""
         found = next((each for each in self._actions if each.dest == argument and each.option_strings), None)
         if found is None:
             return ""

@@ -61,7 +61,6 @@ def _of_folder(folder: Path, out: Path | None) -> int:
 
 
 def _of_files(files: Sequence[Path], out: Path | None) -> int:
-    """Runs by name. One scan alone gets the page that ended it."""
     from joma.report import read_scan, write_scan_page
     from joma.runs import Run, RunError
     from joma.studies.stored import result_of

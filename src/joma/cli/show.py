@@ -79,14 +79,12 @@ def _show(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _stored(study: str, place: Path) -> Mapping[str, Finding | KeptFinding]:
-    """What a folder of the user's says on a study, by id."""
     from joma.claims.ledger import findings_of
 
     return {finding.id: finding for finding in findings_of(study, place)}
 
 
 def _kept(claims: Mapping[str, Claim]) -> Mapping[str, Finding | KeptFinding]:
-    """What comes with joma on these claims, as they read today."""
     from joma.report.claims.kept import kept_of
 
     return {id: one for id, claim in claims.items() if (one := kept_of(id, claim)) is not None}

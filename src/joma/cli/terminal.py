@@ -147,11 +147,7 @@ class Screen:
             self._hanging(head, line.append(more, "bright_black"), indent=len(head))
 
     def attention(self, results: Sequence[Result], shown: Sequence[Verdict], *, room: float = _ROOM) -> list[Finding]:
-        """The findings of these verdicts, with the numbers that decide; returns those that are not listed.
-
-        room: the lines that they may take. Where the findings of a verdict need more, they are only counted; of the
-        first verdict as many are listed as there is room for.
-        """
+        """The findings of these verdicts, with the numbers that decide; returns those that are not listed."""
         findings = [finding for result in results for finding in result.findings]
         groups = [[one for one in findings if one.verdict == verdict] for verdict in _FIRST if verdict in shown]
         unlisted: list[Finding] = []
@@ -183,10 +179,7 @@ class Screen:
                     self._hanging(" " * 6, Text(clean(line)), indent=6)
 
     def summary(self, results: Sequence[Result], report: Path | None, *, more: Sequence[str] = ()) -> None:
-        """The last lines: how many claims came out how, and where to look; without a report, that there is none.
-
-        more: lines on how to see what is not listed. They are not wrapped: a command must stay whole to be copied.
-        """
+        """The last lines: how many claims came out how, and where to look; without a report, that there is none."""
         self._line()
         findings = [finding for result in results for finding in result.findings]
         if report:
@@ -271,7 +264,6 @@ def pointing_to_finished(results: Sequence[Result], studies: int, out: Path) -> 
 
 
 def _that_fit(blocks: Sequence[_Block], room: float) -> tuple[list[_Block], float]:
-    """The first blocks that there is room for, and the room that is left."""
     taken: list[_Block] = []
     for block in blocks:
         if len(block[1]) > room:
@@ -282,7 +274,6 @@ def _that_fit(blocks: Sequence[_Block], room: float) -> tuple[list[_Block], floa
 
 
 def _heading(found: Sequence[Finding], unlisted: Sequence[Finding]) -> Text:
-    """How many claims got a verdict, and how many of them are not listed."""
     ((verdict, words),) = tally(found)
     line = Text(words, style=f"bold {_COLOUR[verdict]}")
     some = "" if len(unlisted) == len(found) else f"{len(unlisted)} of them "

@@ -67,7 +67,6 @@ def _run(path: Path) -> tuple[str, Iterator[str]]:
 
 
 def _of_run(path: Path) -> Iterator[str]:
-    """What it says of itself, and every number, which has a checksum."""
     from joma.host.schema import faults, load
     from joma.runs import Run, RunError
 

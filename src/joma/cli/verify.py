@@ -129,7 +129,6 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _shard(names: list[str], options: argparse.Namespace, jobs: int | None) -> int:
-    """The studies of one shard. Their report comes when all shards are merged."""
     from joma import studies
     from joma.scale.shards import read_shard
     from joma.studies.parts import part_of, share_in_words

@@ -79,7 +79,6 @@ def _nothing_is_lost() -> Iterator[None]:
 
 
 def _followed(folder: Folder) -> list[Watched]:
-    """Until Ctrl-C, or until one run is over."""
     from joma.cli.watch_table import live
 
     with live() if sys.stdout.isatty() else nullcontext(_Lines().tell) as show:
@@ -98,7 +97,6 @@ class _Lines:
         self._alarms: dict[str, int] = {}
 
     def tell(self, found: Sequence[Watched]) -> None:
-        """What was not told yet."""
         for each in found:
             name, path = each.entry["name"], each.entry["id"]
             state = f"cannot be read: {each.fault}" if each.fault else f"{each.entry['study']}, {each.state}"

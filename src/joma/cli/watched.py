@@ -77,10 +77,7 @@ class Folder:
         self._known: dict[str, Watched] = {}
 
     def look(self, *, whole: bool = False) -> list[Watched]:
-        """All runs, those written last first. One that cannot be read does not stop the others.
-
-        whole: read the numbers of every run; else of the first, of those being written, and of those that changed.
-        """
+        """All runs, those written last first. One that cannot be read does not stop the others."""
         entries = self._feed.index()["runs"]
         first, known = not self._known, self._known
         if first and self.one and "fault" in entries[0]:

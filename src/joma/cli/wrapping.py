@@ -28,13 +28,6 @@ def hanging(head: str, body: str, width: int | None) -> str:
     """A head and words beside it, in lines of at most `width` columns that begin below the first word.
 
     Lines break between words only, so a path that is longer than a line stays whole, and so does an interval.
-
-    >>> print(hanging("measured   ", "0.50 nats [0.33, 0.67] over 5 seeds", 31))
-    measured   0.50 nats
-               [0.33, 0.67] over 5
-               seeds
-    >>> print(hanging("measured   ", "0.50 nats [0.33, 0.67] over 5 seeds", None))
-    measured   0.50 nats [0.33, 0.67] over 5 seeds
     """
     if width is None:
         return f"{head}{body}".rstrip()

@@ -47,14 +47,7 @@ class Source(NamedTuple):
 
 
 def installed_source(most: int, folders: Sequence[Path] | None = None) -> list[Source]:
-    """Python files of the standard library and of installed packages, each content once, in the order of their paths.
-
-    most: bytes. Where there are more, a hash of the content decides who stays, so that all packages have their share.
-
-    >>> import json
-    >>> [file.name for file in installed_source(10**6, [Path(json.__file__).parent])][:2]
-    ['__init__.py', 'decoder.py']
-    """
+    """Python files of the standard library and of installed packages, each content once, by path."""
     if most < 1:
         raise CorpusError(f"most must be at least 1 byte, got {most}")
     found: dict[str, Source] = {}

@@ -141,7 +141,6 @@ class _Painter:
         return bisect_right(self.places, node.lineno << 32 | node.col_offset) - 1
 
     def after(self, node: ast.expr | ast.stmt) -> int:
-        """The first token behind a node."""
         return bisect_left(self.places, (node.end_lineno or 0) << 32 | (node.end_col_offset or 0))
 
     def start(self, node: ast.stmt) -> int:

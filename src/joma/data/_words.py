@@ -26,9 +26,6 @@ def basic_english(text: str) -> list[str]:
     """The words of a text by the "basic_english" convention.
 
     Lower case; ' . , ( ) ! ? stand alone; double quotes vanish; ; and : and <br /> become spaces, which separate.
-
-    >>> basic_english("It's <unk>, he said: (No.)")
-    ['it', "'", 's', '<unk>', ',', 'he', 'said', '(', 'no', '.', ')']
     """
     text = text.lower().replace('"', "").replace("<br />", " ")
     for mark in _SPACED:
@@ -85,7 +82,6 @@ def blocks(path: Path) -> Iterator[tuple[str, float]]:
 
 
 def _between_words(chunks: Iterable[tuple[bytes, float]], path: Path) -> Iterator[tuple[bytes, float]]:
-    """The same bytes in pieces of about one size, cut at white space."""
     held, share = bytearray(), 0.0
     for chunk, share in chunks:
         held += chunk

@@ -26,7 +26,6 @@ class _Facts:
 
     @property
     def vocabulary(self) -> int:
-        """Ids of words and of the two relations."""
         return self.words + RELATIONS
 
     @property

@@ -217,7 +217,6 @@ class HBLT:
 
 
 def _parents(depth: int, branching: Branching) -> list[Tensor]:
-    """Of every node the number of its parent, level by level from the root's children to the tokens."""
     levels = integer(depth, "depth", 1)
     given = list(branching) if isinstance(branching, Sequence) else [branching] * levels
     if len(given) != levels:

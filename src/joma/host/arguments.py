@@ -167,7 +167,6 @@ def common_shape(**shapes: torch.Size) -> torch.Size:
 
 
 def _read(value: object, name: str) -> Tensor:
-    """A number, a list or an array as a tensor on the CPU, of the type that it has there."""
     try:
         if isinstance(value, np.ma.MaskedArray):  # its mask would be lost
             raise TypeError

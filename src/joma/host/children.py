@@ -22,11 +22,7 @@ _START = (
 
 
 def child_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of this joma in a process of its own. Start it in `child_environment()`.
-
-    >>> child_command("joma.scale.worker", "a:b")[-2:]
-    ['joma.scale.worker', 'a:b']
-    """
+    """The command that runs a module of this joma in a process of its own. Start it in `child_environment()`."""
     flags = ["-P"] + ["-E"] * bool(sys.flags.ignore_environment) + ["-s"] * bool(sys.flags.no_user_site)
     flags = ["-I"] if sys.flags.isolated else flags
     return [sys.executable, *flags, "-c", _START, str(Path(joma.__file__).parents[1]), module, *arguments]
@@ -37,9 +33,6 @@ def child_environment() -> dict[str, str]:
 
     PYTHONPATH stays. Its empty entries go: they mean the working directory, and mostly come from `$PYTHONPATH:more`
     where PYTHONPATH was not set. An entry `.` stays, because somebody wrote it.
-
-    >>> child_environment()["PYTHONSAFEPATH"]
-    '1'
     """
     found = {**os.environ, _SAFE: "1"}
     named = [entry for entry in found.pop("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -48,12 +41,7 @@ def child_environment() -> dict[str, str]:
 
 @contextmanager
 def safe_children() -> Iterator[None]:
-    """Within, no Python that this process starts looks into the working directory; torch starts some to compile.
-
-    >>> with safe_children():
-    ...     os.environ["PYTHONSAFEPATH"]
-    '1'
-    """
+    """Within, no Python that this process starts looks into the working directory; torch starts some to compile."""
     with environment_with({_SAFE: "1"}):
         yield
 

@@ -19,11 +19,7 @@ def must_be_a_device(name: str) -> None:
 
 
 def lacking(device: str) -> str | None:
-    """What is missing for `device` to be used here, as a sentence; None if nothing is.
-
-    >>> lacking("cpu") is None
-    True
-    """
+    """What is missing for `device` to be used here, as a sentence; None if nothing is."""
     must_be_a_device(device)
     if device == "cpu":
         return None
@@ -34,11 +30,7 @@ def lacking(device: str) -> str | None:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that torch sees here, each as CUDA_VISIBLE_DEVICES names it: a process can be given one of them.
-
-    >>> isinstance(visible_gpus(), list)
-    True
-    """
+    """The GPUs that torch sees here, each as CUDA_VISIBLE_DEVICES names it: a process can be given one of them."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

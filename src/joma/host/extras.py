@@ -24,11 +24,7 @@ def install_command(extra: str = "") -> str:
 
 
 def how_to_install(extra: str = "") -> str:
-    """The same for a sentence, with the folder where the command must be given.
-
-    >>> how_to_install("viz")
-    "pip install -e '.[viz]', in the checkout of joma"
-    """
+    """The same for a sentence, with the folder where the command must be given."""
     return install_command(extra) + (", in the checkout of joma" if is_checkout() else "")
 
 

@@ -159,9 +159,6 @@ def ready_for_lines(path: Path, begins: bytes, is_ours: Callable[[bytes], bool])
     """Make a file of lines, or cut off the line that a killed process did not finish. Others' files are refused.
 
     Ours is a file that is empty, or whose last line is. Only the end of the file is read.
-
-    - begins: what every line of ours begins with
-    - is_ours: whether a whole line is one of ours
     """
     with _writing(path), _opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
         found = os.fstat(descriptor)
@@ -214,9 +211,6 @@ def named_file(path: str | Path) -> Path:
     """The file that a user means who names it by a link: the file is written, and the link stays.
 
     For names that a user types alone. In a folder of a stranger a link is replaced: it may lead to a file of yours.
-
-    >>> named_file("/a/../b.json").as_posix()
-    '/b.json'
     """
     return Path(os.path.realpath(path))
 
@@ -240,17 +234,7 @@ def usable_file(path: Path, kind: Kind, argument: str = "json") -> None:
 
 
 def as_json(content: dict[str, Any]) -> str:
-    """As people can read it, with a line's end. JSON has no NaN and no infinity: they are refused.
-
-    >>> print(as_json({"rank": 0.5}), end="")
-    {
-     "rank": 0.5
-    }
-    >>> as_json({"ranks": [0.5, float("nan")]})
-    Traceback (most recent call last):
-        ...
-    joma.host.errors.FileError: ranks[1] is nan, and JSON has no such number
-    """
+    """As people can read it, with a line's end. JSON has no NaN and no infinity: they are refused."""
     try:
         return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     except ValueError:

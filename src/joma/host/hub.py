@@ -76,11 +76,7 @@ def listing(url: str, headers: Mapping[str, str]) -> Iterator[Any]:
 
 
 def read_all(size: int, have: Callable[[], int], read_on: Callable[[], None]) -> None:
-    """Read on until there are `size` bytes, whatever breaks in between.
-
-    have: how many there are; read_on: reads from there, possibly not to the end. After TRIES times in a row without a
-    byte the last transport error is raised, or a ConnectionError where there was none.
-    """
+    """Read on until there are `size` bytes, whatever breaks in between."""
     tries = 0
     while (before := have()) < size:
         broken: Exception = ConnectionError("the hub sent nothing")

@@ -75,12 +75,7 @@ def contained(what: str) -> Iterator[None]:
 
 
 def run_file(path: Path, prefix: str, holds: str) -> Any:
-    """Run a Python file that a user named, and return its module.
-
-    - path: the file
-    - prefix: of the name under which its dataclasses find their module
-    - holds: what it should hold, for the sentence where it is not there
-    """
+    """Run a Python file that a user named, and return its module."""
     if not path.is_file():
         raise BadInput(f"there is no file {path} that could hold {holds}")
     called = f"{prefix}_{path.stem}"

@@ -43,9 +43,6 @@ def clean(text: object, *, keep: str = "") -> str:
 
     Names come from files and servers, and may hold anything. It stands there as JSON would write it, so that cleaned
     JSON still says the same.
-
-    >>> print(clean("step1\x1b[2J\rall well"))
-    step1\u001b[2J\u000dall well
     """
     return _UNSEEN.sub(lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", str(text))
 
@@ -64,8 +61,6 @@ def reopen_closed() -> None:
 
     Else Python has None in their place, and the next file that is opened gets the number of standard output: whatever
     a library prints would go into that file.
-
-    >>> reopen_closed()
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:

@@ -10,13 +10,6 @@ def float32_products(precision: Literal["highest", "high"]) -> Iterator[None]:
     """Products of float32 as it is, or ("high") of factors rounded to ten bits (TF32), where the device can do that.
 
     torch has an older and a newer setting for this, and refuses to tell the first once a program has used the second.
-
-    >>> import torch
-    >>> with float32_products("high"):
-    ...     torch.get_float32_matmul_precision()
-    'high'
-    >>> torch.get_float32_matmul_precision()
-    'highest'
     """
     import torch
 

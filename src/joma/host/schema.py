@@ -80,16 +80,7 @@ def read_json(path: Path) -> Any:
 
 
 def faults(value: Any, schema: Schema, *, place: str = "", whole: Schema | None = None) -> Iterator[str]:
-    """One sentence for each part of a value that is not as the schema says; none where all is right.
-
-    - value: as `json.loads` gives it
-    - place: what the sentences call the value; whole: the schema that references point into, unless it is this one
-
-    >>> list(faults({"p": 2, "name": "a"}, {"properties": {"p": {"type": "number", "maximum": 1}}}))
-    ['/p must be at most 1, got 2']
-    >>> list(faults({"nmae": "a"}, {"properties": {"name": {}}, "additionalProperties": False}))
-    ["the whole has no key 'nmae'; did you mean 'name'?"]
-    """
+    """One sentence for each part of a value that is not as the schema says; none where all is right."""
     whole = schema if whole is None else whole
     if "$ref" in schema:
         yield from faults(value, _target(schema["$ref"], whole), place=place, whole=whole)
@@ -133,7 +124,6 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def _expected(schema: Schema, whole: Schema) -> str:
-    """What the schema takes, in words."""
     if "$ref" in schema:
         return _expected(_target(schema["$ref"], whole), whole)
     if "anyOf" in schema:

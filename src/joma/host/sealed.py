@@ -26,14 +26,7 @@ class DamagedError(JomaError, ValueError):
 
 
 def save_sealed(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
-    """Write tensors, and strings about them, to one safetensors file with its checksum. Its name is joma's own.
-
-    >>> import tempfile, torch
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_sealed(Path(folder) / "a", {"x": torch.ones(2)}, {"step": "3"})
-    ...     load_sealed(Path(folder) / "a")
-    ({'x': tensor([1., 1.])}, {'step': '3'})
-    """
+    """Write tensors, and strings about them, to one safetensors file with its checksum. Its name is joma's own."""
     from safetensors.torch import save_file
 
     held = {name: tensor.contiguous() for name, tensor in tensors.items()}

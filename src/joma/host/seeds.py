@@ -37,11 +37,7 @@ def stream(seed: int, *names: str | int) -> int:
 
 
 def generator(seed: int, *names: str | int) -> torch.Generator:
-    """A generator of torch, on the CPU, that begins at `stream(seed, *names)`.
-
-    >>> generator(0, "batches").initial_seed() == stream(0, "batches")
-    True
-    """
+    """A generator of torch, on the CPU, that begins at `stream(seed, *names)`."""
     import torch
 
     return torch.Generator().manual_seed(stream(seed, *names))

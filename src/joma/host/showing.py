@@ -15,10 +15,7 @@ class Shown:
     """What can be looked at."""
 
     def plot(self, *names: str) -> Any:
-        """Draw it with matplotlib (the extra `viz`), as one figure; of a result, a list of the study's own figures.
-
-        names: series to draw; all that have several steps, at most six, unless some are named.
-        """
+        """Draw it with matplotlib (the extra `viz`), as one figure; of a result, a list of the study's own figures."""
         return drawers["figure"](self, names)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:

@@ -84,23 +84,12 @@ class Address:
 
 
 def is_address(text: object) -> bool:
-    """Whether a text is an address, and not a path or the name of a model.
-
-    >>> is_address("s3://bucket/run"), is_address("EleutherAI/pythia-70m"), is_address("C:/run")
-    (True, False, False)
-    """
+    """Whether a text is an address, and not a path or the name of a model."""
     return isinstance(text, str) and _ADDRESS.match(text) is not None
 
 
 def read_address(text: str) -> Address:
-    """The place that an address names. One that holds a secret, or might, is refused and not repeated.
-
-    >>> read_address("s3://key:secret@bucket/run")
-    Traceback (most recent call last):
-        ...
-    joma.host.stores.StoreError: an address must not hold a user, a password, a query or a fragment, because it is \
-recorded and shown: put credentials into the environment
-    """
+    """The place that an address names. One that holds a secret, or might, is refused and not repeated."""
     try:
         parts = urlsplit(text)
         port = f":{parts.port}" if parts.port else ""
@@ -158,9 +147,6 @@ def store_of(address: Address | str, *, url: str | None = None) -> tuple[Any, st
     """An obstore store for an address, with the credentials of the environment, and the path inside that store.
 
     A bucket or a container is one store. For https:// the store is the one file, and the path is empty.
-
-    - address: the place, or its text
-    - url: where a web address has led to; None: it is there itself
     """
     place = read_address(address) if isinstance(address, str) else address
     url = url or str(place)

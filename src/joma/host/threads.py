@@ -11,32 +11,18 @@ _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VEC
 
 
 def environment(threads: int) -> dict[str, str]:
-    """What a process must find in its environment to use so many threads.
-
-    >>> environment(1)["OMP_NUM_THREADS"]
-    '1'
-    """
+    """What a process must find in its environment to use so many threads."""
     return dict.fromkeys(_VARIABLES, str(threads))
 
 
 def cores() -> int:
-    """The number of cores that this process may use: a container often has fewer than the machine.
-
-    >>> cores() >= 1
-    True
-    """
+    """The number of cores that this process may use: a container often has fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
 def limited(threads: int) -> Iterator[None]:
-    """Within, torch and what is imported from now on use so many threads.
-
-    >>> import torch
-    >>> with limited(1):
-    ...     torch.get_num_threads()
-    1
-    """
+    """Within, torch and what is imported from now on use so many threads."""
     torch = sys.modules.get("torch")
     used = torch.get_num_threads() if torch else None
     with environment_with(environment(threads)):

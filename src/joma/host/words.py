@@ -48,15 +48,6 @@ def brief(thing: Any) -> str:
 
     Arrays and tensors of more than a few numbers are shown by type and shape, long values by their size. Fields that
     have their default are left out. What does not fit into 120 characters is cut.
-
-    >>> from typing import NamedTuple
-    >>> class Found(NamedTuple):
-    ...     ranks: list
-    ...     steps: int = 10
-    ...     def __repr__(self) -> str:
-    ...         return brief(self)
-    >>> Found([0.5] * 100, 20), Found([1, 2])
-    (Found(ranks=100 entries, steps=20), Found(ranks=[1, 2]))
     """
     if is_dataclass(thing):
         names = [field.name for field in fields(thing) if field.repr]
@@ -120,7 +111,6 @@ def _container(value: Any, longest: int) -> str:
 
 
 def _array(value: Any) -> str:
-    """A few numbers as they are, more of them by type and shape."""
     shape = tuple(value.shape)
     if str(getattr(value, "device", "cpu")) == "cpu" and (shape == () or (len(shape) == 1 and shape[0] <= FEW)):
         try:

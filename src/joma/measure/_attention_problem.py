@@ -73,10 +73,7 @@ class Problem:
         cu_seqlens: Number | None = None,
         mask_stays: bool = False,
     ) -> "Problem":
-        """Check shapes and values; a wrong one gets one sentence.
-
-        mask_stays: whether a bias of True and False stays one, for who knows it; else it becomes 0 and -inf.
-        """
+        """Check shapes and values; a wrong one gets one sentence."""
         q, k = as_numbers(q, "q"), as_numbers(k, "k")
         v = None if v is None else as_numbers(v, "v")
         bias = None if bias is None else _bias(bias)

@@ -147,7 +147,6 @@ def _by_grams(stacks: Stacks) -> Callable[[Tensor], Tensor]:
 
 
 def _settled(block: Tensor, product: Callable[[Tensor], Tensor], steps: int) -> Tensor:
-    """Subspace iteration. Two steps between any two times that vectors are made orthonormal again."""
     block = _orthonormal(_orthonormal(block))
     for step in range(steps):
         block = product(block)

@@ -64,11 +64,7 @@ def covers(problem: Problem) -> bool:
 def launch(
     problem: Problem, real: Tensor | None = None, into: Tensor | None = None, blocks: tuple[int, ...] | None = None
 ) -> Tensor:
-    """(heads,), float32.
-
-    - real, into: as in `largest_products`
-    - blocks: queries and keys of a tile, warps, stages of loading
-    """
+    """(heads,), float32."""
     q, k = problem.q, problem.k
     batch, heads, queries, width = q.shape
     out = q.new_full((heads,), -torch.inf, dtype=torch.float32) if into is None else into

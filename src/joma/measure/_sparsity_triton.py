@@ -125,7 +125,6 @@ def _gap(lower, upper, below, over, kept):
 
 @triton.jit
 def _place(Low, High, rows, alive, batch, keys, stride_ib, stride_im, BN: tl.constexpr):
-    """Each row's keys, the keys that some row sees, and in whole blocks those that every row sees."""
     low = tl.load(Low + batch * stride_ib + rows * stride_im, mask=alive, other=0)
     high = tl.load(High + batch * stride_ib + rows * stride_im, mask=alive, other=0)
     first = tl.min(tl.where(alive, low, keys), 0) // BN * BN

@@ -151,7 +151,6 @@ def _by_parts(problem: Problem, mean: Tensor, counts: Tensor, weight: Tensor) ->
 
 
 def _at_a_time(problem: Problem, size: int, *, cut_left: bool) -> int:
-    """Pairs of a sample and a key head."""
     width, group, cut = problem.q.shape[3], problem.q.shape[1] // problem.k.shape[1], size * (1 + cut_left)
     pair = problem.keys * (width + cut + width * width // size) + group * problem.queries * (2 * width + cut)
     return max(1, NUMBERS.get(problem.q.device.type, NUMBERS["cpu"]) // pair)

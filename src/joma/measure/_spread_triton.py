@@ -69,7 +69,6 @@ def _full(
     x1, x2, xt, q, shift, t_shift, k_base, t_base, start, stop, stride_kn, stride_kd, scale,
     WIDTH: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):
-    """Take in the keys start..stop, which every query sees."""
     d = tl.arange(0, WIDTH)
     for at in tl.range(start, stop, BN):
         n = at + tl.arange(0, BN)
@@ -110,7 +109,6 @@ def _masked(
 
 @triton.jit
 def _full_taste(t_base, t_shift, start, stop, MANY: tl.constexpr):
-    """Sums of t and of its square over the keys start..stop, which every query sees."""
     t1 = tl.zeros([MANY], tl.float32)
     t2 = tl.zeros([MANY], tl.float32)
     for at in tl.range(start, stop, MANY):

@@ -233,7 +233,6 @@ def _predict(activity: Tensor, target: Tensor, fresh: Tensor, ridges: Sequence[f
 
 
 def _predictions(activity: Tensor, target: Tensor, fresh: Tensor, ridges: Sequence[float]) -> Iterator[Tensor]:
-    """The same for all latents, ridge after ridge."""
     # The Gram matrix has trace 1 (0 if all neurons are constant), so its condition is at most 1 + 1 / ridge.
     neurons = standardise(activity)
     size = neurons.moves.sum(-1).clamp_min(1).double().sqrt()[:, None, None]
@@ -284,7 +283,6 @@ def _summary(value: Tensor, varies: Tensor, silent: Tensor, dtype: torch.dtype) 
 
 
 def _checked(**given: Number) -> tuple[dict[str, Tensor], tuple[int, ...]]:
-    """The tensors and the leading shape of all together, or a sentence about what does not fit."""
     # Latents may be bool or whole numbers as well.
     tensors = {
         name: as_numbers(value, name) if name.endswith("activity") else as_tensor(value, name)

@@ -162,7 +162,6 @@ def _followed(line: Line, before: Tensor, after: Tensor, way: Way, rule: Rule) -
 
 
 def _reason(line: Line, before: Tensor, done: Integral) -> str:
-    """Why an interval is not closed, for the measure that is worst."""
     worst = int(torch.where(done.closed, -torch.inf, done.gap - done.allowed).argmax())
     gap, first, most = (float(one.flatten()[worst]) for one in (done.gap, done.first_gap, done.allowed))
     parts, moved = (one.reshape(len(one), -1)[:, worst] for one in (done.parts, done.moved))

@@ -221,7 +221,6 @@ def _of_rows(s: Tensor, dtype: torch.dtype, first: Tensor, own: Tensor) -> tuple
 
 
 def _solve(problem: Problem, sink: Sink | None) -> tuple[Tensor, ...]:
-    """By the fastest path that covers the problem here."""
     tensors = [getattr(problem, name) for name in _TENSORS]
     wanted = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
     forward = _fastest(problem)

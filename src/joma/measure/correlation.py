@@ -55,6 +55,5 @@ def _array(values: Number, name: str) -> np.ndarray:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Equal values share the mean of their ranks."""
     _, group, count = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((count.cumsum() - (count - 1) / 2)[group])

@@ -215,7 +215,6 @@ def _cosines(vectors: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _quantiles(ordered: Tensor, levels: Tensor) -> Tensor:
-    """Linear interpolation, as torch.quantile, which refuses more than 16 million values."""
     place = levels * (len(ordered) - 1)
     low = place.floor().long()
     high = (low + 1).clamp_max(len(ordered) - 1)

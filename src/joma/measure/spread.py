@@ -171,7 +171,6 @@ def spread_sums(
 def _checked(
     q: Number, k: Number, query_padding: Number | None, *, causal: bool, **masks: Unpack[Masks]
 ) -> tuple[Problem, Tensor | None]:
-    """The problem, and which queries are real."""
     problem = Problem.of(floating(q, "q").detach(), floating(k, "k").detach(), None, causal=causal, **masks)
     real = None if query_padding is None else as_tensor(query_padding, "query_padding").to(problem.q.device)
     wanted = (problem.q.shape[0], problem.queries)
@@ -191,7 +190,6 @@ def _must_be_finite(sums: SpreadSums) -> SpreadSums:
 
 
 def _by_kernel(problem: Problem, real: Tensor | None) -> Spread | None:
-    """Where there is a GPU, and a kernel that is faster than running sums."""
     if not problem.q.is_cuda or find_spec("triton") is None:
         return None
     from joma.measure._spread_triton import covers, launch

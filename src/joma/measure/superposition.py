@@ -157,7 +157,6 @@ def _check(height: Tensor, position: Tensor, tokens: Tensor, keys: Tensor | None
 
 
 def _places(given: Number, name: str) -> Tensor:
-    """Whole numbers from 0 on."""
     found = as_tensor(given, name)
     if found.is_floating_point() or found.dtype == torch.bool or bool((found < 0).any()):
         raise ValueError(f"{name} must be whole numbers from 0 on, got {described(found)}")

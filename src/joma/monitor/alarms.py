@@ -52,7 +52,6 @@ class _OfOneMeasure:
     measure: str | None = None
 
     def look(self, step: int, tables: Tables) -> Iterator["Alert"]:
-        """Every head or matrix beyond its limit."""
         table = tables.get(self.measure or "")
         if table is not None and (beyond := self._beyond(step, table)) is not None:
             yield from _alerts(step, str(self.measure), table, beyond)

@@ -254,7 +254,6 @@ class Monitor:
 
     @property
     def _has_probe(self) -> bool:
-        """Whether there is a batch to read when the block is entered."""
         return isinstance(self._batch, ProbeBatch)
 
     def _finding_routers(self, replay: bool) -> Routers:
@@ -306,7 +305,6 @@ class Monitor:
 
     @property
     def _begun(self) -> bool:
-        """Whether attention has been seen."""
         return self._attention is not None or self._processes.begun
 
     def _seen(self, due: list[str], *, first: bool = False, batch: Any = None) -> Seen:
@@ -325,7 +323,6 @@ class Monitor:
         return list(self.intervals) if self._inside is not None and self._attends(due) else due
 
     def _taken(self, due: list[str], seen: Seen, *, first: bool = False) -> Taken:
-        """The series of the measures that are due, of what is followed."""
         if seen is None:
             return {}
         taken: Taken = {}
@@ -405,7 +402,6 @@ class Monitor:
             )
 
     def _opened(self, due: list[str], seen: Seen) -> tuple[int, int]:
-        """The step to go on with, and how far the record is."""
         first = self._taken(due, seen, first=True)
         self._rows = self._rows_of_all(first)
         self._open_record()

@@ -214,10 +214,7 @@ def watched_pass(
     attention: Adapters | None = None,
     autocast: torch.dtype | None = None,
 ) -> Probe:
-    """The probe of one pass. What torch.compile has compiled runs as it is written.
-
-    attention: as in `joma.probes.collect_plain`. autocast: as in `untouched`.
-    """
+    """The probe of one pass. What torch.compile has compiled runs as it is written."""
     with untouched(model, autocast), resharded(model):
         return quiet_pass(model, batch, spread=spread, attention=attention)
 

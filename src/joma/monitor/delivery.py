@@ -27,11 +27,7 @@ class Delivery:
     """Hands out what was measured. A record or a sink that fails is given up; training goes on."""
 
     def __init__(self, watch: Watch, sinks: Iterable[Sink] | Sink, *, per: Per) -> None:
-        """Nothing is open yet.
-
-        - watch: the alarms
-        - sinks, per: as in `Monitor`
-        """
+        """Nothing is open yet."""
         self.latest: dict[str, Table] = {}
         self.alerts: list[Alert] = []
         self._watch, self._sinks, self._per = watch, Sinks(sinks), per
@@ -39,12 +35,7 @@ class Delivery:
         self._pending: list[Packet] = []
 
     def open(self, out: "StrPath", config: dict[str, Any], rows: Mapping[str, Rows]) -> int | None:
-        """Up to which step a record was written that goes on; its past is shown to the alarms. None: it is new.
-
-        - out: the file of the record
-        - config: what must be the same in a record that goes on
-        - rows: of every series
-        """
+        """Up to which step a record was written that goes on; its past is shown to the alarms. None: it is new."""
         self._record = Record.at(out, config)
         if self._record.last is None:
             return None
@@ -62,20 +53,12 @@ class Delivery:
                 self._watch.new(step, tables)
 
     def send(self, step: int, taken: Taken, rows: Mapping[str, Rows]) -> None:
-        """On the way from the device; there may be nothing, of updates before the second measuring.
-
-        - step: of training
-        - taken: numbers by series
-        - rows: of every series
-        """
+        """On the way from the device; there may be nothing, of updates before the second measuring."""
         if taken:
             self._pending.append(Packet(step, taken, {name: rows[name] for name in taken}))
 
     def deliver(self, *, wait: bool = False) -> None:
-        """Record, send and judge what has arrived, in order. An alarm that stops does so when all is recorded.
-
-        - wait: whether for what is still on its way
-        """
+        """Record, send and judge what has arrived, in order. An alarm that stops does so when all is recorded."""
         found = []
         while self._pending and (wait or self._pending[0].arrived()):
             packet = self._pending.pop(0)
@@ -93,11 +76,7 @@ class Delivery:
             self._watch.act(new)
 
     def close(self, step: int, error: BaseException | None) -> None:
-        """Hand out what is still on its way, and close the record, which can go on later.
-
-        - step: the last one
-        - error: what ended the training; None: nothing
-        """
+        """Hand out what is still on its way, and close the record, which can go on later."""
         try:
             self.deliver(wait=True)
         except Exception:
@@ -176,7 +155,6 @@ class Record:
 
 
 def _plain(alert: Alert) -> dict[str, Any]:
-    """As JSON can say it, which has neither NaN nor infinity."""
     numbers = {"value": alert.value, "limit": alert.limit, "slope": alert.slope}
     kept = {name: each if each is not None and math.isfinite(each) else None for name, each in numbers.items()}
     where = {"measure": alert.measure, "layer": alert.layer, "head": alert.head}

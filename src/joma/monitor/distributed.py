@@ -85,14 +85,7 @@ class OneProcess:
         self, step: int, attention: list[str], look: Look, weights: list[str], matrices: Matrices,
         held: dict[str, Any], losses: list[Tensor],
     ) -> Seen:  # fmt: skip
-        """What is seen of attention and of weights, of all processes.
-
-        - step: of this measuring
-        - attention: measures that are taken of what `look` gives
-        - weights: measures of weights
-        - held: what `held` gave
-        - losses: of this process, since the last measuring
-        """
+        """What is seen of attention and of weights, of all processes."""
         probe = look()
         if weights:
             matrices.look_again()
@@ -247,7 +240,6 @@ class SeveralProcesses(OneProcess):
         return None if probe is None else table_of(probe, self._layers, self._share, self._shares, self._device)
 
     def _added_up(self, sections: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The one collective of a measuring."""
         packed = torch.cat([each.reshape(-1) for each in sections.values()])
         try:
             dist.all_reduce(packed, group=self._group)
@@ -258,7 +250,6 @@ class SeveralProcesses(OneProcess):
         return {name: piece.view(each.shape) for (name, each), piece in zip(sections.items(), pieces, strict=True)}
 
     def _must_agree(self, header: list[list[float]], problem: Exception | None) -> None:
-        """Raise on all processes, or on none."""
         steps = [int(step) for step, _, _ in header]
         if len(set(steps)) > 1:
             other = next(rank for rank, step in enumerate(steps) if step != steps[0])
@@ -276,7 +267,6 @@ class SeveralProcesses(OneProcess):
             raise _KnownToAll(f"rank {blind[0]} saw no attention at step {steps[0]}, and others did")
 
     def _gathered(self, mine: Any) -> list[Any]:
-        """What every process tells, in order."""
         told: list[Any] = [None] * self._size
         dist.all_gather_object(told, mine, group=self._group)
         return told
@@ -286,7 +276,6 @@ class SeveralProcesses(OneProcess):
         return told
 
     def _all_layers(self, probe: Probe | Round | None, problem: Exception | None) -> dict[str, Layer]:
-        """Where the heads of each layer are. What the first pass refuses on one process is refused on all."""
         seats, problem = (None, problem) if problem else _tried(lambda: self._seats(probe))
         told = self._gathered(_sentence(problem) if problem is not None else seats)
         if problem is not None:
@@ -391,7 +380,6 @@ def _own_group(ranks: tuple[int, ...]) -> Any:
 
 
 def _device_of(group: Any, model: nn.Module) -> torch.device:
-    """Where the group adds numbers up."""
     backend = str(dist.get_backend(group))
     if "nccl" in backend:
         return torch.device("cuda", torch.cuda.current_device())

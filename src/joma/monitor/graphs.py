@@ -105,5 +105,4 @@ def _sent(flat: Tensor) -> tuple[Tensor, Any]:
 
 @cache
 def _aside(device: torch.device) -> torch.cuda.Stream:
-    """The stream on which numbers leave a device."""
     return torch.cuda.Stream(device)

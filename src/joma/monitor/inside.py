@@ -47,13 +47,7 @@ class Inside:
     def __init__(
         self, model: nn.Module, names: Names, *, spread: bool, attention: Adapters | None, compiled: bool = False
     ) -> None:
-        """Nothing is attached before `enter`.
-
-        - model: what is trained
-        - names: the layers that are followed
-        - spread, attention: as in `InPass`
-        - compiled: whether torch.compile has made code of it
-        """
+        """Nothing is attached before `enter`."""
         self._compiled = _in_compiled_code(model, attention) if compiled else None
         self._model, self._names, self._spread, self._attention = model, names, spread, attention
         self._known: dict[nn.Module, str] | None = None

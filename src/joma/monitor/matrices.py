@@ -44,7 +44,6 @@ class Matrices:
                 yield plain_name(name), each
 
     def _some(self, matrices: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Those that are measured here."""
         return matrices
 
     def look_again(self) -> None:

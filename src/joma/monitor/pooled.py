@@ -102,13 +102,7 @@ class SeenByAll:
         seen: Sequence[str],
         names: dict[nn.Module, str],
     ) -> None:
-        """Not for callers.
-
-        - layers: all layers with their heads
-        - table, spread: what `table_of` and `spread_table` gave, added up
-        - seen: the layers that attended
-        - names: modules with their names, as `Probe.names`
-        """
+        """Not for callers."""
         self.names = names
         self.layers = list(seen)
         self.queries = {name: layers[name].queries for name in seen}

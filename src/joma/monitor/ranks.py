@@ -159,17 +159,13 @@ def ranks_of(matrices: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _alike(matrices: dict[str, Tensor]) -> Iterator[list[str]]:
-    """Names of matrices that lie on one device and have one shape and type, some at a time."""
     for names in _groups(matrices, lambda each: (each.device, each.dtype, each.shape)):
         some = max(1, TOGETHER // matrices[names[0]].numel())
         yield from (names[at : at + some] for at in range(0, len(names), some))
 
 
 def _of_one_side(matrices: dict[str, Tensor], grams: int | None = None) -> Iterator[list[str]]:
-    """Names of matrices that have one smaller side, on one device, in one type: as many at a time as memory allows.
-
-    grams: entries that their Gram matrices may have together; None: any.
-    """
+    """Names of matrices that have one smaller side, on one device, in one type: as many at a time as memory allows."""
     for names in _groups(matrices, lambda each: (each.device, each.dtype, min(each.shape))):
         some: list[str] = []
         most = len(names) if grams is None else max(1, grams // min(matrices[names[0]].shape) ** 2)
@@ -183,7 +179,6 @@ def _of_one_side(matrices: dict[str, Tensor], grams: int | None = None) -> Itera
 
 
 def _groups(matrices: dict[str, Tensor], key: Callable[[Tensor], Hashable]) -> list[list[str]]:
-    """Names of matrices with the same key."""
     groups: dict[Hashable, list[str]] = {}
     for name, each in matrices.items():
         groups.setdefault(key(each), []).append(name)

@@ -20,11 +20,7 @@ class RecordedLook:
     """`follow` of the same matrices, at the same places in memory, again and again."""
 
     def __init__(self, matrices: Sequence[Tensor], vectors: Tensor, memory: Memory) -> None:
-        """Record it; what goes wrong is raised, and leaves things as they were.
-
-        - matrices, vectors: as in `follow`; the matrices on one CUDA device
-        - memory: for what a look needs while it runs
-        """
+        """Record it; what goes wrong is raised, and leaves things as they were."""
         self._matrices, self._where = list(matrices), _places(matrices)
         generator = torch.Generator(vectors.device).manual_seed(0)
         self._vectors, self._new = vectors.clone(), random_vectors(vectors, 1, generator)
@@ -41,11 +37,7 @@ class RecordedLook:
         return self._where == _places(matrices)
 
     def again(self, blocks: Sequence[Tensor], generator: torch.Generator) -> Followed:
-        """What the matrices of now show.
-
-        - blocks: of every matrix the vectors to begin with, mostly those of the look before
-        - generator: where the matrices are
-        """
+        """What the matrices of now show."""
         if self._blocks != _places(blocks):
             self._vectors.copy_(torch.stack(list(blocks)))  # some of them may lie in it
         self._new.copy_(random_vectors(self._new, 1, generator))

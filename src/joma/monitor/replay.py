@@ -34,13 +34,7 @@ class Replay:
     def __init__(
         self, model: nn.Module, batch: ProbeBatch, autocast: torch.dtype | None, memory: Memory, **options: Any
     ) -> None:
-        """Nothing is recorded yet.
-
-        - model, batch: of the pass
-        - autocast: as in `untouched`
-        - memory: of this and other recordings
-        - options: spread and attention of `quiet_pass`
-        """
+        """Nothing is recorded yet."""
         self._model, self._batch, self._autocast, self._options = model, batch, autocast, options
         self._memory = memory
         self._recording: tuple[torch.cuda.CUDAGraph, Probe] | None = None
@@ -120,7 +114,6 @@ def without_head(model: nn.Module, batch: ProbeBatch) -> Iterator[None]:
 
 
 def _places(model: nn.Module) -> list[int]:
-    """Where parameters and buffers lie."""
     return [
         each.data_ptr()
         for module in model.modules()

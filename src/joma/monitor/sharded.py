@@ -47,10 +47,7 @@ class SharedMatrices(Matrices):
         return [mesh_ranks(each) for each in self.parameters.values()]
 
     def settle(self, meshes: list[list[tuple[int, ...]]]) -> None:
-        """Leave a parameter to the first of several meshes that hold it, as where FSDP is one dimension of two.
-
-        meshes: what `meshes` gives on every process.
-        """
+        """Leave a parameter to the first of several meshes that hold it, as where FSDP is one dimension of two."""
         mine, firsts = self.meshes(), (min(each) for each in zip(*meshes, strict=True))
         pairs = zip(self.parameters, mine, firsts, strict=True)
         self._elsewhere = {name for name, here, first in pairs if here != first}
@@ -181,7 +178,6 @@ class _Dealt(Matrices):
 
 
 def _of_one_side(matrices: dict[str, Any]) -> Iterator[list[str]]:
-    """Names of matrices whose Gram matrices have one shape and type, some at a time."""
     groups: dict[tuple[int, torch.dtype], list[str]] = {}
     for name, each in matrices.items():
         groups.setdefault((min(each.shape), each.dtype), []).append(name)

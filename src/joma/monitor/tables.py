@@ -159,7 +159,6 @@ def _of_heads(table: Table) -> tuple[Sequence[str], np.ndarray]:
 
 
 def _of_matrices(table: Table) -> tuple[Sequence[str], np.ndarray]:
-    """The same for the matrices of each layer."""
     layers: dict[str, list[float]] = {}
     for name, value in zip(table.rows.names, table.values.tolist(), strict=True):
         layers.setdefault(layer_of(name), []).append(value)

@@ -63,9 +63,6 @@ def plan_buckets(parameters: Sequence[nn.Parameter], most: int) -> list[Bucket]:
     What has next to no entries, as norms and biases, waits for the last bucket: beside matrices it would take a step of
     the inner optimizer of its own in each. Where products are not stacked each parameter is alone: there small steps
     are as fast as large ones.
-
-    - parameters: in the order in which a model has them
-    - most: entries; a parameter with so many is alone, and hardly anything waits while its gradient is made
     """
     stretches: list[list[nn.Parameter]] = []
     tiny: list[nn.Parameter] = []
@@ -137,9 +134,6 @@ def give_turns(matrices: Sequence[Matrix], parameters: Sequence[nn.Parameter], *
 
     Turns follow from shapes and order alone, so that a resumed run has those of the run before, and with per_layer they
     are the same as without.
-
-    - parameters: all, in the order in which a model has them; those of a bucket have their gradients together
-    - alone: whether each has a turn of its own, since their gradients are not there together
     """
     buckets = plan_buckets(parameters, most_together(parameters))
     bucket_of = {id(each): bucket for bucket in buckets for each in bucket.parameters}

@@ -331,11 +331,7 @@ def is_experts(name: str) -> bool:
 
 
 def can_fold(name: str, weight: Tensor, kernels: set[str], *, conv: bool, experts: bool) -> bool | None:
-    """Whether a weight is one of experts (True) or a kernel (False) that is to be trained as matrices; None if neither.
-
-    - kernels: names that are known to be weights of convolutions. A weight with three axes that is not among them is
-      one of experts, if those are asked for
-    """
+    """Whether a weight is one of experts (True) or a kernel (False) to train as matrices; None if neither."""
     if weight.ndim < 3 or not weight.is_floating_point() or is_sharded(weight) or weight.numel() == 0:
         return None
     if weight.ndim > 3 or name in kernels or not experts:
@@ -492,10 +488,7 @@ def form_packs(matrices: Iterable[Matrix], partner: Partner, entries: int) -> li
 
 
 def is_entry_by_entry(inner: Any) -> bool:
-    """Whether each entry is updated by itself, so that several compact parameters can be one; known of torch's own.
-
-    - inner: the optimizer, or what makes it
-    """
+    """Whether each entry is updated by itself, so that several compact parameters can be one; known of torch's own."""
     kind = type(inner) if isinstance(inner, torch.optim.Optimizer) else getattr(inner, "func", inner)
     names = "Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop SGD ASGD"
     return kind in [getattr(torch.optim, name) for name in names.split()]

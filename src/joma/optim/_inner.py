@@ -162,7 +162,6 @@ class _Run:
             self.optimizer.train()  # type: ignore[attr-defined]
 
     def _kept(self) -> list[Group]:
-        """Options of both groups as they are now."""
         groups = (group.items() for group in self.optimizer.param_groups)  # a look at all is no reading of one
         return [{key: copy.deepcopy(value) for key, value in each if key not in _NOT_OPTIONS} for each in groups]
 
@@ -172,12 +171,7 @@ def _changed(before: Group, after: Group) -> frozenset[str]:
 
 
 def check_keys(groups: list[Group], options: set[str], trials: Mapping[int, Trial]) -> None:
-    """Refuse options of groups that nobody reads; the nearest one is named.
-
-    - groups: ours, with what the user has given
-    - options: that GaLore reads, or that the inner optimizer has
-    - trials: what each of its groups was seen to read, by its number
-    """
+    """Refuse options of groups that nobody reads; the nearest one is named."""
     for group, (number, trial) in zip(groups, trials.items(), strict=True):
         known = {*options, *_NOT_OPTIONS, *LABELS.split(), *(trial.reads or ())}
         for key in group:

@@ -257,12 +257,7 @@ class Pack:
             self.energies = torch.zeros(count, first.rank, dtype=precise, device=self.device)
 
     def take_subspaces(self, place: int, basis: Tensor, energies: Tensor, *, sound: Tensor | None = None) -> None:
-        """Let neighbours have these subspaces from now on, in the memory of those before.
-
-        - place: of the first of them
-        - basis, energies: (count, shorter side, rank), as they are kept or not, and (count, rank)
-        - sound: (count,) False on the device where the subspace before stays
-        """
+        """Let neighbours have these subspaces from now on, in the memory of those before."""
         self.allocate_bases()
         assert self.basis is not None
         assert self.energies is not None
@@ -345,9 +340,6 @@ class Pack:
         """Shrink the matrices and add what the inner optimizer did with the compact parameter.
 
         Weights in half precision are rounded once: decay alone would be lost.
-
-        - shrink: of the matrices; what is on the device is 1 there where nothing is to change
-        - found_inf: 1 on the device where nothing is to change; the compact parameter is zero then
         """
         moved = self.compact.detach()
         moved = moved if moved.ndim == 3 else moved[None]
@@ -473,7 +465,6 @@ class ShardedPack(Pack):
         )
 
     def _lift_rows(self, compact: Any, dtype: torch.dtype) -> Tensor:
-        """The rows that are here."""
         if self.side == "right":
             return local(compact).to(dtype) @ self.bases()[0].mT.to(dtype)
         everywhere = compact.redistribute(self.mesh, self._placed(self.of.Replicate())).to_local()
@@ -508,7 +499,6 @@ class ShardedPack(Pack):
         return found
 
     def _placed(self, instead: Any) -> tuple[Any, ...]:
-        """The parameter's placements with another one instead of its split by rows."""
         return tuple(instead if isinstance(one, self.of.Shard) else one for one in self.placements)
 
     def _compact(self, part: Tensor) -> Tensor:

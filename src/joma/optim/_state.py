@@ -158,10 +158,7 @@ def _own(value: Any, dtype: torch.dtype) -> Any:
 
 
 def read_structure(state_dict: Any, sizes: list[int]) -> tuple[list[dict[str, Any]], dict[int, Any]]:
-    """Groups of a saved state, and the states of parameters by their places; refused if the parameters are others.
-
-    - state_dict: what was saved; a parameter may stand in it by its number, by that as text, or by its name
-    """
+    """Groups of a saved state, and the states of parameters by their places; refused if the parameters are others."""
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
         given = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
         raise StateError(f"the state must be a dictionary with 'state' and 'param_groups', got {given}")
@@ -208,10 +205,7 @@ def check_entries(name: str, state: State, forms: Mapping[str, Form] | None, sha
 def check_plain_state(
     optimizer: torch.optim.Optimizer, state_dict: Any, of: Callable[[dict[str, Any]], torch.optim.Optimizer]
 ) -> None:
-    """Refuse a state that an optimizer of ours, which is loaded as torch does it, could not go on from.
-
-    - of: who trains a group of it
-    """
+    """Refuse a state that an optimizer of ours, which is loaded as torch does it, could not go on from."""
     with _damage_refused(type(optimizer).__name__):
         groups, states = read_structure(state_dict, [len(group["params"]) for group in optimizer.param_groups])
         number = 0
@@ -523,7 +517,6 @@ class States:
         return found
 
     def _read_weight(self, matrices: list[Matrix], state: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a matrix, or of one with an expert in each entry of its tensors."""
         first = matrices[0]
         if first.expert is None:
             self._check_matrix(first, state)
@@ -549,12 +542,10 @@ class States:
 
     @staticmethod
     def _counted(state: Mapping[str, Any], forms: dict[str, Form] | None) -> dict[str, Any]:
-        """Older torch kept counters as plain numbers, and takes those of one optimizer for all of one kind."""
         counters = [key for key, form in (forms or {}).items() if not form.sides and key in state]
         return {**state, **{key: torch.as_tensor(state[key], dtype=torch.float32) for key in counters}}
 
     def _forms_for(self, group: int, role: Role, like: Tensor, axes: int) -> dict[str, Form] | None:
-        """What the inner optimizer keeps, worked out once for parameters of one kind."""
         key = (group, role, like.dtype, like.device, axes)
         if key not in self._known:
             self._known[key] = self._derive(group, role, like.new_empty((1,) * axes))

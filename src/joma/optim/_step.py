@@ -65,7 +65,6 @@ class Stepping(torch.optim.Optimizer):
     _of_bucket: dict[Bucket, tuple[list[Pack], list[Passing]]]
 
     def _show_state(self, packs: list[Pack], passing: list[Passing]) -> None:
-        """Let state[p] have what an update has changed."""
         raise NotImplementedError
 
     @property
@@ -142,7 +141,6 @@ class Stepping(torch.optim.Optimizer):
         return [pack for pack in self.packs if pack.parameters[0].grad is not None]
 
     def _update(self, packs: list[Pack], passing: list[Passing], *, captured: bool) -> None:
-        """One update of these parameters, counted or skipped."""
         matrices = [matrix for pack in packs for matrix in pack.matrices]
         device = (packs[0].device if packs else passing[0].parameter.device).type
         try:
@@ -188,14 +186,12 @@ class Stepping(torch.optim.Optimizer):
         self._outcomes.send(batch, _update.follow_subspaces(batch, self.inner, seed=self.seed, on_move=self.on_move))
 
     def _search(self, batch: list[Matrix]) -> None:
-        """Find the subspaces of alike matrices together, whatever it takes."""
         gradients = _update.full_gradients(batch)
         found = _update.find_subspaces(batch, gradients, self.projector, seed=self.seed)
         if found:
             _update.take_subspaces(found, self.inner, on_move=self.on_move, agree=self._agreed)
 
     def _agreed(self, matrix: Matrix, found: Tensor) -> Tensor:
-        """What all processes that train this matrix use."""
         if self.group is None:
             return matrix.pack.agree(found)
         return broadcast_from_first(found, self.group)

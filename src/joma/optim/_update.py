@@ -67,10 +67,7 @@ Takes the pack, the scale, what the matrices are shrunk by, and a flag on the de
 
 
 def are_finite(tensors: Sequence[Tensor], stacks: Sequence[Tensor] = ()) -> Tensor:
-    """For each tensor whether all of it is finite, on the device of the first; the same answer on all processes.
-
-    - stacks: (matrices, rows, columns), one flag for each row; their flags come first
-    """
+    """For each tensor whether all of it is finite, on the device of the first; the same answer on all processes."""
     if not tensors and not stacks:
         return torch.ones(0, dtype=torch.bool)
     here = [local(one) for one in tensors]
@@ -196,10 +193,7 @@ class Guard:
         return found_inf
 
     def held_in_replays(self, *, wait: bool) -> int:
-        """Updates in replays of CUDA graphs that did not happen, since the last answer.
-
-        - wait: for the last replay; if not, the answer is that of the moment when it was asked for before
-        """
+        """Updates in replays of CUDA graphs that did not happen, since the last answer."""
         if not self._counts:
             return 0
         before, self._sent = self._sent, [Sent(each) for each in self._held.values()]
@@ -306,10 +300,7 @@ Kept = dict[tuple[int, ...], list[Round]]
 
 
 def rounds_of(kept: Kept, packs: list[Pack], passing: list[Passing], *, together: bool) -> list[Round]:
-    """One round on a device that likes large steps, if the memory is small; otherwise few packs in each.
-
-    - together: in one round in any case
-    """
+    """One round on a device that likes large steps, if the memory is small; otherwise few packs in each."""
     key = (*map(id, packs), *map(id, passing))  # what is kept holds them, so that no id is given again
     if key not in kept:
         kept[key] = [Round(packs, passing)] if together else _split(packs, passing)
@@ -339,8 +330,6 @@ def project_first(packs: list[Pack], *, free: bool) -> None:
     """Project before anybody looks whether gradients are finite, where all are projected in one round anyway.
 
     A product with a number that is not finite is not finite, and there are fewer numbers to look at.
-
-    - free: gradients are not needed any more once they are projected
     """
     if packs and is_stacked_on(packs[0].device) and not any(pack.sharded for pack in packs):
         for pack in packs:

@@ -232,7 +232,6 @@ class GaLore(Stepping):
         return _state.States(self.param_groups, self.matrices, self.passing, self._following, self._extra_forms())
 
     def _extra_forms(self) -> dict[str, Form]:
-        """What stands in the state of a matrix beside that of the inner optimizer."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -292,7 +291,6 @@ class GaLore(Stepping):
         return "\n  ".join([f"{type(self).__name__}({inner}, {few} projected)", *groups])
 
     def _describe(self, number: int) -> str:
-        """A group, with the options that it has."""
         group = self.param_groups[number]
         off = (key for key, value in group.items() if value is None or value is False)
         own = (key for key in group if key.startswith(("galore_", _inner.OWN)))
@@ -428,7 +426,6 @@ def _average_compact(state: tuple[GaLore, dist.ProcessGroup], bucket: dist.GradB
     buffer: Tensor = bucket.buffer()
 
     def unpack(future: Any) -> Tensor:
-        """Put the averages back into the bucket, in full shape."""
         pieces = future.value()[0].split([each.numel() for each in small])
         for (matrix, grad), each, piece in zip(parts, small, pieces, strict=True):
             grad.copy_(piece.view(each.shape) if matrix is None else matrix.lift(piece.view(each.shape)))

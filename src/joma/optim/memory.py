@@ -216,6 +216,5 @@ def _held(tensors: Iterable[Any]) -> int:
 
 
 def _readable(count: int) -> str:
-    """In the largest unit in which it is at least 1, with three digits."""
     place = sum(count >= 1000 * 1024**power for power in range(3))
     return f"{count / 1024**place:.3g} {('B', 'KiB', 'MiB', 'GiB')[place]}"

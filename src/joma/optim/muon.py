@@ -210,7 +210,6 @@ class Muon(torch.optim.Optimizer):
 
 
 def _is_own(group: dict[str, Any]) -> bool:
-    """Whether a group is one of matrices."""
     return "rounds" in group
 
 

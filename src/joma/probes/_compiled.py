@@ -82,11 +82,7 @@ class CompiledAttention:
     """
 
     def __init__(self, model: nn.Module, *, compiled: bool = True) -> None:
-        """Refused in one sentence where it does not attend in a way that is known.
-
-        - model: what is inside torch.compile, or is not
-        - compiled: whether it is compiled
-        """
+        """Refused in one sentence where it does not attend in a way that is known."""
         from transformers import PreTrainedModel
 
         self._model, models = model, [each for each in model.modules() if isinstance(each, PreTrainedModel)]

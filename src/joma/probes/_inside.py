@@ -28,15 +28,7 @@ class InPass:
         self, model: nn.Module, *, layers: Collection[str] | None = None, spread: bool = False,
         attention: Adapters | None = None, names: dict[nn.Module, str] | None = None, every_pass: bool = False,
     ) -> None:  # fmt: skip
-        """Attach hooks, until `remove`.
-
-        - model: what is trained
-        - layers: the names of the modules that are measured, none inside another; None: every module that attends
-        - spread: whether the spread of logits is measured, too
-        - attention: as in `collect_plain`
-        - names: those of the model's modules, where an earlier probe found them
-        - every_pass: whether passes after the first one are looked at, too
-        """
+        """Attach hooks, until `remove`."""
         self.probe = Probe(model, keep=False, spread=spread, names=names)
         self.error: Exception | None = None
         self._whole, self._every = False, every_pass  # whether the pass came to its end

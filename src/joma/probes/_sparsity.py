@@ -53,10 +53,7 @@ def of_products(q: Tensor, k: Tensor, stats: AttentionStats, top: int, options: 
 
 
 def of_logits(scores: Tensor, stats: AttentionStats, top: int, first: Tensor | None = None) -> AttentionSparsity:
-    """Of logits that exist already, (batch, heads, queries, keys), one sample at a time.
-
-    first: (queries,) the column of the first key, where that is not column 0.
-    """
+    """Of logits that exist already, (batch, heads, queries, keys), one sample at a time."""
     each = []
     for i, one in enumerate(scores.split(1)):
         hidden = (one < one.amax(-1, keepdim=True) - _MASKED) | (one <= torch.finfo(one.dtype).min / 2)

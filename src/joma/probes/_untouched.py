@@ -142,7 +142,6 @@ def _put_back_inside(value: Any) -> Callable[[], Any] | None:
 
 
 def _refill(holder: Any, before: list[Any]) -> None:
-    """What is the same is not written."""
     keyed = isinstance(holder, dict)
     now = list(holder.items()) if keyed else list(holder)
     if len(now) == len(before) and all(_is(a, b, keyed) for a, b in zip(now, before, strict=True)):

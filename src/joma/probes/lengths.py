@@ -127,7 +127,6 @@ smaller seq_len
 
 
 def _entries(config: Any) -> dict[str, Any]:
-    """What a config holds of its text model, by the names of transformers too."""
     if isinstance(config, Mapping):
         return dict(config)
     try:
@@ -139,7 +138,6 @@ def _entries(config: Any) -> dict[str, Any]:
 
 
 def _lengths_in(entries: Mapping[str, Any], name: str) -> Iterator[int]:
-    """The numbers above 0 that a field holds, also inside what is said of rotations, of all layers or of a kind."""
     value = entries.get(name)
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:  # XLNet has no limit, and says -1
         yield value

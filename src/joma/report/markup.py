@@ -51,11 +51,7 @@ def section(anchor: str, title: str, content: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
-
-    >>> duration(0.0312), duration(41.3), duration(200), duration(7260)
-    ('0.031 s', '41 s', '3 min 20 s', '2 h 1 min')
-    """
+    """Seconds as people say them."""
     if seconds < 59.5:
         return f"{seconds:.2g} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -81,10 +81,7 @@ def _rounded(text: str, decimals: int) -> str:
 
 
 def short_path(path: str, *, every: bool = False) -> str:
-    """In tenths of a point, lines by how far they go; a shape around the origin, a marker, in hundredths.
-
-    every: keep all points of a line, because something stands at each of them.
-    """
+    """In tenths of a point, lines by how far they go; a shape around the origin, a marker, in hundredths."""
     small = all(abs(float(number)) <= _SMALL for number in _NUMBER.findall(path))
     short = _AROUND.sub(r"\1", " ".join(_rounded(path, 2 if small else 1).split()))
     moves = partial(_moves, off=0.0 if every else _OFF / 10 if small else _OFF)
@@ -182,7 +179,6 @@ def _drop_unused(root: Tree.Element) -> None:
 
 
 def _rename(root: Tree.Element) -> None:
-    """Short names for what is referred to, none for the rest."""
     used = _references(root)
     short: dict[str, str] = {}
     for node in root.iter():

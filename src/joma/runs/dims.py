@@ -49,11 +49,7 @@ def named(dims: Dims, series: str) -> Named:
 
 
 def unnamed(count: int) -> Named:
-    """What dimensions are called where nobody gave them a name.
-
-    >>> list(unnamed(2))
-    ['dim_0', 'dim_1']
-    """
+    """What dimensions are called where nobody gave them a name."""
     return {f"dim_{i}": None for i in range(count)}
 
 

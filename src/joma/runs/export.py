@@ -66,7 +66,6 @@ def _meta(run: Run) -> str:
 
 
 def _columns(run: Run) -> dict[str, set[type]]:
-    """The dimensions of all series, each with the types of the places along it."""
     columns: dict[str, set[type]] = {}
     for name in run.names():
         for dim, labels in run.dims(name).items():

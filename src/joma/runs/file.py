@@ -211,7 +211,6 @@ def has_our_mark(path: Path) -> bool:
 
 
 def _opened(path: Path, options: str) -> Connection:
-    """A connection to what was seen to be a run."""
     connection = _connect(path, options)
 
     def pragma(name: str) -> int:
@@ -279,7 +278,6 @@ def _connect(path: Path, options: str) -> Connection:
 
 
 def _has_leftover(path: Path, ending: str) -> bool:
-    """Whether SQLite left something there that belongs to the file."""
     try:
         return path.with_name(path.name + ending).stat().st_size > 0
     except FileNotFoundError:

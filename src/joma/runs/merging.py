@@ -49,21 +49,7 @@ def merge_runs(path: StrPath, parts: Sequence[Run], steps: Iterable[tuple[int, i
 
 
 def forget_steps(path: StrPath, drop: Callable[[str, int], bool]) -> None:
-    """Make a run anew without some steps of some series: a step is final, and what it was measured from may not be.
-
-    - path: the run; nobody may be writing it. A kill leaves the old file or the new one
-    - drop: whether a step of a series is left out
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with Run.create(f"{folder}/a", study="demo", config={}) as run:
-    ...         for step in range(3):
-    ...             run.append("loss", step, 1.0 / (1 + step))
-    ...     forget_steps(f"{folder}/a", lambda name, step: step == 1)
-    ...     with Run.open(f"{folder}/a") as run:
-    ...         run.steps("loss").tolist(), run.array("loss").tolist()
-    ([0, 2], [1.0, 0.3333333333333333])
-    """
+    """Make a run anew without some steps of some series: a step is final, and what it was measured from may not be."""
     with atomically(Path(path), RUN) as unfinished, Run.open(path) as old:
         new = Run.create(unfinished, study=old.study, config=old.config, version=old.version, seed=old.seed)
         with new:
@@ -97,7 +83,6 @@ def _machines(machines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _take_over(run: Run, versions: dict[str, str], machine: dict[str, Any], created: str) -> None:
-    """Say of a new run what its parts say of theirs."""
     run.versions, run.machine, run.created = versions, machine, created
     rows = [meta_row(key, value) for key, value in (("versions", versions), ("machine", machine), ("created", created))]
     with run._transaction() as connection:

@@ -47,16 +47,7 @@ class Held:
 
 
 def held(run: Run, known: Mapping[str, Held] | None = None) -> dict[str, Held]:
-    """All series of a run. known: what an earlier call gave for the same run; only newer rows are counted then.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a", study="demo", config={}) as run:
-    ...     run.append("loss", 10, 0.5)
-    ...     before = held(run)
-    ...     run.append("loss", 20, 0.25)
-    ...     held(run, before)["loss"].steps, held(run, before)["loss"].last
-    (2, 20)
-    """
+    """All series of a run. known: what an earlier call gave for the same run; only newer rows are counted then."""
     found = dict(known or {})
     since = max((each.row for each in found.values()), default=0)
     counts = run._rows(_SINCE, since) if since else run._rows(_ALL)
@@ -92,16 +83,7 @@ def _described(run: Run, name: str, each: Held) -> Held:
 
 
 def rows_after(run: Run, name: str, row: int) -> tuple[list[int], list[np.ndarray], int]:
-    """What was written of a series behind row number `row`: steps, their arrays, and the cursor for the next call.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a", study="demo", config={}) as run:
-    ...     run.append("loss", 10, 0.5)
-    ...     cursor = held(run)["loss"].row
-    ...     run.append("loss", 5, 0.75)
-    ...     rows_after(run, "loss", cursor)[:2]
-    ([5], [array(0.75)])
-    """
+    """What was written of a series behind row number `row`: steps, their arrays, and the cursor for the next call."""
     steps, arrays, last = [], [], row
     for at, step, *packed in run._rows(_NEW, row, name):
         with run._naming_the_file():

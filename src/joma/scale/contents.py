@@ -20,19 +20,7 @@ class Maybe:
 
 
 def content_of(part: Part, form: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The content of a part, if it has a form; else one sentence says which key of which file is damaged.
-
-    >>> from pathlib import Path
-    >>> from joma.scale.shards import Shard
-    >>> part = Part(Path("a"), "scan", Shard(1, 1), {}, [], [], {"run": "a.sqlite", "faults": [{"step": "ten"}]})
-    >>> content_of(part, {"run": str})["run"]
-    'a.sqlite'
-    >>> content_of(part, {"run": str, "faults": [{"step": int}]})
-    Traceback (most recent call last):
-        ...
-    joma.host.errors.BadInput: a/shard.json is damaged: content.faults[0].step is not what a shard of joma scan \
-leaves; remove it and give the shard's command again
-    """
+    """The content of a part, if it has a form; else one sentence says which key of which file is damaged."""
     return _of_form(part, part.content, form, "content")
 
 

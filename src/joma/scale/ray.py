@@ -232,7 +232,6 @@ class _Works:
                 self.refused.append(Lost(task, f"it needs {_in_words(needs)}, and no machine of the cluster has that"))
 
     def ended(self, reference: Any) -> Event:
-        """What became of a task that is over."""
         task = self.given.pop(reference)
         self.heard.pop(task.name, None)
         errors = self.ray.exceptions

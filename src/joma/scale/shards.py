@@ -37,20 +37,13 @@ class Shard:
         return out / f"shard-{self.number}-of-{self.of}"
 
     def dealt(self, work: Sequence[T]) -> list[T]:
-        """Its part of the work, dealt out in turn: what is added at the end of a list moves nothing before it.
-
-        >>> Shard(2, 3).dealt(["a", "b", "c", "d", "e"])
-        ['b', 'e']
-        """
+        """Its part of the work, dealt out in turn: what is added at the end of a list moves nothing before it."""
         return list(work[self.number - 1 :: self.of])
 
     def balanced(self, work: Mapping[str, float]) -> list[str]:
         """Its part of work whose times are known, in the order of `work`.
 
         What takes longest is given out first, each to the shard that has least to do, of several such to the first.
-
-        >>> [Shard(number, 2).balanced({"a": 1.0, "b": 5.0, "c": 3.0}) for number in (1, 2)]
-        [['b'], ['a', 'c']]
         """
         loads, mine = [0.0] * self.of, set[str]()
         for name in sorted(work, key=lambda name: -work[name]):  # a stable sort: equal times keep their order
@@ -61,15 +54,7 @@ class Shard:
 
 
 def read_shard(text: str) -> Shard:
-    """The shard that a text names.
-
-    >>> read_shard("2/4")
-    Shard(number=2, of=4)
-    >>> read_shard("5/4")
-    Traceback (most recent call last):
-        ...
-    joma.host.errors.BadInput: shard must be I/N with I from 1 to N, as 2/4, got '5/4'
-    """
+    """The shard that a text names."""
     found = _SHARD.fullmatch(text)
     number, of = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 1 <= number <= of:

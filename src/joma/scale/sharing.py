@@ -17,12 +17,7 @@ _PATIENCE = 10.0  # seconds: a network drive may show a new file a little late
 
 @contextmanager
 def marked(folder: Path) -> Iterator[str]:
-    """Within, a folder holds a mark; yields its name. It is another one each time: an old copy of the folder has none.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, marked(Path(folder)) as mark:
-    ...     must_be_shared(Path(folder), mark)
-    """
+    """Within, a folder holds a mark; yields its name, which is new each time: an old copy of the folder lacks it."""
     mark = folder / f".joma-{secrets.token_hex(8)}"
     mark.touch()
     try:

@@ -26,11 +26,7 @@ EVERY = 0.1
 
 
 def echo(arguments: Any, progress: Progress) -> Any:
-    """A function for tests: gives back what it is called with.
-
-    >>> echo({"a": 1}, print)
-    {'a': 1}
-    """
+    """A function for tests: gives back what it is called with."""
     return arguments
 
 
@@ -84,11 +80,7 @@ def _listen(tasks: Queue[str | None], at_work: Event, alone: Event) -> None:
 
 
 def carried_out(function: Callable[[Any, Progress], Any], arguments: Any, progress: Progress) -> dict[str, Any]:
-    """What a function gives, with the memory that was held; an error of it as one line.
-
-    >>> carried_out(lambda n, progress: n / 0, 1, print)
-    {'failed': 'ZeroDivisionError: division by zero'}
-    """
+    """What a function gives, with the memory that was held; an error of it as one line."""
     try:
         return {"value": function(arguments, progress), "memory": most_memory()}
     except BrokenPipeError:

@@ -53,7 +53,6 @@ class _Watched:
     alarm_count: int = 0
 
     def forget(self, identity: tuple[Any, ...]) -> None:
-        """What was read of another run."""
         self.identity, self.held, self.alarms, self.alarms_row, self.alarm_count = identity, {}, [], 0, 0
 
 
@@ -92,12 +91,7 @@ class Feed:
         self, run: str, name: str, *, points: int = POINTS, low: float | None = None, high: float | None = None,
         whole: bool = False, means: Sequence[str] = (),
     ) -> Answer:  # fmt: skip
-        """Numbers of a series, thinned to at most `points` steps.
-
-        run: its id. name: of the series. low, high: only steps from low to high, and the next one on each side.
-        whole: take whole steps, and not the extremes of each curve. means: dimensions over which the mean is taken,
-        before anything is thinned.
-        """
+        """Numbers of a series, thinned to at most `points` steps."""
         with self._lock:
             known = self._known(run)
             steps, values, cursor = self._numbers(known, name)
@@ -125,8 +119,6 @@ class Feed:
     def after(self, run: str, name: str, cursor: int, *, means: Sequence[str] = ()) -> Answer:
         """What was written of a series behind a cursor. A scan, which has few steps, gives all of them: a checkpoint
         may come before others that were measured earlier.
-
-        run: its id. name: of the series. cursor: of what is known. means: as in `series`.
         """
         with self._lock:
             known = self._known(run)
@@ -156,11 +148,7 @@ class Feed:
         return self._figures[key]
 
     def answer(self, ask: str, words: Mapping[str, Any], means: Sequence[str] = ()) -> Answer | dict[str, Any]:
-        """What a page gets for a question. One that makes no sense is a KeyError, TypeError or ValueError.
-
-        ask: what for: series, after, claims, figures or titles. words: the rest of the question, as a widget or an
-        address has it. means: as in `series`.
-        """
+        """What a page gets for a question. One that makes no sense is a KeyError, TypeError or ValueError."""
         if ask in ("claims", "titles"):
             return {ask: getattr(self, ask)()}
         if ask == "figures":
@@ -177,7 +165,6 @@ class Feed:
         return json.loads(static("titles.json"))  # type: ignore[no-any-return]
 
     def _places(self) -> dict[str, tuple[Path, Path | None]]:
-        """Ids, paths and folders. An id is the path in the folder, behind the folder's name if there are several."""
         found: dict[str, tuple[Path, Path | None]] = {}
         for path in self.paths:
             inside = runs_in(path) or _records_in(path) if path.is_dir() else [path]
@@ -250,7 +237,6 @@ class Feed:
 
 
 def _axes(known: _Watched, name: str, means: Sequence[str]) -> tuple[int, ...]:
-    """The axes of an array of steps that means are taken over."""
     dims: list[Any] = next((each["dims"] for each in known.entry["series"] if each["name"] == name), [])
     return tuple(at + 1 for at, dim in enumerate(dims) if dim["name"] in means)
 
@@ -283,10 +269,7 @@ def _free(id: str, taken: dict[str, Any]) -> str:
 
 
 def figures_of(path: Path, compact: Compact | None = None) -> list[dict[str, str]]:
-    """Name, caption, alternative text and SVG of every figure; none of a run that no study draws.
-
-    path: of the run, which is only read.
-    """
+    """Name, caption, alternative text and SVG of every figure; none of a run that no study draws."""
     from joma.claims.execute import draw  # takes seconds to load
     from joma.studies import is_trusted, load
 

@@ -48,6 +48,5 @@ def _kind(entry: Entry) -> Any:
 
 
 def _alarms(before: list[Any], now: list[Any]) -> dict[str, Any]:
-    """How many at the beginning are no longer told of, and which came."""
     gone = next(gone for gone in range(len(before) + 1) if now[: len(before) - gone] == before[gone:])
     return {"gone": gone, "more": now[len(before) - gone :]}

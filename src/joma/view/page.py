@@ -113,7 +113,6 @@ def _series(feed: Feed, run: dict[str, Any], size: _Size) -> Iterator[tuple[str,
 
 
 def _figures(feed: Feed, index: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The figures of studies whose claims are in the page, by run."""
     for run in index["runs"]:
         if run.get("status") == "finished":
             try:

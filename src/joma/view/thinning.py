@@ -52,11 +52,7 @@ def _ends(values: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarra
 
 
 def whole_steps(steps: np.ndarray, values: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most `points` of the steps, evenly spread, with all numbers that were recorded there; first and last stay.
-
-    >>> whole_steps(np.arange(100), np.arange(100) / 2, 4)
-    (array([ 0, 33, 66, 99]), array([ 0. , 16.5, 33. , 49.5]))
-    """
+    """At most `points` of the steps, evenly spread, with all numbers that were recorded there; first and last stay."""
     if len(steps) <= max(points, 2):
         return steps, values
     at = np.linspace(0, len(steps) - 1, max(points, 2)).round().astype(int)

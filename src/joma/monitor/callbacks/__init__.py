@@ -31,7 +31,6 @@ class InTrainer:
         self.qk_clip = qk_clip if qk_clip is None or isinstance(qk_clip, Mapping) else {"threshold": qk_clip}
 
     def _enter(self, model: nn.Module, step: int) -> None:
-        """Enter, at the step that the Trainer begins with."""
         self._leave()  # a training before this one that broke off
         if self.qk_clip is not None:
             self.clip = QKClip(model, **self.qk_clip)

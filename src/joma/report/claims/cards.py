@@ -94,7 +94,6 @@ def _theorems(sections: Sequence[Section]) -> Card | None:
 
 
 def _notable(sections: Sequence[Section], taken: set[str]) -> Iterator[Card]:
-    """The most notable finding of every study that has no card yet."""
     free = [section for section in sections if section.entries and section.anchor not in taken]
     best = [(min(section.entries, key=lambda one: notable(one.verdict)), section) for section in free]
     for entry, section in sorted(best, key=lambda pair: notable(pair[0].verdict)):

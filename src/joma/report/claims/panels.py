@@ -113,10 +113,7 @@ def kept_panels() -> Mapping[str, Panel]:
 
 
 def panel_html(panel: Panel, scale: str, *, width: int = WIDTH) -> str:
-    """The picture, which line is which, and whose numbers these are.
-
-    scale: "Paper scale" or "This run". width: in user units; narrower beside another panel, with letters as large.
-    """
+    """The picture, which line is which, and whose numbers these are."""
     about = f'<p class="of">{escape(f"{scale}: {panel.about}.")}</p>'
     keys = "".join(
         f'<span class="key"><i style="border-top-style:{line.dashes};color:{line.ink}"></i>{escape(line.label)}</span> '

@@ -190,13 +190,7 @@ def _row(section: Section, here: str, *, paper: bool) -> str:
 
 
 def effect_texts(effect: Effect) -> dict[str, str]:
-    """The numbers of an effect for a sentence, each with its own interval.
-
-    more: the difference from the control. opposite: the effect the other way round, where a claim expects less.
-
-    >>> list(effect_texts(Effect(0.4999, (0.3344, 0.6655), 0.0, (0.0, 0.0), 5, 0.05, unit="nats")).values())[:3]
-    ['0.50 nats [0.33, 0.67]', '0.50 nats [0.33, 0.67]', '-0.50 nats [-0.67, -0.33]']
-    """
+    """The numbers of an effect for a sentence, each with its own interval."""
     low, high = effect.interval
     opposite = replace(effect, effect=-effect.effect, interval=(-high, -low), what="")  # without a name, no limits
     return {

@@ -83,7 +83,6 @@ def _by_kind(curve: Curve) -> tuple[list[str], np.ndarray]:
 
 
 def _as_seen(group: str, layer: int | None) -> str:
-    """The kind of a group, for a row that is of a layer, or of none."""
     mine, kind = kind_of(group)
     if kind == "QK":
         return OWN if mine == layer else OTHERS

@@ -35,19 +35,12 @@ def group_title(curve: Curve) -> str:
 
 
 def _column_title(curve: Curve) -> str:
-    """Of a curve whose group says which number of the running model it is."""
     measure = MEASURES.get(curve.measure)
     return measure.column_titles.get(curve.group or "", "") if measure else ""
 
 
 def layers_of(curve: Curve) -> tuple[list[str], np.ndarray]:
-    """Labels of the layers, and values (steps, layers): the mean over the heads or the experts of a layer.
-
-    >>> from joma.scan.names.architecture import Row
-    >>> rows = (Row(0, 0, "a"), Row(0, 1, "b"))
-    >>> layers_of(Curve("stable_rank", "mlp_experts", rows, ("stable rank",), np.array([[2.0, 4.0]])))
-    (['layer 0'], array([[3.]]))
-    """
+    """Labels of the layers, and values (steps, layers): the mean over the heads or the experts of a layer."""
     values = curve.by_row
     if all(row.expert is None for row in curve.rows):
         return [row.label for row in curve.rows], values

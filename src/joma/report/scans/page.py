@@ -76,7 +76,6 @@ def _write(
     path: Path, title: str, links: Mapping[str, str], parts: Sequence[str], headline: str, summary: str, above: str,
     footer: str
 ) -> Path:  # fmt: skip
-    """Headline and summary are text, the rest is HTML."""
     contents = "\n".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name in links.items())
     given = {"headline": prose(headline), "summary": prose(summary), "notices": above, "footer": footer}
     given |= {"made_with": "joma scan", "again": _AGAIN}
@@ -107,7 +106,6 @@ def _only(scans: tuple[Scan, Scan], names: tuple[str, str]) -> str:
 
 
 def _names(first: str, second: str) -> tuple[str, str]:
-    """The shortest ends of two sources that tell them from each other."""
     one, other = Path(first).parts, Path(second).parts
     for count in range(1, max(len(one), len(other)) + 1):
         names = ("/".join(one[-count:]), "/".join(other[-count:]))

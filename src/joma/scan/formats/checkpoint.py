@@ -96,14 +96,7 @@ class Part:
 
 
 def part_of(name: str) -> Part | None:
-    """What a name of a part means; None for the name of a full tensor.
-
-    >>> part = part_of("experts.gate_up_proj[3,:,0::2]")
-    >>> part.base, part.shape((8, 16, 64)), part.rows(8)
-    ('experts.gate_up_proj', (16, 32), (3, 4))
-    >>> part_of("h.0.mlp.c_fc.weight") is None
-    True
-    """
+    """What a name of a part means; None for the name of a full tensor."""
     found = _PART.fullmatch(name)
     entries = [_ENTRY.fullmatch(text) for text in found["index"].split(",")] if found else [None]
     index: list[int | slice] = []
@@ -116,11 +109,7 @@ def part_of(name: str) -> Part | None:
 
 
 def tensor_of(name: str) -> str:
-    """The tensor that a name speaks of, or of a part of which it speaks.
-
-    >>> tensor_of("experts.down_proj[3]"), tensor_of("w")
-    ('experts.down_proj', 'w')
-    """
+    """The tensor that a name speaks of, or of a part of which it speaks."""
     part = part_of(name)
     return name if part is None else part.base
 
@@ -137,11 +126,7 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         self, files: Mapping[str, Callable[[], TensorFile]], index: Mapping[str, str] | None, *,
         config: Mapping[str, Any] | None = None, adapter: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """Take over the files of one step.
-
-        files: how each file is opened. index: the file of each tensor; None: ask the files. config: what config.json
-        says, for weights that are packed in a way it describes. adapter: what adapter_config.json says, for an adapter.
-        """
+        """Take over the files of one step."""
         self._openers = files
         self._open: dict[str, TensorFile] = {}
         self._last: Callable[[], None] = lambda: None
@@ -318,10 +303,7 @@ class Weights:
 
 
 def choose_weights(names: Collection[str], read: Callable[[str], bytes], where: str) -> Weights:
-    """Which of a folder's files are its weights: safetensors before torch files, as transformers chooses.
-
-    names: files of the folder. read: the bytes of one of them. where: what messages call the folder.
-    """
+    """Which of a folder's files are its weights: safetensors before torch files, as transformers chooses."""
     for stem, ending in _STEMS:
         if stem + ending in names:
             return Weights((stem + ending,))

@@ -65,11 +65,7 @@ class JoinedFile(TensorFile):
         self, name: str, files: Iterable[TensorFile], parts: Mapping[str, Sequence[Source]], notes: Sequence[str] = (),
         along: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
-        """Join them.
-
-        files: all that are closed with this. parts: of every tensor, in order. notes: what the joining did. along: the
-        dimension along which the parts of each tensor are joined; None: its name tells.
-        """
+        """Join them."""
         self._along = along
         self.name = name
         self.notes = tuple(notes)
@@ -146,10 +142,7 @@ _RANKS = {
 
 
 def rank_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile:
-    """The weights of `mp_rank_*` files or folders, or of `consolidated.00.pth`, ..., as Llama was first published.
-
-    names: these files, all of them. open_file: opens one. where: the folder.
-    """
+    """The weights of `mp_rank_*` files or folders, or of `consolidated.00.pth`, ..., as Llama was first published."""
     kind = next(kind for kind in _RANKS if TOGETHER[kind].fullmatch(names[0]))
     prefix, called = _RANKS[kind]
     ranks = {int(found[1]): name for name in names if (found := TOGETHER[kind].fullmatch(name))}
@@ -235,7 +228,6 @@ class ZeroFile(TensorFile):
             file.close()
 
     def _slice(self, tensor: str, rank: int, offset: int, length: int) -> Tensor:
-        """Some numbers of the flat groups of a rank, one group after the other."""
         found: list[Tensor] = []
         for group in self._flat[rank]:
             begin, end = max(offset, 0), min(offset + length, group.numel())
@@ -245,7 +237,6 @@ class ZeroFile(TensorFile):
         return torch.cat(found)
 
     def _length(self, shape: tuple[int, ...]) -> int:
-        """How many numbers of a weight every rank holds."""
         return -(-prod(shape) // len(self._flat))
 
     def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[tuple[int, ...], int]]:
@@ -313,7 +304,6 @@ def _frozen(models: Sequence[TorchFile]) -> _Frozen:
 
 
 def _shapes(file: TorchFile, key: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of all weights in the order in which they lie."""
     groups = file.content.get(key)
     found: dict[str, tuple[int, ...]] = {}
     for group in groups if isinstance(groups, list) else [groups]:

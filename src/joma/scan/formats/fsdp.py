@@ -18,10 +18,7 @@ _MERGE = "merge them with its tool (python -m verl.model_merger)"
 
 
 def fsdp_states(names: Sequence[str], open_file: Open, where: str) -> JoinedFile:
-    """The weights of all shards.
-
-    names: the files, all of them. open_file: opens one. where: the folder.
-    """
+    """The weights of all shards."""
     found = [match for match in map(TOGETHER["fsdp"].fullmatch, names) if match]
     worlds = {int(match[1]) for match in found}
     if len(worlds) > 1:

@@ -61,11 +61,7 @@ def open_file(path: Path) -> Checkpoint:
 
 
 def open_folder(path: Path, weights: Weights, base: Path | None = None) -> Checkpoint:
-    """The checkpoint in a folder whose `weights` are known; every file of it is opened.
-
-    base: the folder of the model that an adapter belongs to. None: the one that its settings name, if it is a local
-    folder. ALONE: none.
-    """
+    """The checkpoint in a folder whose `weights` are known; every file of it is opened."""
     together = weights.kind not in ("", "adapter")
     adapter = _json(path / CONFIG) if weights.kind == "adapter" else None
     files: dict[str, Callable[[], TensorFile]] = {file: partial(opened_file, path / file) for file in weights.files}

@@ -213,7 +213,6 @@ def with_stand_ins() -> Iterator[None]:
 
 
 def _rebuilt(function: Any, kind: Any, given: Any, state: Any) -> Any:
-    """A tensor of a class of its own, or the stand-in of one that lies in several processes."""
     if kind is not Sharded:
         return torch._tensor._rebuild_from_type_v2(function, kind, given, state)
     found, fields = Sharded(), state if isinstance(state, tuple) else (state,)  # its dictionary, and its slots

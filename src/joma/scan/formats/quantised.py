@@ -43,7 +43,6 @@ def quantised_recipes(names: Collection[str], config: Mapping[str, Any]) -> dict
 
 
 def _recipe_at(name: str, there: Collection[str], settings: Mapping[str, Any]) -> tuple[str, Recipe] | None:
-    """The recipe whose first part has this name, with what it makes."""
     stem, _, last = name.rpartition(".")
     weight = f"{stem}.weight"
 
@@ -135,7 +134,6 @@ class Packed(_Quantised):
         return found
 
     def _layout(self, parts: Parts) -> tuple[str, int, int, int]:
-        """What it is, its bits, its inputs and its outputs."""
         symmetric = self.part("qzeros") is None
         for ending in ("qweight", "scales") if symmetric else ("qweight", "qzeros", "scales"):
             stored = parts.look(self.named(ending))
@@ -381,9 +379,6 @@ def unpacked(words: Tensor, bits: int) -> Tensor:
     """(rows * 32 / bits, columns) integers of `bits` bits from (rows, columns) words of 32, the lowest bits first.
 
     Three bits run on from one word into the next: 32 integers take three words.
-
-    >>> unpacked(torch.tensor([[0x3210]], dtype=torch.int32), 4)[:4, 0].tolist()
-    [0, 1, 2, 3]
     """
     shared = gcd(bits, 32)
     height, count = bits // shared, 32 // shared

@@ -26,13 +26,7 @@ Range = tuple[int, int]  # the first byte, and the one after the last
 
 
 def coalesced(ranges: Iterable[Range], *, gap: int = GAP, slack: float = SLACK) -> list[Range]:
-    """Ranges that hold all of `ranges`, in order: neighbours are joined, the smallest gaps first.
-
-    gap: between two neighbours, at most. slack: all gaps together, as a share of the bytes in `ranges`.
-
-    >>> coalesced([(0, 1000), (1005, 2000), (5000, 6000)])
-    [(0, 2000), (5000, 6000)]
-    """
+    """Ranges that hold all of `ranges`, in order: neighbours are joined, the smallest gaps first."""
     joined = _joined(ranges)
     allowed = slack * sum(stop - start for start, stop in joined)
     gaps = sorted((after[0] - before[1], at) for at, (before, after) in enumerate(pairwise(joined)))
@@ -49,18 +43,13 @@ def coalesced(ranges: Iterable[Range], *, gap: int = GAP, slack: float = SLACK) 
 
 
 def pieces_of(start: int, stop: int, most: int = PIECE) -> list[Range]:
-    """A range in parts of at most `most` bytes, about as long as each other.
-
-    >>> pieces_of(0, 10, 4)
-    [(0, 3), (3, 6), (6, 10)]
-    """
+    """A range in parts of at most `most` bytes, about as long as each other."""
     count = max(1, -(-(stop - start) // most))
     edges = [start + (stop - start) * at // count for at in range(count + 1)]
     return list(pairwise(edges))
 
 
 def _joined(ranges: Iterable[Range]) -> list[Range]:
-    """Ranges that overlap or touch as one, in order, without empty ones."""
     found: list[Range] = []
     for start, stop in sorted(each for each in ranges if each[1] > each[0]):
         if found and start <= found[-1][1]:
@@ -98,13 +87,7 @@ class RangedBytes:
     def __init__(
         self, name: str, size: int, fetch: Callable[[int, memoryview], None], *, readers: int = READERS
     ) -> None:
-        """Nothing is read yet.
-
-        - name: for messages
-        - size: of all of it
-        - fetch: fills a buffer with the bytes from a place on, or raises CheckpointError
-        - readers: requests at a time
-        """
+        """Nothing is read yet."""
         self.name, self.size = name, size
         self._fetch, self.readers = fetch, readers
         self._pieces: list[_Piece] = []  # by place, without those that were used up

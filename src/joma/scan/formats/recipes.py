@@ -36,12 +36,7 @@ def recipes_of(
     names: Collection[str], shape: Callable[[str], tuple[int, ...]], config: Mapping[str, Any] | None,
     adapter: Mapping[str, Any] | None,
 ) -> dict[str, Recipe]:  # fmt: skip
-    """How to read each tensor that is not stored plainly.
-
-    - names: of all that is stored
-    - shape: the shape of a stored tensor, by name; few are asked for
-    - config, adapter: what config.json and adapter_config.json say
-    """
+    """How to read each tensor that is not stored plainly."""
     found = quantised_recipes(names, config or {}) | normed_recipes(names)
     return found | ({} if adapter is None else adapter_recipes(names, adapter)) | stacked_recipes(names, shape)
 
@@ -113,8 +108,6 @@ class OneLayer(Recipe):
 
 def stacked_recipes(names: Collection[str], shape: Callable[[str], tuple[int, ...]]) -> dict[str, Recipe]:
     """The layers that lie in tensors of all layers, by the names that they have in the model.
-
-    shape: the shape of a stored tensor, by name; it is asked of such tensors only.
 
     >>> shapes = {"decoder.layers.mlp.linear_fc1.weight": (2, 8, 4), "decoder.final_layernorm.weight": (4,)}
     >>> list(stacked_recipes(shapes, shapes.__getitem__))

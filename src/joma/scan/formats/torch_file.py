@@ -64,11 +64,7 @@ class TorchFile(TensorFile):
     """
 
     def __init__(self, path: Path | Bytes, *, single: bool = False, shards: bool = False) -> None:
-        """Open it.
-
-        path: the file, or where its bytes are. single: it holds one tensor and no dictionary; its name is empty.
-        shards: what is read of a tensor that lies in several processes is the part of this file; else it is refused.
-        """
+        """Open it."""
         # A plain file that can be read, or a sentence that says why not.
         self._source = LocalBytes(path) if isinstance(path, Path) else path
         self.name = self._source.name
@@ -136,7 +132,6 @@ class TorchFile(TensorFile):
         self._source.close()
 
     def _loaded(self) -> tuple[Any, Sequence[zipfile.ZipInfo | _Record]]:
-        """What was saved, without its numbers, and the records that hold those, in the order of the file."""
         first = bytearray(min(self._source.size, len(_BEGINNING)))
         self._source.read_into(0, memoryview(first))
         stream: io.BufferedReader = io.BufferedReader(Stream(self._source))

@@ -47,10 +47,7 @@ def loaded_config(folder: Path, what: str) -> Any:
 
 
 def loaded_model(folder: Path, device: torch.device, *, with_head: bool = False) -> Any:
-    """The model in a folder, on the CPU, in the precision that `device` is given; refused if weights are missing.
-
-    with_head: with the head over the vocabulary, and in float32: between rounded weights there is no way to go.
-    """
+    """The model in a folder, on the CPU, in the precision that `device` is given; refused if weights are missing."""
     transformers_library().utils.logging.set_verbosity_error()  # the head is not loaded on purpose
     if (folder / ADAPTER).is_file():  # where peft is installed, transformers would change the weights by it
         how = "joma runs no model with an adapter: merge the two, or move the adapter away"
@@ -113,7 +110,6 @@ def _must_be_believable(path: Path) -> None:
 
 
 def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every name with its value, those of configs inside included."""
     for name, value in config.items():
         yield str(name), value
         if isinstance(value, dict):

@@ -110,7 +110,6 @@ def strangers_break() -> Iterator[None]:
 
 
 def _broke_in_joma(error: Exception) -> bool:
-    """Whether it was raised in joma's code, or in what is called between two layers."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     if not frames or str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] == "joma":
         return True

@@ -36,12 +36,7 @@ def tokens_of(
     place: Place, config: Any, text: Path, tokenizer: Path | None, *, seq_len: int | None = None,
     most: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The token ids of a text for the model at a place, or of a .npy file that holds them already.
-
-    config: the model's, as transformers reads it. tokenizer: a folder with one; None: that of the checkpoint.
-    seq_len: tokens that the text must have, those of one window; None: at most 32. most: tokens that are needed, at
-    most: little more than these is read; None: all of the text.
-    """
+    """The token ids of a text for the model at a place, or of a .npy file that holds them already."""
     least, words = seq_len or min(SHORTEST, default_seq_len(config)), getattr(config, "vocab_size", None)
     if text.suffix == ".npy":
         if tokenizer is not None:
@@ -159,15 +154,7 @@ def _tokens_of_beginning(folder: Path, text: Path, what: str, most: int | None) 
 
 
 def beginning(text: Path, length: int | None) -> str:
-    """The text in the first `length` bytes of a file, without a letter that they cut; None: all of it.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "a.txt")
-    ...     _ = path.write_bytes("aéb".encode())
-    ...     beginning(path, 2), beginning(path, 3), beginning(path, None)
-    ('a', 'aé', 'aéb')
-    """
+    """The text in the first `length` bytes of a file, without a letter that they cut; None: all of it."""
     with text.open("rb") as stream:
         content = stream.read(-1 if length is None else length)
         cut = length is not None and bool(stream.read(1))

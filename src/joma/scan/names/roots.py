@@ -27,13 +27,7 @@ def weights_of(names: Iterable[str]) -> list[str]:
 
 
 def roots(names: Iterable[str]) -> tuple[str, ...]:
-    """The roots of a checkpoint, raw weights first; one alone is ".".
-
-    >>> roots(["model.h.0.mlp.c_fc.weight", "ema.h.0.mlp.c_fc.weight"])
-    ('model', 'ema')
-    >>> roots(["model.h.0.mlp.c_fc.weight"])
-    ('.',)
-    """
+    """The roots of a checkpoint, raw weights first; one alone is "."."""
     return _roots(tuple(weights_of(names)))
 
 
@@ -52,7 +46,6 @@ def _roots(weights: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _numbered(name: str) -> bool:
-    """Whether a name of no known architecture lies in a layer."""
     words = name.split(".")
     return any(word in TABLE["stacks"] and is_number(after) for word, after in pairwise(words))
 
@@ -95,11 +88,7 @@ def in_root(names: Collection[str], root: str) -> list[str]:
 
 
 def root_notes(names: Collection[str], wanted: str | None = None) -> tuple[str, ...]:
-    """A sentence on the weights that are left aside, if there are any.
-
-    >>> root_notes(["model.h.0.mlp.c_fc.weight", "ema.h.0.mlp.c_fc.weight"])
-    ('the weights under model were taken, those under ema were left aside: choose them as root ema',)
-    """
+    """A sentence on the weights that are left aside, if there are any."""
     there = roots(names)
     chosen = choose_root(names, wanted)
     aside = [root for root in there if root != chosen]

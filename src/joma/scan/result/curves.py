@@ -67,12 +67,7 @@ class Curve:
         return mean_of(self.cells, axis=2) if self.by_head else self.cells[:, :, 0]
 
     def quantity(self, column: str) -> str:
-        """What a column is called in a table and in a threshold.
-
-        >>> curve = Curve("coherence", "embedding", (Row(None, None, "wte"),), ("mean", "q0.5"), np.ones((1, 1, 2)))
-        >>> curve.quantity("mean"), curve.quantity("q0.5")
-        ('coherence_mean', 'coherence_q0.5')
-        """
+        """What a column is called in a table and in a threshold."""
         several = len(self.columns) > 1 and not self.by_head
         return f"{self.measure}_{column.replace(' ', '_')}" if several else self.measure
 

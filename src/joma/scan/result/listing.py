@@ -95,18 +95,7 @@ def list_tensors(
     place: Place, *, patterns: Mapping[str, str] | None = None, root: str | None = None,
     roles: Mapping[str, str] | None = None,
 ) -> Listing:  # fmt: skip
-    """Every tensor of the checkpoint at a place. Nothing but descriptions is read.
-
-    >>> import tempfile, torch
-    >>> from pathlib import Path
-    >>> from safetensors.torch import save_file
-    >>> from joma.scan import open_series
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_file({"h.0.mlp.c_fc.weight": torch.eye(4)}, f"{folder}/step0.safetensors")
-    ...     listing = list_tensors(open_series(folder, downloads=Path(folder)).places[0])
-    >>> listing.lines[0].cells()
-    ('h.0.mlp.c_fc.weight', '4 x 4', 'float32', 'mlp', '0', '-')
-    """
+    """Every tensor of the checkpoint at a place. Nothing but descriptions is read."""
     kind = model_type(place)
     with place.open() as checkpoint:
         names = checkpoint.names()

@@ -217,10 +217,7 @@ class DiskCache:
 
     @contextmanager
     def hold(self, checkpoint: str, size: int, what: str) -> Iterator[None]:
-        """Room for `size` bytes of a checkpoint, which no process removes meanwhile; waits until there is room.
-
-        what: the checkpoint, for the sentence that says that it can never fit.
-        """
+        """Room for `size` bytes of a checkpoint, which no process removes meanwhile; waits until there is room."""
         if size > self.budget:
             budget = f"the budget is {self.budget / 1e9:.2f} GB; raise the budget"
             raise CheckpointError(f"{what} must be downloaded whole and has {size / 1e9:.2f} GB, {budget}")
@@ -243,11 +240,7 @@ class DiskCache:
                 self._changed.notify_all()
 
     def file(self, name: str, size: int, fill: Callable[[BinaryIO], None], right: Callable[[Path], bool]) -> Path:
-        """The file `name` of `size` bytes, downloaded if it is not there. The caller holds its checkpoint.
-
-        fill: writes the rest of the file to a stream that stands at the end of what there is; right: whether a file
-        has the content that the hub lists.
-        """
+        """The file `name` of `size` bytes, downloaded if it is not there. The caller holds its checkpoint."""
         path = self._made.file(name)
         with self._made.locked(f"{name}.download", alone=True):
             if self._made.finished(name, size):

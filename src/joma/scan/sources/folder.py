@@ -106,7 +106,6 @@ class LocalFolder:
         return choose_weights(self._names(folder), lambda name: small_file(folder / name), str(folder))
 
     def _names(self, folder: Path) -> list[str]:
-        """The files of this checkpoint, in the folder that holds its weights."""
         parts = rank_files(folder)
         files = [*(entry for entry in entries_of(folder) if is_plain_file(entry)), *(parts if len(parts) > 1 else ())]
         return [file.relative_to(folder).as_posix() for file in files]

@@ -219,7 +219,6 @@ _BEST_FIRST = ("tag", "version", "second")
 
 
 def _marks(etag: str | None, version: str | None, modified: Any) -> dict[str, Any]:
-    """What an object is known again by, as far as a listing or an answer tells."""
     marks = {"tag": etag and _bare(etag), "version": version, "second": _second(modified)}
     return {name: value for name, value in marks.items() if value}
 

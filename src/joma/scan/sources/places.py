@@ -157,7 +157,6 @@ def find_places(path: Path) -> Series:
 
 
 def _by_mark(path: Path, axis: str) -> Series:
-    """The checkpoints of a folder by the tokens or the date in their names."""
     entries = [each for each in local.entries_of(path) if local.is_weights(each) or _is_checkpoint_folder(each)]
     marked = {entry: mark for entry in entries if (mark := moments.mark_in(_stem(entry), axis)) is not None}
     if not marked:
@@ -296,7 +295,6 @@ def _one(path: Path, called: str | None = None) -> Series:
 
 
 def _below(path: Path, folders: list[Path]) -> Series:
-    """The one run in the folders below, or a sentence that names the several."""
     runs = _runs_in(folders)
     if not runs:
         local.must_hold_weights(path)
@@ -343,7 +341,6 @@ def _stem(path: Path) -> str:
 
 
 def _moment(path: Path) -> Moment:
-    """The moment that a name speaks of."""
     return moment_in(path.name) if local.is_folder(path) else moment_of_file(path.name)
 
 

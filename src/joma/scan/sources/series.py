@@ -175,11 +175,6 @@ def steps_of(text: str, there: Sequence[int]) -> list[int]:
 
     A:B:C are the steps of the series from A to B, B included, whose distance from A is a multiple of C; an empty
     A or B is the first or last step, C may be left out. Single numbers are taken as they are.
-
-    >>> steps_of("0,1,1000:3000:1000", [0, 1, 2, 1000, 1500, 2000, 3000, 4000])
-    [0, 1, 1000, 2000, 3000]
-    >>> steps_of("1500:", [0, 1000, 1500, 2000])
-    [1500, 2000]
     """
     found: set[int] = set()
     for part in text.split(","):
@@ -211,13 +206,7 @@ class Moment:
 
 
 def moment_in(name: str) -> Moment:
-    """The moment that a name speaks of.
-
-    >>> moment_in("epoch=3-step=700"), moment_in("epoch_1"), moment_in("step10M-tokens4B").step
-    (Moment(step=700, epoch=3), Moment(step=None, epoch=1), 10000000)
-    >>> [moment_in(name).step for name in ("checkpoint-500", "step1k", "0020", "final", "tokens4B")]
-    [500, 1000, 20, None, None]
-    """
+    """The moment that a name speaks of."""
     steps = {_number(text) for text in (*_STEP.findall(name), *_STEPS_AFTER.findall(name))}
     counted = (*_EPOCH.findall(name), *_EPOCHS_AFTER.findall(name))
     epochs: set[float] = {int(text) if text.isdecimal() else float(text) for text in counted}
@@ -228,13 +217,7 @@ def moment_in(name: str) -> Moment:
 
 
 def mark_in(name: str, axis: str) -> int | None:
-    """Where a name puts a checkpoint on an axis that only a user can choose: tokens, or seconds since 1970.
-
-    >>> mark_in("step10-tokens4B", "tokens"), mark_in("1.5M_tokens", "tokens"), mark_in("ckpt_1.5", "tokens")
-    (4000000000, 1500000, None)
-    >>> mark_in("run_2024-05-01", "date"), mark_in("20240501_120000", "date"), mark_in("2024-13-01", "date")
-    (1714521600, 1714564800, None)
-    """
+    """Where a name puts a checkpoint on an axis that only a user can choose: tokens, or seconds since 1970."""
     if axis == TOKENS:
         found = {_number(text) for text in (*_TOKENS.findall(name), *_TOKENS_AFTER.findall(name))}
     else:
@@ -261,11 +244,7 @@ def _seconds(*numbers: str | None) -> int | None:
 
 
 def numbered(name: str) -> tuple[str, int] | None:
-    """What stands before the number of a name that does not say what it counts, and the number.
-
-    >>> numbered("model_0001"), numbered("phi-2"), numbered("model-00001-of-00002")
-    (('model_', 1), None, None)
-    """
+    """What stands before the number of a name that does not say what it counts, and the number."""
     found = _NUMBERED.fullmatch(name)
     return (found["stem"], int(found["number"])) if found else None
 
@@ -338,10 +317,7 @@ class Candidate:
 
 
 def arrange(candidates: Sequence[Candidate], where: str, aside: Iterable[str] = ()) -> Series:
-    """Candidates with a moment, by step or, where no step is known, by epoch. aside: names that have none.
-
-    where: what the series is called. What its name calls unfinished is left out, unless the user named it.
-    """
+    """Candidates with a moment, by step or, where no step is known, by epoch. aside: names that have none."""
     whole = [each for each in candidates if not _UNFINISHED.fullmatch(each.name) or where.endswith(each.name)]
     left_out = [each.name for each in candidates if each not in whole]
     if candidates and not whole:

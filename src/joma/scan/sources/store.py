@@ -89,10 +89,7 @@ class StoreCheckpoint(RemoteCheckpoint):
 
 
 def open_store(text: str, cache: DiskCache) -> Series:
-    """The series at an address: a folder of checkpoints, one checkpoint, or one file.
-
-    text: the address. cache: for files that cannot be read in part.
-    """
+    """The series at an address: a folder of checkpoints, one checkpoint, or one file."""
     try:
         place = read_address(text)
     except StoreError as error:

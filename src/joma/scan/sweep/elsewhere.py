@@ -78,7 +78,6 @@ def measure_checkpoint(arguments: dict[str, Any], progress: Progress) -> dict[st
 
 @lru_cache(maxsize=4)
 def _settled(asked: str) -> Plan:
-    """The plan of a scan, settled once in every process."""
     wish = json.loads(asked)
     series = find_series(wish["source"], Which(**wish["which"]), Path(wish["out"]))
     return plan(series, What(**wish["what"]), device=wish["device"])

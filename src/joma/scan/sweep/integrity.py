@@ -139,14 +139,12 @@ def _untouched(twins: Sequence[int]) -> int:
 
 
 def _twins(prints: Prints) -> dict[str, list[int]]:
-    """Of every tensor, for each step the place of the first with the same fingerprint."""
     _, sketches, checksums = prints
     bits = {name: [each.tobytes() for each in several] for name, several in sketches.items()}
     return {name: _first_equal(zip(checksums[name], several, strict=True)) for name, several in bits.items()}
 
 
 def _first_equal(each: Iterable[Any]) -> list[int]:
-    """For each item the place of the first that equals it."""
     first: dict[Any, int] = {}
     return [first.setdefault(item, at) for at, item in enumerate(each)]
 

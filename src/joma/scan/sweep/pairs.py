@@ -26,11 +26,7 @@ _SERIES = re.compile(r"(.+)/from-(\d{1,18})")
 
 
 def is_pair(name: str) -> bool:
-    """Whether a series of a run holds pairs.
-
-    >>> is_pair("allocation/entropy/from-0"), is_pair("entropy")
-    (True, False)
-    """
+    """Whether a series of a run holds pairs."""
     return _SERIES.fullmatch(name) is not None
 
 

@@ -61,10 +61,7 @@ def measure_part(
     plan: Plan, run: Run, part: Part, before: Part | None, *, jobs: int, report: Callable[[str], None],
     elsewhere: Elsewhere | None = None,
 ) -> Scan:  # fmt: skip
-    """Measure the checkpoints of a part, and leave what merging needs. Steps are not compared with each other yet.
-
-    before: what an earlier call left in the folder. jobs, report, elsewhere: as of a sweep.
-    """
+    """Measure the checkpoints of a part, and leave what merging needs. Steps are not compared with each other yet."""
     mine = set(part.mine)
     own = tuple(place for place in plan.series.places if label_of(plan.series, place) in mine)
     # Of steps that are recorded already.
@@ -83,12 +80,7 @@ def measure_part(
 
 
 def merge_scans(parts: Sequence[Part], out: Path, *, fresh: bool = False) -> Scan:
-    """One record of all parts, judged as one sweep would have been.
-
-    - parts: all shards of one scan, as `joma.scale.parts.belonging_together` gives them
-    - out: the folder whose `runs` gets the record
-    - fresh: replace a record that is there
-    """
+    """One record of all parts, judged as one sweep would have been."""
     contents = [content_of(part, _FORM) for part in parts]
     first = contents[0]
     for part, content in zip(parts, contents, strict=True):
@@ -162,7 +154,6 @@ def label_of(series: Series, place: Place) -> str:
 
 
 def _weights(plan: Plan, place: Place) -> dict[str, Any] | None:
-    """Which files hold the tensors that judging can name."""
     with suppress(CheckpointError):  # a fault of its step says so
         found = place.weights()
         gated = {tensor for row in plan.fingerprints(SKETCH).values() for tensor in row.tensors}
@@ -190,7 +181,6 @@ def _plan_of(part: Part, weights: Mapping[str, Any]) -> Plan:
 
 
 def _as_tuples(value: Any) -> Any:
-    """What was a tuple before it was JSON is one again."""
     if isinstance(value, dict):
         return {key: _as_tuples(each) for key, each in value.items()}
     return tuple(value) if isinstance(value, list) else value

@@ -160,7 +160,6 @@ class Plan:
 
 
 def _needs(group: str) -> str:
-    """What a measure of a group says that it needs."""
     return "embeddings" if group == EMBEDDING else "matrices"
 
 

@@ -79,14 +79,7 @@ def left_out(place: Place, error: CheckpointError) -> Step:
 
 
 def take_step(plan: Plan, place: Place, recorded: Mapping[str, Any], between: Between, *, lanes: int = 1) -> Step:
-    """Measure what the record lacks of a checkpoint.
-
-    - plan: what is measured
-    - place: the checkpoint
-    - recorded: what the record holds of it: names, of the identity and of checksums with their values
-    - between: called on the way, with what comes next
-    - lanes: how many large matrices may be measured at a time
-    """
+    """Measure what the record lacks of a checkpoint."""
     try:
         files = place.identity()
         if "identity" in recorded:
@@ -113,9 +106,6 @@ def must_be_the_same(plan: Plan, place: Place, files: str, recorded: Mapping[str
     """Refuse a checkpoint that is not the one that was measured.
 
     A date that has moved says nothing: then the tensors that were measured are read and compared by their checksums.
-
-    - plan, place, recorded: as in `take_step`
-    - files: what the checkpoint is known by now
     """
     before, now = (json.loads(text) for text in (recorded["identity"], files))
     names = sorted({*before, *now} - (OF_TEXTS if plan.tokens is None else set()))
@@ -190,7 +180,6 @@ def _measured(
 def _group(
     plan: Plan, checkpoint: Checkpoint, group: Sequence[str], rows: Sequence[PlanRow], between: Between, lanes: int
 ) -> tuple[dict[str, np.ndarray], dict[str, CheckpointError]]:
-    """The numbers of one group of tensors, and what is wrong by curve. NaN in a tensor spoils all of them."""
     numbers: dict[str, list[Any]] = {row.curve: [] for row in rows}
     wrong: dict[str, CheckpointError] = {}
     measures = {row.curve: row.measure for row in rows if isinstance(row.measure, WeightMeasure)}
@@ -270,7 +259,6 @@ def _results(measure: WeightMeasure, names: list[str], tensors: list[Tensor], de
 
 
 def _read(plan: Plan, checkpoint: Checkpoint, tensor: str) -> Tensor:
-    """One tensor on the device, after checking that it is what the series holds under that name."""
     stored, file = checkpoint.stored(tensor), checkpoint.file_of(tensor)
     if stored.shape != plan.shapes[tensor]:
         what = f"{tensor} has shape {stored.shape}, in the rest of the series it has {plan.shapes[tensor]}"

@@ -103,10 +103,7 @@ def judge_steps(
     plan: Plan, run: Run, faults: Iterable[Fault], notes: Iterable[str], *, keep_suspicious: bool = False,
     report: Report = lambda line: None,
 ) -> Scan:  # fmt: skip
-    """The second half of `sweep`: compare the steps with each other, measure pairs of them, and read the curves.
-
-    faults, notes: what `measure_steps` found, in the order of the steps.
-    """
+    """The second half of `sweep`: compare the steps with each other, measure pairs of them, and read the curves."""
     faults, notes = list(faults), [*plan.notes, *notes]
     compared = _prints(plan, run, [place.step for place in _usable(plan, faults)])
     equal = equal_steps(compared)
@@ -202,7 +199,6 @@ def _between(moment: str, stop: Event, report: Report) -> Between:
 
 
 def _kept(plan: Plan, run: Run, place: Place, found: Step) -> _Outcome:
-    """Record what was found of a checkpoint."""
     if found.left_out is not None:
         return _Outcome(f"left out: {found.left_out}", found.faults)
     if not found.worked:
@@ -293,7 +289,6 @@ def _suspected(plan: Plan, compared: Sequence[Prints], equal: Mapping[int, int])
 
 
 def _equal(plan: Plan, equal: Mapping[int, int]) -> list[str]:
-    """Sentences on steps that hold the same weights."""
     alike: dict[int, list[str]] = {}
     for place in plan.series.places:
         alike.setdefault(equal.get(place.step, place.step), []).append(f"{place.step} ({place.name})")
@@ -302,7 +297,6 @@ def _equal(plan: Plan, equal: Mapping[int, int]) -> list[str]:
 
 
 def _untrained(plan: Plan, compared: Sequence[Prints]) -> list[str]:
-    """Sentences on tensors that keep their first value for some steps, as with gradual unfreezing."""
     until: dict[int, list[str]] = {}
     for each in compared:
         for name, step in not_yet_trained(each).items():
