@@ -1,5 +1,6 @@
 """What the remedies of `collapse` do to weights, against slow float64, and what the bench makes of a record."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from joma.models import Decoder, DecoderConfig
 from joma.recipes.language import corpus
 from joma.studies.stability.collapse import record
 from joma.studies.stability.collapse import study as collapse
+from joma.studies.stability.collapse.figures import draw_remedies
 from joma.studies.stability.collapse.remedies import clip_heads, extra_work, matrix_sign, restore_ranks, restoring
 from joma.studies.stability.collapse.run import (
     CLIPPED,
@@ -23,6 +25,7 @@ from joma.studies.stability.collapse.run import (
     RISING,
     SUDDEN,
     WARMED,
+    _work,
     built,
     members_of,
     plan,
@@ -95,6 +98,14 @@ def test_restored_matrices_have_one_singular_value_at_the_norm_that_they_had():
         size = torch.linalg.matrix_norm(old, keepdim=True) / 8**0.5
         torch.testing.assert_close(new, size * sign, rtol=1e-4, atol=1e-4)
     assert torch.equal(made.up, before.up)
+    made, before = decoder().float(), decoder()  # condition numbers to 1e5: in float32 the small ones would be lost
+    with torch.no_grad():
+        for each in (made, before):
+            each.projection.mul_(torch.logspace(0, -5, 8)[:, None].to(each.projection))
+        restore_ranks(made)
+    u, _, v = torch.linalg.svd(made.projection.new_tensor(before.projection.float().tolist()).double())
+    size = torch.linalg.matrix_norm(before.projection, keepdim=True) / 8**0.5
+    torch.testing.assert_close(made.projection.double(), size * (u @ v), rtol=1e-5, atol=1e-6)
     wide = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     u, _, v = torch.linalg.svd(wide, full_matrices=False)
     torch.testing.assert_close(matrix_sign(wide), u @ v)
@@ -121,6 +132,13 @@ def test_what_a_remedy_multiplies_is_counted():
     work = extra_work(ensemble, lambda made, step: step == 1 and clip_heads(made, TOKENS, 1.0), (1, 2))
     assert work == pytest.approx(products / 2 / (3 * forward), rel=0.15)  # what needs no gradient takes less
     assert extra_work(ensemble, None, (1, 2)) == 0.0
+
+
+def test_what_a_remedy_multiplies_does_not_depend_on_the_device(config, run):
+    """It is counted on the CPU, which has no other precision than float32."""
+    on_gpu, text = replace(config, device="cuda", precision="tf32"), corpus(config)
+    for name in (QK_CLIP, RESTORED):
+        assert _work(on_gpu, name, plan(on_gpu, text)[name], text) == run.value(f"{name}/work") > 0
 
 
 # The networks
@@ -190,10 +208,11 @@ def test_the_bench_compares_runs_of_the_same_cell_and_seed(run):
 ENDS = {record.NOTHING: 3.0, QK_CLIP: 2.0, RESTORED: 4.0, CLIPPED: 3.0, LOWER: 1.0}
 
 
-def told(run, path, *, gone, ends=None):
+def told(run, path, *, gone, ends=None, far=9.0, top=6.0):
     """A copy in which rising runs of some remedies diverge, and the others end at a loss.
 
-    gone: remedies and "nothing". ends: the loss at the end of what does not diverge, where it is not that of `ENDS`.
+    gone: remedies and "nothing". ends: the loss at the end of what does not diverge, where it is not that of `ENDS`;
+    of rising runs it is 0.5 lower. far: the loss of what diverges. top: at which top rate it does.
     """
     ends = ENDS | (ends or {})
 
@@ -204,10 +223,10 @@ def told(run, path, *, gone, ends=None):
         if rest != "probe/loss":
             return value
         remedy = record.NOTHING if ensemble == PLAIN else ensemble
-        kind = record.column(run, ensemble, "kind")
+        kind, rate = (record.column(run, ensemble, field) for field in ("kind", "rate"))
         course = 4.5 - (4.5 - ends.get(remedy, 3.0)) * step / 88
-        far = (kind == RISING) & (remedy in gone) & (step >= 60)
-        return np.where(far, 9.0, course)
+        diverges = (kind == RISING) & (rate == top) & (remedy in gone) & (step >= 60)
+        return np.where(diverges, far, course - 0.5 * (kind == RISING) * (step > 0))
 
     return changed(run, path, change)
 
@@ -242,5 +261,30 @@ def test_the_details_have_every_remedy(run, tmp_path):
     harm = details["loss at the end above the twin's, where that does not diverge"]
     assert [harm[name] for name in (record.NOTHING, QK_CLIP, RESTORED, LOWER)] == pytest.approx([0.0, -1.0, 1.0, -2.0])
     ends = details["loss at the end where the twin diverges (median)"]
-    assert [ends[name] for name in (record.NOTHING, QK_CLIP, RESTORED)] == pytest.approx([9.0, 2.0, 9.0])
+    assert [ends[name] for name in (record.NOTHING, QK_CLIP, RESTORED)] == pytest.approx([9.0, 1.5, 9.0])
     assert details["multiplications added to a step"][LOWER] == 0.0
+    gone, above = (
+        dict(zip(record.BENCH, [bar.get_width() for bar in axis.patches], strict=True))
+        for axis in draw_remedies(copy).figure.axes
+    )
+    assert {gone[name] for name in (record.NOTHING, RESTORED)} == {0.5}
+    assert {gone[name] for name in record.BENCH if name not in (record.NOTHING, RESTORED)} == {0.0}
+    assert [above[name] for name in (record.NOTHING, QK_CLIP, RESTORED)] == pytest.approx([0.0, -1.0, 1.0])
+
+
+def test_a_run_that_fails_with_a_remedy_alone_is_no_gap(run, tmp_path):
+    """Its loss counts as the largest of all, 4, and it is a run lost. A warm-up is compared where it has runs."""
+    copy = told(run, tmp_path / "told", gone={QK_CLIP}, far=np.nan)
+    np.testing.assert_allclose(record.harm(copy, QK_CLIP), ((2.0 - 3.0) + (4.0 - 2.5)) / 2)
+    np.testing.assert_allclose(record.learned(copy, QK_CLIP), 5.0 - (2.0 + 4.0) / 2)
+    np.testing.assert_allclose(record.harm(copy, record.WARM_UP), 0.0, atol=1e-6)
+    details = found(collapse.STUDY, copy, "qk-clip-helps-where-nothing-diverges").details
+    lost = details["runs lost, of those whose twin does not diverge"]
+    assert lost[QK_CLIP] == 0.5
+    assert lost[LOWER] == lost[record.NOTHING] == 0.0
+
+
+def test_where_only_runs_outside_of_the_bench_diverge_nothing_can_be_saved(run, tmp_path):
+    copy = told(run, tmp_path / "told", gone={"nothing"}, top=2.0)
+    assert verdicts(collapse.STUDY, copy)["qk-clip-saves-runs"] == "not run"
+    assert verdicts(collapse.STUDY, copy)["qk-norm-prevents-divergence"] == "holds"

@@ -11,7 +11,7 @@ from joma.recipes.language import called
 from joma.runs import Run
 from joma.studies.stability.collapse import record
 from joma.studies.stability.collapse.rules import CONTROLS, RULES
-from joma.studies.stability.collapse.run import HEALTHY, PLAIN, QK_NORM, RISING, SUDDEN
+from joma.studies.stability.collapse.run import HEALTHY, PLAIN, QK_NORM, REMEDIES, RISING, SUDDEN
 
 LINES = {
     "healthy": (PLAIN, HEALTHY, CONTROL, "-"),
@@ -36,7 +36,7 @@ def draw_remedies(run: Run) -> Drawing:
     names = list(record.BENCH)
     places = np.arange(len(names))[::-1]
     diverge = [1 - record.kept_whole(run, name) for name in names]
-    above = [record.learned(run, record.NOTHING) - record.learned(run, name) for name in names]
+    above = [record.harm(run, name) for name in names]
     for axis, rows in ((gone, diverge), (harm, above)):
         found = [compare(row) for row in rows]
         values = np.nan_to_num([one.value for one in found])
@@ -48,7 +48,7 @@ def draw_remedies(run: Run) -> Drawing:
     harm.set(xlabel="loss at the end above the twin's (nats)", ylabel="remedy", title="Where the twin does not diverge")
     gone.set_xlim(0, 1.02)
     share = {name: float(np.nanmean(row)) for name, row in zip(names, diverge, strict=True)}
-    best = min((name for name in names if name != record.WARM_UP), key=lambda name: share[name])
+    best = min((*REMEDIES, QK_NORM), key=lambda name: share[name])
     return Drawing(
         "remedies",
         f"{number(share[best], '%')} of the runs diverge with the remedy {best}, {number(share[record.NOTHING], '%')} "

@@ -152,10 +152,20 @@ def bench(run: Run, remedy: str) -> tuple[str, np.ndarray]:
 
 
 def of_bench(run: Run, remedy: str, what: str) -> np.ndarray:
-    """Of the runs of `bench` whether each diverges ("diverged"), or its loss at the end; NaN where there is none."""
+    """Of the runs of `bench` whether each diverges ("diverged"), or its loss at the end; NaN where there is none.
+
+    A loss that is not finite counts as the largest of all: left out, it would speak for the remedy that it failed with.
+    """
     name, members = bench(run, remedy)
-    values = diverged(run, name) if what == "diverged" else run.array(f"{name}/probe/loss")[-1]
-    return np.where(members < 0, np.nan, values.astype(float)[members])
+    values = diverged(run, name).astype(float) if what == "diverged" else _ends(run, name)
+    if what != "diverged" and not np.isfinite(values).all():
+        ends = np.concatenate([_ends(run, each) for each in (PLAIN, QK_NORM, *REMEDIES)])
+        values = np.where(np.isfinite(values), values, ends[np.isfinite(ends)].max())
+    return np.where(members < 0, np.nan, values[members])
+
+
+def _ends(run: Run, name: str) -> np.ndarray:
+    return np.asarray(run.array(f"{name}/probe/loss")[-1].astype(float))
 
 
 def per_seed(run: Run, values: np.ndarray, which: np.ndarray) -> np.ndarray:
@@ -179,6 +189,12 @@ def learned(run: Run, remedy: str) -> np.ndarray:
     """
     below = float(run.value("loss by frequency")) - of_bench(run, remedy, "loss")
     return per_seed(run, below, of_bench(run, NOTHING, "diverged") == 0)
+
+
+def harm(run: Run, remedy: str) -> np.ndarray:
+    """How far the loss ends above that of the plain twin, over a seed's runs whose plain twins do not diverge."""
+    above = of_bench(run, remedy, "loss") - of_bench(run, NOTHING, "loss")
+    return per_seed(run, above, of_bench(run, NOTHING, "diverged") == 0)
 
 
 def lowest_entropy(run: Run, name: str, *kinds: int) -> np.ndarray:

@@ -62,7 +62,7 @@ def restore_ranks(decoder: Decoder) -> None:
     """Queries, keys, values and the matrix behind them: all singular values become one, at the same Frobenius norm."""
     for matrix in (*decoder.get_parameter("qkv").split(decoder.config.width, -1), decoder.get_parameter("projection")):
         size = torch.linalg.matrix_norm(matrix, keepdim=True)
-        sign = matrix_sign(matrix)
+        sign = matrix_sign(matrix.double()).to(matrix.dtype)  # a GPU may round factors of products to ten bits
         matrix.copy_(sign * (size / torch.linalg.matrix_norm(sign, keepdim=True)))
 
 

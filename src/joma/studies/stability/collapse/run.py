@@ -13,7 +13,7 @@ sudden and rising alone. So have the remedies, four further ensembles, at `bench
 
     QK-clip             a head whose largest logit was above `clip_at` is scaled down to it before every step
     restored rank       every `restore_every` steps the attention's matrices get one singular value, of the same norm
-    clipped gradient    the largest norm of the gradient is a tenth of that of all others
+    clipped gradient    gradients are clipped at a tenth of the norm at which those of all others are
     lower rate          `lower` times the rate of their twins, which is what is recorded as theirs
 
 Recorded over steps under the name of the ensemble:
@@ -174,7 +174,7 @@ def run(config: CollapseConfig, run: Run, progress: Progress) -> None:
 
 
 def _work(config: CollapseConfig, name: str, variant: Recipe, text: Corpus) -> float:
-    on_cpu = ensemble(variant.with_(device="cpu"), text)
+    on_cpu = ensemble(variant.with_(device="cpu", precision="float32"), text)
     return extra_work(on_cpu, tend(config, name, on_cpu), range(1, config.restore_every + 1))
 
 
