@@ -161,7 +161,6 @@ def not_run_at_all(study: Study, config: dict[str, Any], reason: NotRun) -> Resu
 
 
 def _with_command(study: Study, config: dict[str, Any], found: Finding) -> Finding:
-    """A finding that knows its study, and the command that repeats it or that would measure what was not."""
     command = found.command
     if found.changes or not (command or found.reason):
         if unknown := set(found.changes) - {field.name for field in dataclasses.fields(study.quick)}:

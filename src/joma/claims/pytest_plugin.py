@@ -42,7 +42,6 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def _results(path: Path) -> list[Path]:
-    """The tables that a file of claims names; none of any other file."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -56,7 +55,6 @@ class ClaimFile(pytest.File):
     """The claims of one file; each is a test."""
 
     def collect(self) -> Iterator[ClaimItem]:
-        """Judge them, all together."""
         from joma.host.errors import JomaError
 
         try:
@@ -104,12 +102,10 @@ class ClaimItem(pytest.Item):
     """One claim as a test."""
 
     def __init__(self, *, finding: Finding, stated: str, **given: Any) -> None:
-        """finding: what was found. stated: the verdict that was stated, or an empty word."""
         super().__init__(**given)
         self.finding, self.stated = finding, stated
 
     def runtest(self) -> None:
-        """Pass, fail, skip or xfail by the verdict."""
         _settle(self, self.finding, self.stated)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
@@ -117,7 +113,6 @@ class ClaimItem(pytest.Item):
         return str(excinfo.value)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Where it stands."""
         return self.path, None, self.name
 
 
@@ -159,7 +154,6 @@ def judge_claim(request: pytest.FixtureRequest) -> Any:
 
 
 def _settle(item: pytest.Item, finding: Finding, stated: str) -> None:
-    """Note the verdict, then end the test as it says."""
     item.user_properties += [(_CLAIM, finding.id), (_VERDICT, finding.full_verdict), (_P, finding.p)]
     words = f"{finding.full_verdict}: {finding.brief}"
     if stated and stated != finding.verdict:

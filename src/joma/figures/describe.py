@@ -83,7 +83,6 @@ def _looks(artist: Any) -> Iterator[Any]:
 
 
 def _name(artist: Any, names: dict[Any, str]) -> str:
-    """Its own label, or what a legend calls its look; empty if it has neither."""
     own = _plain(str(artist.get_label() or ""))
     if own and not own.startswith("_"):
         return own
@@ -101,7 +100,6 @@ def _unit(axis: Axis) -> str:
 
 
 def _ticks(axis: Axis) -> dict[float, str]:
-    """Words at the ticks of an axis of categories; empty where the axis has numbers."""
     # A panel that leaves them out shares those of another panel with the same ticks.
     places, words = _tick_words(axis)
     if places and not any(words):
@@ -122,7 +120,6 @@ def _nearest(ticks: dict[float, str], place: float) -> str:
 
 
 def _bars(axis: Axes, names: dict[Any, str]) -> list[str]:
-    """Bars by what they stand for: the value of each, by the word at its tick."""
     from matplotlib.container import BarContainer
 
     groups: dict[str, list[str]] = {}
@@ -228,7 +225,6 @@ def _course(axis: Axes, line: Any, x: np.ndarray, y: np.ndarray) -> str:
 
 
 def _points(axis: Axes, names: dict[Any, str]) -> list[str]:
-    """Clouds of points, by name."""
     from matplotlib.collections import PathCollection
 
     parts = []

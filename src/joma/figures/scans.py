@@ -262,7 +262,6 @@ def fitting(name: str, most: int = 20) -> str:
 def _grid(
     titles: Sequence[str], *, unit: str = "", width: float = 3.4, height: float = 2.6
 ) -> tuple[Figure, list[Axes]]:
-    """As many axes as titles; what is left over in the last row stays empty. unit: at the left of every row."""
     across = min(len(titles), COLUMNS)
     figure, axes = panels(across, -(-len(titles) // across), width=max(width, 5.0 / across), height=height)
     for axis, title in zip(axes, titles, strict=False):

@@ -212,7 +212,6 @@ def _block(
     x: Tensor, w: dict[str, Tensor], config: DecoderConfig, shape: torch.Size, noise: Tensor | None, see: See,
     alter: Alter = None,
 ) -> Tensor:  # fmt: skip
-    """x (members, positions, width) through attention and MLP."""
     drop = _Dropper(config.dropout, noise)
     before, after = _norms(config.norm, w, "attention")
     y = _attend(before(x), w, config, shape, drop, see, alter)

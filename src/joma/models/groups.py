@@ -45,7 +45,6 @@ def parameter_groups(config: DecoderConfig, *, by_layer: bool = False) -> dict[s
 
 
 def _block(config: DecoderConfig, layer: int | slice) -> dict[str, list[Part]]:
-    """Of one layer, or of all. Weights of all layers are one tensor, (members, layers, ...)."""
     there, width = block_parameters(config), config.width
 
     def named(*starts: str) -> list[Part]:

@@ -113,8 +113,6 @@ class Llama(nn.Module):
 
 
 class _Block(nn.Module):
-    """Attention and SwiGLU, each added to the stream."""
-
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         width, mlp = config.width, config.mlp

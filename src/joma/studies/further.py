@@ -35,7 +35,6 @@ class Further:
 
     @property
     def changes(self) -> dict[str, int]:
-        """Options of the study."""
         return {"seed": self.seed, "seeds": self.seeds}
 
 
@@ -58,10 +57,7 @@ def further(result: Result) -> list[Further]:
 def chosen(
     results: Sequence[Result], seconds: float, jobs: int, *, recorded: Callable[[Further], bool] = lambda one: False
 ) -> list[Further]:
-    """The ways to go on that decide most claims per second and end in time, `jobs` of them side by side.
-
-    recorded: whether it is there already, and takes no time.
-    """
+    """The ways to go on that decide most claims per second and end in time, `jobs` of them side by side."""
     ways = [(one, 0.0 if recorded(one) else one.seconds) for result in results for one in further(result)]
     loads, taken = [0.0] * jobs, dict[str, Further]()
     for one, takes in sorted(ways, key=lambda way: way[1] / way[0].decides):

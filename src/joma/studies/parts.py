@@ -35,10 +35,7 @@ _RESULT = {"config": dict, "seconds": int | float, "findings": [dict], "pictures
 
 
 def part_of(names: Sequence[str], shard: Shard, folder: Path, *, scale: str, threads: int) -> Part:
-    """The share of a shard: studies are given out by what they took on the machines of the kept records.
-
-    threads: of a study; the last digits of a result can depend on it, so all shards must have the same.
-    """
+    """The share of a shard: studies are given out by what they took on the machines of the kept records."""
     mine = shard.balanced(times(names, scale))
     return Part(folder, KIND, shard, {"scale": scale, "threads": threads}, list(names), mine)
 

@@ -46,7 +46,6 @@ def study_task(
 
 
 def _gpus(name: str) -> int:
-    """How many GPUs a study needs at paper scale; none where it cannot be loaded, which its process will say."""
     try:
         return int(str(getattr(load(name).paper, "device", "cpu")).startswith("cuda"))
     except BadInput:

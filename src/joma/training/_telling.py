@@ -34,7 +34,6 @@ class Teller:
         return min(1.0, sum(self.part[name] * done[name] for name in done))
 
     def begin(self, name: str, step: float, *, anew: bool = False) -> None:
-        """An ensemble begins here: after a kill, not at step 0; `anew` if its checkpoint is damaged."""
         self.step[name] = self.found[name] = step
         self.began = None
         if anew:

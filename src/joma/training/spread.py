@@ -186,8 +186,6 @@ def _opened(path: Path, config: Mapping[str, Any]) -> Run:
 
 
 class _Told:
-    """The progress of all shares as one."""
-
     def __init__(self, shares: int, progress: Progress) -> None:
         self.shares, self.progress = [0.0] * shares, progress
 

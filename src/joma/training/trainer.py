@@ -189,8 +189,6 @@ def _advance(
 
 
 class _Training:
-    """One ensemble on its way into a run, in groups: one at a time is on the device, the others in main memory."""
-
     def __init__(self, name: str, ensemble: Ensemble, run: Run, together: int | None = None) -> None:
         self.ensemble, self.run, self.prefix = ensemble, run, f"{name}/" if name else ""
         together = together or ensemble.together or fitting(ensemble)
@@ -207,7 +205,6 @@ class _Training:
 
     @property
     def _recorded(self) -> int:
-        """The last measuring point that is in the run, or -1."""
         last = self.run.last_step(f"{self.prefix}diverged_at")
         return -1 if last is None else last
 
@@ -216,7 +213,6 @@ class _Training:
         return sum(self.at) / len(self.at)
 
     def mean_loss(self) -> float:
-        """Of the group at work."""
         return math.nan if self.current is None else self._engine.mean_loss()
 
     def advance(self, every: float, *, urgent: bool, saving: float) -> Iterator[float]:
@@ -254,7 +250,6 @@ class _Training:
         self.current = None
 
     def _record(self, point: int, found: Mapping[str, torch.Tensor]) -> None:
-        """With the names of their dimensions: the member, then what the ensemble calls the others."""
         if unknown := sorted(set(self.ensemble.dims) - set(found)):
             raise ValueError(f"dims names {unknown[0]!r}, but what is measured is {', '.join(found)}")
         names = {

@@ -264,11 +264,7 @@ def cannot_tell(
     may_be_idle: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
 ) -> Finding | None:
-    """The finding "not run" where too few seeds of these variants are left, or one of them learned nothing; else None.
-
-    may_be_idle: further variants that must not have diverged, whatever they learned. changes: the options of a run in
-    which none would, if it is not a lower rate.
-    """
+    """The finding "not run" where too few seeds of these variants are left or one learned nothing; else None."""
     if reason := lost(run, *variants, *may_be_idle, of=of):
         return not_run(claim, expected, reason, **(changes or {"rate": run.config["rate"] / 3}))
     for variant in variants:
@@ -287,10 +283,7 @@ def lost(run: Run, *variants: str, of: Quantity = ENTROPY) -> str:
 
 
 def numbers(run: Run, *variants: str, of: Quantity = ENTROPY) -> dict[str, dict[str, float]]:
-    """What a reader wants beside a verdict: drop, rebound and valley of every layer, and the loss; who diverged.
-
-    The valley is given as the share of training after which it is reached: 1 for a curve that still falls at the end.
-    """
+    """What a reader wants beside a verdict: drop, rebound and valley of every layer, and the loss; who diverged."""
     every: dict[str, dict[str, float]] = {}
     for variant in variants:
         shape, curves, steps = shape_of(run, variant, of), curves_of(run, variant, of), steps_of(run, variant)

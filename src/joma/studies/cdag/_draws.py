@@ -62,10 +62,7 @@ def by_angle(draws: int, dim: int, source: torch.Generator) -> Counts:
 
 
 def by_rest(draws: int, dim: int, source: torch.Generator) -> Counts:
-    """f = gain z_b + rest: a rest that leans against delta, one that is unrelated, and one that cancels in pairs.
-
-    z_a is delta itself here, so that the other two premises hold in every draw.
-    """
+    """f = gain z_b + rest: a rest that leans against delta, one that is unrelated, and one that cancels in pairs."""
     zb, delta, noise = _gaussian(source, 3, draws, dim)
     delta = _agree(delta, zb)
     leaning = GAIN * zb - delta
@@ -93,10 +90,7 @@ def planar_slack(draws: int, source: torch.Generator) -> Tensor:
 
 
 def backpropagated(activation: Callable[[Tensor], Tensor], source: torch.Generator) -> Tensor:
-    """Three parents of one child, one gradient step from w = 0: what the child receives, against the product.
-
-    Automatic differentiation gives the step and the gradient. The result is relative to the product itself.
-    """
+    """Three parents of one child, one gradient step from w = 0: what the child receives, against the product."""
     f, zb = _gaussian(source, 2, 50)
     g = _gaussian(source, 3, 50)
     child, weights = f.clone().requires_grad_(), torch.zeros(3, 1, dtype=torch.float64, requires_grad=True)

@@ -241,7 +241,6 @@ def _all_positive(condition: str, inside: float, violated: float) -> list[Test]:
 
 
 def _without_premises(run: Run, control: str) -> Test:
-    """Draws without the premises must not all be positive: else a share of 1 would say nothing."""
     return below("largest share of positive draws without the premises", _share(run, control).max(), 1.0, "%")
 
 
@@ -287,7 +286,6 @@ def draw(run: Run) -> list[Drawing]:
 
 
 def _numbers(*key: int) -> torch.Generator:
-    """Independent numbers for each key, so that a resumed run draws what it would have drawn."""
     return torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
 
 

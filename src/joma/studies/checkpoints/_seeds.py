@@ -10,19 +10,12 @@ UNLEARNED = "no network learned to predict the next token"
 
 
 def prefix(number: int) -> str:
-    """Before the names of all series of a network; the first has none.
-
-    >>> prefix(0), prefix(2)
-    ('', 'seed 2/')
-    """
+    """Before the names of all series of a network; the first has none."""
     return f"seed {number}/" if number else ""
 
 
 def learned(run: Run, losses: str) -> list[int]:
-    """The networks whose loss went well below that of guessing.
-
-    losses: the series with the loss at every step of training. A network without one was trained elsewhere.
-    """
+    """The networks whose loss went well below that of guessing."""
 
     def below(values: Any) -> bool:
         return not len(values) or bool(beats_guessing(values[-LAST:].mean(), run.config["vocabulary"]))

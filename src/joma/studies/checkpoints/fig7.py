@@ -104,7 +104,6 @@ def _one_network(config: Fig7Config, run: Run, number: int, progress: Progress) 
 
 
 def _train(config: Fig7Config, run: Run, number: int, folder: Path, progress: Progress) -> tuple[str, Path]:
-    """A series of our own under `folder`, and the file of the text it did not see."""
     text = _corpus(config)
     make_folder(folder / "checkpoints")
     held_out = folder / "held-out.txt"
@@ -188,10 +187,7 @@ def _scanned_into(run: Run, number: int, own: Path) -> Iterator[Run]:
 
 
 def _coherence(place: Any, tokens: torch.Tensor, config: Fig7Config) -> np.ndarray:
-    """(layers + 1, 2): mean |cos| between vectors of different tokens at every layer, and that of random vectors.
-
-    The model is loaded as the scan loads it: in float32, without running its code, refused if weights are missing.
-    """
+    """(layers + 1, 2): mean |cos| between vectors of different tokens at every layer, and that of random vectors."""
     from joma.scan.model.loading import loaded_model
 
     with place.folder() as folder:
@@ -258,7 +254,6 @@ class _Moves(NamedTuple):
 
 
 def _curves(run: Run, name: str, kept: list[int]) -> Any:
-    """(seeds, points, layers) at the steps that all networks have."""
     steps = [run.value(f"{prefix(number)}steps") for number in kept]
     common = reduce(np.intersect1d, steps)
     curves = [run.value(f"{prefix(number)}layers/{name}") for number in kept]

@@ -110,17 +110,14 @@ class GrokkingLawConfig(StudyConfig):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """All of them, each once."""
         return tuple(dict.fromkeys((*self.cyclic, *self.others)))
 
     @staticmethod
     def pairs(order: int, factor: float) -> int:
-        """To train on."""
         return round(factor * pairs_needed(order))
 
     @property
     def variants(self) -> dict[str, tuple[str, int]]:
-        """Group and hidden nodes of each ensemble, by its name."""
         first = self.cyclic[0]
         return {name: (name, self.hidden) for name in self.groups} | {
             narrow_name(first, width): (first, width) for width in self.widths
@@ -128,11 +125,7 @@ class GrokkingLawConfig(StudyConfig):
 
 
 def narrow_name(group_name: str, width: int) -> str:
-    """The ensemble with another number of hidden nodes.
-
-    >>> narrow_name("Z13", 24)
-    'Z13, 24 hidden'
-    """
+    """The ensemble with another number of hidden nodes."""
     return f"{group_name}, {width} hidden"
 
 
@@ -162,11 +155,7 @@ def _normal(sources: Sequence[torch.Generator], rows: int, columns: int) -> Tens
 
 
 class Members:
-    """All networks on one group: factor after factor, then the shuffled table, each with its seeds.
-
-    In the shuffled table every product stands as often as in the group's, in places drawn at random: it can be
-    memorised and holds no rule. As many of its pairs are trained on as the largest factor has.
-    """
+    """All networks on one group: factor after factor, then the shuffled table, each with its seeds."""
 
     def __init__(self, config: GrokkingLawConfig, name: str, hidden: int) -> None:
         self.config, self.group, self.hidden = config, group(name), hidden
@@ -210,7 +199,6 @@ class Members:
         return self.pairs[places].to(device), targets.to(device), taught.to(device)
 
     def look(self, networks: GroupNetworks, members: Sequence[int]) -> dict[str, Tensor]:
-        """(members,) train and test: accuracies; focus: see there."""
         pairs, targets, taught = self.first_pairs(members, self.group.order**2)
         right = (networks(pairs).argmax(-1) == targets.argmax(-1)).float()
         shares = {"train": taught, "test": 1 - taught}
@@ -252,10 +240,7 @@ def seen(run: Run, name: str, what: str, cell: float | str, *, point: int = -1) 
 
 
 def crossing(run: Run, name: str, *, point: int = -1) -> Any:
-    """(seeds,): the multiple of 2.7482 M ln M at which test accuracy first crosses one half; NaN where it does not.
-
-    Between two factors accuracy is taken to be a straight line in their logarithm.
-    """
+    """(seeds,): the multiple of 2.7482 M ln M at which test accuracy first crosses one half; NaN where it does not."""
     factors = np.log(run.config["factors"])
     accuracy = np.stack([seen(run, name, "test", factor, point=point) for factor in run.config["factors"]])
     found = np.full(accuracy.shape[1], np.nan)

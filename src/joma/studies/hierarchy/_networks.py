@@ -46,10 +46,7 @@ def ensemble_of(who: Any, loss: Callable[..., Tensor]) -> Ensemble:
 
 
 def read(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Every hidden neuron's largest activation over positions, and the logits at the last position.
-
-    tokens: (members, samples, length). Returns (members, blocks, samples, neurons) and (members, samples, outputs).
-    """
+    """Every hidden neuron's largest activation over positions, and the logits at the last position."""
     activity, logits = [], []
     for some in tokens.split(SAMPLES_AT_ONCE, dim=1):
         hidden: list[Tensor] = []
@@ -82,10 +79,7 @@ def mean_over(values: Any, axis: int | tuple[int, ...]) -> Any:
 
 
 def over_seeds(trained: Any, control: Any) -> Comparison:
-    """Compare arrays (seeds, ...): what differs within a seed is averaged first, then seeds are the repetitions.
-
-    Entries that are NaN in one of them (networks that do not count) are left out of both.
-    """
+    """Compare arrays (seeds, ...): what differs within a seed is averaged first, then seeds are the repetitions."""
     pair = np.stack([np.asarray(x, dtype=float).reshape(len(x), -1) for x in (trained, control)])
     return compare(*mean_over(np.where(np.isfinite(pair).all(0), pair, np.nan), -1))
 
@@ -98,7 +92,6 @@ class Fates(NamedTuple):
 
     @property
     def kept(self) -> Any:
-        """Those that a verdict may rest on."""
         return self.learned & ~self.diverged
 
     def of(self, chosen: Any) -> Fates:
@@ -116,7 +109,6 @@ class Fates(NamedTuple):
     def judged(
         self, claim: Claim, found: Compared, *, study: str, details: Numbers | None = None, **evidence: Any
     ) -> Finding:
-        """`by_effect` with the number of networks left out; not run if a case has no network that learned."""
         lost = {"diverged": self.diverged, "did not learn": ~self.learned & ~self.diverged}
         counts = {why: float(np.sum(those)) for why, those in lost.items() if np.any(those)}
         shown = {**(details or {}), **({"networks left out": counts} if counts else {})}

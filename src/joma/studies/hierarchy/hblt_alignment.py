@@ -102,10 +102,7 @@ class Members:
         return Decoder(shape, [source.initial_seed() for source in own])
 
     def sample(self, steps: range, members: Sequence[int], count: int) -> Sample:
-        """One step after the other: a member at a step draws what it would draw alone.
-
-        They depend on member and step; those of negative steps are never trained on.
-        """
+        """One step after the other: a member at a step draws what it would draw alone."""
         numbers, device = [self.number[m] for m in members], self.config.device
         source = [one for step in steps for one in streams(self.config.seed, numbers, step, device=device)]
         return self.tree.select([*members] * len(steps)).sample((len(source), count), generator=source)
@@ -134,7 +131,6 @@ class Members:
         return torch.cat(found, dim=2) * (sound * again)[:, None, None, None].to(activity)
 
     def accuracy(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
-        """The share of fresh samples whose class is told right, (members,)."""
         fresh = self.fresh(members)[1]
         return (nets.read(decoder, fresh.tokens)[1].argmax(-1) == fresh.labels).float().mean(-1)
 
@@ -147,7 +143,6 @@ class Members:
 
 
 def _three_kinds(activity: Tensor, fresh: Tensor, known: Tensor, wanted: Tensor, sizes: list[int]) -> Tensor:
-    """(members, kinds, places, levels). Permuted: each sample is given the latents of another one."""
     true, permuted = (
         held_out_correlation(
             activity, known.roll(by, -2), fresh_activity=fresh, fresh_latents=wanted.roll(by, -2)
@@ -198,7 +193,6 @@ class Scores:
             self._all[depth] = np.where(kept, scores, np.nan) if only_learned else scores
 
     def of(self, rhos: Any) -> nets.Fates:
-        """What became of the networks with these rhos (a mask), at every depth."""
         return nets.Fates.joined([self.fates[depth].of(rhos) for depth in self.depths])
 
     def at(self, depth: int, kind: str, step: int) -> Any:
@@ -212,7 +206,6 @@ class Scores:
         return nets.over_seeds(*(self.picked(kind, pick, step) for step in (-1, 0)))
 
     def cells(self) -> list[tuple[int, int, float, list[Comparison]]]:
-        """Depth, level, rho, and the neuron's gain in each block."""
         return [
             (depth, level, float(rho), [self.in_block(depth, level, r, block) for block in range(nets.BLOCKS)])
             for depth in self.depths
@@ -238,10 +231,7 @@ CLAIMS = Claims(source="JoMA Sec. 5", matters=MARGIN)
 
 
 def _finding(run: Run, claim: Claim, pick: Pick, *, noisy: bool = True) -> Finding:
-    """The best neuron against that of the untrained network, and against latents of other samples.
-
-    noisy: of the networks with ρ < 1, else of those with ρ = 1; `pick` gets theirs alone.
-    """
+    """The best neuron against that of the untrained network, and against latents of other samples."""
     scores = Scores(run, only_learned=True)
     rhos = scores.noisy if noisy else ~scores.noisy
     mine: Pick = lambda depth, x: pick(depth, x[:, rhos])
@@ -296,7 +286,6 @@ def _order(run: Run, claim: Claim) -> Finding:
     scores = Scores(run, only_learned=True)
 
     def slope(depth: int, x: Any) -> Any:
-        """How much more a top latent gains from the first to the last block than a lowest one."""
         x = x[:, scores.noisy] if depth > 2 else x[:, :0]
         rise = x[:, :, LAST] - x[:, :, 0]
         return rise[..., -1] - rise[..., 0]
@@ -329,7 +318,6 @@ def _first(run: Run, claim: Claim) -> Finding:
     )
 
     def share(level: int) -> Any:
-        """(seeds,); NaN where there is nothing to gain."""
         gained = np.stack([scores.gained(level, step) for step in range(1, len(scores.steps))])  # (steps, seeds)
         return np.where(gained[-1] > MARGIN, gained[:-1].mean(0) / np.maximum(gained[-1], MARGIN), np.nan)
 

@@ -116,7 +116,6 @@ class Members:
         return self.tokens[here], torch.arange(self.most, device=labels.device).expand_as(share), share
 
     def scores(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
-        """(members, kinds, blocks, levels), over the inputs that there are: one a class."""
         activity, sound = nets.finite(nets.read(decoder, self.tokens[list(members)])[0])
         found = [self._of_member(member, activity[row]) for row, member in enumerate(members)]
         return torch.stack(found) * sound[:, None, None, None].to(activity)
@@ -134,7 +133,6 @@ class Members:
         return torch.stack([nets.by_level(part, levels) for each in found for part in each.chunk(2, -1)])
 
     def accuracy(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
-        """The share of classes that are told right, (members,)."""
         here = list(members)
         said = nets.read(decoder, self.tokens[here])[1].argmax(-1)
         classes = torch.arange(self.most, device=said.device)
@@ -142,10 +140,7 @@ class Members:
 
 
 def _across_halves(activity: Tensor, latents: Tensor, order: Tensor) -> Tensor:
-    """The neuron chosen on one half of the classes and scored on the other, both ways, (blocks, latents).
-
-    A latent that does not vary within both halves is left out, NaN.
-    """
+    """The neuron chosen on one half of the classes and scored on the other, both ways, (blocks, latents)."""
     halves = order.chunk(2)
     ways = [
         held_out_correlation(
@@ -201,27 +196,21 @@ class Scores:
         return self.all[step, :, :, KINDS.index(kind), level, level].T
 
     def both(self, kind: str, step: int) -> Any:
-        """(seeds, columns, levels)."""
         return np.stack([self.at(kind, step, level) for level in (0, 1)], axis=-1)
 
     def gain(self, kind: str, level: int, step: int = -1) -> Comparison:
         return nets.over_seeds(self.at(kind, step, level), self.at(kind, 0, level))
 
     def paper(self, level: int) -> Any:
-        """(columns,)."""
         return np.array([column.ncorr[level].mean for column in self.columns])
 
     def published(self, level: int) -> float:
-        """The mean of the published values, over the networks that count at the end."""
         counted = np.isfinite(self.at("best neuron", -1, level))
         return float(nets.mean_over(np.where(counted, self.paper(level), np.nan), (0, 1)))
 
 
 def table(run: Run) -> list[tuple[str, ...]]:
-    """Table 1 beside its controls as text: C, N_ch, (N0, N1), then paper, trained, untrained, permuted for both s.
-
-    Means over seeds; the spread is the standard deviation, as far as one can tell that of the paper.
-    """
+    """Table 1 beside its controls as text: C, N_ch, (N0, N1), then paper, trained, untrained, permuted for both s."""
     scores = Scores(run)
     lines = []
     for c, column in enumerate(scores.columns):

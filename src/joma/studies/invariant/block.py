@@ -195,10 +195,7 @@ def _module(block: Block, start: State) -> JomaBlock:
 
 
 def _sequences(config: BlockConfig, *, slope: float) -> Tensor:
-    """Two rows: h from softmax attention over the positions of sequences, and from eq. 1 with their frequencies.
-
-    `slope` is what a logit gains from one position to the next; eq. 1 knows of no positions.
-    """
+    """Two rows: h from softmax attention over the positions of sequences, and from eq. 1 with their frequencies."""
     block, start = draw_block(config, Attention("softmax"), queries=2)
     generator = torch.Generator().manual_seed(config.seed)
     sequence = torch.randint(config.tokens, (config.samples, config.length), generator=generator)
@@ -279,10 +276,7 @@ def _flow(config: BlockConfig, queries: int) -> dict[str, Tensor]:
 
 
 def _saliency(config: BlockConfig, *, spread: int) -> Tensor:
-    """Two rows: E[g x] over sequences, and mean g over occurrences times frequency, token by token.
-
-    `spread` lets the lengths of the sequences differ by up to that much.
-    """
+    """Two rows: E[g x] over sequences, and mean g over occurrences times frequency, token by token."""
     generator = torch.Generator().manual_seed(config.seed)
     lengths = config.length + torch.randint(-spread, spread + 1, (config.samples,), generator=generator)
     g = normal(config.samples, generator=generator)

@@ -119,7 +119,6 @@ def _flows(config: Thm1CoherenceConfig, widths: tuple[int, ...], *, residual: bo
 
 
 def _solve(ensemble: Ensemble, config: Thm1CoherenceConfig) -> tuple[Tensor, ...]:
-    """W and z at the end of a flow from zero, and A[l, m] = ∫ v_l · dα_m along it, the query as the last m."""
     members, width, tokens = ensemble.tokens.shape
     shapes = ((members, width, config.nodes), (members, 1, tokens), (members, tokens, tokens + 1))
     dual = torch.linalg.pinv(torch.cat([ensemble.tokens, ensemble.query], -1))
@@ -141,10 +140,7 @@ def _data(seed: int, config: Thm1CoherenceConfig) -> tuple[Tensor, Tensor]:
 
 
 def _embeddings(width: int, seed: int, config: Thm1CoherenceConfig) -> Tensor:
-    """Random unit vectors of `width` dimensions as columns, turned into the first tokens + 1 dimensions.
-
-    A rotation changes no inner product, so it changes nothing in the flow but its cost.
-    """
+    """Random unit vectors of `width` dimensions as columns, turned into the first tokens + 1 dimensions."""
     count = config.tokens + 1
     u = _unit_columns(width, count, torch.Generator().manual_seed(10_000 * seed + width))
     if width > count:
@@ -187,7 +183,6 @@ def _slopes(run: Run) -> Any:
 
 
 def _unexplained(run: Run, *, roll: int = 0) -> Any:
-    """What the first-order terms of the same width, or of another one, leave of the drift. (widths,)."""
     drift, terms = run.value("residual/drift"), np.roll(run.value("residual/first order"), roll, 0)
     return (np.linalg.norm(terms - drift, axis=-1) / np.linalg.norm(drift, axis=-1)).mean(-1)
 

@@ -109,7 +109,6 @@ def _motion(run: Run, case: Case) -> float:
 
 
 def _pairs(run: Run, *kinds: str) -> tuple[list[Case], list[Case]]:
-    """The cases of equal rates and those of unequal rates, at T = 1."""
     equal, *unequal = run.config["rates"]
     return [(kind, *equal, 1.0) for kind in kinds], [(kind, *pair, 1.0) for kind in kinds for pair in unequal]
 

@@ -53,11 +53,9 @@ class Thm1SgdConfig(StudyConfig):
     seed: int = 0
 
     def form(self, kind: Kind) -> dict[str, Any]:
-        """What the invariant of an attention depends on."""
         return {"kind": kind, "kappa": self.kappa, "temperature": self.heat(kind)}
 
     def heat(self, kind: Kind) -> float:
-        """The temperature of an attention: linear attention does not feel it."""
         return self.temperature if kind == "exp" else 1.0
 
 
@@ -200,7 +198,6 @@ def _first_order(run: Run, recipe: str) -> list[Test]:
 
 
 def _drifts(run: Run, *recipes: str) -> dict[str, dict[str, float]]:
-    """Relative drifts at the smallest rate and their orders."""
     return {
         f"{kind} attention, {recipe}": {
             "drift / movement of z at the smallest η": float(relative_drift(run, f"{kind}/{recipe}")[-1]),

@@ -36,10 +36,7 @@ def laws(dimension: int) -> tuple[RadialLaw, ...]:
 
 
 def record_forms(run: Run, name: str, sampled: Callable[[], Tensor], drawn: Any = ..., **forms: Form) -> None:
-    """Record sample means beside both forms of a lemma, at the sampled lengths and along the curve.
-
-    drawn: which part of the curve is kept. forms: functions of the lengths of v, by name.
-    """
+    """Record sample means beside both forms of a lemma, at the sampled lengths and along the curve."""
     run.keep(f"{name}/sampled", sampled)
     for form, lemma in forms.items():
         run.keep(f"{name}/{form}", partial(lemma, LENGTHS))
@@ -69,11 +66,7 @@ def by_forms(
     differ: Mapping[str, float] | None = None,
     what: str = "largest difference",
 ) -> Finding:
-    """How far the printed and the corrected form are from the truth, with controls of both kinds.
-
-    agree: the distance where the printed form must be right, by name: it was copied correctly. differ: the distance
-    where neither form must be right: the measure sees an error.
-    """
+    """How far the printed and the corrected form are from the truth, with controls of both kinds."""
     controls = [at_most(f"{name}: {what}", off, tolerance) for name, off in agree.items()]
     controls += [above(f"{name}: {what}", off, tolerance) for name, off in (differ or {}).items()]
     return by_tests(
@@ -127,10 +120,7 @@ def plain_ticks(axis: Axis, values: Sequence[float]) -> None:
 
 
 def draw_forms(axis: Axes, run: Run, ticks: Sequence[float], sampled: Any, labels: Mapping[str, str], at: Any) -> None:
-    """Both forms along the curve with the sampled dots, of the Student-t law, on log scales.
-
-    sampled: the dots. labels: by form, what its line is called. at: makes of a curve what is drawn.
-    """
+    """Both forms along the curve with the sampled dots, of the Student-t law, on log scales."""
     for form, colour in (("printed", PRINTED), ("corrected", CORRECTED)):
         curve = at(run.value(f"student/{form} curve"))
         axis.plot(run.value("curve/lengths"), curve, color=colour, label=labels.get(form, form))

@@ -84,13 +84,11 @@ class _Case:
         self.centre = normal(config.ambient)
 
     def hyperplanes(self, lengths: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-        """v (lengths, d) and the xi (lengths,) that puts each at distance RHO."""
         length = torch.tensor(lengths, dtype=torch.float64)
         v = length[:, None] * (self.direction + self.outside)
         return v, RHO * length - v @ self.centre
 
     def form(self, lemma: Callable[..., isotropic.HyperplaneMean], lengths: tuple[float, ...]) -> Tensor:
-        """(lengths, psis, 1 + d): the mean, then the vector."""
         v, xi = self.hyperplanes(lengths)
         cases = [lemma(v, xi, self.centre, self.law, psi=psi, basis=self.basis) for psi in PSIS]
         return torch.stack([torch.cat([case.mean[:, None], case.vector], -1) for case in cases], 1)

@@ -79,19 +79,16 @@ class _Case:
         return length[:, None] * self.direction, length * self.bias
 
     def form(self, lemma: Callable[..., isotropic.Velocity], lengths: tuple[float, ...]) -> Tensor:
-        """(lengths, d + 1): v' and xi'."""
         motion = lemma(*self.nodes(lengths), self.centres, self.weights, self.law)
         return torch.cat([motion.v, motion.xi[:, None]], -1)
 
     def statistic(self, inner: Tensor) -> Tensor:
-        """(samples, lengths, d + 1): g x φ' and g φ'."""
         v, xi = self.nodes(LENGTHS)
         x = self.centres + inner[:, None, :]  # (samples, clusters, d)
         pull = self.weights[:, None] * ((x @ v.mT + xi) > 0).to(x)  # (samples, clusters, lengths)
         return torch.cat([pull.mT @ x, pull.sum(1)[..., None]], -1)
 
     def growth(self) -> Tensor:
-        """(3, lengths): v . v' as printed, as corrected, and of the flow itself."""
         v, xi = self.nodes(LENGTHS)
         setting = (self.centres, self.weights, self.law)
         motion = isotropic.velocity(v, xi, *setting)
@@ -100,7 +97,6 @@ class _Case:
 
 
 def _record_lemmas(run: Run, name: str, law: RadialLaw) -> None:
-    """Lemma 3 for a ReLU: F' by differences and F by quadrature, both from theta1 and theta2 alone."""
     end = min(3.0, 0.9 * law.radius)
     s = torch.linspace(-end, end, 61, dtype=torch.float64)
     first, second = isotropic.thetas(s, law)
@@ -111,7 +107,6 @@ def _record_lemmas(run: Run, name: str, law: RadialLaw) -> None:
 
 
 def _record_slopes(run: Run, name: str, slopes: tuple[float, float], s: Tensor) -> None:
-    """Lemma 5 for one activation: differences of E[phi'] and E[u phi'] beside both closed forms."""
     law = Gaussian(3)
     below, above = slopes
     share = lambda x: below * (1 - law.theta1(x)) + above * law.theta1(x)  # E[phi'(u + s)], by its definition

@@ -320,7 +320,6 @@ def g_slope(run: Run, claim: Claim) -> Finding:
 
 
 def _limit(first: Any, second: Any, third: Any) -> Any:
-    """Where three equally spaced members of a geometric approach end (Aitken): exact for a power law over FAR."""
     bend = first - 2 * second + third
     ended = bend == 0
     return np.where(ended, third, (first * third - second**2) / np.where(ended, 1.0, bend))

@@ -89,7 +89,6 @@ class Point:
         return torch.cat([motion.v, motion.xi[..., None]], -1)
 
     def record(self) -> Tensor:
-        """What `judge.Record` reads."""
         found = jacobian(self.field, self.state)  # by differences, (d + 1, d + 1)
         centre = self.setting[0][0]
         exact = isotropic.linearisation(self.mu, self.xi, centre, 1.0, self.ratio, self.law, decay=self.decay)
@@ -207,7 +206,6 @@ class Record:
         self.spectrum = rows[:, 9:]  # of the full Jacobian in (v, xi), ascending
 
     def off(self, which: int, *, printed: bool = False) -> Any:
-        """Relative to the larger of the two rates."""
         form = self.printed if printed else self.corrected
         return np.abs(form[:, which] - self.rates[:, which]) / np.abs(self.rates).max(1)
 

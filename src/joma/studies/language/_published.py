@@ -43,10 +43,7 @@ Stored = list[dict[str, Any]]
 
 
 def differs(config: Mapping[str, Any], **changes: Any) -> str:
-    """In what a recorded config differs from the paper's recipe, in words; empty if in nothing.
-
-    changes: what else is wanted, or wanted otherwise.
-    """
+    """In what a recorded config differs from the paper's recipe, in words; empty if in nothing."""
     wanted = AS_THE_PAPER | changes
     found = [f"{name} is {config[name]}, not {value}" for name, value in wanted.items() if config[name] != value]
     return found[0] + (f" (and {len(found) - 1} more options differ)" if found[1:] else "") if found else ""
@@ -64,10 +61,7 @@ def not_wikitext_2(run: Run) -> str:
 def must_be_the_papers(
     run: Run, command: str, *, on_wikitext_2: bool = True, config: Mapping[str, Any] | None = None, **wanted: Any
 ) -> None:
-    """Refuse (`NotRun`) to hold a run against the paper's numbers that has other sizes, or its sizes and another text.
-
-    config: in place of the run's own. wanted: as for `differs`.
-    """
+    """Refuse (`NotRun`) to hold a run against the paper's numbers that has other sizes, or these and another text."""
     if reason := differs(config or run.config, **wanted) or (on_wikitext_2 and not_wikitext_2(run)):
         raise (OnlyAtPaperScale if differs(run.config) else NotRun)(reason, command)
 
@@ -98,10 +92,7 @@ class Distance(NamedTuple):
 
 
 def find_stored(data: str) -> Stored | None:
-    """The stored curves under `data` or JOMA_DATA, or None: reference/wikitext2_runs.json.
-
-    Raises a `CorpusError` for a file that holds something else.
-    """
+    """The stored curves under `data` or JOMA_DATA, or None: reference/wikitext2_runs.json."""
     folder = data or os.environ.get("JOMA_DATA")
     path = Path(folder or "", "reference", "wikitext2_runs.json")
     if not folder or not path.is_file():
@@ -152,7 +143,6 @@ def distances_by_seed(run: Run, variants: dict[str, int], stored: Stored) -> np.
 
 
 def _compared(run: Run, variants: dict[str, int], stored: Stored) -> Iterator[tuple[str, int, float, Stored]]:
-    """Variant, index of its rate, the rate, and the stored runs of that depth and rate."""
     for variant, layers in variants.items():
         for index, rate in enumerate(run.value(f"{variant}/rates")):
             theirs = [one for one in stored if one["layers"] == layers and np.isclose(one["lr"], rate)]

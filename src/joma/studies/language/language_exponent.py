@@ -110,10 +110,6 @@ def correlations(tokens: Tensor, words: int, lags: Sequence[int]) -> Tensor:
     """(lags,): the largest singular value of P(a, then b so many tokens later) - P(a) P(b), for a text (tokens,).
 
     Found by powers of the matrix times its transpose, neither of which is written out: words may be many.
-
-    >>> text = torch.tensor([0, 1]).repeat(500)
-    >>> correlations(text, 2, [1, 2]).round(decimals=2)  # next word certain: 1/2 [[-1, 1], [1, -1]] / 2
-    tensor([0.5000, 0.5000], dtype=torch.float64)
     """
     found = []
     for lag in lags:
@@ -194,7 +190,6 @@ class Members:
         )
 
     def batch(self, step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """(members, batch, length) and what follows: pieces of each member's stretch, at places that the seed draws."""
         share = torch.stack([
             torch.rand(self.config.batch, generator=generator(self.grid.seed_of[m], "places", step)) for m in members
         ])  # fmt: skip
@@ -233,11 +228,7 @@ def run(config: LanguageExponentConfig, run: Run, progress: Progress) -> None:
 
 
 def lags_of(length: int) -> list[int]:
-    """Powers of two up to the longest context.
-
-    >>> lags_of(20)
-    [1, 2, 4, 8, 16]
-    """
+    """Powers of two up to the longest context."""
     return [2**power for power in range(length.bit_length()) if 2**power <= length]
 
 
@@ -274,18 +265,15 @@ class Record:
 
     @property
     def exponents(self) -> Any:
-        """(seeds,): of the loss over sizes."""
         return slope(self.sizes, self.lowest.T)
 
     @property
     def gamma(self) -> Any:
-        """(seeds,): of the loss over contexts of two tokens and more."""
         contexts = np.arange(1, self.by_context.shape[1] + 1)
         return slope(contexts[FIRST - 1 :], self.by_context[:, FIRST - 1 :])
 
     @property
     def lags(self) -> Any:
-        """Up to the first at which correlations are not clearly above those of shuffled tokens."""
         lags = np.array(lags_of(int(self.run.config["length"])))
         own, noise = (self.run.value(f"{kind}/correlations").mean(0) for kind in (self.kind, SHUFFLED))
         low = np.flatnonzero(own <= FLOOR * noise)
@@ -293,7 +281,6 @@ class Record:
 
     @property
     def correlations(self) -> Any:
-        """(parts of the text, lags)."""
         return self.run.value(f"{self.kind}/correlations")[:, : len(self.lags)]
 
     @property
@@ -303,7 +290,6 @@ class Record:
 
     @property
     def predicted(self) -> Any:
-        """(seeds,): γ / 2β."""
         return self.gamma / (2 * self.beta.mean())
 
     def limited(self, name: str) -> Test:

@@ -131,10 +131,6 @@ def mask(tokens: Tensor, count: int, words: int, generator: torch.Generator) -> 
     """Tokens (sequences, length) with `count` of each sequence to be filled in: what is shown, where, what is right.
 
     The mask is the token after the last word.
-
-    >>> shown, places, right = mask(torch.arange(8).view(1, 8), 2, 8, torch.Generator().manual_seed(0))
-    >>> shown.tolist(), places.tolist(), right.tolist()
-    ([[0, 1, 8, 8, 4, 5, 6, 7]], [[2, 3]], [[2, 3]])
     """
     places = torch.rand(tokens.shape, generator=generator).argsort(-1)[..., :count]
     right = tokens.gather(-1, places)
@@ -209,11 +205,7 @@ def images(config: MaskedAndVisionConfig, count: int, what: str) -> tuple[Tensor
 
 
 def patches(pixels: Tensor, size: int) -> Tensor:
-    """Images (images, side, side) as numbers of their patches, row by row: each pixel is a digit of base two.
-
-    >>> patches(torch.tensor([[[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]]).repeat(1, 2, 1), 2)
-    tensor([[9, 0, 9, 0]])
-    """
+    """Images (images, side, side) as numbers of their patches, row by row: each pixel is a digit of base two."""
     count, side, _ = pixels.shape
     black = (pixels > INK).view(count, side // size, size, side // size, size).transpose(2, 3)
     return (black.flatten(-2).flatten(1, 2).long() << torch.arange(size**2)).sum(-1)

@@ -308,7 +308,6 @@ def _spread(value: Any) -> float:
 
 @np.errstate(invalid="ignore")
 def _unequal_spread(v: Any, scale: float, delta: Any, constant: Any) -> float:
-    """How much the differences between tokens change in time, against how far the quantity itself moves."""
     value = _erf(v / scale) / (delta * np.exp(constant))[:, None]
     moved = value - value[:, :1]
     return float(np.abs(moved - moved.mean(-1, keepdims=True)).max() / np.abs(moved).max())

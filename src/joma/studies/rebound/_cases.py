@@ -12,20 +12,12 @@ as in the ablations."""
 
 
 def base_name(layers: int) -> str:
-    """The network that nothing is changed in.
-
-    >>> base_name(1), base_name(5)
-    ('1 layer', '5 layers')
-    """
+    """The network that nothing is changed in."""
     return f"{layers} layer{'s' if layers > 1 else ''}"
 
 
 def points(valley: int, end: int, every: int) -> tuple[int, ...]:
-    """Measuring points: closer on the way down, where entropy moves fast.
-
-    >>> points(4, 14, 2)
-    (0, 2, 4, 8, 12, 14)
-    """
+    """Measuring points: closer on the way down, where entropy moves fast."""
     return tuple(sorted({*range(0, valley, every), *range(valley, end, 2 * every), end}))
 
 
@@ -43,7 +35,6 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As in "2 layers: layer 2"."""
         if self.base == base_name(1):
             return self.base
         first = [layer for layer in self.layers if layer - 1 not in self.layers]
@@ -53,5 +44,4 @@ class Case(NamedTuple):
         return f"{self.base}: layer{'s' if len(self.layers) > 1 else ''} {ranges}"
 
     def mean(self, values: np.ndarray) -> np.ndarray:
-        """Over its layers, of (layers, ...)."""
         return np.asarray(values[list(self.layers)].mean(0))

@@ -89,11 +89,9 @@ class Held(Decoder):
     def features(
         self, tokens: Number, *, noise: Tensor | None = None, look: Look | None = None, change: Sequence[Change] = ()
     ) -> Tensor:
-        """As `Decoder` has it; without another change, with its own."""
         return super().features(tokens, noise=noise, look=look, change=change or self.changes())
 
     def changes(self) -> list[Change]:
-        """What holds, by layer."""
         return [self.hold.change(self._of(layer, "push", self._pushes)) for layer in range(self.config.layers)]
 
     @torch.no_grad()
@@ -122,7 +120,6 @@ class Held(Decoder):
         self._write(layer, "push", self.hold.push(self._valley(layer), now, self.drawn[layer], self.tokens))
 
     def _passing(self, changes: Sequence[Change], tokens: Tensor) -> list[dict[str, Tensor]]:
-        """What passes by in every layer with these changes."""
         seen: list[dict[str, Tensor]] = [{"embedding": self.embedding} for _ in range(self.config.layers)]
 
         def look(layer: int, name: str, value: Tensor) -> None:
@@ -138,7 +135,6 @@ class Held(Decoder):
         return {name: getattr(self, f"{kind}_{name}")[layer] for name in names}
 
     def _write(self, layer: int, kind: str, values: Tensors) -> None:
-        """In place: a captured step reads these very tensors."""
         for name, value in values.items():
             getattr(self, f"{kind}_{name}")[layer].copy_(value)
 

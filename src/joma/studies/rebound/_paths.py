@@ -29,11 +29,7 @@ def valley_steps(found: Path) -> np.ndarray:
 
 
 def rises(found: Path, window: int, ends: np.ndarray | None = None) -> np.ndarray:
-    """From the own valley to the end, (layers, seeds); 0 where the end comes before the valley.
-
-    ends: (seeds,) measuring points; the last one unless given. The end is the mean over `window` steps up to there, of
-    points from the valley on.
-    """
+    """From the own valley to the end, (layers, seeds); 0 where the end comes before the valley."""
     low, place = valleys(found)[..., None], np.arange(len(found.steps))
     ends = np.full(found.entropy.shape[1], place[-1]) if ends is None else ends
     last = found.steps[ends][:, None]

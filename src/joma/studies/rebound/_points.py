@@ -17,11 +17,7 @@ Measure = Callable[[Any, Sequence[int]], Tensor | Mapping[str, Tensor]]
 
 
 def spread_points(first: int, last: int, per_doubling: int = 2) -> list[int]:
-    """0, `first`, and on, each a fixed factor later, to `last`.
-
-    >>> spread_points(8, 40)
-    [0, 8, 11, 16, 23, 32, 40]
-    """
+    """0, `first`, and on, each a fixed factor later, to `last`."""
     count = int(per_doubling * np.log2(last / first)) + 1
     later = [round(first * 2 ** (i / per_doubling)) for i in range(count)]
     return sorted({0, *later, last})
@@ -30,11 +26,6 @@ def spread_points(first: int, last: int, per_doubling: int = 2) -> list[int]:
 def lowest_between(x: np.ndarray, y: np.ndarray) -> float:
     """Where the parabola through three points is lowest, at most as far as the outer two; if it has no lowest point,
     the middle one.
-
-    >>> round(lowest_between(np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 0.5])), 3)
-    2.167
-    >>> lowest_between(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0, 0.0]))
-    2.0
     """
     second, slope, _ = np.polyfit(x - x[1], y, 2)
     moved = -slope / (2 * second) if second > 0 else 0.0

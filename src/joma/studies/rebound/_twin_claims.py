@@ -64,7 +64,6 @@ def judge_hold(twins: Twins, claim: Claim, held: str, run: Run) -> Finding:
 
 
 def _details(twins: Twins, run: Run, held: str, cases: Sequence[Case]) -> dict[str, dict[str, float]]:
-    """By case: the base's rise, how far the hold was off, and what every hold removes, for the reader."""
     found = {}
     for case in cases:
         rise = {"rise of the base (nats)": compare(case.mean(_twins.rises(run, case.base))).value}
@@ -109,10 +108,7 @@ def _nothing_rises(run: Run) -> str:
 
 
 def draw_twins(twins: Twins, colours: Mapping[str, str], leads: str, run: Run) -> Drawing:
-    """How far entropy moves from the valley on, by layer: above with something held, below the controls.
-
-    colours: by what is held. leads: what is held that the caption begins with.
-    """
+    """How far entropy moves from the valley on, by layer: above with something held, below the controls."""
     layers = [Case(name, (n,)) for name in _twins.bases(run) for n in range(len(_twins.rises(run, name)))]
     figure, axes = panels(len(layers), 2, width=3.2 if len(layers) > 1 else 4.6, height=2.5)
     for row, elsewhere in enumerate((False, True)):

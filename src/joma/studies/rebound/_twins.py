@@ -78,7 +78,6 @@ class Twins:
     """No claim is about them alone: they stand beside the others."""
 
     def of(self, base: str) -> dict[str, Hold]:
-        """The twins of a network and their controls, by name."""
         found: dict[str, Hold] = {}
         for held, hold in self.holds.items():
             found[twin_name(base, held)] = hold
@@ -87,7 +86,6 @@ class Twins:
         return found
 
     def plan(self, config: TwinsConfig, text: Corpus) -> tuple[dict[str, Recipe], dict[str, Hold]]:
-        """All networks by their names, and what twins hold."""
         variants: dict[str, Recipe] = {}
         holds: dict[str, Hold] = {}
         for layers in config.layers:
@@ -99,7 +97,6 @@ class Twins:
         return variants, holds
 
     def run(self, config: TwinsConfig, run: Run, progress: Progress) -> None:
-        """Train all depths and their twins."""
         text = corpus(config, progress)
         variants, holds = self.plan(config, text)
 
@@ -121,11 +118,7 @@ class Twins:
 
 
 def twin_name(base: str, held: str, *, elsewhere: bool = False) -> str:
-    """A twin, or its control.
-
-    >>> twin_name("1 layer", "shared size"), twin_name("1 layer", "shared size", elsewhere=True)
-    ('1 layer, shared size held', '1 layer, shared size pushed elsewhere')
-    """
+    """A twin, or its control."""
     return f"{base}, {held} {'pushed elsewhere' if elsewhere else 'held'}"
 
 
@@ -175,11 +168,7 @@ def judged_layers(run: Run) -> list[Case]:
 
 
 def removed(run: Run, case: Case, variant: str) -> np.ndarray:
-    """The share of the base's rise that a twin does not have, by seed; 1 if it stays at the valley.
-
-    The rise of its own base, seed by seed, less the twin's; as a share of the mean rise over seeds, so that a seed
-    that hardly rises does not decide.
-    """
+    """The share of the base's rise that a twin does not have, by seed; 1 if it stays at the valley."""
     base = case.mean(rises(run, case.base))
     return np.asarray((base - case.mean(rises(run, variant))) / compare(base).value)
 

@@ -43,7 +43,6 @@ class Scaled(Change):
         self.more, self.shift = more, shift
 
     def ask(self, query: Tensor) -> Tensor:
-        """As `Change` has it."""
         return query * (1 + self.more)[:, None, :, None, None] + self.shift[:, None, :, None]
 
 
@@ -54,7 +53,6 @@ class Turned(Change):
         self.matrix, self.shift = matrix, shift
 
     def ask(self, query: Tensor) -> Tensor:
-        """As `Change` has it."""
         return query + query @ self.matrix[:, None].mT + self.shift[:, None, :, None]
 
 
@@ -65,7 +63,6 @@ class Sizes(Hold):
     parts: tuple[str, ...] = ("shared", "specific")
 
     def draw(self, config: DecoderConfig, tokens: Tensor, draws: torch.Generator) -> Tensor:
-        """A rotation for every head."""
         side = config.width // config.heads
         rotations: Tensor = torch.linalg.qr(torch.randn(config.heads, side, side, generator=draws)).Q
         return rotations
@@ -92,7 +89,6 @@ class Sizes(Hold):
         return torch.where(valley == now, 1.0, valley / now).sqrt().clamp(1 / MOST, MOST)
 
     def change(self, push: Tensors) -> Change:
-        """As `Hold` has it."""
         return Turned(push["matrix"], push["shift"]) if self.elsewhere else Scaled(push["more"], push["shift"])
 
     def miss(self, valley: Tensors, now: Tensors, tokens: Tensor) -> Tensor:

@@ -90,11 +90,7 @@ class NeedOrDelayConfig(TwinsConfig):
 
 
 def arm_name(base: str, arm: str) -> str:
-    """The network of an arm.
-
-    >>> arm_name("2 layers", "nothing"), arm_name("2 layers", "QK"), arm_name("2 layers", "QK frozen, input held")
-    ('2 layers', '2 layers, QK frozen', '2 layers, QK frozen, input held')
-    """
+    """The network of an arm."""
     return {NOTHING: base, HELD: f"{base}, {HELD}"}.get(arm, f"{base}, {arm} frozen")
 
 
@@ -232,7 +228,6 @@ def judge_delay(arm: str, run: Run, claim: Claim) -> Finding:
 
 
 def _details(run: Run, judged: Sequence[Case], *arms: str) -> dict[str, dict[str, float]]:
-    """By case and arm: the rise, when the valley is, and both at equal loss, for the reader."""
     found: dict[str, dict[str, float]] = {}
     for case in judged:
         base = path(run, case.base)

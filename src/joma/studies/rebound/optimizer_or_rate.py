@@ -67,7 +67,6 @@ def at_loss(run: Run, optimizer: str, level: float) -> Reading:
 
 
 def _taken(values: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """(rates, seeds, points, ...) at one point each, (rates, seeds, ...)."""
     index = place.reshape(*place.shape, *[1] * (values.ndim - 2))
     return np.take_along_axis(values, index, axis=2)[:, :, 0]
 

@@ -36,12 +36,10 @@ class Mean(Hold):
     always: ClassVar[bool] = True
 
     def draw(self, config: DecoderConfig, tokens: Tensor, draws: torch.Generator) -> Tensor:
-        """A direction."""
         direction = torch.randn(config.width, generator=draws)
         return direction / length(direction)
 
     def measure(self, seen: Tensors, drawn: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """(members, width)."""
         return {"mean": seen["input"].mean((1, 2))}
 
     def push(self, valley: Tensors, now: Tensors, drawn: Tensor, tokens: Tensor) -> dict[str, Tensor]:
@@ -49,11 +47,9 @@ class Mean(Hold):
         return {"on": torch.ones_like(now["mean"][:, :1]), "mean": valley["mean"], "aside": drawn}
 
     def change(self, push: Tensors) -> Change:
-        """As `Hold` has it."""
         return MeanKept(push["on"], push["mean"], push["aside"] if self.elsewhere else None)
 
     def miss(self, valley: Tensors, now: Tensors, tokens: Tensor) -> Tensor:
-        """Distance of the means."""
         return length(now["mean"] - valley["mean"]) / length(valley["mean"])
 
 
@@ -64,11 +60,9 @@ class MeanKept(Change):
         self.on, self.mean, self.aside = on, mean, aside
 
     def read(self, x: Tensor) -> Tensor:
-        """As `Change` has it."""
         return x + (self.on * self.lacking(x.mean((1, 2))))[:, None, None]
 
     def lacking(self, now: Tensor) -> Tensor:
-        """What is added where the mean is `now`, (members, width)."""
         lacks = self.mean - now
         return lacks if self.aside is None else self.aside * length(lacks.detach())[:, None]
 
@@ -85,7 +79,6 @@ class Moments(Mean):
         return rotation
 
     def measure(self, seen: Tensors, drawn: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """The mean (members, width) and the covariance (members, width, width)."""
         x = seen["input"].flatten(1, 2)
         mean = x.mean(1)
         centred = x - mean[:, None]
@@ -99,11 +92,9 @@ class Moments(Mean):
         return super().push(valley, now, drawn[:, 0], tokens) | {"more": more}
 
     def change(self, push: Tensors) -> Change:
-        """As `Hold` has it."""
         return MomentsKept(push["on"], push["mean"], push["aside"] if self.elsewhere else None, push["more"])
 
     def miss(self, valley: Tensors, now: Tensors, tokens: Tensor) -> Tensor:
-        """The larger of two: distance of the means, distance of the covariances."""
         off, size = (x.square().sum((-2, -1)).sqrt() for x in (now["covariance"] - valley["covariance"],
                                                               valley["covariance"]))  # fmt: skip
         return torch.maximum(super().miss(valley, now, tokens), off / size)
@@ -117,17 +108,13 @@ class MomentsKept(MeanKept):
         self.more = more
 
     def read(self, x: Tensor) -> Tensor:
-        """As `Change` has it."""
         now = x.mean((1, 2))
         apart = (x - now[:, None, None]).flatten(1, 2) @ self.more  # a symmetric map
         return x + apart.view(x.shape) + (self.on * self.lacking(now))[:, None, None]
 
 
 def transport(now: Tensor, then: Tensor) -> Tensor:
-    """A - 1 of the symmetric A with A now A = then: of all such maps the one that moves a Gaussian least.
-
-    now, then: covariances (..., width, width). Both get the same small ridge, so that A is 1 where nothing varies.
-    """
+    """A - 1 of the symmetric A with A now A = then: of all such maps the one that moves a Gaussian least."""
     wide = [x.double() for x in (now, then)]
     width = now.shape[-1]
     ridge = RIDGE * wide[1].diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None] * torch.eye(width).to(wide[0])

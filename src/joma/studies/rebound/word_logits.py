@@ -26,15 +26,11 @@ from joma.studies.rebound._twins import Twins, TwinsConfig
 
 @dataclass(frozen=True)
 class Words(Hold):
-    """The logit that the mean query of a batch gives each word as key, less the mean over places.
-
-    Words that the fixed batch does not have get no offset.
-    """
+    """The logit that the mean query of a batch gives each word as key, less the mean over places."""
 
     always: ClassVar[bool] = True
 
     def draw(self, config: DecoderConfig, tokens: Tensor, draws: torch.Generator) -> Tensor:
-        """A direction for every head."""
         direction = torch.randn(config.heads, config.width // config.heads, generator=draws)
         return direction / length(direction)[:, None]
 
@@ -58,11 +54,9 @@ class Words(Hold):
         return {"logit": logit, "there": valley["there"], "aside": valley["aside"]}
 
     def change(self, push: Tensors) -> Change:
-        """As `Hold` has it."""
         return WordsKept(push["logit"], push["there"], push["aside"] if self.elsewhere else None)
 
     def miss(self, valley: Tensors, now: Tensors, tokens: Tensor) -> Tensor:
-        """Root of the mean square over the places of the fixed batch."""
         off, size = (
             at_tokens(values, tokens[None]).square().mean((1, 2, 3)).sqrt()
             for values in (now["logit"] - valley["logit"], valley["logit"])
@@ -71,16 +65,12 @@ class Words(Hold):
 
 
 class WordsKept(Change):
-    """Gives words their logits of the valley: (members, heads, words).
-
-    there: 1 for words that have one, else 0. aside: in place of the mean query, (members, heads, head width).
-    """
+    """Gives words their logits of the valley: (members, heads, words)."""
 
     def __init__(self, logit: Tensor, there: Tensor, aside: Tensor | None) -> None:
         self.logit, self.there, self.aside = logit, there, aside
 
     def score(self, logits: Tensor, query: Tensor, key: Tensor, tokens: Tensor) -> Tensor:
-        """As `Change` has it."""
         through = query.mean((1, 3)) if self.aside is None else self.aside
         now, _ = words_through(through, key, tokens, self.logit.shape[-1])
         return logits + at_tokens(self.there * (self.logit - now), tokens)[:, :, :, None]

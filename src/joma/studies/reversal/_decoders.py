@@ -130,10 +130,7 @@ AT_ONCE = 2**17  # tokens that all members together read at once while they are 
 
 
 def answers(decoder: Decoder, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Of every row the log probability of its whole answer, and whether it is the most likely one, (members, n) each.
-
-    Rows without a target are NaN.
-    """
+    """Of every row the log probability of its whole answer, and whether it is the most likely, (members, n) each."""
     found = []
     size = max(1, AT_ONCE // (decoder.members * tokens.shape[-1]))
     for some, wanted in zip(tokens.split(size, 1), targets.split(size, 1), strict=True):
@@ -205,7 +202,6 @@ class Training(StudyConfig):
         gpt2(self, layers=1, vocabulary=8, context=2)  # refuses an impossible width
 
     def check_depths(self, depths: tuple[int, ...], rates: tuple[float, ...], **studied: tuple[int, ...]) -> None:
-        """Every depth has its rate, and what is studied in detail is among them."""
         if len(rates) != len(depths):
             raise ValueError(f"rates must be one per depth, {len(depths)}, got {rates}")
         for name, some in studied.items():
@@ -227,11 +223,7 @@ def gpt2(config: Training, **shape: Any) -> DecoderConfig:
 
 
 def layers_of(count: int) -> str:
-    """The name of a case.
-
-    >>> layers_of(1), layers_of(24)
-    ('1 layer', '24 layers')
-    """
+    """The name of a case."""
     return "1 layer" if count == 1 else f"{count} layers"
 
 
@@ -308,7 +300,6 @@ class Networks:
         return Decoder(self.shape, [source.initial_seed() for source in own])
 
     def batch(self, step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Tokens and targets, (members, batch, length) each."""
         if len(members) < len(self.lessons):
             who = torch.tensor(list(members), device=self.order.device)
         else:
@@ -384,11 +375,9 @@ class Record(Generic[C]):
         return self.conditions[name, layers]
 
     def at(self, name: str, depths: Iterable[int]) -> dict[str, C]:
-        """One condition at several depths, by the name of the case."""
         return {layers_of(depth): self.conditions[name, depth] for depth in depths}
 
     def array(self, condition: C, series: str) -> Any:
-        """(points, seeds, ...) as recorded, of all networks."""
         group, members = self._place[condition]
         name = f"{group}/{series}"
         if name not in self._read:
@@ -406,11 +395,9 @@ class Record(Generic[C]):
         return np.where(self.learned(condition).reshape(1, -1, *[1] * (values.ndim - 2)), values, np.nan)
 
     def over_training(self, condition: C, kind: str) -> Any:
-        """(points, seeds): the probability of the right answer."""
         return self.counting(condition, "facts/probability")[..., self.kinds.index(kind)]
 
     def probability(self, condition: C, kind: str) -> Any:
-        """(seeds,) at the end."""
         return self.over_training(condition, kind)[-1]
 
     def rank(self, condition: C, kind: str, what: str = "beaten") -> Any:
@@ -455,7 +442,6 @@ class Record(Generic[C]):
     def judged(
         self, claim: Claim, found: Compared, some: Iterable[C], *, details: Numbers | None = None, **evidence: Any
     ) -> Finding:
-        """`by_effect` of networks that learned. some: the conditions that it is about."""
         lost = float(sum(np.sum(~self.learned(one)) for one in some))
         reason = (
             f"no network, or none of one case, answers {LEARNED:.0%} of what it was taught: there is nothing to judge"

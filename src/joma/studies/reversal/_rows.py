@@ -94,7 +94,6 @@ def bounds(loss: Any, visits: Any, shared: float, tokens: int, rate: float) -> d
     """
 
     def allowed(visits: Any, power: float) -> Any:
-        """1 - p."""
         return 1 - train_bound(visits, tokens=tokens, rate=rate, power=power).numpy()
 
     def most(values: Any) -> float:

@@ -161,7 +161,6 @@ class ChainNetworks(decoders.Networks):
         return super().measures | {"answered": self.answered}
 
     def answered(self, decoder: Decoder, members: Sequence[int]) -> Tensor:
-        """(members, ways): the share of held-out chains whose end is reached, saying what is most likely."""
         statements, entity = self.held_out[list(members)], self.chains.entity
         asked, end = statements[..., : entity + 1], statements[..., -entity:]
         at = asked[..., :entity]
@@ -191,11 +190,9 @@ class Scores(decoders.Record[Condition]):
         super().__init__(run, conditions(run.config), KINDS, taught=taught, ranked=RANKED, entities=entities)
 
     def steps_known(self, condition: Condition) -> Any:
-        """(seeds,) at the end: the probability of the step that is known less."""
         return np.minimum(*(self.probability(condition, kind) for kind in ("first step", "second step")))
 
     def answered(self, condition: Condition, way: str) -> Any:
-        """(seeds,) at the end: the share of held-out chains whose end is reached."""
         return self.counting(condition, "answered")[-1][:, WAYS.index(way)]
 
 

@@ -42,10 +42,7 @@ def gaussian(tokens: int, width: int, draws: int, generator: torch.Generator) ->
 
 
 def descend(inner: Tensor, facts: int, steps: int, trained: str) -> Tensor:
-    """Forward and reverse loss, (2, draws, steps + 1). Tokens 2i and 2i + 1 are A and B of the fact i.
-
-    The rate is 1 per fact, so that one step is one visit of each row.
-    """
+    """Forward and reverse loss, (2, draws, steps + 1). Tokens 2i and 2i + 1 are A and B of the fact i."""
     first, second = torch.arange(2 * facts).reshape(facts, 2).unbind(-1)
     c = inner.new_zeros(len(inner), facts, inner.shape[-1])
     back = torch.zeros_like(c)

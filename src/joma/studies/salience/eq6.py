@@ -147,10 +147,7 @@ def _softmax_and_entropy(logits: Any) -> tuple[Any, Any]:
 
 
 def in_order(learned: Any) -> Any:
-    """The share of pairs of components of which the more salient one is learned strictly first. (draws,).
-
-    Pairs of which neither is learned are left out. learned: (draws, components), the targets sorted upwards.
-    """
+    """The share of pairs of components of which the more salient one is learned strictly first. (draws,)."""
     less, more = np.triu_indices(learned.shape[-1], 1)
     counted = np.isfinite(np.minimum(learned[:, less], learned[:, more]))
     return ((learned[:, more] < learned[:, less]) & counted).sum(-1) / np.maximum(counted.sum(-1), 1)
@@ -279,7 +276,6 @@ def attention(run: Run, claim: Claim) -> Finding:
 
 
 def _pair(run: Run, key: str) -> tuple[Any, Any]:
-    """A number of every draw, with attention and without."""
     return run.value(f"attention/{key}"), run.value(f"no attention/{key}")
 
 

@@ -69,11 +69,7 @@ def depths(config: Mapping[str, object]) -> Sequence[int]:
 
 
 def run(config: ScanSnapDecoderConfig, run: Run, progress: Progress) -> None:
-    """Train all depths on the text and on its words in random order, with attention maps.
-
-    The networks of one depth are one ensemble: those that read the text, then those that read it shuffled. They take
-    the place of two rates in what is recorded.
-    """
+    """Train all depths on the text and on its words in random order, with attention maps."""
     text = corpus(config, progress)
     needs_device(config.device, device="cpu")
     remember_corpus(text, run)
@@ -143,7 +139,6 @@ def _unlearned(claim: Claim, expected: str, run: Run) -> Finding | None:
 
 
 def _lost(run: Run, layers: int, text: int, step: int) -> np.ndarray:
-    """Which share of the untrained lowest layer's entropy is lost at `step`, (seeds,); NaN for runs that diverged."""
     name = layers_of(layers)
     curves, kept = layer_curves(run, name, rate=text)[0], alive(run, name)[text]  # (seeds, points)
     at = int(np.flatnonzero(steps_of(run, name) == step)[0])
@@ -210,7 +205,6 @@ def _frozen(run: Run, claim: Claim) -> Finding:
 
 
 def _context(run: Run) -> dict[str, dict[str, float]]:
-    """Losses, and what diverged."""
     names = [layers_of(layers) for layers in depths(run.config)]
     losses = {
         f"{name}{', words in random order' * text}": mean_over_seeds(recorded.best_loss(run, name)[text])

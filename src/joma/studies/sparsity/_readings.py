@@ -36,7 +36,6 @@ class TextConfig(StudyConfig):
 
     @property
     def text(self) -> LanguageModelConfig:
-        """What says which text is meant to those who find it."""
         return LanguageModelConfig(corpus=self.corpus, data=self.data, tokens=self.tokens, vocabulary=self.vocabulary)
 
 

@@ -98,19 +98,16 @@ class SinksConfig(texts.TextConfig):
             self.shape(2, "softmax", layers)  # what cannot be built is refused now
 
     def shape(self, words: int, kind: Attention, layers: int) -> DecoderConfig:
-        """Of a network that reads so many words and the fixed first one."""
         return DecoderConfig(
             words + 1, layers=layers, width=self.width, heads=self.heads, mlp=4 * self.width if self.mlp else 0,
             context=self.length, norm="pre-layer", activation="gelu" if self.mlp else "identity", attention=kind,
         )  # fmt: skip
 
     def kinds(self, reading: str) -> tuple[Attention, ...]:
-        """Those that are trained on a reading."""
         return KINDS if reading == COPY else tuple(kind for kind in KINDS if kind in self.text_kinds)
 
     @property
     def variants(self) -> list[tuple[str, Attention]]:
-        """(reading, kind) of all ensembles."""
         return [(reading, kind) for reading in (COPY, TEXT) for kind in self.kinds(reading)]
 
 
@@ -133,10 +130,7 @@ def run(config: SinksConfig, run: Run, progress: Progress) -> None:
 
 
 class Members:
-    """All networks of one kind on one reading: those whose first token is fixed, then those whose first token is free.
-
-    Networks of all kinds begin with the same weights, seed by seed, and read the same sequences in the same order.
-    """
+    """All networks of one kind on one reading: those whose first token is fixed, then those where it is free."""
 
     def __init__(self, config: SinksConfig, name: str, kind: Attention, reading: Reading) -> None:
         self.config, self.reading, self.kind = config, reading, kind
@@ -207,10 +201,7 @@ def uniform(length: int) -> float:
 
 
 def _mass(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean over late queries of the weight on each key, (members, layers, heads, keys), and on all, (..., heads).
-
-    A query whose weights sum to more than 1, as a sigmoid's may, counts by their shares.
-    """
+    """Mean over late queries of the weight on each key, (members, layers, heads, keys), and on all, (..., heads)."""
     late = tokens.shape[-1] // 2
     masses, totals = [], []
 
@@ -241,7 +232,6 @@ class Sinks:
         return self.run.steps(f"{reading}/{kind}/attention/mass")
 
     def over_steps(self, reading: str, kind: str, what: str = "mass", first: str = "fixed") -> Any:
-        """(steps, seeds, ...) of what is recorded, of networks whose first token is fixed or free."""
         start = self.config.firsts.index(first) * self.config.seeds
         return self.run.array(f"{reading}/{kind}/attention/{what}")[:, start : start + self.config.seeds]
 
@@ -253,12 +243,10 @@ class Sinks:
         return beats_guessing(self.over_steps(reading, kind, "loss", first)[-1], words)
 
     def mean(self, reading: str, kind: str, what: str = "mass", first: str = "fixed", step: int = -1) -> Any:
-        """(seeds, ...), mean over layers and heads, of the networks that learned."""
         found = self.over_steps(reading, kind, what, first)[step].mean((1, 2))
         return np.where(self.learned(reading, kind, first).reshape(-1, *(1,) * (found.ndim - 1)), found, np.nan)
 
     def first_key(self, reading: str, kind: str, first: str = "fixed", step: int = -1) -> Any:
-        """(seeds,)."""
         return self.mean(reading, kind, "mass", first, step)[:, 0]
 
     def controls(self, reading: str, mass: Any = None) -> Mapping[str, Comparison]:
@@ -319,7 +307,6 @@ def _sinks(run: Run, claim: Claim) -> Finding:
 
 
 def _of_softmax(seen: Sinks, reading: str) -> dict[str, float]:
-    """What else there is to say of softmax on a reading."""
     heads = seen.over_steps(reading, "softmax")[-1][..., 0][seen.learned(reading, "softmax")]  # (seeds, layers, heads)
     numbers = {
         "uniform": seen.uniform,
@@ -495,7 +482,6 @@ def _by_place(seen: Sinks) -> Drawing:
 
 
 def _by_key(seen: Sinks, reading: str, kind: str) -> Any:
-    """(PLACES, seeds)."""
     mass, replaced, moved = (
         seen.over_steps(reading, kind, what)[-1].mean((1, 2)) for what in ("mass", "replaced", "moved")
     )

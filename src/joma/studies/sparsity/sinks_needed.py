@@ -74,25 +74,17 @@ class SinksNeededConfig(StudyConfig):
 
     @property
     def variants(self) -> dict[str, tuple[Attention, int, str]]:
-        """Kind, heads and task of each ensemble, by its name."""
         tasks = [(kind, TRIGGER) for kind in KINDS] + [("softmax", ALWAYS)]
         return {name_of(kind, heads, task): (kind, heads, task) for heads in self.heads for kind, task in tasks}
 
 
 def name_of(kind: str, heads: int, task: str = TRIGGER) -> str:
-    """The ensemble of this kind, number of heads and task.
-
-    >>> name_of("relu", 1)
-    'relu, 1 head, trigger'
-    """
+    """The ensemble of this kind, number of heads and task."""
     return f"{kind}, {counted(heads, 'head')}, {task}"
 
 
 def sequences(config: SinksNeededConfig, task: str, count: int, place: int | str) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens (count, length, content + MARKS), what to give (count, length, content), and where it is asked for.
-
-    place: a step, or a word. The same tokens are drawn for both tasks; in the control the trigger is any other token.
-    """
+    """Tokens (count, length, content + MARKS), what to give (count, length, content), and where it is asked for."""
     source = generator(config.seed, "sequences", place)
     vectors = torch.randn(count, config.length, config.content, generator=source)
     at = torch.randint(2, config.length, (count,), generator=source)  # the token before may be any
@@ -221,7 +213,6 @@ class Record:
         self.uniform = float((1 / np.arange(length // 2 + 1, length + 1)).mean())
 
     def every(self, kind: str, what: str, task: str = TRIGGER) -> Any:
-        """(points, seeds), the mean over heads."""
         found = self.run.array(f"{name_of(kind, self.heads, task)}/read/{what}")
         return found if found.ndim == 2 else found.mean(-1)
 

@@ -231,7 +231,6 @@ def sound(run: Run, name: str) -> Any:
 
 
 def _of_sound(run: Run, name: str, values: Any) -> Any:
-    """Values (points, members) of the members that are sound; NaN if there is none, so that there is a picture."""
     kept = sound(run, name)
     return values[:, kept] if kept.any() else np.full(values.shape, np.nan)
 
@@ -242,10 +241,7 @@ def column(run: Run, name: str, what: str) -> Any:
 
 
 def share(run: Run, name: str, what: str, of: str = "") -> Any:
-    """Of the edges or nodes counted as `of` those counted as `what`, (points, members); NaN where none is counted.
-
-    Without `of`, those of `what` that are positive.
-    """
+    """Of the edges or nodes counted as `of` those counted as `what`, (points, members); NaN where none is counted."""
     part, total = (column(run, name, each) for each in ((what, of) if of else (f"{what} positive", what)))
     return np.divide(part, total, out=np.full(total.shape, np.nan), where=total > 0)
 

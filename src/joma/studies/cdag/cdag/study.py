@@ -42,7 +42,6 @@ CLAIMS = Claims(source="CDAG Sec. 1.2", guard=_unlearned)
 
 
 def _by_effect(run: Run, claim: Claim, found: Any, *, details: dict[str, dict[str, float]], **evidence: Any) -> Finding:
-    """`by_effect`, with the number of networks that are left out, if there are any."""
     lost = sum(int((~nets.sound(run, name)).sum()) for name in NETWORKS)
     left_out = {"diverged and left out": {"networks": float(lost)}} if lost else {}
     return by_effect(claim, found, details=details | left_out, **evidence)

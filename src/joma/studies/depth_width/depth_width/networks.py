@@ -25,11 +25,7 @@ TIMES_WIDTH = 4
 
 
 def parameters_of(shape: DecoderConfig) -> int:
-    """All trained numbers of a pre-norm decoder with LayerNorm: embeddings, blocks, last norm, output matrix.
-
-    >>> parameters_of(DecoderConfig(9, width=4, mlp=16, norm="pre-layer", activation="gelu"))
-    333
-    """
+    """All trained numbers of a pre-norm decoder with LayerNorm: embeddings, blocks, last norm, output matrix."""
     return embeddings_of(shape) + (shape.outputs or shape.vocabulary) + 2 * shape.width + shape.layers * _block(shape)
 
 
@@ -45,12 +41,7 @@ def _block(shape: DecoderConfig) -> int:
 
 
 def operations_of(shape: DecoderConfig) -> float:
-    """Floating-point operations per token of a training step, forward and back: three times those forward.
-
-    Two per weight of every matrix that a token passes, and those of attention over the whole context, because masked
-    places are computed too. A class is read at one place only: its output matrix is counted once per token all the
-    same.
-    """
+    """Floating-point operations per token of a training step, forward and back: three times those forward."""
     matrices = shape.layers * (4 * shape.width**2 + 2 * shape.width * shape.mlp)
     matrices += (shape.outputs or shape.vocabulary) * shape.width
     return 3.0 * (2 * matrices + 4 * shape.layers * shape.context * shape.width)
@@ -70,10 +61,6 @@ def find_shape(
 
     Its width is the multiple of `multiple` for which the MLP comes nearest to four times the width. The MLP's hidden
     width takes up what is left. It is a multiple too where that is fine enough. Heads are about `head_width` wide.
-
-    >>> shape = find_shape(50_000, 4, vocabulary=200, context=32)
-    >>> shape.width, shape.mlp, parameters_of(shape)
-    (28, 110, 50088)
     """
     if multiple % 2:
         raise ValueError(f"multiple must be even, as sinusoidal positions need even widths, got {multiple}")
@@ -102,11 +89,7 @@ def _filled(shape: DecoderConfig, parameters: int, multiple: int) -> list[Decode
 
 
 def heads_of(width: int, head_width: int) -> int:
-    """The number of heads that divides the width and comes nearest to heads of `head_width`.
-
-    >>> heads_of(96, 32), heads_of(26, 16), heads_of(8, 16)
-    (3, 2, 1)
-    """
+    """The number of heads that divides the width and comes nearest to heads of `head_width`."""
     possible = [heads for heads in range(1, width + 1) if width % heads == 0]
     return min(possible, key=lambda heads: abs(log(width / heads / head_width)))
 
@@ -183,7 +166,6 @@ class DepthWidthConfig(StudyConfig):
             self.shape("tree", layers, vocabulary=tokens + 1, outputs=self.classes, context=tokens)
 
     def shape(self, family: str, layers: int, *, vocabulary: int, outputs: int | None, context: int) -> DecoderConfig:
-        """The decoder of so many layers that has the count of its family."""
         return find_shape(
             self.parameters if family == "text" else self.tree_parameters,
             layers,
@@ -241,7 +223,6 @@ class Family:
         }
 
     def ensembles(self) -> dict[str, Ensemble]:
-        """One per shape, by the name that its record has."""
         return {record_name(self.name, layers): self._ensemble(self.shape(layers)) for layers in self.layers}
 
     def _ensemble(self, shape: DecoderConfig) -> Ensemble:
@@ -303,7 +284,6 @@ def record_name(family: str, layers: int) -> str:
 
 
 def _clock(device: str) -> Callable[[Decoder, Sequence[int]], Tensor]:
-    """The time in seconds, the same for every member."""
 
     def now(decoder: Decoder, members: Sequence[int]) -> Tensor:
         if device.startswith("cuda"):

@@ -192,10 +192,7 @@ class Tree:
 
 
 def _regression(seen: Tensor, wanted: Tensor) -> Tensor:
-    """The weights of the most likely logistic regression, by steps with a fixed bound of the curvature (Böhning 1992).
-
-    torch has a general search, but loading it takes longer than all of this.
-    """
+    """The weights of the most likely logistic regression, by steps with a bound of the curvature (Böhning 1992)."""
     bound = torch.linalg.cholesky(seen.mT @ seen + 1e-6 * torch.eye(seen.shape[-1], dtype=seen.dtype))
     weight = torch.zeros(seen.shape[-1], wanted.shape[-1], dtype=seen.dtype)
     for _ in range(SEARCH):
@@ -247,7 +244,6 @@ class TreeReader:
         return np.full(len(self.trees), log(self.outputs))
 
     def ideal(self, samples: int) -> np.ndarray:
-        """(trees, 2): the lowest loss that is possible, and that of a reader that adds up the tokens."""
         return np.array([[tree.uncertainty(samples), tree.linear_loss(samples)] for tree in self.trees])
 
 

@@ -120,7 +120,6 @@ class Sweep:
         return sum(self.best_rate(shape) in (0, len(self.rates) - 1) for shape in range(len(self.layers)))
 
     def facts(self, shape: int) -> dict[str, float]:
-        """Sizes and costs of one shape."""
         return facts(self.run, self.names[shape])
 
 
@@ -129,11 +128,7 @@ _FACTS = ("width", "heads", "mlp", "parameters", "embeddings", "operations per t
 
 
 def facts(run: Run, name: str) -> dict[str, float]:
-    """Width, heads, MLP, parameters, embedding share, operations per token, and the seconds of a network's step.
-
-    The seconds are the middle ones of those between measuring points: the first hold the compiling, and where a run
-    was taken up again the time between has no meaning. NaN where time was not recorded.
-    """
+    """Width, heads, MLP, parameters, embedding share, operations per token, and the seconds of a network's step."""
     found = dict(zip(_FACTS, run.value(f"{name}/shape").tolist(), strict=True))
     found["embedding share"] = found["embeddings"] / found["parameters"]
     found["seconds per step"] = float("nan")
@@ -162,16 +157,11 @@ WORDS = {DEEP: "deep trees", FLAT: "flat trees", SHUFFLED: "shuffled text"}
 
 
 def words(kind: str) -> str:
-    """A kind of data as a sentence calls it.
-
-    >>> words("sympy"), words("deep tree")
-    ('Python source', 'deep trees')
-    """
+    """A kind of data as a sentence calls it."""
     return WORDS.get(kind) or called(kind)
 
 
 def _deeper_on(run: Run, claim: Claim, kind: str) -> Finding:
-    """The deepest shape against the shallowest, each at its own best rate."""
     expected = (
         f"the deepest shape has a loss at least {MATTERS} nats below that of the shallowest, beyond chance, and "
         "the gain exceeds what the next-best rate changes"
@@ -306,7 +296,6 @@ def _none_deeper(sweep: Sweep) -> str:
 
 
 def _shapes(sweep: Sweep) -> Numbers:
-    """Losses, costs and embeddings of every shape, for the reader of a finding."""
     places = range(len(sweep.layers))
     facts = [sweep.facts(shape) for shape in places]
     names = [layers_of(sweep, shape) for shape in places]
@@ -340,7 +329,6 @@ def draw(run: Run) -> list[Drawing]:
 
 
 def _grid(count: int) -> tuple[Figure, list[Axes]]:
-    """As many panels as are needed, three in a row, four as two by two."""
     columns = 2 if count == 4 else 3
     figure, axes = panels(columns, -(-count // columns))
     for axis in axes[count:]:
@@ -380,7 +368,6 @@ def _depth_axis(axis: Axes, layers: list[int]) -> None:
 
 
 def _draw_costs(axis: Axes, sweep: Sweep) -> None:
-    """Each as a multiple of the shallowest shape's."""
     facts = [sweep.facts(shape) for shape in range(len(sweep.layers))]
     drawn = {"operations": ("operations per token", ORANGE), "time of a step": ("seconds per step", BLUE)}
     for name, (key, colour) in drawn.items():
@@ -394,7 +381,6 @@ def _draw_costs(axis: Axes, sweep: Sweep) -> None:
 
 
 def _caption(sweeps: list[Sweep]) -> str:
-    """The finding first: on which data the deepest shape is better than the shallowest."""
     gains = [_gain_in_words(sweep) for sweep in sweeps if sweep.kind in DEEPER]
     edge = [words(sweep.kind) for sweep in sweeps if sweep.at_the_edge]
     beyond = f" On {listing(edge)}, the best rate of some shape is at the edge of the grid." if edge else ""

@@ -52,20 +52,12 @@ BALANCING = 20
 
 
 def projector_ranks(side: int) -> tuple[int, int, int, int]:
-    """The ranks whose captured energy is recorded.
-
-    >>> projector_ranks(200)
-    (1, 4, 12, 50)
-    """
+    """The ranks whose captured energy is recorded."""
     return 1, 4, side // 16, side // 4
 
 
 def gram(matrices: Tensor) -> Tensor:
-    """Of the shorter side, (..., side, side), float64, with trace 1 (0 for a zero matrix); rows where both are equal.
-
-    >>> gram(torch.diag(torch.tensor([3.0, 1.0]))).diagonal()
-    tensor([0.9000, 0.1000], dtype=torch.float64)
-    """
+    """Of the shorter side, (..., side, side), float64, trace 1 (0 for a zero matrix); rows where both are equal."""
     wide = matrices.double()
     wide = wide if wide.shape[-2] <= wide.shape[-1] else wide.mT
     found = wide @ wide.mT
@@ -112,9 +104,6 @@ def statistics(shares: Tensor) -> Tensor:
 
     The rest is the matrix without its first direction. The effective dimension is 1 / sum of squared shares: n where n
     directions have equal energy.
-
-    >>> statistics(torch.tensor([0.5, 0.25, 0.25] + [0.0] * 13))[:4]
-    tensor([2.0000, 2.0000, 2.6667, 0.5000])
     """
     kept = shares.cumsum(-1)
     energies = [kept[..., rank - 1] for rank in projector_ranks(shares.shape[-1])]
@@ -123,10 +112,7 @@ def statistics(shares: Tensor) -> Tensor:
 
 
 def overlap(one: Tensor, other: Tensor) -> Tensor:
-    """The share of one subspace that lies in the other, (...): 1 if equal, r / side for random ones of dimension r.
-
-    one, other: (..., side, r), orthonormal columns.
-    """
+    """The share of one subspace that lies in the other, (...): 1 if equal, r / side for random ones of dimension r."""
     shared: Tensor = (one.mT.double() @ other.double()).square().sum((-2, -1))
     return shared / one.shape[-1]
 
@@ -138,11 +124,7 @@ def captured(grams: Tensor, directions: Tensor) -> Tensor:
 
 
 def same_norms(matrices: Tensor, generator: torch.Generator) -> Tensor:
-    """Gaussian matrices whose rows and columns have the norms of the given ones, (..., rows, columns).
-
-    Rows and columns are rescaled in turn, which ends with both right: what is left of a matrix if nothing but the sizes
-    of its rows and columns is known.
-    """
+    """Gaussian matrices whose rows and columns have the norms of the given ones, (..., rows, columns)."""
     rows = matrices.norm(dim=-1, keepdim=True)
     columns = matrices.norm(dim=-2, keepdim=True)
     made: Tensor = torch.randn(matrices.shape, generator=generator, device=matrices.device, dtype=matrices.dtype)
@@ -197,11 +179,7 @@ class GaloreLowrankConfig(LanguageModelConfig):
 
 
 def points(steps: int, refresh: int, pairs: int) -> list[int]:
-    """Pairs of steps that are `refresh` apart: the first at 0, the last at the end, more of them early.
-
-    >>> points(5800, 200, 4)
-    [0, 200, 400, 1000, 1200, 5600, 5800]
-    """
+    """Pairs of steps that are `refresh` apart: the first at 0, the last at the end, more of them early."""
     later = np.geomspace(refresh, steps - refresh, pairs - 1)
     starts = {0, steps - refresh, *(round(start / refresh) * refresh for start in later[:-1])}
     return sorted(starts | {start + refresh for start in starts})

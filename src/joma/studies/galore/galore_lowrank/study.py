@@ -33,7 +33,6 @@ Evidence = Callable[[Run, Claim], dict[str, Any]]
 
 
 def _learned_nothing(run: Run) -> tuple[str, dict[str, int]] | None:
-    """Where a decoder learned only word frequencies."""
     reasons = (learned_nothing(run, name, rate=decoders.TEXT) for name in variants(run))
     return next(((reason, {"steps": 2 * run.config["steps"]}) for reason in reasons if reason), None)
 
@@ -222,7 +221,6 @@ def _slow(run: Run, claim: Claim) -> dict[str, Any]:
 
 
 def _both(run: Run, name: str, which: str) -> tuple[np.ndarray, np.ndarray]:
-    """One number of V, (seeds, points), of the text and of the twins."""
     return probe(run, name, f"nodes/{which}"), probe(run, name, f"nodes/{which}", text=SHUFFLED)
 
 
@@ -320,7 +318,6 @@ def _title(run: Run, name: str) -> str:
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Over seeds, the first dimension, of those that did not diverge."""
     return np.asarray(np.nanmean(values, axis=0))
 
 
@@ -424,7 +421,6 @@ def _draw_subspaces(run: Run) -> Drawing:
 
 
 def _draw_energy(axis: Axes, run: Run, name: str) -> float:
-    """The share of energy in a quarter of the directions, after training."""
     ranks = projector_ranks(variants(run)[name])
     order = np.argsort(ranks)
     x, last = np.array(ranks)[order], {}
@@ -451,7 +447,6 @@ def _longer_before(run: Run, name: str) -> np.ndarray:
 
 
 def _draw_overlap(axis: Axes, run: Run, name: str) -> float:
-    """What the subspace shares with that of one refresh before, at the last such pair of points."""
     x, side = steps_of(run, name), variants(run)[name]
     near, far = decoders.after_refresh(run, name), _longer_before(run, name)
     two, before, targets = (

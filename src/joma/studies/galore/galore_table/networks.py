@@ -99,7 +99,6 @@ class GaloreTableConfig(StudyConfig):
 
     @property
     def shape(self) -> LlamaConfig:
-        """Of the network."""
         return LlamaConfig(self.vocabulary, self.width, self.mlp, self.heads, self.layers, self.context)
 
 
@@ -216,11 +215,7 @@ def optimizers_of(method: str, network: Llama, config: GaloreTableConfig, rate: 
 
 
 def rate_share(step: int, steps: int) -> float:
-    """Of the rate at a step: linear warm-up, then a cosine down to a tenth.
-
-    >>> [round(rate_share(step, 100), 3) for step in (0, 9, 54, 99)]
-    [0.1, 1.0, 0.55, 0.1]
-    """
+    """Of the rate at a step: linear warm-up, then a cosine down to a tenth."""
     warm = max(1, round(WARM_UP * steps))
     if step < warm:
         return (step + 1) / warm

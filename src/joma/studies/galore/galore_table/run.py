@@ -90,7 +90,6 @@ class Reading:
 
     @cached_property
     def by_frequency(self) -> dict[str, float]:
-        """The loss on the held-out tokens of who knows how frequent tokens are, and nothing else."""
         counts = torch.bincount(self.text.train.long(), minlength=self.config.vocabulary).double() + 1
         cost = -(counts / counts.sum()).log()
         return {name: float(cost[tokens[:, 1:].cpu()].mean()) for name, tokens in self.held_out.items()}
@@ -310,7 +309,6 @@ class Table:
         return None if np.isnan(ends).all() else self.rates[int(np.nanargmin(ends))]
 
     def rate(self, method: str) -> float | None:
-        """The rate that a method is compared at."""
         return self.best_of(LONG, method)
 
     def final(self, method: str) -> Any:
@@ -332,11 +330,9 @@ class Table:
         return compare(self.final(method)[with_both], self.final(than)[with_both])
 
     def _trained(self, method: str) -> list[bool]:
-        """Of every seed, whether the method was trained with it at its rate."""
         return [any(f"/seed {seed}/" in f"{one}/" for one in self.long_trials(method)) for seed in self.seeds]
 
     def long_trials(self, method: str) -> list[str]:
-        """The beginnings of the names of all long trials at the method's rate."""
         rate = self.rate(method)
         wanted = [] if rate is None else [place(LONG, method, rate, seed) for seed in self.seeds]
         return [one for one in wanted if f"{one}/held out" in self._there]
@@ -346,17 +342,14 @@ class Table:
         return np.array([float(self.run.value(f"{one}/seconds per step")) for one in self.long_trials(method)])
 
     def bytes(self, method: str) -> dict[str, float]:
-        """Weights, gradients, states of the optimizer, and the peak of the device, of the first seed."""
         trials = self.long_trials(method)
         found = self.run.value(f"{trials[0]}/bytes") if trials else np.full(len(BYTES), np.nan)
         return dict(zip(BYTES, map(float, found), strict=True))
 
     def curve(self, method: str) -> Any:
-        """Training losses of the first seed at the long horizon, step by step; none where it was not trained."""
         trials = self.long_trials(method)
         return self.run.value(f"{trials[0]}/losses") if trials else np.empty(0)
 
     def methods(self) -> list[str]:
-        """Those that learned something, the best first."""
         ends = {method: np.nanmean(final) for method in self.tried if np.isfinite(final := self.final(method)).any()}
         return sorted(ends, key=lambda method: ends[method])

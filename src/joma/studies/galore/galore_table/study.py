@@ -118,7 +118,6 @@ def _draw_ends(table: Table) -> Drawing:
 
 
 def _first(method: str) -> str:
-    """At the beginning of a sentence."""
     return shown(method)[0].upper() + shown(method)[1:]
 
 
@@ -176,7 +175,6 @@ def _by_losses(
     more: Callable[[Table], dict[str, Any]] = lambda table: {}, *, corrected: str = "", source: str = "",
     matters: float = MATTERS,
 ) -> None:  # fmt: skip
-    """Judge a claim by the interval over seeds; not run where a method did not learn with any seed."""
 
     def judge(run: Run, claim: Claim) -> Finding:
         table = Table(run)
@@ -282,10 +280,7 @@ def judge_memory(run: Run, claim: Claim) -> Finding:
 
 
 def operations_per_token(config: Mapping[str, Any]) -> float:
-    """Floating point operations of a full-rank step, forward and backward, without those of the optimizer.
-
-    Six per token and weight of a matrix (the embedding is looked up), and those of causal attention over the context.
-    """
+    """Floating point operations of a full-rank step, forward and backward, without those of the optimizer."""
     width, mlp, layers = int(config["width"]), int(config["mlp"]), int(config["layers"])
     weights = layers * (4 * width**2 + 3 * width * mlp) + int(config["vocabulary"]) * width
     return float(6 * weights + 6 * layers * int(config["context"]) * width)

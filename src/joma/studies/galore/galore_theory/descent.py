@@ -79,11 +79,7 @@ def _entangled(sign: float = -1.0, corner: float = 1.5, across: float = 4.0, thi
 
 
 def _made(family: str) -> Case:
-    """One 2 x 2 case per family. All but `several pairs` have B = C = diag(1/2, 1) and a diagonal G.
-
-    At the high rate the part along the highest eigenvalue outlives that along the lowest. The late start happened to
-    have a G_0 that is the lowest part of G.
-    """
+    """One 2 x 2 case per family. All but `several pairs` have B = C = diag(1/2, 1) and a diagonal G."""
     if family == SEVERAL:
         return _entangled()
     side = torch.diag(torch.tensor([0.5, 1.0], dtype=DOUBLE))[None]
@@ -103,10 +99,7 @@ def _drawn(family: str, rows: int, columns: int, generator: torch.Generator) -> 
 
 
 def lemma(rows: int, columns: int, draws: int, steps: int, seed: int) -> dict[str, Tensor]:
-    """By family: stable rank, both bounds, each (cases, times), and where it ends (cases,).
-
-    Each family begins with the case that was made by hand.
-    """
+    """By family: stable rank, both bounds, each (cases, times), and where it ends (cases,)."""
     generator = torch.Generator().manual_seed(seed)
     t = torch.arange(steps + 1, dtype=DOUBLE)
     found: dict[str, list[Tensor]] = {}

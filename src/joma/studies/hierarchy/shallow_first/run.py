@@ -85,10 +85,7 @@ def draw_pool(tree: HBLT, samples: int, chosen: int, context: int, streams: Sequ
 
 
 def token_batches(pool: Pool, size: int, steps: range, members: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """For every query as many sequences it is in, one more token left out of each.
-
-    x (steps, members, queries, size, tokens) is what else is on, (steps, members, queries, size) the token left out.
-    """
+    """For every query as many sequences it is in, one more token left out of each."""
     x, member, sample = _with_query(pool, size, steps, members)
     token = torch.arange(x.shape[-1], device=x.device)
     first, second = pool.left_out[member, sample], pool.reading[member, sample][..., -1]
@@ -140,10 +137,7 @@ class QueryBlocks(_Blocks):
         super().__init__(seeds, tokens, 1, members=(len(seeds), tokens), nodes=nodes, residual=residual)
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        """x (members, queries, samples, tokens) -> nodes (members, queries, samples, nodes).
-
-        What JomaBlock does, without multiplying by an identity.
-        """
+        """x (members, queries, samples, tokens) -> nodes (members, queries, samples, nodes)."""
         v, bias = self.w.split([x.shape[-1], 1], dim=-2)
         h = self.attention.weights_unchecked(self.z, x) @ v
         return torch.relu(h + bias if self.residual else h)
@@ -203,10 +197,7 @@ def decoder_predictions(decoder: Decoder, tokens: int, context: int) -> Tensor:
 
 
 class Pairs(NamedTuple):
-    """Pairs of a query m and another token l, by the height of their lowest common ancestor, in one or several trees.
-
-    What is measured in several trees is averaged over them.
-    """
+    """Pairs of a query m and another token l, by the height of their lowest common ancestor, in one or more trees."""
 
     heights: Tensor  # (members, trees, tokens, tokens): 0 on the diagonal, L where they meet in the root
     depth: int
@@ -215,7 +206,6 @@ class Pairs(NamedTuple):
         return Pairs(self.heights[list(members)], self.depth)
 
     def by_height(self, values: Tensor) -> Tensor:
-        """Means of values (members, tokens, tokens) over pairs at each height 1 .. L, (members, L)."""
         both = self._sibling[..., :, None] & self._sibling[..., None, :]  # so that heights differ in nothing else
         groups = [(self.heights == height) & both for height in range(1, self.depth + 1)]
         return torch.stack([_mean(values, group) for group in groups], -1)
@@ -251,7 +241,6 @@ def _mean(values: Tensor, group: Tensor) -> Tensor:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Mean ranks: ties share theirs. (..., n)."""
     ordered = values.sort(-1).values.contiguous()
     left, right = (torch.searchsorted(ordered, values.contiguous(), right=side) for side in (False, True))
     return (left + right).double() / 2

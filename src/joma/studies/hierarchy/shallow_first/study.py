@@ -273,10 +273,7 @@ def _of_blocks(
     run: Run, claim: Claim, found: Mapping[str, Comparison], *, bare: Mapping[str, Mapping[str, float]],
     corrected_size: Sequence[Test] = (), **evidence: Any,
 ) -> Finding:  # fmt: skip
-    """Blocks of eq. 1 have to show it, whatever they predict; as corrected, where that is a token.
-
-    Blocks without the residual, which eq. 1 has, are in the details.
-    """
+    """Blocks of eq. 1 have to show it, whatever they predict; as corrected, where that is a token."""
     token = TARGETS["token"]
     if claim.corrected is not None:
         evidence |= {"corrected": {token: found[token]}, "corrected_size": corrected_size}

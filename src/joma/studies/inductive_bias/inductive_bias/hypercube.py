@@ -93,7 +93,6 @@ class InductiveBiasConfig(StudyConfig):
 
     @property
     def cube(self) -> Hypercube:
-        """What the representations read."""
         return Hypercube(self.inputs, self.informative)
 
     @property
@@ -103,10 +102,7 @@ class InductiveBiasConfig(StudyConfig):
 
 
 class Perceptrons(nn.Module):
-    """x -> ReLU layers of the widths `hidden` -> outputs, of all seeds at once. Without hidden layers it is linear.
-
-    All parameters have the member first. Weights begin normal with variance 2 / inputs of their layer, biases at zero.
-    """
+    """x -> ReLU layers of the widths `hidden` -> outputs, of all seeds at once. Without hidden layers it is linear."""
 
     def __init__(self, seeds: Sequence[int], inputs: int, hidden: Sequence[int], outputs: int) -> None:
         super().__init__()
@@ -122,7 +118,6 @@ class Perceptrons(nn.Module):
         self.register_buffer("seeds", torch.tensor([seed & 0x7FFFFFFF for seed in seeds], dtype=torch.int32))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(members, samples, outputs) of x (members, samples, inputs)."""
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, x if layer == 0 else torch.relu(x), weight)
         return x
@@ -171,7 +166,6 @@ class Cubes:
         return self.cube.view(points, source), self.cube.view(points, source)
 
     def loss(self, representation: Representation, members: Sequence[int]) -> Tensor:
-        """Of fresh views, (members,)."""
         batches = [self.views(FRESH - i, members) for i in range(FRESH_BATCHES)]
         losses = [
             contrastive_loss(representation(one), representation(two), self.config.temperature) for one, two in batches
@@ -184,10 +178,7 @@ class Cubes:
         return self.cube.points(shape, self._streams(step, members), device=self.config.device)
 
     def labels(self, bits: Tensor, members: Sequence[int]) -> Tensor:
-        """(members, tasks, points) of -1 and 1: on which side of each plane the first coordinates of `bits` lie.
-
-        The planes are random, one per downstream task.
-        """
+        """(members, tasks, points) of -1 and 1: on which side of each plane the first coordinates of `bits` lie."""
         shape, source = (self.config.tasks, self.cube.informative), self._streams(TASKS, members)
         planes = torch.stack([torch.randn(shape, generator=s, device=self.config.device) for s in source])
         return torch.where(torch.einsum("mti,mpi->mtp", planes, bits[..., : self.cube.informative]) > 0, 1.0, -1.0)
@@ -219,7 +210,6 @@ class Cubes:
         }
 
     def built(self, name: str) -> Representation:
-        """One of `BUILT`."""
         k = self.cube.informative
         if name == "perfect":
             return lambda x: x[..., :k]
@@ -247,10 +237,7 @@ def scrambled_codes(bits: int, generator: torch.Generator) -> Tensor:
 
 
 def probe_accuracy(seen: Tensor, known: Tensor, fresh: Tensor, wanted: Tensor) -> Tensor:
-    """Accuracy on fresh points of logistic classifiers, (members, tasks). Labels are -1 and 1.
-
-    seen, fresh: (members, points, outputs). Newton's method with a small ridge, from zero.
-    """
+    """Accuracy on fresh points of logistic classifiers, (members, tasks). Labels are -1 and 1."""
     scale = seen.shape[-1] ** 0.5  # coordinates of unit vectors are small
     x, new = (F.pad(part * scale, (0, 1), value=1.0) for part in (seen, fresh))
     eye = RIDGE * torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)

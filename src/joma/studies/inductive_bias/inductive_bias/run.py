@@ -99,7 +99,6 @@ class Digits:
         )
 
     def batch(self, step: int, who: Sequence[tuple[str, int]]) -> tuple[Tensor, Tensor]:
-        """Images (members, batch, pixels) and labels of a step. who: kind and seed of each member."""
         size = self.config.image_batch
         epoch, place = divmod(step, self.config.steps_per_epoch)
         chosen = slice(place * size, (place + 1) * size)
@@ -123,7 +122,6 @@ class Digits:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """(members, images)."""
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
 
 

@@ -39,20 +39,16 @@ class Contrast:
         self.methods = (LINEAR, *self.decayed, MLP)
 
     def curve(self, method: str, what: str = "accuracy") -> Any:
-        """(steps, seeds)."""
         return self._run.array(f"{method}/scores/{what}").astype(float)
 
     def learned(self, method: str) -> Any:
-        """(seeds,) bool."""
         loss = self.curve(method, "loss")
         return (self._run.array(f"{method}/diverged_at")[-1] < 0) & (loss[-1] < loss[0])
 
     def end(self, method: str, what: str = "accuracy") -> Any:
-        """(seeds,), NaN for what does not count."""
         return np.where(self.learned(method), self.curve(method, what)[-1], np.nan)
 
     def mean(self, method: str, what: str = "accuracy") -> float:
-        """At the end, over the seeds that count."""
         return mean_known(self.end(method, what))
 
     def at_loss(self, method: str, wanted: Any) -> Any:
@@ -68,11 +64,9 @@ class Contrast:
         return found
 
     def built(self, name: str, what: str = "accuracy") -> Any:
-        """(seeds,)."""
         return self._run.value(f"built/{what}")[BUILT.index(name)]
 
     def rows(self) -> dict[str, dict[str, float]]:
-        """For the reader, by method: means at the end, and of the untrained network."""
         return {
             method: {
                 "loss": self.mean(method, "loss"),
@@ -92,7 +86,6 @@ class Fits:
         self.epochs = run.steps(f"{DEEP}/scores/train") / (run.config["images"] // run.config["image_batch"])
 
     def curve(self, shape: str, kind: str, what: str = "train") -> Any:
-        """(points, seeds)."""
         kinds = SHAPES[shape].kinds
         values, diverged_at = (
             Grid(kinds, self.seeds).fold(self.run.array(f"{shape}/{name}").astype(float), axis=1)[:, kinds.index(kind)]
@@ -101,11 +94,9 @@ class Fits:
         return np.where(diverged_at[-1] >= 0, np.nan, values)
 
     def end(self, shape: str, kind: str, what: str = "train") -> Any:
-        """(seeds,)."""
         return self.curve(shape, kind, what)[-1]
 
     def mean(self, shape: str, kind: str, what: str = "train") -> float:
-        """At the end, over the seeds that count."""
         return mean_known(self.end(shape, kind, what))
 
     def epochs_to_fit(self, kind: str, shape: str = DEEP) -> Any:
@@ -290,7 +281,6 @@ _by_contrast(
 
 
 def _at_same_loss(contrast: Contrast) -> tuple[Any, Any]:
-    """Accuracies of the linear map at its end, and of the MLP when its loss is the same."""
     return contrast.end(LINEAR), contrast.at_loss(MLP, contrast.curve(LINEAR, "loss")[-1])
 
 

@@ -71,7 +71,6 @@ def run(config: Thm1SoftmaxConfig, run: Run, progress: Progress) -> None:
 
 
 def _train_and_estimate(kind: Kind, seeds: range, at: Tensor, config: Thm1SoftmaxConfig) -> dict[str, Tensor]:
-    """Everything recorded about one kind of data, members first. at: the recorded steps."""
     start = draw_start(kind, seeds, classes=config.classes, tokens=config.tokens)
     late = torch.tensor([0, config.steps // 2, config.steps])
     how: Any = {"rate": config.rate, "temperature": config.temperature}
@@ -278,7 +277,6 @@ class Networks:
         self._z, self._start = self.at_three("z"), self.series("z")[:, :1]
 
     def series(self, name: str) -> Any:
-        """A series of the networks that learned, networks first."""
         return self._run.value(f"{self._kind}/{name}")[self.learned]
 
     def at_three(self, name: str) -> Any:

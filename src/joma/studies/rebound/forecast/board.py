@@ -36,7 +36,6 @@ class Score(NamedTuple):
     """The same from t = LATE on."""
 
     def as_json(self) -> dict[str, Any]:
-        """For machines: plain numbers."""
         parts = {"skill": self.skill, f"skill from t = {LATE} on": self.late}
         numbers = {
             key: {"value": one.value, "low": one.low, "high": one.high, "level": one.level, "seeds": one.seeds}
@@ -106,7 +105,6 @@ def _late(history: History, first: float) -> np.ndarray:
 
 
 def _skill(errors: Sequence[np.ndarray], still: Sequence[np.ndarray]) -> Comparison:
-    """Over seeds, from squared errors (seeds, layers, origins) of every network; NaN where nothing is left."""
     ours, plain = (np.concatenate([one.reshape(len(one), -1) for one in some], 1) for some in (errors, still))
     if not plain.any():
         return compare([])

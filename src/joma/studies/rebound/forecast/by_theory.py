@@ -60,10 +60,7 @@ def until(past: Past, place: int) -> Past:
 def logit_shift(
     past: Past, to: float, sizes: Tensor, shares: Tensor, *, way: Way = "theorem", form: Form = "corrected"
 ) -> Tensor:
-    """How far every class's logit will have moved at step `to`, (..., classes).
-
-    sizes: words per class. shares: of the keys; logits are counted from their row's mean, and so are these.
-    """
+    """How far every class's logit will have moved at step `to`, (..., classes)."""
     if way == "theorem":
         squares = log_linear(past.steps, past.squares.movedim(0, -1), to).clamp(min=0)
     else:

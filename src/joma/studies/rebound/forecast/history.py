@@ -44,7 +44,6 @@ class History(NamedTuple):
 
     @property
     def n_layers(self) -> int:
-        """How many layers the network has."""
         return len(self.entropy)
 
     def until(self, step: float) -> "History":
@@ -71,9 +70,6 @@ def histories(run: Run, variant: str, members: Iterable[int]) -> list[History]:
 
 
 def open_and_sealed(run: Run, variant: str) -> tuple[list[int], list[int]]:
-    """Seeds that constants may be fitted on, and those that forecasts are judged by; diverged ones are in neither.
-
-    The first `open_seeds` of the config are open: this is settled before the run.
-    """
+    """Seeds that constants may be fitted on, and those that forecasts are judged by; diverged ones are in neither."""
     kept, count = alive(run, variant)[0], int(run.config["open_seeds"])
     return [n for n in range(count) if kept[n]], [n for n in range(count, len(kept)) if kept[n]]

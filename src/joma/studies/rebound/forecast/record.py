@@ -138,7 +138,6 @@ def past_of_words(run: Run, variant: str, members: np.ndarray) -> Past:
 
 
 def _by_point(run: Run, variant: str, measure: str, members: list[int]) -> np.ndarray:
-    """(seeds, ..., points)."""
     return np.moveaxis(curve(run, variant, measure)[0][members], 1, -1)
 
 
@@ -154,10 +153,7 @@ def variants_of(run: Run) -> dict[str, list[str]]:
 def skill_of(
     run: Run, variants: Sequence[str], quantity: str, forecaster: str, *, origins: np.ndarray | None = None
 ) -> np.ndarray:
-    """Over all layers and all t, one number per seed, as `joma.measure.forecast.skill` has it; NaN of diverged ones.
-
-    origins: which t count, (origins,) bool; all if it is None.
-    """
+    """Over all layers and all t, one number per seed, as `joma.measure.forecast.skill` has it; NaN of diverged ones."""
     return _skill(run, variants, quantity, forecaster, (1, 2), slice(None) if origins is None else origins)
 
 
@@ -169,7 +165,6 @@ def skill_by_step(run: Run, variants: Sequence[str], quantity: str, forecaster: 
 def _skill(
     run: Run, variants: Sequence[str], quantity: str, forecaster: str, over: Any, origins: Any = slice(None)
 ) -> np.ndarray:
-    """From squared errors (seeds, layers of all variants, origins)."""
     error, still = (
         np.concatenate([run.value(f"{variant}/{quantity}/{name}")[..., origins] for variant in variants], 1).mean(over)
         for name in (forecaster, PERSISTENCE)

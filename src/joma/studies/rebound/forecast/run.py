@@ -101,10 +101,7 @@ def look_at_words(decoder: Decoder, words: Words) -> dict[str, Tensor]:
 
 
 def entropy_after(decoder: Decoder, words: Words, shift: Tensor) -> Tensor:
-    """Attention entropy of every layer if the logits of the words moved by shift (members, layers, classes).
-
-    Each layer by itself: what it reads stays as it is. (members, layers).
-    """
+    """Attention entropy of every layer if the logits of the words moved by shift (members, layers, classes)."""
     total = torch.zeros(shift.shape[:2], dtype=torch.float64, device=shift.device)
 
     def look(layer: int, name: str, value: Tensor) -> None:

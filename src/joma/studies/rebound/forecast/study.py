@@ -131,7 +131,6 @@ def _trained(run: Run) -> list[str]:
 
 
 def _everyone(run: Run) -> list[str]:
-    """All that learned, whatever the optimizer."""
     if everyone := [name for variants in record.variants_of(run).values() for name in variants]:
         return everyone
     raise NotRun("; ".join(learned_nothing(run, name) for name in _trained(run)), steps=2 * run.config["steps"])

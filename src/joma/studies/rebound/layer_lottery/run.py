@@ -82,11 +82,7 @@ class Member(NamedTuple):
 
 
 def members_of(seeds: Sequence[int], twins: int) -> list[Member]:
-    """All seeds, then the twins of the first `twins` of them, kind by kind.
-
-    >>> [member.kind for member in members_of([3, 4], twins=1)]
-    ['seed', 'seed', 'rounding', 'dropout', 'order', 'weights']
-    """
+    """All seeds, then the twins of the first `twins` of them, kind by kind."""
     found = [Member("seed", place, seed, seed) for place, seed in enumerate(seeds)]
     for kind in KINDS[1:]:
         other = {kind: ELSEWHERE} if kind in ("weights", "dropout") else {}
@@ -192,11 +188,7 @@ def no_turn_seen(run: Run) -> np.ndarray:
 
 
 def inner(layers: int) -> slice:
-    """The layers between the bottom and the top fifth; at least one is left out on either side.
-
-    >>> inner(10), inner(6)
-    (slice(2, 8, None), slice(1, 5, None))
-    """
+    """The layers between the bottom and the top fifth; at least one is left out on either side."""
     fifth = max(1, layers // 5)
     return slice(fifth, layers - fifth)
 
@@ -207,11 +199,7 @@ def alike(pattern: np.ndarray) -> np.ndarray:
 
 
 def between_seeds(pattern: np.ndarray) -> Comparison:
-    """The mean correlation of two seeds' patterns (seeds, layers), beside none, over seeds.
-
-    Pairs share seeds and are not independent: the interval is the jackknife's, which leaves out one seed at a time. A
-    seed whose layers all do the same, none of which comes back say, correlates with nothing and is left out.
-    """
+    """The mean correlation of two seeds' patterns (seeds, layers), beside none, over seeds."""
     pattern = pattern[np.ptp(pattern, axis=1) > 0]
     if len(pattern) < 3:
         return compare([])
@@ -279,10 +267,7 @@ def twin_pairs(run: Run, kind: str, pattern: np.ndarray) -> np.ndarray:
 
 
 def distance(run: Run, kind: str) -> np.ndarray:
-    """(pairs, points): how far entropy is between a twin and its seed, RMS over layers; of seeds, between two of them.
-
-    Levels that all layers share count as well as the pattern.
-    """
+    """(pairs, points): how far entropy is between a twin and its seed, RMS over layers; of seeds, between two."""
     curves, of, seeds = entropies(run), run.value(f"{NETWORKS}/of"), members(run, "seed")
     if kind == "seed":
         pairs = list(zip(seeds, np.roll(seeds, 1), strict=True))

@@ -34,7 +34,6 @@ class Clipped(Decoder):
 
     @torch.no_grad()
     def tend(self, step: int) -> None:
-        """Before every step: clip what the step before has moved beyond a threshold."""
         if step % self.every:
             return
         logit, output = self.largest()
@@ -51,7 +50,6 @@ class Clipped(Decoder):
                 self.get_parameter("projection").mul_(by_number[..., None])
 
     def largest(self) -> tuple[Tensor, Tensor]:
-        """On the fixed batch, of every head: the largest logit, and the largest number that it adds to the stream."""
         logits: list[Tensor] = []
         outputs: list[Tensor] = []
 

@@ -39,7 +39,6 @@ def _layers(run: Run) -> list[Case]:
 
 
 def _arms(run: Run, group: Sequence[str]) -> list[str]:
-    """Of Muon the rate that is judged."""
     every = record.arms(run)
     muons = [arm for arm in every if arm.startswith(MUON)]
     return [arm for arm in every if arm.partition(" at ")[0] in group and arm not in muons[1:]]

@@ -29,11 +29,7 @@ def _muons(run: Run) -> list[str]:
 
 
 def muon_at(rate: float) -> str:
-    """The arm of a rate.
-
-    >>> muon_at(4e-4)
-    'Muon at 0.0004'
-    """
+    """The arm of a rate."""
     return f"{MUON} at {rate:g}"
 
 
@@ -111,11 +107,7 @@ def cases(run: Run, family: str) -> list[Case]:
 
 
 def label(case: Case) -> str:
-    """As in "1 layer, norms after" or "2 layers, norms after: layer 2".
-
-    >>> label(Case("1 layer, norms after", (0,)))
-    '1 layer, norms after'
-    """
+    """As in "1 layer, norms after" or "2 layers, norms after: layer 2"."""
     return case.base if case.base.startswith(f"{base_name(1)},") else case.name
 
 

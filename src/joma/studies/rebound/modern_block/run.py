@@ -124,7 +124,6 @@ class ModernBlockConfig(LanguageModelConfig):
         self.made_shape()
 
     def made_shape(self) -> DecoderConfig:
-        """The plain network that reads the made language, as in `sinks`."""
         return DecoderConfig(
             self.made_words + 1, width=self.made_width, heads=self.made_heads, mlp=4 * self.made_width,
             context=self.made_length, norm="pre-layer", activation="gelu",
@@ -132,16 +131,11 @@ class ModernBlockConfig(LanguageModelConfig):
 
     @property
     def all_arms(self) -> tuple[str, ...]:
-        """The plain block first, then the others in the order of `ARMS`."""
         return tuple(arm for arm in ARMS if arm == PLAIN or arm in self.arms)
 
 
 def name_of(layers: int, family: str, kind: str = "") -> str:
-    """A network as it is recorded.
-
-    >>> name_of(2, "norms after"), name_of(1, "norms before", "Muon")
-    ('2 layers, norms after', '1 layer, norms before, Muon')
-    """
+    """A network as it is recorded."""
     return f"{base_name(layers)}, {family}{', ' * bool(kind)}{kind}"
 
 
@@ -170,7 +164,6 @@ def run(config: ModernBlockConfig, run: Run, progress: Progress) -> None:
 
 
 def _plain(config: ModernBlockConfig, text: Corpus, layers: int, family: str) -> Recipe:
-    """The plain block: Figure 6's recipe."""
     plain = recipe(config, text, layers=layers, rates=(config.rate,))
     return plain.with_(own_start=config.own_start).with_decoder(norm=FAMILIES[family])
 

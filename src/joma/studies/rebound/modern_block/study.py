@@ -60,10 +60,7 @@ USES = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")
 
 
 def _judged(run: Run, family: str, *arms: str) -> list[Case]:
-    """Layers of a family that come back in the plain block; not run where there are none, or where an arm is missing.
-
-    At paper scale alone where this run has not trained what is asked about.
-    """
+    """Layers of a family that come back in the plain block; not run where there is none, or an arm is missing."""
     if family not in run.config["families"] or any(arm not in record.arms(run) for arm in arms):
         what = f"{family} and {', '.join(arms)}" if arms else family
         raise OnlyAtPaperScale(f"this run has no networks with {what}", at_paper_scale(run.study))
@@ -107,7 +104,6 @@ def judge_halved(arm: str, control: str, family: str, run: Run, claim: Claim) ->
 
 
 def _details(run: Run, every: Sequence[Case], *arms: str) -> dict[str, dict[str, float]]:
-    """By layer and arm what a reader wants beside a verdict."""
     found: dict[str, dict[str, float]] = {}
     for case in every:
         plain = record.path(run, case.base)

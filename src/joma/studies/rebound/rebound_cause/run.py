@@ -116,11 +116,7 @@ def layer_mlp(layer: int) -> str:
 
 
 def twins_of(config: ReboundCauseConfig, layers: int) -> dict[str, tuple[str, ...]]:
-    """What the twins of a depth have frozen, by the name of it.
-
-    >>> list(twins_of(ReboundCauseConfig(layers=(3,), twins=(3,), mlp_twins=True), 3))
-    ['QK', 'values, MLP and norms', 'embeddings', 'MLP', 'layer 1 MLP', 'layer 2 MLP']
-    """
+    """What the twins of a depth have frozen, by the name of it."""
     if layers not in config.twins:
         return {}
     if layers >= MANY:
@@ -135,11 +131,7 @@ def altered_name(change: str) -> str:
 
 
 def valley_at(valley: int, name: str) -> int:
-    """The step at which the way back of a network begins, where that of the bases begins at `valley`.
-
-    >>> valley_at(2_000, "2 layers"), valley_at(2_000, "2 layers, no MLP")
-    (2000, 6000)
-    """
+    """The step at which the way back of a network begins, where that of the bases begins at `valley`."""
     return valley * {altered_name(change): times for change, times in LATER.items()}.get(name, 1)
 
 
@@ -193,11 +185,7 @@ BLIND = "cannot matter"
 
 
 def kind_of(group: str, layer: int) -> str:
-    """What a group of weights is to a layer, counted from 1.
-
-    >>> kind_of("layer 2 QK", 2), kind_of("layer 1 MLP", 2), kind_of("layer 2 MLP", 2), kind_of("output", 2)
-    ('own QK', 'lower MLP', 'cannot matter', 'cannot matter')
-    """
+    """What a group of weights is to a layer, counted from 1."""
     if group == "embeddings":
         return group
     found = re.fullmatch(r"layer (\d+) (.+)", group)
@@ -229,10 +217,7 @@ def valley_of(run: Run, variant: str) -> int:
 
 
 def parts(run: Run, variant: str, what: Literal["parts", "part_errors"] = "parts") -> dict[str, np.ndarray]:
-    """By kind, the part of each change between measuring points, (layers, seeds, points); NaN for diverged seeds.
-
-    what: the part, or its numerical error, which is at most the sum over the groups of the kind.
-    """
+    """By kind, the part of each change between measuring points, (layers, seeds, points); NaN for diverged seeds."""
     groups, values = allocated(run, variant, what)
     values = np.where(alive(run, variant)[0][:, None, None, None], values[0], np.nan)  # (seeds, points, groups, layers)
     found = {kind: np.zeros((values.shape[-1], *values.shape[:2])) for kind in (*KINDS, BLIND)}
@@ -255,21 +240,13 @@ def parts_of_way(run: Run, variant: str, way: Way) -> dict[str, np.ndarray]:
 
 
 def error_of_way(run: Run, variant: str, way: Way) -> np.ndarray:
-    """The numerical errors of all its parts on the whole way, added up, (layers, seeds).
-
-    Of each part: how far the integral moved when nodes were last added. Where a ReLU has its kink a single part can be
-    further off than that, so that no part is taken to be known better than all of them together.
-    """
+    """The numerical errors of all its parts on the whole way, added up, (layers, seeds)."""
     chosen = on_the_way(run, variant, way)
     return np.asarray(sum(values[..., chosen].sum(-1) for values in parts(run, variant, "part_errors").values()))
 
 
 def beyond_error(part: np.ndarray, control: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """A part moved towards its control by the numerical error, and not past it: what is left of their difference.
-
-    >>> beyond_error(np.array([5.0, 1.0, 1.0]), np.array([1.0, 5.0, 1.5]), np.array([1.0, 1.0, 1.0])).tolist()
-    [4.0, 2.0, 1.5]
-    """
+    """A part moved towards its control by the numerical error, and not past it: what is left of their difference."""
     apart = part - control
     return np.asarray(control + np.sign(apart) * np.maximum(np.abs(apart) - error, 0.0))
 

@@ -29,10 +29,7 @@ def places(run: Run) -> dict[str, tuple[str, int]]:
 
 
 def first_learned(run: Run, variant: str) -> np.ndarray:
-    """(levels, seeds): the first point at which a network knows more than the words' frequencies.
-
-    -1 where there is none, and for a network that diverged.
-    """
+    """(levels, seeds): the first point at which a network knows more than the words' frequencies."""
     bound = np.asarray(run.value("loss by frequency")) - LEARNED
     below = (curve(run, variant, "valid/loss") < bound[:, None, None]) & alive(run, variant)[..., None]
     return np.asarray(np.where(below.any(-1), below.argmax(-1), -1))
@@ -111,10 +108,7 @@ def points_of(run: Run, factor: str, what: str, variant: str, layer: int) -> tup
 
 
 def slopes(values: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """d log step / d log value for every seed, least squares. values (levels,), steps (levels, seeds).
-
-    Levels without a valley are left out; with fewer than `FEWEST_LEVELS` left it is NaN.
-    """
+    """d log step / d log value for every seed, least squares. values (levels,), steps (levels, seeds)."""
     found = np.full(steps.shape[1], np.nan)
     for seed, y in enumerate(np.log(steps.T)):
         known = np.isfinite(y)

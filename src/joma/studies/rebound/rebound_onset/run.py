@@ -195,7 +195,6 @@ def run(config: ReboundOnsetConfig, run: Run, progress: Progress) -> None:
     classes, frequency = by_frequency(found.texts[0], CLASSES, GROUPINGS)
 
     def frequency_loss(text: Corpus) -> float:
-        """Loss of the words' frequencies in the training text, each counted once more, on the validation text."""
         counts = torch.bincount(text.tokens["train"].long(), minlength=len(text.vocabulary)).double() + 1
         return float(-(counts / counts.sum()).log()[validation_sequences(base, text)[1].cpu()].mean())
 
@@ -214,11 +213,7 @@ def run(config: ReboundOnsetConfig, run: Run, progress: Progress) -> None:
 
 
 def measuring_points(first: int, last: int, count: int) -> tuple[int, ...]:
-    """0, and about `count` steps from the first to the last, each further by about the same ratio.
-
-    >>> measuring_points(10, 80, 4)
-    (0, 10, 20, 40, 80)
-    """
+    """0, and about `count` steps from the first to the last, each further by about the same ratio."""
     return (0, *sorted({round(step) for step in np.geomspace(first, last, count).tolist()}))
 
 

@@ -50,10 +50,7 @@ LATER = ("words", "flatness")  # where the claim expects a later step if the fac
 
 
 def judge_slope(what: str, factor: str, run: Run) -> Finding:
-    """Slopes of log step by log factor in every layer, with the claim's sign.
-
-    The control takes its levels from seeds of the base; for queries it shuffles the words, anew for every seed.
-    """
+    """Slopes of log step by log factor in every layer, with the claim's sign."""
     claim, sign = CLAIMS[what, factor], 1 if factor in LATER else -1
     control = "with shuffled words" if factor == "queries" else "base networks of other seeds give"
     expected = (
@@ -205,7 +202,6 @@ def draw_curves(run: Run) -> Drawing:
 
 
 def _mean(rows: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Over the seeds that learned, from the first step on."""
     return np.asarray(rows[kept].mean(0) if kept.any() else np.full(rows.shape[1], np.nan))[1:]
 
 

@@ -32,7 +32,6 @@ def draw(run: Run) -> Drawing:
 
 
 def _shown(run: Run) -> list[Case]:
-    """The first depth's first layer, and the last layer of two."""
     first, *others = record.bases(run)
     places = [Case(first, (0,))]
     two = next((base for base in others if len(record.values(run, base, "valid/entropy")) > 1), "")
@@ -40,7 +39,6 @@ def _shown(run: Run) -> list[Case]:
 
 
 def _mean(run: Run, case: Case, values: np.ndarray) -> np.ndarray:
-    """Over seeds that did not diverge and heads, after the start, (points,)."""
     curves = case.mean(values).mean(-1)
     return np.asarray([mean_over_seeds(column) for column in curves.T[1:]])
 

@@ -68,12 +68,7 @@ def log_turns(run: Run, variant: str, what: str) -> np.ndarray:
 
 
 def lowest(x: np.ndarray, y: np.ndarray, first: int) -> float:
-    """Where a curve is lowest from the point `first` on, by the parabola through that point and its neighbours.
-
-    >>> x = np.arange(5.0)
-    >>> round(lowest(x, (x - 2.3) ** 2, 0), 6), lowest(x, x, 1), lowest(x, -x, 0)
-    (2.3, 1.0, 4.0)
-    """
+    """Where a curve is lowest from the point `first` on, by the parabola through that point and its neighbours."""
     at = first + int(y[first:].argmin())
     if at in (first, len(y) - 1):
         return float(x[at])

@@ -31,11 +31,7 @@ NODES = 16
 
 
 def norms_before(heads: int) -> str:
-    """What networks with norms before and several heads are called.
-
-    >>> norms_before(4)
-    'norms before, 4 heads'
-    """
+    """What networks with norms before and several heads are called."""
     return f"norms before, {heads} heads"
 
 
@@ -116,11 +112,7 @@ def _change(run: Run, variant: str, curves: np.ndarray, *, back: bool) -> np.nda
 
 
 def errors(run: Run, variant: str, *, others: bool = False) -> np.ndarray:
-    """Root mean square error, over training, of the entropy that follows from s2, (layers, seeds).
-
-    others: from the s2 of the next layer of the same network, the first for the last; where there is one layer, from
-    that of the next seed.
-    """
+    """Root mean square error, over training, of the entropy that follows from s2, (layers, seeds)."""
     entropy, said = values(run, variant, "valid/entropy"), gaussian(run, variant)
     if others:
         said = np.roll(said, -1, axis=0 if len(said) > 1 else 1)

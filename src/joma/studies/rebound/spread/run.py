@@ -88,11 +88,7 @@ def end_of(config: SpreadConfig, layers: int) -> int:
 
 
 def points(config: SpreadConfig, end: int) -> tuple[int, ...]:
-    """Measuring points: √2 apart, and the valley.
-
-    >>> points(SpreadConfig(every=8, valley=20), 40)
-    (0, 8, 11, 16, 20, 23, 32, 40)
-    """
+    """Measuring points: √2 apart, and the valley."""
     return tuple(sorted({*spread_points(config.every, end), config.valley}))
 
 
@@ -162,11 +158,7 @@ def spreading(tokens: Tensor, variant: str, run: Run, valley: int) -> Measure:
 
 
 def held_scales(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """What shared and specific logits are multiplied by, one pair for each way of `HELD`, of the shape of the sizes.
-
-    then: shared, specific and growth at the valley. now: the same, with cross and variance. Where a part is zero it
-    stays so.
-    """
+    """What shared and specific logits are multiplied by, one pair for each way of `HELD`, of the shape of the sizes."""
 
     def ratio(above: Tensor, below: Tensor) -> Tensor:
         return torch.where(below > 0, above / below, 1.0).sqrt()
@@ -202,7 +194,6 @@ def entropies_scaled(decoder: Decoder, tokens: Tensor, scales: Sequence[tuple[Te
 
 
 def _entropy(query: Tensor, key: Tensor, *, causal: bool) -> Tensor:
-    """(members, heads)."""
     logits = query @ key.mT / math.sqrt(query.shape[-1])
     if causal:
         seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()

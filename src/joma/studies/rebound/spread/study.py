@@ -207,7 +207,6 @@ def _left_out(run: Run) -> dict[str, dict[str, float]]:
 
 
 def _cases(run: Run, of: Callable[[Run, str], list[Case]]) -> list[Case]:
-    """What is judged; not run where no network learned, or none of its layers comes back."""
     reasons = [record.unsound(run, base) for base in record.bases(run)]
     if all(reasons):
         raise NotRun("; ".join(reasons), steps=2 * run.config["steps"])

@@ -221,16 +221,13 @@ class Scores(Record[Condition]):
         super().__init__(run, conditions(run.config), KINDS, taught=taught, ranked=RANKED, entities=entities)
 
     def loss(self, condition: Condition) -> Any:
-        """(seeds,) at the end: the mean of -log p over untrained reverses."""
         return -self.counting(condition, "facts/log")[-1][:, self.kinds.index("reverse")]
 
     @property
     def pictured(self) -> bool:
-        """Whether logits between entities are recorded: there is a network of one layer."""
         return 1 in self.depths
 
     def matrix(self, what: str, point: int) -> Any:
-        """(seeds, 2n, 2n): "logits" or "attention" of one layer at a measuring point."""
         return self.counting(self.named(BASE, 1), f"matrix/{what}")[point]
 
 

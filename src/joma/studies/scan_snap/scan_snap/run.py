@@ -181,7 +181,6 @@ def without_common(p: Tensor, distinct: int) -> Tensor:
 
 
 def _joined(weights: Tensor, shared: Tensor) -> Tensor:
-    """(draws, classes, tokens) of the weights of distinct and of common tokens."""
     draws, classes, distinct = weights.shape
     p = weights.new_zeros(draws, classes, classes * distinct)
     for n in range(classes):
@@ -255,10 +254,7 @@ def _record_premise(config: ScanSnapConfig, run: Run) -> None:
 
 
 def _gains(p: Tensor, z: Tensor, growth: Tensor, distinct: int) -> Tensor:
-    """At the end: r(t)/r(0) of the dominant token against every other, then chi from f^2 and, wrongly, from f.
-
-    (draws, others + 2).
-    """
+    """At the end: r(t)/r(0) of the dominant token against every other, then chi from f^2 and, wrongly, from f."""
     z, growth = z.transpose(0, 1), growth[..., 0].T  # (draws, steps, ...)
     f = scan_snap.attended(p[:, None], z)
     own = p[:, :distinct]
@@ -282,7 +278,6 @@ def _record_ratios(config: ScanSnapConfig, run: Run, p: Tensor) -> None:
 
 
 def _summary(model: ScanSnap, t: Tensor, config: ScanSnapConfig, accuracy: dict[str, float] = FINE) -> Tensor:
-    """z of all tokens, B of class 1's distinct tokens, its alpha and its decoder's margin: (steps, systems, ...)."""
     path = model.solve(t, **accuracy)
     f = model.attended(path.z)
     logits = torch.einsum("stnl,stlc->stnc", f, path.y)[:, :, 0]
@@ -322,10 +317,7 @@ def _record_rates(config: ScanSnapConfig, run: Run, p: Tensor) -> None:
 
 
 def _record_phases(config: ScanSnapConfig, run: Run, p: Tensor) -> None:
-    """B and alpha for a grid of rates, from one flow per ratio.
-
-    eta_Y only sets the clock: at time t the flow stands where that of eta_Y = 1 and the same ratio stands at eta_Y t.
-    """
+    """B and alpha for a grid of rates, from one flow per ratio."""
     steps = config.grid - 1
     rates, ratios, clock = (
         scale * 16 ** torch.linspace(low, 1, count, dtype=torch.float64)

@@ -30,7 +30,6 @@ CLAIMS = Claims()
 
 
 def _own(run: Run, values: Any) -> Any:
-    """The distinct tokens of (..., tokens), class by class, (..., classes, distinct)."""
     classes, distinct = int(run.config["classes"]), int(run.config["distinct"])
     return values[..., : classes * distinct].reshape(*values.shape[:-1], classes, distinct)
 
@@ -44,7 +43,6 @@ def _share(true: Any) -> float:
 
 
 def _unmoved(run: Run) -> Any:
-    """The control of all three: without common tokens no logit moves, because Y then points along f."""
     return at_most("largest |z| of the same classes without common tokens", np.abs(run.value("alone/z")).max(), ZERO)
 
 

@@ -330,6 +330,5 @@ def _frozen(run: Run, claim: Claim) -> Finding:
 
 
 def _slowed(t: Any, values: Any, begin: Any) -> Any:
-    """The speed at 100 transition times over the largest speed, (systems,)."""
     speed = np.gradient(values, t, axis=0)
     return np.array([np.interp(100 * b, t, s) / s.max() for b, s in zip(begin, speed.T, strict=True)])

@@ -77,14 +77,12 @@ class DejaVuConfig(TextConfig):
         self.shape(2, "relu")  # what cannot be built is refused now
 
     def shape(self, words: int, activation: Activation) -> DecoderConfig:
-        """Of a network that reads so many words."""
         return DecoderConfig(
             words, layers=self.layers, width=self.width, heads=self.heads, mlp=self.mlp, context=self.length,
             norm="pre-layer", activation=activation,
         )  # fmt: skip
 
     def of(self, units: str) -> float:
-        """The budget of these units."""
         return self.budget if units == NEURONS else self.head_budget
 
 
@@ -125,7 +123,6 @@ class Members:
         return Decoder(self.config.shape(self.words, self.activation), [self.config.seed + m for m in members])
 
     def batch(self, step: int, members: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """What is read and what follows, (batch, length); which sequences depends on the step alone."""
         read = sequences_of(self.train, step, self.config.batch)
         return read[:, :-1].contiguous(), read[:, 1:].contiguous()
 
@@ -178,8 +175,6 @@ class Members:
 
 
 class _Fitted(NamedTuple):
-    """What is known of a layer's set beforehand, and what that carries, (members, CARRIED)."""
-
     predictor: Predictor
     static: Tensor
     carried: Tensor
@@ -210,7 +205,6 @@ Kept = Callable[[int, Tensor, Tensor], Tensor]
 
 
 def _loss(decoder: Decoder, text: Tensor, units: str, kept: Kept) -> Tensor:
-    """(members,) of networks that compute the kept units only. What `look` is shown is changed where it stands."""
     tokens = text[:, :-1]
     inputs = [_embedded(decoder, tokens)]
 
@@ -240,7 +234,6 @@ def _contributions(decoder: Decoder, layer: int, units: str, value: Tensor) -> T
 
 
 def _embedded(decoder: Decoder, tokens: Tensor) -> Tensor:
-    """What enters the first layer, (members, tokens, width)."""
     x = decoder.embedding[:, tokens] * sqrt(decoder.config.width) + decoder.sinusoids[: tokens.shape[-1]]
     return x.flatten(1, 2)
 
@@ -268,7 +261,6 @@ class Active:
         return self.run.steps(f"{activation}/active/{NEURONS} needed")
 
     def over_steps(self, activation: str, units: str, what: str) -> Any:
-        """(steps, seeds, ...) of what is recorded; mean over layers."""
         found = self.run.array(f"{activation}/active/{units} {what}")
         return found if what == "loss" else found.mean(2)
 
@@ -276,24 +268,18 @@ class Active:
         return np.where(self.learned[activation], rows, np.nan)
 
     def needed(self, activation: str, units: str = NEURONS, step: int = -1) -> Any:
-        """(seeds,)."""
         return self._of_learned(activation, self.over_steps(activation, units, "needed")[step])
 
     def carried(self, activation: str, units: str, by: str, step: int = -1) -> Any:
-        """(seeds,)."""
         return self._of_learned(activation, self.over_steps(activation, units, "carried")[step][:, CARRIED.index(by)])
 
     def worth(self, activation: str, units: str, by: str) -> Any:
-        """(seeds,): the share that is left of what the units are worth, which is what the loss lacks without any.
-
-        NaN where they are worth nothing.
-        """
+        """(seeds,): the share that is left of what the units are worth, which is what the loss lacks without any."""
         loss = self.over_steps(activation, units, "loss")[-1]
         none, everything = loss[:, KEPT.index("none")], loss[:, KEPT.index("all")]
         worth = np.where(none - everything >= NATS, none - everything, np.nan)
         return self._of_learned(activation, (none - loss[:, KEPT.index(by)]) / worth)
 
     def cost(self, activation: str, units: str, by: str) -> float:
-        """In nats, mean over the networks that learned."""
         loss = self.over_steps(activation, units, "loss")[-1]
         return known_mean(self._of_learned(activation, loss[:, KEPT.index(by)] - loss[:, KEPT.index("all")]))

@@ -272,7 +272,6 @@ def _mean(values: Any) -> str:
 
 
 def _rows(axis: Axes, values: dict[str, dict[str, Any]], rows: Sequence[str]) -> None:
-    """One row of dots per kind of set and activation. values: by activation and set, over seeds."""
     for place, (colour, (activation, sets)) in enumerate(zip(COLOURS, values.items(), strict=False)):
         for row, name in enumerate(rows):
             known = sets[name][np.isfinite(sets[name])]

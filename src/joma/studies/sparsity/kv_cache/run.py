@@ -115,11 +115,7 @@ def _zeros(weights: Tensor, future: Tensor, seen: Tensor) -> Tensor:
 
 
 def _overlap(weights: Tensor) -> tuple[Tensor, float]:
-    """Of the heavy hitters of two quarters of the queries, and what chance gives.
-
-    Every key of the first half is seen by all of these queries, so a key's score is the mean of its weight times the
-    number of keys that the query sees: `joma.measure.sparsity.heavy_hitters` with even=True.
-    """
+    """Of the heavy hitters of two quarters of the queries, and what chance gives."""
     length = weights.shape[-1]
     half, kept = length // 2, ceil(HEAVY * (length // 2) - 1e-9)
     seen = torch.arange(1, length + 1, device=weights.device)[:, None]
@@ -190,14 +186,12 @@ class KvCacheConfig(StudyConfig):
             self.series(0, kind)
 
     def series(self, number: int, kind: str = "") -> SeriesConfig:
-        """Of the network with this number; kind: see `prefix`."""
         names = ("layers", "width", "heads", "vocabulary", "context", "batch", "steps", "rate")
         near = SeriesConfig(**{name: getattr(self, name) for name in names}, seed=self.seed + number, warmup=0.01)
         return replace(near, batch=self.far_batch, vocabulary=self.far_vocabulary) if kind else near
 
     @property
     def at(self) -> list[int]:
-        """The steps of all checkpoints that are measured."""
         return sorted({0, *self.checkpoints, self.steps})
 
 
@@ -274,7 +268,6 @@ def _train_and_measure(config: KvCacheConfig, number: int, kind: str, text: str,
 
 
 def _held_out(folder: Path, text: str, config: KvCacheConfig) -> Tensor:
-    """(sequences, context), of text that was not trained on, spread over all of it."""
     from joma.scan.model.loading import tokenized
 
     ids = torch.tensor(tokenized(folder, text, "the held-out text"))
@@ -289,7 +282,6 @@ def _held_out(folder: Path, text: str, config: KvCacheConfig) -> Tensor:
 
 
 def _corpus(config: KvCacheConfig) -> str:
-    """What is trained on, and at its end what is held out."""
     text = source_text(config.characters)
     if not config.wikitext:
         return text
@@ -320,18 +312,14 @@ class Series:
         """For the reader; empty where all count."""
 
     def of(self, name: str) -> Any:
-        """(seeds, checkpoints, ...) of the networks that learned."""
         return np.stack([self.run.array(f"{prefix(number, self.kind)}{name}") for number in self.kept])
 
     def mean(self, name: str, checkpoint: int = -1) -> Any:
-        """(seeds,) at a checkpoint, mean over all else."""
         found = self.of(name)[:, checkpoint]
         return found.reshape(len(found), -1).mean(1)
 
     def costs(self, policy: str, keep: float = FIFTH) -> Any:
-        """(seeds, checkpoints, sequences): what the policy adds to the loss, in nats per token."""
         return self.of("cut")[:, :, self.policies.index(policy), self.keeps.index(keep)] - self.of("loss")
 
     def cost(self, policy: str, keep: float = FIFTH, checkpoint: int = -1) -> Any:
-        """(seeds,), mean over sequences."""
         return self.costs(policy, keep)[:, checkpoint].mean(-1)

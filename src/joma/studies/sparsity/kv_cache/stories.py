@@ -36,10 +36,7 @@ class _Header(NamedTuple):
 
 
 def load_stories(path: Path) -> Any:
-    """The model in evaluation mode, from the llama2.c layout: a header of seven int32, then float32 tensors.
-
-    llama2.c rotates adjacent pairs, transformers two halves: the rows of queries and keys are reordered.
-    """
+    """The model in evaluation mode, from the llama2.c layout: a header of seven int32, then float32 tensors."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     raw = path.read_bytes()
@@ -97,11 +94,7 @@ def _tensors(path: Path, raw: bytes, header: _Header) -> dict[str, Tensor]:
 
 
 def written(model: Any, sequences: int, length: int, seed: int) -> Tensor:
-    """(sequences, length): stories that the model draws word by word from its own distribution.
-
-    On these its loss is its own entropy, in the mean, and what a cut cache adds to the loss is a divergence from the
-    full model: it cannot be below zero but by chance.
-    """
+    """(sequences, length): stories that the model draws word by word from its own distribution."""
     source = torch.Generator().manual_seed(seed)
     tokens = torch.full((sequences, 1), BEGIN)
     cache = None

@@ -311,7 +311,6 @@ def _by_share(series: Series) -> Drawing:
 
 
 def _panel(axis: Axes, series: Series, costs: dict[str, Any], title: str) -> None:
-    """costs: (keeps, networks) by policy."""
     for policy in in_order(costs):
         mean_and_band(axis, series.keeps, costs[policy], label=policy, marker=".", shade=0.1, **LOOKS[policy])
     axis.axhline(0.0, color=INK, lw=0.6)

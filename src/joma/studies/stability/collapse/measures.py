@@ -22,10 +22,7 @@ SMALL = 1e-12
 
 
 def attention_and_loss(tokens: Tensor, targets: Tensor) -> Measure:
-    """The loss, the lowest and the largest that attention has: what every network is measured by.
-
-    tokens, targets: (sequences, length). Gives loss (members,), entropy and largest_logit (members, layers, heads).
-    """
+    """The loss, the lowest and the largest that attention has: what every network is measured by."""
 
     def measure(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
         seen = Seen()
@@ -67,7 +64,6 @@ class Seen:
         self.inputs: list[Tensor] = []
 
     def look(self, layer: int, name: str, value: Tensor) -> None:
-        """Called by the decoder with what passes by."""
         value = value.detach()
         if name == "input":  # (members, sequences, length, width)
             self.inputs.append(value.flatten(1, 2))
@@ -101,10 +97,7 @@ Between = Callable[[Any, Mapping[str, Tensor], Sequence[int]], Mapping[str, Tens
 
 
 def update_entropies(networks: Callable[[Sequence[int]], Decoder]) -> Between:
-    """Spectral entropy of the change of W_q W_k^T since the point before, and since the start.
-
-    networks: the members as they begin. Both are (members, layers, heads).
-    """
+    """Spectral entropy of the change of W_q W_k^T since the point before, and since the start."""
     starts: dict[tuple[int, ...], Tensor] = {}
 
     def between(decoder: Decoder, before: Mapping[str, Tensor], members: Sequence[int]) -> dict[str, Tensor]:

@@ -134,10 +134,7 @@ def no_remedies(run: Run) -> str:
 
 
 def bench(run: Run, remedy: str) -> tuple[str, np.ndarray]:
-    """Where the runs of a remedy are: an ensemble, and its members in the order of cells and seeds, -1 for none.
-
-    A cell is a kind and a rate. A warm-up has none where rates rise all the time: that is one already.
-    """
+    """Where the runs of a remedy are: an ensemble, and its members in the order of cells and seeds, -1 for none."""
     name = PLAIN if remedy in (NOTHING, WARM_UP) else remedy
     kind, rate, seed = (column(run, name, field) for field in ("kind", "rate", "seed"))
     cells = [(SUDDEN, each) for each in run.config["bench_high_rates"]]

@@ -19,10 +19,7 @@ ROUNDS = 40
 
 
 def clipping(tokens: Callable[[int], Tensor], limit: float) -> Tend:
-    """QK-clip before every step: heads whose largest logit is above the limit come down to it (Kimi K2).
-
-    tokens: of a step, (sequences, length): the training text that the step reads.
-    """
+    """QK-clip before every step: heads whose largest logit is above the limit come down to it (Kimi K2)."""
     return lambda decoder, step: clip_heads(decoder, tokens(step), limit)
 
 
@@ -37,10 +34,7 @@ def restoring(every: int) -> Tend:
 
 
 def clip_heads(decoder: Decoder, tokens: Tensor, limit: float) -> None:
-    """Queries and keys of a head that is above the limit are scaled, both by the root of what is left.
-
-    tokens: (sequences, length). limit: of the largest logit.
-    """
+    """Queries and keys of a head that is above the limit are scaled, both by the root of what is left."""
     largest: list[Tensor] = []
 
     def look(layer: int, name: str, value: Tensor) -> None:
@@ -76,10 +70,7 @@ def matrix_sign(w: Tensor) -> Tensor:
 
 
 def extra_work(ensemble: Ensemble, tend: Tend | None, every: Sequence[int]) -> float:
-    """The multiplications that a remedy adds to those of a training step, as a share.
-
-    every: steps at which it is looked at; their mean counts.
-    """
+    """The multiplications that a remedy adds to those of a training step, as a share."""
     networks = ensemble.networks([0]).cpu()
     inputs, targets = (part.cpu() for part in ensemble.batch(0, [0]))
     with FlopCounterMode(display=False) as step:

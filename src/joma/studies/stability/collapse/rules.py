@@ -65,7 +65,6 @@ def _above_median(values: np.ndarray, log_keys: float) -> Scores:
 
 
 def _median_before(values: np.ndarray) -> np.ndarray:
-    """The median of the `HISTORY` points before each; -inf until there are as many after the start."""
     found = np.full(values.shape, -np.inf)
     # At the start no step was made: what a change is measured by has no value there.
     windows = np.lib.stride_tricks.sliding_window_view(values[:, 1:-1], HISTORY, axis=1)
@@ -111,11 +110,7 @@ def one_place(found: Scores, share: np.ndarray) -> Scores:
 
 
 def threshold(healthy: Scores, false_alarms: float = FALSE_ALARMS) -> float:
-    """The score above which at most this share of healthy runs ever comes.
-
-    >>> threshold(np.array([1.0, 5.0, 2.0, 3.0])[:, None, None], 0.25)
-    3.0
-    """
+    """The score above which at most this share of healthy runs ever comes."""
     highest = np.sort(healthy.max((1, 2)))[::-1]
     return float(highest[int(false_alarms * len(highest))])
 
@@ -127,10 +122,7 @@ def first_ring(found: Scores, above: float) -> np.ndarray:
 
 
 def usual_rings(run: Run, name: str, length: int) -> np.ndarray:
-    """The step at which each alarm of the monitor rings first, (alarms, members); -1 where it never does.
-
-    All members are looked at together: to an alarm they are further layers.
-    """
+    """The step at which each alarm of the monitor rings first, (alarms, members); -1 where it never does."""
     steps, alarms = run.steps(f"{name}/probe/loss"), usual_alarms()
     found = np.full((len(alarms), run.array(f"{name}/probe/loss").shape[1]), -1)
     for step, tables in zip(steps, _tables(run, name, length), strict=True):

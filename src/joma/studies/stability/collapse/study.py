@@ -204,7 +204,6 @@ def judge_prevents(run: Run, claim: Claim) -> Finding:
 
 
 def _judge_entropy(run: Run, claim: Claim, name: str, kind: int) -> Finding:
-    """The lowest entropy of a head at the end, beside that of the twins that have neither norm nor warm-up."""
     _must_learn(run)
     found = compare(record.lowest_entropy(run, name, kind), record.lowest_entropy(run, PLAIN, SUDDEN))
     return by_effect(claim, found, what="lowest entropy as a share of ln T", details=_kinds(run))
@@ -289,7 +288,6 @@ def judge_helps(run: Run, claim: Claim) -> Finding:
 
 
 def _bench(run: Run) -> Numbers:
-    """All remedies beside each other."""
     alone, end = (record.of_bench(run, record.NOTHING, what) for what in ("diverged", "loss"))
     found: dict[str, dict[str, float]] = {}
     for remedy in record.BENCH:
@@ -310,7 +308,6 @@ def _bench(run: Run) -> Numbers:
 
 
 def _details(run: Run, rule: str) -> Numbers:
-    """Leads and false alarms of a rule, calibrated and with the monitor's own threshold, beside the controls."""
     at, steps = record.judged(run), record.event(run, PLAIN) * int(run.config["every"])
     names = (rule, *CONTROLS)
     found = {name: record.rings(run, name) for name in names}
@@ -352,7 +349,6 @@ def _usual_details(run: Run) -> Numbers:
 
 
 def _kinds(run: Run) -> Numbers:
-    """Per kind of network: how many diverge, the loss at the end, the lowest entropy."""
     kinds = {"healthy": HEALTHY, "too high at once": SUDDEN, "too high, warm-up": WARMED, "rising": RISING}
     networks = {name: (PLAIN, kind) for name, kind in kinds.items()}
     networks |= {f"{name}, QK-norm": (QK_NORM, kinds[name]) for name in ("too high at once", "rising")}
@@ -375,7 +371,6 @@ def _must_have_remedies(run: Run) -> None:
 
 
 def _must_diverge(run: Run) -> None:
-    """Healthy networks learned, and enough of the others diverge."""
     _must_learn(run)
     if reason := record.nothing_diverged(run):
         raise NotRun(reason, at_paper_scale(run.study))

@@ -181,7 +181,6 @@ def alignment(decoder: Decoder, chosen: Half, scored: Half) -> Tensor:
 
 
 def _activity(decoder: Decoder, half: Half) -> list[Tensor]:
-    """(members, samples, neurons) of the hidden layers, then of the streams."""
     seen: dict[tuple[str, int], Tensor] = {}
     late = decoder.config.context // 2
 
@@ -232,11 +231,9 @@ class Scores:
         return None
 
     def by_level(self, values: Any) -> Any:
-        """(..., latents) as (..., levels)."""
         return np.stack([mean(values[..., self.level == level]) for level in range(len(LEVELS))], -1)
 
     def of(self, place: str, version: str, *, shuffled: bool = False) -> Any:
-        """(steps, seeds, levels) correlations."""
         networks = self.shuffled if shuffled else self.written
         return self.by_level(networks[:, :, self.row[place], VERSIONS.index(version)])
 
@@ -281,7 +278,6 @@ class Scores:
         return count * of(everyone) - (count - 1) * left_out
 
     def deepening(self, step: int) -> Any:
-        """(seeds, levels) how much better the best node of the last block is than that of the first."""
         last, first = (self.of(f"neuron {block}", "beyond")[step] for block in (self.layers, 1))
         return last - first
 
@@ -379,7 +375,6 @@ def make_ensemble(config: PythonHierarchyConfig, vocabulary: int, material: Mate
     offsets = torch.arange(config.context + 1, device=config.device)
 
     def draw(steps: range, members: Sequence[int]) -> tuple[Tensor, ...]:
-        """Windows at random places; a network on shuffled text reads the same places as its twin."""
         most = texts.shape[1] - config.context
         places = torch.stack([_places(seeds[m] * 1_000_003 + s, most, config.batch) for s in steps for m in members])
         where = sent(places.unflatten(0, (len(steps), len(members))), config.device)
