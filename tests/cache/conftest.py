@@ -7,7 +7,6 @@ from tiny_models import KINDS, LENGTH, TOKENS, fresh
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """By kind, in float64."""
     from transformers import AutoModelForCausalLM
 
     found = {}

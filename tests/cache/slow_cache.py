@@ -14,7 +14,6 @@ NAME = "slow_oracle"
 
 
 def slow_losses(model, tokens, policy, budget, **options):
-    """(sequences, length - 1), as joma.cache.losses."""
     with _attending(model, policy, budget, options), torch.no_grad():
         logits = model(input_ids=tokens, use_cache=False).logits
     return F.cross_entropy(logits[:, :-1].mT, tokens[:, 1:], reduction="none")
@@ -78,7 +77,6 @@ def _frequencies(model, module, width, wrong=""):
 
 
 def chosen(scores, count):
-    """The places of the largest scores; of those that are within 1e-4 of the last one that gets in, the earlier."""
     if not count:
         return []
     least = sorted(scores)[-count]
@@ -99,7 +97,6 @@ class Head:
         self.held, self.read_so_far = [], 0
 
     def read(self):
-        """(group, tokens, width): all that the queries read."""
         if self.policy == "h2o-oracle":
             for t in range(self.length):
                 self.gain(t, range(t + 1))
@@ -120,7 +117,6 @@ class Head:
         return rows
 
     def kept(self):
-        """What is held for the next query: at the end of its prompt snapkv drops what it does not choose."""
         if self.policy == "snapkv" and self.read_so_far == self.prompt:
             self.snap(self.prompt)
             late = range(max(self.prompt - self.budget + len(self.chosen), 0), self.prompt)
@@ -128,7 +124,6 @@ class Head:
         return self.held
 
     def counts(self, t):
-        """Whether query t adds to the scores."""
         if self.policy == "snapkv":
             return self.prompt - self.recent <= t < self.prompt
         if self.wrong == "early scores frozen":
@@ -179,7 +174,6 @@ class Head:
         return sorted(weights.topk(min(self.budget, t + 1)).indices.tolist())
 
     def weights(self, t, seen):
-        """(group, seen)."""
         query, key = self.query[:, t], self.key[seen]
         if self.policy == "sinks" and self.frequencies is not None and self.wrong != "positions of the text":
             query = self.turned(query, torch.full((len(query),), len(seen) - 1 - t))
@@ -187,7 +181,6 @@ class Head:
         return (query @ key.T * self.scale).softmax(-1)
 
     def turned(self, x, by):
-        """Rotated by so many positions: coordinate i and i + half turn together."""
         half = len(self.frequencies)
         angle = by[:, None].double() * self.frequencies
         a, b, rest = x[:, :half], x[:, half : 2 * half], x[:, 2 * half :]

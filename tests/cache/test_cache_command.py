@@ -12,7 +12,6 @@ from joma.cli.main import main
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a model, and the token ids of a text."""
     folder = tmp_path_factory.mktemp("place")
     fresh("llama").save_pretrained(folder / "model")
     ids = torch.randint(TOKENS, (200,), generator=torch.Generator().manual_seed(1))

@@ -45,7 +45,6 @@ def test_a_cache_that_is_reset_begins_as_it_was_made(models, tokens):
 
 
 def silent_zero(rope):
-    """A token of padding has no embedding: whoever looks at its keys sees no positions."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}

@@ -31,7 +31,6 @@ def small_keys(call):
 
 @query_by_query
 def heavy_keys(call):
-    """H2O for one query."""
     scores = call.remembered()
     kept = torch.ones_like(scores, dtype=torch.bool)
     if call.k_len > call.rule.budget:
@@ -43,7 +42,6 @@ def heavy_keys(call):
 
 @query_by_query
 def every_second(call):
-    """Sees its own key and those at even places; keeps the last ones. What is seen and what is kept differ."""
     kept = (call.place >= call.k_len - call.rule.budget).expand(*call.key.shape[:2], -1)
     seen = kept & ((call.place % 2 == 0) | (call.place == call.k_len - 1))
     return Choice(seen[:, :, None], kept)

@@ -18,7 +18,6 @@ BUDGET = 10
 
 
 def draw(layer, row, head, position, seed=0):
-    """What `random` draws for one key: splitmix64 of one number after the other, in Python's integers."""
     number = seed
     for part in (layer, row, head, position):
         number = splitmix64(number + part)

@@ -26,7 +26,6 @@ STORY, STORIES = 256, 24
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Models that can read 64 tokens, as far as the config says anything, and the token ids of a text."""
     folder = tmp_path_factory.mktemp("place")
     for kind in ("llama", "gpt2"):
         fresh(kind).save_pretrained(folder / kind)
@@ -37,7 +36,6 @@ def place(tmp_path_factory):
 
 
 def bloom():
-    """A model whose config says nothing of lengths and whose attention can be cut: a Llama without that field."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}

@@ -16,7 +16,6 @@ STREAMED = [one for one in POLICIES if one != "h2o-oracle"]
 
 
 def read(model, tokens, policy, sizes, **options):
-    """The losses, with the cache and the largest number of keys that it held between two calls."""
     most = 0
     with torch.no_grad(), evicting(model, policy, BUDGET, prompt=PROMPT, **options) as cache:
         logits = []

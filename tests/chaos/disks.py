@@ -37,7 +37,6 @@ class Disk:
         return self.place / "filler"
 
     def fill(self, kilobytes: int) -> None:
-        """Leave so much room."""
         free = shutil.disk_usage(self.place).free
         with self.filler.open("wb") as stream:
             stream.write(bytes(max(free - kilobytes * 1024, 0)))
@@ -133,7 +132,6 @@ class Kept:
 
 
 def _refused(child: Child, score: Score, what: str, *, full: bool) -> None:
-    """It ends well if it had room enough; else in a sentence with status 1 (the disk, a broken study) or 2."""
     status, said = child.wait(), child.said().strip()
     score.disturbances += 1
     score.count("ended well" if status == 0 else "ended in a sentence")

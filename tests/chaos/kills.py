@@ -71,7 +71,6 @@ def disturb(setting: Setting, subject: str, commands: Sequence[Command]) -> Scor
 
 
 def undisturbed(setting: Setting, command: Command) -> tuple[object, float]:
-    """What it leaves, and how long it takes."""
     whole = setting.place(f"{command.name}-undisturbed")
     seconds = timed(command.started(setting, whole))
     return command.left(whole), seconds

@@ -65,7 +65,6 @@ def disturbed(subject: str, warm: Warm, folder: Path, count: int, seed: int, *, 
 
 
 def table(scores: list[Score]) -> str:
-    """One row per subject, and their sum."""
     head = ("subject", "disturbances", "kills", "lost", "wrong", "odd endings", "seconds")
     rows = [(s.subject, s.disturbances, s.kills, s.lost, s.wrong, s.odd, round(s.seconds)) for s in scores]
     rows.append(("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:])))

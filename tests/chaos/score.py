@@ -50,7 +50,6 @@ class Score:
         self.notes.append(f"odd: {note}")
 
     def same(self, found: Any, expected: Any, what: str) -> None:
-        """Count what differs from the undisturbed run."""
         if found is None:
             self.lose(f"{what} is not there")
         elif found != expected:
@@ -80,14 +79,12 @@ class Setting:
         return path
 
     def checkpoints(self) -> Path:
-        """A series of them, made when it is asked for first."""
         if not (path := self.folder / "checkpoints").exists():
             self.warm.done("chaos.work:make_checkpoints", self.place("checkpoints"))
         return path
 
 
 def timed(child: Child) -> float:
-    """The seconds that an undisturbed process takes; it must end well."""
     start = time.perf_counter()
     assert child.wait() == 0, child.said()
     return time.perf_counter() - start
@@ -112,7 +109,6 @@ def kill_within(child: Child, seconds: float, dice: random.Random, score: Score,
 
 
 def sentence_at_the_end(child: Child, score: Score, statuses: set[int]) -> None:
-    """A process must end with a documented status and say at most plain sentences."""
     status, said = child.wait(), child.said().strip()
     if status not in statuses:
         score.wonder(f"status {status}, not one of {sorted(statuses)}; it said {said[-300:]!r}")

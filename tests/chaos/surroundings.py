@@ -53,7 +53,6 @@ def _little(setting: Setting, score: Score, limit: str, more: float, *words: Any
 
 
 def limited(limit: str, megabytes: float, *words: Any) -> int:
-    """So much more than now, and no more; what was set free before goes back to the system."""
     with suppress(OSError, AttributeError):  # another C library
         library = ctypes.CDLL("libc.so.6")
         library.mallopt(M_MMAP_THRESHOLD, 1 << 16)
@@ -110,7 +109,6 @@ def jumping(seed: float, *words: Any) -> int:
 
 
 def _replaced(old: object, new: Callable[..., object]) -> None:
-    """In the module that has it and wherever joma imported it from there."""
     for module in [time, module_datetime, *(each for name, each in sys.modules.items() if name.startswith("joma."))]:
         for name, value in list(vars(module).items()):
             if value is old:

@@ -37,13 +37,11 @@ class Child:
     _status: int | None = None
 
     def status(self) -> int | None:
-        """Its exit status, -9 where it died of signal 9; None while it lives."""
         if self._status is None:
             self._status = self.warm.ask(poll=self.pid)["status"]
         return self._status
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Its whole group, as the system's own killer and job schedulers do."""
         if self.status() is None:
             os.killpg(self.pid, number)
 
@@ -57,7 +55,6 @@ class Child:
         return status
 
     def said(self) -> str:
-        """What it wrote to standard error."""
         return self.log.with_suffix(".err").read_text(errors="replace")
 
     def printed(self) -> str:
@@ -92,7 +89,6 @@ class Warm:
         return answer
 
     def start(self, function: str, *arguments: Any) -> Child:
-        """Call "module:function" with these arguments in a process of its own."""
         self.started += 1
         log = self.folder / f"log-{self.started}"
         for stream in (".out", ".err"):  # now: it may be killed before it could
@@ -102,16 +98,13 @@ class Warm:
         return Child(self, pid, log)
 
     def joma(self, *arguments: Any) -> Child:
-        """A command of joma."""
         return self.start("chaos.work:joma", *map(str, arguments))
 
     def done(self, function: str, *arguments: Any) -> None:
-        """Call it, undisturbed; it must end well."""
         child = self.start(function, *arguments)
         assert child.wait() == 0, child.said()
 
     def close(self) -> None:
-        """There is no more to do."""
         self._process.communicate()
 
     def __enter__(self) -> Warm:

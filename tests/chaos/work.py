@@ -16,20 +16,17 @@ STEPS, POINTS = 40, tuple(range(0, 40, 4))
 
 
 def called(function: str, *arguments: Any) -> int:
-    """The status of "module:function"."""
     module, _, name = function.partition(":")
     return getattr(import_module(module), name)(*arguments) or 0
 
 
 def joma(*arguments: str) -> int:
-    """A command of joma, in this process."""
     from joma.cli.main import main
 
     return main(arguments)
 
 
 def content(step: int) -> np.ndarray:
-    """What the writer records at a step."""
     return np.random.default_rng(step).standard_normal((12, 16)).astype(np.float32)
 
 
@@ -108,7 +105,6 @@ def make_checkpoints(folder: str, count: int = 6) -> None:
 
 
 def make_run(path: str, steps: int = 40) -> None:
-    """A finished run with enough in it that an export takes a moment."""
     from joma.runs import Run
 
     with Run.create(path, study="chaos", config={"steps": steps}) as run:
@@ -132,7 +128,6 @@ def findings(path: Path) -> Any:
 
 
 def curves(path: Path) -> Any:
-    """The curves of a scan without the name of its run. None: not there."""
     if not path.exists():
         return None
     told = json.loads(path.read_text(encoding="utf-8"))
@@ -141,7 +136,6 @@ def curves(path: Path) -> Any:
 
 
 def series(path: Path) -> Any:
-    """All that a run holds but times, to the bit. None: not there."""
     from joma.runs import Run
 
     if not path.exists():

@@ -73,7 +73,6 @@ def _one_run(setting: Setting, score: Score, path: Path, kills: int, journal: st
 
 
 def _heard(setting: Setting, pipe: Acknowledged, most: int) -> list[str]:
-    """What is acknowledged until the moment of the kill: a number of records and a little more, or sooner."""
     lines: list[str] = []
     until, wanted = time.monotonic() + setting.dice.choice((0.02, 5.0, 5.0, 5.0)), setting.dice.randrange(most)
     while time.monotonic() < until and len(lines) < wanted:

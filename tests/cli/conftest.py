@@ -19,7 +19,6 @@ def with_toy(toy, monkeypatch):
 
 @pytest.fixture
 def stored_toy(with_toy, tmp_path, capsys, monkeypatch):
-    """A folder with a finished run of the toy, which is the only study there is."""
     monkeypatch.setattr(studies, "_rooms", lambda: {"toy": "toys"})
     monkeypatch.setattr("joma.studies.stored.load", studies.load)
     assert main(["verify", "toy", "--out", str(tmp_path / "out")]) == 0

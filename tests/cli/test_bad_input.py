@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 
 @pytest.fixture(scope="module")
 def series(tmp_path_factory):
-    """Two checkpoints, of a model that has one matrix, and an empty file that is called like a run."""
     folder = tmp_path_factory.mktemp("series")
     for step in range(2):
         save_file({"model.layers.0.mlp.up_proj.weight": torch.eye(4) + step}, folder / f"step{step}.safetensors")

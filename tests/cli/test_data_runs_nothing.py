@@ -32,7 +32,6 @@ def planted(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory):
-    """A study of somebody's, and what its only shard left."""
     from test_foreign import SOURCE
 
     folder = tmp_path_factory.mktemp("mine")
@@ -44,12 +43,10 @@ def mine(tmp_path_factory):
 
 
 def renamed(content, name):
-    """The shard, of a study of another name."""
     return json.loads(json.dumps(content).replace('"one-is', f'"{name}'))
 
 
 def attacks(content, folder):
-    """Ways to name code in a shard."""
     evil = str(folder / "evil.py")
     yield "as it was left, its file replaced", content
     yield "its file", {**content, "content": {**content["content"], "files": {"one-is": evil}}}

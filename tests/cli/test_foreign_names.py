@@ -66,7 +66,6 @@ def test_errors_and_exports_are_cleaned(tmp_path, capsys):
 
 @pytest.fixture
 def bytes_name(tmp_path):
-    """A folder whose name is no UTF-8, as Python hands it over from the command line."""
     name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
     try:
         os.mkdir(name)

@@ -91,8 +91,6 @@ def reached(monkeypatch):
 
 
 def _with_own_options(real):
-    """`joma run` reads its options when it knows the study; here they are those that all studies have."""
-
     def carried_out(options, rest, command):
         if options.command == "run":
             options = argparse.Namespace(**{**vars(options), **vars(command.read(rest))})
@@ -103,7 +101,6 @@ def _with_own_options(real):
 
 
 def words(name, *given):
-    """A command line with all that the command needs beside what is given."""
     needed = []
     for each in parsers()[name]._actions if name != "run" else []:
         if not each.option_strings:

@@ -115,7 +115,6 @@ def test_several_runs_are_exported_each_beside_itself(tmp_path, capsys):
 
 @pytest.fixture
 def scanned(tmp_path, capsys):
-    """A folder with a scan of two checkpoints, and nothing else."""
     for step in (100, 200):
         folder = tmp_path / "training" / f"checkpoint-{step}"
         folder.mkdir(parents=True)

@@ -35,7 +35,6 @@ def test_what_is_finished_when_a_command_is_interrupted_can_be_shown(tmp_path):
 
 @pytest.fixture(scope="module")
 def both_ways(tmp_path_factory):
-    """Findings of three quick studies, one after another and side by side; one of two processes has two of them."""
     folders = {jobs: tmp_path_factory.mktemp(f"jobs-{jobs}") for jobs in (1, 2)}
     for jobs, folder in folders.items():
         assert main(["verify", "lemma6", "thm5", "thm4", "-j", str(jobs), "--out", str(folder)]) == 0

@@ -54,7 +54,6 @@ def left_alone(at: int) -> Finding:
 
 
 def results(*, fails: int, opens: int, gone: int) -> list[Done]:
-    """Spread over all studies, as many findings as wanted."""
     found = [*map(failing, range(fails)), *map(undecided, range(opens)), *map(left_alone, range(gone))]
     done = [Done(Named(name), []) for name in studies.names()]
     for at, finding in enumerate(found):
@@ -64,7 +63,6 @@ def results(*, fails: int, opens: int, gone: int) -> list[Done]:
 
 
 def printed(done: list[Done], capsys, **wish) -> list[str]:
-    """What `joma verify` prints of these, from the first study to the path of the report."""
     screen = Screen([one.study.name for one in done])
     for one in done:
         screen.finished(one)

@@ -16,7 +16,6 @@ LONGEST_FIRST = sorted(RECORDED, key=lambda name: -RECORDED[name]["known"])
 
 
 def played(names, slower, jobs):
-    """(second, study, share), share None at its end: each study is begun by the process that is free first."""
     free, events = [LOADING * slower] * jobs, []
     for name in names:
         process = free.index(min(free))
@@ -28,7 +27,6 @@ def played(names, slower, jobs):
 
 
 def estimates(names, slower, jobs=2):
-    """At every second from the tenth on: the estimate, and what it really took from there."""
     events = played(names, slower, jobs)
     left, second = TimeLeft({name: RECORDED[name]["known"] for name in names}, jobs=jobs), 10
     for at, name, share in events:

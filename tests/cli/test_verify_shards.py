@@ -27,7 +27,6 @@ which depend on the findings of both shards."""
 
 
 def without_times(text: str) -> str:
-    """The findings, but for how long a study took and when its run was made."""
     return re.sub(r'"seconds": [0-9.e-]+', '"seconds": 0', re.sub(r'"created": "[^"]+"', '"created": ""', text))
 
 
@@ -37,7 +36,6 @@ def findings(folder) -> str:
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory, drawn_once):
-    """What one run of all of them finds and writes, by the parts that `joma verify` is made of."""
     out = tmp_path_factory.mktemp("together")
     every = [studies.load(name) for name in QUICK]
     results = with_q([attempt(study, study.quick, out, alone=False) for study in every])

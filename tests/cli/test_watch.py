@@ -60,7 +60,6 @@ def contents(folder):
 
 
 def recorded(path, series):
-    """The last step of a series and its numbers, read from the tables of a copy of the file."""
     with closing(sqlite3.connect(path)) as file:
         rows = file.execute(
             "SELECT step, dtype, data FROM entries JOIN series ON id = series WHERE name = ? ORDER BY step", (series,)
@@ -77,7 +76,6 @@ def made(path, steps=5, **series):
 
 
 def look(folder):
-    """The one run of a folder."""
     (run,) = folder.look()
     return run
 

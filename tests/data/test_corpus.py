@@ -45,7 +45,6 @@ def folder(tmp_path):
 
 @pytest.fixture
 def parquet(tmp_path):
-    """The layout of WikiText-103 on the hub: two shards to train on, a line a row."""
     return write_parquet(tmp_path / "wikitext-103")
 
 
@@ -215,7 +214,6 @@ def test_python_source_is_a_corpus():
 
 
 def of_files(*sizes):
-    """Python source in files of so many tokens, each with a token of its own."""
     starts = torch.tensor([0, *np.cumsum(sizes)])
     ids = torch.arange(len(sizes), dtype=torch.int32).repeat_interleave(torch.tensor(sizes))
     return PythonTokens(tuple("abcd"), ids, {}, {}, (), starts, 0, "sha", "source")

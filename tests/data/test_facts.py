@@ -16,7 +16,6 @@ def rows(statements) -> list[tuple[int, ...]]:
 
 
 def turned(row, facts):
-    """The reverse of a statement: entities exchanged, the other relation."""
     entity, (there, back) = facts.entity, facts.relations
     return (*row[entity + 1 :], back if row[entity] == there else there, *row[:entity])
 

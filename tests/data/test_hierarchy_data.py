@@ -24,13 +24,11 @@ def numbers(seed, *shape):
 
 
 def together(on):
-    """How often two tokens appear in the same sequence, (..., tokens, tokens)."""
     seen = on.double()
     return seen.mT @ seen / on.shape[-2]
 
 
 def errors_off(on, both):
-    """Standard errors between sampled frequencies and probabilities; certain ones must be met exactly."""
     gap, error = together(on) - both, (both * (1 - both) / on.shape[-2]).clamp(min=0).sqrt()
     assert (gap[error < 1e-9].abs() < 1e-9).all()
     return (gap / error)[error >= 1e-9]
@@ -151,7 +149,6 @@ def test_a_permuted_tree_draws_the_same_leaves_under_other_names():
 
 
 def members_alone(kind):
-    """Three members made together, and each alone."""
     if kind == "HBLT":
         rho = torch.tensor([[0.9], [0.5], [0.7]], dtype=torch.float64)
         whole = HBLT.one_per_class(4, (2, 3), rho).permuted([seeded(i) for i in range(3)])

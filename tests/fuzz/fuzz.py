@@ -133,7 +133,6 @@ def _not_for_ever(seconds: int) -> Iterator[None]:
 
 
 def _megabytes() -> float:
-    """The most memory that the process ever had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 

@@ -48,7 +48,6 @@ _ENTRIES = (
 
 @cache
 def _server() -> tuple[str, Hostile]:
-    """One for all inputs of this process."""
     stack = ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(hostile_server(lambda handler, number: None))
@@ -72,7 +71,6 @@ def _answering(content: bytes, path: str) -> Iterator[str]:
 
 
 def _file(handler: Any, content: bytes | None) -> None:
-    """A range of a file, as a server answers that heeds ranges."""
     if content is None:
         return handler.whole(404, b"")
     asked = handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")

@@ -78,7 +78,6 @@ def spoiled(content: bytes, random: Random, pool: list[bytes]) -> bytes:
 
 
 def spoiled_json(content: bytes, random: Random, pool: list[bytes]) -> bytes:
-    """A JSON text with one to three of its values replaced, removed, doubled or moved; now and then its bytes."""
     if random.random() < 0.2:
         return spoiled(content, random, pool)
     try:
@@ -91,7 +90,6 @@ def spoiled_json(content: bytes, random: Random, pool: list[bytes]) -> bytes:
 
 
 def spoiled_header(content: bytes, random: Random, pool: list[bytes]) -> bytes:
-    """Mostly the JSON of the header, with a length that fits: what lies behind it is only reached so."""
     length = int.from_bytes(content[:8], "little")
     if random.random() < 0.3 or length > len(content):
         return spoiled(content, random, pool)
@@ -140,7 +138,6 @@ def _changed(value: Any, random: Random) -> Any:
 
 
 def _places(value: Any) -> Any:
-    """Every (list or mapping, key) inside a value."""
     queue = [value]
     while queue:
         one = queue.pop()

@@ -37,14 +37,12 @@ MADE: dict[str, Make] = {
 
 
 def named_parameters() -> list[tuple[str, nn.Parameter]]:
-    """Two matrices that are alike, one of the other side, a vector, and two that pass."""
     draw = torch.Generator().manual_seed(0)
     shapes = {"a": (6, 9), "b": (6, 9), "c": (8, 5), "d": (2, 7), "bias": (9,), "head": (5, 6)}
     return [(name, nn.Parameter(torch.randn(shape, generator=draw))) for name, shape in shapes.items()]
 
 
 def made(kind: str) -> tuple[list[tuple[str, nn.Parameter]], torch.optim.Optimizer]:
-    """Parameters, and an optimizer that has stepped three times."""
     named = named_parameters()
     optimizer = MADE[kind](named)
     for number in range(3):
@@ -101,7 +99,6 @@ def _spoiled(content: bytes, random: Random, pool: list[bytes]) -> bytes:
 
 
 def _places(value: Any) -> Any:
-    """Every (owner, key) inside."""
     queue = [value]
     while queue:
         one = queue.pop()
@@ -161,7 +158,6 @@ def _read(content: bytes, _: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Tensors as numbers, of which the representation says all."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list):

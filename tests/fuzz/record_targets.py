@@ -187,7 +187,6 @@ def _scan_shard_seeds(folder: Path) -> list[bytes]:
 
 
 def _merged(content: bytes, folder: Path) -> None:
-    """By the command, to the page and the JSON: nothing on the way may be a fault."""
     written(content, folder / "part", "shard.json")
     _joma("merge", folder / "part", "--out", folder / "out", "--json", folder / "out.json", "--fresh")
     json.loads((folder / "out.json").read_text(encoding="utf-8"), parse_constant=_no_number)

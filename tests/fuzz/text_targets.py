@@ -58,7 +58,6 @@ _ROLES = [
 
 
 def _read_roles(content: bytes, folder: Path) -> None:
-    """Lines that are read never break the reading of a checkpoint's names."""
     lines = read_roles(written(content, folder, "roles.toml"))
     shapes = {"layers.0.wild.weight": (4, 3), "h.1.mixer.in_proj": (2, 4, 3), "x": (), "a.": (5, 5), "é.1.x": (2, 2)}
     groups = find_groups(shapes, {}, shape=shapes.__getitem__, roles=lines)

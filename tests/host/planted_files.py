@@ -32,18 +32,15 @@ class Planted:
 
     @property
     def run(self):
-        """The names of the files that were run."""
         return sorted({mark.name.partition("-")[0] for mark in self.marks.iterdir()})
 
 
 def plain_environment(**more):
-    """As a user has it: nothing guards the search path, and joma is where these tests have it from."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     return {**kept, "PYTHONPATH": str(HOME), **more}
 
 
 def installed_command(folder, *commands):
-    """`joma` as pip installs it: a script, and Python looks in the folder of the script. One command after another."""
     folder.mkdir()
     script = folder / "joma"
     call = f"any(main([*words, *sys.argv[1:]]) for words in {commands!r})"

@@ -24,7 +24,6 @@ def run(command, *, cwd, env):
 
 
 def reporting(folder, *, modules="numpy"):
-    """A folder with a module that says where it looks for others."""
     folder.mkdir()
     (folder / "reporting.py").write_text(REPORT.format(modules=modules))
     return folder

@@ -15,7 +15,6 @@ class Broken(Exception):
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """The seconds that were slept."""
     slept = []
     monkeypatch.setattr(hub, "time", SimpleNamespace(sleep=slept.append))  # its own: other threads sleep as ever
     monkeypatch.setattr(hub, "transport_errors", lambda: (Broken,))

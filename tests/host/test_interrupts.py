@@ -30,7 +30,6 @@ class Timer:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    """The time, to be set. Handlers are what they were afterwards."""
     now, before = [1000.0], {number: signal.getsignal(number) for number in (INT, TERM)}
     Timer.made = []
     monkeypatch.setattr(interrupts, "monotonic", lambda: now[0])

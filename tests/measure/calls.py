@@ -148,7 +148,6 @@ WITHOUT_ARRAYS = {
 
 
 def public_functions():
-    """All functions of the modules whose name has no underscore."""
     for module in pkgutil.iter_modules(joma.measure.__path__, "joma.measure."):
         if not module.name.split(".")[-1].startswith("_"):
             room = importlib.import_module(module.name)
@@ -159,7 +158,6 @@ def public_functions():
 
 
 def parts(answer):
-    """Numbers and tensors of an answer, whatever it is made of."""
     if isinstance(answer, tuple):
         return [part for one in answer for part in parts(one)]
     return [answer]

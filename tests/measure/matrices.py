@@ -18,7 +18,6 @@ WAYS = ["factor", "factor of an accelerator", "lanczos"]
 
 @contextmanager
 def going(way):
-    """Which of the ways is taken where the smaller side is above 256, here on a CPU."""
     with pytest.MonkeyPatch.context() as patch:
         if way == "lanczos":
             patch.setattr("joma.measure.spectrum.FACTOR_SIDE_CPU", 0)
@@ -28,7 +27,6 @@ def going(way):
 
 
 def with_values(sigma, columns, seed=0, dtype=torch.float32):
-    """A matrix with given singular values and random singular vectors."""
     sigma = torch.as_tensor(sigma, dtype=torch.float64)
     left = torch.linalg.qr(torch.randn(len(sigma), len(sigma), generator=rng(seed), dtype=torch.float64))[0]
     right = torch.linalg.qr(torch.randn(columns, len(sigma), generator=rng(seed + 1), dtype=torch.float64))[0]
@@ -41,7 +39,6 @@ def _exact(w, version):
 
 
 def assert_certified(found, w, tolerance=1e-3):
-    """The statement of `Spectrum`, against svdvals in float64."""
     values, frobenius = _exact(w, w._version)
     true = values[..., : found.values.shape[-1]]
     gap = (true**2 - found.values.double() ** 2) / true[..., :1] ** 2
@@ -75,7 +72,6 @@ LARGE = {name: cache(make) for name, make in LARGE.items()}
 
 
 def alone_in_its_row(value):
-    """Others in a block of their own: a leader that one coordinate holds, and no product shows to the rest."""
     w = torch.zeros(300, 320)
     w[0, 0] = value
     w[1:, 1:] = with_values([1.0] * 299, 319)

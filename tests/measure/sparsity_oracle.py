@@ -54,7 +54,6 @@ def mass_above(p, threshold, relative=False):
 
 
 def top_mass(p, seen, keep):
-    """Row by row: sorted, and the first so many added up."""
     found = torch.zeros(p.shape[:-1], dtype=torch.float64)
     for at in torch.cartesian_prod(*(torch.arange(n) for n in found.shape)).tolist():
         row, at = sorted(p[tuple(at)].tolist(), reverse=True), tuple(at)

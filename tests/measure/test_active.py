@@ -48,7 +48,6 @@ def test_leaving_units_out_changes_the_output_by_no_more_than_they_contribute():
 
 
 def slow_carrying(row, share):
-    """Add the largest one by one until they reach the share."""
     row, found = sorted(row, reverse=True), 0.0
     if not sum(row):
         return 0.0

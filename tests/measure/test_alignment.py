@@ -24,7 +24,6 @@ def fresh(activity, latents):
 
 
 def slow_correlations(activity, latents):
-    """(latents, neurons), NaN where one of the two is constant."""
     x, y = activity.double().numpy(), latents.double().numpy()
     table = np.full((y.shape[1], x.shape[1]), np.nan)
     for j in range(y.shape[1]):
@@ -35,7 +34,6 @@ def slow_correlations(activity, latents):
 
 
 def slow_best(table, absolute):
-    """Value and neuron for each latent."""
     rank = np.abs(table) if absolute else table
     known = ~np.isnan(rank).all(1)
     neuron = np.array([np.nanargmax(row) if ok else -1 for row, ok in zip(rank, known, strict=True)])
@@ -43,7 +41,6 @@ def slow_best(table, absolute):
 
 
 def slow_ridge(x, y, new, ridge):
-    """Predictions from the least squares of an augmented matrix: no Gram matrix, no factorisation."""
     x, y, new = (a.double().numpy() for a in (x, y, new))
     live = np.ptp(x, axis=0) > 0
     length = np.linalg.norm(x[:, live] - x[:, live].mean(0), axis=0)
@@ -138,7 +135,6 @@ def test_the_ridge_is_the_best_of_two_folds_and_the_fresh_samples_have_no_say(sa
 
 
 def everything(activity, latents, split):
-    """All three measures, both signs, as one list of tensors with the score first."""
     halves = fresh(activity[..., split:, :], latents[..., split:, :])
     first = activity[..., :split, :], latents[..., :split, :]
     return [

@@ -18,7 +18,6 @@ def at(layer, *more):
 
 
 def by_layer(layer):
-    """The groups of one layer of a decoder of width 8, whose layers are stacked in its parameters."""
     qkv = [("qkv", at(layer, slice(None), QK)), ("qkv_bias", at(layer, QK))]
     value = [("qkv", at(layer, slice(None), slice(16, 24))), ("qkv_bias", at(layer, slice(16, 24)))]
     value += [(name, at(layer)) for name in ("projection", "projection_bias")]

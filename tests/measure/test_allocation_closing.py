@@ -93,14 +93,12 @@ KINK = 0.37
 
 
 def kinked(most):
-    """relu from -0.37 to 0.63: its slope is 0, and 1 from 0.37 on."""
     return allocate(
         lambda p: p["x"].relu(), [{"x": [-KINK]}, {"x": [1 - KINK]}], {"x": ["x"]}, most=most, tolerance=1e-9
     )
 
 
 def by_gauss(start, end, count):
-    """The integral of that slope from start to end."""
     x, w = np.polynomial.legendre.leggauss(count)
     return (end - start) / 2 * w[(start + end) / 2 + (end - start) / 2 * x > KINK].sum()
 

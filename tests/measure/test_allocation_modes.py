@@ -98,7 +98,6 @@ def test_states_are_left_as_they_were():
 
 
 def halves(members, rows=6):
-    """The square sum of a parameter on its way, and groups that split it."""
     draw = torch.Generator().manual_seed(0)
     states = [{"w": torch.randn(members, rows, 8, generator=draw)} for _ in range(2)]
     return lambda p: p["w"].square().sum((1, 2)), states, {"a": [("w", (slice(None), slice(2)))]}

@@ -64,7 +64,6 @@ def test_blocks_agree_with_the_matrix(mask, dtype, elements, monkeypatch):
 
 
 def _solved(q, k, sinks=None, **given):
-    """By the path that runs anywhere, also where there is a GPU."""
     problem = Problem.of(q, k, None, **given)
     found = blocks.forward(problem)
     return found if sinks is None else Sink.of(problem, sinks, None, None, counted=False).applied(found)

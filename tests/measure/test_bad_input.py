@@ -74,7 +74,6 @@ def has_nan(answer):
 
 
 def fault(function, given, *names, refused=False, nan=False):
-    """What is wrong with how this call is answered, or None. A sentence must have one of the names."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -116,7 +115,6 @@ def options_spoiled(function, name, good):
 
 
 def calls(room):
-    """Every function of a module, the arguments of its good call, and all that it can be given besides."""
     for function in public_functions():
         if room_of(function) != room:
             continue

@@ -8,7 +8,6 @@ from joma.measure._following import follow as follow_with
 
 
 def exact(w):
-    """Of every matrix of a stack, by its singular values."""
     squares = torch.linalg.svdvals(w.double()).square()
     return squares.sum(-1) / squares[:, 0]
 
@@ -18,7 +17,6 @@ def follow(w, block, generator):
 
 
 def begun(w, seed=0):
-    """A block that knows nothing, and the generator that goes on."""
     generator = torch.Generator().manual_seed(seed)
     nothing = torch.zeros(len(w), min(w.shape[1:]), 0, dtype=torch.promote_types(w.dtype, torch.float32))
     return first_block(nothing, generator), generator

@@ -28,12 +28,10 @@ def by_hand(values):
 
 
 def pareto(alpha, count, seed, *lead):
-    """Samples with density x^-alpha from 1 on."""
     return torch.rand(*lead, count, generator=rng(seed), dtype=torch.float64) ** (-1 / (alpha - 1))
 
 
 def correlated(rows, columns, seed=0):
-    """A Gaussian matrix between two diagonal ones that decay: its spectrum has a tail."""
     w = torch.randn(rows, columns, generator=rng(seed))
     return w * torch.arange(1, rows + 1)[:, None] ** -0.4 * torch.arange(1, columns + 1) ** -0.3
 

@@ -63,7 +63,6 @@ def draw(seed=0, heads=4, kv_heads=2, queries=LENGTH, keys=LENGTH, width=8, spre
 
 @cache
 def whole(mask, dtype=torch.float32):
-    """q, k, the matrix and which keys are seen; and the masses of the largest, which take long to add up."""
     q, k = draw(dtype=dtype)
     p, seen = oracle.matrix(q, k, **MASKS[mask])
     return q, k, p, seen, [(keep, oracle.top_mass(p, seen, keep)) for keep in KEPT]

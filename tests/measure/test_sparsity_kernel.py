@@ -88,7 +88,6 @@ def passes(q, k, causal=True, blocks=SMALL, **options):
 
 @cache
 def solved(mask, dtype):
-    """The passes of a mask, and by the oracle the weights and which keys are seen."""
     shape, options = MASKS[mask]
     shape = shape if DEVICE == "cpu" else (2, 2, *shape[2:])
     q, k = draw(0, *shape, dtype=dtype)

@@ -58,7 +58,6 @@ def table(found: Spread) -> torch.Tensor:
 
 
 def close(got: Spread, want: torch.Tensor, tolerance=1e-5):
-    """Relative to the head's whole variance, before a soft cap takes of it."""
     size = want[1:3].sum(0).clamp(min=1e-30)
     off = ((table(got) - want)[:5] / size).abs().max().item()
     assert off < tolerance, f"off by {off:.1e}: {table(got)} for {want}"
@@ -69,7 +68,6 @@ def close(got: Spread, want: torch.Tensor, tolerance=1e-5):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Blocks of 8 keys, one or a few heads at a time, five queries of logits."""
     monkeypatch.setattr(_spread_sums, "BLOCKS", (8, 8))
     monkeypatch.setattr(_spread_sums, "NUMBERS", {"cpu": 1, "cuda": 1})
     monkeypatch.setitem(_spread_blocks.ELEMENTS, "cpu", 4 * 29 * 5)

@@ -53,7 +53,6 @@ def draw(batch, heads, kv_heads, queries, keys, dtype):
 
 
 def options(given):
-    """Turn the shape of a bias into numbers."""
     made = {name: value for name, value in given.items() if name != "hidden"}
     if "bias" in made:
         bias = 3 * torch.randn(made["bias"], generator=torch.Generator().manual_seed(1)) + 40
@@ -71,7 +70,6 @@ def by_kernel(q, k, real=None, **given):
 
 
 def close(got, want, tolerance=1e-5):
-    """got: shared, specific, cross, added, uniform; want: the variance before them."""
     size = (want[1:3].sum(0) + want[4].abs()).clamp(min=0.01)  # a query of one key has no spread
     assert ((got[:4] - want[1:5]) / size).abs().max() < tolerance
     torch.testing.assert_close(got[4], want[5], rtol=1e-9, atol=1e-9)

@@ -16,7 +16,6 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def log():
-    """Lines that joma.monitor wrote."""
     handler, logger = Lines(), logging.getLogger("joma.monitor")
     logger.addHandler(handler)
     yield handler.lines

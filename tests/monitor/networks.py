@@ -80,14 +80,12 @@ def made(kind=Model, seed=0):
 
 
 def gpt2(kind="GPT2LMHeadModel", **shape):
-    """A small model of transformers."""
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": TOKENS, "n_positions": LENGTH, "n_embd": 8, "n_layer": 2, "n_head": 2}
     return getattr(transformers, kind)(transformers.GPT2Config(**sizes | shape))
 
 
 def llama(kind="LlamaForCausalLM", **shape):
-    """The same with rotary positions and another MLP."""
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
     return getattr(transformers, kind)(transformers.LlamaConfig(vocab_size=TOKENS, **sizes | shape))

@@ -56,7 +56,6 @@ def ddp(model, mesh=None):
 
 
 def all_processes():
-    """Said wherever it is wanted: torch's own choice is a GPU, where it was built for one."""
     return init_device_mesh("cpu", (dist.get_world_size(),))
 
 
@@ -75,7 +74,6 @@ def tensor_parallel(model, mesh=None):
 
 
 def whole_attention(model):
-    """The MLP alone is split: both processes have all heads, and read all rows."""
     mesh = all_processes()
     for block in model.h:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -87,7 +85,6 @@ def whole(each):
 
 
 def state(model):
-    """Weights put together, by names without wrappers, and the buffers."""
     return {name.removeprefix("module."): whole(each) for name, each in model.state_dict().items()}
 
 
@@ -166,7 +163,6 @@ def stopped(step, rank):
 
 
 def said(do):
-    """The sentence of a refusal."""
     try:
         do()
     except JomaError as error:
@@ -196,7 +192,6 @@ def different_steps(rank):
 
 
 def broken_later(rank, which):
-    """A pass that fails on one process alone, at the second measuring."""
     model = network()
     with Monitor(model, probe=PROBE, every=1, measures=ALL) as monitor:
         model.broken = rank == which
@@ -206,7 +201,6 @@ def broken_later(rank, which):
 
 
 def broken_on_first_alone(rank):
-    """Numbers that cannot be taken on the process that records: the others hear of it at the next measuring."""
     seen = []
     with Monitor(network(), probe=PROBE, every=1, measures=["norm"], sinks=lambda *_: seen.append(1)) as monitor:
         take = monitor._send
@@ -217,7 +211,6 @@ def broken_on_first_alone(rank):
 
 
 def waits_in_vain(rank):
-    """Process 1 makes no step: process 0 gives up when the time of its group is over."""
     group = dist.new_group()
     with Monitor(network(), probe=PROBE, every=1, measures=["norm"], group=group) as monitor:
         dist.barrier()  # until here they come together, however slow the machine is
@@ -229,7 +222,6 @@ def waits_in_vain(rank):
 
 
 def sees_nothing(rank):
-    """Process 1 makes no pass of its own at the second step."""
     model = network()
     with Monitor(model, inside=True, every=1, measures=["entropy"]) as monitor:
         for step in range(3):
@@ -239,7 +231,6 @@ def sees_nothing(rank):
 
 
 def resumed(folder, rank):
-    """Steps that each process believes in, before and after going on with the record of process 0."""
     found = []
     for _ in range(2):
         options = {"probe": PROBE, "every": 2, "measures": ["norm"], "out": folder / f"resumed{rank}.joma"}
@@ -304,7 +295,6 @@ def llama(split):
 
 
 def padded():
-    """Rows of different lengths: the first process has more queries that count."""
     mask = torch.arange(PROBE.shape[1]) < torch.tensor([6, 6, 5, 3, 2])[:, None]
     return {"input_ids": PROBE, "attention_mask": mask.long()}
 
@@ -345,7 +335,6 @@ def refusals(rank):
 
 
 def network_of(rank):
-    """Without its last layer on process 1."""
     model = network()
     if rank:
         del model.h[1]
@@ -441,7 +430,6 @@ SMALL = ["--steps", "4", "--every", "2", "--width", "16", "--length", "16"]
 
 
 def example(name):
-    """A script of examples/, as a module."""
     path = Path(__file__).parents[2] / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"example_{name}", path)
     module = importlib.util.module_from_spec(spec)
@@ -450,7 +438,6 @@ def example(name):
 
 
 def is_what_it_printed(record, printed):
-    """Of an example with these options."""
     with Run.open(record) as run:
         assert run.steps("entropy").tolist() == [0, 2, 4]
         assert run.array("entropy").shape == (3, 2, 4)

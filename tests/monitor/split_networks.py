@@ -113,7 +113,6 @@ def _slow(q, k):
 
 
 def slow_matrices(now, before):
-    """{measure: {name: number}} of state_dicts, by a full SVD in float64."""
     found = {"stable_rank": {}, "norm": {}, "update_ratio": {}}
     for name in (name for name, each in now.items() if each.ndim == 2 and name != "embed.weight"):
         w, sigma = now[name].double(), torch.linalg.svdvals(now[name].double())

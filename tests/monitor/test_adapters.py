@@ -46,7 +46,6 @@ def nanogpt(module, x):
 
 
 def rotated(x, freqs_cis):
-    """torchtitan's rotary positions: pairs of numbers as complex ones. x (batch, length, heads, width)."""
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * freqs_cis[None, : x.shape[1], None]).flatten(3).type_as(x)
 

@@ -31,7 +31,6 @@ def entropy(*values):
 
 
 def looked(alarm, *tables):
-    """What an alarm finds at the last of several measurings, and that it finds nothing before."""
     for at, each in enumerate(tables[:-1]):
         assert list(alarm.look(at, each)) == []
     return list(alarm.look(len(tables) - 1, tables[-1]))

@@ -22,7 +22,6 @@ class Event:
 
 @pytest.fixture
 def late(monkeypatch):
-    """A device whose numbers are on their way for some time; the sizes of what was sent."""
     sent = []
     Event.here, Event.waited = False, 0
     monkeypatch.setattr(graphs, "_sent", lambda flat: (sent.append(flat.shape) or flat, Event()))
@@ -48,7 +47,6 @@ def test_numbers_are_read_at_a_later_step_in_order_and_in_one_piece(late):
 
 
 def stops_late(seen):
-    """A monitor that stops at its first numbers, whenever they arrive."""
     options = {"measures": ["largest_logit"], "alarms": [LargestLogit(1e-6)], "on_alarm": "stop"}
     return Monitor(made(), probe=PROBE, every=1, sinks=lambda step, values: seen.append(step), **options)
 

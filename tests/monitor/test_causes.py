@@ -22,7 +22,6 @@ ALIGNED = r"the inputs aligned with the weights \(.* rose {} times since step {}
 
 
 def history(*points, kind="growth"):
-    """The cause that is named when the first head is above 100 at the last of some (variance, size)."""
     watch = Watch([LargestLogit()], "log", NEEDED)
     for at, (variance, size) in enumerate(points):
         numbers = {"spread/variance": variance, f"spread/{kind}": size}
@@ -129,7 +128,6 @@ def grow(model, by):
 
 
 def align(model, by):
-    """Inputs become large along the direction in which queries and keys are largest."""
     q, k = model.attn.in_proj_weight[:16].chunk(2)
     _, _, right = torch.linalg.svd(q.mT @ k)
     model.turn.weight.add_((by - 1) * right[:1].mT @ right[:1])

@@ -54,7 +54,6 @@ def four(folder):
 
 
 def table(found, name):
-    """{layer or matrix: numbers}"""
     names, values = found[name]
     return dict(zip(names, values, strict=True))
 

@@ -37,7 +37,6 @@ def test_they_are_those_of_the_gradients_of_the_step():
 
 
 def norms_by_layer(gradients):
-    """In float64, of all parameters of a layer, biases included."""
     layers = {}
     for name, each in gradients.items():
         layer = next((name[: len(start)] for start in ("h.0", "h.1") if name.startswith(start)), name)

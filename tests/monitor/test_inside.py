@@ -29,7 +29,6 @@ class Checkpointed(Steady):
 
 
 def inputs_of(model, run):
-    """What every attention of `model` gets while `run` runs, by name."""
     seen, hooks = {}, []
     for name, module in model.named_modules():
         if isinstance(module, Attention):
@@ -42,7 +41,6 @@ def inputs_of(model, run):
 
 
 def slow_entropy(module, x):
-    """(heads,) mean entropy, with all of the matrix, in float64."""
     q, k, _ = F.linear(x.double(), module.qkv.weight.double(), module.qkv.bias.double()).chunk(3, -1)
     q, k = (each.unflatten(-1, (2, -1)).transpose(1, 2) for each in (q, k))
     logits = q @ k.mT / q.shape[-1] ** 0.5

@@ -25,7 +25,6 @@ def model_of(dropout=0.1, **options):
 
 
 def loss(model, ids, **options):
-    """Outside of the model: transformers' own loss warns while it is compiled."""
     return F.cross_entropy(model(input_ids=ids, **options).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
@@ -147,14 +146,12 @@ def test_code_is_not_made_again_when_a_monitor_comes_back():
 
 
 def slow_entropy(model):
-    """(layers, heads) from the slow weights of a model without dropout."""
     with torch.no_grad():
         weights = torch.stack(model(PROBE, output_attentions=True).attentions).double()
     return torch.special.entr(weights).sum(-1).mean((1, 3))
 
 
 def of_next_pass(model):
-    """(layers, heads) that the operation sees in one pass. It needs no compiler: it is part of the model."""
     attention, probe = CompiledAttention(model), Probe(model, keep=False)
     attention.install()
     attention.arm(probe, None)

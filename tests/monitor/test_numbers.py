@@ -22,7 +22,6 @@ def heads_that_differ():
 
 
 def attention_weights(model):
-    """(layers, batch, heads, queries, keys), from transformers' own slow attention, in float64."""
     model.eval()
     model.set_attn_implementation("eager")
     with torch.no_grad():

@@ -20,7 +20,6 @@ def gaussian(*shape, seed=0):
 
 @pytest.fixture
 def certified(monkeypatch):
-    """How many matrices `spectrum` was asked about, call by call."""
     asked, own = [], ranks.spectrum
     monkeypatch.setattr(ranks, "spectrum", lambda w: asked.append(len(w)) or own(w))
     return asked

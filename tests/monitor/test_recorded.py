@@ -25,7 +25,6 @@ def weights(*shapes, device="cuda"):
 
 
 def drift(matrices, seed, by=0.003):
-    """In place, as training does it."""
     random = torch.Generator().manual_seed(seed)
     for each in matrices.values():
         each += by * torch.randn(each.shape, generator=random).to(each)

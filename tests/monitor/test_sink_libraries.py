@@ -63,7 +63,6 @@ def tensorboard_sink(tmp_path):
 
 
 def whole_run(tmp_path):
-    """All records of W&B's run, whose last bytes another process may still be writing."""
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     read = lambda: [(each.WhichOneof("record_type"), each) for each in records(path)]
     until(lambda: "exit" in [kind for kind, _ in read()])

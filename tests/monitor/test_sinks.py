@@ -136,7 +136,6 @@ def test_a_long_reason_and_a_long_path_are_cut(tmp_path):
 
 @pytest.fixture
 def small_disk():
-    """Files cannot grow beyond 2,000 bytes, as on a disk that is full."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))

@@ -8,7 +8,6 @@ from joma.monitor.names import Structure
 
 
 def model_of():
-    """Three floors: what is changed lies on the lowest."""
     torch.manual_seed(0)
     floor = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Tanh(), nn.Linear(3, 3))
     return nn.ModuleDict({"up": nn.Sequential(floor, nn.Linear(3, 2))})
@@ -19,7 +18,6 @@ def low(model):
 
 
 def same_weights(layer):
-    """Another module with equal numbers."""
     other = nn.Linear(3, 3)
     other.load_state_dict(layer.state_dict())
     return other

@@ -21,7 +21,6 @@ def monitored(model, **options):
 
 
 def twins(kind=Model, *, compiled=False, **how):
-    """What a training ends with, without a monitor and with one."""
     found = []
     for watched in (False, True):
         model = made(kind)
@@ -34,7 +33,6 @@ def twins(kind=Model, *, compiled=False, **how):
 
 class Noisy(Model):
     def forward(self, ids):
-        """Draws random numbers in evaluation mode too."""
         return super().forward(ids) + 0.1 * torch.rand(())
 
 

@@ -57,13 +57,11 @@ def train(model, optimizer, steps, *, before=lambda turn: None):
 
 
 def pair(kind=GaLore, **options):
-    """Updated during backward, and as a whole."""
     models = network(), network()
     return models, [kind(one, per_layer=one is models[0], **(OPTIONS | options)) for one in models]
 
 
 def buckets(optimizer):
-    """Names of the parameters that are updated together."""
     found = {}
     for each in (*optimizer.matrices, *optimizer.passing):
         found.setdefault(optimizer._backward.bucket_of(each.parameter), []).append(each.name)
@@ -71,7 +69,6 @@ def buckets(optimizer):
 
 
 def given(weights, order, luck):
-    """A loss whose backward meets weights in this order, the first one first: what was made last comes first."""
     drawn = [torch.randn(weights[at].shape, generator=luck, dtype=torch.float64) for at in reversed(order)]
     return sum((weights[at] * one).sum() for at, one in zip(reversed(order), drawn, strict=True))
 
@@ -87,7 +84,6 @@ def made(weights, **options):
 
 
 def updates(optimizer, monkeypatch):
-    """Steps of the inner optimizer from now on, each with the number of tensors that it sees."""
     seen, step = [], optimizer.inner.step
     monkeypatch.setattr(
         optimizer.inner,

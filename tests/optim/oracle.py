@@ -54,7 +54,6 @@ class SlowGaLore:
         self.first, self.second = turn @ self.first, moved
 
     def kept(self, vectors):
-        """What the memory of a basis makes of it."""
         return vectors
 
     def inner(self, gradient):

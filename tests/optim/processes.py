@@ -68,7 +68,6 @@ MEMBERS = {"GaLore": Together, "APOLLO": TogetherAPOLLO, "Fira": TogetherFira}
 
 
 def network() -> nn.Module:
-    """Wide, tall and square matrices, none of whose sides two processes can share equally, and a single number."""
     torch.manual_seed(0)
     first = (nn.Linear(13, 7), nn.Tanh(), nn.Linear(7, 17), nn.Tanh())
     return nn.Sequential(*first, nn.Linear(17, 17), nn.Linear(17, 3), Gain())
@@ -86,14 +85,12 @@ class Gain(nn.Module):
 
 
 def batches(case: str, rank: int) -> torch.Tensor:
-    """(steps, parts, 4, 13), a part for each process that trains together; another text for each pair."""
     together = WORLD if CASES[case][0].endswith(("all", "copies")) else PAIR
     luck = torch.Generator().manual_seed(1 + rank // together)
     return torch.randn(STEPS, together, 4, 13, generator=luck)
 
 
 def gradients(rank: int) -> list[torch.Tensor]:
-    """One for each matrix of the network, another for each process."""
     luck = torch.Generator().manual_seed(100 + rank)
     return [torch.randn(each.shape, generator=luck) for each in network().parameters() if each.ndim == 2]
 
@@ -111,7 +108,6 @@ def made(model: nn.Module, inner: str = "sgd", member: str = "GaLore", **options
 
 
 def alone(case: str, rank: int) -> list[torch.Tensor]:
-    """One process that sees all parts of every batch."""
     _, inner, options = CASES[case]
     model = network()
     optimizer = made(model, inner, **options)
@@ -164,7 +160,6 @@ class Process:
             optimizer.step()
 
     def steps_of_compact(self, case: str, model: DistributedDataParallel, optimizer: GaLore, group) -> None:
-        """Between refreshes only compact gradients are sent."""
         reduce_compact(model, optimizer, group)
         sent, send = [], dist.all_reduce
         dist.all_reduce = lambda tensor, *rest, **more: sent.append(tensor.numel()) or send(tensor, *rest, **more)
@@ -201,7 +196,6 @@ class Process:
         return found
 
     def skipped(self, mesh: DeviceMesh, bad: int) -> int:
-        """How many steps are skipped where one process alone has a number that is not finite, in its own rows."""
         model = self.shard(mesh)
         optimizer = made(model, nonfinite="skip")
         for turn in range(2):  # a refresh, for which full gradients are looked at, and a step without
@@ -213,7 +207,6 @@ class Process:
         return optimizer.skipped
 
     def bytes(self) -> list[int]:
-        """Of the weights, the gradients and the states that are on this process."""
         model = self.shard(self.pair)
         optimizer = made(model)
         loss(model, batches("compact sgd", 0)[0, 0]).backward()

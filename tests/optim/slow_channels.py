@@ -21,7 +21,6 @@ class Slow:
         return self.wide.T if self.tall else self.wide
 
     def step(self, gradient, basis, lr=None):
-        """basis: (shorter side, rank) with orthonormal columns."""
         rate = self.lr if lr is None else lr
         gradient, basis = np.array(gradient, dtype=np.float64), np.array(basis, dtype=np.float64)
         assert np.allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=self.apart)
@@ -37,7 +36,6 @@ class Slow:
         return (self.first / (1 - b1**self.age)) / (np.sqrt(self.second / (1 - b2**self.age)) + self.eps)
 
     def limited(self, step):
-        """Algorithm of Fira's norm-growth limiter, which APOLLO takes over."""
         norm = np.sqrt((step**2).sum())
         if self.growth is not None and self.last is not None and norm > self.growth * self.last:
             step = step / norm * self.growth * self.last
@@ -46,7 +44,6 @@ class Slow:
 
 
 def lengths(made, seen):
-    """Of each column: how much longer the one is than the other."""
     found = []
     for column in range(made.shape[1]):
         found.append(np.sqrt((made[:, column] ** 2).sum()) / np.sqrt((seen[:, column] ** 2).sum()))

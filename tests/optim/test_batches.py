@@ -114,7 +114,6 @@ def test_seeds_differ_between_refreshes_and_not_by_company(monkeypatch, kind):
     monkeypatch.setattr(_update, "find_projector", watched)
 
     def seeds(present, seed):
-        """Of each refresh, by the matrices that have a gradient."""
         asked.clear()
         weights = [nn.Parameter(each) for each in drawn(3)]
         optimizer = GaLore(weights, rank=2, refresh=2, projector=kind, skip=(), seed=seed)

@@ -270,7 +270,6 @@ def test_what_the_inner_optimizer_has_seen_is_freed_before_the_way_back(per_laye
 
 
 def planned():
-    """Sixteen weights, four in a bucket, of which eight may wait, and a large one."""
     weights = [*weights_of(16), *weights_of(1, (48, 16))]
     waiting = _backward.InBackward(per_layer=True)
     waiting.plan(weights)

@@ -17,25 +17,21 @@ OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01}
 
 @pytest.fixture(autouse=True)
 def _together(monkeypatch):
-    """All refreshes at one step: the others can be captured."""
     monkeypatch.setattr(GaLore, "staggered", False)
 
 
 def capture(patch):
-    """Say that from now on a graph is captured."""
     patch.setattr(torch.cuda, "is_initialized", lambda: True)
     patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     without_checks(patch)
 
 
 def without_checks(patch):
-    """torch's own, which ask for a GPU; their name depends on its version."""
     for check in ("_cuda_graph_capture_health_check", "_accelerator_graph_capture_health_check"):
         patch.setattr(torch.optim.AdamW, check, lambda inner: None, raising=False)
 
 
 def step_captured(optimizer, patch, before=lambda: None):
-    """A step that is captured, and made: here that is what a replay does. `before` is captured too."""
     capture(patch)
     before()
     with torch.no_grad():
@@ -44,12 +40,10 @@ def step_captured(optimizer, patch, before=lambda: None):
 
 @pytest.fixture
 def guarded(monkeypatch):
-    """Flags are held on a CPU too."""
     monkeypatch.setattr(Guard, "devices", ("cpu",))
 
 
 def train_captured(model, optimizer, patch):
-    """A whole training step."""
     step_captured(optimizer, patch, lambda: optimizer.zero_grad() or loss_of(model).backward())
 
 

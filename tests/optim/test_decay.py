@@ -48,7 +48,6 @@ def stepped(decay, device, kind=GaLore, *, shape=SHAPE, dtype=torch.bfloat16, ra
 
 
 def shrunk_by(decay, device, **options):
-    """The share by which decay makes weights smaller, beside the same step without it."""
     (_, without), (_, having) = (stepped(each, device, **options) for each in (0.0, decay))
     gone = sum(float((one.double() - other.double()).sum()) for one, other in zip(without, having, strict=True))
     return gone / sum(float(each.double().sum()) for each in without)
@@ -222,7 +221,6 @@ def test_decay_of_muon_acts():
 
 @pytest.fixture
 def mesh():
-    """Of one process, which has all rows."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()

@@ -23,7 +23,6 @@ def _trained():
 
 
 def state_of(**options):
-    """After two steps."""
     if not options:
         return copy.deepcopy(_trained())
     optimizer = made(model := network(), **options)
@@ -32,8 +31,6 @@ def state_of(**options):
 
 
 def without(*path):
-    """A state that lacks one entry."""
-
     def spoil():
         state = place = state_of()
         for key in path[:-1]:
@@ -45,8 +42,6 @@ def without(*path):
 
 
 def replaced(value, *path):
-    """A state with one entry of another value."""
-
     def spoil():
         state = place = state_of()
         for key in path[:-1]:
@@ -58,8 +53,6 @@ def replaced(value, *path):
 
 
 def changed(change, *path):
-    """A state with the numbers of one tensor changed in place."""
-
     def spoil():
         state = place = state_of()
         for key in path:
@@ -75,7 +68,6 @@ MATRIX = ("state", 1)
 
 
 def exponent_bit(basis):
-    """The highest bit of the exponent of the largest entry."""
     at = int(basis.abs().argmax())
     basis.view(torch.int32).view(-1)[at] ^= 1 << 30
 
@@ -205,7 +197,6 @@ REFUSED = {
 
 
 def plain(value):
-    """Tensors as numbers, which can be compared where they stand."""
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
     if isinstance(value, list):

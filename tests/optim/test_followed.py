@@ -16,7 +16,6 @@ def gaussian(*shape, seed=0, dtype=torch.float32):
 
 
 def gradient(rows, columns, power, seed=0):
-    """Singular values fall as a power of their place."""
     side = min(rows, columns)
     left = torch.linalg.qr(gaussian(rows, side, seed=seed))[0]
     right = torch.linalg.qr(gaussian(columns, side, seed=seed + 1))[0]
@@ -24,7 +23,6 @@ def gradient(rows, columns, power, seed=0):
 
 
 def leading(given, rank=RANK):
-    """Singular vectors of the shorter side, and the share of the energy in them, in float64."""
     u, s, v = torch.linalg.svd(given.double(), full_matrices=False)
     return (u if given.shape[0] < given.shape[1] else v.mT)[:, :rank], s[:rank].square() / s.square().sum()
 

@@ -20,7 +20,6 @@ def _followed(monkeypatch):
 
 @pytest.fixture
 def looks(monkeypatch):
-    """What `follow_projector` found, call by call."""
     found, own = [], _update.follow_projector
     monkeypatch.setattr(_update, "follow_projector", lambda *a, **k: found.append(own(*a, **k)) or found[-1])
     return found

@@ -284,7 +284,6 @@ def test_a_state_after_a_first_step_that_was_skipped_is_taken():
 
 
 def pair(*names):
-    """Named matrices of one shape, and GaLore after a step on them."""
     torch.manual_seed(0)
     matrices = [(name, nn.Parameter(torch.randn(8, 12))) for name in names]
     optimizer = GaLore(matrices, rank=2)

@@ -31,7 +31,6 @@ RANK = 3
 
 
 def moved(value: np.ndarray, turn: np.ndarray, how: str) -> np.ndarray:
-    """One entry at a time; rows are directions."""
     found = np.zeros_like(value)
     for i in range(len(turn)):
         for j in range(len(turn)):

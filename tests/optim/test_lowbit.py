@@ -27,14 +27,12 @@ OPTIONS = {"rank": 4, "refresh": 3, "lr": 0.01}
 
 
 def decoded(basis, rows):
-    """Directions from what is kept: codes, divided by their length."""
     codes = basis.numpy().astype(np.int64)
     assert codes.shape[0] == rows
     return codes / np.sqrt((codes**2).sum(0))
 
 
 def rounded(directions):
-    """What must be kept of directions: each entry as a share of the largest one of its direction."""
     codes = np.zeros_like(directions)
     for column in range(directions.shape[1]):
         one = directions[:, column]
@@ -104,7 +102,6 @@ def test_the_other_members_use_what_is_kept(kind, slow):
 
 
 def kept_in(optimizer, basis_dtype):
-    """The bases of another optimizer, which has loaded the state of this one: as kept, and as directions."""
     again = GaLore(network(), projected=Projected(basis_dtype=basis_dtype), **OPTIONS)
     again.load_state_dict(stored(optimizer.state_dict()))
     found = [entry["basis"] for entry in again.state.values() if "basis" in entry]

@@ -38,7 +38,6 @@ def trained(make, model=None):
 
 
 def is_near(row, tolerance=0.03):
-    """Step counts, four bytes each, and the energies of the directions are not in the formula."""
     for part in ("weights", "gradients", "states", "projections"):
         there, expected = getattr(row.measured, part), getattr(row.formula, part)
         assert there == pytest.approx(expected, rel=tolerance, abs=40), part

@@ -19,7 +19,6 @@ def draw(*shape, seed=0, dtype=torch.float64):
 
 
 def slow_orthogonal(matrix, rounds=5):
-    """By its singular values alone: each goes through the quintic by itself."""
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
     values = values / np.sqrt((values**2).sum())
     for _ in range(rounds):

@@ -39,12 +39,10 @@ def made(weights, kind=GaLore, **options):
 
 
 def given(weight, step):
-    """A gradient that turns a little with each step."""
     return drifted(gradient(*weight.shape, 1.0), 0.02 * step, seed=step)
 
 
 def train(weights, optimizer, steps, *, spoil=None):
-    """Steps with these numbers; `spoil` changes the gradient of the last weight."""
     for step in steps:
         optimizer.zero_grad()
         factors = [given(weight, step) for weight in weights]
@@ -73,7 +71,6 @@ def events(monkeypatch):
 
 @pytest.fixture
 def unsettled(monkeypatch):
-    """Counts at which what is followed says that it has not settled."""
     counts, own = set(), _update.follow_subspaces
 
     def follow(batch, *args, **options):

@@ -133,7 +133,6 @@ def test_fsdp_needs_the_factory(tmp_path):
 
 
 def eight_bit(kind: str):
-    """An 8-bit AdamW and its options; skipped with a reason where the package is not installed."""
     if kind == "torchao":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

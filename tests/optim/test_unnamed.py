@@ -10,12 +10,10 @@ from joma.optim import GaLore
 
 
 def wide():
-    """An embedding, two matrices, a head."""
     return nn.ModuleList([nn.Embedding(900, 16), nn.Linear(16, 64), nn.Linear(64, 16), nn.Linear(16, 900)])
 
 
 def warned(make):
-    """What make() warns of, and what it makes."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         made = make()

@@ -13,7 +13,6 @@ KERNELS, EXPERTS, FOLDED = Projected(conv=True), Projected(experts=True), Projec
 
 
 def network(dtype=torch.float32):
-    """Two matrices that are projected at rank 4, tall and wide; biases, a norm and a head that pass."""
     torch.manual_seed(0)
     return Net().to(dtype)
 
@@ -58,7 +57,6 @@ def near(a, b, tolerance):
 
 @contextmanager
 def waiting(mode):
-    """On a GPU: "error" refuses to wait for the device, "warn" notes it in the list that this gives."""
     with warnings.catch_warnings(record=True) as noted:  # torch warns that this may change
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode(mode)

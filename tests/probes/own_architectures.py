@@ -51,7 +51,6 @@ def config(kind, **more):
 
 
 def build(kind, attention="eager", seed=0, spread=0.4, **more):
-    """A model in evaluation mode whose queries and keys are large enough for attention to be uneven."""
     import transformers as hf
 
     torch.manual_seed(seed)

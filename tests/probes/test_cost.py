@@ -58,7 +58,6 @@ class Kernel:
 
 @pytest.fixture
 def kernel(monkeypatch):
-    """The way that attention takes on a GPU, but for the kernel."""
     stand_in = Kernel()
     monkeypatch.setattr("joma.measure._attention_triton._attention", stand_in)
     monkeypatch.setattr("joma.measure._attention_problem._must_rise", lambda ends, keys: None)  # not asked on a GPU

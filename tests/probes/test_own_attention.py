@@ -19,7 +19,6 @@ PADDED[0, 9:] = 0
 
 
 def weights_of(model, ids, **given):
-    """(batch, heads, queries, keys) of every layer, as the model returns them."""
     with torch.no_grad():
         found = model(input_ids=ids, output_attentions=True, **given).attentions
     return [w.double() for w in found]
@@ -76,7 +75,6 @@ def test_masses_are_columns_of_the_weights(kind):
 
 
 def _of_window(w, query, one_side=4):
-    """Longformer's column j of query i is key i + j - window."""
     column = one_side - query
     first = torch.where(column >= 0, w[..., query, column.clamp(min=0)], 0.0)
     return w[..., query, one_side], first

@@ -14,7 +14,6 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def variance(weights, real=None):
-    """(layers, heads) of weights (batch, heads, queries, keys): a logit is ln p and one number for its query."""
     found = []
     for w in weights:
         logits = w.double().clamp(min=1e-300).log()

@@ -68,7 +68,6 @@ def read_by(model, ids):
 
 
 def state(cache, at, kind="recurrent"):
-    """What a layer keeps, in any version of transformers: a tensor, or one tensor for each kind of state."""
     kept = getattr(cache.layers[at], f"{kind}_states")
     return kept[0] if isinstance(kept, dict) else kept
 
@@ -92,7 +91,6 @@ def shrinking(model, mixer, given):
 
 
 def means(factors):
-    """(channels,) twice: the mean factor, and the mean length of state by definition, a sum over all tokens before."""
     length = torch.zeros_like(factors)
     for now in range(factors.shape[1]):
         for before in range(now + 1):

@@ -465,11 +465,9 @@ def test_entropies_of_t5_are_as_near_to_float64_as_its_float32_logits_allow(spre
 
 
 def _attentions(found):
-    """Of the encoder, of the decoder, and across: T5 attends in three ways."""
     return found.encoder_attentions, found.decoder_attentions, found.cross_attentions
 
 
 def _in_order(three):
-    """As a probe names them: the encoder's layers, then of each layer of the decoder its own and across."""
     encoder, own, across = three
     return [*encoder, *(each for pair in zip(own, across, strict=True) for each in pair)]

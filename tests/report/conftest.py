@@ -90,7 +90,6 @@ FAR = make_study("far", "Far: a study that cannot run", (Claim("far", "JoMA Fig.
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
-    """Both studies, carried out: eight claims, one for each verdict."""
     folder: Path = tmp_path_factory.mktemp("runs")
     return [execute(study, study.quick, folder) for study in (NEAR, FAR)]
 

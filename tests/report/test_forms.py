@@ -39,7 +39,6 @@ def js(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def computed(js: Any, call: str, cases: Any) -> np.ndarray:
-    """What a function gives for each case."""
     return np.array(js(f"cases => cases.map((one) => jomaForms.{call})", cases), dtype=float)
 
 
@@ -159,7 +158,6 @@ def test_curves_of_the_other_panels_are_what_their_labels_say(js: Any) -> None:
 
 
 def run(snippet: str) -> list[list[str]]:
-    """The rows that a snippet prints."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(snippet, "snippet", "exec"), {})

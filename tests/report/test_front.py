@@ -52,7 +52,6 @@ def entry(finding: Finding, kept: KeptFinding | None = None) -> Entry:
 
 
 def stored(verdict: Verdict, claim: Claim = FIG6, brief: str = "0.5") -> dict[str, Any]:
-    """As kept.json has it."""
     return {"verdict": verdict, "measured": "0.5", "claim_sha256": claim.sha256, "brief": brief}
 
 

@@ -99,7 +99,6 @@ def test_dark_by_preference_and_by_switch(browser: Any, address: str) -> None:
     page = context.new_page()
 
     def becomes(colour: str) -> None:
-        """The page is repainted some time after a click or a change of preference."""
         page.wait_for_function(f"colour => {ground} === colour", arg=colour, polling=100)
 
     page.goto(address)

@@ -122,7 +122,6 @@ def test_a_drawn_curve_stands_where_its_numbers_say() -> None:
 
 
 def way(html: str) -> list[tuple[float, float]]:
-    """Where the first curve goes: M, then l, each step relative."""
     path = html.partition('class="curve" d="')[2].partition('"')[0]
     numbers = [float(one) for one in re.findall(r"-?(?:\d+\.?\d*|\.\d+)", path)]
     places = np.array(numbers).reshape(-1, 2).cumsum(0)

@@ -20,13 +20,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A report without studies: the playground is all that it has."""
     return write_report([], tmp_path_factory.mktemp("page"), scale="quick").as_uri()
 
 
 @pytest.fixture
 def opened(page: Any) -> Any:
-    """The page with all panels open. `page` fails a test whose page reports an error or asks for anything."""
     for fold in page.locator("#playground > details > summary").all():
         fold.click()
     page.locator('[data-panel="hierarchy"] .charts > svg').wait_for()

@@ -46,13 +46,11 @@ def scan_of(*curves: Curve, steps: Sequence[int], **more: Any) -> Scan:
 
 
 def layers(measure: str, values: Sequence[Sequence[float]]) -> Curve:
-    """A curve of one group: (steps, layers)."""
     rows = tuple(Row(at, None, f"h.{at}.w") for at in range(len(values[0])))
     return Curve(measure, "mlp", rows, (measure,), np.array(values))
 
 
 def allocation(group: str, rows: Sequence[Row], parts: dict[str, list[list[float]]], error: float) -> Curve:
-    """parts: by group of parameters (intervals, rows); they sum to the change. The first step has no interval."""
     change = sum(np.array(part) for part in parts.values())
     kept = [change, np.full(change.shape, error), np.zeros(change.shape), *map(np.array, parts.values())]
     values = np.stack(kept, axis=2)
@@ -116,7 +114,6 @@ def test_the_way_down_ends_where_the_entropy_of_the_layer_is_lowest(allocated: S
 
 
 def cells(html: str) -> dict[str, list[str]]:
-    """The rows of a table by their first cell."""
     rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', html)
     return {name: re.findall(r"<td>(.*?)</td>", rest) for name, rest in rows}
 

@@ -47,13 +47,11 @@ def scanned(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> ShownScan:
-    """The same with its pictures, which take long to draw: to be looked at and left as it is."""
     return read_scan(record(tmp_path_factory.mktemp("shown") / "runs" / "scan-tiny-0123456789.sqlite"))
 
 
 @pytest.fixture
 def told(scanned: Path) -> Path:
-    """The same, with what was left out."""
     with Run.open(scanned, write=True) as run:
         found = stored_scan(run)
         faults = [

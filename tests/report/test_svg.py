@@ -80,7 +80,6 @@ def points(path: str) -> list[tuple[float, float]]:
 
 
 def distance(point: np.ndarray, way: np.ndarray) -> float:
-    """From a point to the nearest place of a line."""
     start, along = way[:-1], np.diff(way, axis=0)
     share = np.clip(((point - start) * along).sum(1) / np.maximum((along**2).sum(1), 1e-12), 0, 1)
     return float(np.linalg.norm(point - start - share[:, None] * along, axis=1).min())

@@ -37,7 +37,6 @@ def finished(path: Path) -> bytes:
 
 
 def changed(path: Path, *statements: str) -> None:
-    """Of another program, where there was nothing."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in statements:
             connection.execute(statement)
@@ -224,7 +223,6 @@ def test_a_run_in_wal_mode_is_readable_in_a_read_only_folder(path: Path) -> None
 
 
 def killed_amid_a_commit(path: Path) -> None:
-    """With the rollback journal: one step is recorded, of the next one half is in the file."""
     with Run.create(path, study="demo", config={}) as run:
         run.append("x", 0, 1.0)
     killed = subprocess.run([sys.executable, "-c", DIE_AMID_A_COMMIT, str(path)], check=False)

@@ -39,7 +39,6 @@ def spoil(path: Path, *statements: str, values: tuple[object, ...] = ()) -> None
 
 
 def tell(path: Path, key: str, text: str) -> None:
-    """Put something else in the place of what a run knows about itself, with the right checksum."""
     spoil(path, "REPLACE INTO meta VALUES (?, ?, ?)", values=(key, text, checksum_of(key, text)))
 
 

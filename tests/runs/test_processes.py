@@ -42,7 +42,6 @@ while True:
 
 
 def start_writer(path: Path, journal: str = "wal", stint: int = 10**9) -> subprocess.Popen[str]:
-    """A process that writes, and says so, until it is killed; every `stint` steps it closes the run and opens it."""
     command = [sys.executable, "-c", WRITER, str(path), journal, str(stint)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None

@@ -21,7 +21,6 @@ def run(tmp_path):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Every query that reaches the file."""
     queries, rows = [], Session._rows
     monkeypatch.setattr(Session, "_rows", lambda *given: queries.append(given[1:]) or rows(*given))
     return queries

@@ -16,7 +16,6 @@ HERE = "scale_tasks"
 
 
 def told(events):
-    """What became of every task, and what was said on the way."""
     words, ends = {}, {}
     for event in events:
         if isinstance(event, Going):

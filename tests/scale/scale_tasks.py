@@ -62,7 +62,6 @@ def whoami(arguments, progress):
 
 
 def meet(arguments, progress):
-    """Ends once the other task has begun."""
     Path(arguments["mine"]).touch()
     while not Path(arguments["others"]).exists():
         progress(0.5, "waiting")
@@ -71,7 +70,6 @@ def meet(arguments, progress):
 
 
 def die_at_first(arguments, progress):
-    """Kills its process as often as it is told to, then ends well; says how often it was begun."""
     log = Path(arguments["log"])
     with log.open("a") as file:
         file.write("begun\n")
@@ -89,5 +87,4 @@ def gpu(arguments, progress):
 
 
 def surroundings(arguments, progress):
-    """What a process of a cluster finds around it."""
     return {"path": sys.path, "threads": os.environ["OMP_NUM_THREADS"], "limits": os.environ.get("JOMA_LIMITS")}

@@ -19,7 +19,6 @@ def out(tmp_path):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """No patience with drives that show a file late."""
     monkeypatch.setattr(sharing, "_PATIENCE", 0.0)
 
 

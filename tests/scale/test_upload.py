@@ -57,7 +57,6 @@ def folder(tmp_path):
 
 @pytest.fixture
 def sent(monkeypatch):
-    """The keys that are sent, as they are sent."""
     keys, put = [], obstore.put
 
     def counting(store, key, *arguments, **named):

@@ -48,7 +48,6 @@ def make_series(model, folder, steps, **options):
 
 
 def change(folder, edit):
-    """Rewrite the tensors of a checkpoint folder after `edit` has changed them."""
     path = Path(folder) / "model.safetensors"
     tensors = load_file(path)
     edit(tensors)

@@ -20,7 +20,6 @@ def patient(monkeypatch):
 
 @pytest.fixture
 def tokens(tmp_path):
-    """A hundred token ids, for models of WORDS words."""
     np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(0, WORDS, 100))
     return tmp_path / "tokens.npy"
 
@@ -53,13 +52,11 @@ def pristine(neox, tmp_path_factory):
 
 @pytest.fixture
 def series(pristine, tmp_path):
-    """The same, for a test to spoil."""
     return shutil.copytree(pristine, tmp_path / "series")
 
 
 @pytest.fixture(scope="session")
 def scanned(pristine, tmp_path_factory):
-    """What a scan of it finds, with one job and without options."""
     status, found = scan(pristine, "--jobs", 1, out=tmp_path_factory.mktemp("scanned"))
     assert status == 0
     return found

@@ -8,7 +8,6 @@ BOTH = ("--groups", "mlp,down", "--pattern", r"down=h\.\d+\.mlp\.c_proj\.weight"
 
 
 def weights(seed, layers=LAYERS, side=SIDE):
-    """Matrices of an MLP with much between them, and a little."""
     drawn = torch.Generator().manual_seed(seed)
     state = {}
     for layer in range(layers):

@@ -64,13 +64,11 @@ def manifest(tmp_path):
 
 
 def tensors_read(repository, since):
-    """(revision, range) of what was read of weights after so many requests, without headers, which files begin with."""
     stored = [(path.split("/")[-2], part) for _, path, part in repository.requests[since:] if "/store/" in path]
     return [(revision, part) for revision, part in stored if not part.startswith("bytes=0-")]
 
 
 def slow_stable_ranks(files):
-    """In float64, by a full SVD."""
     tensors = load(files["model.safetensors"])
     sizes = [torch.linalg.svdvals(tensors[LOWER.format(layer)].double()) for layer in range(LAYERS)]
     return [float((size**2).sum() / size[0] ** 2) for size in sizes]

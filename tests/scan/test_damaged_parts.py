@@ -35,7 +35,6 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(source, tmp_path_factory):
-    """Both shards of it, as they were left."""
     out = tmp_path_factory.mktemp("whole")
     for shard in ("1/2", "2/2"):
         scan(source, out=out, shard=shard)
@@ -62,7 +61,6 @@ def record(parts: Path, number: int = 2) -> Path:
 
 
 def changed(parts: Path, *way, to, both: bool = False) -> None:
-    """Something in shard.json is replaced; to: None takes it out."""
     for number in (1, 2) if both else (2,):
         path = parts / f"shard-{number}-of-2" / FILE
         content = json.loads(path.read_text())
@@ -74,7 +72,6 @@ def changed(parts: Path, *way, to, both: bool = False) -> None:
 
 
 def deleted(parts: Path, where: str, number: int = 2) -> None:
-    """Rows of the record are lost."""
     with sqlite3.connect(record(parts, number)) as connection:
         gone = connection.execute(f"DELETE FROM {where}").rowcount
     connection.close()
@@ -91,7 +88,6 @@ def of_other_checkpoints(parts: Path) -> None:
 
 
 def of_other_settings(parts: Path) -> None:
-    """The record of a shard that measured something else."""
     series = json.loads((parts / "shard-1-of-2" / FILE).read_text())["options"]["source"]
     scan(series, out=parts.parent / "elsewhere", shard="2/2", measures=["spectral_norm"])
     shutil.copy(record(parts.parent / "elsewhere"), record(parts))

@@ -36,7 +36,6 @@ def configured(folder, **changes):
 
 
 def said(folder, text, out, capsys):
-    """What `joma scan --measures entropy` prints, all in all; it must end."""
     with not_for_ever():
         main(["scan", str(folder), "--measures", "entropy", "--text", str(text), "--out", str(out)])
     shown = capsys.readouterr()

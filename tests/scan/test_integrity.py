@@ -12,7 +12,6 @@ from joma.scan.sweep.integrity import SAMPLES, checksum, equal_steps, not_yet_tr
 
 
 def training(steps, generator, noise=0.02, size=SAMPLES):
-    """(steps, size): a start, a goal, and steps ever nearer to the goal, wandering on the way."""
     start, goal, detour = generator.standard_normal((3, size))
     share = np.linspace(0, 1, steps)[:, None] ** 0.7
     wander = np.cumsum(generator.standard_normal((steps, size)), 0) * noise
@@ -20,7 +19,6 @@ def training(steps, generator, noise=0.02, size=SAMPLES):
 
 
 def judged(points):
-    """{step: what} for a series of one moving tensor; its checksum is a hash of its values."""
     points = np.asarray(points, dtype=np.float32)
     sums = np.array([hash(row.tobytes()) for row in points])
     return {step: what for step, _, what in suspicions((range(len(points)), {"w": points}, {"w": sums}))}
@@ -127,7 +125,6 @@ def test_a_frozen_tensor_says_nothing_but_a_stale_shard_does():
 
 
 def found_in(series):
-    """(step, tensor, what) for several tensors, and how long each stays untrained."""
     points = {name: np.asarray(values, dtype=np.float32) for name, values in series.items()}
     sums = {name: np.array([hash(row.tobytes()) for row in values]) for name, values in points.items()}
     prints = (range(len(next(iter(points.values())))), points, sums)
@@ -269,7 +266,6 @@ def test_a_scan_keeps_steps_with_layers_that_wait_and_leaves_out_a_copied_shard(
 
 
 def places(*distances):
-    """Steps on a line, by their distance from the last one."""
     return np.array(distances, dtype=np.float32)[:, None]
 
 

@@ -10,7 +10,6 @@ ORDER = ("errors", "formats", "names", "sources", "model", "result", "sweep", "s
 
 
 def imports() -> dict[str, set[str]]:
-    """The modules of joma.scan that each of them imports, at its head or inside a function, for types or not."""
     found = {}
     for path in SCAN.rglob("*.py"):
         name = ".".join(("joma.scan", *path.relative_to(SCAN).with_suffix("").parts))

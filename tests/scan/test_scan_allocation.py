@@ -36,7 +36,6 @@ BY_HAND = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A series of GPT-NeoX checkpoints as training writes them."""
     folder = tmp_path_factory.mktemp("trained") / "series"
     shape = {"layers": LAYERS, "width": 32, "heads": 2, "vocabulary": 260, "context": CONTEXT, "batch": 4}
     text = "the cat sat on the mat and the dog sat on the cat " * 40
@@ -53,7 +52,6 @@ def ids(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(trained, ids, tmp_path_factory):
-    """A scan of all of it: (out, what it found)."""
     out = tmp_path_factory.mktemp("whole")
     status, found = scan(trained, "--measures", "allocation,entropy", "--text", ids, "--csv", out / "a.csv", out=out)
     assert status == 0
@@ -61,7 +59,6 @@ def whole(trained, ids, tmp_path_factory):
 
 
 def table(found, name):
-    """(steps, rows, columns) and the columns."""
     curve = found["curves"][name]
     return np.array(curve["values"], dtype=float), curve["columns"]
 
@@ -73,8 +70,6 @@ def in_doubles(folder):
 
 
 def by_weights(model, windows):
-    """Entropies and loss from the attention matrices that the model returns."""
-
     def function(parameters):
         found = torch.func.functional_call(model, parameters, (), {"input_ids": windows, "output_attentions": True})
         entropies = [-(w * w.clamp(min=1e-300).log()).sum(-1).mean() for w in found.attentions]

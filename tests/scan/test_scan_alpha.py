@@ -25,8 +25,6 @@ def weights(step, side=24):
 
 @pytest.fixture
 def scanned(tmp_path):
-    """Scans a series of one checkpoint."""
-
     def scan(tensors, *measures, **options):
         save_file(tensors, tmp_path / "step7.safetensors")
         settled = plan(open_series(str(tmp_path), downloads=tmp_path), measures=measures)
@@ -38,7 +36,6 @@ def scanned(tmp_path):
 
 
 def wanted(tensors):
-    """Stable rank, spectral norm and alpha by all singular values."""
     spectra = [torch.linalg.svdvals(w.double()) for w in tensors.values()]
     return {
         "stable_rank/mlp": [float((s / s[0]).square().sum()) for s in spectra],

@@ -41,7 +41,6 @@ class Backwards:
 
 
 def series(path):
-    """All numbers of a record, to the bit; not the summary that every finished scan adds."""
     with Run.open(path) as run:
         names = [name for name in run.names() if name != "about"]
         steps = {name: run.steps(name).tolist() for name in names}

@@ -19,7 +19,6 @@ from joma.scan.model.running import must_attend, must_show_queries
 
 
 def slow_entropy(folder, tokens):
-    """(layers,) from the attention weights themselves."""
     from transformers import AutoModel
 
     model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
@@ -151,7 +150,6 @@ def test_texts_are_read_with_the_models_own_tokenizer(neox, tmp_path):
 
 
 def words_of(folder):
-    """A tokenizer of words w0, w1, ... in a folder."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -54,7 +54,6 @@ MEASURES = ("--measures", "stable_rank,spectral_norm,coherence")
 
 @pytest.fixture(scope="module")
 def together(pristine, tmp_path_factory):
-    """The scan without shards."""
     out = tmp_path_factory.mktemp("together")
     done = joma("scan", pristine, *MEASURES, "--out", out, "--csv", out / "a.csv", "--json", out / "a.json")
     assert done.returncode == 3, done.stderr
@@ -275,7 +274,6 @@ def test_a_run_outside_of_the_folder_is_not_read(parts, tmp_path):
 
 
 def noting(monkeypatch, how):
-    """Every step that is measured says so."""
     one_step = import_module("joma.scan.sweep.reading")
     real = one_step._measured
 

@@ -23,7 +23,6 @@ def test_a_model_whose_queries_are_not_seen_is_refused_before_it_is_read(tokens,
 
 
 def made(values, steps):
-    """A scan whose spread has these values, (steps, layers, parts), of one head."""
     values = np.asarray(values, dtype=float)
     rows = tuple(Row(at, None, f"layer {at}") for at in range(values.shape[1]))
     curves = {

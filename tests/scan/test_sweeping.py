@@ -19,7 +19,6 @@ from joma.scan.sweep.record import stored_scan
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time, to be set."""
     now = [1000.0]
     monkeypatch.setattr(sweeping, "perf_counter", lambda: now[0])
     monkeypatch.setattr(pairs, "monotonic", lambda: now[0])

@@ -50,7 +50,6 @@ def test_ids_must_be_known_and_enough_for_a_window(tmp_path):
 
 @pytest.fixture
 def tokenizers(monkeypatch):
-    """Instead of a tokenizer's process: the letters' numbers; notes the folders that are asked for."""
     asked = []
 
     def ids(folder, content, what):

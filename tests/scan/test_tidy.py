@@ -17,7 +17,6 @@ MOE = Curve("alpha", "mlp_experts", (Row(4, 1, "x"), Row(4, 2, "y")), ("alpha",)
 
 
 def scan_of(*curves, source="a"):
-    """Steps 100 and 200, of which the first is known as an epoch."""
     return Scan(source, [100, 200], [], {curve.name: curve for curve in curves}, {100: 3})
 
 

@@ -19,7 +19,6 @@ from joma.view.page import write_page
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What joma's own commands leave behind: a monitor's record, a scan, studies with findings, and nasty names."""
     place = tmp_path_factory.mktemp("made")
     monitored(place / "monitored.joma")
     scanned(place / "checkpoints", place)
@@ -37,7 +36,6 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def module_js(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
-    """Calls functions of the module, all of it but what begins by drawing."""
     parts = [static(name) for name in PARTS if name != "view.js"]
     with running("\n".join(['"use strict";', *parts]), tmp_path_factory.mktemp("js")) as call:
         yield call
@@ -45,7 +43,6 @@ def module_js(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
 
 @pytest.fixture(scope="session")
 def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A page with its data inside."""
     path = tmp_path_factory.mktemp("page") / "page.html"
     write_page(Feed([folder]), path)
     return path.as_uri()
@@ -92,7 +89,6 @@ def stand_in(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def host(stand_in: StandIn) -> StandIn:
-    """The page with no runs, at a screen that shows none."""
     stand_in.forget()
     stand_in.tell()
     stand_in.show("screen=runs")

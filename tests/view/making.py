@@ -60,7 +60,6 @@ def scanned(folder: Path, out: Path) -> Path:
 
 
 def verified(out: Path) -> list[Any]:
-    """Two quick studies with their findings, as `joma verify` leaves them."""
     studies = [load("thm5"), load("lemma6")]
     results = [execute(study, study.quick, out, pictures=False) for study in studies]
     write_json(out / "findings.json", findings_json(results))
@@ -68,7 +67,6 @@ def verified(out: Path) -> list[Any]:
 
 
 def nasty(path: Path) -> Path:
-    """A run whose every name is markup."""
     with Run.create(path, study=NASTY, config={NASTY: NASTY}) as run:
         for step in range(0, 30, 10):
             run.append(NASTY, step, np.full((2, 2), float(step)), dims={"layer": [NASTY, "b"], "head": [NASTY, "d"]})
@@ -79,7 +77,6 @@ def nasty(path: Path) -> Path:
 def heads(
     path: Path, steps: int = 40, *, layers: int = 4, count: int = 3, names: tuple[str, ...] = ("entropy",)
 ) -> Path:
-    """Numbers by layer and head that tell where they come from: step + 100 layer + 10 head."""
     with Run.create(path, study="demo", config={}) as run:
         for step in range(steps):
             run.record(
@@ -90,5 +87,4 @@ def heads(
 
 
 def grid(step: int, layers: int = 4, count: int = 3) -> np.ndarray:
-    """One step of `heads`."""
     return step + 100.0 * np.arange(layers)[:, None] + 10.0 * np.arange(count)

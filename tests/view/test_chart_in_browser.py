@@ -52,7 +52,6 @@ def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
 
 
 def fresh(page: Any, code: str) -> Any:
-    """What `code` gives after 200 points were drawn."""
     nobody_reads = "chart.plot?.setCursor({ left: -10, top: -10 });"  # whatever the test before did
     before = f"{nobody_reads} chart.draw(spec(3, {{ same: 'other' }})); chart.draw(spec(200)); {nobody_reads} watch();"
     return page.evaluate(f"async () => {{ {before} {code} }}")

@@ -11,7 +11,6 @@ from view.stand_in import StandIn, near
 
 
 def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, low and high over the first axis, as scipy has them; 99 % of four or fewer."""
     n, mean = len(values), values.mean(0)
     low, high = stats.t.interval(0.99 if n <= 4 else 0.95, n - 1, loc=mean, scale=stats.sem(values, axis=0))
     return mean, low, high
@@ -126,7 +125,6 @@ def test_marks_are_those_of_the_measure_and_of_steps(host: StandIn) -> None:
 
 
 def lines_of(picture: np.ndarray, colour: list[int]) -> np.ndarray:
-    """The columns of a picture that have a line from the bottom to the top."""
     share = (np.abs(picture - colour).max(2) < 40).mean(0)
     return np.flatnonzero(share > 0.6)
 

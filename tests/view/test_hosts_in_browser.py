@@ -27,7 +27,6 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 def opened(page: Any, folder: Path, host: str) -> None:
-    """A page with a host and nothing that draws."""
     text = f"<div id=joma></div><script>{AROUND}</script>"
     path = folder / "page.html"
     code = static("hosts.js") + static(host)

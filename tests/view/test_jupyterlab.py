@@ -47,7 +47,6 @@ def laboratory(folder: Path) -> Iterator[str]:
 
 
 def told_address(folder: Path) -> str:
-    """What the server wrote of itself; nothing while the file is missing or half written."""
     for path in (folder / "RUNTIME").glob("jpserver-*.json"):
         with suppress(json.JSONDecodeError):
             address: str = json.loads(path.read_text())["url"]

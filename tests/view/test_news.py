@@ -15,7 +15,6 @@ from joma.view.news import news_of
 
 
 def heard(known, news):
-    """What a page makes of news, as live_host.js does."""
     found = {**known, **{run["id"]: run for run in news["runs"]}}
     for change in news["changes"]:
         run = found[change["id"]]

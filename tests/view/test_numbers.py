@@ -41,13 +41,11 @@ function ranged(values, more, late) {
 
 @pytest.fixture(scope="module")
 def js(module_js: Any) -> Any:
-    """Calls a function of the module, or of those above."""
     module_js("eval", HELPERS)
     return module_js
 
 
 def same(found: Any, wanted: Any, tolerance: float = 1e-9) -> None:
-    """null is no number."""
     np.testing.assert_allclose(np.array(found, float), np.asarray(wanted, float), rtol=tolerance, atol=1e-12)
 
 

@@ -37,7 +37,6 @@ def test_a_card_has_a_curve_per_layer_while_there_are_few(module_js: Call, layer
 
 @pytest.fixture
 def values(host: StandIn) -> np.ndarray:
-    """Entropy of two layers and three heads, and a loss that begins later, in a run with alarms."""
     alarms = [{"step": step, "measure": "entropy", "says": "low"} for step in (20, 20, 30)]
     run = host.run("a", alarms=[*alarms, {"step": 10, "measure": "norm", "says": "large"}])
     entropy = np.random.default_rng(0).normal(size=(6, 2, 3))

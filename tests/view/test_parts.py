@@ -235,7 +235,6 @@ def channels(colour: str) -> np.ndarray:
 
 
 def stops_of(name: str) -> list[str]:
-    """A list of colours as the file has it."""
     match = re.search(rf"\b{name}\b[:=\s]+\[([^\]]+)\]", static("colours.js"))
     assert match is not None
     return re.findall(r"#[0-9a-f]{6}", match[1])

@@ -58,7 +58,6 @@ def painted(stops: list[str], share: float) -> np.ndarray:
 
 
 def cells(host: StandIn, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the heat map: the colours in the middle of every cell, and at its left edge."""
     picture = host.pixels(".map canvas")[..., :3]
     grid = host.page.evaluate("() => { const box = document.querySelector('.map canvas'); return box.clientWidth; }")
     assert picture.shape[1] == grid
@@ -347,7 +346,6 @@ def finding(verdict: str, size: str) -> dict[str, str]:
 
 
 def ledger() -> list[dict[str, Any]]:
-    """Each verdict at paper scale beside another one at quick scale; the last has not run at paper scale."""
     return [
         {
             "id": f"claim-{at}", "source": f"Thm {at}", "says": f"number {at} of {verdict}", "study": "none",

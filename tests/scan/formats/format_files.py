@@ -13,7 +13,6 @@ def random(*shape, seed=0, dtype=torch.float32):
 
 
 def tensors_of(place):
-    """Everything a checkpoint holds, whole; each must have the shape and format that it was described with."""
     with place.open() as checkpoint:
         found = {name: checkpoint.read(name) for name in checkpoint.names()}
         for name, value in found.items():

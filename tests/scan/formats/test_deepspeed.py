@@ -28,7 +28,6 @@ def block(seed, hidden=8):
 
 
 def cut(weights, parts):
-    """What every rank of tensor parallelism holds."""
     columns = ("attention.dense.weight", "dense_4h_to_h.weight")
     same = ("layernorm.weight", "attention.dense.bias")
     found = [{} for _ in range(parts)]
@@ -171,7 +170,6 @@ def fake_deepspeed(monkeypatch):
 
 
 def sliced(value, ranks):
-    """The slice of every rank, filled up with zeros to equal length."""
     numbers = value.reshape(-1)
     length = -(-len(numbers) // ranks)
     return torch.cat([numbers, torch.zeros(length * ranks - len(numbers))]).split(length)

@@ -28,7 +28,6 @@ def described(name, shape, kind, offset):
 
 
 def file_of(folder, keys=(), tensors=(), data=b"", *, alignment=32, version=3, said=None):
-    """A file as these parts make it; the numbers begin at the next multiple of the alignment."""
     count = (len(tensors), len(keys)) if said is None else said
     head = b"GGUF" + struct.pack("<IQQ", version, *count) + b"".join(keys) + b"".join(tensors)
     path = folder / "a.gguf"

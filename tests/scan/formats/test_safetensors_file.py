@@ -50,7 +50,6 @@ def test_reads_what_the_library_wrote(tmp_path, described, seed):
 
 
 def everything(path):
-    """The tensors of a file, or the error that it gives."""
     try:
         file = opened(path)
         return {name: file.read(name) for name in file.tensors}
@@ -167,7 +166,6 @@ def test_what_is_no_file(tmp_path):
 
 
 def headed(path, header, data=b""):
-    """A file with this header, given as text."""
     content = header.encode("utf-8", "surrogatepass")
     path.write_bytes(len(content).to_bytes(8, "little") + content + data)
     return path

@@ -26,7 +26,6 @@ class Asked(LocalBytes):
         super().prefetch(start, length)
 
     def taken(self):
-        """What was asked for since the last call."""
         taken, self.asked = self.asked, []
         return taken
 

@@ -86,7 +86,6 @@ def test_what_is_no_state_dict(tmp_path, value):
 
 
 def everything(path):
-    """The tensors of a file, or the error that it gives."""
     try:
         file = TorchFile(path)
         return {name: file.read(name).clone() for name in file.tensors}
@@ -139,7 +138,6 @@ def test_files_saved_without_checksums_are_read(tmp_path):
 
 
 def rewritten(path, out, compression=zipfile.ZIP_STORED, pickle_bytes=0):
-    """The same archive, packed another way, or with a pickle that is followed by zeros."""
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w", compression) as new:
         for record in old.infolist():
             more = b"\0" * pickle_bytes if record.filename.endswith("/data.pkl") else b""

@@ -228,7 +228,6 @@ MIXERS = {
 
 
 def groups_of(place, **options):
-    """Groups, coverage, and the matrices themselves."""
     with place.open() as checkpoint:
         names = checkpoint.names()
         shape = {name: checkpoint.stored(name).shape for name in names}

@@ -19,14 +19,12 @@ def matrices(*names):
 
 
 def mlp_families():
-    """Every scheme of names of an MLP, in the box that it is used in."""
     for scheme in roles.TABLE["mlp"]["schemes"]:
         leaves = tuple(leaf for leaf in scheme.values() if leaf is not True)
         yield "mlp " + " ".join(leaves), matrices(*(f"model.layers.0.mlp.{leaf}.weight" for leaf in leaves))
 
 
 def box_families():
-    """Every box of an MLP and of attention, with the plainest leaves."""
     for of, several, leaves in (
         ("mlp", ("boxes", "shared"), ("up_proj", "down_proj")),
         ("attention", ("self", "cross"), ("q_proj", "k_proj", "v_proj", "o_proj")),
@@ -36,7 +34,6 @@ def box_families():
 
 
 def attention_families():
-    """Every word for a projection."""
     for role, leaves in roles.TABLE["attention"]["projections"].items():
         yield f"attention {role}", matrices(*(f"blocks.0.attn.{leaf}.weight" for leaf in leaves))
 
@@ -152,7 +149,6 @@ def test_patterns_and_other_roots_count():
 
 @pytest.fixture
 def partly_known(tmp_path):
-    """Two layers, of which one matrix each has a name that nobody knows."""
     tensors = {}
     for layer in range(2):
         for leaf in ("gate_proj", "up_proj", "down_proj", "wild"):

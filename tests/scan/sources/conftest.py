@@ -23,7 +23,6 @@ def traffic():
 
 @pytest.fixture
 def s3(traffic, monkeypatch):
-    """Stores an object by its key, and gives the address of the bucket."""
     with s3_server(traffic) as address:
         for name, value in environment(address).items():
             monkeypatch.setenv(name, value)

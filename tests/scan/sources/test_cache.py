@@ -16,7 +16,6 @@ from joma.scan.sources.remote import RemoteCheckpoint
 
 
 def get(cache, name, size, age=None):
-    """Download `size` zeros, as if `age` seconds after 1970."""
     path = cache.file(name, size, lambda stream: stream.write(bytes(size - stream.tell())), lambda _: True)
     if age is not None:
         os.utime(record_of(cache, name), (age, age))
@@ -28,7 +27,6 @@ def record_of(cache, name):
 
 
 def squeeze(cache):
-    """Ask for all room there is."""
     with cache.hold("squeeze/all", cache.budget, "all"):
         pass
 

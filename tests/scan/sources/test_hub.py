@@ -36,7 +36,6 @@ def served(repository, monkeypatch, tmp_path):
 
 
 def as_torch_file(repository, revision):
-    """Turn a revision's weights into pytorch_model.bin."""
     stream = io.BytesIO()
     torch.save(load(repository.revisions[revision].pop("model.safetensors")), stream)
     repository.revisions[revision] = {**repository.revisions[revision], "pytorch_model.bin": stream.getvalue()}

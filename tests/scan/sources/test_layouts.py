@@ -16,7 +16,6 @@ COMMITS = {name: character * 40 for name, character in (("main", "a"), ("step10"
 
 
 def write(path, **more):
-    """Weights in a file, with whatever else a trainer saves beside them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".safetensors":
         save_file(WEIGHTS, path)
@@ -30,7 +29,6 @@ def files(*names):
 
 
 def torch_files(**contents):
-    """nanoGPT and Lightning keep how far they are beside the weights."""
     return lambda root: [write(root / name, **more) for name, more in contents.items()] and root
 
 

@@ -96,7 +96,6 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def said(answers: dict[str, Answer], monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
-    """What a scan of the model is told."""
     with lying(answers) as address, not_for_ever():
         monkeypatch.setenv("HF_ENDPOINT", address)
         with pytest.raises(CheckpointError) as caught:

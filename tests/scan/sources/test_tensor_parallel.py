@@ -36,7 +36,6 @@ def megatron(seed=0, width=8, wide=12):
 
 
 def rank_of(name, value, rank, ranks):
-    """What one rank of tensor parallelism holds: Megatron's column-parallel layers by rows, row-parallel by columns."""
     if "linear_fc1" in name and "layer_norm" not in name:  # of the gate and of the up projection, each its share
         return torch.cat([half.chunk(ranks)[rank] for half in value.chunk(2)])
     if name.endswith(("linear_proj.weight", "linear_fc2.weight")):

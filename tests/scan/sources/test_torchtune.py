@@ -7,7 +7,6 @@ from trainer_files import found_in, llama, shards
 
 
 def torchtune_files(folder, epochs=2, parts=2):
-    """torchtune up to 0.3: the shards of every epoch side by side, in torch files, beside the state of the recipe."""
     folder.mkdir(parents=True)
     for epoch in range(epochs):
         for at, held in enumerate(shards(llama(seed=epoch), parts)):

@@ -20,7 +20,6 @@ from joma.scan import CheckpointError
 
 
 def olmo(width=8):
-    """A layer in the names of OLMo's own code: the MLP has its up projection above its gate."""
     return {
         "transformer.blocks.0.att_proj.weight": random(3 * width, width),
         "transformer.blocks.0.attn_out.weight": random(width, width, seed=1),
@@ -67,7 +66,6 @@ def test_the_gate_of_olmo_is_the_second_half(tmp_path):
 
 
 def timm_file(path, epoch):
-    """timm's CheckpointSaver: weights beside the optimizer and the options of the script, in a torch file."""
     weights = {"blocks.0.mlp.fc1.weight": random(8, 4, seed=epoch), "blocks.0.mlp.fc2.weight": random(4, 8)}
     options = argparse.Namespace(model="vit_tiny_patch16_224", lr=0.1)
     content = {
@@ -135,7 +133,6 @@ def test_diffusers(part, tmp_path):
 
 
 def verl(folder, *, merged=True):
-    """verl: an actor and perhaps a critic, each in shards of FSDP; the model for transformers inside, if asked for."""
     (folder / "actor" / "huggingface").mkdir(parents=True)
     (folder / "actor" / "huggingface" / "config.json").write_text('{"model_type": "llama"}')
     torch.save({"x": random(2)}, folder / "actor" / "model_world_size_1_rank_0.pt")
