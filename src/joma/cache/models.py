@@ -21,12 +21,6 @@ def cannot_be_cut(config: Any) -> str | None:
     """Why models of a transformers config have no cache that a policy could cut, in one sentence; None where they have.
 
     Only the config is read, no weights.
-
-    >>> from transformers import GPT2Config, MambaConfig
-    >>> cannot_be_cut(GPT2Config()) is None
-    True
-    >>> cannot_be_cut(MambaConfig())
-    'mamba models have no attention: there is no cache to cut'
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -48,12 +42,7 @@ def _without_attention(config: Any) -> bool:
 
 
 def default_seq_len(config: Any) -> int:
-    """Tokens per sequence unless given: 512, or fewer where the model was trained on fewer or forgets by itself.
-
-    >>> from transformers import GPT2Config, MistralConfig
-    >>> default_seq_len(GPT2Config(n_positions=128)), default_seq_len(MistralConfig(sliding_window=64))
-    (128, 64)
-    """
+    """Tokens per sequence unless given: 512, or fewer where the model was trained on fewer or forgets by itself."""
     usual, local = lengths.default_seq_len(config), getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
     slides = "sliding_attention" in kinds and getattr(config, "use_sliding_window", True)

@@ -198,9 +198,6 @@ def best(scores: Tensor, count: int) -> Tensor:
 
     A heavy key gives its neighbours nearly its own smoothed score, so that rounding would choose among them, and
     another machine others. All that is within `TIE` of the smallest score that gets in is taken for equal to it.
-
-    >>> best(torch.tensor([1.0, 3.0, 2.0, 2.0 + 1e-6, 0.0]), 2).tolist()
-    [False, True, True, False, False]
     """
     if count == 0:
         return torch.zeros_like(scores, dtype=torch.bool)

@@ -33,9 +33,6 @@ class Rule:
     - prompt: tokens that `snapkv` reads at full attention before it chooses
     - seed: of the policy `random`
     - function: a policy of your own, from a `joma.cache.Call` to a `joma.cache.Choice`; None for those of `POLICIES`
-
-    >>> rule("h2o", 0.2, 100)
-    Rule(policy='h2o', budget=20, sinks=0, recent=10, prompt=50)
     """
 
     policy: str
@@ -89,12 +86,7 @@ def rule(
 
 
 def name_of(policy: str | Callable[[Any], Any]) -> str:
-    """The name of a policy: its own, or that of a function or of an object's class; BadInput where it is no policy.
-
-    >>> def small_keys(call): ...
-    >>> name_of("h2o"), name_of(small_keys)
-    ('h2o', 'small_keys')
-    """
+    """The name of a policy: its own, or that of a function or of an object's class; BadInput where it is no policy."""
     if isinstance(policy, str) or not callable(policy):
         if policy in POLICIES:
             return policy

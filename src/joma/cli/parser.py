@@ -17,11 +17,6 @@ _RENAMED = {"--length": "--seq-len"}  # what an option was called before
 class Parser(argparse.ArgumentParser):
     """argparse, with one sentence where it prints the usage, and no abbreviations: a script must not change its
     meaning when an option is added.
-
-    >>> parser = Parser(prog="joma verify")
-    >>> _ = parser.add_argument("--fresh", action="store_true")
-    >>> parser.read(["--fresh"]).fresh
-    True
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

@@ -13,15 +13,7 @@ recorded studies of the tests.
 
 
 class TimeLeft:
-    """An estimate that hears what studies do. It is told the time and looks at no clock.
-
-    >>> left = TimeLeft({"fig6": 28.8, "thm2": 8.8}, jobs=1)
-    >>> left.seconds(0.0)
-    41.2
-    >>> left.heard("fig6", 0.5, 17.4)
-    >>> round(left.seconds(17.4), 1)  # the rest of fig6, and thm2
-    23.8
-    """
+    """An estimate that hears what studies do. It is told the time and looks at no clock."""
 
     def __init__(self, seconds: Mapping[str, float], *, jobs: int) -> None:
         """seconds: what every study takes, in the order in which they are begun. jobs: how many at a time."""

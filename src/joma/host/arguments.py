@@ -30,19 +30,12 @@ def as_tensor(value: Number, name: str) -> Tensor:
 
     An array lends its memory where torch can use it. A tensor comes back untouched, also one that torch.compile traces;
     one that is no plain array of real numbers is refused, which is seen without a look at its values.
-
-    >>> as_tensor([3, 1], "tokens"), as_tensor(np.float32(0.5), "rate")
-    (tensor([3, 1]), tensor(0.5000))
     """
     return dense(value, name) if isinstance(value, Tensor) else _read(value, name)
 
 
 def as_numbers(value: Number, name: str) -> Tensor:
-    """`as_tensor` for arguments that are real numbers: whole numbers of a list or an array become float64.
-
-    >>> as_numbers([3, 1], "w")
-    tensor([3., 1.], dtype=torch.float64)
-    """
+    """`as_tensor` for arguments that are real numbers: whole numbers of a list or an array become float64."""
     tensor = as_tensor(value, name)
     return tensor if isinstance(value, Tensor) or tensor.is_floating_point() else tensor.to(torch.float64)
 

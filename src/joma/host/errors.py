@@ -21,9 +21,6 @@ class BadInput(JomaError, ValueError):
     """An argument that cannot be used: the message names it, its value and what would be right.
 
     argument: its name, where a library function raises this: the command line adds the option that sets it.
-
-    >>> BadInput("entropy needs a text", argument="text").argument
-    'text'
     """
 
     def __init__(self, message: str = "", *, argument: str = "") -> None:

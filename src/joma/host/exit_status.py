@@ -20,11 +20,7 @@ _NO_MEMORY = ("failed to map segment", "can't allocate memory")
 
 
 def answer(call: Callable[[], int]) -> int:
-    """The exit status of a command; what goes wrong in it is said in one sentence.
-
-    >>> answer(lambda: OK)
-    0
-    """
+    """The exit status of a command; what goes wrong in it is said in one sentence."""
     with sigterm_raised(), safe_children():
         return _answer(call)
 

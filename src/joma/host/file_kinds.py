@@ -32,13 +32,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Kind:
-    """What joma writes: how a sentence calls it, and how a file of ours is known.
-
-    >>> JSON.is_ours(Ends(0, lambda at, size: b'{"schema": "joma-scan", "curves": {}}'))
-    True
-    >>> JSON.is_ours(Ends(0, lambda at, size: b'{"name": "my settings"}'))
-    False
-    """
+    """What joma writes: how a sentence calls it, and how a file of ours is known."""
 
     words: str
     is_ours: Callable[[Ends], bool]

@@ -36,14 +36,6 @@ def atomically(path: Path, kind: Kind) -> Iterator[Path]:
 
     - path: the file; its folder is there
     - kind: what is written, and so what a file that is there must be to be replaced
-
-    >>> import tempfile
-    >>> from joma.host.file_kinds import OWN
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with atomically(Path(folder) / "a.txt", OWN) as unfinished:
-    ...         _ = unfinished.write_text("done")
-    ...     (Path(folder) / "a.txt").read_text(), len(list(Path(folder).iterdir()))
-    ('done', 1)
     """
     refuse_others(path, kind)
     _remove_orphans(path)

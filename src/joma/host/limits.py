@@ -80,11 +80,7 @@ def _positive(word: str, number: str, kind: type[int] | type[float]) -> int | fl
 
 
 def names() -> list[str]:
-    """All limits.
-
-    >>> names()[:2]
-    ['JSON_DEPTH', 'DIMENSIONS']
-    """
+    """All limits."""
     return [name for name in globals() if name.isupper()]
 
 

@@ -39,12 +39,6 @@ def loading(what: str) -> Iterator[None]:
     Also SystemExit: a file that ends the program would choose the exit status of the command.
 
     - what: what is loaded, in words
-
-    >>> with loading("mine.py"):
-    ...     raise SystemExit(0)
-    Traceback (most recent call last):
-        ...
-    joma.host.errors.BadInput: mine.py cannot be loaded: SystemExit: 0
     """
     try:
         yield

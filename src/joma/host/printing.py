@@ -22,11 +22,7 @@ _RAISED = re.compile(r"(SUPERSCRIPT|SUBSCRIPT|MODIFIER LETTER SMALL|LATIN SUBSCR
 
 
 def plain(character: str) -> str:
-    """A character in ASCII, as a reader would type it.
-
-    >>> [plain(one) for one in "η≤√²₁ᶜé漢"]
-    ['eta', '<=', 'sqrt', '^2', '_1', '^c', 'e', '?']
-    """
+    """A character in ASCII, as a reader would type it."""
     if character in _PLAIN:
         return _PLAIN[character]
     name = unicodedata.name(character, "")
@@ -48,11 +44,7 @@ def clean(text: object, *, keep: str = "") -> str:
 
 
 def say(text: object, to: Any = None, *, keep: str = "", end: str = "\n") -> None:
-    """Print words that may be a stranger's, at once, to standard output or where told.
-
-    >>> say("layers.0.weight")
-    layers.0.weight
-    """
+    """Print words that may be a stranger's, at once, to standard output or where told."""
     print(clean(text, keep=keep), file=to, end=end, flush=True)
 
 

@@ -33,12 +33,7 @@ class NowAndThen:
 
 
 class ProgressLines(NowAndThen):
-    """What a study calls with its share and its words: at most one line in so many seconds, the first after as many.
-
-    >>> progress = ProgressLines("fig6", print, every=0.0)
-    >>> progress(0.25, "L1: step 100 of 400")
-    fig6  25%     0 s  L1: step 100 of 400
-    """
+    """What a study calls with its share and its words: at most one line in so many seconds, the first after as many."""
 
     def __init__(self, name: str, say: Callable[[str], object], *, every: float) -> None:
         began = monotonic()

@@ -49,9 +49,6 @@ def first_block(leading: Tensor, generator: torch.Generator) -> Tensor:
     """(matrices, side, BLOCK) with what is known, (matrices, side, some), and random vectors.
 
     generator: where `leading` is.
-
-    >>> first_block(torch.zeros(3, 40, 1), torch.Generator()).shape
-    torch.Size([3, 40, 16])
     """
     known = leading.shape[-1]
     return torch.cat([leading, random_vectors(leading, BLOCK - known, generator)], dim=-1)
@@ -95,12 +92,7 @@ def takes_grams(device: torch.device, side: int) -> bool:
 
 
 class Stacks:
-    """Matrices with one smaller side, as stacks: scaled copies of some of one shape, made when they are asked for.
-
-    >>> some = Stacks([torch.ones(2, 3), 4 * torch.ones(2, 3), torch.ones(5, 2)], together=12)
-    >>> [(at, tuple(stack.shape), float(stack.max())) for at, stack in some]
-    [(0, (2, 2, 3), 1.0), (2, (1, 2, 5), 1.0)]
-    """
+    """Matrices with one smaller side, as stacks: scaled copies of some of one shape, made when they are asked for."""
 
     def __init__(self, matrices: Sequence[Tensor], together: int) -> None:
         """matrices: each (rows, columns). together: entries of a stack, but for one that is larger alone."""
@@ -195,11 +187,7 @@ def _leading_mix(t: Tensor) -> Tensor:
 
 
 def random_vectors(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """(matrices, side, count) of about unit length. like: (matrices, side, any). generator: where `like` is.
-
-    >>> random_vectors(torch.zeros(3, 40, 16), 2, torch.Generator()).shape
-    torch.Size([3, 40, 2])
-    """
+    """(matrices, side, count) of about unit length. like: (matrices, side, any). generator: where `like` is."""
     shape = (*like.shape[:-1], count)
     drawn = torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
     return drawn / sqrt(like.shape[-2])

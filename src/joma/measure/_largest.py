@@ -25,11 +25,6 @@ def largest_products(
     - bias: only what it hides counts: where it is False or -inf
     - real: (batch, queries), False for queries that do not count
     - into: (heads,), what was found before: it is raised to what is found now, and given back
-
-    >>> import torch
-    >>> q = torch.ones(1, 2, 3, 4) * torch.tensor([1.0, 2.0]).view(2, 1, 1)
-    >>> largest_products(q, q)
-    tensor([2., 8.])
     """
     if bias is not None and bias.dtype != torch.bool:
         bias = bias > -torch.inf

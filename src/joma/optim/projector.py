@@ -113,10 +113,6 @@ def find_projector(
     - start: a basis to begin with, for instance that of the last refresh; only used by randomized
     - seed: of what is random; the same seed on the same kind of device gives the same basis
     - tolerance: the search stops when one more round of products gains no more than this share of the captured energy
-
-    >>> gradient = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
-    >>> find_projector(gradient, 2, "exact").energies
-    tensor([0.6429, 0.2857])
     """
     if kind not in get_args(Kind):
         raise ValueError(f"projector must be one of {', '.join(get_args(Kind))}, got {kind!r}")
@@ -152,11 +148,6 @@ def follow_projector(
     - rank: at least 1; with SPARE directions more it is still below the shorter side
     - start: (..., shorter side, rank) the last basis
     - seed, tolerance: as in `find_projector`
-
-    >>> gradient = torch.diag(torch.arange(40.0, 0.0, -1.0))
-    >>> found = follow_projector(gradient, 2, start=torch.eye(40)[:, :2])
-    >>> find_projector(gradient, 2, "exact").energies, found.energies
-    (tensor([0.0723, 0.0687]), tensor([0.0723, 0.0687]))
     """
     gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
     size = torch.linalg.vector_norm(gradient, float("inf"), dim=(-2, -1), keepdim=True)

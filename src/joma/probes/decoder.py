@@ -35,11 +35,6 @@ def ensemble_entropy(decoder: Decoder, tokens: Number) -> Tensor:
 
     tokens: (sequences, length), or (members, sequences, length) where every member reads its own. For texts of any
     length see `joma.probes.attention_entropy`.
-
-    >>> from joma.models import DecoderConfig
-    >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8, layers=2), seeds=[0, 1, 2])
-    >>> ensemble_entropy(decoder, torch.zeros(4, 10, dtype=torch.long)).shape
-    torch.Size([3, 2, 1])
     """
     ids = as_tensor(tokens, "tokens")
     total, look = _entropies(decoder, ids.device)
@@ -92,14 +87,6 @@ def ensemble_spread(decoder: Decoder, tokens: Number) -> tuple[Spread, Factors]:
     `mean_share` and `rank` of the factors are those of what a layer reads, (members, layers). Decoders have no rotary
     positions, so that the factors exist. tokens: as in `ensemble_entropy`. For texts of any length see
     `joma.probes.attention_spread`.
-
-    >>> from joma.models import DecoderConfig
-    >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8, layers=2, heads=2), seeds=[0, 1, 2])
-    >>> spread, factors = ensemble_spread(decoder, torch.arange(40).view(4, 10) % 9)
-    >>> spread.shared.shape, factors.rank.shape
-    (torch.Size([3, 2, 2]), torch.Size([3, 2]))
-    >>> torch.allclose(factors.growth * factors.alignment * factors.context, spread.variance.float())
-    True
     """
     config = decoder.config
     if config.qk_norm or config.positions in ("rotary", "alibi"):
@@ -191,11 +178,6 @@ def weight_ranks(decoder: Decoder) -> dict[str, Tensor]:
     """Stable ranks: of the MLP's lower matrix, `up` (members, layers), and of W_q W_k^T, `query_key` (..., heads).
 
     Without an MLP there is no `up`.
-
-    >>> from joma.models import DecoderConfig
-    >>> ranks = weight_ranks(Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8, layers=2), seeds=[0, 1]))
-    >>> ranks["up"].shape, ranks["query_key"].shape
-    (torch.Size([2, 2]), torch.Size([2, 2, 1]))
     """
     config = decoder.config
     query, key, _ = _weight(decoder, "qkv").split(config.width, dim=-1)  # (members, layers, width, width)
@@ -205,15 +187,7 @@ def weight_ranks(decoder: Decoder) -> dict[str, Tensor]:
 
 
 def gradient_rank(decoder: Decoder, loss: Callable[[Decoder], Tensor]) -> Tensor:
-    """Stable rank of the gradient by the MLP's lower matrix, (members, layers). loss: of one batch, (members,).
-
-    >>> from joma.models import DecoderConfig
-    >>> from joma.training import next_token_loss
-    >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])
-    >>> text = torch.arange(22).view(2, 11) % 9
-    >>> gradient_rank(decoder, lambda decoder: next_token_loss(decoder, (text[:, :-1], text[:, 1:]))).shape
-    torch.Size([2, 1])
-    """
+    """Stable rank of the gradient by the MLP's lower matrix, (members, layers). loss: of one batch, (members,)."""
     with torch.enable_grad():
         return stable_ranks(torch.autograd.grad(loss(decoder).sum(), [_weight(decoder, "up")])[0])
 
@@ -241,9 +215,6 @@ def stable_ranks(w: Number) -> Tensor:
     Of G = w w^T / |w|_F^2, tr G^(p+1) / tr G^p lies below the largest eigenvalue by less than side / (e p) of it,
     p = 2^DOUBLINGS, at most 2e-5 for a side of 256: matrix products alone, where an eigenvalue solver would take its
     matrices one by one and make the host wait. NaN stays NaN.
-
-    >>> stable_ranks(torch.diag(torch.tensor([2.0, 1.0, 1.0])))
-    tensor(1.5000, dtype=torch.float64)
     """
     w = as_numbers(w, "w").detach().double()
     gram, power = _powers(w if w.shape[-2] <= w.shape[-1] else w.mT)
@@ -256,9 +227,6 @@ def leading_inputs(w: Number) -> Tensor:
 
     Its sign has no meaning. It is found as in `stable_ranks`; where the two largest singular values are equal to 1e-7,
     it is a mixture of theirs. NaN stays NaN.
-
-    >>> leading_inputs(torch.diag(torch.tensor([1.0, 3.0, 2.0]))).abs()
-    tensor([0., 1., 0.], dtype=torch.float64)
     """
     _, power = _powers(as_numbers(w, "w").detach().double())
     most = power.diagonal(dim1=-2, dim2=-1).argmax(-1)  # of x x^T, the column of the largest entry loses least
@@ -288,12 +256,6 @@ def logit_terms(decoder: Decoder, frequency: Number) -> tuple[Tensor, Tensor] | 
 
     None where they do not exist: several heads, no MLP, a norm before attention (its effect depends on the place),
     norms of heads, gates, or positions that act on logits.
-
-    >>> from joma.models import DecoderConfig
-    >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])
-    >>> logits, squares = logit_terms(decoder, torch.full((9,), 1 / 9))
-    >>> logits.shape, squares.shape
-    (torch.Size([2, 9]), torch.Size([2, 9]))
     """
     config = decoder.config
     not_bilinear = config.qk_norm or config.vo_norm or config.gate != "none"
@@ -327,14 +289,6 @@ def logit_estimate(
     `theorem`: with (S - |V|^2 b)/2, S_l = sum_k v_lk^2, b the words' frequency; `squares`: with S/2 alone; `frequency`:
     with the logarithm of the words' frequency, which needs no theorem. All `words` of them must occur. start:
     `logit_terms` of the untrained network. Nothing where `logit_terms` has nothing to say.
-
-    >>> from joma.models import DecoderConfig
-    >>> decoder = Decoder(DecoderConfig(vocabulary=9, width=8, mlp=8), seeds=[0, 1])
-    >>> frequency = torch.arange(1.0, 10.0) / 45
-    >>> start = logit_terms(decoder, frequency)
-    >>> _ = decoder.qkv.data.mul_(2)  # stands for training
-    >>> {name: found.shape for name, found in logit_estimate(decoder, start, frequency, words=5).items()}
-    {'theorem': torch.Size([2]), 'squares': torch.Size([2]), 'frequency': torch.Size([2])}
     """
     now = logit_terms(decoder, frequency)
     if now is None:

@@ -47,10 +47,6 @@ def lengths_of(config: Any) -> Lengths:
 
     Where positions were rescaled, the length before that counts. max_position_embeddings of a model with rotary
     positions is what its authors allow; whether it was trained on so many tokens is not known.
-
-    >>> stretched = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-    >>> lengths_of({"model_type": "llama", "max_position_embeddings": 256, "rope_parameters": stretched})
-    Lengths(trained=64, field='original_max_position_embeddings', most=None)
     """
     entries = _entries(config)
     found = [(value, name) for name in _FIELDS for value in _lengths_in(entries, name)]
@@ -67,22 +63,12 @@ def lengths_of(config: Any) -> Lengths:
 
 
 def default_seq_len(config: Any) -> int:
-    """Tokens per sequence unless given: 512, or what the model was trained on where that is less.
-
-    >>> default_seq_len({"max_position_embeddings": 128}), default_seq_len({})
-    (128, 512)
-    """
+    """Tokens per sequence unless given: 512, or what the model was trained on where that is less."""
     return min(SEQ_LEN, lengths_of(config).trained or SEQ_LEN)
 
 
 def must_take(config: Any, seq_len: object, *, least: int = SHORTEST) -> int:
-    """Refuse a length that no model could read, or that this model's positions cannot take.
-
-    >>> must_take({"model_type": "gpt2", "n_positions": 64}, 65)
-    Traceback (most recent call last):
-        ...
-    joma.host.errors.BadInput: seq_len must be at most 64, where the positions of this gpt2 model end, got 65
-    """
+    """Refuse a length that no model could read, or that this model's positions cannot take."""
     if not isinstance(seq_len, int) or isinstance(seq_len, bool) or seq_len < least:
         raise BadInput(f"seq_len must be a number of tokens, at least {least}, got {seq_len}")
     most = lengths_of(config).most
@@ -94,13 +80,7 @@ def must_take(config: Any, seq_len: object, *, least: int = SHORTEST) -> int:
 
 
 def beyond_training(config: Any, seq_len: int) -> str | None:
-    """The warning where sequences are longer than those of training, in one sentence; None where they are not.
-
-    >>> print(beyond_training({"max_position_embeddings": 128, "rope_parameters": {"rope_type": "default"}}, 256))
-    sequences have 256 tokens, and as far as the config says the model was trained on at most 128 \
-(max_position_embeddings): numbers of later positions may not describe the trained model
-    >>> beyond_training({"max_position_embeddings": 128}, 128)
-    """
+    """The warning where sequences are longer than those of training, in one sentence; None where they are not."""
     known = lengths_of(config)
     if known.trained is None or seq_len <= known.trained:
         return None
@@ -112,12 +92,7 @@ def beyond_training(config: Any, seq_len: int) -> str | None:
 
 
 def unknown_training(config: Any, seq_len: int) -> str | None:
-    """The softer word where a config does not tell on what length the model was trained; None where it does.
-
-    >>> print(unknown_training({}, 256))
-    the config does not say how long the sequences of training were: if they had fewer than 256 tokens, choose a \
-smaller seq_len
-    """
+    """The softer word where a config does not tell on what length the model was trained; None where it does."""
     if lengths_of(config).trained is not None:
         return None
     return (

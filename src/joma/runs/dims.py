@@ -64,11 +64,7 @@ def must_fit(dims: Named, shape: tuple[int, ...], series: str) -> None:
 
 
 def coordinates(dims: Named, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """For every number of an array, in C order, its place along each dimension: one flat array per dimension.
-
-    >>> coordinates({"layer": None, "part": ("up", "down")}, (1, 2))
-    {'layer': array([0, 0]), 'part': array(['up', 'down'], dtype=object)}
-    """
+    """For every number of an array, in C order, its place along each dimension: one flat array per dimension."""
     places = np.indices(shape).reshape(len(shape), prod(shape))
     return {
         name: place if labels is None else _as_column(labels)[place]

@@ -16,9 +16,6 @@ def versions() -> dict[str, str]:
     """Versions of Python, joma, numpy, torch, sympy and SQLite, and joma's commit; nothing is imported for it.
 
     sympy's source is the text at quick scale.
-
-    >>> sorted(versions())
-    ['commit', 'joma', 'numpy', 'python', 'sqlite', 'sympy', 'torch']
     """
     ours = {"python": platform.python_version(), "joma": joma.__version__, "commit": _commit()}
     packages = {package: _installed(package) for package in ("numpy", "torch", "sympy")}
@@ -26,11 +23,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, str | int | None]:
-    """Platform, processor, cores this process may use, and the CUDA device, if torch is loaded and sees one.
-
-    >>> sorted(machine())
-    ['cores', 'cpu', 'gpu', 'platform']
-    """
+    """Platform, processor, cores this process may use, and the CUDA device, if torch is loaded and sees one."""
     cpu, torch = platform.processor() or platform.machine(), sys.modules.get("torch")
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()

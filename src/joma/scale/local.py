@@ -78,10 +78,6 @@ def side_by_side(
     seconds: after so many the iteration ends.
 
     Where the iteration is left early, at Ctrl-C say, the processes get SIGTERM and the time to write a checkpoint.
-
-    >>> events = side_by_side("joma.scale.worker:echo", [Task("one", {"a": 1})], jobs=2)
-    >>> [event.value for event in events if isinstance(event, Done)]
-    [{'a': 1}]
     """
     works = _Works(function, threads, jobs, list(tasks), retries=retries, gpus=_gpus(tasks))
     events = works.events(silence, monotonic() + seconds)
@@ -274,11 +270,7 @@ def _seeing(gpu: str | None) -> dict[str, str]:
 
 
 def memory_kills() -> int:
-    """How many processes the kernel of this machine has killed for memory so far; 0 where it does not say.
-
-    >>> memory_kills() >= 0
-    True
-    """
+    """How many processes the kernel of this machine has killed for memory so far; 0 where it does not say."""
     try:
         lines = _COUNTS.read_text(encoding="ascii").splitlines()
     except OSError:

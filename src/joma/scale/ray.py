@@ -58,9 +58,6 @@ class RayCluster:
     - retries: how often a task is begun again whose process or machine died
 
     Where Ray is initialised already, that cluster is used, and left as it is.
-
-    >>> RayCluster("ray://head:10001").retries
-    3
     """
 
     address: str | None = None
@@ -300,13 +297,7 @@ def _in_words(needs: Mapping[str, float]) -> str:
 
 
 class Mailbox:
-    """The last word of every task, until somebody asks; an actor.
-
-    >>> box = Mailbox()
-    >>> box.say("thm2", 0, 0.5, "step 3")
-    >>> box.heard(), box.heard()
-    ({'thm2': (0, 0.5, 'step 3')}, {})
-    """
+    """The last word of every task, until somebody asks; an actor."""
 
     def __init__(self) -> None:
         self.words: dict[str, tuple[int, float, str]] = {}

@@ -20,11 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Shard:
-    """One of `of` shares of some work, counted from 1.
-
-    >>> str(Shard(2, 4)), Shard(2, 4).folder(Path("joma-out")).as_posix()
-    ('2/4', 'joma-out/shard-2-of-4')
-    """
+    """One of `of` shares of some work, counted from 1."""
 
     number: int
     of: int

@@ -31,10 +31,6 @@ class ModelSeries:
 
     - name: what the page calls it. runs: one source each. steps: the revisions, None: all
     - reads: of one run its number of revisions, layers, width, width of the MLP and bytes per number; {}: not known
-
-    >>> sizes = {"revisions": 154, "layers": 6, "width": 512, "mlp": 2048, "bytes": 2}
-    >>> round(ModelSeries("pythia-70m", ("EleutherAI/pythia-70m",), reads=sizes).gigabytes, 2)
-    1.94
     """
 
     name: str
@@ -82,21 +78,13 @@ class OverRuns:
 
 
 def shipped() -> list[str]:
-    """The manifests that come with joma, by name.
-
-    >>> shipped()
-    ['olmo', 'polypythias', 'pythia']
-    """
+    """The manifests that come with joma, by name."""
     folder = files("joma.scan") / "manifests"
     return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
 
 
 def read_manifest(source: str) -> list[ModelSeries]:
-    """The series of a manifest: one that comes with joma, by name, or a TOML file.
-
-    >>> [len(one.runs) for one in read_manifest("polypythias")]
-    [10, 10, 10, 10, 10]
-    """
+    """The series of a manifest: one that comes with joma, by name, or a TOML file."""
     path = Path(source)
     if source in shipped():
         text = (files("joma.scan") / "manifests" / f"{source}.toml").read_text(encoding="utf-8")

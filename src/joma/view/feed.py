@@ -57,16 +57,7 @@ class _Watched:
 
 
 class Feed:
-    """What pages ask for. Only reads; a run that cannot be read is named and stops nothing.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with Run.create(f"{folder}/a.joma", study="demo", config={}) as run:
-    ...         run.append("loss", 10, 0.5)
-    ...     feed = Feed([Path(folder)])
-    ...     feed.index()["runs"][0]["id"], feed.series("a.joma", "loss").values.tolist()
-    ('a.joma', [0.5])
-    """
+    """What pages ask for. Only reads; a run that cannot be read is named and stops nothing."""
 
     def __init__(self, paths: Sequence[Path], *, kept: Kept | None = None, compact: Compact | None = None) -> None:
         """paths: runs, and folders with runs. kept: gives what is kept at paper scale on a claim. compact: makes the

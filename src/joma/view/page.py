@@ -29,13 +29,6 @@ def write_page(feed: Feed, path: Path, *, megabytes: float = MEGABYTES, made: da
     """Write a page, whole or not at all; returns a sentence on how far its curves were thinned.
 
     feed: what the page shows. megabytes: of numbers inside it, at most. made: the date it carries, else now.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with joma.runs.Run.create(f"{folder}/a.joma", study="demo", config={}) as run:
-    ...         run.append("loss", 10, 0.5)
-    ...     write_page(Feed([Path(folder)]), Path(folder, "page.html"))
-    'All numbers of 1 run are inside.'
     """
     if not megabytes > 0:
         raise BadInput(f"megabytes must be above 0, got {megabytes}", argument="size")

@@ -15,12 +15,6 @@ def thin(steps: np.ndarray, values: np.ndarray, points: int) -> tuple[np.ndarray
 
     Each stretch becomes two points, at its first and at its last step. What is no number is passed over, unless a
     stretch has nothing else.
-
-    >>> steps, values = np.arange(1000), np.zeros(1000)
-    >>> values[617] = 9.0
-    >>> at, kept = thin(steps, values, 12)
-    >>> len(at), float(kept.max()), int(at[0]), int(at[-1])
-    (12, 9.0, 0, 999)
     """
     count = len(steps)
     if count <= max(points, 4):

@@ -19,12 +19,7 @@ _NUMBERS = ("effect", "interval", "control_effect", "control_interval", "differe
 
 @dataclass(frozen=True)
 class KeptFinding:
-    """A finding of paper scale without its evidence: what readers ask of a `Finding`, under the same names.
-
-    >>> claim = Claim("winner", "JoMA Thm 2", "One token takes all attention.")
-    >>> KeptFinding("thm2/winner", claim, "holds", "0.5").main is None
-    True
-    """
+    """A finding of paper scale without its evidence: what readers ask of a `Finding`, under the same names."""
 
     id: str
     claim: Claim
@@ -85,11 +80,7 @@ class KeptFinding:
 
 @cache
 def kept() -> Mapping[str, Mapping[str, Any]]:
-    """kept.json by the finding's id, with what all findings of a record have in common; only of kept studies.
-
-    >>> kept()["fig6/fig6-deeper-is-better"]["verdict"] in ("holds", "only qualitative", "undecided")
-    True
-    """
+    """kept.json by the finding's id, with what all findings of a record have in common; only of kept studies."""
     content = json.loads(files(__package__).joinpath("kept.json").read_text(encoding="utf-8"))
     studies = {of: {"command": one.pop("command"), "provenance": Provenance(**one)}
                for of, one in content["studies"].items()}  # fmt: skip
@@ -97,9 +88,6 @@ def kept() -> Mapping[str, Mapping[str, Any]]:
 
 
 def kept_of(id: str, claim: Claim) -> KeptFinding | None:
-    """What is kept on a claim; None if nothing is, or if the claim's sentence has changed since.
-
-    >>> kept_of("thm2/who-wins", Claim("who-wins", "JoMA Thm 2", "The winner is the token with the largest |Δ|."))
-    """
+    """What is kept on a claim; None if nothing is, or if the claim's sentence has changed since."""
     data = kept().get(id)
     return KeptFinding.from_json(id, claim, data) if data and data["claim_sha256"] == claim.sha256 else None

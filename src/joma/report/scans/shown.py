@@ -16,11 +16,7 @@ from joma.studies import names
 
 @dataclass(frozen=True)
 class ShownScan:
-    """All that a page says about one scan.
-
-    >>> ShownScan("pythia-70m", "scan-pythia-70m-1f2e3d4c5b.sqlite", error="is damaged").measures
-    []
-    """
+    """All that a page says about one scan."""
 
     source: str
     record: str
@@ -46,9 +42,6 @@ def scan_runs(folder: Path) -> list[Path]:
 
     The record decides, since a study may have a name like a scan's: scan-snap. A file that cannot be read is taken for
     what its name says: a study's, where there is one of that name, which then says so itself.
-
-    >>> scan_runs(Path("nothing was scanned here"))
-    []
     """
     found = []
     for path in sorted((folder / "runs").glob("scan-*.sqlite")):
@@ -65,9 +58,6 @@ def read_scan(path: Path, folder: Path | None = None) -> ShownScan:
     """Read and draw a scan. A run that cannot be read gives one that says so.
 
     folder: that it must be in; None: it was named itself.
-
-    >>> read_scan(Path("nothing.sqlite")).error is None
-    False
     """
     try:
         if folder is not None:

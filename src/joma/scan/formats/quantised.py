@@ -411,9 +411,6 @@ def spread(scale: Tensor, shape: tuple[int, ...], blocks: tuple[int, ...] | None
 
     blocks: the size of a block along the last dimensions. Where it is not known, it is 128 if that fits, as almost
     everywhere, else what divides the dimension. ValueError where nothing fits.
-
-    >>> spread(torch.tensor([[1.0, 2.0]]), (2, 4)).tolist(), spread(torch.tensor([1.0, 2.0]), (2, 4)).tolist()
-    ([[1.0, 1.0, 2.0, 2.0]], [[1.0], [2.0]])
     """
     if scale.numel() == 1:
         return scale.reshape((1,) * len(shape))

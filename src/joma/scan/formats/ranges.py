@@ -70,19 +70,7 @@ class _Piece:
 
 
 class RangedBytes:
-    """Bytes of `size` that `fetch` reads in part; several threads may call `fetch`.
-
-    >>> content = bytes(range(100))
-    >>> def fetch(start, buffer):
-    ...     buffer[:] = content[start : start + len(buffer)]
-    >>> source = RangedBytes("a file", 100, fetch)
-    >>> source.expect([[(10, 12), (40, 44)]])
-    >>> buffer = bytearray(4)
-    >>> source.read_into(40, memoryview(buffer))
-    >>> list(buffer)
-    [40, 41, 42, 43]
-    >>> source.close()
-    """
+    """Bytes of `size` that `fetch` reads in part; several threads may call `fetch`."""
 
     def __init__(
         self, name: str, size: int, fetch: Callable[[int, memoryview], None], *, readers: int = READERS

@@ -33,18 +33,7 @@ _TORCH = {
 
 
 class SafetensorsFile(TensorFile):
-    """A safetensors file: its header is read and checked at once, its tensors when they are asked for.
-
-    >>> import tempfile, pathlib
-    >>> from safetensors.torch import save_file
-    >>> from joma.scan.formats.tensor_file import LocalBytes
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "a.safetensors")
-    ...     save_file({"w": torch.eye(2)}, path)
-    ...     file = SafetensorsFile(LocalBytes(path))
-    ...     file.tensors["w"].shape, file.read("w").tolist()
-    ((2, 2), [[1.0, 0.0], [0.0, 1.0]])
-    """
+    """A safetensors file: its header is read and checked at once, its tensors when they are asked for."""
 
     def __init__(self, source: Bytes, header: tuple[int, bytes] | None = None) -> None:
         """source: the bytes. header: the attribute of this name, of the same file opened before; None: it is read."""

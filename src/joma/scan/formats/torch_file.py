@@ -52,16 +52,7 @@ class _Record:
 
 
 class TorchFile(TensorFile):
-    """A state dict in a file of torch.save; nested dictionaries give names joined by dots ("model.head.weight").
-
-    >>> import tempfile, pathlib
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "a.pt")
-    ...     torch.save({"model": {"w": torch.eye(2)}, "step": 7}, path)
-    ...     file = TorchFile(path)
-    ...     list(file.tensors), file.read("model.w").tolist()
-    (['model.w'], [[1.0, 0.0], [0.0, 1.0]])
-    """
+    """A state dict in a file of torch.save; nested dictionaries give names joined by dots ("model.head.weight")."""
 
     def __init__(self, path: Path | Bytes, *, single: bool = False, shards: bool = False) -> None:
         """Open it."""

@@ -50,9 +50,6 @@ def find_groups(
 
     root: which of several models in one checkpoint, see `roots`. shape: the shape of a tensor by name; without it,
     parts of a tensor (one expert of a stack, a gate in a fused matrix) are not named. model_type: of config.json.
-
-    >>> find_groups(["h.10.mlp.c_fc.weight", "h.2.mlp.c_fc.weight", "lnf"], {"norm": "ln."})
-    {'mlp': ('h.2.mlp.c_fc.weight', 'h.10.mlp.c_fc.weight'), 'norm': ('lnf',)}
     """
     everything = sorted(names, key=_natural)
     mine = in_root(weights_of(everything), choose_root(everything, root))
@@ -72,12 +69,7 @@ def find_groups(
 
 
 def coverage(groups: Mapping[str, tuple[str, ...]], names: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """How many layers each group covers, and how many the model has. Groups that lie in no layer are not listed.
-
-    >>> names = ["h.0.mlp.c_fc.weight", "h.1.ln_1.weight", "wte.weight"]
-    >>> coverage({"mlp": names[:1], "embedding": names[2:]}, names)
-    {'mlp': (1, 2)}
-    """
+    """How many layers each group covers, and how many the model has. Groups that lie in no layer are not listed."""
     everything = weights_of(names)
     layer, covers = layers_of(everything), dict[str, tuple[int, int]]()
     members = {name: root for root in roots(everything) for name in in_root(everything, root)}
@@ -100,11 +92,7 @@ class Row(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For people.
-
-        >>> Row(3, None, "h.3.mlp").label, Row(3, 7, "h.3.experts.7.w1").label, Row(None, None, "wte").label
-        ('layer 3', 'layer 3, expert 7', 'wte')
-        """
+        """For people."""
         if self.layer is None:
             return self.name
         return f"layer {self.layer}" + ("" if self.expert is None else f", expert {self.expert}")
@@ -123,11 +111,7 @@ def layers(count: int) -> tuple[Row, ...]:
 
 
 def located(tensors: Iterable[str], names: Iterable[str] = ()) -> list[Row]:
-    """Where each of the tensors (or parts of them) lies. names: all tensors of the checkpoint, if there are more.
-
-    >>> located(["h.3.mlp.experts.up_proj[7]"])
-    [Row(layer=3, expert=7, name='h.3.mlp.experts.up_proj[7]')]
-    """
+    """Where each of the tensors (or parts of them) lies. names: all tensors of the checkpoint, if there are more."""
     tensors = list(tensors)
     layers, rows = layers_of([*names, *map(tensor_of, tensors)]), []
     for name in tensors:
@@ -145,11 +129,6 @@ def rows_of(tensors: Sequence[str]) -> tuple[Row, ...]:
 
     Where names do not tell the tensors apart (the encoder and the decoder have layers 0 to 5 each), layers are counted
     in the order of the group.
-
-    >>> [tuple(row) for row in rows_of(["h.2.mlp.w", "h.10.mlp.w"])]
-    [(2, None, 'h.2.mlp.w'), (10, None, 'h.10.mlp.w')]
-    >>> [row.layer for row in rows_of(["encoder.layers.0.fc1.weight", "decoder.layers.0.fc1.weight"])]
-    [0, 1]
     """
     rows = located(tensors)
     if len(rows) > 1 and len({(row.layer, row.expert) for row in rows}) < len(rows):
@@ -183,11 +162,7 @@ def pick_groups(
 
 
 def read_patterns(given: Iterable[str]) -> dict[str, str]:
-    """Patterns that are given as NAME=REGEX, as a dictionary.
-
-    >>> read_patterns(["mlp=h[.][0-9]+[.]up"])
-    {'mlp': 'h[.][0-9]+[.]up'}
-    """
+    """Patterns that are given as NAME=REGEX, as a dictionary."""
     found: dict[str, str] = {}
     for option in given:
         name, equals, pattern = option.partition("=")
@@ -247,10 +222,6 @@ def not_taken(
 
     names: all of the checkpoint. groups: what `find_groups` made of them. stored: how each is stored. root, roles: as
     there.
-
-    >>> names = ["h.0.mlp.c_fc.weight", "h.0.mlp.wild.weight", "h.1.mlp.wild.weight", "h.0.ln_1.weight", "wte.weight"]
-    >>> not_taken(names, {"mlp": names[:1], "embedding": names[-1:]}, lambda name: Stored((4, 4), torch.float32))
-    {'h.*.mlp.wild.weight': ('h.0.mlp.wild.weight', 'h.1.mlp.wild.weight')}
     """
     found: dict[str, list[str]] = {}
     for name, role in others(names, groups, root, roles).items():
@@ -282,11 +253,7 @@ def others(
 
 
 def not_taken_notes(found: Mapping[str, Collection[str]], stored: Callable[[str], Stored]) -> tuple[str, ...]:
-    """A sentence on what `not_taken` found, if it found anything, with the line that would take the first kind.
-
-    >>> print(*not_taken_notes({"h.*.wild.weight": ("h.0.wild.weight",)}, lambda name: Stored((4, 8), torch.half)))
-    not taken: 1 matrix, because its name is not known: h.*.wild.weight (4 x 8); a line of roles: "wild" = "wild"
-    """
+    """A sentence on what `not_taken` found, if it found anything, with the line that would take the first kind."""
     if not found:
         return ()
     count = sum(map(len, found.values()))

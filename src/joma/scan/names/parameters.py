@@ -51,11 +51,7 @@ def parameter_groups(model: nn.Module) -> dict[str, list[Part]]:
 
 
 def kind_of(group: str) -> tuple[int | None, str]:
-    """Layer and kind of a group by its name.
-
-    >>> kind_of("layer 3 value and output"), kind_of("last norm")
-    ((3, 'value and output'), (None, 'last norm'))
-    """
+    """Layer and kind of a group by its name."""
     found = re.fullmatch(r"layer (\d{1,18}) (.+)", group)
     return (int(found[1]), found[2]) if found else (None, group)
 

@@ -85,15 +85,7 @@ _ALTERNATING = re.compile(r"gpt_oss")
 
 
 def read_roles(path: str | Path) -> dict[str, str]:
-    r"""The lines of a file of roles: the end of a name, and its group.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "roles.toml")
-    ...     _ = path.write_text('[names]\n"mixer.wild" = "mixer_wild"\n"mixer.table" = "none"')
-    ...     read_roles(path)
-    {'mixer.wild': 'mixer_wild', 'mixer.table': 'none'}
-    """
+    r"""The lines of a file of roles: the end of a name, and its group."""
     try:
         table = tomllib.loads(small_file(Path(path)).decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -130,9 +122,6 @@ def taken(
     shape: needed for parts, experts that are stacked in one tensor, and gate and up in one matrix. Without it such
     tensors are named in full. model_type: what config.json calls the architecture. roles: lines of a user, which decide
     before those of the table.
-
-    >>> [(found.name, found.group) for found in taken(["h.3.mlp.c_fc.weight", "h.3.attn.c_attn.weight", "ln"])]
-    [('h.3.attn.c_attn.weight', 'attention_qkv'), ('h.3.mlp.c_fc.weight', 'mlp')]
     """
     own, found, rest = _Lines(roles or {}), list[Taken](), list[str]()
     names = dict.fromkeys(names)

@@ -23,11 +23,7 @@ _SIGNS: dict[str, Callable[[float, float], bool]] = {
 @brief_repr
 @dataclass(frozen=True)
 class Threshold:
-    """What must not be found: a measure, of one group or all, in one layer or all, beyond a number.
-
-    >>> Threshold.read("stable_rank/mlp@3 < 5").layer
-    3
-    """
+    """What must not be found: a measure, of one group or all, in one layer or all, beyond a number."""
 
     text: str
     measure: str

@@ -77,14 +77,6 @@ def open_series(
     `budget` bytes. It is made when it is needed, and only files that joma made in it are ever removed.
     axis: "tokens" or "date" orders the entries of a local folder by what their names say of that; None, "step" and
     "epoch": by step, or by epoch where no step is known.
-
-    >>> import tempfile
-    >>> from safetensors.torch import save_file
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for step in (0, 10):
-    ...         save_file({}, f"{folder}/step{step}.safetensors")
-    ...     [place.name for place in open_series(folder, downloads=Path(folder)).places]
-    ['step0.safetensors', 'step10.safetensors']
     """
     if axis not in (None, *moments.AXES):
         raise BadInput(f"axis must be one of {', '.join(moments.AXES)}, got {axis!r}", argument="axis")
@@ -125,15 +117,7 @@ def _real(path: str | Path) -> Path:
 
 
 def on_base(series: Series, base: str | Path) -> Series:
-    """The series with its adapters merged into the model in the folder `base`; "none": each is measured alone.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     Path(folder, "adapter_model.safetensors").touch()
-    ...     series = open_series(folder, downloads=Path(folder))
-    ...     on_base(series, "none").places[0].base
-    PosixPath('.')
-    """
+    """The series with its adapters merged into the model in the folder `base`; "none": each is measured alone."""
     chosen = ALONE if str(base) == _NO_BASE else _real(base)
     if chosen != ALONE and not chosen.is_dir():
         what = f"base must be the folder of a model, or {_NO_BASE!r} for none, got {str(base)!r}"

@@ -42,22 +42,14 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: multiples spread eve
 
 
 def sketch(w: Tensor) -> Tensor:
-    """(1024,) values of `w` at fixed places, float64 if `w` is, else float32.
-
-    >>> sketch(torch.eye(3)).shape
-    torch.Size([1024])
-    """
+    """(1024,) values of `w` at fixed places, float64 if `w` is, else float32."""
     flat = w.reshape(-1) if w.is_contiguous() else w.contiguous().reshape(-1)
     sample = flat[_places(flat.numel()).to(flat.device)]
     return sample.double() if w.dtype is torch.float64 else sample.float()
 
 
 def checksum(w: Tensor) -> int:
-    """The sum of the tensor's bytes as 64-bit words, modulo 2^64 and signed.
-
-    >>> checksum(torch.tensor([1, 2, 3], dtype=torch.int64))
-    6
-    """
+    """The sum of the tensor's bytes as 64-bit words, modulo 2^64 and signed."""
     raw = w.contiguous().reshape(-1).view(torch.uint8)
     raw = raw.clone() if raw.storage_offset() % 8 else raw  # part of a larger tensor: words must begin at its start
     end = raw.numel() // 8 * 8
@@ -75,13 +67,6 @@ def suspicions(prints: Prints, equal: Mapping[int, int] | None = None) -> list[t
     """(step, tensor, what is wrong) by the rules above.
 
     equal: what `equal_steps` gives for all prints of the series; None: these are all.
-
-    >>> paths = {"moving": (0.0, 1.0, 2.0, 3.0), "copied": (0.0, 1.0, 1.0, 3.0)}
-    >>> tensors = {name: [torch.full((4, 4), at) for at in path] for name, path in paths.items()}
-    >>> sketches = {name: np.stack([sketch(w) for w in path]) for name, path in tensors.items()}
-    >>> checksums = {name: np.array([checksum(w) for w in path]) for name, path in tensors.items()}
-    >>> suspicions(([0, 10, 20, 30], sketches, checksums))
-    [(20, 'copied', 'identical to step 10')]
     """
     found: list[tuple[int, str, str]] = []
     steps, sketches, _ = prints
@@ -100,13 +85,7 @@ def suspicions(prints: Prints, equal: Mapping[int, int] | None = None) -> list[t
 
 
 def equal_steps(several: Iterable[Prints]) -> dict[int, int]:
-    """For every step the first at which the same tensors were read, and all of them are equal.
-
-    >>> path = [torch.full((4, 4), place) for place in (0.0, 1.0, 1.0, 3.0)]
-    >>> sketches, checksums = np.stack([sketch(w) for w in path]), np.array([checksum(w) for w in path])
-    >>> equal_steps([([0, 10, 20, 30], {"w": sketches}, {"w": checksums})])
-    {0: 0, 10: 10, 20: 10, 30: 30}
-    """
+    """For every step the first at which the same tensors were read, and all of them are equal."""
     keys: dict[int, tuple[Any, ...]] = {}
     for at, prints in enumerate(several):
         for step, twins in zip(prints[0], zip(*_twins(prints).values(), strict=True), strict=True):
@@ -116,15 +95,7 @@ def equal_steps(several: Iterable[Prints]) -> dict[int, int]:
 
 
 def not_yet_trained(prints: Prints) -> dict[str, int]:
-    """The last step at which a tensor still is what it was at the first, for those that move later than others.
-
-    >>> paths = {"moving": (0.0, 1.0, 2.0, 3.0), "late": (0.0, 0.0, 1.0, 3.0)}
-    >>> tensors = {name: [torch.full((4, 4), at) for at in path] for name, path in paths.items()}
-    >>> sketches = {name: np.stack([sketch(w) for w in path]) for name, path in tensors.items()}
-    >>> checksums = {name: np.array([checksum(w) for w in path]) for name, path in tensors.items()}
-    >>> not_yet_trained(([0, 10, 20, 30], sketches, checksums))
-    {'late': 10}
-    """
+    """The last step at which a tensor still is what it was at the first, for those that move later than others."""
     twins = _twins(prints)
     still = _untouched(_first_equal(zip(*twins.values(), strict=True)))  # so long nothing has moved at all
     untouched = {name: _untouched(first) for name, first in twins.items()}

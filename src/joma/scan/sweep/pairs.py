@@ -149,12 +149,7 @@ def _split(name: str) -> tuple[str, int]:
 
 
 class TimeLeft:
-    """Counts steps, and says after each how much time is left.
-
-    >>> left = TimeLeft(2)
-    >>> left.after(False), left.after(True)
-    ('', '')
-    """
+    """Counts steps, and says after each how much time is left."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0

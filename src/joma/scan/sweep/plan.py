@@ -99,15 +99,6 @@ class Plan:
     - not_taken: matrices that no group takes and whose names are not known, by their names with a star for each number
 
     `rows` are the series that a complete checkpoint has in the run.
-
-    >>> import tempfile
-    >>> from safetensors.torch import save_file
-    >>> from joma.scan import open_series
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_file({"h.0.mlp.c_fc.weight": torch.eye(4)}, f"{folder}/step0.safetensors")
-    ...     settled = plan(open_series(folder, downloads=Path(folder)))
-    >>> [row.curve for row in settled.rows]
-    ['stable_rank/mlp', 'sketch/mlp', 'checksum/mlp']
     """
 
     series: Series
@@ -207,11 +198,7 @@ class What:
 
 
 def chosen(names: Iterable[str]) -> dict[str, Measure]:
-    """Measures by name, each once. With alpha, ranks and norms are read off its full spectrum: one pass for all.
-
-    >>> list(chosen(["stable_rank", "coherence"]))
-    ['stable_rank', 'coherence']
-    """
+    """Measures by name, each once. With alpha, ranks and norms are read off its full spectrum: one pass for all."""
     wanted = dict.fromkeys(names)
     for name in wanted:
         if name not in SCANNED:

@@ -50,14 +50,6 @@ def stored_scan(run: Run) -> Scan:
 
     Runs of the first version are read too; they do not tell what was left out. RunError where it is no scan, or was
     tampered with.
-
-    >>> import tempfile
-    >>> config = {"source": "a/b", "model_type": "gpt2", "groups": {"mlp": ["h.0.mlp.c_fc.weight"]}}
-    >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a", study="scan", config=config) as run:
-    ...     run.record(10, {"stable_rank/mlp": np.array([4.0])})
-    ...     found = stored_scan(run)
-    >>> found.steps, found.curves["stable_rank/mlp"].rows[0].layer
-    ([10], 0)
     """
     if run.study != "scan":
         raise RunError(f"{run.path.name} is a run of {run.study!r} and no scan")
