@@ -156,7 +156,7 @@ class HBLT:
         return Sample(write_sequences(on, length=self.length, pad=self.pad), labels, tuple(reversed(latents)), on)
 
     def ancestor_heights(self) -> Tensor:
-        """(*members, tokens, tokens): the height of the lowest common ancestor of two tokens, L where it is the root."""
+        """(*members, tokens, tokens): height of the lowest common ancestor of two tokens, L where it is the root."""
         node = torch.arange(self.tokens, device=self._leaf.device)
         height = torch.zeros(self.tokens, self.tokens, dtype=torch.int64, device=node.device)
         for parent in reversed(self._parents):

@@ -21,7 +21,7 @@ from joma.host.words import brief_repr
 
 
 class Published(NamedTuple):
-    """A number of the paper's Table 1, over 5 seeds."""
+    """A number of the paper's Table 1: mean and spread over 5 seeds."""
 
     mean: float
     spread: float

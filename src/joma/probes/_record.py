@@ -79,7 +79,12 @@ class Probe:
         self, model: nn.Module, *, keep: bool, sparsity: int | None = None, spread: bool = False,
         gradients: bool = False, names: dict[nn.Module, str] | None = None,
     ) -> None:  # fmt: skip
-        """Not for callers: `collect` and `collect_plain` make probes."""
+        """Not for callers: `collect` and `collect_plain` make probes.
+
+        model: whose attention is watched. keep: whether the statistics of every call are kept, and not the means alone.
+        sparsity: the number of keys of `top_keys`; None: it is not measured. spread: whether that of logits is, too.
+        gradients: whether they stay in `stats`. names: those of the modules, where an earlier probe found them.
+        """
         must_be_keys(sparsity)
         self.model_name = type(model).__name__
         self.names = names or {

@@ -29,7 +29,7 @@ _LONGEST = 60  # characters of an option's value in a sentence
 
 @dataclass(frozen=True)
 class Part:
-    """The share of one shard: what was asked for, what all of the work is, which of it is its own, and what came out."""
+    """The share of one shard: what was asked for, what all of the work is, which is its own, and what came out."""
 
     folder: Path
     kind: str
