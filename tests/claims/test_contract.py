@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from joma.claims.contract import Claim, Study, tally
-from joma.claims.evidence import above, at_least
 from joma.claims.sentences import show
-from joma.claims.verdicts import by_effect, by_residual, by_tests
+from joma.claims.verdicts import above, at_least, by_effect, by_residual, by_tests
 from joma.measure.intervals import compare
 
 PLAIN = Claim("plain", "JoMA Lemma 6", "It is so.")

@@ -6,8 +6,7 @@ import pytest
 
 from joma.claims.contract import NotRun, OnlyAtPaperScale
 from joma.claims.declare import Claims
-from joma.claims.evidence import at_most
-from joma.claims.verdicts import by_effect, by_tests, not_run
+from joma.claims.verdicts import at_most, by_effect, by_tests, not_run
 from joma.measure.intervals import compare
 
 RUN = SimpleNamespace(config={"rate": 0.5})

@@ -10,10 +10,9 @@ import pytest
 
 from joma import studies
 from joma.claims.claim import Claim
-from joma.claims.evidence import at_most
 from joma.claims.finding import Finding
 from joma.claims.rules import VERDICTS
-from joma.claims.verdicts import by_effect, by_tests, not_run
+from joma.claims.verdicts import at_most, by_effect, by_tests, not_run
 from joma.cli import terminal, verify, wrapping
 from joma.cli.terminal import Screen
 from joma.measure.intervals import compare

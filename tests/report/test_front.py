@@ -15,9 +15,8 @@ import pytest
 from kept_records import RECORDS, needs_records
 
 from joma.claims.contract import Claim, Finding, Verdict
-from joma.claims.evidence import Effect, at_least
 from joma.claims.execute import Result
-from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
+from joma.claims.verdicts import Effect, at_least, by_effect, by_residual, by_tests, not_run
 from joma.figures.style import house_style, panels, to_svg
 from joma.measure.intervals import compare
 from joma.report.claims.cards import CARDS, cards

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from records import altered, found
 
-from joma.claims.contract import silent
+from joma.claims.contract import Finding, silent
 from joma.claims.evidence import Effect
 from joma.claims.execute import judge, plain_config
-from joma.claims.finding import Finding
 from joma.figures.style import house_style
 from joma.runs import Run
 

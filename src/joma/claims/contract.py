@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from joma.claims.claim import Claim
+from joma.claims.config import Above as Above
+from joma.claims.config import Least as Least
+from joma.claims.config import OneOf as OneOf
 from joma.claims.config import StudyConfig, check_config
+from joma.claims.config import Values as Values
+from joma.claims.config import Within as Within
 from joma.claims.finding import Finding
 from joma.claims.rules import VERDICTS, Verdict
 from joma.figures.describe import describe

@@ -12,7 +12,13 @@ from functools import partial
 from typing import Any
 
 from joma.claims.claim import Claim
-from joma.claims.evidence import Effect, Evidence, Test, above, at_most
+from joma.claims.evidence import Effect as Effect
+from joma.claims.evidence import Evidence
+from joma.claims.evidence import Test as Test
+from joma.claims.evidence import above as above
+from joma.claims.evidence import at_least as at_least
+from joma.claims.evidence import at_most as at_most
+from joma.claims.evidence import below as below
 from joma.claims.finding import Finding
 from joma.measure.intervals import Comparison
 

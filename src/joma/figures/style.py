@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from io import StringIO
 from typing import Any
 
-from joma.figures.types import Axes, Figure
+from joma.figures.types import Axes as Axes
+from joma.figures.types import Figure as Figure
 
 # Contrast of at least 3:1 on the report's light and dark page, and apart for the common kinds of colour blindness:
 # both leave relative luminances from 0.15 to 0.265 to choose from.

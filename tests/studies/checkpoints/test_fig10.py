@@ -11,9 +11,8 @@ from every_study import says_what_is_seen
 from pins import pin
 from records import altered, changed, found, verdicts
 
-from joma.claims.contract import silent
+from joma.claims.contract import Finding, silent
 from joma.claims.execute import execute, plain_config
-from joma.claims.finding import Finding
 from joma.runs import Run
 from joma.studies.checkpoints import fig10
 from joma.studies.checkpoints.fig10 import STUDY, Fig10Config

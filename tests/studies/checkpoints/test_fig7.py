@@ -11,9 +11,8 @@ import torch
 from pins import pin
 from records import altered, changed, found, verdicts
 
-from joma.claims.contract import silent
+from joma.claims.contract import Finding, silent
 from joma.claims.execute import execute, judge, plain_config
-from joma.claims.finding import Finding
 from joma.runs import Run
 from joma.scan.model.loading import tokenized
 from joma.studies import load

@@ -7,8 +7,7 @@ import numpy as np
 from joma.claims.contract import Drawing
 from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, depth_colours, panels, step_axis
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, Axes, depth_colours, panels, step_axis
 from joma.recipes.language import called
 from joma.recipes.language.curves import alive, curve, steps_of
 from joma.runs import Run

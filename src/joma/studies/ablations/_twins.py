@@ -19,10 +19,9 @@ import numpy as np
 import torch
 
 from joma.claims.contract import Claim, Finding, Progress
-from joma.claims.evidence import at_most
 from joma.claims.guards import hardest, still_falls
 from joma.claims.sentences import show
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.verdicts import at_most, by_effect, not_run
 from joma.figures.reading import number
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_SEEDS, drop_and_rebound

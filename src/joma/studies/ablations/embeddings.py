@@ -4,9 +4,8 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, NotRun, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import at_least
 from joma.claims.guards import hardest
-from joma.claims.verdicts import by_effect
+from joma.claims.verdicts import at_least, by_effect
 from joma.measure.intervals import compare
 from joma.recipes.language import Recipe, same_text
 from joma.recipes.language.curves import alive, best_loss, curve, diverged

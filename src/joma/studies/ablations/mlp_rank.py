@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from joma.claims.contract import Claim, Finding, Study
-from joma.claims.evidence import at_least
-from joma.claims.verdicts import by_effect
+from joma.claims.verdicts import at_least, by_effect
 from joma.measure.correlation import pearson
 from joma.measure.intervals import compare
 from joma.recipes.language import same_text

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import numpy as np
 
-from joma.claims.config import Above
-from joma.claims.contract import Drawing, Finding, NotRun, Progress, Study
+from joma.claims.contract import Above, Drawing, Finding, NotRun, Progress, Study
 from joma.claims.guards import at_paper_scale
 from joma.claims.verdicts import not_run
 from joma.recipes.language import Recipe, corpus, recipe, same_text, train_variants

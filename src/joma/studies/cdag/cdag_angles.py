@@ -7,11 +7,9 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from joma.claims.config import Least, StudyConfig
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study, StudyConfig
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, above, at_least, at_most, below
-from joma.claims.verdicts import by_residual, by_tests
+from joma.claims.verdicts import Test, above, at_least, at_most, below, by_residual, by_tests
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, PRINTED, depth_colours, panels
 from joma.runs import Run

@@ -16,16 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from joma.claims.config import StudyConfig
-from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study, StudyConfig
 from joma.claims.guards import needs_device
 from joma.claims.text_source import remember_source
 from joma.claims.verdicts import by_effect, not_run
 from joma.data.python_source import source_text
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import number
-from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, panels
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, Axes, panels
 from joma.host.extras import install_command
 from joma.measure.intervals import compare
 from joma.measure.superposition import Superposition, peaks, superposition

@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from joma.claims.config import StudyConfig
-from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study
-from joma.claims.evidence import below
+from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study, StudyConfig
 from joma.claims.guards import at_paper_scale, beyond, hardest, needs_device, needs_transformers, still_falls
 from joma.claims.text_source import remember_source
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.verdicts import below, by_effect, not_run
 from joma.data.python_source import source_text
 from joma.figures.reading import between, course, number
 from joma.figures.style import CONTROL, depth_colours, panels

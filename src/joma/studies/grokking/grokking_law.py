@@ -31,12 +31,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from joma.claims.config import Above, Least, StudyConfig, Values
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.contract import Above, Claim, Drawing, Finding, Least, Progress, Study, StudyConfig, Values
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, at_least, at_most
 from joma.claims.guards import at_paper_scale, mean_known, needs_device, no_more
-from joma.claims.verdicts import by_effect, only_at_paper_scale
+from joma.claims.verdicts import Test, at_least, at_most, by_effect, only_at_paper_scale
 from joma.figures.bands import bound
 from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number

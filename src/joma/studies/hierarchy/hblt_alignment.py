@@ -8,20 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Least, StudyConfig, Values, Within
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.contract import Above, Claim, Drawing, Finding, Least, Progress, Study, StudyConfig, Values, Within
 from joma.claims.declare import Claims
-from joma.claims.evidence import at_least
 from joma.claims.guards import at_paper_scale, clears, needs_device
 from joma.claims.sentences import show
-from joma.claims.verdicts import not_run
+from joma.claims.verdicts import at_least, not_run
 from joma.data.ahead import Ahead
 from joma.data.hierarchy import HBLT
 from joma.data.samples import Sample, streams
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import number
-from joma.figures.style import CONTROL, GREEN, INK, depth_colours, panels, step_axis
-from joma.figures.types import Axes
+from joma.figures.style import CONTROL, GREEN, INK, Axes, depth_colours, panels, step_axis
 from joma.measure.alignment import held_out_correlation, linear_probe
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from joma.claims.config import Least, StudyConfig, Values, Within
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study, StudyConfig, Values, Within
 from joma.claims.declare import Claims
 from joma.claims.evidence import at_most
 from joma.claims.guards import at_paper_scale, clears, needs_device

@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least, Values
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study, StudyConfig, Values
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_least, at_most
-from joma.claims.verdicts import by_residual, by_tests
+from joma.claims.verdicts import above, at_least, at_most, by_residual, by_tests
 from joma.figures.bands import bound
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, INK, ORANGE, panels

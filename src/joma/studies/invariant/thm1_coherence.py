@@ -10,8 +10,7 @@ from torch import Tensor
 
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_least, at_most, below
-from joma.claims.verdicts import by_effect, by_residual, by_tests
+from joma.claims.verdicts import above, at_least, at_most, below, by_effect, by_residual, by_tests
 from joma.figures.bands import bound
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, GREEN, PRINTED, panels

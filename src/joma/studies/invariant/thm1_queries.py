@@ -7,11 +7,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study, StudyConfig
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_most
-from joma.claims.verdicts import by_tests
+from joma.claims.verdicts import above, at_most, by_tests
 from joma.figures.bands import bound
 from joma.figures.labels import end_label
 from joma.figures.reading import number

@@ -8,11 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Values
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.contract import Above, Claim, Drawing, Finding, Progress, Study, StudyConfig, Values
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, above, at_most
-from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
+from joma.claims.verdicts import Test, above, at_most, by_effect, by_residual, by_tests, not_run
 from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import BLUE, GREEN, ORANGE, PURPLE, RED, panels

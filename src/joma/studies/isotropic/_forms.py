@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import Claim, Finding
-from joma.claims.evidence import above, at_most
-from joma.claims.verdicts import by_tests
+from joma.claims.verdicts import above, at_most, by_tests
 from joma.figures.style import CORRECTED, GREEN, PRINTED
 from joma.figures.types import Axes, Axis
 from joma.runs import Run

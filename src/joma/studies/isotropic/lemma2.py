@@ -11,8 +11,7 @@ from torch import Tensor
 
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, below
-from joma.claims.verdicts import by_residual, by_tests
+from joma.claims.verdicts import above, below, by_residual, by_tests
 from joma.figures.reading import number
 from joma.figures.style import CORRECTED, GREEN, PRINTED, panels
 from joma.runs import Run

@@ -7,11 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study, StudyConfig
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_least, at_most, below
-from joma.claims.verdicts import by_residual, by_tests, not_run
+from joma.claims.verdicts import above, at_least, at_most, below, by_residual, by_tests, not_run
 from joma.figures.reading import number
 from joma.figures.style import BLUE, GREEN, ORANGE, PRINTED, depth_colours, panels
 from joma.runs import Run

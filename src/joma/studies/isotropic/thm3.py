@@ -11,8 +11,7 @@ from torch import Tensor
 
 from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_most, below
-from joma.claims.verdicts import by_residual, by_tests
+from joma.claims.verdicts import above, at_most, below, by_residual, by_tests
 from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CORRECTED, GREEN, GREY, ORANGE, PRINTED, panels

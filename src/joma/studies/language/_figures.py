@@ -1,7 +1,6 @@
 """Curves of all layers, as Figures 6 and 8 draw them."""
 
-from joma.figures.style import depth_colours, step_axis
-from joma.figures.types import Axes
+from joma.figures.style import Axes, depth_colours, step_axis
 from joma.recipes.language.curves import layer_curves, steps_of
 from joma.runs import Run
 

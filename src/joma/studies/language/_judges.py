@@ -6,9 +6,8 @@ from math import nan
 import numpy as np
 
 from joma.claims.contract import Claim, Finding, NotRun
-from joma.claims.evidence import above
 from joma.claims.guards import still_falls
-from joma.claims.verdicts import by_effect
+from joma.claims.verdicts import above, by_effect
 from joma.measure.intervals import compare
 from joma.recipes.language import curves
 from joma.runs import Run

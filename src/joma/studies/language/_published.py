@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from joma.claims.contract import Claim, Finding, NotRun, OnlyAtPaperScale
-from joma.claims.evidence import at_most
-from joma.claims.verdicts import by_effect
+from joma.claims.verdicts import at_most, by_effect
 from joma.data.errors import CorpusError
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language import PAPER

@@ -11,12 +11,10 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_least, at_most
-from joma.claims.verdicts import by_effect
+from joma.claims.verdicts import above, at_least, at_most, by_effect
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import course, listing, number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, depth_colours, panels, step_axis
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, Axes, depth_colours, panels, step_axis
 from joma.measure.intervals import compare
 from joma.recipes.language import (
     PAPER,

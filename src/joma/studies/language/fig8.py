@@ -5,16 +5,13 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from joma.claims.config import Values
-from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study, Values
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_least, below
 from joma.claims.guards import still_falls
-from joma.claims.verdicts import by_effect
+from joma.claims.verdicts import above, at_least, below, by_effect
 from joma.figures.labels import label_lines
 from joma.figures.reading import number
-from joma.figures.style import INK, panels, rate_colours
-from joma.figures.types import Axes
+from joma.figures.style import INK, Axes, panels, rate_colours
 from joma.measure.correlation import spearman
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_POINTS

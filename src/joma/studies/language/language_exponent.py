@@ -27,12 +27,10 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from joma.claims.config import Above, Least, StudyConfig, Values, Within
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.contract import Above, Claim, Drawing, Finding, Least, Progress, Study, StudyConfig, Values, Within
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, below
 from joma.claims.guards import at_paper_scale, hardest, needs_device, no_more
-from joma.claims.verdicts import by_effect, not_run, only_at_paper_scale
+from joma.claims.verdicts import Test, below, by_effect, not_run, only_at_paper_scale
 from joma.figures.bands import mean_and_band
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, panels

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Least, Within
-from joma.claims.contract import Claim, Drawing, Finding, OnlyAtPaperScale, Progress, Study
+from joma.claims.contract import Above, Claim, Drawing, Finding, Least, OnlyAtPaperScale, Progress, Study, Within
 from joma.claims.declare import Claims
 from joma.claims.guards import at_paper_scale, needs_device
 from joma.data.ahead import Ahead, turns

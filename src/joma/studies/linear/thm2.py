@@ -8,11 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least, Within
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study, StudyConfig, Within
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_least, at_most, below
-from joma.claims.verdicts import by_residual, by_tests
+from joma.claims.verdicts import above, at_least, at_most, below, by_residual, by_tests
 from joma.figures.bands import bound
 from joma.figures.labels import end_label
 from joma.figures.reading import number

@@ -8,12 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study, StudyConfig
 from joma.claims.declare import Claims
-from joma.claims.evidence import at_least, at_most, below
 from joma.claims.sentences import show
-from joma.claims.verdicts import by_effect, by_residual
+from joma.claims.verdicts import at_least, at_most, below, by_effect, by_residual
 from joma.figures.bands import bound, mean_and_band
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, CORRECTED, ORANGE, PRINTED, panels

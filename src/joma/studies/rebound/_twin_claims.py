@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding
-from joma.claims.evidence import at_least, at_most
 from joma.claims.guards import at_paper_scale
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.verdicts import at_least, at_most, by_effect, not_run
 from joma.figures.bands import mean_and_band
-from joma.figures.style import INK, panels, step_axis
-from joma.figures.types import Axes
+from joma.figures.style import INK, Axes, panels, step_axis
 from joma.measure.intervals import compare
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.recipes.language import called

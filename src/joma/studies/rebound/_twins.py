@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least
-from joma.claims.contract import Progress
+from joma.claims.contract import Least, Progress
 from joma.data.text import Corpus
 from joma.measure.intervals import compare
 from joma.models.decoder import Decoder

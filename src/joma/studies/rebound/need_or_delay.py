@@ -33,16 +33,13 @@ from typing import Annotated
 
 import numpy as np
 
-from joma.claims.config import Least
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, at_least
 from joma.claims.guards import at_paper_scale, clears, no_more
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.verdicts import Test, at_least, by_effect, not_run
 from joma.data.text import Corpus
 from joma.figures.bands import mean_and_band
-from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, panels, step_axis
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, Axes, panels, step_axis
 from joma.measure.intervals import compare
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.recipes.language import PAPER, Recipe, called, corpus, recipe, same_text, train_variants

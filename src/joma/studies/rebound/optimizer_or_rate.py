@@ -13,13 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Values
-from joma.claims.contract import Claim, Drawing, Finding, NotRun, Progress, Study
+from joma.claims.contract import Above, Claim, Drawing, Finding, NotRun, Progress, Study, Values
 from joma.claims.declare import Claims
 from joma.claims.verdicts import by_effect
 from joma.figures.reading import listing, number
-from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, INK, ORANGE, Axes, depth_colours, panels
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder
 from joma.recipes.language import PAPER, LanguageModelConfig, Recipe, called, corpus, recipe, same_text

@@ -12,18 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from joma.claims import guards
-from joma.claims.config import Least, StudyConfig
-from joma.claims.contract import Claim, Finding, Progress
-from joma.claims.evidence import Test
+from joma.claims.contract import Claim, Finding, Least, Progress, StudyConfig
 from joma.claims.guards import mean_known
 from joma.claims.sentences import show
-from joma.claims.verdicts import Compared, Numbers
+from joma.claims.verdicts import Compared, Numbers, Test
 from joma.data.samples import streams
 from joma.data.statements import Statements
 from joma.figures.bands import bound, share_errors
 from joma.figures.labels import label_lines
-from joma.figures.style import INK, depth_colours, panels
-from joma.figures.types import Axes, Figure
+from joma.figures.style import INK, Axes, Figure, depth_colours, panels
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.recipes.grid import ensemble

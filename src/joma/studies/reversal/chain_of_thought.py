@@ -5,11 +5,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from joma.claims.config import Least, StudyConfig
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study, StudyConfig
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_least, at_most, below
-from joma.claims.verdicts import by_tests
+from joma.claims.verdicts import above, at_least, at_most, below, by_tests
 from joma.data.facts import Chains, chains
 from joma.data.statements import Statements
 from joma.figures.bands import bound, mean_and_band

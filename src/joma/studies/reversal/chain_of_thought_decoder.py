@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Values
-from joma.claims.contract import Claim, Drawing, Finding, Study
+from joma.claims.contract import Claim, Drawing, Finding, Study, Values
 from joma.claims.declare import Claims
 from joma.claims.evidence import at_least
 from joma.claims.guards import hardest, mean_known

@@ -15,11 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least, StudyConfig, Values
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study, StudyConfig, Values
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_least, at_most
-from joma.claims.verdicts import by_residual, by_tests
+from joma.claims.verdicts import above, at_least, at_most, by_residual, by_tests
 from joma.data.facts import Reversals, reversals
 from joma.data.statements import Statements
 from joma.figures.bands import bound, mean_and_band

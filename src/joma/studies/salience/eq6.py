@@ -10,11 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Least, Within
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.contract import Above, Claim, Drawing, Finding, Least, Progress, Study, StudyConfig, Within
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_least, at_most, below
-from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
+from joma.claims.verdicts import above, at_least, at_most, below, by_effect, by_residual, by_tests, not_run
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CONTROL, CORRECTED, ORANGE, PRINTED, depth_colours, panels

@@ -10,11 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Least, Within
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study, StudyConfig
+from joma.claims.contract import Above, Claim, Drawing, Finding, Least, Progress, Study, StudyConfig, Within
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, at_least, at_most
-from joma.claims.verdicts import by_residual, by_tests
+from joma.claims.verdicts import Test, at_least, at_most, by_residual, by_tests
 from joma.figures import bands
 from joma.figures.reading import number
 from joma.figures.style import BLUE, CORRECTED, GREEN, PRINTED, panels

@@ -8,13 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least, Values
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study, Values
 from joma.claims.declare import Claims
-from joma.claims.evidence import at_most
 from joma.claims.guards import hardest, needs_device
 from joma.claims.sentences import show
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.verdicts import at_most, by_effect, not_run
 from joma.data.text import Corpus, streams, windows
 from joma.figures.bands import mean_and_band
 from joma.figures.reading import listing, number

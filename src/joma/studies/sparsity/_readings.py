@@ -5,8 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from joma.claims.config import StudyConfig
-from joma.claims.contract import Progress
+from joma.claims.contract import Progress, StudyConfig
 from joma.data.text import Corpus, CorpusError
 from joma.recipes.copying import Reading
 from joma.recipes.language import PYTHON, LanguageModelConfig, corpus, same_text

@@ -15,15 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.claim import Claim
-from joma.claims.config import Least, OneOf
-from joma.claims.contract import Drawing, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, Least, OneOf, Progress, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import Effect, Test, at_least, at_most
-from joma.claims.finding import Finding
 from joma.claims.guards import at_paper_scale, beats_guessing, hardest, needs_device
 from joma.claims.rules import of_effect
-from joma.claims.verdicts import Numbers, by_effect, not_run
+from joma.claims.verdicts import Effect, Numbers, Test, at_least, at_most, by_effect, not_run
 from joma.figures.bands import mean_and_band
 from joma.figures.reading import listing, number
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis

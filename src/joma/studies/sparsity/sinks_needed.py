@@ -25,8 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from joma.claims.config import Least, StudyConfig, Values
-from joma.claims.contract import Claim, Drawing, Finding, Progress, Study
+from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study, StudyConfig, Values
 from joma.claims.declare import Claims
 from joma.claims.evidence import Test, at_least, at_most
 from joma.claims.guards import at_paper_scale, hardest, mean_known, needs_device, no_more, of_learned

@@ -5,13 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from joma.claims.claim import Claim
-from joma.claims.contract import Drawing, Study
+from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, above, at_least
-from joma.claims.finding import Finding
 from joma.claims.guards import at_paper_scale, beyond, hardest
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.verdicts import Test, above, at_least, by_effect, not_run
 from joma.figures.bands import bound, mean_and_band
 from joma.figures.labels import end_label
 from joma.figures.reading import number

@@ -14,8 +14,7 @@ from joma.figures.bands import mean_and_band
 from joma.figures.beyond import mark_beyond
 from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
-from joma.figures.style import BLUE, INK, ORANGE, depth_colours, panels, rate_colours, step_axis
-from joma.figures.types import Axes, Figure
+from joma.figures.style import BLUE, INK, ORANGE, Axes, Figure, depth_colours, panels, rate_colours, step_axis
 from joma.measure.intervals import compare
 from joma.recipes.language import PYTHON, called
 from joma.recipes.language.curves import LEARNED

@@ -7,13 +7,11 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, at_least, at_most
 from joma.claims.guards import beyond, hardest
-from joma.claims.verdicts import by_effect
+from joma.claims.verdicts import Test, at_least, at_most, by_effect
 from joma.figures.bands import mean_and_band
 from joma.figures.reading import between, listing, number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
-from joma.figures.types import Axes, Figure
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, Axes, Figure, panels, step_axis
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language import PAPER, called, same_text
 from joma.recipes.language.curves import best_loss, diverged, learned_nothing, mean_over_seeds, steps_of

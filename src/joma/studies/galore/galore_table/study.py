@@ -13,9 +13,8 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import at_most
 from joma.claims.guards import at_paper_scale, of_learned
-from joma.claims.verdicts import Numbers, by_effect, by_residual, not_run, only_at_paper_scale
+from joma.claims.verdicts import Numbers, at_most, by_effect, by_residual, not_run, only_at_paper_scale
 from joma.figures.reading import listing
 from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, RED, panels
 from joma.host.words import counted

@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.linalg import matrix_norm
 from torch.nn.functional import leaky_relu
 
-from joma.claims.config import Least, StudyConfig
-from joma.claims.contract import Progress
+from joma.claims.contract import Least, Progress, StudyConfig
 from joma.runs import Run
 from joma.studies.galore.galore_theory import descent
 from joma.theory import galore, linear

@@ -6,8 +6,7 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, above, at_least, at_most
-from joma.claims.verdicts import by_residual, by_tests
+from joma.claims.verdicts import Test, above, at_least, at_most, by_residual, by_tests
 from joma.figures.bands import bound
 from joma.figures.labels import label_lines
 from joma.figures.reading import number

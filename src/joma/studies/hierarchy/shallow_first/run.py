@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from joma.claims.config import Least, StudyConfig, Within
-from joma.claims.contract import Progress
+from joma.claims.contract import Least, Progress, StudyConfig, Within
 from joma.claims.guards import at_paper_scale, needs_device
 from joma.data.ahead import Ahead, sent, turns
 from joma.data.hierarchy import HBLT

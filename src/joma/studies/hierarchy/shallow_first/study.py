@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
-from joma.claims.evidence import Test, above, at_most
 from joma.claims.guards import at_paper_scale, clears
 from joma.claims.sentences import show
-from joma.claims.verdicts import Compared, by_effect, not_run
+from joma.claims.verdicts import Compared, Test, above, at_most, by_effect, not_run
 from joma.figures.reading import listing, number
 from joma.figures.style import CONTROL, INK, SERIES, depth_colours, panels
 from joma.measure.intervals import Comparison, compare

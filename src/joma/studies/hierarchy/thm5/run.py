@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least, StudyConfig, Within
-from joma.claims.contract import Progress
+from joma.claims.contract import Least, Progress, StudyConfig, Within
 from joma.data.hierarchy import HBLT
 from joma.runs import Run
 from joma.theory import hierarchy

@@ -7,8 +7,7 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_least, at_most, below
-from joma.claims.verdicts import by_residual, by_tests
+from joma.claims.verdicts import above, at_least, at_most, below, by_residual, by_tests
 from joma.figures.labels import end_label
 from joma.figures.reading import number
 from joma.figures.style import CONTROL, CORRECTED, ORANGE, PRINTED, depth_colours, panels

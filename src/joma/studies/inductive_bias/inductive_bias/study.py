@@ -9,15 +9,13 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, at_least, at_most, below
 from joma.claims.guards import at_paper_scale, mean_known, of_learned
-from joma.claims.verdicts import by_residual, by_tests
+from joma.claims.verdicts import Test, at_least, at_most, below, by_residual, by_tests
 from joma.data.stroke_digits import CLASSES
 from joma.figures.bands import mean_and_band
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, RED, SERIES, panels
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, RED, SERIES, Axes, panels
 from joma.measure.intervals import compare
 from joma.recipes.grid import Grid
 from joma.runs import Run

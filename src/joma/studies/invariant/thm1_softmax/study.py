@@ -8,9 +8,8 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, above, at_least, at_most, below
 from joma.claims.guards import hardest
-from joma.claims.verdicts import by_effect, by_residual, by_tests, not_run
+from joma.claims.verdicts import Test, above, at_least, at_most, below, by_effect, by_residual, by_tests, not_run
 from joma.figures.bands import bound
 from joma.figures.labels import end_label
 from joma.figures.reading import number

@@ -11,8 +11,7 @@ from joma.claims.guards import hardest
 from joma.claims.verdicts import by_effect
 from joma.figures.beyond import mark_beyond
 from joma.figures.reading import listing, number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, Axes, panels
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language import PAPER, called, same_text
 from joma.recipes.language.curves import curve, diverged, learned_nothing, mean_over_seeds, steps_of

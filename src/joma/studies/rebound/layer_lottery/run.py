@@ -26,8 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least
-from joma.claims.contract import Progress
+from joma.claims.contract import Least, Progress
 from joma.claims.guards import still_falls
 from joma.data.text import Corpus, streams
 from joma.measure.correlation import pearson

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
-from joma.claims.evidence import at_least
 from joma.claims.guards import at_paper_scale
-from joma.claims.verdicts import by_effect, not_run, only_at_paper_scale
+from joma.claims.verdicts import at_least, by_effect, not_run, only_at_paper_scale
 from joma.figures.labels import label_lines
 from joma.figures.reading import listing, number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, Axes, panels, step_axis
 from joma.measure.intervals import compare
 from joma.recipes.language import PAPER, called, same_text
 from joma.recipes.language.curves import steps_of

@@ -6,8 +6,7 @@ import numpy as np
 
 from joma.claims.contract import Drawing
 from joma.figures.bands import mean_and_band, share_errors
-from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, depth_colours, panels, step_axis
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, Axes, depth_colours, panels, step_axis
 from joma.measure.intervals import compare
 from joma.recipes.language import called
 from joma.runs import Run

@@ -24,8 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Least, OneOf, Within
-from joma.claims.contract import Progress
+from joma.claims.contract import Above, Least, OneOf, Progress, Within
 from joma.data.text import Corpus
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.models.decoder_config import Norm

@@ -29,9 +29,8 @@ import numpy as np
 
 from joma.claims.contract import Claim, Finding, NotRun, OnlyAtPaperScale, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, at_least, at_most
 from joma.claims.guards import at_paper_scale, clears, hardest, no_more
-from joma.claims.verdicts import by_effect
+from joma.claims.verdicts import Test, at_least, at_most, by_effect
 from joma.measure.intervals import Comparison, compare
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.recipes.language import PAPER, QUICK, same_text

@@ -24,9 +24,8 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, NotRun, OnlyAtPaperScale, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_most
 from joma.claims.guards import at_paper_scale, hardest
-from joma.claims.verdicts import by_effect, by_tests
+from joma.claims.verdicts import above, at_most, by_effect, by_tests
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language import PAPER, same_text
 from joma.recipes.language.curves import diverged, must_tell

@@ -27,8 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Values
-from joma.claims.contract import Progress
+from joma.claims.contract import Above, Progress, Values
 from joma.data.text import Corpus, CorpusError, streams
 from joma.models.decoder import Decoder
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, ensemble, recipe

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
-from joma.claims.evidence import at_most
-from joma.claims.verdicts import by_effect, not_run
+from joma.claims.verdicts import at_most, by_effect, not_run
 from joma.figures.labels import end_label, label_lines
 from joma.figures.reading import listing, number
-from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, depth_colours, panels
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, CONTROL, GREEN, ORANGE, Axes, depth_colours, panels
 from joma.measure.intervals import compare
 from joma.measure.rebound import FEWEST_SEEDS
 from joma.recipes.language import PAPER, called, same_text

@@ -13,8 +13,7 @@ ranks turn in it.
 import numpy as np
 
 from joma.claims.contract import Claim, Finding
-from joma.claims.evidence import at_most
-from joma.claims.verdicts import by_effect
+from joma.claims.verdicts import at_most, by_effect
 from joma.measure.intervals import compare
 from joma.recipes.language.curves import LEARNED, curve, mean_over_seeds, steps_of
 from joma.runs import Run

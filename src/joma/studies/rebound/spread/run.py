@@ -26,8 +26,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Least, Values
-from joma.claims.contract import Progress
+from joma.claims.contract import Above, Least, Progress, Values
 from joma.data.text import Corpus
 from joma.host.seeds import generator
 from joma.models.decoder import Decoder

@@ -11,9 +11,8 @@ import numpy as np
 
 from joma.claims.contract import Claim, Finding, NotRun, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import at_least, at_most
 from joma.claims.guards import at_paper_scale, hardest, no_more
-from joma.claims.verdicts import by_effect
+from joma.claims.verdicts import at_least, at_most, by_effect
 from joma.measure.intervals import Comparison, compare
 from joma.recipes.language import PAPER, QUICK, same_text
 from joma.recipes.language.curves import diverged, mean_over_seeds

@@ -9,13 +9,11 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import Test, at_least
 from joma.claims.guards import at_paper_scale, hardest, mean_known, no_more
 from joma.claims.sentences import show
-from joma.claims.verdicts import Numbers, not_run
+from joma.claims.verdicts import Numbers, Test, at_least, not_run
 from joma.figures.reading import number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, RED, panels
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, RED, Axes, panels
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.reversal._decoders import (

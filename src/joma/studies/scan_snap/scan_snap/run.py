@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Above, Least, StudyConfig, Values
-from joma.claims.contract import Progress
+from joma.claims.contract import Above, Least, Progress, StudyConfig, Values
 from joma.models.bilinear import Bilinear, step_by_step
 from joma.runs import Run
 from joma.theory import scan_snap

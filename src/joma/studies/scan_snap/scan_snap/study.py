@@ -6,14 +6,12 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import at_least, at_most
 from joma.claims.guards import hardest
-from joma.claims.verdicts import by_effect, by_tests
+from joma.claims.verdicts import at_least, at_most, by_effect, by_tests
 from joma.figures.bands import bound, mean_and_band
 from joma.figures.labels import end_label
 from joma.figures.reading import between, listing, number
-from joma.figures.style import BLUE, CONTROL, INK, ORANGE, PRINTED, SERIES, depth_colours, panels
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, CONTROL, INK, ORANGE, PRINTED, SERIES, Axes, depth_colours, panels
 from joma.measure.correlation import spearman
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run

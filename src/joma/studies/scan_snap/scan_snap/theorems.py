@@ -6,8 +6,7 @@ import numpy as np
 
 from joma.claims.contract import Claim, Finding
 from joma.claims.declare import Claims
-from joma.claims.evidence import above, at_least, at_most, below
-from joma.claims.verdicts import by_residual, by_tests
+from joma.claims.verdicts import above, at_least, at_most, below, by_residual, by_tests
 from joma.runs import Run
 from joma.studies.scan_snap.scan_snap import run as series
 from joma.studies.scan_snap.scan_snap.run import gains, passes, phases, recorded, straight_line

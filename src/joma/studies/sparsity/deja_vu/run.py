@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from joma.claims.config import Least, OneOf, Within
-from joma.claims.contract import Progress
+from joma.claims.contract import Least, OneOf, Progress, Within
 from joma.claims.guards import at_paper_scale, beats_guessing, needs_device
 from joma.claims.verdicts import Numbers
 from joma.measure import active as activity

@@ -9,17 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from joma.claims.claim import Claim
-from joma.claims.contract import Drawing, Study
+from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import at_least, at_most
-from joma.claims.finding import Finding
 from joma.claims.guards import hardest
-from joma.claims.verdicts import Numbers, by_effect, not_run
+from joma.claims.verdicts import Numbers, at_least, at_most, by_effect, not_run
 from joma.figures.bands import mean_and_band
 from joma.figures.reading import number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, panels, step_axis
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, PURPLE, Axes, panels, step_axis
 from joma.measure.intervals import Comparison, compare
 from joma.runs import Run
 from joma.studies.sparsity._readings import check_text, known_mean

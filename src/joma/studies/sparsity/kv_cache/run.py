@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from joma.cache import POLICIES, losses
-from joma.claims.config import Least, OneOf, StudyConfig, Within
-from joma.claims.contract import NotRun, Progress
+from joma.claims.contract import Least, NotRun, OneOf, Progress, StudyConfig, Within
 from joma.claims.guards import at_paper_scale, beats_guessing, needs_device, needs_transformers
 from joma.claims.text_source import remember_source
 from joma.data.python_source import source_text

@@ -9,19 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from joma.claims.claim import Claim
-from joma.claims.contract import Drawing, Study
+from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import at_least, at_most
-from joma.claims.finding import Finding
 from joma.claims.guards import beyond, hardest
-from joma.claims.verdicts import by_effect, not_run, only_at_paper_scale
+from joma.claims.verdicts import at_least, at_most, by_effect, not_run, only_at_paper_scale
 from joma.figures.bands import mean_and_band
 from joma.figures.labels import label_lines
 from joma.figures.policies import LOOKS, in_order, share_axis
 from joma.figures.reading import course, listing, number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, panels
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, Axes, panels
 from joma.measure.correlation import pearson
 from joma.measure.intervals import compare
 from joma.runs import Run

@@ -4,8 +4,7 @@ import numpy as np
 
 from joma.claims.contract import Drawing
 from joma.figures.reading import number
-from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, RED, panels
-from joma.figures.types import Axes
+from joma.figures.style import BLUE, CONTROL, GREEN, INK, ORANGE, RED, Axes, panels
 from joma.measure.intervals import compare
 from joma.recipes.language import called
 from joma.runs import Run

@@ -38,8 +38,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 
-from joma.claims.config import Above, Least, Values
-from joma.claims.contract import Progress
+from joma.claims.contract import Above, Least, Progress, Values
 from joma.data.text import Corpus
 from joma.host.seeds import generator
 from joma.models.decoder import Decoder

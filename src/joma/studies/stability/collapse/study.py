@@ -17,9 +17,8 @@ import numpy as np
 
 from joma.claims.contract import Claim, Finding, NotRun, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import at_most
 from joma.claims.guards import at_paper_scale, hardest
-from joma.claims.verdicts import Numbers, by_effect
+from joma.claims.verdicts import Numbers, at_most, by_effect
 from joma.measure.intervals import compare
 from joma.recipes.language import PAPER, same_text
 from joma.runs import Run

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.claims.config import Least, StudyConfig, Within
-from joma.claims.contract import Progress
+from joma.claims.contract import Least, Progress, StudyConfig, Within
 from joma.claims.guards import at_paper_scale, beats_guessing, needs_device
 from joma.claims.text_source import remember_source
 from joma.data.ahead import Ahead, sent

@@ -7,9 +7,8 @@ import numpy as np
 
 from joma.claims.contract import Claim, Drawing, Finding, Study
 from joma.claims.declare import Claims
-from joma.claims.evidence import at_least
 from joma.claims.guards import at_paper_scale, beyond, hardest, mean_known
-from joma.claims.verdicts import Numbers, by_effect, not_run
+from joma.claims.verdicts import Numbers, at_least, by_effect, not_run
 from joma.figures.bands import mean_and_band
 from joma.figures.labels import end_label
 from joma.figures.reading import listing, number
