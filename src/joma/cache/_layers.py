@@ -101,7 +101,6 @@ class HeldLayer(DynamicLayer):  # type: ignore[misc]
             yield Call(self.rule, query[:, :, some], self.keys, scale, self.scores, self.seen, layer), self.values
 
     def settle(self, choice: Choice) -> None:
-        """Drop what the policy does not keep."""
         batch, heads = self.keys.shape[:2]
         new = torch.arange(self.seen, self.seen + self.coming, device=self.keys.device).expand(batch, heads, -1)
         self.positions = torch.cat([self.positions, new], -1)

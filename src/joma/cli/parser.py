@@ -20,7 +20,6 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """Takes what argparse.ArgumentParser takes."""
         super().__init__(*arguments, **{"allow_abbrev": False, **named})
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
@@ -30,7 +29,6 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def refuse(self, unknown: Sequence[str]) -> None:
-        """End the program with a sentence if there is anything unknown."""
         if unknown:
             first = unknown[0].partition("=")[0]
             known = [option for option in self._option_string_actions if option.startswith("--")]
@@ -58,7 +56,6 @@ class Parser(argparse.ArgumentParser):
             raise BadInput(f"{error} ({option})") from error
 
     def error(self, message: str) -> NoReturn:
-        """One sentence on standard error, status 2."""
         between = "" if message.endswith("?") else ";"
         say(f"joma: {message}{between} see `{self.prog} --help`", sys.stderr)
         sys.exit(BAD_INPUT)

@@ -74,7 +74,6 @@ class Screen:
         )  # fmt: skip
 
     def begin(self, studies: Sequence[str]) -> None:
-        """Other studies than those before, counted anew."""
         self.left, self._total, self._done = None, len(studies), 0
         for task in self._whole:
             self._progress.remove_task(task)
@@ -88,7 +87,6 @@ class Screen:
         self._progress.stop()
 
     def progress(self, name: str, share: float, doing: str) -> None:
-        """A study has come so far, and does this now."""
         if self.left:
             self.left.heard(name, share, monotonic() - self._began)
         if not self._watched:
@@ -116,7 +114,6 @@ class Screen:
             self._progress.update(task, description=head, completed=self._done, doing=self._time_left())
 
     def finished(self, result: Result) -> None:
-        """One line on a study that is done."""
         self._done += 1
         name = result.study.name
         if self.left:

@@ -37,7 +37,6 @@ class TimeLeft:
             self._takes[study] = 0.0
 
     def seconds(self, at: float) -> float:
-        """What is still to come if no study is run that is not named."""
         self._spend(at)
         slower = (TRUST + self._used) / (TRUST + self._done())
         loads = [self._left(study) for study in self._begun - self._ended]

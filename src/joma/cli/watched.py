@@ -59,7 +59,6 @@ class Watched:
 
     @property
     def state(self) -> str:
-        """In words."""
         return str(self.entry.get("state"))
 
     @property
@@ -96,7 +95,6 @@ class Folder:
         return list(self._known.values())
 
     def path_of(self, run: Watched) -> Path:
-        """Where a run is."""
         return self.path if self.one else self.path / run.entry["id"]
 
     def _update(self, run: Watched, entry: dict[str, Any], *, follows: bool) -> None:

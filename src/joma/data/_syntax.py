@@ -144,7 +144,6 @@ class _Painter:
         return bisect_left(self.places, (node.end_lineno or 0) << 32 | (node.end_col_offset or 0))
 
     def start(self, node: ast.stmt) -> int:
-        """The token at which a statement begins, its decorators included."""
         decorators = getattr(node, "decorator_list", None)
         if not decorators:
             return self.first(node)
@@ -185,7 +184,6 @@ class _Painter:
         return stop
 
     def suites(self, node: ast.stmt, name: str) -> Iterator[tuple[str, list[ast.stmt]]]:
-        """The blocks inside a statement, in the order in which they are written."""
         head = {"FunctionDef": "function", "ClassDef": "class"}.get(name, name.lower())
         yield head, getattr(node, "body", [])
         for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
@@ -195,7 +193,6 @@ class _Painter:
         yield "finally", getattr(node, "finalbody", [])
 
     def suite(self, block: str, body: list[ast.stmt], definition: str, depth: int) -> int:
-        """A block, from its indent to its dedent where it has them."""
         start = self.start(body[0])
         indented = self.classes[start - 1] == _INDENT
         stop = self.statements(body, definition, depth + 1) + indented

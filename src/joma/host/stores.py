@@ -70,7 +70,6 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The last part of it, for people."""
         return unquote(self.path.rpartition("/")[2]) or self.host
 
     @property
@@ -79,7 +78,6 @@ class Address:
 
     @property
     def is_web(self) -> bool:
-        """Whether it is a plain web server, which lists nothing."""
         return self.scheme in ("https", "http")
 
 

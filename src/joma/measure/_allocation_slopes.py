@@ -171,18 +171,15 @@ class Line:
         self.moves = {key: move for key, move in moves.items() if bool(move.any())}
 
     def at(self, s: float) -> State:
-        """The state at 0 <= s <= 1."""
         if s in (0, 1):
             return dict(self.end if s else self.start)
         return {key: old.add(self.moves[key], alpha=s) if key in self.moves else old for key, old in self.start.items()}
 
     def value(self, s: float) -> Tensor:
-        """The measures at s, as the function gives them."""
         with torch.no_grad():
             return self.call(self.at(s), s).detach()
 
     def call(self, state: State, s: float) -> Tensor:
-        """What the function gives, if it is what it should be."""
         found = self.function(state)
         if not isinstance(found, Tensor) or not found.is_floating_point():
             got = found.dtype if isinstance(found, Tensor) else shown(found)

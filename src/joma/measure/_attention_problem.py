@@ -117,7 +117,6 @@ class Problem:
 
     @property
     def offset(self) -> int:
-        """Index of the key that is the first query's own."""
         return self.keys - self.queries
 
     @cached_property
@@ -157,7 +156,6 @@ class Problem:
         return low.amin(0).tolist(), low.amax(0).tolist(), high.amin(0).tolist(), high.amax(0).tolist()
 
     def visible(self, start: int, stop: int) -> tuple[int, int]:
-        """The range of keys that queries start..stop can see at all."""
         first, last = min(self.ends[0][start:stop]), max(self.ends[3][start:stop])
         return first, max(first, last)
 

@@ -100,7 +100,6 @@ class Stacks:
         self.dtype = compute_dtype(matrices[0])
 
     def __len__(self) -> int:
-        """Matrices in all."""
         return len(self._matrices)
 
     def empty_grams(self) -> Tensor:

@@ -98,7 +98,6 @@ class Passes:
 
     @cached_property
     def seen(self) -> Tensor:
-        """How many keys each query sees."""
         if self.problem.bias is not None:  # which may hide any key
             return self._above(EMPTY, relative=True)[1]
         found = seen_keys(self.problem, (self.ends.low.long(), self.ends.high.long()))
@@ -117,7 +116,6 @@ class Passes:
         return self._above(EMPTY, relative=True, ends=few)[0]
 
     def top_mass(self, kept: Tensor | int) -> Tensor:
-        """Mass on the largest keys, so many of each query's."""
         seen = self.seen.to(self.m)
         everything = seen <= kept
         few = torch.where(everything, 0.0, torch.as_tensor(kept, device=seen.device).to(seen))
@@ -126,7 +124,6 @@ class Passes:
         return mass if self.grown is None else mass / self.grown
 
     def search(self, kept: Tensor, seen: Tensor) -> tuple[Tensor, ...]:
-        """What a search for so many of the largest keys begins with."""
         # log2 of the k-th largest weight of Gaussian logits with this entropy, and their standard deviation in base 2
         many = seen.clamp(min=1.0)
         variance = (2 * (many.log() - self.entropy)).clamp_(min=1e-10)

@@ -56,7 +56,6 @@ class Plan(NamedTuple):
     """Whether any run sees a whole block: short sequences do not, and need no states."""
 
     def to(self, device: torch.device) -> Self:
-        """The same where the keys are."""
         there = {name: getattr(self, name).to(device) for name in ("queries", "inside", "first", "last")}
         return self._replace(**there)
 

@@ -39,7 +39,6 @@ class ProbeBatch:
 
     @classmethod
     def of_step(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
-        """Of arguments as a model is called with them, at one step."""
         batch = cls.__new__(cls)
         batch._hold(args, dict(kwargs))
         batch.digest = StepBatch.digest  # reading the numbers would make a GPU wait
@@ -99,7 +98,6 @@ class StepBatch:
             self._hook = self._model.register_forward_pre_hook(self._catch, with_kwargs=True)
 
     def disarm(self) -> None:
-        """Take the hook off the model."""
         if self._hook is not None:
             self._hook.remove()
         self._hook = self._caught = None

@@ -27,7 +27,6 @@ class Delivery:
     """Hands out what was measured. A record or a sink that fails is given up; training goes on."""
 
     def __init__(self, watch: Watch, sinks: Iterable[Sink] | Sink, *, per: Per) -> None:
-        """Nothing is open yet."""
         self.latest: dict[str, Table] = {}
         self.alerts: list[Alert] = []
         self._watch, self._sinks, self._per = watch, Sinks(sinks), per
@@ -123,7 +122,6 @@ class Record:
         return cls(Run.open(out, write=True))
 
     def write(self, step: int, tables: Tables) -> None:
-        """All series of one step, in one transaction."""
         values = {name: table.values for name, table in tables.items()}
         self.run.record(step, values, dims={name: table.rows.dims for name, table in tables.items()})
         self.last = step

@@ -77,7 +77,6 @@ class OneProcess:
         return batch
 
     def held(self, due: list[str], matrices: Matrices) -> dict[str, Any]:
-        """Measures of gradients, for a later measuring."""
         matrices.look_again()
         return {name: each for one in due for name, each in take(one, matrices).items()}
 
@@ -85,7 +84,6 @@ class OneProcess:
         self, step: int, attention: list[str], look: Look, weights: list[str], matrices: Matrices,
         held: dict[str, Any], losses: list[Tensor],
     ) -> Seen:  # fmt: skip
-        """What is seen of attention and of weights, of all processes."""
         probe = look()
         if weights:
             matrices.look_again()
@@ -100,11 +98,9 @@ class OneProcess:
 
     @contextmanager
     def stopping(self) -> Iterator[None]:
-        """An alarm that stops the first process stops all."""
         yield
 
     def tells(self, error: Exception) -> bool:
-        """Whether this process is to say what ended the measuring."""
         return True
 
     def must_wait(self, error: Exception) -> bool:

@@ -21,12 +21,10 @@ class Memory:
 
     @property
     def pool(self) -> Any:
-        """For the next recording of a look."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         return self._pool
 
     def renew(self) -> Any:
-        """For the next recording of a pass."""
         self._pool = None
         return self.pool
 
@@ -74,15 +72,12 @@ class Arrival:
 
     @property
     def at_once(self) -> bool:
-        """Whether there is nothing to wait for."""
         return self._event is None
 
     def is_there(self) -> bool:
-        """Whether the numbers can be read without waiting."""
         return self._event is None or bool(self._event.query())
 
     def numbers(self) -> Tensor:
-        """They, waited for if need be."""
         if self._event is not None:
             self._event.synchronize()
         return self._host

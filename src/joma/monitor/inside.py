@@ -57,18 +57,15 @@ class Inside:
         self._watching: InPass | _CompiledPass | None = None
 
     def enter(self) -> None:
-        """Where the model is compiled, put the operation into it."""
         if self._compiled is not None:
             self._compiled.install()
 
     def leave(self) -> None:
-        """Leave the model as it was."""
         self.disarm()
         if self._compiled is not None:
             self._compiled.uninstall()
 
     def arm(self) -> None:
-        """Watch the next pass of training, if nothing is being watched."""
         if self._watching is not None:
             return
         seen = len(self._round.queries) if self._round is not None else len(self._done)
@@ -116,7 +113,6 @@ class Inside:
         return Round(done)
 
     def disarm(self) -> None:
-        """Take every hook off the model."""
         if self._watching is not None:
             self._watching.remove()
             self._watching = None

@@ -59,7 +59,6 @@ class Matrices:
         return tuple(self.embeddings if needs == "embeddings" else self.by_name)
 
     def must_have(self, measures: Iterable[str]) -> None:
-        """Refuse measures of weights that are not there."""
         for name in measures:
             needs = MONITORED[name].needs
             if needs == "embeddings" and not self.embeddings:
@@ -75,12 +74,10 @@ class Matrices:
             )
 
     def leave(self) -> None:
-        """Give the memory of recordings back."""
         self._ranks.record_no_more()
 
     @torch.no_grad()
     def norm(self) -> dict[str, Tensor]:
-        """Frobenius norms, all in a few kernels."""
         matrices = [each.detach() for each in self.by_name.values()]
         wide = torch.promote_types(matrices[0].dtype, torch.float32) if matrices else None
         if len({(each.device, each.dtype) for each in matrices}) > 1:

@@ -51,7 +51,6 @@ class Structure:
         self._held: list[tuple[dict[str, Any], dict[str, Any]]] = [(now, dict(now)) for now in holders]
 
     def is_the_same(self) -> bool:
-        """Whether every name still stands for the same module or parameter."""
         return all(
             now.keys() == before.keys() and all(map(is_, now.values(), before.values())) for now, before in self._held
         )

@@ -131,7 +131,6 @@ class Ranks:
         return dict(zip(matrices, found.stable_rank, strict=True))
 
     def _hear(self) -> None:
-        """What residuals have arrived by now say."""
         while self._residuals and self._residuals[0][1].is_there():
             names, arrival = self._residuals.pop(0)
             residuals = zip(names, arrival.numbers().tolist(), strict=True)

@@ -33,11 +33,9 @@ class RecordedLook:
                 self._look()
 
     def is_of(self, matrices: Sequence[Tensor]) -> bool:
-        """Whether the matrices lie where they lay."""
         return self._where == _places(matrices)
 
     def again(self, blocks: Sequence[Tensor], generator: torch.Generator) -> Followed:
-        """What the matrices of now show."""
         if self._blocks != _places(blocks):
             self._vectors.copy_(torch.stack(list(blocks)))  # some of them may lie in it
         self._new.copy_(random_vectors(self._new, 1, generator))

@@ -34,7 +34,6 @@ class Replay:
     def __init__(
         self, model: nn.Module, batch: ProbeBatch, autocast: torch.dtype | None, memory: Memory, **options: Any
     ) -> None:
-        """Nothing is recorded yet."""
         self._model, self._batch, self._autocast, self._options = model, batch, autocast, options
         self._memory = memory
         self._recording: tuple[torch.cuda.CUDAGraph, Probe] | None = None

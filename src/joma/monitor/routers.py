@@ -46,7 +46,6 @@ class Routers:
 
     @property
     def rows(self) -> Rows:
-        """What the rows of its table are, once a pass was watched."""
         return Rows(tuple(self._routers), tuple(map(len, self.router_load().values())), kinds=("layer", "expert"))
 
     def _see(self, name: str, module: nn.Module, output: Any) -> None:

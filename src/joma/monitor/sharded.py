@@ -43,7 +43,6 @@ class SharedMatrices(Matrices):
         self._zero = torch.zeros((), dtype=torch.float64, device=device)
 
     def meshes(self) -> list[tuple[int, ...]]:
-        """Of each parameter, the processes that hold it together."""
         return [mesh_ranks(each) for each in self.parameters.values()]
 
     def settle(self, meshes: list[list[tuple[int, ...]]]) -> None:
@@ -53,7 +52,6 @@ class SharedMatrices(Matrices):
         self._elsewhere = {name for name, here, first in pairs if here != first}
 
     def must_know(self, measures: Iterable[str]) -> None:
-        """Refuse a measure that is not known of parts."""
         for measure in measures:
             rows = () if measure in _KNOWN else self.rows(measure)
             if (split := next((name for name in rows if is_split(self.parameters[name])), None)) is not None:
@@ -63,11 +61,9 @@ class SharedMatrices(Matrices):
                 )
 
     def names(self) -> tuple[str, ...]:
-        """Of all that is followed."""
         return tuple(self.parameters)
 
     def look_again(self) -> None:
-        """At the parameters that the model has now, in parts."""
         reshard(self._model)
         super().look_again()
         self._mine.look_again()
@@ -85,11 +81,9 @@ class SharedMatrices(Matrices):
         return found
 
     def nothing(self, measure: str) -> Tensor:
-        """What a process sends that has no number."""
         return torch.zeros(len(self.rows(measure)), WIDTH, dtype=torch.float64, device=self._device)
 
     def whole(self, sums: Mapping[str, Tensor]) -> Taken:
-        """What the numbers of all processes together say."""
         found: Taken = {}
         for measure, rows in sums.items():
             finish = {"norm": _root, "update_ratio": _ratio, "gradient_norm": _root}.get(measure, _first)
@@ -113,7 +107,6 @@ class SharedMatrices(Matrices):
         return name not in self._elsewhere and is_first_copy(self.parameters[name])
 
     def _here(self) -> dict[str, Tensor]:
-        """Parts of DTensors that no other process counts."""
         return {name: each.to_local() for name, each in self._split().items() if self._counts(name)}
 
     def _parts_of_norm(self) -> dict[str, Tensor]:

@@ -37,7 +37,6 @@ class Rows:
 
     @property
     def dims(self) -> dict[str, list[str] | None]:
-        """As a run describes them."""
         usual = ("matrix",) if self.heads is None else ("layer", "head")
         kinds = usual if self.kinds is None else self.kinds
         return {kind: None if at else list(self.names) for at, kind in enumerate(kinds)}
@@ -86,11 +85,9 @@ class Packet:
         self._numbers = Arrival(_in_one([list(taken[name].values()) for name in rows]))
 
     def arrived(self) -> bool:
-        """Whether the numbers can be read without waiting."""
         return self._numbers.is_there()
 
     def tables(self) -> dict[str, Table]:
-        """The numbers, waited for if need be."""
         numbers, found = self._numbers.numbers().double().numpy(), {}
         for name, rows in self.rows.items():
             sizes = rows.heads or (1,) * len(rows.names)

@@ -33,13 +33,11 @@ class Bucket:
     """Parameters that are updated together, as soon as all of them have gradients."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
-        """Whose gradients are all still to come."""
         self.parameters = parameters
         self.waiting: set[int] = set()  # of the parameters whose gradients are there
 
     @property
     def entries(self) -> int:
-        """Of gradients that wait."""
         return sum(each.numel() for each in self.parameters if id(each) in self.waiting)
 
     def part(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -177,7 +175,6 @@ class InBackward:
         self._entries = 0  # of gradients that wait
 
     def start(self, named: Iterable[tuple[str, nn.Parameter]], optimizer: object, take: Take) -> None:
-        """Hooks of those parameters that have none."""
         for name, parameter in named:
             if id(parameter) not in self._hooks:
                 self._hooks[id(parameter)] = BackwardHook(name, parameter, optimizer, take)
@@ -201,7 +198,6 @@ class InBackward:
 
     @property
     def begins(self) -> bool:
-        """Whether no gradient was taken since the last step."""
         return not self._taken
 
     def take(self, parameter: nn.Parameter) -> None:
@@ -235,7 +231,6 @@ class InBackward:
         return bucket
 
     def release(self) -> list[Bucket]:
-        """All that has waited."""
         return [each for bucket in list(self._begun) for each in self._release(bucket)]
 
     def _release(self, bucket: Bucket) -> list[Bucket]:
@@ -257,7 +252,6 @@ class InBackward:
         self.forget()
 
     def forget(self) -> None:
-        """As if no gradient had been taken."""
         self._taken.clear()
 
 
@@ -268,7 +262,6 @@ class ClippingWatch:
     """
 
     def __init__(self) -> None:
-        """Nothing was seen yet."""
         self.warned = False
         self._seen: dict[str, tuple[nn.Parameter, torch.Tensor, int]] = {}
 
@@ -278,7 +271,6 @@ class ClippingWatch:
             passing.register_post_accumulate_grad_hook(lambda each: self.note("passing", each))
 
     def note(self, kind: str, parameter: nn.Parameter) -> None:
-        """The gradient of a parameter, passing or compact, as it is now."""
         if parameter.grad is not None:
             self._seen[kind] = parameter, parameter.grad, parameter.grad._version
 

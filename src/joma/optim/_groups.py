@@ -284,7 +284,6 @@ class Folded:
     """The matrices of one weight: parameters that have its memory and, for the time of a step, its gradient."""
 
     def __init__(self, name: str, owner: nn.Parameter, *, experts: bool) -> None:
-        """A kernel if it is not one of experts."""
         self.owner, self.experts = owner, experts
         views = self._matrices_of(owner.detach())
         self.names = [f"{name}[{place}]" for place in range(len(views))] if experts else [name]
@@ -400,7 +399,6 @@ class Members:
         return {role: each for role, each in found.items() if each}
 
     def is_skipped(self, name: str) -> bool:
-        """Whether a parameter passes by its name."""
         return name in self.embeddings or is_named(name, self.skip)
 
     def is_matrix(self, name: str, each: Tensor) -> bool:
@@ -436,7 +434,6 @@ class Members:
 
     @property
     def projected_entries(self) -> tuple[int, int]:
-        """How many numbers are in projected matrices, and in all parameters."""
         projected = sum(each.parameter.numel() for each in self.matrices)
         return projected, projected + sum(each.parameter.numel() for each in self.passing)
 
@@ -464,7 +461,6 @@ class Members:
         return len(self.matrices), len(self.packs), len(self.passing), len(self.folded)
 
     def cut(self, sizes: tuple[int, int, int, int]) -> None:
-        """Forget those that came later."""
         for each, size in zip((self.matrices, self.packs, self.passing, self.folded), sizes, strict=True):
             del each[size:]  # type: ignore[attr-defined]
 

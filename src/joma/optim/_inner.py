@@ -124,7 +124,6 @@ class _Run:
     def __init__(
         self, make: Make, group: Group, dtype: torch.dtype, *, moved: bool = False, resumed: bool = False
     ) -> None:
-        """Neither torch's random numbers nor its compiler notice."""
         draw, elsewhere = (torch.Generator().manual_seed(seed) for seed in (1, 2))
         drawn = partial(torch.randn, *_TRIED_SHAPE, dtype=dtype)
         self.weights = [nn.Parameter(drawn(generator=draw)) for _ in range(2)]
@@ -311,7 +310,6 @@ class Following:
                     theirs[key] = value
 
     def step(self, members: dict[Place, list[Tensor]]) -> None:
-        """One step of the inner optimizer for some parameters and no others."""
         with only(self.inner, [(self.followers[place].theirs, some) for place, some in members.items()]):
             self.inner.step()
         self.show_own()

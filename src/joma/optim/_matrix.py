@@ -157,11 +157,9 @@ class Matrix:
 
     @property
     def compact_shape(self) -> tuple[int, int]:
-        """Of what stands for it in the inner optimizer."""
         return self.compact_shape_of(self.rank)
 
     def compact_shape_of(self, rank: int) -> tuple[int, int]:
-        """The same at a rank."""
         return (rank, self.longer) if self.side == "left" else (self.longer, rank)
 
     @property
@@ -176,7 +174,6 @@ class Matrix:
         return (self.group, tuple(p.shape), self.rank, p.dtype, p.device, self.basis_dtype, self.state_dtype)
 
     def is_due(self, refresh: int) -> bool:
-        """Whether the subspace is to be found anew before the coming update."""
         if self.refreshed < 0:
             return True
         return self.count % refresh == self.offset(refresh) and self.refreshed != self.count
@@ -187,7 +184,6 @@ class Matrix:
         return turn * refresh // turns
 
     def take_subspace(self, basis: Tensor, energies: Tensor) -> None:
-        """Have this subspace from now on, in the memory of the one before."""
         self.pack.take_subspaces(self.place, basis[None], energies[None])
 
     def directions(self) -> Tensor:
@@ -196,12 +192,10 @@ class Matrix:
         return to_directions(self.basis, self.product_dtype)
 
     def project(self, full: Tensor) -> Tensor:
-        """A tensor of the parameter's shape in the subspace."""
         full, basis = full.to(self.product_dtype), self.directions()
         return basis.mT @ full if self.side == "left" else full @ basis
 
     def lift(self, compact: Tensor) -> Tensor:
-        """What lies in the subspace in the parameter's shape."""
         compact, basis = compact.to(self.product_dtype), self.directions()
         return basis @ compact if self.side == "left" else compact @ basis.mT
 
@@ -239,16 +233,13 @@ class Pack:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the compact parameter."""
         shape, count = self.matrices[0].compact_shape, len(self.matrices)
         return shape if count == 1 else (count, *shape)
 
     def zeros(self) -> Tensor:
-        """Zeros of the compact shape in the memory of one number."""
         return self.zero.expand(self.shape)
 
     def allocate_bases(self) -> None:
-        """Memory for all bases, once."""
         if self.basis is None:
             first, count = self.matrices[0], len(self.matrices)
             sides = (count, first.shorter, first.rank)
@@ -399,7 +390,6 @@ class Pack:
         return found
 
     def whole_norms(self, norms: Tensor) -> Tensor:
-        """Of matrices, from those of what is here of them."""
         return norms
 
 
@@ -414,7 +404,6 @@ class ShardedPack(Pack):
     sharded = True
 
     def __init__(self, matrices: list[Matrix]) -> None:
-        """Refuses what is not split by rows."""
         (matrix,) = matrices
         self.of: Any = sys.modules["torch.distributed.tensor"]  # who has such a matrix has loaded it
         parameter: Any = matrix.parameter
@@ -446,7 +435,6 @@ class ShardedPack(Pack):
         self.compact.grad = None
 
     def project(self, tensors: Sequence[Tensor]) -> Tensor:
-        """A DTensor of the parameter's shape in the subspace."""
         part = local(tensors[0]).to(self.product_dtype)
         if self.side == "right":
             return self._compact((part @ self.bases()[0]).to(self.zero.dtype))
@@ -456,7 +444,6 @@ class ShardedPack(Pack):
         return summed.to(self.zero.dtype)
 
     def apply(self, scale: float, shrink: float | Tensor, found_inf: Tensor | None = None) -> None:
-        """Shrink the rows that are here, and add the update to them."""
         shrink_and_add(
             local(self.matrices[0].parameter.detach()),
             self._lift_rows(self.compact.detach(), self.product_dtype),
@@ -487,13 +474,11 @@ class ShardedPack(Pack):
         return columns[None]
 
     def whole_norms(self, norms: Tensor) -> Tensor:
-        """Of the matrix, from those of its rows on each process."""
         squares = self.of.DTensor.from_local(norms.square(), self.mesh, self._placed(self.of.Partial()))
         found: Tensor = squares.full_tensor().sqrt()
         return found
 
     def agree(self, found: Tensor) -> Tensor:
-        """What the first process found, on all of them."""
         for dimension in range(self.mesh.ndim):
             found = broadcast_from_first(found, self.mesh.get_group(dimension))
         return found

@@ -60,7 +60,6 @@ class StateError(JomaError, ValueError):
     """A saved state that cannot be loaded; the message says why, and the optimizer is as it was."""
 
     def __init__(self, message: str) -> None:
-        """In one line, whatever stands in the state that the message quotes."""
         words = " ".join(message.split())
         super().__init__(words if len(words) <= LONGEST else f"{words[:LONGEST]}...")
 
@@ -72,7 +71,6 @@ class Form(NamedTuple):
     needed: bool = True
 
     def shape_for(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of that entry for a parameter of a shape."""
         return tuple(shape[SIDES.index(side)] if side in SIDES else side for side in self.sides)
 
 
@@ -386,7 +384,6 @@ class States:
         return {"state": states, "param_groups": packed}
 
     def restore_options(self, state_dict: dict[str, Any]) -> None:
-        """Take over the options of the groups."""
         for ours, theirs in zip(self._groups, state_dict["param_groups"], strict=True):
             for key in [key for key in ours if key.startswith(OWN)]:
                 del ours[key]
@@ -494,7 +491,6 @@ class States:
                     raise StateError(f"{key} of group {number} of the state must be finite, got {_brief(value)}")
 
     def _read_all(self, states: Mapping[int, Any]) -> dict[int, dict[str, Any]]:
-        """The states with counters as tensors where they are tensors here."""
         found = {}
         matrices: dict[int, list[Matrix]] = {}
         for matrix in self._matrices:
@@ -588,7 +584,6 @@ class States:
         return forms
 
     def _check_matrix(self, matrix: Matrix, state: Mapping[str, Any]) -> None:
-        """Adagrad has a state before the first subspace is found."""
         missing = [key for key in OF_MATRIX if key not in state]
         if missing and len(missing) < len(OF_MATRIX):
             raise StateError(f"the saved state of {matrix.name} has no {missing[0]!r}: the state is not whole")

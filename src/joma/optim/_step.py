@@ -69,17 +69,14 @@ class Stepping(torch.optim.Optimizer):
 
     @property
     def matrices(self) -> list[Matrix]:
-        """The projected ones, in the order of the parameters."""
         return self._members.matrices
 
     @property
     def packs(self) -> list[Pack]:
-        """Alike matrices that share a compact parameter of the inner optimizer."""
         return self._members.packs
 
     @property
     def passing(self) -> list[Passing]:
-        """Parameters that the inner optimizer trains as they are."""
         return self._members.passing
 
     def _form_packs(

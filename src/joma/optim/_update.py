@@ -139,7 +139,6 @@ class Sent:
             self._arrived.record(torch.cuda.current_stream(flags.device))
 
     def read(self) -> np.ndarray:
-        """Wait until they are there."""
         if self._arrived is not None:
             self._arrived.synchronize()
         found: np.ndarray = self._flags.numpy()
@@ -203,7 +202,6 @@ class Guard:
         return self._known - last
 
     def release(self) -> None:
-        """The inner optimizer has stepped."""
         vars(self.inner).pop("found_inf", None)
 
     def look_back(self) -> list[str]:
@@ -273,7 +271,6 @@ class Round:
     """Packs that are unfolded together and parameters that pass; what a step asks of them is worked out once."""
 
     def __init__(self, packs: list[Pack], passing: list[Passing]) -> None:
-        """Packs of one kind of number have one memory together."""
         self.packs, self.passing = packs, passing
         self.members: dict[Place, list[Tensor]] = {}
         for pack in packs:
@@ -286,7 +283,6 @@ class Round:
         self._kinds = list(kinds.values())
 
     def unfold(self) -> None:
-        """Give each compact parameter its memory, zeros."""
         for packs in self._kinds:
             shapes = [local(pack.compact).shape for pack in packs]
             sizes = [shape.numel() for shape in shapes]
@@ -425,12 +421,10 @@ class Outcomes:
     """
 
     def __init__(self) -> None:
-        """Nothing was followed yet."""
         # matrices, how often in a row, whether sound and on what course, and what is close enough
         self._sent: list[tuple[list[Matrix], list[int], Sent, float]] = []
 
     def send(self, batch: list[Matrix], found: FollowedBasis) -> None:
-        """These were followed in the update that goes on."""
         times = [max(0, SEARCHED_NEXT - matrix.refreshed) + 1 for matrix in batch]
         numbers = torch.cat([found.sound[None].to(found.course), found.course])
         self._sent.append((batch, times, Sent(numbers), found.tolerance))
@@ -438,7 +432,6 @@ class Outcomes:
             matrix.refreshed = matrix.count
 
     def read(self) -> None:
-        """Let what is not sound be searched for, and what has not settled go on."""
         sent, self._sent = self._sent, []
         for batch, times, arriving, tolerance in sent:
             numbers = torch.from_numpy(arriving.read())

@@ -82,7 +82,6 @@ class CompiledAttention:
     """
 
     def __init__(self, model: nn.Module, *, compiled: bool = True) -> None:
-        """Refused in one sentence where it does not attend in a way that is known."""
         from transformers import PreTrainedModel
 
         self._model, models = model, [each for each in model.modules() if isinstance(each, PreTrainedModel)]
@@ -140,7 +139,6 @@ class CompiledAttention:
         self.probe, self.error, self._only = probe, None, layer
 
     def disarm(self) -> None:
-        """Look no more."""
         self.probe = None
 
     def see(self, number: int, q: Tensor, k: Tensor, mask: Tensor | None, scale: float | None, causal: bool) -> None:

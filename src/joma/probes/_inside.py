@@ -51,7 +51,6 @@ class InPass:
         self._on(model.register_forward_hook(self._after, always_call=True))
 
     def remove(self) -> None:
-        """Take everything off the model again."""
         self.probe.running = False
         self._modes.close()
         self._hooks.close()

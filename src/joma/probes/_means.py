@@ -37,7 +37,6 @@ class Sums(NamedTuple):
         return Sums(self.total + total, self.counts + counts, torch.maximum(self.largest, largest))
 
     def layer(self, at: int) -> "Sums":
-        """One of the layers."""
         return Sums(*(each[at : at + 1] for each in self))
 
 
@@ -92,7 +91,6 @@ class RunningMeans:
         return {name: each for names, sums in groups for name, each in zip(names, sums.counts.unbind(), strict=True)}
 
     def _merged(self) -> dict[tuple[str, ...], Sums]:
-        """Sums of groups of layers, no layer in two of them."""
         self.reduce()
         if sum(map(len, self._sums)) > len(self.names):
             single: dict[tuple[str, ...], Sums] = {}

@@ -122,7 +122,6 @@ class Team:
         return 0
 
     def _dims(self, weight: Any) -> list[int]:
-        """Dimensions of its mesh along which processes compute with parts of it."""
         if not is_split(weight):
             return []
         dims = [dim for dim, each in enumerate(weight.placements) if axis_of(each) is not None]

@@ -54,7 +54,6 @@ class Part:
         return before
 
     def finish(self, content: Mapping[str, Any]) -> "Part":
-        """Write down that it is done, and what came out."""
         finished = replace(self, content=content, done=True)
         finished._write()
         return finished

@@ -126,7 +126,6 @@ class Feed:
         return packed(at, rows, run=run, series=name, cursor=new, after=cursor, means=list(means))
 
     def claims(self) -> list[dict[str, Any]]:
-        """The ledger of every folder that has one."""
         return [claim for path in self.paths if path.is_dir() for claim in claims_in(path, self._kept)]
 
     def figures(self, run: str) -> list[dict[str, str]]:
@@ -151,7 +150,6 @@ class Feed:
         return self.series(words["run"], words["series"], points=points, low=low, high=high, whole=whole, means=means)
 
     def titles(self) -> dict[str, str]:
-        """What axes are called that show a measure, by its name."""
         # Built by docs/view_titles.py from joma.measure.registry: to load that takes seconds, in which a page opens.
         return json.loads(static("titles.json"))  # type: ignore[no-any-return]
 

@@ -24,11 +24,9 @@ class Answer:
 
     @property
     def buffers(self) -> list[bytes]:
-        """Steps and values as little-endian bytes."""
         return [each.astype(each.dtype.newbyteorder("<"), copy=False).tobytes() for each in (self.steps, self.values)]
 
     def as_text(self) -> dict[str, Any]:
-        """For a page that has its data inside."""
         return {**self.head, "buffers": [b64encode(each).decode() for each in self.buffers]}
 
     def as_bytes(self) -> bytes:

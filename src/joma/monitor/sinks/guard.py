@@ -35,7 +35,6 @@ class Sinks:
                 raise BadInput(f"sinks must be callables (step, values), got {shown(sink)}", argument="sinks")
 
     def send(self, step: int, values: dict[str, float]) -> None:
-        """Each gets a dictionary of its own."""
         for sink in list(self.working):
             self._guarded(sink, partial(sink, step, dict(values)), f"at step {step}")
 
@@ -46,7 +45,6 @@ class Sinks:
                 self._guarded(sink, partial(_say_all, say, alerts), f"at step {alerts[0].step}")
 
     def close(self) -> None:
-        """Close those that can be."""
         for sink in list(self.working):
             if callable(close := getattr(sink, "close", None)):
                 self._guarded(sink, close, "at the end")

@@ -26,12 +26,10 @@ class Entry:
 
     @property
     def verdict(self) -> Verdict:
-        """Of this run."""
         return self.finding.verdict
 
     @property
     def differs(self) -> bool:
-        """Whether a kept run at paper scale judged the claim, and otherwise."""
         return self.kept is not None and self.kept.verdict not in (*UNJUDGED, self.verdict)
 
 
@@ -45,12 +43,10 @@ class Section:
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        """Of this run."""
         return [entry.finding.verdict for entry in self.entries]
 
     @cached_property
     def paper_verdicts(self) -> list[Verdict]:
-        """Of the kept run at paper scale."""
         return [entry.kept.verdict for entry in self.entries if entry.kept]
 
 

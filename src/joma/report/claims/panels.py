@@ -64,7 +64,6 @@ class Panel:
 
     @property
     def alt(self) -> str:
-        """What is seen, in words."""
         text = f"{self.y} by {self.x}."
         for line in self.lines:  # the ends and the extremes: small turns between them are left out
             turns = sorted({0, line.y.index(min(line.y)), line.y.index(max(line.y)), len(line.y) - 1})
@@ -73,7 +72,6 @@ class Panel:
         return text
 
     def as_json(self) -> dict[str, Any]:
-        """As panels.json keeps it."""
         return dict(json.loads(json.dumps(asdict(self))))
 
     @classmethod

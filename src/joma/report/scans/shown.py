@@ -33,7 +33,6 @@ class ShownScan:
 
     @property
     def measures(self) -> list[str]:
-        """Measures that have curves, in order."""
         return list(dict.fromkeys(curve.measure for curve in self.found.curves.values())) if self.found else []
 
 

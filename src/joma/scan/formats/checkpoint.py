@@ -126,7 +126,6 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         self, files: Mapping[str, Callable[[], TensorFile]], index: Mapping[str, str] | None, *,
         config: Mapping[str, Any] | None = None, adapter: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """Take over the files of one step."""
         self._openers = files
         self._open: dict[str, TensorFile] = {}
         self._last: Callable[[], None] = lambda: None
@@ -143,12 +142,10 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         self._used = {part for recipe in self._recipes.values() for part in recipe.parts}
 
     def names(self) -> list[str]:
-        """All tensors of the checkpoint."""
         stored = [name for name in self._place if name in self._recipes or name not in self._used]
         return [*stored, *(name for name in self._recipes if name not in self._place)]
 
     def stored_names(self) -> list[str]:
-        """What the files hold, parts that say nothing alone included."""
         return list(self._place)
 
     def notes(self) -> tuple[str, ...]:
@@ -165,7 +162,6 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         return tuple(dict.fromkeys([*self._remarks, *of_files, *counts]))
 
     def remark(self, sentence: str) -> None:
-        """Add a note on where it was found."""
         self._remarks.append(sentence)
 
     def file_of(self, tensor: str) -> str | None:
@@ -173,7 +169,6 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         return self._place.get(self._sources(self._split(tensor)[0])[0])
 
     def stored(self, tensor: str) -> Stored:
-        """Shape and number format of a tensor, without reading it."""
         name, part = self._split(tensor)
         full = self._recipes[name].stored(self) if name in self._recipes else self.look(name)
         if part is None:
@@ -185,7 +180,6 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
             raise CheckpointError(what, file=self.file_of(name), tensor=tensor) from None
 
     def read(self, tensor: str) -> Tensor:
-        """One tensor, on the CPU."""
         name, part = self._split(tensor)
         if part is None:
             return self._made(name, None)
@@ -204,7 +198,6 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
                 self._opened(self._place[source]).prefetch(source)
 
     def expect(self, batches: Sequence[Sequence[str]]) -> None:
-        """Say which tensors will be read, in order, for files that are far away."""
         by_file: dict[str, list[list[Wanted]]] = {}
         for at, tensor in ((at, tensor) for at, batch in enumerate(batches) for tensor in batch):
             name, part = self._split(tensor)
@@ -238,7 +231,6 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
             self._opened(file)
 
     def after_close(self, call: Callable[[], None]) -> None:
-        """What to do once no file is open any more."""
         self._last = call
 
     def close(self) -> None:

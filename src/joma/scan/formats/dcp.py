@@ -84,7 +84,6 @@ class DcpFolder(TensorFile):
         self.notes = (f"{what} {'was' if aside == 1 else 'were'} left aside",) if aside else ()
 
     def read(self, tensor: str) -> Tensor:
-        """One tensor, put together from its chunks."""
         shape = self.tensors[tensor].shape
         return self.read_rows(tensor, 0, shape[0]) if shape else self._chunk(tensor, self._chunks[tensor][0])
 

@@ -65,7 +65,6 @@ class JoinedFile(TensorFile):
         self, name: str, files: Iterable[TensorFile], parts: Mapping[str, Sequence[Source]], notes: Sequence[str] = (),
         along: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
-        """Join them."""
         self._along = along
         self.name = name
         self.notes = tuple(notes)
@@ -76,7 +75,6 @@ class JoinedFile(TensorFile):
         self.tensors = {tensor: self._described(tensor, sources) for tensor, sources in parts.items()}
 
     def read(self, tensor: str) -> Tensor:
-        """One tensor, joined."""
         sources = self._parts[tensor]
         dim = self._dimension(tensor) if len(sources) > 1 else -1
         if dim is None:
@@ -240,7 +238,6 @@ class ZeroFile(TensorFile):
         return -(-prod(shape) // len(self._flat))
 
     def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[tuple[int, ...], int]]:
-        """The shape of every weight, and where its numbers begin in every rank."""
         found: dict[str, tuple[tuple[int, ...], int]] = {}
         offset = 0
         for name, shape in shapes.items():

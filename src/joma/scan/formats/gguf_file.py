@@ -49,7 +49,6 @@ class GgufFile(TensorFile):
         )
 
     def read(self, tensor: str) -> Tensor:
-        """One tensor, in memory of its own."""
         shape = self.tensors[tensor].shape
         return self._rows(tensor, 0, prod(shape[:-1])).view(shape)
 

@@ -75,7 +75,6 @@ class RangedBytes:
     def __init__(
         self, name: str, size: int, fetch: Callable[[int, memoryview], None], *, readers: int = READERS
     ) -> None:
-        """Nothing is read yet."""
         self.name, self.size = name, size
         self._fetch, self.readers = fetch, readers
         self._pieces: list[_Piece] = []  # by place, without those that were used up
@@ -125,7 +124,6 @@ class RangedBytes:
             at = until
 
     def copy_to(self, stream: BinaryIO) -> None:
-        """Write what is missing to a stream that stands at the end of what it has."""
         begin = stream.tell()
         parts = pieces_of(begin, self.size, PIECE) if begin < self.size else []
         self.expect([[part] for part in parts])

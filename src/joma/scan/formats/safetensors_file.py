@@ -47,7 +47,6 @@ class SafetensorsFile(TensorFile):
         self.tensors = {name: stored for name, (stored, _, _) in described.items()}
 
     def read(self, tensor: str) -> Tensor:
-        """One tensor, in memory of its own."""
         return self._part(tensor, self.tensors[tensor].shape, 0)
 
     def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:

@@ -57,12 +57,10 @@ class TensorFile:
     def close(self) -> None: ...
 
     def wrong(self, what: str, tensor: str | None = None) -> CheckpointError:
-        """What is wrong with the file, or with what it says of a tensor."""
         about = f" ({tensor})" if tensor else ""
         return CheckpointError(f"{self.name} {what}{about}", file=self.name, tensor=tensor)
 
     def wrong_tensor(self, tensor: str, what: str) -> CheckpointError:
-        """What is wrong with one tensor."""
         return CheckpointError(f"{tensor} in {self.name} {what}", file=self.name, tensor=tensor)
 
 
@@ -89,7 +87,6 @@ class Recipe:
         raise NotImplementedError
 
     def made(self, parts: Parts) -> Tensor:
-        """All of the tensor."""
         raise NotImplementedError
 
     def read(self, parts: Parts, rows: Rows | None = None) -> Tensor:

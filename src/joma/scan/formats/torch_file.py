@@ -55,7 +55,6 @@ class TorchFile(TensorFile):
     """A state dict in a file of torch.save; nested dictionaries give names joined by dots ("model.head.weight")."""
 
     def __init__(self, path: Path | Bytes, *, single: bool = False, shards: bool = False) -> None:
-        """Open it."""
         # A plain file that can be read, or a sentence that says why not.
         self._source = LocalBytes(path) if isinstance(path, Path) else path
         self.name = self._source.name
@@ -86,7 +85,6 @@ class TorchFile(TensorFile):
         self._verified: set[int] = set()
 
     def read(self, tensor: str) -> Tensor:
-        """One tensor, in memory of its own."""
         return self.numbers(tensor, self._values[tensor])
 
     def read_rows(self, tensor: str, start: int, stop: int) -> Tensor:

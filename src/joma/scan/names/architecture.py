@@ -92,7 +92,6 @@ class Row(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For people."""
         if self.layer is None:
             return self.name
         return f"layer {self.layer}" + ("" if self.expert is None else f", expert {self.expert}")

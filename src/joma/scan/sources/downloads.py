@@ -55,7 +55,6 @@ class MadeFiles:
         return self.folder / "files" / name
 
     def names(self) -> list[str]:
-        """Every download that has a record."""
         records = self.folder / "records"
         walked = os.walk(records) if self._unlinked(records) else ()  # it does not follow symbolic links
         paths = [Path(where, name) for where, _, names in walked for name in names if name.endswith(".json")]
@@ -67,11 +66,9 @@ class MadeFiles:
         return [path for path in (self.file(name), self._part(name)) if self._is_made(path, name)]
 
     def finished(self, name: str, size: int) -> bool:
-        """Whether joma made the file, to its end."""
         return self._is_made(self.file(name), name) and self.file(name).stat().st_size == size
 
     def size(self, name: str) -> int:
-        """The bytes that joma wrote under this name."""
         return sum(found.st_size for path in self.made(name) if (found := self._plain(path)))
 
     def used(self, name: str) -> int:
@@ -80,7 +77,6 @@ class MadeFiles:
         return found.st_mtime_ns if found else 0
 
     def touch(self, name: str) -> None:
-        """Remember that it was used just now."""
         os.utime(self._record_path(name))
 
     def begin(self, name: str, size: int) -> Path:
@@ -212,7 +208,6 @@ class DiskCache:
         self._changed = threading.Condition()
 
     def folder_of(self, checkpoint: str) -> Path:
-        """Where the finished downloads of a checkpoint are."""
         return self._made.file(checkpoint)
 
     @contextmanager

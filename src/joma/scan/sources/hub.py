@@ -89,8 +89,6 @@ class HubModel:
         return named
 
     def listing(self, commit: str) -> dict[str, Listed]:
-        """The files at the top of a revision."""
-
         def ask() -> dict[str, Listed]:
             entries = [entry for page in self._listed(f"tree/{commit}") for entry in page if entry["type"] == "file"]
             files = [_listed(entry) for entry in entries]

@@ -31,7 +31,6 @@ class Listed:
 
     @property
     def version(self) -> str:
-        """What differs when the object does, as far as the store tells."""
         return self.etag or str(self.modified)
 
     @property

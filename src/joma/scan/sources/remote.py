@@ -55,7 +55,6 @@ class RemoteCheckpoint(ABC):
         """Whether a download is what is listed."""
 
     def read_small(self, file: str) -> bytes:
-        """All of a file that describes something and is therefore small."""
         size = self.files[file].size
         if size > SMALL:
             raise CheckpointError(f"{self.name}/{file} has {size:,} bytes, too many for JSON", file=file)

@@ -69,7 +69,6 @@ class PlanRow:
 
     @property
     def dims(self) -> Dims:
-        """What the columns in the run stand for."""
         if self.group is None:
             return ("layer", "head")
         if isinstance(self.measure, Fingerprint):
@@ -141,12 +140,10 @@ class Plan:
         return [row for row in self.rows if isinstance(row.measure, Measure)]
 
     def fingerprints(self, kind: str) -> dict[str, PlanRow]:
-        """The rows of one kind of fingerprint, by group."""
         return {row.group: row for row in self.rows if row.group and row.curve == f"{kind}/{row.group}"}
 
     @property
     def pairs(self) -> list[str]:
-        """Measures of two neighbouring checkpoints."""
         return [name for name, measure in self.measures.items() if measure.needs == "text"]
 
 
