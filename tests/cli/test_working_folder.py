@@ -59,15 +59,6 @@ def test_a_checkpoint_is_measured_from_within_its_folder(model, tmp_path):
 
 
 @pytest.mark.long
-def test_studies_run_side_by_side(tmp_path):
-    planted = Planted(tmp_path / "here", tmp_path / "marks")
-    done = given(installed_command(tmp_path / "bin", VERIFY), planted.folder, tmp_path / "out")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list((tmp_path / "out" / "runs").glob("*.sqlite"))) == 2
-    assert planted.run == []
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "modules"),
     [

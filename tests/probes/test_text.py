@@ -1,6 +1,5 @@
 """Attention entropy of a text: windows, limits, and a really trained model."""
 
-import math
 import os
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from architectures import TOKENS, build, inputs
-from llama2c import load_model, load_pieces
 
 from joma.probes import ProbeError, attention_entropy, attention_means, collect
 
@@ -104,22 +102,3 @@ def stories():
     if not folder or not (Path(folder) / "stories260K").is_dir():
         pytest.skip("JOMA_DATA names no folder with stories260K")
     return Path(folder) / "stories260K"
-
-
-@pytest.mark.long
-def test_a_trained_model_tells_a_story_and_attends_sharply(stories):
-    model = load_model(stories / "stories260K.bin")
-    pieces = load_pieces(stories / "tok512.bin")
-    with torch.inference_mode(), collect(model, keep=False) as probe:
-        ids = model.generate(torch.tensor([[1]]), max_new_tokens=60, do_sample=False, pad_token_id=0, eos_token_id=2)
-    story = b"".join(pieces[i] for i in ids[0].tolist()[1:]).decode(errors="replace").strip()
-    assert story.startswith(
-        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
-    )
-    read = ids[0, :-1]  # the last token was generated and never read
-    entropy = attention_entropy(model, read, context=len(read), batch=1)
-    assert entropy.shape == (5, 8)
-    torch.testing.assert_close(entropy, probe.mean_entropy(), rtol=1e-4, atol=1e-5)
-    uniform = sum(math.log(i + 1) for i in range(len(read))) / len(read)
-    assert entropy.max() < uniform
-    assert entropy.min() < 0.5 * uniform

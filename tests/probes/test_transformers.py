@@ -322,22 +322,6 @@ def test_two_models_at_once_and_a_model_inside_another_module():
     assert (wrapper.inner.config._attn_implementation, other.config._attn_implementation) == ("sdpa", "eager")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("probed", ["compiled", "inner"])
-def test_a_compiled_model_is_measured_uncompiled(probed):
-    model, given = build("gpt_neox"), inputs("gpt_neox")
-    compiled = torch.compile(model, backend="eager")
-    with torch.no_grad():
-        with collect(model) as plain:
-            logits = model(**given).logits
-        with collect(compiled if probed == "compiled" else model) as probe:
-            assert torch.equal(compiled(**given).logits, logits)
-        torch.testing.assert_close(compiled(**given).logits, logits, **CLOSE)
-    assert probe.layers == plain.layers
-    assert probe.model_name == "GPTNeoXForCausalLM"
-    assert torch.equal(probe.mean_entropy(), plain.mean_entropy())
-
-
 def test_the_setting_comes_back_after_an_error():
     model = build("llama", attention="sdpa")
     with pytest.raises(RuntimeError, match="stop"), collect(model):

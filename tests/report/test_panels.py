@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joma.claims.execute import execute
 from joma.report.claims import panels
 from joma.report.claims.headlines import HEADLINES, SHOWN_FOR_THEOREMS
 from joma.report.claims.kept import kept
 from joma.report.claims.panel_readers import READERS, panel_of
 from joma.report.claims.panels import Line, Panel, kept_panels, line_of, panel_html, panels_html
 from joma.runs import Run
-from joma.studies import load
 
 RECORDS = Path(__file__).parents[2] / "results"
 COPIED = [claim for claim in READERS if claim != SHOWN_FOR_THEOREMS]
@@ -67,21 +65,6 @@ def test_kept_curves_show_what_the_sentences_tell() -> None:
     )
     ends = [line.y[-1] for line in kept_panels()["galore-table/full-rank-is-best"].lines]
     assert ends[0] < ends[1]
-
-
-@pytest.mark.long
-def test_the_panel_of_the_theorems_from_a_fresh_run(tmp_path: Path) -> None:
-    """Its record is not kept: the quick run has other sizes and the same printed and corrected forms."""
-    study = load("thm2")
-    result = execute(study, study.quick, tmp_path, pictures=False)
-    assert result.run is not None
-    with Run.open(result.run) as run:
-        fresh = panel_of(SHOWN_FOR_THEOREMS, run)
-    assert fresh is not None
-    for panel in (fresh, kept_panels()[SHOWN_FOR_THEOREMS]):
-        printed, corrected = panel.lines
-        assert max(printed.y) > 0.1
-        assert max(corrected.y) < 1e-10
 
 
 def test_the_panel_of_the_theorems_tells_the_largest_difference_between_six_tokens(tmp_path: Path) -> None:

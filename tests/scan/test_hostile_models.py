@@ -135,17 +135,6 @@ def test_tokenizers_that_panic(checkpoint, changes, sentence):
     assert "\n" not in str(caught.value)
 
 
-ABORTS = {"type": "BPE", "vocab": {"a": 0, "é": 1, "aé": 2}, "merges": [["a", "é"]], "continuing_subword_prefix": "x"}
-
-
-@pytest.mark.long
-def test_a_tokenizer_that_ends_its_process(checkpoint, tmp_path, capfd):
-    (tmp_path / "text.txt").write_text("a" * 100)
-    printed = said(with_tokenizer(checkpoint, model=ABORTS), tmp_path / "text.txt", tmp_path / "out", capfd)
-    assert "the tokenizer of step1 broke down over the text" in printed
-    assert "panicked" not in printed
-
-
 def test_a_tokenizer_without_end_is_given_up(checkpoint, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(limits, "TOKENIZER_SECONDS", 0.5)
     slow = {**BACKTRACKS, "pattern": {"Regex": "(?:a{1,40}){1,3}b"}}

@@ -4,7 +4,6 @@ import copy
 import csv
 import json
 import shutil
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,11 +15,9 @@ from later import some_now
 from joma.cli.main import main
 from joma.host.errors import BadInput
 from joma.measure.allocation import allocate
-from joma.runs import Run
 from joma.scan import CheckpointError
 from joma.scan.model.allocation import _pair, allocated, entropies_and_loss
 from joma.scan.names.parameters import parameter_groups
-from joma.scan.sweep.record import stored_scan
 from joma.training import SeriesConfig, train_series
 
 STEPS, LAYERS, CONTEXT = (0, 2, 4, 8), 2, 16
@@ -174,27 +171,6 @@ def test_batches_count_by_their_windows(monkeypatch):
     assert found.values["allocation/loss"][0].tolist() == pytest.approx([8.0, 0.4, 4.0, 4.0])
 
 
-@pytest.mark.long
-def test_every_part_is_as_exact_as_its_error_says():
-    """Errors of groups cancel in their sum: each is compared with what more nodes give."""
-    earlier = small("gpt_neox")
-    with torch.no_grad():
-        for parameter in earlier.parameters():
-            parameter.mul_(8.0 if parameter.ndim > 1 else 1.0)
-    later = moved(earlier, 0.1)
-    tokens = torch.arange(16) * 7 % 20
-    found = allocated(earlier, later, tokens, lambda doing: None)
-    table = np.concatenate(list(found.values.values()))
-    states = [{name: one.detach() for name, one in model.named_parameters()} for model in (earlier, later)]
-    fine = allocate(
-        entropies_and_loss(later, tokens[None]), states, parameter_groups(later), tolerance=1e-6, absolute=1e-6,
-        most=96, each=True, way="backward",
-    )  # fmt: skip
-    off = np.abs(table[:, 2:] - fine.parts[0].numpy().T).max(1)
-    assert (off <= table[:, 1] + 1e-5).all(), (off, table[:, 1])  # 1e-5: what float32 leaves
-    assert table[:, 1].max() < 1e-2 * np.abs(table[:, 2:]).max()
-
-
 @pytest.mark.parametrize("kind", some_now(["gpt_neox", "llama", "gpt2", "phi3", "qwen3"], every=2))
 def test_small_steps_are_finite_differences_of_single_groups(kind):
     earlier = small(kind)
@@ -242,54 +218,6 @@ def test_the_vector_of_a_padding_token_counts_where_the_text_holds_it(tmp_path):
     values, columns = table(found, "allocation/loss")
     assert status == 0
     assert values[1, 0, columns.index("error")] < 1e-3 * abs(values[1, 0, 0]) + 1e-4
-
-
-@pytest.mark.long
-def test_an_interrupted_scan_goes_on_where_it_stopped(trained, ids, whole, tmp_path, monkeypatch, capsys):
-    from joma.measure.registry import MEASURES
-
-    pairs = sys.modules["joma.scan.sweep.pairs"]
-    before = pairs.Chain._measured
-    monkeypatch.setattr(pairs.Chain, "_measured", lambda self, place, loaded: before(self, place, loaded)
-                        if place.step < 4 else (_ for _ in ()).throw(KeyboardInterrupt))  # fmt: skip
-    arguments = (trained, "--measures", "allocation", "--text", ids)
-    with pytest.raises(KeyboardInterrupt):
-        scan(*arguments, out=tmp_path)
-    monkeypatch.setattr(pairs.Chain, "_measured", before)
-    capsys.readouterr()
-    status, found = scan(*arguments, "--jobs", 2, out=tmp_path)
-    said = capsys.readouterr().out
-    assert status == 0
-    assert "[1/3] step 0 to 2  allocation: recorded already" in said
-    assert "[2/3] step 2 to 4  allocation: entropy " in said
-    for name in MEASURES["allocation"].curves:
-        assert found["curves"][name] == whole[1]["curves"][name]
-    assert found["steps"] == list(STEPS)
-
-
-@pytest.mark.long
-def test_a_checkpoint_that_appears_later_makes_new_pairs(trained, ids, whole, tmp_path, capsys):
-    arguments = (trained, "--measures", "allocation", "--text", ids)
-    few = scan(*arguments, "--steps", "0,4,8", out=tmp_path)[1]
-    assert table(few, "allocation/loss")[0][1:, 0, 2].tolist() == [0, 4]
-    capsys.readouterr()
-    found = scan(*arguments, out=tmp_path)[1]
-    assert capsys.readouterr().out.count("allocation: recorded already") == 1  # from 4 to 8
-    assert found["curves"]["allocation/entropy"] == whole[1]["curves"]["allocation/entropy"]
-    with Run.open(found["run"]) as run:
-        assert stored_scan(run).as_json()["curves"] == found["curves"]
-
-
-@pytest.mark.long
-def test_a_checkpoint_that_cannot_be_loaded_is_passed_over(trained, ids, tmp_path):
-    folder = shutil.copytree(trained, tmp_path / "series")
-    change(folder / "step2", lambda t: t["gpt_neox.embed_in.weight"][0, 0].fill_(torch.nan))
-    status, found = scan(folder, "--measures", "allocation", "--text", ids, "--steps", "0,2,4", out=tmp_path / "out")
-    assert (status, found["steps"]) == (3, [0, 4])
-    assert table(found, "allocation/entropy")[0][1, 0, 2] == 0
-    (fault,) = found["left_out"]
-    assert (fault["step"], fault["measure"]) == (2, "allocation")
-    assert "embed_in.weight has 1 of" in fault["what"]
 
 
 def test_what_a_scan_makes_of_it(whole, tmp_path, capsys):

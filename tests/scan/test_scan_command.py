@@ -87,15 +87,6 @@ def test_shards_and_torch_files_give_the_same_curves(series, scanned, neox, tmp_
     assert scan(files, out=tmp_path / "out")[1]["curves"]["stable_rank/mlp"]["values"] == whole
 
 
-def test_a_single_checkpoint(series, tmp_path):
-    folder = series / "step10"
-    for source in (folder, folder / "model.safetensors"):
-        status, found = scan(source, out=tmp_path / "out")
-        assert status == 0
-        assert len(found["curves"]["stable_rank/mlp"]["values"]) == 1
-    assert scan(folder, out=tmp_path / "out")[1]["steps"] == [10]
-
-
 def test_patterns_and_coherence(series, tmp_path):
     wanted = ("--pattern", r"mine=.*attention\.dense\.weight", "--measures", "stable_rank,coherence")
     status, found = scan(series, *wanted, out=tmp_path / "out")
@@ -245,19 +236,6 @@ def test_memory_stays_near_one_tensor(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     grown, one = int(done.stdout.splitlines()[-1]), 4 * 2048**2
     assert grown < 3 * one
-
-
-def test_the_same_from_python(series, tmp_path):
-    chosen = open_series(series, downloads=tmp_path / "downloads").select("0:10")
-    settled = plan(chosen, measures=["stable_rank"], groups=["mlp"])
-    lines = []
-    with Run.create(tmp_path / "run.sqlite", study="mine", config={"any": 1}) as run:
-        found = sweep(settled, run, report=lines.append)
-    assert found.steps == [0, 1, 2, 10]
-    assert len([line for line in lines if line.startswith("[")]) == 4  # others come from a step that takes long
-    assert found.curves["stable_rank/mlp"].values.shape == (4, LAYERS)
-    assert found.faults == []
-    assert not (tmp_path / "downloads").exists()
 
 
 def test_an_interrupt_waits_for_the_tensors_under_way_alone(series, tmp_path, monkeypatch):

@@ -8,10 +8,9 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from checkpoint_series import LAYERS, WORDS, change, make_series, scan
+from checkpoint_series import LAYERS, WORDS, change, scan
 from hub_server import Repository, serving
 
-from joma.host import hub as hub_client
 from joma.measure import registry
 from joma.scan import CheckpointError, sweep
 from joma.scan.model.allocation import must_have_gradients
@@ -134,21 +133,6 @@ def test_an_interrupt_stops_a_running_model_at_its_next_layer(series, tokens, tm
     assert told[1:] == ["0 of 32 tokens"] * 4
 
 
-@pytest.mark.long
-def test_texts_are_read_with_the_models_own_tokenizer(neox, tmp_path):
-    folder = make_series(neox, tmp_path / "series", (0, 1))
-    for step in folder.iterdir():
-        words_of(step)
-    ids = np.random.default_rng(0).integers(0, WORDS, 50)
-    np.save(tmp_path / "ids.npy", ids)
-    (tmp_path / "text.txt").write_text(" ".join(f"w{i}" for i in ids))
-    one, other = (
-        scan(folder, "--measures", "entropy", "--text", tmp_path / name, out=tmp_path / name.replace(".", "-"))[1]
-        for name in ("ids.npy", "text.txt")
-    )
-    assert one["curves"]["entropy"] == other["curves"]["entropy"]
-
-
 def words_of(folder):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -261,19 +245,6 @@ def test_no_answer_makes_a_scan_run_the_code_of_a_checkpoint(with_code, tokens, 
             scan(with_code, *arguments, text, out=tmp_path / "one")
     assert not sys.stdin.asked
     assert not (tmp_path / "ran").exists()
-
-
-def test_entropy_from_the_hub(series, tokens, tmp_path, monkeypatch):
-    monkeypatch.setattr(hub_client, "PAUSE", 0.01)
-    revisions = {
-        folder.name: {path.name: path.read_bytes() for path in folder.iterdir()} for folder in series.iterdir()
-    }
-    with serving(Repository("a/b", revisions)) as address:
-        monkeypatch.setenv("HF_ENDPOINT", address)
-        status, found = scan("a/b", "--measures", "entropy", "--text", tokens, out=tmp_path / "out")
-    assert status == 0
-    local = scan(series, "--measures", "entropy", "--text", tokens, out=tmp_path / "local")[1]
-    assert found["curves"] == local["curves"]
 
 
 @pytest.mark.parametrize(("refuses", "kind", "sentence"), [

@@ -1,8 +1,5 @@
 """What a scan leaves behind: a page, tables, an exit status for thresholds, and two models on one axis."""
 
-import csv
-import json
-import shutil
 import sys
 
 import numpy as np
@@ -21,45 +18,6 @@ from joma.scan.result.thresholds import Threshold, summaries, violations
 
 def joma(*words):
     return main([str(word) for word in words])
-
-
-@pytest.mark.long
-def test_a_whole_scan_ends_in_its_page(series, tokens, tmp_path, capsys):
-    change(series / "step2", lambda t: t["gpt_neox.embed_in.weight"][0, 0].fill_(torch.nan))
-    out = tmp_path / "out"
-    wanted = ("--measures", "stable_rank,coherence,entropy", "--text", tokens, "--out", out)
-    assert joma("scan", series, *wanted, "--csv", tmp_path / "a.csv", "--json", tmp_path / "a.json") == 3
-    lines = capsys.readouterr().out.splitlines()
-    page = next(out.glob("scan-series-*.html"))
-    assert lines[-1] == f"page: {page}"
-    assert lines[1] == "mlp, mlp_down, attention_o, attention_qkv: 3 of 3 layers covered"
-    assert lines[2].startswith("[1/5] step 0  stable_rank, mean over layers: mlp 1")
-    assert lines[2].endswith(" s left")
-    assert "left out: coherence/embedding; left out: entropy" in lines[4]
-    assert "note: entropy reads tokens.npy: 6 windows of 16 tokens; the last 4 of its 100 tokens are not read" in lines
-    assert "5 of 5 steps usable" in lines
-    html = page.read_text()
-    assert html.count("<figure") == 2 + 1 + 3  # curves and heat maps; of the embedding one curve; of heads a third
-    for words in ("coherence/embedding", "embed_in.weight has 1 of 2,048 values", "3 of 3 layers", "the last 4 of its"):
-        assert words in html
-    found = json.loads((tmp_path / "a.json").read_text())
-    assert {fault["measure"] for fault in found["left_out"]} == {"coherence/embedding", "entropy"}
-    assert [np.shape(curve["values"]) for curve in found["curves"].values()] == [
-        *[(5, LAYERS, 1)] * 4, (5, 1, 5), (5, LAYERS, 4)]  # fmt: skip
-    with (tmp_path / "a.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["step", "epoch", "measure", "group", "layer", "head", "value"]
-    assert len(rows) == 5 * LAYERS * 4 + 4 * 5 + 4 * LAYERS * 4
-    mine = [float(row["value"]) for row in rows if row["group"] == "mlp" and row["layer"] == "1"]
-    assert mine == [row[1][0] for row in found["curves"]["stable_rank/mlp"]["values"]]
-    assert {row["head"] for row in rows if row["measure"] == "entropy"} == {"0", "1", "2", "3"}
-    # The run alone gives the same page and the same table.
-    again = tmp_path / "again"
-    assert joma("report", found["run"], "--out", again) == 0
-    figures = (again / page.name).read_text().split("<main")[1].split("</main>")[0]
-    assert figures == html.split("<main")[1].split("</main>")[0]
-    assert joma("export", found["run"], "--to", "csv", "--out", tmp_path / "b.csv") == 0
-    assert (tmp_path / "b.csv").read_text() == (tmp_path / "a.csv").read_text()
 
 
 @pytest.mark.parametrize(
@@ -150,33 +108,6 @@ def test_rules_speak_of_heads_quantities_and_experts():
     assert said("stable_rank<=3") == ["epoch 7, layer 0, expert 1: stable_rank/mlp_experts is 3"]
 
 
-@pytest.mark.long
-def test_two_sources_on_one_axis(series, neox, tmp_path, capsys):
-    from checkpoint_series import make_series
-
-    other = make_series(neox, tmp_path / "other", (0, 50))
-    out = tmp_path / "out"
-    files = ("--csv", tmp_path / "both.csv", "--json", tmp_path / "both.json")
-    assert joma("scan", "--compare", series, other, "--groups", "mlp,attention_o", "--out", out, *files) == 0
-    page = next(out.glob("compare-*.html"))
-    assert capsys.readouterr().out.splitlines()[-1] == f"page: {page}"
-    html = page.read_text()
-    assert "<h1>series and other</h1>" in html
-    assert html.count("<figure") == 1
-    assert "series, step 100" in html
-    both = json.loads((tmp_path / "both.json").read_text())["scans"]
-    assert [one["steps"] for one in both] == [[0, 1, 2, 10, 100], [0, 50]]
-    with (tmp_path / "both.csv").open() as file:
-        assert {row["source"] for row in csv.DictReader(file)} == {str(series), str(other)}
-    # An earlier scan is compared by its run; nothing of it is read again.
-    shutil.rmtree(other)
-    run = next((out / "runs").glob("scan-other-*.sqlite"))
-    assert joma("scan", "--compare", series / "step1", run, "--out", tmp_path / "two") == 0
-    assert "The last checkpoints of step1 and other" in next((tmp_path / "two").glob("*.html")).read_text()
-    assert joma("scan", run, "--out", out) == 2
-    assert "joma report" in capsys.readouterr().err
-
-
 def test_several_scans_are_one_report(series, tmp_path):
     for steps in ("0,1", "0,100"):
         scan(series / f"step{steps[-1]}", out=tmp_path)
@@ -221,30 +152,6 @@ def test_tiny_matrices_are_measured_by_one_thread(series, tmp_path, monkeypatch)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.long
-def test_many_experts_have_a_page_and_few_fingerprints(tmp_path, monkeypatch):
-    (tmp_path / "moe").mkdir()
-    for step in (0, 10):
-        weights = torch.randn(40, 4, 8, generator=torch.Generator().manual_seed(step))
-        tensors = {
-            f"model.layers.{layer}.mlp.experts.{expert}.{name}.weight": weights[expert] * (1 + layer) + at
-            for layer in range(3)
-            for expert in range(40)
-            for at, name in enumerate(("gate_proj", "up_proj"))
-        }
-        save_file(tensors, tmp_path / "moe" / f"step{step}.safetensors")
-    monkeypatch.setattr(sys.modules["joma.scan.sweep.plan"], "GATED", 50)
-    assert joma("scan", tmp_path / "moe", "--out", tmp_path / "out", "--csv", tmp_path / "a.csv") == 0
-    run = next((tmp_path / "out" / "runs").glob("*.sqlite"))
-    with Run.open(run) as kept:
-        assert kept.at("stable_rank/mlp_experts", 0).shape == (120,)
-        assert kept.at("sketch/mlp_experts", 0).shape[0] == 40
-    with (tmp_path / "a.csv").open() as file:
-        first = next(csv.DictReader(file))
-    assert (first["layer"], first["expert"]) == ("0", "0")
-    assert "Experts, by layer" in next((tmp_path / "out").glob("*.html")).read_text()
 
 
 def test_a_measure_whose_tensors_are_not_there_is_refused_alone(tmp_path, capsys):

@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from patience import until
-from view.making import NASTY, heads, nasty
+from view.making import heads
 from view.serving import serving
 
-from joma.runs import Run
 from joma.view.feed import Feed
 
 pytestmark = pytest.mark.browser
@@ -172,27 +170,6 @@ def test_a_bit_that_flipped_in_a_series_is_one_sentence(open_page: Callable[...,
         page.close()
 
 
-def test_more_points_come_where_somebody_zooms_in(open_page: Callable[..., Any], tmp_path: Path) -> None:
-    with Run.create(tmp_path / "a.joma", study="demo", config={}) as run:
-        for start in range(0, 9000, 3000):
-            with run._transaction() as connection:  # one commit for many steps
-                from joma.runs.values import pack
-
-                series = run._series_id(connection, "loss")
-                rows = [(series, step, *pack(float(step % 7), "loss", step)) for step in range(start, start + 3000)]
-                connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", rows)
-    with serving(Feed([tmp_path])) as (address, _):
-        page = open_page(address)
-        page.locator(".note", has_text="Thinned to 2,000 of 9,000 steps").wait_for()
-        page.goto(f"{address}#?low=1000&high=1100")
-        until(lambda: page.locator(".note").inner_text() == "")
-        with page.expect_download() as waiting:
-            page.get_by_role("button", name="CSV").click()
-        rows = Path(waiting.value.path()).read_text().splitlines()[1:]
-        assert rows == [f"{step},{step % 7}" for step in range(1000, 1101)]
-        page.close()
-
-
 def test_a_server_that_is_gone_is_told(open_page: Callable[..., Any], tmp_path: Path) -> None:
     heads(tmp_path / "a.joma", 5)
     with serving(Feed([tmp_path])) as (address, _):
@@ -200,19 +177,6 @@ def test_a_server_that_is_gone_is_told(open_page: Callable[..., Any], tmp_path: 
         page.locator(".legend li").first.wait_for()
     page.locator(".live", has_text="The server does not answer.").wait_for()
     assert page.locator(".legend li").count() == 4  # what was seen stays
-
-
-def test_nasty_names_are_text_here_too(open_page: Callable[..., Any], tmp_path: Path) -> None:
-    nasty(tmp_path / f"{quote(NASTY, safe='')[:40]}.joma")
-    nasty(tmp_path / "<img src=x onerror=alert(1)>.joma")
-    with serving(Feed([tmp_path])) as (address, _):
-        page = open_page(f"{address}#?screen=runs")
-        until(lambda: page.locator("tbody tr").count() == 2)
-        assert page.locator("img").count() == 0
-        page.get_by_role("button", name="<img src=x onerror=alert(1)>.joma").click()
-        page.locator(".legend li").first.wait_for()
-        assert page.locator("img").count() == 0
-        page.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from in_browser import violations_on
 from view.making import NASTY, heads
 
-from joma.claims.ledger import read_findings
 from joma.runs import Run
 from joma.view.feed import Feed
 from joma.view.page import write_page
@@ -47,57 +45,6 @@ def saved(page: Any, kind: str) -> Path:
 
 def table(page: Any) -> list[list[str]]:
     return list(csv.reader(saved(page, "csv").read_text(encoding="utf-8").splitlines()))
-
-
-def test_runs_are_listed_found_and_sorted(open_page: Callable[..., Any], address: str) -> None:
-    page = open_page(address)
-    rows = page.locator("tbody tr")
-    assert rows.count() == 6
-    assert page.get_by_role("button", name="Runs", exact=True).get_attribute("aria-current") == "page"
-    assert "failed" in page.locator("tr", has_text="nasty.joma").inner_text()
-    assert re.search(r"\d+ alarm", page.locator("tr", has_text="monitored.joma").inner_text())
-    assert "1 left out" in page.locator("tr", has_text="scan-").inner_text()
-    page.locator("input[type=search]").fill("monitor")
-    assert rows.count() == 1
-    assert page.locator(".count").inner_text() == "1 of 6 runs"
-    page.locator("input[type=search]").fill("")
-    page.get_by_role("button", name="Study", exact=True).click()
-    studies = [row.locator("td").nth(1).inner_text() for row in rows.all()]
-    assert studies == sorted(studies)
-    page.get_by_role("button", name="Study", exact=True).click()
-    assert [row.locator("td").nth(1).inner_text() for row in rows.all()] == studies[::-1]
-    assert page.locator("[aria-sort=descending]").inner_text() == "Study"
-    page.get_by_role("checkbox", name="Choose heads.joma").check()
-    page.get_by_role("checkbox", name="Choose monitored.joma").check()
-    page.get_by_role("button", name="Show the curves of those chosen").click()
-    assert page.locator(".runs-box summary").inner_text().endswith("runs")
-    assert "run=heads.joma" in page.url
-    page.go_back()
-    rows.first.wait_for()
-
-
-def test_curves_by_layer_and_head(open_page: Callable[..., Any], address: str) -> None:
-    page = open_page(at(address, "curves", "&run=heads.joma"))
-    # numbers are step + 100 layer + 10 head: the mean over three heads is 10 above, at the last step 39
-    assert legend(page) == {f"layer {layer}": f"{39 + 100 * layer + 10}" for layer in range(4)}
-    page.get_by_label("head", exact=True).select_option("2")
-    page.get_by_text("59", exact=True).wait_for()
-    assert legend(page) == {f"layer {layer}, head 2": f"{39 + 100 * layer + 20}" for layer in range(4)}
-    page.get_by_label("layer", exact=True).select_option("3")
-    header, *rows = table(page)
-    assert header == ["step", "layer 3, head 2"]
-    assert [(float(x), float(y)) for x, y in rows] == [(step, step + 320.0) for step in range(40)]
-    page.get_by_label("layer", exact=True).select_option("interval")
-    header, *rows = table(page)
-    assert header[1:] == ["head 2", "head 2 low", "head 2 high"]
-    assert float(rows[0][1]) == 170.0
-    assert float(rows[0][2]) < 170.0 < float(rows[0][3])
-    page.get_by_text("99 % interval of the mean over 4 repetitions").wait_for()
-    page.get_by_label("Along", exact=True).select_option("layer")
-    page.wait_for_url(lambda url: "x=layer" in url)
-    page.get_by_label("head", exact=True).select_option("0")
-    header, *rows = table(page)
-    assert [(float(x), float(y)) for x, y in rows] == [(layer, 39 + 100.0 * layer) for layer in range(4)]
 
 
 def test_the_address_holds_the_view(open_page: Callable[..., Any], address: str) -> None:
@@ -156,92 +103,6 @@ def test_a_record_of_one_step_is_drawn_along_its_longest_axis(open_page: Callabl
     page = open_page((tmp_path / "page.html").as_uri())
     assert legend(page) == {"axis 0 = 0": "81", "axis 0 = 1": "361"}
     assert page.get_by_label("Along", exact=True).input_value() == "dim_1"
-
-
-def test_a_heat_map_with_a_slider_over_steps(open_page: Callable[..., Any], address: str) -> None:
-    page = open_page(at(address, "heads", "&run=heads.joma"))
-    page.locator(".map canvas").wait_for()
-    assert page.locator(".steps output").inner_text() == "39 of 39"
-    box = page.locator(".map")
-    box.focus()
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowRight")
-    assert page.locator(".reading").inner_text() == "layer 1, head 1: 149 at step 39"
-    slider = page.get_by_label("Step", exact=True)
-    slider.fill("7")
-    assert page.locator(".reading").inner_text() == "layer 1, head 1: 117 at step 7"
-    page.wait_for_url(lambda url: "step=7" in url)
-    assert page.locator(".scale span").nth(1).inner_text() == "0"
-    assert page.locator(".scale span").last.inner_text() == "359"
-    page.get_by_label("colours of this step alone", exact=True).check()
-    assert page.locator(".scale span").last.inner_text() == "327"
-    box.focus()
-    page.keyboard.press("Enter")
-    page.wait_for_url(lambda url: "screen=curves" in url)
-    assert table(page)[0] == ["step", "layer 1, head 1"]
-
-
-def test_alarms_and_left_out_checkpoints_are_marked(open_page: Callable[..., Any], address: str, folder: Path) -> None:
-    page = open_page(at(address, "heads", "&run=monitored.joma&series=largest_logit"))
-    page.locator(".events li").first.wait_for()
-    (shown,) = [run for run in Feed([folder]).index()["runs"] if run["id"] == "monitored.joma"]
-    assert page.locator(".events li").count() == len(shown["alarms"])
-    first = shown["alarms"][0]
-    page.locator(".events li button").first.click()
-    assert page.locator(".steps output").inner_text().startswith(f"{first['step']} of")
-    assert page.locator(".strip").is_visible()
-    page.goto(
-        at(address, "heads", "&run=" + next(r["id"] for r in Feed([folder]).index()["runs"] if r["study"] == "scan"))
-    )
-    page.get_by_text("Checkpoints that were left out").wait_for()
-    assert page.locator(".events li").inner_text().startswith("step 20")
-
-
-def test_parts_that_add_up(open_page: Callable[..., Any], address: str, folder: Path) -> None:
-    page = open_page(at(address, "split", "&run=monitored.joma"))
-    found = legend(page)
-    assert list(found) == ["shared", "specific", "cross", "sum of the parts", "measured whole"]
-    numbers = {name: float(text.replace("−", "-")) for name, text in found.items()}
-    with Run.open(folder / "monitored.joma") as run:
-        for name in ("shared", "specific", "cross"):
-            assert numbers[name] == pytest.approx(run.array(f"spread/{name}")[-1].mean(), rel=5e-3), name
-        assert numbers["measured whole"] == pytest.approx(run.array("spread/variance")[-1].mean(), rel=5e-3)
-        assert numbers["sum of the parts"] == pytest.approx(numbers["measured whole"], rel=5e-3)
-        page.get_by_label("Layer", exact=True).select_option("1")
-        page.wait_for_url(lambda url: "layer=1" in url)
-        wanted = run.array("spread/shared")[-1, 1].mean()
-        assert float(legend(page)["shared"].replace("−", "-")) == pytest.approx(wanted, rel=5e-3)
-    assert saved(page, "svg").read_text(encoding="utf-8").count("fill-opacity") >= 3
-
-
-def test_claims_are_filtered_and_lead_to_each_other(open_page: Callable[..., Any], address: str, folder: Path) -> None:
-    findings = read_findings(folder / "findings.json")
-    page = open_page(at(address, "claims"))
-    claims = page.locator("details.claim")
-    claims.first.wait_for()
-    assert claims.count() == len(findings)
-    verdicts = [finding.verdict for finding in findings]
-    chip = page.locator(".chip").first
-    verdict = chip.get_attribute("data-verdict")
-    assert chip.inner_text().split()[-1] == str(verdicts.count(verdict))
-    chip.focus()
-    page.keyboard.press("Enter")
-    assert claims.count() == verdicts.count(verdict)
-    assert page.locator(f'.chip[data-verdict="{verdict}"]').get_attribute("aria-pressed") == "true"
-    page.keyboard.press("Enter")
-    assert claims.count() == len(findings)
-    one = next(finding for finding in findings if set(finding.claim.uses) & {other.id for other in findings})
-    page.locator("input[type=search]").fill(one.id)
-    claims.first.locator("summary").click()
-    assert claims.first.locator(".sides h2").all_inner_texts() == ["quick scale", "paper scale"]
-    assert claims.first.locator("code").inner_text() == one.command
-    below = next(use for use in one.claim.uses if use in {other.id for other in findings})
-    claims.first.get_by_role("button", name=below).click()
-    target = page.locator(f'[data-claim="{below}"][open]')
-    target.wait_for()
-    assert one.id in target.inner_text()  # used by
-    target.get_by_role("button", name=re.compile("Curves of")).click()
-    page.wait_for_url(lambda url: "screen=curves" in url)
 
 
 def test_nothing_but_text_is_made_of_names(open_page: Callable[..., Any], tmp_path: Path, address: str) -> None:

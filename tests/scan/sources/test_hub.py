@@ -61,16 +61,6 @@ def test_a_dropped_connection_goes_on_where_it_stopped(served, tmp_path):
     assert set(served.drops.values()) == {0}
 
 
-@pytest.mark.parametrize("how", ["dead", pytest.param("silent", marks=pytest.mark.long)])
-def test_a_connection_that_brings_nothing_is_a_fault_of_the_step(served, tmp_path, how):
-    setattr(served, how, {("step2", "model.safetensors")})
-    status, found = scan(NAME, out=tmp_path / "out")
-    assert status == 3
-    (fault,) = found["left_out"]
-    assert fault["step"] == 2
-    assert "the connection broke 5 times" in fault["what"]
-
-
 def test_a_file_that_is_listed_and_not_there(served, tmp_path):
     served.lost = {("step2", "model.safetensors")}
     status, found = scan(NAME, out=tmp_path / "out")
