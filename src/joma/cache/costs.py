@@ -88,6 +88,12 @@ class Costs:
     - left_out: policies that the model cannot have, each with the reason
     - run: the file that keeps the losses, where one was asked for
     - name: of the model
+
+    >>> settled = rule("window", 8, 64)
+    >>> costs = Costs(64, 2, 3.0, 3.1, {"window": [Cost(settled, 0.125, 3.2, 0.2, 0.1, 3.2)]})
+    >>> print(costs.table())
+    policy          12.5 %
+    window  +0.200 ± 0.100
     """
 
     seq_len: int

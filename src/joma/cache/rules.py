@@ -33,6 +33,9 @@ class Rule:
     - prompt: tokens that `snapkv` reads at full attention before it chooses
     - seed: of the policy `random`
     - function: a policy of your own, from a `joma.cache.Call` to a `joma.cache.Choice`; None for those of `POLICIES`
+
+    >>> rule("h2o", 0.2, 100)
+    Rule(policy='h2o', budget=20, sinks=0, recent=10, prompt=50)
     """
 
     policy: str

@@ -27,6 +27,13 @@ class Ahead:
     - steps: none beyond it is drawn before it is asked for
     - device: where batches are wanted
     - most_bytes: of a block that is kept; `MOST_BYTES` unless given
+
+    >>> def draw(steps, members):
+    ...     number = torch.tensor(list(steps))[:, None] * 100 + torch.tensor(list(members))
+    ...     return (number,)
+    >>> batch = Ahead(draw, steps=1000)
+    >>> [batch(step, [3, 7]) for step in (5, 6, 2)]
+    [(tensor([503, 507]),), (tensor([603, 607]),), (tensor([203, 207]),)]
     """
 
     def __init__(self, draw: Draw, *, steps: int, device: str = "cpu", most_bytes: int | None = None) -> None:
@@ -62,7 +69,11 @@ class Ahead:
 
 
 def sent(values: Tensor | Sequence[int], device: torch.device | str) -> Tensor:
-    """These values on a device. Nothing waits: a GPU reads them from pinned memory when it gets there."""
+    """These values on a device. Nothing waits: a GPU reads them from pinned memory when it gets there.
+
+    >>> sent(range(3), "cpu")
+    tensor([0, 1, 2])
+    """
     tensor = values if isinstance(values, Tensor) else torch.tensor(values)
     if tensor.device.type == "cpu" and torch.device(device).type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)

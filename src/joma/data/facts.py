@@ -54,6 +54,12 @@ class Reversals(_Facts):
     - others: (n, entity) int64: entities of no fact, that have an identity alone
     - words: tokens that entities are made of; the relations are the two ids after them
     - identity: whether `A -> A` and `A <- A` are trained, too
+
+    >>> facts = reversals(200)
+    >>> facts
+    Reversals(pairs=200, both=140, entity=1, vocabulary=802)
+    >>> len(facts.train), len(facts.test), len(facts.one_way), len(facts.unseen)
+    (340, 60, 60, 200)
     """
 
     first: Tensor
@@ -156,6 +162,10 @@ def reversals(
 
     vocabulary: ids in all, with the two relations at the end. By default 4 words per pair and the relations: with one
     token per entity, half of the words are left for `unseen`. 200 pairs have 800 words, as with the authors.
+
+    >>> facts = reversals(4, both=0.5, seed=1)
+    >>> facts.one_way.tokens.tolist(), facts.test.tokens.tolist()
+    ([[11, 16, 2], [12, 17, 7]], [[2, 17, 11], [7, 16, 12]])
     """
     pairs, entity = integer(pairs, "pairs", 1), entity_length(entity)
     words = entity_words(vocabulary, 4 * pairs)
@@ -178,6 +188,9 @@ def reversals_of(
 
     A pair (A, A) is an identity and no fact: it is refused unless `identity` is asked for. The vocabulary ends after
     the largest token and two relations, unless it is given. The rest is as in `reversals`.
+
+    >>> reversals_of([((0,), (1,)), ((2,), (3,))], both=0.5).train.tokens.tolist()
+    [[0, 4, 1], [1, 5, 0], [3, 5, 2]]
     """
     couples = given_entities(pairs, "pairs")
     fresh = given_entities(unseen, "unseen") if len(unseen) else couples[:0]
@@ -302,6 +315,10 @@ def chains(
 
     held_out: share of chains, chosen at random, whose composition `A ~> C` is tested and never trained. The vocabulary
     has by default twice as many words as the chains have entities, so that as many are left for `unseen`.
+
+    >>> facts = chains(2, held_out=0.5)
+    >>> facts.test.tokens.tolist(), [step.tokens.tolist() for step in facts.steps]
+    ([[8, 13, 5]], [[[8, 12, 0]], [[0, 12, 5]]])
     """
     count, entity = integer(count, "count", 1), entity_length(entity)
     if integer(length, "length", 1) < 3:

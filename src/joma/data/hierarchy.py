@@ -36,6 +36,13 @@ class HBLT:
 
     Sequences have `length` places, by default one for each token. Ids 0 to tokens - 1 are the tokens, the last id of
     the `vocabulary` pads.
+
+    >>> tree = HBLT(3, 2, 0.9, p0=[0.5, 0.5], p_zero=[1.0, 0.2])
+    >>> tree.tokens, tree.pad, tree.level_names
+    (8, 8, ('height 1', 'height 2'))
+    >>> sample = tree.sample((4, 5), generator=torch.Generator().manual_seed(0))
+    >>> sample.tokens.shape, sample.labels.shape, [latents.shape[-1] for latents in sample.latents]
+    (torch.Size([4, 5, 8]), torch.Size([4, 5]), [4, 2])
     """
 
     members: tuple[int, ...]
@@ -101,6 +108,10 @@ class HBLT:
         branching: children of a node, one number for each level below these latents (a single number: one level).
         rho: a number, for every edge, or (..., n) with one for each level. Here the edge from the class to its latent
         counts, and comes first: latent k copies "the class is k" with probability (1 + rho)/2, at rho = 1 always.
+
+        >>> tree = HBLT.one_per_class(10, (2, 5), 0.8)  # 10 latents, 20 below them, 100 tokens
+        >>> tree.depth, tree.tokens, tree.level_names
+        (3, 100, ('height 1', 'height 2'))
         """
         count = integer(classes, "classes", 1)
         below = list(branching) if isinstance(branching, Sequence) else [branching]
@@ -156,7 +167,14 @@ class HBLT:
         return Sample(write_sequences(on, length=self.length, pad=self.pad), labels, tuple(reversed(latents)), on)
 
     def ancestor_heights(self) -> Tensor:
-        """(*members, tokens, tokens): height of the lowest common ancestor of two tokens, L where it is the root."""
+        """(*members, tokens, tokens): the height of the lowest common ancestor of two tokens, L where it is the root.
+
+        >>> HBLT(2, 2, 0.9, [1.0], [0.5]).ancestor_heights()
+        tensor([[0, 1, 2, 2],
+                [1, 0, 2, 2],
+                [2, 2, 0, 1],
+                [2, 2, 1, 0]])
+        """
         node = torch.arange(self.tokens, device=self._leaf.device)
         height = torch.zeros(self.tokens, self.tokens, dtype=torch.int64, device=node.device)
         for parent in reversed(self._parents):

@@ -49,7 +49,11 @@ REFERENCE = Release("1.14.0", "6ac622e369442287cb77b1a53b6acb2d5b1ede9e0679be3f9
 
 
 def source_folder() -> Path:
-    """Where the package is installed. It is not imported."""
+    """Where the package is installed. It is not imported.
+
+    >>> source_folder().name
+    'sympy'
+    """
     spec = find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         get = f"pip install {PACKAGE}=={REFERENCE.version}"
@@ -58,7 +62,11 @@ def source_folder() -> Path:
 
 
 def source_release() -> Release:
-    """The text as it is installed here; numbers can be compared with others where its sha256 is the same."""
+    """The text as it is installed here; numbers can be compared with others where its sha256 is the same.
+
+    >>> len(source_release().sha256)
+    64
+    """
     installed = "of an unknown version"
     with suppress(PackageNotFoundError):
         installed = version(PACKAGE)
@@ -69,6 +77,9 @@ def source_files(folder: Path | None = None) -> Iterator[Path]:
     """The .py files of the package (or of a folder), in an order that depends on nothing but their names.
 
     A hash of the name mixes them, so that the first thousand tokens are of many parts of the package.
+
+    >>> next(source_files()).suffix
+    '.py'
     """
     root = source_folder() if folder is None else Path(folder)
     found: list[Path] = []
@@ -82,6 +93,9 @@ def source_text(characters: int | None = None) -> str:
     """The files one after another, a form feed between them, cut after `characters`.
 
     Files that are not UTF-8 are skipped.
+
+    >>> len(source_text(1000))
+    1000
     """
     if characters is not None and characters < 1:
         raise ValueError(f"characters must be at least 1, got {characters}")
@@ -114,6 +128,10 @@ class PythonTokens:
     files, starts: the names of the files, and (files + 1,) where each begins; the last is N.
     skipped: how many files did not parse. sha256: names the files and the number of tokens; every version of Python
     makes the same tokens of them. source: the sha256 of the files alone, see `source_release`.
+
+    >>> code = python_tokens(256, tokens=2000)
+    >>> sorted(code.labels), code.vocabulary[:2], int(code.starts[-1])
+    (['block', 'definition', 'depth', 'expression', 'statement'], ('<end>', '<newline>'), 2000)
     """
 
     vocabulary: tuple[str, ...]
@@ -136,6 +154,10 @@ def python_tokens(
     strings of more than 40 characters are always `<string>`.
     tokens: stop after so many. The files come as `source_files` orders them. folder: another folder of source instead.
     Tests and generated tables are left out. The same in every version of Python from 3.11 on, and cached.
+
+    >>> code = python_tokens(128, tokens=2000)
+    >>> len(code.vocabulary), code.tokens.shape, code.names["block"][:3]
+    (128, torch.Size([2000]), ('module', 'class', 'function'))
     """
     if vocabulary <= len(CLASSES):
         least = f"{len(CLASSES) + 1} ({len(CLASSES)} classes of tokens and one word)"

@@ -39,6 +39,10 @@ def write_sequences(on: Number, *, length: int, pad: int) -> Tensor:
 
     on: (..., tokens) bool, token i is written as the id i. `pad` must not be one of these ids, so `written != pad` is
     the mask of what was written. A length below the number of tokens waits for the device, to see that all samples fit.
+
+    >>> write_sequences(torch.tensor([[True, False, True], [False, False, False]]), length=4, pad=9)
+    tensor([[9, 9, 0, 2],
+            [9, 9, 9, 9]])
     """
     on = as_tensor(on, "on")
     if on.dtype != torch.bool or on.ndim < 1:
@@ -66,6 +70,10 @@ def streams(
     """One generator for each of these members at this step, made of nothing but the numbers given.
 
     So a run that resumes, or an ensemble that is split, draws what it would have drawn.
+
+    >>> one, two = streams(0, [3, 4], step=7)
+    >>> torch.equal(torch.rand(2, generator=two), torch.rand(2, generator=streams(0, [4], step=7)[0]))
+    True
     """
     names = (f"{seed} {member} {step}".encode() for member in members)
     digests = (blake2b(name, digest_size=7).digest() for name in names)  # 56 bits: any device takes them as a seed

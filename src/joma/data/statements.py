@@ -19,6 +19,10 @@ class Statements:
 
     - tokens: (n, length) int64
     - answer: how many tokens at the end are to be predicted, for a plain fact those of the last entity
+
+    >>> facts = Statements(torch.tensor([[0, 8, 1], [2, 8, 3]]), answer=1)
+    >>> len(facts), facts.prompt.tolist(), facts.target.tolist()
+    (2, [[0, 8], [2, 8]], [[1], [3]])
     """
 
     tokens: Tensor

@@ -51,6 +51,10 @@ class Corpus:
     name: what messages and records call it. vocabulary: its words. sha256 names the content and the rules that made
     tokens of it, for a record of what a model was trained on. source: of text that comes with a package, the sha256 of
     its files (`joma.data.python_source.source_release`).
+
+    >>> corpus = Corpus("tiny", ("<unk>", "a", "b"), {"train": torch.tensor([1, 2, 2], dtype=torch.int32)}, "")
+    >>> [corpus.vocabulary[number] for number in corpus.tokens["train"]]
+    ['a', 'b', 'b']
     """
 
     name: str
@@ -101,7 +105,16 @@ def wikitext(folder: Path | str, *, progress: Progress = silent) -> Corpus:
 
 
 def text_file(path: Path | str, *, progress: Progress = silent) -> Corpus:
-    """Any UTF-8 text: the first 90 % of its words to train on, then 5 % to validate, 5 % to test. Cached by content."""
+    """Any UTF-8 text: the first 90 % of its words to train on, then 5 % to validate, 5 % to test. Cached by content.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "song.txt"
+    ...     _ = path.write_text("la la la so " * 10)
+    ...     corpus = text_file(path)
+    >>> corpus.vocabulary, {split: len(tokens) for split, tokens in corpus.tokens.items()}
+    (('<unk>', 'la', 'so'), {'train': 36, 'valid': 2, 'test': 2})
+    """
     path = Path(path)
     key = key_of("text", _FORMAT, _HELD_OUT, file_hash(path))
 
@@ -123,6 +136,10 @@ def python_corpus(vocabulary: int = 4096, *, tokens: int | None = None, progress
 
     Whole files, at most 5 % of the tokens each, are held out to validate and to test. Words outside the vocabulary are
     the token of their lexical class, so there is no <unk>. The vocabulary is made from all three splits.
+
+    >>> corpus = python_corpus(300, tokens=50_000)
+    >>> len(corpus.vocabulary), sorted(corpus.tokens)
+    (300, ['test', 'train', 'valid'])
     """
     code = python_tokens(vocabulary, tokens=tokens, progress=progress)
     files = list(code.tokens.split(code.starts.diff().tolist()))
@@ -144,7 +161,11 @@ def python_corpus(vocabulary: int = 4096, *, tokens: int | None = None, progress
 def find_corpus(
     data: Path | str | None = None, *, name: str = "wikitext-2", progress: Progress = silent
 ) -> Corpus | None:
-    """WikiText in the folder `name` under `data` or JOMA_DATA, else where `download_wikitext` put it, else None."""
+    """WikiText in the folder `name` under `data` or JOMA_DATA, else where `download_wikitext` put it, else None.
+
+    >>> find_corpus("no such folder", name="no-such-corpus") is None
+    True
+    """
     given = data or os.environ.get("JOMA_DATA")
     for folder in (*([Path(given)] if given else []), cache_folder()):
         if (folder / name).is_dir():
@@ -156,6 +177,11 @@ def cut_vocabulary(corpus: Corpus, size: int) -> Corpus:
     """The same text with `size` words: <unk> and the size - 1 that are most frequent in the training split.
 
     Ties keep the order of the corpus. Every other word becomes <unk>.
+
+    >>> corpus = Corpus("x", ("<unk>", "a", "b", "c"), {"train": torch.tensor([1, 3, 3, 2, 2], dtype=torch.int32)}, "")
+    >>> cut = cut_vocabulary(corpus, 3)
+    >>> cut.vocabulary, cut.tokens["train"].tolist()
+    (('<unk>', 'b', 'c'), [0, 2, 2, 1, 1])
     """
     known = UNKNOWN in corpus.vocabulary
     most = len(corpus.vocabulary) + (not known)
@@ -176,7 +202,12 @@ def cut_vocabulary(corpus: Corpus, size: int) -> Corpus:
 
 
 def streams(tokens: Number, batch: int) -> Tensor:
-    """A text cut into `batch` pieces of one length, read in parallel: (batch, length), what is left over dropped."""
+    """A text cut into `batch` pieces of one length, read in parallel: (batch, length), what is left over dropped.
+
+    >>> streams(torch.arange(7), 2)
+    tensor([[0, 1, 2],
+            [3, 4, 5]])
+    """
     tokens = as_tensor(tokens, "tokens")
     if tokens.ndim != 1:
         raise CorpusError(f"tokens must have shape (N,), got {tuple(tokens.shape)}")

@@ -13,6 +13,10 @@ def token_classes(
 
     Every entry starts uniform in (0, 1/2). For "smooth" data the distinct tokens follow a bump instead that moves
     with the class, exp(-(l - distinct i / classes)^2 / 30), so neighbouring classes look alike.
+
+    >>> x = token_classes("smooth", generator=torch.Generator().manual_seed(0))
+    >>> x.shape, torch.allclose(x.sum(-1), torch.ones(20, dtype=torch.float64))
+    (torch.Size([20, 20]), True)
     """
     if kind not in ("smooth", "random"):
         raise ValueError(f"kind must be 'smooth' or 'random', got {kind!r}")

@@ -28,6 +28,9 @@ def neuron_contributions(hidden: Number, output: Number) -> Tensor:
     """|activation| times the length of the neuron's row of the output matrix, (..., tokens, neurons).
 
     hidden (..., tokens, neurons), output (..., neurons, width).
+
+    >>> neuron_contributions([[1.0, -2.0]], [[3.0, 4.0], [0.0, 1.0]])
+    tensor([[5., 2.]], dtype=torch.float64)
     """
     hidden, output = _exact(hidden, "hidden"), _exact(output, "output")
     if hidden.ndim < 2 or output.ndim < 2 or hidden.shape[-1] != output.shape[-2] or not output.shape[-1]:
@@ -41,6 +44,9 @@ def head_contributions(mixed: Number, output: Number) -> Tensor:
     """The length of what each head adds to the stream, (..., tokens, heads).
 
     mixed (..., heads, tokens, head width): the values that each head mixed. output (..., heads * head width, width).
+
+    >>> head_contributions([[[3.0, 4.0]], [[0.0, 1.0]]], [[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 2.0]])
+    tensor([[5., 2.]], dtype=torch.float64)
     """
     mixed, output = _exact(mixed, "mixed"), _exact(output, "output")
     size = mixed.shape[-3] * mixed.shape[-1] if mixed.ndim > 2 else 0
@@ -58,6 +64,9 @@ def carrying(contributions: Number, share: float) -> Tensor:
     """The least share of the units that carries a given share of the output, (..., tokens).
 
     A token without any contribution needs no unit.
+
+    >>> carrying([[8.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]], 0.8)
+    tensor([0.2500, 1.0000], dtype=torch.float64)
     """
     each, level = _contributions(contributions), _share(share, "share")
     sums = each.sort(-1, descending=True).values.cumsum(-1)
@@ -71,6 +80,9 @@ def active(scores: Number, budget: float) -> Tensor:
     """The set of the units with the largest scores, (..., tokens, units) in bool; of equal ones the earlier.
 
     budget: the share of the units that may be kept, rounded to a number of units and at least one.
+
+    >>> active([[0.1, 0.7, 0.2, 0.0]], 0.5)
+    tensor([[False,  True,  True, False]])
     """
     scores = at_least_dims(_exact(scores, "scores", finite=False), "scores", 1, "(..., units)")
     if not scores.shape[-1]:
@@ -81,7 +93,11 @@ def active(scores: Number, budget: float) -> Tensor:
 
 
 def units_of(budget: float, units: int) -> int:
-    """How many units a share of them is: rounded, at least one."""
+    """How many units a share of them is: rounded, at least one.
+
+    >>> units_of(0.2, 8), units_of(0.01, 8)
+    (2, 1)
+    """
     return max(1, round(_share(budget, "budget") * number(integer(units, "units", 1), "units")))
 
 
@@ -89,6 +105,9 @@ def carried(contributions: Number, sets: Number) -> Tensor:
     """The share of the output that a set of units carries, (..., tokens); 1 where there is nothing to carry.
 
     sets: bool, (..., tokens, units), or (..., 1, units) for one set of all tokens.
+
+    >>> carried([[8.0, 1.0, 1.0, 0.0]], [[True, True, False, False]])
+    tensor([0.9000], dtype=torch.float64)
     """
     each = _contributions(contributions)
     chosen = as_tensor(sets, "sets").to(each.device)
@@ -103,7 +122,11 @@ def carried(contributions: Number, sets: Number) -> Tensor:
 
 
 def typical(contributions: Number) -> Tensor:
-    """Mean over tokens of each unit's share of the output, (..., 1, units): its largest make the static set."""
+    """Mean over tokens of each unit's share of the output, (..., 1, units): its largest make the static set.
+
+    >>> typical([[3.0, 1.0], [1.0, 1.0]])
+    tensor([[0.6250, 0.3750]], dtype=torch.float64)
+    """
     return _shares(_contributions(contributions)).mean(-2, keepdim=True)
 
 
@@ -138,6 +161,13 @@ def fit_predictor(
 
     ridge: in units of the mean variance of a feature, per token. rank: of the map, the units' best common directions;
     full unless given. Fit it on other tokens than it is asked about.
+
+    >>> import torch
+    >>> x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    >>> units = torch.stack([x[:, 0] + 5, x[:, 1] + 5, 10 - x[:, 0] - x[:, 1]], -1)
+    >>> predictor = fit_predictor(x[:100], units[:100], rank=2)
+    >>> bool((active(predictor(x[100:]), 0.34) == active(units[100:], 0.34)).double().mean() > 0.98)
+    True
     """
     x, each = _exact(features, "features"), _contributions(contributions)
     if x.ndim < 2 or x.shape[:-1] != each.shape[:-1]:

@@ -32,7 +32,13 @@ LEAST_RIDGE = 1e-10  #: Below this, rounding regularises more than the ridge.
 
 @brief_repr
 class Alignment(NamedTuple):
-    """How well single neurons stand for latents. Leading dimensions are those of activity and latents together."""
+    """How well single neurons stand for latents. Leading dimensions are those of activity and latents together.
+
+    >>> activity, latent = torch.tensor([[7.0, 0.1], [7.0, 0.9], [7.0, 0.1]]), torch.tensor([[0], [1], [0]])
+    >>> found = best_neuron_correlation(activity, latent)
+    >>> found.neuron, found.score
+    (tensor([1]), tensor(1.))
+    """
 
     score: Tensor
     """(...) mean of `per_latent` over the latents that count; NaN where there is none."""
@@ -48,7 +54,12 @@ class Alignment(NamedTuple):
 
 @brief_repr
 class Probe(NamedTuple):
-    """How well all neurons together tell the latents. Leading dimensions as in `Alignment`."""
+    """How well all neurons together tell the latents. Leading dimensions as in `Alignment`.
+
+    >>> x = torch.arange(8.0)[:, None]
+    >>> linear_probe(x[::2], 3 * x[::2], fresh_activity=x[1::2], fresh_latents=3 * x[1::2]).r2
+    tensor([1.])
+    """
 
     score: Tensor
     """(...) mean of `per_latent` over the latents that count; NaN where there is none."""
@@ -74,6 +85,14 @@ def best_neuron_correlation(activity: Number, latents: Number, *, absolute: bool
 
     Constant columns are recognised exactly, the others are centred in float64, at any scale; a few neurons at a time,
     so that the activity may nearly fill the memory. Not differentiable.
+
+    >>> latents = torch.tensor([[0, 1], [1, 1], [0, 1], [1, 1]])
+    >>> activity = torch.tensor([[3.0, 0.1, 7.0], [1.0, 0.9, 7.0], [3.0, 0.0, 7.0], [1.0, 1.0, 7.0]])
+    >>> found = best_neuron_correlation(activity, latents)
+    >>> found.per_latent, found.neuron, found.excluded
+    (tensor([0.9939,    nan]), tensor([ 1, -1]), tensor(1))
+    >>> best_neuron_correlation(activity, latents, absolute=True).neuron
+    tensor([ 0, -1])
     """
     return _of_single_neurons(absolute, activity=activity, latents=latents)
 
@@ -88,6 +107,14 @@ def held_out_correlation(
     any relation to the latents score 0 on average, however many there are. A latent counts if it varies in both sets
     of samples. A neuron that varied when it was chosen and does not vary on the fresh samples tells nothing there: it
     scores 0.
+
+    >>> latent = torch.tensor([[0.0], [1.0], [0.0], [1.0]])
+    >>> lucky = torch.tensor([[0.2, 0.0], [0.8, 1.0], [0.4, 0.0], [0.6, 1.0]])
+    >>> fresh = torch.tensor([[0.2, 1.0], [0.8, 1.0], [0.3, 0.0], [0.7, 0.0]])
+    >>> best_neuron_correlation(lucky, latent).score
+    tensor(1.)
+    >>> held_out_correlation(lucky, latent, fresh_activity=fresh, fresh_latents=latent).score
+    tensor(0.)
     """
     fresh_samples = {"fresh_activity": fresh_activity, "fresh_latents": fresh_latents}
     return _of_single_neurons(absolute, activity=activity, latents=latents, **fresh_samples)
@@ -129,6 +156,14 @@ def linear_probe(
     min(samples, neurons) at most.
 
     Shapes as in `held_out_correlation`. r2 compares with the mean of the fresh samples themselves.
+
+    >>> x = torch.randn(200, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> y = x[:, :1] + x[:, 1:2]  # no single neuron
+    >>> fresh = {"fresh_activity": x[100:], "fresh_latents": y[100:]}
+    >>> round(held_out_correlation(x[:100], y[:100], **fresh).score.item(), 2)
+    0.78
+    >>> round(linear_probe(x[:100], y[:100], **fresh).score.item(), 6)
+    1.0
     """
     fresh_samples = {"fresh_activity": fresh_activity, "fresh_latents": fresh_latents}
     given, lead = _checked(activity=activity, latents=latents, **fresh_samples)

@@ -18,6 +18,9 @@ def pearson(x: Number, y: Number, *, constant: float = float("nan")) -> Any:
     is a tensor, else a numpy array (or one number) in float64. constant: what is returned where one of the two does not
     vary, or holds NaN or infinity, so that there is no correlation: NaN, or 0 for a reader to whom "orders nothing" is
     enough. Not differentiable.
+
+    >>> round(float(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 7.0]))), 4)
+    0.9934
     """
     first, second = as_numbers(x, "x"), as_numbers(y, "y")
     if not first.ndim or first.shape[-1:] != second.shape[-1:] or not first.shape[-1]:
@@ -33,7 +36,11 @@ def pearson(x: Number, y: Number, *, constant: float = float("nan")) -> Any:
 
 
 def spearman(x: Number, y: Number) -> float:
-    """Rank correlation of all entries that are finite in both; NaN where one of the two does not vary."""
+    """Rank correlation of all entries that are finite in both; NaN where one of the two does not vary.
+
+    >>> round(spearman(np.array([1.0, 2.0, 3.0, np.nan]), np.array([9.0, 5.0, 1.0, 0.0])), 6)
+    -1.0
+    """
     rows = _array(x, "x"), _array(y, "y")
     if rows[0].shape != rows[1].shape:
         raise ValueError(f"x and y must have one shape, got {rows[0].shape} and {rows[1].shape}")

@@ -105,14 +105,22 @@ def coherence(
 
 
 def random_mean_cosine(width: int) -> float:
-    """E|cos| of two independent random directions in `width` dimensions: about sqrt(2 / (pi width))."""
+    """E|cos| of two independent random directions in `width` dimensions: about sqrt(2 / (pi width)).
+
+    >>> round(random_mean_cosine(3), 6)
+    0.5
+    """
     if at_most(width, "width", WIDEST, "2^40") <= 2:
         return 1.0 if width == 1 else 2 / pi
     return Ball(width - 2).mean_distance  # its law is that of a uniform ball in two dimensions less (Archimedes)
 
 
 def random_cosine_quantiles(width: int, levels: Number) -> Tensor:
-    """Quantiles of |cos| of two independent random directions: cos^2 ~ Beta(1/2, (width - 1)/2). float64."""
+    """Quantiles of |cos| of two independent random directions: cos^2 ~ Beta(1/2, (width - 1)/2). float64.
+
+    >>> random_cosine_quantiles(3, torch.tensor([0.25, 0.5]))
+    tensor([0.2500, 0.5000], dtype=torch.float64)
+    """
     share = within(levels, "levels", 0.0, 1.0).detach().cpu().double()
     found = _quantiles_of_random(at_most(width, "width", WIDEST, "2^40"), tuple(share.flatten().tolist()))
     return torch.tensor(found, dtype=torch.float64).reshape(share.shape)

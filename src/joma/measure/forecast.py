@@ -42,7 +42,11 @@ class Backtest(NamedTuple):
 
 
 def persistence(steps: Number, curve: Number, to: float) -> Tensor:
-    """It stays as it is: the last value of the past. steps: (points,), curve: (..., points) -> (...)."""
+    """It stays as it is: the last value of the past. steps: (points,), curve: (..., points) -> (...).
+
+    >>> persistence([1, 2, 4], [4.0, 3.0, 2.0], to=8)
+    tensor(2., dtype=torch.float64)
+    """
     at, past = _past(steps, curve)
     _later(to, at)
     return past[..., -1]
@@ -81,6 +85,9 @@ def damped_trend(steps: Number, curve: Number, to: float, *, kept: float, moved:
 
     kept, moved: with 1 and 1 it moves on as far as since t/2; `fit_damped_trend` gets them from other runs. Only of
     to = 2t, for which these constants are. Shapes as in `persistence`; the past begins at step 0 or at most at t/2.
+
+    >>> damped_trend([0, 1, 2, 4], [5.0, 4.0, 3.0, 2.0], to=8, kept=1.0, moved=0.5)
+    tensor(1.5000, dtype=torch.float64)
     """
     at, past = _past(steps, curve)
     if abs(float(_later(to, at)) - 2 * float(at[-1])) > (NEARLY - 1) * 2 * float(at[-1]):
@@ -93,6 +100,11 @@ def fit_damped_trend(steps: Number, curves: Number, *, first: float = 1.0) -> tu
     """`kept` and `moved` of `damped_trend`, by least squares over all forecasts of whole curves (..., points).
 
     Leave out runs that diverged.
+
+    >>> curve = [5.0, 4.0, 3.5, 3.25, 3.125]
+    >>> kept, moved = fit_damped_trend([0, 1, 2, 4, 8], [curve])
+    >>> round(kept, 6), round(moved, 6)
+    (1.0, 0.5)
     """
     at, values = _past(steps, real(curves, "curves"), curve_name="curves")
     truth = backtest(at, values, first=first)
@@ -117,6 +129,9 @@ def earlier_runs(steps: Number, curve: Number, to: float, *, runs_steps: Number,
 
     runs: (runs, ..., points), recorded to their ends at runs_steps (points,). Between two of them it is read in the
     logarithm of the step. Other shapes as in `persistence`.
+
+    >>> earlier_runs([1, 2], [4.0, 3.5], to=4, runs_steps=[1, 2, 4], runs=[[4.0, 3.0, 2.0], [4.0, 2.0, 2.0]])
+    tensor(3., dtype=torch.float64)
     """
     at, past = _past(steps, curve)
     places, known = _past(runs_steps, runs, "runs_steps", "runs")
@@ -128,7 +143,11 @@ def earlier_runs(steps: Number, curve: Number, to: float, *, runs_steps: Number,
 
 
 def value_at(steps: Number, curve: Number, step: float) -> Tensor:
-    """A recorded curve at any step between its points, in the logarithm of the step. (..., points) -> (...)."""
+    """A recorded curve at any step between its points, in the logarithm of the step. (..., points) -> (...).
+
+    >>> value_at([1, 4, 16], [3.0, 2.0, 1.0], 8)
+    tensor(1.5000, dtype=torch.float64)
+    """
     return _read(*_past(steps, curve), step, "step")
 
 
@@ -153,6 +172,9 @@ def backtest(
     steps: (points,), curve: (..., points). The forecaster gets the points up to t and nothing else. Points before step
     `first` are left out, and so are those for which nothing was recorded at `ahead` * t, and the first point above 0,
     which has no past.
+
+    >>> backtest([0, 1, 2, 4, 8], [5.0, 4.0, 3.0, 2.0, 1.0]).made
+    tensor([3., 2.], dtype=torch.float64)
     """
     must_be_callable(forecaster, "forecaster")
     at, values = _past(steps, curve)
@@ -178,6 +200,10 @@ def backtest_earlier_runs(steps: Number, curves: Number, *, ahead: float = 2.0, 
     """`backtest` of `earlier_runs`: every run is forecast from the mean of all others, which are known to their ends.
 
     curves: (runs, ..., points), at least two runs.
+
+    >>> found = backtest_earlier_runs([1, 2, 4], [[4.0, 3.5, 2.5], [4.0, 3.0, 2.0], [4.0, 2.0, 1.0]])
+    >>> found.made[:, 0]
+    tensor([2.5000, 2.0000, 1.0000], dtype=torch.float64)
     """
     at, values = _past(steps, curves, curve_name="curves")
     if values.ndim < 2 or len(values) < 2:

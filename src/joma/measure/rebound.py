@@ -137,6 +137,9 @@ def drop_and_rebound(curve: Number, groups: Number | None = None) -> tuple[Tenso
 
     - curve: (..., seeds, points) -> (..., seeds) each. A single seed has no others, and is read at its first point.
     - groups: (seeds,) a number for each: branches of one run, say, are no others of each other. None: no such
+
+    >>> drop_and_rebound(torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.5, 2.0], [3.0, 1.0, 2.5]]))
+    (tensor([2.0000, 1.5000, 2.0000]), tensor([1.0000, 0.5000, 1.5000]))
     """
     curve = at_least_dims(real(curve, "curve"), "curve", 2, "(..., seeds, points)")
     if not curve.shape[-1]:

@@ -59,6 +59,13 @@ def mass_above(
 
     The threshold is absolute, a probability in [0, 1]. With relative=True it is a share of the row's largest
     probability: 0.01 leaves out what H2O calls zero, the keys below 1 % of the maximum. Above means strictly above.
+
+    >>> import torch
+    >>> q = torch.zeros(1, 1, 4, 8)
+    >>> mass_above(q, q, 0.3)
+    tensor([[[1., 1., 1., 0.]]])
+    >>> mass_above(q, q, 0.01, relative=True)
+    tensor([[[1., 1., 1., 1.]]])
     """
     least = checked_threshold(threshold)
     attention = Attention.of(q, k, causal, **options)
@@ -80,6 +87,11 @@ def keys_above(
     """How many keys have a probability above the threshold, (batch, heads, queries) in int64; as `mass_above`.
 
     H2O's sparsity of a row is 1 - keys_above(q, k, 0.01, relative=True) / (number of keys that the query sees).
+
+    >>> import torch
+    >>> q = torch.zeros(1, 1, 4, 8)
+    >>> keys_above(q, q, 0.3), keys_above(q, q, 0.01, relative=True)
+    (tensor([[[1, 2, 3, 0]]]), tensor([[[1, 2, 3, 4]]]))
     """
     least = checked_threshold(threshold)
     attention = Attention.of(q, k, causal, **options)
@@ -99,6 +111,13 @@ def top_mass(q: Number, k: Number, keep: float, *, causal: bool = True, **option
     keep is a whole number of keys (3), or a share of the keys that the query sees (0.1; rounded up, at least one key).
     So keep=1 is one key and keep=1.0 is all of them. A query that sees fewer keys than keep has all its mass there.
     Which of several equal keys are kept does not matter: the mass is the same.
+
+    >>> import torch
+    >>> q = torch.zeros(1, 1, 4, 8)
+    >>> top_mass(q, q, 2)
+    tensor([[[1.0000, 1.0000, 0.6667, 0.5000]]])
+    >>> top_mass(q, q, 0.5)
+    tensor([[[1.0000, 0.5000, 0.6667, 0.5000]]])
     """
     attention = Attention.of(q, k, causal, **options)
     kept = checked_keep(keep, attention.problem.keys)
@@ -190,6 +209,11 @@ def sparsity_stats(
 
     threshold and relative are those of `mass_above`: unless given, the keys above 1 % of the row's largest (H2O).
     first is that of `sink_mass`.
+
+    >>> import torch
+    >>> q = torch.zeros(1, 1, 4, 8)
+    >>> sparsity_stats(q, q, first=2).sink_mass
+    tensor([[[1.0000, 1.0000, 0.6667, 0.5000]]])
     """
     least = checked_threshold(threshold)
     attention = Attention.of(q, k, causal, **options)
@@ -216,6 +240,9 @@ class HeavyHitters(NamedTuple):
 
     keys (batch, heads, kept), largest score first, -1 where a head sees fewer keys; score, the same shape, what each
     of them has; seen (batch, heads, keys), which keys could have been chosen.
+
+    >>> heavy_hitters([[[[0.0]] * 4]], [[[[0.0]] * 4]], 2)
+    HeavyHitters(keys=int64[1, 1, 2], score=float64[1, 1, 2], seen=bool[1, 1, 4])
     """
 
     keys: Tensor
@@ -242,6 +269,13 @@ def heavy_hitters(
     Under a causal mask the first keys are seen by more queries, and by queries with fewer keys: uniform attention
     already ranks keys by position. even=True removes that. The score is then the mean, over the queries that see the
     key, of its probability times the number of keys that the query sees: uniform attention gives 1 to every key.
+
+    >>> import torch
+    >>> q, k = torch.ones(1, 1, 4, 1), torch.tensor([0.0, 0.0, 9.0, 0.0]).view(1, 1, 4, 1)
+    >>> heavy_hitters(q, k, 2).keys
+    tensor([[[2, 0]]])
+    >>> heavy_hitters(q, k, 2, queries=(0, 2), among=2, even=True).score
+    tensor([[[1., 1.]]])
     """
     attention = Attention.of(q, k, causal, **options)
     problem = attention.problem
@@ -281,6 +315,14 @@ def stability(sets_a: HeavyHitters, sets_b: HeavyHitters) -> Stability:
 
     Over positions: the sets of the first and of the second half of the queries, among the keys that both halves see.
     Over training: the sets of two checkpoints on the same text.
+
+    >>> import torch
+    >>> q, k = torch.randn(2, 1, 1, 40, 8, generator=torch.Generator().manual_seed(0))
+    >>> early = heavy_hitters(q, k, 5, queries=(0, 20), among=20, even=True)
+    >>> late = heavy_hitters(q, k, 5, queries=(20, 40), among=20, even=True)
+    >>> found = stability(early, late)
+    >>> found.overlap, found.chance
+    (tensor([[0.4000]], dtype=torch.float64), tensor([[0.2500]], dtype=torch.float64))
     """
     for name, sets in (("sets_a", sets_a), ("sets_b", sets_b)):
         if not isinstance(sets, HeavyHitters):

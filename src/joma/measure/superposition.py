@@ -63,6 +63,9 @@ def peaks(activations: Number) -> tuple[Tensor, Tensor]:
     """(texts, length, neurons) to the largest activation in every text and its position, both (texts, neurons).
 
     Over many texts, call it batch by batch: only the peaks need to be kept.
+
+    >>> peaks(torch.tensor([[[0.0], [3.0], [1.0]]]))
+    (tensor([[3.]]), tensor([[1]]))
     """
     activations = real(activations, "activations")
     if activations.ndim != 3 or 0 in activations.shape:
@@ -86,6 +89,13 @@ def superposition(
     height, position (texts, neurons): the largest activation of a neuron in each text and where (see `peaks`). tokens
     (texts, length): token ids. keys, weights (texts, length, m): the positions that each query attends to most and
     their attention; without them all tokens up to the query count alike. `seed` shuffles.
+
+    >>> tokens = torch.arange(240)[:, None]  # texts of one word, each its own,
+    >>> tokens[:20] = 0  # but the first twenty are alike,
+    >>> height = torch.eye(12).repeat_interleave(20, 0)  # and the first of twelve neurons fires on those
+    >>> found = superposition(height, torch.zeros(240, 12, dtype=torch.long), tokens)
+    >>> found.score[:3], found.patterns[:3]
+    (tensor([0., 1., 1.]), tensor([1, 0, 0]))
     """
     height, position, tokens = real(height, "height"), _places(position, "position"), _places(tokens, "tokens")
     keys = None if keys is None else _places(keys, "keys")

@@ -235,6 +235,11 @@ class Alert:
     - why: the comparison in words, as "above its limit"
     - slope: how fast the number changes, per step; None where that is not followed
     - cause: why, where the spread of logits tells; None where it does not or was not measured
+
+    >>> str(Alert(300, "largest_logit", "h.0.attn", 2, 131.2, 100.0, "above its limit"))
+    'step 300: largest_logit of h.0.attn, head 2, is 131.2, above its limit 100'
+    >>> str(Alert(300, "norm", "up", None, 3.0, 2.0, "above its limit", slope=0.25, cause="somebody doubled it"))
+    'step 300: norm of up is 3, above its limit 2, rising by 0.25 per step: somebody doubled it'
     """
 
     step: int

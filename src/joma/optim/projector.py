@@ -113,6 +113,10 @@ def find_projector(
     - start: a basis to begin with, for instance that of the last refresh; only used by randomized
     - seed: of what is random; the same seed on the same kind of device gives the same basis
     - tolerance: the search stops when one more round of products gains no more than this share of the captured energy
+
+    >>> gradient = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+    >>> find_projector(gradient, 2, "exact").energies
+    tensor([0.6429, 0.2857])
     """
     if kind not in get_args(Kind):
         raise ValueError(f"projector must be one of {', '.join(get_args(Kind))}, got {kind!r}")

@@ -73,6 +73,13 @@ class Probe:
     in no mean. A module that several layers share appears once, with the calls of all of them. Where sparsity was asked
     for, `sparsity[name]` lists one `AttentionSparsity` per call, and `mean` knows its fields too. Where the spread of
     logits was asked for, `mean_spread` has it, and `spread[name]` the sums of all calls.
+
+    >>> from joma.probes import collect_plain
+    >>> layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> with collect_plain(layer) as probe:
+    ...     _ = layer(*[torch.zeros(1, 4, 8)] * 3)
+    >>> probe.layers, probe.mean_entropy().shape
+    (['MultiheadAttention'], torch.Size([1, 2]))
     """
 
     def __init__(

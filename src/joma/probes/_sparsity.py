@@ -29,6 +29,9 @@ class AttentionSparsity(NamedTuple):
     - effective_share: e^entropy over the number of keys seen
 
     A query sees the keys that no mask hides. A learned sink takes mass and is no key.
+
+    >>> AttentionSparsity(*[torch.zeros(2, 4)] * 6)._fields[0]
+    'top_tenth'
     """
 
     top_tenth: Tensor

@@ -66,6 +66,11 @@ def attention_sparsity(
     keep: the number of keys of `top_keys`. Everything else is as in `attention_entropy`, also which models can be
     measured; of a `Decoder` each is (members, layers, heads). No queries x keys tensor is made beside those that a
     model makes itself. 10 % of the few keys that first queries see is one key: compare values of the same context.
+
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> attention_sparsity(GPT2Model(shape), torch.arange(40) % 9, keep=2).top_keys.shape
+    torch.Size([2, 4])
     """
     return attention_means(
         model, tokens, sparsity=keep, context=context, batch=batch, device=device, single_pass=single_pass
@@ -79,6 +84,12 @@ def attention_means(
     """What `attention_entropy` and `attention_sparsity` give, from one reading of the text.
 
     sparsity: the number of keys of `top_keys`.
+
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> entropy, sparsity = attention_means(GPT2Model(shape), torch.arange(40) % 9, sparsity=2)
+    >>> entropy.shape == sparsity.first_key.shape
+    True
     """
     if sparsity is None:
         raise ValueError("sparsity must be a number of keys, at least 1, got None")
@@ -100,6 +111,12 @@ def attention_spread(
     The fields are those of `joma.measure.spread.spread`, in float64; of a `Decoder` each is (members, layers, heads).
     The mean query is that of the whole text. Everything else is as in `attention_entropy`. Models that compute
     attention by themselves are refused, because their queries are not seen.
+
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> found = attention_spread(GPT2Model(shape), torch.arange(40) % 9)
+    >>> torch.allclose(found.shared + found.specific + found.cross, found.variance)
+    True
     """
     model, batches = batches_of(model, tokens, context, batch, device, single_pass)
     if isinstance(model, Decoder):
@@ -119,6 +136,12 @@ def probe_text(
     """A probe that has read a text: everything that is asked for, from one reading.
 
     sparsity, spread: as in `collect`. Everything else is as in `attention_entropy`, for a model of transformers.
+
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    >>> probe = probe_text(GPT2Model(shape), torch.arange(40) % 9, spread=True)
+    >>> probe.mean_entropy().shape, probe.mean_spread().shared.shape
+    (torch.Size([2, 4]), torch.Size([2, 4]))
     """
     if isinstance(inner(model), Decoder):
         raise ValueError("probe_text reads with models of transformers; a Decoder has attention_entropy and its like")

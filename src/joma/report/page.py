@@ -53,6 +53,11 @@ def write_report(
 
     scans: runs of `joma scan`, as `joma.report.scan_runs` finds them. command: the one that made the page, where that
     was not `joma verify`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report([], Path(folder), scale="quick").name
+    'report.html'
     """
     shown = [read_scan(path, path.parents[1]) for path in scans]
     text = _page(results, scale, shown, made or datetime.now().astimezone(), command)

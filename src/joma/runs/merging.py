@@ -20,6 +20,16 @@ def merge_runs(path: StrPath, parts: Sequence[Run], steps: Iterable[tuple[int, i
     - steps: which step of which part (counted from 0), in the order in which one process would have recorded them
 
     It is as old as the oldest part. Where the parts were made on several machines, it names all of them.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name, step in (("a", 0), ("b", 1)):
+    ...         with Run.create(f"{folder}/{name}", study="demo", config={}) as run:
+    ...             run.append("loss", step, 1.0 / (1 + step))
+    ...     with Run.open(f"{folder}/a") as a, Run.open(f"{folder}/b") as b:
+    ...         with merge_runs(f"{folder}/both", [a, b], [(0, 0), (1, 1)]) as both:
+    ...             both.array("loss").tolist()
+    [1.0, 0.5]
     """
     first = parts[0]
     for other in parts[1:]:

@@ -190,6 +190,13 @@ class Run(Session, Shown):
 
         dims: names such as ("layer", "head"), or a mapping from names to the labels along them (None: counted from 0).
         They become the columns of `frame` and of exported tables. A description is final, as a step is.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, Run.create(f"{folder}/a", study="demo", config={}) as run:
+        ...     run.describe("rank", {"matrix": ["up", "down"]})
+        ...     run.append("rank", 0, [3.0, 2.0])
+        ...     run.dims("rank")
+        {'matrix': ('up', 'down')}
         """
         given = named(dims, valid_name(name))
         with self._transaction() as connection:

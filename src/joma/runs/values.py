@@ -113,6 +113,9 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
     NaN and infinity are refused: JSON has neither, and a NaN, unequal to itself, would make a finished run
     look like one with another config for ever. Write None where a limit is absent.
+
+    >>> plain_config({"widths": (16, 32), "lr": 0.1})
+    {'widths': [16, 32], 'lr': 0.1}
     """
     if not isinstance(config, Mapping):
         raise RunError(f"config must be a mapping from names to values, got {type(config).__name__}")

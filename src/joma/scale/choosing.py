@@ -16,6 +16,11 @@ def executor_of(on: str, *, jobs: int | None = None, threads: int = 1, silence: 
     - jobs: tasks at a time; None: as many as fit
     - threads: of each task
     - silence: seconds without a word after which a task is given up
+
+    >>> executor_of("ray://head:10001", jobs=8).address
+    'ray://head:10001'
+    >>> executor_of("ray:auto").address
+    'auto'
     """
     how: dict[str, Any] = {"jobs": jobs, "threads": threads, "silence": silence}
     if jobs is not None and jobs < 1:

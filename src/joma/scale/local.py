@@ -78,6 +78,10 @@ def side_by_side(
     seconds: after so many the iteration ends.
 
     Where the iteration is left early, at Ctrl-C say, the processes get SIGTERM and the time to write a checkpoint.
+
+    >>> events = side_by_side("joma.scale.worker:echo", [Task("one", {"a": 1})], jobs=2)
+    >>> [event.value for event in events if isinstance(event, Done)]
+    [{'a': 1}]
     """
     works = _Works(function, threads, jobs, list(tasks), retries=retries, gpus=_gpus(tasks))
     events = works.events(silence, monotonic() + seconds)

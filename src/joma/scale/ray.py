@@ -58,6 +58,9 @@ class RayCluster:
     - retries: how often a task is begun again whose process or machine died
 
     Where Ray is initialised already, that cluster is used, and left as it is.
+
+    >>> RayCluster("ray://head:10001").retries
+    3
     """
 
     address: str | None = None

@@ -32,6 +32,11 @@ class Fault:
     """Why something is left out of the curves: what is wrong, in which file, in which tensor of which checkpoint.
 
     measure: the one curve that lacks this step, such as "entropy" or "stable_rank/mlp"; None: all of them.
+
+    >>> print(Fault(100, "step100", "model.safetensors", "h.0.mlp.c_fc.weight", "identical to step 10"))
+    step 100 (step100): model.safetensors: h.0.mlp.c_fc.weight: identical to step 10
+    >>> print(Fault(100, "step100", None, None, "it has no config.json", "entropy"))
+    step 100 (step100): entropy: it has no config.json
     """
 
     step: int

@@ -153,6 +153,17 @@ def merge_shards(folders: Sequence[str | Path], out: str | Path, *, fresh: bool 
 
     Raises `BadInput` where the folders are no shares of one scan: other versions, options or checkpoints, a shard that
     is missing, not finished, or there twice.
+
+    >>> import tempfile, torch
+    >>> from safetensors.torch import save_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (0, 10):
+    ...         save_file({"h.0.mlp.c_fc.weight": torch.eye(4) + step}, f"{folder}/step{step}.safetensors")
+    ...     for shard in ("1/2", "2/2"):
+    ...         _ = scan(folder, shard=shard, out=f"{folder}/parts")
+    ...     found = merge_shards([f"{folder}/parts"], f"{folder}/out")
+    >>> found.steps, found.curves["stable_rank/mlp"].values.round(3).tolist()
+    ([0, 10], [[4.0], [1.002]])
     """
     parts = belonging_together(find_parts([Path(folder) for folder in folders]))
     if parts[0].kind != KIND:

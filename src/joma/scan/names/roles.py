@@ -85,7 +85,15 @@ _ALTERNATING = re.compile(r"gpt_oss")
 
 
 def read_roles(path: str | Path) -> dict[str, str]:
-    r"""The lines of a file of roles: the end of a name, and its group."""
+    r"""The lines of a file of roles: the end of a name, and its group.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "roles.toml")
+    ...     _ = path.write_text('[names]\n"mixer.wild" = "mixer_wild"\n"mixer.table" = "none"')
+    ...     read_roles(path)
+    {'mixer.wild': 'mixer_wild', 'mixer.table': 'none'}
+    """
     try:
         table = tomllib.loads(small_file(Path(path)).decode("utf-8"))
     except (ValueError, RecursionError) as error:

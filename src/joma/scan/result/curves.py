@@ -27,6 +27,11 @@ class Curve:
     rows: layers, or experts of layers. columns: what a row has a number for, such as its heads. heads: whether the
     columns are heads; they always are without a group.
     values: (steps, rows), or (steps, rows, columns) where there are several; NaN where a step has no such number.
+
+    >>> row = Row(0, None, "h.0.mlp.c_fc.weight")
+    >>> curve = Curve("stable_rank", "mlp", (row,), ("stable rank",), np.array([[4.0], [3.5]]))
+    >>> curve.name, curve.values[:, 0].tolist(), curve.cells.shape
+    ('stable_rank/mlp', [4.0, 3.5], (2, 1, 1))
     """
 
     measure: str

@@ -77,6 +77,14 @@ def open_series(
     `budget` bytes. It is made when it is needed, and only files that joma made in it are ever removed.
     axis: "tokens" or "date" orders the entries of a local folder by what their names say of that; None, "step" and
     "epoch": by step, or by epoch where no step is known.
+
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (0, 10):
+    ...         save_file({}, f"{folder}/step{step}.safetensors")
+    ...     [place.name for place in open_series(folder, downloads=Path(folder)).places]
+    ['step0.safetensors', 'step10.safetensors']
     """
     if axis not in (None, *moments.AXES):
         raise BadInput(f"axis must be one of {', '.join(moments.AXES)}, got {axis!r}", argument="axis")

@@ -122,6 +122,16 @@ class Series:
     - axis: what orders them, "step", or "epoch" where no step is known; the step of a place is then its epoch. Where
       epochs have fractions it is "milliepoch". "tokens" and "date", in seconds since 1970, are for those who ask
     - notes: sentences on what was left aside, or taken for what
+
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> from joma.scan import open_series
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (0, 10, 20):
+    ...         save_file({}, f"{folder}/step{step}.safetensors")
+    ...     series = open_series(folder, downloads=Path(folder))
+    >>> series.select("10:").steps
+    [10, 20]
     """
 
     source: str

@@ -98,6 +98,15 @@ class Plan:
     - not_taken: matrices that no group takes and whose names are not known, by their names with a star for each number
 
     `rows` are the series that a complete checkpoint has in the run.
+
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> from joma.scan import open_series
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_file({"h.0.mlp.c_fc.weight": torch.eye(4)}, f"{folder}/step0.safetensors")
+    ...     settled = plan(open_series(folder, downloads=Path(folder)))
+    >>> [row.curve for row in settled.rows]
+    ['stable_rank/mlp', 'sketch/mlp', 'checksum/mlp']
     """
 
     series: Series

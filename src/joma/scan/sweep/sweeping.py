@@ -60,6 +60,19 @@ def sweep(
     stay in the curves, and are noted. `report` gets a line for each step, beginning with "["; with one job also
     others, from within a step that takes long. elsewhere: measures the steps in other processes; `jobs` is then not
     used.
+
+    >>> import tempfile, torch
+    >>> from pathlib import Path
+    >>> from safetensors.torch import save_file
+    >>> from joma.scan import open_series, plan
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (0, 10):
+    ...         save_file({"h.0.mlp.c_fc.weight": torch.eye(4) + step}, f"{folder}/step{step}.safetensors")
+    ...     settled = plan(open_series(folder, downloads=Path(folder)))
+    ...     with Run.create(f"{folder}/scan.sqlite", study="scan", config=settled.config()) as run:
+    ...         found = sweep(settled, run)
+    >>> found.steps, found.curves["stable_rank/mlp"].values.round(3).tolist()
+    ([0, 10], [[4.0], [1.002]])
     """
     if jobs < 1:
         raise BadInput(f"jobs must be at least 1, got {jobs}", argument="jobs")
