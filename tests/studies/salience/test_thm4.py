@@ -1,5 +1,7 @@
 """The study of Theorem 4: its verdicts, and that each follows the numbers of its claim and its controls."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from every_study import add, put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
@@ -47,7 +49,30 @@ SPOILED = [
     ("linear/v from zero", lambda x: x + 1e-3, "linear-attention-start", FAILS),
     ("linear/v from zero", NAN, "linear-attention-start", "undecided"),
     ("linear/v closed", lambda x: x + 1e-3, "linear-attention-start", FAILS),
+    ("squared error/depth", lambda x: x[:, ::-1], "ratio-in-training", "mixed"),
+    ("cross-entropy/depth", lambda x: x[:, ::-1], "ratio-in-training", "mixed"),
+    ("squared error/depth", lambda x: x[..., ::-1], "ratio-in-training", "mixed"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("series", "change", "verdict"),
+    [("eq. 7", lambda depth: depth[:, 0], HOLDS), ("depth", lambda depth: depth[:, [0, 0]], BLIND)],
+)
+def test_blocks_that_follow_eq_7_hold_and_need_attention(run, tmp_path, series, change, verdict):
+    spoiled = {f"{loss}/{series}": change(run.value(f"{loss}/depth")) for loss in study.RATES}
+    with changed(run, tmp_path / "run", lambda name, step, value: spoiled.get(name, value)) as copy:
+        assert found(STUDY, copy, "ratio-in-training").verdict == verdict
+
+
+@pytest.mark.parametrize("loss", study.RATES)
+def test_blocks_end_where_they_are_taught_to(loss, monkeypatch):
+    """Their V has the lengths of the teacher's, because logits grow with it as Theorem 1 says."""
+    config = replace(STUDY.quick, strengths=(0.7, 1.2), seeds=2, training=1200)
+    seen = []
+    monkeypatch.setattr(study, "_deviation", lambda own, weakest, depth: seen.append(own) or 0 * own)
+    study._train(config, loss, study.RATES[loss])
+    assert np.allclose(seen[0], [[0.7, 1.2]] * 2, rtol=0.03)
 
 
 def test_linear_attention_that_converged_from_zero_would_hold(run, tmp_path):
