@@ -16,8 +16,7 @@ from joma.claims.verdicts import above, at_most, below, by_effect, by_residual, 
 from joma.figures.bands import bound
 from joma.figures.labels import end_label
 from joma.figures.reading import listing, number
-from joma.figures.style import CONTROL, CORRECTED, GREEN, INK, ORANGE, PRINTED, panels
-from joma.figures.types import Axes
+from joma.figures.style import CONTROL, CORRECTED, GREEN, INK, ORANGE, PRINTED, Axes, panels
 from joma.host.arguments import together
 from joma.measure.intervals import compare
 from joma.models import JomaBlock
