@@ -24,10 +24,7 @@ SAMPLES_AT_ONCE = 256  # sequences a member reads at once while it is measured: 
 
 
 def transformer(*, vocabulary: int, outputs: int, width: int, context: int) -> DecoderConfig:
-    """Table 1's network: 3 post-norm blocks, one head, no output projection, a ReLU MLP of four times the width.
-
-    The source says nothing of masks and positions; here attention is causal and positions are sinusoidal.
-    """
+    """Table 1's network: 3 post-norm blocks, one head, no output projection, a ReLU MLP of four times the width."""
     return DecoderConfig(
         vocabulary=vocabulary, outputs=outputs, layers=BLOCKS, width=width, mlp=4 * width, context=context,
         projection=False,

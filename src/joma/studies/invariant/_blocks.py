@@ -25,14 +25,7 @@ FLOW = 1e-10  # what the solver keeps of a first integral, at rtol 1e-12
 def draw_block(
     config: Any, kind: Any, *lead: int, nodes: int = 0, queries: int = 1, **options: Any
 ) -> tuple[Block, State]:
-    """A block of random data, embeddings and gradients with a random start: w (*lead, 3, width, nodes), z beside it.
-
-    config: has tokens, nodes, samples and the seed. kind: an `Attention`, or the kind of one whose norm is 1/tokens.
-    nodes: in place of the config's. options: what else `Block` takes; SiLU is the activation unless they say otherwise.
-
-    The dimension of size 3 has one member for each of GRADIENTS. Several queries get unequal shares of the samples.
-    One spare dimension of the embedding space belongs to nobody. Σv² at the start is of one size for any width.
-    """
+    """A block of random data, embeddings and gradients with a random start: w (*lead, 3, width, nodes), z beside it."""
     generator = torch.Generator().manual_seed(config.seed)
     tokens, samples, nodes = config.tokens, config.samples, nodes or config.nodes
     embeddings = random_orthonormal(tokens + queries + 1, tokens + queries, generator=generator)

@@ -63,10 +63,7 @@ def run(config: Thm1Config, run: Run, progress: Progress) -> None:
 
 
 def _block(config: Thm1Config, kind: str, *, nodes: int = 0, residual: bool = True) -> tuple[Block, State]:
-    """A block and a start with one member for each smooth activation and gradient, (2, activations, gradients, ...).
-
-    The first dimension holds a random and a zero start; under "sigma" it holds the SIGMAS, from random starts.
-    """
+    """A block and a start with one member for each smooth activation and gradient, (2, activations, gradients, ...)."""
     sigma: Any = BOTH_SIGMAS if kind == "sigma" else kind
     activation = blocks.side_by_side(list(SMOOTH.values()), -4)
     sizes: dict[str, Any] = {"nodes": nodes or config.nodes[-1], "activation": activation, "residual": residual}
@@ -86,10 +83,7 @@ def _path(block: Block, start: State, config: Thm1Config, *, rtol: float = 1e-12
 
 
 def _through_kinks(config: Thm1Config, steps: int) -> Tensor:
-    """ReLU flows of both KINDS side by side, (steps + 1, kinds, gradients, tokens, 1 + nodes).
-
-    Classical Runge-Kutta with a fixed step: an adaptive solver stalls where a sample slides along its kink.
-    """
+    """ReLU flows of both KINDS side by side, (steps + 1, kinds, gradients, tokens, 1 + nodes)."""
     block, start = _block(config, "exp")
     sigma = blocks.side_by_side([torch.exp, identity], 0)
     block = replace(block, activation=torch.relu, attention=Attention(sigma, norm=block.attention.norm))

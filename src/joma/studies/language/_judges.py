@@ -40,10 +40,7 @@ def must_learn(run: Run, variants: Depths, *, fewest: int = 1) -> None:
 
 
 def judge_rebounds(run: Run, claim: Claim, variants: Depths) -> Finding:
-    """Every layer of the top half must drop and come back, and the only one; details: what the bottom half does.
-
-    The control is entropy that stays where it is.
-    """
+    """Every layer of the top half must drop and come back, and the only one; details: what the bottom half does."""
     must_learn(run, variants)
     cases, details, shares, lower, falling = {}, {}, [], [], 0
     for layers, name in variants.items():

@@ -158,11 +158,7 @@ def texts(train: Tensor, valid: Tensor, words: int, seed: int) -> dict[str, tupl
 
 
 class Members:
-    """All networks on one kind of text: size after size, each with its seeds.
-
-    A seed reads its own stretch of the text, of which that of a smaller size is the beginning, and begins with its own
-    weights, the same for all sizes and texts.
-    """
+    """All networks on one kind of text: size after size, each with its seeds."""
 
     def __init__(self, config: LanguageExponentConfig, parts: tuple[Tensor, Tensor], words: int) -> None:
         self.config, self.words = config, words

@@ -84,11 +84,7 @@ class Pairs(NamedTuple):
 
 
 def at_equal(adam: Reading, sgd: Reading, by: Alike = "steps", layer: int = 0) -> Pairs:
-    """Entropy of Adam and of SGD where both took as many steps to the level, or went as far.
-
-    For every rate of SGD, Adam is read between its rates, linearly in the logarithm of steps or way. Rates of SGD that
-    lie beyond all of Adam's are left out.
-    """
+    """Entropy of Adam and of SGD where both took as many steps to the level, or went as far."""
     rates, rows, twins = [], [], []
     for rate in reaching(sgd):
         wanted = getattr(sgd, by)[rate]

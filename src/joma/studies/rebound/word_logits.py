@@ -79,13 +79,7 @@ class WordsKept(Change):
 def words_through(
     query: Tensor, key: Tensor, tokens: Tensor, words: int, *, offsets: Tensor | float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The logit that one query gives each word, a mean over the places where it stands; and which words do.
-
-    query: (members, heads, head width). key: (members, batch, heads, length, head width). tokens: (members or 1, batch,
-    length). offsets: what is added to the logits of keys, (members, batch, heads, length). The first result is
-    (members, heads, words), less the mean over all places, and 0 for words that are not there; the second is
-    (members or 1, 1, words).
-    """
+    """The logit that one query gives each word, a mean over the places where it stands; and which words do."""
     members, _, heads, _, side = key.shape
     logits = (query[:, None, :, None] * key).sum(-1) / math.sqrt(side) + offsets  # (members, batch, heads, length)
     places = (logits - logits.mean((1, 3), keepdim=True)).transpose(1, 2).flatten(2)  # (members, heads, places)

@@ -154,11 +154,7 @@ RANKS = ("beaten", "chosen")
 
 
 def ranks(log: Tensor, alike: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of its rivals a right answer beats, and how often it beats all of them, (members,) each.
-
-    By chance it beats half of them. log: (members, n, n), of every prompt the log probability of every answer; the
-    diagonal is right. alike: (members, n, n) bool, which answers are rivals: those to prompts with the same relation.
-    """
+    """How many of its rivals a right answer beats, and how often it beats all of them, (members,) each."""
     own = log.diagonal(dim1=-2, dim2=-1)[..., None]
     rivals = alike & ~torch.eye(log.shape[-1], dtype=torch.bool, device=log.device)
     won = torch.where(rivals, (own > log).double() + 0.5 * (own == log), 0.0)

@@ -87,11 +87,7 @@ def power_of(tokens: int) -> float:
 
 
 def bounds(loss: Any, visits: Any, shared: float, tokens: int, rate: float) -> dict[str, float]:
-    """What bounds say of sequences with ln M / rate visits or more: NaN without any of them.
-
-    "missing, ..." is the largest 1 - p over what a bound allows. "largest c" is the largest power with which the bound
-    holds for all of them.
-    """
+    """What bounds say of sequences with ln M / rate visits or more: NaN without any of them."""
 
     def allowed(visits: Any, power: float) -> Any:
         return 1 - train_bound(visits, tokens=tokens, rate=rate, power=power).numpy()
@@ -118,11 +114,7 @@ def record_cases(
     seen: Callable[[Moment, int, F, str, float], Mapping[str, float]], progress: Progress, *,
     twin: Callable[[F], Statements] | None = None,
 ) -> None:  # fmt: skip
-    """Train both models on facts of every size at every rate; record numbers per moment and seed.
-
-    sizes: of every size, the facts of every seed. seen: the numbers of one run at a moment. twin: what a second run of
-    each seed trains on; these runs come after the others.
-    """
+    """Train both models on facts of every size at every rate; record numbers per moment and seed."""
     cases = list(product(sizes, config.rates, MODELS))
     for i, (facts, rate, model) in enumerate(cases):
         tokens, count = facts[0].vocabulary, len(facts[0].train)

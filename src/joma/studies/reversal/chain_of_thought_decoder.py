@@ -76,11 +76,7 @@ class ChainOfThoughtDecoderConfig(decoders.Training):
 
 @dataclass(frozen=True)
 class Condition(decoders.Learner):
-    """What a network learns, and its shape.
-
-    steps: none, or those that a composition is spelled out with: the chain's own, or those of another chain, as a
-    control that writes as much and says nothing.
-    """
+    """What a network learns, and its shape."""
 
     embeddings: Embeddings = "learned"
     steps: Literal["none", "own", "other"] = "none"

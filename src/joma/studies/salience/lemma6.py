@@ -247,10 +247,7 @@ def _zeta(r: Tensor, mu: Tensor) -> Tensor:
 
 
 def _elapsed(depth: Tensor, mu: Tensor) -> Tensor:
-    """F(r, μ) by quadrature of eq. 79 in x = 1 − exp(−l), and nothing else: ∫ exp(−μ²x²/2) dl from 0 to ln 1/(1 − r).
-
-    Beyond l = 45 the integrand is exp(−μ²/2) to the last digit.
-    """
+    """F(r, μ) by quadrature of eq. 79 in x = 1 − exp(−l): ∫ exp(−μ²x²/2) dl from 0 to ln 1/(1 − r)."""
     nodes, weight = (torch.from_numpy(a) for a in _rule(24))
     edges = torch.linspace(0, 1, 17, dtype=torch.float64) ** 3  # dense near 0, where exp(−μ²l²/2) falls fast
     near = depth.clamp(max=45.0)

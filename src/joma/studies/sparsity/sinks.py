@@ -380,10 +380,7 @@ def _against(run: Run, claim: Claim, kind: str, bound: Callable[[str, float, flo
 
 
 def _excess(found: Comparison) -> float:
-    """Over uniform attention, mean over seeds; NaN where seeds leave open whether it matters.
-
-    The second half was added after the first run at paper scale: one network of four had the whole excess.
-    """
+    """Over uniform attention, mean over seeds; NaN where seeds leave open whether it matters."""
     told = found.difference_low > MATTERS or found.difference_high < MATTERS
     return found.difference if told else nan
 

@@ -30,11 +30,7 @@ PREMISE = 0.1  # a correlation counts as positive from here on: 3.5 standard err
 
 
 class LatentMLP(nn.Module):
-    """x -> ReLU nodes -> ReLU nodes -> classes, as many networks at once as there are seeds.
-
-    With `residual` the classes also read the first layer. `start` scales the initial weights above the first layer; the
-    theorem's are zero. All parameters have the member first.
-    """
+    """x -> ReLU nodes -> ReLU nodes -> classes, as many networks at once as there are seeds."""
 
     def __init__(
         self, seeds: Sequence[int], inputs: int, width: int, classes: int, *, start: float = 1.0, residual: bool = False
@@ -159,11 +155,7 @@ def _edges(
     weight: Tensor, a: Tensor, b: Tensor, related: Tensor, alpha: Tensor, beta: Tensor, other: Tensor,
     pull: Tensor, rule: Tensor,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Counts over edges from child k to parent j.
-
-    weight (members, k, j); a = corr(z_alpha, delta_j), (members, j); b = corr(z_beta, f_k), (members, k);
-    related (members, classes, latents); pull = corr(z, delta_j), (members, latents, j); rule = corr(f_k, delta_j).
-    """
+    """Counts over edges from child k to parent j."""
     alive = (b != 0)[..., None] & (a != 0)[:, None]
 
     def joined(own: Tensor) -> tuple[Tensor, Tensor]:
@@ -246,10 +238,7 @@ def share(run: Run, name: str, what: str, of: str = "") -> Any:
 
 
 def learning(run: Run, name: str) -> Any:
-    """Of each member the measuring points with between a tenth and nine tenths of the fall of its loss behind them.
-
-    If there is none, that at which it is nearest to half; if the loss never falls, the last. (points, members) bool.
-    """
+    """Of each member the measuring points with between a tenth and nine tenths of the fall of its loss behind them."""
     loss = _of_sound(run, name, run.array(f"{name}/loss"))
     fall = loss[0] - loss.min(0)
     fallen = (loss[0] - loss) / np.where(fall > 0, fall, 1.0)

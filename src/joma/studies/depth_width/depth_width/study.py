@@ -33,11 +33,7 @@ def kinds_of(run: Run) -> dict[str, tuple[str, int]]:
 
 
 class Sweep:
-    """All networks that read one kind of data: shapes x rates x seeds.
-
-    choosing, judging: (shapes, rates, seeds), the losses on either half where the choosing one was lowest; NaN for
-    networks that diverged.
-    """
+    """All networks that read one kind of data: shapes x rates x seeds."""
 
     def __init__(self, run: Run, kind: str) -> None:
         self.run, self.kind = run, kind

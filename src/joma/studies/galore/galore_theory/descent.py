@@ -35,10 +35,7 @@ class Case(NamedTuple):
 
 
 def stable_rank(g: Tensor) -> Tensor:
-    """|G|_F^2 / |G|_2^2 by a full SVD: these matrices are small, and bounds are compared to rounding.
-
-    `joma.measure.spectrum.stable_rank` goes through the Gram matrix: its last bits, and so what is recorded, differ.
-    """
+    """|G|_F^2 / |G|_2^2 by a full SVD: these matrices are small, and bounds are compared to rounding."""
     values: Tensor = torch.linalg.svdvals(g)
     return (values / values[..., :1]).square().sum(-1)
 

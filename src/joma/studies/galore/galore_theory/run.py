@@ -102,11 +102,7 @@ def _normal(generator: torch.Generator, *shape: int) -> Tensor:
 
 
 def rows(tokens: int, nodes: int, blocks: int, steps: int, seed: int) -> dict[str, Tensor]:
-    """Real blocks with a linear MLP and constant g, from zero, in units of their first blow-up time.
-
-    Relative errors of three equations for V', (blocks, steps); and of each row its length over that of its saliency,
-    alpha, with the bounds (53) and the closed form, (blocks, steps, tokens).
-    """
+    """Real blocks with a linear MLP and constant g, from zero, in units of their first blow-up time."""
     generator, samples = torch.Generator().manual_seed(seed), 4 * tokens
     embeddings = random_orthonormal(tokens + 1, tokens + 1, generator=generator)
     x = torch.rand(blocks, samples, tokens, generator=generator, dtype=DOUBLE)
@@ -299,10 +295,7 @@ def _scalar(
 
 
 def high_rate(rates: Tensor) -> dict[str, Tensor]:
-    """Nothing moves, so all Lipschitz constants are 0. The eigenvalues are 0.1 and 1, and R is along the second.
-
-    The proof bounds the eigenvalues of 1 - rate S from above only.
-    """
+    """Nothing moves, so all Lipschitz constants are 0. The eigenvalues are 0.1 and 1, and R is along the second."""
     values, r = torch.tensor([[0.1, 1.0], [0.01, 1.0]], dtype=DOUBLE)
     after = (1 - rates[:, None] * values) * r
     return {"factor": after.norm(dim=-1) / r.norm(), **_bounds(0.1, 1.0, rates, 0.0, 0.0, 0.0, w=1.0, b=1.0, c=1.0)}

@@ -39,10 +39,7 @@ FEWEST = 3  # tokens in a sequence: a query, one to leave out, one to look at
 
 
 def uneven_tree(classes: int, rho: float) -> HBLT:
-    """Each class turns on one latent of its own; below it 2 latents, 6 below these, the lowest with 2, 2 and 1 tokens.
-
-    So a class has ten tokens at L = 4, and every fifth token is alone below its latent: no other token picks it up.
-    """
+    """Each class turns on one latent of its own; 2 latents below it, 6 below these, the lowest of 2, 2 and 1 tokens."""
     copy = torch.full((classes, classes), (1 + rho) / 2, dtype=torch.float64)
     p_zero = torch.where(torch.eye(classes, dtype=torch.bool), 1 - copy, copy)
     p0 = torch.full((classes,), 1 / classes, dtype=torch.float64)
@@ -175,10 +172,7 @@ def decoder_logits(decoder: Decoder, tokens: int) -> Tensor:
 
 
 def decoder_strengths(decoder: Decoder, tokens: int) -> Tensor:
-    """How alike context token l and query m are to the nodes of the first MLP: cosine of what either sends them.
-
-    l arrives through values and projection, m through the residual; common to all tokens is taken off.
-    """
+    """How alike context token l and query m are to the nodes of the first MLP: cosine of what either sends them."""
     values, projection, up = (
         getattr(decoder, name).unbind(1)[0][..., first:]
         for name, first in (("qkv", 2 * decoder.config.width), ("projection", 0), ("up", 0))
@@ -348,11 +342,7 @@ def run(config: ShallowFirstConfig, run: Run, progress: Progress) -> None:
 
 
 def pulls(setting: Setting) -> dict[str, Tensor]:
-    """Of the data alone, by height: P(l|m), and the first pull on the weight of l given m, E[g x_l | m].
-
-    The class's is that on the node of m's class, g = 1[class] - 1/D. A left-out token k has a node of its own, g = 1[k]
-    - 1/M; there the length over k counts.
-    """
+    """Of the data alone, by height: P(l|m), and the first pull on the weight of l given m, E[g x_l | m]."""
     pool, (true, permuted) = setting.pool, setting.trees
     on = pool.on.double()
     times = on.sum(1)[..., None]

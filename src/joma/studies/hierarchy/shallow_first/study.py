@@ -167,10 +167,7 @@ def _of_learned(run: Run, claim: Claim, found: Compared, names: Sequence[str], *
 
 
 def _pull(run: Run, target: str) -> tuple[Any, Any, Comparison, dict[str, Any]]:
-    """The pull on l given m by height, (members, L), in the true and permuted tree; its fall, and what judges it.
-
-    The fall is from siblings to H = L - 1. Its control is 0: with permuted leaves all heights are alike in the mean.
-    """
+    """The pull on l given m by height, (members, L), in the true and permuted tree; its fall, and what judges it."""
     names = (f"{target} pull", f"{target} pull permuted", "co-occurrence")
     true, permuted, chance = (run.value(f"data/{name}") for name in names)
     fall, control = (compare(1 - pull[:, FAR] / pull[:, 0]) for pull in (true, permuted))

@@ -173,10 +173,7 @@ def train_with_frozen_attention(start: Start, at: Tensor, *, rate: float, temper
 
 
 def condition(now: Moment) -> dict[str, Tensor]:
-    """Both sides of the softmax condition of Theorem 1, with the sum over nodes inside as printed: their sizes.
-
-    `each` is the relative difference of E[g_k b bᵀ] and b̄ E[g_k b]ᵀ, node by node, mean over k. All (members,).
-    """
+    """Both sides of the softmax condition of Theorem 1, with the sum over nodes inside as printed: their sizes."""
     samples = now.b.shape[-2]
     left = torch.einsum("msk,msi,msj->mkij", now.g, now.b, now.b) / samples
     right = torch.einsum("mi,msk,msj->mkij", now.b.mean(-2), now.g, now.b) / samples
@@ -210,10 +207,7 @@ def estimates(path: Path, start: Start, *, rate: float, temperature: float) -> d
 
 
 def one_sample(draws: int, *, seed: int) -> dict[str, Tensor]:
-    """Flows on a single sample, where Cov(s, b) = 0 and eq. 17 must be exact, with eq. 17 and 18 along them.
-
-    Velocities are relative errors (steps, draws), logits (draws, steps, tokens); κ = T = 1.
-    """
+    """Flows on a single sample, where Cov(s, b) = 0 and eq. 17 must be exact, with eq. 17 and 18 along them."""
     block, w0, z0 = _single_blocks(draws, torch.Generator().manual_seed(seed))
 
     def field(time: float, w: Tensor, z: Tensor, estimate: Tensor) -> tuple[Tensor, ...]:

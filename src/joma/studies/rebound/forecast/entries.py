@@ -102,10 +102,7 @@ def _entropy(variance: np.ndarray, history: History) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _entropy_curve(n_keys: int) -> Chebyshev:
-    """Mean of `gaussian_entropy` over n = 1 to n_keys, as a polynomial in s/(s + TURN), s^2 the variance.
-
-    A fit asks for it ten thousand times, and each of its values is an integral. Off by less than 1e-5 nats.
-    """
+    """Mean of `gaussian_entropy` over n = 1 to n_keys, as a polynomial in s/(s + TURN), s^2 the variance."""
     n = torch.arange(1, n_keys + 1, dtype=torch.float64)
 
     def values(place: np.ndarray) -> np.ndarray:

@@ -17,11 +17,7 @@ OF_LAYERS = ("entropy", "variance", "shared", "specific", "cross", "growth", "al
 
 
 class History(NamedTuple):
-    """What is known of a run up to a step: points last, layers before them. Heads are averaged.
-
-    variance to cross are those of `joma.measure.spread.Spread`. growth, alignment, mean_share and rank are those of
-    `joma.measure.spread.Factors`. loss and entropy are on the validation text.
-    """
+    """What is known of a run up to a step: points last, layers before them. Heads are averaged."""
 
     optimizer: str
     """Adam or SGD."""

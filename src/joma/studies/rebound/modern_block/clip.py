@@ -11,12 +11,7 @@ from joma.models.decoder import Decoder, DecoderConfig
 
 
 class Clipped(Decoder):
-    """A decoder whose weights are scaled down, head by head, where the largest logit passes a threshold.
-
-    S is the largest logit of a head on a fixed batch, t its threshold. Where S > t, the weights and biases of its
-    queries and of its keys are multiplied by sqrt(t/S), so that all its logits are by t/S (Kimi K2, arXiv 2507.20534).
-    The control does so to values and output: S is then the largest number that the head adds to the stream.
-    """
+    """A decoder whose weights are scaled down, head by head, where the largest logit passes a threshold."""
 
     tokens: Tensor
     bounds: Tensor

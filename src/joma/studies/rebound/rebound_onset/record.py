@@ -36,12 +36,7 @@ def first_learned(run: Run, variant: str) -> np.ndarray:
 
 
 def valley(steps: np.ndarray, entropy: np.ndarray, first: int) -> float:
-    """The step of the valley of a curve (points,), NaN if there is none yet.
-
-    It is the lowest point from `first` on, if it lies `FALLEN` below the start and entropy comes back by `RISE` after
-    it. A parabola in the logarithm of the step, through it and its neighbours, says where between the measuring points
-    it lies.
-    """
+    """The step of the valley of a curve (points,), NaN if there is none yet."""
     low = first + int(entropy[first:].argmin())
     if entropy[0] - entropy[low] < FALLEN or entropy[low:].max() - entropy[low] < RISE:
         return float("nan")
@@ -52,10 +47,7 @@ def valley(steps: np.ndarray, entropy: np.ndarray, first: int) -> float:
 
 
 def fall(steps: np.ndarray, entropy: np.ndarray, first: int) -> float:
-    """The first step, from the point `first` on, at which a curve (points,) is `FALLEN` below its start; NaN if none.
-
-    Between measuring points by a line in the logarithm of the step.
-    """
+    """The first step, from `first` on, at which a curve (points,) is `FALLEN` below its start; NaN if none."""
     level = entropy[0] - FALLEN
     below = np.flatnonzero(entropy[first:] <= level)
     if not len(below):

@@ -75,11 +75,7 @@ def effective_words(text: Corpus) -> float:
 
 
 def by_frequency(text: Corpus, classes: int, groupings: int) -> tuple[Tensor, Tensor]:
-    """Words in classes of equal weight in the text, from frequent to rare, and the frequency of each class.
-
-    (1 + groupings, words) long, the class of every word, -1 for <unk>: first by frequency; the other rows shuffle the
-    words, as controls. (classes,) float64: how frequent the word is, by its geometric mean over occurrences.
-    """
+    """Words in classes of equal weight in the text, from frequent to rare, and the frequency of each class."""
     counts = torch.bincount(text.tokens["train"].long(), minlength=len(text.vocabulary)).double()
     known = torch.tensor([word != "<unk>" for word in text.vocabulary])
     counts = torch.where(known, counts, 0.0)

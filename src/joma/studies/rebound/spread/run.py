@@ -169,12 +169,7 @@ def held_scales(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> list[t
 
 
 def entropies_scaled(decoder: Decoder, tokens: Tensor, scales: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """Entropy of attention if shared and specific logits were multiplied, (members, layers, heads) for each pair.
-
-    scales: pairs of factors, of shared and of specific logits, (members, layers, heads) each. Logits are linear in the
-    query, biases included, so the mean query is multiplied by the one and what is left of a query by the other. Each
-    layer by itself: what it reads stays as it is.
-    """
+    """Entropy of attention if shared and specific logits were multiplied, (members, layers, heads) for each pair."""
     found: list[list[Tensor]] = [[] for _ in scales]
     queries: list[Tensor] = []
 

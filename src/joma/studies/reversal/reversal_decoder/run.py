@@ -184,11 +184,7 @@ class FactNetworks(decoders.Networks):
         return super().measures | ({"matrix": self.matrices} if self.pictured else {})
 
     def matrices(self, decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
-        """Logits between the entities of one-way pairs, (members, 2n, 2n): first the trained subjects, then answers.
-
-        logits: of the entity in the column, after the entity in the row with its relation. attention: of the entity
-        in the row, which looks at that in the column, which stands before it; mean over heads.
-        """
+        """Logits between the entities of one-way pairs, (members, 2n, 2n): first the trained subjects, then answers."""
         # pairs that are one way as published, for every condition: only BASE, the first one, is ever looked at
         some = [self.taught[self.taught[member].seed].facts for member in members]
         both = [torch.cat([facts.one_way.tokens[:SHOWN], facts.test.tokens[:SHOWN]]) for facts in some]

@@ -152,10 +152,7 @@ class ScanSnapConfig(StudyConfig):
 
 
 def graded_classes(classes: int, distinct: int, common: int) -> Tensor:
-    """P(l|n), (classes, tokens): distinct tokens in proportion to 0.1 up to 1, common ones alike in all classes.
-
-    The distinct tokens of class n are n distinct to (n + 1) distinct - 1, rarest first; the common ones come last.
-    """
+    """P(l|n), (classes, tokens): distinct tokens in proportion to 0.1 up to 1, common ones alike in all classes."""
     weights = torch.linspace(0.1, 1.0, distinct, dtype=torch.float64).expand(1, classes, distinct)
     return _joined(weights, torch.ones(1, classes, common, dtype=torch.float64))[0]
 
@@ -163,11 +160,7 @@ def graded_classes(classes: int, distinct: int, common: int) -> Tensor:
 def drawn_classes(
     draws: int, classes: int, distinct: int, common: int, *, skew: float, generator: torch.Generator
 ) -> Tensor:
-    """As `graded_classes`, (draws, classes, tokens), the weights of distinct tokens uniform from 0.1 to 1.
-
-    skew: the standard deviation of the logarithm of a common token's weight, drawn for each class. With 0 a common
-    token is as frequent in all classes.
-    """
+    """As `graded_classes`, (draws, classes, tokens), the weights of distinct tokens uniform from 0.1 to 1."""
     weights = 0.1 + 0.9 * torch.rand(draws, classes, distinct, generator=generator, dtype=torch.float64)
     noise = torch.randn(draws, classes, common, generator=generator, dtype=torch.float64)
     return _joined(weights, torch.exp(skew * noise))
@@ -336,10 +329,7 @@ def _record_sgd(config: ScanSnapConfig, run: Run, p: Tensor) -> None:
 
 
 def _sgd(config: ScanSnapConfig, p: Tensor, points: Sequence[int], *, shuffle: bool) -> Tensor:
-    """z of every rate pair and seed, (points, pairs, seeds, tokens); with `shuffle` labels say nothing of sequences.
-
-    All rate pairs of one seed read the same sequences. Any token may follow, as in a language: K of them do.
-    """
+    """z of every rate pair and seed, (points, pairs, seeds, tokens); with `shuffle` labels say nothing of sequences."""
     pairs, seeds = len(config.sgd_rates), config.seeds
     fast, slow = torch.tensor(config.sgd_rates, dtype=torch.float64).repeat_interleave(seeds, 0).T
     tokens = p.shape[-1]

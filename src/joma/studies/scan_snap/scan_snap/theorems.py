@@ -42,10 +42,7 @@ def _relative_gain(run: Run, claim: Claim) -> Finding:
 
 
 def relative_spread(run: Run) -> tuple[Any, Any]:
-    """Of every ratio: spread of chi over the other tokens as a share of its movement, at `JUDGED_AT`.
-
-    And the same where chi has moved by one hundredth at every ratio, so that little movement is no excuse.
-    """
+    """Of every ratio: spread of chi over the other tokens as a share of its movement, at `JUDGED_AT`."""
     chi = gains(run, "ratio")  # (steps, ratios, others)
     mean = np.exp(np.log(chi).mean(-1))
     spread = (chi.max(-1) / chi.min(-1) - 1) / np.where(mean == 1, np.nan, mean - 1)

@@ -126,11 +126,7 @@ class Members:
         return read[:, :-1].contiguous(), read[:, 1:].contiguous()
 
     def active(self, decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
-        """Of heads and of neurons, as `NEURONS` and `HEADS` name them.
-
-        needed (members, layers): the share of them that carries `share` of the output. carried (members, layers - 1,
-        CARRIED): of all layers but the first. loss (members, KEPT).
-        """
+        """Of heads and of neurons, as `NEURONS` and `HEADS` name them."""
         with compiled_parts(None):  # what is looked at is changed in place, which no compiler should see
             before, now = (_seen(decoder, text[:, :-1]) for text in (self.fitted, self.asked))
             found = {}

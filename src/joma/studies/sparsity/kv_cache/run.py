@@ -229,11 +229,7 @@ def prefix(number: int, kind: str = "") -> str:
 
 
 def said_twice(text: str, line: int, characters: int, seed: int) -> str:
-    """Frequent words of the text, drawn at random: a line of so many words, the same line again, then a new one.
-
-    What comes next in a line is known from the line before it, and from nothing else. A word has letters only, so that
-    it is one token: a network that must put words together as well learns to copy much later.
-    """
+    """Frequent words of the text, drawn at random: a line of so many words, the same line again, then a new one."""
     common = Counter(word for word in text.split() if word.isalpha()).most_common(FREQUENT)
     words = np.array([word for word, _ in common])
     lines = ceil(characters / (2 * line * (sum(map(len, words)) / len(words) + 1)))

@@ -79,14 +79,7 @@ def _loss(decoder: Decoder, tokens: Tensor, targets: Tensor, seen: Seen) -> Tens
 
 
 def sign_diversity(inputs: Tensor, weights: Tensor) -> Tensor:
-    """How many of the inputs lie on the less common side of a matrix's leading direction: 0.5 is most, 0 is none.
-
-    The leading direction is the input that the matrix stretches most. Inputs that all lie on one side of it drive the
-    matrix further that way (arXiv 2510.04202).
-
-    inputs: (members, layers, tokens, width). weights: (members, layers, matrices, width, outputs), which are
-    multiplied from the right. Returns (members, layers, matrices).
-    """
+    """How many of the inputs lie on the less common side of a matrix's leading direction: 0.5 is most, 0 is none."""
     along = inputs.double() @ leading_inputs(weights).mT  # (members, layers, tokens, matrices)
     share = (along > 0).double().mean(-2)
     rarer = torch.minimum(share, 1 - share)

@@ -180,10 +180,7 @@ def kept_whole(run: Run, remedy: str) -> np.ndarray:
 
 
 def learned(run: Run, remedy: str) -> np.ndarray:
-    """How far the loss ends below that of the words' frequencies, over a seed's runs whose plain twins do not diverge.
-
-    (seeds,), in nats.
-    """
+    """How far the loss ends below the words' frequencies, over a seed's runs whose plain twins do not diverge."""
     below = float(run.value("loss by frequency")) - of_bench(run, remedy, "loss")
     return per_seed(run, below, of_bench(run, NOTHING, "diverged") == 0)
 
