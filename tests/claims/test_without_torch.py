@@ -32,7 +32,7 @@ assert "torch" not in sys.modules
 """
 
 
-def python(code: str) -> subprocess.CompletedProcess[str]:
+def python(code):
     return subprocess.run([sys.executable, "-P", "-c", BLOCKED + code], capture_output=True, text=True, check=False)
 
 

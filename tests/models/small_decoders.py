@@ -2,13 +2,13 @@
 
 import torch
 
-from joma.models import Decoder, DecoderConfig
+from joma.models import DecoderConfig
 
 SMALL = DecoderConfig(vocabulary=13, width=8, heads=2, mlp=12, layers=2, context=6)
 TOKENS = torch.randint(13, (3, 6), generator=torch.Generator().manual_seed(0))
 
 
-def shaken(decoder: Decoder) -> Decoder:
+def shaken(decoder):
     """Biases and norms start at zero and one; give them values that would show a mistake."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():

@@ -10,7 +10,7 @@ from joma.models._attention import SHORT, attend, attend_on_processor
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("heads", "length"), [(1, 5), (3, 4), (2, SHORT + 1)])
-def test_it_and_its_gradients_are_those_of_attention_written_out(heads: int, length: int, causal: bool) -> None:
+def test_it_and_its_gradients_are_those_of_attention_written_out(heads, length, causal):
     generator = torch.Generator().manual_seed(length)
     shape = (2, 3, heads, length, 4)  # members, batch, heads, length, head width
     parts = [torch.randn(shape, dtype=torch.double, generator=generator).requires_grad_() for _ in range(4)]

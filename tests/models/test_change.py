@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from joma.models import Decoder, DecoderConfig
 from joma.models.change import Change
@@ -23,19 +22,19 @@ NOISE = keys(torch.arange(MEMBERS, dtype=torch.int32), 4)
 class Moved(Change):
     """All three at once, each by a tensor of its own."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         drawn = torch.Generator().manual_seed(seed)
         self.shift = torch.randn(MEMBERS, 1, 1, 8, generator=drawn)
         self.scale = torch.rand(MEMBERS, 1, 2, 1, 1, generator=drawn) + 0.5
         self.offsets = torch.randn(MEMBERS, 13, generator=drawn)
 
-    def read(self, x: Tensor) -> Tensor:
+    def read(self, x):
         return x + self.shift
 
-    def ask(self, query: Tensor) -> Tensor:
+    def ask(self, query):
         return query * self.scale
 
-    def score(self, logits: Tensor, query: Tensor, key: Tensor, tokens: Tensor) -> Tensor:
+    def score(self, logits, query, key, tokens):
         member = torch.arange(MEMBERS, device=tokens.device)[:, None, None]
         return logits + self.offsets[member, tokens][:, :, None, None]
 
@@ -49,7 +48,7 @@ class Decoded(Decoder):
         return super().features(tokens, noise=noise, look=look, change=change or self.always)
 
 
-def loss_and_gradients(change: tuple[Change, ...], noise: Tensor | None, **options) -> list[Tensor]:
+def loss_and_gradients(change, noise, **options):
     decoder = Decoded(SMALL.with_(**options), seeds=range(MEMBERS))
     decoder.always = change
     loss = next_token_loss(decoder, (TOKENS[:, :-1], TOKENS[:, 1:]), noise)
@@ -58,21 +57,21 @@ def loss_and_gradients(change: tuple[Change, ...], noise: Tensor | None, **optio
 
 @pytest.mark.parametrize("noise", [None, NOISE])
 @pytest.mark.parametrize("norm", ["post-layer", "pre-layer"])
-def test_no_change_is_none_to_the_last_bit(noise: Tensor | None, norm: str) -> None:
+def test_no_change_is_none_to_the_last_bit(noise, norm):
     without = loss_and_gradients((), noise, norm=norm)
     for one, other in zip(without, loss_and_gradients((Change(), Change()), noise, norm=norm), strict=True):
         assert torch.equal(one, other)
 
 
-def seen(decoder: Decoder, change: tuple[Change, ...]) -> dict[tuple[int, str], Tensor]:
-    found: dict[tuple[int, str], Tensor] = {}
+def seen(decoder, change):
+    found = {}
     decoder.features(
         TOKENS[:, :-1], look=lambda layer, name, value: found.update({(layer, name): value}), change=change
     )
     return found
 
 
-def test_each_change_acts_at_its_place_and_in_its_layer() -> None:
+def test_each_change_acts_at_its_place_and_in_its_layer():
     decoder, moved = Decoder(SMALL, seeds=range(MEMBERS)).double(), Moved(3)
     for name in ("shift", "scale", "offsets"):
         setattr(moved, name, getattr(moved, name).double())
@@ -92,7 +91,7 @@ def test_each_change_acts_at_its_place_and_in_its_layer() -> None:
     torch.testing.assert_close(changed[1, "mixed"], logits.softmax(-1) @ value)
 
 
-def test_the_fast_path_without_logits_gives_the_same() -> None:
+def test_the_fast_path_without_logits_gives_the_same():
     class NoScore(Moved):
         score = Change.score
 
@@ -106,7 +105,7 @@ def test_the_fast_path_without_logits_gives_the_same() -> None:
     assert (fast - decoder(TOKENS[:, :-1])).abs().max() > 1e-3
 
 
-def test_a_change_cannot_show_what_follows() -> None:
+def test_a_change_cannot_show_what_follows():
     decoder, change, other = Decoder(SMALL, seeds=range(MEMBERS)), (Moved(1), Moved(2)), TOKENS[:, :-1].clone()
     other[:, -1] = (other[:, -1] + 1) % 13
     one, two = (decoder(tokens, change=change) for tokens in (TOKENS[:, :-1], other))
@@ -116,11 +115,11 @@ def test_a_change_cannot_show_what_follows() -> None:
 class Flat(Change):
     """All keys alike."""
 
-    def score(self, logits: Tensor, query: Tensor, key: Tensor, tokens: Tensor) -> Tensor:
+    def score(self, logits, query, key, tokens):
         return torch.zeros_like(logits)
 
 
-def test_logits_are_scored_before_keys_are_hidden() -> None:
+def test_logits_are_scored_before_keys_are_hidden():
     """So that no score, whatever it makes of them, lets a query see what follows it."""
     found = seen(Decoder(SMALL, seeds=range(MEMBERS)), (Flat(), Flat()))
     wanted = torch.ones(6, 6).tril() / torch.arange(1.0, 7.0)[:, None]
@@ -129,10 +128,10 @@ def test_logits_are_scored_before_keys_are_hidden() -> None:
 
 
 @pytest.mark.parametrize("look", [None, lambda *_: None])
-def test_scores_count_whether_anybody_looks_or_not(look: object) -> None:
+def test_scores_count_whether_anybody_looks_or_not(look):
     """Attention that is flat mixes the mean of the values: with it a layer's output is that of zero queries."""
     decoder = Decoder(SMALL, seeds=range(MEMBERS)).double()
-    flat = decoder(TOKENS[:, :-1], change=(Flat(), Flat()), look=look)  # type: ignore[arg-type]
+    flat = decoder(TOKENS[:, :-1], change=(Flat(), Flat()), look=look)
     with torch.no_grad():
         decoder.qkv[..., :8] = 0.0
         decoder.qkv_bias[..., :8] = 0.0
@@ -142,14 +141,14 @@ def test_scores_count_whether_anybody_looks_or_not(look: object) -> None:
 class Asked(Change):
     """Another query, by what is added."""
 
-    def __init__(self, shift: Tensor) -> None:
+    def __init__(self, shift):
         self.shift = shift
 
-    def ask(self, query: Tensor) -> Tensor:
+    def ask(self, query):
         return query + self.shift
 
 
-def test_only_queries_are_asked() -> None:
+def test_only_queries_are_asked():
     decoder, shift = Decoder(SMALL, seeds=range(MEMBERS)), torch.randn(4, generator=torch.Generator().manual_seed(5))
     plain, changed = seen(decoder, ()), seen(decoder, (Asked(shift), Change()))
     torch.testing.assert_close(changed[0, "query"], plain[0, "query"] + shift)
@@ -157,7 +156,7 @@ def test_only_queries_are_asked() -> None:
 
 
 @pytest.mark.parametrize("norm", ["post-layer", "pre-layer", "none"])
-def test_what_is_read_otherwise_stays_in_the_stream(norm: str) -> None:
+def test_what_is_read_otherwise_stays_in_the_stream(norm):
     """Attention that gives nothing leaves no trace of what it read."""
     decoder = Decoder(SMALL.with_(norm=norm), seeds=range(MEMBERS))
     with torch.no_grad():
@@ -169,7 +168,7 @@ def test_what_is_read_otherwise_stays_in_the_stream(norm: str) -> None:
         assert torch.equal(plain[layer, "stream"], changed[layer, "stream"])
 
 
-def test_members_with_their_own_tokens_get_their_own_offsets() -> None:
+def test_members_with_their_own_tokens_get_their_own_offsets():
     decoder, change = Decoder(SMALL, seeds=range(MEMBERS)), (Moved(1), Moved(2))
     own = torch.stack([TOKENS[:, :-1], TOKENS[:, 1:]])
     both = decoder(own, change=change)
@@ -178,8 +177,8 @@ def test_members_with_their_own_tokens_get_their_own_offsets() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_one_compiled_block_serves_all_layers() -> None:
-    def made() -> tuple[Change, ...]:
+def test_one_compiled_block_serves_all_layers():
+    def made():
         return Moved(1), Moved(2)
 
     plain = loss_and_gradients(made(), NOISE)
@@ -192,6 +191,6 @@ def test_one_compiled_block_serves_all_layers() -> None:
         assert torch.equal(two, three)
 
 
-def test_a_change_for_some_layers_is_refused() -> None:
+def test_a_change_for_some_layers_is_refused():
     with pytest.raises(ValueError, match=r"change must be one for each of 2 layers, or \(\), got 1"):
         Decoder(SMALL, seeds=[0]).features(TOKENS[:, :-1], change=[Change()])

@@ -7,14 +7,14 @@ import math
 import pytest
 import torch
 from small_decoders import SMALL, TOKENS, shaken
-from torch import Tensor, nn
+from torch import nn
 
 from joma.models import Decoder, DecoderConfig
 from joma.models.dropout import dropout, keys
 from joma.models.parts import compiled_parts
 
 
-def torch_layer(decoder: Decoder, member: int, layer: int, *, pre: bool) -> nn.TransformerEncoderLayer:
+def torch_layer(decoder, member, layer, *, pre):
     """torch's own layer with the weights of one member's block."""
     config = decoder.config
     theirs = nn.TransformerEncoderLayer(
@@ -40,7 +40,7 @@ def torch_layer(decoder: Decoder, member: int, layer: int, *, pre: bool) -> nn.T
 
 @pytest.mark.parametrize("norm", ["post-layer", "pre-layer"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_equals_torchs_layers(norm: str, activation: str) -> None:
+def test_equals_torchs_layers(norm, activation):
     decoder = shaken(Decoder(SMALL.with_(norm=norm, activation=activation), seeds=[3, 4]))
     mask = nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.double)
     ours = decoder.features(TOKENS)
@@ -73,7 +73,7 @@ def test_equals_torchs_layers(norm: str, activation: str) -> None:
         {"causal": False},
     ],
 )
-def test_members_are_what_they_are_alone(changes: dict[str, object]) -> None:
+def test_members_are_what_they_are_alone(changes):
     config = SMALL.with_(dropout=0.3, **changes)
     tokens = TOKENS % config.vocabulary
     noise = keys(torch.tensor([7, 9], dtype=torch.int32), 4)
@@ -86,7 +86,7 @@ def test_members_are_what_they_are_alone(changes: dict[str, object]) -> None:
         assert not torch.allclose(noisy, alone(tokens)[0])
 
 
-def test_every_option_changes_what_is_computed() -> None:
+def test_every_option_changes_what_is_computed():
     plain = Decoder(SMALL, seeds=[0])(TOKENS)
     for changes in (
         {"norm": "pre-layer"}, {"norm": "post-rms"}, {"norm": "none"}, {"activation": "identity"},
@@ -96,7 +96,7 @@ def test_every_option_changes_what_is_computed() -> None:
         assert not torch.allclose(Decoder(SMALL.with_(**changes), seeds=[0])(TOKENS), plain), changes
 
 
-def test_positions_are_coded_as_published() -> None:
+def test_positions_are_coded_as_published():
     """sin and cos of position / 10000^(2i/width), as in "Attention is all you need", one number at a time."""
     decoder = Decoder(SMALL.with_(width=10, heads=2, context=7), seeds=[0])
     for position in range(7):
@@ -106,7 +106,7 @@ def test_positions_are_coded_as_published() -> None:
             assert pair == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
 
 
-def test_causality() -> None:
+def test_causality():
     decoder = Decoder(SMALL, seeds=[0])
     changed = TOKENS.clone()
     changed[:, -1] = (changed[:, -1] + 1) % 13
@@ -115,7 +115,7 @@ def test_causality() -> None:
     assert not torch.allclose(free(TOKENS)[:, :, 0], free(changed)[:, :, 0])
 
 
-def test_copies_start_alike_and_frozen_embeddings_do_not_train() -> None:
+def test_copies_start_alike_and_frozen_embeddings_do_not_train():
     decoder = Decoder(SMALL.with_(copies=True, embeddings="frozen"), seeds=[0, 1])
     assert torch.equal(decoder.qkv[:, 0], decoder.qkv[:, 1])
     assert not torch.equal(decoder.qkv[0], decoder.qkv[1])
@@ -124,7 +124,7 @@ def test_copies_start_alike_and_frozen_embeddings_do_not_train() -> None:
     torch.testing.assert_close(orthonormal @ orthonormal.T, torch.eye(8), atol=1e-5, rtol=0)
 
 
-def test_tied_embeddings_are_one_tensor_with_one_gradient() -> None:
+def test_tied_embeddings_are_one_tensor_with_one_gradient():
     untied, tied = (Decoder(SMALL.with_(tied=tied), seeds=[0, 1]) for tied in (False, True))
     assert torch.equal(tied.out, untied.embedding)
     assert len(list(tied.parameters())) == len(list(untied.parameters())) - 1
@@ -138,9 +138,9 @@ def test_tied_embeddings_are_one_tensor_with_one_gradient() -> None:
                for one in [Decoder(SMALL.with_(tied=True, embeddings="frozen"), seeds=[0])])  # fmt: skip
 
 
-def test_look_sees_every_layer() -> None:
+def test_look_sees_every_layer():
     decoder = Decoder(SMALL, seeds=[0, 1])
-    seen: dict[tuple[int, str], Tensor] = {}
+    seen = {}
     decoder.features(TOKENS, look=lambda layer, name, value: seen.__setitem__((layer, name), value))
     names = ("input", "query", "key", "logits", "attention", "mixed", "hidden", "stream")
     assert set(seen) == {(layer, name) for layer in range(2) for name in names}
@@ -170,12 +170,12 @@ def test_look_sees_every_layer() -> None:
         ({"tied": True, "outputs": 3}, "tied embeddings give 13 outputs, one per word, got 3"),
     ],
 )
-def test_refusals(changes: dict[str, object], sentence: str) -> None:
+def test_refusals(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         SMALL.with_(**changes)
 
 
-def test_refuses_no_members_and_long_sequences() -> None:
+def test_refuses_no_members_and_long_sequences():
     with pytest.raises(ValueError, match="at least one member"):
         Decoder(SMALL, seeds=[])
     for impossible in (torch.zeros(3, dtype=torch.long), torch.zeros(5, 1, 3, dtype=torch.long)):
@@ -188,7 +188,7 @@ def test_refuses_no_members_and_long_sequences() -> None:
         Decoder(SMALL, seeds=[0])(torch.zeros(1, 7, dtype=torch.long))
 
 
-def test_dropout_is_fair_and_independent() -> None:
+def test_dropout_is_fair_and_independent():
     """Rates within 4 sigma; no correlation between neighbours, places, steps or members."""
     seeds = torch.arange(2, dtype=torch.int32)
     n, p = 200_000, 0.2
@@ -209,7 +209,7 @@ def test_dropout_is_fair_and_independent() -> None:
     assert dropout(x, 0.0, keys(seeds, 3), 1) is x
 
 
-def test_dropout_is_where_torchs_layer_has_it() -> None:
+def test_dropout_is_where_torchs_layer_has_it():
     """Mean and spread over draws: a place too few or too many, or another share, shows in the spread."""
     draws = 4_000
     config = DecoderConfig(vocabulary=13, width=8, heads=2, mlp=12, context=6, dropout=0.3, norm="none")
@@ -223,17 +223,17 @@ def test_dropout_is_where_torchs_layer_has_it() -> None:
     torch.testing.assert_close(ours.std(0).mean(), theirs.std(0).mean(), rtol=0.02, atol=0)
 
 
-def torch_layer_without_norm(decoder: Decoder, tokens: Tensor) -> Tensor:
+def torch_layer_without_norm(decoder, tokens):
     """torch's own layer in training, its norms taken out, on the embeddings of the first member."""
     theirs = torch_layer(decoder, 0, 0, pre=False).double().train()
-    theirs.norm1 = theirs.norm2 = nn.Identity()  # type: ignore[assignment]
+    theirs.norm1 = theirs.norm2 = nn.Identity()
     x = decoder.embedding[0][tokens] * math.sqrt(decoder.config.width) + decoder.sinusoids
     x = nn.functional.dropout(x, decoder.config.dropout)
     mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], dtype=torch.double)
     return theirs(x, src_mask=mask, is_causal=True)
 
 
-def test_a_seed_starts_as_torchs_modules_do() -> None:
+def test_a_seed_starts_as_torchs_modules_do():
     decoder = Decoder(SMALL.with_(heads=1, copies=True), seeds=[6, 7])
     torch.manual_seed(7)
     layer = nn.TransformerEncoderLayer(8, 1, 12)
@@ -250,15 +250,15 @@ def test_a_seed_starts_as_torchs_modules_do() -> None:
 KINDS = ("softmax", "off-by-one", "learned-sink", "sigmoid", "relu")
 
 
-def seen(decoder: Decoder, *names: str) -> list[Tensor]:
-    found: dict[tuple[int, str], Tensor] = {}
+def seen(decoder, *names):
+    found = {}
     decoder.features(TOKENS, look=lambda layer, name, value: found.__setitem__((layer, name), value))
     return [torch.stack([found[layer, name] for layer in range(decoder.config.layers)], 1) for name in names]
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_attention_is_its_formula(kind: str, causal: bool) -> None:
+def test_each_kind_of_attention_is_its_formula(kind, causal):
     decoder = shaken(Decoder(SMALL.with_(attention=kind, causal=causal), seeds=[3, 4]))
     logits, attention = seen(decoder, "logits", "attention")  # (members, layers, batch, heads, queries, keys)
     keys_seen = torch.arange(1.0, 7.0).double()[:, None] if causal else 6.0
@@ -277,12 +277,12 @@ def test_each_kind_of_attention_is_its_formula(kind: str, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nobody_looking_changes_nothing(kind: str) -> None:
+def test_nobody_looking_changes_nothing(kind):
     decoder = shaken(Decoder(SMALL.with_(attention=kind), seeds=[0, 1]))
     torch.testing.assert_close(decoder(TOKENS), decoder(TOKENS, look=lambda *_: None), rtol=1e-10, atol=1e-12)
 
 
-def test_a_learned_sink_starts_as_off_by_one_and_learns() -> None:
+def test_a_learned_sink_starts_as_off_by_one_and_learns():
     plain, learned = (Decoder(SMALL.with_(attention=kind), seeds=[0, 1]) for kind in ("off-by-one", "learned-sink"))
     assert learned.sink.shape == (2, 2, 2)  # members, layers, heads
     torch.testing.assert_close(plain(TOKENS), learned(TOKENS))
@@ -296,7 +296,7 @@ def test_a_learned_sink_starts_as_off_by_one_and_learns() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_members_attend_alone_whatever_the_kind(kind: str) -> None:
+def test_members_attend_alone_whatever_the_kind(kind):
     both = shaken(Decoder(SMALL.with_(attention=kind), seeds=[7, 9]))
     changed = shaken(Decoder(SMALL.with_(attention=kind), seeds=[7, 9]))
     with torch.no_grad():
@@ -308,7 +308,7 @@ def test_members_attend_alone_whatever_the_kind(kind: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS[2:])  # softmax is compiled by many other tests, off-by-one is like the third
-def test_every_kind_of_attention_is_compiled_whole(kind: str) -> None:
+def test_every_kind_of_attention_is_compiled_whole(kind):
     """On a GPU a block is one graph, with the gradients of the plain one."""
     from torch._dynamo.utils import counters
 
@@ -327,7 +327,7 @@ def test_every_kind_of_attention_is_compiled_whole(kind: str) -> None:
         torch.testing.assert_close(compiled, plain)
 
 
-def test_norms_on_queries_and_keys_begin_with_scales_of_one_and_other_weights_as_without() -> None:
+def test_norms_on_queries_and_keys_begin_with_scales_of_one_and_other_weights_as_without():
     plain, normed = (Decoder(SMALL.with_(qk_norm=norm), seeds=[0, 1]) for norm in (False, True))
     assert (normed.get_parameter("query_scale") == 1).all()
     assert (normed.get_parameter("key_scale") == 1).all()

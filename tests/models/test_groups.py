@@ -23,14 +23,14 @@ SHAPES = {
 }
 
 
-def decoder_of(shape: str) -> Decoder:
+def decoder_of(shape):
     given = {"vocabulary": 9, "width": 8, "mlp": 12, "layers": 2, "heads": 2, "context": 6}
-    return Decoder(DecoderConfig(**given | SHAPES[shape]), seeds=[0, 1])  # type: ignore[arg-type]
+    return Decoder(DecoderConfig(**given | SHAPES[shape]), seeds=[0, 1])
 
 
 @pytest.mark.parametrize("by_layer", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_entry_is_in_one_group(shape: str, by_layer: bool) -> None:
+def test_every_entry_is_in_one_group(shape, by_layer):
     decoder = decoder_of(shape)
     counted = {name: torch.zeros_like(p) for name, p in decoder.named_parameters()}
     for parts in parameter_groups(decoder.config, by_layer=by_layer).values():
@@ -41,12 +41,12 @@ def test_every_entry_is_in_one_group(shape: str, by_layer: bool) -> None:
     assert all(bool((count == 1).all()) for count in counted.values())
 
 
-def test_queries_and_keys_are_what_attention_reads() -> None:
+def test_queries_and_keys_are_what_attention_reads():
     """To change every other group of a layer leaves its logits as they are."""
     decoder = decoder_of("plain")
-    seen: dict[str, torch.Tensor] = {}
+    seen = {}
 
-    def logits() -> torch.Tensor:
+    def logits():
         decoder(torch.arange(6)[None], look=lambda layer, name, x: seen.update({f"{layer} {name}": x.detach()}))
         return seen["1 logits"]
 

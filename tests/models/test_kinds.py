@@ -7,14 +7,13 @@ import math
 import pytest
 import torch
 from small_decoders import SMALL, TOKENS, shaken
-from torch import Tensor
 
-from joma.models import Decoder, DecoderConfig
+from joma.models import Decoder
 from joma.models.dropout import keys
 from joma.models.parts import compiled_parts
 
 HEADS, WIDTH = 2, 4
-KINDS: dict[str, dict[str, object]] = {
+KINDS = {
     "plain": {}, "qk": {"qk_norm": True}, "vo": {"vo_norm": True}, "gate": {"gate": "attention"},
     "mlp": {"gate": "mlp"}, "off": {"attention": "off-by-one"}, "sink": {"attention": "learned-sink"},
     "learned": {"positions": "learned"}, "none": {"positions": "none"}, "rotary": {"positions": "rotary"},
@@ -22,18 +21,18 @@ KINDS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 
-def rms(x: Tensor) -> Tensor:
+def rms(x):
     return x / (x.square().mean() + torch.finfo(x.dtype).eps).sqrt()
 
 
-def by_hand(decoder: Decoder, member: int, kind: DecoderConfig) -> Tensor:
+def by_hand(decoder, member, kind):
     """The features of one member's single pre-norm block, one query, head and key at a time, in float64."""
 
-    def part(name: str) -> Tensor:
-        value: Tensor = getattr(decoder, name)[member, 0]
+    def part(name):
+        value = getattr(decoder, name)[member, 0]
         return value.detach()
 
-    def norm(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    def norm(x, scale, shift):
         return (x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt() * scale + shift
 
     place = {"sinusoidal": decoder.sinusoids, "learned": getattr(decoder, "position", [None] * 2)[member]}
@@ -86,7 +85,7 @@ def by_hand(decoder: Decoder, member: int, kind: DecoderConfig) -> Tensor:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_is_its_formula(name: str) -> None:
+def test_every_kind_is_its_formula(name):
     kind = SMALL.with_(layers=1, norm="pre-layer", **KINDS[name])
     decoder = shaken(Decoder(kind, seeds=[3, 4]))
     found = decoder.features(TOKENS)
@@ -94,12 +93,12 @@ def test_every_kind_is_its_formula(name: str) -> None:
         torch.testing.assert_close(found[member], by_hand(decoder, member, kind), rtol=2e-6, atol=2e-6)
 
 
-def mixture(layers: int = 2, dropout: float = 0.0) -> tuple[list[DecoderConfig], Decoder]:
+def mixture(layers=2, dropout=0.0):
     kinds = [SMALL.with_(layers=layers, dropout=dropout, **changes) for changes in KINDS.values()]
     return kinds, Decoder(kinds[0], seeds=[5] * len(kinds) + [6], kinds=kinds, of=[*range(len(kinds)), 2])
 
 
-def test_members_of_several_kinds_are_what_they_are_alone() -> None:
+def test_members_of_several_kinds_are_what_they_are_alone():
     """Features, attention, and gradients; what belongs to another kind has a gradient of zero."""
     kinds, decoder = mixture(dropout=0.2)
     noise = keys(decoder.seeds, 3)
@@ -121,7 +120,7 @@ def test_members_of_several_kinds_are_what_they_are_alone() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_kinds_are_compiled_without_a_break() -> None:
+def test_kinds_are_compiled_without_a_break():
     from torch._dynamo.utils import counters
 
     from joma.training.engine import room_to_compile
@@ -134,14 +133,14 @@ def test_kinds_are_compiled_without_a_break() -> None:
     assert not counters["graph_break"]
 
 
-def test_the_kind_of_a_member_is_part_of_its_state() -> None:
+def test_the_kind_of_a_member_is_part_of_its_state():
     kinds, decoder = mixture()
     other = Decoder(kinds[0], seeds=[9] * 12, kinds=kinds, of=[0] * 12)
     other.load_state_dict(decoder.state_dict())
     assert torch.equal(other.features(TOKENS), decoder.features(TOKENS))
 
 
-def test_a_gate_starts_at_a_half_and_a_single_head_has_a_slope() -> None:
+def test_a_gate_starts_at_a_half_and_a_single_head_has_a_slope():
     plain, gated = (Decoder(SMALL.with_(gate=gate, layers=1), seeds=[0]) for gate in ("none", "attention"))
     with torch.no_grad():
         plain.get_parameter("projection").mul_(0.5)
@@ -157,7 +156,7 @@ def test_a_gate_starts_at_a_half_and_a_single_head_has_a_slope() -> None:
         ({"gate": "both"}, "gate must be one of none, attention, mlp, got 'both'"),
     ],
 )
-def test_options_that_cannot_be_are_refused(changes: dict[str, object], message: str) -> None:
+def test_options_that_cannot_be_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         SMALL.with_(**changes)
 
@@ -171,6 +170,6 @@ def test_options_that_cannot_be_are_refused(changes: dict[str, object], message:
         ([SMALL], [0, 1], "of must name one of 1 kinds for each of 2 members, got"),
     ],
 )
-def test_kinds_that_cannot_be_one_program_are_refused(kinds: list[DecoderConfig], of: list[int], message: str) -> None:
+def test_kinds_that_cannot_be_one_program_are_refused(kinds, of, message):
     with pytest.raises(ValueError, match=message):
         Decoder(SMALL, seeds=[0, 1], kinds=kinds, of=of)

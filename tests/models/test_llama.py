@@ -17,14 +17,14 @@ THEIRS = {
 }
 
 
-def their_name(name: str) -> str:
+def their_name(name):
     if not name.startswith("blocks."):
         return THEIRS[name]
     _, layer, part, weight = name.split(".")
     return f"model.layers.{layer}.{THEIRS[part]}.{weight}"
 
 
-def tokens(length: int = 16) -> torch.Tensor:
+def tokens(length=16):
     return torch.randint(SMALL.vocabulary, (3, length), generator=torch.Generator().manual_seed(1))
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor 
 CONFIG = DecoderConfig(vocabulary=50, width=8, mlp=16, context=10, dropout=0.3)
 
 
-def step(decoder: Decoder, compiler: str | None) -> list[torch.Tensor]:
+def step(decoder, compiler):
     """Losses and gradients."""
     text = torch.arange(44).view(4, 11) % 50
     with compiled_parts(compiler):
@@ -28,7 +28,7 @@ def step(decoder: Decoder, compiler: str | None) -> list[torch.Tensor]:
     return [losses, *torch.autograd.grad(losses.sum(), list(decoder.parameters()))]
 
 
-def graphs() -> int:
+def graphs():
     return counters["stats"]["unique_graphs"]
 
 
@@ -43,7 +43,7 @@ def graphs() -> int:
     ],
     ids=str,
 )
-def test_compiled_parts_give_the_same_numbers(changes: dict[str, object]) -> None:
+def test_compiled_parts_give_the_same_numbers(changes):
     decoder = Decoder(CONFIG.with_(layers=3, **changes), seeds=[3, 4]).double()
     with room_to_compile():
         for compiled, plain in zip(step(decoder, "aot_eager"), step(decoder, None), strict=True):
@@ -51,7 +51,7 @@ def test_compiled_parts_give_the_same_numbers(changes: dict[str, object]) -> Non
 
 
 @pytest.mark.long
-def test_a_block_is_compiled_once_and_depths_share_the_rest() -> None:
+def test_a_block_is_compiled_once_and_depths_share_the_rest():
     with room_to_compile():
         counters.clear()
         step(Decoder(CONFIG.with_(layers=2), seeds=[3, 4]), "aot_eager")
@@ -64,13 +64,13 @@ def test_a_block_is_compiled_once_and_depths_share_the_rest() -> None:
 
 
 @pytest.mark.parametrize(("mlp", "places"), [(16, 13), (0, 7)])
-def test_layers_do_not_share_their_dropout(monkeypatch: pytest.MonkeyPatch, mlp: int, places: int) -> None:
+def test_layers_do_not_share_their_dropout(monkeypatch, mlp, places):
     """Every block has its own key, though it is compiled for all; none of its places is that of another."""
     decoder = Decoder(CONFIG.with_(layers=3, mlp=mlp, activation="identity"), seeds=[3])
     noise = keys(decoder.seeds, 0)
-    used: list[int] = []
+    used = []
 
-    def noted(x: torch.Tensor, probability: float, key: torch.Tensor, place: int) -> torch.Tensor:
+    def noted(x, probability, key, place):
         used.append(onwards(key, place).item())
         return x
 
@@ -80,27 +80,27 @@ def test_layers_do_not_share_their_dropout(monkeypatch: pytest.MonkeyPatch, mlp:
 
 
 @compiled_part
-def outer(x: torch.Tensor) -> torch.Tensor:
+def outer(x):
     return inner(x) + 1
 
 
 @compiled_part
-def inner(x: torch.Tensor) -> torch.Tensor:
+def inner(x):
     return 2 * x
 
 
-def test_a_part_of_a_part_is_compiled_with_it() -> None:
+def test_a_part_of_a_part_is_compiled_with_it():
     with room_to_compile(), compiled_parts("aot_eager"):
         counters.clear()
         assert outer(torch.ones(1)).item() == 3
         assert graphs() == 1
 
 
-def test_parts_run_as_they_are_unless_asked_for() -> None:
+def test_parts_run_as_they_are_unless_asked_for():
     called = []
 
     @compiled_part
-    def one(x: torch.Tensor) -> torch.Tensor:
+    def one(x):
         called.append(torch.compiler.is_compiling())
         return x + 1
 

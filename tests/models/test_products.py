@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 from joma.models.products import LARGEST, SCALE, _HalfProduct, half_products, linear, scaled
 
 
-def test_gradients() -> None:
+def test_gradients():
     generator = torch.Generator().manual_seed(0)
     x, w, b = (
         torch.randn(*shape, dtype=torch.double, generator=generator, requires_grad=True)
@@ -20,7 +19,7 @@ def test_gradients() -> None:
     torch.testing.assert_close(linear(x, w, b), x @ w + b[:, None])
 
 
-def test_scaled_and_its_gradients() -> None:
+def test_scaled_and_its_gradients():
     generator = torch.Generator().manual_seed(1)
     x, scale, shift = (
         torch.randn(*shape, dtype=torch.double, generator=generator, requires_grad=True)
@@ -36,15 +35,15 @@ def test_scaled_and_its_gradients() -> None:
         )
 
 
-def test_transposed_weights() -> None:
+def test_transposed_weights():
     x, w = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
     torch.testing.assert_close(linear(x, w.mT, torch.zeros(2, 5)), x @ w.mT)
 
 
-def test_half_products_and_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_products_and_their_gradients(monkeypatch):
     """As on a GPU, whose products of half factors have sums in float32; gradients of 1e-7, below what half holds."""
 
-    def bmm(a: Tensor, b: Tensor, *, out_dtype: torch.dtype) -> Tensor:
+    def bmm(a, b, *, out_dtype):
         assert a.dtype == b.dtype == torch.half
         return a.to(out_dtype) @ b.to(out_dtype)
 
@@ -65,7 +64,7 @@ def test_half_products_and_their_gradients(monkeypatch: pytest.MonkeyPatch) -> N
         assert most.item() == pytest.approx(LARGEST / SCALE if size > 0 else -LARGEST / SCALE)
 
 
-def test_half_ends_where_it_began() -> None:
+def test_half_ends_where_it_began():
     from joma.models.products import _HALF
 
     with half_products():

@@ -3,20 +3,17 @@
 import json
 from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from kills import ends_the_same_after_a_kill
-from torch import Tensor
 
-from joma.data.text import Corpus
 from joma.models import products
 from joma.models.decoder import Decoder
-from joma.models.groups import Part, parameter_groups
+from joma.models.groups import parameter_groups
 from joma.probes.decoder import ensemble_entropy
-from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
+from joma.recipes.language import LanguageModelConfig, corpus, recipe, train_variants
 from joma.recipes.language.allocation import allocation, frozen_parts, layer_entropies
 from joma.recipes.language.curves import allocated, curve
 from joma.recipes.language.training import ensemble
@@ -37,23 +34,23 @@ CONFIG = LanguageModelConfig(
 
 
 @pytest.fixture(scope="module")
-def text() -> Corpus:
+def text():
     return corpus(CONFIG)
 
 
-def base(text: Corpus) -> Recipe:
+def base(text):
     return recipe(CONFIG, text, layers=2, rates=(1e-2,)).with_(keep_at=(20,), allocate=6)
 
 
 @pytest.fixture(scope="module")
-def run(text: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(text, tmp_path_factory):
     run = Run.create(tmp_path_factory.mktemp("allocation") / "a.sqlite", study="x", config={})
     twin = base(text).with_(branch_of="base", branch_at=20, frozen=("layer 1 QK", "embeddings"), keep_at=())
     train_variants({"base": base(text), "twin": twin}, text, run, lambda share, doing: None)
     return run
 
 
-def test_the_parts_close(run: Run) -> None:
+def test_the_parts_close(run):
     groups, parts = allocated(run, "base")
     change, gap = (curve(run, "base", f"allocation/{name}") for name in ("change", "gap"))
     assert parts.shape == (1, 3, 5, len(groups), 2)
@@ -63,7 +60,7 @@ def test_the_parts_close(run: Run) -> None:
     assert gap.max() < 5e-3 * np.abs(change).max()
 
 
-def test_a_group_that_cannot_matter_is_exactly_zero(run: Run) -> None:
+def test_a_group_that_cannot_matter_is_exactly_zero(run):
     """A layer's entropy does not know what comes after its queries and keys."""
     groups, parts = allocated(run, "base")
     after = [i for i, name in enumerate(groups) if name in ("output", "layer 1 MLP") or name.startswith("layer 2")]
@@ -71,7 +68,7 @@ def test_a_group_that_cannot_matter_is_exactly_zero(run: Run) -> None:
     assert parts[..., groups.index("layer 1 MLP"), 1].any()
 
 
-def test_errors_of_parts_are_recorded_one_by_one(run: Run) -> None:
+def test_errors_of_parts_are_recorded_one_by_one(run):
     errors, parts = (allocated(run, "base", what)[1] for what in ("part_errors", "parts"))
     assert errors.shape == parts.shape
     assert np.isfinite(errors).all()
@@ -80,7 +77,7 @@ def test_errors_of_parts_are_recorded_one_by_one(run: Run) -> None:
     assert errors.max() < 0.1 * np.abs(parts).max()
 
 
-def test_parts_are_as_near_to_the_truth_as_their_errors_say(text: Corpus) -> None:
+def test_parts_are_as_near_to_the_truth_as_their_errors_say(text):
     """The truth: two hundred midpoints in float64, on a long way with many kinks."""
     shape, tokens = base(text).decoder, text.tokens["valid"][:60].long().view(6, 10)
     decoder = Decoder(shape, [0])
@@ -96,7 +93,7 @@ def test_parts_are_as_near_to_the_truth_as_their_errors_say(text: Corpus) -> Non
     assert bool((off.sum(0) <= found["part_errors"][0].sum(0) + 3e-5).all())
 
 
-def parts_by_midpoints(decoder: Decoder, before: dict[str, Tensor], tokens: Tensor, count: int = 200) -> Tensor:
+def parts_by_midpoints(decoder, before, tokens, count=200):
     """(groups, layers) of one member, slowly: the sum over small steps of gradient times step."""
     start = {name: p.double() for name, p in before.items()}
     move = {name: p.detach().double() - start[name] for name, p in decoder.named_parameters()}
@@ -108,21 +105,21 @@ def parts_by_midpoints(decoder: Decoder, before: dict[str, Tensor], tokens: Tens
             for name, slope in zip(here, slopes, strict=True):
                 done[name][layer] += slope * move[name] / count
     groups = parameter_groups(decoder.config, by_layer=True).values()
-    return torch.stack([sum(_of_layers(done, part) for part in group) for group in groups])  # type: ignore[arg-type]
+    return torch.stack([sum(_of_layers(done, part) for part in group) for group in groups])
 
 
-def _of_layers(done: dict[str, Tensor], part: Part) -> Tensor:
+def _of_layers(done, part):
     """What a group has of a parameter, (layers,)."""
     name, index = (part, ...) if isinstance(part, str) else part
     return torch.stack([of_layer[index].sum() for of_layer in done[name]])
 
 
-def test_a_twin_keeps_what_comes_after_it_left(text: Corpus) -> None:
+def test_a_twin_keeps_what_comes_after_it_left(text):
     twin = base(text).with_(branch_of="base", branch_at=20, keep_at=(10, 20, 30))
     assert ensemble(twin, text).keep_at == (30,)
 
 
-def test_what_is_frozen_has_no_part(run: Run) -> None:
+def test_what_is_frozen_has_no_part(run):
     groups, parts = allocated(run, "twin")
     assert run.steps("twin/allocation/parts").tolist() == [20, 30, 40]
     still = [groups.index(name) for name in ("embeddings", "layer 1 QK")]
@@ -130,7 +127,7 @@ def test_what_is_frozen_has_no_part(run: Run) -> None:
     assert parts.any()
 
 
-def test_it_is_the_first_order_of_single_moves(text: Corpus) -> None:
+def test_it_is_the_first_order_of_single_moves(text):
     """Between two states that are near, each part is what moving that group alone does."""
     variant = base(text)
     decoder = Decoder(variant.decoder, [0, 1]).double()
@@ -152,14 +149,14 @@ def test_it_is_the_first_order_of_single_moves(text: Corpus) -> None:
         assert torch.allclose(found["parts"][:, i], moved, atol=3e-8)
 
 
-def test_entropies_are_those_of_the_probe(text: Corpus) -> None:
+def test_entropies_are_those_of_the_probe(text):
     decoder = Decoder(base(text).decoder, [0, 1])
     tokens = text.tokens["valid"][:60].long().view(6, 10)
     found = layer_entropies(decoder, dict(decoder.named_parameters()), tokens)
     assert torch.allclose(found, ensemble_entropy(decoder, tokens).mean(-1), atol=1e-6)
 
 
-def test_a_member_that_diverged_disturbs_no_other(text: Corpus) -> None:
+def test_a_member_that_diverged_disturbs_no_other(text):
     decoder = Decoder(base(text).decoder, [0, 1])
     before = {name: p.detach().clone() for name, p in decoder.named_parameters()}
     with torch.no_grad():
@@ -173,7 +170,7 @@ def test_a_member_that_diverged_disturbs_no_other(text: Corpus) -> None:
         assert bool(values[1].isfinite().all()), name
 
 
-def test_errors_of_parts_are_known_where_few_nodes_close_their_sum(text: Corpus) -> None:
+def test_errors_of_parts_are_known_where_few_nodes_close_their_sum(text):
     """A short way on which two nodes are enough for the sum; how far parts still move takes more of them."""
     decoder = Decoder(base(text).decoder, [0]).double()
     before = {name: p.detach().clone() for name, p in decoder.named_parameters()}
@@ -186,7 +183,7 @@ def test_errors_of_parts_are_known_where_few_nodes_close_their_sum(text: Corpus)
     assert float(found["part_errors"].max()) < 1e-6
 
 
-def test_sequences_are_spread_over_all_that_there_are(text: Corpus) -> None:
+def test_sequences_are_spread_over_all_that_there_are(text):
     decoder = Decoder(base(text).decoder, [0, 1]).double()
     before = deepcopy(decoder)
     with torch.no_grad():
@@ -200,31 +197,31 @@ def test_sequences_are_spread_over_all_that_there_are(text: Corpus) -> None:
 
 
 @pytest.mark.long
-def test_a_kill_between_two_points_changes_nothing(text: Corpus, run: Run, tmp_path: Path) -> None:
+def test_a_kill_between_two_points_changes_nothing(text, run, tmp_path):
     names = ("allocation/parts", "allocation/gap", "valid/entropy")
     ends_the_same_after_a_kill(ensemble(base(text), text), run, tmp_path / "a.sqlite", names)
 
 
-def test_frozen_groups_that_do_not_exist_are_one_sentence(text: Corpus) -> None:
+def test_frozen_groups_that_do_not_exist_are_one_sentence(text):
     with pytest.raises(ValueError, match=r"frozen must name groups of parameters, embeddings, QK, .* got 'qk'"):
         frozen_parts(base(text).decoder, ["qk"])
 
 
-def test_the_groups_are_named(run: Run) -> None:
+def test_the_groups_are_named(run):
     names = json.loads(bytes(run.value("base/groups")).decode())
     assert names[:3] == ["embeddings", "layer 1 QK", "layer 1 value and output"]
 
 
-def test_entropies_are_made_of_float32_though_the_decoder_trains_in_half(text: Corpus) -> None:
+def test_entropies_are_made_of_float32_though_the_decoder_trains_in_half(text):
     decoder = Decoder(base(text).decoder, [0])
-    seen: list[bool] = []
+    seen = []
     features = decoder.features
 
-    def watched(*arguments: object, **options: object) -> Tensor:
+    def watched(*arguments, **options):
         seen.append(products._HALF["on"])
-        return features(*arguments, **options)  # type: ignore[arg-type]
+        return features(*arguments, **options)
 
-    decoder.features = watched  # type: ignore[method-assign]
+    decoder.features = watched
     with products.half_products():
         layer_entropies(decoder, dict(decoder.named_parameters()), text.tokens["valid"][None, :10].long())
         assert products._HALF["on"]
@@ -232,7 +229,7 @@ def test_entropies_are_made_of_float32_though_the_decoder_trains_in_half(text: C
 
 
 @pytest.mark.parametrize("attention", ["off-by-one", "learned-sink", "sigmoid", "relu"])
-def test_entropy_of_logits_is_not_taken_for_that_of_other_attention(text: Corpus, attention: str) -> None:
+def test_entropy_of_logits_is_not_taken_for_that_of_other_attention(text, attention):
     """Their entropy, which is recorded beside it, is not that of a softmax of their logits."""
     shape = replace(base(text).decoder, attention=attention)
     with pytest.raises(ValueError, match=f"entropy of softmax attention, and the decoder's is {attention}"):

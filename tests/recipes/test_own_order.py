@@ -1,15 +1,11 @@
 """Seeds that read the text in an order of their own: other text for another seed, the same text again for the same."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from kills import ends_the_same_after_a_kill
-from torch import Tensor
 
-from joma.data.text import Corpus
-from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
+from joma.recipes.language import LanguageModelConfig, corpus, recipe, train_variants
 from joma.recipes.language.text import PIECE, from_own_start, in_own_order
 from joma.recipes.language.training import ensemble
 from joma.runs import Run
@@ -21,23 +17,23 @@ CONFIG = LanguageModelConfig(
 
 
 @pytest.fixture(scope="module")
-def text() -> Corpus:
+def text():
     return corpus(CONFIG)
 
 
-def base(text: Corpus) -> Recipe:
+def base(text):
     return recipe(CONFIG, text, rates=(1e-2,)).with_(own_order=True, keep_at=(20,))
 
 
 @pytest.fixture(scope="module")
-def run(text: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(text, tmp_path_factory):
     run = Run.create(tmp_path_factory.mktemp("order") / "a.sqlite", study="x", config={})
     twin = base(text).with_(branch_of="base", branch_at=20, keep_at=())
     train_variants({"base": base(text), "twin": twin}, text, run, lambda share, doing: None)
     return run
 
 
-def epoch_of(variant: Recipe, text: Corpus, member: int) -> Tensor:
+def epoch_of(variant, text, member):
     """All that one member reads in an epoch, (streams, tokens); windows follow one another, the last one overlaps."""
     made, length = ensemble(variant, text), variant.decoder.context
     long = len(text.tokens["train"]) // variant.streams
@@ -49,7 +45,7 @@ def epoch_of(variant: Recipe, text: Corpus, member: int) -> Tensor:
     return found
 
 
-def test_pieces_change_places_and_stay_whole() -> None:
+def test_pieces_change_places_and_stay_whole():
     words = torch.arange(95)
     mine, other = (in_own_order(words, 10, seed) for seed in (1, 2))
     assert torch.equal(mine.sort().values, words)
@@ -60,7 +56,7 @@ def test_pieces_change_places_and_stay_whole() -> None:
     assert {int(mine[at]) % 10 for at in jumps} == {0}, "only pieces begin anew"
 
 
-def test_a_start_may_be_anywhere_and_the_text_runs_on_from_there() -> None:
+def test_a_start_may_be_anywhere_and_the_text_runs_on_from_there():
     words = torch.arange(40)
     starts = set()
     for seed in range(60):
@@ -70,7 +66,7 @@ def test_a_start_may_be_anywhere_and_the_text_runs_on_from_there() -> None:
     assert {start // 10 for start in starts} == {0, 1, 2, 3}, "in every quarter of the text"
 
 
-def test_with_both_the_pieces_are_those_of_the_text_as_it_was_begun(text: Corpus) -> None:
+def test_with_both_the_pieces_are_those_of_the_text_as_it_was_begun(text):
     variant = base(text).with_(own_start=True)
     read = epoch_of(variant, text, 1)
     begun = from_own_start(text.tokens["train"].long(), variant.seeds[1])
@@ -79,7 +75,7 @@ def test_with_both_the_pieces_are_those_of_the_text_as_it_was_begun(text: Corpus
     assert not torch.equal(read, epoch_of(variant.with_(own_start=False), text, 1))
 
 
-def test_two_seeds_read_other_text_first_and_the_same_text_in_all(text: Corpus) -> None:
+def test_two_seeds_read_other_text_first_and_the_same_text_in_all(text):
     variant = base(text)
     inputs, targets = ensemble(variant, text).batch(3, [0, 1, 2])
     assert inputs.shape == targets.shape == (3, 4, 10)
@@ -93,7 +89,7 @@ def test_two_seeds_read_other_text_first_and_the_same_text_in_all(text: Corpus) 
     assert torch.equal(first, shared[: first.numel()].view_as(first))
 
 
-def test_a_seed_decides_its_order_alone(text: Corpus) -> None:
+def test_a_seed_decides_its_order_alone(text):
     """Whatever its place among the seeds, the rates and the groups that take turns."""
     three = ensemble(base(text), text)
     last = base(text).with_(seeds=base(text).seeds[2:], rates=(1e-3, 1e-2))
@@ -104,19 +100,19 @@ def test_a_seed_decides_its_order_alone(text: Corpus) -> None:
         assert torch.equal(three.batch(step, [1, 2])[0], three.batch(step, [0, 1, 2])[0][1:])
 
 
-def test_without_it_all_read_the_text_from_its_beginning(text: Corpus) -> None:
+def test_without_it_all_read_the_text_from_its_beginning(text):
     plain = ensemble(base(text).with_(own_order=False), text)
     inputs, _ = plain.batch(0, [0, 1, 2])
     assert inputs.shape == (4, 10)
     assert torch.equal(inputs[0], text.tokens["train"][:10].long())
 
 
-def test_a_twin_goes_on_in_the_order_of_its_base(run: Run) -> None:
+def test_a_twin_goes_on_in_the_order_of_its_base(run):
     assert run.steps("twin/valid/loss").tolist() == [20, 30, 40]
     np.testing.assert_array_equal(run.array("twin/valid/entropy"), run.array("base/valid/entropy")[2:])
 
 
-def test_the_order_shows_in_what_is_learned(text: Corpus, run: Run, tmp_path: Path) -> None:
+def test_the_order_shows_in_what_is_learned(text, run, tmp_path):
     other = Run.create(tmp_path / "a.sqlite", study="x", config={})
     train_variants({"base": base(text).with_(own_order=False)}, text, other, lambda share, doing: None)
     same, differs = (np.abs(run.array("base/valid/loss") - other.array("base/valid/loss"))[at] for at in (0, -1))
@@ -124,6 +120,6 @@ def test_the_order_shows_in_what_is_learned(text: Corpus, run: Run, tmp_path: Pa
     assert differs.min() > 1e-4
 
 
-def test_a_kill_changes_nothing(text: Corpus, run: Run, tmp_path: Path) -> None:
+def test_a_kill_changes_nothing(text, run, tmp_path):
     names = ("valid/loss", "valid/entropy", "train_loss")
     ends_the_same_after_a_kill(ensemble(base(text), text), run, tmp_path / "a.sqlite", names)

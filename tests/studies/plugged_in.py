@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from joma.studies import foreign
 
@@ -11,12 +10,12 @@ from joma.studies import foreign
 class Site:
     """A folder of installed packages that Python looks into."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self._made = folder, list[str]()
         folder.mkdir()
         self._marks = folder / "imported"
 
-    def offer(self, name: str, source: str | None, *, attribute: str = "STUDY") -> None:
+    def offer(self, name, source, *, attribute="STUDY"):
         """Install a package that offers the study `name`. source: of its module; None: the module is not there."""
         package = f"of_{name.replace('-', '_')}"
         about = self.folder / f"{package}-1.0.dist-info"
@@ -30,11 +29,11 @@ class Site:
             (self.folder / f"{package}.py").write_text(f"{head}{future}{mark}{rest}", encoding="utf-8")
         foreign._offered.cache_clear()
 
-    def imported(self) -> list[str]:
+    def imported(self):
         """The packages that were imported."""
         return self._marks.read_text().split() if self._marks.exists() else []
 
-    def forget(self) -> None:
+    def forget(self):
         """As if nothing had been installed or named."""
         for package in self._made:
             sys.modules.pop(package, None)

@@ -1,7 +1,7 @@
 """Good calls of joma.theory.linear and joma.theory.salience."""
 
 import torch
-from theory.good_call import Call, Shape, draw, fit, listed, need, of_all, shapes, stepped
+from theory.good_call import Call, draw, fit, listed, need, of_all, shapes, stepped
 
 from joma.theory import linear, salience
 
@@ -10,12 +10,12 @@ MU = draw(0, 2, 3, low=0.5, high=3)
 ROWS = draw(1, 2, 3, 2)
 
 
-def token(delta: Shape, *others: Shape) -> Shape:
+def token(delta, *others):
     need(len(delta) >= 1)
     return fit(delta, *others)
 
 
-def row(delta: Shape, v0: Shape, *others: Shape) -> tuple[Shape, int]:
+def row(delta, v0, *others):
     need(len(delta) >= 2)
     *lead, nodes = fit(delta, v0)
     return fit(tuple(lead), *others), nodes

@@ -1,7 +1,7 @@
 """Good calls of joma.theory.scan_snap."""
 
 import torch
-from theory.good_call import Call, Shape, draw, fit, need, of_all, shapes
+from theory.good_call import Call, draw, fit, need, of_all, shapes
 
 from joma.theory import scan_snap
 
@@ -9,18 +9,18 @@ P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], dtype=torch.float64)
 PATH = draw(30, 2, 4, 3, low=0.2, high=0.9)  # systems, steps, tokens
 
 
-def tokens(p: Shape, *others: Shape) -> Shape:
+def tokens(p, *others):
     need(len(p) >= 1)
     return fit(p, *others)
 
 
-def some_tokens(p: Shape, z: Shape) -> Shape:
+def some_tokens(p, z):
     shape = tokens(p, z)
     need(0 not in shape[-1:])
     return shape
 
 
-def path(*shapes: Shape) -> Shape:
+def path(*shapes):
     shape = fit(*shapes)
     need(len(shape) >= 2)
     return shape

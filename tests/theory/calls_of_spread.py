@@ -1,7 +1,7 @@
 """Good calls of joma.theory.spread."""
 
 import torch
-from theory.good_call import Call, Shape, draw, fit, listed, need, of_all, shapes
+from theory.good_call import Call, draw, fit, listed, need, of_all, shapes
 
 from joma.theory import spread
 
@@ -12,7 +12,7 @@ T = torch.tensor([0.0, 0.5, 2.0, 5.0], dtype=torch.float64)
 FALL = {"read": draw(62, 2, 1, low=0.5, high=2), "tau": draw(63, 3, low=0.5, high=3)}
 
 
-def read_of(share: Shape, words: Shape) -> list[Shape]:
+def read_of(share, words):
     need(len(share) >= 1)
     shape = fit(share, (*words, 1) if words else ())
     return listed((*shape, 2), (*shape, 1))

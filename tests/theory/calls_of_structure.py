@@ -3,7 +3,7 @@
 from functools import partial
 
 import torch
-from theory.good_call import Call, Shape, draw, fit, listed, need, of_all, shapes
+from theory.good_call import Call, draw, fit, listed, need, of_all, shapes
 
 from joma.theory import attention, cdag, hierarchy, invariant
 from joma.theory.attention import Attention
@@ -91,17 +91,17 @@ SHARES = draw(34, 2, 6, 4, low=0.1)
 BEFORE = {"v": PATH_V, "z0": draw(35, 4), "kappa": 1.2, "temperature": 0.8}
 
 
-def conserved(z: Shape, v: Shape, kappa: Shape, temperature: Shape) -> Shape:
+def conserved(z, v, kappa, temperature):
     need(len(z) >= 1 and len(v) >= 2 and z[-1] == v[-2])
     return fit(z, v[:-1], kappa, temperature)
 
 
-def over_queries(z: Shape, v: Shape, kappa: Shape, temperature: Shape, probability: Shape | None = None) -> Shape:
+def over_queries(z, v, kappa, temperature, probability=None):
     need(len(z) >= 2 and len(v) >= 2 and z[-1] == v[-2] and probability in (None, (z[-2],)))
     return fit((*z[:-2], z[-1]), v[:-1], kappa, temperature)
 
 
-def drifting(z: Shape, v: Shape, kappa: Shape, temperature: Shape) -> Shape:
+def drifting(z, v, kappa, temperature):
     need(len(z) >= 2 and len(v) >= 3 and z[-2:] == v[-3:-1] and z[-2] > 0)
     need(all(len(rate) < 2 or rate[-2] == 1 for rate in (kappa, temperature)))
     return fit(z, v[:-1], kappa, temperature)

@@ -41,57 +41,57 @@ class Call:
     """Other values that an argument of `others` may have."""
 
     @cached_property
-    def optional(self) -> set[str]:
+    def optional(self):
         """Arrays that have a number as their default."""
         parameters = inspect.signature(self.function).parameters
         return {name for name in self.arrays if isinstance(parameters[name].default, float)}
 
-    def __call__(self, **changed: Any) -> Any:
+    def __call__(self, **changed):
         return self.function(**{**self.arrays, **self.others, **changed})
 
-    def __str__(self) -> str:
+    def __str__(self):
         return self.name or self.function.__name__
 
 
-def fit(*shapes: Shape) -> Shape:
+def fit(*shapes):
     try:
         return np.broadcast_shapes(*shapes)  # that of torch takes milliseconds
     except ValueError:
         raise Misfit from None
 
 
-def need(condition: bool) -> None:
+def need(condition):
     if not condition:
         raise Misfit
 
 
-def count(t: Shape) -> int:
+def count(t):
     """How many steps."""
     need(len(t) <= 1)
     return t[0] if t else 1
 
 
-def stepped(shape: Shape, t: Shape, dims: int = 1) -> Shape:
+def stepped(shape, t, dims=1):
     """Steps go before the last `dims` dimensions."""
     at = len(shape) - dims
     return (*shape[:at], count(t), *shape[at:])
 
 
-def draw(seed: int, *shape: int, low: float = -1.0, high: float = 1.0) -> torch.Tensor:
+def draw(seed, *shape, low=-1.0, high=1.0):
     u = torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return low + (high - low) * u
 
 
-def of_all(rule: Callable[..., Shape]) -> Callable[..., Shape]:
+def of_all(rule):
     """A rule for which it does not matter which argument is which."""
     return lambda **given: rule(*given.values())
 
 
-def listed(*shapes: Shape) -> list[Shape]:
+def listed(*shapes):
     return list(shapes)
 
 
-def shapes(words: str) -> Callable[..., Shape | list[Shape]]:
+def shapes(words):
     """A rule in words, as `...k, t, 3K -> ...tk; ...`: one for each array, then one for each part of the answer.
 
     ... are dimensions that broadcast, t alone are steps, a digit is a size, and a letter stands for one size, a capital
@@ -100,7 +100,7 @@ def shapes(words: str) -> Callable[..., Shape | list[Shape]]:
     asked, _, given_back = words.partition("->")
     inputs, outputs = ([one.strip() for one in part.split(mark)] for part, mark in ((asked, ","), (given_back, ";")))
 
-    def rule(**given: Shape) -> Shape | list[Shape]:
+    def rule(**given):
         leads, sizes = [()], {digit: int(digit) for digit in "0123456789"}
         for word, shape in zip(inputs if asked.strip() else [], given.values(), strict=True):
             own = word.removeprefix("...")

@@ -7,7 +7,6 @@ that names the argument.
 
 import inspect
 from importlib import import_module
-from types import ModuleType
 
 import pytest
 import torch
@@ -107,7 +106,7 @@ SPECIAL = {"random_orthonormal"}
 """Has no argument that is an array; `test_bad_flow.py` has it."""
 
 
-def public_functions(room: ModuleType) -> set[str]:
+def public_functions(room):
     names = getattr(room, "__all__", [name for name in vars(room) if not name.startswith("_")])
     found = {name: getattr(room, name) for name in names if inspect.isfunction(getattr(room, name))}
     return {name for name, f in found.items() if hasattr(room, "__all__") or f.__module__ == room.__name__}

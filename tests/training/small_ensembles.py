@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from joma.models import Decoder, DecoderConfig
 from joma.models.dropout import dropout
@@ -19,7 +15,7 @@ SEEDS = (3, 1, 4, 1, 5)
 RATES = (1e-3, 1e-2, 3e-3, 1e-3, 2e-2)
 
 
-def batch(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+def batch(step, members):
     """Each member reads its own text."""
     text = torch.stack(
         [torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(100 * step + member)) for member in members]
@@ -27,7 +23,7 @@ def batch(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
     return text[..., :-1], text[..., 1:]
 
 
-def networks(members: Sequence[int]) -> Decoder:
+def networks(members):
     """In float64, and no bias at zero: the keys' has no gradient, and Adam would make steps of its rounding errors."""
     made = Decoder(CONFIG, [SEEDS[member] for member in members]).double()
     with torch.no_grad():
@@ -35,12 +31,12 @@ def networks(members: Sequence[int]) -> Decoder:
     return made
 
 
-def weights(decoder: Decoder, members: Sequence[int]) -> Tensor:
+def weights(decoder, members):
     return torch.cat([p.flatten(1) for p in decoder.parameters()], 1)
 
 
-def ensemble(**changes: Any) -> Ensemble:
-    whole: dict[str, Any] = {
+def ensemble(**changes):
+    whole = {
         "members": 5, "networks": networks, "batch": batch, "loss": next_token_loss,
         "optimizer": Optimizer("adam", rate=RATES, clip=0.5), "steps": 12, "measures": {"weights": weights},
         "measure_at": (0, 5),
@@ -51,7 +47,7 @@ def ensemble(**changes: Any) -> Ensemble:
 class Layer(nn.Module):
     """One layer that guesses the next tokens from the last ones, with dropout: for tests that ask for no decoder."""
 
-    def __init__(self, seeds: Sequence[int]) -> None:
+    def __init__(self, seeds):
         super().__init__()
         drawn = [torch.randn(5, 6, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
         matrix, bias = torch.stack(drawn).double().split([5, 1], dim=-1)
@@ -59,18 +55,18 @@ class Layer(nn.Module):
         self.register_buffer("seeds", torch.tensor(seeds, dtype=torch.int32))
 
 
-def layer_loss(layer: Layer, batch: tuple[Tensor, ...], noise: Tensor) -> Tensor:
+def layer_loss(layer, batch, noise):
     tokens, following = (each.double() / 11 for each in batch)
     return (dropout(tokens @ layer.matrix, 0.2, noise, 1) + layer.bias - following).square().flatten(1).mean(1)
 
 
-def layers(**changes: Any) -> Ensemble:
+def layers(**changes):
     """As `ensemble`, in a tenth of the time."""
     made = {"networks": lambda members: Layer([SEEDS[member] for member in members]), "loss": layer_loss}
     return ensemble(**(made | changes))
 
 
-def language_models(layers: int = 2, **changes: Any) -> Ensemble:
+def language_models(layers=2, **changes):
     """On a GPU, large enough that two steps at once would spoil each other if they shared anything."""
     config = DecoderConfig(vocabulary=2000, width=128, mlp=512, layers=layers, context=16, dropout=0.1)
     generator = torch.Generator().manual_seed(0)
@@ -89,7 +85,7 @@ def language_models(layers: int = 2, **changes: Any) -> Ensemble:
     )
 
 
-def fresh(path: Path) -> Run:
+def fresh(path):
     return Run.create(path, study="test", config={})
 
 
@@ -97,10 +93,10 @@ class Killed(Exception):
     pass
 
 
-def dies_at(step: int) -> Any:
+def dies_at(step):
     """A batch that is the end of the process at `step`."""
 
-    def deadly(now: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+    def deadly(now, members):
         if now == step:
             raise Killed
         return batch(now, members)
@@ -108,6 +104,6 @@ def dies_at(step: int) -> Any:
     return deadly
 
 
-def full(*args: Any, **kwargs: Any) -> None:
+def full(*args, **kwargs):
     """In place of what writes a file."""
     raise OSError(28, "No space left on device")

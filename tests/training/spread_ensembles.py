@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from small_ensembles import batch, ensemble, layers
-from torch import Tensor
 
-from joma.training import Ensemble, Origin
+from joma.training import Origin
 from joma.training.optimizers import Optimizer
 
 
-def small(device: str, **changes: Any) -> dict[str, Ensemble]:
+def small(device, **changes):
     return {"": layers(device=device, **changes)}
 
 
-def decoders(device: str, **changes: Any) -> dict[str, Ensemble]:
+def decoders(device, **changes):
     return {"deep": ensemble(device=device, **changes)}
 
 
-def several(device: str) -> dict[str, Ensemble]:
+def several(device):
     """A base with a branch, one of fewer members than shares may be, and one whose name begins as another's."""
     base = layers(device=device, keep_at=(5,), measure_at=(0, 5))
     return {
@@ -35,10 +32,10 @@ def several(device: str) -> dict[str, Ensemble]:
     }
 
 
-def numbered(device: str) -> dict[str, Ensemble]:
+def numbered(device):
     """Every measure says whose it is, and every member warms up in its own time."""
 
-    def moved(layer: Any, before: Any, members: Sequence[int]) -> Tensor:
+    def moved(layer, before, members):
         far = (layer.matrix.detach() - before["matrix"]).flatten(1).norm(dim=1)
         return torch.stack([far, torch.tensor(members, dtype=far.dtype)], 1)
 
@@ -47,14 +44,14 @@ def numbered(device: str) -> dict[str, Ensemble]:
     return {"": layers(device=device, measures=whose, between={"moved": moved}, optimizer=optimizer)}
 
 
-def branch_alone(device: str) -> dict[str, Ensemble]:
+def branch_alone(device):
     return {"twin": layers(device=device, origin=Origin("base", at=5), measure_at=(5,))}
 
 
-def deadly(device: str, log: str, times: int, dies_at: int = 11) -> dict[str, Ensemble]:
+def deadly(device, log, times, dies_at=11):
     """As `small`; the process with member 3 is killed before step `dies_at`, so many times. The log has its steps."""
 
-    def logging(step: int, members: Any) -> Any:
+    def logging(step, members):
         if 3 in members:
             died = Path(log).read_text().count("died") if Path(log).exists() else 0
             dies = step == dies_at and died < times
@@ -67,5 +64,5 @@ def deadly(device: str, log: str, times: int, dies_at: int = 11) -> dict[str, En
     return {"": layers(device=device, batch=logging)}
 
 
-def broken(device: str) -> dict[str, Ensemble]:
+def broken(device):
     raise ValueError("there is no such text")

@@ -1,9 +1,6 @@
 """Branches: a twin with nothing changed is its base again; what is frozen stays; kills in between change nothing."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,20 +12,20 @@ from small_ensembles import CONFIG as SHAPE
 from joma.models import Decoder
 from joma.models.groups import parameter_groups
 from joma.runs import Run, RunError
-from joma.training import Ensemble, Optimizer, branch, forget_kept, train_all
+from joma.training import Optimizer, branch, forget_kept, train_all
 
 
-def weights(decoder: Decoder, members: Sequence[int]) -> dict[str, torch.Tensor]:
+def weights(decoder, members):
     return {name: p.detach().clone() for name, p in decoder.named_parameters()}
 
 
-def moved(decoder: Decoder, before: Any, members: Sequence[int]) -> torch.Tensor:
+def moved(decoder, before, members):
     """How far all parameters went since the point before, (members,)."""
-    return sum((p.detach() - before[name]).flatten(1).norm(dim=1) for name, p in decoder.named_parameters())  # type: ignore[return-value]
+    return sum((p.detach() - before[name]).flatten(1).norm(dim=1) for name, p in decoder.named_parameters())
 
 
-def ensemble(**changes: Any) -> Ensemble:
-    given: dict[str, Any] = {
+def ensemble(**changes):
+    given = {
         "members": 3,
         "optimizer": Optimizer("adam", rate=(1e-2, 3e-3, 1e-3), clip=0.5, renew_every=8, weight_decay=0.01),
         "steps": 20,
@@ -40,17 +37,17 @@ def ensemble(**changes: Any) -> Ensemble:
     return small_ensembles.ensemble(**given | changes)
 
 
-def trained(folder: Path, ensembles: dict[str, Ensemble], name: str = "run") -> Run:
+def trained(folder, ensembles, name="run"):
     run = Run.create(folder / f"{name}.sqlite", study="branches", config={})
     train_all(ensembles, run)
     return run
 
 
-def last(run: Run, name: str) -> dict[str, np.ndarray]:
+def last(run, name):
     return {key: run.array(key)[-1] for key in run.names() if key.startswith(f"{name}/weights/")}
 
 
-def same(run: Run, one: str, other: str, *, rounding: float = 0.0) -> bool:
+def same(run, one, other, *, rounding=0.0):
     found = last(run, one)
     return all(
         np.allclose(value, run.array(key.replace(one, other, 1))[-1], rtol=rounding, atol=rounding)
@@ -59,7 +56,7 @@ def same(run: Run, one: str, other: str, *, rounding: float = 0.0) -> bool:
 
 
 @pytest.mark.parametrize("together", some_now([2, None], every=2))
-def test_a_twin_with_nothing_changed_is_its_base_again(tmp_path: Path, together: int | None) -> None:
+def test_a_twin_with_nothing_changed_is_its_base_again(tmp_path, together):
     base = ensemble()
     run = trained(tmp_path, {"base": base, "twin": replace(branch(base, of="base", at=7), together=together)})
     assert run.steps("twin/train_loss").tolist() == [7, 10, 15, 20]
@@ -69,27 +66,27 @@ def test_a_twin_with_nothing_changed_is_its_base_again(tmp_path: Path, together:
     np.testing.assert_allclose(*ends, rtol=rounding)
 
 
-def test_the_order_in_which_they_are_named_does_not_matter(tmp_path: Path) -> None:
+def test_the_order_in_which_they_are_named_does_not_matter(tmp_path):
     base = ensemble()
     run = trained(tmp_path, {"twin": branch(base, of="base", at=7), "base": base})
     assert same(run, "base", "twin")
 
 
-def test_a_twin_of_a_twin(tmp_path: Path) -> None:
+def test_a_twin_of_a_twin(tmp_path):
     base = ensemble()
     twin = branch(base, of="base", at=7, keep_at=(12,))
     run = trained(tmp_path, {"base": base, "twin": twin, "third": branch(twin, of="twin", at=12)})
     assert same(run, "base", "third")
 
 
-FROZEN: dict[str, Any] = {
+FROZEN = {
     "whole": ["embedding", "out"],
     "part": [("qkv", (slice(None), 1, ..., slice(0, 16))), ("qkv_bias", (slice(None), 1, ..., slice(0, 16)))],
     "groups": [*parameter_groups(SHAPE)["MLP"], *parameter_groups(SHAPE)["norms"]],
 }
 
 
-def test_what_is_frozen_stays_and_the_rest_moves(tmp_path: Path) -> None:
+def test_what_is_frozen_stays_and_the_rest_moves(tmp_path):
     """Nine twins of one base: each choice of parts with each optimizer."""
     optimizers = (
         None,
@@ -117,7 +114,7 @@ def test_what_is_frozen_stays_and_the_rest_moves(tmp_path: Path) -> None:
             assert still.all() or (course[0] != course[-1])[~still].any(), (twin, name)
 
 
-def test_what_is_frozen_does_not_count_in_the_norm_that_is_clipped(tmp_path: Path) -> None:
+def test_what_is_frozen_does_not_count_in_the_norm_that_is_clipped(tmp_path):
     """SGD that clips to a norm of 0.01: every step is as long as that over what learns."""
     short = Optimizer("sgd", rate=1.0, clip=0.01)
     base = ensemble(keep_at=(0,), optimizer=short, measure_at=(0,), steps=1)
@@ -132,17 +129,17 @@ def test_what_is_frozen_does_not_count_in_the_norm_that_is_clipped(tmp_path: Pat
     assert np.allclose(np.sqrt(lengths), 0.01, rtol=1e-3)
 
 
-def test_between_is_the_way_since_the_point_before(tmp_path: Path) -> None:
+def test_between_is_the_way_since_the_point_before(tmp_path):
     run = trained(tmp_path, {"base": ensemble()})
     ways = run.array("base/moved")
     names = [name for name, _ in Decoder(SHAPE, [0]).named_parameters()]
     courses = [torch.from_numpy(run.array(f"base/weights/{name}").copy()) for name in names]
     expected = sum(course.diff(dim=0).flatten(2).norm(dim=2) for course in courses)
     assert np.array_equal(ways[0], np.zeros(3))
-    assert np.allclose(ways[1:], expected.numpy(), rtol=1e-6)  # type: ignore[union-attr]
+    assert np.allclose(ways[1:], expected.numpy(), rtol=1e-6)
 
 
-def test_a_state_that_is_gone_or_damaged_is_one_sentence(tmp_path: Path) -> None:
+def test_a_state_that_is_gone_or_damaged_is_one_sentence(tmp_path):
     base = ensemble()
     run = trained(tmp_path, {"base": base})
     kept = sorted(tmp_path.glob("*.kept"))
@@ -156,7 +153,7 @@ def test_a_state_that_is_gone_or_damaged_is_one_sentence(tmp_path: Path) -> None
         train_all({"twin": branch(base, of="base", at=12)}, run)
 
 
-def test_a_state_of_another_run_is_not_taken(tmp_path: Path) -> None:
+def test_a_state_of_another_run_is_not_taken(tmp_path):
     """As where somebody removed the run by hand; those of a run with a longer name are not this one's to forget."""
     base = ensemble(steps=3, measure_at=(), keep_at=(2,))
     trained(tmp_path, {"base": base}).close()
@@ -172,7 +169,7 @@ def test_a_state_of_another_run_is_not_taken(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.glob("*.kept")] == ["run.sqlite2-base.step2.kept"]
 
 
-def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+def test_bad_input_is_one_sentence(tmp_path):
     base, run = ensemble(), Run.create(tmp_path / "run.sqlite", study="branches", config={})
     with pytest.raises(ValueError, match=r"at must be one of the steps whose state is kept, \[7, 12\], got 8"):
         branch(base, of="base", at=8)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from small_ensembles import CONFIG, RATES, SEEDS, Killed, batch, dies_at, ensemble, fresh, full, networks, weights
-from torch import Tensor
 
-from joma.models import Decoder, DecoderConfig
+from joma.models import Decoder
 from joma.models.groups import parameter_groups
 from joma.runs import Run, RunError
-from joma.training import Ensemble, Optimizer, branch, train_all
+from joma.training import Optimizer, branch, train_all
 
 SGD = Optimizer("sgd", rate=RATES)
 HEAVY = Optimizer("sgd", rate=RATES, momentum=0.9, weight_decay=0.02, clip=0.5)
@@ -24,15 +20,15 @@ ADAM = Optimizer("adam", rate=RATES, clip=0.5, renew_every=5, weight_decay=0.01)
 DECAYED = Optimizer("adamw", rate=RATES, weight_decay=0.1, decay=0.7, decay_every=3)
 
 
-def moved(decoder: Decoder, before: Any, members: Sequence[int]) -> Tensor:
+def moved(decoder, before, members):
     return torch.stack([(p - before[name]).flatten(1).norm(dim=1) for name, p in decoder.named_parameters()], 1)
 
 
-def made(optimizer: Optimizer = ADAM, **changes: Any) -> Ensemble:
+def made(optimizer=ADAM, **changes):
     return ensemble(optimizer=optimizer, **({"keep_at": (0, 4, 7), "between": {"moved": moved}} | changes))
 
 
-def equal(one: Run, other: Run) -> None:
+def equal(one, other):
     assert one.names() == other.names()
     for name in one.names():
         assert np.array_equal(one.array(name), other.array(name), equal_nan=True), name
@@ -46,12 +42,10 @@ QK = parameter_groups(CONFIG)["QK"]
     [(ADAM, None, 5), pytest.param(HEAVY, DECAYED, 3, marks=pytest.mark.long)],
     ids=["adam", "momentum to adamw"],
 )
-def test_kills_here_and_there_change_nothing(
-    tmp_path: Path, base: Optimizer, twin: Optimizer | None, together: int
-) -> None:
+def test_kills_here_and_there_change_nothing(tmp_path, base, twin, together):
     """Killed at one step after the other, in the base and in two twins, one of them of the other."""
 
-    def ensembles(dies: dict[str, int]) -> dict[str, Ensemble]:
+    def ensembles(dies):
         first = made(base, together=together)
         second = branch(first, of="base", at=4, frozen=["embedding", *QK], optimizer=twin, keep_at=(9,))
         third = branch(second, of="twin/1", at=9, steps=15)
@@ -68,10 +62,10 @@ def test_kills_here_and_there_change_nothing(
 
 
 @pytest.mark.long
-def test_a_kill_without_a_checkpoint_changes_nothing(tmp_path: Path) -> None:
+def test_a_kill_without_a_checkpoint_changes_nothing(tmp_path):
     """Only the states that were kept are there: nothing is trained from a wrong place, nothing recorded twice."""
 
-    def ensembles(dies: int = -1) -> dict[str, Ensemble]:
+    def ensembles(dies=-1):
         base = made(together=2)
         return {"base": base, "twin": replace(branch(base, of="base", at=7, frozen=QK), batch=dies_at(dies))}
 
@@ -84,10 +78,8 @@ def test_a_kill_without_a_checkpoint_changes_nothing(tmp_path: Path) -> None:
         equal(whole, killed)
 
 
-def test_a_full_disk_at_a_kept_state_is_one_sentence_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ensembles() -> dict[str, Ensemble]:
+def test_a_full_disk_at_a_kept_state_is_one_sentence_and_changes_nothing(tmp_path, monkeypatch):
+    def ensembles():
         base = made(keep_at=(7,))
         return {"base": base, "twin": branch(base, of="base", at=7)}
 
@@ -102,10 +94,10 @@ def test_a_full_disk_at_a_kept_state_is_one_sentence_and_changes_nothing(
         equal(whole, run)
 
 
-def test_another_split_of_the_base_keeps_the_same_state(tmp_path: Path) -> None:
+def test_another_split_of_the_base_keeps_the_same_state(tmp_path):
     """Groups that no longer fit: what was kept by five together is where two together begin."""
 
-    def ensembles(together: int) -> dict[str, Ensemble]:
+    def ensembles(together):
         base = made(together=5)
         return {"base": base, "twin": replace(branch(base, of="base", at=7), together=together)}
 
@@ -116,7 +108,7 @@ def test_another_split_of_the_base_keeps_the_same_state(tmp_path: Path) -> None:
             np.testing.assert_allclose(a.array(name), b.array(name), atol=1e-12, err_msg=name)
 
 
-def test_a_member_that_diverged_stays_marked_and_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_member_that_diverged_stays_marked_and_disturbs_nobody(tmp_path):
     rates = (1e-3, 1e200, 3e-3, 1e-3, 2e-2)
     base = made(Optimizer("sgd", rate=rates), keep_at=(5,))
     twin = branch(base, of="base", at=5, frozen=QK, optimizer=ADAM)
@@ -131,7 +123,7 @@ def test_a_member_that_diverged_stays_marked_and_disturbs_nobody(tmp_path: Path)
             assert np.array_equal(np.delete(run.array(name), 1, 1), np.delete(other.array(name), 1, 1))
 
 
-def test_a_state_of_another_kind_is_not_taken_over() -> None:
+def test_a_state_of_another_kind_is_not_taken_over():
     """Velocities are no means of squares: said when the branch is made, not when a key is missing."""
     for one, other in ((SGD, ADAM), (ADAM, HEAVY), (HEAVY, ADAM)):
         with pytest.raises(ValueError, match="renew must be True"):
@@ -140,7 +132,7 @@ def test_a_state_of_another_kind_is_not_taken_over() -> None:
 
 
 @pytest.mark.parametrize("other", [ADAM, HEAVY], ids=["adam", "momentum"])
-def test_a_branch_made_of_another_ensemble_begins_with_a_state_of_its_own(tmp_path: Path, other: Optimizer) -> None:
+def test_a_branch_made_of_another_ensemble_begins_with_a_state_of_its_own(tmp_path, other):
     """As recipes make it: of a twin's own ensemble, which does not know the optimizer of the base."""
     base, unlike = made(SGD), branch(made(other), of="base", at=4)
     assert unlike.origin is not None
@@ -152,7 +144,7 @@ def test_a_branch_made_of_another_ensemble_begins_with_a_state_of_its_own(tmp_pa
             train_all({"third": unlike}, run)
 
 
-def test_what_was_frozen_can_learn_again(tmp_path: Path) -> None:
+def test_what_was_frozen_can_learn_again(tmp_path):
     """The optimizer has no state of it, and begins with none: nor with that of the group before it."""
     base = made()
     twin = branch(base, of="base", at=4, frozen=["embedding", *QK], keep_at=(7,))
@@ -167,7 +159,7 @@ def test_what_was_frozen_can_learn_again(tmp_path: Path) -> None:
         assert (run.array("twin/moved")[..., names.index("embedding")] == 0).all()
 
 
-def test_a_branch_has_the_members_of_its_base(tmp_path: Path) -> None:
+def test_a_branch_has_the_members_of_its_base(tmp_path):
     base = made()
     some = branch(base, of="base", at=4, optimizer=replace(ADAM, rate=1e-3), members=3)
     with fresh(tmp_path / "a.sqlite") as run:
@@ -182,14 +174,14 @@ def test_a_branch_has_the_members_of_its_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "shape", [CONFIG.with_(mlp=7), CONFIG.with_(positions="learned"), CONFIG.with_(layers=1)], ids=repr
 )
-def test_a_branch_has_the_parameters_of_its_base(tmp_path: Path, shape: DecoderConfig) -> None:
+def test_a_branch_has_the_parameters_of_its_base(tmp_path, shape):
     base = made()
     other = branch(base, of="base", at=4, networks=lambda some: Decoder(shape, [SEEDS[m] for m in some]).double())
     with fresh(tmp_path / "a.sqlite") as run, pytest.raises(ValueError, match="does not fit its networks"):
         train_all({"base": base, "twin": other}, run)
 
 
-def test_a_step_that_is_not_kept_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+def test_a_step_that_is_not_kept_is_refused_before_anything_is_trained(tmp_path):
     base = made()
     twin = branch(base, of="base", at=4)
     with fresh(tmp_path / "a.sqlite") as run:
@@ -198,7 +190,7 @@ def test_a_step_that_is_not_kept_is_refused_before_anything_is_trained(tmp_path:
         assert run.names() == []
 
 
-def test_names_that_differ_only_in_a_slash_have_files_of_their_own(tmp_path: Path) -> None:
+def test_names_that_differ_only_in_a_slash_have_files_of_their_own(tmp_path):
     one, other = made(SGD), made(HEAVY)
     twins = {"x": branch(one, of="a/b", at=7), "y": branch(other, of="a.b", at=7)}
     with fresh(tmp_path / "a.sqlite") as run:
@@ -207,7 +199,7 @@ def test_names_that_differ_only_in_a_slash_have_files_of_their_own(tmp_path: Pat
         assert np.array_equal(run.array("y/weights")[-1], run.array("a.b/weights")[-1])
 
 
-def test_what_was_kept_goes_with_the_run(tmp_path: Path) -> None:
+def test_what_was_kept_goes_with_the_run(tmp_path):
     """A run made anew within the same second would otherwise branch off the states of the old one."""
     path = tmp_path / "a.sqlite"
     with fresh(path) as run:
@@ -221,12 +213,12 @@ def test_what_was_kept_goes_with_the_run(tmp_path: Path) -> None:
         assert [one.name for one in tmp_path.iterdir() if not one.name.endswith(".lock")] == ["a.sqlite"]
 
 
-def test_a_measure_and_a_change_cannot_have_one_name() -> None:
+def test_a_measure_and_a_change_cannot_have_one_name():
     with pytest.raises(ValueError, match="between and measures both have 'weights'"):
         made(between={"weights": moved})
 
 
-def test_between_begins_where_training_does_if_that_is_no_measuring_point(tmp_path: Path) -> None:
+def test_between_begins_where_training_does_if_that_is_no_measuring_point(tmp_path):
     base = made(measure_at=(5,))
     twin = branch(base, of="base", at=7, measure_at=(9,))
     with fresh(tmp_path / "a.sqlite") as run, fresh(tmp_path / "b.sqlite") as more:
@@ -238,7 +230,7 @@ def test_between_begins_where_training_does_if_that_is_no_measuring_point(tmp_pa
         assert np.array_equal(run.array("twin/weights"), more.array("twin/weights")[1:])
 
 
-def torch_twin(member: int, optimizer: Callable[..., Any], frozen: Sequence[Any]) -> Tensor:
+def torch_twin(member, optimizer, frozen):
     """One member alone, by hand: 7 steps of SGD with momentum, then another optimizer, new, with parts frozen."""
     from joma.models.dropout import keys
     from joma.training import next_token_loss
@@ -262,7 +254,7 @@ def torch_twin(member: int, optimizer: Callable[..., Any], frozen: Sequence[Any]
     return weights(network, [member]).detach()
 
 
-def _still(network: Decoder, frozen: Sequence[Any], do: Callable[..., Any], kept: Any = None) -> None:
+def _still(network, frozen, do, kept=None):
     named = dict(network.named_parameters())
     for part in frozen:
         name, index = (part, ...) if isinstance(part, str) else part
@@ -271,7 +263,7 @@ def _still(network: Decoder, frozen: Sequence[Any], do: Callable[..., Any], kept
             named[name][index] = kept[name][index]
 
 
-def test_a_twin_is_what_torch_optim_makes_of_it(tmp_path: Path) -> None:
+def test_a_twin_is_what_torch_optim_makes_of_it(tmp_path):
     """Momentum first, then Adam with weight decay and clipping, its age counted from the branch, parts frozen."""
     frozen = ["out_bias", *QK, *parameter_groups(CONFIG, by_layer=True)["layer 1 MLP"]]
     base = made(replace(HEAVY, weight_decay=0.0, clip=None))
@@ -293,6 +285,6 @@ def test_a_twin_is_what_torch_optim_makes_of_it(tmp_path: Path) -> None:
         ({"steps": 8.5}, "steps must be a whole number of at least 1, got 8.5"),
     ],
 )
-def test_what_a_branch_cannot_be_is_said_when_it_is_made(changes: dict[str, Any], said: str) -> None:
+def test_what_a_branch_cannot_be_is_said_when_it_is_made(changes, said):
     with pytest.raises(ValueError, match=said):
         branch(made(), of="base", at=4, **changes)

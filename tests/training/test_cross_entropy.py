@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 import pytest
 import quick_interpreter
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from joma.training import cross_entropy
@@ -21,7 +19,7 @@ DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
 quick_interpreter.install()
 
 
-def problem(members: int, positions: int, width: int, vocabulary: int, spread: float = 1.0) -> tuple[Tensor, ...]:
+def problem(members, positions, width, vocabulary, spread=1.0):
     generator = torch.Generator().manual_seed(vocabulary)
     x = torch.randn(members, positions, width, generator=generator)
     w = spread * torch.randn(members, vocabulary, width, generator=generator) / width**0.5
@@ -30,14 +28,14 @@ def problem(members: int, positions: int, width: int, vocabulary: int, spread: f
     return x, w, b, targets
 
 
-def oracle(x: Tensor, w: Tensor, b: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+def oracle(x, w, b, targets):
     """Loss and gradients of its sum, member by member, in float64."""
     x, w, b = (t.double().cpu().requires_grad_() for t in (x, w, b))
     losses = torch.stack([F.cross_entropy(x[m] @ w[m].T + b[m], targets[m].cpu()) for m in range(len(x))])
     return losses.detach(), *torch.autograd.grad(losses.sum(), (x, w, b))
 
 
-def test_plain_path_equals_torch() -> None:
+def test_plain_path_equals_torch():
     x, w, b, targets = problem(3, 7, 5, 11)
     leaves = [t.double().requires_grad_() for t in (x, w, b)]
     loss = cross_entropy(*leaves, targets)
@@ -46,7 +44,7 @@ def test_plain_path_equals_torch() -> None:
         torch.testing.assert_close(ours.detach(), theirs, rtol=1e-12, atol=1e-14)
 
 
-def test_plain_path_has_the_gradients_of_each_member_alone() -> None:
+def test_plain_path_has_the_gradients_of_each_member_alone():
     """With a weight of its own for each member, and where a part does not learn; and of a loss that rounds to zero."""
     x, w, b, targets = problem(3, 7, 5, 11)
     each = torch.tensor([1.0, -2.0, 0.5], dtype=torch.double)
@@ -66,7 +64,7 @@ def test_plain_path_has_the_gradients_of_each_member_alone() -> None:
 
 
 @pytest.mark.parametrize(("positions", "width", "vocabulary"), [(5, 6, 70), (9, 8, 128), (3, 3, 2100)])
-def test_kernels(positions: int, width: int, vocabulary: int) -> None:
+def test_kernels(positions, width, vocabulary):
     from joma.training._cross_entropy_triton import SCALE, extended, gradient_in_place
 
     x, w, b, targets = (t.to(DEVICE) for t in problem(2, positions, width, vocabulary))
@@ -93,18 +91,18 @@ def test_kernels(positions: int, width: int, vocabulary: int) -> None:
     assert (logits[:, :, vocabulary:] == 0).all()
 
 
-def bmm(a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, out: Tensor | None = None) -> Tensor:
+def bmm(a, b, *, out_dtype=None, out=None):
     """torch.bmm, as a GPU has it: sums in float32, of half factors too."""
     found = (a.float() @ b.float()).to(out_dtype or a.dtype)
     return found if out is None else out.copy_(found)
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="products stand in for those of a GPU, beside interpreted kernels")
-def test_in_pieces_it_is_the_same_loss_with_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_pieces_it_is_the_same_loss_with_the_same_gradients(monkeypatch):
     """What a GPU does around its products: three members, two at a time, each with a weight of its own."""
-    pieces: list[int] = []
+    pieces = []
 
-    def watched(a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    def watched(a, b, **options):
         pieces.append(len(a))
         return bmm(a, b, **options)
 
@@ -133,7 +131,7 @@ def test_in_pieces_it_is_the_same_loss_with_the_same_gradients(monkeypatch: pyte
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="float16 products with float32 sums need a GPU")
 @pytest.mark.parametrize("spread", [1.0, 5.0])
-def test_half_logits_on_a_gpu(spread: float) -> None:
+def test_half_logits_on_a_gpu(spread):
     """Half precision is a choice that must be seen to be harmless: losses to 1e-3, gradients to 1 % of their norm."""
     x, w, b, targets = (t.to(DEVICE) for t in problem(5, 700, 200, 5003, spread))
     leaves = [t.requires_grad_() for t in (x, w, b)]
@@ -149,7 +147,7 @@ def test_half_logits_on_a_gpu(spread: float) -> None:
         assert (ours.double().cpu() - theirs).norm() < 0.01 * theirs.norm()
 
 
-def test_improbable_words_keep_their_gradient() -> None:
+def test_improbable_words_keep_their_gradient():
     """Adam moves a word's row by the rate whether its probability is 1e-3 or 1e-9: it must not become zero."""
     from joma.training._cross_entropy_triton import SCALE, gradient_in_place
 
@@ -163,7 +161,7 @@ def test_improbable_words_keep_their_gradient() -> None:
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="float16 products with float32 sums need a GPU")
-def test_rare_words_learn_on_a_gpu() -> None:
+def test_rare_words_learn_on_a_gpu():
     """The row of every single word, also of those of probability 1e-9, has its gradient to 2 % of its own norm."""
     x, w, b, targets = (t.to(DEVICE) for t in problem(2, 700, 200, 5003))
     b[:, ::2] -= 12

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +25,6 @@ from small_ensembles import (
     networks,
     weights,
 )
-from torch import Tensor
 from torch._dynamo.utils import counters
 
 from joma.models import Decoder
@@ -39,13 +36,13 @@ from joma.training.trainer import fitting, products
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path):
     with Run.create(tmp_path / "a.sqlite", study="test", config={}) as run:
         yield run
 
 
-def test_records_measures_losses_and_divergence(run: Run) -> None:
-    heard: list[tuple[float, str]] = []
+def test_records_measures_losses_and_divergence(run):
+    heard = []
     train(ensemble(), run, name="x", progress=lambda share, doing: heard.append((share, doing)))
     assert run.names() == ["x/weights", "x/train_loss", "x/diverged_at"]
     assert run.steps("x/weights").tolist() == [0, 5, 12]
@@ -74,7 +71,7 @@ def test_records_measures_losses_and_divergence(run: Run) -> None:
         every=2,
     ),
 )
-def test_equals_torch_optim_on_each_member_alone(run: Run, optimizer: Optimizer) -> None:
+def test_equals_torch_optim_on_each_member_alone(run, optimizer):
     train(ensemble(optimizer=optimizer), run)
     for member in (1, 4):
         alone, rate = networks([member]), RATES[member]
@@ -95,7 +92,7 @@ def test_equals_torch_optim_on_each_member_alone(run: Run, optimizer: Optimizer)
         np.testing.assert_allclose(run.at("train_loss", 12)[member], np.mean(losses[5:]), rtol=1e-9)
 
 
-def torch_optimizer(network: Decoder, ours: Optimizer, rate: float) -> torch.optim.Optimizer:
+def torch_optimizer(network, ours, rate):
     if ours.kind == "sgd":
         return torch.optim.SGD(network.parameters(), rate, momentum=ours.momentum, weight_decay=ours.weight_decay)
     kind = torch.optim.Adam if ours.kind == "adam" else torch.optim.AdamW
@@ -103,14 +100,14 @@ def torch_optimizer(network: Decoder, ours: Optimizer, rate: float) -> torch.opt
 
 
 @pytest.mark.parametrize("together", some_now([2, 5], every=2))
-def test_a_killed_run_ends_with_the_same_numbers(tmp_path: Path, together: int) -> None:
+def test_a_killed_run_ends_with_the_same_numbers(tmp_path, together):
     whole = fresh(tmp_path / "whole.sqlite")
     train(layers(together=together), whole)
     for last_batch in (0, 3, 5, 9, 11):
         run = fresh(tmp_path / f"killed{last_batch}.sqlite")
         calls = 0
 
-        def deadly(step: int, members: Sequence[int], last: int = last_batch) -> tuple[Tensor, ...]:
+        def deadly(step, members, last=last_batch):
             nonlocal calls
             calls += 1
             if step == last and calls > last:
@@ -121,9 +118,9 @@ def test_a_killed_run_ends_with_the_same_numbers(tmp_path: Path, together: int) 
             train(layers(together=together, batch=deadly), run, checkpoint_every=0.0)
         run.close()
         run = Run.open(run.path, write=True)
-        asked: list[int] = []
+        asked = []
 
-        def counted(step: int, members: Sequence[int], asked: list[int] = asked) -> tuple[Tensor, ...]:
+        def counted(step, members, asked=asked):
             asked.append(step)
             return batch(step, members)
 
@@ -139,7 +136,7 @@ def test_a_killed_run_ends_with_the_same_numbers(tmp_path: Path, together: int) 
 
 
 @pytest.mark.parametrize("measure_at", [(0, 3), ()], ids=["in turns", "one after the other"])
-def test_groups_give_what_one_ensemble_gives(tmp_path: Path, measure_at: tuple[int, ...]) -> None:
+def test_groups_give_what_one_ensemble_gives(tmp_path, measure_at):
     """Without a measuring point before the end, an engine that has trained one group to its end takes the next."""
     itself = {"weights": weights, "bias": lambda network, members: network.out_bias}  # the second is no copy
     runs = [fresh(tmp_path / f"{together}.sqlite") for together in (5, 3, 1)]
@@ -152,7 +149,7 @@ def test_groups_give_what_one_ensemble_gives(tmp_path: Path, measure_at: tuple[i
         run.close()
 
 
-def test_a_checkpoint_of_another_split_is_ignored(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_split_is_ignored(tmp_path):
     with fresh(tmp_path / "whole.sqlite") as whole, fresh(tmp_path / "killed.sqlite") as run:
         train(layers(), whole)
         with pytest.raises(Killed):
@@ -161,7 +158,7 @@ def test_a_checkpoint_of_another_split_is_ignored(tmp_path: Path) -> None:
         np.testing.assert_allclose(run.array("weights"), whole.array("weights"), atol=1e-12)
 
 
-def test_as_many_are_trained_at_once_as_caches_and_memory_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_are_trained_at_once_as_caches_and_memory_hold(monkeypatch):
     """A member of `layers` has 30 weights of 8 bytes, its widest side 5, and reads 4 x 5 tokens."""
     for bytes_at_once, together in ((10**9, 5), (3 * 20 * 5 * 8, 3), (3 * 20 * 5 * 8 - 1, 2), (1, 1)):
         monkeypatch.setattr("joma.training.trainer.AT_ONCE", bytes_at_once)
@@ -174,7 +171,7 @@ def test_as_many_are_trained_at_once_as_caches_and_memory_hold(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("left", [slice(None), slice(100), slice(0)], ids=["whole", "cut off", "empty"])
-def test_a_checkpoint_of_another_run_is_ignored(tmp_path: Path, left: slice) -> None:
+def test_a_checkpoint_of_another_run_is_ignored(tmp_path, left):
     first = fresh(tmp_path / "a.sqlite")
     with pytest.raises(Killed):
         train(layers(batch=dies_at(9)), first, checkpoint_every=0.0)
@@ -188,7 +185,7 @@ def test_a_checkpoint_of_another_run_is_ignored(tmp_path: Path, left: slice) -> 
         assert again.steps("weights").tolist() == [0, 5, 12]
 
 
-def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path, monkeypatch):
     run = fresh(tmp_path / "a.sqlite")
     with monkeypatch.context() as patch:
         patch.setattr("safetensors.torch.save_file", full)
@@ -200,7 +197,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path, m
     run.close()
 
 
-def test_a_member_that_diverges_is_marked_and_the_others_go_on(run: Run) -> None:
+def test_a_member_that_diverges_is_marked_and_the_others_go_on(run):
     rates = (*RATES[:4], 1e30)
     train(ensemble(optimizer=Optimizer("sgd", rate=rates)), run)
     marked = run.at("diverged_at", 12)
@@ -210,7 +207,7 @@ def test_a_member_that_diverges_is_marked_and_the_others_go_on(run: Run) -> None
     assert np.isfinite(run.at("train_loss", 12)[:4]).all()
 
 
-def test_who_comes_after_a_member_that_diverged_is_not_marked(run: Run) -> None:
+def test_who_comes_after_a_member_that_diverged_is_not_marked(run):
     """In groups of 2, 1 and 2 members, one trained to its end after the other: the last has the place of the first."""
     rates = (1e200, *RATES[1:])
     train(layers(optimizer=Optimizer("sgd", rate=rates), together=2, measure_at=()), run)
@@ -243,7 +240,7 @@ test_refusals = refusals(
 )
 
 
-def test_refuses_networks_and_measures_of_another_size(run: Run) -> None:
+def test_refuses_networks_and_measures_of_another_size(run):
     with pytest.raises(ValueError, match="qkv has 1 member, but 5 were asked for"):
         train(ensemble(networks=lambda members: Decoder(CONFIG, [0])), run)
     with pytest.raises(ValueError, match="measure 'loss' gave 2 values for 5 members"):
@@ -252,7 +249,7 @@ def test_refuses_networks_and_measures_of_another_size(run: Run) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("together", [5, 2])
-def test_compiled_and_captured_steps_are_the_same_steps(tmp_path: Path, together: int) -> None:
+def test_compiled_and_captured_steps_are_the_same_steps(tmp_path, together):
     runs = {device: fresh(tmp_path / f"{device}.sqlite") for device in ("cpu", "cuda")}
     for device, run in runs.items():
         moved = {
@@ -269,7 +266,7 @@ def test_compiled_and_captured_steps_are_the_same_steps(tmp_path: Path, together
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["tf32", "half-logits", "half"])
-def test_lower_precision_follows_the_same_path(tmp_path: Path, precision: str) -> None:
+def test_lower_precision_follows_the_same_path(tmp_path, precision):
     """Reduced products are a choice that must be seen to be harmless: the loss over training stays within 1 %."""
     runs = {kind: fresh(tmp_path / f"{kind}.sqlite") for kind in ("float32", precision)}
     for kind, run in runs.items():
@@ -280,13 +277,13 @@ def test_lower_precision_follows_the_same_path(tmp_path: Path, precision: str) -
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_refuses_a_gpu_that_is_not_there() -> None:
+def test_refuses_a_gpu_that_is_not_there():
     with pytest.raises(ValueError, match="torch sees none here"):
         ensemble(device="cuda")
 
 
 @pytest.mark.long
-def test_an_engine_compiles_the_parts_of_its_step() -> None:
+def test_an_engine_compiles_the_parts_of_its_step():
     """Here by a compiler that a CPU has time for; on a GPU it is another."""
     states = []
     for compiler, graphs in ((None, 0), ("aot_eager", 4)):  # keys, embedding, block, cross-entropy
@@ -302,7 +299,7 @@ def test_an_engine_compiles_the_parts_of_its_step() -> None:
         torch.testing.assert_close(states[1][name], plain, rtol=1e-9, atol=1e-12)
 
 
-def test_an_engine_dies_with_its_last_name() -> None:
+def test_an_engine_dies_with_its_last_name():
     """It holds most of a GPU's memory: that must not wait until Python looks for cycles, nor happen at any time."""
     engine = Engine(ensemble(), range(5))
     engine.load_members(range(5), None)
@@ -316,16 +313,16 @@ def test_an_engine_dies_with_its_last_name() -> None:
         gc.enable()
 
 
-def test_what_takes_long_to_save_is_saved_less_often(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_to_save_is_saved_less_often(run, monkeypatch):
     """At most a hundredth of the time: a second of writing is followed by a hundred of training."""
     now, saves = 0.0, []
 
-    def slow(*_: object) -> None:
+    def slow(*_):
         nonlocal now
         saves.append(now)
         now += 1.0
 
-    def batch_of_a_second(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+    def batch_of_a_second(step, members):
         nonlocal now
         now += 1.0
         return batch(step, members)

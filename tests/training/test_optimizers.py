@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as some
-from torch import Tensor
 
 from joma.training import Optimizer
 from joma.training.optimizers import by_parameter
@@ -16,7 +15,7 @@ from joma.training.optimizers import by_parameter
 SHAPES = ((2, 3), (4,), (2, 3, 2), ())
 
 
-def quintic(x: Tensor) -> Tensor:
+def quintic(x):
     """By its singular values, which Muon's polynomial moves five times."""
     u, values, v = torch.linalg.svd(x / (x.norm() + 1e-7), full_matrices=False)
     for _ in range(5):
@@ -24,7 +23,7 @@ def quintic(x: Tensor) -> Tensor:
     return u @ values.diag() @ v
 
 
-def textbook(optimizer: Optimizer, rate: float, weights: list[Tensor], steps: list[list[Tensor]]) -> list[Tensor]:
+def textbook(optimizer, rate, weights, steps):
     """The weights of one member after these gradients, in float64: each optimizer as its paper writes it."""
     weights = [w.double() for w in weights]
     first, second = ([torch.zeros_like(w) for w in weights] for _ in range(2))
@@ -75,7 +74,7 @@ OPTIMIZERS = some.builds(
 
 
 @given(optimizer=OPTIMIZERS, seed=some.integers(0, 2**16), dtype=some.sampled_from([torch.float32, torch.float64]))
-def test_steps_are_those_of_the_textbook(optimizer: Optimizer, seed: int, dtype: torch.dtype) -> None:
+def test_steps_are_those_of_the_textbook(optimizer, seed, dtype):
     draw = torch.Generator().manual_seed(seed)
     weights = [torch.randn(3, *shape, generator=draw, dtype=dtype) for shape in SHAPES]
     sizes = torch.tensor([0.1, 1.0, 30.0], dtype=dtype)  # members whose gradients differ in size are clipped apart
@@ -96,7 +95,7 @@ def test_steps_are_those_of_the_textbook(optimizer: Optimizer, seed: int, dtype:
             torch.testing.assert_close(mine[member].double(), wanted, rtol=10 * near, atol=near)
 
 
-def test_a_gradient_in_another_order_of_memory_is_the_same() -> None:
+def test_a_gradient_in_another_order_of_memory_is_the_same():
     """Autograd gives gradients of matrices that were read transposed with their strides the other way round."""
     weight, gradient = torch.zeros(2, 3, 4), torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)).mT
     optimizer = Optimizer("sgd", rate=1.0)
@@ -104,7 +103,7 @@ def test_a_gradient_in_another_order_of_memory_is_the_same() -> None:
     assert torch.equal(weight, -gradient)
 
 
-def test_rows_are_views_in_the_order_of_the_parameters() -> None:
+def test_rows_are_views_in_the_order_of_the_parameters():
     parameters = [torch.zeros(2, *shape) for shape in SHAPES]
     rows = torch.arange(46.0).view(2, 23)
     parts = by_parameter(rows, parameters)
@@ -118,7 +117,7 @@ def test_rows_are_views_in_the_order_of_the_parameters() -> None:
 @pytest.mark.parametrize(
     ("kind", "momentum", "count"), [("muon", 0.9, 3), ("adam", 0.0, 2), ("sgd", 0.9, 1), ("sgd", 0.0, 0)]
 )
-def test_the_state_begins_with_zeros(kind: str, momentum: float, count: int) -> None:
-    state = Optimizer(kind, momentum=momentum).start([torch.ones(2, *shape) for shape in SHAPES])  # type: ignore[arg-type]
+def test_the_state_begins_with_zeros(kind, momentum, count):
+    state = Optimizer(kind, momentum=momentum).start([torch.ones(2, *shape) for shape in SHAPES])
     assert [tuple(one.shape) for one in state] == [(2, 23)] * count
     assert not any(one.any() for one in state)

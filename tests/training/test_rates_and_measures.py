@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from joma.models import Decoder, DecoderConfig
 from joma.runs import Run, RunError
@@ -17,26 +13,24 @@ from joma.training import Ensemble, Optimizer, next_token_loss, train
 CONFIG = DecoderConfig(vocabulary=7, width=4, mlp=4, context=3)
 
 
-def ensemble(optimizer: Optimizer, **changes: object) -> Ensemble:
-    def batch(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+def ensemble(optimizer, **changes):
+    def batch(step, members):
         text = torch.randint(7, (2, 4), generator=torch.Generator().manual_seed(step))
         return text[:, :-1], text[:, 1:]
 
-    def weights(decoder: Decoder, members: Sequence[int]) -> Tensor:
+    def weights(decoder, members):
         return decoder.out.flatten(1)
 
-    whole: dict[str, object] = {
+    whole = {
         "members": 2, "networks": lambda members: Decoder(CONFIG, list(members)), "batch": batch,
         "loss": next_token_loss, "optimizer": optimizer, "steps": 9, "measures": {"weights": weights},
         "measure_at": range(10),
     }  # fmt: skip
-    return Ensemble(**(whole | changes))  # type: ignore[arg-type]
+    return Ensemble(**(whole | changes))
 
 
 @pytest.mark.parametrize(("warm_up", "decay", "decay_every"), [((0, 4), 1.0, None), ((0, 4), 0.5, 3), (0, 0.5, 3)])
-def test_a_rate_that_warms_up_or_decays_is_the_smaller_rate(
-    tmp_path: Path, warm_up: int | tuple[int, int], decay: float, decay_every: int | None
-) -> None:
+def test_a_rate_that_warms_up_or_decays_is_the_smaller_rate(tmp_path, warm_up, decay, decay_every):
     """Each member in its own time, on top of decay, against SGD by hand."""
     warm = Optimizer("sgd", rate=(0.1, 0.4), warm_up=warm_up, decay=decay, decay_every=decay_every)
     with Run.create(tmp_path / "warm", study="x", config={}) as run:
@@ -62,12 +56,12 @@ def test_a_rate_that_warms_up_or_decays_is_the_smaller_rate(
         (Optimizer("adam", rate=0.1, decay=0.5, decay_every=4), 6),
     ],
 )
-def test_a_rate_goes_on_after_a_kill(tmp_path: Path, optimizer: Optimizer, at: int) -> None:
+def test_a_rate_goes_on_after_a_kill(tmp_path, optimizer, at):
     made = ensemble(optimizer)
     whole = Run.create(tmp_path / "whole", study="x", config={})
     train(made, whole)
 
-    def deadly(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+    def deadly(step, members):
         if step == at:
             raise KeyboardInterrupt
         return made.batch(step, members)
@@ -87,18 +81,18 @@ def test_a_rate_goes_on_after_a_kill(tmp_path: Path, optimizer: Optimizer, at: i
         ((3, 0.5), "warm_up must be a number of steps, or a tuple with one per member, got 0.5"),
     ],
 )
-def test_a_warm_up_that_is_none_is_refused(warm_up: object, message: str) -> None:
+def test_a_warm_up_that_is_none_is_refused(warm_up, message):
     with pytest.raises(ValueError, match=message):
-        Optimizer(warm_up=warm_up)  # type: ignore[arg-type]
+        Optimizer(warm_up=warm_up)
     with pytest.raises(ValueError, match="warm_up has 3 entries for 2 members"):
         ensemble(Optimizer("sgd", warm_up=(1, 2, 3)))
 
 
-def test_one_pass_may_find_several_things(tmp_path: Path) -> None:
-    def two(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
+def test_one_pass_may_find_several_things(tmp_path):
+    def two(decoder, members):
         return {"in": decoder.embedding.flatten(1).sum(1), "out": decoder.out.flatten(1).sum(1)}
 
-    def none(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
+    def none(decoder, members):
         return {}
 
     with Run.create(tmp_path / "run", study="x", config={}) as run:
@@ -111,8 +105,8 @@ def test_one_pass_may_find_several_things(tmp_path: Path) -> None:
             train(ensemble(Optimizer("sgd"), measures=wrong), run)
 
 
-def test_what_is_recorded_has_named_dimensions(tmp_path: Path) -> None:
-    def found(decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
+def test_what_is_recorded_has_named_dimensions(tmp_path):
+    def found(decoder, members):
         return {"entropy": torch.zeros(len(members), 3, 2), "ranks": torch.zeros(len(members), 3)}
 
     named = {"sum/entropy": ("layer", "head")}
@@ -133,6 +127,6 @@ def test_what_is_recorded_has_named_dimensions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("decay", "every"), [(0.0, 3), (1.5, 3), (0.5, None), (1.0, 3), (0.5, 0)])
-def test_refusals_of_decay(decay: float, every: int | None) -> None:
+def test_refusals_of_decay(decay, every):
     with pytest.raises(ValueError, match="decay"):
         Optimizer("sgd", decay=decay, decay_every=every)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,15 +12,14 @@ import pytest
 import torch
 from later import some_now
 from small_ensembles import Killed, batch, fresh, language_models, layers
-from torch import Tensor
 
 from joma.runs import Run
-from joma.training import Ensemble, Optimizer, train, train_all
+from joma.training import Optimizer, train, train_all
 from joma.training._telling import Teller
 from joma.training.engine import Engine
 
 
-def several() -> dict[str, Ensemble]:
+def several():
     """Ensembles that differ in size, length, measuring points and groups."""
     return {
         "a": layers(),
@@ -32,7 +29,7 @@ def several() -> dict[str, Ensemble]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def alone(tmp_path_factory):
     """One after the other."""
     run = fresh(tmp_path_factory.mktemp("alone") / "alone.sqlite")
     for name, one in several().items():
@@ -40,7 +37,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_side_by_side_gives_what_one_after_the_other_gives(tmp_path: Path, alone: Run) -> None:
+def test_side_by_side_gives_what_one_after_the_other_gives(tmp_path, alone):
     together = fresh(tmp_path / "together.sqlite")
     train_all(several(), together, side_by_side=True)
     assert sorted(alone.names()) == sorted(together.names())
@@ -51,10 +48,10 @@ def test_side_by_side_gives_what_one_after_the_other_gives(tmp_path: Path, alone
 
 
 @pytest.mark.parametrize(("side_by_side", "dies"), some_now(product([True, False], "abc"), every=2))
-def test_several_ensembles_go_on_after_a_kill(tmp_path: Path, alone: Run, dies: str, side_by_side: bool) -> None:
+def test_several_ensembles_go_on_after_a_kill(tmp_path, alone, dies, side_by_side):
     run = fresh(tmp_path / "killed.sqlite")
 
-    def deadly(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+    def deadly(step, members):
         if step == 11:
             raise Killed
         return batch(step, members)
@@ -72,11 +69,11 @@ def test_several_ensembles_go_on_after_a_kill(tmp_path: Path, alone: Run, dies: 
 
 
 @pytest.mark.parametrize("side_by_side", [True, False])
-def test_what_is_told_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side_by_side: bool) -> None:
+def test_what_is_told_of_them(tmp_path, monkeypatch, side_by_side):
     run = fresh(tmp_path / "a.sqlite")
     clock = iter(range(10**6))
     monkeypatch.setattr("joma.training._telling.monotonic", lambda: next(clock))
-    heard: list[tuple[float, str]] = []
+    heard = []
     train_all(
         several(), run, side_by_side=side_by_side, progress=lambda *told: heard.append(told), checkpoint_every=9e9
     )
@@ -89,13 +86,13 @@ def test_what_is_told_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
     assert heard[-1][1].endswith(" left")
 
 
-def test_compiling_is_told_and_does_not_count_as_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_is_told_and_does_not_count_as_pace(monkeypatch):
     alike = {"networks": lambda members: torch.nn.Linear(1, 1), "batch": lambda step, members: (torch.ones(1),)}
     on_a_gpu = SimpleNamespace(device="cuda", steps=100, members=2, first=0, **alike)
-    heard: list[str] = []
+    heard = []
     clock = [0.0]
     monkeypatch.setattr("joma.training._telling.monotonic", lambda: clock[0])
-    teller = Teller({"new": on_a_gpu, "done": on_a_gpu}, lambda share, doing: heard.append(doing))  # type: ignore[dict-item]
+    teller = Teller({"new": on_a_gpu, "done": on_a_gpu}, lambda share, doing: heard.append(doing))
     teller.begin("new", 0)
     teller.begin("done", 100)
     for name in ("new", "done"):
@@ -108,7 +105,7 @@ def test_compiling_is_told_and_does_not_count_as_pace(monkeypatch: pytest.Monkey
     assert heard[1:] == ["new: 2 networks, step 60 of 100, loss 1.000, 10 s left"]
 
 
-def test_the_share_is_that_of_the_work() -> None:
+def test_the_share_is_that_of_the_work():
     """Steps that are left, times members, weights and tokens: 100 * 2 * 2 * 1 of one, 30 * 4 * 3 * 5 of the other."""
     one = SimpleNamespace(
         steps=100, first=0, members=2,
@@ -118,7 +115,7 @@ def test_the_share_is_that_of_the_work() -> None:
         steps=50, first=20, members=4,
         networks=lambda members: torch.nn.Linear(2, 1), batch=lambda step, members: (torch.ones(5),),
     )  # fmt: skip
-    teller = Teller({"one": one, "other": other}, lambda share, doing: None)  # type: ignore[dict-item]
+    teller = Teller({"one": one, "other": other}, lambda share, doing: None)
     assert teller.share == 0
     teller.step["other"] = 35
     assert teller.share == pytest.approx(1800 / 2200 / 2)
@@ -129,11 +126,11 @@ def test_the_share_is_that_of_the_work() -> None:
 
 
 @pytest.mark.parametrize("side_by_side", [True, False])
-def test_an_interrupt_loses_nothing(tmp_path: Path, alone: Run, side_by_side: bool) -> None:
+def test_an_interrupt_loses_nothing(tmp_path, alone, side_by_side):
     """Ctrl-C in the middle of a step: a checkpoint is made at the end of the turn, and nothing is trained twice."""
-    made: list[int] = []
+    made = []
 
-    def counted(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+    def counted(step, members):
         made.append(step)
         if step == 7 and made.count(7) == 1:
             signal.raise_signal(signal.SIGINT)
@@ -154,8 +151,8 @@ def test_an_interrupt_loses_nothing(tmp_path: Path, alone: Run, side_by_side: bo
         np.testing.assert_array_equal(alone.array(name), run.array(name))
 
 
-def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
-    def impatient(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+def test_a_second_interrupt_does_not_wait(tmp_path):
+    def impatient(step, members):
         if step == 3:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
@@ -166,17 +163,17 @@ def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
         train(layers(batch=impatient), fresh(tmp_path / "a.sqlite"))
 
 
-def test_too_little_memory_for_all_at_once(tmp_path: Path, alone: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_for_all_at_once(tmp_path, alone, monkeypatch):
     """Then they take turns; and an ensemble that is still too large does so in smaller groups."""
     run = fresh(tmp_path / "a.sqlite")
     set_up = Engine.__init__
 
-    def crowded(engine: Engine, ensemble: Ensemble, members: Sequence[int], *, urgent: bool) -> None:
+    def crowded(engine, ensemble, members, *, urgent):
         if len(members) > 3 or (len(members) > 1 and not told):
             raise torch.OutOfMemoryError
         set_up(engine, ensemble, members, urgent=urgent)
 
-    told: list[str] = []
+    told = []
     monkeypatch.setattr(Engine, "__init__", crowded)
     train_all(several(), run, side_by_side=True, progress=lambda _, doing: told.append(doing))
     assert told[0] == "out of memory: going on with one ensemble after the other"
@@ -185,11 +182,11 @@ def test_too_little_memory_for_all_at_once(tmp_path: Path, alone: Run, monkeypat
         np.testing.assert_allclose(run.array(name), alone.array(name), rtol=1e-12)
 
 
-def test_a_network_that_does_not_fit_alone_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[int] = []
-    told: list[str] = []
+def test_a_network_that_does_not_fit_alone_ends_it(tmp_path, monkeypatch):
+    tried = []
+    told = []
 
-    def full(engine: Engine, ensemble: Ensemble, members: Sequence[int], *, urgent: bool) -> None:
+    def full(engine, ensemble, members, *, urgent):
         tried.append(len(members))
         assert len(tried) < 9, "it does not end"
         raise torch.OutOfMemoryError
@@ -207,7 +204,7 @@ def test_a_network_that_does_not_fit_alone_ends_it(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["float32", "half-logits"])
-def test_side_by_side_on_streams_of_their_own(tmp_path: Path, precision: str) -> None:
+def test_side_by_side_on_streams_of_their_own(tmp_path, precision):
     several = {f"L{layers}": language_models(layers, precision=precision) for layers in (1, 2, 4)}
     alone, together = fresh(tmp_path / "alone.sqlite"), fresh(tmp_path / "together.sqlite")
     train_all(several, alone, side_by_side=False)

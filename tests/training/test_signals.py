@@ -7,16 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.torch
 from patience import PATIENCE
 from small_ensembles import Killed, batch, dies_at, fresh, full, layers
-from torch import Tensor
 
 from joma.host.exit_status import answer
 from joma.runs import Run, RunError
@@ -52,7 +49,7 @@ sys.exit(answer(command) if how == "command" else command())
 
 @pytest.mark.long
 @pytest.mark.parametrize(("how", "status"), [("command", 143), ("library", -signal.SIGTERM)])
-def test_a_process_at_sigterm_writes_a_checkpoint(tmp_path: Path, how: str, status: int) -> None:
+def test_a_process_at_sigterm_writes_a_checkpoint(tmp_path, how, status):
     """A command ends as at Ctrl-C; a program that calls `train` dies of the signal as before, but a turn later."""
     here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
@@ -75,9 +72,9 @@ def test_a_process_at_sigterm_writes_a_checkpoint(tmp_path: Path, how: str, stat
     sentence = "joma: interrupted; the same command continues where this one stopped\n"
     assert said == (sentence if how == "command" else "")
     run = Run.open(tmp_path / "a.sqlite", write=True)
-    asked: list[int] = []
+    asked = []
 
-    def counted(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+    def counted(step, members):
         asked.append(step)
         return batch(step, members)
 
@@ -89,8 +86,8 @@ def test_a_process_at_sigterm_writes_a_checkpoint(tmp_path: Path, how: str, stat
     run.close(), whole.close()
 
 
-def signals_at(step: int, *numbers: int) -> Any:
-    def signalled(now: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+def signals_at(step, *numbers):
+    def signalled(now, members):
         if now == step:
             for number in numbers:
                 signal.raise_signal(number)
@@ -100,26 +97,24 @@ def signals_at(step: int, *numbers: int) -> Any:
 
 
 @pytest.mark.parametrize("echo", [1e9, 0.0], ids=["sent twice by timeout", "sent again later"])
-def test_a_second_sigterm_does_not_wait_unless_it_is_an_echo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, echo: float
-) -> None:
+def test_a_second_sigterm_does_not_wait_unless_it_is_an_echo(tmp_path, monkeypatch, echo):
     """However long the machine takes for two in a row."""
     monkeypatch.setattr("joma.host.interrupts.ECHO", echo)
     monkeypatch.setattr("joma.host.interrupts.PATIENCE", PATIENCE)
     run = fresh(tmp_path / "a.sqlite")
     twice = layers(batch=signals_at(7, signal.SIGTERM, signal.SIGTERM))
-    assert answer(lambda: train(twice, run)) == 143  # type: ignore[arg-type, func-returns-value]
+    assert answer(lambda: train(twice, run)) == 143
     assert bool(list(tmp_path.glob("*.checkpoint"))) == bool(echo)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     run.close()
 
 
-def test_a_turn_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_does_not_end_is_not_waited_for(tmp_path, monkeypatch):
     """As where the compiler's processes were ended by the same signal, and torch waits for them."""
     monkeypatch.setattr("joma.host.interrupts.PATIENCE", 0.2)
     monkeypatch.setattr("joma.host.interrupts.ECHO", 0.1)
 
-    def stuck(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+    def stuck(step, members):
         if step == 7:
             signal.raise_signal(signal.SIGTERM)
             assert not threading.Event().wait(PATIENCE), "it is told to end"
@@ -127,20 +122,20 @@ def test_a_turn_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch:
         return batch(step, members)
 
     run = fresh(tmp_path / "a.sqlite")
-    assert answer(lambda: train(layers(batch=stuck), run)) == 143  # type: ignore[arg-type, func-returns-value]
+    assert answer(lambda: train(layers(batch=stuck), run)) == 143
     assert not list(tmp_path.glob("*.checkpoint"))
     run.close()
 
 
-def test_what_goes_wrong_after_a_signal_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def broken(step: int, members: Sequence[int]) -> tuple[Tensor, ...]:
+def test_what_goes_wrong_after_a_signal_is_said(tmp_path, capsys):
+    def broken(step, members):
         if step == 7:
             signal.raise_signal(signal.SIGTERM)
             raise RuntimeError("the device is gone")
         return batch(step, members)
 
     run = fresh(tmp_path / "a.sqlite")
-    assert answer(lambda: train(layers(batch=broken), run)) == 143  # type: ignore[arg-type, func-returns-value]
+    assert answer(lambda: train(layers(batch=broken), run)) == 143
     said = capsys.readouterr().err
     assert said == (
         "joma: interrupted; on the way out RuntimeError: the device is gone; the same command continues from the last "
@@ -149,8 +144,8 @@ def test_what_goes_wrong_after_a_signal_is_said(tmp_path: Path, capsys: pytest.C
     run.close()
 
 
-def test_a_handler_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    heard: list[int] = []
+def test_a_handler_of_somebody_else_is_left_alone(tmp_path):
+    heard = []
     handler = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:
         with fresh(tmp_path / "a.sqlite") as run:
@@ -162,14 +157,12 @@ def test_a_handler_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_on_a_full_disk_ends_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, status: int
-) -> None:
+def test_an_interrupt_on_a_full_disk_ends_the_command(tmp_path, monkeypatch, capsys, number, status):
     """And says where the next one begins. Were it an error like others, `joma verify` would go on to the next study."""
     run = fresh(tmp_path / "a.sqlite")
     monkeypatch.setattr(safetensors.torch, "save_file", full)
     stopped = layers(batch=signals_at(7, number))
-    assert answer(lambda: train(stopped, run)) == status  # type: ignore[arg-type, func-returns-value]
+    assert answer(lambda: train(stopped, run)) == status
     said = capsys.readouterr().err
     assert said.startswith("joma: interrupted; no checkpoint could be written to ")
     assert "No space left" in said
@@ -178,14 +171,12 @@ def test_an_interrupt_on_a_full_disk_ends_the_command(
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_a_full_disk_leaves_the_last_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reopened: bool
-) -> None:
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch, reopened):
     """One that this command wrote, or that it began with."""
     run = fresh(tmp_path / "a.sqlite")
     write = safetensors.torch.save_file
 
-    def once(*args: Any, **kwargs: Any) -> None:
+    def once(*args, **kwargs):
         monkeypatch.setattr(safetensors.torch, "save_file", full)
         write(*args, **kwargs)
 
@@ -199,7 +190,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     run.close()
 
 
-def test_a_checkpoint_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_told(tmp_path, monkeypatch):
     """All along, and of the ensemble it belongs to; nothing is said where there is none, or nothing left to train."""
     clock = iter(range(10**6))
     monkeypatch.setattr("joma.training._telling.monotonic", lambda: next(clock))
@@ -211,7 +202,7 @@ def test_a_checkpoint_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: p
     spoiled[-5] ^= 1  # one bit of one weight
     kept.write_bytes(spoiled)
     kept.with_name(kept.name.replace("-b.", "-a.")).write_bytes(b"")
-    heard: list[str] = []
+    heard = []
     several = {name: layers() for name in "abc"}
     train_all(several, run, progress=lambda share, doing: heard.append(doing), checkpoint_every=9e9)
     anew = "b: checkpoint unreadable, training begins anew"

@@ -40,7 +40,7 @@ def here(monkeypatch):
     monkeypatch.setattr(InThisProcess, "died", None)
 
 
-def recorded(run: Run) -> dict:
+def recorded(run):
     """All that a run holds, as bytes, in the order of its series."""
     return {
         name: (run.dims(name), [(int(step), run.at(name, int(step)).dtype.name, run.at(name, int(step)).tobytes())
@@ -49,7 +49,7 @@ def recorded(run: Run) -> dict:
     }  # fmt: skip
 
 
-def trained(path: Path, build: str, **arguments) -> dict:
+def trained(path, build, **arguments):
     """What one process records."""
     with fresh(path) as run:
         train_all(getattr(spread_ensembles, build)(device="cpu", **arguments), run)

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from small_ablations import curves, record, with_half_width
 
-from joma.figures.style import contrast, house_style
+from joma.figures.style import house_style
 from joma.studies.ablations import residual
-from joma.studies.ablations._figures import COLOURS
 
 TWO_LAYERS = replace(residual.STUDY.quick, layers=2)
 
@@ -43,7 +42,3 @@ def test_the_alternative_text_follows_every_line(tmp_path):
     assert "“no residual” falls from 2 to 1 nats" in lines.description
     assert "“no residual”: no residual, layer 1 1 nats, layer 2 1 nats. Rebound of" in bars.description
     assert "“residual”: residual, layer 1 0.5 nats, layer 2 0.5 nats;" in bars.description
-
-
-def test_lines_can_be_seen_on_both_pages():
-    assert all(contrast(colour, page) >= 3 for colour in COLOURS for page in ("#ffffff", "#15171a"))

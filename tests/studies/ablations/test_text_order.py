@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from small_ablations import NONE, changed, idle, must_show, patterns, verdict
 
-from joma.data.text import Corpus
 from joma.recipes.language import recipe
 from joma.recipes.language.training import ensemble
 from joma.studies.ablations import text_order as study
@@ -45,7 +44,7 @@ def test_variants_read_what_their_names_say(small_run):
 def test_a_start_of_its_own_is_the_text_turned_round(data_folder):
     from joma.data.text import find_corpus
 
-    text: Corpus = find_corpus(data_folder, name="wikitext-2")
+    text = find_corpus(data_folder, name="wikitext-2")
     config = study.AblationConfig(corpus="wikitext-2", data=str(data_folder), streams=1, length=5, seeds=3)
     base = recipe(config, text, rates=(1e-2,))
     plain, turned = ensemble(base, text), ensemble(study.VARIANTS[study.START](base), text)

@@ -145,11 +145,6 @@ def test_networks_that_did_not_learn_are_not_judged(run, tmp_path):
     assert [name for name, verdict in verdicts(STUDY, one).items() if verdict != "holds"] == ["residual"]
 
 
-def test_nothing_holds_at_rate_zero(tmp_path):
-    still = carried_out(STUDY, replace(TINY, rate=0.0, steps=4), tmp_path / "r")
-    assert set(verdicts(STUDY, still).values()) == {"not run"}
-
-
 def lost(run, path, members, *, marked=True):
     """A copy in which the first so many networks of the small start diverged."""
 

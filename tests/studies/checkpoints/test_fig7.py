@@ -55,18 +55,6 @@ def test_it_runs_judges_and_draws(result):
         assert run.value("coherence/steps").tolist() == [steps[0], steps[len(steps) // 2], steps[-1]]
 
 
-def test_one_network_decides_nothing(result):
-    """A network of 36 steps has learned little: as if it had, and with one seed, every claim is undecided."""
-    with (
-        Run.open(result.run) as run,
-        altered(run, result.run.with_name("learned.sqlite"), "loss", lambda loss: loss * 0 + 1.0) as copy,
-    ):
-        for finding in STUDY.judge(copy):
-            assert finding.verdict == OPEN
-            assert "only 1 of the seeds could be compared" in finding.measured
-            assert finding.main.seeds == 1
-
-
 @pytest.mark.long
 def test_networks_of_several_seeds_stand_beside_each_other(result, tmp_path):
     """The first is the network of one seed, the second is another; killed in between, the run goes on."""

@@ -174,12 +174,6 @@ def test_a_gap_that_seeds_do_not_place_is_undecided(tmp_path):
     assert of(record, "close-to-full-rank") == "undecided"
 
 
-def test_one_seed_is_undecided_at_most(tmp_path):
-    config = dataclasses.replace(QUICK, seeds=1)
-    record = made(tmp_path / "run", AS_PRINTED, config=config)
-    assert of(record, "factors-are-worst") == "undecided"
-
-
 def test_who_learned_nothing_does_not_count(tmp_path):
     for loss in (5.1, np.nan):
         record = made(tmp_path / f"{loss}", AS_PRINTED | {names.LORA: loss})

@@ -193,11 +193,6 @@ def test_what_is_not_a_number_is_left_out(tmp_path):
         STUDY.draw(run)
 
 
-def test_one_seed_decides_nothing(tmp_path):
-    alone = record(tmp_path / "run", EVERYWHERE, diverged=[1, 2, 3, 5, 6, 7])
-    assert set(verdicts(STUDY, alone).values()) == {"undecided"}
-
-
 def test_what_is_measured_on_was_never_trained_on(tiny):
     config = tiny["hblt-alignment"][1]
     who = hblt_alignment.Members(config, 3)

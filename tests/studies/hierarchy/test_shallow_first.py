@@ -1,16 +1,13 @@
 """The study of Section 5: verdicts follow who leads from the start and who learned, and a killed run goes on."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from records import carried_out, found, verdicts
+from records import found, verdicts
 from studies.hierarchy.shallow_first_records import (
     CHANCE,
     CLASS,
     OF_DATA,
     PERMUTED,
-    TINY,
     TOKEN,
     TRUE,
     ideal,
@@ -33,14 +30,6 @@ def run(shallow_first_run):
 def test_an_untrained_network_is_no_evidence(run, tmp_path):
     stopped = rewritten(run, tmp_path / "stopped", lambda name, values: np.repeat(values[:1], len(values), 0))
     assert {name for name, verdict in verdicts(STUDY, stopped).items() if verdict != "not run"} == OF_DATA
-
-
-@pytest.mark.long
-def test_at_rate_zero_nothing_was_learned(tmp_path):
-    still = carried_out(
-        STUDY, replace(TINY, block_rate=0.0, decoder_rate=0.0, block_steps=3, decoder_steps=3), tmp_path / "r"
-    )
-    assert {name for name, verdict in verdicts(STUDY, still).items() if verdict != "not run"} == OF_DATA
 
 
 def test_a_record_as_the_paper_tells_it_holds(run, tmp_path):
@@ -165,14 +154,3 @@ def test_what_is_not_a_number_is_left_out(run, tmp_path):
     assert {name for name, verdict in verdicts(STUDY, gone).items() if verdict != "not run"} == OF_DATA
     with house_style():
         assert len(STUDY.draw(gone)) == 2
-
-
-def test_one_member_decides_nothing(run, tmp_path):
-    def alone(name, values):
-        values = ideal(name, values).copy()
-        if name.endswith("diverged_at"):
-            values[-1, 1:] = 3
-        return values
-
-    seen = verdicts(STUDY, rewritten(run, tmp_path / "r", alone))
-    assert {verdict for name, verdict in seen.items() if name not in OF_DATA} == {"undecided"}

@@ -167,11 +167,6 @@ def test_what_is_not_a_number_is_left_out(tmp_path):
         STUDY.draw(run)
 
 
-def test_one_seed_decides_nothing(tmp_path):
-    alone = record(tmp_path / "run", LOW, published(), diverged=[1, 2, 3, 5, 6, 7])
-    assert set(verdicts(STUDY, alone).values()) == {"undecided"}
-
-
 def test_a_class_that_a_column_lacks_changes_nothing(tiny, tiny_runs, tmp_path):
     """With column 9 in the ensemble there are 50 outputs instead of 20."""
     wider = dataclasses.replace(tiny["table1"][1], columns=(1, 4, 9))

@@ -102,15 +102,6 @@ def test_the_order_is_judged_over_seeds(run, tmp_path, orders, verdict):
     assert finding.main.effect == pytest.approx(orders.mean())
 
 
-def test_one_seed_has_no_interval(run, tmp_path):
-    def first(name, step, value):
-        return value[:, :1] if name.startswith(("residual/coherence", "residual/z", "residual/drift", "voc")) else value
-
-    with changed(run, tmp_path / "run", first) as copy:
-        assert found(STUDY, copy, "coherence-order").verdict == OPEN
-        assert found(STUDY, copy, "coherence-width").verdict == OPEN
-
-
 @pytest.mark.parametrize(
     ("lean", "wide", "verdict"),
     [

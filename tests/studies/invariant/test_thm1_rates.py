@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from records import changed, verdicts
 
-from joma.claims.execute import judge
 from joma.studies.invariant.thm1_rates import STUDY, Thm1RatesConfig
 
 HOLDS, FIXED, BLIND = "holds", "holds as corrected", "not above its control"
@@ -28,13 +27,6 @@ def test_printed_forms_would_be_recognised(run, tmp_path):
             "temperature": HOLDS,
             "rate-schedules": HOLDS,
         }
-
-
-def test_residuals_of_both_forms_are_measured(run):
-    for finding in judge(STUDY, run):
-        assert finding.residuals.get("corrected", 0) <= finding.tolerance
-        if finding.verdict == FIXED:
-            assert finding.residuals["printed"] > 1e3 * finding.tolerance
 
 
 @pytest.mark.parametrize(

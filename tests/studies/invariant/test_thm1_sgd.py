@@ -141,16 +141,6 @@ def test_adam_must_pass_under_both_kinds_of_attention(run, tmp_path, kind):
             assert found(STUDY, copy, "adam").verdict == "mixed"
 
 
-def test_one_network_has_no_interval(run, tmp_path):
-    def first(name, step, value):
-        return value[:, :1] if np.ndim(value) == 3 else value
-
-    with with_adam(run, tmp_path / "all", 0.05 + 0.01 * EVEN) as copy, changed(copy, tmp_path / "run", first) as one:
-        finding = found(STUDY, one, "adam")
-        assert finding.verdict == OPEN
-        assert "at least 2 are needed" in finding.measured
-
-
 def test_adam_is_shown_over_networks(run, tmp_path):
     shares = 1.7 + 0.1 * EVEN
     with with_adam(run, tmp_path / "run", shares) as copy:

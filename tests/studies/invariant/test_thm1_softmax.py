@@ -1,6 +1,6 @@
 """The study of Theorem 1 under softmax attention: its verdicts, its seeds, and that verdicts follow their numbers."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from records import altered, carried_out, changed, found, verdicts
 from small_runs import small
 
 from joma.studies.invariant.thm1_softmax import run as softmax
-from joma.studies.invariant.thm1_softmax.run import Thm1SoftmaxConfig
 from joma.studies.invariant.thm1_softmax.study import STUDY
 
 TINY = small("thm1-softmax")
@@ -359,11 +358,6 @@ def test_figure_3_beside_frozen_attention(run, tmp_path, kind, moving, frozen, s
         assert found(STUDY, copy, f"fig3-{kind}").verdict == verdict
 
 
-def test_growth_like_that_under_frozen_attention_is_no_effect(run, tmp_path):
-    with altered(run, tmp_path / "run", "random/v", lambda _: run.value("random/frozen/v")) as copy:
-        assert found(STUDY, copy, "fig3-random").verdict == BLIND
-
-
 EMPIRICAL = [claim for claim in STUDY.claims if claim.empirical]
 
 
@@ -388,24 +382,6 @@ def test_a_network_that_diverged_is_left_out_and_counted(run, tmp_path, claim):
         finding = found(STUDY, copy, claim)
     assert finding.main.seeds == TINY.seeds - 1
     assert "left out" in finding.measured
-
-
-@pytest.mark.parametrize("claim", EMPIRICAL, ids=lambda claim: claim.name)
-def test_one_seed_decides_nothing(run, tmp_path, claim):
-    def first(name, step, value):
-        return value if name == "step" or name.startswith("one") else value[:1]
-
-    with changed(run, tmp_path / "run", first) as copy:
-        assert found(STUDY, copy, claim).verdict == OPEN
-
-
-@pytest.mark.long
-def test_networks_have_a_seed_each_from_the_first_on(run, tmp_path):
-    config = asdict(TINY) | {"seed": 1, "seeds": 3}
-    with carried_out(STUDY, Thm1SoftmaxConfig(**config), tmp_path / "run") as later:
-        for kind in KINDS:
-            np.testing.assert_allclose(later.value(f"{kind}/z"), run.value(f"{kind}/z")[1:], rtol=1e-9, atol=1e-12)
-        assert not np.allclose(later.value("one/z"), run.value("one/z"))
 
 
 def test_the_default_seed_gives_the_numbers_of_seed_zero(run):

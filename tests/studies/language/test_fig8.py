@@ -5,7 +5,7 @@ import pytest
 from records import carried_out, changed, found, verdicts
 from small_language_models import FREQUENCIES, SMALL, as_the_paper, by_hand, down_and_up, untrained
 
-from joma.claims.execute import draw, execute
+from joma.claims.execute import draw
 from joma.recipes.language import curves as recorded
 from joma.studies.language import _published, fig8
 
@@ -21,14 +21,6 @@ def few_resamples(monkeypatch):
 @pytest.fixture(scope="module")
 def sweep(small_run):
     return small_run("fig8")
-
-
-def test_members_are_rates_and_then_seeds(sweep):
-    assert sweep.value("sweep/rates").tolist() == [0.01, 0.02, 0.05]
-    assert sweep.value("sweep/seeds").tolist() == [1, 2, 3]
-    start = recorded.curve(sweep, "sweep", "valid/loss")[..., 0]
-    np.testing.assert_allclose(start[0], start[1], rtol=1e-6)  # one seed, one start, whatever the rate
-    assert len(np.unique(start[0].round(6))) == 3
 
 
 def test_verdicts_of_small_runs(sweep):
@@ -57,16 +49,6 @@ def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_p
     assert largest.verdict == "not run"
     assert largest.reason == "the largest rate that learns, 0.02, has the lowest loss"
     assert len(draw(fig8.STUDY, run)) == 1
-
-
-@pytest.mark.long
-def test_where_every_rate_diverges_nothing_is_run(data_folder, tmp_path):
-    everything = fig8.Fig8Config(**SMALL, data=str(data_folder), layers=1, rates=(1e28, 1e29, 1e30))
-    result = execute(fig8.STUDY, everything, tmp_path)
-    assert {finding.verdict for finding in result.findings} == {"not run", "at paper scale"}
-    assert result.run.exists()  # what was trained is not thrown away
-    assert "only 0 of 3 rates learn" in result.findings[1].reason
-    assert "--rates 3.33333e+27" in result.findings[1].command
 
 
 SEEDS = np.array([-1.0, 0.0, 1.0])

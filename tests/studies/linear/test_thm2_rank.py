@@ -1,18 +1,13 @@
 """More than one node: the verdicts, and that each follows the numbers of its claim, its controls and its intervals."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from every_study import put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
 from records import altered, changed, found, verdicts
-from small_runs import small
 
-from joma.studies.linear import thm2_rank
 from joma.studies.linear.thm2_rank import EXACT, SHARE, STUDY
 
-SMALL = small("thm2-rank")
 HOLDS, FAILS, BLIND = "holds", "fails", "not above its control"
 QUALITATIVE, OPEN = "only qualitative", "undecided"
 SOON = 8  # of the 49 moments: 1 − t/t* = 0.01
@@ -28,11 +23,6 @@ def judged(run, path, changes):
 def losing(share):
     """A stable rank that falls evenly, by so much in all."""
     return lambda path: path[:1] * np.linspace(1, 1 - share, len(path))[:, None]
-
-
-def one_matrix(run, path):
-    with changed(run, path, lambda name, step, x: x[:, :1] if name.startswith("rank/") and x.ndim == 2 else x) as copy:
-        return verdicts(STUDY, copy)
 
 
 SPOILED = [
@@ -151,17 +141,3 @@ def test_row_growth_is_compared_with_v_without_attention(run, tmp_path, changes,
 def test_the_largest_growth_without_attention_is_the_control(run, tmp_path):
     with altered(run, tmp_path / "run", "rank/growth without attention", put((3,), 2.0)) as copy:
         assert found(STUDY, copy, "nodes-row-growth").main.control_effect == 2.0
-
-
-def test_one_matrix_decides_nothing_empirical(run, tmp_path):
-    seen = one_matrix(run, tmp_path / "run")
-    assert {seen[claim] for claim in ("nodes-low-rank", "nodes-gradient-rank", "nodes-row-growth")} == {OPEN}
-
-
-@pytest.mark.long
-def test_blocks_are_drawn_by_the_seed():
-    few = replace(SMALL, steps=2)
-    first, again, other = (thm2_rank._follow_blocks(replace(few, seed=seed))["delta"] for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.allclose(first, other)
-    assert not torch.allclose(first, thm2_rank._follow_blocks(few)["delta"])

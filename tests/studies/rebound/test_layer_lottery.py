@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from every_study import draws_labelled_figures
 from records import changed, found, verdicts
 from small_language_models import untrained
 from small_runs import small as sizes
@@ -174,11 +173,6 @@ def made(path, *, position=0.0, own=CHANCE, twins=None, losses=1.0):
     return run
 
 
-def test_figures_have_labels(tmp_path):
-    run = made(tmp_path / "run", position=1.0)
-    draws_labelled_figures(lottery.STUDY, run)
-
-
 def of(run, claim):
     return found(lottery.STUDY, run, claim).verdict
 
@@ -320,10 +314,3 @@ def test_patterns_and_halves(tmp_path):
 def test_what_cannot_be_asked(changes, said):
     with pytest.raises(ValueError, match=said):
         sizes("layer-lottery", **changes)
-
-
-def test_a_judge_is_turned_by_one_series(whole, tmp_path):
-    def high(name, step, value):
-        return value * 0 + 1e3 if name.endswith("/loss") else value
-
-    assert set(verdicts(lottery.STUDY, changed(whole, tmp_path / "run", high)).values()) == {"not run"}

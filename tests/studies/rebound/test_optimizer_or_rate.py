@@ -6,7 +6,6 @@ from records import changed, found, verdicts
 from small_runs import small as sizes
 
 from joma.claims.execute import draw, plain_config
-from joma.recipes.language.curves import curve
 from joma.runs import Run
 from joma.studies.rebound import optimizer_or_rate as study
 from joma.studies.rebound.optimizer_or_rate import at_equal, at_loss, reaching
@@ -20,17 +19,6 @@ SEEDS = 4
 @pytest.fixture(scope="module")
 def small(small_run):
     return small_run("optimizer-or-rate")
-
-
-def test_what_is_recorded(small):
-    for optimizer, rates in RATES.items():
-        assert small.value(f"{optimizer}/rates").tolist() == list(rates)
-        way = curve(small, optimizer, "way/first QK")  # rates, seeds, points
-        everything = curve(small, optimizer, "way/all")
-        assert (way[..., 0] == 0).all()
-        assert (way[..., 1:] > 0).all()
-        assert (everything > way)[..., 1:].all()
-    assert set(verdicts(study.STUDY, small)) == {claim.name for claim in study.STUDY.claims}
 
 
 def made(path, entropy, *, speed=None, spread=0.01, levels=(3.0, 2.0), diverged=()):

@@ -42,21 +42,6 @@ def at(run, variant, what, step):
     return record.values(run, variant, what)[:, :, steps_of(run, variant).tolist().index(step)]
 
 
-def test_what_is_recorded(run):
-    assert record.bases(run) == list(BASES)
-    for variant in (*BASES, *SHORT):
-        end = 10 if variant in SHORT else 20 if variant[0] == "3" else 24
-        assert steps_of(run, variant).tolist()[-1] == end
-        assert 10 in steps_of(run, variant)
-        parts = {part: run.array(f"{variant}/spread/{part}") for part in ("shared", "specific", "cross")}
-        variance = run.array(f"{variant}/spread/variance")
-        np.testing.assert_allclose(sum(parts.values()), variance, rtol=1e-5)
-        factors = [run.array(f"{variant}/spread/{factor}") for factor in ("growth", "alignment", "context")]
-        np.testing.assert_allclose(np.prod(factors, axis=0), variance, rtol=1e-5)
-        assert variance.shape[2:] == (int(variant[0]), 2 if "heads" in variant else 1)
-        assert run.array(f"{variant}/spread/rank").shape == variance.shape[:3]
-
-
 def test_controls_start_as_their_base_and_differ_in_one_thing(run):
     base, shuffled, frozen, still = ("2 layers", *SHORT)
     for variant in (frozen, still):

@@ -2,34 +2,11 @@
 
 import numpy as np
 import pytest
-from every_study import put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
 from records import found
 
 from joma.data.facts import chains
 from joma.studies.reversal import _rows
 from joma.studies.reversal.chain_of_thought import STUDY, first_steps_of_trained, seen, walked
-
-HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
-LAST = (-1, 0)
-A, B = "104/0.5/A", "104/0.5/B"
-
-
-SPOILED = [
-    (f"{A}/missing, c of the law", put(LAST, 1.01), "steps-are-learned", FAILS),
-    (f"{A}/missing, c of the law", put(LAST, np.nan), "steps-are-learned", "undecided"),
-    (f"{B}/missing untrained", put(LAST, 0.9), "steps-are-learned", BLIND),
-    (f"{A}/largest composition M p", put(LAST, 1.001), "composition-is-not-learned", FAILS),
-    (f"{B}/largest composition M p", put((0, 0), 1.001), "composition-is-not-learned", FAILS),
-    (f"{B}/largest composition M p", put((0, 0), np.nan), "composition-is-not-learned", "undecided"),
-    (f"{B}/least trained composition M p", put(LAST, 0.9), "composition-is-not-learned", BLIND),
-    (f"{A}/reached by two steps", put(LAST, 0.8), "two-steps-reach-it", FAILS),
-    (f"{B}/reached by two steps", put(LAST, 0.8), "two-steps-reach-it", FAILS),
-    (f"{A}/reached at once", put(LAST, 0.2), "two-steps-reach-it", FAILS),
-    (f"{B}/reached at once", put(LAST, 0.2), "two-steps-reach-it", FAILS),
-    (f"{B}/fresh reached by two steps", put(LAST, 0.6), "two-steps-reach-it", BLIND),
-    (f"{B}/answered of two", put(LAST, 0.9), "two-relations-of-one-token", FAILS),
-    (f"{A}/answered of two", put(LAST, np.nan), "two-relations-of-one-token", "undecided"),
-]
 
 
 def test_what_is_measured(run):

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from every_study import put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
 from records import changed, found, verdicts
 
 from joma.data.facts import reversals
@@ -16,31 +15,6 @@ from joma.studies.reversal.reversal import STUDY
 from joma.theory.reversal import bilinear_losses, bound_power, row_loss
 
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
-LAST = (-1, 0)
-A, B = "102/0.5/A", "102/0.5/B"
-
-
-SPOILED = [
-    (f"{A}/missing, c of the law", put(LAST, 1.01), "train-bound", FAILS),
-    (f"{A}/missing, c of the law", put(LAST, np.nan), "train-bound", "undecided"),
-    (f"{A}/missing untrained", put(LAST, 0.9), "train-bound", BLIND),
-    (f"{A}/largest reverse M p", put(LAST, 1.001), "reverse-is-a-guess", FAILS),
-    (f"{B}/largest reverse M p", put((1, 0), 1.001), "reverse-is-a-guess", FAILS),
-    (f"{B}/largest reverse M p", put((0, 0), np.nan), "reverse-is-a-guess", "undecided"),
-    (f"{B}/least cured M p", put(LAST, 0.9), "reverse-is-a-guess", BLIND),
-    (f"{A}/off the law", put((1, 0), 0.05), "row-law", FAILS),
-    (f"{A}/off the law", put((1, 0), np.nan), "row-law", "undecided"),
-    (f"{A}/rows of B", put(LAST, 1e-9), "rows-never-visited", FAILS),
-    (f"{B}/rows of B", put((0, 1), 1e-9), "rows-never-visited", FAILS),
-    (f"{A}/rows of A", put(LAST, 0.5), "rows-never-visited", BLIND),
-    (f"{A}/cured off the law", put(LAST, 0.05), "learned-if-trained", FAILS),
-    (f"{A}/not cured off the law", put(LAST, 0.01), "learned-if-trained", BLIND),
-    ("bilinear/orthonormal", put((0, 0), 1e-6), "bilinear-bound", FAILS),
-    ("bilinear/power", lambda power: power[::-1], "bilinear-bound", FAILS),
-    ("bilinear/power", put((0, 0), np.nan), "bilinear-bound", "undecided"),
-    ("bilinear/control power", put((1, 0), 0.1), "bilinear-bound", BLIND),
-    ("bilinear/control power", put((2, 0), 0.1), "bilinear-bound", BLIND),
-]
 
 
 def test_a_printed_bound_that_held_would_be_recognised(run, tmp_path):

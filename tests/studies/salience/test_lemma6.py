@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from every_study import add, put, test_a_spoiled_series_changes_its_verdict  # noqa: F401
 from records import altered, changed, found
 
 from joma.studies.salience import lemma6 as study
 from joma.studies.salience.lemma6 import STUDY
 
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
-NAN = put((..., 0), np.nan)
 
 
 def test_sharp_constants(run):
@@ -21,38 +19,6 @@ def test_sharp_constants(run):
     }
     for name, top in known.items():
         assert run.value(f"{name}/top") == pytest.approx(top, abs=1e-6)
-
-
-SPOILED = [
-    ("g/top", add((1,), 0.1), "lemma-6", FAILS),
-    ("g/top", put((1,), np.nan), "lemma-6", "undecided"),
-    ("g/top", add((0,), 0.01), "lemma-6-maximum", FAILS),
-    ("g/top", put((0,), np.nan), "lemma-6-maximum", "undecided"),
-    ("G", add((0,), -0.1), "lemma-7", FAILS),
-    ("G", add((5,), 1.0), "lemma-7", FAILS),
-    ("G", NAN, "lemma-7", "undecided"),
-    ("G/top", add((1,), 0.3), "lemma-7", FAILS),
-    ("G/top", put((1,), np.nan), "lemma-7", "undecided"),
-    ("slope", add((0, 0), 1e-6), "df-dmu", FAILS),
-    ("slope", NAN, "df-dmu", "undecided"),
-    ("zeta", add((0, 0), 3.0), "zeta-bound", FAILS),
-    ("zeta", put((0, 0), -1e-6), "zeta-bound", FAILS),
-    ("zeta", NAN, "zeta-bound", "undecided"),
-    ("zeta/top", add((1,), 1.0), "zeta-bound", FAILS),
-    ("zeta/top", put((1,), np.nan), "zeta-bound", "undecided"),
-    ("zeta integral", add((0, 0), 1e-6), "f-by-zeta", FAILS),
-    ("zeta integral", NAN, "f-by-zeta", "undecided"),
-    ("zeta range", lambda x: 0 * x, "mean-value", FAILS),
-    ("zeta range", put((0,), 2.0), "mean-value", FAILS),
-    ("lemma 7 at mu", NAN, "mean-value", "undecided"),
-    ("R/top", lambda x: 3 * x, "f-bound", FAILS),
-    ("R/top", put((1,), np.nan), "f-bound", "undecided"),
-    ("F", add((0, 0), -0.1), "f-bound", FAILS),
-    ("F", add((0, 0), 3.0), "f-bound", FAILS),
-    ("late F", lambda x: x + 2, "late-form", FAILS),
-    ("late F", add((-1,), -1.0), "late-form", FAILS),
-    ("late F", NAN, "late-form", "undecided"),
-]
 
 
 def test_the_printed_exponent_would_be_recognised(run, tmp_path):

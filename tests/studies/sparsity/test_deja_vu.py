@@ -22,19 +22,6 @@ TINY = replace(CONFIG, width=12, heads=3, mlp=10, length=8, batch=2, steps=4, me
 NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"
 
 
-def test_what_is_recorded(run):
-    for activation in TINY.activations:
-        needed = run.array(f"{activation}/active/{NEURONS} needed")
-        assert needed.shape == (3, 2, 3)  # points, members, layers
-        assert ((needed > 0) & (needed <= 1)).all()
-        share = run.array(f"{activation}/active/{HEADS} carried")
-        assert share.shape == (3, 2, 2, len(CARRIED))
-        assert (share[..., 0] >= share.max(-1) - 1e-6).all(), "no set of a size carries more than the best"
-        loss = run.array(f"{activation}/active/{NEURONS} loss")
-        assert loss.shape == (3, 2, len(KEPT))
-        np.testing.assert_allclose(loss[..., 0], run.array(f"{activation}/active/{HEADS} loss")[..., 0])
-
-
 def members(activation="relu"):
     text = torch.randint(20, (12, TINY.length + 1), generator=torch.Generator().manual_seed(0))
     return Members(TINY, activation, Reading(text[:6], text[6:], 20))

@@ -26,18 +26,6 @@ VANISHED = {"off-by-one": 0.12, "learned-sink": 0.01, "sigmoid": 0.01}
 UNFETCHED = 1.2
 
 
-def test_what_is_recorded_of_both_readings(run):
-    names = run.names()
-    assert all(f"{COPY}/{kind}/attention/mass" in names for kind in KINDS)
-    assert f"{TEXT}/softmax/attention/mass" in names
-    assert f"{TEXT}/sigmoid/attention/mass" not in names
-    mass = run.array(f"{COPY}/softmax/attention/mass")
-    assert mass.shape == (3, 4, 2, 3, KEYS)  # points, members, layers, heads
-    np.testing.assert_allclose(run.array(f"{COPY}/softmax/attention/total"), 1.0, atol=1e-5)
-    assert (run.array(f"{COPY}/off-by-one/attention/total") < 1).all()
-    assert np.isnan(run.array(f"{TEXT}/softmax/attention/fetched")).all()
-
-
 def test_points_are_every_so_many_steps():
     """5 is 2 times 2 and one more: the end is measured anyway."""
     config = replace(TINY, steps=5, every=2)

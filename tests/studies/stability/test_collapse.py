@@ -381,14 +381,6 @@ def test_an_open_run_that_goes_further_raises_the_threshold(run, tmp_path):
     assert (record.lead(wild, "largest logit") == 0).all()
 
 
-def test_a_ring_after_the_divergence_is_no_lead(run, tmp_path):
-    copy = told(run, tmp_path / "after", rings={"largest logit": 40})
-    assert (record.rings(copy, "largest logit")[record.judged(copy)] == 40).all()
-    assert (record.lead(copy, "largest logit") == 0).all()
-    at = told(run, tmp_path / "at", rings={"largest logit": EVENT})
-    assert (record.lead(at, "largest logit") == 0).all()
-
-
 def test_healthy_twins_that_ring_too_often_are_not_quiet(run, tmp_path):
     """In half of them: fewer than of the others, and more than a tenth."""
     warm = (record.column(run, PLAIN, "kind") == HEALTHY) & (record.column(run, PLAIN, "warm_up") > 0)
