@@ -43,7 +43,7 @@ SMALLEST = {  # the words of its command line, and constants that have no option
     "bench_scan": ("--steps 1 --layers 1 --width 8 --jobs 1", {}),
     "bench_scan_many": ("--checkpoints 2 --layers 1 --width 4", {}),
     "bench_sparsity": ("", {}),
-    "bench_leading": ("--widths 16 --rounds 1", {}),
+    "bench_leading": ("--widths 16 --seconds 0", {}),
     "bench_spectrum": ("--sizes 8x16 --cores 1", {"ROUNDS": 1}),
     "bench_spread": ("", {"CPU_SIZES": [(32, 16)], "other_masks": lambda length, width: []}),
     "bench_startup": ("", {"ROUNDS": 1, "COMMANDS": {"import torch": ["-V"], "import torch, joma": ["-V"]}}),

@@ -138,17 +138,22 @@ def axis_of(name: str) -> str:
 
 def leading_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float]:
     """Stable rank and spectral norm of one matrix, to the tolerance."""
-    if fits(_of_dims(w, 2)) and (found := leading(w, TOLERANCE, FAILURE, generator)):
-        return found.frobenius / found.spectral, sqrt(found.spectral)
-    return _leading_spectra(w[None], generator)[0]
+    return _leading_spectra(_of_dims(w, 2)[None], generator)[0]
 
 
 def _leading_spectra(stack: Tensor, generator: torch.Generator | None = None) -> list[tuple[float, float]]:
-    """Of small matrices `spectrum` finds all eigenvalues and draws nothing: no generator is needed."""
-    if generator is None and len(stack) and fits(stack[0]):
-        return [leading_spectrum(w, torch.Generator().manual_seed(0)) for w in stack]
-    found = spectrum(stack, tolerance=TOLERANCE, generator=generator)
-    return list(zip(found.stable_rank.tolist(), found.spectral_norm.tolist(), strict=True))
+    """Those of several matrices, where a generator that is not given is always the same one."""
+    found: list[Any] = [None] * len(stack)
+    if len(stack) and fits(stack):
+        drawn = torch.Generator().manual_seed(0) if generator is None else generator
+        found = leading(stack, TOLERANCE, FAILURE, drawn)
+    others = [i for i, one in enumerate(found) if one is None]
+    result = [one and (one.frobenius / one.spectral, sqrt(one.spectral)) for one in found]
+    if others:
+        slow = spectrum(stack if len(others) == len(stack) else stack[others], tolerance=TOLERANCE, generator=generator)
+        for i, *numbers in zip(others, slow.stable_rank.tolist(), slow.spectral_norm.tolist(), strict=True):
+            result[i] = tuple(numbers)
+    return result
 
 
 def full_spectrum(w: Tensor, generator: torch.Generator) -> tuple[float, float, Exponent | ValueError]:
