@@ -20,7 +20,7 @@ import torch
 from _record import record_in_pieces
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from joma.measure.registry import MEASURES, leading_spectrum
+from joma.measure.registry import MEASURES, WeightMeasure, leading_spectrum
 
 STACKED = 256  # The largest width of which a scan takes stacks.
 BY_SVD = 1024  # Beyond, svdvals is never the faster peer, and takes minutes.
@@ -79,9 +79,9 @@ def measure(shape: tuple[int, int], threads: int, seconds: float) -> dict[str, o
 
 
 def joma(stack: torch.Tensor) -> list[float]:
-    together = MEASURES["stable_rank"].stacked
-    if together and min(stack.shape[1:]) <= STACKED:
-        return [rank for rank, _ in together(stack)]
+    measure = MEASURES["stable_rank"]
+    if isinstance(measure, WeightMeasure) and measure.stacked and min(stack.shape[1:]) <= STACKED:
+        return [rank for rank, _ in measure.stacked(stack)]
     return [leading_spectrum(w, torch.Generator().manual_seed(0))[0] for w in stack]
 
 
