@@ -85,7 +85,7 @@ def test_the_cost_is_what_is_stated():
         forwards.append(1)
         return torch.stack([p["x"].sin().sum(), p["x"].sum()])
 
-    found = allocate(function, [{"x": [0.0, 1.0]}, {"x": [0.1, 1.1]}, {"x": [0.2, 1.0]}], {"x": ["x"]}, way="backward")
+    found = allocate(function, [{"x": [0.0, 1.0]}, {"x": [0.1, 1.1]}, {"x": [0.2, 1.0]}], {"x": ["x"]})
     assert len(forwards) == 3 + found.nodes.sum()
 
 

@@ -55,16 +55,16 @@ def test_intervals_are_independent_and_add_up(states):
     torch.testing.assert_close(found.error, (found.total.sum(0) - ends).abs(), atol=1e-12, rtol=0)
 
 
-@given(state, state, st.integers(0, 1), st.sampled_from(["forward", "backward"]))
+@given(state, state, st.integers(0, 1))
 @settings(max_examples=4)
-def test_a_group_may_be_a_part_of_a_parameter(start, end, cut, way):
+def test_a_group_may_be_a_part_of_a_parameter(start, end, cut):
     def whole(p):
         return (p["a"].prod() + p["b"].sum()).sin()
 
     split = {"one": [("a", cut)], "other": [("a", 1 - cut)], "b": ["b", "c", "d"]}
-    parts = allocate(whole, [start, end], split, way=way)
+    parts = allocate(whole, [start, end], split)
     together = allocate(whole, [start, end], {"a": ["a"], "b": ["b", "c", "d"]})
     torch.testing.assert_close(parts.parts[0, :2].sum(), together.parts[0, 0], atol=1e-9, rtol=1e-9)
-    left = allocate(whole, [start, end], {"one": [("a", cut)], "b": ["b", "c", "d"]}, way=way)
+    left = allocate(whole, [start, end], {"one": [("a", cut)], "b": ["b", "c", "d"]})
     assert left.groups == ("one", "b", "rest")
     torch.testing.assert_close(left.parts[0, 2], parts.parts[0, 1], atol=1e-9, rtol=1e-9)

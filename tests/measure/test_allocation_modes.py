@@ -1,10 +1,10 @@
-"""Change allocation by both modes of autograd, of states of any kind, under any setting of precision."""
+"""Change allocation of states of any kind, under any setting of gradients and of precision."""
 
 import pytest
 import torch
 
 from joma.measure import _allocation_slopes
-from joma.measure._allocation_slopes import cheaper, read_groups
+from joma.measure._allocation_slopes import read_groups
 from joma.measure.allocation import allocate
 
 
@@ -20,52 +20,6 @@ def plain_states(measures=5, seed=0):
 
 
 PLAIN = {"in": ["w", "b"], "out": ["v"]}
-
-
-def test_forward_and_backward_agree_and_the_cheaper_is_taken():
-    states = plain_states()
-    ways = {way: allocate(plain_network, states, PLAIN, way=way) for way in ("forward", "backward", "auto")}
-    torch.testing.assert_close(ways["forward"].parts, ways["backward"].parts, rtol=1e-12, atol=1e-12)
-    assert ways["auto"].way == "forward"  # two groups, five measures
-    assert torch.equal(ways["auto"].parts, ways["forward"].parts)
-    assert allocate(plain_network, plain_states(1), PLAIN).way == "backward"
-    assert [cheaper(2, measures) for measures in (1, 2)] == ["backward", "forward"]
-    assert [cheaper(groups, 9) for groups in (9, 10)] == ["forward", "backward"]
-
-
-class OnlyBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.saved_tensors[0].cos()
-
-
-class LostTangent(OnlyBackward):
-    @staticmethod
-    def jvp(ctx, tangent):
-        return torch.zeros_like(tangent)
-
-
-@pytest.mark.parametrize("operation", [OnlyBackward, LostTangent])
-def test_without_a_right_forward_mode_the_backward_one_is_taken(operation):
-    states = [{"x": torch.linspace(0, 1, 9)}, {"x": torch.linspace(1, 3, 9)}]
-    found = allocate(lambda p: operation.apply(p["x"]), states, {"x": ["x"]})
-    assert found.way == "backward"
-    assert found.closed.all()
-    if operation is OnlyBackward:
-        with pytest.raises(ValueError, match="way must be auto or backward: function has no forward mode"):
-            allocate(lambda p: operation.apply(p["x"]), states, {"x": ["x"]}, way="forward")
-
-
-def test_a_function_without_gradients_is_followed_in_forward_mode():
-    states = [{"x": [0.0, 1.0]}, {"x": [2.0, 1.5]}]
-    found = allocate(torch.no_grad()(lambda p: p["x"].sin().sum()), states, {"x": ["x"]})
-    assert found.way == "forward"
-    assert found.closed.all()
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
@@ -143,7 +97,7 @@ def test_sums_with_and_without_a_matrix_agree(monkeypatch, large, alike):
     function, states, groups = halves(3)
     if not alike:
         groups = {"a": [("w", torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(2)) > 0.5)]}
-    found = allocate(function, states, groups, members=True, way="backward")
+    found = allocate(function, states, groups, members=True)
     mask = torch.zeros(3, 6, 8, dtype=torch.bool)
     mask[groups["a"][0][1]] = True
     change = states[1]["w"].double().square() - states[0]["w"].double().square()

@@ -51,7 +51,6 @@ def nan_gradient(p):
         ({"tolerance": 0}, "tolerance must be a finite number above 0, got 0"),
         ({"absolute": -1}, "absolute must be a finite number of at least 0, got -1"),
         ({"most": 1}, "most must be a whole number of at least 2, got 1"),
-        ({"way": "up"}, "way must be auto, backward or forward, got 'up'"),
         ({"members": True}, r"members=True: the first dimension .* got \(\) and the result of function of shape \(\)"),
         ({"members": True, "function": lambda p: p["x"]}, r"members=True: .* got \(2,\) and 'y' of shape \(1,\)"),
     ],

@@ -272,14 +272,6 @@ def test_a_state_of_other_experts_is_refused_and_changes_nothing():
     )
 
 
-def test_a_sparse_gradient_is_refused():
-    model = Weights(kernel=(6, 4, 3, 3))
-    optimizer = GaLore(model, projected=KERNELS, **OPTIONS)
-    model.kernel.grad = torch.zeros(6, 4, 3, 3, dtype=torch.float64).to_sparse()
-    with pytest.raises(ValueError, match="the gradient of kernel is sparse and cannot be projected"):
-        optimizer.step()
-
-
 def test_a_step_that_is_refused_leaves_kernels_as_they_were():
     """Those with channels last are copied for a step: what was never copied must not come back."""
     model = Weights(one=(6, 4, 3, 3), other=(6, 4, 3, 3))

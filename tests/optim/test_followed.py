@@ -56,18 +56,6 @@ def test_the_energy_is_that_of_singular_vectors(shape, power, by):
     torch.testing.assert_close(found.basis.mT @ found.basis, torch.eye(RANK), rtol=0, atol=1e-5)
 
 
-def test_each_of_a_stack_gets_its_own():
-    given = torch.stack([drifted(gradient(60, 90, 1.0, seed=at), 0.1, seed=at) for at in range(3)])
-    start = torch.stack([leading(each)[0].float() for each in given.flip(0)])  # of others: far from good
-    near = torch.stack([leading(each)[0].float() for each in given])
-    for begun in (near, start):
-        found = follow_projector(given, RANK, begun)
-        assert found.sound.tolist() == [True] * 3
-        assert begun is start or found.settled.all()
-        for at in found.settled.nonzero().flatten().tolist():
-            assert float(share(found.basis[at], given[at]).sum() / leading(given[at])[1].sum()) > 1 - 2 * TOLERANCE
-
-
 def test_a_direction_keeps_the_sign_that_it_had():
     given = gradient(60, 90, 2.0)
     start = leading(given)[0].float()

@@ -1,15 +1,13 @@
 """States and groups of `joma.measure.allocation`, and how fast a measure changes through each group between two states.
 
-Backward: one forward pass and one backward pass per measure give all groups. Members of an ensemble do not see each
-other, so the gradient of their sum is the gradient of each. Forward: one pass with tangents per group gives all
-measures. Both give the same numbers; some operations have only the first.
+One forward pass and one backward pass per measure give all groups. Members of an ensemble do not see each other, so
+the gradient of their sum is the gradient of each.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
-import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
 
 from joma.host.arguments import as_numbers, as_tensor, described, real, shown
@@ -18,13 +16,8 @@ State = dict[str, Tensor]
 Share = dict[str, Tensor | None]
 """What a group holds: the names of parameters, each with a mask of the entries that are its own (None: all of them)."""
 Function = Callable[[State], Tensor]
-Way = Literal["backward", "forward"]
 
 REST = "rest"  # The group of what no group names.
-FORWARD, TANGENT, BACKWARD = 1, 2, 3
-"""Costs in forward passes, as measured: a product has two tangents, and sends back two gradients from what was kept."""
-SAME = 1e-2
-"""How far the modes may differ, relative to the largest group: a lost tangent differs by 1, rounding by far less."""
 FEW, LARGE = 3, 1 << 20
 """So few groups in a parameter of so many numbers are summed one by one: a matrix would be larger than the parameter,
 and those of a model of 1B parameters that holds queries, keys and values in one take 1.6 GB."""
@@ -196,100 +189,31 @@ class Line:
     def _place(self, s: float) -> str:
         return f"at {self.name}, {s:.0%} of the way"
 
-    def slopes(self, s: float, way: Way) -> Tensor:
-        """d function / ds through every group: (groups, *measures)."""
-        try:
-            found = backward(self, s) if way == "backward" else forward(self, s)
-        except NotImplementedError as error:
-            if way == "backward":
-                raise
-            raise ValueError(f"way must be auto or backward: function has no forward mode ({error})") from error
-        _must_be_finite(found, f"the gradient of function has NaN or infinity {self._place(s)}")
-        return found
+    def slopes(self, s: float) -> Tensor:
+        """d function / ds through every group: (groups, *measures), by one backward pass per measure."""
+        with torch.inference_mode(False), torch.enable_grad():
+            state = self.at(s)
+            leaves = {key: state[key].detach().requires_grad_() for key in self.moves}
+            found = self.call({**state, **leaves}, s)
+            columns = found.reshape(len(found) if self.members else 1, -1)  # (members, measures)
+            slopes = columns.new_zeros(len(self.shares), *columns.shape)
+            if leaves and found.requires_grad:
+                for measure in range(columns.shape[1]):
+                    slopes[:, :, measure] = self._by_group(leaves, columns[:, measure].sum(), len(columns))
+        result = slopes.detach().reshape(-1, *found.shape)
+        _must_be_finite(result, f"the gradient of function has NaN or infinity {self._place(s)}")
+        return result
+
+    def _by_group(self, leaves: State, measure: Tensor, members: int) -> Tensor:
+        """(groups, members) from one backward pass."""
+        gradients = torch.autograd.grad(measure, list(leaves.values()), retain_graph=True, allow_unused=True)
+        total = measure.new_zeros(len(self.shares), members)
+        for key, gradient in zip(leaves, gradients, strict=True):
+            if gradient is not None:
+                self.sums.add(total, key, gradient * self.moves[key])
+        return total.detach()
 
 
 def _must_be_finite(tensor: Tensor, sentence: str) -> None:
     if not tensor.isfinite().all():
         raise ValueError(sentence)
-
-
-def backward(line: Line, s: float) -> Tensor:
-    """One backward pass per measure."""
-    with torch.inference_mode(False), torch.enable_grad():
-        leaves, found = _tracked(line, s)
-        columns = found.reshape(len(found) if line.members else 1, -1)  # (members, measures)
-        slopes = columns.new_zeros(len(line.shares), *columns.shape)
-        if leaves and found.requires_grad:
-            for measure in range(columns.shape[1]):
-                slopes[:, :, measure] = _by_group(line, leaves, columns[:, measure].sum(), len(columns))
-    return slopes.detach().reshape(-1, *found.shape)
-
-
-def _tracked(line: Line, s: float) -> tuple[State, Tensor]:
-    """The parameters that move, as leaves, and the measures that know them."""
-    state = line.at(s)
-    leaves = {key: state[key].detach().requires_grad_() for key in line.moves}
-    return leaves, line.call({**state, **leaves}, s)
-
-
-def _by_group(line: Line, leaves: State, measure: Tensor, members: int) -> Tensor:
-    """(groups, members) from one backward pass."""
-    gradients = torch.autograd.grad(measure, list(leaves.values()), retain_graph=True, allow_unused=True)
-    total = measure.new_zeros(len(line.shares), members)
-    for key, gradient in zip(leaves, gradients, strict=True):
-        if gradient is not None:
-            line.sums.add(total, key, gradient * line.moves[key])
-    return total.detach()
-
-
-def forward(line: Line, s: float) -> Tensor:
-    """One pass with tangents per group that moves; the others are exactly zero."""
-    with torch.inference_mode(False), torch.no_grad():
-        found = [_along(line, s, share) for share in line.shares.values()]
-        like = next((one for one in found if one is not None), None)
-        like = line.call(line.at(s), s) if like is None else like
-        return torch.stack([torch.zeros_like(like) if one is None else one for one in found])
-
-
-def _along(line: Line, s: float, share: Share) -> Tensor | None:
-    moves = {k: line.moves[k] if mask is None else line.moves[k] * mask for k, mask in share.items() if k in line.moves}
-    if not any(bool(move.any()) for move in moves.values()):
-        return None
-    with forward_mode.dual_level():
-        state = line.at(s)
-        duals = {key: forward_mode.make_dual(state[key], move) for key, move in moves.items()}
-        found = forward_mode.unpack_dual(line.call({**state, **duals}, s))
-        return torch.zeros_like(found.primal) if found.tangent is None else found.tangent.clone()
-
-
-def cheaper(groups: int, measures: int) -> Way:
-    """The mode that costs less by its count of passes; `measures` of one member."""
-    return "forward" if groups * (FORWARD + TANGENT) < FORWARD + BACKWARD * measures else "backward"
-
-
-def choose(line: Line, s: float, cheap: Way) -> Way:
-    """The cheaper way if it works: a function may have no forward mode, or run without gradients (`no_grad`)."""
-    with torch.inference_mode(False), torch.enable_grad():
-        leaves, found = _tracked(line, s)
-        known = bool(leaves) and found.requires_grad
-        if known and cheap == "backward":
-            return "backward"
-        return "forward" if _forward_agrees(line, s, leaves, found if known else None) else "backward"
-
-
-def _forward_agrees(line: Line, s: float, leaves: State, found: Tensor | None) -> bool:
-    """Whether forward mode exists and agrees with one backward pass, where there is one, in a random mix of measures.
-
-    An operation without a forward mode says so. A kernel that takes the numbers and not the tangents does not.
-    """
-    try:
-        tangents = forward(line, s)
-    except RuntimeError:  # NotImplementedError is one
-        return False
-    if found is None:
-        return True
-    generator = torch.Generator().manual_seed(0)  # of its own: a run keeps its random numbers
-    mix = torch.rand(found.shape, generator=generator, dtype=torch.float64).add(0.5).to(found)
-    by_backward = _by_group(line, leaves, (mix * found).sum(), len(found) if line.members else 1).sum(1)
-    by_forward = (tangents * mix).reshape(len(tangents), -1).sum(1)
-    return bool(((by_forward - by_backward).abs() <= SAME * by_backward.abs().max()).all())

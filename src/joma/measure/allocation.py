@@ -11,17 +11,16 @@ this for the loss.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from joma.host.arguments import integer, must_be_callable, number, shown
+from joma.host.arguments import integer, must_be_callable, number
 from joma.host.words import brief_repr
 from joma.measure._allocation_path import ORDERS, Integral, Rule, follow
-from joma.measure._allocation_slopes import Line, Share, State, Way, cheaper, choose, read_groups, read_states
+from joma.measure._allocation_slopes import Line, Share, State, read_groups, read_states
 from joma.measure._gram import full_precision
 
 NODES = 128  #: Nodes per interval, at most, unless told otherwise: a kink is closed in to 1e-3 with about 80.
@@ -56,8 +55,6 @@ class Allocation(NamedTuple):
     """(intervals, groups, *measures) how far the last added nodes moved each part; infinity if the first sufficed."""
     nodes: Tensor
     """(intervals,) nodes at which the gradient was taken, all rules together; 0 where nothing moves."""
-    way: Way
-    """By which mode of autograd: "backward", one pass per measure, or "forward", one per group."""
     reasons: tuple[str, ...]
     """One sentence per interval that is not closed; empty if all are."""
 
@@ -77,7 +74,6 @@ def allocate(
     most: int = NODES,
     members: bool = False,
     each: bool = False,
-    way: Literal["auto", "backward", "forward"] = "auto",
 ) -> Allocation:
     """The change of every measure between neighbouring states, split by the groups of parameters it came through.
 
@@ -104,8 +100,7 @@ def allocate(
     members=True: the first dimension of every parameter and of the result is the member of an ensemble, and members do
     not see each other. One call does them all, at the cost of one.
 
-    way: "backward" costs 1 forward pass and 1 backward pass per measure at every node, "forward" 1 pass with tangents
-    per group. "auto" takes the cheaper one, after testing at one node that forward mode exists and agrees.
+    A node costs 1 forward pass, and 1 backward pass per measure.
 
     >>> found = allocate(lambda p: (p["w"] @ p["x"]).relu().sum(), [
     ...     {"w": [[1.0, -1.0]], "x": [1.0, 2.0]}, {"w": [[1.0, 1.0]], "x": [1.0, 3.0]}], {"w": ["w"], "x": ["x"]})
@@ -117,11 +112,8 @@ def allocate(
     must_be_callable(function, "function")
     tolerance, absolute = number(tolerance, "tolerance", above=0.0), number(absolute, "absolute", least=0.0)
     integer(most, "most", ORDERS[0])
-    if way not in ("auto", "backward", "forward"):
-        raise ValueError(f"way must be auto, backward or forward, got {shown(way)}")
     rule = Rule(tolerance, absolute, most, each, eps=0.0)
     shares: dict[str, Share] = {}
-    mode: Way | None = None
     levels: list[Tensor] = []  # of the function, state by state
     found: list[Integral] = []
     reasons: list[str] = []
@@ -138,10 +130,7 @@ def allocate(
             types = {after.dtype} | {one.dtype for one in start.values() if one.is_floating_point()}
             rule = rule._replace(eps=max(torch.finfo(one).eps for one in types))  # of the coarser one
             levels.append(after.cpu().double())
-            if line.moves and mode is None:
-                cheap = cheaper(len(shares), after[0].numel() if members else after.numel())
-                mode = choose(line, 0.5, cheap) if way == "auto" else way
-            done = _followed(line, before, levels[-1], mode or "backward", rule)
+            done = _followed(line, before, levels[-1], rule)
             found.append(done)
             if not bool(done.closed.all()):
                 reasons.append(_reason(line, before, done))
@@ -149,13 +138,13 @@ def allocate(
     gaps, allowed, closed, moved = others
     error = (parts.sum((0, 1)) - (levels[-1] - levels[0])).abs()
     nodes = torch.tensor([one.nodes for one in found])
-    change, chosen = torch.stack(levels).diff(dim=0), mode or "backward"
-    return Allocation(tuple(shares), parts, change, error, gaps, allowed, closed, moved, nodes, chosen, tuple(reasons))
+    change = torch.stack(levels).diff(dim=0)
+    return Allocation(tuple(shares), parts, change, error, gaps, allowed, closed, moved, nodes, tuple(reasons))
 
 
-def _followed(line: Line, before: Tensor, after: Tensor, way: Way, rule: Rule) -> Integral:
+def _followed(line: Line, before: Tensor, after: Tensor, rule: Rule) -> Integral:
     if line.moves:
-        return follow(partial(line.slopes, way=way), line.value, before, after, rule)
+        return follow(line.slopes, line.value, before, after, rule)
     gap = (after - before).abs()  # nothing moves, so nothing should change
     zero = torch.zeros(len(line.shares), *gap.shape, dtype=gap.dtype)
     return Integral(zero, gap, torch.zeros_like(gap), gap == 0, zero, 0, gap, 1)

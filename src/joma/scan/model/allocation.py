@@ -96,7 +96,7 @@ def allocated(earlier: Any, later: Any, tokens: Tensor, between: Between, seq_le
         for batch in windows.split(_at_once(later.config, width)):
             of = f"{len(batch):,} of {len(windows):,} windows"
             function = _watched(entropies_and_loss(later, batch), between, of)
-            how: dict[str, Any] = {"tolerance": TOLERANCE, "absolute": ABSOLUTE, "most": MOST, "way": "backward"}
+            how: dict[str, Any] = {"tolerance": TOLERANCE, "absolute": ABSOLUTE, "most": MOST}
             how["each"] = True  # errors of groups may cancel in their sum
             with strangers_break():  # NaN on the way, other parameters
                 found.append((len(batch) / len(windows), allocate(function, states, groups, **how)))
