@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refusals
 
-from joma.data.facts import Statements, chains, reversals, reversals_of
+from joma.data.facts import Statements, chains, reversals
 
 SETTINGS = settings(max_examples=40, deadline=None)
 
@@ -109,15 +109,6 @@ def test_identities_say_of_every_entity_that_it_is_itself():
     assert len(reversals(5, entity=2, identity=True).train) == len(facts.train) + 20
 
 
-def test_explicit_pairs_keep_their_tokens():
-    facts = reversals_of([((4,), (1,)), ((2,), (3,))], both=1.0, unseen=[((0,), (5,))], vocabulary=10)
-    assert sorted(rows(facts.train)) == [(1, 9, 4), (2, 8, 3), (3, 9, 2), (4, 8, 1)]
-    assert rows(facts.unseen) == [(0, 8, 5)]
-    named = reversals_of([((0,), (0,)), ((1,), (2,))], both=1.0, identity=True)
-    assert {(0, 3, 0), (0, 4, 0), (1, 3, 1), (1, 3, 2)} <= set(rows(named.train))
-    assert len(named.train) == 8
-
-
 @SETTINGS
 @given(st.integers(1, 20), st.floats(0, 1), st.integers(1, 3), st.integers(3, 5), st.integers(0, 99))
 def test_chains_train_every_step_and_the_compositions_not_held_out(count, held_out, entity, length, seed):
@@ -162,13 +153,6 @@ def test_a_vocabulary_of_any_size():
     assert len(tight.unseen) == 0
 
 
-def test_pairs_may_be_a_tensor():
-    assert torch.equal(
-        reversals_of(torch.tensor([[[0], [1]], [[2], [3]]])).train.tokens,
-        reversals_of([((0,), (1,)), ((2,), (3,))]).train.tokens,
-    )
-
-
 def test_statements_are_drawn_as_often_as_asked():
     three = Statements(torch.tensor([[0, 8, 1], [2, 8, 3], [4, 8, 5]]), 1)
     shares = torch.bincount(three.draw(20_000, frequencies=[0.5, 0.2, 0.3]), minlength=3) / 20_000
@@ -180,10 +164,6 @@ def test_statements_are_drawn_as_often_as_asked():
 
 SIMPLE = Statements(torch.tensor([[0, 8, 1], [2, 8, 3]]), 1)
 test_bad_input_gets_its_sentence = refusals(
-    (lambda: reversals_of([((0,), (1,)), ((2,), (2,))]), r"two different entities unless identity=True, got .* at 1"),
-    (lambda: reversals_of([((0,), (1,)), ((1,), (2,))]), r"pairs must be disjoint.*got \(1,\) in two places"),
-    (lambda: reversals_of([((0,), (1, 2))]), "pairs must be pairs .* all equally long"),
-    (lambda: reversals_of([((0,), (1,))], vocabulary=3), "vocabulary must be at least 4, .* got 3"),
     (lambda: reversals(3, vocabulary=7), r"vocabulary must allow 6 different entities for 3 pairs, got 7: 5 words"),
     (lambda: chains(2, entity=2, vocabulary=4), "vocabulary must allow 6 different entities for 2 chains of 3, got 4"),
     (lambda: chains(3, length=1), "length must be at least 3: a shorter chain has nothing to compose, got 1"),
@@ -197,7 +177,6 @@ test_bad_input_gets_its_sentence = refusals(
     (lambda: reversals(0), "pairs must be a whole number of at least 1, got 0"),
     (lambda: reversals(3, seed=-1), "seed must be a whole number of at least 0, got -1"),
     (lambda: reversals(3, seed=2**63), r"seed must be below 2\^63, got 9223372036854775808"),
-    (lambda: reversals_of([((0.5,), (1,))]), "pairs must be pairs"),
     (lambda: reversals(3, both=1).shuffled(), "two tested statements to exchange their answers, got 0"),
     (lambda: SIMPLE.draw(3, frequencies=[0.5, 0.4]), "frequencies must sum to one, got 0.9"),
     (lambda: SIMPLE.draw(3, frequencies=[1.5, -0.5]), "frequencies must not be negative, got -0.5"),

@@ -88,7 +88,6 @@ CALLS = {
     forecast.backtest: ({"steps": torch.arange(8), "curve": CURVE[:8]}, {}),
     forecast.damped_trend: ({"steps": torch.arange(8), "curve": CURVE[:8]}, {"to": 14.0, "kept": 0.9, "moved": 0.5}),
     forecast.fit_damped_trend: ({"steps": torch.arange(8), "curves": CURVE[:8].repeat(2, 1)}, {}),
-    forecast.backtest_earlier_runs: ({"steps": torch.arange(8), "curves": CURVE[:8].repeat(2, 1)}, {}),
     forecast.skill: ({"made": ACTIVITY, "truth": FRESH, "persisted": FRESH + 1}, {}),
     intervals.mean_interval: ({"values": SEEDS}, {}),
     intervals.compare: ({"values": SEEDS, "control": SEEDS - 0.05}, {}),

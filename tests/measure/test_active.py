@@ -95,17 +95,6 @@ def test_the_predictor_is_least_squares_and_a_ridge_shrinks_it():
     assert fit_predictor(x, each, ridge=10.0).weight.norm() < 0.2 * found.weight.norm()
 
 
-def test_a_low_rank_predictor_has_the_rank_and_the_best_directions():
-    x = draw(200, 6)
-    each = 5 + 0.3 * x[:, :1] * draw(1, 8, seed=2) + 0.03 * x[:, 1:2] * draw(1, 8, seed=3)
-    full, one = fit_predictor(x, each, ridge=0.0), fit_predictor(x, each, ridge=0.0, rank=1)
-    assert torch.linalg.matrix_rank(one.weight) == 1
-    shares = each / each.sum(-1, keepdim=True)
-    spread = (shares - shares.mean(0)).square().sum()
-    assert (full(x) - shares).square().sum() < 1e-3 * spread
-    assert (one(x) - shares).square().sum() < 0.05 * spread
-
-
 def test_leading_dimensions_are_fitted_each_for_itself():
     x, each = draw(3, 40, 4), draw(3, 40, 5, seed=1).abs()
     together = fit_predictor(x, each)
@@ -146,8 +135,6 @@ test_bad_input_gets_one_sentence = refusals(
     (lambda: head_contributions(ONES, ONES), "^mixed and output must be"),
     (lambda: fit_predictor(ONES[:2], ONES), "^features and contributions must agree in all dimensions but the last"),
     (lambda: fit_predictor(ONES, ONES, ridge=-1.0), "^ridge must be a finite number of at least 0, got -1"),
-    (lambda: fit_predictor(ONES, ONES, rank=5), "^rank must lie between 1 and the number of units, 4, got 5"),
-    (lambda: fit_predictor(ONES, ONES, rank=1.5), "^rank must be a whole number of at least 1, got 1.5"),
     (lambda: fit_predictor(ONES * float("nan"), ONES), "^features contains NaN"),
     (lambda: fit_predictor(ONES, ONES)(ONES[:, :2]), "^features must be 4 per token, got 2"),
     (lambda: carrying(ONES / 0, 0.5), "^contributions must be finite, got infinity"),

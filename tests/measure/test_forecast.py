@@ -12,7 +12,6 @@ from refusals import refusals
 
 from joma.measure.forecast import (
     backtest,
-    backtest_earlier_runs,
     damped_trend,
     earlier_runs,
     fit_damped_trend,
@@ -66,26 +65,11 @@ def test_the_future_moves_no_forecast(forecaster, last):
     assert not torch.equal(before.truth[..., known], after.truth[..., known])
 
 
-def test_a_run_is_foretold_by_the_others_and_its_own_past():
+def test_a_run_is_foretold_by_its_past_and_the_mean_of_others():
     curves = torch.randn(4, 2, len(STEPS), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    found = backtest_earlier_runs(STEPS, curves, first=16)
-    place = found.at.tolist().index(32)
-    others = curves[[0, 1, 3]].mean(0)
-    wanted = curves[2, :, 5] + others[:, 7] - others[:, 5]
-    torch.testing.assert_close(found.made[2, :, place], wanted)
-    spoiled = curves.clone()
-    spoiled[2, :, 6:] = 1e6  # its own future
-    again = backtest_earlier_runs(STEPS, spoiled, first=16)
-    assert torch.equal(found.made[2, :, : place + 1], again.made[2, :, : place + 1])
-    assert not torch.equal(found.made[0, :, place], again.made[0, :, place])  # of others it is known whole
-
-
-def test_equal_runs_foretell_each_other_exactly():
-    curves = (3 + torch.sin(STEPS / 20)).expand(3, -1) + torch.tensor([[0.0], [1.0], [-2.0]])
-    found = backtest_earlier_runs(STEPS, curves)
-    torch.testing.assert_close(found.made, found.truth)
-    gained = skill(found.made, found.truth, backtest(STEPS, curves).made)
-    torch.testing.assert_close(gained, torch.ones(3).double())
+    found = backtest(STEPS, curves[2], partial(earlier_runs, runs_steps=STEPS, runs=curves[[0, 1, 3]]), first=16)
+    place, others = found.at.tolist().index(32), curves[[0, 1, 3]].mean(0)
+    torch.testing.assert_close(found.made[:, place], curves[2, :, 5] + others[:, 7] - others[:, 5])
 
 
 def test_skill_is_one_zero_or_below():
@@ -126,14 +110,10 @@ def test_arrays_of_a_record():
     """(runs, layers, points) in float32: only step 20 has a past and a future, and what is made of it is float64."""
     steps, curves = np.array([0, 10, 20, 40]), np.arange(24, dtype=np.float32).reshape(3, 2, 4) ** 2 / 7
     exact = torch.from_numpy(curves).double()
-    plain, by_runs = backtest(steps, curves), backtest_earlier_runs(steps, curves)
-    assert torch.equal(plain.made, exact[..., 2:3])
-    for found in (plain, by_runs):
-        assert (found.at.tolist(), found.to.tolist()) == ([20], [40])
-        assert torch.equal(found.truth, exact[..., 3:])
-    grown = exact[..., 3:] - exact[..., 2:3]
-    others = torch.stack([(grown[1] + grown[2]) / 2, (grown[0] + grown[2]) / 2, (grown[0] + grown[1]) / 2])
-    torch.testing.assert_close(by_runs.made, exact[..., 2:3] + others, rtol=1e-12, atol=0)
+    found = backtest(steps, curves)
+    assert torch.equal(found.made, exact[..., 2:3])
+    assert (found.at.tolist(), found.to.tolist()) == ([20], [40])
+    assert torch.equal(found.truth, exact[..., 3:])
 
 
 test_refusals = refusals(
@@ -146,7 +126,6 @@ test_refusals = refusals(
     (lambda: backtest([1, 2, 3], [1.0, 1, 1]), r"steps must go on to 2 times a step of at least 1"),
     (lambda: backtest([1, 2, 4], [1.0, 1, 1], first=3), r"at least 3 that has a past, got 3 steps up to 4"),
     (lambda: value_at([1, 2], [1.0, 1], 5), r"step must lie between 1 and 2, which are recorded, got 5"),
-    (lambda: backtest_earlier_runs([1, 2, 4], [[1.0, 1, 1]]), r"curves must have at least 2 runs"),
     (
         lambda: earlier_runs([1, 2], [1.0, 1], 4, runs_steps=[1, 2, 4], runs=[1.0, 1, 1]),
         r"runs must have shape \(runs, points\) to go with curve, got \(3,\)",

@@ -1,7 +1,7 @@
 """What models read: hierarchies with their latents, text, Python source with its syntax, facts, images."""
 
 from joma.data.ahead import Ahead
-from joma.data.facts import Chains, Reversals, chains, reversals, reversals_of
+from joma.data.facts import Chains, Reversals, chains, reversals
 from joma.data.hierarchy import HBLT
 from joma.data.hypercube import Hypercube
 from joma.data.latent_sets import TABLE1, LatentSets
@@ -28,7 +28,6 @@ __all__ = [
     "python_corpus",
     "python_tokens",
     "reversals",
-    "reversals_of",
     "stroke_digits",
     "text_file",
     "wikitext",

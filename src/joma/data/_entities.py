@@ -13,7 +13,6 @@ LONGEST = 3
 """Tokens of an entity, at most."""
 _LARGEST = 2**62
 """Of so many possible entities nobody misses the rest, and their numbers fit into 64 bits."""
-_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def as_share(value: float, name: str) -> float:
@@ -64,16 +63,3 @@ def draw_entities(count: int, spare: int, words: int, entity: int, what: str, ge
             token = token + (token >= taken)
         tokens.append(token)
     return torch.stack(tokens, -1)
-
-
-def given_entities(pairs: object, name: str) -> Tensor:
-    """(pairs, 2, entity) of explicit pairs of token tuples."""
-    try:
-        tensor = torch.as_tensor(pairs)
-        good = tensor.ndim == 3 and tensor.shape[1] == 2 and tensor.dtype in _WHOLE and bool((tensor >= 0).all())
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        good = False
-    if not good:
-        raise ValueError(f"{name} must be pairs (A, B) of token tuples, all equally long, got {shown(pairs)}")
-    entity_length(tensor.shape[2])
-    return tensor.long()

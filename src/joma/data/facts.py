@@ -4,19 +4,15 @@ A statement is an entity, a relation, an entity. `reversals` gives facts `A -> B
 facts `A -> B`, `B -> C` and compositions `A ~> C`: some of these are never trained. Entities are one to three tokens.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from joma.data._entities import RELATIONS, as_share, draw_entities, entity_length, entity_words, given_entities
+from joma.data._entities import RELATIONS, as_share, draw_entities, entity_length, entity_words
 from joma.data.statements import Chance, Statements, column, facts_of, mismatched, seeded
 from joma.host.arguments import integer
-
-Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
-"""Explicit facts: pairs (A, B) of token tuples."""
 
 
 class _Facts:
@@ -45,13 +41,12 @@ class _Facts:
 
 @dataclass(frozen=True, eq=False)
 class Reversals(_Facts):
-    """Facts `A -> B` and their reverses `B <- A`. Made by `reversals` or `reversals_of`.
+    """Facts `A -> B` and their reverses `B <- A`. Made by `reversals`.
 
     - first, second: (pairs, entity) int64: A and B of every pair
     - both: (pairs,) bool: whether the pair trains in both directions
     - forward: (pairs,) bool: of the others, whether `A -> B` trains (else `B <- A`)
     - fresh: (pairs, 2, entity) int64: entities that no training statement contains as such
-    - others: (n, entity) int64: entities of no fact, that have an identity alone
     - words: tokens that entities are made of; the relations are the two ids after them
     - identity: whether `A -> A` and `A <- A` are trained, too
 
@@ -67,7 +62,6 @@ class Reversals(_Facts):
     both: Tensor
     forward: Tensor
     fresh: Tensor
-    others: Tensor
     words: int
     identity: bool = False
 
@@ -112,8 +106,8 @@ class Reversals(_Facts):
         return facts_of(self.fresh[:, 0], self.relations[0], self.fresh[:, 1])
 
     def identities(self) -> Statements:
-        """`A -> A` and `A <- A` for both entities of every pair, and for the others."""
-        every = torch.cat([self.first, self.second, self.others])
+        """`A -> A` and `A <- A` for both entities of every pair."""
+        every = torch.cat([self.first, self.second])
         return facts_of(every, self.relations[0], every) + facts_of(every, self.relations[1], every)
 
     def reversed_text(self) -> Statements:
@@ -173,44 +167,6 @@ def reversals(
     drawn = draw_entities(2 * pairs, 2 * pairs, words, entity, f"{pairs} pairs", generator)
     couples = drawn[: len(drawn) // 2 * 2].reshape(-1, 2, entity)
     return _assigned(couples[:pairs], couples[pairs:], words, both, identity, generator)
-
-
-def reversals_of(
-    pairs: Pairs,
-    *,
-    both: float = 0.7,
-    unseen: Pairs = (),
-    vocabulary: int | None = None,
-    identity: bool = False,
-    seed: int = 0,
-) -> Reversals:
-    """The facts of explicit pairs (A, B) of token tuples, all entities different; `unseen` are pairs never trained.
-
-    A pair (A, A) is an identity and no fact: it is refused unless `identity` is asked for. The vocabulary ends after
-    the largest token and two relations, unless it is given. The rest is as in `reversals`.
-
-    >>> reversals_of([((0,), (1,)), ((2,), (3,))], both=0.5).train.tokens.tolist()
-    [[0, 4, 1], [1, 5, 0], [3, 5, 2]]
-    """
-    couples = given_entities(pairs, "pairs")
-    fresh = given_entities(unseen, "unseen") if len(unseen) else couples[:0]
-    equal = (couples[:, 0] == couples[:, 1]).all(-1)
-    if equal.any() and not identity:
-        where = int(equal.nonzero()[0])
-        got = f"{tuple(pairs[where])} at {where}"
-        raise ValueError(f"pairs must be facts of two different entities unless identity=True, got {got}")
-    facts = couples[~equal]
-    entities = torch.cat([facts.flatten(0, 1), couples[equal][:, 0], fresh.flatten(0, 1)])
-    found, counts = entities.unique(dim=0, return_counts=True)
-    if len(found) < len(entities):
-        twice = tuple(found[counts > 1][0].tolist())
-        raise ValueError(f"pairs must be disjoint, every entity in one pair only, got {twice} in two places")
-    largest = int(torch.cat([couples, fresh]).max()) + 1
-    words = entity_words(vocabulary, largest)
-    if words < largest:
-        raise ValueError(f"vocabulary must be at least {largest + RELATIONS}, tokens and relations, got {vocabulary}")
-    made = _assigned(facts, fresh, words, both, identity, seeded(seed))
-    return replace(made, others=couples[equal][:, 0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,7 +297,7 @@ def _assigned(
     forward = torch.zeros(count, dtype=torch.bool)
     alone = (~both_ways).nonzero().flatten()
     forward[alone[_some(count - twice, (count - twice) // 2, generator)]] = True
-    return Reversals(facts[:, 0], facts[:, 1], both_ways, forward, fresh, facts[:0, 0], words, bool(identity))
+    return Reversals(facts[:, 0], facts[:, 1], both_ways, forward, fresh, words, bool(identity))
 
 
 def _some(count: int, chosen: int, generator: torch.Generator) -> Tensor:

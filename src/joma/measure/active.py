@@ -154,18 +154,15 @@ class Predictor(NamedTuple):
         return known.to(self.weight) @ self.weight + self.bias
 
 
-def fit_predictor(
-    features: Number, contributions: Number, *, ridge: float = 0.01, rank: int | None = None
-) -> Predictor:
+def fit_predictor(features: Number, contributions: Number, *, ridge: float = 0.01) -> Predictor:
     """Ridge regression of each unit's share of the output on features (..., tokens, features), leading dimensions each.
 
-    ridge: in units of the mean variance of a feature, per token. rank: of the map, the units' best common directions;
-    full unless given. Fit it on other tokens than it is asked about.
+    ridge: in units of the mean variance of a feature, per token. Fit it on other tokens than it is asked about.
 
     >>> import torch
     >>> x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
     >>> units = torch.stack([x[:, 0] + 5, x[:, 1] + 5, 10 - x[:, 0] - x[:, 1]], -1)
-    >>> predictor = fit_predictor(x[:100], units[:100], rank=2)
+    >>> predictor = fit_predictor(x[:100], units[:100])
     >>> bool((active(predictor(x[100:]), 0.34) == active(units[100:], 0.34)).double().mean() > 0.98)
     True
     """
@@ -176,8 +173,6 @@ def fit_predictor(
     if not x.shape[-1]:
         raise ValueError(f"features must be at least one per token, got {tuple(x.shape)}")
     least = number(ridge, "ridge", least=0.0)
-    if rank is not None and integer(rank, "rank", 1) > each.shape[-1]:
-        raise ValueError(f"rank must lie between 1 and the number of units, {each.shape[-1]}, got {rank}")
     x, y = x.double(), _shares(each).double()
     size = x.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
     x = x / size  # no square leaves the range
@@ -188,9 +183,6 @@ def fit_predictor(
     # A feature that never varies leaves the matrix singular without a ridge: rounding's own is added.
     lifted = gram + (least + 1e-12) * level.clamp(min=1e-300) * torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
     weight = torch.linalg.solve(lifted, x.mT @ y)
-    if rank is not None:
-        directions = torch.linalg.eigh(weight.mT @ gram @ weight).eigenvectors[..., -rank:]
-        weight = weight @ directions @ directions.mT
     return Predictor((weight / size).to(each), (means[1] - means[0] @ weight).to(each))
 
 

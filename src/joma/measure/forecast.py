@@ -8,7 +8,6 @@ forecast as it is: leave out runs that diverged.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -194,29 +193,6 @@ def backtest(
             raise ValueError(f"forecaster must give {wanted}, one number per curve, got {got}")
     truth = [_read(at, values, step, "ahead") for step in to]
     return Backtest(at[places], torch.tensor(to).to(at), torch.stack(made, -1), torch.stack(truth, -1))
-
-
-def backtest_earlier_runs(steps: Number, curves: Number, *, ahead: float = 2.0, first: float = 1.0) -> Backtest:
-    """`backtest` of `earlier_runs`: every run is forecast from the mean of all others, which are known to their ends.
-
-    curves: (runs, ..., points), at least two runs.
-
-    >>> found = backtest_earlier_runs([1, 2, 4], [[4.0, 3.5, 2.5], [4.0, 3.0, 2.0], [4.0, 2.0, 1.0]])
-    >>> found.made[:, 0]
-    tensor([2.5000, 2.0000, 1.0000], dtype=torch.float64)
-    """
-    at, values = _past(steps, curves, curve_name="curves")
-    if values.ndim < 2 or len(values) < 2:
-        raise ValueError(f"curves must have at least 2 runs, (runs, ..., points), got shape {tuple(values.shape)}")
-
-    each = []
-    for place in range(len(values)):
-        # not all less this one, which would be in the rounding
-        others = torch.cat([values[:place], values[place + 1 :]])
-        forecaster = partial(earlier_runs, runs_steps=at, runs=others)
-        each.append(backtest(at, values[place], forecaster, ahead=ahead, first=first))
-    made, truth = (torch.stack([getattr(one, part) for one in each]) for part in ("made", "truth"))
-    return Backtest(each[0].at, each[0].to, made, truth)
 
 
 def skill(made: Number, truth: Number, persisted: Number) -> Tensor:
