@@ -70,6 +70,16 @@ def test_the_second_time_nothing_is_compiled_and_all_arguments_come_in_their_ord
     assert kernel.started == [(0, (9, 2, 1), (*again, 3, 16, 0.25, 16, True))]
 
 
+def test_a_repeated_start_takes_tensors_alone_and_looks_at_their_addresses():
+    kernel = Kernel()
+    again = kernels.repeated(kernel, GRID, (3, 0.5), {"BLOCK": 16}, {"num_warps": 4})
+    calls = [(StandIn(), StandIn(address=at)) for at in (256, 512, 264, 1024)]
+    for tensors in calls:
+        again(*tensors)
+    assert [given[:2] for _, given, _ in kernel.compiled] == [calls[0], calls[2]]
+    assert kernel.started == [(0, (*GRID, 1), (*calls[at], 3, 0.5, 16)) for at in (1, 3)]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -11,7 +11,7 @@ from joma.measure._largest import largest_products
 
 pytest.importorskip("triton", reason="Triton is not installed here")
 
-from joma.measure._largest_triton import covers, launch
+from joma.measure._largest_triton import again, covers, launch
 
 DEVICE = os.environ.get("JOMA_TEST_DEVICE", "cpu")
 BLOCKS = (16, 16, 4, 2) if DEVICE == "cpu" else None
@@ -56,6 +56,20 @@ def test_the_largest_of_the_matrix(case):
     before = torch.tensor([-9.0, 99.0, -99.0, 0.0], device=DEVICE)
     raised = torch.maximum(before.cpu().double(), expected)
     torch.testing.assert_close(launch(problem, real, before, BLOCKS).double().cpu(), raised, rtol=1e-5, atol=1e-5)
+    if given.keys() <= {"causal", "scale"} and real is None:  # the same call on others of the same shapes
+        call = again(problem, real, BLOCKS)
+        call(2 * problem.q, problem.k, bias, before)
+        torch.testing.assert_close(before.cpu().double(), torch.maximum(raised, 2 * expected), rtol=1e-5, atol=1e-5)
+
+
+def test_again_reads_which_queries_are_padded_from_the_mask_itself():
+    q = torch.randn(2, 4, 37, 16, generator=torch.Generator().manual_seed(1), device="cpu").to(DEVICE)
+    masks = [(CAUSAL & each[:, None, :, None] & each[:, None, None]).to(DEVICE) for each in (PADDED, PADDED.flip(0))]
+    real = [mask[:, 0].diagonal(dim1=1, dim2=2) for mask in masks]
+    problem = Problem.of(q, q, None, causal=False, bias=masks[0], mask_stays=True)
+    out = torch.full((4,), -torch.inf, device=DEVICE)
+    again(problem, real[0], BLOCKS)(3 * q, q, masks[1], out)
+    torch.testing.assert_close(out, largest_products(3 * q, q, causal=False, bias=masks[1], real=real[1]))
 
 
 def test_all_products_may_be_negative_and_a_head_may_see_nothing():

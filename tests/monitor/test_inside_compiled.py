@@ -8,7 +8,7 @@ from networks import LENGTH, PROBE, TEXT, TOKENS, made, same, train
 
 from joma.host.errors import JomaError
 from joma.monitor import Monitor
-from joma.probes._compiled import _INSTALLED, CompiledAttention, _problem
+from joma.probes._compiled import _INSTALLED, CompiledAttention, problem_of
 from joma.probes._record import Probe
 
 transformers = pytest.importorskip("transformers")
@@ -197,14 +197,14 @@ def test_a_mask_tells_padding_only_where_queries_and_keys_are_the_same_tokens():
     q, k = torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 5, 4)
     seen = torch.arange(8) <= torch.arange(2, 5)[:, None]
     longer = seen.expand(2, 1, 3, 8)
-    _, keys, real, options = _problem(q, k, longer, 0.5, False)
+    _, keys, real, options = problem_of(q, k, longer, 0.5, False)
     assert real is None
     assert keys is k
     assert torch.equal(options.pop("bias"), seen[:, :5].expand(2, 1, 3, 5))
     assert options == {"causal": False, "scale": 0.5}
     square = torch.ones(3, 3, dtype=torch.bool).tril().repeat(2, 1, 1, 1)
     square[1, :, 2] = False
-    _, _, real, options = _problem(q, q, square, None, True)
+    _, _, real, options = problem_of(q, q, square, None, True)
     assert real.tolist() == [[True, True, True], [True, True, False]]
     assert options["bias"].dtype == torch.bool
     assert options["causal"] is False
@@ -213,6 +213,6 @@ def test_a_mask_tells_padding_only_where_queries_and_keys_are_the_same_tokens():
 def test_the_lowest_numbers_of_an_added_mask_are_minus_infinity():
     q, low = torch.zeros(1, 1, 2, 4), torch.finfo(torch.float32).min
     added = torch.tensor([[0.5, low], [0.0, -1.0]])[None, None]
-    _, _, real, options = _problem(q, q, added, None, False)
+    _, _, real, options = problem_of(q, q, added, None, False)
     assert real is None
     assert options["bias"].tolist() == [[[[0.5, -torch.inf], [0.0, -1.0]]]]

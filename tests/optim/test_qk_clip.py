@@ -1,5 +1,7 @@
 """QKClip against the rule of its source, written out in float64 for each architecture (`clipped`)."""
 
+import gc
+import weakref
 from contextlib import nullcontext
 
 import pytest
@@ -8,8 +10,10 @@ import transformers as hf
 from clipped import FAMILIES, SHARED, attentions, build, clip_slowly, largest, text
 from refusals import refusals
 
+from joma.measure._largest import largest_products
 from joma.models import Decoder, DecoderConfig
 from joma.optim import QKClip
+from joma.probes._compiled import _INSTALLED
 
 
 def between(tables):
@@ -135,6 +139,34 @@ def test_all_passes_since_the_last_step_count_and_none_before_it(kind):
     clip.remove()
     assert model.config._attn_implementation == ("eager" if "eager" in kind else "sdpa")
     assert not [name for each in model.modules() for name in vars(each) if "joma" in name]
+
+
+def test_calls_like_those_before_take_a_short_way(monkeypatch):
+    """With a stand-in for the kernel, which is for CUDA: what it is given, and that other shapes go another way."""
+    ways, calls = [], []
+
+    def again(q, k, mask, real, options):
+        ways.append(q.shape[0])
+
+        def call(q, k, mask, out):
+            calls.append(q.shape[0])
+            largest_products(q, k, into=out, **options)
+
+        return call
+
+    monkeypatch.setattr("joma.optim.qk_clip.again", again)
+    model = build("gpt2")
+    clip = QKClip(model, 1e9)
+    for seeds in ((1,), (2, 3), (4,), (5, 6)):
+        batches = [text(seed, batch=1 + seed // 6) for seed in seeds]
+        for batch in batches:
+            model(batch)
+        clip.step()
+        expected = torch.tensor([largest(model.eval(), batch) for batch in batches], dtype=torch.float64).amax(0)
+        torch.testing.assert_close(torch.stack([*clip.largest.values()]), expected)
+        model.train()
+    clip.remove()
+    assert (ways, calls) == ([1, 1, 2, 2], [1] * 8 + [2] * 2)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2", "falcon"])
@@ -305,6 +337,26 @@ def test_compiled_models_are_clipped_with_a_monitor_beside(monitored):
     assert model.config._attn_implementation == "sdpa"
     for mine, expected in zip(model.parameters(), slow.parameters(), strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("dropped", ["clip", "both"])
+def test_one_that_is_dropped_without_remove_is_taken_off_and_kept_by_nobody(dropped):
+    model = build("gpt2")
+    before = len(_INSTALLED)
+    clip = QKClip(model, 1e9)
+    model(text())
+    clip.step()
+    here = weakref.ref(model)
+    assert len(_INSTALLED) > before
+    del clip
+    if dropped == "both":
+        del model
+    gc.collect()
+    assert len(_INSTALLED) == before
+    assert (here() is None) == (dropped == "both")
+    if dropped == "clip":
+        assert model.config._attn_implementation == "sdpa"
+        model(text())
 
 
 def test_frozen_layers_are_left_out():

@@ -4,6 +4,7 @@ On CUDA one small kernel walks over the tiles of `attention_stats` and keeps the
 number per head. Elsewhere it is the largest of what `attention_stats` gives.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,3 +39,21 @@ def largest_products(
         top = attention_stats(q, k, causal=causal, bias=bias, **masks).max_logit
         found = (top if real is None else torch.where(real[:, None], top, -torch.inf)).amax((0, 2))
         return found if into is None else torch.maximum(into, found.to(into), out=into)
+
+
+def again(
+    q: Tensor, k: Tensor, mask: Tensor | None, real: Tensor | None, options: dict[str, Any]
+) -> Callable[[Tensor, Tensor, Tensor | None, Tensor], None] | None:
+    """A call for further queries, keys and masks that lie in memory as these do, raising what was found before.
+
+    With few steps on the host: what follows from shapes is worked out here. None where the kernel does not take them.
+
+    - mask: None, or what `options["bias"]` and `real` are views of, from its first number on
+    - options: causal, scale and bias, as `largest_products` takes them
+    """
+    if not (q.is_cuda and _has_triton()) or (mask is not None and mask.dtype != torch.bool):
+        return None
+    from joma.measure._largest_triton import again, covers
+
+    problem = Problem.of(q, k, None, mask_stays=True, **options)
+    return again(problem, real) if covers(problem) else None

@@ -1,11 +1,14 @@
 """The largest product of a query and a key of every head, on CUDA: one pass over the keys, and one number per head."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from joma.host.kernels import start
+from joma.host.kernels import repeated, start
 from joma.measure._attention_problem import Problem
 from joma.measure._attention_triton import _bytes, _within_reach, tuned
 from joma.measure._tiles_triton import documents, tile
@@ -65,39 +68,62 @@ def launch(
     problem: Problem, real: Tensor | None = None, into: Tensor | None = None, blocks: tuple[int, ...] | None = None
 ) -> Tensor:
     """(heads,), float32."""
+    q = problem.q
+    out = q.new_full((q.shape[1],), -torch.inf, dtype=torch.float32) if into is None else into
+    tensors, grid, numbers, constants, options = _plan(problem, real, blocks)
+    start(_largest, grid, (*tensors, out), numbers, constants, options)
+    return out
+
+
+def again(
+    problem: Problem, real: Tensor | None, blocks: tuple[int, ...] | None = None
+) -> Callable[[Tensor, Tensor, Tensor | None, Tensor], None]:
+    """`launch` for further queries and keys that lie in memory as these do, with few steps on the host.
+
+    It is called with queries, keys, a mask and what was found before. The mask is what `problem.bias` and `real` are
+    views of, from its first number on, of True and False, or None.
+    """
+    _, grid, numbers, constants, options = _plan(problem, real, blocks)
+    run = repeated(_largest, grid, numbers, constants, options)
+
+    def call(q: Tensor, k: Tensor, mask: Tensor | None, out: Tensor) -> None:
+        seen = q if mask is None else _bytes(mask)
+        run(q, k, seen, q, seen, q, q, out)
+
+    return call
+
+
+def _plan(
+    problem: Problem, real: Tensor | None, blocks: tuple[int, ...] | None
+) -> tuple[tuple[Tensor, ...], tuple[int, int], tuple[int | float, ...], dict[str, Any], dict[str, int]]:
+    """Tensors without the last, grid, numbers, constants and options of a start."""
     q, k = problem.q, problem.k
     batch, heads, queries, width = q.shape
-    out = q.new_full((heads,), -torch.inf, dtype=torch.float32) if into is None else into
     # What is absent gets a stand-in that the kernel, compiled without it, never reads.
     seen = _bytes(problem.bias) if problem.bias is not None else q
     padding = _bytes(problem.key_padding) if problem.key_padding is not None else q[:, 0, :, 0]
     counts = _bytes(real) if real is not None else q[:, 0, :, 0]
     begin, end, stride = documents(problem)
     rows, columns, *tuning = blocks or _blocks(q)
-    start(
-        _largest,
-        (triton.cdiv(queries, rows), batch * heads),
-        (q, k, seen, padding, counts, begin, end, out),
-        (
-            *(*q.stride(), *k.stride(), *seen.stride(), *padding.stride(), *counts.stride(), stride),
-            *(heads, heads // k.shape[1], queries, problem.keys, width, problem.offset, problem.window or 0),
-            problem.scale,
-        ),
-        {
-            "CAUSAL": problem.causal,
-            "WINDOW": problem.window is not None,
-            "SEEN": problem.bias is not None,
-            "PAD": problem.key_padding is not None,
-            "REAL": real is not None,
-            "PACKED": problem.cu_seqlens is not None,
-            "WIDTH": max(16, triton.next_power_of_2(width)),  # MLA has heads of width 192
-            "BM": rows,
-            "BN": columns,
-            "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
-        },
-        tuned(*tuning),
+    numbers = (
+        *(*q.stride(), *k.stride(), *seen.stride(), *padding.stride(), *counts.stride(), stride),
+        *(heads, heads // k.shape[1], queries, problem.keys, width, problem.offset, problem.window or 0),
+        problem.scale,
     )
-    return out
+    constants = {
+        "CAUSAL": problem.causal,
+        "WINDOW": problem.window is not None,
+        "SEEN": problem.bias is not None,
+        "PAD": problem.key_padding is not None,
+        "REAL": real is not None,
+        "PACKED": problem.cu_seqlens is not None,
+        "WIDTH": max(16, triton.next_power_of_2(width)),  # MLA has heads of width 192
+        "BM": rows,
+        "BN": columns,
+        "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
+    }
+    grid = (triton.cdiv(queries, rows), batch * heads)
+    return (q, k, seen, padding, counts, begin, end), grid, numbers, constants, tuned(*tuning)
 
 
 def _blocks(q: Tensor) -> tuple[int, ...]:

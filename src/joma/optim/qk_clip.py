@@ -26,11 +26,11 @@ from torch import Tensor, nn
 
 from joma.host.arguments import integer, shown
 from joma.host.errors import BadInput, as_bad_input
-from joma.measure._largest import largest_products
+from joma.measure._largest import again, largest_products
 from joma.models.decoder import Decoder
 from joma.optim._heads import Piece, pieces_of, pieces_of_decoder, refusal
 from joma.probes import Probe, ProbeError, can_probe, collect, collect_plain
-from joma.probes._compiled import CompiledAttention
+from joma.probes._compiled import CompiledAttention, problem_of
 from joma.probes._inside import InPass
 from joma.probes._parallel import Team, is_compiled, is_split, must_be_supported, reshard, unwrapped
 from joma.probes._support import INTERFACE, way
@@ -95,10 +95,8 @@ class QKClip:
         self.model, self.threshold = unwrapped(model), float(threshold)
         self.steps = 0
         """Steps of the optimizer so far."""
-        self.largest: dict[str, Tensor] = {}
-        """Of every layer that attended, what was seen last, (heads,)."""
-        self.clips: dict[str, Tensor] = {}
-        """How often each head was scaled down, (heads,)."""
+        self._tables: dict[str, dict[str, Tensor]] = {name: {} for name in _TABLES}  # as they were loaded
+        self._flat: dict[str, Tensor] = {}  # after a step of all layers in a row
         self._batch = None if probe is None else _batch(probe)
         self._adapters, self._moments, self._group = checked_adapters(attention), moments, group
         self._must_be_known()
@@ -106,12 +104,28 @@ class QKClip:
         self._all: Tensor | None = None
         self._any = False  # whether anything was seen since the last step
         self._widths: dict[str, int] = {}
+        self._launches: dict[str, tuple[Any, Any]] = {}  # of every layer how a call was, and how to take one like it
         self._plan: _Plan | None = None
         self._watching: CompiledAttention | InPass | None = None
         self._operation: CompiledAttention | None = None
         self._seen: tuple[str, ...] = ()
         if self._batch is None and not isinstance(self.model, Decoder):
             self._watch(is_compiled(model))
+
+    @property
+    def largest(self) -> dict[str, Tensor]:
+        """Of every layer that attended, what was seen last, (heads,)."""
+        return self._table("largest")
+
+    @property
+    def clips(self) -> dict[str, Tensor]:
+        """How often each head was scaled down, (heads,)."""
+        return self._table("clips")
+
+    def _table(self, name: str) -> dict[str, Tensor]:
+        if self._plan is None or name not in self._flat:
+            return self._tables[name]
+        return dict(zip(self._plan.heads, self._flat[name].split([*self._plan.heads.values()]), strict=True))
 
     def __repr__(self) -> str:
         return f"QKClip({type(self.model).__name__}, threshold={self.threshold:g}, step {self.steps})"
@@ -136,14 +150,20 @@ class QKClip:
     def _clip(self) -> None:
         """Scale by what was found, and begin to look anew."""
         if self._plan is None or self._plan.here != {name: len(each) for name, each in self._found.items()}:
+            self._keep_tables()
             self._plan, self._all = self._planned(self._found), None
         if self._all is None:
             parts = [*self._found.values()]
             self._all = torch.cat([each.to(parts[0]) for each in parts])
             self._found = dict(zip(self._found, self._all.split([len(each) for each in parts]), strict=True))
-        self.largest, self.clips = self._plan.apply(self._all, self.threshold, self.clips)
+        before = self._flat["clips"] if self._flat else self._tables["clips"]
+        self._flat = dict(zip(_TABLES, self._plan.apply(self._all, self.threshold, before), strict=True))
         self._all.fill_(-torch.inf)
         self._any = False
+
+    def _keep_tables(self) -> None:
+        """Layer by layer: what is in a row belongs to a plan."""
+        self._tables, self._flat = {name: self._table(name) for name in _TABLES}, {}
 
     def _take_all(self, found: Mapping[str, Tensor]) -> None:
         """Take what somebody else has found, in place of what passes showed."""
@@ -170,7 +190,8 @@ class QKClip:
         if missing := [name for name in ("steps", *_TABLES) if name not in state]:
             raise BadInput(f"state must be what state_dict of a QKClip gives: it has no {missing[0]}", argument="state")
         self.steps = int(state["steps"])
-        self.largest, self.clips = ({name: each.clone() for name, each in state[table].items()} for table in _TABLES)
+        self._tables = {table: {name: each.clone() for name, each in state[table].items()} for table in _TABLES}
+        self._flat = {}
         self._arm()
 
     def _must_be_known(self) -> None:
@@ -206,7 +227,7 @@ class QKClip:
         if self._operation is not None:
             if due and self._watching is None:
                 probe = Probe(self.model, keep=False)
-                probe.products = self._take
+                probe.products, probe.again = self._take, self._take_again
                 self._operation.arm(probe, None)
                 self._watching = self._operation
             elif not due and self._watching is not None:
@@ -232,6 +253,26 @@ class QKClip:
         else:
             self._found[name] = largest_products(q, k, real=real, into=before, **masks)
         self._widths[name], self._any = q.shape[-1], True
+
+    def _take_again(
+        self, name: str, q: Tensor, k: Tensor, mask: Tensor | None, scale: float | None, causal: bool
+    ) -> bool:
+        """Keep the largest of a call like the one before it, with few steps on the host. False: it is not like it."""
+        into = self._found.get(name)
+        if into is None or into.device != q.device:
+            return False
+        masked = None if mask is None else (mask.dtype, mask.shape, mask.stride())
+        call = q.dtype, q.shape, q.stride(), k.dtype, k.shape, k.stride(), masked, scale, causal
+        before, launch = self._launches.get(name, (None, None))
+        if before != call:
+            *_, real, options = problem_of(q, k, mask, scale, causal)
+            launch = again(q, k, mask, real, options)
+            self._launches[name] = call, launch
+        if launch is None:
+            return False
+        launch(q, k, mask, into)
+        self._any = True
+        return True
 
     def _look(self) -> None:
         """What the armed passes showed, or what a pass over the probe batch shows now."""
@@ -328,20 +369,23 @@ class _Plan:
         self._everywhere = len(self._places) == total
         self._slots = torch.cat(slots) if slots else torch.zeros(0, dtype=torch.long)
         self._layer = torch.arange(len(self.heads)).repeat_interleave(torch.tensor([*self.heads.values()]))
+        self._shares = bool((self._slots > 2 * total).any())  # gains that all heads share
+        self._factors: list[Tensor] = []
+        self._row: Tensor | None = None  # in which those lie
 
-    def apply(
-        self, found: Tensor, threshold: float, clips: dict[str, Tensor]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Scale by the largest logits of the heads here, and give those of all processes, and the counts of clips."""
+    def apply(self, found: Tensor, threshold: float, clips: dict[str, Tensor] | Tensor) -> tuple[Tensor, Tensor]:
+        """Scale by the largest logits of the heads here, and give those of all processes, and the counts of clips.
+
+        Both are (heads of all layers,), in a row.
+        """
         flat = self._of_all_processes(found)
-        above = (flat > threshold) & flat.isfinite()
-        sizes = [*self.heads.values()]
-        before = [clips.get(name, torch.zeros(heads, dtype=torch.long)) for name, heads in self.heads.items()]
-        counted = torch.cat([each.to(flat.device) for each in before]) + above
+        above = (flat > threshold) & (flat < torch.inf)
+        if not isinstance(clips, Tensor):
+            before = [clips.get(name, torch.zeros(heads, dtype=torch.long)) for name, heads in self.heads.items()]
+            clips = torch.cat([each.to(flat.device) for each in before])
         if flat.device.type != "cpu" or bool(above.any()):  # to ask a GPU would make it wait
             self._scale(torch.where(above, threshold / flat, 1.0))
-        tables = (dict(zip(self.heads, each.split(sizes), strict=True)) for each in (flat, counted))
-        return next(tables), next(tables)
+        return flat, clips + above
 
     def _of_all_processes(self, found: Tensor) -> Tensor:
         """(heads of all layers,), float64 where the device has it."""
@@ -356,23 +400,34 @@ class _Plan:
     def _scale(self, factor: Tensor) -> None:
         if not self.pieces:
             return
-        self._layer, self._slots = self._layer.to(factor.device), self._slots.to(factor.device)
-        smallest = factor.new_ones(len(self.heads)).scatter_reduce(0, self._layer, factor, "amin")
-        table = torch.cat([factor.new_ones(1), factor, factor.sqrt(), smallest.sqrt()])
         parameters: list[Any] = [getattr(piece.owner, piece.attribute) for piece in self.pieces]
-        here = [each.to_local() if is_split(each) else each.detach() for each in parameters]
-        if all(each.dtype != torch.float64 for each in here):
-            table = table.float()
-        factors = table[self._slots].split([piece.slots.numel() for piece in self.pieces])
-        by = [
-            each.view(piece.slots.shape).to(w.device) for each, piece, w in zip(factors, self.pieces, here, strict=True)
-        ]
+        here = [each.to_local() if is_split(each) else each for each in parameters]
+        by = self._factor_of_each(factor, here)
         torch._foreach_mul_(here, by)
         for piece, parameter, mine, one in zip(self.pieces, parameters, here, by, strict=True):
             if piece.offset:
                 mine.add_(piece.offset * (one - 1))
             if self._moments is not None and parameter.requires_grad:
                 _follow(self._moments, parameter, one, piece.attribute)
+
+    def _factor_of_each(self, factor: Tensor, here: list[Tensor]) -> list[Tensor]:
+        """What each parameter is multiplied by. They lie in a row of memory that stays, as few kernels fill it."""
+        parts = [factor, factor.sqrt()]
+        if self._shares:
+            smallest = factor.new_ones(len(self.heads))
+            parts.append(smallest.scatter_reduce(0, self._layer.to(factor.device), factor, "amin").sqrt())
+        table = torch.cat([factor.new_ones(1), *parts])
+        if all(each.dtype != torch.float64 for each in here):
+            table = table.float()
+        if self._row is None or (self._row.dtype, self._row.device) != (table.dtype, table.device):
+            self._slots = self._slots.to(factor.device)
+            self._row = table.new_empty(len(self._slots))
+            parts = self._row.split([piece.slots.numel() for piece in self.pieces])
+            self._factors = [each.view(piece.slots.shape) for each, piece in zip(parts, self.pieces, strict=True)]
+        torch.index_select(table, 0, self._slots, out=self._row)
+        if all(each.device == table.device for each in here):
+            return self._factors
+        return [each.to(w.device) for each, w in zip(self._factors, here, strict=True)]
 
 
 def _follow(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, by: Tensor, name: str) -> None:

@@ -9,7 +9,7 @@ compiled can have it too, where it is cheaper than hooks, and around eager atten
 import sys
 from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize, ref
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,8 @@ _ORIGINAL = {NAME: "sdpa", EAGER: "eager"}
 """What the configs said before."""
 _NUMBER, _MARK = "_joma_number", "_joma_mark"
 _numbers = count()
-_INSTALLED: dict[int, list["CompiledAttention"]] = {}
+_INSTALLED: dict[int, list["ref[CompiledAttention]"]] = {}
+"""Weak: who drops one without taking it off shall not keep it, and with it a model, for ever."""
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[int, Tensor]] = WeakKeyDictionary()
 """Number and mark of modules that had them before: with others the code would be compiled anew."""
 
@@ -34,8 +35,9 @@ def _look(
     q: Tensor, k: Tensor, mark: Tensor, number: int, mask: Tensor | None, scale: float | None, causal: bool
 ) -> None:
     """Show queries and keys of the module with this number. `mark` is said to change, or the compiler would drop it."""
-    for installed in _INSTALLED.get(number, ()):
-        installed.see(number, q, k, mask, scale, causal)
+    for each in _INSTALLED.get(number, ()):
+        if (installed := each()) is not None:
+            installed.see(number, q, k, mask, scale, causal)
 
 
 # Not by `torch.library.custom_op`: what that puts around a call takes several times as long as the call.
@@ -60,7 +62,11 @@ def _attention(
     if module.training and number is not None and mark is not None:  # a pass in evaluation mode is none of training
         own = getattr(module, "is_causal", True) if is_causal is None else is_causal
         causal = bool(own) and attention_mask is None and query.shape[2] > 1
-        torch.ops.joma.look(query.detach(), key.detach(), mark, number, attention_mask, scaling, causal)
+        if torch.compiler.is_compiling():
+            torch.ops.joma.look(query.detach(), key.detach(), mark, number, attention_mask, scaling, causal)
+        else:  # a call of the operation takes several times as long as that of the function behind it
+            with torch.no_grad():
+                _look(query, key, mark, number, attention_mask, scaling, causal)
     return result
 
 
@@ -111,27 +117,18 @@ class CompiledAttention:
                 self._number(module, name)
         for config in self._configs:
             config._attn_implementation_internal = NAME if _original(config) == "sdpa" else EAGER
+        self._uninstall = finalize(self, _uninstall, ref(self), self._names, ref(self._model), self._configs)
 
     def uninstall(self) -> None:
         """Leave the model as it was, but for what others have installed there."""
-        for number in self._names:
-            others = [each for each in _INSTALLED.pop(number, []) if each is not self]
-            if others:
-                _INSTALLED[number] = others
-        if any(getattr(each, _NUMBER, None) in _INSTALLED for each in self._model.modules()):
-            return
-        for config in self._configs:
-            config._attn_implementation_internal = _original(config)
-        for module in self._model.modules():
-            for attribute in (_NUMBER, _MARK):
-                vars(module).pop(attribute, None)
+        self._uninstall()
 
     def _number(self, module: nn.Module, name: str) -> None:
         at = next((each.device for each in module.parameters()), torch.device("cpu"))
         number, mark = _KNOWN.get(module, (next(_numbers), torch.zeros(1, device=at)))
         _KNOWN[module] = number, mark if mark.device == at else torch.zeros(1, device=at)
         self._names[number] = name
-        _INSTALLED.setdefault(number, []).append(self)
+        _INSTALLED.setdefault(number, []).append(ref(self))
         vars(module).update(zip((_NUMBER, _MARK), _KNOWN[module], strict=True))
 
     def arm(self, probe: Probe, layer: str | None) -> None:
@@ -149,9 +146,27 @@ class CompiledAttention:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return  # what a CUDA graph records would be replayed without us
         try:
-            measure_products(probe, name, *_problem(q, k, mask, scale, causal))
+            if probe.again is not None and probe.again(name, q, k, mask, scale, causal):
+                probe.calls += 1
+                return
+            measure_products(probe, name, *problem_of(q, k, mask, scale, causal))
         except Exception as error:
             self.error = error
+
+
+def _uninstall(gone: Any, names: dict[int, str], model: "ref[nn.Module]", configs: list[Any]) -> None:
+    for number in names:
+        others = [each for each in _INSTALLED.pop(number, []) if each is not gone]
+        if others:
+            _INSTALLED[number] = others
+    modules = [] if (there := model()) is None else [*there.modules()]
+    if any(getattr(each, _NUMBER, None) in _INSTALLED for each in modules):
+        return
+    for config in configs:
+        config._attn_implementation_internal = _original(config)
+    for module in modules:
+        for attribute in (_NUMBER, _MARK):
+            vars(module).pop(attribute, None)
 
 
 def _original(config: Any) -> Any:
@@ -159,7 +174,7 @@ def _original(config: Any) -> Any:
     return _ORIGINAL.get(kind, kind)
 
 
-def _problem(
+def problem_of(
     q: Tensor, k: Tensor, mask: Tensor | None, scale: float | None, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Any]]:
     """Queries, keys, which queries are no padding, and options of `attention_stats`."""

@@ -103,6 +103,7 @@ class Probe:
         self.single_pass = False
         self.running, self._keep = False, keep
         self.products: Callable[..., None] | None = None  # called with queries and keys, in place of their statistics
+        self.again: Callable[..., bool] | None = None  # called before, with what a module was given; True: it took them
         self.adapted = 0  # modules at work whose queries and keys an adapter tells: what they call is not looked at
         self.forget()
 
