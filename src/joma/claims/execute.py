@@ -170,7 +170,6 @@ def _with_command(study: Study, config: dict[str, Any], found: Finding) -> Findi
 
 
 def _short(value: Any) -> Any:
-    """A number with six digits, so that a reader can type it; every number of several."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_short(one) for one in value]
     return float(f"{value:g}") if isinstance(value, float) else value

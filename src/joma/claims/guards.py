@@ -146,7 +146,6 @@ def no_more(what: str, found: Comparison, most: float, unit: str = "") -> Test:
 
 
 def _or_open(test: Test, found: Comparison, between: tuple[float, float], is_open: bool) -> Test:
-    """The test with its interval; where chance leaves it open, without a value and with the seeds that would tell."""
     if not is_open:
         return replace(test, half_width=found.half_width if isfinite(found.half_width) else 0.0)
     needed = seeds_to_decide(

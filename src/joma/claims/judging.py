@@ -237,7 +237,6 @@ def _named_arms(wanted: Wanted, every: Mapping[str, Curves], about: str) -> tupl
 
 
 def _constant(control: str) -> float | None:
-    """A control that is a known number."""
     try:
         return found if isfinite(found := float(control)) else None
     except ValueError:
@@ -304,7 +303,6 @@ def _latest(chosen: Curves, step: float) -> dict[str, dict[str, float]]:
 
 
 def _refuse_percent(wanted: Wanted, cases: Mapping[str, Arms], about: str) -> None:
-    """Percent beside fractions, and shares that are none: such numbers give a verdict, and a wrong one."""
     rows = [[abs(one) for one in arm.values() if isfinite(one)] for each in cases.values()
             for arm in (each.effect, each.control)]  # fmt: skip
     tops = [max(row) for row in rows if row]

@@ -41,7 +41,6 @@ def judged_together(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _measured_controls(finding: Finding) -> set[Control]:
-    """Constants are left out: they are the same by their meaning, and have no chance in them."""
     effects = [one for form in (finding.printed, finding.corrected) if form for one in form.effects.values()]
     return {(finding.study, one.control_effect, *one.control_interval) for one in effects
             if one.control_interval[0] < one.control_interval[1]}  # fmt: skip

@@ -97,7 +97,6 @@ def power(
 
 
 def _effects(matters: float, difference: float, drawn: np.ndarray) -> Iterator[Effect]:
-    """Of each experiment. drawn: (experiments, arms, seeds), where one arm is effect - control."""
     paired = drawn.shape[1] == 1
     for rows in drawn:
         found = compare(rows[0] + difference, 0.0 if paired else rows[1], paired=paired)

@@ -195,14 +195,12 @@ def _of_tests(evidence: Evidence) -> Verdict:
 
 
 def _unmet(controls: tuple[Test, ...]) -> Verdict | None:
-    """What a control that is not as it must be makes of a favourable verdict."""
     if _pass(controls):
         return None
     return "undecided" if _unknown(controls) else "not above its control"
 
 
 def _unknown(tests: tuple[Test, ...]) -> bool:
-    """Whether none is missed for certain."""
     return all(test.passes or isnan(test.value) for test in tests)
 
 

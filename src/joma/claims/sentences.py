@@ -153,7 +153,6 @@ def _evidence(evidence: Evidence) -> str:
 
 
 def _effects(effects: Mapping[str, Effect]) -> str:
-    """Each effect and its difference, with their intervals; what is the same in all cases is said once."""
     kinds = {(effect.what, effect.seeds, effect.over) for effect in effects.values()}
     if len(effects) == 1 or len(kinds) > 1:
         found = {case: f"{one.what} {_both(one)}{_seeds(one)}".strip() for case, one in effects.items()}
@@ -201,7 +200,6 @@ def level(effect: Effect) -> str:
 
 
 def _by_case(said: Mapping[str, str]) -> list[str]:
-    """What is said of every case; cases of which the same is said stand together."""
     cases: dict[str, list[str]] = {}
     for case, words in said.items():
         cases.setdefault(words, []).append(case)

@@ -175,7 +175,6 @@ def _values(table: Table, value: str, columns: Mapping[str, str]) -> Iterator[Va
 
 
 def _column(table: Table, name: str, given: str) -> str:
-    """The column that holds something; empty where there is none."""
     if given and given not in table.columns:
         hint = did_you_mean(given, table.columns, f"there are {', '.join(table.columns[:8])}")
         raise BadInput(f"{table.path} has no column {given!r}; {hint}")
@@ -226,7 +225,6 @@ def _run(table: Table, name: str) -> tuple[str, str]:
 
 
 def _seed(table: Table, number: int, cell: Any) -> str:
-    """As it is written; 3 and 3.0 are the same."""
     text = "" if cell is None else str(cell).strip()
     if not text:
         raise BadInput(f"{table.path}, row {number}: the seed is missing")

@@ -49,7 +49,6 @@ def _panel(axis: Axes, place: int, names: dict[Any, str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """On one line, and without the marks of mathematics."""
     return re.sub(r"\s+", " ", text.replace("$", "").replace("\\", "")).strip()
 
 
@@ -90,7 +89,6 @@ def _name(artist: Any, names: dict[Any, str]) -> str:
 
 
 def _unit(axis: Axis) -> str:
-    """What the label says in brackets, where that is a unit."""
     from matplotlib.ticker import PercentFormatter
 
     if isinstance(axis.get_major_formatter(), PercentFormatter):
@@ -140,7 +138,6 @@ def _bars(axis: Axes, names: dict[Any, str]) -> list[str]:
 
 
 def _lines(axis: Axes, names: dict[Any, str]) -> list[str]:
-    """Lines by name. Several of one name, or without any, are described together: by what they lie between."""
     from matplotlib.container import ErrorbarContainer
 
     # The caps of error bars are lines to the figure and none to the reader.
@@ -188,7 +185,6 @@ def _together(axis: Axes, lines: list[tuple[Any, Any, Any]]) -> str:
 
 
 def _level(axis: Axes, line: Any, x: np.ndarray, y: np.ndarray) -> str:
-    """Of a line across the whole panel: where it lies."""
     if len(x) != 2 or line.get_transform() == axis.transData:
         return ""
     if y[0] == y[1]:
@@ -197,7 +193,6 @@ def _level(axis: Axes, line: Any, x: np.ndarray, y: np.ndarray) -> str:
 
 
 def _at(axis: Axes) -> str:
-    """What the horizontal axis counts, as one says it before a number."""
     label = re.sub(r"\s*\(.*?\)", "", _plain(axis.get_xlabel()))
     return "step" if label.endswith("step") else label or "x"
 
@@ -239,7 +234,6 @@ def _points(axis: Axes, names: dict[Any, str]) -> list[str]:
 
 
 def _maps(axis: Axes) -> list[str]:
-    """Maps of colours: their size, and where they are least and most."""
     from matplotlib.collections import QuadMesh
 
     meshes: Sequence[Any] = [*axis.images, *(one for one in axis.collections if isinstance(one, QuadMesh))]

@@ -298,7 +298,6 @@ def _heat(axis: Axes, values: np.ndarray, *, colours: str = _MAP, **scale: Any) 
 
 
 def _numbered(axis: Axes, side: str, labels: Sequence[str], name: str) -> None:
-    """A few of the labels at their places."""
     stride = -(-len(labels) // _TICKS)
     places = list(range(0, len(labels), stride))
     axis.set(**{f"{side}ticks": places, f"{side}ticklabels": [labels[at] for at in places], f"{side}label": name})

@@ -102,7 +102,6 @@ class KeptState:
 
 
 def _path_next_to(run: Run, name: str, what: str) -> Path:
-    """A file next to the run, for an ensemble of this name; no two names have one file."""
     plain = name.replace("%", "%25").replace(".", "%2E").replace("/", ".")
     return run.path.with_name(f"{run.path.name}-{plain or 'ensemble'}.{what}")
 

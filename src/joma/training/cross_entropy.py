@@ -91,7 +91,6 @@ class _OnProcessor(torch.autograd.Function):
 
 @torch.library.custom_op("joma::cross_entropy_with_gradients", mutates_args=())
 def _with_gradients(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean losses, and SCALE times the gradients of their sums by [features, 1, ...] and [weight, bias, ...]."""
     return _in_pieces(features, weight, bias, targets, gradients=True)
 
 

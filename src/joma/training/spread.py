@@ -228,7 +228,6 @@ def _record(run: Run, step: int, series: Sequence[str], parts: Sequence[Run]) ->
 
 
 def _keep(run: Run, name: str, steps: Sequence[int], parts: Sequence[Run]) -> None:
-    """The states that later branches begin from, of all members."""
     for step in steps if parts else ():
         if not (to := KeptState(run, name, step)).there:
             states = [KeptState(part, name, step) for part in parts]

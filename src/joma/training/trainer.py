@@ -113,7 +113,6 @@ def train_all(
 
 
 def _fitted(name: str, one: Ensemble, ensembles: Mapping[str, Ensemble]) -> Ensemble:
-    """A branch that fits its origin: an optimizer of another kind begins with a state of its own."""
     origin = one.origin
     if origin is None or origin.of not in ensembles:
         return one

@@ -87,8 +87,6 @@ def layer_entropies(decoder: Decoder, parameters: Mapping[str, Tensor], tokens: 
 
 
 class _Features(torch.nn.Module):
-    """A decoder whose call leaves out the output matrix: entropies do not need logits over the vocabulary."""
-
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
         self.decoder = decoder
@@ -98,5 +96,4 @@ class _Features(torch.nn.Module):
 
 
 def _without(values: Tensor, sound: Tensor, instead: float = 0.0) -> Tensor:
-    """The values of members that diverged replaced, so that they disturb no other."""
     return torch.where(sound.view(-1, *[1] * (values.ndim - 1)), values, instead)

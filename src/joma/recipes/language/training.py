@@ -226,7 +226,6 @@ def ensemble(variant: Recipe, text: Corpus) -> Ensemble:
 
 
 def _training_streams(variant: Recipe, text: Corpus) -> Tensor:
-    """What is read in parallel: (streams, tokens) by all members, or (members, streams, tokens), each in its order."""
     tokens = text.tokens["train"].long()
     if not (variant.own_order or variant.own_start):
         return streams(tokens, variant.streams).to(variant.device)
@@ -240,7 +239,6 @@ def _training_streams(variant: Recipe, text: Corpus) -> Tensor:
 
 
 def _windows(variant: Recipe, text: Corpus) -> tuple[Tensor, Tensor]:
-    """The validation text and what follows each of its tokens, (count, streams, length)."""
     spoken = streams(text.tokens["valid"], variant.valid_streams).long().to(variant.device)
     inputs, targets = windows(spoken, variant.decoder.context)
     if (most := len(inputs)) <= (one := variant.sequence):

@@ -246,7 +246,6 @@ def _layer(hidden: Tensor, attention: Tensor, shape: torch.Size) -> tuple[Tensor
 
 
 def _trained_here(config: Fig10Config, progress: Progress) -> Material:
-    """A GPT-NeoX of a few layers, trained on the first part of Python source and read on the rest."""
     import transformers
 
     words = _PIECE.findall(_text(config))

@@ -257,7 +257,6 @@ def pairs_at_half(run: Run, name: str) -> Any:
 
 
 def _stands(run: Run, names: Sequence[str]) -> list[Test]:
-    """That the number of pairs no longer moves: more training would not make fewer do."""
     return [
         at_most(f"{name}, shift in the second half", float(np.abs(before / after - 1).mean()), STILL, "%")
         for name in names
@@ -308,7 +307,6 @@ def _law(run: Run, claim: Claim) -> Finding:
 
 
 def _step_up(run: Run, claim: Claim, names: Sequence[str]) -> Finding:
-    """Accuracy above and below the number of pairs that is claimed, and the constant that each group shows."""
     low, high = run.config["factors"][0], run.config["factors"][-1]
     found, size, details = {}, [], {}
     for name in names:

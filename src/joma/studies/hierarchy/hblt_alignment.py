@@ -111,7 +111,6 @@ class Members:
         return sample.tokens.unflatten(0, own), sample.labels.unflatten(0, own)
 
     def fresh(self, members: Sequence[int]) -> tuple[Sample, Sample]:
-        """The samples on which neurons are chosen, and those on which they are scored."""
         one, other = (self.sample(range(step, step + 1), members, self.config.samples) for step in (-3, -4))
         return one, other
 

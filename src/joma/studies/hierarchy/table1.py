@@ -93,7 +93,6 @@ class Members:
         return LatentSets.draw(classes, latents, children, vocabulary=VOCABULARY, length=LENGTH, generator=source)
 
     def networks(self, members: Sequence[int]) -> Decoder:
-        """All with as many outputs as the column with most classes; those that a member has no class for are shut."""
         shape = nets.transformer(vocabulary=VOCABULARY, outputs=self.most, width=self.config.width, context=LENGTH)
         own = streams(self.config.seed, [self.number[m] for m in members], step=-2)
         made = Decoder(shape, [source.initial_seed() for source in own])
@@ -120,7 +119,6 @@ class Members:
         return torch.stack(found) * sound[:, None, None, None].to(activity)
 
     def _of_member(self, member: int, activity: Tensor) -> Tensor:
-        """(kinds, blocks, levels) from (blocks, classes, neurons)."""
         sets = self.sets[member]
         levels = [latents.shape[-1] for latents in sets.latents]
         latents = torch.cat(sets.latents, dim=-1)  # (classes, latents)

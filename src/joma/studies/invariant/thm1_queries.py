@@ -94,7 +94,6 @@ def _sum(run: Run, kind: str, way: str, probability: Any = None, *, form: str = 
 
 
 def _unexplained(run: Run, kind: str, way: str, queries: int = 0, *, own: bool = False) -> float:
-    """∫σ/σ′dz of every query minus the integral of Σ v v′: of the query's own part of v′, or of all of it."""
     z, v, path = _state(run, kind, way, queries)
     moved = z - z[0] if kind == "exp" else (z.square() - z[0].square()) / 2
     return float((moved - (path if own else ((v.square() - v[0].square()).sum(-1)[..., None, :] / 2))).abs().max())

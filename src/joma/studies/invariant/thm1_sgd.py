@@ -182,7 +182,6 @@ def _explained(run: Run, name: str) -> Any:
 
 
 def _order(run: Run, name: str) -> float:
-    """The power of the rate with which the relative drift vanishes."""
     return float(np.polyfit(np.log(run.value("rates")), np.log(relative_drift(run, name)), 1)[0])
 
 
@@ -290,7 +289,6 @@ def momentum(run: Run, claim: Claim) -> Finding:
 
 
 def _ratio_to_sgd(run: Run, kind: Kind, recipe: str) -> float:
-    """The ratio of drifts at rate 0, from the two smallest rates: what is left of order η cancels."""
     ratio = relative_drift(run, f"{kind}/{recipe}") / relative_drift(run, f"{kind}/full batch")
     return float(np.polyval(np.polyfit(run.value("rates")[-2:], ratio[-2:], 1), 0.0))
 

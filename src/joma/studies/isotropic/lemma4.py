@@ -114,7 +114,6 @@ def _life(law: RadialLaw, m: Tensor, grid: int) -> dict[str, Tensor]:
 
 
 def _laplace() -> Tensor:
-    """Eq. 58's value for the Laplace law, and its speed at critical points: a_-/a_+ = e^m, any rho_+ <= 0."""
     law = ExponentialRadial(1)
     m = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
     centres = torch.stack([m, torch.zeros_like(m)], -1)[..., None]

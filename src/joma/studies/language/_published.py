@@ -81,12 +81,10 @@ class Distance(NamedTuple):
 
     @property
     def allowed(self) -> float:
-        """The tolerance, unless curves that do not come back at all would be within it."""
         return self.tolerance if math.isnan(self.one_way) else min(self.tolerance, max(self.one_way, NEAR))
 
     @property
     def rises(self) -> bool:
-        """Whether the stored curves rise by more than "near" allows: only then is a curve without rises a control."""
         return not self.one_way < NEAR
 
 
@@ -150,7 +148,6 @@ def _compared(run: Run, variants: dict[str, int], stored: Stored) -> Iterator[tu
 
 
 def _chosen(run: Run, variant: str, index: int, theirs: Stored) -> tuple[np.ndarray, Stored, bool]:
-    """Which of our seeds are compared, with which of theirs, and whether they are the same seeds on both sides."""
     seeds, survived = run.value(f"{variant}/seeds"), alive(run, variant)[index]
     pairs = {int(seed) for seed in seeds[survived]} & {SEEDS.get(one["seed"]) for one in theirs}
     if not pairs:
@@ -237,7 +234,6 @@ def near_stored(run: Run, claim: Claim) -> Finding:
 
 
 def _nearer(row: Distance, seeds: np.ndarray | None) -> Comparison:
-    """By how much ours are nearer than the control, the nearest of two, seed by seed."""
     if seeds is None:
         return compare([min(row.one_way, row.untrained) - row.rms if row.rises else row.untrained - row.rms])
     ours, without_rises, at_start = seeds[np.isfinite(seeds).any(1)].T  # rows of NaN fill up to the most seeds

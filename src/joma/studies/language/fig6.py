@@ -139,7 +139,6 @@ def draw_weights(run: Run, variants: Depths, high: float) -> Drawing:
 
 
 def _draw_estimates(axis: Axes, run: Run, name: str, high: float) -> dict[str, float]:
-    """Returns means at the end; none with several heads, where the theorem does not say which logits it means."""
     ends, kept = {}, curves.alive(run, name)[0]
     for part, (label, colour) in ESTIMATES.items() if f"{name}/estimate/theorem" in run and kept.any() else ():
         found: np.ndarray = curves.curve(run, name, f"estimate/{part}")[0, :, 1:][kept]

@@ -325,7 +325,6 @@ def draw_sweep(run: Run) -> Drawing:
 
 
 def _draw_runs(axis: Axes, found: Rates, back: np.ndarray) -> None:
-    """One square per run; rates have an order, which colours, sizes and the legend keep."""
     order, sizes = np.argsort(found.rates), np.linspace(3.5, 7.0, len(found.rates))
     for at, colour, size in zip(order, rate_colours(len(order)), sizes, strict=True):
         face, name = colour if found.learned[at] else "none", f"rate {found.rates[at]:g}"

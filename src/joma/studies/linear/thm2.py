@@ -300,7 +300,6 @@ def _erf(x: Any) -> Any:
 
 @np.errstate(invalid="ignore")  # weights that stand still spread by 0/0, which is not a number and keeps no bound
 def _spread(value: Any) -> float:
-    """Largest relative deviation from the mean over tokens, at any time of any draw."""
     return float(np.abs(value / value.mean(-1, keepdims=True) - 1).max())
 
 

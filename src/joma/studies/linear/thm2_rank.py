@@ -247,7 +247,6 @@ def _follow_blocks(config: Thm2RankConfig) -> dict[str, Tensor]:
 
 
 def _velocity_errors(v: Tensor, truth: Tensor, delta: Tensor) -> dict[str, Tensor]:
-    """Relative errors of both readings of the slide along the flow from zero, (steps, draws)."""
     printed = (v.square() / 2).exp().sum(-1, keepdim=True) * delta
     corrected = (v.square().sum(-1, keepdim=True) / 2).exp() * delta
     best = (printed * truth).sum((-1, -2), keepdim=True) / printed.square().sum((-1, -2), keepdim=True)
@@ -257,7 +256,6 @@ def _velocity_errors(v: Tensor, truth: Tensor, delta: Tensor) -> dict[str, Tenso
 
 
 def _follow_ranks(left: Tensor, config: Thm2RankConfig) -> dict[str, Tensor]:
-    """Gaussian saliencies from a zero start by the closed form, at 1 - t/t* = left. (times, matrices) each."""
     generator = torch.Generator().manual_seed(config.seed)
     shape = (config.matrices, config.rows, config.columns)
     delta = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -279,7 +277,6 @@ def _follow_ranks(left: Tensor, config: Thm2RankConfig) -> dict[str, Tensor]:
 
 @np.errstate(invalid="ignore")  # weights that stand still spread by 0/0, which is not a number and keeps no bound
 def _node_spread(run: Run, scale: float) -> float:
-    """Largest relative deviation over tokens of erf(v/scale)/Δ at one node, from zero starts."""
     draws = len(run.value("block/velocity off/printed"))
     v, delta = run.value("block/v")[:draws, 1:], run.value("block/delta")[:draws, None]
     value = np.vectorize(erf, otypes=[float])(v / scale) / delta
@@ -300,7 +297,6 @@ def _when(value: float) -> str:
 
 
 def _quote(run: Run, series: dict[str, str]) -> dict[str, dict[str, float]]:
-    """Means over matrices at the moments SHOWN, for the reader; series by what they are called."""
     left = run.value("rank/left")
     return {
         _when(value): {

@@ -128,14 +128,12 @@ def draw_twins(twins: Twins, colours: Mapping[str, str], leads: str, run: Run) -
 
 
 def _shown(twins: Twins, run: Run, case: Case, *, elsewhere: bool) -> Mapping[str, str]:
-    """Networks of a panel by what is held. What slipped is left out, twin and control: nothing was held there."""
     held = [name for name in twins.holds if not (elsewhere and name in twins.uncontrolled)]
     held = [name for name in held if not _slipped(run, case, name)]
     return {NOTHING: case.base} | {name: twin_name(case.base, name, elsewhere=elsewhere) for name in held}
 
 
 def _slipped(run: Run, case: Case, held: str) -> float:
-    """How far the held thing was off, if that is more than is allowed; else 0."""
     off = _twins.misses(run, case, twin_name(case.base, held))
     return off if off > LOOSE else 0.0
 

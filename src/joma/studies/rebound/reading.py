@@ -128,7 +128,6 @@ def transport(now: Tensor, then: Tensor) -> Tensor:
 
 
 def _roots(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The root of a positive matrix, and one over it."""
     values, vectors = torch.linalg.eigh((x + x.mT) / 2)
     tiny = torch.finfo(x.dtype).tiny
     roots = values.clamp(min=tiny).sqrt()

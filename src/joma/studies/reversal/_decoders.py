@@ -52,7 +52,6 @@ class Examples:
         return Examples(torch.cat([one.tokens, other.tokens]), torch.cat([one.targets, other.targets]))
 
     def widened(self, length: int) -> Examples:
-        """With tokens at the end that no causal decoder has seen when it is asked."""
         more = (0, length - self.tokens.shape[1])
         return Examples(F.pad(self.tokens, more), F.pad(self.targets, more, value=NOTHING))
 
@@ -317,7 +316,6 @@ class Networks:
         return means(decoder, self.questions, members)
 
     def rank(self, decoder: Decoder, members: Sequence[int]) -> dict[str, Tensor]:
-        """Shares of rivals beaten and of prompts whose right answer beats all, (members, kinds that are ranked)."""
         found = []
         for kind, table in self.rivals.items():
             log, _ = answers(decoder, *table.of_members(members))
@@ -394,7 +392,6 @@ class Record(Generic[C]):
         return self.over_training(condition, kind)[-1]
 
     def rank(self, condition: C, kind: str, what: str = "beaten") -> Any:
-        """(seeds,) at the end: the share of rivals that the right answer beats, or how often it is `chosen` of all."""
         return self.counting(condition, f"rank/{what}")[-1][:, self.ranked.index(kind)]
 
     def guesses(self, cases: Mapping[str, C], *kinds: str) -> Numbers:
@@ -420,7 +417,6 @@ class Record(Generic[C]):
         return [guards.no_more(name, one, LITTLE, "%") for name, one in names.items()]
 
     def judged_unknown(self, claim: Claim, found: Compared, cases: Mapping[str, C], kind: str, **words: str) -> Finding:
-        """What was taught must lie GAP above `kind`, which must be a guess. words: `known`, `unknown` and `what`."""
         known, unknown, what = (words[name] for name in ("known", "unknown", "what"))
         expected = (
             f"{known} at least {show(GAP, '%')} more likely than the {unknown}, and a {unknown} that is less than "

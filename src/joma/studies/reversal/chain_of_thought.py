@@ -86,7 +86,6 @@ def first_steps_of_trained(chains: Chains) -> Statements:
 
 
 def _right(weights: Any, sequences: Statements, model: str) -> float:
-    """The share of prompts after which the answer is the most likely token."""
     return float((rows.logits_of(weights, sequences, model).argmax(-1) == sequences.target[:, 0].numpy()).mean())
 
 

@@ -78,7 +78,6 @@ def _summary(name: str, mu: torch.Tensor, config: Eq6Config, *, attention: bool)
 
 
 def _record_exponents(run: Run, mu: torch.Tensor) -> None:
-    """v and z of the figure's targets as one flow, the long run of eq. 6, and its entropies."""
     t = torch.linspace(0, 0.6, 61, dtype=torch.float64)  # past the minimum of entropy; later the flow is only stiff
     run.keep("flow/t", lambda: t)
     run.keep("flow", lambda: joint_flow(mu, t))
@@ -286,7 +285,6 @@ def _learned(run: Run) -> float:
 
 
 def _too_short(run: Run, claim: Claim, share: float) -> Finding | None:
-    """What is found if no more than `share` of the components is learned: nothing."""
     if _learned(run) > share:
         return None
     return not_run(claim, claim.expected, "the run ended before its components were learned", steps=5000)

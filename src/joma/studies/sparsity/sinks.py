@@ -246,7 +246,6 @@ class Sinks:
         return self.mean(reading, kind, "mass", first, step)[:, 0]
 
     def controls(self, reading: str, mass: Any = None) -> Mapping[str, Comparison]:
-        """Softmax's mass on the first key, or another mass, beside all of its controls."""
         mass = self.first_key(reading, "softmax") if mass is None else mass
         return {
             "uniform attention": compare(mass, self.uniform),
@@ -256,7 +255,6 @@ class Sinks:
 
     @property
     def lost(self) -> Numbers:
-        """How many networks do not count, for the reader; empty where all do."""
         count = sum(
             int((~self.learned(reading, kind, first)).sum())
             for reading, kind in self.config.variants
@@ -275,7 +273,6 @@ ON_SINKS = ("sinks/first-token-draws-attention",)
 
 
 def _with_sink(claim: Claim, seen: Sinks, kind: str = "softmax") -> list[str]:
-    """Readings on which softmax has a sink, beyond all controls, and this kind was trained."""
     found = []
     for reading in READINGS:
         (control,) = hardest(claim, seen.controls(reading)).values()
@@ -354,7 +351,6 @@ def _place(run: Run, claim: Claim) -> Finding:
 
 
 def _against(run: Run, claim: Claim, kind: str, bound: Callable[[str, float, float, str], Test]) -> Finding:
-    """Softmax's mass on the first key beside that of another kind, where softmax has a sink."""
     seen = Sinks(run)
     if not (readings := _with_sink(claim, seen, kind)):
         return not_run(claim, claim.expected, NO_SINK, COMMAND)

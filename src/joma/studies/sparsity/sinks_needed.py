@@ -166,7 +166,6 @@ class Members:
         shares = found["attention"] / total.clamp(min=1.0)[..., None]
 
         def mean(values: Tensor) -> Tensor:
-            """Over the queries that are looked at, (members, heads) of (members, batch, heads, queries)."""
             return (values * looked[:, None]).sum((1, 3)) / looked.sum()
 
         return {
@@ -223,7 +222,6 @@ class Record:
 
     @property
     def controls(self) -> Mapping[str, Comparison]:
-        """Softmax's mass on the first key beside what might explain it without a default state."""
         mass = self.last("softmax")
         return {
             "the task without a trigger": compare(mass, self.last("softmax", task=ALWAYS)),
@@ -263,7 +261,6 @@ def _needed(run: Run, claim: Claim) -> Finding:
 
 
 def _against(run: Run, claim: Claim, kind: str, left: Callable[[str, Comparison], Test]) -> Finding:
-    """Softmax's mass on the first key beside that of another kind, at the same error."""
     found, size, controls, details = {}, [], [], {}
     for name, record in _records(run).items():
         mass, error = record.last(kind), record.error(kind)

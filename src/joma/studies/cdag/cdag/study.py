@@ -49,7 +49,6 @@ def _is_higher(what: str, found: Comparison) -> Test:
 
 
 def _share(run: Run, claim: Claim, own: str, other: str, what: str, needed: float) -> Finding:
-    """Compared with the latents of other nodes and, because it may do as well, with the untrained network."""
     names, seen = ("share", "with latents of other nodes", "untrained"), {}
     for name in NETWORKS:
         shares = share(run, name, own)
@@ -194,7 +193,6 @@ def _by_layer(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, float
 
 
 def _more_below_90(inside: Any) -> Test:
-    """The test that edges inside the angle condition, (points, members), become more."""
     what = "edges below 90° per network at the end, beyond the untrained network"
     return _is_higher(what, compare(inside[-1], inside[0]))
 

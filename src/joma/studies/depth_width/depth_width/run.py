@@ -100,7 +100,6 @@ class TextReader:
         return (self._read[text].shape[1] - 1) // self.length
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs and what follows them, (texts * seeds, batch, length) each."""
         taken = []
         for number, read in enumerate(self._read):
             epoch = self.epochs(number)
@@ -225,7 +224,6 @@ class TreeReader:
         self.outputs = trees[0].classes
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Fresh tokens (trees * seeds, batch, length) and their classes."""
         return self._draw(step, self.size)
 
     def _draw(self, step: int, count: int) -> tuple[Tensor, Tensor]:

@@ -135,7 +135,6 @@ def facts(run: Run, name: str) -> dict[str, float]:
 
 
 def _of_others(losses: np.ndarray, seed: int | None) -> np.ndarray:
-    """(rates,) the mean over all seeds but this one; infinite where one of them diverged."""
     others = losses if seed is None else np.delete(losses, seed, -1)
     return np.where(np.isfinite(others).all(-1), others.mean(-1), np.inf)
 
@@ -275,7 +274,6 @@ def layers_of(sweep: Sweep, shape: int) -> str:
 
 
 def _idle(sweep: Sweep, *shapes: int) -> str:
-    """Why shapes cannot be compared: one of them learned nothing at its best rate. Empty if all did."""
     for shape in shapes:
         if not sweep.learned(shape):
             loss = float(np.nanmean(sweep.at_best(shape))) if np.isfinite(sweep.at_best(shape)).any() else np.nan
@@ -422,7 +420,6 @@ def _over_training(sweeps: list[Sweep]) -> Drawing:
 
 
 def _fastest(sweeps: list[Sweep]) -> str:
-    """The shape with the lowest mean loss at the first measuring point after the start, and at the end."""
     best = []
     for sweep in sweeps:
         curves = [sweep.curves[i, :, sweep.best_rate(i)].mean(-1) for i in range(len(sweep.layers))]

@@ -61,7 +61,6 @@ def _cases(run: Run, found: Callable[[str, int], Comparison]) -> dict[str, Compa
 
 
 def _over_matrices(values: np.ndarray) -> float:
-    """Mean over seeds of the mean over matrices; (seeds, ..., matrices)."""
     return mean_over_seeds([one.mean() for one in values])
 
 
@@ -117,7 +116,6 @@ def _low(run: Run, claim: Claim) -> dict[str, Any]:
 
 
 def _fall(path: np.ndarray) -> np.ndarray:
-    """The share that is lost from the first point to the last, (seeds, ...); path: (seeds, points, ...)."""
     return np.asarray(1 - path[:, -1] / path[:, 0])
 
 
@@ -365,7 +363,6 @@ def _plain_ticks(axis: Axes) -> None:
 
 
 def _over_training(run: Run, ylabel: str, lines: Callable[[str], dict[str, Line]], **look: Any) -> Figure:
-    """One panel per decoder, with lines over training and their bands, without networks that diverged."""
     figure, axes = panels(len(variants(run)), width=4.4)
     for name, axis in zip(variants(run), axes, strict=True):
         for label, (path, colour, dashes) in lines(name).items():

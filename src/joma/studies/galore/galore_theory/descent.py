@@ -41,7 +41,6 @@ def stable_rank(g: Tensor) -> Tensor:
 
 
 def _symmetric(size: int, low: float, generator: torch.Generator, count: int = 1, *, even: bool = False) -> Tensor:
-    """Random symmetric matrices with random or even eigenvalues from `low` to 1, (count, size, size)."""
     basis = torch.linalg.qr(torch.randn(count, size, size, generator=generator, dtype=DOUBLE)).Q
     values = torch.rand(count, 1, size, generator=generator, dtype=DOUBLE)
     values = low + (1 - low) * (torch.linspace(0, 1, size, dtype=DOUBLE) if even else values)
@@ -182,7 +181,6 @@ def _problem(kind: str, n: int, generator: torch.Generator) -> tuple[Tensor, Ten
 
 
 def _ranks(a: Tensor, b: Tensor, c: Tensor, rate: float, steps: int = 40) -> Tensor:
-    """The rank of G on a real descent from W = 0 in all n dimensions, (steps,)."""
     w, ranks = torch.zeros_like(a[0]), []
     for _ in range(steps):
         g = galore.gradient(w, a, b, c)

@@ -90,7 +90,6 @@ def softmax_errors(classes: int, sizes: Tensor, draws: int, seed: int) -> Tensor
 
 
 def _autograd(gain: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
-    """The gradient that descent adds: of minus the loss."""
     leaf = w.clone().requires_grad_()
     (found,) = torch.autograd.grad(gain(leaf), leaf)
     return found
@@ -168,7 +167,6 @@ class Problem(NamedTuple):
     q: Tensor
 
     def parts(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A_i, B_i and C_i at W, (draws, pairs, ., .)."""
         x = (self.along * w[:, None, None]).sum((-2, -1)).movedim(1, 0)  # (3, draws, pairs)
         la, lb, lc = self.lipschitz.T[..., None] * torch.stack([x[0].sin(), wave(x[1]), wave(x[2])])
         a, b, c = (

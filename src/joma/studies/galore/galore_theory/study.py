@@ -303,7 +303,6 @@ def judge_growth(run: Run, claim: Claim) -> Finding:
 
 
 def _differ(which: str, printed: Any, *ways: Any) -> Test:
-    """The largest difference between a printed column and the best of some ways to count it."""
     off = float(np.min([np.abs(way - printed).max() for way in ways]))
     return at_most(f"largest difference{which}", off, HALF_DIGIT, "G")
 

@@ -272,7 +272,6 @@ def _uniform(source: torch.Generator, *shape: int) -> Tensor:
 
 
 def _root(source: torch.Generator, trees: int, children: int, classes: int) -> tuple[Tensor, Tensor]:
-    """Class probabilities, uniform on the simplex, and P[y_1 = 0 | k] of each child, uniform."""
     waits = -_uniform(source, trees, classes).log()
     return waits / waits.sum(-1, keepdim=True), _uniform(source, trees, children, classes)
 

@@ -24,7 +24,6 @@ CLAIMS = Claims(source="JoMA Thm 5")
 
 
 def _off(run: Run, truth: str, *said: str) -> float:
-    """The largest distance; unlike `max`, NaN if one of them is."""
     return float(np.max([np.abs(run.value(truth) - run.value(one)).max() for one in said]))
 
 
@@ -277,7 +276,6 @@ def _reach(run: Run, claim: Claim) -> Finding:
 
 
 def _off_in_errors(run: Run, drawn: str, said: str, errors: Any) -> Any:
-    """|drawn - said| in standard errors, for as many heights as there are errors."""
     count = len(errors)
     return np.abs(run.value(f"sampled/{drawn}")[:count] - run.value(f"sampled/{said}")[:count]) / errors
 

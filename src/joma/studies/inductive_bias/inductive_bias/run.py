@@ -69,7 +69,6 @@ class Digits:
         return streams(self.config.seed, [seed], step, device=self.config.device)[0]
 
     def _read(self, what: int, kind: str, seed: int) -> tuple[Tensor, Tensor]:
-        """(images, pixels) with mean 0 and variance 1, and labels. what: TRAIN or TEST."""
         if kind != TRUE:
             return self._by_chance(kind, what, seed, *self.read(what, TRUE, seed))
         config, own = self.config, self._stream(seed, what)
@@ -79,7 +78,6 @@ class Digits:
         return (pixels - pixels.mean()) / pixels.std(), images.labels
 
     def _by_chance(self, kind: str, what: int, seed: int, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Test images keep their true labels: there is no other truth to tell."""
         own, device = self._stream(seed, RELABEL + what), pixels.device
         if kind == RANDOM:
             drawn = torch.randint(CLASSES, labels.shape, generator=own, device=device)
@@ -194,7 +192,6 @@ def run(config: InductiveBiasConfig, run: Run, progress: Progress) -> None:
 
 
 def _exact_losses(config: InductiveBiasConfig) -> np.ndarray:
-    """Of the perfect, the spurious and the scrambled representation, by listing all points of a small cube."""
     bits = min(config.informative, LISTED_BITS)
     cubes = Cubes(replace(config, informative=bits, inputs=2 * bits, device="cpu", precision="float32"))
     points = all_codes(2 * bits).to(torch.float64)
@@ -226,7 +223,6 @@ def _swap_residual(config: InductiveBiasConfig) -> float:
 
 
 def _view_residual(config: InductiveBiasConfig) -> np.ndarray:
-    """How far codes of two views of a point differ at most, for each of `BUILT`."""
     cubes = Cubes(replace(config, device="cpu", precision="float32"))
     first, second = cubes.views(-8, range(config.seeds))
     codes = [cubes.built(name) for name in BUILT]

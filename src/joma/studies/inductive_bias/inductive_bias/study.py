@@ -200,7 +200,6 @@ def _by_effect(
     read: type[Contrast] | type[Fits], name: str, says: str, *, what: str, expected: str, source: str, matters: float,
     unit: str = "%", ceiling: float | None = 1.0, uses: tuple[str, ...] = (), **evidence: Callable[[Any], Any],
 ) -> None:  # fmt: skip
-    """Let a claim be judged by what `read` makes of a record; the evidence, such as `found`, is made from that."""
 
     def judge(run: Run, claim: Claim) -> Finding:
         record = read(run)
@@ -217,7 +216,6 @@ _by_fits = partial(_by_effect, Fits, source="Zhang et al. Table 1", matters=FITT
 
 
 def _printed(contrast: Contrast, what: str, name: str) -> Test:
-    """Within twice the printed spread, the spread of ours included."""
     table, unit = (PRINTED_LOSS, "nats") if what == "loss" else (PRINTED_ACCURACY, "%")
     (value, spread), found = table.get(name, table[WITH_DECAY]), contrast.end(name, what)
     known = found[np.isfinite(found)]

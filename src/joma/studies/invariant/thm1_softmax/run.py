@@ -282,7 +282,6 @@ class Networks:
         return pearson(np.roll(self.at_three(method), roll, 0), self._z)
 
     def error(self, method: str, *, roll: int = 0) -> Any:
-        """The relative error of an estimate of z, in the same way."""
         return relative(np.roll(self.at_three(method), roll, 0), self._z)
 
     @property

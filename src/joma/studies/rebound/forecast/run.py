@@ -196,7 +196,6 @@ def _spread(tokens: Tensor, decoder: Any, members: Sequence[int]) -> dict[str, T
 
 
 def _foretelling(words: Words, variant: str, run: Run, points: Sequence[int]) -> Measure:
-    """The words now, and the entropy of every layer at step 2t by Theorem 1. The past is read from the record."""
     sizes, shares = words.sizes.cpu(), words.shares.cpu()
 
     def measure(decoder: Any, members: Sequence[int]) -> dict[str, Tensor]:

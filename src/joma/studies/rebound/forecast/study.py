@@ -111,7 +111,6 @@ def judge_law(run: Run, claim: Claim) -> Finding:
 
 
 def _late_skill(run: Run, variants: list[str], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Means over seeds, and by how much the law is above each fitted control: over all t and from t = `LATE` on."""
     at = run.value(f"{variants[0]}/at")
     found = {}
     for when, chosen in {"": at > 0, f" from t = {entries.LATE} on": at >= entries.LATE}.items():

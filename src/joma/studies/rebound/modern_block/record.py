@@ -137,7 +137,6 @@ def order(run: Run, base: str, arm: str, ends: np.ndarray | None = None) -> np.n
 
 
 def _order(steps: np.ndarray, way: np.ndarray, end: int) -> float:
-    """Of one network. way: (points, words)."""
     if end < 2:
         return float("nan")
     way = way[: end + 1] * np.sign(way[end])

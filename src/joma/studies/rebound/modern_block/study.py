@@ -79,7 +79,6 @@ def _judged(run: Run, family: str, *arms: str) -> list[Case]:
 
 
 def _in_time(run: Run, found: Sequence[Case], *arms: str) -> list[Case]:
-    """Those in which every arm has its minimum in time; not run where there are none."""
     kept = [case for case in found if not any(record.late(run, case, arm) for arm in arms)]
     if not kept:
         ends = {f"{record.label(case)}, {arm}": record.minimum(run, case, arm) for case in found for arm in arms}

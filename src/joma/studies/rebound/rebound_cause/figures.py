@@ -257,14 +257,12 @@ def draw_mlp_twins(run: Run) -> Drawing:
 
 
 def _mlp_colours(run: Run, bases: Sequence[str]) -> dict[str, str]:
-    """By what is frozen: single layers from the first to the last, the others as in all figures."""
     alone = max(([one for one in cause.frozen_in(run, base) if one not in TWINS] for base in bases), key=len)
     single = dict(zip(alone, depth_colours(len(alone) + 1)[1:], strict=True))  # the first is near that of QK
     return {frozen: TWINS[frozen] for frozen in ("", "QK", cause.MLP)} | single
 
 
 def _by_layer(axis: Axes, rises: np.ndarray, *, alone: bool, **style: str) -> None:
-    """Over layers, the mean of (layers, seeds) and its band; with one layer's MLP frozen alone, a line without it."""
     rows, layers = rises.T[np.isfinite(rises).all(0)], np.arange(1, len(rises) + 1)
     shade, line = (0.0, ":") if alone else (0.2, "-")
     mean_and_band(axis, layers, rows, over=0, shade=shade, ls=line, marker="o", ms=4, **style)

@@ -43,7 +43,6 @@ _rises = partial(CLAIMS.declare, matters=MATTERS, unit="nats", uses=("fig6/fig6-
 
 
 def _judge_own(run: Run, claim: Claim, cases: list[cause.Case]) -> Finding:
-    """On the way back, the part of a layer's own queries and keys beside that of everything else."""
     _must_come_back(run, claim, cases)
     found = {}
     for case in cases:
@@ -99,7 +98,6 @@ def _judge_twin(run: Run, claim: Claim, frozen: str) -> Finding:
 
 
 def _rises_of_twins(run: Run, cases: Iterable[cause.Case]) -> dict[str, dict[str, float]]:
-    """How far entropy rises in the network itself and in every twin of it: QK frozen too, and one layer's MLP alone."""
     found = {}
     for case in cases:
         networks = {"nothing": case.base} | {
@@ -205,7 +203,6 @@ def judge_closing(run: Run, claim: Claim) -> Finding:
 
 
 def _compare_parts(run: Run, case: cause.Case, part: np.ndarray, control: np.ndarray) -> Comparison:
-    """A part on the way back beside another: only what their numerical errors cannot explain counts."""
     error = case.mean(cause.error_of_way(run, case.base, "back"))
     return compare(cause.beyond_error(part, control, error), control)
 

@@ -180,7 +180,6 @@ def judge_turning(run: Run, claim: Claim) -> Finding:
 
 
 def _share(run: Run, case: Case, held: str) -> np.ndarray:
-    """Of the mean rise over seeds: single seeds may rise by little, and a share of that would say nothing."""
     rise = mean_over_seeds(case.mean(record.rises(run, case.base)))
     return case.mean(record.removed(run, case.base, held)) / rise
 

@@ -55,7 +55,6 @@ Cases = dict[str, Condition]
 
 
 def _curse(name: str, says: str, cases_of: Callable[[Scores], Cases], uses: tuple[str, ...] = ()) -> None:
-    """Declare a claim: the trained direction against its reverse, and the reverse against the uniform guess."""
 
     def judge(run: Run, claim: Claim) -> Finding:
         scores = Scores(run)
@@ -258,7 +257,6 @@ def own_reverses(run: Run, claim: Claim) -> Finding:
 
 
 def _cure(claimed: str, says: str, name: str, *twins: str) -> None:
-    """Declare a claim: against the published training and against twins, whichever is harder to exceed."""
 
     def judge(run: Run, claim: Claim) -> Finding:
         scores = Scores(run)

@@ -226,7 +226,6 @@ def _draw_rates(run: Run) -> Drawing:
 
 
 def _table(axis: Axes, rates: Any, values: Any, title: str) -> None:
-    """Squares shaded by value with the value inside; eta_Y upwards, eta_Z to the right."""
     axis.imshow(np.log(values), origin="lower", cmap="Blues", alpha=0.6, aspect="auto")
     few = len(rates) <= 6
     for i, row in enumerate(values):

@@ -47,7 +47,6 @@ def _by_hardest(
     reason: str = UNLEARNED,
     **evidence: Any,
 ) -> Finding:
-    """By the hardest control of every activation. compared: activations, and their controls; not run without any."""
     if not compared:
         return not_run(claim, expected, reason, COMMAND)
     cases = {}

@@ -109,7 +109,6 @@ def _of_weights(weights: Tensor, source: torch.Generator) -> dict[str, Tensor]:
 
 
 def _zeros(weights: Tensor, future: Tensor, seen: Tensor) -> Tensor:
-    """The share of the keys seen whose weight is below `ZERO` of the largest."""
     return ((weights <= ZERO * weights.amax(-1, keepdim=True)) & ~future).sum(-1) / seen
 
 
@@ -238,7 +237,6 @@ def said_twice(text: str, line: int, characters: int, seed: int) -> str:
 
 
 def _train_and_measure(config: KvCacheConfig, number: int, kind: str, text: str, run: Run, progress: Progress) -> None:
-    """One network: its series of checkpoints, measured one by one. The checkpoints do not stay."""
     from joma.scan.model.loading import loaded_model
 
     place, folder = prefix(number, kind), run.path.with_suffix(f".{kind.strip('/')}series{number}")

@@ -24,8 +24,6 @@ def find_stories() -> Path | None:
 
 
 class _Header(NamedTuple):
-    """Seven sizes. words is below zero where the output has a matrix of its own."""
-
     dim: int
     hidden: int
     layers: int
@@ -68,7 +66,6 @@ def load_stories(path: Path) -> Any:
 
 
 def _tensors(path: Path, raw: bytes, header: _Header) -> dict[str, Tensor]:
-    """In the order of the file."""
     dim, hidden, layers, heads, kv_heads, words, length = header
     width = dim // heads
     shapes: dict[str, tuple[int, ...]] = {

@@ -37,7 +37,6 @@ Judged = Callable[["Series", Claim], dict[str, Any]]
 
 
 def _of_learned(name: str, source: str, **said: Any) -> Callable[[Judged], Judged]:
-    """Declares a claim about networks that learned; the function gives what `by_effect` takes."""
 
     def register(evidence: Judged) -> Judged:
         @wraps(evidence)
@@ -138,7 +137,6 @@ def _fifth(series: Series, claim: Claim) -> dict[str, Any]:
 
 
 def _against_h2o(claim: Claim, cost: dict[str, Any]) -> dict[str, Any]:
-    """What other policies cost beside H2O's choice, and what that costs by itself."""
     own = cost["h2o"]
     return {
         "found": hardest(claim, {f"{name} minus H2O": compare(cost[name], own) for name in ("random", "window")}),
@@ -273,7 +271,6 @@ def draw(run: Run) -> list[Drawing]:
 
 
 def _by_share(series: Series) -> Drawing:
-    """The study's networks at a few steps, on one scale; stories260K beside them, on its own."""
     shown = sorted({1, len(series.steps) // 2 + 1, len(series.steps) - 1} & set(range(len(series.steps))))
     with_stories = "stories/loss" in series.run and not series.kind
     figure, axes = panels(len(shown) + with_stories, width=3.5)

@@ -59,7 +59,6 @@ def draw_remedies(run: Run) -> Drawing:
 
 
 def _median(values: np.ndarray) -> np.ndarray:
-    """Over members, (points,): what is not finite counts as very large."""
     return np.asarray(np.median(np.where(np.isfinite(values), values, np.finfo(np.float32).max), axis=1))
 
 

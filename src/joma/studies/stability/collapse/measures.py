@@ -107,7 +107,6 @@ def update_entropies(networks: Callable[[Sequence[int]], Decoder]) -> Between:
 
 
 def _by_head(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """W_q and W_k of every head, (members, layers, heads, width, head width), of (members, layers, width, 3 width)."""
     query, key, _ = qkv.double().chunk(3, dim=-1)
     return query.unflatten(-1, (heads, -1)).movedim(-2, 2), key.unflatten(-1, (heads, -1)).movedim(-2, 2)
 

@@ -111,13 +111,11 @@ def find_latents(code: PythonTokens, count: int) -> Latents:
 
 
 def _on(code: PythonTokens, latents: Latents, where: slice) -> Tensor:
-    """(tokens, latents) 1 where the latent is on."""
     labels = torch.stack([code.labels[level][where] for level in LEVELS], 1)
     return (labels[:, latents.level] == latents.label).double()
 
 
 def _halves(code: PythonTokens, latents: Latents, first: int, sizes: Sizes, seed: int) -> tuple[Half, Half]:
-    """The held-out files in two parts of about the same length, by a draw of their own for every seed."""
     generator = torch.Generator().manual_seed(seed)
     order = first + torch.randperm(len(code.files) - first, generator=generator)
     length = code.starts.diff()[order]
@@ -237,7 +235,6 @@ class Scores:
         return self.by_level(networks[:, :, self.row[place], VERSIONS.index(version)])
 
     def against_controls(self, place: str, version: str) -> dict[str, Comparison]:
-        """Trained networks beside all that they must exceed, means over levels; shuffled text has seeds of its own."""
         trained = self.of(place, version)[-1].mean(-1)
         found = {"beside the untrained network": compare(trained, self.of(place, version)[0].mean(-1))}
         if version == "labels":
@@ -253,7 +250,6 @@ class Scores:
         return found - found[:1]
 
     def rise(self) -> Any:
-        """(levels,) in octaves of steps, when each level rose; NaN for a level that was not learned."""
         learned = np.array([compare(gained).low > 0 for gained in self.learned[-1].T])
         return np.where(learned, octave(self.steps, self.learned.mean(1)), np.nan)
 

@@ -192,7 +192,6 @@ def draw(run: Run) -> list[Drawing]:
 
 
 def _draw_training(steps: Any, curves: Mapping[str, Any], shuffled: Mapping[str, Any]) -> Drawing:
-    """curves: (steps, seeds, levels) by name, and "rise" (levels,) in octaves; shuffled: (seeds, levels) at the end."""
     figure, axes = panels(3, width=3.4, height=2.9)
     back = np.log2(steps[-1] / steps[1:])
     octaves = 1 if back[0] < 5 else 2
@@ -238,7 +237,6 @@ def _training_caption(curves: Mapping[str, Any]) -> str:
 
 
 def _draw_blocks(scores: Mapping[str, Any]) -> Drawing:
-    """scores: (blocks, untrained and trained, seeds, levels), beyond the token, of "neuron" and "stream"."""
     figure, axes = panels(2, width=4.2, height=3.0)
     for axis, name in zip(axes, ("neuron", "stream"), strict=True):
         blocks = np.arange(1, len(scores[name]) + 1)
@@ -278,7 +276,6 @@ LOOKS = {
 
 
 def _draw_labels(names: Sequence[Sequence[str]], share: Any, scores: Mapping[str, Any]) -> Drawing:
-    """scores: (latents,) each. One line per label, the levels one below another."""
     levels = [level for level, _ in names]
     rows = np.arange(len(names)) + 0.8 * np.array([LEVELS.index(level) for level in levels])
     figure, (axis,) = panels(width=7.0, height=0.19 * (rows[-1] + 1) + 1.1)
