@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from records import carried_out
+from records import altered, carried_out
 from scipy import stats
 
 from joma.claims.contract import Claim
 from joma.claims.execute import judge
 from joma.claims.guards import clears
+from joma.figures.style import house_style
 from joma.measure.intervals import compare
 from joma.studies.hierarchy import _networks as shared
 from joma.studies.hierarchy import hblt_alignment as trees
@@ -160,6 +161,19 @@ def test_a_control_that_chance_may_hide_is_unknown():
     assert np.isnan(clears("gain", unclear, matters=0.1).value)
     assert clears("gain", none, matters=0.1).value < 0
     assert clears("gain", compare([0.5, 0.6], [0.4, 0.5]), matters=0.1).passes
+
+
+@BOTH_IN_TIME
+def test_figures_are_drawn_around_a_network_that_diverged(tiny, tiny_runs, tmp_path, name):
+    def lose(value):
+        value = value.copy()
+        value[0] = np.nan
+        return value
+
+    scores = next(series for series in tiny_runs[name].names() if series.endswith("scores"))
+    lost = altered(tiny_runs[name], tmp_path / "lost", scores, lose)
+    with house_style():
+        assert len(tiny[name][0].draw(lost)) == 2
 
 
 @BOTH

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from every_study import draws_labelled_figures
 from records import changed, found, verdicts
 from small_language_models import untrained
 from small_runs import small as sizes
@@ -175,6 +176,11 @@ def made(path, *, position=0.0, own=CHANCE, twins=None, losses=1.0):
 
 def of(run, claim):
     return found(lottery.STUDY, run, claim).verdict
+
+
+def test_figures_have_labels(tmp_path):
+    run = made(tmp_path / "run", position=1.0)
+    draws_labelled_figures(lottery.STUDY, run)
 
 
 @pytest.mark.parametrize(("position", "top"), [(5.0, "holds"), (-5.0, "fails")])
