@@ -146,7 +146,6 @@ def test_a_control_that_few_seeds_equal_to_the_last_digit_is_open():
 
 
 def test_a_further_control_that_leaves_no_room_is_open():
-    """Above 0.97 nothing can be 0.05 more, where 1 is the most."""
     near = compare([0.98, 0.981, 0.979, 0.98, 0.98], [0.97, 0.971, 0.969, 0.97, 0.97])
     assert math.isnan(beyond(CLAIM, "gain", near).value)
     assert beyond(Claim("taught", "CDAG Thm 1", "Gradients teach.", matters=0.05), "gain", near).value < 0.05

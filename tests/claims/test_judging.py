@@ -22,7 +22,6 @@ NEW, OLD = [0.91, 0.87, 0.93, 0.89, 0.90], [0.71, 0.74, 0.69, 0.75, 0.70]
 
 
 def table(place, rows, name="results.csv"):
-    """A file of these rows, in the layout of its name."""
     file = place / name
     if file.suffix == ".parquet":
         pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")

@@ -71,7 +71,6 @@ matters = 0.05
 
 
 def run(folder, *words, plugin=True):
-    """What pytest prints, and each test's end with its properties, by name."""
     loaded = ["-p", "joma.claims.pytest_plugin"] if plugin else []
     command = [sys.executable, "-P", "-m", "pytest", *loaded, "-p", "no:cacheprovider", "-ra", "--junit-xml=r.xml"]
     settings = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "300"}
@@ -170,7 +169,6 @@ def test_a_wrong_file_is_one_sentence(table, toml, sentence):
 
 
 def test_many_claims_are_judged_as_many(tmp_path):
-    """Nine claims without an effect beside one with p of 0.03: its q is 0.3 among all of them."""
     nothing = "def test_n{}(judge_claim):\n    judge_claim([0.1, -0.1, 0.05, -0.05, 0.0], 0.0, matters=1.0)\n"
     some = "def test_some(judge_claim):\n    judge_claim([0.1, 0.2, 0.3, 0.02, 0.22], 0.0, matters=0.01)\n"
     (tmp_path / "test_many.py").write_text("".join(map(nothing.format, range(9))) + some)

@@ -21,7 +21,6 @@ RECORDS = Path(__file__).parents[2] / "results"
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """The drawings of a kept run by name; each record is drawn once."""
     folder, known = tmp_path_factory.mktemp("records"), {}
 
     def draw(study):
@@ -35,7 +34,6 @@ def drawn(tmp_path_factory):
 
 
 def lines_of(axis):
-    """Lines by label, without those that carry none."""
     return {line.get_label(): line for line in axis.get_lines() if not line.get_label().startswith("_")}
 
 

@@ -15,7 +15,6 @@ from joma.figures.style import INK, RED, house_style, panels
 
 
 def labelled(ends, *, yscale="linear", columns=2, rows=1, **how):
-    """A figure whose panels hold one line for each end, and the labels of the first panel."""
     with house_style():
         figure, axes = panels(columns, rows)
         for axis in axes:
@@ -159,7 +158,6 @@ def test_boxes_that_collide_stand_where_they_want_to_be_on_average():
 
 
 def drawn(name_first=lambda figure, first: None, **how):
-    """The labels of both panels of a study's figure, and how many artists write them."""
     with house_style():
         figure, axes = panels(2)
         for axis in axes:

@@ -9,7 +9,6 @@ TOKENS = torch.randint(13, (3, 6), generator=torch.Generator().manual_seed(0))
 
 
 def shaken(decoder):
-    """Biases and norms start at zero and one; give them values that would show a mistake."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in decoder.parameters():

@@ -49,7 +49,6 @@ def theory(block, x, **options):
 
 
 def loss_of(block, x):
-    """The summed losses of all members."""
     h = block(x, QUERY)
     return torch.nn.functional.cross_entropy(h.flatten(0, -2), LABEL.repeat(h[..., 0].numel() // SAMPLES)) * (
         h[..., 0].numel() / SAMPLES

@@ -20,8 +20,6 @@ NOISE = keys(torch.arange(MEMBERS, dtype=torch.int32), 4)
 
 
 class Moved(Change):
-    """All three at once, each by a tensor of its own."""
-
     def __init__(self, seed):
         drawn = torch.Generator().manual_seed(seed)
         self.shift = torch.randn(MEMBERS, 1, 1, 8, generator=drawn)
@@ -40,8 +38,6 @@ class Moved(Change):
 
 
 class Decoded(Decoder):
-    """A decoder with a change of its own, as a loss calls it."""
-
     always: tuple[Change, ...] = ()
 
     def features(self, tokens, *, noise=None, look=None, change=()):
@@ -113,8 +109,6 @@ def test_a_change_cannot_show_what_follows():
 
 
 class Flat(Change):
-    """All keys alike."""
-
     def score(self, logits, query, key, tokens):
         return torch.zeros_like(logits)
 
@@ -139,8 +133,6 @@ def test_scores_count_whether_anybody_looks_or_not(look):
 
 
 class Asked(Change):
-    """Another query, by what is added."""
-
     def __init__(self, shift):
         self.shift = shift
 

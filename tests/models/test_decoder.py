@@ -309,7 +309,6 @@ def test_members_attend_alone_whatever_the_kind(kind):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS[2:])  # softmax is compiled by many other tests, off-by-one is like the third
 def test_every_kind_of_attention_is_compiled_whole(kind):
-    """On a GPU a block is one graph, with the gradients of the plain one."""
     from torch._dynamo.utils import counters
 
     from joma.training.engine import room_to_compile

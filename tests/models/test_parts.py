@@ -20,7 +20,6 @@ CONFIG = DecoderConfig(vocabulary=50, width=8, mlp=16, context=10, dropout=0.3)
 
 
 def step(decoder, compiler):
-    """Losses and gradients."""
     text = torch.arange(44).view(4, 11) % 50
     with compiled_parts(compiler):
         noise = keys(decoder.seeds, torch.tensor(7, dtype=torch.int32))

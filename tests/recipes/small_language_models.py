@@ -19,7 +19,6 @@ FREQUENCIES = 4.0
 
 
 def untrained(run, path):
-    """A copy of the run with what it would have recorded if nothing had moved."""
 
     def still(name, step, value):
         return run.at(name, 0) if name.endswith(("/loss", "/entropy")) or "rank/" in name else value
@@ -28,7 +27,6 @@ def untrained(run, path):
 
 
 def as_the_paper(monkeypatch, config):
-    """Pretend that the sizes of a recorded config are the paper's, and that the small text is WikiText-2."""
     wanted = {name: config[name] for name in _published.AS_THE_PAPER}
     monkeypatch.setattr(_published, "AS_THE_PAPER", wanted)
     monkeypatch.setattr(_published, "SIZES", SIZES)

@@ -61,7 +61,6 @@ def test_the_parts_close(run):
 
 
 def test_a_group_that_cannot_matter_is_exactly_zero(run):
-    """A layer's entropy does not know what comes after its queries and keys."""
     groups, parts = allocated(run, "base")
     after = [i for i, name in enumerate(groups) if name in ("output", "layer 1 MLP") or name.startswith("layer 2")]
     assert not parts[..., after, 0].any()
@@ -109,7 +108,6 @@ def parts_by_midpoints(decoder, before, tokens, count=200):
 
 
 def _of_layers(done, part):
-    """What a group has of a parameter, (layers,)."""
     name, index = (part, ...) if isinstance(part, str) else part
     return torch.stack([of_layer[index].sum() for of_layer in done[name]])
 
@@ -128,7 +126,6 @@ def test_what_is_frozen_has_no_part(run):
 
 
 def test_it_is_the_first_order_of_single_moves(text):
-    """Between two states that are near, each part is what moving that group alone does."""
     variant = base(text)
     decoder = Decoder(variant.decoder, [0, 1]).double()
     tokens = text.tokens["valid"][:60].long().view(6, 10)

@@ -20,7 +20,6 @@ def base(data_folder):
 
 
 def trained(path, study, variants, text, *, finish=True):
-    """The record, and what was said of the way there."""
     said = []
     run = Run.create(path, study=study, config={})
     training.train_variants(variants, text, run, lambda share, doing: said.append(doing))
@@ -35,7 +34,6 @@ def series(run, variant):
 
 @pytest.fixture
 def trains(monkeypatch):
-    """The names of what is trained, in order; nothing else is changed."""
     made, original = [], training.train_all
 
     def watched(ensembles, run, **how):
@@ -86,7 +84,6 @@ def test_another_recipe_is_trained(base, tmp_path, trains, changes):
 
 
 def test_what_a_study_adapts_is_trained(base, tmp_path, trains):
-    """Its measures are its own."""
     recipe, text = base
     trained(tmp_path / "one.sqlite", "one", {"base": recipe}, text)
     with Run.create(tmp_path / "two.sqlite", study="two", config={}) as run:
@@ -95,7 +92,6 @@ def test_what_a_study_adapts_is_trained(base, tmp_path, trains):
 
 
 def test_a_branch_is_trained(base, tmp_path, trains):
-    """Its state is not in a record."""
     recipe, text = base
     kept, branch = recipe.with_(keep_at=(4,)), recipe.with_(branch_of="base", branch_at=4)
     for name in ("one", "two"):

@@ -22,7 +22,6 @@ class Stop(Exception):
 
 
 def entries(run):
-    """How many arrays a run holds."""
     return sum(len(run.steps(name)) for name in run.names())
 
 
@@ -66,7 +65,6 @@ def draws_labelled_figures(study, run, *, axes=True):
 
 
 def is_laid_out_and_drawn(figure):
-    """All that a file needs, but for writing it; and for the small ticks, which take longer than all else."""
     from joma.figures._settled import settle
 
     for axes in figure.axes:
@@ -76,7 +74,6 @@ def is_laid_out_and_drawn(figure):
 
 
 def says_what_is_seen(drawing):
-    """The caption tells the finding, the alternative text what is seen, with numbers; neither repeats the other."""
     assert drawing.caption
     seen = drawing.alt or drawing.description
     assert len(seen) > 40, drawing.name
@@ -112,7 +109,6 @@ def _kept(finding):
 
 
 def put(where, value):
-    """A change of a recorded array: `value` at `where`."""
 
     def change(array):
         array = np.array(array, dtype=np.float64)
@@ -123,7 +119,6 @@ def put(where, value):
 
 
 def add(where, value):
-    """A change of a recorded array: `value` added at `where`."""
 
     def change(array):
         array = np.array(array, dtype=np.float64)
@@ -134,13 +129,11 @@ def add(where, value):
 
 
 def test_a_spoiled_series_changes_its_verdict(request, run, series, change, claim, verdict):
-    """Of a module that names this test: every row of its SPOILED. How its rows come here says conftest.py."""
     study = request.module.STUDY
     now = found(study, altered(run, "", series, change), claim)
     assert now.verdict == verdict, now.as_json()
 
 
 def test_every_claim_is_turned_by_one(request):
-    """Of a module that names this test, too."""
     claims = {claim.name for claim in request.module.STUDY.claims}
     assert {claim for _, _, claim, _ in request.module.SPOILED} == claims

@@ -90,7 +90,6 @@ def with_defaults():
 
 
 def _offered():
-    """Functions and classes without an underscore: of modules without one, and what a room itself offers."""
     for room in ROOMS:
         yield from (
             each for name, each in vars(room).items() if name in getattr(room, "__all__", ()) and callable(each)

@@ -78,7 +78,6 @@ def pin(study, config, run):
 
 @contextmanager
 def pins_of(study):
-    """What is kept of a study, by settings; changes are written. Other processes wait: tests run side by side."""
     path = FOLDER / f"{study}.json"
     if "JOMA_PIN" not in os.environ:
         yield _read(path)
@@ -110,7 +109,6 @@ def tolerances(one):
 
 
 def compare(study, one, now):
-    """Each number of each array with the one that is kept."""
     share = tolerances(one)
     for name, (shape, *before) in one["arrays"].items():
         assert now[name][0] == shape, f"{name} of {study} has another shape than before"
@@ -120,7 +118,6 @@ def compare(study, one, now):
 
 
 def spread(before, now):
-    """By array: the largest difference between two summaries, as a share of its mean size; rounding is left out."""
     gaps = {name: np.abs(np.subtract(now[name][1:], one[1:])).max() for name, one in before.items()}
     shares = {name: gap / abs(before[name][2]) for name, gap in gaps.items() if gap > NOTHING and before[name][2]}
     return {name: float(f"{share:.2g}") for name, share in shares.items() if share > ROUNDING}
@@ -139,7 +136,6 @@ def _processor():
 
 
 def head():
-    """The present commit, short."""
     command = ["git", "rev-parse", "--short=10", "HEAD"]
     return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
 

@@ -8,15 +8,12 @@ from joma.studies import foreign
 
 
 class Site:
-    """A folder of installed packages that Python looks into."""
-
     def __init__(self, folder):
         self.folder, self._made = folder, list[str]()
         folder.mkdir()
         self._marks = folder / "imported"
 
     def offer(self, name, source, *, attribute="STUDY"):
-        """Install a package that offers the study `name`. source: of its module; None: the module is not there."""
         package = f"of_{name.replace('-', '_')}"
         about = self.folder / f"{package}-1.0.dist-info"
         about.mkdir()
@@ -30,11 +27,9 @@ class Site:
         foreign._offered.cache_clear()
 
     def imported(self):
-        """The packages that were imported."""
         return self._marks.read_text().split() if self._marks.exists() else []
 
     def forget(self):
-        """As if nothing had been installed or named."""
         for package in self._made:
             sys.modules.pop(package, None)
         foreign._NAMED.clear()

@@ -56,7 +56,6 @@ class verdicts(Mapping):
 
 
 def found(study, run, claim):
-    """The finding of one claim, which may be given by its name."""
     claim = next(one for one in study.claims if claim in (one, one.name))
     (finding,) = judge(replace(study, claims={claim: study.claims[claim]}), run)
     return finding
@@ -113,7 +112,6 @@ class changed:
 
 
 def copied(run, path, change=lambda name, step, value: value):
-    """The same as a run of its own: to be gone on with, or where a change needs all series in their order."""
     copy, steps = Run.create(path, study=run.study, config=run.config, version=run.version), {}
     for name in run.names():
         for step in map(int, run.steps(name)):
@@ -124,5 +122,4 @@ def copied(run, path, change=lambda name, step, value: value):
 
 
 def altered(run, path, name, change):
-    """A copy of the run with one of its series changed: a judge that cannot be turned by it judges nothing."""
     return changed(run, path, lambda series, step, value: change(value) if series == name else value)

@@ -42,7 +42,6 @@ class SmallRuns:
         return self.open[name]
 
     def make(self, name):
-        """A text is made up for the studies that read one: they see no other."""
         folder, study = self.mktemp(name), load(name)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("JOMA_CACHE", str(folder / "cache"))
@@ -52,7 +51,6 @@ class SmallRuns:
         return folder / "run.sqlite"
 
     def config(self, name):
-        """The config that the small run was made with: `small(name)`, and where its text lies."""
         made = self(name).config
         return small(name, **{"data": made["data"]} if "data" in made else {})
 

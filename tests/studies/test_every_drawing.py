@@ -24,7 +24,6 @@ SEEN = [pytest.param(name, marks=pytest.mark.long) if name in LARGE else name fo
 
 @pytest.fixture(scope="module")
 def drawings(request):
-    """The figures of a kept record, drawn once for both tests."""
     from matplotlib import rc_context
 
     # Else matplotlib looks for room above every panel, for long.
@@ -42,6 +41,5 @@ def test_every_figure_says_what_is_seen(drawings):
 @pytest.mark.long
 @pytest.mark.parametrize("drawings", DRAWN, indirect=True)
 def test_every_figure_finds_room(drawings):
-    """Laid out and drawn: a warning of matplotlib, or a formula that it cannot set, is an error here."""
     for drawing in drawings:
         is_laid_out_and_drawn(drawing.figure)

@@ -62,7 +62,6 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(name, small_run, tmp_
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in CHECKPOINTS])
 def test_a_finished_run_is_not_carried_out_again(name, small_run):
-    """It is open for reading alone: whatever was computed again could not be kept."""
     load(name).run(small_run.config(name), small_run(name), silent)
 
 
@@ -87,7 +86,6 @@ def not_allowed(bound, value):
 
 
 def refused(config, name, value):
-    """The sentence with which the config refuses the value."""
     with pytest.raises(ValueError) as refusal:
         dataclasses.replace(config, **{name: value})
     return str(refusal.value)

@@ -183,7 +183,6 @@ def test_metadata_that_cannot_be_read_is_one_line(site):
     ],
 )
 def test_a_file_that_cannot_be_loaded_is_one_sentence(text, why, tmp_path):
-    """Never status 0 without a verdict, and no fault of joma."""
     path = tmp_path / "mine.py"
     path.write_text(text, encoding="utf-8")
     for command in (["verify", path, "--out", tmp_path / "out"], ["run", path], ["list", path]):
@@ -253,7 +252,6 @@ def test_two_files_of_one_name_are_two_studies(file, tmp_path, monkeypatch):
 
 
 def test_a_file_that_broke_breaks_again(file):
-    """Else what stood above the error would be taken for the file, and the sentence would be another one."""
     file.write_text("raise RuntimeError('half way')", encoding="utf-8")
     name = studies.chosen(str(file))
     for _ in range(2):

@@ -26,7 +26,6 @@ def test_a_study_that_is_decided_or_has_no_seeds_is_left_alone():
 
 
 def test_of_networks_of_which_a_part_is_judged_the_part_grows():
-    """Five networks of which two are fitted on: for six to be judged it takes ten."""
     assert [one.seeds for one in further(result("a", 5.0, 6, had=5, judged=3))] == [10]
 
 

@@ -39,7 +39,6 @@ def files():
 
 
 def places(path):
-    """(function at the top or inside, what is called, the call) of every place of a file that tells something."""
     for outer in (one for one in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(one, ast.FunctionDef)):
         for call in (one for one in ast.walk(outer) if isinstance(one, ast.Call)):
             name = getattr(call.func, "id", getattr(call.func, "attr", ""))
@@ -48,7 +47,6 @@ def places(path):
 
 
 def studies_of(path):
-    """The studies that a file may speak for: its own, those of its room, or all."""
     _, *parts = path.relative_to(SOURCE).with_suffix("").parts
     own = [name for name in names() if name.replace("-", "_") in parts]
     return own or [name for name in names() if room(name) in parts] or names()

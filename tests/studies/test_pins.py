@@ -55,7 +55,6 @@ def test_instructions_leave_most_of_each_study_where_it_is():
 
 @pytest.fixture
 def pinned(tmp_path, monkeypatch):
-    """Pin a run of these arrays: the first is kept, later ones are compared with it."""
     monkeypatch.setattr(pins, "FOLDER", tmp_path / "pinned")
     monkeypatch.setattr(pins, "judge", lambda study, run: [])
     monkeypatch.setattr(pins, "head", lambda: "0123456789")

@@ -89,7 +89,6 @@ def letter(study, claim, run):
 
 
 def series_read(study, run):
-    """(claim, series) for each claim and the series that it is judged by; of very many, some at equal distances."""
     for claim in study.claims:
         heard = Spoiled(run)
         letter(study, claim, heard)
@@ -98,7 +97,6 @@ def series_read(study, run):
 
 
 def letters(study, claim, run, series, jitters=(0.0,)):
-    """A letter per spoil."""
     several = [
         {letter(study, claim, Spoiled(run, series, spoil, jitter)) for jitter in jitters} for spoil in SPOILS.values()
     ]
@@ -106,7 +104,6 @@ def letters(study, claim, run, series, jitters=(0.0,)):
 
 
 def keep(study, run):
-    """The series that turn a verdict, with what it turns to."""
     found_letters = {f"{claim.name}: {series}": letters(study, claim, run, series, JITTERS)
                      for claim, series in series_read(study, run)}  # fmt: skip
     kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}

@@ -12,7 +12,6 @@ from joma.studies import task
 
 @pytest.fixture
 def computed(toy, monkeypatch):
-    """What the study of all tasks computed so far."""
     study, computed = toy
     monkeypatch.setattr(task, "load", lambda name: study)
     monkeypatch.setattr(task, "room", lambda name: "")

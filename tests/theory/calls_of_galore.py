@@ -7,7 +7,6 @@ from joma.theory import galore
 
 
 def definite(seed, count, size):
-    """Symmetric matrices whose eigenvalues lie from 1 to about 3."""
     half = draw(seed, count, size, size)
     return torch.eye(size).double() + half @ half.mT / size
 
@@ -22,7 +21,6 @@ RANK = torch.tensor(2.0).double()
 
 
 def pair(b, c):
-    """m and n of a good pair."""
     need(len(b) == len(c) == 3 and b[0] == c[0])
     need(b[1] == b[2] and c[1] == c[2] and 0 not in (*b, *c))
     return b[1], c[1]

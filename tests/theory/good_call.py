@@ -66,7 +66,6 @@ def need(condition):
 
 
 def count(t):
-    """How many steps."""
     need(len(t) <= 1)
     return t[0] if t else 1
 

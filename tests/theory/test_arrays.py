@@ -22,7 +22,6 @@ W, Z, G = draw(70, 4, 2), draw(71, 2, 2), draw(72, 2, 2)
 
 
 def block(x, query, tokens, queries, g, w, z):
-    """All that a block computes, with every argument given."""
     found = Block(x, query, tokens, queries, flow.constant_gradient(g))
     return (
         found.attend(z),

@@ -79,7 +79,6 @@ def test_states_of_a_block(method):
 
 
 def test_states_of_a_block_that_do_not_go_together():
-    """Their last leading dimensions differ, and nothing else."""
     with pytest.raises(ValueError, match=r"shapes do not fit together: x \(\), w \(2,\), z \(3,\)"):
         BLOCK.velocity(W.expand(2, 6, 2), Z.expand(3, 2, 3))
 

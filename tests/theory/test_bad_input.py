@@ -38,7 +38,6 @@ def parts(answer):
 
 
 def bare(call, name):
-    """The same call with nothing but `name` and what is required, or None if that is the call itself."""
     given = {other: value for other, value in call.arrays.items() if other == name or other not in call.optional}
     return given if len(given) < len(call.arrays) else None
 
@@ -168,7 +167,6 @@ def test_the_other_half_of_the_extreme_numbers_gives_none_either(call):
 
 @each_quick_call
 def test_the_layout_in_memory_does_not_matter(call):
-    """All arguments at once: one that minds is enough to change the answer."""
     reference = parts(call())
     layouts = {name: dict(other_layouts(argument)) for name, argument in call.arrays.items()}
     for kind in next(iter(layouts.values())):

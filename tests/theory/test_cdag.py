@@ -18,7 +18,6 @@ def draw(seed, *shape):
 
 
 def planar(*angles):
-    """Unit vectors in the plane, one for each angle."""
     return [torch.stack([angle.cos(), angle.sin()], -1) for angle in angles]
 
 

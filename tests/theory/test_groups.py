@@ -36,7 +36,6 @@ def test_products_are_those_of_numbers_and_of_symmetries():
 
 
 def _symmetries(corners, turns=1):
-    """Of a polygon in the plane: rotations, then each after a reflection. turns: of the representation."""
     angles = [2 * pi * turns * k / corners for k in range(corners)]
     rotations = [np.array([[cos(a), -sin(a)], [sin(a), cos(a)]]) for a in angles]
     return rotations + [rotation @ np.diag([1.0, -1.0]) for rotation in rotations]

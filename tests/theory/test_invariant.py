@@ -204,7 +204,6 @@ Z, V = torch.zeros(3, 2), torch.ones(3, 2, 4)
 
 @pytest.mark.parametrize("kind", ["exp", "linear"])
 def test_drift_of_many_logits_beside_one_path_of_weights(kind):
-    """Leading dimensions of z and v broadcast, whichever has more of them."""
     z, v = draw(0, 2, 6, 3), draw(1, 6, 3, 2)
     for logits, weights in ((z, v), (z[0], v.expand(2, 6, 3, 2))):
         drift = sgd_drift(logits, weights, kind=kind)

@@ -257,7 +257,6 @@ def test_the_derivative_in_decay_where_there_is_none():
 
 
 def test_batches_of_every_argument_broadcast():
-    """One node at a time, or all in one call."""
     v, xi, centres, weights = draw(0, 4, 1, 2), draw(1, 3), draw(2, 3, 5, 2), draw(3, 4, 3, 5)
     decay, law = draw(4, 4, 1) ** 2, Gaussian(2)
     velocity = iso.velocity(v, xi, centres, weights, law, decay=decay)

@@ -137,7 +137,6 @@ def test_gradients_at_rows_and_entries_of_zeros():
 
 
 def by_differences(function, x, width=1e-6):
-    """The gradient of a number in float64, by central differences."""
     slope = torch.zeros_like(x)
     for i in range(x.numel()):
         step = torch.zeros(x.numel(), dtype=x.dtype)

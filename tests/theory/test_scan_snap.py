@@ -16,7 +16,6 @@ SIZES = st.tuples(st.integers(1, 3), st.integers(2, 5), st.integers(0, 2**16))
 
 
 def drawn(classes, tokens, seed, queries=1, spare=3):
-    """P(l|n) with holes, a query per class, and random weights."""
     generator = torch.Generator().manual_seed(seed)
     p = torch.rand(classes, tokens, generator=generator, dtype=torch.float64)
     p[:, 1:] *= torch.rand(classes, tokens - 1, generator=generator) > 0.3

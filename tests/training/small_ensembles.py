@@ -16,7 +16,6 @@ RATES = (1e-3, 1e-2, 3e-3, 1e-3, 2e-2)
 
 
 def batch(step, members):
-    """Each member reads its own text."""
     text = torch.stack(
         [torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(100 * step + member)) for member in members]
     )
@@ -61,13 +60,11 @@ def layer_loss(layer, batch, noise):
 
 
 def layers(**changes):
-    """As `ensemble`, in a tenth of the time."""
     made = {"networks": lambda members: Layer([SEEDS[member] for member in members]), "loss": layer_loss}
     return ensemble(**(made | changes))
 
 
 def language_models(layers=2, **changes):
-    """On a GPU, large enough that two steps at once would spoil each other if they shared anything."""
     config = DecoderConfig(vocabulary=2000, width=128, mlp=512, layers=layers, context=16, dropout=0.1)
     generator = torch.Generator().manual_seed(0)
     text = torch.randint(2000, (40, 1), generator=generator) + torch.arange(17) * 7 % 50  # each start tells the rest
@@ -94,7 +91,6 @@ class Killed(Exception):
 
 
 def dies_at(step):
-    """A batch that is the end of the process at `step`."""
 
     def deadly(now, members):
         if now == step:
@@ -105,5 +101,4 @@ def dies_at(step):
 
 
 def full(*args, **kwargs):
-    """In place of what writes a file."""
     raise OSError(28, "No space left on device")

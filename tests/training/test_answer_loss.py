@@ -33,7 +33,6 @@ def test_equals_a_plain_cross_entropy_over_the_asked_positions():
 
 
 def test_next_tokens_and_classes_are_plain_cross_entropies():
-    """At every position, and at the last one alone; of one text for all members, or of one for each."""
     for members in ((), (2,)):
         decoder = Decoder(CONFIG, seeds=[3, 4]).double()
         luck = torch.Generator().manual_seed(1)

@@ -20,7 +20,6 @@ def weights(decoder, members):
 
 
 def moved(decoder, before, members):
-    """How far all parameters went since the point before, (members,)."""
     return sum((p.detach() - before[name]).flatten(1).norm(dim=1) for name, p in decoder.named_parameters())
 
 

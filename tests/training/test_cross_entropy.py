@@ -29,7 +29,6 @@ def problem(members, positions, width, vocabulary, spread=1.0):
 
 
 def oracle(x, w, b, targets):
-    """Loss and gradients of its sum, member by member, in float64."""
     x, w, b = (t.double().cpu().requires_grad_() for t in (x, w, b))
     losses = torch.stack([F.cross_entropy(x[m] @ w[m].T + b[m], targets[m].cpu()) for m in range(len(x))])
     return losses.detach(), *torch.autograd.grad(losses.sum(), (x, w, b))

@@ -284,7 +284,6 @@ def test_refuses_a_gpu_that_is_not_there():
 
 @pytest.mark.long
 def test_an_engine_compiles_the_parts_of_its_step():
-    """Here by a compiler that a CPU has time for; on a GPU it is another."""
     states = []
     for compiler, graphs in ((None, 0), ("aot_eager", 4)):  # keys, embedding, block, cross-entropy
         engine = Engine(ensemble(), range(5))

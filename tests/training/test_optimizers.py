@@ -16,7 +16,6 @@ SHAPES = ((2, 3), (4,), (2, 3, 2), ())
 
 
 def quintic(x):
-    """By its singular values, which Muon's polynomial moves five times."""
     u, values, v = torch.linalg.svd(x / (x.norm() + 1e-7), full_matrices=False)
     for _ in range(5):
         values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
@@ -24,7 +23,6 @@ def quintic(x):
 
 
 def textbook(optimizer, rate, weights, steps):
-    """The weights of one member after these gradients, in float64: each optimizer as its paper writes it."""
     weights = [w.double() for w in weights]
     first, second = ([torch.zeros_like(w) for w in weights] for _ in range(2))
     third = [torch.zeros_like(w) for w in weights]

@@ -31,7 +31,6 @@ def ensemble(optimizer, **changes):
 
 @pytest.mark.parametrize(("warm_up", "decay", "decay_every"), [((0, 4), 1.0, None), ((0, 4), 0.5, 3), (0, 0.5, 3)])
 def test_a_rate_that_warms_up_or_decays_is_the_smaller_rate(tmp_path, warm_up, decay, decay_every):
-    """Each member in its own time, on top of decay, against SGD by hand."""
     warm = Optimizer("sgd", rate=(0.1, 0.4), warm_up=warm_up, decay=decay, decay_every=decay_every)
     with Run.create(tmp_path / "warm", study="x", config={}) as run:
         train(ensemble(warm), run)

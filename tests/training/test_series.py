@@ -137,7 +137,6 @@ def test_heads_that_are_just_wide_enough_know_positions():
 
 
 def test_the_first_weights_are_those_of_the_seed():
-    """Whatever was drawn before; and another seed draws others."""
     first, again, other = (_model(replace(TINY, layers=1, seed=seed)).state_dict() for seed in (3, 3, 0))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["gpt_neox.embed_in.weight"], other["gpt_neox.embed_in.weight"])

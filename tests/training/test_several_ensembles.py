@@ -20,7 +20,6 @@ from joma.training.engine import Engine
 
 
 def several():
-    """Ensembles that differ in size, length, measuring points and groups."""
     return {
         "a": layers(),
         "b": layers(members=2, optimizer=Optimizer("sgd", rate=1e-2), steps=31, measure_at=(0, 7, 20)),
@@ -30,7 +29,6 @@ def several():
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """One after the other."""
     run = fresh(tmp_path_factory.mktemp("alone") / "alone.sqlite")
     for name, one in several().items():
         train(one, run, name=name)

@@ -41,7 +41,6 @@ def here(monkeypatch):
 
 
 def recorded(run):
-    """All that a run holds, as bytes, in the order of its series."""
     return {
         name: (run.dims(name), [(int(step), run.at(name, int(step)).dtype.name, run.at(name, int(step)).tobytes())
                                 for step in run.steps(name)])
@@ -50,7 +49,6 @@ def recorded(run):
 
 
 def trained(path, build, **arguments):
-    """What one process records."""
     with fresh(path) as run:
         train_all(getattr(spread_ensembles, build)(device="cpu", **arguments), run)
         return recorded(run)

@@ -29,7 +29,6 @@ def test_the_caption_names_the_variants_that_rebound(tmp_path):
 
 
 def test_a_rebound_is_named_at_99_percent(tmp_path):
-    """Over six seeds: what 95 % would call a rebound is not one yet."""
     whole, without = (curves(with_half_width(0.3, 0.29, level, 6), noise=0, seeds=6) for level in (0.99, 0.95))
     lines, _ = drawn(tmp_path / "run", whole, without)
     assert "in 1 of 2 variants: “residual”; not in “no residual”." in lines.caption

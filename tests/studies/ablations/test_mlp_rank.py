@@ -11,7 +11,6 @@ from joma.studies.ablations import mlp_rank
 
 
 def both(noise=0.001, **ranks):
-    """Ranks as given, and entropies that drop and come back by half."""
 
     def change(name, step, value):
         value = patterns("rank/up", noise=noise, **ranks)(name, step, value)
@@ -50,7 +49,6 @@ def followed(small_run, rank):
 
 
 def bowl(step):
-    """What entropy does, without chance."""
     return 2 - min(step, 12) / 12 + max(step - 12, 0) / 24
 
 

@@ -57,7 +57,6 @@ def test_sgd_that_diverged_is_repeated_with_rates_of_its_own(small_run):
 
 
 def test_within_one_epoch_no_state_is_kept(small_run, monkeypatch):
-    """The state would not have been renewed: there would be two networks of one kind."""
     trained, config = [], small_run.config("optimizer")
     monkeypatch.setattr(optimizer, "train_variants", lambda variants, *_, **__: trained.append(set(variants)))
     for each in (config, replace(config, tokens=3000, steps=12)):

@@ -116,7 +116,6 @@ def test_a_rebound_is_there_at_99_percent(tmp_path, level, expected):
 
 
 def test_networks_are_compared_seed_by_seed(tmp_path):
-    """Seeds that differ by more than the effect do no harm where both networks differ alike."""
     of_seed = np.array([[0.0], [0.3], [0.6], [0.9], [1.2], [1.5]])
     whole, without = (curves(of_seed + more, seeds=6) for more in (0.5, 0.0))
     assert needs(tmp_path / "paired", whole, without).verdict == "only qualitative"  # the twin rebounds too

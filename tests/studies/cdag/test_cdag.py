@@ -19,7 +19,6 @@ TINY = small("cdag")
 
 @pytest.fixture
 def example():
-    """A network in float64 and data for it."""
     source = torch.Generator().manual_seed(0)
     network = net.LatentMLP([1, 2], 6, 5, 3, residual=True).double()
     x = torch.rand(2, 40, 6, generator=source, dtype=torch.float64)
@@ -222,7 +221,6 @@ def test_signals_follow_the_note(example):
 
 
 def test_seeds_of_any_size_make_networks():
-    """As keys of random numbers on a device they have 31 bits."""
     assert net.LatentMLP([2**40 + 7, 8], 6, 5, 3).seeds.tolist() == [7, 8]
 
 

@@ -95,8 +95,6 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(result, tmp_path):
 
 
 class Falling(torch.nn.Module):
-    """One weight, and itself as the loss: Adam then takes a step as long as its rate."""
-
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
@@ -178,7 +176,6 @@ def test_verdicts_follow_the_recorded_numbers(tmp_path, trained, untrained, shuf
 
 
 def test_seeds_are_compared_pair_by_pair(tmp_path):
-    """Networks that differ widely, each above its own twin: only the pairs tell."""
     with written(tmp_path / "run.sqlite", [20, 40, 60], [10, 31, 49], [0, 0, 0]) as run:
         assert verdicts(STUDY, run)[IS_LEARNED] == "holds"
 
@@ -200,7 +197,6 @@ def test_networks_that_did_not_learn_are_left_out_or_nothing_is_judged(tmp_path)
 
 
 def _lose(folder, ending):
-    """Take the weights whose names end so out of a model's file; transformers would make them up."""
     from safetensors.torch import load_file, save_file
 
     weights = load_file(folder / "model.safetensors")

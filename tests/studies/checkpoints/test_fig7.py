@@ -30,7 +30,6 @@ NOT, OPEN, LITTLE = "not above its control", "undecided", "only qualitative"
 
 @pytest.fixture(scope="module", autouse=True)
 def one_process():
-    """The tokenizer works in this process, to save the time of another; tests/scan has those of the other one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("joma.scan.model.text.token_ids", tokenized)
         yield
@@ -161,7 +160,6 @@ def test_drops_and_rebounds_are_there_at_99_percent(tmp_path):
 
 
 def test_each_seed_is_read_in_the_valley_of_the_others(tmp_path):
-    """Noise has a valley of its own in every seed and none in common: read there, each would come back."""
     noise = np.random.default_rng(1)
 
     def change(name, step, value):

@@ -42,7 +42,6 @@ def test_sizes_are_recorded(tiny, config):
 
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory):
-    """With python alone."""
     folder = tmp_path_factory.mktemp("timed")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("JOMA_DATA", raising=False)

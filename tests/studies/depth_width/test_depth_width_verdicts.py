@@ -14,7 +14,6 @@ SEEDS = np.array([-1.0, 0.0, 1.0])
 
 
 def losses(deep, shallow=1.0, *, rate=0.1, spread=0.001):
-    """(shapes, rates, seeds): the first rate is best, the other one costs `rate`."""
     best = np.array([shallow, deep])[:, None] + spread * np.outer([1, -1], SEEDS)
     return np.stack([best, best + rate], 1)
 

@@ -25,7 +25,6 @@ TINY = names.GaloreTableConfig(vocabulary=64, width=16, mlp=24, heads=2, context
 
 
 def test_unscaled_galore_has_one_rate_for_all_weights():
-    """The two differ by GaLore's scale alone, so the fourth corner beside full rank with one rate and with two."""
     network = network_of("plain", TINY)
     scales = {}
     for method in (names.GALORE, names.UNSCALED):

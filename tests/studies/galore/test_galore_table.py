@@ -197,7 +197,6 @@ def test_time_is_judged_on_a_gpu_alone(tmp_path, seconds, verdict):
 
 
 def test_the_formula_counts_what_is_kept(run):
-    """Adam keeps two numbers per weight and a count of steps per tensor; GaLore's bases come with their energies."""
     table = Table(run)
     for method in (names.FULL, names.GALORE):
         formula = states_by_formula(run.config, method)

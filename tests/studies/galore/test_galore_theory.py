@@ -54,7 +54,6 @@ def test_the_peak_needs_twice_what_is_printed(run):
 
 
 def by_hand(before, after, rate):
-    """The bounds of one step from W = before to W = after: two rows of (w, b, c), numbers instead of matrices."""
     (w0, b0, c0), (w1, b1, c1) = before, after
     kappa, w, b, c = b0 * c0, max(abs(w0), abs(w1)), max(b0, b1), max(c0, c1)
     return abs(1 - rate * kappa) + rate * (0.3 + w * (0.5 * c + 0.2 * b))  # L_A, L_B and L_C

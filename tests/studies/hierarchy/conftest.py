@@ -8,13 +8,11 @@ from joma.studies import load
 
 @pytest.fixture(scope="session")
 def tiny():
-    """Study and config, by name."""
     return {name: (load(name), small(name)) for name in ("table1", "hblt-alignment")}
 
 
 @pytest.fixture(scope="session")
 def tiny_runs(tiny, small_run):
-    """Trained for six steps, which is too short to learn anything."""
     return {name: small_run(name) for name in tiny}
 
 

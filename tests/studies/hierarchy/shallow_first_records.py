@@ -66,7 +66,6 @@ def as_permuted(values):
 
 
 def rewritten(run, path, change):
-    """A copy of the run with every series passed through change(name, values over points)."""
     copy, steps = Run.create(path, study=run.study, config=run.config, version=run.version), {}
     for name in run.names():
         for step, value in zip(run.steps(name), change(name, run.array(name)), strict=True):

@@ -33,13 +33,11 @@ def published():
 
 
 def noise(size=1e-3, seed=0):
-    """Of every seed; in the mean over the seeds of a column it is nothing."""
     drawn = size * np.random.default_rng(seed).normal(size=(2, SEEDS, *published().shape[1:]))
     return (drawn - drawn.mean(1, keepdims=True)).reshape(published().shape)
 
 
 def record(path, start, end, *, accuracy=1.0, diverged=()):
-    """A run with these scores before and after training."""
     run = Run.create(path, study="table1", config=plain_config(CONFIG), version=STUDY.version)
     run.record(0, {"column": COLUMN, "distinct inputs": np.full(MEMBERS, 20)})
     for step, scores in ((0, start), (10, (start + end) / 2), (CONFIG.steps, end)):
@@ -108,7 +106,6 @@ def test_neurons_must_stand_for_classes_that_they_were_not_chosen_on(tmp_path):
 
 
 def test_trained_networks_must_be_nearer_to_the_table_than_untrained_ones(tmp_path):
-    """As far below as above."""
     seen = verdicts(STUDY, record(tmp_path / "run", published() - 0.03 + noise(), published() + 0.03))
     assert seen["published-correlations"] == "not above its control"
     assert verdicts(STUDY, record(tmp_path / "off", published() + noise(), LOW))["published-correlations"] == "fails"
@@ -168,7 +165,6 @@ def test_what_is_not_a_number_is_left_out(tmp_path):
 
 
 def test_a_class_that_a_column_lacks_changes_nothing(tiny, tiny_runs, tmp_path):
-    """With column 9 in the ensemble there are 50 outputs instead of 20."""
     wider = dataclasses.replace(tiny["table1"][1], columns=(1, 4, 9))
     run = carried_out(STUDY, wider, tmp_path / "run")
     for series in ("networks/train_loss", "networks/scores", "networks/accuracy"):

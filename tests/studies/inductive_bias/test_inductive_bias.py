@@ -46,7 +46,6 @@ def printed(run, path, *, loss=(), accuracy=(), fitted=(), spread=1e-3, **built)
     loss, accuracy, fitted = LOSS | dict(loss), ACCURACY | dict(accuracy), FITTED | dict(fitted)
 
     def noise(number, step):
-        """Another at the start, and in every kind: seeds that agree to the last digit tell nothing."""
         return spread * np.roll([-1.0, 0.0, 1.0], number + (step > 0))
 
     def change(name, step, value):
@@ -151,7 +150,6 @@ def test_networks_that_diverged_or_did_not_learn_do_not_count(run, tmp_path):
 
 
 def test_only_the_network_that_diverged_is_left_out(run, tmp_path):
-    """The second seed of the third kind of the deep networks, and the first seed of the linear map."""
     good, place = printed(run, tmp_path / "good"), 2 * TINY.seeds + 1
     one = altered(good, tmp_path / "one", f"{DEEP}/diverged_at", put((..., place), 0))
     for number, kind in enumerate(labels.KINDS):

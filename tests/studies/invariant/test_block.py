@@ -11,7 +11,6 @@ HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above 
 
 
 def spoiled(run, path, changes):
-    """The verdicts on a copy of the run in which the named series are other ones."""
     with changed(run, path, lambda name, step, value: changes.get(name, value)) as copy:
         return verdicts(STUDY, copy)
 

@@ -48,7 +48,6 @@ def test_a_printed_relation_that_were_true_would_be_recognised(run, tmp_path):
 
 
 def test_identities_that_other_widths_fulfil_as_well_show_nothing(run, tmp_path):
-    """If all widths had the same flow, the integral of any width would do for all."""
 
     def same_at_all_widths(name, step, value):
         alike = name.startswith(("residual/z", "residual/path", "no residual/total", "no residual/half |W|"))
@@ -78,7 +77,6 @@ def test_terms_must_explain_more_where_the_coherence_is_small(run, tmp_path):
 
 
 def with_orders(run, path, orders, factor=1.0):
-    """A copy in which the drift of seed i is coherence^orders[i] times the movement of z."""
     power = run.value("residual/coherence") ** np.asarray(orders)
     return altered(run, path, "residual/drift", lambda _: factor * power[..., None] * run.value("residual/z"))
 

@@ -14,7 +14,6 @@ def still(path):
 
 
 def all_still(case):
-    """Neither z, nor v, nor the path of one case moves."""
     return lambda name, step, value: still(value) if name.startswith(f"{case}/") else value
 
 

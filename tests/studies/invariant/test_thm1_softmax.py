@@ -22,7 +22,6 @@ JITTER = np.array([-1.0, 1.0, -1.0, 1.0])
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
-    """More networks than four, whose intervals would be of 99 %: what training gives is decided."""
     return carried_out(STUDY, replace(TINY, seeds=8), tmp_path_factory.mktemp("runs") / "several")
 
 
@@ -109,7 +108,6 @@ def test_a_condition_that_is_not_met_is_no_case_of_it(run, tmp_path, side):
 
 
 def test_the_covariance_of_other_classes_must_not_do(run, tmp_path):
-    """Its printed form is as wrong as ever, but the correction would be right for any classes."""
     shift = run.value("smooth/identity") - run.value("smooth/integrated")
     with altered(run, tmp_path / "run", "random/integrated", lambda _: run.value("random/identity") - shift) as copy:
         finding = found(STUDY, copy, "eq17-covariance")
@@ -176,7 +174,6 @@ def test_figure_2_beside_frozen_attention(run, tmp_path, kind, own, frozen, verd
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_figure_2_beside_another_seed(run, tmp_path, kind, own, alike, verdict):
-    """V of another network is a control too: where all networks have the same z, it predicts z as well."""
 
     def change(z):
         z[:, 1:] = directions()[0] if alike else z[:, 1:]
@@ -220,7 +217,6 @@ def test_a_correlation_does_not_hide_the_size(run, tmp_path):
 
 @pytest.mark.parametrize("claim", ["softmax-published", "eq18-current-mean"])
 def test_estimates_no_better_than_the_start_are_not_above_it(run, tmp_path, claim):
-    """The start correlates with z as the estimate does."""
 
     def change(z):
         z[:, 0] = 0.01 * like(z, 0.9 + 0.001 * JITTER)[:, -1]
@@ -234,7 +230,6 @@ def test_estimates_no_better_than_the_start_are_not_above_it(run, tmp_path, clai
 @pytest.mark.parametrize("moment", [6, -1])
 @pytest.mark.parametrize(("claim", "name"), [("softmax-published", "published"), ("eq18-current-mean", "current mean")])
 def test_the_size_is_asked_at_every_moment(run, tmp_path, claim, name, moment):
-    """At half of training an estimate is far off; at the end it is right."""
 
     def change(z):
         estimate = like(z, 0.995)
@@ -301,7 +296,6 @@ def test_rebuilt_logits_are_judged_by_size_and_form(run, tmp_path, rebuilt, verd
 
 
 def test_rebuilt_logits_stand_beside_logits_that_never_move(run, tmp_path):
-    """That z stays at 0.4 of its end is wrong by 0.6."""
 
     def late(z):
         z[:, 0] = 0.4 * z[:, -1]

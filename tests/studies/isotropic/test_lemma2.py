@@ -21,7 +21,6 @@ SPOILED = [
 
 @pytest.mark.parametrize(("claim", "series"), [("f-derivative", "theta1"), ("f-primitive", "theta2")])
 def test_laws_that_are_all_alike_confirm_nothing(run, tmp_path, claim, series):
-    """The control compares each law with the next: it must differ."""
     like = run.value(f"gaussian/{series}")
     copies = {f"{law}/{name}" for law in ("gaussian", "student", "exponential") for name in _pair(claim)}
     with changed(run, tmp_path / "run", lambda name, step, value: like if name in copies else value) as spoiled:
@@ -42,7 +41,6 @@ def test_samples_that_cannot_tell_one_law_from_another_confirm_nothing(run, tmp_
 
 
 def as_if_printed_right(run):
-    """A change of a run in which everything printed is right."""
 
     def change(name, step, value):
         if name.endswith("/growth"):

@@ -17,7 +17,6 @@ COUPLING, COUPLING_OFF, XI = 6, 7, 8
 
 
 def column(which, change):
-    """A change of one column of the critical points."""
 
     def changed(rows):
         rows = np.array(rows)
@@ -28,7 +27,6 @@ def column(which, change):
 
 
 def printed_right_once(rows):
-    """The first of the critical points has the printed rates."""
     rows = np.array(rows)
     rows[0, [ACROSS_PRINTED, ALONG_PRINTED]] = rows[0, [ACROSS, ALONG]]
     return rows

@@ -54,7 +54,6 @@ def made(tmp_path, config=CONFIG, **variants):
 
 
 def two(entropy, one=None, **options):
-    """A record of two depths, of which the deeper one has this entropy."""
     return {"L1": depth(down_and_up(np.ones((5, 1)), 0.5) if one is None else one), "L2": depth(entropy, **options)}
 
 
@@ -75,7 +74,6 @@ def test_rebounds_must_exceed_chance_and_what_matters(tmp_path, back, spread, ve
 
 
 def test_entropy_that_still_falls_at_the_end_tells_nothing_of_a_rebound(tmp_path):
-    """Lowest at the last point with every seed: nobody knows what comes after it. One seed that rises speaks."""
     falls = down_and_up(np.ones((5, 1)), 0.5 + 0.01 * SEEDS)
     falls[:] = np.linspace(3.0, 2.0, falls.shape[1])[:, None] + 0.01 * SEEDS[:, None]
     mixed = np.concatenate([falls, down_and_up(np.ones((5, 1)), 0.5 + 0.01 * SEEDS)], axis=2)[:, :, [1, 1, 0, 1]]
@@ -94,7 +92,6 @@ def test_entropy_that_still_falls_at_the_end_tells_nothing_of_a_rebound(tmp_path
 
 
 def test_what_never_dropped_does_not_come_back(tmp_path):
-    """Neither a rise from the start on, nor one after a drop that seeds do not agree on."""
     cases = ((0.0, "not above its control"), (0.3 + 0.3 * SEEDS, "undecided"), (1.0 + 0.5 * SEEDS, "undecided"))
     for place, (drop, verdict) in enumerate(cases):
         one = down_and_up(np.broadcast_to(drop, (5, 1)), 0.5 + 0.01 * SEEDS)
@@ -292,7 +289,6 @@ def test_networks_that_learned_nothing_get_no_verdict(tmp_path):
 
 
 def test_a_depth_that_learned_nothing_does_not_speak_against_a_claim_either(tmp_path):
-    """Here both depths show nothing, and one of them could not have."""
     config = fig6.Fig6Config(**SMALL, layers=(2, 4), rate=0.02, seeds=5)
     two, four = (np.full((5, 13, layers), 2.0) + 0.001 * SEEDS[:, None] for layers in (2, 4))
     for loss, verdict in ((LEARNED, "not above its control"), (IDLE, "undecided")):
@@ -301,7 +297,6 @@ def test_a_depth_that_learned_nothing_does_not_speak_against_a_claim_either(tmp_
 
 
 def test_a_seed_that_diverged_is_left_out_of_every_number(tmp_path):
-    """The last of six has curves and losses that would turn every verdict."""
     config = fig6.Fig6Config(**SMALL, layers=(1, 2), rate=0.02, seeds=6)
 
     def six(part, wild):
@@ -328,7 +323,6 @@ def test_a_seed_that_diverged_is_left_out_of_every_number(tmp_path):
 
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_what_is_left_of_a_depth_is_said(depths, tmp_path, left):
-    """Of L = 2; of the other depth nothing diverged."""
 
     def lost(name, step, value):
         return np.where(np.arange(3) < left, -1, 4) if name == "L2/diverged_at" else value

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.usefixtures("no_other_text")
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
-    """A judge draws anew each time it is asked, and these cases are clear enough for few draws."""
     monkeypatch.setattr(fig8, "RESAMPLES", 200)
 
 
@@ -97,7 +96,6 @@ def test_the_pattern_of_the_best_rate(tmp_path, back, spread, verdict):
 
 @pytest.mark.parametrize("uncertain", [1, 2])
 def test_the_pattern_must_be_beyond_what_seeds_differ(tmp_path, uncertain):
-    """Be it the best rate whose seeds differ, or its control."""
     run = made(tmp_path / "run", (0.1, 0.5, 0.4), LOSSES, spread=0.0)
     back = np.repeat([0.1, 0.5, 0.4], 3)
     back[3 * uncertain : 3 * uncertain + 3] += 0.1 * SEEDS
@@ -111,7 +109,6 @@ def test_the_pattern_must_be_beyond_what_seeds_differ(tmp_path, uncertain):
 
 
 def test_more_than_elsewhere_is_not_enough_where_nothing_comes_back(tmp_path):
-    """Every seed is high where the others have their valley, and ends below that: at the best rate by less."""
     run = made(tmp_path / "run", (0.1, 0.8, 0.2), LOSSES, spread=0.0)
     peaks = np.repeat([2.0, 1.4, 2.0], 3)
 
@@ -189,7 +186,6 @@ def test_nothing_is_told_where_no_rate_learns(tmp_path):
 
 
 def test_a_run_that_diverged_has_no_part_in_it(tmp_path):
-    """Here the last seed of each rate, of four; three are what a valley of the others takes."""
     config = fig8.Fig8Config(**SMALL, rates=RATES, layers=2, seeds=4)
     back = np.repeat([0.1, 0.8, 0.2], 4)
     back[3::4] = [9.0, -9.0, 9.0]
@@ -229,7 +225,6 @@ def test_a_correlation_that_exchanged_rates_reach_is_not_above_its_control(tmp_p
 
 
 def test_a_rate_that_learns_nothing_counts_among_all_runs(tmp_path):
-    """It comes back most and has the worst loss; without it, the correlation is whole."""
     losses = np.append(3 - SCORES[:6], FREQUENCIES)
     finding = found(fig8.STUDY, made(tmp_path / "run", SCORES, losses, rates=SEVEN), "fig8-pattern-and-loss")
     assert finding.verdict == "undecided"
@@ -256,7 +251,6 @@ def test_a_correlation_that_cannot_be_worked_out_is_not_run(tmp_path):
     ],
 )
 def test_large_rates(tmp_path, ends, spread, verdict):
-    """Against the best rate, which keeps 1 of 2 nats in both layers."""
     last = np.ones((9, 2))
     last[6:] = np.array(ends) + spread * SEEDS[:, None]
     assert of(made(tmp_path / "run", (0.1, 0.1, 0.1), LOSSES, rises=last), "fig8-large-rate") == verdict

@@ -71,7 +71,6 @@ def ours(tmp_path):
 
 
 def stored_run(seed, level, rate=1e-4):
-    """One that stands at its level in both layers, with the loss 9 at first and then 3."""
     return {
         "layers": 2, "lr": rate, "seed": seed, "steps": [0, 1000, 2000, 3000], "val_loss": [9.0, 3.0, 3.0, 3.0],
         "entropy": [[level, level]] * 4,
@@ -112,7 +111,6 @@ def rows(run, stored):
 
 
 def test_means_are_compared_of_the_seeds_that_both_have(ours):
-    """Stored seeds 1 and 2 are our 3 and 4; our 2 and 5 have no part in it, nor has a stored one that we lack."""
     (found,) = rows(ours(), [stored_run(1, 3.0), stored_run(2, 5.0), stored_run(7, 100.0)])
     assert found.rms == pytest.approx(np.sqrt(np.mean(np.square(3.5 + np.arange(3) - 4.0))))
     assert found.untrained == pytest.approx(0.5)
@@ -168,7 +166,6 @@ def test_curves_without_our_points_are_not_compared(ours):
 
 
 def test_single_runs_are_compared_with_their_twins(ours):
-    """Ours rise by 1 a point: without their rises they stay where they began."""
     stored = [stored_run(2, 5.0), stored_run(1, 3.0), stored_run(7, 100.0)]  # of seeds 4 and 3, and of none of ours
     (found,) = distances_by_seed(ours(), {"v": 2}, stored)
     assert np.isnan(found[[0, 3]]).all()
@@ -250,7 +247,6 @@ def test_a_recipe_that_differs_is_told_in_words():
 
 
 def test_curves_that_hardly_rise_are_held_against_their_start(near):
-    """There the curve without its rises is no control: it is the curve itself."""
     flat = ROW._replace(one_way=NEAR / 2)
     assert near([flat], [seeds(0.06, 0.061, 0.9)]).verdict == "holds"
     assert near([flat], [seeds(0.06, 0.9, 0.061)]).verdict == "not above its control"
@@ -266,7 +262,6 @@ def test_mean_curves_must_be_near_in_every_row(near):
 
 
 def test_one_seed_says_nothing_of_chance(near):
-    """Nor does the distance of mean curves alone, which is all that some records have."""
     alone = seeds(0.06, 0.4, 0.9)
     alone[1:] = np.nan
     assert near([ROW], [alone]).verdict == "undecided"

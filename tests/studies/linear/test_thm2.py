@@ -15,7 +15,6 @@ HOLDS, FAILS, BLIND = "holds", "fails", "not above its control"
 
 
 def judged(run, path, changes):
-    """The verdicts on a copy of the run in which the named series are other ones."""
     with changed(run, path, lambda name, step, value: changes.get(name, value)) as copy:
         return verdicts(STUDY, copy)
 
@@ -88,7 +87,6 @@ def test_a_flow_that_stands_still_says_nothing_of_the_closed_form(run, tmp_path,
 
 
 def test_losers_must_be_finite_and_winners_infinite(run, tmp_path):
-    """At t* itself an infinite weight has |erf| = 1: all infinite is no loser, none infinite is no winner."""
     infinite, share = 10 * np.sign(run.value("limits")), run.value("share") / SMALL.horizon
     all_infinite = np.repeat(infinite[:, None], SMALL.steps, 1)
     changes = {"zero/v": all_infinite, "limits": infinite, "share": share}

@@ -15,13 +15,11 @@ UNLIKE = np.array([1.8, 0.4, 1.6, 0.2])  # matrices that do not agree on the dir
 
 
 def judged(run, path, changes):
-    """The verdicts on a copy of the run in which the named series go through functions."""
     with changed(run, path, lambda name, step, value: changes.get(name, lambda x: x)(value)) as copy:
         return verdicts(STUDY, copy)
 
 
 def losing(share):
-    """A stable rank that falls evenly, by so much in all."""
     return lambda path: path[:1] * np.linspace(1, 1 - share, len(path))[:, None]
 
 
@@ -106,7 +104,6 @@ def test_the_gradient_is_compared_with_v(run, tmp_path, changes, verdict):
 
 
 def test_the_gradient_is_lower_at_every_moment_that_is_asked(run, tmp_path):
-    """A V' that loses its lead at the very end is lower in rank only for a while."""
 
     def late(velocity):
         return np.where(np.arange(len(velocity))[:, None] == len(velocity) - 1, run.value("rank/V"), velocity)
@@ -117,7 +114,6 @@ def test_the_gradient_is_lower_at_every_moment_that_is_asked(run, tmp_path):
 
 
 def soon(*factors):
-    """Growth at 1 − t/t* = 0.01, by matrix."""
     return put((SOON,), factors)
 
 

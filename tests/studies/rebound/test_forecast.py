@@ -287,7 +287,6 @@ def test_the_benchmark_is_sealed_with_the_seeds_that_all_networks_have(small, lo
 
 
 def test_members_in_groups_have_their_own_past(small):
-    """Networks that do not fit into memory are measured a few at a time."""
     tokens = torch.arange(12).view(2, 6)
     words = Words(tokens, tokens.clamp(max=12), torch.from_numpy(small.value("words/sizes").copy()))
     measure = _foretelling(words, VARIANTS[0], small, [*spread_points(4, 46), 65])

@@ -39,7 +39,6 @@ ROOT = Path(__file__).parents[3]
 
 
 def sampled_entropy(variance, n_keys, draws=4000):
-    """Mean over queries with 1 to n_keys keys of the entropy of Gaussian logits, by drawing them."""
     generator = torch.Generator().manual_seed(0)
     total = 0.0
     for n in range(1, n_keys + 1):
@@ -49,7 +48,6 @@ def sampled_entropy(variance, n_keys, draws=4000):
 
 
 def history(seed=0, layers=2, entropy=None, n_keys=6, **fields):
-    """Smooth made-up curves; any of them can be given."""
     place = np.log1p(STEPS)[None] / 8
     level = 1 + 0.1 * np.arange(layers)[:, None] + 0.05 * seed
     plain = {
@@ -111,7 +109,6 @@ def test_no_entry_moves_with_the_future():
 
 
 def test_the_law_by_hand():
-    """From what is stored and what is read to the variance and to entropy, with other code."""
     given = history(layers=1, n_keys=5)
     past = given.until(128)
     x, recent = np.log(past.steps[1:]), past.steps[1:] >= 63
@@ -166,7 +163,6 @@ def test_lines_and_trends_foretell_their_own_curves():
 
 
 def test_constants_are_found_again():
-    """Curves that halve their way from doubling to doubling; and the law says something of made-up curves."""
     doublings = np.log2(np.maximum(STEPS, 8) / 8)
     halving = history(entropy=np.stack([1 + 2.0**-doublings, 1 + 2 * 2.0**-doublings]))
     constants = fit([halving], FIRST)
@@ -201,7 +197,6 @@ def test_the_law_is_fitted_where_it_holds():
 
 
 def test_constants_are_those_of_all_runs_together():
-    """One run moves on as its slopes say, the other stands still: the best share lies between, whoever comes first."""
     place = np.log(np.maximum(STEPS, 4))[None] / 8
     share, stored = 1 / (1 + np.exp(2 - place)), np.exp(-2 + 2 * place)
     shared = stored * share * (1 - share)
@@ -248,7 +243,6 @@ def percent(skill):
 
 
 def test_the_kept_runs_are_those_of_the_record():
-    """And their scores are the skills that the study found, by other code."""
     record = json.loads((ROOT / "results/forecast/findings.json").read_text())
     law = next(one for one in record["findings"] if one["id"].endswith("focus-and-dilution-foretells"))
     seal = kept_runs.seal_of()

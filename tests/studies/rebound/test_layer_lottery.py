@@ -33,7 +33,6 @@ pytestmark = pytest.mark.usefixtures("no_other_text")
 
 @pytest.fixture(autouse=True)
 def few_shuffles(monkeypatch):
-    """A judge shuffles anew each time it is asked, and these cases are clear enough for few."""
     monkeypatch.setattr(record, "SHUFFLES", 100)
 
 
@@ -54,7 +53,6 @@ def ensemble(small):
 
 
 def of_kind(kind, place=0):
-    """The number of a twin, five seeds and two twins of each kind."""
     return 5 + 2 * (KINDS.index(kind) - 1) + place
 
 
@@ -111,7 +109,6 @@ def test_a_group_reads_what_its_members_read_alone(ensemble):
 
 
 def test_an_exact_copy_ends_with_the_same_numbers(whole):
-    """On a CPU: so that what rounding twins do is rounding's doing."""
     entropy = whole.array(f"{NETWORKS}/valid/entropy")
     twin = entropy[:, of_kind("rounding")]
     assert not np.array_equal(entropy[:, 0], twin)
@@ -218,7 +215,6 @@ def test_twins(tmp_path):
 
 
 def test_position_alone_makes_no_twins(tmp_path):
-    """What all networks share is taken away before twins are compared."""
     assert of(made(tmp_path / "run", position=50.0), lottery.ROUNDING) != "holds"
 
 

@@ -33,7 +33,6 @@ def level(step, back, low):
 
 
 def words(step, ordered):
-    """Logits that end at 1, 2, ...: those that go far are half way first, or last."""
     far = np.arange(1, WORDS + 1)
     half = 200 - 15 * far if ordered else 20 + 15 * far
     return far * (1 - 0.5 ** (step / half)) * (-1) ** far
@@ -279,7 +278,6 @@ def test_thresholds_are_half_of_the_plain_network_s_peak(small_run):
 
 
 def test_members_are_of_the_arm_under_which_they_are_read():
-    """Those of an arm stand together, seed by seed, on text and in the made language."""
     variant, plain = networks._of_arms(replace_recipe(CONFIG), len(ARMS)), type("Plain", (), {})
     kept = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -299,12 +297,10 @@ def test_members_are_of_the_arm_under_which_they_are_read():
 
 
 def replace_in(one, changes):
-    """`dataclasses.replace`, for what is a dataclass."""
     return replace(one, **changes) if isinstance(one, DecoderConfig) else None
 
 
 def replace_recipe(config):
-    """The plain recipe of two layers, without a text."""
     from joma.recipes.language import Recipe
     from joma.recipes.optimizers import make_optimizer
 

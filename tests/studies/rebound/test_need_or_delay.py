@@ -129,7 +129,6 @@ def drawn(seed, seeds=5):
 
 
 def slow_valley(path, layer, seed):
-    """Of the other seeds that are left: the measuring point of their lowest mean."""
     others = [s for s in range(path.entropy.shape[1]) if s != seed and not math.isnan(path.entropy[layer, s, 0])]
     means = [sum(path.entropy[layer, s, p] for s in others) / len(others) for p in range(len(path.steps))]
     return means.index(min(means))

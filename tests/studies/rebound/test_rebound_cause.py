@@ -175,7 +175,6 @@ def test_layers_that_come_back_without_a_twin_are_not_judged_by_it(run, tmp_path
 
 
 def test_only_what_numerical_errors_cannot_explain_counts(run, tmp_path):
-    """Both ways: neither a claim nor its refusal may rest on them."""
     own, below = "own-qk-higher-layers", "higher-layers-by-lower-mlp"
     large = np.array([0.4, 0.4, 0.2995])  # more than all but a trace of one seed
     wins, loses = {"own QK": 0.3, "lower MLP": 0.0}, {"own QK": 0.0, "lower MLP": 0.3}

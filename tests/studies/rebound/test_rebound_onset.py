@@ -111,7 +111,6 @@ def test_labels_must_fit_into_the_words_of_the_text(small, text):
 
 
 def test_words_that_a_text_lacks_are_as_if_they_were_not_there(small, text):
-    """The loss of a network with room for more words equals that of one without."""
     base = recipe(small, text, layers=1, rates=(0.02,))
     found_levels = levels_of(small, text)
     ensemble = onset_ensemble(base, found_levels, text, by_frequency(found_levels.texts[0], CLASSES, GROUPINGS)[0])

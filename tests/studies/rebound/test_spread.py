@@ -38,7 +38,6 @@ def run(small_run):
 
 
 def at(run, variant, what, step):
-    """(layers, seeds, heads) at a step."""
     return record.values(run, variant, what)[:, :, steps_of(run, variant).tolist().index(step)]
 
 
@@ -66,7 +65,6 @@ def test_nothing_is_held_until_the_valley_is_past(run):
 
 
 def test_members_in_groups_are_held_at_their_own_sizes(run, config):
-    """Networks that do not fit into memory are measured a few at a time."""
     text, name = corpus(config), "2 layers"
     variant = plan(config, text)[name]
     measure = spreading(torch.arange(12).view(2, 6), name, run, config.valley)
@@ -80,7 +78,6 @@ def test_members_in_groups_are_held_at_their_own_sizes(run, config):
 
 
 def test_sizes_are_held_at_the_valley_and_nowhere_else(run, config, tmp_path):
-    """Whatever was recorded at other steps, and the last one too, moves nothing."""
     name = "2 layers"
     shape = plan(config, corpus(config))[name].decoder
 
@@ -110,7 +107,6 @@ def test_seeds_that_diverged_have_no_values(run, tmp_path):
 
 
 def test_entropies_of_gaussian_logits_are_kept_of_every_network(tmp_path):
-    """Also where one network has far larger variances than the others, and the first of them."""
     sizes = {"a": np.array([[0.1, 0.2]]), "b": np.array([[30.0, np.inf]]), "c": np.array([[5.0, 0.0]])}
     with Run.create(tmp_path / "run.sqlite", study="x", config={}) as kept:
         for name, size in sizes.items():
@@ -128,7 +124,6 @@ def test_heads_are_averaged_by_their_logarithms_where_factors_are_compared(run, 
     variant = BASES[-1]
 
     def unlike(name, step, value):
-        """One head doubles to the valley and halves after it, the other stays."""
         if name != f"{variant}/spread/shared":
             return value
         return value * 0 + (np.array([4.0, 2.0]) if step == 10 else np.array([2.0, 2.0]))
@@ -140,7 +135,6 @@ def test_heads_are_averaged_by_their_logarithms_where_factors_are_compared(run, 
 
 
 def test_a_killed_run_goes_on_after_the_valley(run, data_folder, tmp_path):
-    """The same with one layer, stopped between the valley and the end."""
     small = sizes("spread", layers=(1,), others=False, data=str(data_folder))
     whole = carried_out(spread.STUDY, small, tmp_path / "whole")
     ends_the_same_after_an_interrupt(spread.STUDY, small, whole, tmp_path / "run", after=0.6)
@@ -199,7 +193,6 @@ def made(run, path, *, rise=0.4, miss=0.02, apart=0.5, down=None, back=None, los
     seeds = noise * NOISE
 
     def entropy(variant, step, layers, heads):
-        """(seeds, layers, heads)."""
         end = steps_of(run, variant)[-1]
         after = max(step - 10, 0) / max(end - 10, 1)
         level = apart * np.arange(layers) if layers > 1 else np.zeros(1)
@@ -376,7 +369,6 @@ def test_networks_that_diverged_are_left_out(run, tmp_path):
 
 def test_only_layers_that_come_back_are_in_the_way_back(run, tmp_path):
     def flat(name, step, value):
-        """The first of two layers falls on."""
         if name == "2 layers/valid/entropy" and step > 10:
             value[:, 0] -= 1.0
         return value

@@ -25,7 +25,6 @@ APART = np.abs(TURNS - TURNS[ORDER]).mean()
 
 
 def parabola(x, turn):
-    """Far above at the end, so that all seeds come back by about as much, wherever they turn."""
     return 1.0 + 0.3 * (x - turn) ** 2 + 20.0 * (x > LOGS[-2] + 0.2)
 
 
@@ -112,7 +111,6 @@ def test_a_dip_before_a_network_has_learned_does_not_count(tmp_path):
     learns = np.array([128, 128, 256, 16] * 2)
 
     def dipping(x):
-        """Lowest of all just before the seed learns, and at the start."""
         last = LOGS[[STEPS.tolist().index(step) - 1 for step in learns]]
         return np.where((x <= last + 1e-9) & (learns > 16), 0.1, parabola(x, TURNS)) - 5.0 * (x == 0)
 

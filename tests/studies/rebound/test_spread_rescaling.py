@@ -66,7 +66,6 @@ def test_rescaled_entropies_are_those_of_logits_built_by_hand(network):
 
 
 def test_held_sizes_are_those_of_the_valley(network):
-    """Each way of holding gives logits whose parts, built by hand, have the sizes that it says."""
     decoder, tokens = network
     with torch.no_grad():
         _, parts = by_hand(decoder, tokens, lambda *place: 1.0)
@@ -111,7 +110,6 @@ def test_entropies_of_gaussian_logits_between_the_nodes(largest):
 
 
 def test_gaussian_entropies_are_those_of_logits_that_are_drawn():
-    """No formula: rows of Gaussian logits, their mean variance, and their mean entropy."""
     draw, length = np.random.default_rng(0), 6
     entropy, variance = [], []
     for n in range(1, length + 1):

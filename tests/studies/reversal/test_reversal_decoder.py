@@ -196,7 +196,6 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path):
 
 
 def test_a_network_that_diverged_on_its_way_does_not_count(tmp_path):
-    """It is marked from there on; at the start it was sound."""
 
     def mark(name, step, value):
         marked = np.array(value)

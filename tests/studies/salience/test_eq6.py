@@ -160,7 +160,6 @@ def test_without_attention_the_components_move_alike():
 
 
 def test_the_long_run_follows_eq_6(monkeypatch):
-    """Its end is the target whatever the speed, so the speed is looked at."""
     fields = []
     monkeypatch.setattr(eq6, "integrate", lambda field, v0, t: fields.append((field, v0, t)) or [v0])
     for attention in (True, False):

@@ -50,7 +50,6 @@ LATE = (slice(None), slice(None), slice(TOKENS, TOKENS + OWN))
 
 
 def growth(change):
-    """A change of recorded flows: B of all tokens."""
 
     def changed(path):
         path = np.array(path)
@@ -61,7 +60,6 @@ def growth(change):
 
 
 def even_gain(path):
-    """Logits of the distinct tokens as Theorem 3 has them: one clock for all."""
     path, p = np.array(path), graded_classes(2, 5, 4)[0, :5].numpy()
     clock = 1 - np.exp(-2 * path[..., 4:5])
     path[..., :5] = -np.log1p(-clock * (p / p[-1]) ** 2) / 2
@@ -69,12 +67,10 @@ def even_gain(path):
 
 
 def early(path):
-    """The probability of the right output, past one half at the first moment."""
     return put((..., -2), 0.9)(path)
 
 
 def rare_first(z):
-    """Logits of each class in the opposite order, at every time."""
     first, second, common = z[..., :OWN], z[..., OWN : 2 * OWN], z[..., 2 * OWN :]
     return np.concatenate([first[..., ::-1], second[..., ::-1], common], -1)
 
@@ -114,7 +110,6 @@ SPOILED = [
 
 
 def test_a_share_counts_tokens_of_all_times_and_draws(run, tmp_path):
-    """One logit of the wrong sign is one of steps x draws x tokens; a pair out of order one of as many pairs."""
     steps, draws, _ = run.value("alike/z").shape
     with altered(run, tmp_path / "sign", "alike/z", put((1, 0, 0), -1.0)) as copy:
         (test,) = found(STUDY, copy, "distinct-tokens-gain").printed.tests
@@ -128,7 +123,6 @@ def test_a_share_counts_tokens_of_all_times_and_draws(run, tmp_path):
 
 
 def printed_growth(run, slope=1.0):
-    """B as the slide has it, with a multiple of its slope."""
     t, ratios = run.value("ratio/t"), run.value("ratio/ratios")
     log = np.log(1000 * t / 2) ** 2
     return np.log(2.0 + 4 * slope * ratios * log[:, None])[..., None]
@@ -162,7 +156,6 @@ def test_a_sharper_attention_is_sparse(run, tmp_path):
 
 
 def sgd(values):
-    """Logits at the end that have such values on every seed: distinct tokens of both classes, then common ones."""
 
     def change(z):
         z = np.array(z)
@@ -188,7 +181,6 @@ SPOILED = [
 
 
 def test_labels_that_say_nothing_must_not_do_the_same(run, tmp_path):
-    """Where shuffled labels lead to the same logits, the hardest control is theirs."""
     good = sgd((RISING, LOW))
     with (
         altered(run, tmp_path / "first", "sgd/z", good) as first,

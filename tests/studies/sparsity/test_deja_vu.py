@@ -72,7 +72,6 @@ def test_inputs_are_what_enters_each_layer_and_contributions_come_from_it():
 
 @torch.no_grad()
 def test_contributions_add_up_to_what_the_layer_adds():
-    """One neuron, or one head, kept at a time: what it adds is as long as its contribution."""
     made = members("gelu")
     decoder = made.networks([0])
     added = {}
@@ -150,7 +149,6 @@ def test_verdicts_follow_the_record(tmp_path, planted, expected):
 
 
 def test_heads_are_judged_by_what_is_recorded_of_heads(tmp_path):
-    """The heads alone: their best sets carry little, or their predicted sets cost much."""
     for planted, turned in (
         ({"carried": {"best": 0.8}}, {1: LITTLE}),
         ({"carried": {"predicted": 0.3}}, {4: "fails"}),

@@ -62,7 +62,6 @@ def test_networks_that_look_far_back_are_trained_beside_the_others(tmp_path, mon
 
 
 def _far_back(near, name, step, worth):
-    """Losses of 6 nats, which no network of the small vocabulary learned with; order is worth something at the end."""
     if name.endswith("permuted"):
         return near.at(name.replace("permuted", "loss"), step) + 4.0 + (worth if step == STEPS[-1] else 0.0)
     return near.at(name, step) + (4.0 if name.endswith(("/loss", "cut")) else 0.0)
@@ -78,7 +77,6 @@ def _far_back(near, name, step, worth):
     ],
 )
 def test_what_far_networks_lose(tmp_path, worth, costs, verdict):
-    """As the others are judged, and only if what is far back matters to them."""
     with record(tmp_path / "near.sqlite", **costs) as near:
         far = Run.create(tmp_path / "far.sqlite", study=STUDY.name, config=near.config, version=STUDY.version)
         for name in near.names():
@@ -240,7 +238,6 @@ def test_shuffling_keeps_the_words_and_the_second_half():
 
 
 def uniform(ids, **options):
-    """A model to which all words and all keys are alike."""
     weights = torch.ones(len(ids), 2, 16, 16).tril()
     logits = torch.zeros(len(ids), 1, 50)
     return SimpleNamespace(attentions=[weights / weights.sum(-1, keepdim=True)], logits=logits, past_key_values=0)
@@ -281,7 +278,6 @@ def test_all_that_is_drawn_has_the_seed_of_the_config(tmp_path, monkeypatch):
 
 
 def test_both_kinds_of_text_are_held_out(tmp_path, monkeypatch):
-    """The last four characters: two of WikiText-2, which train.txt has not, and two of the source."""
     folder = tmp_path / "wikitext-2"
     folder.mkdir()
     (folder / "train.txt").write_text("words to train on ", encoding="utf-8")

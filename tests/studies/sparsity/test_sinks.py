@@ -27,7 +27,6 @@ UNFETCHED = 1.2
 
 
 def test_points_are_every_so_many_steps():
-    """5 is 2 times 2 and one more: the end is measured anyway."""
     config = replace(TINY, steps=5, every=2)
     reading = Reading(torch.zeros(8, 17, dtype=torch.long), torch.zeros(3, 17, dtype=torch.long), 60)
     assert Members(config, COPY, KINDS[0], reading).ensemble().points == [0, 2, 4, 5]
@@ -97,7 +96,6 @@ def test_text_is_learned_a_tenth_below_guessing_with_the_first_token_among_the_w
 
 
 def test_a_kind_that_never_attends_proves_nothing(tmp_path):
-    """It has no sink because it has no attention: left out, and where all are, not run."""
     with written(tmp_path / "a.sqlite") as run:
         name = f"{COPY}/sigmoid/attention/fetched"
         with altered(run, tmp_path / "b.sqlite", name, lambda x: x * 0 + UNFETCHED) as copy:

@@ -66,7 +66,6 @@ def test_a_verdict_follows_its_record(change, claim, verdict, tmp_path):
 
 
 def test_each_claim_reads_its_own_kind(tmp_path):
-    """A mass of 0.5 in one kind is seen by the claims about that kind alone."""
     claims = {"relu": "relu-needs-none", "sigmoid": "sigmoid-needs-none", "learned-sink": "learned-sink-takes-over"}
     for kind, claim in claims.items():
         with made(tmp_path, ends={kind: 0.5}) as run:

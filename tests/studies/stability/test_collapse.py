@@ -142,7 +142,6 @@ def test_a_history_that_does_not_fit_is_refused(config):
 
 
 def losses(run, path, course):
-    """A copy in which the first plain member has this loss."""
 
     def change(name, step, value):
         if name == f"{PLAIN}/probe/loss":
@@ -353,7 +352,6 @@ def test_where_all_open_runs_diverge_nothing_is_calibrated(run, tmp_path):
 
 
 def test_open_seeds_alone_calibrate(run, tmp_path):
-    """What healthy runs of judged seeds do moves no threshold: it is a false alarm."""
     copy = told(run, tmp_path / "false", false=("largest logit", "loss"))
     for rule in ("largest logit", "loss"):
         np.testing.assert_allclose(record.lead(copy, rule), (EVENT - RINGS[rule]) / EVENT)
@@ -382,7 +380,6 @@ def test_an_open_run_that_goes_further_raises_the_threshold(run, tmp_path):
 
 
 def test_healthy_twins_that_ring_too_often_are_not_quiet(run, tmp_path):
-    """In half of them: fewer than of the others, and more than a tenth."""
     warm = (record.column(run, PLAIN, "kind") == HEALTHY) & (record.column(run, PLAIN, "warm_up") > 0)
 
     def change(name, step, value):

@@ -47,7 +47,6 @@ def decoder(members=3, size=4.0):
 
 
 def logits(made):
-    """(layers, members, sequences, heads, queries, keys)."""
     seen = []
     with torch.no_grad():
         made.features(TOKENS, look=lambda layer, name, value: seen.append(value.clone()) if name == "logits" else None)
@@ -135,7 +134,6 @@ def test_what_a_remedy_multiplies_is_counted():
 
 
 def test_what_a_remedy_multiplies_does_not_depend_on_the_device(config, run):
-    """It is counted on the CPU, which has no other precision than float32."""
     on_gpu, text = replace(config, device="cuda", precision="tf32"), corpus(config)
     for name in (QK_CLIP, RESTORED):
         assert _work(on_gpu, name, plan(on_gpu, text)[name], text) == run.value(f"{name}/work") > 0

@@ -105,8 +105,6 @@ def test_rotation_keeps_how_often_a_label_is_on_within_the_file(code):
 
 
 class Planted:
-    """A decoder whose first hidden neurons are what the test says."""
-
     def __init__(self, hidden, members=2):
         self.members, self.hidden = members, hidden
         self.config = DecoderConfig(vocabulary=SMALL.vocabulary, layers=1, width=2, context=SMALL.context)
@@ -266,7 +264,6 @@ def test_each_control_can_turn_the_verdict(tmp_path, row, expected):
 
 
 def test_a_node_that_told_as_much_before_training_stands_for_nothing_new(tmp_path):
-    """The best node exceeds its controls by far, but its share in what all nodes tell is that of the start."""
 
     def spoil(name, step, value):
         value = value.copy()
