@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ READ = {("show", "out")}
 """Options that name what is read."""
 
 
+@cache
 def parsers():
     _, commands = command_line._parser()
     add_output(own := Parser(prog="joma run STUDY"))
@@ -77,10 +79,9 @@ def reached(monkeypatch):
         found.append(options)
         return 0
 
-    def instead():
-        parser, commands = real()
-        commands["run"] = own = Parser(prog="joma run STUDY")
-        add_output(own)
+    def instead(*only):
+        parser, commands = real(*only)
+        commands["run"] = parsers()["run"]
         for command in commands.values():
             command.set_defaults(call=work)
         return parser, commands

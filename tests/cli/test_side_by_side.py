@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
+from joma.claims.execute import attempt
+from joma.claims.ledger import findings_json, with_q
 from joma.cli.main import main
+from joma.host.files import as_json
 from joma.host.progress import silent
+from joma.host.threads import limited
 from joma.scale import choosing, local, sharing
 from joma.scale.task import Done, Going, Lost
 from joma.scale.worker import carried_out
+from joma.studies import load
 from joma.studies.task import FUNCTION, carry_out
 
 
@@ -33,34 +38,13 @@ def test_what_is_finished_when_a_command_is_interrupted_can_be_shown(tmp_path):
     assert running.returncode == 130
 
 
-@pytest.fixture(scope="module")
-def both_ways(tmp_path_factory):
-    folders = {jobs: tmp_path_factory.mktemp(f"jobs-{jobs}") for jobs in (1, 2)}
-    for jobs, folder in folders.items():
-        assert main(["verify", "lemma6", "thm5", "thm4", "-j", str(jobs), "--out", str(folder)]) == 0
-    return [json.loads((folder / "findings.json").read_text())["studies"] for folder in folders.values()]
+def _findings(folder):
+    return json.loads((folder / "findings.json").read_text())["studies"]
 
 
 @pytest.mark.long
-def test_numbers_do_not_depend_on_how_many_run_side_by_side(both_ways):
-    for study in (study for found in both_ways for study in found):
-        del study["seconds"]
-        for finding in study["findings"]:
-            del finding["provenance"]["created"]
-    assert both_ways[0] == both_ways[1]
-    assert [study["name"] for study in both_ways[0]] == ["lemma6", "thm5", "thm4"]
-
-
-@pytest.mark.long
-def test_alone_and_beside_others_a_study_gives_the_same(tmp_path, both_ways):
-    assert main(["verify", "lemma6", "--out", str(tmp_path)]) == 0
-    (alone,) = json.loads((tmp_path / "findings.json").read_text())["studies"]
-    assert [f["evidence"] for f in alone["findings"]] == [f["evidence"] for f in both_ways[0][0]["findings"]]
-
-
-@pytest.mark.long
-def test_a_study_that_dies_takes_no_other_along(tmp_path, capsys, monkeypatch):
-    """Its process is killed as soon as it says something; the other study is judged all the same."""
+def test_a_study_that_dies_takes_no_other_along_and_changes_no_number(tmp_path, capsys, monkeypatch):
+    """Its process is killed as soon as it says something; the others are judged as they are alone."""
     real = local._Process.hear
 
     def hear(self, message):
@@ -69,12 +53,20 @@ def test_a_study_that_dies_takes_no_other_along(tmp_path, capsys, monkeypatch):
         return real(self, message)
 
     monkeypatch.setattr(local._Process, "hear", hear)
-    assert main(["verify", "table1", "thm5", "-j", "2", "--out", str(tmp_path)]) == 1
+    assert main(["verify", "table1", "lemma6", "thm5", "-j", "2", "--out", str(tmp_path / "beside")]) == 1
     told = capsys.readouterr().out
     assert "broke: its process died of SIGKILL" in told
     assert "broken: table1" in told
-    broken, judged = json.loads((tmp_path / "findings.json").read_text())["studies"]
-    assert (broken["findings"], len(judged["findings"])) == ([], 14)
+    broken, *beside = _findings(tmp_path / "beside")
+    assert broken["findings"] == []
+    with limited(1):
+        alone = [attempt(one, one.quick, tmp_path / "alone", alone=False) for one in map(load, ("lemma6", "thm5"))]
+    alone = json.loads(as_json(findings_json(with_q(alone))))["studies"]
+    for study in [*alone, *beside]:
+        del study["seconds"]
+        for finding in study["findings"]:
+            del finding["provenance"]["created"]
+    assert alone == beside
 
 
 class Here:

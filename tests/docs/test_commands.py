@@ -144,7 +144,9 @@ def test_options_on_the_page_are_those_of_the_parsers(monkeypatch):
     source = [text_of("docs/reference/command-line.md")]
     options._put(None, "reference/command-line", source)
     assert "{options}" not in source[0]
-    for name, parser in command_line._parser()[1].items():
+    every = command_line._parser()[1]
+    assert all(name in command_line._parser(name)[1] for name in every)
+    for name, parser in every.items():
         section = source[0].partition(f"## joma {name}\n")[2].partition("\n## ")[0]
         for action in parser._actions if name != "run" else ():
             assert action.dest == "help" or any(

@@ -41,6 +41,24 @@ start here:
   joma scan path/to/run        measure every checkpoint of your training run
   joma verify                  test every claim, in some minutes"""
 
+_COMMANDS = {
+    "verify": verify,
+    "run": verify,
+    "list": listing,
+    "show": show,
+    "report": report,
+    "judge": judge,
+    "plan": plan,
+    "validate": validate,
+    "scan": scan,
+    "atlas": atlas,
+    "merge": merge,
+    "cache": cache,
+    "forecast": forecast,
+    "watch": watch,
+    "view": view,
+    "export": export,
+}
 WITHOUT_TORCH = ("judge", "plan", "validate", "export")
 """Commands for numbers that others measured: they need numpy, scipy and rich alone."""
 
@@ -50,15 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     reopen_closed()
     encoding_safe()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser, commands = _parser()
+    if arguments and not arguments[0].startswith("-"):
+        arguments[0] = arguments[0].lower()
+    parser, commands = _parser(*arguments[:1])
     if not arguments:
         parser.print_help()
         return OK
-    if not arguments[0].startswith("-"):
-        arguments[0] = arguments[0].lower()
-        if arguments[0] not in commands:
-            hint = did_you_mean(arguments[0], commands, f"there are {', '.join(commands)}")
-            parser.error(f"no command is called {arguments[0]!r}; {hint}")
+    if not arguments[0].startswith("-") and arguments[0] not in commands:
+        hint = did_you_mean(arguments[0], commands, f"there are {', '.join(commands)}")
+        parser.error(f"no command is called {arguments[0]!r}; {hint}")
     options, rest = parser.parse_known_args(arguments)
     if options.command is None:
         parser.refuse(rest)
@@ -77,7 +95,8 @@ def _carried_out(options: argparse.Namespace, rest: list[str], command: Parser) 
     return status
 
 
-def _parser() -> tuple[Parser, dict[str, Parser]]:
+def _parser(only: str = "") -> tuple[Parser, dict[str, Parser]]:
+    """With all commands, or with the one that is named: to make all their options takes longer than to read one's."""
     parser = Parser(
         prog="joma",
         description=_FIRST,
@@ -86,23 +105,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     )
     parser.add_argument("--version", action="version", version=f"joma {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
-    for command in (
-        verify,
-        listing,
-        show,
-        report,
-        judge,
-        plan,
-        validate,
-        scan,
-        atlas,
-        merge,
-        cache,
-        forecast,
-        watch,
-        view,
-        export,
-    ):
+    for command in dict.fromkeys([_COMMANDS[only]] if only in _COMMANDS else _COMMANDS.values()):
         command.add_parser(commands)
     return parser, dict(commands.choices)
 
