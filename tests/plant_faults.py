@@ -12,9 +12,8 @@ index one off, a sign, an axis, a control dropped, one seed for all, a state tha
 of the tree, and the tests that its function selects (planting/selection.py) must fail. What is drawn is left alone:
 that is looked at. Faults that change nothing are named, each with its reason, in planting/equivalent.json.
 
-It can be done in pieces, on a machine that lends itself for minutes:
+It can be done in pieces, on a machine that lends itself for minutes. The first piece watches the tests, too:
 
-python tests/plant_faults.py --watch-only --watched watched.json.gz
 python tests/plant_faults.py --watched watched.json.gz --minutes 8 --out planted.json    # again and again
 """
 
@@ -27,6 +26,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ def outcomes(path: Path | None) -> dict[str, str]:
 
 def main() -> int:
     """Plant, print, record; status 1 if more than three in a hundred are missed, 3 if some wait."""
-    options = asked()
+    options, start = asked(), time.monotonic()
     if options.watch_only:
         watched_tests(options)
         return 0
@@ -136,7 +136,8 @@ def main() -> int:
     found = outcomes(options.out)
     left = [fault for fault in faults if fault.key not in found and not (options.leave and options.leave in fault.file)]
     given = [*marked(options), *(f"--deselect={test}" for test in selection.failed)]
-    found |= plant(left, lambda one: selection.tests_for(one.file, one.scope), options.jobs, options.minutes, given)
+    minutes = options.minutes - (time.monotonic() - start) / 60
+    found |= plant(left, lambda one: selection.tests_for(one.file, one.scope), options.jobs, minutes, given)
     done = [fault for fault in faults if fault.key in found]
     caught = sum(found[fault.key] in SEEN for fault in done)
     print(f"{caught} of {len(done)} planted faults were caught ({caught / max(1, len(done)):.1%})")
@@ -163,7 +164,7 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="another draw; else the commit chooses it")
     parser.add_argument("--count", type=int, default=FAULTS, help="how many beside those written by hand")
     parser.add_argument("--jobs", type=int, default=cores(), help="how many at a time")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so long; see --out")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so long, watching too")
     parser.add_argument("--watched", type=Path, metavar="FILE", help="where it is kept which test runs what")
     parser.add_argument("--watch-only", action="store_true", help="make that file, and plant nothing")
     parser.add_argument("--rooms", default="", metavar="ROOM,...", help="watch the tests of these rooms alone")

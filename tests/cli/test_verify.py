@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -115,15 +114,6 @@ def test_a_command_that_judged_nothing_says_so_at_its_end_and_in_its_status(with
     *_, sentence, path = capsys.readouterr().out.splitlines()
     assert "none was judged" in sentence
     assert path.startswith("report: ")
-
-
-@pytest.mark.long
-def test_no_encoding_can_cost_the_files(tmp_path):
-    command = [sys.executable, "-m", "joma", "verify", "lemma6", "-v", "--out", str(tmp_path)]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    said = subprocess.run(command, capture_output=True, check=True, env=environment).stdout.decode("ascii")
-    assert "sqrt" in said
-    assert (tmp_path / "report.html").is_file()
 
 
 @pytest.fixture

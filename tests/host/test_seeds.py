@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from joma.host.seeds import generator, stream
 
-PARTS = st.tuples(st.integers(), st.lists(st.text() | st.integers(), max_size=4).map(tuple))
+NAMES = st.text("ab03 /\0é")  # few letters: a table of all that there are takes seconds
+PARTS = st.tuples(st.integers(), st.lists(NAMES | st.integers(), max_size=4).map(tuple))
 
 
 def test_a_stream_never_changes():

@@ -5,10 +5,14 @@ import importlib
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
+from in_process import joma
+
+from joma.scan.model.loading import tokenized
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "results", "docs", "examples")
@@ -17,7 +21,18 @@ PROGRAMS = [name for name, path in SCRIPTS.items() if "__main__" in path.read_te
 
 SMALLEST = {  # the words of its command line, and constants that have no option
     "bench_alpha": ("", {}),
-    "bench_alarms": ("", {"STEPS": 84, "CHOSEN_ON": (100,), "JUDGED": (0,), "RATES": (1e-3,), "TOO_HIGH": (0.1,)}),
+    "bench_alarms": (
+        "",
+        {
+            "STEPS": 44,
+            "INTERVALS": (2,),
+            "SHAPES": {"1 x 8": {"layers": 1, "width": 8, "heads": 2}},
+            "CHOSEN_ON": (100,),
+            "JUDGED": (0,),
+            "RATES": (1e-3,),
+            "TOO_HIGH": (0.1,),
+        },
+    ),
     "bench_attention": ("", {}),
     "bench_batches": ("--studies cdag --seconds 0.01", {}),
     "bench_cache": ("", {"SHAPE": (1, 16, 2, 32, 100, 1), "KEEPS": (0.5,)}),
@@ -32,7 +47,10 @@ SMALLEST = {  # the words of its command line, and constants that have no option
     "bench_entropy_cpu": ("", {"LENGTHS": {32: 1}, "LAYERS": 1}),
     "bench_family": ("--device cpu --rounds 1", {"RATES": (0.01,)}),
     "bench_galore": ("--device cpu --sizes tiny --rounds 1 --parts optimizer,memory,projector,finite", {}),
-    "bench_galore_memory": ("", {"STEPS": 2}),
+    "bench_galore_memory": (
+        "",
+        lambda module: {"SHAPE": replace(module.SHAPE, vocabulary=50, width=16, mlp=32, layers=1), "RANK": 4},
+    ),
     "bench_monitor": ("--parts eager", {"CHUNK": 1, "ROUNDS": 1}),
     "bench_precision": ("--quick --steps 40 --precisions float32", {}),
     "bench_qkclip": ("--device cpu", {"CHUNK": 1, "ROUNDS": 2}),
@@ -41,7 +59,10 @@ SMALLEST = {  # the words of its command line, and constants that have no option
     "bench_salience": ("", {"COMPONENTS": 32, "HORIZON": 0.1, "STEP_LIMIT": 20, "compare": lambda *given: {}}),
     "bench_scale": ("", {"SIZES": (4, 8), "TASKS": 2, "CHECKPOINTS": 1, "REPEATS": 1, "places": lambda: ["local"]}),
     "bench_scan": ("--steps 1 --layers 1 --width 8 --jobs 1", {}),
-    "bench_scan_many": ("--checkpoints 2 --layers 1 --width 4", {}),
+    "bench_scan_many": (
+        "--checkpoints 2 --layers 1 --width 4",
+        {"subprocess": SimpleNamespace(run=lambda command, **_: joma(*command[3:]))},
+    ),
     "bench_sparsity": ("", {}),
     "bench_leading": ("--widths 16 --seconds 0", {}),
     "bench_spectrum": ("--sizes 8x16 --cores 1", {"ROUNDS": 1}),
@@ -63,12 +84,10 @@ SMALLEST = {  # the words of its command line, and constants that have no option
 }
 HERE_TOO_LONG = {
     "bench_galore",
-    "bench_galore_memory",
     "bench_monitor",
     "bench_precision",
     "bench_runs",
     "bench_scale",
-    "bench_scan_many",
 }
 """They start processes that load torch, compile, train, or wait for the disk."""
 ELSEWHERE = {
@@ -142,6 +161,7 @@ def test_a_script_runs_at_its_smallest_size(name, script, monkeypatch, capsys, t
     module, (words, constants) = script(name), SMALLEST[name]
     for constant, value in (constants(module) if callable(constants) else constants).items():
         monkeypatch.setattr(module, constant, value)
+    monkeypatch.setattr("joma.scan.model.text.token_ids", tokenized)  # in this process, to save the time of another
     monkeypatch.setattr(sys, "argv", [str(SCRIPTS[name]), *words.format(folder=tmp_path).split()])
     if name.startswith("compare_"):
         with pytest.raises(SystemExit, match="is not here: give its folder with --peer"):
