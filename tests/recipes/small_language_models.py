@@ -11,11 +11,9 @@ SMALL = {
     "corpus": "wikitext-2", "vocabulary": 40, "width": 8, "mlp": 8, "streams": 4, "valid_streams": 3, "length": 6,
     "sequence": 5, "valid_sequences": 8, "steps": 48, "every": 4, "dropout": 0.1,
 }  # fmt: skip
-SIZES = (40, 3001, 401)
-"""Words and tokens of the text in `data_folder`, with the vocabulary of `SMALL`."""
+SIZES = (40, 3001, 401)  # words and tokens of the text in `data_folder`, with the vocabulary of `SMALL`
 POINTS = tuple(range(0, 49, 4))
-FREQUENCIES = 4.0
-"""The loss of the words' frequencies in records that are made by hand."""
+FREQUENCIES = 4.0  # the loss of the words' frequencies in records that are made by hand
 
 
 def untrained(run, path):

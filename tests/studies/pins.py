@@ -32,22 +32,17 @@ from joma.claims.execute import judge, plain_config
 FOLDER = Path(__file__).parent / "pinned"
 LEAST, NOTHING = 5e-4, 1e-6
 """Of the mean size of the entries: what may differ on any machine. Below NOTHING a number is rounding."""
-ROUNDING = LEAST / 10
-"""Of the mean size: a smaller spread over instruction sets is not written down."""
-MARGIN = 2.0
-"""Times the spread over three instruction sets: what may differ on a machine of another kind."""
-AT_HOME = 0.25
-"""Of that: what may differ on a machine of the kind that kept the numbers."""
-CLOCK = ("second", "time", "per_s", "speed")
-"""In the names of arrays that a clock decides."""
+ROUNDING = LEAST / 10  # of the mean size: a smaller spread over instruction sets is not written down
+MARGIN = 2.0  # times the spread over three instruction sets: what may differ on a machine of another kind
+AT_HOME = 0.25  # of that: what may differ on a machine of the kind that kept the numbers
+CLOCK = ("second", "time", "per_s", "speed")  # in the names of arrays that a clock decides
 
 DEPENDS = {
     "depth-width": ("sympy",), "fig7": ("sympy", "transformers"), "fig10": ("sympy", "transformers"),
     "kv-cache": ("sympy", "transformers"), "python-hierarchy": ("sympy",),
 }  # fmt: skip
 """What beside torch decides the numbers of a study."""
-READS_WHAT_IS_THERE = ("depth-width",)
-"""Without a folder of their own these read what text the machine has."""
+READS_WHAT_IS_THERE = ("depth-width",)  # without a folder of their own these read what text the machine has
 
 
 def pin(study, config, run):

@@ -8,8 +8,7 @@ import torch
 from joma import studies
 from joma.claims.execute import execute
 
-LATER = {"fig10"}
-"""They measure checkpoints that are trained elsewhere, and choose the device after that."""
+LATER = {"fig10"}  # They measure checkpoints that are trained elsewhere, and choose the device after that
 CHOOSES = [
     name
     for name in studies.names()

@@ -24,8 +24,7 @@ VERDICTS = json.loads(Path(__file__).with_name("small_verdicts.json").read_text(
 """Of small runs that come to the same verdicts on every machine: of theorems and lemmas."""
 
 
-CHECKPOINTS = ("fig7", "fig10")
-"""They train and scan whole series: their own tests ask all this of one that they share."""
+CHECKPOINTS = ("fig7", "fig10")  # They train and scan whole series: their own tests ask all this of one that they share
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in CHECKPOINTS])

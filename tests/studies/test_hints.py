@@ -24,12 +24,10 @@ TELLING = {"not_run": 3, "NotRun": 1, "of_learned": 99, "needs_device": 1, "cann
 """By function the place of the argument that is a command. What else it is given by name are options of the study."""
 NO_OPTIONS = {"command", "changes", "claim", "expected", "reason", "what", "details", "size", "of", "twin", "variant",
               "may_be_idle", "corrected", "controls", "fewest", "over", "corrected_size"}  # fmt: skip
-HANDED_ON = ("claims/execute.py", "studies/stored.py")
-"""Files that tell what others gave them, or what repeats a run."""
+HANDED_ON = ("claims/execute.py", "studies/stored.py")  # Files that tell what others gave them, or what repeats a run
 
 
-TELLS = re.compile(rf"\b({'|'.join(TELLING)})\(")
-"""Files without this tell nothing, and need not be parsed."""
+TELLS = re.compile(rf"\b({'|'.join(TELLING)})\(")  # Files without this tell nothing, and need not be parsed
 
 
 def files():

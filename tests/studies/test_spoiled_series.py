@@ -22,10 +22,8 @@ KEPT = Path(__file__).with_name("spoiled_verdicts.json")
 LETTERS = {"holds": "H", "holds as corrected": "C", "only qualitative": "Q", "not above its control": "B", "fails": "F",
            "undecided": "U", "mixed": "M", "not run": "N", "at paper scale": "P"}  # fmt: skip
 NO_NUMBER, HANGS_ON_ROUNDING = "E", "?"
-SERIES = 16
-"""Of what one judge reads; of more, so many at equal distances."""
-JITTERS = (0.0, 1e-12)
-"""By so much other machines may round another number: verdicts that this turns are not kept."""
+SERIES = 16  # of what one judge reads; of more, so many at equal distances
+JITTERS = (0.0, 1e-12)  # by so much other machines may round another number: verdicts that this turns are not kept
 KEEPS = os.environ.get("JOMA_SPOILED") == "keep"
 STUDIES = VERDICTS if KEEPS else json.loads(KEPT.read_text(encoding="utf-8"))
 

@@ -101,8 +101,7 @@ def test_every_public_function_is_here():
 
 
 METHODS = ("F", "density", "inverse_theta1", "radial", "residual_life", "theta1", "theta2")
-SPECIAL = {"random_orthonormal"}
-"""Has no argument that is an array; `test_bad_flow.py` has it."""
+SPECIAL = {"random_orthonormal"}  # Has no argument that is an array; `test_bad_flow.py` has it
 
 
 def public_functions(room):

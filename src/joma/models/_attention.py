@@ -60,8 +60,7 @@ def attend(
     return mixed
 
 
-SHORT = 64
-"""Keys up to which small products beat torch's fused kernel on a CPU: 16 keys take two thirds of its time."""
+SHORT = 64  # keys up to which small products beat torch's fused kernel on a CPU: 16 keys take two thirds of its time
 
 
 def attend_on_processor(query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> Tensor:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from joma.claims.contract import Study
     from joma.claims.execute import Result
 
-FUNCTION = f"{__name__}:carry_out"
-"""What an executor of `joma.scale` is to call."""
+FUNCTION = f"{__name__}:carry_out"  # what an executor of `joma.scale` is to call
 
 
 def study_task(

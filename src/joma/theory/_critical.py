@@ -21,8 +21,7 @@ from joma.theory._mixture import RELU, Slopes, direction_of, in_dimension, in_ra
 from joma.theory._radial_law import bisect, must_be_law
 
 Law = radial.RadialLaw
-Side = Literal[1, -1]
-"""sgn(mu . xbar_+): does the critical weight point towards the positive cluster or away from it?"""
+Side = Literal[1, -1]  # sgn(mu . xbar_+): does the critical weight point towards the positive cluster or away from it?
 
 
 @brief_repr

@@ -21,8 +21,7 @@ from joma.theory._quadrature import jacobi_rule
 
 LARGEST = 35.0  # of |mu| and |v0|: beyond it exp(v^2/2) leaves the range of float64
 
-Rule = tuple[Tensor, Tensor]
-"""Nodes (nodes, 1) and weights (nodes,) of a quadrature on [0, 1]."""
+Rule = tuple[Tensor, Tensor]  # nodes (nodes, 1) and weights (nodes,) of a quadrature on [0, 1]
 
 _CHUNK = 8192  # elements a chunk: 16 nodes each fill a megabyte, small enough for caches, large enough to be few
 _ENOUGH = ((16, 18.0), (24, 60.0), (32, 128.0), (48, 300.0))  # nodes, and the e-folds that they resolve

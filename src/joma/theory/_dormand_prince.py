@@ -15,15 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.integrate import DOP853
 
-Field = Callable[[float, np.ndarray], np.ndarray]
-"""(time, y) -> y', both (size,) in float64."""
+Field = Callable[[float, np.ndarray], np.ndarray]  # (time, y) -> y', both (size,) in float64
 
 POINTS, ALL_POINTS = 12, 16  # evaluated for a step, and for its inside as well
 STAGES = np.zeros((ALL_POINTS, ALL_POINTS))
 """The point of stage i is y + h sum_j STAGES[i, j] k_j. Row 12 gives the new point, the rows after it its inside."""
 STAGES[:POINTS, :POINTS], STAGES[POINTS, :POINTS], STAGES[POINTS + 1 :] = DOP853.A, DOP853.B, DOP853.A_EXTRA
-TIMES = STAGES.sum(1).round(15)
-"""(16,): its time is t + h TIMES[i]."""
+TIMES = STAGES.sum(1).round(15)  # (16,): its time is t + h TIMES[i]
 ERRORS = np.stack([DOP853.E5, DOP853.E3])
 """(2, 13): the new point less that of order 5, and less that of order 3, each over h."""
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0  # of a step: what it is tried with, and how much its length may change at most

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from joma.theory._quadrature import bell, bell_tail, with_slope
 
-MOST_KEYS = 1e100
-"""Beyond this the densities of single keys would leave the range of float64."""
+MOST_KEYS = 1e100  # beyond this the densities of single keys would leave the range of float64
 
 _EULER = 0.5772156649015329
 _NARROW = 0.4  # below this standard deviation nodes lie on the Gaussian, above it on the kernels

@@ -19,8 +19,7 @@ from joma.training.optimizers import by_parameter
 if TYPE_CHECKING:
     from joma.training.ensemble import Ensemble
 
-WARM_UP = 3
-"""Steps made before the graph is captured: compilers tune, libraries allocate their workspaces."""
+WARM_UP = 3  # steps made before the graph is captured: compilers tune, libraries allocate their workspaces
 
 
 class Engine:

@@ -147,8 +147,7 @@ def written(path, trained, untrained, shuffled, *, loss=2.0, vocabulary=150):
     return run
 
 
-THREE = ([30, 31, 29], [10, 11, 9], [0, 1, 0])
-"""Trained, untrained, shuffled: of a record in which both claims hold."""
+THREE = ([30, 31, 29], [10, 11, 9], [0, 1, 0])  # Trained, untrained, shuffled: of a record in which both claims hold
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,7 @@ def test_an_untrained_network_tells_nothing(depths, tmp_path):
 CONFIG = fig6.Fig6Config(**SMALL, layers=(1, 2), rate=0.02, seeds=5)
 SEEDS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])[:, None]
 """Five seeds that differ; their mean is known to 1.96 (95 %), and to 3.26 (99 %)."""
-LEARNED, IDLE = 2.0, 4.0
-"""Losses of networks that learned, and of some that know the words' frequencies and no more."""
+LEARNED, IDLE = 2.0, 4.0  # Losses of networks that learned, and of some that know the words' frequencies and no more
 
 
 def depth(entropy, loss=LEARNED, diverged=(), **more):

@@ -50,8 +50,7 @@ def test_a_rate_that_diverges_is_marked_and_the_sweep_goes_on(data_folder, tmp_p
     assert len(draw(fig8.STUDY, run)) == 1
 
 
-SEEDS = np.array([-1.0, 0.0, 1.0])
-"""Three seeds; their mean is known to 2.48 (95 %)."""
+SEEDS = np.array([-1.0, 0.0, 1.0])  # Three seeds; their mean is known to 2.48 (95 %)
 RATES = (1e-3, 1e-2, 1e-1)
 
 
@@ -71,8 +70,7 @@ def made(path, back, losses, *, rates=RATES, spread=0.001, drop=1.0, diverged=()
     return by_hand(path, fig8.STUDY, config, variants)
 
 
-LOSSES = (3.0, 2.0, 2.5)
-"""The second rate is the best, and all of them learn."""
+LOSSES = (3.0, 2.0, 2.5)  # the second rate is the best, and all of them learn
 
 
 def of(run, claim):

@@ -193,8 +193,7 @@ def test_a_curve_that_falls_is_its_own_without_rises(tmp_path):
         assert distances_by_seed(run, {"v": 2}, []).shape == (0, 0, 3)
 
 
-SPREAD = np.array([-1.0, 0.0, 1.0])
-"""Three seeds; their mean is known to 5.73 (99 %)."""
+SPREAD = np.array([-1.0, 0.0, 1.0])  # Three seeds; their mean is known to 5.73 (99 %)
 ROW = Distance(2, 1e-4, 0.05, 0.1, 0.9, 0.004, 0.4, 0.06)
 
 

@@ -107,8 +107,7 @@ def with_errors(run, path, **by_name):
     return changed(run, path, change)
 
 
-NEARLY = np.array([0.999, 1.0, 1.001])
-"""As good as persistence, though no seed to the last digit."""
+NEARLY = np.array([0.999, 1.0, 1.001])  # as good as persistence, though no seed to the last digit
 
 
 @pytest.mark.parametrize(

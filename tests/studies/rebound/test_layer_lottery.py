@@ -138,8 +138,7 @@ def test_where_no_layer_comes_back_only_ten_layers_tell(tmp_path, monkeypatch):
 
 LAYERS = 5
 RANDOM = np.random.default_rng(3)
-CHANCE = RANDOM.normal(size=(8, LAYERS))
-"""What is special to each of eight seeds."""
+CHANCE = RANDOM.normal(size=(8, LAYERS))  # what is special to each of eight seeds
 NONE = {kind: RANDOM.normal(size=(5, LAYERS)) for kind in KINDS[1:]}
 """What is special to twins that have nothing of their seeds."""
 

@@ -26,8 +26,7 @@ TWINS = {
     "needs-qk-to-move": "QK", "needs-mlp-to-move": BLOCK, "first-layer-needs-embeddings": "embeddings",
     "needs-lower-mlp-to-move": "MLP",
 }  # fmt: skip
-RISE = 0.4
-"""Of a layer that comes back, in records that are made up."""
+RISE = 0.4  # of a layer that comes back, in records that are made up
 
 
 def made(run, path, *, rise=RISE, twins=None, split=None, spread=0.01, gap=0.0, until=99, loss=1.0, error=0.0):

@@ -12,8 +12,7 @@ from joma.studies.rebound.spread.run import SpreadConfig
 
 STEPS = np.array([0, *(round(16 * 2 ** (n / 2)) for n in range(17))])  # to 4,096, √2 apart
 LOGS = np.log(np.maximum(STEPS, 1))
-LEARNS = 128
-"""The first step at which networks know more than how frequent words are."""
+LEARNS = 128  # the first step at which networks know more than how frequent words are
 VALLEY = 512
 CONFIG = SpreadConfig(steps=4_096, valley=VALLEY, layers=(1, 2), others=False, seeds=8)
 NONE = "not above its control"

@@ -26,8 +26,7 @@ HELD = {
     "word-logits": {word_logits.LOSE: word_logits.WORDS},
 }
 MODULES = {"dilution": dilution, "reading": reading, "word-logits": word_logits}
-RISE = 0.4
-"""Of a layer that comes back, in records that are made up."""
+RISE = 0.4  # of a layer that comes back, in records that are made up
 
 
 @pytest.fixture(scope="module")

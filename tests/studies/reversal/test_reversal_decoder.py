@@ -17,8 +17,7 @@ TINY = small("reversal-decoder")
 SEEDS = 4
 CONFIG = taught.ReversalDecoderConfig(seeds=SEEDS, entities=(1, 2))
 SIZE = 6
-SPREAD = np.array([-1.0, 1.0, -0.5, 0.5])
-"""Of four seeds, nothing in the mean."""
+SPREAD = np.array([-1.0, 1.0, -0.5, 0.5])  # of four seeds, nothing in the mean
 
 PUBLISHED = {"trained": 1.0, "one way": 0.99, "reverse": 0.002, "shuffled reverse": 0.002, "unseen": 0.002,
              "added reverse": 0.99, "other end": 0.5}  # fmt: skip

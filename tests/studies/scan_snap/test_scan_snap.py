@@ -45,8 +45,7 @@ def test_verdicts(run):
     }
 
 
-LATE = (slice(None), slice(None), slice(TOKENS, TOKENS + OWN))
-"""B of the recorded flows."""
+LATE = (slice(None), slice(None), slice(TOKENS, TOKENS + OWN))  # B of the recorded flows
 
 
 def growth(change):

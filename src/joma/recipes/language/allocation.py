@@ -14,10 +14,8 @@ from joma.models.decoder import Decoder, DecoderConfig
 from joma.models.groups import Part, parameter_groups
 from joma.models.products import half_products
 
-CLOSE = 1e-4
-"""Nats by which the parts of one interval may miss its change. Rounding of float32 leaves about 1e-6."""
-SHARE = 1e-3
-"""Of the change itself, where that is more."""
+CLOSE = 1e-4  # Nats by which the parts of one interval may miss its change. Rounding of float32 leaves about 1e-6
+SHARE = 1e-3  # of the change itself, where that is more
 MOST = 14
 """Nodes per interval at most: 2, 4, then 8. Six are the least that show how far parts still move. Kinks of ReLU close
 slowly with more; what is missed, and how far each part moved last, is recorded."""

@@ -11,8 +11,7 @@ from joma.models.decoder import DecoderConfig
 from joma.recipes.optimizers import make_optimizer
 from joma.training.ensemble import Precision
 
-PYTHON = PACKAGE
-"""The corpus that needs no download: the source of sympy, which torch brings."""
+PYTHON = PACKAGE  # the corpus that needs no download: the source of sympy, which torch brings
 TEXTS = {PYTHON: "Python source", "wikitext-2": "WikiText-2", "wikitext-103": "WikiText-103"}
 """Every corpus that has a name, as a caption calls it; a text file is called by its own."""
 

@@ -13,8 +13,7 @@ import numpy as np
 from joma.runs import Run
 from joma.runs.errors import RunError
 
-RECIPE = "recipe"
-"""The series of a variant that holds the digest of its recipe."""
+RECIPE = "recipe"  # the series of a variant that holds the digest of its recipe
 LAST = "diverged_at"
 """The series that training records at every measuring point; where it has the last step, training is over."""
 

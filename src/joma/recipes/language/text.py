@@ -16,8 +16,7 @@ from joma.host.seeds import generator
 from joma.recipes.language.config import PYTHON, TEXTS, LanguageModelConfig
 from joma.runs import Run
 
-PIECE = 20
-"""Sequences that stay together where the order of the text is the seed's: about a section of an article."""
+PIECE = 20  # Sequences that stay together where the order of the text is the seed's: about a section of an article
 
 
 def corpus(config: LanguageModelConfig, progress: Progress = silent) -> Corpus:

@@ -53,8 +53,7 @@ from joma.runs import Run
 from joma.training import Ensemble, Optimizer, branch, cross_entropy, next_token_loss, train_all
 from joma.training.ensemble import Precision
 
-KEY_WORDS = 1_000
-"""Most frequent words over which logits are compared with what Theorem 1 says."""
+KEY_WORDS = 1_000  # most frequent words over which logits are compared with what Theorem 1 says
 
 
 @dataclass(frozen=True)

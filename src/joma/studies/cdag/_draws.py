@@ -16,8 +16,7 @@ Counts = dict[str, Tensor]
 THRESHOLDS = (0.5, 0.7, 0.8, 0.87, 0.95)
 """Normalised correlations asked of all three premises at once; cos 30° = 0.866 lies just below the fourth."""
 BIN = 6
-BINS = 270 // BIN
-"""Sums of three angles below 90°, in bins of so many degrees."""
+BINS = 270 // BIN  # sums of three angles below 90°, in bins of so many degrees
 GAIN = 0.5
 
 

@@ -47,22 +47,14 @@ from joma.theory.groups import PAIRS, energy_by_representation, group, pairs_nee
 from joma.training import Ensemble, train_all
 from joma.training.ensemble import Precision
 
-HALF = 0.5
-"""Test accuracy at which a network is said to generalise."""
-SCATTER = 0.1
-"""Standard deviation of ln(pairs / law) over groups, up to which pairs follow a law."""
-TELLING = 0.1
-"""Standard deviation of ln(M^1.5 / M ln M) over groups, from which on the two can be told apart."""
-NEAR = 0.15
-"""By which share the constant may be off the author's."""
-KNOWN = 0.99
-"""Training accuracy of a network that knows its pairs."""
-LUCK = 0.05
-"""Test accuracy above that on a shuffled table, up to which nothing is generalised."""
-STILL = 0.05
-"""By which share the constant may move in the second half of training; more, and its end is not seen."""
-FOCUSED = 0.8
-"""Share of a node's weights in one representation that makes it a function of that one."""
+HALF = 0.5  # test accuracy at which a network is said to generalise
+SCATTER = 0.1  # standard deviation of ln(pairs / law) over groups, up to which pairs follow a law
+TELLING = 0.1  # standard deviation of ln(M^1.5 / M ln M) over groups, from which on the two can be told apart
+NEAR = 0.15  # by which share the constant may be off the author's
+KNOWN = 0.99  # training accuracy of a network that knows its pairs
+LUCK = 0.05  # test accuracy above that on a shuffled table, up to which nothing is generalised
+STILL = 0.05  # by which share the constant may move in the second half of training; more, and its end is not seen
+FOCUSED = 0.8  # share of a node's weights in one representation that makes it a function of that one
 SHUFFLED = "shuffled table"
 RIVALS: dict[str, Callable[[Any], Any]] = {"M": lambda m: m, "M^1.5": lambda m: m**1.5, "M^2": lambda m: m**2}
 """What pairs might grow with instead, by name."""

@@ -21,8 +21,7 @@ from joma.studies.invariant._blocks import FLOW, KINDS, drift, kept, largest, mo
 from joma.theory.attention import Attention
 from joma.theory.flow import Block, State, integrate_together
 
-Case = tuple[str, float, float, float]
-"""Attention, rate of W, rate of z, temperature."""
+Case = tuple[str, float, float, float]  # attention, rate of W, rate of z, temperature
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from joma.theory.invariant import first_integral, sgd_drift
 Kind = Literal["exp", "linear"]
 KINDS: tuple[Kind, ...] = ("exp", "linear")
 RECIPES = ("full batch", "minibatch", "momentum", "Adam", "weight decay")
-KNOWN = ("full batch", "minibatch", "weight decay")
-"""Recipes whose drift is an exact sum over steps."""
+KNOWN = ("full batch", "minibatch", "weight decay")  # Recipes whose drift is an exact sum over steps
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,10 @@ from joma.theory.radial import Ball, ExponentialRadial, Gaussian, RadialLaw, Stu
 
 LAWS = {"gaussian": "Gaussian", "ball": "ball", "student": "Student-t, ν = 3", "exponential": "exp-radial"}
 """The laws tried, as series are named and as figures name them."""
-LENGTHS = (0.3, 1.0, 2.5)
-"""Of v, where Lemmas 1 and 2 are sampled."""
-UNIT = LENGTHS.index(1.0)
-"""Where powers of ‖v‖ make no difference: here the printed and the corrected form are one."""
-CURVE = tuple(np.geomspace(0.2, 4, 60).tolist())
-"""Of v, where they are drawn."""
-SAMPLING = 4.5
-"""Tolerance in standard errors: among some 200 sample means chance exceeds it about once in 700 runs."""
+LENGTHS = (0.3, 1.0, 2.5)  # of v, where Lemmas 1 and 2 are sampled
+UNIT = LENGTHS.index(1.0)  # where powers of ‖v‖ make no difference: here the printed and the corrected form are one
+CURVE = tuple(np.geomspace(0.2, 4, 60).tolist())  # of v, where they are drawn
+SAMPLING = 4.5  # Tolerance in standard errors: among some 200 sample means chance exceeds it about once in 700 runs
 _CHUNK = 50_000
 Form = Callable[[tuple[float, ...]], Tensor]
 

@@ -18,8 +18,7 @@ from joma.theory import isotropic
 from joma.theory.radial import Ball, ExponentialRadial, Gaussian, RadialLaw, StudentT
 
 DIMENSION = 5
-LENGTHS = (0.5, 1.0, 3.0)
-"""Of v: places on each ray."""
+LENGTHS = (0.5, 1.0, 3.0)  # of v: places on each ray
 FAR = (1e2, 1e50, 1e100, 1e150)  # the first is on the way, the others give limits
 CONCAVE: dict[str, RadialLaw] = {
     "Gaussian": Gaussian(DIMENSION),

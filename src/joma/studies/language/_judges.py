@@ -12,8 +12,7 @@ from joma.measure.intervals import compare
 from joma.recipes.language import curves
 from joma.runs import Run
 
-Depths = Mapping[int, str]
-"""The name of a variant by its number of layers."""
+Depths = Mapping[int, str]  # the name of a variant by its number of layers
 FLAT = 0.05  # nats of entropy: what curves of single runs of one recipe were seen to differ by (RMS)
 SHARE = 0.02  # of its drop: what comes back must be more than that
 NOTHING = compare([])  # the comparison of a depth that tells nothing

@@ -47,8 +47,7 @@ from joma.training.ensemble import Precision
 
 TEXT, SHUFFLED, MARKOV = "text", "shuffled", "Markov"
 KINDS = (TEXT, SHUFFLED, MARKOV)
-POWERS = 100
-"""Of a matrix times its transpose: what is left of the second largest singular value is small."""
+POWERS = 100  # of a matrix times its transpose: what is left of the second largest singular value is small
 
 
 @dataclass(frozen=True)
@@ -228,14 +227,10 @@ def lags_of(length: int) -> list[int]:
 
 # ---- what is read from the record
 
-CLOSE = 0.25
-"""By which share a measured exponent may be off the predicted one."""
-FLOOR = 2.0
-"""Times the correlations of shuffled tokens: smaller ones are counted as noise."""
-LAGS = 4
-"""Fewest lags at which a power law and an exponential can be told apart."""
-FIRST = 2
-"""The shortest context of the fit of γ: one token is the Markov text's."""
+CLOSE = 0.25  # by which share a measured exponent may be off the predicted one
+FLOOR = 2.0  # times the correlations of shuffled tokens: smaller ones are counted as noise
+LAGS = 4  # fewest lags at which a power law and an exponential can be told apart
+FIRST = 2  # the shortest context of the fit of γ: one token is the Markov text's
 
 
 def slope(x: Any, y: Any) -> Any:

@@ -36,8 +36,7 @@ from joma.training import Ensemble, class_loss, cross_entropy, train_all
 KINDS = {"masked": "masked language model", "vision": "vision Transformer"}
 AS_MASK, AS_ANOTHER = 0.8, 0.1
 """Shares of the chosen words that are replaced by the mask and by a random word, as in BERT; the others stay."""
-INK = 0.5
-"""From this shade on a pixel is black: 0 is the ground, about 1 a stroke."""
+INK = 0.5  # from this shade on a pixel is black: 0 is the ground, about 1 a stroke
 
 
 @dataclass(frozen=True)

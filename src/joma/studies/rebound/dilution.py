@@ -32,8 +32,7 @@ from joma.studies.rebound._held import Hold, Tensors
 from joma.studies.rebound._twin_claims import draw_twins, judge_hold, twin_claim
 from joma.studies.rebound._twins import Twins, TwinsConfig
 
-MOST = 10.0
-"""The largest factor by which queries are scaled, and one over it the smallest."""
+MOST = 10.0  # the largest factor by which queries are scaled, and one over it the smallest
 
 
 class Scaled(Change):

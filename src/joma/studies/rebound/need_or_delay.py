@@ -52,8 +52,7 @@ from joma.studies.rebound._twins import TwinsConfig, bases, entropies, fixed_bat
 from joma.studies.rebound.reading import Moments
 from joma.training import Ensemble
 
-LATER = 0.5
-"""Doublings of the steps by which a valley must come later to be delayed."""
+LATER = 0.5  # doublings of the steps by which a valley must come later to be delayed
 LOOSE = 0.1
 """What is held may be off by this share of its value at the valley, in the mean over points, or nothing was held."""
 SINGLE = ("QK", "MLP", "embeddings")

@@ -25,8 +25,7 @@ from joma.studies.rebound._held import Hold, Tensors, length
 from joma.studies.rebound._twin_claims import draw_twins, judge_hold, twin_claim
 from joma.studies.rebound._twins import Twins, TwinsConfig
 
-RIDGE = 1e-3
-"""Of the mean variance, added to both covariances: directions in which nothing varies stay as they are."""
+RIDGE = 1e-3  # of the mean variance, added to both covariances: directions in which nothing varies stay as they are
 
 
 @dataclass(frozen=True)

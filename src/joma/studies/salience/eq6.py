@@ -100,10 +100,8 @@ def _record_rank(run: Run, config: Eq6Config) -> None:
     run.keep("rank/stable without attention", lambda: stable_rank(plain))
 
 
-START, TEMPERATURE = 0.05, 3.0
-"""Of Figure 4: every component starts at 0.05, and the speed of each is softmax(v²/3)."""
-EVERY = 20
-"""Steps between two recorded weights of the figure."""
+START, TEMPERATURE = 0.05, 3.0  # of Figure 4: every component starts at 0.05, and the speed of each is softmax(v²/3)
+EVERY = 20  # steps between two recorded weights of the figure
 
 
 class Path(NamedTuple):

@@ -298,8 +298,7 @@ def _draw_trained(axis: Axes, run: Run) -> str:
 
 RATES = {"squared error": 0.03, "cross-entropy": 0.3}
 """Of SGD, by what a block is taught with. Chosen on seeds 9001 to 9005, so that a block is at its target in the end."""
-OFF = 0.2
-"""Nats by which the ratio may be off eq. 7."""
+OFF = 0.2  # Nats by which the ratio may be off eq. 7
 NODES, BATCH, APPEARS = 4, 32, 0.5
 """Of a trained block: hidden nodes, sequences per step, and how often a token is in a sequence."""
 POINTS, PARTS = (10, 11, 12), 30

@@ -34,8 +34,7 @@ STILL = 0.1  # of what attention moved while it became sparse: what moves by les
 CLAIMS = Claims(unit="%", ceiling=1.0)
 
 
-TEXT, SHUFFLED = 0, 1
-"""Where the two stand in what is recorded."""
+TEXT, SHUFFLED = 0, 1  # where the two stand in what is recorded
 
 
 @dataclass(frozen=True)

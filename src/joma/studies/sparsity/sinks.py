@@ -37,10 +37,8 @@ from joma.training.ensemble import Precision
 
 COMMAND = at_paper_scale("sinks")
 KINDS: tuple[Attention, ...] = ("softmax", "off-by-one", "learned-sink", "sigmoid")
-FIRSTS = ("fixed", "free")
-"""Whether every sequence begins with the same token, or with whatever the text has there."""
-KEYS = 4
-"""The first keys whose mass is recorded one by one."""
+FIRSTS = ("fixed", "free")  # whether every sequence begins with the same token, or with whatever the text has there
+KEYS = 4  # the first keys whose mass is recorded one by one
 
 
 @dataclass(frozen=True)
@@ -213,8 +211,7 @@ def _mass(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 FETCHED = 0.5  # of the loss after a trigger without attention: networks that keep more have not learned to attend
-READINGS = {COPY: "made language", TEXT: "text"}
-"""As findings and figures call them."""
+READINGS = {COPY: "made language", TEXT: "text"}  # as findings and figures call them
 
 
 class Sinks:

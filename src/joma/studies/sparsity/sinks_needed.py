@@ -44,8 +44,7 @@ from joma.training import Ensemble, train_all
 KINDS: tuple[Attention, ...] = get_args(Attention)
 TRIGGER, ALWAYS = "trigger", "always"
 """The task, and its control without a trigger, in which every token asks for the mean of what it sees."""
-MARKS = 3
-"""Inputs that say what a token is: the first, a trigger, any other."""
+MARKS = 3  # inputs that say what a token is: the first, a trigger, any other
 
 
 @dataclass(frozen=True)
@@ -193,14 +192,10 @@ def run(config: SinksNeededConfig, run: Run, progress: Progress) -> None:
 
 # ---- what is read from the record
 
-LEARNED = 0.1
-"""Error, as a share of that of a network that is always silent, up to which the task is learned."""
-EQUAL = 0.05
-"""By which a kind's error may exceed softmax's, so that their attention can be compared."""
-NEARLY = 0.9
-"""Of the attention: so much is nearly all of it."""
-REST = 0.05
-"""Of the attention, beyond uniform attention: less is no sink. That of `sinks`."""
+LEARNED = 0.1  # error, as a share of that of a network that is always silent, up to which the task is learned
+EQUAL = 0.05  # by which a kind's error may exceed softmax's, so that their attention can be compared
+NEARLY = 0.9  # of the attention: so much is nearly all of it
+REST = 0.05  # of the attention, beyond uniform attention: less is no sink. That of `sinks`
 
 
 class Record:

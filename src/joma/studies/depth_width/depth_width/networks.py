@@ -18,8 +18,7 @@ from joma.recipes.optimizers import make_optimizer
 from joma.training import Ensemble, class_loss, next_token_loss
 from joma.training.ensemble import Precision
 
-NEAR = 0.01
-"""Shapes count as equally large if they are within this share of the number that was asked for."""
+NEAR = 0.01  # Shapes count as equally large if they are within this share of the number that was asked for
 TIMES_WIDTH = 4
 """The MLP's hidden width should be this many times the width; what is left over of the count is put there."""
 
@@ -94,12 +93,9 @@ def heads_of(width: int, head_width: int) -> int:
     return min(possible, key=lambda heads: abs(log(width / heads / head_width)))
 
 
-FEWEST_SEEDS = 3
-"""The rate of one seed is chosen on the others: at least two."""
-STAGES = 20
-"""In so many equal stages the rate falls."""
-AT_ONCE = 2**17
-"""Tokens of all members that are read at once while they are measured."""
+FEWEST_SEEDS = 3  # the rate of one seed is chosen on the others: at least two
+STAGES = 20  # in so many equal stages the rate falls
+AT_ONCE = 2**17  # tokens of all members that are read at once while they are measured
 
 
 @dataclass(frozen=True)

@@ -149,10 +149,8 @@ def _frequency_loss(text: Corpus, targets: Tensor) -> float:
     return float(-(counts / counts.sum()).log()[targets.cpu()].mean())
 
 
-HALVINGS = 12
-"""Of the interval in which the flat tree's ρ is sought."""
-SEARCH = 300
-"""Steps of the logistic regression: its loss then moves by less than 1e-4 nats."""
+HALVINGS = 12  # of the interval in which the flat tree's ρ is sought
+SEARCH = 300  # steps of the logistic regression: its loss then moves by less than 1e-4 nats
 
 
 class Tree:

@@ -140,8 +140,7 @@ def _of_others(losses: np.ndarray, seed: int | None) -> np.ndarray:
 
 
 WIKITEXT = "wikitext-2"
-MATTERS = 0.02
-"""Nats: losses nearer than that count as the same, as in Figures 6 and 8. Fixed before any run."""
+MATTERS = 0.02  # Nats: losses nearer than that count as the same, as in Figures 6 and 8. Fixed before any run
 
 
 DEEPER = {PYTHON: "deeper-on-python", WIKITEXT: "deeper-on-wikitext", DEEP: "deeper-on-trees"}

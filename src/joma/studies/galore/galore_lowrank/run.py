@@ -136,14 +136,11 @@ def same_norms(matrices: Tensor, generator: torch.Generator) -> Tensor:
     return made
 
 
-SERIES = "Figure 7's size"
-"""The decoder of the size of Figure 7's series."""
-TEXT, SHUFFLED = 0, 1
-"""Where the two stand in what is recorded."""
+SERIES = "Figure 7's size"  # the decoder of the size of Figure 7's series
+TEXT, SHUFFLED = 0, 1  # where the two stand in what is recorded
 MATRICES = ("query", "key", "value", "output", "up", "down")
 WORDS = ("embedding", "output matrix")
-NODE_WORDS = 1_000
-"""Most frequent words, the rows of V."""
+NODE_WORDS = 1_000  # most frequent words, the rows of V
 Batch = tuple[Tensor, Tensor]
 
 

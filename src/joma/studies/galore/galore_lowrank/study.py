@@ -303,8 +303,7 @@ def _by_norms(run: Run, name: str, text: int) -> np.ndarray:
     return np.asarray((equal - by_its_norms) / (equal - reached))
 
 
-Line = tuple[np.ndarray, str, str]
-"""(seeds, points), colour, dashes."""
+Line = tuple[np.ndarray, str, str]  # (seeds, points), colour, dashes
 
 
 def _title(run: Run, name: str) -> str:

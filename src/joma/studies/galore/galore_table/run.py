@@ -119,10 +119,8 @@ def _must_be(text: Text, run: Run) -> None:
         raise CorpusError(f"{run.path} was made from another text, which has changed since; start again with fresh")
 
 
-CLIP = 1.0
-"""Of the gradient's norm, for every method."""
-UNTIMED = 10
-"""Steps at the beginning that are not timed: kernels are compiled and memory is found."""
+CLIP = 1.0  # of the gradient's norm, for every method
+UNTIMED = 10  # steps at the beginning that are not timed: kernels are compiled and memory is found
 
 
 class Trial(NamedTuple):

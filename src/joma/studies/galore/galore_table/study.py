@@ -46,8 +46,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     MUON: {"color": PURPLE},
     UNSCALED: {"color": BLUE, "ls": "--"},
 }
-SMOOTH = 20
-"""A loss curve is a mean over a part of its steps, one in so many."""
+SMOOTH = 20  # a loss curve is a mean over a part of its steps, one in so many
 
 
 def draw(run: Run) -> list[Drawing]:
@@ -156,8 +155,7 @@ def _unit(tokens: int) -> tuple[str, float]:
     return ("million", 1e6) if tokens >= 1e5 else ("thousand", 1e3)
 
 
-GAP = log(34.88 / 34.06)
-"""Nats by which GaLore is behind full rank in the paper, at 60 million parameters."""
+GAP = log(34.88 / 34.06)  # Nats by which GaLore is behind full rank in the paper, at 60 million parameters
 MATTERS = 0.02  # nats, 2 % of perplexity: the paper calls methods that are GAP = 0.024 apart comparable
 SLOWER = 0.1  # of a step: what the paper calls negligible
 ROUNDING = 0.05  # of the bytes: what the issue of memory allows between count and formula

@@ -30,8 +30,7 @@ from joma.theory.galore import adam_bytes, contraction, contraction_as_printed, 
 
 PIECEWISE = ("linear", "ReLU", "leaky ReLU", "residual ReLU")
 POWERS = {"square": 2.0, "cube": 3.0}
-BENT = "tanh"
-"""Not reversible by any definition: the control."""
+BENT = "tanh"  # not reversible by any definition: the control
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: x,
     "ReLU": torch.relu,
@@ -43,8 +42,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 WIDTHS = (5, 7, 6, 4)  # input, the studied layer, one more, output
 ACTIVATIONS_ABOVE = 2
-EQUATION, PER_NODE, CORRECTED = EQUATIONS = ("eq. 43", "eq. 44", "corrected")
-"""Three equations for V'."""
+EQUATION, PER_NODE, CORRECTED = EQUATIONS = ("eq. 43", "eq. 44", "corrected")  # Three equations for V'
 DOUBLE = torch.float64
 
 
@@ -322,14 +320,12 @@ def _unit(x: Tensor) -> Tensor:
 
 KEPT = 1e-9  # a bound may be missed by rounding, as a share of it
 LOGIT = 0.05  # how small a small logit is, beside 1 or beside sqrt(K)
-RATES = (0.01, 0.03, 0.1, 0.3)
-"""Of the two problems of Theorem 3.8 that were made by hand."""
+RATES = (0.01, 0.03, 0.1, 0.3)  # of the two problems of Theorem 3.8 that were made by hand
 MODELS = ("60M", "130M", "350M", "1B")
 HIDDEN, INTERMEDIATE, LAYERS = (512, 768, 1024, 2048), (1376, 2048, 2736, 5461), (8, 12, 24, 24)
 """The paper's Table 5. It has 32 layers and 24 heads for 1B; the published configuration has 24 and 32."""
 RANKS, VOCABULARY = (128, 256, 256, 512), 32000
-NOMINAL = (60e6, 130e6, 350e6, 1.33e9)
-"""Parameters in round numbers, as the paper seems to have counted weights."""
+NOMINAL = (60e6, 130e6, 350e6, 1.33e9)  # parameters in round numbers, as the paper seems to have counted weights
 UNITS = {"GB (10⁹)": 1e9, "GiB (2³⁰)": 2.0**30, "1.024 · 10⁹": 1.024e9}
 ODD = UNITS["1.024 · 10⁹"]
 """The unit in which the paper's columns for LoRA and for full rank come out: 1,024 megabytes of 10^6 bytes."""

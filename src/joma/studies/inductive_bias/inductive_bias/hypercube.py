@@ -135,8 +135,7 @@ FRESH_BATCHES = 6  # over which a loss is averaged
 RIDGE, NEWTON_STEPS = 1e-3, 12  # of the downstream classifier
 NETWORK, POINTS, SCORED, TASKS, FRESH, SCRAMBLE = -1, -2, -3, -4, -5, -100  # steps that name streams of random numbers
 
-Representation = Callable[[Tensor], Tensor]
-"""(members, points, inputs) -> (members, points, outputs)."""
+Representation = Callable[[Tensor], Tensor]  # (members, points, inputs) -> (members, points, outputs)
 
 
 def contrastive_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:

@@ -22,8 +22,7 @@ from joma.studies.rebound.forecast.entries import LATE, Constants, Entry, came, 
 from joma.studies.rebound.forecast.history import History
 from joma.studies.rebound.forecast.kept_runs import Networks, seal_of, sealed_runs
 
-MOST = 1e6
-"""Nats. That of a million keys is 14; the squared error of a forecast far beyond would overflow."""
+MOST = 1e6  # Nats. That of a million keys is 14; the squared error of a forecast far beyond would overflow
 _NUMBERS = "iufO"  # kinds of array that hold real numbers, or objects that turn into them
 
 

@@ -31,8 +31,7 @@ Entry = Callable[[History, float], Any]
 AHEAD = 2
 LATE = 500
 """Steps: skill is given over all t, and from here on. Before, entropy dips while words' frequencies are learned."""
-SHARES = np.linspace(0, 1.5, 31)
-"""Of a slope, tried in the fits: from standing still to half as fast again."""
+SHARES = np.linspace(0, 1.5, 31)  # of a slope, tried in the fits: from standing still to half as fast again
 TURN, NODES = 2.0, 14  # of the polynomial in the logits' size that stands for the entropy of Gaussian logits
 LEAST = 1e-12  # a share of the mean or a part of the variance below this counts as this
 

@@ -23,8 +23,7 @@ from joma.studies.rebound.forecast.record import CONSTANTS
 
 FOLDER = Path(__file__).parent / "kept_runs"
 OPEN, SEALED, SEAL = "open.npz", "sealed.npz", "seal.json"
-Networks = dict[str, list[History]]
-"""By the network's name, one history per seed."""
+Networks = dict[str, list[History]]  # by the network's name, one history per seed
 
 
 def open_runs(folder: Path = FOLDER) -> Networks:

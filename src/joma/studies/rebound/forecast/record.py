@@ -24,11 +24,9 @@ from joma.studies.rebound.forecast.history import histories, open_and_sealed
 
 PERSISTENCE = "persistence"
 CONTROLS = ("linear in t", "linear in log t")
-FITTED = (LINE, TREND)
-"""Controls that have constants, fitted on open seeds."""
+FITTED = (LINE, TREND)  # controls that have constants, fitted on open seeds
 OF_ENTROPY = (*FITTED, LAW)  # the others are of the words' logits, too
-EARLIER = "earlier runs"
-"""The mean of the open seeds, which are known to their ends: a ceiling, and no control."""
+EARLIER = "earlier runs"  # the mean of the open seeds, which are known to their ends: a ceiling, and no control
 CONSTANTS = "constants"
 THEOREM: dict[Form, str] = {"printed": "Theorem 1, as printed", "corrected": "Theorem 1"}
 EQUATION: dict[Form, str] = {"printed": "eq. 6, as printed", "corrected": "eq. 6"}

@@ -12,10 +12,8 @@ from joma.studies.rebound._cases import Case, base_name, comes_back
 from joma.studies.rebound._paths import Path, equal_loss, rises, valleys
 from joma.studies.rebound.modern_block.run import ARMS, CLIPS, LATE, MADE, MADE_ARMS, MUON, PLAIN, name_of
 
-END = 0.6
-"""Of the run: an arm whose minimum comes later has no room to recover, and is not judged."""
-FETCHED = 0.5
-"""Of the loss after a trigger without attention: networks that keep more have not learned to attend."""
+END = 0.6  # of the run: an arm whose minimum comes later has no room to recover, and is not judged
+FETCHED = 0.5  # of the loss after a trigger without attention: networks that keep more have not learned to attend
 
 
 def arms(run: Run) -> list[str]:

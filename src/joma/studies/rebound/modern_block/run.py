@@ -60,14 +60,12 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 """What each arm has that the plain block lacks. VO-norm is the control of QK-norm, the MLP's gate that of the gate: as
 many parameters elsewhere."""
-CLIPS = ("QK-clip", "VO-clip")
-"""Clipped are the weights of queries and keys; in the control those of values and output."""
+CLIPS = ("QK-clip", "VO-clip")  # clipped are the weights of queries and keys; in the control those of values and output
 MUON = "Muon"
 MADE = "made language"
 MADE_ARMS = (PLAIN, "gate", "MLP gate", "off-by-one", "learned sink")
 FAMILIES: dict[str, Norm] = {"norms after": "post-layer", "norms before": "pre-layer"}
-OFTEN = 48
-"""Frequent words whose logits are recorded, or as many as there are."""
+OFTEN = 48  # frequent words whose logits are recorded, or as many as there are
 LATE = 2  # queries from this part of the length on: they see half of it or more
 
 

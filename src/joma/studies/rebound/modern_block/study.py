@@ -41,16 +41,11 @@ from joma.studies.rebound.modern_block import record
 from joma.studies.rebound.modern_block.figures import draw
 from joma.studies.rebound.modern_block.run import FAMILIES, MADE_ARMS, PLAIN, POSITIONS, ModernBlockConfig, run
 
-HALF = 0.5
-"""Of the recovery: what must be removed."""
-QUARTER = 0.25
-"""Of the recovery: by how much more than its control an arm must remove."""
-ALIKE = 0.1
-"""Nats by which recoveries may differ and be called alike: twice what matters."""
-SINK = 0.05
-"""Of a late query's attention, as in `sinks`."""
-ORDER = 0.1
-"""Of a rank correlation."""
+HALF = 0.5  # of the recovery: what must be removed
+QUARTER = 0.25  # of the recovery: by how much more than its control an arm must remove
+ALIKE = 0.1  # Nats by which recoveries may differ and be called alike: twice what matters
+SINK = 0.05  # of a late query's attention, as in `sinks`
+ORDER = 0.1  # of a rank correlation
 PUBLISHED = {"without a gate": 0.467, "with a gate": 0.048}
 """Attention on the first token, mean over layers, of models of 1.7 and 15 billion parameters (arXiv 2505.06708)."""
 

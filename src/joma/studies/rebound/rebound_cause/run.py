@@ -38,8 +38,7 @@ FROZEN: dict[str, tuple[str, ...]] = {
     "embeddings": ("embeddings",),
 }
 """What twins have frozen, by groups of `joma.models.groups.parameter_groups`."""
-MLP = "MLP"
-"""Of the twins in which nothing but MLPs is frozen: those of all layers."""
+MLP = "MLP"  # of the twins in which nothing but MLPs is frozen: those of all layers
 
 ALTERED: dict[str, Callable[[Recipe], Recipe]] = {
     "identity": lambda base: base.with_decoder(activation="identity"),

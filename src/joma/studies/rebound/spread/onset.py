@@ -21,10 +21,8 @@ from joma.studies.rebound._cases import Case
 from joma.studies.rebound._points import lowest_between
 from joma.studies.rebound.spread import record
 
-IN_TIME = 0.1
-"""Of the logarithm of a step: a tenth of the step, a third of the way between two measuring points."""
-NEAR = 0.22
-"""ln 1.25: the two steps may differ by a quarter."""
+IN_TIME = 0.1  # of the logarithm of a step: a tenth of the step, a third of the way between two measuring points
+NEAR = 0.22  # ln 1.25: the two steps may differ by a quarter
 
 
 def judge_onset(claim: Claim, run: Run, cases: list[Case]) -> Finding:

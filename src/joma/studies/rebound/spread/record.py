@@ -26,8 +26,7 @@ HELD = ("both sizes", "shared size", "specific size", "mixture", "weights")
     mixture         their sizes have the ratio of the valley, but s2 stays that of now
     weights         all logits are multiplied as if |A| were that of the valley
 """
-NODES = 16
-"""Of the interpolation of Gaussian entropies between variances. The test has its error: below 1e-5 nats."""
+NODES = 16  # of the interpolation of Gaussian entropies between variances. The test has its error: below 1e-5 nats
 
 
 def norms_before(heads: int) -> str:

@@ -23,10 +23,8 @@ from joma.studies.rebound.spread.figures import draw
 from joma.studies.rebound.spread.onset import IN_TIME, judge_onset
 from joma.studies.rebound.spread.run import SpreadConfig, run
 
-TWICE = 0.69
-"""ln 2: a part that doubles."""
-TENTH = 0.1
-"""Of |A|², in its logarithm: half of what it grew by in the sketch."""
+TWICE = 0.69  # ln 2: a part that doubles
+TENTH = 0.1  # of |A|², in its logarithm: half of what it grew by in the sketch
 NEAR = 0.1
 """Nats by which the entropy that follows from s2 may miss: twice what matters, half of the sketch's largest miss."""
 REMOVED, LEFT = 0.6, 0.2

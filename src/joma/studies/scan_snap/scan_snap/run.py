@@ -15,8 +15,7 @@ from joma.theory import scan_snap
 from joma.theory.flow import integrate_together
 from joma.theory.scan_snap import ScanSnap
 
-PHASE_TIME = 1000.0
-"""At which B is read in the phase plot."""
+PHASE_TIME = 1000.0  # at which B is read in the phase plot
 
 
 class Recorded(NamedTuple):

@@ -22,12 +22,9 @@ from joma.runs import Run
 from joma.studies.sparsity.kv_cache.stories import find_stories, load_stories, written
 from joma.training.series import SeriesConfig, train_series
 
-ZERO = 0.01
-"""H2O's zero: a weight below this share of the largest of its query."""
-FREQUENT = 2000
-"""Words from which those that are said twice are drawn."""
-HEAVY = 0.1
-"""The share of the keys that count as heavy hitters."""
+ZERO = 0.01  # H2O's zero: a weight below this share of the largest of its query
+FREQUENT = 2000  # words from which those that are said twice are drawn
+HEAVY = 0.1  # the share of the keys that count as heavy hitters
 
 
 def answers(
@@ -125,10 +122,8 @@ def _overlap(weights: Tensor) -> tuple[Tensor, float]:
 
 
 COMMAND = at_paper_scale("kv-cache")
-FAR = "far/"
-"""Kind of the networks that read what is said twice."""
-NEEDED = ("window", "sinks", "h2o", "random")
-"""Policies that claims compare."""
+FAR = "far/"  # kind of the networks that read what is said twice
+NEEDED = ("window", "sinks", "h2o", "random")  # policies that claims compare
 
 
 @dataclass(frozen=True)

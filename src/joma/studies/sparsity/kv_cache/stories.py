@@ -12,8 +12,7 @@ from torch import Tensor
 from joma.host.errors import BadInput
 
 NAME = "stories260K"
-BEGIN = 1
-"""The token that begins a story."""
+BEGIN = 1  # the token that begins a story
 
 
 def find_stories() -> Path | None:

@@ -258,8 +258,7 @@ def _stories(run: Run, claim: Claim) -> Finding:
     return by_effect(claim, **_against_h2o(claim, cost), what=what, over="sequences", details=details)
 
 
-OVER_TRAINING = ("window", "sinks", "h2o", "random")
-"""Policies whose cost is drawn over training."""
+OVER_TRAINING = ("window", "sinks", "h2o", "random")  # policies whose cost is drawn over training
 
 
 def draw(run: Run) -> list[Drawing]:

@@ -15,10 +15,8 @@ from joma.probes.decoder import leading_inputs, stable_ranks
 from joma.training import cross_entropy
 
 Measure = Callable[[Any, Sequence[int]], Mapping[str, Tensor]]
-MATRICES = ("query", "key", "up", "down")
-"""Whose stable rank is taken, in this order."""
-SMALL = 1e-12
-"""What is added to a matrix of unit size, so that it can be factored where it is singular."""
+MATRICES = ("query", "key", "up", "down")  # Whose stable rank is taken, in this order
+SMALL = 1e-12  # what is added to a matrix of unit size, so that it can be factored where it is singular
 
 
 def attention_and_loss(tokens: Tensor, targets: Tensor) -> Measure:

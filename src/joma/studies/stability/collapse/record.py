@@ -21,10 +21,8 @@ from joma.studies.stability.collapse.rules import (
 )
 from joma.studies.stability.collapse.run import HEALTHY, PLAIN, QK_NORM, REMEDIES, RISING, SUDDEN, WARMED
 
-MARGIN = 0.5
-"""Nats above the lowest loss so far. A spike of that size which comes back is no divergence."""
-LASTING = 3
-"""Measuring points."""
+MARGIN = 0.5  # Nats above the lowest loss so far. A spike of that size which comes back is no divergence
+LASTING = 3  # measuring points
 
 
 def event(run: Run, name: str) -> np.ndarray:
@@ -124,8 +122,7 @@ def share_diverged(run: Run, name: str, *kinds: int) -> np.ndarray:
 
 
 NOTHING, WARM_UP = "nothing", "warm-up"
-BENCH = (NOTHING, QK_NORM, WARM_UP, *REMEDIES)
-"""What is done to runs whose rate is too high."""
+BENCH = (NOTHING, QK_NORM, WARM_UP, *REMEDIES)  # what is done to runs whose rate is too high
 
 
 def no_remedies(run: Run) -> str:

@@ -14,8 +14,7 @@ from joma.models.decoder import Decoder
 from joma.training import Ensemble
 
 Tend = Callable[[Any, int], None]
-ROUNDS = 40
-"""Of Newton and Schulz: a singular value grows by half in each until it is near one."""
+ROUNDS = 40  # of Newton and Schulz: a singular value grows by half in each until it is near one
 
 
 def clipping(tokens: Callable[[int], Tensor], limit: float) -> Tend:

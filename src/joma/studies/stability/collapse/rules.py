@@ -23,10 +23,8 @@ from joma.monitor.alarms import Alarm, EntropyFall, EntropyFloor, LargestLogit, 
 from joma.monitor.tables import Rows, Table
 from joma.runs import Run
 
-HISTORY = EntropyFall().first
-"""Measuring points that rules which compare with a network's own past look back on."""
-FALSE_ALARMS = 0.05
-"""The share of healthy runs in which a calibrated rule rings."""
+HISTORY = EntropyFall().first  # measuring points that rules which compare with a network's own past look back on
+FALSE_ALARMS = 0.05  # the share of healthy runs in which a calibrated rule rings
 Scores = np.ndarray
 """(members, points, places): the higher the worse. -inf where a rule cannot ring yet, inf where nothing is finite."""
 
@@ -88,8 +86,7 @@ RULES: Mapping[str, Rule] = {
     "loss": Rule("probe/loss", _above_lowest),
 }
 """Every rule by name."""
-CONTROLS = ("gradient norm", "loss")
-"""What needs no look at attention or at single matrices."""
+CONTROLS = ("gradient norm", "loss")  # what needs no look at attention or at single matrices
 
 
 def scores(name: str, values: np.ndarray, log_keys: float) -> Scores:

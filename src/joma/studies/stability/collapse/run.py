@@ -53,10 +53,8 @@ from joma.training import Ensemble, train_all
 
 PLAIN, QK_NORM = "plain", "QK-norm"
 QK_CLIP, RESTORED, CLIPPED, LOWER = REMEDIES = ("QK-clip", "restored rank", "clipped gradient", "lower rate")
-HEALTHY, SUDDEN, WARMED, RISING = range(4)
-"""Kinds of members, as they are recorded."""
-OPEN = 5_000
-"""Open seeds begin so far after the first seed that is judged."""
+HEALTHY, SUDDEN, WARMED, RISING = range(4)  # kinds of members, as they are recorded
+OPEN = 5_000  # open seeds begin so far after the first seed that is judged
 
 
 @dataclass(frozen=True)

@@ -40,17 +40,12 @@ from joma.studies.stability.collapse.run import (
     run,
 )
 
-LEAD = 0.05
-"""Of the steps until the loss diverges."""
-QUARTER = 0.25
-"""Of all runs."""
-TENTH = 0.1
-"""Of ln T."""
-NATS = 0.1
-"""Of the loss at the end."""
+LEAD = 0.05  # of the steps until the loss diverges
+QUARTER = 0.25  # of all runs
+TENTH = 0.1  # of ln T
+NATS = 0.1  # of the loss at the end
 EARLY = "share of the steps by which it rings early"
-WRONG = 0.1
-"""The share of healthy runs in which the monitor's alarms may ring."""
+WRONG = 0.1  # the share of healthy runs in which the monitor's alarms may ring
 
 CLAIMS = Claims(unit="%")
 KIMI, ZHAI, WORTSMAN = "Kimi K2 Sec. 2.1", "Zhai et al. 2023 Sec. 3", "Wortsman et al. 2023 Sec. 3.1"
