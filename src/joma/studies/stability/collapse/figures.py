@@ -42,7 +42,7 @@ def draw_remedies(run: Run) -> Drawing:
         reach = np.nan_to_num([[one.value - one.low, one.high - one.value] for one in found]).T
         axis.barh(places, values, height=0.7, color=[CONTROL, *[BLUE] * (len(names) - 1)], alpha=0.75, label="_bars")
         axis.errorbar(values, places, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
-        axis.set_yticks(places, names)
+        axis.set_yticks(places, [f"{name} (at once)" if name == record.WARM_UP else name for name in names])
     gone.set(xlabel="share of runs that diverge", ylabel="remedy", title="At rates that are too high")
     harm.set(xlabel="loss at the end above the twin's (nats)", ylabel="remedy", title="Where the twin does not diverge")
     gone.set_xlim(0, 1.02)

@@ -125,11 +125,6 @@ NOTHING, WARM_UP = "nothing", "warm-up"
 BENCH = (NOTHING, QK_NORM, WARM_UP, *REMEDIES)  # what is done to runs whose rate is too high
 
 
-def no_remedies(run: Run) -> str:
-    """Why remedies cannot be compared: the record is of the study's first version. Empty if they can."""
-    return "" if "bench_high_rates" in run.config else "the record was made before remedies were compared"
-
-
 def bench(run: Run, remedy: str) -> tuple[str, np.ndarray]:
     """Where the runs of a remedy are: an ensemble, and its members in the order of cells and seeds, -1 for none."""
     name = PLAIN if remedy in (NOTHING, WARM_UP) else remedy

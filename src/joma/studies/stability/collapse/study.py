@@ -248,7 +248,6 @@ SAVES = {
 
 def judge_saved(run: Run, claim: Claim, remedy: str) -> Finding:
     """The share of runs that do not diverge, beside that of twins to which nothing is done."""
-    _must_have_remedies(run)
     _must_diverge(run)
     if not (record.of_bench(run, record.NOTHING, "diverged") == 1).any():
         raise NotRun("no run of those that remedies are compared on diverges", at_paper_scale(run.study))
@@ -273,7 +272,6 @@ def judge_helps(run: Run, claim: Claim) -> Finding:
 
     Expected: it ends at least 0.1 nats lower, beyond chance
     """
-    _must_have_remedies(run)
     _must_learn(run)
     if not (record.of_bench(run, record.NOTHING, "diverged") == 0).any():
         raise NotRun("every run with too high a rate diverges", at_paper_scale(run.study))
@@ -359,11 +357,6 @@ def _must_learn(run: Run) -> None:
         raise NotRun(reason, steps=2 * run.config["steps"])
 
 
-def _must_have_remedies(run: Run) -> None:
-    if reason := record.no_remedies(run):
-        raise NotRun(reason, at_paper_scale(run.study))
-
-
 def _must_diverge(run: Run) -> None:
     _must_learn(run)
     if reason := record.nothing_diverged(run):
@@ -387,7 +380,7 @@ STUDY = Study(
         bench_high_rates=(0.1, 0.3), bench_top_rates=(0.6,), restore_every=100, warm_up=400, open_seeds=12,
     ),
     run=run,
-    draw=lambda run: [draw(run), *([] if record.no_remedies(run) else [draw_remedies(run)])],
+    draw=lambda run: [draw(run), draw_remedies(run)],
     check=same_text,
     about=(
         "Decoders with norms before attention and MLP are trained with Adam at rates that are too high from the first "
