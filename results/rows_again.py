@@ -43,7 +43,7 @@ def main() -> None:
     """Begin the run that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study")
-    parser.add_argument("methods", nargs="+", help="whose rows are trained again")
+    parser.add_argument("methods", nargs="*", help="whose rows are trained again; none: those that the record lacks")
     parser.add_argument("--out", type=Path, default=Path("joma-out"))
     options = parser.parse_args()
     kept = RECORDS / options.study / f"{options.study}.sqlite"

@@ -12,7 +12,8 @@ TINY = small("shallow-first")
 OF_DATA = {"pull-towards-a-token", "pull-towards-the-class"}
 TOKEN, CLASS = "residual token", "residual class"
 TRUE, PERMUTED = 0, 1
-CHANCE = {name: np.log(20) * (1 if name == claims.DECODER else 20) for name in claims.NETWORKS} | {
+EVERY = (*claims.NETWORKS, claims.SHALLOW)
+CHANCE = {name: np.log(20) * (1 if name == claims.DECODER else 20) for name in EVERY} | {
     name: np.log(2) * 20 for name in ("bare class", "residual class")
 }
 

@@ -6,6 +6,7 @@ from records import found, verdicts
 from studies.hierarchy.shallow_first_records import (
     CHANCE,
     CLASS,
+    EVERY,
     OF_DATA,
     PERMUTED,
     TOKEN,
@@ -40,6 +41,19 @@ def test_a_record_as_the_paper_tells_it_holds(run, tmp_path):
 START = ("attention-first", "weights-first")
 
 
+def test_a_shallow_latent_must_give_the_lead_of_the_deep_tree(run, tmp_path):
+    def half(values):
+        values[:, :, TRUE, :3] = 1 + 0.5 * (values[:, :, TRUE, :3] - 1)
+
+    for name, networks, spoil, verdict in (
+        ("half", [claims.SHALLOW], half, "only qualitative"),
+        ("deep", [TOKEN], half, "only qualitative"),
+        ("both", [TOKEN, claims.SHALLOW], half, "holds"),
+        ("other way", [claims.SHALLOW], reversed_heights, "fails"),
+    ):
+        assert spoiled(run, tmp_path / name, *networks, spoil=spoil)["hierarchy-agnostic"] == verdict, name
+
+
 def test_where_only_the_class_is_told_otherwise_it_holds_as_corrected(run, tmp_path):
     seen = spoiled(run, tmp_path / "r", CLASS, spoil=reversed_heights)
     assert {seen[name] for name in START} == {"holds as corrected"}
@@ -52,7 +66,7 @@ def test_where_only_the_token_is_told_otherwise_the_class_alone_does_not_carry_i
 
 
 def test_the_opposite_order_fails(run, tmp_path):
-    seen = spoiled(run, tmp_path / "r", *claims.NETWORKS, spoil=reversed_heights)
+    seen = spoiled(run, tmp_path / "r", *EVERY, spoil=reversed_heights)
     first = (*START, "attention-first-shared", "attention-first-decoder", "weights-first-decoder", "reaches-out")
     assert {seen[name] for name in first} == {"fails"}
 
@@ -69,13 +83,18 @@ NEEDS = {
     CLASS: (*START, "reaches-out", "weak-pairs-in-the-end", "not-picked-up"),
     "bare token": (),
     "bare class": (),
+    claims.SHALLOW: ("hierarchy-agnostic",),
 }
 
 
 @pytest.mark.parametrize("network", NEEDS)
 def test_claims_on_a_network_that_did_not_learn_are_not_run(run, tmp_path, network):
     def change(name, values):
-        return np.full_like(values, 0.995 * CHANCE[network]) if name == f"{network}/train_loss" else ideal(name, values)
+        return (
+            np.full_like(values, (0.9985 if network == claims.SHALLOW else 0.995) * CHANCE[network])
+            if name == f"{network}/train_loss"
+            else ideal(name, values)
+        )
 
     seen = rewritten(run, tmp_path / "r", change)
     assert {name for name, verdict in verdicts(STUDY, seen).items() if verdict == "not run"} == set(NEEDS[network])
@@ -89,7 +108,7 @@ def test_what_the_permuted_tree_shows_as_well_proves_nothing(run, tmp_path):
     def both(values):
         values[:, :, PERMUTED] = values[:, :, TRUE] + 1e-6 * np.random.default_rng(1).normal(size=values[:, :, 0].shape)
 
-    seen = spoiled(run, tmp_path / "r", *claims.NETWORKS, spoil=both, further=1)
+    seen = spoiled(run, tmp_path / "r", *EVERY, spoil=both, further=1)
     others = {name: verdict for name, verdict in seen.items() if name not in OF_DATA}
     assert others.pop("bottom-up") == "not run"  # it tells no height from the next
     assert set(others.values()) == {"not above its control"}
@@ -99,7 +118,7 @@ def test_a_mean_that_few_pairs_carry_is_only_qualitative(run, tmp_path):
     def unordered(values):
         values[:, :, :, claims.ORDER] = 1e-6 * np.random.default_rng(1).normal(size=values.shape[:3])
 
-    seen = spoiled(run, tmp_path / "all", *claims.NETWORKS, spoil=unordered)
+    seen = spoiled(run, tmp_path / "all", *EVERY, spoil=unordered)
     first = (*START, "attention-first-shared", "attention-first-decoder", "weights-first-decoder")
     assert {seen[name] for name in first} == {"only qualitative"}
     seen = spoiled(run, tmp_path / "class", CLASS, spoil=unordered)
@@ -116,9 +135,9 @@ def test_a_small_lead_is_only_qualitative_and_an_unsteady_one_undecided(run, tmp
         values[1:, :, TRUE, 0] += np.array([-1, 0, 1])
 
     first = (*START, "attention-first-shared", "attention-first-decoder", "weights-first-decoder")
-    seen = spoiled(run, tmp_path / "small", *claims.NETWORKS, spoil=small)
+    seen = spoiled(run, tmp_path / "small", *EVERY, spoil=small)
     assert {seen[name] for name in first} == {"only qualitative"}
-    seen = spoiled(run, tmp_path / "unsteady", *claims.NETWORKS, spoil=unsteady)
+    seen = spoiled(run, tmp_path / "unsteady", *EVERY, spoil=unsteady)
     assert {seen[name] for name in first} == {"undecided"}
 
 

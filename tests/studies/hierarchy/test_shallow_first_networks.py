@@ -48,6 +48,28 @@ def test_batches_hide_the_query_and_the_target(pool):
     assert torch.equal(alone[1][0], target[1])
 
 
+def test_tokens_of_a_shallow_latent_are_as_frequent_and_independent():
+    draw = lambda often, size, steps, members: net.shallow_batches(
+        often, lambda step, member: streams(0, [member], step)[0], size, steps, members
+    )
+    often = 0.3 + 0.6 * torch.rand(2, 12, 12, generator=torch.Generator().manual_seed(0)) * (1 - torch.eye(12))
+    often = often * (1 - torch.eye(12))
+    x, target = draw(often, 4000, range(2), [1, 0])
+    again = draw(often, 4000, range(1, 2), [0])
+    assert torch.equal(again[0][0, 0], x[1, 1])
+    assert torch.equal(again[1][0, 0], target[1, 1])
+    assert (x.gather(-1, target[..., None]) == 0).all()
+    asked = torch.nn.functional.one_hot(target[0], 12).float()
+    on, wanted = x[0] + asked, often[[1, 0]]
+    assert on.mean(2).diagonal(dim1=1, dim2=2).max() == 0  # a query is not beside itself
+    assert torch.allclose(on.mean(2), wanted, atol=0.04)
+    both = torch.einsum("mqsi,mqsj->mqij", on, on) / 4000
+    assert ((both - wanted[..., None] * wanted[:, :, None]) * (1 - torch.eye(12))).abs().max() < 0.05
+    even = (on / on.sum(-1, keepdim=True)).mean(2)
+    assert torch.allclose(asked.mean(2), even, atol=0.03)  # any token that is there may be asked for
+    assert (draw(0 * often, 50, range(1), [0])[0].sum(-1) == 1).all()  # two are there even so
+
+
 @pytest.mark.parametrize("batches", [net.token_batches, net.class_batches, net.decoder_batches])
 def test_many_steps_at_once_are_those_of_one_at_a_time(pool, batches):
     chosen = pool.with_query.shape[-1]

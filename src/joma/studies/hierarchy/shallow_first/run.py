@@ -34,6 +34,8 @@ DEPTH = 4
 SHARED, DECODER = "shared", "decoder"
 NETWORKS = ("bare token", "residual token", "bare class", "residual class", SHARED, DECODER)
 """One block per query, without and with the residual, asked for a left-out token or the class; others for a token."""
+SHALLOW = "shallow token"
+"""As "residual token", but one latent alone ties tokens to a query: each appears as often beside it as in the tree."""
 START_W, START_Z = 1e-2, 1e-3  # spreads of the blocks' initial weights: the paper starts from zero, where ReLU is stuck
 FEWEST = 3  # tokens in a sequence: a query, one to leave out, one to look at
 
@@ -102,6 +104,27 @@ def _with_query(pool: Pool, size: int, steps: range, members: Sequence[int]) -> 
     member = sent(members, pool.on.device)[:, None, None]
     sample = pool.with_query[member, token[:, None], turn]
     return pool.on[member, sample] & (token[:, None, None] != token), member, sample
+
+
+def shallow_batches(
+    often: Tensor, source: Callable[[int, int], torch.Generator], size: int, steps: range, members: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """As `token_batches` gives it, of tokens that are independent given the query.
+
+    often: P(l|m), (members, queries, tokens), 0 for the query itself. source: the random numbers of a step and member.
+    The two tokens that come nearest are there even if chance has none.
+    """
+    found = []
+    for step in steps:
+        draws = [torch.rand(2, len(often[m]), size, often.shape[-1], generator=source(step, m), device=often.device)
+                 for m in members]  # fmt: skip
+        luck, which = torch.stack(draws, 1)
+        itself = torch.eye(often.shape[-1], dtype=torch.bool, device=often.device)[:, None]
+        margin = (often[sent(members, often.device), :, None] - luck).masked_fill(itself, -2.0)
+        on = margin >= margin.topk(2).values[..., 1:].clamp(max=0.0)
+        found.append((on, torch.where(on, which, -1.0).argmax(-1)))
+    x, target = (torch.stack(part) for part in zip(*found, strict=True))
+    return (x & (target[..., None] != torch.arange(x.shape[-1], device=x.device))).float(), target
 
 
 def decoder_batches(pool: Pool, size: int, steps: range, members: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -325,6 +348,16 @@ class Setting:
         self.trees = [Pairs(h.to(config.device), DEPTH) for h in (heights, permuted)]
 
     @cached_property
+    def often(self) -> Tensor:
+        """P(l|m) of the sequences, (members, m, l), 0 for m itself."""
+        on = self.pool.on.float()
+        return (on.mT @ on / on.sum(1)[..., None]) * (1 - torch.eye(self.tokens, device=on.device))
+
+    def luck(self, step: int, member: int) -> torch.Generator:
+        """Of a member at a step, for what is drawn while it trains."""
+        return streams(self.config.seed, [member], 10 + step, device=self.config.device)[0]
+
+    @cached_property
     def pool(self) -> Pool:
         """What is trained on; of each token an eighth of the sequences, which it is in more often than that."""
         config = self.config
@@ -338,7 +371,7 @@ def run(config: ShallowFirstConfig, run: Run, progress: Progress) -> None:
     if "data/co-occurrence" not in run:
         progress(0.0, "drawing sequences")
         run.record(0, {f"data/{name}": value for name, value in pulls(setting).items()})
-    train_all({name: ensemble_of(setting, name) for name in NETWORKS}, run, progress=progress)
+    train_all({name: ensemble_of(setting, name) for name in (*NETWORKS, SHALLOW)}, run, progress=progress)
 
 
 def pulls(setting: Setting) -> dict[str, Tensor]:
@@ -392,9 +425,11 @@ def ensemble_of(setting: Setting, name: str) -> Ensemble:
     else:
         of_class, own = name.endswith("class"), name != SHARED
         nodes = config.classes if of_class else tokens
-        make = partial(QueryBlocks, tokens=tokens, nodes=nodes, residual=name.startswith("residual"))
+        make = partial(QueryBlocks, tokens=tokens, nodes=nodes, residual=not name.startswith("bare"))
         make = make if own else partial(SharedBlock, tokens=tokens)
         batches, loss = class_batches if of_class else token_batches, block_loss
+        if name == SHALLOW:
+            batches = lambda _, *which: shallow_batches(setting.often, setting.luck, *which)
         optimizer = make_optimizer("sgd", rate=config.block_rate / (1 if own else 10))
         steps, size = config.block_steps, config.block_batch
         matrices = {"attention": lambda block: block.z[:, :, 0] if own else block.z}
