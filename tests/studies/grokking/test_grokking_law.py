@@ -109,6 +109,8 @@ LOW, HIGH, HALF_TIME = CONFIG.factors[0], CONFIG.factors[-1], CONFIG.steps // 2
         (_where(("train", "D12", HIGH), lambda x: 0 * x + np.nan), "constant", "not run"),
         (_where(("focus", "Z53", HIGH), lambda x: x - 0.2), "nodes-are-representations", "only qualitative"),
         (_where(("focus", "Z53", SHUFFLED), lambda x: x + 0.77), "nodes-are-representations", "only qualitative"),
+        (_where(("focus", "Z53", LOW), lambda x: x + 0.35), "memories-are-not-representations", "only qualitative"),
+        (_where(("focus", "Z53", LOW), lambda x: x + 0.77), "memories-are-not-representations", "only qualitative"),
         (_where(("test", "Z11", 1.0, 1.1), lambda x: 0 * x), "width-helps", NONE),
     ],
 )  # fmt: skip
